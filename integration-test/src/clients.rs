@@ -60,9 +60,9 @@ enum Speaks {
 impl Clients {
     /// What the client of this connection sends next.
     pub fn next(&mut self, name: Name, random: &mut Random) -> Sent {
-        let begins_anew = random.one_in(60);
+        let is_reset = random.one_in(60);
         let client = self.0.entry(name).or_insert_with(|| Client::new(random));
-        if begins_anew || client.stream.len() > STREAM_BYTES_MAX {
+        if is_reset || client.stream.len() > STREAM_BYTES_MAX {
             *client = Client::new(random);
             // Not every connection is seen from its beginning.
             if !random.one_in(4) {

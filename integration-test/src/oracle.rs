@@ -16,7 +16,7 @@ mod tls;
 
 pub use packet::{Kind, Outcome, Packet};
 pub use part::Parts;
-use part::{Newest, Part};
+use part::{Newest, Step};
 pub use policy::{Bans, Form, Grant, Guard, Limit, Mode, Nanos, Policy, Prefix, Refuse, Rule, Unit};
 use policy::{SECOND, bucket_start, cut, first_held_against, first_of_window, is_in, leaks_in};
 use shut::Shut;
@@ -28,7 +28,7 @@ type Counter = (&'static str, IpAddr, Unit, Nanos, bool);
 #[derive(Clone, Copy, Debug)]
 struct Ban {
     until: Nanos,
-    forgotten: Nanos,
+    reset: Nanos,
     before: usize,
     /// Something was admitted after it.
     is_over: bool,
@@ -66,7 +66,7 @@ impl Oracle {
         }
     }
 
-    /// Judges by another policy from now on. Nothing that was admitted is forgotten.
+    /// Judges by another policy from now on. All that was admitted stays counted.
     pub fn apply(&mut self, policy: Policy) {
         (self.policy, self.shut) = (policy, Shut::default());
     }
@@ -156,18 +156,18 @@ impl Oracle {
     }
 
     /// What of its connection a packet is, as far as this rule asks.
-    fn part(&self, rule: &Rule, packet: &Packet, now: Nanos) -> Part {
+    fn part(&self, rule: &Rule, packet: &Packet, now: Nanos) -> Step {
         let counts = |unit| rule.counts(unit);
         match packet.kind {
             Kind::Udp { port, .. } if counts(Unit::Connections) || counts(Unit::Requests) => {
                 self.parts.datagram(packet, now, rule.quic.contains(&port))
             }
-            Kind::Tcp { opens, is_fragment: true, .. } => Part { opens, requests: 1, ..Part::default() },
+            Kind::Tcp { opens, is_fragment: true, .. } => Step { opens, requests: 1, ..Step::default() },
             Kind::Tcp { .. } if counts(Unit::Requests) && !packet.payload.is_empty() => self.parts.segment(packet),
-            Kind::Tcp { opens, .. } => Part { opens, ..Part::default() },
-            Kind::Fragment { may_be_tcp } => Part { requests: may_be_tcp.into(), ..Part::default() },
-            Kind::Unparsable => Part { opens: true, requests: 1, ..Part::default() },
-            Kind::Udp { .. } | Kind::ControlTraffic | Kind::Other => Part::default(),
+            Kind::Tcp { opens, .. } => Step { opens, ..Step::default() },
+            Kind::Fragment { may_be_tcp } => Step { requests: may_be_tcp.into(), ..Step::default() },
+            Kind::Unparsable => Step { opens: true, requests: 1, ..Step::default() },
+            Kind::Udp { .. } | Kind::ControlTraffic | Kind::Other => Step::default(),
         }
     }
 
@@ -180,13 +180,13 @@ impl Oracle {
         }
         let outcome = self.charge(rule, packet, cost, now);
         // A source that was not admitted since is refused for the same as before.
-        let is_another = self.bans.get(&(rule.name, client)).is_none_or(|ban| ban.is_over || now >= ban.forgotten);
+        let is_another = self.bans.get(&(rule.name, client)).is_none_or(|ban| ban.is_over || now >= ban.reset);
         if let (Outcome::OverLimit, Mode::Enforce, Some(bans), true) = (outcome, rule.mode, &rule.bans, is_another)
             && !bans.needs_proof
         {
-            let before = ban.filter(|ban| now < ban.forgotten).map_or(0, |ban| ban.before + 1);
+            let before = ban.filter(|ban| now < ban.reset).map_or(0, |ban| ban.before + 1);
             let until = now + bans.steps[before.min(bans.steps.len() - 1)];
-            let ban = Ban { until, forgotten: until + bans.forget, before, is_over: false };
+            let ban = Ban { until, reset: until + bans.forget, before, is_over: false };
             self.bans.insert((rule.name, client), ban);
         }
         outcome

@@ -34,7 +34,7 @@ pub fn capabilities() -> Vec<&'static str> {
     names
 }
 
-/// Numbers of the system calls that its filter lets through on this machine.
+/// Numbers of the system calls that its filter passes on this machine.
 ///
 /// # Errors Where `systemd-analyze` or the kernel's headers are missing, and where the filter is not one that begins
 /// with what it allows.

@@ -103,7 +103,7 @@ fn charges_and_says_so(lab: &Lab, client: &str) {
 
 /// The page, and no word of limits.
 fn goes_on_alone(lab: &Lab, client: &str) {
-    // Or whoever asks gives up: a daemon that is stopped never answers.
+    // Or the client gives up: a daemon that is stopped never answers.
     assert_eq!(get(lab, client), (200, Vec::new()));
     assert_eq!(of(&log_in(lab, client, "guess")), (401, Vec::new()));
 }
@@ -134,13 +134,13 @@ fn does_as_it_says(program: &str, args: &[&str], directory: &str) {
 }
 
 #[test]
-fn the_python_application_charges_whoever_guesses_and_goes_on_without_a_daemon() {
+fn the_python_application_charges_a_guesser_and_goes_on_without_a_daemon() {
     needs_root!();
     does_as_it_says("python3", &["-B", "demo.py", "::", "8080"], "python");
 }
 
 #[test]
-fn the_php_application_charges_whoever_guesses_and_goes_on_without_a_daemon() {
+fn the_php_application_charges_a_guesser_and_goes_on_without_a_daemon() {
     needs_root!();
     does_as_it_says("php", &["-S", "[::]:8080", "index.php"], "php");
 }

@@ -93,7 +93,7 @@ impl<'a> Browser<'a> {
         let clicked = once(|| {
             let found = self.post("/element", &json!({ "using": "css selector", "value": selector }));
             let element = found[ELEMENT].as_str()?.to_owned();
-            // A page that is just drawn anew has lost it.
+            // A page that is just rendered again has lost it.
             (self.post(&format!("/element/{element}/click"), &json!({})) == Value::Null).then_some(())
         });
         assert!(clicked.is_some(), "{selector}: {}", self.run("return document.body.innerText"));

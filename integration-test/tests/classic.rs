@@ -13,7 +13,7 @@ use integration_test::program::{Program, TEN_O_CLOCK};
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_policy::config::file;
 
-/// Somebody whom no override names, by both families.
+/// A source that no override names, by both families.
 const ANYONE: [&str; 2] = ["198.51.100.9", "2001:db8:1:9::1"];
 const POLLER: [&str; 2] = ["203.0.113.7", "2001:db8:7::1"];
 const IMPORTER: [&str; 2] = ["203.0.113.8", "2001:db8:8::1"];
@@ -40,7 +40,7 @@ fn syn(source: IpAddr) -> Vec<u8> {
     }
 }
 
-/// Somebody of the same family who has sent nothing yet.
+/// A source of the same family that has sent nothing yet.
 fn bystander(family: usize, number: u16) -> IpAddr {
     if family == 0 {
         let [high, low] = number.to_be_bytes();
@@ -58,7 +58,7 @@ fn run((name, steps): Row<'_>, family: usize) {
         program.set_now(at(time));
         let source = source[family].parse().expect("an address");
         assert_eq!(program.passed(&syn(source), *tries), *admitted, "{name}: {tries} of {source} at {time}");
-        assert!(program.passes(&syn(bystander(family, number))), "{name}: somebody else at {time}");
+        assert!(program.passes(&syn(bystander(family, number))), "{name}: another source at {time}");
     }
 }
 

@@ -112,7 +112,7 @@ fn no_window_in_real_time_has_more_than_the_limit_while_buckets_turn() {
     let start = Instant::now();
     let sent = on_both_cpus(&lab, |sender| {
         let mut sent = 0;
-        // At first what the limit lets through, so that admissions lie in every bucket; then as fast as it goes.
+        // At first what the limit admits, so that admissions lie in every bucket; then as fast as it goes.
         while start.elapsed() < Duration::from_millis(4500) {
             sender.send(&syn()).unwrap();
             sent += 1;
@@ -132,7 +132,7 @@ fn no_window_in_real_time_has_more_than_the_limit_while_buckets_turn() {
     assert!(shortest + SLACK >= WINDOW, "{} were admitted within {shortest:?}", LIMIT + 1);
     let stats = lab.stats_once(|stats| sum(stats, "received") == sent.iter().sum::<u64>());
     assert_eq!(sum(&stats, "passed"), u64::try_from(admitted.len()).unwrap(), "{stats:#}");
-    // Held back by at most one bucket of five more: nothing that is due is withheld for good.
+    // Delayed by at most one bucket of five more: nothing that is due is withheld for good.
     assert!(admitted.len() >= LIMIT * 3, "only {} of some 800 were admitted", admitted.len());
     println!("{} of {sent:?} admitted; {} within {shortest:?} at the least", admitted.len(), LIMIT + 1);
 }

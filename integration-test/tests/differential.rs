@@ -38,7 +38,7 @@ const SEGMENTS: u32 = 100_000;
 /// After so many steps, the counters of the program are compared with the oracle's, which also shows that no packet is
 /// lost.
 const STEPS_BETWEEN_COUNTS: u32 = 500;
-/// For so long packets take no old entry for a new one though no daemon comes by.
+/// How long packets take no old entry for a new one without a daemon.
 const DAEMON_AWAY_MAX_NS: u64 = 20 * 86_400 * SECOND_NS;
 /// Packets under overload, of each of which the verdict is asked.
 const STEPS_UNDER_OVERLOAD: u32 = 8000;

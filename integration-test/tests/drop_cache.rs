@@ -290,14 +290,14 @@ fn a_change_by_the_daemon_ends_every_entry() {
             "within_limit",
         ),
         (
-            "the source is forgotten",
+            "the source is evicted",
             |program| {
                 program.kernel().forget("198.51.100.1/32".parse().unwrap()).unwrap();
             },
             "within_limit",
         ),
         (
-            "another source is forgotten",
+            "another source is evicted",
             |program| {
                 program.kernel().forget("198.51.100.2/32".parse().unwrap()).unwrap();
             },

@@ -206,7 +206,7 @@ fn where_nobody_reads_the_ring_fills_and_the_rest_is_counted_as_lost() {
 
     assert_eq!(program.events().len() as u64, sent + 1);
     program.passed(&syn_of(begun + 1), 2);
-    assert_eq!(program.events().len(), 2, "there is room again");
+    assert_eq!(program.events().len(), 2, "the ring takes more");
 }
 
 fn kept(root: &std::path::Path) -> Kernel {

@@ -98,7 +98,7 @@ fn a_client_that_is_limited_banned_and_released_is_told_of_in_the_same_words_eve
     assert!(done(&lab, &["history"]).contains(client));
     assert!(done(&lab, &["history", client, "--csv"]).starts_with("what,source,"));
     assert!(done(&lab, &["events"]).contains(" ban "));
-    assert!(done(&lab, &["forget", client]).contains("forgotten"));
+    assert!(done(&lab, &["forget", client]).contains("erased"));
     assert_eq!(lines(&lab, &["events", "--json", "--source", client]), [Value::Null; 0]);
     assert_eq!(story().unwrap()["episodes"], Value::Array(vec![]));
     assert_eq!(lab.ratelimitd(&["events", "--kind", "bann"]).code(), 2);

@@ -96,7 +96,7 @@ fn used(program: &mut Program) -> HashMap<IpAddr, u64> {
 /// Whether a source has a window.
 fn is_remembered(program: &mut Program, source: [u8; 4]) -> bool {
     let readings = program.kernel().source(Ipv4Addr::from(source).into()).unwrap();
-    // One that is forgotten is read as empty, while the drop cache drops.
+    // One that was evicted is read as empty, while the drop cache drops.
     readings.iter().any(|reading| reading.window.cells != [0; window::CELLS])
 }
 
@@ -150,7 +150,7 @@ fn known_sources_are_counted_exactly_while_forged_ones_flood() {
 fn a_source_over_its_limit_is_not_forgiven_by_a_flood() {
     const LIMIT: u64 = 5;
     const SOURCES: u32 = 1000;
-    /// Of the window's five minutes and the one that is held back.
+    /// Of the window's five minutes and the one bucket longer.
     const FREED_AFTER: u64 = 6;
     needs_root!();
     let bans = Bans { steps_ns: vec![FREED_AFTER * MINUTE_NS], forget_ns: 0, needs_proof: false };

@@ -97,7 +97,7 @@ fn connections_that_ask_nothing_are_refused_beyond_twice_the_limit() {
     let before = sink.accepted();
     let _other = lab.open(OTHER, 80);
     assert_eq!(sink.accepted(), before + 1);
-    // Whoever has asked for nothing has no window but those of the guard. The refused connections are retried meanwhile.
+    // A source that has asked for nothing has no window but those of the guard. The refused connections are retried meanwhile.
     let before = sink.accepted();
     let unblocked = lab.ratelimitd(&["unblock", "10.9.0.0/24"]);
     assert_eq!((unblocked.code(), unblocked.stdout), (0, format!("{CLIENT}: counters reset\n")));

@@ -1,4 +1,4 @@
-//! Tasks of a newcomer, typed into a shell beside a real client: what a terminal shows, as snapshots.
+//! Tasks of a new user, typed into a shell beside a real client: what a terminal shows, as snapshots.
 //!
 //! Tasks that need no daemon are in `ratelimit-userspace/tests/newcomer.rs`. What varies is replaced by [`FILTERS`]
 //! alone, so the counts that remain are exact.

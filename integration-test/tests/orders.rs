@@ -19,7 +19,7 @@ fn json(lab: &Lab, args: &[&str]) -> Value {
 }
 
 #[test]
-fn whoever_is_allowed_passes_at_once_and_after_a_restart() {
+fn an_allowed_source_passes_at_once_and_after_a_restart() {
     needs_root!();
     let lab = Lab::new();
     let _web = lab.web();

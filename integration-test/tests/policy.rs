@@ -137,7 +137,7 @@ fn a_denied_source_is_dropped_at_once_until_its_end_and_no_other_is() {
 }
 
 #[test]
-fn whoever_exceeds_a_limit_is_banned_over_restarts_until_it_is_lifted() {
+fn a_source_over_its_limit_is_banned_over_restarts_until_it_is_lifted() {
     needs_root!();
     let lab = Lab::new();
     let _web = web(&lab);

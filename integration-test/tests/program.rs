@@ -168,7 +168,7 @@ fn the_classic_timeline_of_30_in_5_minutes_holds_to_the_packet_in_both_forms() {
 }
 
 #[test]
-fn strict_holds_back_one_bucket_longer_than_lenient() {
+fn strict_refuses_one_bucket_longer_than_lenient() {
     needs_root!();
     for (form, freed_after) in [(WindowForm::Strict, 6), (WindowForm::Lenient, 5)] {
         let mut program = Program::new(&policy(&[limit(10, Unit::Connections, form)]));

@@ -47,7 +47,7 @@ fn await_metric(lab: &Lab, line: &str) {
 }
 
 #[test]
-fn a_new_limit_holds_from_now_on_and_no_source_is_forgotten() {
+fn a_new_limit_holds_from_now_on_and_no_source_is_reset() {
     needs_root!();
     let lab = Lab::new();
     let _web = lab.web();

@@ -111,7 +111,7 @@ fn a_request_of_several_segments_over_the_limit_is_not_answered() {
 fn a_server_that_takes_mptcp_gets_no_more_requests_than_one_that_does_not() {
     const LIMIT: usize = 5;
     needs_root!();
-    // Its protocol is 262. Whoever does not speak it connects by plain TCP.
+    // Its protocol is 262. A client that does not speak it connects by plain TCP.
     const SERVER_PROGRAM: &str = "\
 import socket, sys
 listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)

@@ -116,7 +116,7 @@ fn the_longest_prefix_grants_and_after_its_end_the_next() {
 }
 
 #[test]
-fn whoever_exceeds_a_limit_is_banned_for_longer_each_time_until_it_is_forgotten() {
+fn a_source_over_its_limit_is_banned_for_longer_each_time_until_its_bans_are_reset() {
     needs_root!();
     let bans = Bans { steps_ns: vec![10 * MINUTE_NS, 60 * MINUTE_NS], forget_ns: 24 * AGE_NS, needs_proof: false };
     let login = Rule { bans: Some(bans), ..rule("login", &[80], 2) };
@@ -279,9 +279,9 @@ fn the_table_of_bans_makes_room_for_new_ones() {
     let faults = program.kernel().read().expect("the kernel does it").faults;
     assert!(faults.contains(&(Fault::BansV4Insert, 10)), "{faults:?}");
     program.advance(2 * MINUTE_NS);
-    assert_eq!(tidy(&mut program), all as usize, "those that are forgotten go");
+    assert_eq!(tidy(&mut program), all as usize, "those past their reset go");
 
-    // Now they end long before they are forgotten.
+    // Now they end long before their reset.
     program.apply(&banning(24 * AGE_NS));
     send(&mut program, all..2 * all);
     program.advance(MINUTE_NS);

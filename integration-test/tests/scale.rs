@@ -11,7 +11,7 @@ use netlab::{PacketSocket, needs_root};
 
 const SOURCES: u32 = 1_000_000;
 const SENDERS: u32 = 2;
-/// The daemon's own, whoever else has the machine.
+/// The daemon's own, whatever else runs on the machine.
 const CPU_MAX: Duration = Duration::from_millis(1500);
 
 #[test]

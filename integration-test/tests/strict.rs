@@ -110,7 +110,7 @@ fn a_later_fragment_is_one_request_unless_it_is_certain_that_it_is_not_of_tcp() 
     needs_root!();
     let mut program = Program::new(&requests(2));
     let [tcp_v4, tcp_v6] = later_of(TCP);
-    // What a later fragment of IPv6 says of its protocol is not looked at when it is put together.
+    // Reassembly ignores what a later fragment of IPv6 says of its protocol.
     let [udp_v4, udp_v6] = later_of(UDP);
     for counted in [tcp_v4, tcp_v6, udp_v6] {
         program.advance(3_600_000_000_000);

@@ -172,6 +172,6 @@ fn a_quarter_of_a_million_sources_are_observed_in_little_time_and_memory() {
     let bytes = grown / u64::from(SOURCES);
     println!("{SOURCES} sources: suggest took {each:?} of CPU; {bytes} B a source");
     assert!(bytes < 320, "{bytes} B a source");
-    // By the daemon's own CPU time, whoever else has the machine. What it answers with is a round and more.
+    // By the daemon's own CPU time, whatever else runs on the machine. What it answers with is a round and more.
     assert!(each < ROUND / 20, "{each:?} of CPU");
 }

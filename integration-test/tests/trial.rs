@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use netlab::needs_root;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_datapath::{Datapath as _, Forgotten, Trial};
+use ratelimit_datapath::{Datapath as _, Removed, Trial};
 use ratelimit_policy::desired::{Access, Bans, Grant, Limit, Policy, Rule, WindowForm};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
@@ -133,7 +133,7 @@ fn who_is_denied_or_allowed_during_a_trial_is_so_before_and_after_its_end_by_its
             let verdicts = |program: &mut Program| SOURCES.map(|source| program.verdict(&syn(source, 80)));
             let of_exempt = |program: &mut Program| program.verdict(&syn("192.0.2.7", 80));
             for _ in 0..3 {
-                // What no prefix holds is noted.
+                // That no prefix holds a source is cached.
                 assert_eq!((verdicts(&mut program), of_exempt(&mut program)), (["within_limit"; 2], "within_limit"));
             }
             let put = |program: &mut Program, in_tried: &[&[Access]], in_before: &[&[Access]]| {
@@ -169,7 +169,7 @@ fn who_is_denied_or_allowed_during_a_trial_is_so_before_and_after_its_end_by_its
 }
 
 #[test]
-fn clients_within_a_prefix_are_found_and_forgotten_together() {
+fn clients_within_a_prefix_are_found_and_reset_together() {
     needs_root!();
     let mut program = Program::new(&Policy { rules: vec![banning(rule("login", &[80], 1))], ..policy(&[]) });
     for source in [SOURCES[0], "198.51.100.200", "203.0.113.1", SOURCES[1], "2001:db8:2::1"] {
@@ -186,8 +186,8 @@ fn clients_within_a_prefix_are_found_and_forgotten_together() {
         assert_eq!(program.kernel().clients(net(prefix)).expect("the kernel does it"), expected, "{prefix}");
     }
     let clients = nets(&["198.51.100.9/32", "198.51.100.200/32", "2001:db8:1:9::/64"]);
-    let forgotten = program.kernel().forget_all(&clients).expect("the kernel does it");
-    assert_eq!(forgotten, Forgotten { windows: 3, limits: 3, bans: 3 });
+    let removed = program.kernel().forget_all(&clients).expect("the kernel does it");
+    assert_eq!(removed, Removed { windows: 3, limits: 3, bans: 3 });
     for (source, passes) in [(SOURCES[0], 1), ("198.51.100.200", 1), ("203.0.113.1", 0), (SOURCES[1], 1)] {
         assert_eq!(program.passed(&syn(source, 80), 3), passes, "{source}");
     }
@@ -253,7 +253,7 @@ fn bans_are_counted_by_rule_as_they_begin_and_another_rule_begins_at_none() {
 }
 
 #[test]
-fn a_client_that_is_forgotten_begins_anew_and_its_neighbour_does_not() {
+fn a_client_that_is_reset_counts_from_zero_and_its_neighbour_does_not() {
     needs_root!();
     let mut program = Program::new(&Policy { rules: vec![banning(rule("login", &[80], 1))], ..policy(&[]) });
     for (source, neighbour, client) in
@@ -262,8 +262,8 @@ fn a_client_that_is_forgotten_begins_anew_and_its_neighbour_does_not() {
         for sender in [source, neighbour] {
             assert_eq!(program.passed(&syn(sender, 80), 3), 1);
         }
-        let forgotten = program.kernel().forget(net(client)).expect("the kernel does it");
-        assert_eq!(forgotten, Forgotten { windows: 1, limits: 1, bans: 1 });
+        let removed = program.kernel().forget(net(client)).expect("the kernel does it");
+        assert_eq!(removed, Removed { windows: 1, limits: 1, bans: 1 });
         assert_eq!(program.passed(&syn(source, 80), 3), 1);
         assert_eq!(program.verdict(&syn(neighbour, 80)), "banned");
     }
@@ -308,7 +308,7 @@ fn more_than_can_be_counted_is_charged_as_much_as_can_be_and_gone_with_the_windo
 }
 
 #[test]
-fn whoever_an_application_charges_over_the_limit_is_banned() {
+fn a_client_that_an_application_charges_over_the_limit_is_banned() {
     needs_root!();
     let mut program = Program::new(&Policy {
         rules: vec![rule("other", &[443], 9), banning(rule("login", &[80], 3))],
@@ -318,7 +318,7 @@ fn whoever_an_application_charges_over_the_limit_is_banned() {
         program.kernel().charge(net(client), 1, 3).expect("it is charged");
         assert_eq!(
             program.kernel().forget(net(client)).expect("the kernel does it"),
-            Forgotten { windows: 1, limits: 1, bans: 0 }
+            Removed { windows: 1, limits: 1, bans: 0 }
         );
         program.kernel().charge(net(client), 1, 4).expect("it is charged");
         assert_eq!(program.verdict(&syn(source, 80)), "banned");

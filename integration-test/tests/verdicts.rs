@@ -117,7 +117,7 @@ fn the_verdict_is_of_the_very_address_and_its_way_out_works() {
 }
 
 #[test]
-fn whoever_a_list_denies_is_told_its_line_and_passes_in_a_panic() {
+fn a_source_that_a_list_denies_is_told_its_line_and_passes_in_a_panic() {
     needs_root!();
     let lab = Lab::new();
     let _web = lab.web();

@@ -1,4 +1,4 @@
-//! A wire with trouble: carries frames between two interfaces of a namespace, and loses or holds back some.
+//! A wire with trouble: carries frames between two interfaces of a namespace, and loses or delays some.
 //!
 //! For kernels without netem, and for a limiter that must not see what is lost: it happens before the frame arrives.
 
@@ -24,7 +24,7 @@ const MILLE: u64 = 1000;
 pub struct Trouble {
     /// Of a thousand frames, how many are lost.
     pub lost: u64,
-    /// Of a thousand frames, how many are held back.
+    /// Of a thousand frames, how many are delayed.
     pub held: u64,
     /// For how long: those that come meanwhile overtake them.
     pub hold: Duration,
@@ -39,7 +39,7 @@ pub struct Forwarded {
     pub carried: u64,
     /// Lost on purpose.
     pub lost: u64,
-    /// Of those carried, held back.
+    /// Of those carried, how many were delayed.
     pub held: u64,
 }
 
@@ -89,13 +89,13 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // One that failed carried nothing any more, which whoever waits for an answer has seen.
+            // One that failed carried nothing any more, which its caller has seen: no answer came.
             let _failed = thread.join();
         }
     }
 }
 
-/// A frame held back: when it goes on, and its number, so that two of one time keep their order.
+/// A delayed frame: when it goes on, and its number, so that two of one time keep their order.
 type Held = Reverse<(Instant, u64, Vec<u8>)>;
 
 fn carry(

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-/// It has come to rest once it has not changed for so long.
+/// How long it must not change until it has come to rest.
 const QUIET: Duration = Duration::from_millis(300);
 const LOOK: Duration = Duration::from_millis(50);
 const SETTLES_WITHIN: Duration = Duration::from_secs(10);

@@ -34,7 +34,7 @@ impl Grant {
 pub struct Step(pub u64);
 
 /// The end of what never ends.
-pub const FOR_EVER: Nanos = Nanos(u64::MAX);
+pub const PERMANENT: Nanos = Nanos(u64::MAX);
 
 impl Step {
     /// This, until then.
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_step_holds_until_its_end_and_then_the_next() {
-        let steps = [Step::new(Grant::Denied, LATER), Step::new(Grant::Exempt, FOR_EVER), Step(0)];
+        let steps = [Step::new(Grant::Denied, LATER), Step::new(Grant::Exempt, PERMANENT), Step(0)];
         assert_eq!(grant(steps, NOW), Some(Grant::Denied));
         assert_eq!(grant(steps, Nanos(LATER.0 - 2)), Some(Grant::Denied));
         assert_eq!(grant(steps, LATER), Some(Grant::Exempt));

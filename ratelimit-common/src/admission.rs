@@ -284,7 +284,7 @@ mod tests {
         Nanos(START.0 + millis * 1_000_000)
     }
 
-    /// A flood of so many new sources a second for so long: insertions of each second, and what was sampled in of the
+    /// A flood of `per_millisecond` new sources for `seconds`: insertions of each second, and what was sampled in of the
     /// last.
     fn flood(admission: &mut Admission, from: u64, seconds: u64, per_millisecond: u32, budget: u32) -> Vec<u64> {
         let mut inserted = Vec::new();

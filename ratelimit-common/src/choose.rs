@@ -125,8 +125,8 @@ pub fn choice<R: Rules>(rules: &R, asked: Asked, protecting: RuleSet) -> Choice 
     }
 }
 
-/// The verdict on what is behind more tags than are looked behind. What it is cannot be told, so whoever has what has
-/// no port has this.
+/// The verdict on a frame with more tags than are read. It has no known ports: the rule that judges fragments without
+/// ports judges it.
 #[inline(always)]
 pub fn too_many_tags<R: Rules>(rules: &R) -> Verdict {
     match first(rules, rules.config().portless_rules) {

@@ -2,8 +2,8 @@
 //!
 //! Used only where connections or requests are counted. A flow is one (source, source port, destination port).
 //!
-//! What QUIC's packets look like says something only on ports that speak QUIC: elsewhere whoever wants to be
-//! miscounted would send one that looks so. There the first datagram opens, and each is a request.
+//! What QUIC's packets look like says something only on ports that speak QUIC: elsewhere an
+//! attacker who wants to be miscounted would send one that looks so. There the first datagram opens, and each is a request.
 
 use core::ops::RangeInclusive;
 

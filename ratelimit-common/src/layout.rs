@@ -92,7 +92,7 @@ pub const SHADOWS_MAX: usize = 8;
 pub const QUIC_PORTS_MAX: usize = 8;
 /// Bans of growing length on one rule.
 pub const BAN_STEPS_MAX: usize = crate::ban::STEPS_MAX;
-/// Bans of each family: running, or not yet forgotten. // 65536 x 96 B = 6 MB, in use or not
+/// Bans of each family: running, or ended and still kept. // 65536 x 96 B = 6 MB, in use or not
 pub const BANS_CAPACITY: u32 = 65_536;
 /// Prefixes of sources of each family and generation.
 pub const PREFIXES_MAX: u32 = 131_072;

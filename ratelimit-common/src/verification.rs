@@ -151,7 +151,7 @@ pub enum ConnectionState {
     Answered,
     /// Its peer has sent this, who has received what it has sent.
     Established,
-    /// It does not take this segment, whoever sent it.
+    /// It does not take this segment from any sender.
     Ignored,
 }
 

@@ -10,7 +10,7 @@
 //!
 //! A charge is admitted only by a compare-and-exchange on the cell of the current bucket, and only while the
 //! `full_buckets` buckets before it are all sealed. A sealed count never changes again, so their sum is exact, however
-//! stale the reads were; and whoever opens a later bucket seals this one first, which makes a late charge to it fail.
+//! stale the reads were. A CPU that opens a later bucket seals this one first, which makes a late charge to it fail.
 //! So no order of any number of CPUs admits more than the limit, and none is needed of their loads. A refusal needs no
 //! atomic: counts of buckets in the window only grow (but for refunds), so a sum that is over the limit stays
 //! over it.
@@ -39,8 +39,8 @@ const RING_BITS: u32 = CELLS.trailing_zeros();
 
 /// Where a window's words live.
 pub trait Cells {
-    /// Tries of one [`charge`], at most [`TRIES_MAX`]: fewer where a verifier follows each of them, and whoever
-    /// charges does so again.
+    /// Tries of one [`charge`], at most [`TRIES_MAX`]: fewer where a verifier follows each of them; the
+    /// caller then charges again.
     const TRIES: usize = TRIES_MAX;
 
     /// The word at `index` (below [`CELLS`]), however stale.
@@ -62,8 +62,8 @@ pub trait Cells {
         value
     }
 
-    /// Calls [`settle`]; or returns none, and has whoever charges do so and charge again, where a verifier counts the
-    /// stack of one function within another.
+    /// Calls [`settle`]; or returns none where a verifier counts the stack of one function within another. The caller then
+    /// settles and charges again.
     #[inline(always)]
     fn settle(&self, limit: Limit, bucket: BucketIndex) -> Option<BucketIndex> {
         Some(settle(self, limit, bucket))
@@ -361,7 +361,7 @@ pub fn is_within_limit<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amou
 /// Takes back a charge that [`charge`] admitted to `bucket`, as far as the cell still holds that bucket. If
 /// [`Cells::TRIES`] tries are overtaken it stays charged: the error is on the side of refusing.
 ///
-/// A sealed count may shrink, never grow: whoever summed the larger one only refused more.
+/// A sealed count may shrink, never grow: a CPU that summed the larger one only refused more.
 #[inline(always)]
 pub fn refund<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, amount: u64) {
     let at = index(bucket);

@@ -1,5 +1,5 @@
-//! What a command is on its way from a client to the owner of the datapath. Each is defined once: a type that has its
-//! arguments, and a [`Call`] that says where it goes, who may send it and what comes back.
+//! A command on its way from a client to the owner of the datapath. Each is defined once: a type with its arguments, and
+//! a [`Call`] that says its route, who may send it and its report.
 //!
 //! The client, the server and the owner know no command by name: [`Client::call`](super::client::Client::call) sends
 //! any, one handler takes any, and an owner that lacks a [`Carry`] for one of them does not compile.
@@ -25,15 +25,15 @@ use ratelimit_report::snapshot::ListFilter;
 /// Sixteen interfaces with every counter are 100 kB.
 const REPORT_BYTES_MAX: usize = 4 << 20;
 
-/// A command: its arguments, and how it travels. Over TCP there is none, but for what `server` names.
+/// A command: its arguments and its route. TCP serves only the commands that `server` names.
 pub trait Call: Serialize + DeserializeOwned + fmt::Debug + Send + 'static {
-    /// What comes of it.
+    /// Its answer.
     type Report: Serialize + DeserializeOwned + fmt::Debug + Send + 'static;
 
     /// Where it goes, and who may send it.
     const ROUTE: Route;
 
-    /// A longer report is none.
+    /// The longest report that a client reads.
     const REPORT_BYTES_MAX: usize = REPORT_BYTES_MAX;
 
     /// Refuses arguments that make no sense, before the owner is asked.
@@ -72,7 +72,7 @@ pub enum Verb {
 /// Where arguments are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arguments {
-    /// Behind the path; a body is not looked at.
+    /// Behind the path; a body is ignored.
     Query,
     /// JSON in the body.
     Body,
@@ -83,7 +83,7 @@ pub enum Arguments {
 /// Who may send a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Whoever may connect to the socket.
+    /// Every user who may connect to the socket.
     Connect,
     /// Root and the daemon's own user.
     Change,
@@ -103,7 +103,7 @@ impl Route {
 
 /// Does what a command says. `When` is the owner's own notion of now.
 pub trait Carry<C: Call, When> {
-    /// Does it, for whoever asks.
+    /// Does it, for the one who asks.
     fn carry(&mut self, call: C, by: &Requester, when: When) -> Result<C::Report, Problem>;
 }
 
@@ -151,7 +151,7 @@ impl Answer {
     }
 }
 
-/// Makes of the one list of commands what there has to be for each.
+/// Makes the items that each command needs, from the one list of commands.
 macro_rules! commands {
     (now { $($name:ident($call:ty),)* } later { $($later:ident($slow:ty),)* }) => {
         /// What the owner of the datapath is asked to do.

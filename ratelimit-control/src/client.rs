@@ -42,7 +42,7 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 pub enum Followed {
     /// An event.
     Event(Box<Event>),
-    /// Whoever reads was too slow for so many.
+    /// The reader was too slow for these.
     Missed {
         /// How many.
         missed: u64,
@@ -262,7 +262,7 @@ impl Client {
             .map_err(|error| self.unintelligible(error))?;
         let mut task = JoinSet::new();
         task.spawn(async {
-            // Whoever waits for the answer is told.
+            // The caller gets the error with its answer.
             let _ = connection.await;
         });
         let response = sender.send_request(request).await.map_err(|error| self.broken_off(error, wanted))?;

@@ -1,5 +1,5 @@
-//! What has happened lately: a bounded memory of events, and a way to be told of those that follow. Whoever tells waits
-//! for nobody: what a slow reader misses is counted for it.
+//! What has happened lately: a bounded memory of events, and a way to be told of those that follow. The sender
+//! waits for nobody: what a slow reader misses is counted for it.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -86,7 +86,7 @@ impl Feed {
         self.lock().overwritten
     }
 
-    /// Whoever follows is told that nothing comes any more.
+    /// Followers are told that nothing comes any more.
     pub fn close(&self) {
         self.lock().followers = None;
     }

@@ -1,5 +1,5 @@
 //! Events over HTTP: those that are remembered as one report, or they and all that follow as a stream. A stream is JSON,
-//! one object a line, or server-sent events for whoever asks for `text/event-stream`.
+//! one object a line, or server-sent events for a request that accepts `text/event-stream`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

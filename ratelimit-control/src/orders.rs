@@ -1,4 +1,4 @@
-//! What is asked and answered where something is to change: a POST, as a rule with JSON in its body. Serde types only.
+//! Commands that change something, and their reports: a POST, mostly with JSON in its body. Serde types only.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -17,19 +17,19 @@ use ratelimit_report::snapshot::{Limit, Listed, RuleMode};
 pub struct GrantRequest {
     /// An address or a prefix; an IPv6 address alone is its source.
     pub prefix: String,
-    /// For how long; without it as long as is usual, unless `forever`.
+    /// For how long; without it as long as is usual, unless `permanent`.
     #[serde(default)]
     pub seconds: Option<u64>,
     /// Permanent.
-    #[serde(default)]
-    pub forever: bool,
-    /// It ends when this says, also where what it was before ends later.
+    #[serde(default, rename = "forever")]
+    pub permanent: bool,
+    /// The new end replaces the old one, also where the old one is later.
     #[serde(default)]
     pub replace: bool,
     /// Why, in words.
     #[serde(default)]
     pub reason: Option<String>,
-    /// Also where that may lock somebody out who is needed.
+    /// Also where that may lock out an administrator.
     #[serde(default)]
     pub force: bool,
     /// Where the one who asks came from by SSH.
@@ -78,14 +78,14 @@ impl Call for Deny {
     }
 }
 
-/// What came of it.
+/// What `allow` or `deny` did.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GrantReport {
     /// [`ratelimit_report::snapshot::SCHEMA`].
     pub schema: u32,
     /// What is entered.
     pub entry: Listed,
-    /// What was entered before of the same prefix, and is extended or replaced.
+    /// The entry of the same prefix before it, which it extends or replaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Listed>,
     /// Sources that were blocked, and pass now: the first few.
@@ -96,7 +96,7 @@ pub struct GrantReport {
     pub notes: Vec<String>,
 }
 
-/// To take off what commands allow in a prefix.
+/// To remove what commands allow in a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrefixRequest {
@@ -152,7 +152,7 @@ impl Call for UnblockRequest {
     }
 }
 
-/// What was taken off, by `unblock` or `unallow`.
+/// What `unblock` or `unallow` removed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UnblockReport {
     /// [`ratelimit_report::snapshot::SCHEMA`].
@@ -160,25 +160,25 @@ pub struct UnblockReport {
     /// The prefix that was meant; empty where everything was.
     #[serde(default)]
     pub prefix: String,
-    /// The entries and the bans that are off: the first thousand.
+    /// The entries and bans that were removed: the first thousand.
     pub removed: Vec<Listed>,
     /// How many they are.
     #[serde(default)]
     pub removed_count: u64,
-    /// Sources whose windows and bans are forgotten: the first few.
+    /// Sources whose counters and bans were reset: the first few.
     #[serde(default)]
     pub freed: Vec<String>,
     /// How many they are.
     #[serde(default)]
     pub freed_count: u64,
-    /// What blocks the prefix or a part of it all the same; of `unallow`, what allows it.
+    /// What still blocks the prefix or a part of it; of `unallow`, what still allows it.
     #[serde(default)]
     pub still: Vec<Still>,
     /// What else there is to know, a sentence each.
     pub notes: Vec<String>,
 }
 
-/// What holds all the same.
+/// An entry or ban that still holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Still {
     /// What, by whom, until when, why and where it is written.
@@ -188,7 +188,7 @@ pub struct Still {
     pub lift: String,
 }
 
-/// To forget what a source has used, and its bans.
+/// To reset what a source has used, and its bans.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceRequest {
@@ -201,14 +201,14 @@ impl Call for SourceRequest {
     const ROUTE: Route = Route::change("/v1/reset");
 }
 
-/// What was forgotten.
+/// What was reset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResetReport {
     /// [`ratelimit_report::snapshot::SCHEMA`].
     pub schema: u32,
     /// The source: its address, or the prefix that is one client.
     pub source: String,
-    /// Windows that were forgotten.
+    /// Windows that were reset.
     pub windows: u64,
     /// Limits whose windows they were.
     #[serde(default)]
@@ -217,7 +217,7 @@ pub struct ResetReport {
     pub bans: u64,
 }
 
-/// What every rule is to do.
+/// To set the mode of every rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModeRequest {
@@ -230,7 +230,7 @@ impl Call for ModeRequest {
     const ROUTE: Route = Route::change("/v1/mode");
 }
 
-/// What every rule is to do, in a word.
+/// The mode of every rule, in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModeWord {
@@ -238,11 +238,11 @@ pub enum ModeWord {
     Enforce,
     /// Count, and drop nothing.
     DryRun,
-    /// The same, because something has gone wrong.
+    /// The same, in an emergency.
     Panic,
 }
 
-/// What holds now.
+/// The mode that holds now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModeReport {
     /// [`ratelimit_report::snapshot::SCHEMA`].
@@ -265,7 +265,7 @@ pub struct ApplyRequest {
     /// Its absolute path; the daemon's own without it.
     #[serde(default)]
     pub file: Option<PathBuf>,
-    /// For so long only, unless it is confirmed.
+    /// Rolled back after this time, unless it is confirmed.
     #[serde(default)]
     pub confirm_seconds: Option<u64>,
     /// The session of the one who asks.
@@ -281,7 +281,7 @@ impl Call for ApplyRequest {
     const ROUTE: Route = Route::change("/v1/apply");
 }
 
-/// To read the daemon's own file anew.
+/// To read the daemon's own file again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReloadRequest {
@@ -298,20 +298,20 @@ impl Call for ReloadRequest {
     const ROUTE: Route = Route { arguments: Arguments::BodyOrNothing, ..Route::change("/v1/reload") };
 }
 
-/// What that changed.
+/// What a reload changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApplyReport {
     /// [`ratelimit_report::snapshot::SCHEMA`].
     pub schema: u32,
     /// One line a change; none if the file says what was enforced already.
     pub changes: Vec<String>,
-    /// It is rolled back after so long, unless it is confirmed.
+    /// Seconds until it is rolled back, unless it is confirmed.
     pub confirm_within_seconds: Option<u64>,
     /// What else there is to know, a sentence each.
     pub notes: Vec<String>,
 }
 
-/// Keeps what was put in force for a while.
+/// To keep the file on trial permanently.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Confirm {}
 
@@ -329,7 +329,7 @@ pub struct ConfirmReport {
     pub file: PathBuf,
 }
 
-/// Ends the trial: what held before holds again.
+/// To end the trial: the configuration before it is in force again.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Rollback {}
 
@@ -349,7 +349,7 @@ pub struct RollbackReport {
     pub was_over: bool,
 }
 
-/// Takes the filter off.
+/// To take the filter off.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Detach {
@@ -375,19 +375,19 @@ pub struct ChargeRequest {
 }
 
 impl Call for ChargeRequest {
-    type Report = Standing;
+    type Report = StandingReport;
     const ROUTE: Route = Route {
         verb: Verb::Post,
         path: "/v1/charge",
         arguments: Arguments::Body,
-        // An application adds to what its clients have used, and can let nobody in.
+        // An application can only add to what its clients have used.
         access: Access::Connect,
     };
 }
 
 /// How a source stands with one rule, as applications need it for `RateLimit-*` and `Retry-After`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Standing {
+pub struct StandingReport {
     /// [`ratelimit_report::snapshot::SCHEMA`].
     pub schema: u32,
     /// The source: its address, or the prefix that is one client.
@@ -404,7 +404,7 @@ pub struct Standing {
     pub remaining: u64,
     /// That limit.
     pub limit: Limit,
-    /// Until the source is let in again; 0 if it is.
+    /// Until the source passes again; 0 if it does.
     pub retry_after_seconds: f64,
     /// No wait is long enough.
     pub never: bool,

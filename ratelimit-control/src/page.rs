@@ -17,7 +17,7 @@ use super::server::{Peer, Service, method, told};
 use ratelimit_report::snapshot::ListFilter;
 use ratelimit_web::{Answer, Login, over_socket, with_headers};
 
-/// A request of somebody who is logged in over TCP.
+/// A request of a user who is logged in over TCP.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member;
 

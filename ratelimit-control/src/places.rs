@@ -1,5 +1,5 @@
-//! Who may hold a connection. A newcomer finds a place unless all of those that could make room are being served: of the connections
-//! that wait for their client, the one that was opened first goes. Knows callers and numbers; must not know what is asked.
+//! Who may hold a connection. Where all places are taken, a new connection replaces the oldest one that waits for its
+//! client. It finds no place only while all that it could replace are being served. Knows callers and numbers; must not know what is asked.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::AbortHandle;
 
-/// Bits of an IPv6 address that one caller has: the rest he chooses.
+/// Bits of an IPv6 address that name one caller, who chooses the rest.
 const IPV6_CALLER_BITS: u32 = 64;
 
 /// Who connects, as far as places go.
@@ -17,7 +17,7 @@ pub(super) enum Caller {
     Privileged,
     /// Another user; none where the kernel did not tell.
     User(Option<u32>),
-    /// Whoever has this address; of IPv6, the first of the /64.
+    /// A client by its address; of IPv6, the first of the /64.
     Address(IpAddr),
 }
 
@@ -46,7 +46,7 @@ impl Caller {
 pub(super) struct Room {
     /// Of all callers together.
     pub(super) all: usize,
-    /// Of all that are not privileged. What is between the two is kept for those.
+    /// Of all that are not privileged. The rest is reserved for those that are.
     pub(super) others: usize,
     /// Of each that is not privileged.
     pub(super) each: usize,
@@ -80,7 +80,7 @@ pub(super) struct Place {
     table: Arc<Mutex<Table>>,
 }
 
-/// A request is being answered; its connection goes for nobody until this is dropped.
+/// A request that is being answered: its connection is not closed for another until this is dropped.
 #[derive(Debug)]
 pub(super) struct Served<'a>(&'a Place);
 
@@ -89,7 +89,7 @@ impl Places {
         Self { room, table: Arc::default() }
     }
 
-    /// A place for a newcomer, maybe another's. None where nobody can go.
+    /// A place for a new connection, maybe another's. None where no other can be closed.
     pub(super) fn take(&self, caller: Caller) -> Option<Place> {
         let mut table = lock(&self.table);
         let is_other = |of: Caller| of != Caller::Privileged;
@@ -117,12 +117,12 @@ impl Places {
 }
 
 impl Table {
-    /// Sees to it that fewer than `most` of some are held.
+    /// Closes one of these connections where `most` are open.
     fn make_room(&mut self, most: usize, counts: impl Fn(Caller) -> bool + Copy) -> Option<()> {
         self.make_room_among(most, counts, counts)
     }
 
-    /// The same, where only some of those may go.
+    /// The same, where only some of these may be closed.
     fn make_room_among(
         &mut self,
         most: usize,
@@ -171,7 +171,7 @@ impl Drop for Served<'_> {
 }
 
 fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
-    // Each change is one call on a map: there is no half of one.
+    // Each change is one call on a map, so no other thread sees half of one.
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -202,7 +202,7 @@ mod tests {
         let third = places.take(user(1)).unwrap();
         assert_eq!([&first, &second, &third, &other].map(|place| holds(&places, place)), [true, false, true, true]);
         let third_served = third.serve();
-        assert!(places.take(user(1)).is_none(), "whoever is being served goes for nobody");
+        assert!(places.take(user(1)).is_none(), "a connection that is being served is closed for no other");
         drop(served);
         assert!(places.take(user(1)).is_some() && !holds(&places, &first));
         drop(third_served);
@@ -256,7 +256,7 @@ mod tests {
                 held.extend(place);
                 let table = lock(&places.table);
                 let count = |is: &dyn Fn(Caller) -> bool| table.held.values().filter(|of| is(of.caller)).count();
-                // Nobody is being served, so a newcomer finds no place only where root has all of them.
+                // Nobody is being served, so a new connection finds no place only where root has all of them.
                 prop_assert!(is_admitted || (uid != 0 && count(&|of| of == Caller::Privileged) == ROOM.all));
                 prop_assert!(table.held.len() <= ROOM.all);
                 prop_assert!(count(&|of| of != Caller::Privileged) <= ROOM.others);

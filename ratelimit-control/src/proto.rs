@@ -14,7 +14,7 @@ pub const METRICS: &str = "/metrics";
 pub use super::orders::{
     Allow, ApplyReport, ApplyRequest, ChargeRequest, Confirm, ConfirmReport, Deny, Detach, GrantReport, GrantRequest,
     ModeReport, ModeRequest, ModeWord, PrefixRequest, ReloadRequest, ResetReport, Rollback, RollbackReport,
-    SourceRequest, Standing, Still, UnblockReport, UnblockRequest,
+    SourceRequest, StandingReport, Still, UnblockReport, UnblockRequest,
 };
 pub use super::past::{EventsOf, EventsReport, Forget, ForgetReport, HistoryOf, Series, Span, Worst};
 pub use super::questions::{Check, CheckPrefix, Explain, Healthz, StandingOf, Stats, Suggest};

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::call::{Call, Route};
-use super::proto::{Health, Problem, ProblemKind, Standing, parse_address, parse_target};
+use super::proto::{Health, Problem, ProblemKind, StandingReport, parse_address, parse_target};
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::desired::Sent;
 use ratelimit_report::snapshot::{
@@ -159,6 +159,6 @@ pub struct StandingOf {
 }
 
 impl Call for StandingOf {
-    type Report = Standing;
+    type Report = StandingReport;
     const ROUTE: Route = Route::ask("/v1/check/{ip}");
 }

@@ -30,13 +30,13 @@ impl Requester {
 }
 
 impl Requester {
-    /// Whoever asks without being known. Changes nothing, and so is named nowhere.
+    /// A requester who is not known. Changes nothing, and so is named nowhere.
     pub fn unknown() -> Self {
         // -1 is no user's number: setuid(2).
         Self::new(u32::MAX, None)
     }
 
-    /// Whoever is logged in to the web page. Its login tells nobody from another.
+    /// A user who is logged in to the web page. The login does not tell one user from another.
     pub const fn web() -> Self {
         Self(Who::Web)
     }

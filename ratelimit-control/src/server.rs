@@ -1,8 +1,8 @@
 //! The control API's server: one router, two surfaces. Knows [`Handle`]; must not know the datapath.
 //!
-//! Over the socket everything, writing only for root and the daemon's own user. Over TCP, without a login, nothing that writes and
-//! nothing that names a source. No client, however slow, holds a connection beyond [`CONNECTION_TIME_MAX`], and no number of them
-//! keeps another caller out: see [`Surface::room`].
+//! The socket serves everything; only root and the daemon's own user may write. TCP without a login serves nothing that
+//! writes and nothing that names a source. A slow client loses its connection after [`CONNECTION_TIME_MAX`]. No number
+//! of clients blocks another caller: see [`Surface::room`].
 
 use std::future::Future;
 use std::io;
@@ -41,7 +41,7 @@ use ratelimit_report::export;
 use ratelimit_report::snapshot::Snapshot;
 use ratelimit_web::Login;
 
-/// Connections over the socket at a time, and those of them that only root and the daemon's own user can have.
+/// Connections over the socket at a time; some are only for root and the daemon's own user.
 const SOCKET_CONNECTIONS_MAX: usize = 256;
 const SOCKET_CONNECTIONS_KEPT: usize = 128;
 /// Connections over TCP. // with those of the socket 384 descriptors of the 1024 that a process has unless it is said
@@ -56,11 +56,11 @@ pub const HEADER_TIME_MAX: Duration = Duration::from_secs(5);
 pub const CONNECTION_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long connections may go on while the daemon stops.
 const STOP_TIME_MAX: Duration = Duration::from_secs(1);
-/// After accept(2) has failed, for want of descriptors as a rule.
+/// The pause after accept(2) has failed, mostly for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Statistics over TCP may be so old: whoever asks there is not known, and a reading visits every source.
+/// Statistics over TCP may be so old: anyone may ask there, and a reading visits every source.
 const TCP_AGE_MAX: Duration = Duration::from_secs(1);
-/// What is asked for fits into this.
+/// The largest body of a request.
 const BODY_BYTES_MAX: usize = 4096;
 /// Bytes of a request's head. hyper takes no smaller buffer.
 const HEAD_BYTES_MAX: usize = 8192;
@@ -152,7 +152,7 @@ pub fn router(handle: Handle, surface: Surface, own_uid: u32) -> Router {
     }
 }
 
-/// The API over TCP, where who logs in gets more.
+/// The API over TCP, where a user who logs in gets more.
 pub fn router_with_login(handle: Handle, login: Login, own_uid: u32) -> Router {
     let service = Service { handle, surface: Surface::Tcp, own_uid, followers: Followers::default() };
     page::with_login(login, complete(visitor_routes(), service.clone()), complete(page::member_routes(), service))
@@ -177,7 +177,7 @@ fn complete(routes: Router<Service>, service: Service) -> Router {
         .with_state(service)
 }
 
-/// What axum itself refuses, it refuses in plain text: here a client finds the same shape in every refusal.
+/// axum refuses in plain text. This gives its refusals the shape of all others.
 async fn in_words(response: Response) -> Response {
     let status = response.status();
     let is_problem = response.headers().get(header::CONTENT_TYPE).is_some_and(|of| of == "application/json");
@@ -216,8 +216,8 @@ impl Listener for TcpListener {
     }
 }
 
-/// Serves until `stop` changes, and then a moment longer for what is under way. Whoever connects is accepted at once: what waits in
-/// the kernel's queue would keep others out.
+/// Serves until `stop` changes, and then a moment longer for what is under way. Every connection is accepted at once: what waits
+/// in the kernel's queue would block others.
 pub async fn serve(listener: impl Listener, door: Door, mut stop: watch::Receiver<()>) {
     let mut connections = JoinSet::new();
     loop {
@@ -229,7 +229,7 @@ pub async fn serve(listener: impl Listener, door: Door, mut stop: watch::Receive
         match accepted {
             Ok((stream, peer)) => {
                 admit(&mut connections, &door, stream, peer);
-                // What has been sent already is read before another connection can take the place.
+                // A request that is sent already is read before another connection can take the place.
                 tokio::task::yield_now().await;
             }
             Err(error) => {
@@ -271,7 +271,7 @@ where
         let (router, place, lasting) = (router.clone(), Arc::clone(&place), lasting.clone());
         async move {
             let (parts, body) = request.into_parts();
-            // While it waits for the rest of the request, it waits for its client.
+            // While the request is not complete, the connection waits for its client.
             let body = match to_bytes(Body::new(body), BODY_BYTES_MAX).await {
                 Ok(body) => Body::from(body),
                 Err(error) => return Ok(unread(&error)),
@@ -335,7 +335,7 @@ async fn check_over_tcp() -> Refusal {
 }
 
 impl Service {
-    /// Statistics; what was read up to `age_max` before will do.
+    /// Statistics, from a reading that is at most `age_max` old.
     async fn stats(&self, age_max: Duration) -> Result<Snapshot, Problem> {
         let now = Instant::now();
         let since = now.checked_sub(age_max).unwrap_or(now);
@@ -354,7 +354,7 @@ where
     }
 }
 
-/// Has the owner carry a command out for whoever may send it.
+/// Has the owner carry a command out, for a requester who may send it.
 async fn carry<C: Call>(State(service): State<Service>, request: Request) -> Result<Response, Refusal>
 where
     Command: From<Ask<C>>,
@@ -372,7 +372,7 @@ where
     Ok((C::status(&report), Json(report)).into_response())
 }
 
-/// Whoever asks, if he may.
+/// The requester, if he may ask.
 fn requester(parts: &Parts, access: Access, own_uid: u32) -> Result<Requester, Problem> {
     if parts.extensions.get::<Member>().is_some() {
         return Ok(Requester::web());

@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tower::ServiceExt;
 
-use super::proto::{DetachReport, Health, METRICS, ReloadReport, Standing};
+use super::proto::{DetachReport, Health, METRICS, ReloadReport, StandingReport};
 use super::server::{Door, Peer, Surface, router, serve};
 use super::*;
 use ratelimit_datapath::Datapath;
@@ -121,7 +121,7 @@ async fn only_root_and_the_daemons_own_user_may_write() {
         assert_eq!(ask(Surface::Socket, Some(0), "GET", path).await.0, StatusCode::METHOD_NOT_ALLOWED);
     }
     let (status, _) = ask(Surface::Socket, Some(1000), "GET", "/api/v1/stats").await;
-    assert_eq!(status, StatusCode::OK, "whoever can connect may read");
+    assert_eq!(status, StatusCode::OK, "every user who can connect may read");
 }
 
 async fn post(surface: Surface, peer: Option<u32>, path: &str, body: &str) -> (StatusCode, String) {
@@ -151,7 +151,7 @@ const CHANGES: [(&str, &str, &str); 13] = [
     ("/v1/confirm", "", "Confirm by root"),
     ("/v1/unblock", r#"{"all":true}"#, "UnblockRequest { prefix: None, all: true }"),
     ("/v1/unallow", r#"{"prefix":"192.0.2.7"}"#, "PrefixRequest { prefix: \"192.0.2.7\" }"),
-    ("/v1/rollback", "not looked at", "Rollback by root"),
+    ("/v1/rollback", "ignored", "Rollback by root"),
 ];
 
 #[tokio::test]
@@ -167,7 +167,7 @@ async fn what_changes_something_is_for_root_over_the_socket_alone() {
 }
 
 #[test]
-fn each_command_has_a_path_of_its_own_and_whoever_may_connect_changes_nothing_by_it_but_by_charging() {
+fn each_command_has_a_path_of_its_own_and_a_user_who_may_connect_changes_nothing_by_it_but_by_charging() {
     let mut paths: Vec<_> = Command::ROUTES.iter().map(|route| route.path).collect();
     paths.sort_unstable();
     paths.dedup();
@@ -234,7 +234,7 @@ async fn a_body_that_is_not_what_is_asked_for_is_answered_in_words() {
 fn the_documented_answer_is_the_one_that_is_given_and_every_path_is_documented() {
     let text = include_str!("../../docs/API.md");
     let example = text.split("```json\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-    let standing: Standing = serde_json::from_str(example).unwrap();
+    let standing: StandingReport = serde_json::from_str(example).unwrap();
     let written: serde_json::Value = serde_json::from_str(example).unwrap();
     assert_eq!(serde_json::to_value(&standing).unwrap(), written);
     for path in Command::ROUTES.iter().map(|route| route.path).chain([METRICS]) {

@@ -124,7 +124,7 @@ impl Begun {
         let of = windows.iter().filter(|of| of.slot == key.limit);
         let refused = of.fold(0, |sum: u64, of| sum.saturating_add(of.window.refused.count()));
         let before = std::mem::replace(&mut open.refused, refused);
-        // A window that was forgotten counts anew.
+        // A window that was evicted counts from zero.
         refused.checked_sub(before).unwrap_or(refused)
     }
 
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(take(&mut begun, &[event(KernelEventKind::Refused, 1), ban]), [false, true]);
         assert_eq!(take(&mut begun, &[ban]), [true]);
         let gone = KernelEvent { rule: None, limit: None, ..event(KernelEventKind::Refused, 1) };
-        assert_eq!(take(&mut begun, &[gone, gone]), [true, true], "where nobody knows whether it went on");
+        assert_eq!(take(&mut begun, &[gone, gone]), [true, true], "where it is unknown whether it went on");
     }
 
     #[test]
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(dropped(ban, 7), Some(("3/5m connections".to_owned(), 7)));
         assert_eq!(dropped(ban, 7), None);
         assert_eq!(dropped(ban, 9).map(|of| of.1), Some(2), "of the ban after it");
-        assert_eq!(dropped(ban, 4).map(|of| of.1), Some(4), "of one that has forgotten those before it");
+        assert_eq!(dropped(ban, 4).map(|of| of.1), Some(4), "of one that counts from zero");
         assert_eq!(dropped(Ban { client: "198.51.100.8/32".parse().unwrap(), ..ban }, 7), None);
     }
 }

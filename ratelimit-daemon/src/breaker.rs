@@ -1,5 +1,5 @@
-//! Trips where a rule drops most of what it judges for a while: then the limit is likelier to be wrong than the clients. Pure:
-//! times are durations since the daemon's start.
+//! Trips where a rule drops most of its packets for a while: then the limit is more likely wrong than the clients.
+//! Pure: times are durations since the daemon's start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,7 +20,7 @@ const PACKETS_MIN: u64 = 100;
 pub(super) struct Share {
     /// In percent, 1 to 100. At 100 nothing trips.
     pub(super) percent: u8,
-    /// So long without a break it has to be exceeded.
+    /// How long the share must be exceeded without a break.
     pub(super) hold: Duration,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Breaker {
 struct Watched {
     at: Duration,
     count: Count,
-    /// When the share began to be exceeded without a break, and what had come by then.
+    /// When the share began to be exceeded without a break, and the count at that time.
     over_since: Option<(Duration, Count)>,
 }
 
@@ -58,8 +58,8 @@ pub(super) struct Trip {
 }
 
 impl Breaker {
-    /// Looks at a reading; the rules that trip by it, each once until [`Breaker::close`]. Rules in dry-run and those that
-    /// are expected to drop a lot are passed over.
+    /// Looks at a reading. Returns the rules that trip by it, each once until [`Breaker::close`]. Skips rules in dry run
+    /// and rules that are expected to drop a lot.
     pub(super) fn observe(&mut self, policy: &Policy, reading: &Reading, at: Duration, share: Share) -> Vec<Trip> {
         let is_watched = |rule: &Rule| rule.mode == Mode::Enforce && !rule.under_attack_ok;
         self.watched.retain(|name, _| policy.rules.iter().any(|rule| rule.name == *name && is_watched(rule)));
@@ -87,24 +87,24 @@ impl Breaker {
         self.tripped.iter().map(String::as_str)
     }
 
-    /// Counts anew: what was dropped so far was by another configuration. What has tripped stays so.
-    pub(super) fn watch_anew(&mut self) {
+    /// Resets the counts, which are of another configuration. Tripped rules stay tripped.
+    pub(super) fn reset_counts(&mut self) {
         self.watched.clear();
     }
 
-    /// This was another configuration's: its rule goes on.
+    /// Takes a trip back that was of another configuration: its rule goes on.
     pub(super) fn take_back(&mut self, trip: &Trip) {
         self.tripped.remove(&trip.rule);
     }
 
-    /// Begins anew, nothing tripped.
+    /// Resets the counts; nothing is tripped any more.
     pub(super) fn close(&mut self) {
         *self = Self::default();
     }
 }
 
 impl Watched {
-    /// What has come since the share began to be exceeded, if that is long enough ago and enough.
+    /// The count since the share began to be exceeded, if that lasts long enough and is of enough packets.
     fn step(&mut self, count: Count, at: Duration, share: Share) -> Option<Count> {
         if at.saturating_sub(self.at) < SPAN_MIN {
             return None;
@@ -120,7 +120,7 @@ impl Watched {
 }
 
 impl Count {
-    /// Denied packets are left out: somebody has said that they are to be dropped.
+    /// Denied packets are left out: an administrator wants them dropped.
     fn of(reading: &Reading, rule: usize) -> Self {
         let tallies = reading.interfaces.iter().filter_map(|interface| interface.rules.get(rule));
         let mut count = Self::default();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_has_denied_or_expects_or_what_drops_nothing_does_not_count() {
+    fn what_is_denied_or_expected_or_drops_nothing_does_not_count() {
         assert_eq!(trips(&one_rule(), |_| (10, 0, 1_000)), [] as [u64; 0]);
         let mut policy = one_rule();
         policy.rules[0].under_attack_ok = true;
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_it_begins_anew() {
+    fn closed_it_counts_from_zero() {
         let mut breaker = Breaker::default();
         let policy = one_rule();
         let look = |breaker: &mut Breaker, second: u64| {

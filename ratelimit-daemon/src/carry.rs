@@ -1,5 +1,5 @@
 //! What the engine does for each command of the control API: from the command's arguments to what carries it out. One
-//! row a command; the compiler misses one that is not here.
+//! row for each command; without one the crate does not compile.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use ratelimit_datapath::Datapath;
 use ratelimit_policy::desired::Grant;
 use ratelimit_report::snapshot::ListFilter;
 
-/// A row is a command, and what is done with the engine, the command, whoever sent it and the moment.
+/// A row is a command, and what is done with the engine, the command, its requester and the moment.
 macro_rules! carry {
     ($($call:ty: |$engine:ident, $arguments:pat, $by:pat, $moment:pat_param| $does:expr;)*) => {
         $(impl<D: Datapath> Carry<$call, Moment> for Engine<D> {
@@ -32,7 +32,7 @@ macro_rules! carry {
 }
 
 carry! {
-    // What shows or charges by rules is about what packets are judged by now.
+    // Commands that show or charge by rules need the policy that packets are judged by now.
     Stats: |engine, call, _, moment| engine.up_to_date().stats(call.since, moment).map(Arc::unwrap_or_clone);
     Check: |engine, call, _, moment| engine.up_to_date().check(call.ip, moment);
     CheckPrefix: |engine, call, _, moment| engine.up_to_date().check_prefix(call.prefix()?, call.most, moment);
@@ -56,7 +56,7 @@ carry! {
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Itself, once it has noticed whether a trial is over.
+    /// The engine, after it has noticed whether a trial is over.
     fn up_to_date(&mut self) -> &mut Self {
         self.notice_trial();
         self

@@ -1,7 +1,7 @@
 //! The end: of one interface by command, and of the daemon.
 
 use super::engine::Engine;
-use super::journal::{Event, Note};
+use super::journal::{Event, Occurrence};
 use super::moment::Moment;
 use super::past::CLOSE_WITHIN;
 use ratelimit_control::Requester;
@@ -33,7 +33,7 @@ impl<D: Datapath> Engine<D> {
         self.watched.links.forget(interface);
         self.statistics.outdate();
         tracing::info!(interface, "detached from {interface} by command; a reload attaches it again");
-        self.journal.note(Note::new(EventKind::Detach, format!("detached from {interface} by {by}")).by(by));
+        self.journal.add(Occurrence::new(EventKind::Detach, format!("detached from {interface} by {by}")).by(by));
         self.watched.spells.detached(interface);
         Ok(DetachReport { schema: SCHEMA, detached: vec![interface.to_owned()], stopping: false })
     }

@@ -41,7 +41,7 @@ pub(super) struct Engine<D> {
 
 /// What one look at the datapath has found.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct Supervision {
     /// What is not as it should be.
     pub(super) problems: Vec<String>,
     /// What else is not: packets are limited all the same.
@@ -53,7 +53,7 @@ pub(super) struct Seen {
     pub(super) is_readable: bool,
 }
 
-impl Seen {
+impl Supervision {
     /// The same for the API.
     pub(super) fn health(self) -> Health {
         Health { schema: SCHEMA, healthy: self.problems.is_empty(), problems: self.problems, notes: self.notes }
@@ -105,7 +105,7 @@ impl<D: Datapath> Engine<D> {
         self.overrides.grants.recall(&self.host.store, clocks);
         self.recall_hold();
         match refused_lists {
-            Some(refused) => self.watched.lists.hold_back(refused),
+            Some(refused) => self.watched.lists.skip(refused),
             None => self.watched.lists.taken(&self.enforced.config.list_files, moment),
         }
         let is_on_trial = match unfinished {
@@ -167,11 +167,13 @@ impl<D: Datapath> Engine<D> {
     }
 
     /// Looks whether everything is attached and readable, and attaches again what is back.
-    pub(super) fn supervise(&mut self, moment: Moment) -> Seen {
+    pub(super) fn supervise(&mut self, moment: Moment) -> Supervision {
         let notes: Vec<String> = self.journal.past.trouble().into_iter().collect();
         let reading = match self.watched.read(&mut self.datapath) {
             Ok(reading) => reading,
-            Err(problem) => return Seen { line: problem.clone(), problems: vec![problem], notes, is_readable: false },
+            Err(problem) => {
+                return Supervision { line: problem.clone(), problems: vec![problem], notes, is_readable: false };
+            }
         };
         // What began is told before it ends.
         self.tell_begun(moment);
@@ -181,7 +183,7 @@ impl<D: Datapath> Engine<D> {
         let problems = self.watched.links.problems(moment.uptime);
         let line = format!("{}{}", self.standing_words(), status_line(&reading, &problems));
         self.tell_state(&reading, moment);
-        Seen { problems, notes, line, is_readable: true }
+        Supervision { problems, notes, line, is_readable: true }
     }
 
     /// What has to be done as time passes.

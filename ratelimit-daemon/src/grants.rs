@@ -46,7 +46,7 @@ impl Grants {
 
     /// Takes in who is around, for safety.
     fn take_in(&mut self, seen: Around, safety: Safety) {
-        // Whoever started the daemon cannot be found any more once privileges are given up.
+        // The user who started the daemon cannot be found any more once privileges are given up.
         let ssh = seen.ssh.or(self.around.ssh);
         let around = Around { ssh, ..seen };
         let safety = around.exemptions(safety);
@@ -324,7 +324,7 @@ fn until(grant: Grant, request: &GrantRequest, clocks: Clocks) -> Result<Option<
         Grant::Exempt => ALLOW_FOR,
         Grant::Denied => DENY_FOR,
     };
-    match (request.forever, request.seconds) {
+    match (request.permanent, request.seconds) {
         (true, None) => Ok(None),
         (false, None) => Ok(Some(clocks.after(u64::try_from(usual.as_nanos()).unwrap_or(u64::MAX)))),
         (false, Some(seconds @ 1..=SECONDS_MAX)) => Ok(Some(clocks.after(seconds.saturating_mul(1_000_000_000)))),

@@ -1,4 +1,4 @@
-//! What keeps rules from dropping whatever the configuration says: `panic`, `mode dry-run`, and the breaker.
+//! What stops rules from dropping, whatever the configuration says: `panic`, `mode dry-run`, and the breaker.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::breaker::{Share, Trip};
 use super::engine::Engine;
-use super::journal::Note;
+use super::journal::Occurrence;
 use super::moment::Moment;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{ModeReport, ModeWord, Problem};
@@ -21,7 +21,7 @@ use ratelimit_report::snapshot::{self, RuleMode, SCHEMA};
 /// The file that remembers it, where the filter outlives the daemon.
 const FILE: &str = "mode.json";
 
-/// Somebody has said that nothing is to be dropped.
+/// An administrator has ordered that nothing is dropped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hold {
     word: ModeWord,
@@ -30,7 +30,7 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// Of now on.
+    /// A hold from now on.
     pub(super) fn new(word: ModeWord, by: &Requester, since: Timestamp) -> Self {
         Self { word, user: by.to_string(), since }
     }
@@ -55,7 +55,7 @@ impl Hold {
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Finds again what was said to an earlier run. Where the filter ends with the daemon, so does this.
+    /// Restores the hold of an earlier run. Where the filter ends with the daemon, the hold does too.
     pub(super) fn recall_hold(&mut self) {
         if self.enforced.config.on_exit == OnExit::Detach {
             return;
@@ -66,7 +66,7 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// Makes every rule drop nothing, or what the configuration says.
+    /// Sets the mode of every rule: drop nothing, or as the configuration says.
     pub(super) fn set_mode(&mut self, word: ModeWord, by: &Requester, moment: Moment) -> Result<ModeReport, Problem> {
         let now = self.clocks(moment)?.now;
         let user = by.to_string();
@@ -90,7 +90,7 @@ impl<D: Datapath> Engine<D> {
         if word == ModeWord::Enforce {
             for rule in self.overrides.breaker.tripped() {
                 let said = format!("rule {rule} does as the configuration says again, as {user} said");
-                self.journal.note(Note::new(EventKind::Breaker, said).of(rule).by(by));
+                self.journal.add(Occurrence::new(EventKind::Breaker, said).of(rule).by(by));
             }
             self.overrides.breaker.close();
         }
@@ -110,7 +110,7 @@ impl<D: Datapath> Engine<D> {
                 said
             }
         };
-        self.journal.note(Note::new(EventKind::Reload, said).by(by));
+        self.journal.add(Occurrence::new(EventKind::Reload, said).by(by));
         self.statistics.outdate();
         let rules = self.enforced.desired.policy.rules.iter();
         let rules = rules.map(|rule| RuleMode { name: rule.name.clone(), mode: rule.mode }).collect();
@@ -152,7 +152,7 @@ impl<D: Datapath> Engine<D> {
                     what_it_did(trip, percent)
                 );
                 let said = format!("rule {} falls back to dry run: it {}", trip.rule, what_it_did(trip, percent));
-                self.journal.note(Note::new(EventKind::Breaker, said).of(&trip.rule));
+                self.journal.add(Occurrence::new(EventKind::Breaker, said).of(&trip.rule));
             }
         }
         if let Err(error) = self.put_in_force(reading.now) {
@@ -161,7 +161,7 @@ impl<D: Datapath> Engine<D> {
     }
 }
 
-/// What is in dry run now that nothing holds it back is so by the configuration.
+/// Rules that are still in dry run without a hold: the configuration says so.
 fn what_each_does(policy: &Policy) -> String {
     let word = |rule: &Rule| match rule.mode {
         Mode::Enforce => format!("rule {} drops what is over its limit", rule.name),

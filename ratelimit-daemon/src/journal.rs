@@ -1,5 +1,5 @@
-//! Where everything that happens goes: the log, a line each, what is remembered of lately, and the history. What rules do
-//! by themselves is logged within a budget: a flood of bans fills no disk. What somebody does is logged whatever it costs.
+//! Every event goes here: to the log as a line, to the recent events, and to the history. What rules do
+//! by themselves is logged within a budget: a flood of bans fills no disk. What a user does is always logged.
 //!
 //! Knows no datapath and no clock.
 
@@ -20,43 +20,43 @@ use ratelimit_report::event::{Event as Told, EventKind};
 const BURST: u64 = 50;
 /// Lines that may come each second after that.
 const LINES_PER_SECOND: u64 = 10;
-/// How often it is said how many lines there would have been beside those.
+/// How often the number of suppressed lines is logged.
 const UNLOGGED_EVERY: Duration = Duration::from_secs(60);
-/// Events of rules that a look at the maps tells one by one; of the others it says how many they are.
+/// Events of rules that one look at the maps tells one by one; of more it tells the number.
 pub(super) const EVENTS_EACH: usize = 4096;
-/// Notes that wait for their time. // more than one step of the daemon makes
-const NOTES_MAX: usize = 64;
+/// Occurrences that wait for their time. // more than one step of the daemon makes
+const WAITING_MAX: usize = 64;
 
 /// Takes in every event.
 #[derive(Debug)]
 pub(super) struct Journal {
-    /// Of the log lines that nobody has asked for.
+    /// The budget of log lines for what rules do by themselves.
     budget: Budget,
     unlogged: Unlogged,
     /// Since when.
     unlogged_since: Option<Duration>,
-    /// What was logged where it happened, and is told with the next step.
-    notes: Vec<Note>,
+    /// Occurrences that are logged already, and become events with the next step.
+    waiting: Vec<Occurrence>,
     feed: Feed,
     pub(super) past: Past,
 }
 
-/// Something that is logged where it happens, and is an event beside that.
+/// Something that is logged where it happens, and becomes an event.
 #[derive(Clone, Debug)]
-pub(super) struct Note {
+pub(super) struct Occurrence {
     pub(super) kind: EventKind,
     pub(super) rule: Option<String>,
     pub(super) by: Option<String>,
     pub(super) detail: String,
 }
 
-impl Note {
+impl Occurrence {
     /// Of the daemon itself.
     pub(super) fn new(kind: EventKind, detail: impl Into<String>) -> Self {
         Self { kind, rule: None, by: None, detail: detail.into() }
     }
 
-    /// The same, which somebody did.
+    /// The same, done by a user.
     pub(super) fn by(self, by: &impl ToString) -> Self {
         Self { by: Some(by.to_string()), ..self }
     }
@@ -68,10 +68,10 @@ impl Note {
 }
 
 impl Journal {
-    /// With room for a burst, and nothing remembered.
+    /// An empty journal with a full budget.
     pub(super) fn new(now: Duration) -> Self {
         let (budget, unlogged) = (Budget::full(now), Unlogged::default());
-        Self { budget, unlogged, unlogged_since: None, notes: Vec::new(), feed: Feed::default(), past: Past::off() }
+        Self { budget, unlogged, unlogged_since: None, waiting: Vec::new(), feed: Feed::default(), past: Past::off() }
     }
 
     /// What has happened lately.
@@ -79,15 +79,15 @@ impl Journal {
         &self.feed
     }
 
-    /// Erases a source from what has happened lately; how many events that was.
+    /// Erases a source from the recent events; returns how many events that was.
     pub(super) fn forget(&self, prefix: IpNet) -> u64 {
         self.feed.forget(prefix)
     }
 
-    /// Takes in what is logged already. Its time is that of the next step.
-    pub(super) fn note(&mut self, note: Note) {
-        if self.notes.len() < NOTES_MAX {
-            self.notes.push(note);
+    /// Adds an occurrence that is logged already. Its time is that of the next step.
+    pub(super) fn add(&mut self, occurrence: Occurrence) {
+        if self.waiting.len() < WAITING_MAX {
+            self.waiting.push(occurrence);
         }
     }
 
@@ -96,8 +96,8 @@ impl Journal {
         self.tell_all([event], Unlogged::default(), moment);
     }
 
-    /// Takes in events, in order. Those of rules are logged while there is room; of the others, and of `unlogged`, is
-    /// said how many they are.
+    /// Takes in events, in order. Events of rules are logged within the budget; of the others, and of `unlogged`, the
+    /// number is logged.
     pub(super) fn tell_all(&mut self, events: impl IntoIterator<Item = Event>, unlogged: Unlogged, moment: Moment) {
         self.pass(moment);
         self.unlogged.add_all(unlogged);
@@ -121,14 +121,14 @@ impl Journal {
         self.remember(told);
     }
 
-    /// Takes in that what has begun goes on, which the history alone wants to know.
+    /// Tells the history that a spell goes on.
     pub(super) fn goes_on(&mut self, event: &Event, at: Timestamp) {
         self.past.record(event.told(at));
     }
 
-    /// What has to be done as time passes.
+    /// Does what is due at this time.
     pub(super) fn pass(&mut self, moment: Moment) {
-        for Note { kind, rule, by, detail } in std::mem::take(&mut self.notes) {
+        for Occurrence { kind, rule, by, detail } in std::mem::take(&mut self.waiting) {
             let detail = detail.replace('\n', "; ");
             self.remember(Told { rule, by, ..Told::new(moment.wall, kind, detail) });
         }
@@ -141,7 +141,7 @@ impl Journal {
         }
     }
 
-    /// Says how many lines there would have been.
+    /// Logs how many lines were suppressed.
     pub(super) fn say_unlogged(&mut self) {
         let unlogged = std::mem::take(&mut self.unlogged);
         self.unlogged_since = None;
@@ -187,7 +187,7 @@ impl Unlogged {
             | EventKind::Unblock
             | EventKind::Unallow
             | EventKind::Reset
-            | EventKind::Pressure
+            | EventKind::Overload
             | EventKind::Breaker
             | EventKind::Trial
             | EventKind::Reload
@@ -207,7 +207,7 @@ impl Unlogged {
         self.charges += more.charges;
     }
 
-    /// It in words; none where there is nothing to say.
+    /// The numbers in words; none where there are none.
     fn line(self) -> Option<String> {
         let parts = [
             (self.bans, "bans"),
@@ -228,7 +228,7 @@ impl Unlogged {
     }
 }
 
-/// So many lines may be written.
+/// The lines that may be written now.
 #[derive(Debug)]
 struct Budget {
     /// In thousandths of a line.
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_does_waits_for_no_room_and_takes_none() {
+    fn what_a_user_does_waits_for_no_budget_and_takes_none() {
         let moment = Moment { at: Instant::now(), uptime: at(0), wall: jiff::Timestamp::UNIX_EPOCH };
         let mut journal = Journal::new(at(0));
         let prefix = "192.0.2.7/32".parse().unwrap();

@@ -159,7 +159,7 @@ async fn drive<D: Datapath>(
         away => eprintln!("ratelimitd: up, but NOT PROTECTED: {}", away.join("; ")),
     }
     let mut owner = Owner { engine: Some(Box::new(engine)), started };
-    // Also where an interface is awaited: whoever waits for this one must not wait for it too.
+    // Also where an interface is awaited: a service that waits for this daemon must not wait for the interface too.
     surroundings.notifier.tell(State::Ready);
     let outcome = owner.serve(commands, events, &mut surroundings).await;
     surroundings.notifier.tell(State::Stopping);

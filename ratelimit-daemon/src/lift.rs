@@ -116,15 +116,15 @@ impl<D: Datapath> Engine<D> {
     /// Forgets what a source has used, and its bans.
     pub(super) fn reset(&mut self, source: IpAddr, by: &Requester, moment: Moment) -> Result<ResetReport, Problem> {
         let client = self.enforced.desired.policy.client(source.to_canonical());
-        let forgotten = self.datapath.forget(client).map_err(Problem::datapath)?;
-        let (windows, bans) = (forgotten.windows, forgotten.bans);
+        let removed = self.datapath.forget(client).map_err(Problem::datapath)?;
+        let (windows, bans) = (removed.windows, removed.bans);
         self.journal.tell(Event::Reset { source: client, by: by.to_string(), windows, bans }, moment);
         self.statistics.outdate();
         Ok(ResetReport {
             schema: SCHEMA,
             source: client.to_string(),
             windows: windows as u64,
-            limits: forgotten.limits as u64,
+            limits: removed.limits as u64,
             bans: bans as u64,
         })
     }
@@ -200,7 +200,7 @@ impl<D: Datapath> Engine<D> {
         Still { entry: Listed::of(entry, true, clocks).written(place.as_ref()), lift }
     }
 
-    /// A limit of 0 has no room, whatever is forgotten.
+    /// A limit of 0 admits nothing, also after a reset.
     fn never_within(&mut self, prefix: IpNet, clocks: Clocks) -> Result<Vec<Still>, Problem> {
         let windows = self.datapath.source(prefix.addr()).map_err(Problem::datapath)?;
         let report = CheckReport::build(&self.enforced.desired.policy, clocks.now, prefix.addr(), &windows);

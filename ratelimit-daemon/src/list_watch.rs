@@ -85,8 +85,8 @@ impl ListWatch {
         self.refused.clear();
     }
 
-    /// Nobody knows how old what is in force is: every file is read again. What was tried and not confirmed is not followed.
-    pub(super) fn hold_back(&mut self, refused: KnownLists) {
+    /// Reads every file again, as the age of what is in force is unknown. Skips what was tried and not confirmed.
+    pub(super) fn skip(&mut self, refused: KnownLists) {
         *self = Self { looked_at: self.looked_at, refused, ..Self::default() };
     }
 

@@ -8,7 +8,7 @@ use super::engine::Engine;
 use super::journal::Event;
 use super::moment::Moment;
 use ratelimit_control::Requester;
-use ratelimit_control::proto::{ChargeRequest, Problem, ProblemKind, Standing};
+use ratelimit_control::proto::{ChargeRequest, Problem, ProblemKind, StandingReport};
 use ratelimit_datapath::Datapath;
 use ratelimit_policy::config::Config;
 use ratelimit_policy::desired::{Grant, Policy};
@@ -22,7 +22,7 @@ impl<D: Datapath> Engine<D> {
         request: &ChargeRequest,
         by: &Requester,
         moment: Moment,
-    ) -> Result<Standing, Problem> {
+    ) -> Result<StandingReport, Problem> {
         let rule = rule_named(&self.enforced.desired.policy, &request.rule)?;
         let source = request.source.to_canonical();
         let now = self.datapath.now().map_err(Problem::datapath)?;
@@ -38,12 +38,13 @@ impl<D: Datapath> Engine<D> {
 
     /// How a source stands with one rule, as if that were the only one. A server that listens for both families sees IPv4 clients
     /// in their IPv6 form, which no packet has.
-    pub(super) fn standing(&mut self, source: IpAddr, rule: &str) -> Result<Standing, Problem> {
+    pub(super) fn standing(&mut self, source: IpAddr, rule: &str) -> Result<StandingReport, Problem> {
         let source = source.to_canonical();
         let at = rule_named(&self.enforced.desired.policy, rule)?;
         let now = self.datapath.now().map_err(Problem::datapath)?;
         let mut windows = self.datapath.source(source).map_err(Problem::datapath)?;
-        // Whoever asks has it on a connection: what others send in its name is no matter, where it is counted apart.
+        // The application asks for a client on a connection. What others send in its name does not matter where it is counted
+        // apart.
         let verified: Vec<u32> = windows.iter().filter(|of| of.is_verified).map(|of| of.slot).collect();
         windows.retain(|of| of.is_verified || !verified.contains(&of.slot));
         let bans = self.datapath.bans_of(self.enforced.desired.policy.client(source)).map_err(Problem::datapath)?;
@@ -60,7 +61,7 @@ impl<D: Datapath> Engine<D> {
         };
         let place = report.limits.iter().position(|limit| limit == nearest).unwrap_or(0);
         let is_in = report.verdict == Outcome::Pass;
-        Ok(Standing {
+        Ok(StandingReport {
             schema: SCHEMA,
             used: nearest.used,
             remaining: nearest.remaining,

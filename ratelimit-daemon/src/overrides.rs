@@ -1,5 +1,5 @@
-//! What holds beside the configuration: entries of commands and of safety, a hold, and rules that the breaker has put in
-//! dry run. With a configuration it makes the policy that packets are judged by.
+//! What overrides the configuration: entries of commands and of safety, a hold, and rules that the breaker has put in dry
+//! run. Configuration and overrides together make the policy that packets are judged by.
 
 use ratelimit_common::time::Nanos;
 
@@ -11,7 +11,7 @@ use ratelimit_policy::config::Config;
 use ratelimit_policy::desired::{Access, Mode, Policy};
 use ratelimit_policy::safety::SshSession;
 
-/// What holds beside the configuration.
+/// What overrides the configuration.
 #[derive(Debug, Default)]
 pub(super) struct Overrides {
     pub(super) grants: Grants,
@@ -20,7 +20,7 @@ pub(super) struct Overrides {
 }
 
 impl Overrides {
-    /// What packets are to be judged by under a configuration.
+    /// The policy that a configuration and the overrides make.
     pub(super) fn policy_of(&self, config: &Config, now: Nanos) -> Policy {
         let mut policy = config.policy.clone();
         policy.access = self.access_of(config, now);
@@ -32,13 +32,13 @@ impl Overrides {
         policy
     }
 
-    /// What the policy holds of a configuration, commands and safety together.
+    /// The grants of a configuration, commands and safety together.
     pub(super) fn access_of(&self, config: &Config, now: Nanos) -> Vec<Access> {
         let configured: Vec<Entry> = config.policy.access.iter().map(Entry::configured).collect();
         merged(self.grants.beside().chain(&configured), now)
     }
 
-    /// Says to whoever asks for a configuration, and in the log, whom it may lock out.
+    /// Says to the requester of a configuration, and in the log, whom it may lock out.
     pub(super) fn warn_of_lockouts(&self, config: &Config, caller: Option<SshSession>, now: Nanos) -> Vec<String> {
         let policy = Policy { access: self.access_of(config, now), ..config.policy.clone() };
         let warnings = self.grants.around.lockouts(&policy, caller, now);
@@ -46,7 +46,7 @@ impl Overrides {
         warnings
     }
 
-    /// What keeps rules from dropping, for the status line.
+    /// What stops rules from dropping, for the status line.
     pub(super) fn words(&self) -> String {
         let mut words = String::new();
         if let Some(hold) = &self.hold {

@@ -48,7 +48,7 @@ impl Past {
         Self { recorder: Recorder::off(), by: None, early: Vec::new() }
     }
 
-    /// Is kept as the configuration says: begun anew where that has changed.
+    /// Keeps the history as the configuration says: opens it again where that has changed.
     pub(super) fn follow(&mut self, history: &History, store: &Store) {
         if self.by.as_ref() == Some(history) {
             return;
@@ -139,7 +139,7 @@ impl<D: Datapath> Engine<D> {
                         })
                         .and_then(|answer| answer.map_err(|error| problem(&error))),
                 };
-                // Whoever asked may be gone.
+                // The requester may be gone.
                 drop(reply.send(answer));
             });
         })
@@ -196,7 +196,7 @@ impl<D: Datapath> Defer<Forget, Moment> for Engine<D> {
                 // Not of whom: that is what was to be erased.
                 tracing::info!("{by} erased one source from the history: {rows} rows");
             }
-            // Whoever asked may be gone.
+            // The requester may be gone.
             drop(reply.send(rows.map(report)));
         });
         Answer::by(|| {})

@@ -4,7 +4,7 @@ use ratelimit_common::time::Nanos;
 
 use super::carry_out::carry_out;
 use super::engine::Engine;
-use super::journal::Note;
+use super::journal::Occurrence;
 use super::moment::Moment;
 use super::source::{ConfigSource, Loaded};
 use super::suggest::candidate_changes;
@@ -18,13 +18,13 @@ use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::SCHEMA;
 
 /// What became of it, as an event.
-fn noted(outcome: Result<&[String], &Problem>, what: &str) -> Note {
+fn reloaded(outcome: Result<&[String], &Problem>, what: &str) -> Occurrence {
     let detail = match outcome {
         Ok([]) => format!("{what}: no change"),
         Ok(changes) => format!("{what}: {}", changes.join("; ")),
         Err(problem) => format!("{what} refused, and everything goes on as it was: {}", problem.message),
     };
-    Note::new(EventKind::Reload, detail)
+    Occurrence::new(EventKind::Reload, detail)
 }
 
 /// What became of a reload.
@@ -34,19 +34,19 @@ impl<D: Datapath> Engine<D> {
     /// As a signal wants it. What became of it is in the log and in the statistics.
     pub(super) fn reload_unasked(&mut self, moment: Moment) {
         let outcome = self.reload(ReloadRequest::default(), moment);
-        let note = noted(outcome.as_ref().map(|of| of.changes.as_slice()), "reload");
-        self.journal.note(note);
+        let note = reloaded(outcome.as_ref().map(|of| of.changes.as_slice()), "reload");
+        self.journal.add(note);
     }
 
-    /// As somebody has asked for it.
+    /// As a user has asked for it.
     pub(super) fn reload_by(&mut self, request: ReloadRequest, by: &Requester, moment: Moment) -> Reloaded {
         let outcome = self.reload(request, moment);
-        let note = noted(outcome.as_ref().map(|of| of.changes.as_slice()), "reload");
-        self.journal.note(note.by(by));
+        let note = reloaded(outcome.as_ref().map(|of| of.changes.as_slice()), "reload");
+        self.journal.add(note.by(by));
         outcome
     }
 
-    /// Puts a file in force, as somebody has asked for it.
+    /// Puts a file in force, as a user has asked for it.
     pub(super) fn apply_by(
         &mut self,
         request: &ApplyRequest,
@@ -57,10 +57,10 @@ impl<D: Datapath> Engine<D> {
         let file = request.file.as_ref().map_or_else(|| "the file".to_owned(), |file| file.display().to_string());
         let trial = outcome.as_ref().ok().and_then(|report| report.confirm_within_seconds);
         let note = match trial {
-            Some(seconds) => Note::new(EventKind::Trial, format!("{file} is on trial for {seconds} s")),
-            None => noted(outcome.as_ref().map(|of| of.changes.as_slice()), &format!("apply {file}")),
+            Some(seconds) => Occurrence::new(EventKind::Trial, format!("{file} is on trial for {seconds} s")),
+            None => reloaded(outcome.as_ref().map(|of| of.changes.as_slice()), &format!("apply {file}")),
         };
-        self.journal.note(note.by(by));
+        self.journal.add(note.by(by));
         outcome
     }
 

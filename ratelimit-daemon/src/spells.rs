@@ -7,14 +7,14 @@ use std::time::Duration;
 use ratelimit_common::verdict::Reason;
 
 use super::engine::Engine;
-use super::journal::Note;
+use super::journal::Occurrence;
 use super::moment::Moment;
 use ratelimit_datapath::{Datapath, Reading};
 use ratelimit_policy::desired::Policy;
 use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::{Overload, overload};
 
-/// What has not been seen for so long is over.
+/// A spell is over after this time without a packet of it.
 const QUIET: Duration = Duration::from_secs(30);
 
 /// What there is now.
@@ -62,7 +62,7 @@ impl Spell {
 
 impl Spells {
     /// What began and ended since the last look.
-    fn look(&mut self, reading: &Reading, policy: &Policy, attached: Vec<String>, now: Duration) -> Vec<Note> {
+    fn look(&mut self, reading: &Reading, policy: &Policy, attached: Vec<String>, now: Duration) -> Vec<Occurrence> {
         let mut notes = self.interfaces(attached);
         let words = match self.overload.look(overload(reading) == Overload::Sampling, now) {
             Some(Change::Begins) => {
@@ -71,7 +71,7 @@ impl Spells {
             Some(Change::Ends) => Some("all new sources can be remembered again"),
             None => None,
         };
-        notes.extend(words.map(|words| Note::new(EventKind::Pressure, words)));
+        notes.extend(words.map(|words| Occurrence::new(EventKind::Overload, words)));
         self.rules.retain(|name, _| policy.rules.iter().any(|rule| rule.name == *name));
         for (at, rule) in policy.rules.iter().enumerate().filter(|(_, rule)| rule.new_sources.is_some()) {
             let of = reading.interfaces.iter().filter_map(|interface| interface.rules.get(at));
@@ -86,18 +86,18 @@ impl Spells {
                 Some(Change::Ends) => format!("rule {}: all new sources are admitted again", rule.name),
                 None => continue,
             };
-            notes.push(Note::new(EventKind::Pressure, words).of(&rule.name));
+            notes.push(Occurrence::new(EventKind::Overload, words).of(&rule.name));
         }
         notes
     }
 
-    fn interfaces(&mut self, attached: Vec<String>) -> Vec<Note> {
+    fn interfaces(&mut self, attached: Vec<String>) -> Vec<Occurrence> {
         let attached: BTreeSet<String> = attached.into_iter().collect();
         let before = std::mem::replace(&mut self.protected, attached);
         let come = self.protected.difference(&before);
-        let come = come.map(|name| Note::new(EventKind::Attach, format!("{name} is protected")));
+        let come = come.map(|name| Occurrence::new(EventKind::Attach, format!("{name} is protected")));
         let gone = before.difference(&self.protected);
-        let gone = gone.map(|name| Note::new(EventKind::Detach, format!("{name} is NOT PROTECTED any more")));
+        let gone = gone.map(|name| Occurrence::new(EventKind::Detach, format!("{name} is NOT PROTECTED any more")));
         come.chain(gone).collect()
     }
 
@@ -113,10 +113,10 @@ impl<D: Datapath> Engine<D> {
         let attached = self.watched.links.attached_names();
         let policy = &self.enforced.desired.policy;
         for note in self.watched.spells.look(reading, policy, attached, moment.uptime) {
-            if note.kind == EventKind::Pressure {
+            if note.kind == EventKind::Overload {
                 tracing::warn!(rule = note.rule, "{}", note.detail);
             }
-            self.journal.note(note);
+            self.journal.add(note);
         }
         if let Some((minute, rows)) = self.watched.totals.look(reading, policy, moment.wall) {
             let _is_kept = self.journal.past.totals(minute, rows);

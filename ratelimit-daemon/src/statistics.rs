@@ -10,11 +10,11 @@ use super::hold::Hold;
 use super::journal::Done;
 use super::links::Links;
 use super::moment::Moment;
-use super::trial::Pending;
+use super::trial::Running;
 use ratelimit_control::proto::Problem;
 use ratelimit_datapath::{Ban, Datapath, DatapathError, InterfaceReading, Reading, Tallies};
 use ratelimit_report::snapshot::{
-    Census, Parts, Sample, Samples, Snapshot, StaleList, Standing, TOP_DEFAULT, TopSource, Traffic, Volume,
+    Census, DaemonState, Parts, Sample, Samples, Snapshot, StaleList, TOP_DEFAULT, TopSource, Traffic, Volume,
 };
 
 /// What was read, as far as it is told again.
@@ -95,14 +95,14 @@ impl<D: Datapath> Engine<D> {
             version: env!("CARGO_PKG_VERSION"),
             config: self.trials.last_reload.clone(),
         });
-        let left = |pending: &Pending| pending.until.0.saturating_sub(reading.now.0);
-        Ok(snapshot.with_standing(Standing {
+        let left = |pending: &Running| pending.until.0.saturating_sub(reading.now.0);
+        Ok(snapshot.with_daemon_state(DaemonState {
             away: self.watched.links.away_names().map(|(name, why)| (name.clone(), why.clone())).collect(),
             banned: by_rule(&bans, policy.rules.len()),
             hold: self.overrides.hold.as_ref().map(Hold::report),
             fallen_back: self.overrides.breaker.tripped().map(str::to_owned).collect(),
             confirm_within_ns: self.trials.pending.as_ref().map(left),
-            dominant: self.watched.talkers.dominant().to_vec(),
+            top_talkers: self.watched.talkers.top_talkers().to_vec(),
             would_ban: self.watched.would_bans.counts(&self.enforced.desired.policy, reading.now),
             history: self.journal.past.health(),
             stale_lists: self.watched.lists.stale().map(|(path, why)| StaleList::new(path, why)).collect(),
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(done, Some(Done { dropped: 5, would_drop: 0, within }));
         assert_eq!(statistics.done(None, within), None);
         statistics.begin(None);
-        assert_eq!(statistics.done(Some(&reading(30, 12)), within), None, "nobody knows what was before");
+        assert_eq!(statistics.done(Some(&reading(30, 12)), within), None, "what was before is unknown");
     }
 
     #[test]

@@ -18,7 +18,7 @@ const DIRECTORY_VARIABLE: &str = "RATELIMITD_STATE_DIR";
 const VERSION: u32 = 1;
 /// The longest file. A trial that remembers as many prefixes as the kernel takes, twice, has half of it.
 const BYTES_MAX: u64 = 64 << 20;
-/// Whoever may write here says what is allowed: that is root alone, whatever the umask.
+/// A user who may write here decides what is allowed. So only root may, whatever the umask.
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 

@@ -1,4 +1,4 @@
-//! Which source dominates a rule: found once a minute, told in the statistics, and logged once for each.
+//! The top talker of each rule: found once a minute, shown in the statistics, and logged once for each.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,26 +7,26 @@ use ratelimit_datapath::{Datapath, Reading};
 use ratelimit_policy::desired::Policy;
 use ratelimit_report::snapshot::{TalkerWatch, TopTalker};
 
-/// So often it is said who dominates a rule; the statistics go on saying it.
+/// Top talkers that are logged at most; the statistics go on showing them.
 const SAID_MAX: usize = 64;
 
-/// The talkers that dominate rules.
+/// The top talkers of the rules.
 #[derive(Debug, Default)]
 pub(super) struct Talkers {
     watch: TalkerWatch,
-    /// What it came to last.
-    dominant: Vec<TopTalker>,
-    /// Rules and sources of which it was said.
+    /// Those that were found last.
+    top_talkers: Vec<TopTalker>,
+    /// Rules and sources that were logged.
     said: BTreeSet<(String, String)>,
 }
 
 impl Talkers {
     /// Those that were found last.
-    pub(super) fn dominant(&self) -> &[TopTalker] {
-        &self.dominant
+    pub(super) fn top_talkers(&self) -> &[TopTalker] {
+        &self.top_talkers
     }
 
-    /// Notices, once a minute, a source that most of what a rule counts comes from.
+    /// Looks, once a minute, for a source that sends most of what a rule counts.
     pub(super) fn look<D: Datapath>(&mut self, datapath: &mut D, policy: &Policy, reading: &Reading, at: Duration) {
         let Some(mut look) = self.watch.look(policy, reading, at) else { return };
         if look.is_busy()
@@ -35,8 +35,8 @@ impl Talkers {
             tracing::warn!("find the top sources: {:#}", anyhow::Error::from(error));
             return;
         }
-        self.dominant = self.watch.conclude(policy, &look);
-        for of in &self.dominant {
+        self.top_talkers = self.watch.conclude(policy, &look);
+        for of in &self.top_talkers {
             let key = (of.rule.clone(), of.source.clone());
             if self.said.len() < SAID_MAX && self.said.insert(key) {
                 tracing::warn!(rule = of.rule, "RULE {}: {}", of.rule, of.words());

@@ -123,6 +123,6 @@ mod tests {
         assert_eq!(look(121, reading(18, 4)), Some((60, expected)));
         assert_eq!(look(181, reading(18, 4)), None, "nothing came");
         let anew = vec![row("within_limit", Outcome::Admitted, 2)];
-        assert_eq!(look(241, reading(2, 0)), Some((180, anew)), "counters that began anew");
+        assert_eq!(look(241, reading(2, 0)), Some((180, anew)), "counters that were reset");
     }
 }

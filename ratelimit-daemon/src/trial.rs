@@ -1,5 +1,5 @@
-//! A configuration that is tried: in force for a while, and for good only once it is confirmed. The kernel rolls back by itself; here it
-//! is noticed, said, and remembered over restarts.
+//! A configuration on trial: in force for a while, and permanently only once it is confirmed. The kernel rolls back by
+//! itself. This module notices that, reports it, and remembers it over restarts.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use ratelimit_common::time::Nanos;
 
 use super::engine::Engine;
-use super::journal::Note;
+use super::journal::Occurrence;
 use super::moment::Moment;
 use super::source::{ConfigSource, Loaded};
 use super::start::{FILE, Record, Unfinished, Version, remember};
@@ -27,28 +27,28 @@ const SECONDS_MAX: u64 = 86_400;
 
 /// A trial that runs.
 #[derive(Clone, Debug)]
-pub(super) struct Pending {
-    /// What packets go back to.
+pub(super) struct Running {
+    /// The configuration that a roll-back restores.
     pub(super) before: Config,
-    /// Where the text of that stood.
+    /// The file that its text is from.
     before_path: PathBuf,
     record: Record,
     /// Until when, by the datapath's clock.
     pub(super) until: Nanos,
 }
 
-/// What was tried and loaded, and what came of it.
+/// The trial that runs, and the outcome of the last one and of the last reload.
 #[derive(Debug)]
 pub(super) struct Trials {
     /// The trial that runs.
-    pub(super) pending: Option<Pending>,
+    pub(super) pending: Option<Running>,
     /// The text that was tried last and not confirmed.
     pub(super) refused: Option<String>,
     pub(super) last_reload: ConfigState,
 }
 
 impl Trials {
-    /// Of a start, which has loaded a configuration.
+    /// After a start, which has loaded a configuration.
     pub(super) fn new(refused: Option<String>, rolled_back: Option<RolledBack>, moment: Moment) -> Self {
         Self { pending: None, refused, last_reload: ConfigState { rolled_back, ..loaded(moment) } }
     }
@@ -64,17 +64,17 @@ impl Trials {
         Err(Problem::new(ProblemKind::Conflict, why))
     }
 
-    /// A configuration holds.
+    /// Records that a configuration is in force.
     pub(super) fn succeeded(&mut self, moment: Moment) {
         self.last_reload = loaded(moment);
     }
 
-    /// A configuration was not carried out. The problem names the file itself.
+    /// Records that a configuration was not put in force. The problem names the file itself.
     pub(super) fn failed(&mut self, problem: Problem) -> Problem {
-        // A line each is for whoever asks; a log and a report have one.
+        // The requester gets a line each; a log and a report have one.
         let why = problem.message.replace('\n', "; ");
         tracing::error!("reload: {why}; everything goes on as it was");
-        // One that comes during a trial has said nothing of its file.
+        // A reload that is refused during a trial says nothing about its file.
         if self.pending.is_none() {
             self.last_reload.last_reload_successful = false;
             self.last_reload.error = Some(why);
@@ -92,7 +92,7 @@ impl Trials {
         Problem::new(ProblemKind::Conflict, why)
     }
 
-    /// Why a text must not be put in force without being asked for by name.
+    /// Whether this text was on trial and not confirmed: then only a reload or `apply` puts it in force.
     pub(super) fn is_refused(&self, text: &str) -> bool {
         self.refused.as_deref() == Some(text)
     }
@@ -114,12 +114,12 @@ impl<D: Datapath> Engine<D> {
         if let Trial::Running(until) = self.datapath.trial()? {
             let left_s = until.0.saturating_sub(self.datapath.now()?.0) / 1_000_000_000;
             tracing::warn!("{} is still on trial: `ratelimitd confirm` within {left_s} s", record.file.display());
-            self.trials.pending = Some(Pending { before, before_path, record, until });
+            self.trials.pending = Some(Running { before, before_path, record, until });
             return Ok(true);
         }
         let clocks = Clocks { now: self.datapath.now()?, wall: moment.wall };
         let until = clocks.datapath_of(record.until);
-        self.trials.pending = Some(Pending { before, before_path, record, until });
+        self.trials.pending = Some(Running { before, before_path, record, until });
         self.forget_trial("the trial of an earlier run is over");
         Ok(false)
     }
@@ -141,7 +141,7 @@ impl<D: Datapath> Engine<D> {
         };
         let file = request.file.clone().unwrap_or_else(|| own.path.clone());
         let is_own = is_same(&file, &own.path);
-        // By one path, a list file is one and the same wherever it is named.
+        // A list file has one path wherever it is named.
         let file = if is_own { own.path.clone() } else { file };
         let loaded = (own.load)(&file).map_err(|error| Problem::new(ProblemKind::Config, format!("{error:#}")))?;
         if request.confirm_seconds.is_none() && !request.force {
@@ -202,7 +202,7 @@ impl<D: Datapath> Engine<D> {
             clocks.wall_of(until),
         );
         let earlier = self.host.store.load::<Record>(FILE);
-        // First what a restart needs to know: a trial that it does not know of would be taken for confirmed.
+        // The record for a restart comes first: a restart without it would take the trial for confirmed.
         self.host.store.save(FILE, &record).map_err(|error| {
             Problem::new(
                 ProblemKind::Internal,
@@ -222,8 +222,8 @@ impl<D: Datapath> Engine<D> {
         self.enforced.source.set_text(loaded.text, record.file.clone());
         let before = std::mem::replace(&mut self.enforced.config, loaded.config);
         self.enforced.desired = desired;
-        self.trials.pending = Some(Pending { before, before_path, record, until });
-        self.overrides.breaker.watch_anew();
+        self.trials.pending = Some(Running { before, before_path, record, until });
+        self.overrides.breaker.reset_counts();
         self.statistics.outdate();
         Ok(changes)
     }
@@ -243,14 +243,14 @@ impl<D: Datapath> Engine<D> {
         self.statistics.outdate();
         self.trials.succeeded(moment);
         tracing::info!(user = %by, file = %file.display(), "{} is confirmed by {by}", file.display());
-        self.journal.note(Note::new(EventKind::Trial, format!("{} is confirmed by {by}", file.display())).by(by));
+        self.journal.add(Occurrence::new(EventKind::Trial, format!("{} is confirmed by {by}", file.display())).by(by));
         let now = self.clocks(moment)?.now;
-        // What has ended meanwhile.
+        // Without the grants that have ended meanwhile.
         self.put_in_force(now).map_err(Problem::datapath)?;
         Ok(ConfirmReport { schema: SCHEMA, file })
     }
 
-    /// Ends the trial: what held before holds again, now.
+    /// Ends the trial now: the configuration before it is in force again.
     pub(super) fn roll_back(&mut self, by: &Requester) -> Result<RollbackReport, Problem> {
         self.notice_trial();
         if self.trials.pending.is_some() {
@@ -265,7 +265,7 @@ impl<D: Datapath> Engine<D> {
         Ok(RollbackReport { schema: SCHEMA, file: over.file.clone(), was_over: true })
     }
 
-    /// Notices that packets have gone back.
+    /// Notices that the kernel has rolled back.
     pub(super) fn watch_trial(&mut self) -> Result<(), DatapathError> {
         if self.trials.pending.is_none() {
             return Ok(());
@@ -280,32 +280,32 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// Has what is answered now follow the packets, which go back by themselves: before anything that shows or charges by rules.
+    /// Follows the packets, which roll back in the kernel. Called before anything that shows or charges by rules.
     pub(super) fn notice_trial(&mut self) {
         if let Err(error) = self.watch_trial() {
             tracing::error!("put in force what was before a trial: {:#}", anyhow::Error::from(error));
         }
     }
 
-    /// What was before the trial holds again, once it is applied, which is left to the caller; `why` is said loudly.
+    /// Restores the configuration before the trial, which the caller then applies. `why` is logged.
     pub(super) fn forget_trial(&mut self, why: &str) {
-        let Some(Pending { before, before_path, record, .. }) = self.trials.pending.take() else { return };
+        let Some(Running { before, before_path, record, .. }) = self.trials.pending.take() else { return };
         let file = record.file.display().to_string();
         tracing::warn!("{file} is ROLLED BACK, and what held before holds again: {why}");
-        self.journal.note(Note::new(EventKind::Trial, format!("{file} is rolled back: {why}")));
-        // No reload has failed: what holds is what was loaded last.
+        self.journal.add(Occurrence::new(EventKind::Trial, format!("{file} is rolled back: {why}")));
+        // No reload has failed: the configuration that was loaded last is in force.
         self.trials.last_reload.rolled_back = Some(RolledBack { file, why: why.to_owned() });
         self.enforced.config = before;
         self.enforced.source.set_text(record.confirmed.clone(), before_path);
-        self.watched.lists.hold_back(record.refused_lists());
-        self.overrides.breaker.watch_anew();
+        self.watched.lists.skip(record.refused_lists());
+        self.overrides.breaker.reset_counts();
         self.trials.refused = record.refused_text();
         remember(&self.host.store, record.not_confirmed());
         self.enforced.must_apply = true;
         self.statistics.outdate();
     }
 
-    /// Something else holds for good: what was refused is of no interest any more.
+    /// Forgets the refused text: another configuration is in force permanently.
     pub(super) fn settle(&mut self) {
         self.trials.refused = None;
         self.host.store.remove(FILE);

@@ -1,4 +1,4 @@
-//! What the daemon looks at as time passes: interfaces, list files, sources, bans, and whether the maps can be read.
+//! What the daemon watches: interfaces, list files, sources, bans, and whether the maps can be read.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use ratelimit_datapath::{Datapath, DatapathError, Reading};
 use ratelimit_policy::desired::Policy;
 use ratelimit_report::observe::Observer;
 
-/// Gateways and resolvers change without an announcement that is listened to.
+/// How often gateways and resolvers are read: their change is not announced.
 const LOOK_AROUND_EVERY: Duration = Duration::from_secs(30);
 
 /// What is looked at, and what was seen last.
@@ -34,7 +34,7 @@ pub(super) struct Watched {
     pub(super) begun: Begun,
     pub(super) totals: Totals,
     pub(super) spells: Spells,
-    /// Bans that there was no room for, when it was looked last.
+    /// Bans that the map had no place for, at the last look.
     bans_refused: u64,
     /// Since the daemon started.
     looked_around_at: Duration,
@@ -42,7 +42,7 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// Of a daemon that has just looked around.
+    /// Of a daemon that has just looked at its surroundings.
     pub(super) fn new(uptime: Duration) -> Self {
         Self {
             links: Links::default(),
@@ -60,7 +60,7 @@ impl Watched {
         }
     }
 
-    /// Reads, and says loudly when that begins or ceases to fail.
+    /// Reads, and logs when that begins or ceases to fail.
     pub(super) fn read<D: Datapath>(&mut self, datapath: &mut D) -> Result<Reading, String> {
         let was_readable = self.is_readable;
         let reading = datapath.read();
@@ -81,7 +81,7 @@ impl Watched {
         }
     }
 
-    /// Whether it is time to look who is around; true once for each time.
+    /// Whether it is time to read gateways and resolvers again; true once for each time.
     pub(super) fn is_time_to_look_around(&mut self, uptime: Duration) -> bool {
         let is_time = uptime.saturating_sub(self.looked_around_at) >= LOOK_AROUND_EVERY;
         if is_time {
@@ -90,7 +90,7 @@ impl Watched {
         is_time
     }
 
-    /// Attaches again what is back.
+    /// Attaches to interfaces that are back.
     pub(super) fn attach_again<D: Datapath>(
         &mut self,
         datapath: &mut D,
@@ -130,7 +130,7 @@ impl Watched {
         bans.look(datapath, policy, &mut self.begun, journal, reading, moment);
     }
 
-    /// Makes room for new bans, and says so where there was none.
+    /// Removes old bans, and logs where the map had no place for new ones.
     pub(super) fn tidy_bans<D: Datapath>(&mut self, datapath: &mut D, reading: &Reading) {
         let more = self.more_bans_refused(reading);
         if more != 0 {
@@ -141,12 +141,12 @@ impl Watched {
         }
         match datapath.tidy_bans() {
             Ok(0) => {}
-            Ok(removed) => tracing::debug!("{removed} bans are forgotten"),
+            Ok(removed) => tracing::debug!("removed {removed} old bans"),
             Err(error) => tracing::error!("make room for bans: {:#}", anyhow::Error::from(error)),
         }
     }
 
-    /// Bans that there was no room for since it was looked last.
+    /// Bans that the map had no place for since the last look.
     fn more_bans_refused(&mut self, reading: &Reading) -> u64 {
         let inserts = [Fault::BansV4Insert, Fault::BansV6Insert, Fault::BansV6WideInsert];
         let refused = reading.faults.iter().filter(|(fault, _)| inserts.contains(fault)).map(|(_, count)| count).sum();

@@ -24,7 +24,7 @@ pub struct WebLink {
     schema: u32,
     /// Where it leads.
     pub url: String,
-    /// For so long it is good.
+    /// How long it is good.
     pub expires_seconds: u64,
 }
 

@@ -33,7 +33,7 @@ pub(super) struct WouldBans {
 struct Followed {
     until: Nanos,
     /// From then on the next is the first again.
-    forgotten: Nanos,
+    reset: Nanos,
     /// From then on no refusal that this ban is for is taken for another.
     removable: Nanos,
     step: u32,
@@ -126,13 +126,13 @@ impl Round<'_> {
         {
             return;
         }
-        let step = before.filter(|before| self.now < before.forgotten).map_or(1, |of| of.step.saturating_add(1));
+        let step = before.filter(|before| self.now < before.reset).map_or(1, |of| of.step.saturating_add(1));
         let Some(length_ns) = bans.length_ns(step) else { return };
         let until = Nanos(self.now.0.saturating_add(length_ns));
-        let forgotten = Nanos(until.0.saturating_add(bans.forget_ns));
+        let reset = Nanos(until.0.saturating_add(bans.forget_ns));
         let longest_ns = rule.limits.iter().map(|limit| limit.bucket_ns).max().unwrap_or(0);
-        let removable = forgotten.max(Nanos(until.0.saturating_add(longest_ns.saturating_mul(2))));
-        self.bans.followed.insert(key, Followed { until, forgotten, removable, step });
+        let removable = reset.max(Nanos(until.0.saturating_add(longest_ns.saturating_mul(2))));
+        self.bans.followed.insert(key, Followed { until, reset, removable, step });
         *self.bans.begun.entry(rule.name.clone()).or_default() += 1;
         if self.found.len() == self.room {
             self.unlogged.would += 1;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
-use ratelimit_common::access::{FOR_EVER, STEPS, Step};
+use ratelimit_common::access::{PERMANENT, STEPS, Step};
 use ratelimit_common::admission;
 use ratelimit_common::admission::known_first;
 use ratelimit_common::ban;
@@ -202,7 +202,7 @@ fn steps(nearest_first: &[Access]) -> [Step; STEPS] {
     let mut last_ns = 0;
     let mut at = 0;
     for access in nearest_first {
-        let until = access.until.unwrap_or(FOR_EVER);
+        let until = access.until.unwrap_or(PERMANENT);
         if until.0 > last_ns && at < STEPS {
             steps[at] = Step::new(access.grant, until);
             last_ns = until.0;

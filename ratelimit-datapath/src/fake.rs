@@ -18,7 +18,7 @@ use ratelimit_common::verification::Side;
 use ratelimit_common::window::{self};
 
 use super::{
-    Ban, BanReading, BansPosition, Datapath, DatapathError, Forgotten, InterfaceReading, KernelEvent, Reading,
+    Ban, BanReading, BansPosition, Datapath, DatapathError, InterfaceReading, KernelEvent, Reading, Removed,
     SourceReading, Tallies, Trial, VisitedBans, XdpMode,
 };
 pub use crate::memory::Sender;
@@ -382,7 +382,7 @@ impl Datapath for FakeDatapath {
         Ok(self.kernel.world().clients(prefix))
     }
 
-    fn forget_all(&mut self, clients: &[IpNet]) -> Result<Forgotten, DatapathError> {
+    fn forget_all(&mut self, clients: &[IpNet]) -> Result<Removed, DatapathError> {
         Ok(self.kernel.world().forget(clients))
     }
 

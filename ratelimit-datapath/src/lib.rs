@@ -1,5 +1,4 @@
-//! The kernel side, seen from this side. [`Datapath`] is what the daemon drives; `kernel` is the one file that
-//! knows how, `fake` the one that pretends.
+//! The kernel side for user space. The daemon drives [`Datapath`]; `kernel` does it with the kernel, `fake` without one.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -46,10 +45,10 @@ pub enum XdpMode {
 
 labels!(pub XdpMode { Native => "native", Generic => "generic" });
 
-/// What becomes of a start where an interface is not there.
+/// What a start does where an interface is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent {
-    /// It fails: whoever started it is there to read why.
+    /// It fails: the user who started it is there to read why.
     Refused,
     /// It goes on with the others, and this one is attached when it comes.
     Awaited,
@@ -101,7 +100,7 @@ pub enum DatapathError {
     Pins {
         /// The directory or pin.
         path: String,
-        /// What is too much, and what to do.
+        /// What is wrong, and what to do.
         why: String,
     },
     /// Anything else.
@@ -127,7 +126,7 @@ pub struct InterfaceReading {
 pub struct Tallies(pub Vec<(Reason, Tally)>);
 
 impl Tallies {
-    /// What one reason has come to.
+    /// Packets and bytes of one reason.
     pub fn of(&self, reason: Reason) -> Tally {
         self.0.iter().find(|(other, _)| *other == reason).map_or(Tally::default(), |(_, tally)| *tally)
     }
@@ -163,10 +162,9 @@ pub struct Reading {
     pub sources_capacity: u64,
     /// What each CPU has admitted of new sources.
     pub admissions: Vec<Admission>,
-    /// Packets that were refused and not cached, as the drop cache was full there: their sources are judged by their
-    /// windows.
+    /// Packets that were refused and not cached, as their set of the drop cache was full. The windows judge their sources.
     pub not_cached: u64,
-    /// What became of the events that began, see [`Datapath::events`].
+    /// Events that were sent and lost, see [`Datapath::events`].
     pub events: EventCounts,
 }
 
@@ -179,10 +177,9 @@ pub struct SourceReading {
     pub slot: u32,
     /// Whether it is the limit's window of verified traffic (see [`ratelimit_common::verification`]).
     pub is_verified: bool,
-    /// Its words; as of an unknown source where it was forgotten.
+    /// Its words; as of an unknown source where it was evicted.
     pub window: Source,
-    /// Until when the drop cache says, beside the window, that this source is refused by this limit: by the
-    /// datapath's clock.
+    /// Until when the drop cache refuses this source for this limit, by the datapath's clock.
     pub refused_until: Option<Nanos>,
 }
 
@@ -205,14 +202,14 @@ pub struct Ban {
     pub rule: usize,
     /// Until when, by the datapath's clock.
     pub until: Nanos,
-    /// The how-manieth ban in a row it is, from 1.
+    /// Its number among bans in a row, from 1.
     pub step: u32,
 }
 
 /// One source's newest ban by a rule, also after its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BanReading {
-    /// Whose, by which rule, until when.
+    /// The source, the rule and the end.
     pub ban: Ban,
     /// Packets that it has dropped; together with those of the bans before it, which the kernel does not tell apart.
     pub dropped: u64,
@@ -241,9 +238,9 @@ pub enum Trial {
     Over,
 }
 
-/// What was forgotten of one client.
+/// What was reset of one client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Forgotten {
+pub struct Removed {
     /// Windows.
     pub windows: usize,
     /// Limits whose windows they were: each has several.
@@ -258,30 +255,29 @@ pub trait Datapath: Send + 'static {
     /// goes on. It is in force for good: a trial ends with it, and [`Datapath::trial`] is [`Trial::None`] afterwards.
     fn apply(&mut self, policy: &Policy) -> Result<(), DatapathError>;
 
-    /// The same, until `until` by the datapath's clock: from then on packets go back by themselves to the policy that
-    /// was in force before, all at once, also where this process is gone, and nothing but [`Datapath::confirm`]
-    /// prevents it. What goes back is the policy alone; counters, windows and bans stay. Not called while a trial
+    /// The same, until `until` by the datapath's clock: then packets roll back to the policy that was in force
+    /// before, all at once, also where this process is gone. Only [`Datapath::confirm`] prevents it. Only the policy is
+    /// rolled back: counters, windows and bans stay. Not called while a trial
     /// runs, nor before anything was applied. On an error the old policy goes on, without a trial.
     fn apply_until(&mut self, policy: &Policy, until: Nanos) -> Result<(), DatapathError>;
 
-    /// Replaces who is allowed and denied while a trial runs, in the policy on trial and in the one that packets go
-    /// back to, which differ in nothing else from what is in force. No packet meets less than all of it, and the trial
-    /// goes on. On an error a part of it may hold; a further call puts the rest right.
+    /// Replaces the grants while a trial runs: in the policy on trial and in the one before it, which otherwise stay the
+    /// same. Every packet meets all of them or none, and the trial goes on. On an error a part may hold; a further call
+    /// completes it.
     fn apply_access(&mut self, tried: &Policy, before: &Policy) -> Result<(), DatapathError>;
 
     /// Keeps the policy of the trial that runs: true, and [`Datapath::trial`] is [`Trial::None`]. False where none
-    /// runs or its time is over, which changes nothing. No packet can have gone back already when it says true, nor go
-    /// back later.
+    /// runs or its time is over, which changes nothing. After true, no packet was or will be judged by the policy before.
     fn confirm(&mut self) -> Result<bool, DatapathError>;
 
-    /// How the last trial stands. It is read from where packets read it, so that a run that takes over from an earlier
-    /// one finds its trial. [`Trial::Over`] stays until something is applied.
+    /// The state of the last trial. It is read where packets read it, so that a later run finds the trial of an earlier
+    /// one. [`Trial::Over`] stays until something is applied.
     fn trial(&mut self) -> Result<Trial, DatapathError>;
 
     /// The bans in force, sorted. Those whose time is over are not among them.
     fn bans(&mut self) -> Result<Vec<Ban>, DatapathError>;
 
-    /// Visits a part of the bans of the policy's rules, also of those that have ended and are not forgotten, in no
+    /// Visits a part of the bans of the policy's rules, also of those that have ended and are still kept, in no
     /// order, and tells where the next part begins; none after the last. A part is at most some 16 000 bans, however
     /// many there are.
     fn visit_bans(&mut self, from: BansPosition, visit: &mut dyn FnMut(BanReading)) -> VisitedBans;
@@ -289,31 +285,29 @@ pub trait Datapath: Send + 'static {
     /// Those of one client alone, which is as [`Policy::client`] makes it.
     fn bans_of(&mut self, client: IpNet) -> Result<Vec<Ban>, DatapathError>;
 
-    /// Takes out bans that are forgotten, so that there is room for new ones; and where it is scarce, those that have
+    /// Removes bans past their reset, so that there is room for new ones; and where it is scarce, those that have
     /// ended. Returns how many. To be called now and then.
     fn tidy_bans(&mut self) -> Result<usize, DatapathError>;
 
-    /// Ends the bans of every client that lies within `prefix`, and forgets how many it had in a row; sorted, those in
-    /// force alone. The windows stay: a source that is still over its limit may be banned anew at once.
+    /// Ends the bans of every client within `prefix` and resets their number in a row. Returns those that were in force,
+    /// sorted. The windows stay: a source that is still over its limit may be banned again at once.
     fn lift_bans(&mut self, prefix: IpNet) -> Result<Vec<Ban>, DatapathError>;
 
-    /// The clients within `prefix`, or that it lies in, that any window or drop-cache entry is of, those of guards too;
-    /// sorted.
+    /// The clients within `prefix`, or around it, with a window, a guard's window or a drop-cache entry; sorted.
     fn clients(&mut self, prefix: IpNet) -> Result<Vec<IpNet>, DatapathError>;
 
     /// Forgets all windows, bans and drop-cache entries of these clients, which are as [`Policy::client`] makes them:
     /// the next packet of each is judged as one of a new source. Others of the same prefix length are not touched.
     /// Returns the sums.
-    fn forget_all(&mut self, clients: &[IpNet]) -> Result<Forgotten, DatapathError>;
+    fn forget_all(&mut self, clients: &[IpNet]) -> Result<Removed, DatapathError>;
 
     /// The same of one.
-    fn forget(&mut self, client: IpNet) -> Result<Forgotten, DatapathError> {
+    fn forget(&mut self, client: IpNet) -> Result<Removed, DatapathError> {
         self.forget_all(&[client])
     }
 
-    /// Charges `amount` to every limit and shadow limit of the rule with this index for one client, as a packet would,
-    /// but also what does not fit, up to what can be counted; a limit that is exceeded by it bans as a packet over it
-    /// does.
+    /// Charges `amount` to every limit and shadow limit of the rule with this index for one client, as a packet would. It
+    /// also charges above the limit, up to what can be counted. A limit that it exceeds bans as it does for a packet.
     fn charge(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError>;
 
     /// The interfaces that an earlier run left limited, by the policy that it applied, and that this run has not taken
@@ -326,7 +320,7 @@ pub trait Datapath: Send + 'static {
     }
 
     /// Attaches to an interface, or takes over the pinned attachment of an earlier run without a gap. An interface that
-    /// was attached, went away and is back is attached anew: whatever is left of the old attachment is replaced.
+    /// went away and is back is attached again: the rest of its old attachment is replaced.
     fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError>;
 
     /// Detaches from an interface and forgets it; its counters stay readable until it is gone from [`Datapath::read`].
@@ -338,17 +332,17 @@ pub trait Datapath: Send + 'static {
     /// Reads attachments, counters and faults.
     fn read(&mut self) -> Result<Reading, DatapathError>;
 
-    /// Visits what packets have told since the last call, by the policy that was applied last: which sources began to
-    /// be refused or banned. In the order in which it was told, each once, at most [`EVENTS_PART`] of them: true where
-    /// more may wait. To be called a few times a second, since nothing wakes the caller and the ring holds
-    /// [`EVENTS_MAX`](ratelimit_common::layout::EVENTS_MAX). What happens without a daemon waits in it for the next.
+    /// Visits the events since the last call, by the policy that was applied last: which sources began to be refused or
+    /// banned. Each comes once, in order, at most [`EVENTS_PART`] of them; true where more may wait. Call it a few times
+    /// a second: nothing wakes the caller, and the ring holds [`EVENTS_MAX`](ratelimit_common::layout::EVENTS_MAX).
+    /// Events of a time without a daemon wait in the ring.
     fn events(&mut self, visit: &mut dyn FnMut(KernelEvent)) -> Result<bool, DatapathError>;
 
     /// Visits every window of every source, in no order; a source that comes or goes meanwhile may be missed.
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError>;
 
     /// The windows of the sources that these addresses belong to under the applied policy, one by one, those of guards
-    /// too (see [`ratelimit_policy::desired::Limit::guard`]); also one that is forgotten, while the drop cache drops.
+    /// too (see [`ratelimit_policy::desired::Limit::guard`]); also one that was evicted, while the drop cache drops.
     fn sources(&mut self, addresses: &[IpAddr]) -> Result<Vec<Vec<SourceReading>>, DatapathError>;
 
     /// The same of one.
@@ -356,8 +350,8 @@ pub trait Datapath: Send + 'static {
         Ok(self.sources(&[address])?.pop().unwrap_or_default())
     }
 
-    /// Ends a run that could not start, called once and last: takes off what it has attached itself. What it took over
-    /// from an earlier run goes on, under that run's policy if this one has applied none.
+    /// Ends a run that could not start; called once and last. Detaches what it has attached itself. What it took over from
+    /// an earlier run goes on, under that run's policy if this one has applied none.
     fn abandon(&mut self) -> Result<(), DatapathError>;
 
     /// Ends the run, called once and last: [`OnExit::Detach`] takes off and unpins everything, pins of earlier runs

@@ -88,7 +88,7 @@ impl Book {
             | EventKind::Deny
             | EventKind::Unallow
             | EventKind::Charge
-            | EventKind::Pressure
+            | EventKind::Overload
             | EventKind::Breaker
             | EventKind::Trial
             | EventKind::Reload

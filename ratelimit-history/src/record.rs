@@ -79,11 +79,11 @@ pub(crate) enum Message {
     Event(Box<Event>, Option<IpNet>),
     Progress(Box<Progress>),
     Totals(Timestamp, Vec<Total>),
-    Forget(IpNet, Forgotten),
+    Forget(IpNet, Erased),
 }
 
 /// Called by the thread with how many rows were erased, or why it could not.
-pub(crate) type Forgotten = Box<dyn FnOnce(Result<u64, String>) + Send>;
+pub(crate) type Erased = Box<dyn FnOnce(Result<u64, String>) + Send>;
 
 impl Recorder {
     /// Begins to write. Whatever is wrong with the database is told by [`Self::health`] alone.

@@ -310,7 +310,7 @@ fn act(event: Event, source: Option<IpNet>) -> Option<Act> {
         | EventKind::Unallow
         | EventKind::Reset
         | EventKind::Charge
-        | EventKind::Pressure
+        | EventKind::Overload
         | EventKind::Breaker
         | EventKind::Trial
         | EventKind::Reload

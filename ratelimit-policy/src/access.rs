@@ -25,9 +25,9 @@ pub struct Entry {
     pub by: By,
     /// Why, in words.
     pub reason: Option<String>,
-    /// Since when; none where nobody noted it.
+    /// Since when; none where it was not recorded.
     pub since: Option<Timestamp>,
-    /// Until when, by the datapath's clock; none is for ever.
+    /// Until when, by the datapath's clock; none is permanent.
     pub until: Option<Nanos>,
 }
 
@@ -43,7 +43,7 @@ pub enum By {
         /// Who insisted on it (`--force`): then it goes before safety.
         is_forced: bool,
     },
-    /// Safety: whoever must not be locked out.
+    /// Safety: hosts and users who must not be locked out.
     Safety,
 }
 
@@ -85,7 +85,7 @@ impl Entry {
         }
     }
 
-    /// Whether it denies, and somebody insisted on that.
+    /// Whether it denies, and an administrator insisted on that.
     fn is_forced_denial(&self) -> bool {
         match (self.grant, &self.by) {
             (Grant::Denied, By::Command { is_forced, .. }) => *is_forced,

@@ -60,7 +60,7 @@ pub struct Access {
     pub prefix: IpNet,
     /// What.
     pub grant: Grant,
-    /// Until when, by the datapath's clock; none is for ever.
+    /// Until when, by the datapath's clock; none is permanent.
     pub until: Option<Nanos>,
 }
 
@@ -73,8 +73,8 @@ impl Policy {
     /// Windows that one source may have, at least 1: one for each limit and shadow limit of the rules that are for everyone,
     /// since it may send to all of them. Rules for some sources are left out, unless one of them alone has more.
     pub fn windows_per_source(&self) -> u32 {
-        // What is proven has a window of its own where a connection is counted as both, and what bans need another one; so have the
-        // connections that a limit of requests guards.
+        // Verified traffic has a window of its own where a connection is counted as both kinds. Bans need one more, and so do
+        // the connections that a limit of requests guards.
         let of_limit = |rule: &Rule, limit: &Limit| {
             let is_of_volume = matches!(limit.unit, Unit::Packets | Unit::Bytes);
             let bans = rule.bans.as_ref().is_some_and(|bans| bans.needs_proof);
@@ -123,7 +123,7 @@ pub struct Rule {
     pub bans: Option<Bans>,
     /// A share of dropped packets that is too large does not turn it into a dry run.
     pub under_attack_ok: bool,
-    /// How many sources it lets in that nobody knows yet; none is any number.
+    /// How many new sources it admits; none is any number.
     pub new_sources: Option<NewSources>,
     /// On which of its UDP ports what looks like QUIC is QUIC.
     pub quic_ports: QuicPorts,
@@ -164,7 +164,7 @@ pub struct Bans {
     pub steps_ns: Vec<u64>,
     /// So long after the end of a ban the next is the first again.
     pub forget_ns: u64,
-    /// Whether only what is proven bans, see [`ratelimit_common::verification`].
+    /// Whether only verified traffic bans, see [`ratelimit_common::verification`].
     pub needs_proof: bool,
 }
 
@@ -176,7 +176,7 @@ impl Bans {
     }
 }
 
-/// New sources that a rule lets in: what others send that nobody knows yet is dropped.
+/// The budget of new sources that a rule admits. Packets of new sources above it are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewSources {
     /// How many in `window_ns`; all of them at once, or evenly.
@@ -304,12 +304,12 @@ labels!(pub Refuse { Excess => "excess", All => "all" });
 labels!(pub WindowForm { Strict => "strict", Lenient => "lenient", Fixed => "fixed", Gcra => "gcra" });
 
 impl Access {
-    /// An exemption for ever.
+    /// A permanent exemption.
     pub const fn exempt(prefix: IpNet) -> Self {
         Self { prefix, grant: Grant::Exempt, until: None }
     }
 
-    /// A denial for ever.
+    /// A permanent denial.
     pub const fn denied(prefix: IpNet) -> Self {
         Self { prefix, grant: Grant::Denied, until: None }
     }
@@ -324,10 +324,10 @@ impl fmt::Display for Access {
 }
 
 impl fmt::Display for Bans {
-    /// `1m,10m, forgotten after 24h`.
+    /// `1m,10m, reset after 24h`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let steps: Vec<String> = self.steps_ns.iter().map(|step_ns| duration::short(*step_ns)).collect();
-        write!(f, "{}, forgotten after {}", steps.join(","), duration::short(self.forget_ns))?;
+        write!(f, "{}, reset after {}", steps.join(","), duration::short(self.forget_ns))?;
         f.write_str(if self.needs_proof { "" } else { ", by unverified traffic too" })
     }
 }

@@ -55,7 +55,7 @@ pub struct Excerpt {
     pub line: usize,
     /// The mark's first character in the line, from 1.
     pub column: usize,
-    /// The line; of a long one what is around the mark. None of a file that whoever reads this may not read.
+    /// The line; of a long one what is around the mark. None where the reader may not read the file.
     pub text: Option<String>,
     /// The marked bytes of `text`.
     pub span: Range<usize>,

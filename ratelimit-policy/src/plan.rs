@@ -386,7 +386,7 @@ mod tests {
                 "from of rule default: everyone -> 192.0.2.0/24",
                 "to of rule default: any address -> 203.0.113.5/32",
                 "end of rule default: never -> 2027-04-01T00:00:00Z",
-                "bans of rule default: none -> 1m,10m, forgotten after 24h",
+                "bans of rule default: none -> 1m,10m, reset after 24h",
                 "breaker of rule default: on -> off",
                 "new sources of rule default: any number -> 20000/1s",
                 "QUIC ports of rule default: 443 -> 80,443",

@@ -1,4 +1,4 @@
-//! Who must not be locked out of this host: whoever administers it over SSH, its gateways, its resolvers, itself.
+//! Who must not be locked out of this host: its administrator over SSH, its gateways, its resolvers, itself.
 //!
 //! [`Around::look`] asks the host; everything else is pure.
 

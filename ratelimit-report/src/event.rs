@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::snapshot::SCHEMA;
 use ratelimit_policy::labels;
 
-/// Something that has happened to a source, or that somebody did.
+/// Something that has happened to a source, or that a user did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     /// [`SCHEMA`].
@@ -62,7 +62,8 @@ pub enum EventKind {
     /// An application charges a source.
     Charge,
     /// More new sources come than can be remembered or are admitted, or that ends.
-    Pressure,
+    #[serde(rename = "pressure")]
+    Overload,
     /// A rule falls back to dry run, or that ends.
     Breaker,
     /// A file is put in force for a while, kept, or rolled back.
@@ -80,7 +81,7 @@ pub enum EventKind {
 labels!(pub EventKind {
     Refused => "refused", Ban => "ban", BanEnd => "ban_end", WouldRefuse => "would_refuse", WouldBan => "would_ban",
     Allow => "allow", Deny => "deny", Unblock => "unblock", Unallow => "unallow", Reset => "reset",
-    Charge => "charge", Pressure => "pressure", Breaker => "breaker", Trial => "trial", Reload => "reload",
+    Charge => "charge", Overload => "pressure", Breaker => "breaker", Trial => "trial", Reload => "reload",
     Attach => "attach", Detach => "detach", Fleet => "fleet",
 });
 

@@ -26,7 +26,7 @@ pub(crate) struct Rate {
 pub(crate) struct Rates {
     /// The time and, by rule, counters of the last reading.
     last: Option<(f64, HashMap<String, [u64; 2]>)>,
-    /// By rule, one value a second, newest last; none where the counters began anew.
+    /// By rule, one value a second, newest last; none where the counters were reset.
     rules: HashMap<String, VecDeque<Option<Rate>>>,
     /// What each source was refused, by reading, newest last.
     sources: VecDeque<(f64, HashMap<String, u64>)>,
@@ -105,7 +105,7 @@ fn rate_of(before: [u64; 2], after: [u64; 2], span: f64) -> Option<Rate> {
     Some(Rate { admitted: admitted?, refused: refused? })
 }
 
-/// None where the counter has begun anew, or the clock was set back.
+/// None where the counter was reset, or the clock was set back.
 fn per_second(before: u64, after: u64, span: f64) -> Option<f64> {
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
     let packets = after.checked_sub(before)? as f64;

@@ -26,7 +26,7 @@ use crate::view::{self, Paint};
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// What waits to be drawn: keys typed faster than that wait in the terminal.
+/// Keys that wait for the next frame: what is typed faster waits in the terminal.
 const WAITING_MAX: usize = 64;
 
 /// Why it ended other than by a key.
@@ -183,7 +183,7 @@ async fn carry_out(client: &Client, order: &Order, ssh_peer: Option<IpAddr>) -> 
     let grant = GrantRequest {
         prefix: order.source.clone(),
         seconds,
-        forever: order.lasts.is_some() && seconds.is_none(),
+        permanent: order.lasts.is_some() && seconds.is_none(),
         ssh_peer,
         ..GrantRequest::default()
     };

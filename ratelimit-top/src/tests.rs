@@ -7,7 +7,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::style::Color;
-use ratelimit_report::snapshot::{Hold, Mode, Snapshot, State as Standing, TopSource};
+use ratelimit_report::snapshot::{Hold, Mode, Snapshot, State as SourceState, TopSource};
 
 use crate::state::{Ask, Dialog, Heard, Sort, State};
 use crate::view::{Paint, draw};
@@ -31,7 +31,7 @@ fn reading(second: u32) -> Snapshot {
         ..of.clone()
     };
     let banned = like(&top[0], "203.0.113.9", 700, 9_000, 600.0);
-    top.push(TopSource { state: Standing::Banned, reason: "banned".to_owned(), ..banned });
+    top.push(TopSource { state: SourceState::Banned, reason: "banned".to_owned(), ..banned });
     top[0].dropped += 20 * u64::from(second);
     let mut api = of.rules[0].clone();
     api.name = "api".to_owned();

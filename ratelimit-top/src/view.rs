@@ -1,4 +1,4 @@
-//! A frame from the state. Pure: what is drawn depends on the state, the time and the size alone. No colour says what no
+//! A frame from the state. Pure: it depends on the state, the time and the size alone. No colour says what no
 //! word says.
 
 use std::time::Duration;
@@ -135,7 +135,7 @@ fn traffic(state: &State, now: Duration) -> String {
     if rates.iter().any(|of| of.would_drop > 0.0) {
         out += &format!("  would drop {}", sum(&|at| rates[at].would_drop));
     }
-    let overload = match state.snapshot.sources.pressure {
+    let overload = match state.snapshot.sources.overload {
         Overload::None => "no",
         Overload::Sampling => "SAMPLING",
     };

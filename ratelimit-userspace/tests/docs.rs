@@ -1,6 +1,5 @@
 //! What the documents say of `ratelimitd`: each command and flag is one that it has, each key is one of the file, each
-//! example file passes `check-config`; and help has the words that documents have. `cargo xtask tidy` holds lengths, links
-//! and names.
+//! example file passes `check-config`. `cargo xtask tidy` holds lengths, links, names and words.
 #![expect(clippy::expect_used, reason = "a test that cannot read the documents fails")]
 
 use std::path::{Path, PathBuf};
@@ -176,19 +175,6 @@ fn checked(file: &Path) -> Option<String> {
     (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// The phrases that neither documents nor help use.
-fn phrases() -> impl Iterator<Item = &'static str> {
-    let words = include_str!("../../xtask/src/tidy/words.txt");
-    // "forever" is what `--for` takes.
-    words.lines().filter_map(|line| Some(line.split_once(" = ")?.0)).filter(|phrase| *phrase != "forever")
-}
-
-fn other_words(help: &str) -> Vec<&'static str> {
-    let words: Vec<_> = help.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
-    let text = format!(" {} ", words.join(" ").to_lowercase());
-    phrases().filter(|phrase| text.contains(&format!(" {phrase} "))).collect()
-}
-
 #[test]
 fn whatever_documents_say_of_the_program_it_does() {
     let problems: Vec<_> = documents().iter().flat_map(|(name, text)| problems(name, text)).collect();
@@ -205,19 +191,6 @@ fn every_example_file_passes_check_config() {
     for file in files {
         assert_eq!(checked(&file), None, "{}", file.display());
     }
-}
-
-#[test]
-fn help_has_the_words_that_documents_have() {
-    let mut root = definition();
-    root.build();
-    let mut problems = Vec::new();
-    for command in [root.clone()].iter_mut().chain(root.get_subcommands_mut()) {
-        let help = command.render_long_help().to_string();
-        problems
-            .extend(other_words(&help).into_iter().map(|phrase| format!("{} --help: {phrase}", command.get_name())));
-    }
-    assert!(problems.is_empty(), "xtask/src/tidy/words.txt has other words:\n{}", problems.join("\n"));
 }
 
 #[test]
@@ -266,5 +239,4 @@ fn what_is_wrong_in_a_document_is_found() {
     ] {
         assert_eq!(problems("X.md", &format!("{broken}\n")).len(), 1, "{broken}: {:?}", problems("X.md", broken));
     }
-    assert_eq!(other_words("Say whether it is let\n  in now, outlet in, forever"), ["let in"]);
 }

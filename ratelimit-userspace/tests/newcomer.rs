@@ -1,4 +1,4 @@
-//! Tasks of a newcomer that need neither privileges nor a daemon: what a terminal shows, as snapshots.
+//! Tasks of a new user that need neither privileges nor a daemon: what a terminal shows, as snapshots.
 //!
 //! The others are in `integration-test/tests/newcomer.rs`.
 #![expect(clippy::expect_used, reason = "a test that cannot run its program fails")]

@@ -184,8 +184,8 @@ fn limit(limit: &CheckLimit) -> String {
     let newest = if limit.over && limit.remaining > 0 { ", the newest in this bucket" } else { "" };
     let budget = match limit.budget {
         None => "",
-        Some(Budget::Proven) => " of established connections",
-        Some(Budget::Unproven) => " of unverified traffic",
+        Some(Budget::Verified) => " of established connections",
+        Some(Budget::Unverified) => " of unverified traffic",
     };
     let mut out = format!(
         "Rule {}{mode}: {} of {} {}{budget} used in {}, {} left; {} refused{newest}\n",

@@ -52,7 +52,7 @@ pub fn limit_short(limit: &Limit) -> String {
     format!("{} in {}", quantity(limit.amount, limit.unit), duration::words(limit.window_ns))
 }
 
-/// A limit in full: the phrase, the form of its window, its buckets, and what that promises.
+/// A limit in full: the phrase, the form of its window, its buckets, and its guarantee.
 pub fn limit_words(limit: &Limit) -> String {
     let form = limit.form.label();
     let buckets = match limit.form {
@@ -71,7 +71,7 @@ pub fn limit_words(limit: &Limit) -> String {
     format!("{} ({buckets}: {}{burst})", limit_short(limit), bound(limit))
 }
 
-/// What the form of the window promises.
+/// The guarantee of the window's form.
 fn bound(limit: &Limit) -> String {
     let window = duration::words(limit.window_ns);
     let bucket = duration::words(limit.bucket_ns);
@@ -137,8 +137,8 @@ pub fn memory(config: &Config) -> [Memory; 2] {
     [of("ipv4", Family::V4), of("ipv6", Family::of_ipv6_prefix(config.policy.ipv6_prefix))]
 }
 
-/// Kernel memory for what is noted beside the windows, of both families together: who is refused until when, who is known and who
-/// is in no list, and which connections are the host's own.
+/// Kernel memory of the caches beside the windows, of both families together: the drop cache, known sources, sources in no
+/// list, and the host's own connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CachesMemory {
     /// Lines, each for eight windows.
@@ -149,12 +149,12 @@ pub struct CachesMemory {
     pub source_bytes: u64,
 }
 
-/// Kernel memory for what is noted beside the windows.
+/// Kernel memory of the caches beside the windows.
 pub fn caches_memory(config: &Config) -> CachesMemory {
     let lines = drop_cache_sets(config.max_sources.saturating_mul(config.policy.windows_per_source()));
     let (line, word) = (size_of::<CacheSet>() as u64, size_of::<u64>() as u64);
-    // Of each line the notes and their causes, who is known, which connections are, and whether no list holds a source; of some together in
-    // which there are notes, and in which anybody is known.
+    // Each set has drop-cache entries with their causes, known sources, connections and prefix misses. Some sets together have
+    // a word that says which have entries, and which have known sources.
     let (causes, cell, unlisted) =
         (size_of::<[DropCause; WAYS]>() as u64, 2 * word, u64::from(PREFIX_MISSES_PER_SET) * word);
     let connections = 2 * cell / u64::from(SETS_PER_CONN_CELL);
@@ -270,12 +270,12 @@ fn some_of(prefixes: &[IpNet]) -> Option<String> {
     (!named.is_empty()).then(|| format!("{}{and}", named.join(", ")))
 }
 
-/// How long a rule bans: `1 minute, then 10 minutes, then 1 hour for each time after; forgotten 24 hours after a ban`.
+/// How long a rule bans: `1 minute, then 10 minutes, then 1 hour for each time after; reset 24 hours after a ban`.
 pub fn bans_words(bans: &Bans) -> String {
     let steps: Vec<String> = bans.steps_ns.iter().map(|step_ns| duration::words(*step_ns)).collect();
     let after = if steps.len() > 1 { " for each time after" } else { "" };
     let proof = if bans.needs_proof { "" } else { "; by unverified traffic too" };
-    format!("{}{after}; forgotten {} after a ban{proof}", steps.join(", then "), duration::words(bans.forget_ns))
+    format!("{}{after}; reset {} after a ban{proof}", steps.join(", then "), duration::words(bans.forget_ns))
 }
 
 fn safety_words(safety: Safety) -> String {
@@ -326,13 +326,13 @@ fn ports_words(rule: &Rule) -> String {
     format!("{}{}", rule.ports, if is_same { " (TCP and UDP)" } else { "" })
 }
 
-/// What else the limits of requests hold, a line each; none where there are none, or where TCP is not judged.
+/// What limits of requests bound besides, a line each; none without such limits, or where TCP is not judged.
 fn guard_words(rule: &Rule) -> Vec<String> {
     let words = |limit: &Limit| {
         let layout = limit.layout();
         let segments = layout.amount_on(Side::Segments);
         let connections = layout.amount_on(Side::Attempts).saturating_add(layout.amount_on(Side::Opened));
-        // Nobody becomes suspect by a leaky bucket.
+        // A leaky bucket makes no source suspect.
         let connections = match limit.form {
             WindowForm::Gcra => String::new(),
             WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => {
@@ -362,7 +362,7 @@ fn refuse_words(rule: &Rule) -> &'static str {
     }
 }
 
-/// What remembering connections and flows takes, whatever is counted: their maps have one size.
+/// Memory of the maps of connections and flows, which have one size whatever is counted.
 fn connections_bytes() -> u64 {
     let connections = u64::from(CONVERSATIONS_CAPACITY) * (120 + 144);
     let flows = u64::from(FLOWS_CAPACITY) * (72 + 88);
@@ -374,7 +374,7 @@ fn connections_words() -> String {
     format!("{CONVERSATIONS_CAPACITY} connections and {FLOWS_CAPACITY} UDP flows of each = {bytes}")
 }
 
-/// What holding new sources back means: `at most 20000 in 1 second that nobody knows yet; ...`.
+/// What a budget of new sources means, in words.
 fn new_sources_words(of: NewSources) -> String {
     let window = duration::words(of.window_ns);
     format!("at most {} in {window}; packets of further ones are dropped", of.amount)
@@ -470,7 +470,7 @@ mod tests {
             "  limit     6 requests in 30 seconds (gcra: 6 at once, and then 6 in 30 seconds, evenly)",
             "  until     2036-04-01T00:00:00Z, and then the rules after it judge",
             "  note      nightly import",
-            "  bans      1 minute, then 10 minutes, then 1 hour for each time after; forgotten 24 hours after a ban",
+            "  bans      1 minute, then 10 minutes, then 1 hour for each time after; reset 24 hours after a ban",
             "  shadow    300 requests in 5 minutes: counted, never enforced",
             "  breaker   leaves this rule alone",
         ] {

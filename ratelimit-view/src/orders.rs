@@ -85,13 +85,9 @@ fn what(of: &Listed) -> String {
 }
 
 /// What was erased of a source.
-pub fn forgotten(report: &ForgetReport) -> String {
+pub fn erased(report: &ForgetReport) -> String {
     let ForgetReport { source, rows, events, .. } = report;
-    format!(
-        "{source}: forgotten; {} of the history and {} erased\n",
-        counted(*rows, "row"),
-        counted(*events, "recent event")
-    )
+    format!("{source}: erased {} of the history and {}\n", counted(*rows, "row"), counted(*events, "recent event"))
 }
 
 fn still(of: &Still) -> String {

@@ -157,8 +157,8 @@ fn sources(snapshot: &Snapshot, width: usize) -> Vec<String> {
     if of.not_admitted > 0 {
         out.push(format!("  {} of sources that could not be remembered", counted(of.not_admitted, "packet")));
     }
-    if of.pressure == Overload::None && of.pressed_periods > 0 {
-        let periods = counted(of.pressed_periods, "time");
+    if of.overload == Overload::None && of.overloaded_periods > 0 {
+        let periods = counted(of.overloaded_periods, "time");
         out.push(format!("  {periods} a CPU was met by more new sources than it could remember; now it is not"));
     }
     out.iter().flat_map(|line| wrap(line, width)).collect()

@@ -220,14 +220,14 @@ fn what_never_has_room_is_said_so() {
 }
 
 #[test]
-fn pressure_is_said_with_what_helps_and_only_where_it_would() {
+fn an_overload_is_said_with_what_helps_and_only_where_it_would() {
     use ratelimit_report::snapshot::{NewSources, Overload};
     let mut snapshot = ratelimit_report::fixture::snapshot();
     assert!(!stats(&snapshot).contains("NEW SOURCES") && !stats(&snapshot).contains("new sources"));
-    snapshot.sources.pressed_periods = 12;
+    snapshot.sources.overloaded_periods = 12;
     let said = stats(&snapshot);
     assert!(said.contains("  12 times a CPU was met by more new sources than it could remember; now"), "{said}");
-    snapshot.sources.pressure = Overload::Sampling;
+    snapshot.sources.overload = Overload::Sampling;
     snapshot.sources.sampled_one_in = 256;
     let said = stats(&snapshot);
     let line = "\nMORE NEW SOURCES COME THAN CAN BE REMEMBERED: 1 in 256 of their packets is sampled, the rest pass";

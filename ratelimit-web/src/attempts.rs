@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// Failures of an address that are answered in [`PERIOD`].
 pub(crate) const FAILURES_MAX: u32 = 10;
-/// For so long failures are remembered.
+/// How long failures are remembered.
 pub(crate) const PERIOD: Duration = Duration::from_secs(60);
 /// Addresses that are remembered. // 1024 x 64 B = 64 kB
 const ADDRESSES_MAX: usize = 1024;

@@ -1,4 +1,4 @@
-//! Who is let in: visitors, who are answered as without a login, and members. Over the socket all are members already.
+//! Who may ask what: visitors, who are answered as without a login, and members. Over the socket all are members already.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,9 +33,9 @@ const LOGOUT: &str = "/logout";
 pub enum Answer {
     /// It is answered.
     Done(Response),
-    /// It is one of somebody who is not logged in.
+    /// It is one of a user who is not logged in.
     Visitor(Request),
-    /// It is one of somebody who is.
+    /// It is one of a user who is.
     Member(Request),
 }
 

@@ -87,7 +87,7 @@ mod tests {
         let holds: Vec<bool> = ids.iter().map(|id| sessions.find(id, now).is_some()).collect();
         assert!(holds[..8].iter().all(|holds| !holds) && holds[8..].iter().all(|holds| *holds));
         sessions.begin(now + 2 * SESSION_TIME_MAX).unwrap();
-        assert_eq!(sessions.held.len(), 1, "those that have ended are forgotten");
+        assert_eq!(sessions.held.len(), 1, "those that have ended are removed");
     }
 
     #[test]

@@ -22,7 +22,7 @@ fn request(method: &str, path: &str, rows: Rows<'_>, body: &str) -> Request {
     rows.iter().fold(request, with).body(Body::from(body.to_owned())).unwrap()
 }
 
-/// What becomes of it: a status and the cookie that is set, or who it is let in as.
+/// What becomes of it: a status and the cookie that is set, or whom it is admitted as.
 async fn told(login: &Login, request: Request) -> (String, String) {
     match login.answer(request, HERE).await {
         Answer::Visitor(_) => ("visitor".to_owned(), String::new()),

@@ -1,5 +1,5 @@
-//! The token, and the one-time codes that it makes: when each was issued, a nonce, and an HMAC of both. Whoever can read
-//! the token's file can make a code without asking the daemon. Time and randomness are arguments.
+//! The token, and the one-time codes that it makes: when each was issued, a nonce, and an HMAC of both. A user who
+//! can read the token's file can make a code without asking the daemon. Time and randomness are arguments.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-/// A code opens the page for so long.
+/// How long a code opens the page.
 pub const CODE_SECONDS_MAX: u64 = 300;
 /// Clocks of one host do not differ; a step back by so much is forgiven.
 const CLOCK_STEP_SECONDS: u64 = 5;
@@ -81,7 +81,7 @@ pub(crate) enum Refused {
     Used,
 }
 
-/// The codes that were used, as long as they would be good. Whoever makes codes has the token, so nobody fills this.
+/// The codes that were used, as long as they would be good. Only a user with the token makes codes, so nobody fills this.
 #[derive(Debug)]
 pub(crate) struct Codes {
     token: Token,

@@ -17,7 +17,7 @@ use clap::{Args, ValueEnum};
 use serde::de::DeserializeOwned;
 
 use crate::{cargo, run, setup};
-use measured::{Cost, Report};
+use measured::{ProgramCost, Report};
 use receivers::Receiver;
 
 #[derive(Args)]
@@ -27,7 +27,7 @@ pub(crate) struct Options {
     words: Vec<String>,
     /// What to measure: may be given more than once [default: all but growth; with --write, everything]
     #[arg(long, value_enum, value_name = "PART")]
-    part: Vec<Part>,
+    part: Vec<Section>,
     /// Measure growth too: sources, rules, exempt prefixes, a second CPU
     #[arg(long)]
     growth: bool,
@@ -63,7 +63,7 @@ pub(crate) struct Options {
 const AGAIN_MAX: u32 = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum Section {
     /// The program alone, run on one frame again and again
     Program,
     /// Floods between namespaces, beside other limiters
@@ -87,12 +87,12 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         .map(|name| cargo::binary(&artifacts, name).map(|artifact| artifact.executable.to_string_lossy().into_owned()));
     let (cost, flood) = (cost?, flood?);
     if options.write_budget {
-        let measured: Cost = output_of(&cost, &["1", "1", "0"])?;
+        let measured: ProgramCost = output_of(&cost, &["1", "1", "0"])?;
         budget::write(&measured)?;
         return Ok(ExitCode::SUCCESS);
     }
     let parts = options.parts();
-    if parts != [Part::Program] {
+    if parts != [Section::Program] {
         setup::ensure_bench_programs()?;
     }
     receivers::ensure_distinct(&options.receiver)?;
@@ -101,16 +101,16 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut report = Report::default();
     for part in parts {
         match part {
-            Part::Program => report.program = Some(output_of(&cost, &[&rounds, &repeat, &again])?),
-            Part::Floods => {
+            Section::Program => report.program = Some(output_of(&cost, &[&rounds, &repeat, &again])?),
+            Section::Floods => {
                 let words = options.words.iter().map(String::as_str);
                 let first = [rounds.as_str(), "--again", &again].into_iter();
                 let others = receivers::arguments(&options.receiver);
                 let arguments: Vec<&str> = first.chain(others).chain(["rows"]).chain(words).collect();
                 report.floods = Some(output_of(&flood, &arguments)?);
             }
-            Part::Servers => report.servers = Some(output_of(&flood, &[&rounds, "--again", &again, "servers"])?),
-            Part::Growth => report.growth = Some(output_of(&flood, &[&rounds, "growth"])?),
+            Section::Servers => report.servers = Some(output_of(&flood, &[&rounds, "--again", &again, "servers"])?),
+            Section::Growth => report.growth = Some(output_of(&flood, &[&rounds, "growth"])?),
         }
     }
     if options.json {
@@ -134,15 +134,15 @@ fn held(report: &Report, options: &Options) -> ExitCode {
 }
 
 impl Options {
-    fn parts(&self) -> Vec<Part> {
+    fn parts(&self) -> Vec<Section> {
         let mut parts = match (self.write, self.words.is_empty(), self.part.is_empty()) {
-            (true, ..) => vec![Part::Program, Part::Floods, Part::Servers, Part::Growth],
-            (false, false, _) => vec![Part::Floods],
-            (false, true, true) => vec![Part::Program, Part::Floods, Part::Servers],
+            (true, ..) => vec![Section::Program, Section::Floods, Section::Servers, Section::Growth],
+            (false, false, _) => vec![Section::Floods],
+            (false, true, true) => vec![Section::Program, Section::Floods, Section::Servers],
             (false, true, false) => self.part.clone(),
         };
-        if self.growth && !parts.contains(&Part::Growth) {
-            parts.push(Part::Growth);
+        if self.growth && !parts.contains(&Section::Growth) {
+            parts.push(Section::Growth);
         }
         parts
     }
@@ -173,10 +173,10 @@ mod tests {
     fn parts(arguments: &[&str]) -> Vec<&'static str> {
         let cli = Cli::try_parse_from([&["bench"], arguments].concat()).unwrap();
         let name = |part| match part {
-            Part::Program => "program",
-            Part::Floods => "floods",
-            Part::Servers => "servers",
-            Part::Growth => "growth",
+            Section::Program => "program",
+            Section::Floods => "floods",
+            Section::Servers => "servers",
+            Section::Growth => "growth",
         };
         cli.options.parts().into_iter().map(name).collect()
     }

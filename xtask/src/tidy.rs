@@ -1,13 +1,14 @@
 //! `cargo xtask tidy`: the invariants of ARCHITECTURE.md that a grep can hold.
 //!
 //! What is forbidden where, and why, is the table in `rules`; here it is held against the files of the repository. `scenarios` holds a
-//! document against the tests, `documents` all of them against the repository.
+//! document against the tests, `documents` all of them against the repository, `words` every text against the list of words.
 
 mod documents;
 pub(crate) mod lines;
 mod rules;
 mod scenarios;
 mod source;
+mod words;
 
 use std::fmt;
 use std::fs;
@@ -17,7 +18,7 @@ use anyhow::{Context, Result};
 use regex_lite::Regex;
 
 use crate::{run, workspace};
-use rules::{LONG_FILES, Part, RULES, Rule, SHIPPED, SHIPPED_LINES_MAX};
+use rules::{LONG_FILES, RULES, Rule, SHIPPED, SHIPPED_LINES_MAX, Scope};
 use source::Source;
 
 /// A file that needs a table of contents is two files.
@@ -35,6 +36,7 @@ pub(crate) fn run() -> Result<ExitCode> {
     let mut breaches: Vec<_> = files.iter().flat_map(|(path, text)| breaches_in(path, text, &rules)).collect();
     breaches.extend(scenarios::breaches(&files));
     breaches.extend(documents::breaches(&files)?);
+    breaches.extend(words::breaches(&files));
     for breach in &breaches {
         println!("{breach}");
     }
@@ -87,11 +89,11 @@ fn breaches_in(path: &str, text: &str, rules: &[Compiled<'_>]) -> Vec<Breach> {
     let source = Source::of(text);
     for Compiled { rule, forbidden } in rules.iter().filter(|compiled| compiled.rule.holds_for(path)) {
         let part = match rule.part {
-            Part::Everything => text,
-            Part::Code => &source.code,
+            Scope::Everything => text,
+            Scope::Code => &source.code,
             // A file of tests is shipped nowhere.
-            Part::ShippedCode if is_tests(path) => continue,
-            Part::ShippedCode => &source.shipped_code,
+            Scope::ShippedCode if is_tests(path) => continue,
+            Scope::ShippedCode => &source.shipped_code,
         };
         let lines = part.lines().zip(text.lines()).enumerate().filter(|(_, (part, _))| forbidden.is_match(part));
         breaches.extend(lines.map(|(index, (_, line))| breach(path, index + 1, line, rule.reason)));

@@ -36,7 +36,7 @@ pub struct Row {
 /// What a packet is.
 #[derive(Clone)]
 pub enum Scene {
-    /// A frame that somebody made up, and what comes before it.
+    /// A made-up frame, and what comes before it.
     Frame {
         /// Each once.
         before: Vec<Vec<u8>>,

@@ -1,5 +1,5 @@
 //! Rows of open connections: real ones between the two namespaces, opened before anything is attached, so that the
-//! server's sockets have what was said and answer whoever asks them.
+//! server's sockets have what was said and answer the program's questions.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;

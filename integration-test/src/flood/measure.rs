@@ -73,7 +73,7 @@ pub struct Measured {
 /// not.
 pub fn measure(rows: &[Row], plan: &Plan) -> Result<Vec<Steadied<Measured>>> {
     let wires = Wires::new()?;
-    // A receiver is loaded anew and knows nothing; whoever sends goes on with the source that is next.
+    // A receiver is loaded again and knows nothing; the sender goes on with the source that is next.
     let load = |row: &Row| wires.of(row).generator(0, &row.flood()).with_context(|| row.name.clone());
     let mut generators: Vec<Generator> = rows.iter().map(load).collect::<Result<_>>()?;
     let mut tried = Vec::new();

@@ -1,4 +1,4 @@
-//! Any other program on the receiving end, by the command that whoever measures gives.
+//! Any other program on the receiving end, by the command that the benchmark's user gives.
 //!
 //! The command runs by `sh` in the receiver's network namespace. Nothing is known of it but that it is ready, what it
 //! passes, and that it is gone afterwards.

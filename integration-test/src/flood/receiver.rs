@@ -38,7 +38,7 @@ pub enum Kind {
     IptablesDrop,
     /// iptables, with a limit for each source.
     Hashlimit,
-    /// What whoever measures has given a command for.
+    /// What the benchmark's user has given a command for.
     Outside(&'static Outside),
 }
 

@@ -177,7 +177,7 @@ impl Conversation {
         }
     }
 
-    /// Nobody knows what was before what comes next.
+    /// What was before the next segment is unknown.
     fn lose(&mut self) {
         match &mut self.speaks {
             Speaks::Clear(clear) => clear.last = None,

@@ -21,7 +21,7 @@ type ConversationKey = (IpAddr, IpAddr, u16, u16);
 
 /// What of its connection a packet is.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Part {
+pub(super) struct Step {
     pub(super) opens: bool,
     pub(super) requests: u64,
     /// What is remembered once the packet passes.
@@ -59,10 +59,10 @@ impl Parts {
     pub fn requests(&mut self, packet: &Packet, now: Nanos, quic: &[u16]) -> u64 {
         let part = match packet.kind {
             Kind::Udp { port, .. } => self.datagram(packet, now, quic.contains(&port)),
-            Kind::Tcp { is_fragment: true, .. } => Part { requests: 1, ..Part::default() },
+            Kind::Tcp { is_fragment: true, .. } => Step { requests: 1, ..Step::default() },
             Kind::Tcp { .. } if !packet.payload.is_empty() => self.segment(packet),
-            Kind::Fragment { may_be_tcp } => Part { requests: may_be_tcp.into(), ..Part::default() },
-            Kind::Tcp { .. } | Kind::Unparsable | Kind::ControlTraffic | Kind::Other => Part::default(),
+            Kind::Fragment { may_be_tcp } => Step { requests: may_be_tcp.into(), ..Step::default() },
+            Kind::Tcp { .. } | Kind::Unparsable | Kind::ControlTraffic | Kind::Other => Step::default(),
         };
         self.remember(part.newest);
         part.requests
@@ -85,14 +85,14 @@ impl Parts {
         }
     }
 
-    pub(super) fn datagram(&self, packet: &Packet, now: Nanos, speaks_quic: bool) -> Part {
-        let Kind::Udp { source_port, port, quic_initial } = packet.kind else { return Part::default() };
+    pub(super) fn datagram(&self, packet: &Packet, now: Nanos, speaks_quic: bool) -> Step {
+        let Kind::Udp { source_port, port, quic_initial } = packet.kind else { return Step::default() };
         let key = (packet.source, source_port, port);
         let is_short = packet.payload.len() >= 6 && packet.payload[0] < 0x80;
         let known = self.flows.get(&key).filter(|flow| now - flow.last <= FLOW_IDLE);
         if !speaks_quic {
             let flow = Flow { last: now, initials: 0, has_asked: false, is_in_body: false };
-            return Part { opens: known.is_none(), requests: 1, newest: Newest::Flow(key, flow) };
+            return Step { opens: known.is_none(), requests: 1, newest: Newest::Flow(key, flow) };
         }
         let has_asked = is_short;
         let before = known.copied().unwrap_or(Flow { last: now, initials: 0, has_asked, is_in_body: false });
@@ -115,20 +115,20 @@ impl Parts {
         if is_quic && is_short {
             flow.is_in_body = packet.payload.len() > 1000;
         }
-        Part { opens, requests: u64::from(is_request), newest: Newest::Flow(key, flow) }
+        Step { opens, requests: u64::from(is_request), newest: Newest::Flow(key, flow) }
     }
 
-    pub(super) fn segment(&self, packet: &Packet) -> Part {
+    pub(super) fn segment(&self, packet: &Packet) -> Step {
         let Kind::Tcp { source_port, port, opens, sequence, acknowledged, is_fragment: _ } = packet.kind else {
-            return Part::default();
+            return Step::default();
         };
         // A server that takes payload with a SYN answers each request in it; what comes behind is not known by it.
         if opens {
-            return Part { opens, requests: versions(&packet.payload).max(1), newest: Newest::Nothing };
+            return Step { opens, requests: versions(&packet.payload).max(1), newest: Newest::Nothing };
         }
         let key = (packet.source, packet.destination, source_port, port);
         let (conversation, requests) =
             Conversation::turn(self.conversations.get(&key), sequence, acknowledged, &packet.payload);
-        Part { opens, requests, newest: Newest::Conversation(key, conversation) }
+        Step { opens, requests, newest: Newest::Conversation(key, conversation) }
     }
 }

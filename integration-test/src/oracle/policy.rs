@@ -88,7 +88,7 @@ pub enum Mode {
 pub struct Bans {
     /// For how long the first time, the second, and so on; the last for all after it.
     pub steps: Vec<Nanos>,
-    /// So long after its end a ban is forgotten.
+    /// How long after its end a ban is reset.
     pub forget: Nanos,
     /// None begins but by verified traffic, which the oracle is never shown.
     pub needs_proof: bool,

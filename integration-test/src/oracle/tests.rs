@@ -133,7 +133,7 @@ fn six_in_thirty_seconds_leak_one_every_five() {
 }
 
 #[test]
-fn a_ban_grows_until_it_is_forgotten_and_the_first_rule_that_matches_judges() {
+fn a_ban_grows_until_it_is_reset_and_the_first_rule_that_matches_judges() {
     let bans = Some(Bans { steps: vec![MINUTE, 60 * MINUTE], forget: 100 * MINUTE, needs_proof: false });
     let here = vec![("198.51.100.0".parse().unwrap(), 24)];
     let strict = Rule { bans, from: here, ..rule(vec![limit(1, Unit::Connections, Form::Strict)]) };

@@ -33,7 +33,7 @@ const ALERT: usize = 2;
 const ANSWER_MIN: u32 = 240;
 const FIRST_ANSWER_MIN: u32 = 1_000;
 const BODY_PER_HEARD: u32 = 32;
-/// A body that was held back for `100 Continue`.
+/// A body that waited for `100 Continue`.
 const BODY_MIN: usize = 8192;
 /// Two of a server's tickets, and the first of them.
 const TICKETS: std::ops::RangeInclusive<u32> = 480..=580;

@@ -179,7 +179,7 @@ fn what_cannot_be_parsed_is_dropped_unless_its_rule_counts_it_or_its_source_is_e
     assert_eq!(of.chosen(Destination::UnparsableHeaders), (Reason::TooManyHeaders, Some(0)));
     of.config.rules[0].counts_unparsable = 1;
     assert_eq!(of.chosen(Destination::UnparsableHeaders), (Reason::NotCounted, Some(0)));
-    let exempt = memory(1).knowing(0, &[Step::new(Grant::Exempt, access::FOR_EVER)]);
+    let exempt = memory(1).knowing(0, &[Step::new(Grant::Exempt, access::PERMANENT)]);
     assert_eq!(exempt.chosen(Destination::UnparsableHeaders), (Reason::Exempt, Some(0)));
 }
 

@@ -1,4 +1,4 @@
-//! Conversations as clients have them, segment by segment, and as whoever wants to be miscounted might have them.
+//! Conversations as clients have them, segment by segment, and as an attacker who wants to be miscounted might have them.
 
 use super::*;
 

@@ -231,7 +231,7 @@ impl Conversation {
         if !is_open && !is_answer {
             return 0;
         }
-        // Of a body that was held back for it, `100 Continue` came with them.
+        // `100 Continue` came with them, and the client had delayed its body for it.
         let are_as_long =
             TICKETS_BYTES.contains(&heard) || TICKETS_BYTES.contains(&heard.saturating_sub(self.no_answer_bytes()));
         let are_tickets = self.has(is::FIRST) && !is_open && are_as_long;

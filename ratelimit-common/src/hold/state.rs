@@ -46,7 +46,7 @@ pub trait State: Copy {
     /// there stays as it is.
     fn insert(&self, slot: u32, open: impl FnOnce(&mut [u64; CELLS]) -> bool) -> Inserted;
 
-    /// The source's newest ban, if it is not forgotten.
+    /// The source's newest ban, if it is still kept.
     fn ban(&self) -> Option<Self::Ban>;
     /// Bans it for the first time.
     fn insert_ban(&self, ban: &Ban) -> Inserted;

@@ -79,7 +79,7 @@ fn adversary(seed: u64, is_told: bool) -> Result<(), String> {
         for _ in 0..random.between(1, 6) {
             sender.step(&mut link, random);
         }
-        // What is remembered may be washed out, but not between two segments that arrive together.
+        // What is remembered may be evicted, but not between two segments that arrive together.
         if link.tcp.received != 0 && random.once_in(50) {
             link.limiter.known = None;
         }

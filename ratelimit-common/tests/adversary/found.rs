@@ -170,7 +170,7 @@ fn what_comes_behind_a_long_answer_is_not_what_a_preface_was_counted_for() {
 }
 
 #[test]
-fn a_version_goes_on_where_the_connection_was_forgotten() {
+fn a_version_goes_on_where_the_connection_was_evicted() {
     let mut link = Link::new(Http1::new(&[200]), &mut Random::of(1), u64::MAX);
     for payload in [&b"A / HTTP/1.1\r\n\r\nB / HTTP"[..], b"/1.1\r\n\r\nC / HTTP/1.1\r\n\r\n"] {
         link.limiter.known = None;

@@ -80,7 +80,7 @@ impl<S: Server> Link<S> {
         Self { limiter, tcp, server, log: None, has_socket: true, on_the_way: VecDeque::new() }
     }
 
-    /// On a host that forwards: nobody knows but the client.
+    /// On a host that forwards: only the client knows the connection.
     pub(crate) fn without_socket(self) -> Self {
         Self { has_socket: false, ..self }
     }

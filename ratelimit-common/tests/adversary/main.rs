@@ -1,4 +1,4 @@
-//! Whoever wants to be miscounted, at random: its segments in any order, overlapping, repeated, lost on the way, and
+//! A client that wants to be miscounted, at random: its segments in any order, overlapping, repeated, lost on the way, and
 //! with whatever in them; before a server that reads as servers do. What the server accepts is held against what was
 //! counted.
 //!

@@ -28,7 +28,7 @@ pub(in super::super) enum Event {
         source: String,
         /// The rule that banned.
         rule: String,
-        /// Packets that it has dropped, with those of earlier bans that were not forgotten.
+        /// Packets that it has dropped, with those of earlier bans since the last reset.
         dropped: u64,
     },
     /// An application has charged a source.

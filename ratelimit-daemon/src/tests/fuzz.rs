@@ -124,7 +124,7 @@ impl Subject {
         let Engine { enforced, overrides, trials, .. } = engine;
         let Enforced { config, desired, .. } = enforced;
         let (Overrides { grants, hold, .. }, Trials { pending, refused, .. }) = (overrides, trials);
-        // When to look next is found out anew by whoever looks.
+        // Each look finds out again when to look next.
         let grants = format!("{grants:?}");
         let grants = grants.rsplit_once(", next_end").unwrap().0;
         let belief = format!("{config:?} {desired:?} {grants} {hold:?} {pending:?} {refused:?}");
@@ -182,7 +182,7 @@ impl Subject {
             assert!(!problem.message.is_empty(), "{shown}: {status}");
         }
         let after = self.state();
-        // Whoever notices that a trial is over takes out what has ended meanwhile, too.
+        // A request that notices the end of a trial takes out what has ended meanwhile, too.
         let is_read = !status.is_success() || ask.method == "GET" || ask.surface == Surface::Tcp;
         if is_read && trial != Trial::Over {
             assert_eq!(after.kernel, before.kernel, "{shown}: {status} {said}");

@@ -4,7 +4,7 @@ use super::site::Site;
 use super::*;
 use ratelimit_control::proto::GrantRequest;
 use ratelimit_policy::desired::{Bans, Grant};
-use ratelimit_report::snapshot::{Author, State as Standing};
+use ratelimit_report::snapshot::{Author, State as SourceState};
 
 pub(super) fn request(prefix: &str) -> GrantRequest {
     GrantRequest { prefix: prefix.to_owned(), ..GrantRequest::default() }
@@ -14,8 +14,8 @@ pub(super) fn for_seconds(prefix: &str, seconds: u64) -> GrantRequest {
     GrantRequest { seconds: Some(seconds), ..request(prefix) }
 }
 
-pub(super) fn forever(prefix: &str) -> GrantRequest {
-    GrantRequest { forever: true, ..request(prefix) }
+pub(super) fn permanent(prefix: &str) -> GrantRequest {
+    GrantRequest { permanent: true, ..request(prefix) }
 }
 
 #[tokio::test(start_paused = true)]
@@ -25,7 +25,7 @@ async fn a_denial_holds_for_its_time_and_no_longer() {
     let report = site.client.grant(Grant::Denied, &for_seconds("198.51.100.0/24", 60)).await.unwrap();
     assert_eq!(
         (report.entry.state, report.entry.by, report.entry.user.as_deref()),
-        (Standing::Denied, Author::Command, Some("root"))
+        (SourceState::Denied, Author::Command, Some("root"))
     );
     assert_eq!(site.reason("198.51.100.7"), "denied");
     assert_eq!(site.reason("198.51.101.7"), "within_limit");
@@ -47,7 +47,7 @@ async fn without_a_time_an_exemption_is_for_an_hour_and_a_denial_for_four() {
         let until = policy.access.iter().find(|of| of.prefix.to_string() == prefix).unwrap().until.unwrap();
         assert_eq!(until.0 - ratelimit_datapath::fake::START.0, hours * 3_600 * site::SECOND_NS);
     }
-    for wrong in [for_seconds("192.0.2.3", 0), GrantRequest { forever: true, ..for_seconds("192.0.2.3", 5) }] {
+    for wrong in [for_seconds("192.0.2.3", 0), GrantRequest { permanent: true, ..for_seconds("192.0.2.3", 5) }] {
         assert_eq!(Site::refusal(site.client.grant(Grant::Exempt, &wrong).await).0, ProblemKind::BadRequest);
     }
     let long = GrantRequest { reason: Some("x".repeat(201)), ..request("192.0.2.3") };
@@ -60,7 +60,7 @@ async fn what_commands_entered_is_there_again_after_a_restart_with_its_reason_an
     let mut site = Site::new(3);
     site.start().await;
     let reason = Some("scraper".to_owned());
-    site.client.grant(Grant::Denied, &GrantRequest { reason, ..forever("198.51.100.7") }).await.unwrap();
+    site.client.grant(Grant::Denied, &GrantRequest { reason, ..permanent("198.51.100.7") }).await.unwrap();
     site.client.grant(Grant::Exempt, &for_seconds("192.0.2.0/24", 600)).await.unwrap();
     let before = site.client.list().await.unwrap().entries;
     let policy = site.kernel.policy().unwrap();
@@ -89,21 +89,21 @@ async fn an_exemption_tells_whom_it_frees_and_goes_before_bans_and_denials() {
     for source in ["198.51.100.7", "198.51.100.7", "198.51.100.8", "203.0.113.9", "203.0.113.9"] {
         site.reason(source);
     }
-    site.client.grant(Grant::Denied, &forever("198.51.0.0/16")).await.unwrap();
+    site.client.grant(Grant::Denied, &permanent("198.51.0.0/16")).await.unwrap();
     let report = site.client.grant(Grant::Exempt, &request("198.51.100.0/24")).await.unwrap();
     assert_eq!((report.frees, report.frees_count), (vec!["198.51.100.7".to_owned(), "198.51.100.8".to_owned()], 2));
     let [note] = report.notes.as_slice() else { panic!("{:?}", report.notes) };
     assert!(note.starts_with("overrides root's denial of 198.51.0.0/16 until ") && note.ends_with(" UTC"), "{note}");
     assert_eq!(site.reason("198.51.100.7"), "exempt");
     assert_eq!(site.reason("198.51.101.7"), "denied");
-    let banned = site.client.list().await.unwrap().entries.into_iter().filter(|of| of.state == Standing::Banned);
+    let banned = site.client.list().await.unwrap().entries.into_iter().filter(|of| of.state == SourceState::Banned);
     assert_eq!(banned.map(|of| of.prefix).collect::<Vec<_>>(), ["198.51.100.7", "203.0.113.9"]);
     let stats = site.client.stats().await.unwrap();
     assert_eq!((stats.sources.banned, stats.rules[0].banned), (2, 2));
     let top: Vec<_> = stats.top.unwrap().into_iter().map(|of| (of.source, of.state)).collect();
     let row = |source: &str, state| (source.to_owned(), state);
-    assert_eq!(top[0], row("203.0.113.9", Standing::Banned));
-    assert!(top.contains(&row("198.51.100.7", Standing::Exempt)), "{top:?}");
+    assert_eq!(top[0], row("203.0.113.9", SourceState::Banned));
+    assert!(top.contains(&row("198.51.100.7", SourceState::Exempt)), "{top:?}");
     let check = site.client.check(address("203.0.113.9")).await.unwrap();
     assert_eq!((check.reason.as_str(), check.verdict), ("banned", snapshot::Outcome::Drop));
     site.stop().await;
@@ -121,17 +121,17 @@ async fn unblock_takes_off_the_denial_and_the_bans_within_and_reset_forgets_the_
     }
     let report = site.client.unblock("2001:db8::7").await.unwrap();
     assert_eq!(report.removed.iter().map(|of| of.prefix.as_str()).collect::<Vec<_>>(), ["2001:db8::/64"]);
-    site.client.grant(Grant::Denied, &forever("198.51.100.7")).await.unwrap();
-    site.client.grant(Grant::Denied, &forever("198.51.0.0/16")).await.unwrap();
+    site.client.grant(Grant::Denied, &permanent("198.51.100.7")).await.unwrap();
+    site.client.grant(Grant::Denied, &permanent("198.51.0.0/16")).await.unwrap();
     let report = site.client.unblock("198.51.100.7").await.unwrap();
     let states: Vec<_> = report.removed.iter().map(|of| of.state).collect();
-    assert_eq!(states, [Standing::Denied, Standing::Banned]);
+    assert_eq!(states, [SourceState::Denied, SourceState::Banned]);
     let [still] = report.still.as_slice() else { panic!("{report:?}") };
     assert_eq!((still.entry.prefix.as_str(), still.entry.user.as_deref()), ("198.51.0.0/16", Some("root")));
     assert_eq!(still.lift, "ratelimitd unblock 198.51.0.0/16");
     assert_eq!(site.reason("198.51.100.7"), "denied");
     site.client.unblock("198.51.0.0/16").await.unwrap();
-    assert_eq!(site.reason("198.51.100.7"), "within_limit", "its window is forgotten with its ban");
+    assert_eq!(site.reason("198.51.100.7"), "within_limit", "its window is reset with its ban");
     assert_eq!(site.reason("198.51.100.7"), "over_limit");
     let report = site.client.reset(address("198.51.100.7")).await.unwrap();
     assert_eq!((report.windows, report.limits, report.source.as_str()), (1, 1, "198.51.100.7/32"));
@@ -143,13 +143,13 @@ async fn unblock_takes_off_the_denial_and_the_bans_within_and_reset_forgets_the_
 async fn an_ipv6_address_alone_is_its_source_for_a_command_and_what_is_cut_off_is_said() {
     let mut site = Site::new(3);
     site.start().await;
-    let report = site.client.grant(Grant::Denied, &forever("2001:db8::7")).await.unwrap();
+    let report = site.client.grant(Grant::Denied, &permanent("2001:db8::7")).await.unwrap();
     assert_eq!(report.entry.prefix, "2001:db8::/64");
     assert_eq!(report.notes, ["2001:db8::7 means its source, 2001:db8::/64; 2001:db8::7/128 means the one address"]);
     assert_eq!((site.reason("2001:db8::8"), site.reason("2001:db8:0:1::7")), ("denied", "within_limit"));
-    let report = site.client.grant(Grant::Denied, &forever("2001:db8::7/128")).await.unwrap();
+    let report = site.client.grant(Grant::Denied, &permanent("2001:db8::7/128")).await.unwrap();
     assert_eq!((report.entry.prefix.as_str(), report.notes.len()), ("2001:db8::7", 0));
-    let report = site.client.grant(Grant::Denied, &forever("198.51.100.7/24")).await.unwrap();
+    let report = site.client.grant(Grant::Denied, &permanent("198.51.100.7/24")).await.unwrap();
     assert_eq!(report.entry.prefix, "198.51.100.0/24");
     assert_eq!(report.notes, ["198.51.100.7/24 has bits set beyond /24: cut to 198.51.100.0/24"]);
 
@@ -206,7 +206,7 @@ async fn who_must_not_be_locked_out_is_exempt_and_cannot_be_denied_by_mistake() 
     site.start().await;
     let safe = site.client.list().await.unwrap().entries;
     let rows: Vec<_> = safe.iter().map(|of| (of.prefix.as_str(), of.by, of.state)).collect();
-    let row = |prefix| (prefix, Author::Safety, Standing::Exempt);
+    let row = |prefix| (prefix, Author::Safety, SourceState::Exempt);
     assert_eq!(rows, [row("192.0.2.1"), row("192.0.2.53"), row("198.51.100.7")]);
     assert_eq!((site.reason("198.51.100.7"), site.reason("198.51.100.8")), ("exempt", "over_limit"));
     for (prefix, words) in [
@@ -246,7 +246,7 @@ async fn what_the_kernel_refuses_is_not_entered() {
 async fn a_reload_keeps_what_commands_entered() {
     let mut site = Site::new(3);
     site.start().await;
-    site.client.grant(Grant::Denied, &forever("198.51.100.7")).await.unwrap();
+    site.client.grant(Grant::Denied, &permanent("198.51.100.7")).await.unwrap();
     site.write("5");
     let changes = site.client.reload().await.unwrap().changes;
     assert_eq!(changes, ["limit of rule default: 3/5m -> 5/5m connections"]);
@@ -391,16 +391,16 @@ async fn a_source_that_most_comes_from_is_named_until_it_is_exempt() {
     minute(&site).await;
     minute(&site).await;
     let stats = site.client.stats().await.unwrap();
-    let [of] = stats.dominant.as_slice() else { panic!("{:?}", stats.dominant) };
+    let [of] = stats.top_talkers.as_slice() else { panic!("{:?}", stats.top_talkers) };
     assert_eq!((of.rule.as_str(), of.source.as_str()), ("default", "198.51.100.7"));
     let said = ratelimit_view::stats(&stats, ratelimit_view::Page::ENDLESS);
     assert!(
         said.contains("comes from 198.51.100.7; if that is a proxy or a CDN, all its users are one source"),
         "{said}"
     );
-    assert!(stats.without_sources().dominant.is_empty());
+    assert!(stats.without_sources().top_talkers.is_empty());
     site.client.grant(Grant::Exempt, &request("198.51.100.7")).await.unwrap();
     minute(&site).await;
-    assert!(site.client.stats().await.unwrap().dominant.is_empty());
+    assert!(site.client.stats().await.unwrap().top_talkers.is_empty());
     site.stop().await;
 }

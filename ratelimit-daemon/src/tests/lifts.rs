@@ -1,11 +1,11 @@
 //! What commands take back, and what a second one of the same prefix changes.
 
-use super::grants::{around, for_seconds, forever, request};
+use super::grants::{around, for_seconds, permanent, request};
 use super::site::Site;
 use super::*;
 use ratelimit_control::proto::{GrantRequest, ModeWord};
 use ratelimit_policy::desired::{Bans, Grant};
-use ratelimit_report::snapshot::{Author, State as Standing};
+use ratelimit_report::snapshot::{Author, State as SourceState};
 use ratelimit_view::lifted;
 
 /// Has the rule ban for a minute.
@@ -95,7 +95,7 @@ async fn what_commands_deny_within_a_prefix_is_lifted_with_it() {
     let mut site = Site::new(2);
     site.start().await;
     for prefix in ["10.88.0.0/25", "10.88.0.200", "10.88.1.0/24"] {
-        site.client.grant(Grant::Denied, &forever(prefix)).await.unwrap();
+        site.client.grant(Grant::Denied, &permanent(prefix)).await.unwrap();
     }
     let report = site.client.unblock("10.88.0.0/24").await.unwrap();
     let removed: Vec<_> = report.removed.iter().map(|of| of.prefix.as_str()).collect();
@@ -126,8 +126,8 @@ async fn unblock_all_ends_bans_and_command_denials_and_nothing_else() {
     let mut site = Site::new(2);
     site.write("2 deny=203.0.113.0/24");
     site.start().await;
-    site.client.grant(Grant::Denied, &forever("10.88.0.0/24")).await.unwrap();
-    site.client.grant(Grant::Exempt, &forever("192.0.2.1")).await.unwrap();
+    site.client.grant(Grant::Denied, &permanent("10.88.0.0/24")).await.unwrap();
+    site.client.grant(Grant::Exempt, &permanent("192.0.2.1")).await.unwrap();
     reasons(&site, ["192.0.2.2"; 3]);
     banning(&site);
     reasons(&site, ["198.51.100.7"; 3]);
@@ -135,15 +135,18 @@ async fn unblock_all_ends_bans_and_command_denials_and_nothing_else() {
     site.reason("198.51.100.8");
     let report = site.client.unblock_all().await.unwrap();
     let removed: Vec<_> = report.removed.iter().map(|of| (of.prefix.as_str(), of.state)).collect();
-    let expected =
-        [("10.88.0.0/24", Standing::Denied), ("198.51.100.7", Standing::Banned), ("2001:db8::/64", Standing::Banned)];
+    let expected = [
+        ("10.88.0.0/24", SourceState::Denied),
+        ("198.51.100.7", SourceState::Banned),
+        ("2001:db8::/64", SourceState::Banned),
+    ];
     assert_eq!((removed.as_slice(), report.removed_count, report.freed_count), (&expected[..], 3, 2));
     assert_eq!(report.notes, ["1 prefix stays denied by /nonexistent/deny.txt"]);
     assert_eq!((report.prefix.as_str(), report.still.len()), ("", 0));
     let now = reasons(&site, ["198.51.100.7", "2001:db8::7", "10.88.0.1", "203.0.113.1", "192.0.2.1"]);
     assert_eq!(now, ["within_limit", "within_limit", "within_limit", "denied", "exempt"]);
     assert_eq!(reasons(&site, ["198.51.100.8"; 2]), ["within_limit", "over_limit"], "a counter stays");
-    assert_eq!(site.reason("192.0.2.2"), "over_limit", "and whoever is over a limit and not banned");
+    assert_eq!(site.reason("192.0.2.2"), "over_limit", "and a source that is over a limit and not banned");
     site.client.unblock_all().await.unwrap();
     assert!(lifted(&site.client.unblock_all().await.unwrap()).starts_with("nothing to lift: no bans"));
     site.stop().await;
@@ -177,13 +180,13 @@ async fn a_second_entry_extends_the_first_unless_it_is_to_replace_it_and_says_wh
         assert_eq!((left(&site), report.entry.reason.as_deref()), (Some(30), Some("crawler")));
         assert!(report.notes[0].starts_with(&format!("replaces {whose}, which was until ")), "{report:?}");
         assert_eq!(report.notes[1], "its reason was: scraper");
-        site.client.grant(grant, &forever(prefix)).await.unwrap();
+        site.client.grant(grant, &permanent(prefix)).await.unwrap();
         let report = site.client.grant(grant, &request(prefix)).await.unwrap();
         assert_eq!((left(&site), report.entry.until), (None, None), "permanent it stays");
-        let report = site.client.grant(grant, &forever(prefix)).await.unwrap();
+        let report = site.client.grant(grant, &permanent(prefix)).await.unwrap();
         assert_eq!(report.notes[0], format!("{whose} was permanent already"));
     }
-    let report = site.client.grant(Grant::Denied, &forever("10.88.1.9")).await.unwrap();
+    let report = site.client.grant(Grant::Denied, &permanent("10.88.1.9")).await.unwrap();
     assert_eq!(report.notes, ["ends root's exemption of 10.88.1.9"]);
     site.stop().await;
 }
@@ -192,9 +195,9 @@ async fn a_second_entry_extends_the_first_unless_it_is_to_replace_it_and_says_wh
 async fn unallow_ends_what_was_allowed_and_names_what_allows_it_all_the_same() {
     let mut site = Site::new(0).with_around(around);
     site.start().await;
-    site.client.grant(Grant::Denied, &forever("10.88.0.9")).await.unwrap();
+    site.client.grant(Grant::Denied, &permanent("10.88.0.9")).await.unwrap();
     for prefix in ["10.88.0.9", "10.88.0.0/25", "10.88.0.0/16"] {
-        site.client.grant(Grant::Exempt, &forever(prefix)).await.unwrap();
+        site.client.grant(Grant::Exempt, &permanent(prefix)).await.unwrap();
     }
     let report = site.client.unallow("10.88.0.0/24").await.unwrap();
     let removed: Vec<_> = report.removed.iter().map(|of| of.prefix.as_str()).collect();
@@ -215,17 +218,18 @@ async fn the_user_who_called_sudo_is_kept_with_what_was_entered_and_a_suspended_
     let mut site = Site::new(0);
     site.start().await;
     let client = site.client.clone().for_sudo_user(Some("alice"));
-    client.grant(Grant::Denied, &forever("10.88.0.9")).await.unwrap();
+    client.grant(Grant::Denied, &permanent("10.88.0.9")).await.unwrap();
     site.client.grant(Grant::Exempt, &for_seconds("10.88.0.9", 600)).await.unwrap();
     let users = async |site: &Site| {
         let entries = site.client.list().await.unwrap().entries;
         entries.into_iter().map(|of| (of.state, of.user.unwrap(), of.decides)).collect::<Vec<_>>()
     };
-    let expected = [(Standing::Exempt, "root".to_owned(), true), (Standing::Denied, "root (alice)".to_owned(), false)];
+    let expected =
+        [(SourceState::Exempt, "root".to_owned(), true), (SourceState::Denied, "root (alice)".to_owned(), false)];
     assert_eq!(users(&site).await, expected);
     site.restart().await;
     assert_eq!(users(&site).await, expected);
-    let report = client.grant(Grant::Exempt, &forever("10.88.0.9")).await.unwrap();
+    let report = client.grant(Grant::Exempt, &permanent("10.88.0.9")).await.unwrap();
     assert_eq!(report.entry.user.as_deref(), Some("root (alice)"));
     client.mode(ModeWord::Panic).await.unwrap();
     assert_eq!(site.client.stats().await.unwrap().hold.unwrap().by, "root (alice)");

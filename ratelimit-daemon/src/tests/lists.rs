@@ -292,7 +292,7 @@ async fn what_held_before_a_trial_holds_after_a_restart_also_where_its_list_is_g
     assert_eq!((site.amount(), site.denied().len()), (3, 2));
     site.said(|engine, moment| engine.apply(&ApplyRequest::default(), &root(), moment).unwrap());
     site.restart().unwrap();
-    assert_eq!((site.amount(), site.denied().len()), (9, 1), "whoever asks for it by name gets it");
+    assert_eq!((site.amount(), site.denied().len()), (9, 1), "a reload by name gets it");
 }
 
 #[tokio::test]
@@ -330,7 +330,7 @@ async fn a_list_that_was_tried_and_not_confirmed_is_not_followed_until_it_change
         match way {
             0 => {
                 site.said(|engine, moment| engine.reload(ReloadRequest::default(), moment).unwrap());
-                assert_eq!(site.denied().len(), 3, "the text is what always held, and whoever asks gets the list");
+                assert_eq!(site.denied().len(), 3, "the text is what always held, and a reload gets the list");
                 site.two_looks();
                 site.restart().unwrap();
                 assert_eq!(site.denied().len(), 3);

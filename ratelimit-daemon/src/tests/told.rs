@@ -134,7 +134,7 @@ fn a_flood_of_refused_sources_is_remembered_up_to_a_bound_and_every_event_is_in_
 }
 
 #[tokio::test]
-async fn what_somebody_does_is_an_event_with_his_name_and_an_act_and_can_be_followed_and_forgotten() {
+async fn what_a_user_does_is_an_event_with_his_name_and_an_act_and_can_be_followed_and_erased() {
     let mut path = std::path::PathBuf::new();
     let running = start(
         None,
@@ -187,8 +187,8 @@ async fn what_somebody_does_is_an_event_with_his_name_and_an_act_and_can_be_foll
     assert_eq!(running.client.events(&mode).await.unwrap().events.len(), 1);
     assert!(running.client.call(&Worst::default()).await.unwrap().sources.is_empty());
     assert!(running.client.stats().await.unwrap().history.is_some());
-    let forgotten = running.client.call(&Forget { source: address("192.0.2.7") }).await.unwrap();
-    assert_eq!((forgotten.rows, forgotten.events), (2, 2));
+    let erased = running.client.call(&Forget { source: address("192.0.2.7") }).await.unwrap();
+    assert_eq!((erased.rows, erased.events), (2, 2));
     assert!(running.client.events(&of("192.0.2.7")).await.unwrap().events.is_empty());
     assert!(running.client.call(&asked).await.unwrap().acts.is_empty());
     running.events.send(Event::Stop).await.unwrap();

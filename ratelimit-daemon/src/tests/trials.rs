@@ -59,7 +59,7 @@ async fn a_trial_that_nobody_confirms_is_rolled_back_and_said_so() {
     assert_eq!(site.amount(), 3, "a restart does not put it in force silently");
     assert!(site.client.stats().await.unwrap().config.rolled_back.is_some(), "and says why");
     site.client.apply(&ApplyRequest::default()).await.unwrap();
-    assert_eq!(site.amount(), 9, "whoever asks for it by name gets it");
+    assert_eq!(site.amount(), 9, "a reload by name gets it");
     assert_eq!(site.client.stats().await.unwrap().config.rolled_back, None);
     site.restart().await;
     assert_eq!(site.amount(), 9);

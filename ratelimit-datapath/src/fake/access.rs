@@ -1,4 +1,4 @@
-//! What commands change in the fake: who is allowed and denied during a trial, and what is forgotten of clients.
+//! What commands change in the fake: who is allowed and denied during a trial, and what is reset of clients.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use ratelimit_common::verification::Side;
 
 use super::World;
-use crate::Forgotten;
+use crate::Removed;
 use ratelimit_policy::desired::{Limit, Policy};
 
 impl World {
@@ -27,7 +27,7 @@ impl World {
         all.into_iter().filter(|client| prefix.contains(client) || client.contains(&prefix)).collect()
     }
 
-    pub(super) fn forget(&mut self, clients: &[IpNet]) -> Forgotten {
+    pub(super) fn forget(&mut self, clients: &[IpNet]) -> Removed {
         let clients: BTreeSet<IpNet> = clients.iter().copied().collect();
         let bans = self.bans().filter(|ban| clients.contains(&ban.client) && self.now < ban.until).count();
         self.cached_drops.retain(|(of, _), _| !clients.contains(of));
@@ -42,6 +42,6 @@ impl World {
         let limits = self.in_force().into_iter().flat_map(|policy| &policy.rules);
         let limits = limits.flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
         let limits = limits.map(|limit| clients.iter().filter(|client| had(**client, limit)).count()).sum();
-        Forgotten { windows: gone.len(), limits, bans }
+        Removed { windows: gone.len(), limits, bans }
     }
 }

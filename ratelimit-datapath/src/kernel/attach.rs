@@ -88,7 +88,7 @@ impl Links {
         self.slots.each_ref().map(|slot| slot.as_ref().map_or(0, Slot::index))
     }
 
-    /// Gives an interface the first row, whoever has it.
+    /// Gives an interface the first row, also where another has it.
     #[cfg(any(test, feature = "fixture"))]
     pub(super) fn list_first(&mut self, slot: Slot) {
         self.slots[0] = Some(slot);
@@ -332,7 +332,7 @@ impl Kernel {
             match self.attach_in(found, mode) {
                 Ok(link) => {
                     if let Some(refusal) = refusal {
-                        // What that means is said by whoever asked.
+                        // The caller says what that means.
                         tracing::info!("native XDP refused: {:#}", anyhow::Error::from(refusal));
                     }
                     return Ok((self.pin(link, &found.name)?, mode));

@@ -1,6 +1,6 @@
 //! Charging a source without a packet: by the program, so that what it counts and what packets do is one thing.
 //!
-//! The program is run on an empty frame, which the kernel does for whoever may load it, and reads what to do from a
+//! The kernel runs the program on an empty frame, for every process that may load it. The program reads what to do from a
 //! map: one limit at a time, in a configuration of its own whose limit admits everything.
 
 use anyhow::{Context as _, anyhow};

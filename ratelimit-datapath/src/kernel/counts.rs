@@ -1,4 +1,4 @@
-//! Counters that each CPU has of its own, of all CPUs together. Knows maps, whoever has opened them.
+//! Counters that each CPU has of its own, of all CPUs together. Knows maps, not how they were opened.
 
 use std::borrow::Borrow;
 

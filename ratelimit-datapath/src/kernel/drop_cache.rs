@@ -42,7 +42,7 @@ impl CachedDrops {
         self.0.get(&(client, slot)).copied().unwrap_or_default()
     }
 
-    /// Whoever it has anything of.
+    /// The sources of its entries.
     pub(super) fn clients(&self) -> impl Iterator<Item = Client> {
         self.0.keys().map(|(client, _)| *client)
     }

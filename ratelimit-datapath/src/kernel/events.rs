@@ -11,7 +11,7 @@ use super::{Kernel, map_ref};
 use crate::DatapathError;
 use crate::events::{EVENTS_PART, EventCounts, KernelEvent};
 
-/// The reading end of the ring. Whoever reads it next goes on where this one ends.
+/// The reading end of the ring. The next reader goes on where this one ends.
 pub(super) struct Ring(RingBuf<MapData>);
 
 impl Ring {

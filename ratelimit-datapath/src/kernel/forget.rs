@@ -11,7 +11,7 @@ use ratelimit_common::verification::Side;
 
 use super::clients::{Client, Lengths};
 use super::{Kernel, limits_of, map_ref, rules_len, state};
-use crate::{DatapathError, Forgotten, batch};
+use crate::{DatapathError, Removed, batch};
 
 impl Kernel {
     /// See [`crate::Datapath::clients`].
@@ -39,7 +39,7 @@ impl Kernel {
 
     /// See [`crate::Datapath::forget_all`]. The windows go first: what meets a ban meanwhile is dropped by
     /// that alone, and begins no window that another ban could follow.
-    pub(super) fn forget_clients(&mut self, nets: &[IpNet]) -> Result<Forgotten, DatapathError> {
+    pub(super) fn forget_clients(&mut self, nets: &[IpNet]) -> Result<Removed, DatapathError> {
         let clients: HashSet<Client> = nets.iter().map(|net| Client::of(*net, self.sources.ipv6_family)).collect();
         let mut limits = BTreeSet::new();
         // What is before or after a trial too.
@@ -47,28 +47,28 @@ impl Kernel {
             let words = self.config_words_of(generation)?;
             limits.extend(words.rules[..rules_len(&words)].iter().flat_map(limits_of).map(|limit| limit.slot));
         }
-        let mut forgotten = Forgotten::default();
+        let mut removed = Removed::default();
         for client in &clients {
-            let mut removed = BTreeSet::new();
+            let mut slots = BTreeSet::new();
             for limit in &limits {
-                let before = removed.len();
+                let before = slots.len();
                 for slot in Side::ALL.map(|side| side.slot(*limit)) {
                     if self.remove_window(*client, slot)? {
-                        removed.insert(slot);
+                        slots.insert(slot);
                     }
                 }
-                forgotten.limits += usize::from(removed.len() > before);
+                removed.limits += usize::from(slots.len() > before);
             }
-            forgotten.windows += removed.len();
+            removed.windows += slots.len();
         }
         let now = self.read_clock()?;
         for entry in self.ban_entries()?.into_iter().filter(|entry| clients.contains(&entry.client)) {
             let was_there = self.remove_ban(entry.client, entry.slot)?;
-            forgotten.bans += usize::from(was_there && entry.ban.holds(now));
+            removed.bans += usize::from(was_there && entry.ban.holds(now));
         }
         self.begin_epoch()?;
         self.remove_entries(|of| clients.contains(&of))?;
-        Ok(forgotten)
+        Ok(removed)
     }
 
     fn remove_window(&mut self, client: Client, slot: u32) -> Result<bool, DatapathError> {

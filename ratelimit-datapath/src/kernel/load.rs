@@ -24,12 +24,12 @@ use ratelimit_policy::desired::drop_cache_sets;
 /// (`LOCAL_FREE_TARGET`, kernel/bpf/bpf_lru_list.c, Linux 6.18); this is added to what is asked for.
 const LRU_SLACK_PER_CPU: u32 = 2 * 128;
 
-/// A map that is not used must have some room all the same.
+/// A map that is not used must still have an entry.
 const ENTRIES_MIN: u32 = 1;
 
 impl Kernel {
-    /// What a daemon of this configuration drives: [`Kernel::load`], once it is certain that its interfaces can be
-    /// had, so that a daemon that cannot start changes nothing.
+    /// Calls [`Kernel::load`] once the interfaces are known to be free, so that a daemon that cannot start changes
+    /// nothing.
     ///
     /// # Errors
     /// As [`Kernel::load`]; and where an interface is not there and not awaited, or has another XDP program.
@@ -54,7 +54,7 @@ impl Kernel {
         let mut ebpf = match Self::load_object(options, pins.as_ref()) {
             Ok(ebpf) => ebpf,
             Err(error) => {
-                // Maps without a link enforce nothing, and whoever finds them would think otherwise.
+                // Maps without a link enforce nothing, and a later start that finds them would think otherwise.
                 if let Some(pins) = pins.filter(|pins| pins.interfaces().is_empty())
                     && let Err(second) = pins.remove_all()
                 {
@@ -94,8 +94,8 @@ impl Kernel {
         let passed_action = options.passed.action();
         let sends_events = u8::from(options.events == Events::On);
         let socket_fields = Plain(sockets::fields());
-        // Each try with a log that has to be longer than the last one's verifies the program anew: with all of its log
-        // that takes minutes on a slow machine, before the refusal is heard of.
+        // Each try with a longer log verifies the program again. With all of its log that takes minutes on a slow machine,
+        // before the refusal is known.
         let wanted =
             if tracing::enabled!(tracing::Level::DEBUG) { VerifierLogLevel::DEBUG } else { VerifierLogLevel::DISABLE };
         let mut loader = EbpfLoader::new();

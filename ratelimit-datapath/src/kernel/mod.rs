@@ -58,7 +58,7 @@ use self::time::Time;
 use self::windows::Windows;
 use super::pins::Pins;
 use super::{
-    Ban, BanReading, BansPosition, Datapath, DatapathError, Forgotten, InterfaceReading, KernelEvent, Reading,
+    Ban, BanReading, BansPosition, Datapath, DatapathError, InterfaceReading, KernelEvent, Reading, Removed,
     SourceReading, Trial, VisitedBans, XdpMode, alone, batch, interface,
 };
 use ratelimit_policy::config::OnExit;
@@ -202,7 +202,7 @@ impl Datapath for Kernel {
         self.clients_within(prefix)
     }
 
-    fn forget_all(&mut self, clients: &[IpNet]) -> Result<Forgotten, DatapathError> {
+    fn forget_all(&mut self, clients: &[IpNet]) -> Result<Removed, DatapathError> {
         self.forget_clients(clients)
     }
 

@@ -34,8 +34,8 @@ impl<'a> Shared<'a> {
 
     /// The words, which packets change at any time.
     pub(super) const fn words(&self) -> &[AtomicU64] {
-        // SAFETY: so many words are mapped, aligned to a page, as long as `self` lives; whoever else writes them does
-        // so word by word.
+        // SAFETY: so many words are mapped, aligned to a page, as long as `self` lives; every other
+        // writer writes word by word.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) }
     }
 }

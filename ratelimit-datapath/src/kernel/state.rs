@@ -149,7 +149,7 @@ pub(super) fn errno(error: &anyhow::Error) -> Option<i32> {
 /// What the kernel's refusal to load means.
 #[expect(clippy::wildcard_enum_match_arm, reason = "one of some thirty errors has a log")]
 pub(super) fn load_error(what: &str, error: anyhow::Error) -> DatapathError {
-    // EACCES is how the verifier refuses: what it would not refuse somebody with more capabilities, too.
+    // The verifier refuses with EACCES, also what it would accept from a process with more capabilities.
     let missing: Vec<String> = privileges::missing().iter().map(ToString::to_string).collect();
     if errno(&error) == Some(libc::EPERM) || (errno(&error) == Some(libc::EACCES) && !missing.is_empty()) {
         let without = if missing.is_empty() { String::new() } else { format!(" without {}", missing.join(" and ")) };

@@ -39,8 +39,8 @@ impl Windows {
                 let window = if is_guarded && side.is_guard() { Window::Guard } else { Window::Hidden };
                 (side.slot(limit.slot), window)
             });
-            let proven = (limit.unit != Unit::Connections as u8).then(|| window(limit, true));
-            beside.into_iter().chain([window(limit, false)]).chain(proven)
+            let verified = (limit.unit != Unit::Connections as u8).then(|| window(limit, true));
+            beside.into_iter().chain([window(limit, false)]).chain(verified)
         };
         let held = held.iter().take(rule.limits_len.into()).flat_map(windows);
         held.chain(beside.iter().take(rule.shadows_len.into()).map(move |limit| window(limit, false)))

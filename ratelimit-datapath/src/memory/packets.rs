@@ -1,6 +1,6 @@
-//! Frames, each judged as the kernel judges it. What it has beside is not here: no socket says whether a segment is
-//! verified, which is an argument; no source is forgotten, so none is sampled; no drop cache drops sooner what a
-//! window refuses too; and no guard counts.
+//! Frames, each judged as the kernel judges it. Not all of the kernel is here. No socket says whether a segment
+//! is verified: that is an argument. No source is evicted, so none is sampled. No drop cache drops sooner what a window
+//! refuses too. No guard counts.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -49,7 +49,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Nobody knows it.
+    /// Not known to the host.
     pub const UNKNOWN: Self = Self { connection_state: ConnectionState::Unknown, peer: None };
 }
 

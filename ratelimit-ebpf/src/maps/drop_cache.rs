@@ -46,7 +46,7 @@ fn set(number: u32) -> Option<*mut CacheSet> {
 /// One of a set's entries.
 #[inline(always)]
 fn way(set: *mut CacheSet, way: usize) -> *mut DropEntry {
-    // SAFETY: whoever calls has a pointer to a whole set from a lookup, valid for the run of the program; each way is
+    // SAFETY: the caller has a pointer to a whole set from a lookup, valid for the run of the program; each way is
     // in it.
     unsafe { (&raw mut (*set).0).cast::<DropEntry>().add(way & (WAYS - 1)) }
 }
@@ -209,7 +209,7 @@ extern "C" fn beside(number: u32, bit: u32, source: u64, what: u64, now: u64) ->
 /// Writes a word, if it is still what it was: what it was, and whether it was written.
 #[inline(always)]
 fn exchange(word: *mut u64, before: u64, after: u64) -> (u64, bool) {
-    // SAFETY: whoever calls has a pointer to the word from a lookup, valid for the run of the program; map values are
+    // SAFETY: the caller has a pointer to the word from a lookup, valid for the run of the program; map values are
     // aligned to 8 bytes.
     unsafe { atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(word, before, after) }
 }

@@ -1,4 +1,4 @@
-//! The ring of events, and what became of each of them.
+//! The ring of events, and the counts of sent and lost events.
 
 use aya_ebpf::Global;
 use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_NO_WAKEUP};
@@ -18,7 +18,7 @@ pub(crate) fn sends_events() -> bool {
     SENDS_EVENTS.load() != 0
 }
 
-/// Sends an event of this source, or counts it as lost. The daemon asks for events by the clock, so nothing wakes it.
+/// Sends an event of this source, or counts it as lost. The daemon polls the ring, so nothing wakes it.
 #[inline(always)]
 pub(crate) fn send_event(work: Work, kind: Kind, now: Nanos, of: &Of, event: impl FnOnce() -> Event) {
     let Some(tally) = or_fault(tally(work, kind), Fault::EventTalliesLookup) else { return };
@@ -32,13 +32,13 @@ pub(crate) fn send_event(work: Work, kind: Kind, now: Nanos, of: &Of, event: imp
     tally.sent = tally.sent.wrapping_add(1);
 }
 
-/// The last of the ring is for bans alone: whoever makes many sources begin to be refused hides none of them.
+/// The last of the ring is for bans alone: an attacker with many refused sources hides none of them.
 #[inline(always)]
 fn has_room(kind: Kind) -> bool {
     kind == Kind::Ban || EVENTS.query(BPF_RB_AVAIL_DATA.into()) < u64::from(EVENTS_OF_REFUSALS_BYTES)
 }
 
-/// This CPU's, of what it is at: a packet that interrupts an order has another.
+/// The event of this CPU at this level: a packet that interrupts an order has another.
 #[inline(always)]
 fn tally(work: Work, kind: Kind) -> Option<&'static mut EventTally> {
     let tally = EVENT_TALLIES.get_ptr_mut(work.0 * Kind::COUNT + kind as u32)?;

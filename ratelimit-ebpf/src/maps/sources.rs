@@ -121,7 +121,7 @@ impl Of {
         source.and_then(SourceRef::new)
     }
 
-    /// Its newest ban in this slot, if it is not forgotten.
+    /// Its newest ban in this slot, if it is still kept.
     #[inline(never)]
     pub(crate) fn ban(&mut self, slot: u32) -> Option<BanRef> {
         let ban = of_family!(self, slot, [BANS_V4 BANS_V6 BANS_V6_WIDE], get_ptr_mut());
@@ -470,7 +470,7 @@ impl Banned for BanRef {
             // SAFETY: as above.
             unsafe { (&raw mut (*self.0.as_ptr()).admitted).write_volatile(next.admitted) };
             // SAFETY: as above.
-            unsafe { (&raw mut (*self.0.as_ptr()).forgotten_ns).write_volatile(next.forgotten_ns) };
+            unsafe { (&raw mut (*self.0.as_ptr()).reset_ns).write_volatile(next.reset_ns) };
         }
         exchanged
     }

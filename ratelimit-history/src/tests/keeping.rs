@@ -26,7 +26,7 @@ fn forget(recorder: &Recorder, prefix: &str) -> Result<u64, String> {
 }
 
 #[test]
-fn what_is_forgotten_is_in_no_table_no_file_and_no_memory_and_all_else_stays() {
+fn what_is_erased_is_in_no_table_no_file_and_no_memory_and_all_else_stays() {
     let site = Site::new();
     let recorder = site.recorder();
     for number in 0..200 {

@@ -1,5 +1,5 @@
-//! Where the prefixes of `allow` and `deny` are written: in which list, file and line, and what stands beside them. Pure; what is in a
-//! list file is read by whoever asks, as its comments are not kept.
+//! Where the prefixes of `allow` and `deny` are written: in which list, file and line, and what stands beside them. Pure; the
+//! caller reads the list file again, as its comments are not kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

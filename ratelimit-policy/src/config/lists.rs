@@ -1,4 +1,4 @@
-//! Lists of prefixes: those in a list file, and what `from`, `allow` and `deny` name. Pure: whoever makes the configuration has read
+//! Lists of prefixes: those in a list file, and what `from`, `allow` and `deny` name. Pure: the caller has read
 //! the files.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,7 +85,7 @@ pub fn path(entry: &str, source: &Source) -> Option<PathBuf> {
 /// Parses a list file: one address or prefix a line, with `#` or `;` before a comment; what follows after a space is not read.
 ///
 /// Bits beyond a prefix's length are cut off, as published sets have them. Sorted, each once. What is wrong is said without the text:
-/// the file may be one that whoever reads about it may not read.
+/// the reader of the error may not be allowed to read the file.
 pub fn parse(path: &Path, contents: &str) -> Result<Vec<IpNet>, Diagnostics> {
     let wrong = |at: usize, problem: &str, help: &str| Diagnostic {
         problem: format!("bad line in a list file: {problem}"),

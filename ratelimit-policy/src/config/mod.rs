@@ -95,7 +95,7 @@ pub struct Safety {
 }
 
 impl Default for Safety {
-    /// The breaker is off: what share is usual under attack, which is when the limits are needed, is for whoever runs the server to know.
+    /// The breaker is off: only the server's operator knows what share of drops is usual under an attack.
     fn default() -> Self {
         Self {
             exempt_ssh_peer: true,

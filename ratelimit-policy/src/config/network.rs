@@ -1,4 +1,4 @@
-//! Prefixes and interface names. Pure: whether an interface exists is for whoever attaches.
+//! Prefixes and interface names. Pure: the datapath finds out whether an interface exists.
 
 use std::net::IpAddr;
 
@@ -32,7 +32,7 @@ pub fn parse_cidr(text: &str) -> Result<IpNet, SyntaxError> {
 /// What a command names: who is allowed or denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// An address without a length. Of IPv6 it means its source: whoever has the address has the rest of the prefix too.
+    /// An address without a length. Of IPv6 it means its source: a host that has the address has the rest of the prefix too.
     Address(IpAddr),
     /// A prefix.
     Prefix {

@@ -8,7 +8,7 @@ use crate::desired::NewSources;
 
 /// The shortest time that a budget is for.
 pub const WINDOW_NS_MIN: u64 = SECOND_NS;
-/// The longest: whoever comes after the budget is spent has to wait for what is left of it.
+/// The longest: a new source has to wait for the end of the window once its budget is spent.
 pub const WINDOW_NS_MAX: u64 = 60 * SECOND_NS;
 /// The most a second. // a leaky bucket rounds the time of one up to a nanosecond: an error of at most 1 in 1000
 const PER_SECOND_MAX: u64 = 1_000_000;

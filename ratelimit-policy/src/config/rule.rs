@@ -323,9 +323,9 @@ impl RuleSettings {
         if let Some(written) = self.ban_unproven.as_ref().filter(|_| has_none) {
             found.push(source.wrong(written, without_ban(&written.text, "there is no ban that could need proof")));
         }
-        let is_unproven = found.keep(source.is_set(self.ban_unproven.as_ref(), false)).unwrap_or(false);
+        let without_proof = found.keep(source.is_set(self.ban_unproven.as_ref(), false)).unwrap_or(false);
         let forget_ns = forget_ns.flatten().unwrap_or(FORGET_NS_DEFAULT);
-        (!steps_ns.is_empty()).then_some(Bans { steps_ns, forget_ns, needs_proof: !is_unproven })
+        (!steps_ns.is_empty()).then_some(Bans { steps_ns, forget_ns, needs_proof: !without_proof })
     }
 }
 

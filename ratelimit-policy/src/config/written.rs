@@ -53,7 +53,7 @@ impl fmt::Display for OfRule {
 /// Who wrote it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Source {
-    /// Whoever typed the command.
+    /// The user who typed the command.
     #[default]
     CommandLine,
     /// A file.

@@ -100,7 +100,7 @@ impl Observation {
         if self.totals.amounts != amounts {
             self.totals = Totals::new(amounts);
             self.candidates_since = now;
-            self.seen.iter_mut().for_each(ObservedSource::begin_anew);
+            self.seen.iter_mut().for_each(ObservedSource::reset);
         }
     }
 

@@ -227,7 +227,7 @@ impl ObservedSource {
     }
 
     /// Forgets what earlier candidates admitted.
-    pub(super) fn begin_anew(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.trial = None;
     }
 

@@ -397,7 +397,7 @@ fn what_was_refused_before_anybody_looked_is_not_counted() {
 }
 
 #[test]
-fn a_source_that_is_forgotten_and_comes_back_is_the_same_one() {
+fn a_source_that_is_evicted_and_comes_back_is_the_same_one() {
     let mut bench = Bench::new(dry_run(vec![limit(10, Unit::Connections)]));
     bench.send("198.51.100.7", 15);
     bench.round();
@@ -424,7 +424,7 @@ fn a_reading_that_has_somewhat_fewer_refusals_than_the_one_before_adds_none() {
         observer.observed(&of).unwrap().demand
     };
     // What was there before the first look; a drop-cache entry that was read twice; more; and a source that is
-    // forgotten and back.
+    // evicted and back.
     let demands = [50_000, 52_000, 51_500, 51_600, 30].map(&mut demand_after);
     assert_eq!(demands.map(|demand| demand - demands[0]), [0, 2_000, 2_000, 2_100, 2_130]);
 }

@@ -80,7 +80,7 @@ impl Replay {
         };
         let reason = self.judge.choice(&packet, self.newest.max(at)).reason;
         if reason == Reason::TooManyHeaders {
-            // Nobody can tell what it is: the rule drops it, whoever sent it.
+            // It cannot be parsed: the rule drops it from every source.
             self.malformed += 1;
         }
         if reason != Reason::NotCounted {
@@ -143,7 +143,7 @@ impl Replay {
 /// Where a proposal is asked for, whether the limits are those in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Present {
-    /// Somebody has said them.
+    /// The user has named them.
     Said,
     /// They say a window and a unit alone.
     Assumed,

@@ -1,4 +1,4 @@
-//! What would become of one more unit of one source, and why: `ratelimitd check IP --json`. Pure.
+//! Whether one more unit of a source passes, and why: `ratelimitd check IP --json`. Pure.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::decision::{Decision, Known, worst};
 use super::guard::GuardStanding;
-use super::sources::{Standing, source_text};
+use super::sources::{WindowState, source_text};
 use super::verdict::{Background, RuleVerdict, verdicts};
 use super::{CheckGuard, Counting, Mode, SCHEMA, Unit, WindowForm, seconds, timestamp};
 use ratelimit_datapath::{Ban, SourceReading};
@@ -36,7 +36,7 @@ pub struct CheckReport {
     pub schema: u32,
     /// Its address, or the prefix that is one client.
     pub source: String,
-    /// The very address that was asked for, which the verdict is of.
+    /// The address that was asked for: the verdict is about it.
     #[serde(default)]
     pub address: String,
     /// When this was read, by the datapath's clock.
@@ -47,9 +47,9 @@ pub struct CheckReport {
     /// Why, in the words of the counters: the first of exempt, denied, banned, over_limit, guard, dry_run, within_limit that a rule
     /// says.
     pub reason: String,
-    /// When every limit and its guard have room again and no ban or denial holds, if nothing else is admitted meanwhile.
+    /// When the source passes again, by every limit, guard, ban and denial, if nothing else is admitted meanwhile.
     pub retry_after_seconds: f64,
-    /// No wait is long enough, for one of the limits at least, or it is denied for ever.
+    /// No wait is long enough, for one of the limits at least, or the denial is permanent.
     #[serde(default)]
     pub never: bool,
     /// Whether any of its windows or bans is remembered.
@@ -60,7 +60,7 @@ pub struct CheckReport {
     pub verdicts: Vec<RuleVerdict>,
     /// Every limit of every rule that may judge its packets.
     pub limits: Vec<CheckLimit>,
-    /// What the limits count, and how well: each unit once.
+    /// What the limits count, and how exactly: each unit once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counting: Vec<Counting>,
     /// The same of their shadow limits, which are counted and never enforced: `mode` is dry-run, whatever the rule's is.
@@ -87,13 +87,13 @@ pub struct CheckLimit {
     pub used: u64,
     /// Admitted in a window.
     pub limit: u64,
-    /// What fits now: what is left of the limit, or of its burst where that is less.
+    /// What passes now: the rest of the limit, or of its burst where that is less.
     pub remaining: u64,
-    /// Nothing is left, or it refused something in the current bucket and would again: what is left is too little for a packet of
-    /// many bytes, or everything is refused.
+    /// Nothing is left, or it refused something in the current bucket and would again. Then the rest is too little for a
+    /// packet of many bytes, or everything is refused.
     #[serde(default)]
     pub over: bool,
-    /// When one more fits, if nothing else is admitted meanwhile.
+    /// When one more passes, if nothing else is admitted meanwhile.
     pub retry_after_seconds: f64,
     /// No wait is long enough: the limit is below 1. Then `retry_after_seconds` is how long what is counted now takes to leave
     /// the window.
@@ -116,9 +116,11 @@ pub struct CheckLimit {
 #[serde(rename_all = "snake_case")]
 pub enum Budget {
     /// Unverified traffic: connection attempts, datagrams, segments of no connection.
-    Unproven,
+    #[serde(rename = "unproven")]
+    Unverified,
     /// Segments of connections that are established with this host.
-    Proven,
+    #[serde(rename = "proven")]
+    Verified,
 }
 
 /// One bucket.
@@ -141,7 +143,7 @@ impl CheckReport {
         Self::told(policy, address, windows, bans, &Background::unknown(now))
     }
 
-    /// The same, with what is known of who said what, at its time.
+    /// The same, with who entered what, and when.
     pub fn told(
         policy: &Policy,
         address: IpAddr,
@@ -206,7 +208,7 @@ pub(super) fn shadow_limits(rule: &desired::Rule, windows: &[SourceReading], now
     let of = |limit: &Limit| {
         let window = windows.iter().find(|reading| reading.slot == limit.slot);
         let words = window.map_or(Source::default(), |reading| reading.window);
-        let standing = Standing::of_shadow(limit, &words, now);
+        let standing = WindowState::of_shadow(limit, &words, now);
         let window = Window { budget: None, words, standing, is_known: window.is_some() };
         CheckLimit { mode: Mode::DryRun, ..check_limit(rule, limit, &window, now) }
     };
@@ -217,7 +219,7 @@ pub(super) fn shadow_limits(rule: &desired::Rule, windows: &[SourceReading], now
 pub(super) struct Window {
     pub(super) budget: Option<Budget>,
     words: Source,
-    pub(super) standing: Standing,
+    pub(super) standing: WindowState,
     /// Something is known of it.
     pub(super) is_known: bool,
 }
@@ -227,16 +229,16 @@ impl Window {
     pub(super) fn all(rule: &desired::Rule, limit: &Limit, windows: &[SourceReading], now: Nanos) -> Vec<Self> {
         let found: Vec<_> = windows.iter().filter(|reading| reading.slot == limit.slot).collect();
         let is_apart = found.iter().any(|reading| reading.is_verified);
-        let budget = |is_verified| if is_verified { Budget::Proven } else { Budget::Unproven };
+        let budget = |is_verified| if is_verified { Budget::Verified } else { Budget::Unverified };
         let window = |reading: &&SourceReading| Self {
             budget: is_apart.then(|| budget(reading.is_verified)),
             words: reading.window,
-            standing: Standing::of_reading(rule, limit, Some(reading), now),
+            standing: WindowState::of_reading(rule, limit, Some(reading), now),
             is_known: true,
         };
         let mut all: Vec<Self> = found.iter().map(window).collect();
         if all.is_empty() {
-            let standing = Standing::of_reading(rule, limit, None, now);
+            let standing = WindowState::of_reading(rule, limit, None, now);
             all.push(Self { budget: None, words: Source::default(), standing, is_known: false });
         }
         all.sort_by_key(|of| Reverse((of.standing.over, of.standing.retry, of.standing.used)));

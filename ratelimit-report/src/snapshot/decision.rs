@@ -1,5 +1,5 @@
-//! What happens now to packets of one source that a rule judges, and what decides that. `check`, `list`, `explain` and the top of
-//! `stats` all ask here, so that they cannot differ. Pure.
+//! What a rule does now to packets of one source, and what decides that. `check`, `list`, `explain` and the top of
+//! `stats` all use it, so that they cannot differ. Pure.
 
 use ipnet::IpNet;
 use ratelimit_common::time::Nanos;
@@ -22,7 +22,7 @@ pub(super) struct Known<'a> {
     pub(super) bans: &'a [Ban],
 }
 
-/// What one rule does to one source, and everything that has a say in it, in the order of the packet path.
+/// What one rule does to one source, and all that may decide it, in the order of the packet path.
 pub(super) struct Decision<'a> {
     pub(super) rule: &'a Rule,
     now: Nanos,
@@ -37,7 +37,7 @@ pub(super) struct Decision<'a> {
 
 /// What decides.
 #[derive(Clone, Copy)]
-pub(super) enum Cause<'d, 'a> {
+pub(super) enum Decider<'d, 'a> {
     /// It is allowed.
     Exempt(&'d Access),
     /// It is denied.
@@ -48,7 +48,7 @@ pub(super) enum Cause<'d, 'a> {
     OverLimit(&'a Limit, &'d Window),
     /// The guard refuses what it sends beside requests.
     Guard(&'d GuardStanding<'a>),
-    /// Nothing speaks against it.
+    /// It is within its limits.
     Within,
 }
 
@@ -82,47 +82,47 @@ impl<'a> Decision<'a> {
     }
 
     /// What decides, whether the rule drops or not: the first in the order of the packet path.
-    pub(super) fn cause(&self) -> Cause<'_, 'a> {
+    pub(super) fn cause(&self) -> Decider<'_, 'a> {
         if let Some(access) = &self.access {
             return match access.grant {
-                Grant::Exempt => Cause::Exempt(access),
-                Grant::Denied => Cause::Denied(access),
+                Grant::Exempt => Decider::Exempt(access),
+                Grant::Denied => Decider::Denied(access),
             };
         }
         if let Some(ban) = &self.ban {
-            return Cause::Banned(ban);
+            return Decider::Banned(ban);
         }
         let windows = self.limits.iter().flat_map(|(limit, windows)| windows.iter().map(move |of| (*limit, of)));
         let over = windows.filter(|(_, window)| window.standing.over);
         if let Some((limit, window)) = over.max_by_key(|(_, window)| window.standing.retry) {
-            return Cause::OverLimit(limit, window);
+            return Decider::OverLimit(limit, window);
         }
-        self.guards.iter().find(|guard| guard.over).map_or(Cause::Within, Cause::Guard)
+        self.guards.iter().find(|guard| guard.over).map_or(Decider::Within, Decider::Guard)
     }
 
-    /// What would become of its packets, were the rule enforced: of all of them, or of those that the cause concerns.
+    /// The action on its packets if the rule were enforced: on all of them, or on those that the decider concerns.
     pub(super) fn found(&self) -> Reason {
         match self.cause() {
-            Cause::Exempt(_) => Reason::Exempt,
-            Cause::Denied(_) => Reason::Denied,
-            Cause::Banned(_) => Reason::Banned,
-            Cause::OverLimit(..) => Reason::OverLimit,
-            Cause::Guard(_) => Reason::Guard,
-            Cause::Within => Reason::WithinLimit,
+            Decider::Exempt(_) => Reason::Exempt,
+            Decider::Denied(_) => Reason::Denied,
+            Decider::Banned(_) => Reason::Banned,
+            Decider::OverLimit(..) => Reason::OverLimit,
+            Decider::Guard(_) => Reason::Guard,
+            Decider::Within => Reason::WithinLimit,
         }
     }
 
     /// What becomes of them.
     pub(super) fn reason(&self) -> Reason {
         match (self.cause(), self.rule.mode) {
-            (Cause::Exempt(_) | Cause::Within, _) | (_, Mode::Enforce) => self.found(),
-            (Cause::Denied(_) | Cause::Banned(_) | Cause::OverLimit(..) | Cause::Guard(_), Mode::DryRun) => {
+            (Decider::Exempt(_) | Decider::Within, _) | (_, Mode::Enforce) => self.found(),
+            (Decider::Denied(_) | Decider::Banned(_) | Decider::OverLimit(..) | Decider::Guard(_), Mode::DryRun) => {
                 Reason::DryRun
             }
         }
     }
 
-    /// When nothing speaks against it any more, if nothing else is admitted meanwhile.
+    /// When it passes again, if nothing else is admitted meanwhile.
     pub(super) fn retry(&self) -> Retry {
         let after = |until: Nanos| Retry { never: false, after_ns: until.0.saturating_sub(self.now.0) };
         let denied = match self.access.map(|access| access.grant) {

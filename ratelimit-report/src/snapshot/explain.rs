@@ -1,5 +1,4 @@
-//! Which rule would judge a packet and what would become of it, step by step: `ratelimitd explain IP --to PORT`. Counts nothing.
-//! Pure.
+//! Which rule would judge a packet, and its verdict, step by step: `ratelimitd explain IP --to PORT`. Counts nothing. Pure.
 
 use jiff::Timestamp;
 use ratelimit_common::time::Nanos;
@@ -9,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::check::{check_limit, shadow_limits};
 use super::decision::Known;
 use super::guard::GuardStanding;
-use super::sources::{Standing, source_text};
+use super::sources::{WindowState, source_text};
 use super::{CheckLimit, Mode, Outcome, SCHEMA, timestamp};
 use ratelimit_datapath::{Ban, SourceReading};
 use ratelimit_policy::desired::{self, Access, Grant, Mismatch, Policy, Sent};
@@ -17,7 +16,7 @@ use ratelimit_policy::desired::{self, Access, Grant, Mismatch, Policy, Sent};
 /// Prefixes of a rule that are named; lists may have thousands.
 const PREFIXES_SHOWN: usize = 3;
 
-/// What would become of one packet.
+/// The verdict on one packet, and how it is found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExplainReport {
     /// [`SCHEMA`].
@@ -41,7 +40,7 @@ pub struct ExplainReport {
     /// That rule's shadow limits, which are counted and never enforced: their `mode` is dry-run, and no step asks them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shadow_limits: Vec<CheckLimit>,
-    /// What one more of what the limits count meets now.
+    /// The verdict on one more unit of what the limits count.
     pub verdict: Outcome,
     /// Why, in the words of the counters.
     pub reason: String,
@@ -52,13 +51,13 @@ pub struct ExplainReport {
 pub struct Step {
     /// What was looked at: `rule web`, `access`, `bans`, `limit 1000/5m connections`.
     pub at: String,
-    /// What came of it.
+    /// Its outcome.
     pub outcome: StepOutcome,
     /// In words, a clause.
     pub why: String,
 }
 
-/// What came of one step.
+/// The outcome of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepOutcome {
@@ -175,7 +174,7 @@ fn ban_step(ban: Option<&Ban>, now: Nanos) -> Step {
     }
 }
 
-fn limit_step(limit: &desired::Limit, of: &Standing) -> Step {
+fn limit_step(limit: &desired::Limit, of: &WindowState) -> Step {
     let used = format!("{} of {} used", of.used, limit.amount);
     let at = format!("limit {limit}");
     if of.is_cached_drop {
@@ -271,9 +270,9 @@ mod tests {
         assert!(lines(&over)[4].ends_with("2 of 2 used: at the limit"));
         let until = Nanos(ratelimit_datapath::fake::START.0 + 90 * SECOND_NS);
         kernel.evict_windows("198.51.100.7/32".parse().unwrap(), policy.rules[1].limits[0].slot, until);
-        let noted = report(0);
-        assert_eq!((noted.verdict, noted.reason.as_str()), (Outcome::Drop, "over_limit"));
-        assert!(lines(&noted)[4].ends_with("0 of 2 used, and its drop-cache entry drops it for the next 1m30s"));
+        let cached = report(0);
+        assert_eq!((cached.verdict, cached.reason.as_str()), (Outcome::Drop, "over_limit"));
+        assert!(lines(&cached)[4].ends_with("0 of 2 used, and its drop-cache entry drops it for the next 1m30s"));
     }
 
     #[test]
@@ -300,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_rule_judges_passes_whoever_sends_it() {
+    fn what_no_rule_judges_passes_from_every_source() {
         let mut policy = policy(vec![limit(0, Unit::Connections)]);
         policy.access = vec![Access { prefix: "198.51.100.0/24".parse().unwrap(), grant: Grant::Denied, until: None }];
         let report = ExplainReport::build(&policy, ratelimit_datapath::fake::START, &sent("22"), &[], &[]);

@@ -4,7 +4,7 @@ use ratelimit_common::time::Nanos;
 use ratelimit_common::verification::Side;
 use serde::{Deserialize, Serialize};
 
-use super::sources::{Retry, Standing};
+use super::sources::{Retry, WindowState};
 use super::{Mode, seconds};
 use ratelimit_datapath::SourceReading;
 use ratelimit_policy::desired::{Limit, Rule};
@@ -22,9 +22,9 @@ pub struct CheckGuard {
     pub segments: Guarded,
     /// Length of the window.
     pub window_seconds: f64,
-    /// One of them has no room, and is held to it now.
+    /// One of them is over its limit, and the guard refuses now.
     pub over: bool,
-    /// When there is room again, if nothing else is admitted meanwhile.
+    /// When it admits again, if nothing else is admitted meanwhile.
     pub retry_after_seconds: f64,
 }
 
@@ -58,12 +58,12 @@ impl<'a> GuardStanding<'a> {
         let standing = |side| {
             let guard = limit.guard(side);
             let found = windows.iter().find(|reading| reading.slot == guard.slot);
-            let of = Standing::of_reading(rule, &guard, found, now);
+            let of = WindowState::of_reading(rule, &guard, found, now);
             (of, Guarded { used: of.used, limit: guard.amount })
         };
         let ((attempts, _), (opened, connections), (others, segments)) =
             (standing(Side::Attempts), standing(Side::Opened), standing(Side::Segments));
-        // What is opened is counted, and refused, while there is no room for attempts.
+        // While attempts are over their limit, new connections are counted and refused.
         let is_opened_over = attempts.over && opened.over;
         let opened = if is_opened_over { attempts.retry.min(opened.retry) } else { Retry::default() };
         let retry = opened.max(others.retry);

@@ -23,10 +23,10 @@ pub struct ListReport {
     pub time: Timestamp,
     /// By prefix, and for one prefix in the order of their states.
     pub entries: Vec<Listed>,
-    /// What was left out, as more than were asked for come from one place.
+    /// Entries that were left out, where one origin has more than were asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub omitted: Vec<Omitted>,
-    /// The bans that rules in dry run would have begun and that would hold: none of them decides.
+    /// The bans that rules in dry run would have begun and that would still hold. None of them decides.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub would_ban: Vec<Listed>,
 }
@@ -40,7 +40,7 @@ pub struct Omitted {
     pub count: u64,
 }
 
-/// Which entries are asked for: those that all of it holds for.
+/// Which entries are asked for: those that meet all of these.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListFilter {
@@ -53,7 +53,7 @@ pub struct ListFilter {
     /// That lie within this prefix, or hold all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<IpNet>,
-    /// So many of each list, of each rule's bans, and of what each other author has said.
+    /// At most so many of each list, of each rule's bans, and of each other author.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub most: Option<u64>,
 }
@@ -82,7 +82,7 @@ pub struct Listed {
     pub state: State,
     /// Until when; none is permanent.
     pub until: Option<Timestamp>,
-    /// Who said so.
+    /// Who entered it.
     pub by: Author,
     /// The name of the user whose command it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -90,17 +90,17 @@ pub struct Listed {
     /// The rule that banned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// The how-manieth ban in a row it is.
+    /// Its number among bans in a row, from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u32>,
     /// Why, in words.
     pub reason: Option<String>,
     /// Since when, where it is known.
     pub since: Option<Timestamp>,
-    /// Whether it decides of the addresses that no longer prefix here is for; a ban, of what its rule does with them. Else what
-    /// `overridden_by` names decides.
+    /// Whether it decides for its addresses that have no longer prefix here; a ban decides for its rule alone. Otherwise
+    /// `overridden_by` decides.
     pub decides: bool,
-    /// What goes before it.
+    /// The entry that overrides it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overridden_by: Option<Overriding>,
     /// The named list that it comes from.
@@ -117,7 +117,7 @@ pub struct Listed {
     pub comment: Option<String>,
 }
 
-/// An entry that goes before another.
+/// An entry that overrides another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overriding {
     /// Its prefix, or the address.
@@ -128,7 +128,7 @@ pub struct Overriding {
     pub until: Option<Timestamp>,
 }
 
-/// Who said so.
+/// Who entered it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Author {
@@ -137,7 +137,7 @@ pub enum Author {
     Configuration,
     /// A command.
     Command,
-    /// Safety: whoever must not be locked out.
+    /// Safety: hosts and users who must not be locked out.
     Safety,
     /// A rule that was exceeded.
     Ban,
@@ -187,7 +187,7 @@ impl ListReport {
             let listed = Listed { overridden_by: before.map(|of| Overriding::of(of, *clocks)), ..listed };
             (entry.prefix, listed.written(at))
         };
-        // Who is allowed or denied is asked before who is banned.
+        // Grants are looked up before bans.
         let of_ban = |ban: &Ban| {
             let before = policy.grant_around(ban.client, clocks.now).and_then(|access| by_prefix.get(&access.prefix));
             let listed = Listed::of_ban(policy, ban, *clocks);
@@ -212,7 +212,7 @@ impl ListReport {
     }
 }
 
-/// Leaves so many entries of each origin, and says what it took out.
+/// Keeps so many entries of each origin, and returns what it left out.
 fn bounded(entries: &mut Vec<Listed>, most: u64) -> Vec<Omitted> {
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();
     entries.retain(|of| {
@@ -319,7 +319,7 @@ impl Listed {
     }
 }
 
-/// People and programs alike have no use for nanoseconds here.
+/// Without nanoseconds, which have no use here.
 pub(super) fn whole_seconds(at: Timestamp) -> Timestamp {
     at.round(jiff::Unit::Second).unwrap_or(at)
 }

@@ -82,33 +82,33 @@ pub struct Snapshot {
     pub counting: Vec<Counting>,
     /// How many sources are remembered.
     pub sources: Sources,
-    /// What became of the packet path's events.
+    /// Events of the packet path: told and lost.
     #[serde(default)]
     pub events: Events,
-    /// Packets by every reason there is, all interfaces together.
+    /// Packets by reason, all interfaces together.
     pub reasons: BTreeMap<String, u64>,
     /// Map operations that failed in the packet path.
     pub map_errors: Vec<MapError>,
     /// How the last reload went.
     pub config: ConfigState,
-    /// Somebody has said that nothing is to be dropped, whatever the rules say.
+    /// An administrator has ordered that nothing is dropped, whatever the rules say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
     /// Rules that fell back to dry-run because they dropped too much, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fallen_back: Vec<String>,
-    /// A configuration is on trial, and is rolled back after so long unless it is confirmed.
+    /// Seconds until the configuration on trial is rolled back, unless it is confirmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm_within_seconds: Option<f64>,
-    /// List files that have changed and cannot be followed: what they held before holds, until they change again.
+    /// List files that have changed and cannot be read: what they held before stays in force, until they change again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stale_lists: Vec<StaleList>,
-    /// What is remembered of the past, and what is wrong with that; none where nothing is to be.
+    /// The state of the history; none where none is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<Health>,
-    /// Sources that most of what a rule counts comes from. Left out where sources may not be named.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub dominant: Vec<TopTalker>,
+    /// Top talkers: sources that send most of what a rule counts. Left out where sources may not be named.
+    #[serde(rename = "dominant", default, skip_serializing_if = "Vec::is_empty")]
+    pub top_talkers: Vec<TopTalker>,
     /// Sources nearest to or over their limit, worst first. Left out where sources may not be named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top: Option<Vec<TopSource>>,
@@ -119,16 +119,16 @@ pub struct Snapshot {
 pub struct Events {
     /// Told to the daemon.
     pub sent: u64,
-    /// Over the budget, or there was no room for them as nobody read. With those that were sent, all that began.
+    /// Over the budget, or the ring was full. Together with those that were told, all that began.
     pub lost: u64,
 }
 
-/// That nothing is to be dropped.
+/// The order to drop nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
     /// By `panic`; else by `mode dry-run`.
     pub panic: bool,
-    /// The user who said so.
+    /// The user who gave it.
     pub by: String,
     /// Since when.
     pub since: Timestamp,
@@ -151,9 +151,9 @@ impl StaleList {
     }
 }
 
-/// What stands beside the configuration.
+/// What the daemon knows beside a reading and its configuration.
 #[derive(Clone, Debug, Default)]
-pub struct Standing {
+pub struct DaemonState {
     /// Bans in force, by rule.
     pub banned: Vec<u64>,
     /// See [`Interface::problem`]: by the interface's name.
@@ -168,8 +168,8 @@ pub struct Standing {
     pub stale_lists: Vec<StaleList>,
     /// See [`Snapshot::history`].
     pub history: Option<Health>,
-    /// See [`Snapshot::dominant`].
-    pub dominant: Vec<TopTalker>,
+    /// See [`Snapshot::top_talkers`].
+    pub top_talkers: Vec<TopTalker>,
     /// See [`Rule::would_ban`]: by the rule's name.
     pub would_ban: Vec<(String, WouldBan)>,
 }
@@ -181,9 +181,9 @@ pub struct Interface {
     pub name: String,
     /// None while it is not attached.
     pub xdp_mode: Option<XdpMode>,
-    /// Whether packets are judged there.
+    /// Whether its packets are judged.
     pub attached: bool,
-    /// Why they are not, while they are not.
+    /// Why it is not attached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// What came in, in packets.
@@ -203,11 +203,11 @@ pub struct Interface {
 pub struct Volume {
     /// All.
     pub received: u64,
-    /// Let through.
+    /// Passed.
     pub passed: u64,
     /// Dropped.
     pub dropped: u64,
-    /// Let through only because of dry-run.
+    /// Passed only because of dry-run.
     pub would_drop: u64,
 }
 
@@ -250,7 +250,7 @@ pub struct Rule {
     pub admitted: u64,
     /// Packets dropped, for whatever reason.
     pub dropped: u64,
-    /// Packets let through only because of dry-run.
+    /// Packets passed only because of dry-run.
     pub would_drop: u64,
     /// Packets to its ports that none of its limits counts.
     pub not_counted: u64,
@@ -263,12 +263,12 @@ pub struct Rule {
     /// Where it is in dry run and would ban.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub would_ban: Option<WouldBan>,
-    /// Sources that have no room now. With several limits that hold different sources back: at least so many.
+    /// Sources over a limit now. Several limits may refuse different sources: at least so many.
     pub sources_over_limit: u64,
-    /// Limits that are counted beside and never enforced.
+    /// Shadow limits: counted and never enforced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shadow_limits: Vec<ShadowLimit>,
-    /// How many sources it lets in that nobody knows yet, where that is bounded.
+    /// How many new sources it admits, where that is bounded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_sources: Option<NewSources>,
 }
@@ -306,20 +306,20 @@ pub struct Sources {
     pub capacity: u64,
     /// Banned now.
     pub banned: u64,
-    /// Packets of sources that were not remembered: not looked at, over a rule's budget of new ones, or without room in the map.
+    /// Packets of sources that were not remembered: sampled out, over a rule's budget of new sources, or without room in the map.
     pub not_admitted: u64,
-    /// Sources that the program has remembered anew, in each limit on its own.
+    /// Insertions of sources, in each limit on its own.
     #[serde(default)]
     pub insertions: u64,
     /// Whether more new ones come now than can be remembered.
-    #[serde(default)]
-    pub pressure: Overload,
-    /// Of so many packets of sources that nobody knows, one is looked at; 1 without pressure.
+    #[serde(rename = "pressure", default)]
+    pub overload: Overload,
+    /// 1 in so many packets of new sources is sampled; 1 without overload.
     #[serde(default = "new_sources::every_one")]
     pub sampled_one_in: u64,
-    /// Times of 134 ms that began under pressure, summed over the CPUs.
-    #[serde(default)]
-    pub pressed_periods: u64,
+    /// Times of 134 ms that began under overload, summed over the CPUs.
+    #[serde(rename = "pressed_periods", default)]
+    pub overloaded_periods: u64,
     /// Packets of sources over a limit that the drop cache had no place for: each was refused by its window. It costs time, and is no fault.
     #[serde(default)]
     pub not_cached: u64,
@@ -346,13 +346,12 @@ pub struct ConfigState {
     /// Why the last one was not. Left out where sources may not be named: it may quote the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The file that was tried and rolled back, until one is reloaded, applied or confirmed. No reload has failed by
-    /// that.
+    /// The file that was on trial and rolled back, until one is reloaded, applied or confirmed. This is no failed reload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolled_back: Option<RolledBack>,
 }
 
-/// A file that was on trial: what held before holds again.
+/// A file that was on trial and rolled back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RolledBack {
     /// Its path.
@@ -366,7 +365,7 @@ pub struct RolledBack {
 pub struct Parts<'a> {
     /// The counters.
     pub reading: &'a Reading,
-    /// What the sources came to, from [`Census::finish`].
+    /// The sources, from [`Census::finish`].
     pub tracked: Tracked,
     /// From [`TopSource::rank`].
     pub top: Vec<TopSource>,
@@ -408,12 +407,12 @@ impl Snapshot {
             confirm_within_seconds: None,
             stale_lists: Vec::new(),
             history: None,
-            dominant: Vec::new(),
+            top_talkers: Vec::new(),
             top: Some(top),
         }
     }
 
-    /// What pins tell without a daemon: nothing of sources, and of the run that was nothing but its counters.
+    /// What pins tell without a daemon: no sources, and of the last run only its counters.
     pub fn of_pins(policy: &Policy, reading: &Reading) -> Self {
         let time = timestamp(reading.now);
         let config =
@@ -423,10 +422,19 @@ impl Snapshot {
         Self::build(Parts { reading, tracked, top, policy, samples, uptime, version, config }).without_sources()
     }
 
-    /// The same with what stands beside the configuration.
-    pub fn with_standing(mut self, standing: Standing) -> Self {
-        let Standing { banned, away, hold, fallen_back, confirm_within_ns, stale_lists, history, dominant, would_ban } =
-            standing;
+    /// The same with what the daemon knows beside.
+    pub fn with_daemon_state(mut self, state: DaemonState) -> Self {
+        let DaemonState {
+            banned,
+            away,
+            hold,
+            fallen_back,
+            confirm_within_ns,
+            stale_lists,
+            history,
+            top_talkers,
+            would_ban,
+        } = state;
         self.sources.banned = banned.iter().copied().fold(0, u64::saturating_add);
         for interface in self.interfaces.iter_mut().filter(|interface| !interface.attached) {
             interface.problem = away.iter().find(|(name, _)| *name == interface.name).map(|(_, why)| why.clone());
@@ -436,13 +444,13 @@ impl Snapshot {
             rule.would_ban = would_ban.iter().find(|(name, _)| *name == rule.name).map(|(_, of)| *of);
         }
         self.confirm_within_seconds = confirm_within_ns.map(seconds);
-        Self { hold, fallen_back, stale_lists, history, dominant, ..self }
+        Self { hold, fallen_back, stale_lists, history, top_talkers, ..self }
     }
 
     /// The same without anything that names a source.
     pub fn without_sources(mut self) -> Self {
         self.top = None;
-        self.dominant.clear();
+        self.top_talkers.clear();
         self.config.error = None;
         self.config.rolled_back.iter_mut().for_each(|of| of.why.clear());
         self.stale_lists.iter_mut().for_each(|of| of.error = None);

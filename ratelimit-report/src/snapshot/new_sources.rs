@@ -1,4 +1,4 @@
-//! How many new sources come, and whether all of them can be looked at. Pure.
+//! How many new sources come, and whether some of them are sampled out. Pure.
 
 use ratelimit_common::admission::{Admission, SHIFT_MAX};
 use ratelimit_common::time::Nanos;
@@ -12,7 +12,7 @@ use ratelimit_policy::desired;
 /// How long the insertions of a CPU are counted for, `ratelimit_common::admission`: 134 ms.
 const PERIOD_SHIFT: u32 = 27;
 
-/// Periods without a packet after which a CPU is under no pressure, whatever it says.
+/// Periods without a packet after which a CPU is not overloaded, whatever it says.
 const STALE_PERIODS: u64 = 2;
 
 /// Whether more new sources come than can be remembered.
@@ -22,11 +22,11 @@ pub enum Overload {
     /// No: every source is counted from its first packet on.
     #[default]
     None,
-    /// Yes, on one CPU at least: packets of sources that nobody knows are drawn from.
+    /// Yes, on one CPU at least: packets of new sources are sampled.
     Sampling,
 }
 
-/// New sources that a rule lets in.
+/// New sources that a rule admits.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NewSources {
     /// So many,
@@ -41,7 +41,7 @@ impl From<desired::NewSources> for NewSources {
     }
 }
 
-/// One in so many packets of unknown sources that a CPU looks at now.
+/// 1 in N packets of new sources that a CPU samples now: N.
 fn one_in(cpu: &Admission, now: Nanos) -> u64 {
     let is_stale = (now.0 >> PERIOD_SHIFT).saturating_sub(cpu.period) > STALE_PERIODS;
     // Bounded: torn or hostile map contents must not stop the reader.
@@ -66,9 +66,9 @@ pub(super) fn sources(reading: &Reading, tracked: &Tracked, packets_of: impl Fn(
         banned: 0,
         not_admitted: not_admitted.into_iter().fold(0, u64::saturating_add),
         insertions: sum(|cpu| cpu.insertions),
-        pressure: overload(reading),
+        overload: overload(reading),
         sampled_one_in,
-        pressed_periods: sum(|cpu| cpu.overload_periods),
+        overloaded_periods: sum(|cpu| cpu.overload_periods),
         not_cached: reading.not_cached,
     }
 }
@@ -85,7 +85,7 @@ mod tests {
     const PERIOD_NS: u64 = 1 << PERIOD_SHIFT;
 
     #[test]
-    fn a_cpu_that_has_seen_nothing_for_three_periods_is_under_no_pressure() {
+    fn a_cpu_that_has_seen_nothing_for_three_periods_is_not_overloaded() {
         let cpu = Admission { period: 100, shift: 8, ..Admission::default() };
         for (period, one_in_so_many) in [(99, 256), (100, 256), (102, 256), (103, 1), (10_000, 1)] {
             assert_eq!(one_in(&cpu, Nanos(period * PERIOD_NS)), one_in_so_many, "in period {period}");
@@ -119,10 +119,10 @@ mod tests {
             |reason: Reason| of_reasons.iter().find(|(of, _)| *of == reason).map_or(4000, |(_, packets)| *packets);
         let tracked = Tracked { sources: 9, ..Tracked::default() };
         let of = sources(&reading, &tracked, packets);
-        assert_eq!((of.pressure, of.sampled_one_in), (Overload::Sampling, 16));
-        assert_eq!((of.insertions, of.pressed_periods, of.not_admitted, of.not_cached), (30, 6, 321, 8));
+        assert_eq!((of.overload, of.sampled_one_in), (Overload::Sampling, 16));
+        assert_eq!((of.insertions, of.overloaded_periods, of.not_admitted, of.not_cached), (30, 6, 321, 8));
         let calm = Reading { admissions: vec![cpu(0, 7)], ..reading };
         let of = sources(&calm, &tracked, packets);
-        assert_eq!((of.pressure, of.sampled_one_in), (Overload::None, 1));
+        assert_eq!((of.overload, of.sampled_one_in), (Overload::None, 1));
     }
 }

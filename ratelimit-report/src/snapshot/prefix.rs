@@ -25,14 +25,14 @@ pub struct PrefixReport {
     pub verdict: Outcome,
     /// How much of it is blocked.
     pub blocked: Extent,
-    /// What decides of the prefix as a whole: the longest entry that holds all of it; none where there is none.
+    /// What decides for the whole prefix: the longest entry that holds all of it; none where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided_by: Option<String>,
     /// The sources within it, or that it is part of.
     pub sources: PrefixSources,
     /// What is allowed, denied and banned within it, or around it.
     pub entries: Vec<Listed>,
-    /// What was left out of `entries`, as there is more than a screen of it.
+    /// How many entries were left out of `entries`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub omitted: Vec<Omitted>,
     /// Sources nearest to or over their limit, worst first.
@@ -85,7 +85,7 @@ impl<'a> Within<'a> {
         }
     }
 
-    /// Adds the bans, and says what it came to; sources that are in no enforcing rule's way are not blocked.
+    /// Adds the bans and returns the sums. Only an enforcing rule blocks a source.
     pub fn finish(mut self, bans: &[Ban]) -> (Tracked, PrefixSources) {
         let within: Vec<&Ban> = bans.iter().filter(|ban| self.blocked.is_within(ban.client)).collect();
         within.iter().for_each(|ban| self.blocked.banned_by(ban));

@@ -19,15 +19,15 @@ const SPAN_MIN: Duration = Duration::from_millis(500);
 pub struct Rates {
     /// All.
     pub received: f64,
-    /// Let through.
+    /// Passed.
     pub passed: f64,
     /// Dropped.
     pub dropped: f64,
-    /// Let through only because of dry-run.
+    /// Passed only because of dry-run.
     pub would_drop: f64,
 }
 
-/// What the interfaces had come to at one time.
+/// The counters of the interfaces at one time.
 #[derive(Clone, Debug)]
 pub struct Sample {
     at: Duration,
@@ -47,7 +47,7 @@ impl Sample {
 }
 
 impl Samples {
-    /// Remembers a sample in place of the oldest; one that comes too soon after the last is not needed.
+    /// Replaces the oldest sample by this one; skips one that comes too soon after the last.
     pub fn push(&mut self, sample: Sample) {
         if self.0.back().is_some_and(|last| sample.at.saturating_sub(last.at) < SPAN_MIN) {
             return;

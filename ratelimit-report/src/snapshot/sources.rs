@@ -1,4 +1,4 @@
-//! What all the sources come to, in memory that does not grow with them. Pure.
+//! Sums over all sources, in memory that does not grow with them. Pure.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
@@ -22,10 +22,10 @@ pub const TOP_DEFAULT: usize = 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// There is room for more.
+    /// Within its limits.
     #[default]
     Ok,
-    /// There is no room for one more unit now, or what was refused in this bucket says that there is none for its packets.
+    /// Over a limit: one more unit is refused now, or a refusal in this bucket says that its packets are.
     OverLimit,
     /// Banned.
     Banned,
@@ -36,7 +36,7 @@ pub enum State {
 }
 
 impl State {
-    /// How a source stands that meets this.
+    /// The state of a source with this decision.
     const fn of(reason: Reason) -> Self {
         match reason {
             Reason::Exempt => Self::Exempt,
@@ -83,21 +83,21 @@ pub struct TopSource {
     /// The same in the words of the counters, as if the rule enforced: it tells the guard from a limit.
     #[serde(default)]
     pub reason: String,
-    /// When every limit has room again, if nothing else is admitted meanwhile.
+    /// When the source is within every limit again, if nothing else is admitted meanwhile.
     pub retry_after_seconds: f64,
     /// No wait is long enough, see [`super::CheckLimit::never`].
     #[serde(default)]
     pub never: bool,
 }
 
-/// What the sources came to.
+/// Sums over the sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tracked {
     /// Sources remembered, see [`super::Sources::tracked`].
     pub sources: u64,
     /// The same of each family.
     pub by_family: ByFamily,
-    /// Sources without room, by rule.
+    /// Sources over a limit, by rule.
     pub over_limit: Vec<u64>,
     /// What each shadow limit would have refused, by rule and in the rule's order.
     pub shadows: Vec<Vec<Shadowed>>,
@@ -176,19 +176,19 @@ struct Rank {
     source: Reverse<IpNet>,
 }
 
-/// How one window stands.
+/// The state of one window.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Standing {
+pub(super) struct WindowState {
     pub(super) used: u64,
     pub(super) remaining: u64,
     pub(super) over: bool,
     pub(super) refused: u64,
-    /// Its window has room, or was forgotten, and it is noted all the same that it is refused.
+    /// The window is within its limit, or was evicted, and a drop-cache entry still drops.
     pub(super) is_cached_drop: bool,
     pub(super) retry: Retry,
 }
 
-/// When one more fits, if nothing else is admitted meanwhile. Of several, the greatest holds.
+/// When one more passes, if nothing else is admitted meanwhile. Of several, the greatest holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Retry {
     /// No wait is long enough: the limit is below 1.
@@ -252,7 +252,7 @@ impl Census {
         }
     }
 
-    /// What it came to.
+    /// The sums.
     pub fn finish(self) -> Tracked {
         let mut over_limit = vec![0; self.rules];
         for of in &self.limits {
@@ -275,7 +275,7 @@ impl Census {
     }
 }
 
-/// Sources of some prefix that a rule keeps out now, gathered as windows are visited, in any order.
+/// Sources of a prefix that a rule refuses now, gathered as windows are visited, in any order.
 #[derive(Debug)]
 pub struct Blocked<'a> {
     policy: &'a Policy,
@@ -322,7 +322,7 @@ impl<'a> Blocked<'a> {
         let enforcing = self.policy.rules.iter().filter(|rule| rule.mode == desired::Mode::Enforce);
         let mut limits = enforcing.flat_map(|rule| rule.limits.iter().map(move |limit| (rule, limit)));
         let found = limits.find(|(_, limit)| limit.slot == reading.slot);
-        let is_over = found.is_some_and(|(rule, limit)| Standing::of(rule, limit, &reading.window, self.now).over);
+        let is_over = found.is_some_and(|(rule, limit)| WindowState::of(rule, limit, &reading.window, self.now).over);
         if is_over && !self.is_exempt(reading.prefix) {
             self.sources.insert(reading.prefix);
         }
@@ -392,7 +392,7 @@ impl TopSource {
     }
 }
 
-impl Standing {
+impl WindowState {
     pub(super) fn of(rule: &desired::Rule, limit: &Limit, source: &Source, now: Nanos) -> Self {
         Self::with(rule.refuse, limit, source, now)
     }
@@ -403,9 +403,9 @@ impl Standing {
         let Some(until) = found.and_then(|reading| reading.refused_until).filter(|until| now < *until) else {
             return standing;
         };
-        // Whatever its window says now, or would if it were not forgotten.
-        let noted = Retry { never: false, after_ns: until.0.saturating_sub(now.0) };
-        Self { over: true, remaining: 0, is_cached_drop: !standing.over, retry: standing.retry.max(noted), ..standing }
+        // Whatever its window says now, or would if it were not evicted.
+        let cached = Retry { never: false, after_ns: until.0.saturating_sub(now.0) };
+        Self { over: true, remaining: 0, is_cached_drop: !standing.over, retry: standing.retry.max(cached), ..standing }
     }
 
     /// With a shadow limit, which refuses what does not fit and nothing else, whatever its rule does.
@@ -449,7 +449,7 @@ impl Level {
     }
 }
 
-/// What fits now, one after the other.
+/// How much passes now, one unit after the other.
 fn remaining(limit: &Limit, used: u64, source: &Source, now: Nanos) -> u64 {
     let left = limit.amount.saturating_sub(used);
     let Some(burst) = limit.burst else { return left };
@@ -472,8 +472,8 @@ fn leak_used(limit: &Limit, source: &Source, now: Nanos) -> u64 {
     limit.leak_used(leak_word(source).saturating_sub(now.0))
 }
 
-/// Whether what it has refused in this bucket tells that the window refuses more until the next begins, though one more unit
-/// may have room: everything, where the rule says so, and packets of many units like the one that was refused.
+/// Whether a refusal in this bucket means that the window refuses until the next bucket, though one more unit may pass.
+/// It then refuses everything, where the rule says so, or packets of many units like the refused one.
 fn is_shut(limit: &Limit, refuse: Refuse, source: &Source, bucket: BucketIndex) -> bool {
     // The clock was read before the window, whose newest bucket may be a later one.
     let newest = BucketIndex(bucket.0.saturating_add(u64::from(FULL_BUCKETS_MAX)));
@@ -486,7 +486,7 @@ fn is_shut(limit: &Limit, refuse: Refuse, source: &Source, bucket: BucketIndex) 
 }
 
 impl Retry {
-    /// With room in bucket `first` at the earliest.
+    /// The wait until bucket `first`, which is the first that can admit.
     fn from(first: BucketIndex, limit: &Limit, source: &Source, now: Nanos) -> Self {
         let room = window::free_from(&source.cells, limit.arithmetic(), first, 1);
         let bucket = now.bucket(limit.bucket_ns);

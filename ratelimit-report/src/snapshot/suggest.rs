@@ -1,4 +1,4 @@
-//! `ratelimitd suggest`: limits read off what was observed. Names no source. Pure.
+//! `ratelimitd suggest`: limits from what was observed. Names no source. Pure.
 
 use jiff::Timestamp;
 use ratelimit_common::layout::Unit as Counted;
@@ -10,7 +10,7 @@ use super::{Limit, Mode, SCHEMA, seconds, timestamp};
 use crate::observe::{self, Distribution as BusiestWindow, Gap, Observed, Observer, SOURCES_MIN};
 use ratelimit_policy::desired::{self, Policy, Refuse};
 
-/// From so many sources on, and a window's length of observation, a proposal is more than provisional.
+/// With so many sources, and a window's length of observation, a proposal is not provisional.
 const SOURCES_ENOUGH: usize = 100;
 
 /// What every limit could be.
@@ -52,14 +52,14 @@ pub struct LimitSuggestion {
     /// The limit that holds now.
     #[serde(flatten)]
     pub limit: Limit,
-    /// Whether it is none that anybody has set: its window and unit are observed, its amount is not meant.
+    /// Whether nobody has set it: its window and unit are observed, its amount means nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_assumed: bool,
     /// What was observed; none where nothing can be.
     pub observed: Option<Observation>,
     /// What the limit could be; none where too little is known.
     pub proposal: Option<Proposal>,
-    /// What there is to know about these numbers, a clause each.
+    /// Caveats about these numbers, a clause each.
     pub notes: Vec<String>,
 }
 
@@ -68,17 +68,17 @@ pub struct LimitSuggestion {
 pub struct Observation {
     /// Since when.
     pub since: Timestamp,
-    /// For so long.
+    /// How long it was observed.
     pub seconds: f64,
     /// Sources that wanted anything.
     pub sources: u64,
-    /// Sources that there was no room to observe: at least so many.
+    /// Sources that were not observed, as the table was full: at least so many.
     pub sources_not_observed: u64,
     /// Buckets that ended before they were read.
     pub missed_buckets: u64,
     /// How the busiest windows of the sources are distributed, in the limit's unit; none without a source.
     pub busiest_window: Option<BusiestWindow>,
-    /// The widest range that no source's busiest window lies in; none where no range is worth naming.
+    /// The widest range without a source's busiest window; none where it is too narrow.
     pub widest_gap: Option<Gap>,
     /// Since when the candidates are counted.
     pub candidates_since: Timestamp,
@@ -116,13 +116,13 @@ pub struct Proposal {
     pub sources_blocked: u64,
     /// Observed too briefly, or of too few sources, to rely on.
     pub provisional: bool,
-    /// What gave it.
+    /// What the proposal is from.
     pub reason: ProposalReason,
     /// The gap that it lies in, where that is the reason.
     pub gap: Option<Gap>,
 }
 
-/// What gave a proposal.
+/// What a proposal is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProposalReason {

@@ -243,7 +243,7 @@ fn a_source_that_a_limit_of_bytes_refuses_is_over_it_until_the_next_bucket_begin
 }
 
 #[test]
-fn a_limit_that_was_raised_lets_in_at_once_unless_everything_is_refused() {
+fn a_limit_that_was_raised_admits_at_once_unless_everything_is_refused() {
     for (refuse, verdict, reason) in
         [(Refuse::Excess, Outcome::Pass, Reason::WithinLimit), (Refuse::All, Outcome::Drop, Reason::OverLimit)]
     {
@@ -327,7 +327,7 @@ fn new_sources_over_a_rules_budget_are_dropped_and_told_and_known_ones_served() 
     kernel.set_admission(Admission { period, shift: 3, insertions: 3, ..Admission::default() });
     let of = build(&mut datapath, &policy);
     assert_eq!((of.sources.not_admitted, of.sources.insertions, of.sources.sampled_one_in), (2, 3, 8));
-    assert_eq!(of.sources.pressure, Overload::Sampling);
+    assert_eq!(of.sources.overload, Overload::Sampling);
     assert_eq!(of.rules[0].new_sources, Some(NewSources { amount: 2, window_seconds: 1.0 }));
 }
 
@@ -585,7 +585,7 @@ fn bans_are_counted_as_they_begin() {
     kernel.advance(MINUTE_NS);
     kernel.packet("eth0", opening("198.51.100.8"));
     assert_eq!(build(&mut datapath, &policy).rules[0].bans, 2, "it was banned for this");
-    // It is forgotten.
+    // It is evicted.
     kernel.advance(MINUTE_NS);
     kernel.packet("eth0", opening("198.51.100.8"));
     let snapshot = build(&mut datapath, &policy);

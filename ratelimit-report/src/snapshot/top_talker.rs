@@ -14,7 +14,7 @@ use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 use serde::{Deserialize, Serialize};
 
-use super::sources::{Standing, source_text};
+use super::sources::{WindowState, source_text};
 use ratelimit_datapath::{Reading, SourceReading, Whose};
 use ratelimit_policy::desired::{self, Grant, Policy};
 
@@ -110,13 +110,13 @@ impl TalkerWatch {
 
     /// What it came to: at most one source a rule, in the rules' order.
     pub fn conclude(&mut self, policy: &Policy, look: &Visit) -> Vec<TopTalker> {
-        let found = look.busy.iter().filter_map(|(rule, since)| self.dominant(policy, look, *rule, *since)).collect();
+        let found = look.busy.iter().filter_map(|(rule, since)| self.top_talker(policy, look, *rule, *since)).collect();
         let remembered = |of: &Slot| of.most_refused.iter().map(|Reverse((refused, of, _))| (*of, *refused)).collect();
         self.refused = look.slots.iter().map(|(slot, of)| (*slot, remembered(of))).collect();
         found
     }
 
-    fn dominant(&self, policy: &Policy, look: &Visit, index: usize, since: Counts) -> Option<TopTalker> {
+    fn top_talker(&self, policy: &Policy, look: &Visit, index: usize, since: Counts) -> Option<TopTalker> {
         let rule = policy.rules.get(index)?;
         let longest = rule.limits.iter().max_by_key(|limit| limit.window_ns)?;
         let slot = look.slots.get(&longest.slot)?;
@@ -182,7 +182,7 @@ impl Visit {
     pub fn visit(&mut self, policy: &Policy, reading: &SourceReading) {
         let Some(slot) = self.slots.get_mut(&reading.slot) else { return };
         let Some(rule) = policy.rules.get(slot.rule) else { return };
-        let of = Standing::of(rule, &slot.limit, &reading.window, self.now);
+        let of = WindowState::of(rule, &slot.limit, &reading.window, self.now);
         slot.used += u128::from(of.used);
         slot.most_used = slot.most_used.max(Some((of.used, reading.prefix)));
         if of.refused == 0 {
@@ -274,7 +274,7 @@ mod tests {
     fn one_that_is_held_to_its_limit_is_found_by_what_is_refused() {
         let mut site = Site::new(policy(vec![limit(100, Unit::Connections)]));
         let busy = [(PROXY, 2_000), ("192.0.2.1", 50), ("192.0.2.2", 50)];
-        // Nobody knows yet how old its refusals are.
+        // The age of its refusals is not known yet.
         assert!(site.minute(&busy).is_empty());
         assert_eq!(site.minute(&busy).first().map(|of| of.0.as_str()), Some(PROXY));
         assert!(site.minute(&[(PROXY, 5)]).is_empty(), "a quiet minute says nothing");

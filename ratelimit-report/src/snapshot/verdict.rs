@@ -9,7 +9,7 @@ use ratelimit_common::verdict::Reason;
 use serde::{Deserialize, Serialize};
 
 use super::check::Window;
-use super::decision::{Cause, Decision};
+use super::decision::{Decider, Decision};
 use super::list::whole_seconds;
 use super::{Budget, Clocks, Hold, Mode, Outcome, Unit, seconds, timestamp};
 use ratelimit_policy::access::{By, Entry, deciding};
@@ -63,7 +63,7 @@ pub struct Background<'a> {
     pub configured: &'a [Access],
     /// Where an entry of the configuration is written.
     pub written: &'a dyn Fn(IpNet, Grant) -> Vec<WrittenAt>,
-    /// Somebody has said that nothing is to be dropped.
+    /// An administrator has ordered that nothing is dropped.
     pub hold: Option<Hold>,
     /// Rules that fell back to dry run.
     pub fallen_back: Vec<String>,
@@ -254,25 +254,25 @@ fn told(policy: &Policy, address: IpAddr, decision: &Decision<'_>, background: &
     let ends = |retry: super::sources::Retry| (!retry.never).then(|| background.clocks.after(retry.after_ns));
     let reset = || Some(format!("sudo ratelimitd reset {address}"));
     match decision.cause() {
-        Cause::Exempt(access) => Told {
+        Decider::Exempt(access) => Told {
             refuses: None,
             decided_by: background.author(access),
             until: access.until,
             undo: background.undo_exemption(access),
         },
-        Cause::Denied(access) => Told {
+        Decider::Denied(access) => Told {
             refuses: Some(ALL.to_owned()),
             decided_by: background.author(access),
             until: access.until,
             undo: Some(background.undo_denial(policy, address.into())),
         },
-        Cause::Banned(ban) => Told {
+        Decider::Banned(ban) => Told {
             refuses: Some(ALL.to_owned()),
             decided_by: format!("rule {}: ban of {}{}", rule.name, typed(ban.client), in_a_row(ban.step)),
             until: Some(ban.until),
             undo: Some(format!("sudo ratelimitd unblock {}", typed(ban.client))),
         },
-        Cause::OverLimit(limit, window) => {
+        Decider::OverLimit(limit, window) => {
             let standing = &window.standing;
             let undo = if standing.retry.never {
                 Some(format!("sudo ratelimitd allow {}", typed(policy.client(address))))
@@ -286,7 +286,7 @@ fn told(policy: &Policy, address: IpAddr, decision: &Decision<'_>, background: &
                 undo,
             }
         }
-        Cause::Guard(guard) => {
+        Decider::Guard(guard) => {
             let is_of_segments = guard.segments.used >= guard.segments.limit;
             let refuses = if is_of_segments { "segments that begin no request" } else { "new connections" };
             Told {
@@ -296,7 +296,7 @@ fn told(policy: &Policy, address: IpAddr, decision: &Decision<'_>, background: &
                 undo: reset(),
             }
         }
-        Cause::Within => Told { refuses: None, decided_by: format!("rule {}", rule.name), until: None, undo: None },
+        Decider::Within => Told { refuses: None, decided_by: format!("rule {}", rule.name), until: None, undo: None },
     }
 }
 
@@ -304,8 +304,8 @@ fn told(policy: &Policy, address: IpAddr, decision: &Decision<'_>, background: &
 fn refused_by_limit(rule: &desired::Rule, limit: &desired::Limit, window: &Window) -> String {
     let whose = match window.budget {
         None => "",
-        Some(Budget::Proven) => " of established connections",
-        Some(Budget::Unproven) => " of unverified traffic",
+        Some(Budget::Verified) => " of established connections",
+        Some(Budget::Unverified) => " of unverified traffic",
     };
     let what = match (rule.refuse, Unit::from(limit.unit)) {
         (Refuse::All, _) => "all packets",

@@ -5,7 +5,7 @@ use ratatui::layout::{Constraint, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row as TableRow, Table, TableState, Wrap};
-use ratelimit_report::snapshot::{Mode, State as Standing, TopSource};
+use ratelimit_report::snapshot::{Mode, State as SourceState, TopSource};
 use ratelimit_view::{duration, number};
 
 use super::{HEAD, Paint, cut};
@@ -123,19 +123,19 @@ fn stands(state: &State, of: &TopSource) -> (&'static str, Color) {
     let is_dry = state.snapshot.rules.iter().any(|rule| rule.name == of.rule && rule.mode == Mode::DryRun);
     let words = ratelimit_view::state(of);
     match of.state {
-        Standing::Ok => (words, Color::Green),
-        Standing::OverLimit | Standing::Banned | Standing::Denied if is_dry => ("would drop", Color::Yellow),
-        Standing::OverLimit => (words, Color::Yellow),
-        Standing::Banned | Standing::Denied => (words, Color::Red),
-        Standing::Exempt => (words, Color::Green),
+        SourceState::Ok => (words, Color::Green),
+        SourceState::OverLimit | SourceState::Banned | SourceState::Denied if is_dry => ("would drop", Color::Yellow),
+        SourceState::OverLimit => (words, Color::Yellow),
+        SourceState::Banned | SourceState::Denied => (words, Color::Red),
+        SourceState::Exempt => (words, Color::Green),
     }
 }
 
 fn wait(of: &TopSource) -> String {
     match of.state {
-        Standing::Ok | Standing::Exempt => "-".to_owned(),
-        Standing::OverLimit | Standing::Banned | Standing::Denied if of.never => "never".to_owned(),
-        Standing::OverLimit | Standing::Banned | Standing::Denied => duration(of.retry_after_seconds),
+        SourceState::Ok | SourceState::Exempt => "-".to_owned(),
+        SourceState::OverLimit | SourceState::Banned | SourceState::Denied if of.never => "never".to_owned(),
+        SourceState::OverLimit | SourceState::Banned | SourceState::Denied => duration(of.retry_after_seconds),
     }
 }
 

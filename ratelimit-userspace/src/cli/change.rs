@@ -35,7 +35,7 @@ pub(super) fn parse_grant(args: &GrantArgs) -> anyhow::Result<GrantRequest> {
     Ok(GrantRequest {
         prefix: String::new(),
         seconds: timed.map(parse_for).transpose()?,
-        forever: args.duration.is_some() && timed.is_none(),
+        permanent: args.duration.is_some() && timed.is_none(),
         replace: args.replace,
         reason: args.reason.clone(),
         force: args.force,
@@ -120,7 +120,7 @@ mod tests {
             let cli = Cli::parse_from([&["ratelimitd", "deny", "192.0.2.1", "192.0.2.2"][..], &of].concat());
             let Some(Command::Deny { grant }) = cli.command else { panic!("{duration:?}") };
             let request = parse_grant(&grant).unwrap();
-            assert_eq!((request.seconds, request.forever, grant.prefixes.len()), (seconds, is_permanent, 2));
+            assert_eq!((request.seconds, request.permanent, grant.prefixes.len()), (seconds, is_permanent, 2));
         }
     }
 }

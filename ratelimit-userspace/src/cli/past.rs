@@ -57,7 +57,7 @@ async fn follow(
         };
         if printed.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
-    // Whoever interrupts it has seen enough.
+    // An interrupt ends it: the user has seen enough.
     tokio::select! {
         followed = client.follow(asked, take) => followed?,
         interrupted = tokio::signal::ctrl_c() => interrupted?,

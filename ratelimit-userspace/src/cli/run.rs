@@ -83,7 +83,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::History { which, socket }) => past::history(&daemon(socket), which),
         Some(Command::Forget { source, socket }) => {
             let source = parse_source("forget", &source)?;
-            daemon(socket).ask(&Forget { source }, ratelimit_view::forgotten)
+            daemon(socket).ask(&Forget { source }, ratelimit_view::erased)
         }
         Some(Command::Allow { grant }) => {
             let request = change::parse_grant(&grant)?;

@@ -54,7 +54,7 @@ pub fn attention(snapshot: &Snapshot) -> Vec<String> {
     }
     held(snapshot, &mut out);
     configured(snapshot, &mut out);
-    out.extend(snapshot.dominant.iter().map(|of| format!("RULE {}: {}", of.rule, of.words())));
+    out.extend(snapshot.top_talkers.iter().map(|of| format!("RULE {}: {}", of.rule, of.words())));
     out.extend(overload(snapshot));
     for error in snapshot.map_errors.iter().filter(|error| error.count > 0) {
         out.push(format!("MAP ERRORS: {} {}, {}", error.map, error.op, counted(error.count, "time")));
@@ -114,7 +114,7 @@ fn configured(snapshot: &Snapshot, out: &mut Vec<String>) {
 /// That more new sources come than can be remembered, and what helps.
 fn overload(snapshot: &Snapshot) -> Option<String> {
     let is_bounded = snapshot.rules.iter().any(|rule| rule.new_sources.is_some());
-    match snapshot.sources.pressure {
+    match snapshot.sources.overload {
         Overload::Sampling => {
             let advice = if is_bounded { "" } else { "; `new_sources` in a rule bounds them" };
             Some(format!(

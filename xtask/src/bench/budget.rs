@@ -5,7 +5,7 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
-use super::measured::Cost;
+use super::measured::ProgramCost;
 use crate::workspace;
 
 const FILE: &str = "integration-test/budget.toml";
@@ -13,15 +13,15 @@ const FILE: &str = "integration-test/budget.toml";
 const ROOM_PERCENT: u32 = 5;
 
 /// Records what it is now, with the room.
-pub(super) fn write(measured: &Cost) -> Result<()> {
+pub(super) fn write(measured: &ProgramCost) -> Result<()> {
     let file = workspace::root().join(FILE);
     fs::write(&file, text(measured)).with_context(|| format!("write {}", file.display()))?;
     eprintln!("bench: {FILE} is written");
     Ok(())
 }
 
-fn text(measured: &Cost) -> String {
-    let Cost { verified_instructions, translated_bytes, jited_bytes, ref functions, .. } = *measured;
+fn text(measured: &ProgramCost) -> String {
+    let ProgramCost { verified_instructions, translated_bytes, jited_bytes, ref functions, .. } = *measured;
     let mut text = format!(
         "# How large the program may be, as the kernel takes it. integration-test/tests/budget.rs fails where it is more;\n\
          # `cargo xtask bench --write-budget` records what it is, and {ROOM_PERCENT} % more.\n\n\

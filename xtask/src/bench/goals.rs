@@ -177,7 +177,7 @@ pub(super) fn missed(report: &Report) -> Vec<String> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::measured::{self, Cost, Cpus, Floor, Receiver, Row, Spread, Steadiness, flood};
+    use super::super::measured::{self, Cpus, Floor, ProgramCost, Receiver, Row, Spread, Steadiness, flood};
     use super::*;
 
     fn floods(rows: Vec<Flood>) -> Floods {
@@ -316,7 +316,7 @@ mod tests {
                 above_bare_ns: spread,
                 steadiness: Steadiness::default(),
             };
-            let program = Cost {
+            let program = ProgramCost {
                 kernel: String::new(),
                 processor: String::new(),
                 rounds: 1,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) program: Option<Cost>,
+    pub(super) program: Option<ProgramCost>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) floods: Option<Floods>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -20,7 +20,7 @@ pub(super) struct Report {
 
 /// The program alone.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Cost {
+pub(super) struct ProgramCost {
     pub(super) kernel: String,
     pub(super) processor: String,
     pub(super) rounds: u32,

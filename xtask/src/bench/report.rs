@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use super::goals::{self, OVER_LIMIT_NS_MAX};
 use super::measured::{
-    AnswersOutcome, Cost, Cpus, Flood, Floods, Floor, Growth, Readings, Report, Row, Server, Servers, Spread,
+    AnswersOutcome, Cpus, Flood, Floods, Floor, Growth, ProgramCost, Readings, Report, Row, Server, Servers, Spread,
     Steadiness,
 };
 use super::plot::{self, Group};
@@ -322,7 +322,7 @@ fn shown(spread: Spread) -> String {
     format!("{:.0} ({:.0}..{:.0})", spread.median, spread.min, spread.max)
 }
 
-fn program_table(program: &Cost) -> String {
+fn program_table(program: &ProgramCost) -> String {
     let mut text = format!(
         "{:<58} {:<13} {:>5} {:>11} {:>11} {:>13}\n",
         "packet", "verdict", "ns", "above bare", "min..max", "asked"

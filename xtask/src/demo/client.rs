@@ -24,7 +24,7 @@ struct Patience {
 
 /// A SYN is sent again after one second (RFC 6298): one that was lost counts as lost.
 const GOOD: Patience = Patience { connect: Duration::from_millis(900), answer: Duration::from_secs(5) };
-/// A refused request is sent again after some 0.2 s, and has no answer until the window frees. Whoever hammers does not wait so long.
+/// A refused request is sent again after some 0.2 s, and has no answer until the window frees. A client that hammers does not wait so long.
 const BAD: Patience = Patience { connect: Duration::from_millis(400), answer: Duration::from_millis(400) };
 /// An upper bound of the bad client's attempts, for the sake of ports and of the access log.
 const BAD_PER_THREAD_MAX: usize = 5_000;

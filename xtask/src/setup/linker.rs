@@ -28,7 +28,7 @@ fn build(pins: &Pins, tools: &Tools) -> Result<()> {
     command.arg("--root").arg(&tools.dir);
     let by_hand = run::shown(&command);
     run::step(&label, &mut command).with_context(|| format!("bpf-linker cannot be built; by hand: {by_hand}"))?;
-    // Whatever was linked by another proves nothing about this one.
+    // What another linker has linked says nothing about this one.
     match fs::remove_dir_all(tools.probe_target_dir()) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),

@@ -6,7 +6,7 @@ pub(super) struct Rule {
     /// `dir/` is all below it, `*.rs` an ending, anything else one file.
     pub(super) paths: &'static [&'static str],
     pub(super) except: &'static [&'static str],
-    pub(super) part: Part,
+    pub(super) part: Scope,
     /// A regular expression, held against one line at a time.
     pub(super) forbidden: &'static str,
     pub(super) reason: &'static str,
@@ -16,7 +16,7 @@ pub(super) struct Rule {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Part {
+pub(super) enum Scope {
     Everything,
     /// Without comments and what strings say.
     Code,
@@ -49,7 +49,7 @@ pub(super) const LONG_FILES: &[(&str, &str)] = &[
         "one state, and every step that changes it: a reader has all of it at hand",
     ),
     ("ratelimit-common/src/hold.rs", "the order of checking, charging, refusing and banning is the promise"),
-    ("ratelimit-common/src/packet.rs", "one walk over a frame: its bounds are proven from its beginning to its end"),
+    ("ratelimit-common/src/packet.rs", "one walk over a frame: its bounds are checked from its beginning to its end"),
     ("ratelimit-common/src/window.rs", "one word, and the arithmetic that packs, reads and changes it"),
     ("ratelimit-datapath/src/fake.rs", "for tests alone: one method for each of the trait's"),
     ("ratelimit-ebpf/src/maps/sources.rs", "what is unsafe about these maps is in one file"),
@@ -62,7 +62,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         paths: &["ratelimit-common/src/"],
         except: &[],
-        part: Part::ShippedCode,
+        part: Scope::ShippedCode,
         forbidden: r"\b(std::time|Instant|SystemTime|f32|f64|HashMap|BTreeMap)\b",
         reason: "ratelimit-common decides: the time is an argument, and there are no floats and no maps",
         examples: &["use std::time::Duration;"],
@@ -75,7 +75,7 @@ pub(super) const RULES: &[Rule] = &[
             "ratelimit-policy/src/plan/",
         ],
         except: &[],
-        part: Part::ShippedCode,
+        part: Scope::ShippedCode,
         forbidden: r"\b(std::(fs|io|env|process|thread)|tokio|Instant|SystemTime|(Tcp|Udp|Unix)(Stream|Listener|Socket|Datagram))\b",
         reason: "the desired state and the plan are values: no input, no output, no clock",
         examples: &["let file = std::fs::read(path)?;"],
@@ -83,7 +83,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         paths: &["ratelimit-report/src/observe.rs", "ratelimit-report/src/observe/"],
         except: &[],
-        part: Part::ShippedCode,
+        part: Scope::ShippedCode,
         forbidden: r"\b(std::(fs|io|env|process|thread)|tokio|Instant|SystemTime|(Tcp|Udp|Unix)(Stream|Listener|Socket|Datagram))\b",
         reason: "what is observed is a function of readings: no input, no output, and time is an argument",
         examples: &["let now = Instant::now();"],
@@ -91,7 +91,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         paths: &["ratelimit-policy/src/plan.rs", "ratelimit-policy/src/plan/"],
         except: &[],
-        part: Part::ShippedCode,
+        part: Scope::ShippedCode,
         forbidden: r"\b(config|Config)\b",
         reason: "the plan compares desired states, and knows nothing of where they come from",
         examples: &["use crate::config::Config;"],
@@ -100,7 +100,7 @@ pub(super) const RULES: &[Rule] = &[
         paths: &["ratelimit-report/src/export.rs", "ratelimit-report/src/export/"],
         except: &[],
         // Its tests make a snapshot as the daemon does, with the fake datapath.
-        part: Part::ShippedCode,
+        part: Scope::ShippedCode,
         forbidden: r"datapath",
         reason: "what shows the state reads the snapshot, never the datapath",
         examples: &["use ratelimit_datapath::Datapath;"],
@@ -108,7 +108,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         paths: &["ratelimit-control/src/"],
         except: &[],
-        part: Part::ShippedCode,
+        part: Scope::ShippedCode,
         forbidden: r"\blayout\b",
         reason: "no layout type crosses the control API: write its serde twin",
         examples: &[
@@ -127,7 +127,7 @@ pub(super) const RULES: &[Rule] = &[
             "ratelimit-ebpf/src/clock.rs",
             "ratelimit-ebpf/src/main.rs",
         ],
-        part: Part::Code,
+        part: Scope::Code,
         // Not `#[unsafe(no_mangle)]`: a function that the verifier is to walk by itself needs a name.
         forbidden: r"\bunsafe\s*(\{|fn\b|impl\b|extern\b|trait\b|$)",
         reason: "the BPF program is unsafe where it reads the packet and the maps, nowhere else; the benchmark's sender writes packets",
@@ -136,7 +136,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         paths: &["ratelimit-ebpf/src/clock.rs"],
         except: &[],
-        part: Part::Code,
+        part: Scope::Code,
         forbidden: r"\bunsafe\s*(fn\b|impl\b|extern\b|\{\s*([^b\s]|b[^p]|$))",
         reason: "in clock.rs, only the call of a clock helper (`unsafe { bpf_ktime_...() }`) is unsafe",
         examples: &["unsafe { read(pointer) }"],
@@ -144,7 +144,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         paths: &["ratelimit-ebpf/src/main.rs"],
         except: &[],
-        part: Part::Code,
+        part: Scope::Code,
         forbidden: r"\bunsafe\s*(\{|fn\b|impl\b|extern\b)",
         reason: "in main.rs, only the attributes that place a symbol are unsafe",
         examples: &["unsafe { read(pointer) }"],
@@ -152,7 +152,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         paths: &["ratelimit-common/src/"],
         except: &[],
-        part: Part::Code,
+        part: Scope::Code,
         forbidden: r"\bunsafe\s*(\{|fn\b|extern\b)",
         reason: "ratelimit-common may promise that a type is plain data, and is safe otherwise",
         examples: &["unsafe fn read() {}"],
@@ -162,7 +162,7 @@ pub(super) const RULES: &[Rule] = &[
         except: &[
             // Real time is the subject: the kernel ends a trial, with no daemon to say so.
             "integration-test/tests/policy.rs",
-            // Likewise: for so long a client that got no answer does not ask again.
+            // Likewise: a client that got no answer asks again only after a while.
             "integration-test/tests/applications.rs",
             // The pace of what is sent, so that it lasts, and admissions lie in every bucket.
             "integration-test/tests/cpus.rs",
@@ -175,7 +175,7 @@ pub(super) const RULES: &[Rule] = &[
             "integration-test/tests/suggest.rs",
             "integration-test/tests/watch.rs",
         ],
-        part: Part::Code,
+        part: Scope::Code,
         forbidden: r"\bsleep(_until)?\s*\(",
         reason: "a test waits for what happens (`lab::once`, `stats_once`, `wait_for_line`), not for a while",
         examples: &["    thread::sleep(Duration::from_secs(1));", "    sleep(MOMENT);"],
@@ -183,7 +183,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         paths: &["*.rs"],
         except: &[],
-        part: Part::Code,
+        part: Scope::Code,
         forbidden: r"#!?\[allow\(",
         reason: "a lint is expected with its reason (`#[expect(lint, reason = \"...\")]`), never allowed",
         examples: &["#[allow(dead_code)]"],
@@ -191,7 +191,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         paths: &["*.rs"],
         except: &["integration-test/"],
-        part: Part::ShippedCode,
+        part: Scope::ShippedCode,
         forbidden: r"\.unwrap\(\)",
         reason: "outside tests nothing is unwrapped: say what went wrong, and what to do",
         examples: &["let value = option.unwrap();"],
@@ -199,7 +199,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         paths: &["*.rs", "*.toml", "*.md", "*.sh", "*.service", ".ci/"],
         except: &[],
-        part: Part::Everything,
+        part: Scope::Everything,
         forbidden: r"\b(TO[D]O|FI[X]ME)\b",
         reason: "what is not done is an issue, not a comment",
         examples: &[concat!("// TO", "DO: more")],
@@ -207,7 +207,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         paths: &["*"],
         except: &[],
-        part: Part::Everything,
+        part: Scope::Everything,
         forbidden: r"(^|[^A-Za-z0-9_.])/(wor[k]|roo[t]|hom[e]/[a-z]+)/",
         reason: "no path of one machine is in the repository",
         examples: &[concat!("let dir = \"/ro", "ot/src\";")],

@@ -65,7 +65,7 @@ const ALIKE_MIN: u8 = 2;
 const LATER_HEADERS_BYTES_MAX: u16 = 700;
 /// HTTP/1: the shortest request that names its host has more (`GET / HTTP/1.1`, `Host: a`).
 const HTTP1_BYTES_MIN: u16 = 27;
-/// HTTP/1: a record of that much may be the body that `Expect: 100-continue` held back.
+/// HTTP/1: a record of that much may be the body that `Expect: 100-continue` delayed.
 const BODY_RECORD_MIN: u16 = 8_192;
 
 impl Conversation {

@@ -12,9 +12,9 @@ fn a_source_with_two_budgets_is_told_of_both_the_worse_first_and_is_tracked_once
         SourceReading { prefix, slot: limit.slot, is_verified, window, refused_until: None }
     };
     for (unverified, verified, first, verdict) in [
-        (10, 3, Budget::Unproven, Outcome::Drop),
-        (2, 10, Budget::Proven, Outcome::Drop),
-        (1, 3, Budget::Proven, Outcome::Pass),
+        (10, 3, Budget::Unverified, Outcome::Drop),
+        (2, 10, Budget::Verified, Outcome::Drop),
+        (1, 3, Budget::Verified, Outcome::Pass),
     ] {
         let windows = [reading(false, unverified), reading(true, verified)];
         let report = CheckReport::build(&policy, now, prefix.addr(), &windows);

@@ -70,7 +70,7 @@ fn run_for(limit: Duration, command: &mut Command, name: &str, console: &mut Con
     Ok(End::Off)
 }
 
-/// Does not outlive whoever waits for it.
+/// Does not outlive the process that waits for it.
 struct Running(Child);
 
 impl Drop for Running {
