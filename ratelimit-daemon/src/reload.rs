@@ -7,11 +7,10 @@ use super::engine::Engine;
 use super::journal::Note;
 use super::moment::Moment;
 use super::source::{ConfigSource, Loaded};
-use super::suggest::candidate_changes;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{ApplyReport, ApplyRequest, Problem, ProblemKind, ReloadReport, ReloadRequest};
 use ratelimit_datapath::Datapath;
-use ratelimit_policy::config::Config;
+use ratelimit_policy::config::{Config, beside};
 use ratelimit_policy::desired::DesiredState;
 use ratelimit_policy::plan::{changes, diff};
 use ratelimit_report::event::EventKind;
@@ -129,7 +128,7 @@ impl<D: Datapath> Engine<D> {
         let plan = diff(&self.enforced.desired, &desired);
         let mut changes = changes(&self.enforced.desired, &desired);
         let capacity = self.datapath.read().map_err(Problem::datapath)?.sources_capacity;
-        changes.extend(candidate_changes(&self.enforced.config, &config));
+        changes.extend(beside::changes(&self.enforced.config, &config));
         let attached = carry_out(&mut self.datapath, &self.enforced.desired.policy, &plan).map_err(|error| {
             let problem = Problem::datapath(error);
             Problem { message: format!("{path}: {}", problem.message), ..problem }

@@ -14,7 +14,7 @@ use super::start::{FILE, Record, Unfinished, Version, remember};
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{ApplyReport, ApplyRequest, ConfirmReport, Problem, ProblemKind, RollbackReport};
 use ratelimit_datapath::{Datapath, DatapathError, Trial};
-use ratelimit_policy::config::Config;
+use ratelimit_policy::config::{Config, beside};
 use ratelimit_policy::desired::DesiredState;
 use ratelimit_policy::plan::changes;
 use ratelimit_report::event::EventKind;
@@ -189,7 +189,8 @@ impl<D: Datapath> Engine<D> {
         }
         let interfaces = self.enforced.desired.interfaces.clone();
         let desired = DesiredState { interfaces, policy: self.overrides.policy_of(&loaded.config, clocks.now) };
-        let changes = changes(&self.enforced.desired, &desired);
+        let mut changes = changes(&self.enforced.desired, &desired);
+        changes.extend(beside::changes(&self.enforced.config, &loaded.config));
         if changes.is_empty() {
             notes.push("it says what is enforced already: there is nothing to confirm".to_owned());
             return Ok(changes);

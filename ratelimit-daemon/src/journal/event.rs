@@ -22,7 +22,7 @@ pub(in super::super) enum Event {
     Ban(Banned),
     /// A rule in dry run would have.
     WouldBan(Banned),
-    /// A ban has expired.
+    /// A ban has expired, or was lifted.
     BanEnd {
         /// Whose.
         source: String,
@@ -30,6 +30,8 @@ pub(in super::super) enum Event {
         rule: String,
         /// Packets that it has dropped, with those of earlier bans that were not forgotten.
         dropped: u64,
+        /// Who has lifted it; none where it has expired.
+        lifted_by: Option<String>,
     },
     /// An application has charged a source.
     Charge {
@@ -196,8 +198,9 @@ impl Event {
             }
             Self::Ban(of) => of.line("banned", ""),
             Self::WouldBan(of) => of.line("would be banned", " (dry run)"),
-            Self::BanEnd { source, rule, dropped } => {
-                format!("{source}: ban by rule \"{rule}\" expired, {dropped} packets dropped")
+            Self::BanEnd { source, rule, dropped, lifted_by } => {
+                let how = lifted_by.as_ref().map_or_else(|| "expired".to_owned(), |by| format!("lifted by {by}"));
+                format!("{source}: ban by rule \"{rule}\" {how}, {dropped} packets dropped")
             }
             Self::Grant { grant, prefix, by, reason, until, frees } => {
                 let until = until.map_or_else(|| "permanently".to_owned(), |at| format!("until {}", instant(at)));
@@ -291,9 +294,10 @@ impl Event {
                 ),
                 ..of
             },
-            Self::BanEnd { source, rule, .. } => Told {
+            Self::BanEnd { source, rule, lifted_by, .. } => Told {
                 source: Some(source.clone()),
                 rule: Some(rule.clone()),
+                by: lifted_by.clone(),
                 reason: Some(Reason::Banned.label().to_owned()),
                 ..of
             },

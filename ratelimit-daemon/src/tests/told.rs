@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::bans::Site;
 use super::*;
 use ratelimit_common::time::SECOND_NS;
+use ratelimit_control::Requester;
 use ratelimit_control::feed::EVENTS_MAX;
 use ratelimit_control::proto::{EventsOf, Forget, HistoryOf, Worst};
 use ratelimit_policy::config::history::History;
@@ -81,6 +82,82 @@ fn a_ban_is_one_event_and_one_episode_and_its_end_is_that_of_the_ban() {
     let history = remembered(&mut site, SOURCE);
     let [episode] = history.episodes.as_slice() else { panic!("{history:?}") };
     assert_eq!((episode.reason.as_str(), episode.ended), ("banned", Some(events[1].time)));
+}
+
+#[test]
+fn a_ban_that_is_lifted_early_ends_then_with_all_that_it_has_dropped_and_the_next_is_another() {
+    let root = super::lists::root();
+    let one: fn(&mut Site, &Requester) = |site, root| {
+        let target = ratelimit_policy::config::network::Target::parse(SOURCE).unwrap();
+        site.engine.unblock(Some(target), root, site.moment()).unwrap();
+    };
+    let all: fn(&mut Site, &Requester) = |site, root| drop(site.engine.unblock(None, root, site.moment()).unwrap());
+    let reset: fn(&mut Site, &Requester) = |site, root| {
+        site.engine.reset(address(SOURCE), root, site.moment()).unwrap();
+    };
+    for free in [one, all, reset] {
+        let bans = Bans { steps_ns: vec![600 * SECOND_NS], forget_ns: 3_600 * SECOND_NS, needs_proof: false };
+        let mut site = Site::of(Timestamp::now(), |config, directory| {
+            kept(config, directory);
+            config.policy.rules[0].bans = Some(bans);
+        });
+        site.exceed(SOURCE);
+        site.exceed("198.51.100.8");
+        site.pass(3);
+        // Since then nobody has looked.
+        (0..4).for_each(|_| site.exceed(SOURCE));
+        let at = site.moment().wall;
+        free(&mut site, &root);
+        site.exceed(SOURCE);
+        site.pass(2);
+        let events = recent(&site, &of(SOURCE));
+        let kinds: Vec<EventKind> = events.iter().map(|of| of.kind).filter(|kind| !kind.is_act()).collect();
+        assert_eq!(kinds, [EventKind::Ban, EventKind::BanEnd, EventKind::Ban]);
+        let end = events.iter().find(|of| of.kind == EventKind::BanEnd).unwrap();
+        assert_eq!(end.detail, "198.51.100.7: ban by rule \"default\" lifted by root, 8 packets dropped");
+        assert_eq!(end.by.as_deref(), Some("root"));
+        let history = remembered(&mut site, SOURCE);
+        let [second, first] = history.episodes.as_slice() else { panic!("{history:?}") };
+        assert_eq!((first.reason.as_str(), first.packets, second.ended), ("banned", 9, None), "{history:?}");
+        assert_eq!(first.ended, Some(at.round(jiff::Unit::Millisecond).unwrap()));
+    }
+}
+
+#[test]
+fn what_lifts_every_ban_ends_the_episodes_of_the_banned_alone() {
+    let mut site = Site::of(Timestamp::now(), |config, directory| {
+        kept(config, directory);
+        config.policy.rules[0].bans =
+            Some(Bans { steps_ns: vec![600 * SECOND_NS], forget_ns: 3_600 * SECOND_NS, needs_proof: false });
+        let mut other = config.policy.rules[0].clone();
+        other.name = "other".to_owned();
+        other.bans = None;
+        other.from = vec!["203.0.113.0/24".parse().unwrap()];
+        other.limits[0].slot += 50;
+        config.policy.rules.insert(0, other);
+    });
+    site.exceed(SOURCE);
+    site.exceed("203.0.113.9");
+    site.pass(2);
+    let moment = site.moment();
+    site.engine.unblock(None, &super::lists::root(), moment).unwrap();
+    assert_ne!(remembered(&mut site, SOURCE).episodes[0].ended, None);
+    assert_eq!(remembered(&mut site, "203.0.113.9").episodes[0].ended, None);
+}
+
+#[test]
+fn a_refusal_after_an_unblock_is_told_as_a_beginning() {
+    let mut site = Site::of(Timestamp::now(), kept);
+    site.exceed(SOURCE);
+    site.pass(2);
+    let target = ratelimit_policy::config::network::Target::parse(SOURCE).unwrap();
+    let moment = site.moment();
+    site.engine.unblock(Some(target), &super::lists::root(), moment).unwrap();
+    site.exceed(SOURCE);
+    assert_eq!(site.pass(2).len(), 1);
+    let kinds: Vec<EventKind> = recent(&site, &of(SOURCE)).iter().map(|of| of.kind).collect();
+    assert_eq!(kinds, [EventKind::Refused, EventKind::Unblock, EventKind::Refused]);
+    assert_eq!(remembered(&mut site, SOURCE).episodes.len(), 2);
 }
 
 #[test]
