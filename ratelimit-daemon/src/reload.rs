@@ -53,7 +53,12 @@ impl<D: Datapath> Engine<D> {
         moment: Moment,
     ) -> Result<ApplyReport, Problem> {
         let outcome = self.apply(request, by, moment);
-        let file = request.file.as_ref().map_or_else(|| "the file".to_owned(), |file| file.display().to_string());
+        let own = match &self.enforced.source {
+            ConfigSource::File(own) => Some(&own.path),
+            ConfigSource::Flags | ConfigSource::FlagsWithLists(_) => None,
+        };
+        let file = request.file.as_ref().or(own);
+        let file = file.map_or_else(|| "the file".to_owned(), |file| file.display().to_string());
         let trial = outcome.as_ref().ok().and_then(|report| report.confirm_within_seconds);
         let note = match trial {
             Some(seconds) => Note::new(EventKind::Trial, format!("{file} is on trial for {seconds} s")),
@@ -105,6 +110,13 @@ impl<D: Datapath> Engine<D> {
             let outcome = self.change_to(loaded.config, path, now);
             if outcome.is_err() {
                 self.overrides.breaker = tripped;
+            } else {
+                for rule in tripped.tripped() {
+                    let said = format!("rule {rule} does as the configuration says again: {path} was loaded");
+                    self.journal.note(Note::new(EventKind::Breaker, said).of(rule));
+                }
+                // [safety] may be another.
+                self.look_around();
             }
             outcome
         });

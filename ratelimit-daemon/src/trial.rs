@@ -113,7 +113,9 @@ impl<D: Datapath> Engine<D> {
         let Unfinished { before, before_path, record } = unfinished;
         if let Trial::Running(until) = self.datapath.trial()? {
             let left_s = until.0.saturating_sub(self.datapath.now()?.0) / 1_000_000_000;
-            tracing::warn!("{} is still on trial: `ratelimitd confirm` within {left_s} s", record.file.display());
+            let said = format!("{} is still on trial: `ratelimitd confirm` within {left_s} s", record.file.display());
+            tracing::warn!("{said}");
+            self.journal.note(Note::new(EventKind::Trial, said));
             self.trials.pending = Some(Pending { before, before_path, record, until });
             return Ok(true);
         }

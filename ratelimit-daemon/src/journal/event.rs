@@ -114,6 +114,8 @@ pub(in super::super) enum Event {
         interfaces: Vec<String>,
         /// Whether it goes on.
         left: OnExit,
+        /// Who has said so; none where the daemon was stopped.
+        by: Option<String>,
         /// What the daemon saw done; none where counters cannot be read.
         done: Option<Done>,
     },
@@ -243,10 +245,11 @@ impl Event {
                 let alone = alone.map_or_else(String::new, |time| format!(" for {}", roughly(time)));
                 format!("took over the filter on {}, which ran without a daemon{alone}", interfaces.join(", "))
             }
-            Self::Detach { interfaces, left, done } => {
+            Self::Detach { interfaces, left, by, done } => {
+                let by = by.as_ref().map_or_else(String::new, |by| format!(" by {by}"));
                 let (names, done) = (interfaces.join(", "), done.map_or_else(String::new, Done::words));
                 match left {
-                    OnExit::Detach => format!("detached from {names}{done}"),
+                    OnExit::Detach => format!("detached from {names}{by}{done}"),
                     OnExit::Keep => format!(
                         "{names} stays limited without the daemon{done}; `ratelimitd detach` takes the filter off"
                     ),
@@ -317,7 +320,8 @@ impl Event {
                 Told { source: Some(source_text(*prefix)), by: Some(by.clone()), ..of }
             }
             Self::Unblock { prefix, by, .. } => Told { source: prefix.map(source_text), by: Some(by.clone()), ..of },
-            Self::TakeOver { .. } | Self::Detach { .. } => of,
+            Self::Detach { by, .. } => Told { by: by.clone(), ..of },
+            Self::TakeOver { .. } => of,
         }
     }
 }

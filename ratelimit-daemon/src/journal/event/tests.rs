@@ -35,7 +35,7 @@ fn a_line_says_source_rule_use_and_end() {
         rules: rules.iter().map(ToString::to_string).collect(),
         freed,
     };
-    let detach = |left, done| Event::Detach { interfaces: vec!["eth0".into()], left, done: Some(done) };
+    let detach = |left, done| Event::Detach { interfaces: vec!["eth0".into()], left, by: None, done: Some(done) };
     let rows = [
         (
             Event::Ban(banned("192.0.2.7", 1)),
