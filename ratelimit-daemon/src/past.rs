@@ -98,6 +98,12 @@ impl Past {
         Some(of.detail.unwrap_or_else(|| "history is not written".to_owned()))
     }
 
+    /// How it is kept.
+    #[cfg(test)]
+    pub(super) const fn settings(&self) -> &Settings {
+        self.recorder.settings()
+    }
+
     /// Where it can be read.
     fn path(&self) -> Result<PathBuf, Problem> {
         let is_kept = self.by.as_ref().is_some_and(|by| by.enabled);

@@ -5,7 +5,7 @@ use crate::config::history::History;
 use crate::desired::Limit;
 use crate::text::{amount, duration};
 
-/// A line each, in the words of the file: `history kept for: 30d -> 7d`.
+/// A line each, in the words of the file: `history kept for: 30 days -> 7 days`.
 pub fn changes(old: &Config, new: &Config) -> Vec<String> {
     let parts = safety(old.safety).into_iter().chain(history(&old.history));
     let after = safety(new.safety).into_iter().chain(history(&new.history));
@@ -44,7 +44,7 @@ fn history(of: &History) -> [(&'static str, String); 6] {
     [
         ("history", if of.enabled { "on" } else { "off" }.to_owned()),
         ("history file", path),
-        ("history kept for", duration::short(of.keep_ns)),
+        ("history kept for", of.keep_words()),
         ("history size", amount::rounded(of.bytes_max)),
         ("history of IPv4 addresses", format!("/{}", of.mask_ipv4)),
         ("history of IPv6 addresses", format!("/{}", of.mask_ipv6)),
@@ -69,7 +69,8 @@ mod tests {
 
     #[test]
     fn each_part_that_no_packet_is_judged_by_has_its_line() {
-        let old = config(std::path::Path::new("/nonexistent"), 3);
+        let mut old = config(std::path::Path::new("/nonexistent"), 3);
+        old.history = History::default();
         let of = |change: fn(&mut Config)| {
             let mut new = old.clone();
             change(&mut new);
@@ -83,7 +84,7 @@ mod tests {
             (|of| of.safety.breaker = Some(90), "breaker: off -> more than 90% dropped for 30s"),
             (|of| of.history.enabled = false, "history: on -> off"),
             (|of| of.history.path = Some("/srv/h.db".into()), "history file: that of the state -> /srv/h.db"),
-            (|of| of.history.keep_ns /= 30, "history kept for: 30d -> 1d"),
+            (|of| of.history.keep_ns /= 30, "history kept for: 30 days -> 1 day"),
             (|of| of.history.bytes_max = 1_000_000, "history size: 256 MB -> 1 MB"),
             (|of| of.history.mask_ipv4 = 24, "history of IPv4 addresses: /32 -> /24"),
             (|of| of.history.mask_ipv6 = 48, "history of IPv6 addresses: /128 -> /48"),

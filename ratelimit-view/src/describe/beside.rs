@@ -17,7 +17,7 @@ pub(super) fn history_words(history: &History) -> String {
         (32, 128) => "whole addresses".to_owned(),
         _ => format!("IPv4 addresses by /{ipv4}, IPv6 by /{ipv6}"),
     };
-    let (keep, size) = (duration::words(history.keep_ns), amount::rounded(history.bytes_max));
+    let (keep, size) = (history.keep_words(), amount::rounded(history.bytes_max));
     format!("{place}, for {keep}, at most {size}, {addresses}")
 }
 
@@ -56,7 +56,7 @@ mod tests {
             mask_ipv6: 48,
             ..default.clone()
         };
-        let kept = "/srv/h.db, for 24 hours, at most 1 MB, IPv4 addresses by /24, IPv6 by /48";
+        let kept = "/srv/h.db, for 1 day, at most 1 MB, IPv4 addresses by /24, IPv6 by /48";
         assert_eq!(history_words(&other), kept);
         let off = History { enabled: false, ..default };
         assert_eq!(history_words(&off), "off: nothing is remembered of who was refused");
