@@ -1,16 +1,19 @@
 //! What happens to a client is told everywhere in the same words: events, the log, the history, `check`, `stats`.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process;
 use std::thread::sleep;
 use std::time::Duration;
 
 use integration_test::frames::flag::SYN;
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, V4, frame, tcp};
-use integration_test::lab::{CLIENTS, HANGS_AFTER, Lab, number, once};
+use integration_test::lab::{CLIENTS, HANGS_AFTER, Lab, binary, number, once};
 use netlab::{PacketSocket, needs_root};
 use serde_json::Value;
 
@@ -102,6 +105,94 @@ fn a_client_that_is_limited_banned_and_released_is_told_of_in_the_same_words_eve
     assert_eq!(lines(&lab, &["events", "--json", "--source", client]), [Value::Null; 0]);
     assert_eq!(story().unwrap()["episodes"], Value::Array(vec![]));
     assert_eq!(lab.ratelimitd(&["events", "--kind", "bann"]).code(), 2);
+}
+
+/// `events -f` with these arguments, whose lines go to a file; killed on drop.
+struct Follower {
+    process: process::Child,
+    path: PathBuf,
+}
+
+impl Follower {
+    fn start(lab: &Lab, args: &[&str]) -> Self {
+        let path = lab.directory().join(format!("followed{}", args.concat().replace('/', "_")));
+        let mut command = lab.command(binary());
+        command.args(["events", "-f"]).args(args).stdout(File::create(&path).unwrap()).process_group(0);
+        Self { process: command.spawn().unwrap(), path }
+    }
+
+    fn lines(&self) -> Vec<String> {
+        fs::read_to_string(&self.path).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    /// The kinds and sources of what it has shown, once there are so many.
+    fn shown(&self, count: usize) -> Vec<String> {
+        let lines = once(|| Some(self.lines()).filter(|lines| lines.len() >= count));
+        let lines = lines.unwrap_or_else(|| panic!("{:?}", self.lines()));
+        let of = |line: &String| {
+            let event: Value = serde_json::from_str(line).unwrap();
+            format!("{} {}", event["kind"].as_str().unwrap(), event["source"].as_str().unwrap_or("-"))
+        };
+        lines.iter().map(of).collect()
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let group = nix::unistd::Pid::from_raw(i32::try_from(self.process.id()).unwrap());
+        let _gone = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
+        let _gone = self.process.wait();
+    }
+}
+
+#[test]
+fn each_flag_of_events_that_are_followed_shows_what_it_says_and_nothing_else() {
+    needs_root!();
+    let lab = Lab::new();
+    let _web = lab.web();
+    let _daemon = lab.limit(&["--limit", "1/1h", "--count", "connections", "--name", "web"]);
+    once(|| Some(lines(&lab, &["events", "--json"])).filter(|all| !all.is_empty())).unwrap();
+    done(&lab, &["deny", "192.0.2.1"]);
+    sleep(Duration::from_millis(2_100));
+    let of = |args: &[&str]| Follower::start(&lab, args);
+    let all = of(&["--json"]);
+    let source = of(&["--json", "--source", CLIENTS[0]]);
+    let prefix = of(&["--json", "--source", "192.0.2.0/24"]);
+    let rule = of(&["--json", "--rule", "web"]);
+    let other_rule = of(&["--json", "--rule", "ssh"]);
+    let kind = of(&["--json", "--kind", "deny"]);
+    let since = of(&["--json", "--since", "1s"]);
+    let long_since = of(&["--json", "--since", "1h"]);
+    let words = of(&[]);
+    // Each has what was before, or its flag leaves it out.
+    assert_eq!(all.shown(2), ["attach -", "deny 192.0.2.1"]);
+    assert_eq!(long_since.shown(2), ["attach -", "deny 192.0.2.1"]);
+    assert_eq!(
+        (prefix.shown(1), kind.shown(1)),
+        (vec!["deny 192.0.2.1".to_owned()], vec!["deny 192.0.2.1".to_owned()])
+    );
+    lab.open(CLIENTS[0], 80);
+    lab.assert_blocked(CLIENTS[0], 80);
+    // The daemon takes it within a second, and whoever is there already is shown it at once.
+    let refused = format!("refused {}", CLIENTS[0]);
+    assert_eq!(source.shown(1), [refused.as_str()]);
+    done(&lab, &["deny", "192.0.2.2"]);
+    done(&lab, &["unblock", "192.0.2.2"]);
+    done(&lab, &["reset", CLIENTS[0]]);
+    let reset = format!("reset {}", CLIENTS[0]);
+    let later = [refused.as_str(), "deny 192.0.2.2", "unblock 192.0.2.2", reset.as_str()];
+    let from_start = [&["attach -", "deny 192.0.2.1"], later.as_slice()].concat();
+    assert_eq!(all.shown(6), from_start);
+    assert_eq!(long_since.shown(6), from_start);
+    assert_eq!(since.shown(4), later, "what was two seconds before is left out");
+    assert_eq!(source.shown(2), [refused.as_str(), reset.as_str()]);
+    assert_eq!(prefix.shown(3), ["deny 192.0.2.1", "deny 192.0.2.2", "unblock 192.0.2.2"]);
+    assert_eq!(rule.shown(1), [refused.as_str()]);
+    assert_eq!(kind.shown(2), ["deny 192.0.2.1", "deny 192.0.2.2"]);
+    assert_eq!(other_rule.lines(), [""; 0]);
+    let said = once(|| Some(words.lines()).filter(|lines| lines.len() >= 6)).unwrap();
+    assert!(said[2].contains(" refused ") && said[2].contains("used 1 of 1/1h connections"), "{said:?}");
+    assert!(!said[0].starts_with('{'), "{said:?}");
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn promtool_accepts_the_alerts_and_each_fires_where_it_is_meant_to_and_nowhere_e
     accept(&["test", "rules", RULES_TEST], None);
     let (rules, tests) = (text(RULES), text(RULES_TEST));
     let alerts: Vec<_> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
-    assert!(alerts.len() >= 11, "{alerts:?}");
+    assert!(alerts.len() >= 14, "{alerts:?}");
     for alert in alerts {
         for outcome in ["fires", "stays silent"] {
             assert!(tests.contains(&format!("name: {alert} {outcome}")), "{alert} has no test where it {outcome}");

@@ -99,8 +99,8 @@ impl BanWatch {
             if let Some(progress) = begun.dropped(of, (policy, reading), clocks) {
                 let _is_kept = journal.past.progress(progress);
             }
-            let event =
-                Event::BanEnd { source: source_text(of.ban.client), rule: rule.name.clone(), dropped: of.dropped };
+            let (source, rule) = (source_text(of.ban.client), rule.name.clone());
+            let event = Event::BanEnd { source, rule, dropped: of.dropped, lifted_by: None };
             journal.take(&event, clocks.wall_of(of.ban.until), moment);
         }
         Ok(())

@@ -42,8 +42,8 @@ pub(super) struct Begun {
 
 /// A source, a rule by the slot of its bans, a limit by its slot, and whether nothing is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
-    client: IpNet,
+pub(super) struct Key {
+    pub(super) client: IpNet,
     rule: u32,
     limit: u32,
     would: bool,
@@ -118,6 +118,16 @@ impl Begun {
         next
     }
 
+    /// Of what is followed of these sources, the first.
+    pub(super) fn followed(&self, is_of: impl Fn(&IpNet) -> bool) -> Vec<Key> {
+        self.open.keys().filter(|key| is_of(&key.client)).take(LOOKED_UP_MAX).copied().collect()
+    }
+
+    /// Follows these sources no more: what they do next is a beginning.
+    pub(super) fn part_with(&mut self, is_of: impl Fn(&IpNet) -> bool) {
+        self.open.retain(|key, _| !is_of(&key.client));
+    }
+
     /// What else was refused since it was asked last.
     fn progress(&mut self, key: Key, windows: &[SourceReading]) -> u64 {
         let Some(open) = self.open.get_mut(&key) else { return 0 };
@@ -147,7 +157,8 @@ impl Begun {
         let packets = dropped.checked_sub(before).unwrap_or(dropped);
         let limit = rule.limits.iter().find(|limit| limit.slot == key.limit).filter(|_| packets > 0)?;
         Some(Progress {
-            time: clocks.wall_of(ban.until),
+            // One that is lifted ends now.
+            time: clocks.wall_of(ban.until.min(clocks.now)),
             source: ban.client,
             rule: rule.name.clone(),
             limit: limit.to_string(),
@@ -264,7 +275,7 @@ impl<D: Datapath> Engine<D> {
     }
 }
 
-fn tell_progress_of(
+pub(super) fn tell_progress_of(
     begun: &mut Begun,
     key: Key,
     windows: &[SourceReading],
@@ -298,7 +309,7 @@ mod tests {
     use super::*;
     use ratelimit_common::layout::Unit;
     use ratelimit_common::time::SECOND_NS;
-    use ratelimit_datapath::{Ban, EventLimit, Tallies};
+    use ratelimit_datapath::{Ban, EventLimit};
     use ratelimit_report::fixture::{limit, policy};
 
     const MINUTE_NS: u64 = 60 * SECOND_NS;
@@ -349,17 +360,7 @@ mod tests {
         let until = Nanos(60 * MINUTE_NS);
         take(&mut begun, &[event(KernelEventKind::Ban { until, step: 1 }, 1)]);
         let policy = policy(vec![limit(3, Unit::Connections)]);
-        let reading = Reading {
-            now: until,
-            interfaces: Vec::new(),
-            unlisted: Tallies::default(),
-            faults: Vec::new(),
-            bans_begun: Vec::new(),
-            sources_capacity: 0,
-            admissions: Vec::new(),
-            not_cached: 0,
-            events: EventCounts::default(),
-        };
+        let reading = Reading { now: until, ..Reading::fixture() };
         let clocks = Clocks { now: until, wall: Timestamp::UNIX_EPOCH };
         let ban = Ban { client: "198.51.100.7/32".parse().unwrap(), rule: 0, until, step: 1 };
         let mut dropped = |ban, dropped| {

@@ -153,7 +153,6 @@ impl Count {
 mod tests {
     use super::*;
     use ratelimit_common::layout::Unit;
-    use ratelimit_common::time::Nanos;
     use ratelimit_datapath::{InterfaceReading, Tallies};
     use ratelimit_report::fixture::{limit, policy};
 
@@ -164,20 +163,13 @@ mod tests {
         let tally = |reason, packets| (reason, Tally { packets, bytes: 0 });
         let of = [(Reason::WithinLimit, passed), (Reason::OverLimit, dropped), (Reason::Denied, denied)];
         Reading {
-            now: Nanos(0),
             interfaces: vec![InterfaceReading {
                 name: "eth0".into(),
                 attached: None,
                 unruled: Tallies::default(),
                 rules: vec![Tallies(of.map(|(reason, packets)| tally(reason, packets)).to_vec())],
             }],
-            unlisted: Tallies::default(),
-            faults: Vec::new(),
-            bans_begun: Vec::new(),
-            sources_capacity: 0,
-            admissions: Vec::new(),
-            not_cached: 0,
-            events: ratelimit_datapath::EventCounts::default(),
+            ..Reading::fixture()
         }
     }
 

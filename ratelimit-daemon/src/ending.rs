@@ -19,14 +19,14 @@ impl<D: Datapath> Engine<D> {
         by: &Requester,
         moment: Moment,
     ) -> Result<DetachReport, Problem> {
-        let Some(interface) = interface else { return self.detach_all(moment) };
+        let Some(interface) = interface else { return self.detach_all(by, moment) };
         if !self.enforced.desired.interfaces.iter().any(|known| known == interface) {
             let ours = self.enforced.desired.interfaces.join(", ");
             let why = format!("this daemon does not protect {interface}; it protects {ours}");
             return Err(Problem::new(ProblemKind::NotFound, why));
         }
         if self.enforced.desired.interfaces.len() == 1 {
-            return self.detach_all(moment);
+            return self.detach_all(by, moment);
         }
         self.datapath.detach(interface).map_err(Problem::datapath)?;
         self.enforced.desired.interfaces.retain(|known| known != interface);
@@ -38,8 +38,8 @@ impl<D: Datapath> Engine<D> {
         Ok(DetachReport { schema: SCHEMA, detached: vec![interface.to_owned()], stopping: false })
     }
 
-    fn detach_all(&mut self, moment: Moment) -> Result<DetachReport, Problem> {
-        self.end(OnExit::Detach, moment).map_err(Problem::datapath)?;
+    fn detach_all(&mut self, by: &Requester, moment: Moment) -> Result<DetachReport, Problem> {
+        self.end(OnExit::Detach, Some(by), moment).map_err(Problem::datapath)?;
         let detached = std::mem::take(&mut self.enforced.desired.interfaces);
         Ok(DetachReport { schema: SCHEMA, detached, stopping: true })
     }
@@ -54,17 +54,18 @@ impl<D: Datapath> Engine<D> {
         if self.is_shut_down() {
             return Ok(());
         }
-        self.end(self.enforced.config.on_exit, moment)
+        self.end(self.enforced.config.on_exit, None, moment)
     }
 
-    fn end(&mut self, left: OnExit, moment: Moment) -> Result<(), DatapathError> {
+    fn end(&mut self, left: OnExit, by: Option<&Requester>, moment: Moment) -> Result<(), DatapathError> {
         self.tell_begun(moment);
         let reading = self.datapath.read().ok();
         let done = self.statistics.done(reading.as_ref(), moment.uptime);
         self.datapath.shutdown(left)?;
         let interfaces = self.watched.links.attached_names();
         if !interfaces.is_empty() {
-            self.journal.tell(Event::Detach { interfaces, left, done }, moment);
+            let by = by.map(ToString::to_string);
+            self.journal.tell(Event::Detach { interfaces, left, by, done }, moment);
         }
         self.journal.say_unlogged();
         self.journal.past.close(CLOSE_WITHIN);

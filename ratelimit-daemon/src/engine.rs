@@ -3,7 +3,7 @@
 use ratelimit_common::time::Nanos;
 
 use super::enforced::Enforced;
-use super::journal::{Event, Journal};
+use super::journal::{Event, Journal, Note};
 use super::moment::Moment;
 use super::overrides::Overrides;
 use super::start::{Start, Unfinished};
@@ -15,6 +15,7 @@ use ratelimit_control::proto::{Health, Problem};
 use ratelimit_datapath::{Absent, Datapath, DatapathError, Reading};
 use ratelimit_policy::config::lists::KnownLists;
 use ratelimit_policy::safety::Around;
+use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::{Clocks, SCHEMA};
 
 /// The host that the daemon runs on.
@@ -64,6 +65,7 @@ impl<D: Datapath> Engine<D> {
     /// Attaches to every interface and puts the policy in force, or leaves everything as it was.
     pub(super) fn start(datapath: D, start: Start, host: Host, moment: Moment) -> Result<Self, DatapathError> {
         let Start { config, source, unfinished, refused, refused_lists, rolled_back } = start;
+        let over = rolled_back.as_ref().map(|of| format!("{} is rolled back: {}", of.file, of.why));
         let mut engine = Self {
             datapath,
             host,
@@ -74,6 +76,7 @@ impl<D: Datapath> Engine<D> {
             journal: Journal::new(moment.uptime),
             statistics: Statistics::default(),
         };
+        over.into_iter().for_each(|over| engine.journal.note(Note::new(EventKind::Trial, over)));
         let started = engine.recall(unfinished, refused_lists, moment).and_then(|is_on_trial| {
             // What an earlier run's windows have refused is known before the first packet that counts.
             engine.observe(moment);
@@ -157,7 +160,11 @@ impl<D: Datapath> Engine<D> {
         let is_other = |name: &String| !self.enforced.desired.interfaces.contains(name);
         for interface in self.datapath.kept().into_iter().filter(is_other) {
             match self.datapath.detach(&interface) {
-                Ok(()) => tracing::info!(interface, "removed the filter of an earlier run from {interface}"),
+                Ok(()) => {
+                    let said = format!("removed the filter of an earlier run from {interface}");
+                    tracing::info!(interface, "{said}");
+                    self.journal.note(Note::new(EventKind::Detach, said));
+                }
                 Err(error) => {
                     let error = anyhow::Error::from(error);
                     tracing::warn!(interface, "the filter of an earlier run stays on {interface}: {error:#}");

@@ -121,6 +121,11 @@ impl Journal {
         self.remember(told);
     }
 
+    /// Takes in one of which the log says enough in another line.
+    pub(super) fn tell_unlogged(&mut self, event: &Event, at: Timestamp) {
+        self.remember(event.told(at));
+    }
+
     /// Tells the history that a spell goes on.
     pub(super) fn goes_on(&mut self, event: &Event, at: Timestamp) {
         self.past.record(event.told(at));
@@ -289,7 +294,7 @@ mod tests {
         let mut journal = Journal::new(at(0));
         let prefix = "192.0.2.7/32".parse().unwrap();
         let act = || Event::GrantEnd { grant: Grant::Denied, prefix, by: "root".into() };
-        let ban_end = || Event::BanEnd { source: "192.0.2.7".into(), rule: "ssh".into(), dropped: 1 };
+        let ban_end = || Event::BanEnd { source: "192.0.2.7".into(), rule: "ssh".into(), dropped: 1, lifted_by: None };
         journal.tell_all(std::iter::repeat_with(act).take(100), Unlogged::default(), moment);
         assert_eq!(journal.budget.room(at(0)), 50);
         journal.tell_all(std::iter::repeat_with(ban_end).take(49), Unlogged::default(), moment);

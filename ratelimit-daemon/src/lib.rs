@@ -33,6 +33,7 @@ mod enforced;
 mod engine;
 mod error;
 mod events;
+mod freed;
 mod grants;
 mod hold;
 mod journal;

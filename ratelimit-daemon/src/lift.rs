@@ -49,6 +49,7 @@ impl<D: Datapath> Engine<D> {
         }
         let blocked: Vec<IpNet> = blocked.into_iter().collect();
         if !blocked.is_empty() {
+            self.tell_freed(|client| blocked.binary_search(client).is_ok(), by, moment);
             self.datapath.forget_all(&blocked).map_err(Problem::datapath)?;
         }
         if let Some(within) = within {
@@ -116,6 +117,7 @@ impl<D: Datapath> Engine<D> {
     /// Forgets what a source has used, and its bans.
     pub(super) fn reset(&mut self, source: IpAddr, by: &Requester, moment: Moment) -> Result<ResetReport, Problem> {
         let client = self.enforced.desired.policy.client(source.to_canonical());
+        self.tell_freed(|of| *of == client, by, moment);
         let removed = self.datapath.forget(client).map_err(Problem::datapath)?;
         let (windows, bans) = (removed.windows, removed.bans);
         self.journal.tell(Event::Reset { source: client, by: by.to_string(), windows, bans }, moment);

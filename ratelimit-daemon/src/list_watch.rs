@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use ratelimit_common::time::Nanos;
 
 use super::engine::Engine;
+use super::journal::Note;
 use super::moment::Moment;
 use super::start::forgive_list;
 use ratelimit_control::proto::Problem;
@@ -19,6 +20,7 @@ use ratelimit_datapath::Datapath;
 use ratelimit_policy::config::Config;
 use ratelimit_policy::config::file::load_list;
 use ratelimit_policy::config::lists::{KnownLists, ListFile};
+use ratelimit_report::event::EventKind;
 
 /// Two looks closer together than this are one: what is written for a moment has to come to rest in between.
 const LOOK_EVERY: Duration = Duration::from_millis(1_500);
@@ -125,18 +127,19 @@ impl ListWatch {
     }
 
     /// A file cannot be followed: said once for each thing that is wrong with it.
-    fn keep(&mut self, file: &ListFile, why: &str) {
+    fn keep(&mut self, file: &ListFile, why: &str) -> Option<Note> {
         let path = file.path.clone();
         if self.stale.insert(path, why.to_owned()).as_deref() == Some(why) {
-            return;
+            return None;
         }
         let ListFile { path, named_by, prefixes } = file;
-        tracing::warn!(
-            file = %path.display(),
+        let said = format!(
             "{named_by} ({}) is NOT FOLLOWED, its {} prefixes of before hold until it changes again: {why}",
             path.display(),
             prefixes.len()
         );
+        tracing::warn!(file = %path.display(), "{said}");
+        Some(Note::new(EventKind::Reload, said))
     }
 
     /// True if what it held before was refused.
@@ -182,11 +185,9 @@ impl<D: Datapath> Engine<D> {
         for file in files.into_iter().filter(|file| paths.contains(&file.path)) {
             match read(&file) {
                 Ok(prefixes) if prefixes == file.prefixes => self.follow_list(&file),
-                Ok(prefixes) if self.watched.lists.is_refused(&file, &prefixes) => {
-                    self.watched.lists.keep(&file, REFUSED)
-                }
+                Ok(prefixes) if self.watched.lists.is_refused(&file, &prefixes) => self.keep_list(&file, REFUSED),
                 Ok(prefixes) => changed.push((file, prefixes)),
-                Err(why) => self.watched.lists.keep(&file, &why),
+                Err(why) => self.keep_list(&file, &why),
             }
         }
         self.statistics.outdate();
@@ -196,7 +197,7 @@ impl<D: Datapath> Engine<D> {
         // What is wrong with all of them together may be one of them.
         for one in changed.chunks(1) {
             if let (Err(why), Some((file, _))) = (self.follow_all(one, now), one.first()) {
-                self.watched.lists.keep(file, &why);
+                self.keep_list(file, &why);
             }
         }
     }
@@ -210,9 +211,17 @@ impl<D: Datapath> Engine<D> {
             self.follow_list(file);
             let (added, removed) = (missing(&file.prefixes, prefixes), missing(prefixes, &file.prefixes));
             let path = file.path.display();
-            tracing::info!(file = %path, "{} ({path}): {added} added, {removed} removed", file.named_by);
+            let said = format!("{} ({path}): {added} added, {removed} removed", file.named_by);
+            tracing::info!(file = %path, "{said}");
+            self.journal.note(Note::new(EventKind::Reload, said));
         }
         Ok(())
+    }
+
+    fn keep_list(&mut self, file: &ListFile, why: &str) {
+        if let Some(note) = self.watched.lists.keep(file, why) {
+            self.journal.note(note);
+        }
     }
 
     fn follow_list(&mut self, file: &ListFile) {

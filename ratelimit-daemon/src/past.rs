@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use jiff::Timestamp;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use super::engine::Engine;
 use super::moment::Moment;
@@ -24,8 +25,8 @@ use ratelimit_report::snapshot::{SCHEMA, source_text};
 
 /// How long a stop waits for what is not written yet.
 pub(super) const CLOSE_WITHIN: Duration = Duration::from_secs(2);
-/// The same of a reload, which goes on at once.
-const RESTART_WITHIN: Duration = Duration::from_millis(500);
+/// How long whoever has a source erased waits for that.
+const FORGET_WITHIN: Duration = Duration::from_secs(10);
 
 /// Events that wait for its beginning.
 const EARLY_MAX: usize = 64;
@@ -48,18 +49,16 @@ impl Past {
         Self { recorder: Recorder::off(), by: None, early: Vec::new() }
     }
 
-    /// Keeps the history as the configuration says: opens it again where that has changed.
+    /// Keeps the history as the configuration says: opens it again where that has changed. What was taken before is
+    /// written by what held then.
     pub(super) fn follow(&mut self, history: &History, store: &Store) {
         if self.by.as_ref() == Some(history) {
             return;
         }
-        self.close(RESTART_WITHIN);
+        let before = std::mem::replace(&mut self.recorder, Recorder::off());
+        self.recorder = before.replaced(history.enabled.then(|| settings(history, store)));
         self.by = Some(history.clone());
-        let early = std::mem::take(&mut self.early);
-        if history.enabled {
-            self.recorder = Recorder::start(settings(history, store));
-            early.into_iter().for_each(|event| self.record(event));
-        }
+        std::mem::take(&mut self.early).into_iter().for_each(|event| self.record(event));
     }
 
     /// Writes what waits, and keeps nothing any more.
@@ -98,6 +97,12 @@ impl Past {
     pub(super) fn trouble(&self) -> Option<String> {
         let of = self.health().filter(|of| of.state != HealthState::Ok || of.detail.is_some())?;
         Some(of.detail.unwrap_or_else(|| "history is not written".to_owned()))
+    }
+
+    /// How it is kept.
+    #[cfg(test)]
+    pub(super) const fn settings(&self) -> &Settings {
+        self.recorder.settings()
     }
 
     /// Where it can be read.
@@ -189,18 +194,38 @@ impl<D: Datapath> Defer<Forget, Moment> for Engine<D> {
         if self.journal.past.path().is_err() {
             return Answer::by(move || drop(reply.send(Ok(report(0)))));
         }
+        let (done, erased) = oneshot::channel();
         self.journal.past.recorder.forget(client, move |rows| {
-            let rows =
-                rows.map_err(|why| Problem::new(ProblemKind::Internal, format!("the history is not erased: {why}")));
             if let Ok(rows) = rows {
                 // Not of whom: that is what was to be erased.
                 tracing::info!("{by} erased one source from the history: {rows} rows");
             }
-            // The requester may be gone.
-            drop(reply.send(rows.map(report)));
+            // The requester may wait no more.
+            drop(done.send(rows));
         });
-        Answer::by(|| {})
+        let why_late = self.journal.past.trouble();
+        Answer::by(move || {
+            tokio::spawn(async move {
+                let rows = match timeout(FORGET_WITHIN, erased).await {
+                    Ok(Ok(rows)) => rows,
+                    Ok(Err(_)) => Err("the history ended before it came to that; ask again".to_owned()),
+                    Err(_) => Err(late(why_late.as_deref())),
+                };
+                let rows = rows
+                    .map_err(|why| Problem::new(ProblemKind::Internal, format!("the history is not erased: {why}")));
+                // The requester may be gone.
+                drop(reply.send(rows.map(report)));
+            });
+        })
     }
+}
+
+fn late(trouble: Option<&str>) -> String {
+    let trouble = trouble.map_or_else(|| "its disk is slow".to_owned(), str::to_owned);
+    let seconds = FORGET_WITHIN.as_secs();
+    format!(
+        "it did not come to that within {seconds} s: {trouble}; it is done once it can be, and to ask again tells whether it is"
+    )
 }
 
 fn problem(error: &QueryError) -> Problem {

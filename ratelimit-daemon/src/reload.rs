@@ -7,11 +7,10 @@ use super::engine::Engine;
 use super::journal::Occurrence;
 use super::moment::Moment;
 use super::source::{ConfigSource, Loaded};
-use super::suggest::candidate_changes;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{ApplyReport, ApplyRequest, Problem, ProblemKind, ReloadReport, ReloadRequest};
 use ratelimit_datapath::Datapath;
-use ratelimit_policy::config::Config;
+use ratelimit_policy::config::{Config, beside};
 use ratelimit_policy::desired::DesiredState;
 use ratelimit_policy::plan::{changes, diff};
 use ratelimit_report::event::EventKind;
@@ -54,7 +53,12 @@ impl<D: Datapath> Engine<D> {
         moment: Moment,
     ) -> Result<ApplyReport, Problem> {
         let outcome = self.apply(request, by, moment);
-        let file = request.file.as_ref().map_or_else(|| "the file".to_owned(), |file| file.display().to_string());
+        let own = match &self.enforced.source {
+            ConfigSource::File(own) => Some(&own.path),
+            ConfigSource::Flags | ConfigSource::FlagsWithLists(_) => None,
+        };
+        let file = request.file.as_ref().or(own);
+        let file = file.map_or_else(|| "the file".to_owned(), |file| file.display().to_string());
         let trial = outcome.as_ref().ok().and_then(|report| report.confirm_within_seconds);
         let note = match trial {
             Some(seconds) => Occurrence::new(EventKind::Trial, format!("{file} is on trial for {seconds} s")),
@@ -106,6 +110,13 @@ impl<D: Datapath> Engine<D> {
             let outcome = self.change_to(loaded.config, path, now);
             if outcome.is_err() {
                 self.overrides.breaker = tripped;
+            } else {
+                for rule in tripped.tripped() {
+                    let said = format!("rule {rule} does as the configuration says again: {path} was loaded");
+                    self.journal.note(Note::new(EventKind::Breaker, said).of(rule));
+                }
+                // [safety] may be another.
+                self.look_around();
             }
             outcome
         });
@@ -129,7 +140,7 @@ impl<D: Datapath> Engine<D> {
         let plan = diff(&self.enforced.desired, &desired);
         let mut changes = changes(&self.enforced.desired, &desired);
         let capacity = self.datapath.read().map_err(Problem::datapath)?.sources_capacity;
-        changes.extend(candidate_changes(&self.enforced.config, &config));
+        changes.extend(beside::changes(&self.enforced.config, &config));
         let attached = carry_out(&mut self.datapath, &self.enforced.desired.policy, &plan).map_err(|error| {
             let problem = Problem::datapath(error);
             Problem { message: format!("{path}: {}", problem.message), ..problem }

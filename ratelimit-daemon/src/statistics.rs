@@ -169,9 +169,7 @@ fn volume(reading: &Reading) -> Volume {
 mod tests {
     use super::*;
     use ratelimit_common::layout::Tally;
-    use ratelimit_common::time::Nanos;
     use ratelimit_common::verdict::Reason;
-    use ratelimit_datapath::EventCounts;
 
     fn reading(passed: u64, dropped: u64) -> Reading {
         let tallies = [(Reason::WithinLimit, passed), (Reason::OverLimit, dropped)];
@@ -182,17 +180,7 @@ mod tests {
             unruled: Tallies::default(),
             rules: vec![Tallies(tallies.to_vec())],
         };
-        Reading {
-            now: Nanos(0),
-            interfaces: vec![interface],
-            unlisted: Tallies::default(),
-            faults: Vec::new(),
-            bans_begun: Vec::new(),
-            sources_capacity: 0,
-            admissions: Vec::new(),
-            not_cached: 0,
-            events: EventCounts::default(),
-        }
+        Reading { interfaces: vec![interface], ..Reading::fixture() }
     }
 
     #[test]

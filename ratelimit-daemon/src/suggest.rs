@@ -9,8 +9,6 @@ use super::moment::Moment;
 use super::would_ban;
 use ratelimit_control::proto::{Problem, ProblemKind};
 use ratelimit_datapath::{Datapath, DatapathError, Reading};
-use ratelimit_policy::config::Config;
-use ratelimit_policy::desired::Limit;
 use ratelimit_report::snapshot::{Clocks, SuggestReport};
 
 /// What a frame has before its IP packet.
@@ -67,16 +65,4 @@ pub(super) fn refused_bytes(reading: &Reading, rule: usize) -> u64 {
         bytes: sum.bytes.saturating_add(of.bytes),
     });
     bytes.checked_div(packets).unwrap_or(0).saturating_sub(ETHERNET_BYTES)
-}
-
-/// What a configuration changes of the candidates, a line a rule, and no packet is judged by.
-pub(super) fn candidate_changes(old: &Config, new: &Config) -> Vec<String> {
-    let of = |config: &Config, rule: &str| {
-        let said = config.candidates.iter().find(|(name, _)| name == rule);
-        let words = |(_, limits): &(String, Vec<Limit>)| limits.iter().map(ToString::to_string).collect::<Vec<_>>();
-        said.map_or_else(|| "those by default".to_owned(), |said| words(said).join(", "))
-    };
-    let rules = new.policy.rules.iter().map(|rule| (&rule.name, of(old, &rule.name), of(new, &rule.name)));
-    let changed = rules.filter(|(_, old, new)| old != new);
-    changed.map(|(rule, old, new)| format!("candidates of rule {rule}: {old} -> {new}, counters reset")).collect()
 }

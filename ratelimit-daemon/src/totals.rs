@@ -78,8 +78,7 @@ fn counters(reading: &Reading, policy: &Policy) -> Counters {
 mod tests {
     use super::*;
     use ratelimit_common::layout::Unit;
-    use ratelimit_common::time::Nanos;
-    use ratelimit_datapath::{EventCounts, InterfaceReading};
+    use ratelimit_datapath::InterfaceReading;
     use ratelimit_report::fixture::{limit, policy};
 
     fn reading(passed: u64, dropped: u64) -> Reading {
@@ -91,17 +90,7 @@ mod tests {
             unruled: Tallies::default(),
             rules: vec![Tallies(tallies)],
         };
-        Reading {
-            now: Nanos(0),
-            interfaces: vec![interface],
-            unlisted: Tallies::default(),
-            faults: Vec::new(),
-            bans_begun: Vec::new(),
-            sources_capacity: 0,
-            admissions: Vec::new(),
-            not_cached: 0,
-            events: EventCounts::default(),
-        }
+        Reading { interfaces: vec![interface], ..Reading::fixture() }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::start::{FILE, Record, Unfinished, Version, remember};
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{ApplyReport, ApplyRequest, ConfirmReport, Problem, ProblemKind, RollbackReport};
 use ratelimit_datapath::{Datapath, DatapathError, Trial};
-use ratelimit_policy::config::Config;
+use ratelimit_policy::config::{Config, beside};
 use ratelimit_policy::desired::DesiredState;
 use ratelimit_policy::plan::changes;
 use ratelimit_report::event::EventKind;
@@ -113,7 +113,9 @@ impl<D: Datapath> Engine<D> {
         let Unfinished { before, before_path, record } = unfinished;
         if let Trial::Running(until) = self.datapath.trial()? {
             let left_s = until.0.saturating_sub(self.datapath.now()?.0) / 1_000_000_000;
-            tracing::warn!("{} is still on trial: `ratelimitd confirm` within {left_s} s", record.file.display());
+            let said = format!("{} is still on trial: `ratelimitd confirm` within {left_s} s", record.file.display());
+            tracing::warn!("{said}");
+            self.journal.note(Note::new(EventKind::Trial, said));
             self.trials.pending = Some(Running { before, before_path, record, until });
             return Ok(true);
         }
@@ -189,7 +191,8 @@ impl<D: Datapath> Engine<D> {
         }
         let interfaces = self.enforced.desired.interfaces.clone();
         let desired = DesiredState { interfaces, policy: self.overrides.policy_of(&loaded.config, clocks.now) };
-        let changes = changes(&self.enforced.desired, &desired);
+        let mut changes = changes(&self.enforced.desired, &desired);
+        changes.extend(beside::changes(&self.enforced.config, &loaded.config));
         if changes.is_empty() {
             notes.push("it says what is enforced already: there is nothing to confirm".to_owned());
             return Ok(changes);

@@ -157,8 +157,6 @@ impl Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ratelimit_common::time::Nanos;
-    use ratelimit_datapath::Tallies;
 
     const fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -175,15 +173,8 @@ mod tests {
     fn bans_without_room_are_told_once_and_other_faults_are_none() {
         let mut watched = Watched::new(at(0));
         let reading = |v4, v6, other| Reading {
-            now: Nanos(0),
-            interfaces: Vec::new(),
-            unlisted: Tallies::default(),
             faults: vec![(Fault::BansV4Insert, v4), (Fault::BansV6Insert, v6), (Fault::SourcesV4Insert, other)],
-            bans_begun: Vec::new(),
-            sources_capacity: 0,
-            admissions: Vec::new(),
-            not_cached: 0,
-            events: ratelimit_datapath::EventCounts::default(),
+            ..Reading::fixture()
         };
         assert_eq!(watched.more_bans_refused(&reading(0, 0, 9)), 0);
         assert_eq!(watched.more_bans_refused(&reading(2, 1, 9)), 3);

@@ -28,6 +28,7 @@ use ratelimit_policy::desired::{self, Limit, Policy, Rule};
 
 mod access;
 mod events;
+mod reading;
 mod tallied;
 
 use tallied::{add, charge_or_refuse, tallies};
@@ -355,8 +356,8 @@ impl Datapath for FakeDatapath {
 
     fn visit_bans(&mut self, from: BansPosition, visit: &mut dyn FnMut(BanReading)) -> VisitedBans {
         let world = self.kernel.world();
-        let bans = world.bans().skip(from.map * BANS_PART);
-        let more = bans.take(BANS_PART).map(|ban| visit(BanReading { ban, dropped: 0 })).count();
+        let bans = world.bans_read().skip(from.map * BANS_PART);
+        let more = bans.take(BANS_PART).map(|(ban, dropped)| visit(BanReading { ban, dropped })).count();
         Ok((more == BANS_PART).then_some(BansPosition { map: from.map + 1, bucket: None }))
     }
 
@@ -526,10 +527,15 @@ impl Datapath for FakeDatapath {
 impl World {
     /// The newest ban of each source by each rule that is in force; the kernel tells of those that ban alone.
     fn bans(&self) -> impl Iterator<Item = Ban> {
+        self.bans_read().map(|(ban, _)| ban)
+    }
+
+    /// The same, each with what it has dropped.
+    fn bans_read(&self) -> impl Iterator<Item = (Ban, u64)> {
         let rules = self.in_force().map_or(&[][..], |policy| &policy.rules);
         self.packets.sources.bans.iter().filter_map(|(&(client, slot), ban)| {
             let rule = rules.iter().position(|rule| desired::ban_slot(&rule.name) == slot)?;
-            Some(Ban { client, rule, until: Nanos(ban.until_ns), step: ban.step + 1 })
+            Some((Ban { client, rule, until: Nanos(ban.until_ns), step: ban.step + 1 }, ban.dropped))
         })
     }
 

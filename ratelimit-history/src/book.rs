@@ -78,23 +78,17 @@ impl Book {
         Self { open: HashMap::new(), ended: Vec::new(), names: HashSet::new(), next_id: 1, open_max }
     }
 
-    /// Takes an event of a source into account.
-    pub(crate) fn event(&mut self, event: &Event, source: IpNet) {
-        match event.kind {
-            EventKind::Refused | EventKind::Ban => self.opens(event, source, false),
-            EventKind::WouldRefuse | EventKind::WouldBan => self.opens(event, source, true),
-            EventKind::BanEnd | EventKind::Unblock | EventKind::Reset => self.closes(event, source),
-            EventKind::Allow
-            | EventKind::Deny
-            | EventKind::Unallow
-            | EventKind::Charge
-            | EventKind::Overload
-            | EventKind::Breaker
-            | EventKind::Trial
-            | EventKind::Reload
-            | EventKind::Attach
-            | EventKind::Detach
-            | EventKind::Fleet => {}
+    /// Takes an event into account. One without a source is of everything.
+    pub(crate) fn event(&mut self, event: &Event, source: Option<IpNet>) {
+        match (event.kind, source) {
+            (EventKind::Unblock, None) => self.closes_banned(event.time.as_millisecond()),
+            (EventKind::Reset, None) => self.closes_all(event.time.as_millisecond(), |_| true),
+            (EventKind::BanEnd | EventKind::Unblock | EventKind::Reset, Some(source)) => self.closes(event, source),
+            (kind, Some(source)) if !kind.is_act() => {
+                let would = matches!(kind, EventKind::WouldRefuse | EventKind::WouldBan);
+                self.opens(event, source, would);
+            }
+            (_, Some(_) | None) => {}
         }
     }
 
@@ -142,9 +136,9 @@ impl Book {
     }
 
     /// What the database does not have.
-    pub(crate) fn unwritten(&self) -> impl Iterator<Item = (&Key, &Episode)> {
-        let ended = self.ended.iter().map(|(key, episode)| (key, episode));
-        self.open.iter().filter(|(_, episode)| episode.is_new).chain(ended)
+    pub(crate) fn unwritten(&mut self) -> impl Iterator<Item = (&Key, &mut Episode)> {
+        let ended = self.ended.iter_mut().map(|(key, episode)| (&*key, episode));
+        self.open.iter_mut().filter(|(_, episode)| episode.is_new).chain(ended)
     }
 
     /// The database has it all.
@@ -225,7 +219,17 @@ impl Book {
             prefix.contains(&key.source)
                 && (!is_ban_end || !key.would && is_named(&event.rule, &key.rule) && is_named(&event.limit, &key.limit))
         };
-        let at = event.time.as_millisecond();
+        self.closes_all(event.time.as_millisecond(), is_meant);
+    }
+
+    /// What lifts every ban frees who is banned, of all limits, and nobody else.
+    fn closes_banned(&mut self, at: Millis) {
+        let is_banned = |(key, of): &(&Key, &Episode)| !key.would && of.until.is_some();
+        let banned: HashSet<IpNet> = self.open.iter().filter(is_banned).map(|(key, _)| key.source).collect();
+        self.closes_all(at, |key| banned.contains(&key.source));
+    }
+
+    fn closes_all(&mut self, at: Millis, is_meant: impl Fn(&Key) -> bool) {
         for (key, mut episode) in self.open.extract_if(|key, _| is_meant(key)) {
             episode.end(at);
             self.ended.push((key, episode));

@@ -16,6 +16,7 @@ mod mask;
 mod prefix;
 mod query;
 mod record;
+mod retain;
 mod schema;
 mod store;
 mod writer;

@@ -84,9 +84,10 @@ impl Reader {
     /// The whole story of an address or prefix: what is of it, of sources in it, and of prefixes around it; newest first.
     pub fn history(&self, of: IpNet, filter: &Filter) -> Result<HistoryReport, QueryError> {
         let of = of.trunc();
-        let (episodes, more) = self.episodes(of, filter)?;
+        let (episodes, more_episodes) = self.episodes(of, filter)?;
         let (acts, more_acts) = self.acts(of, filter)?;
-        Ok(HistoryReport { schema: SCHEMA, source: prefix::text(of), episodes, acts, more: more || more_acts })
+        let more = more_episodes || more_acts;
+        Ok(HistoryReport { schema: SCHEMA, source: prefix::text(of), episodes, acts, more, more_episodes, more_acts })
     }
 
     /// The sources that were refused most in a period: the day before its end, where no beginning is set.

@@ -1,7 +1,8 @@
 //! What the daemon holds: a queue that never makes it wait, with addresses masked before anything is queued.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -17,6 +18,8 @@ use crate::{Settings, mask};
 
 /// Records in the queue. // 32768 x 0.7 KB = 23 MB, when it is full of events with long texts
 pub(crate) const QUEUE_LEN: usize = 32_768;
+/// How long the thread before it may write before that is told.
+const BEFORE_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes of each text of an event that are kept.
 pub(crate) const TEXT_LEN_MAX: usize = 256;
 
@@ -82,28 +85,55 @@ pub(crate) enum Message {
     Forget(IpNet, Erased),
 }
 
-/// Called by the thread with how many rows were erased, or why it could not.
-pub(crate) type Erased = Box<dyn FnOnce(Result<u64, String>) + Send>;
+/// Called with how many rows were erased, or why it could not be; also where the thread ends before it comes to that.
+pub(crate) struct Erased(Option<Box<dyn FnOnce(Result<u64, String>) + Send>>);
+
+/// The end of a recorder that takes nothing any more, and whose thread may still write.
+#[derive(Debug)]
+struct Ending(Option<Receiver<()>>);
 
 impl Recorder {
     /// Begins to write. Whatever is wrong with the database is told by [`Self::health`] alone.
     pub fn start(settings: Settings) -> Self {
-        Self::start_at(settings, Pace::default())
+        Self::off().replaced(Some(settings))
     }
 
     /// Keeps nothing: `enabled = false`.
     pub fn off() -> Self {
-        let health = health(HealthState::Off, Some("history is off: `enabled = false`".to_owned()));
-        Self { queue: None, done: None, shared: Shared::new(health), settings: Settings::at("".into()) }
+        Self::off_after(Ending(None))
     }
 
-    pub(crate) fn start_at(settings: Settings, pace: Pace) -> Self {
+    /// Keeps by these settings from here on, or nothing. At once, and what it is told is queued; but its thread does not touch a
+    /// database before that of this one has ended. So no two write at a time.
+    #[must_use]
+    pub fn replaced(self, settings: Option<Settings>) -> Self {
+        self.replaced_at(settings, Pace::default())
+    }
+
+    pub(crate) fn replaced_at(self, settings: Option<Settings>, pace: Pace) -> Self {
+        let before = self.end();
+        match settings {
+            Some(settings) => Self::start_at(settings, pace, before),
+            None => Self::off_after(before),
+        }
+    }
+
+    fn off_after(before: Ending) -> Self {
+        let health = health(HealthState::Off, Some("history is off: `enabled = false`".to_owned()));
+        Self { queue: None, done: before.0, shared: Shared::new(health), settings: Settings::at("".into()) }
+    }
+
+    fn start_at(settings: Settings, pace: Pace, mut before: Ending) -> Self {
         let shared = Shared::new(health(HealthState::Ok, None));
         let (queue, messages) = mpsc::sync_channel(QUEUE_LEN);
         let (is_done, done) = mpsc::sync_channel(1);
         let mut recorder = Self { queue: Some(queue), done: Some(done), shared, settings };
         let (settings, shared) = (recorder.settings.clone(), recorder.shared.clone());
         let run = move || {
+            if !before.wait(BEFORE_WITHIN) {
+                shared.tell_that_it_waits(&settings.path);
+                before.wait(Duration::MAX);
+            }
             Writer::new(settings, pace, shared).run(&messages);
             // Nobody may wait for it.
             let _ = is_done.send(());
@@ -141,19 +171,21 @@ impl Recorder {
     }
 
     /// Erases a source, or all sources of a prefix; `done` is called by the history's thread, with the number of rows or why it could not.
-    /// Where addresses are masked it erases the masked prefix. Waits for nothing.
+    /// Where addresses are masked it erases the masked prefix. Waits for nothing; `done` comes late where the disk is slow.
     pub fn forget(&self, prefix: IpNet, done: impl FnOnce(Result<u64, String>) + Send + 'static) {
-        let message = Message::Forget(self.settings.mask.prefix(prefix.trunc()), Box::new(done));
+        let done = Erased(Some(Box::new(done)));
+        let message = Message::Forget(self.settings.mask.prefix(prefix.trunc()), done);
         let unsent = match &self.queue {
             Some(queue) => queue.try_send(message).err(),
             None => Some(mpsc::TrySendError::Disconnected(message)),
         };
         match unsent {
             Some(mpsc::TrySendError::Full(Message::Forget(_, done))) => {
-                done(Err("the history has too much to write; try again".to_owned()));
+                let why = self.health().detail.map(|why| format!(": {why}")).unwrap_or_default();
+                done.answer(Err(format!("too much waits to be written; ask again once less does{why}")));
             }
             Some(mpsc::TrySendError::Disconnected(Message::Forget(_, done))) => {
-                done(Err(self.health().detail.unwrap_or_else(|| "history is off".to_owned())));
+                done.answer(Err(self.health().detail.unwrap_or_else(|| "history is off".to_owned())));
             }
             None | Some(mpsc::TrySendError::Full(_) | mpsc::TrySendError::Disconnected(_)) => {}
         }
@@ -173,10 +205,14 @@ impl Recorder {
     }
 
     /// Writes what waits, and ends. False where that took longer than `within`: the thread goes on by itself.
-    pub fn close(mut self, within: Duration) -> bool {
+    pub fn close(self, within: Duration) -> bool {
+        self.end().wait(within)
+    }
+
+    fn end(mut self) -> Ending {
         self.shared.closing.store(true, Ordering::Relaxed);
         self.queue = None;
-        self.done.take().is_none_or(|done| done.recv_timeout(within).is_ok())
+        Ending(self.done.take())
     }
 
     fn send(&self, message: Message) -> bool {
@@ -201,10 +237,43 @@ impl Drop for Recorder {
     }
 }
 
+impl Ending {
+    /// Whether its thread has ended by then.
+    fn wait(&mut self, within: Duration) -> bool {
+        // One that panicked has ended too.
+        let is_over = |done: &mut Receiver<()>| done.recv_timeout(within) != Err(RecvTimeoutError::Timeout);
+        self.0.take_if(is_over);
+        self.0.is_none()
+    }
+}
+
+impl Erased {
+    pub(crate) fn answer(mut self, rows: Result<u64, String>) {
+        if let Some(done) = self.0.take() {
+            done(rows);
+        }
+    }
+}
+
+impl Drop for Erased {
+    fn drop(&mut self) {
+        if let Some(done) = self.0.take() {
+            done(Err("the history ended before it came to that; ask again".to_owned()));
+        }
+    }
+}
+
 impl Shared {
     fn new(health: Health) -> Arc<Self> {
         let (lost, waiting) = (AtomicU64::new(0), AtomicU64::new(0));
         Arc::new(Self { lost, waiting, closing: AtomicBool::new(false), health: Mutex::new(health) })
+    }
+
+    /// The thread before this one has not ended.
+    fn tell_that_it_waits(&self, path: &Path) {
+        let detail = format!("history is not written: {}: what was kept before is still being written", path.display());
+        tracing::warn!("{detail}");
+        self.set(|health| (health.state, health.detail) = (HealthState::Failing, Some(detail)));
     }
 
     /// Changes what is told.

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 /// What makes each version of the last one. Only ever appended to.
-const MIGRATIONS: &[&str] = &[include_str!("schema/1.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("schema/1.sql"), include_str!("schema/2.sql")];
 /// The version that this program writes.
 pub(crate) const VERSION: i64 = MIGRATIONS.len() as i64;
 
@@ -105,7 +105,7 @@ pub(crate) fn open(path: &Path) -> Result<Connection, Fault> {
     connection.pragma_update(None, "journal_size_limit", 1 << 22)?;
     // In KiB: the pages that a batch of a flood changes.
     connection.pragma_update(None, "cache_size", -16_384)?;
-    migrate(&mut connection, version)?;
+    migrate(&mut connection)?;
     Ok(connection)
 }
 
@@ -120,13 +120,15 @@ fn check(connection: &Connection) -> Result<(), Fault> {
     if said == "ok" { Ok(()) } else { Err(Fault::Corrupt(said)) }
 }
 
-fn migrate(connection: &mut Connection, from: i64) -> Result<(), Fault> {
+fn migrate(connection: &mut Connection) -> Result<(), Fault> {
+    // Another daemon may do so at the same time.
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let from = version(&transaction)?;
     for (version, migration) in (1..).zip(MIGRATIONS).skip_while(|(version, _)| *version <= from) {
-        let transaction = connection.transaction()?;
         transaction.execute_batch(migration).map_err(of_tables)?;
         transaction.pragma_update(None, "user_version", version)?;
-        transaction.commit()?;
     }
+    transaction.commit()?;
     TABLES
         .iter()
         .try_for_each(|table| connection.prepare(&format!("SELECT 1 FROM {table}")).map(drop))

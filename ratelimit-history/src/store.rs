@@ -7,11 +7,12 @@ use std::time::Duration;
 use ipnet::IpNet;
 use ratelimit_report::history::Outcome;
 use rusqlite::types::Value;
-use rusqlite::{Connection, OptionalExtension as _, Row, Statement, params};
+use rusqlite::{Connection, Row, Statement, params};
 
 use crate::book::{Book, Episode, Key, Millis};
 use crate::prefix;
 use crate::record::Total;
+use crate::retain;
 use crate::schema::{self, Fault};
 
 /// Spans of totals, in seconds, and how long each is kept where history is kept for shorter.
@@ -25,8 +26,6 @@ pub(crate) const SPANS: [(i64, Duration); 3] = [
 const STEP_ROWS: u64 = 2_000;
 /// Free pages that one step gives back. // 4096 x 4 KB = 17 MB
 const STEP_PAGES: i64 = 4_096;
-/// Below what size retention stops, in hundredths of the most: else each batch would begin it again.
-const SIZE_LOW: u64 = 95;
 
 /// An act, as it is written.
 pub(crate) struct Act {
@@ -83,12 +82,16 @@ impl Store {
         Ok(Left { open, next_id })
     }
 
-    /// Writes a batch, all or nothing; says how many rows that were.
-    pub(crate) fn write(&mut self, book: &Book, acts: &[Act], totals: &[(Millis, Total)]) -> Result<u64, Fault> {
+    /// Writes a batch, all or nothing; says how many rows that were. An episode whose row is another's, as a second
+    /// writer has it, gets one of its own.
+    pub(crate) fn write(&mut self, book: &mut Book, acts: &[Act], totals: &[(Millis, Total)]) -> Result<u64, Fault> {
         let transaction = self.connection.transaction()?;
         let (mut statement, mut rows) = (transaction.prepare_cached(WRITE_EPISODE)?, 0);
         for (key, episode) in book.unwritten() {
-            write_episode(&mut statement, key, episode)?;
+            while !write_episode(&mut statement, key, episode)? {
+                let last = "SELECT max(id) FROM episodes";
+                episode.id = 1 + transaction.query_row(last, [], |row| row.get::<_, i64>(0))?;
+            }
             rows += 1;
         }
         statement = transaction.prepare_cached(WRITE_ACT)?;
@@ -103,7 +106,10 @@ impl Store {
     /// One step of retention; says whether another is due. `rows` is how many were written since the last: what deletes must keep up.
     pub(crate) fn retain(&mut self, of: Retention, now: Millis, rows: u64) -> Result<bool, Fault> {
         let step = whole(STEP_ROWS.max(rows.saturating_mul(2)));
-        let deleted = self.retain_by_age(of.keep, now, step)? + self.retain_by_size(of.bytes_max, step)?;
+        let transaction = self.connection.transaction()?;
+        let mut deleted = retain::by_age(&transaction, of.keep, now, step)?;
+        deleted += retain::by_size(&transaction, bytes(&transaction)?, of.bytes_max, step)?;
+        transaction.commit()?;
         let free: i64 = self.connection.pragma_query_value(None, "freelist_count", |row| row.get(0))?;
         if free > 0 {
             // It gives back a page with each row that it is asked for.
@@ -119,9 +125,7 @@ impl Store {
 
     /// Bytes of the file, without what is free in it.
     pub(crate) fn bytes(&self) -> Result<u64, Fault> {
-        let pragma = |name| self.connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-        let (pages, free, size) = (pragma("page_count")?, pragma("freelist_count")?, pragma("page_size")?);
-        Ok((pages - free).saturating_mul(size).try_into().unwrap_or(0))
+        bytes(&self.connection)
     }
 
     /// Erases what is of a prefix from every table and from the log; says how many rows that were. An episode of a prefix around it goes too: there the
@@ -146,86 +150,19 @@ impl Store {
         self.is_log_due = is_busy;
         Ok(())
     }
+}
 
-    /// Deletes what ended too long ago; says how many rows.
-    fn retain_by_age(&mut self, keep: Duration, now: Millis, step: i64) -> Result<i64, Fault> {
-        let before = |keep: Duration| now.saturating_sub(Millis::try_from(keep.as_millis()).unwrap_or(Millis::MAX));
-        let mut deleted = self.delete_until(before(keep), step)?;
-        for (span, least) in SPANS {
-            // Minutes are for a day's chart, however long all else is kept.
-            let keep = if span == 60 { least } else { least.max(keep) };
-            deleted += self.delete_totals(span, before(keep), step)?;
-        }
-        Ok(deleted)
-    }
-
-    /// Deletes the oldest where the file is too large; says how many rows.
-    fn retain_by_size(&mut self, bytes_max: u64, step: i64) -> Result<i64, Fault> {
-        let low = bytes_max / 100 * SIZE_LOW;
-        if self.bytes()? <= bytes_max {
-            return Ok(0);
-        }
-        let mut deleted = 0;
-        while self.bytes()? > low && deleted < step {
-            let few = step.min(whole(STEP_ROWS));
-            let oldest: Option<Millis> = self.connection.query_row(
-                "SELECT max(time) FROM (
-                     SELECT time FROM (
-                         SELECT time FROM (SELECT ended AS time FROM episodes WHERE ended IS NOT NULL ORDER BY ended LIMIT ?1)
-                         UNION ALL SELECT time FROM (SELECT time FROM acts ORDER BY time LIMIT ?1)
-                     ) ORDER BY time LIMIT ?1)",
-                [few],
-                |row| row.get(0),
-            )?;
-            let gone = match oldest {
-                Some(oldest) => self.delete_until(oldest, few)?,
-                // Nothing but totals: the finest go, all of them if it must be.
-                None => self.delete_totals(60, Millis::MAX, few)?,
-            };
-            deleted += gone;
-            if gone == 0 {
-                break;
-            }
-        }
-        Ok(deleted)
-    }
-
-    fn delete_until(&mut self, time: Millis, step: i64) -> Result<i64, Fault> {
-        let transaction = self.connection.transaction()?;
-        let mut rows = transaction.execute(
-            "DELETE FROM episodes WHERE id IN (SELECT id FROM episodes WHERE ended <= ?1 ORDER BY ended LIMIT ?2)",
-            params![time, step],
-        )?;
-        rows += transaction.execute(
-            "DELETE FROM acts WHERE id IN (SELECT id FROM acts WHERE time <= ?1 ORDER BY time LIMIT ?2)",
-            params![time, step],
-        )?;
-        transaction.commit()?;
-        Ok(whole(rows as u64))
-    }
-
-    /// Deletes the totals of whole points in time, oldest first.
-    fn delete_totals(&mut self, span: i64, time: Millis, step: i64) -> Result<i64, Fault> {
-        let last: Option<Millis> = self
-            .connection
-            .query_row(
-                "SELECT max(start) FROM (SELECT start FROM totals WHERE span = ?1 AND start <= ?2 ORDER BY start LIMIT ?3)",
-                params![span, time, step],
-                |row| row.get(0),
-            )
-            .optional()?
-            .flatten();
-        let Some(last) = last else { return Ok(0) };
-        let rows =
-            self.connection.execute("DELETE FROM totals WHERE span = ?1 AND start <= ?2", params![span, last])?;
-        Ok(whole(rows as u64))
-    }
+fn bytes(connection: &Connection) -> Result<u64, Fault> {
+    let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let (pages, free, size) = (pragma("page_count")?, pragma("freelist_count")?, pragma("page_size")?);
+    Ok((pages - free).saturating_mul(size).try_into().unwrap_or(0))
 }
 
 const WRITE_EPISODE: &str = "
     INSERT INTO episodes (id, source, rule, \"limit\", reason, would, began, seen, ended, packets, bytes, peak, window, until)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
-    ON CONFLICT (id) DO UPDATE SET reason = ?5, seen = ?8, ended = ?9, packets = ?10, bytes = ?11, peak = ?12, until = ?14";
+    ON CONFLICT (id) DO UPDATE SET reason = ?5, seen = ?8, ended = ?9, packets = ?10, bytes = ?11, peak = ?12, until = ?14
+    WHERE source = ?2 AND rule = ?3 AND \"limit\" = ?4 AND would = ?6 AND began = ?7";
 
 const WRITE_ACT: &str =
     "INSERT INTO acts (time, what, source, rule, by, reason, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
@@ -235,8 +172,9 @@ const WRITE_TOTAL: &str = "
     ON CONFLICT (span, start, rule, reason, outcome) DO UPDATE
     SET packets = min(packets + ?6, 9223372036854775807), bytes = min(bytes + ?7, 9223372036854775807)";
 
-fn write_episode(statement: &mut Statement<'_>, key: &Key, of: &Episode) -> rusqlite::Result<()> {
-    statement.execute(params![
+/// False where its row is that of another episode.
+fn write_episode(statement: &mut Statement<'_>, key: &Key, of: &Episode) -> rusqlite::Result<bool> {
+    let rows = statement.execute(params![
         of.id,
         prefix::key(key.source),
         &*key.rule,
@@ -252,7 +190,7 @@ fn write_episode(statement: &mut Statement<'_>, key: &Key, of: &Episode) -> rusq
         of.window,
         of.until,
     ])?;
-    Ok(())
+    Ok(rows > 0)
 }
 
 fn write_act(statement: &mut Statement<'_>, of: &Act) -> rusqlite::Result<()> {

@@ -56,7 +56,7 @@ impl Site {
     }
 
     fn recorder_with(&self, settings: Settings) -> Recorder {
-        Recorder::start_at(settings, self.pace())
+        Recorder::off().replaced_at(Some(settings), self.pace())
     }
 
     fn now(&self) -> Timestamp {

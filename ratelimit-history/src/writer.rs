@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use jiff::Timestamp;
-use ratelimit_report::event::{Event, EventKind};
+use ratelimit_report::event::Event;
 use ratelimit_report::history::HealthState;
 
 use crate::Settings;
@@ -20,6 +20,8 @@ use crate::store::{Act, Retention, Store};
 
 /// Open episodes that are kept in memory. // 100000 x 0.3 KB = 30 MB
 const OPEN_MAX: usize = 100_000;
+/// Bytes of an episode in the database, with what its indexes have. A quarter of the size is for those that are open.
+const EPISODE_BYTES: u64 = 300;
 /// Rows that wait for the database, before the queue is left to fill. // 65536 x 0.7 KB = 46 MB, of acts with long texts
 pub(crate) const PENDING_MAX: usize = 65_536;
 /// How far the clock must go back to be worth a word.
@@ -71,11 +73,13 @@ impl Writer {
     pub(crate) fn new(settings: Settings, pace: Pace, shared: Arc<Shared>) -> Self {
         let now = Instant::now();
         let wall = (pace.clock)().as_millisecond();
+        let room = usize::try_from(settings.bytes_max / 4 / EPISODE_BYTES).unwrap_or(usize::MAX);
+        let book = Book::new(room.min(OPEN_MAX));
         Self {
             settings,
             pace,
             shared,
-            book: Book::new(OPEN_MAX),
+            book,
             acts: Vec::new(),
             totals: Vec::new(),
             taken: 0,
@@ -123,9 +127,7 @@ impl Writer {
     fn take(&mut self, message: Message) {
         match message {
             Message::Event(event, source) => {
-                if let Some(source) = source {
-                    self.book.event(&event, source);
-                }
+                self.book.event(&event, source);
                 self.acts.extend(act(*event, source));
             }
             Message::Progress(of) => {
@@ -134,7 +136,7 @@ impl Writer {
             Message::Totals(minute, rows) => {
                 self.totals.extend(rows.into_iter().map(|row| (minute.as_millisecond(), row)));
             }
-            Message::Forget(prefix, done) => return done(self.forget(prefix)),
+            Message::Forget(prefix, done) => return done.answer(self.forget(prefix)),
         }
         self.taken += 1;
     }
@@ -146,7 +148,8 @@ impl Writer {
         self.book.tick(now);
         if let Err(fault) = self.write(now) {
             if matches!(fault, Fault::Newer(_)) {
-                self.tell(HealthState::Off, &format!("history is off: {}: {fault}", self.settings.path.display()));
+                let (path, remedy) = (self.settings.path.display(), remedy(&fault));
+                self.tell(HealthState::Off, &format!("history is off: {path}: {fault}; {remedy}"));
                 return std::ops::ControlFlow::Break(());
             }
             self.fail(&fault);
@@ -168,7 +171,7 @@ impl Writer {
             self.open()?;
         }
         let Some(store) = &mut self.store else { return Ok(()) };
-        let rows = store.write(&self.book, &self.acts, &self.totals)?;
+        let rows = store.write(&mut self.book, &self.acts, &self.totals)?;
         self.book.written();
         self.acts.clear();
         self.totals.clear();
@@ -229,25 +232,25 @@ impl Writer {
                 return;
             }
         }
-        let help = match fault {
-            Fault::Full => "it goes on by itself once there is room",
-            Fault::ReadOnly(_) => "it goes on by itself once the directory can be written",
-            Fault::Corrupt(_) => "remove the file",
-            Fault::Newer(_) | Fault::Other(_) => "it is tried again",
-        };
-        self.tell(HealthState::Failing, &format!("history is not written: {}: {fault}; {help}", path.display()));
+        let remedy = remedy(fault);
+        self.tell(HealthState::Failing, &format!("history is not written: {}: {fault}; {remedy}", path.display()));
     }
 
     fn forget(&mut self, prefix: IpNet) -> Result<u64, String> {
         let is_of = |source: IpNet| prefix.contains(&source) || source.contains(&prefix);
         self.book.forget(is_of);
         self.acts.retain(|act| !act.source.is_some_and(|source| prefix.contains(&source)));
+        let path = self.settings.path.display().to_string();
+        let in_words = |fault: Fault| {
+            let done = "what the file has of it stays; ask again then";
+            format!("{path}: {fault}; {}; {done}", remedy(&fault))
+        };
         if self.store.is_none() {
-            self.open().map_err(|fault| fault.to_string())?;
+            self.open().map_err(&in_words)?;
             self.book.forget(is_of);
         }
         let Some(store) = &mut self.store else { return Err("the database is not open".to_owned()) };
-        let rows = store.forget(prefix).map_err(|fault| fault.to_string())?;
+        let rows = store.forget(prefix).map_err(&in_words)?;
         // A broken file cannot be searched, and may have the source.
         schema::remove_set_aside(&self.settings.path).map_err(|error| format!("remove what was set aside: {error}"))?;
         Ok(rows)
@@ -300,25 +303,20 @@ impl Writer {
     }
 }
 
+/// What becomes of it, or what somebody can do.
+const fn remedy(fault: &Fault) -> &'static str {
+    match fault {
+        Fault::Full => "it goes on by itself once there is room",
+        Fault::ReadOnly(_) => "it goes on by itself once the directory can be written",
+        Fault::Corrupt(_) => "remove the file",
+        Fault::Newer(_) => "use the newer program, or move the file away and start again",
+        Fault::Other(_) => "it is tried again",
+    }
+}
+
 /// The act that an event is.
 fn act(event: Event, source: Option<IpNet>) -> Option<Act> {
-    let is_act = match event.kind {
-        EventKind::Refused | EventKind::Ban | EventKind::BanEnd | EventKind::WouldRefuse | EventKind::WouldBan => false,
-        EventKind::Allow
-        | EventKind::Deny
-        | EventKind::Unblock
-        | EventKind::Unallow
-        | EventKind::Reset
-        | EventKind::Charge
-        | EventKind::Overload
-        | EventKind::Breaker
-        | EventKind::Trial
-        | EventKind::Reload
-        | EventKind::Attach
-        | EventKind::Detach
-        | EventKind::Fleet => true,
-    };
-    is_act.then(|| Act {
+    event.kind.is_act().then(|| Act {
         time: event.time.as_millisecond(),
         what: event.kind.label(),
         source,

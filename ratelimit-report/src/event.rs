@@ -85,6 +85,28 @@ labels!(pub EventKind {
     Attach => "attach", Detach => "detach", Fleet => "fleet",
 });
 
+impl EventKind {
+    /// Whether a command, an application or the daemon did it; else a rule does it to a source, by itself.
+    pub const fn is_act(self) -> bool {
+        match self {
+            Self::Refused | Self::Ban | Self::BanEnd | Self::WouldRefuse | Self::WouldBan => false,
+            Self::Allow
+            | Self::Deny
+            | Self::Unblock
+            | Self::Unallow
+            | Self::Reset
+            | Self::Charge
+            | Self::Pressure
+            | Self::Breaker
+            | Self::Trial
+            | Self::Reload
+            | Self::Attach
+            | Self::Detach
+            | Self::Fleet => true,
+        }
+    }
+}
+
 impl Event {
     /// Of a kind, with nothing but words.
     pub const fn new(time: Timestamp, kind: EventKind, detail: String) -> Self {

@@ -11,6 +11,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
+use crate::history::{Health, HealthState};
 use crate::snapshot::{ByFamily, Counter, Interface, MapError, Mode, Rule, Snapshot, XdpMode};
 use ratelimit_common::verdict::{Reason, SaidBy};
 
@@ -62,6 +63,7 @@ impl Collector for Exported {
         traffic(out, &self.0)?;
         sources(out, &self.0)?;
         state(out, &self.0)?;
+        history(out, self.0.history.as_ref())?;
         config(out, &self.0)
     }
 }
@@ -168,6 +170,18 @@ fn state(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
     family(out, "ratelimitd_trial", help, [(Labels::new(), gauge(u64::from(is_on_trial)))])
 }
 
+/// Of one that is off as the configuration says, nothing fails and nothing is lost.
+fn history(out: &mut DescriptorEncoder<'_>, health: Option<&Health>) -> fmt::Result {
+    let fails = health.is_some_and(|of| of.state != HealthState::Ok);
+    let help = "Whether the history is not written though it is meant to be";
+    family(out, "ratelimitd_history_failing", help, [(Labels::new(), gauge(u64::from(fails)))])?;
+    let lost = health.map_or(0, |of| of.lost);
+    let help = "Records that the history lost, as its queue was full";
+    family(out, "ratelimitd_history_records_lost", help, [(Labels::new(), ConstCounter::new(lost))])?;
+    let bytes = health.map_or(0, |of| of.bytes);
+    family(out, "ratelimitd_history_bytes", "Size of the history's database", [(Labels::new(), gauge(bytes))])
+}
+
 /// Whether a rule, or none, can have said this. A rule that is no more leaves what it counted to none.
 fn can_be(counter: &Counter) -> bool {
     let said_by = Reason::ALL.iter().find(|of| of.label() == counter.reason).map(|of| of.said_by());
@@ -248,7 +262,7 @@ mod tests {
     use crate::fixture::snapshot;
 
     /// Every metric that INTERFACE.md names and that there is something to say about.
-    const NAMES: [&str; 24] = [
+    const NAMES: [&str; 27] = [
         "ratelimitd_build_info",
         "ratelimitd_packets_total",
         "ratelimitd_bytes_total",
@@ -273,6 +287,9 @@ mod tests {
         "ratelimitd_fallen_back",
         "ratelimitd_panic",
         "ratelimitd_trial",
+        "ratelimitd_history_failing",
+        "ratelimitd_history_records_lost_total",
+        "ratelimitd_history_bytes",
     ];
 
     #[test]
@@ -400,6 +417,21 @@ mod tests {
         ] {
             assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
         }
+    }
+
+    #[test]
+    fn a_history_that_is_not_written_fails_unless_it_is_off_as_the_configuration_says() {
+        let of = |history: Option<HealthState>| {
+            let health = history.map(|state| Health { state, detail: None, lost: 9, waiting: 1, bytes: 4096 });
+            let text = metrics(Arc::new(Snapshot { history: health, ..snapshot() })).unwrap();
+            let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+            ["ratelimitd_history_failing ", "ratelimitd_history_records_lost_total ", "ratelimitd_history_bytes "]
+                .map(value)
+        };
+        assert_eq!(of(None), ["0", "0", "0"]);
+        assert_eq!(of(Some(HealthState::Ok)), ["0", "9", "4096"]);
+        assert_eq!(of(Some(HealthState::Failing)), ["1", "9", "4096"]);
+        assert_eq!(of(Some(HealthState::Off))[0], "1");
     }
 
     /// What `promtool check metrics` objects to.

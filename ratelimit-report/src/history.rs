@@ -16,8 +16,14 @@ pub struct HistoryReport {
     pub episodes: Vec<Episode>,
     /// Newest first.
     pub acts: Vec<Act>,
-    /// Whether there are older ones than these.
+    /// Whether there are older episodes or acts than these.
     pub more: bool,
+    /// Whether there are older episodes.
+    #[serde(default)]
+    pub more_episodes: bool,
+    /// Whether there are older acts.
+    #[serde(default)]
+    pub more_acts: bool,
 }
 
 /// A time in which one limit of a rule refused or banned a source.
@@ -251,10 +257,12 @@ mod tests {
             episodes: vec![episode()],
             acts: vec![act("noisy")],
             more: false,
+            more_episodes: false,
+            more_acts: false,
         };
         let json = serde_json::to_value(&report).unwrap();
         let has = |of: &serde_json::Value, names: &[&str]| names.iter().all(|name| of.get(name).is_some());
-        assert!(has(&json, &["schema", "source", "episodes", "acts"]), "{json}");
+        assert!(has(&json, &["schema", "source", "episodes", "acts", "more", "more_episodes", "more_acts"]), "{json}");
         let fields = ["rule", "limit", "reason", "began", "ended", "packets", "bytes", "peak"];
         assert!(has(&json["episodes"][0], &fields), "{json}");
         assert!(has(&json["acts"][0], &["time", "what", "by", "reason"]), "{json}");
@@ -265,7 +273,15 @@ mod tests {
     #[test]
     fn csv_quotes_what_would_break_a_line_and_defuses_formulas() {
         let acts = vec![act("a \"b\", c\nd"), act("=1+1")];
-        let report = HistoryReport { schema: 1, source: String::new(), episodes: vec![episode()], acts, more: false };
+        let report = HistoryReport {
+            schema: 1,
+            source: String::new(),
+            episodes: vec![episode()],
+            acts,
+            more: false,
+            more_episodes: false,
+            more_acts: false,
+        };
         assert_eq!(
             report.csv(),
             "what,source,rule,limit,reason,began,ended,packets,bytes,peak,by,detail\n\

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use ipnet::IpNet;
 
+use self::beside::{history_words, safety_words};
 use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::config::{Config, OnExit, Safety, XdpModeChoice, amount, duration};
 use ratelimit_policy::desired::{
@@ -24,6 +25,7 @@ use ratelimit_policy::desired::{
 pub use self::json::{ConfigJson, InvalidJson};
 pub use self::start::first_line;
 
+mod beside;
 mod json;
 mod start;
 
@@ -238,6 +240,7 @@ pub fn config_words(config: &Config) -> String {
     for (position, words) in lists_words(config).iter().enumerate() {
         line(if position == 0 { "lists" } else { "" }, words);
     }
+    line("history", &history_words(&config.history));
     line("socket", &config.socket.display().to_string());
     line("listen", &config.listen.map_or_else(|| "off".to_owned(), |listen| format!("http://{listen}")));
     out
@@ -276,24 +279,6 @@ pub fn bans_words(bans: &Bans) -> String {
     let after = if steps.len() > 1 { " for each time after" } else { "" };
     let proof = if bans.needs_proof { "" } else { "; by unverified traffic too" };
     format!("{}{after}; reset {} after a ban{proof}", steps.join(", then "), duration::words(bans.forget_ns))
-}
-
-fn safety_words(safety: Safety) -> String {
-    let is_exempt = |is_exempt: bool, who: &str| format!("{who} {}", if is_exempt { "allowed" } else { "NOT allowed" });
-    let breaker = safety.breaker.map_or_else(
-        || "no breaker".to_owned(),
-        |share| {
-            let after = duration::words(safety.breaker_after_ns);
-            format!("a rule that drops more than {share}% of its packets for {after} goes over to dry run")
-        },
-    );
-    [
-        is_exempt(safety.exempt_ssh_peer, "SSH peer"),
-        is_exempt(safety.exempt_gateway, "gateways"),
-        is_exempt(safety.exempt_resolvers, "name servers"),
-        breaker,
-    ]
-    .join(", ")
 }
 
 fn xdp_words(mode: XdpModeChoice) -> &'static str {

@@ -33,14 +33,14 @@ pub fn history(report: &HistoryReport, now: Timestamp) -> String {
         let rows: Vec<_> = report.episodes.iter().take(EPISODES).map(row).collect();
         out += "\n";
         out += &table(["BEGAN (UTC)", "LASTED", "PACKETS", "PEAK", "REASON", "RULE AND LIMIT"], &[2, 3], &rows);
-        out += &more(report.episodes.len(), EPISODES, "episode", report.more);
+        out += &more(report.episodes.len(), EPISODES, "episode", report.more_episodes);
     }
     if !report.acts.is_empty() {
         let row = |of: &Act| [instant(of.time), of.what.clone(), act(of)];
         let rows: Vec<_> = report.acts.iter().take(ACTS).map(row).collect();
         out += "\n";
         out += &table(["DONE (UTC)", "WHAT", "OF, BY, WHY"], &[], &rows);
-        out += &more(report.acts.len(), ACTS, "act", false);
+        out += &more(report.acts.len(), ACTS, "act", report.more_acts);
     }
     if let Some(open) = report.episodes.iter().find(|of| of.ended.is_none() && !of.would) {
         let since = lasted(open.began, now.max(open.began));
@@ -78,7 +78,7 @@ pub fn worst(report: &WorstReport) -> String {
 fn headline(report: &HistoryReport) -> String {
     let source = &report.source;
     let real: Vec<&Episode> = report.episodes.iter().filter(|of| !of.would).collect();
-    let at_least = if report.more { "at least " } else { "" };
+    let at_least = if report.more_episodes { "at least " } else { "" };
     let would = report.episodes.len() - real.len();
     let mut out = match real.iter().map(|of| of.began).min() {
         None if would == 0 && report.acts.is_empty() => format!("{source}: nothing is remembered.\n"),

@@ -22,7 +22,7 @@ pub(in super::super) enum Event {
     Ban(Banned),
     /// A rule in dry run would have.
     WouldBan(Banned),
-    /// A ban has expired.
+    /// A ban has expired, or was lifted.
     BanEnd {
         /// Whose.
         source: String,
@@ -30,6 +30,8 @@ pub(in super::super) enum Event {
         rule: String,
         /// Packets that it has dropped, with those of earlier bans since the last reset.
         dropped: u64,
+        /// Who has lifted it; none where it has expired.
+        lifted_by: Option<String>,
     },
     /// An application has charged a source.
     Charge {
@@ -112,6 +114,8 @@ pub(in super::super) enum Event {
         interfaces: Vec<String>,
         /// Whether it goes on.
         left: OnExit,
+        /// Who has said so; none where the daemon was stopped.
+        by: Option<String>,
         /// What the daemon saw done; none where counters cannot be read.
         done: Option<Done>,
     },
@@ -196,8 +200,9 @@ impl Event {
             }
             Self::Ban(of) => of.line("banned", ""),
             Self::WouldBan(of) => of.line("would be banned", " (dry run)"),
-            Self::BanEnd { source, rule, dropped } => {
-                format!("{source}: ban by rule \"{rule}\" expired, {dropped} packets dropped")
+            Self::BanEnd { source, rule, dropped, lifted_by } => {
+                let how = lifted_by.as_ref().map_or_else(|| "expired".to_owned(), |by| format!("lifted by {by}"));
+                format!("{source}: ban by rule \"{rule}\" {how}, {dropped} packets dropped")
             }
             Self::Grant { grant, prefix, by, reason, until, frees } => {
                 let until = until.map_or_else(|| "permanently".to_owned(), |at| format!("until {}", instant(at)));
@@ -240,10 +245,11 @@ impl Event {
                 let alone = alone.map_or_else(String::new, |time| format!(" for {}", roughly(time)));
                 format!("took over the filter on {}, which ran without a daemon{alone}", interfaces.join(", "))
             }
-            Self::Detach { interfaces, left, done } => {
+            Self::Detach { interfaces, left, by, done } => {
+                let by = by.as_ref().map_or_else(String::new, |by| format!(" by {by}"));
                 let (names, done) = (interfaces.join(", "), done.map_or_else(String::new, Done::words));
                 match left {
-                    OnExit::Detach => format!("detached from {names}{done}"),
+                    OnExit::Detach => format!("detached from {names}{by}{done}"),
                     OnExit::Keep => format!(
                         "{names} stays limited without the daemon{done}; `ratelimitd detach` takes the filter off"
                     ),
@@ -291,9 +297,10 @@ impl Event {
                 ),
                 ..of
             },
-            Self::BanEnd { source, rule, .. } => Told {
+            Self::BanEnd { source, rule, lifted_by, .. } => Told {
                 source: Some(source.clone()),
                 rule: Some(rule.clone()),
+                by: lifted_by.clone(),
                 reason: Some(Reason::Banned.label().to_owned()),
                 ..of
             },
@@ -313,7 +320,8 @@ impl Event {
                 Told { source: Some(source_text(*prefix)), by: Some(by.clone()), ..of }
             }
             Self::Unblock { prefix, by, .. } => Told { source: prefix.map(source_text), by: Some(by.clone()), ..of },
-            Self::TakeOver { .. } | Self::Detach { .. } => of,
+            Self::Detach { by, .. } => Told { by: by.clone(), ..of },
+            Self::TakeOver { .. } => of,
         }
     }
 }

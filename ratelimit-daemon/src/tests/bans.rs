@@ -108,6 +108,11 @@ impl Site {
         self.log.take()
     }
 
+    /// The clock on the wall goes back, and no other.
+    pub(super) fn step_back(&mut self, by: Duration) {
+        self.wall -= by;
+    }
+
     /// As many connections as get it banned.
     pub(super) fn exceed(&self, source: &str) {
         for _ in 0..2 {

@@ -54,8 +54,8 @@ impl Site {
         self.directory.path().join("state").join(name)
     }
 
-    /// Changes the file. Its text is the limit's amount, and after it interfaces and what a list file denies: `3 eth1
-    /// deny=192.0.2.0/24`.
+    /// Changes the file. Its text is the limit's amount, and after it interfaces, what a list file denies, and keys of
+    /// `[safety]` and `[history]`: `3 eth1 deny=192.0.2.0/24 mask=24`.
     pub(super) fn write(&self, text: &str) {
         std::fs::write(self.file(), text).unwrap();
     }
@@ -70,9 +70,14 @@ impl Site {
             config.on_exit = OnExit::Keep;
             config.safety = safety;
             for word in words {
-                match word.strip_prefix("deny=") {
+                match word.split_once('=') {
                     None => config.interfaces.push(word.to_owned()),
-                    Some(prefix) => {
+                    Some(("breaker", percent)) => config.safety.breaker = Some(percent.parse()?),
+                    Some(("gateway", word)) => config.safety.exempt_gateway = word == "on",
+                    Some(("history", word)) => config.history.enabled = word == "on",
+                    Some(("mask", bits)) => config.history.mask_ipv4 = bits.parse()?,
+                    Some(("file", path)) => config.history.path = Some(path.into()),
+                    Some((_, prefix)) => {
                         let prefix = prefix.parse()?;
                         config.policy.access.push(ratelimit_policy::desired::Access::denied(prefix));
                         let (path, named_by) = ("/nonexistent/deny.txt".into(), "deny".to_owned());

@@ -6,13 +6,16 @@ use std::time::Duration;
 use super::bans::Site;
 use super::*;
 use ratelimit_common::time::SECOND_NS;
+use ratelimit_control::Requester;
 use ratelimit_control::feed::EVENTS_MAX;
 use ratelimit_control::proto::{EventsOf, Forget, HistoryOf, Worst};
 use ratelimit_policy::config::history::History;
-use ratelimit_policy::desired::{Bans, Mode};
+use ratelimit_policy::desired::{Bans, Mode, NewSources};
 use ratelimit_report::event::{Event as Told, EventKind};
 
 const SOURCE: &str = "198.51.100.7";
+/// Of the budget of new sources.
+const PERIOD_NS: u64 = 1 << 27;
 
 fn of(source: &str) -> EventsOf {
     EventsOf { source: Some(source.to_owned()), ..EventsOf::default() }
@@ -84,6 +87,82 @@ fn a_ban_is_one_event_and_one_episode_and_its_end_is_that_of_the_ban() {
 }
 
 #[test]
+fn a_ban_that_is_lifted_early_ends_then_with_all_that_it_has_dropped_and_the_next_is_another() {
+    let root = super::lists::root();
+    let one: fn(&mut Site, &Requester) = |site, root| {
+        let target = ratelimit_policy::config::network::Target::parse(SOURCE).unwrap();
+        site.engine.unblock(Some(target), root, site.moment()).unwrap();
+    };
+    let all: fn(&mut Site, &Requester) = |site, root| drop(site.engine.unblock(None, root, site.moment()).unwrap());
+    let reset: fn(&mut Site, &Requester) = |site, root| {
+        site.engine.reset(address(SOURCE), root, site.moment()).unwrap();
+    };
+    for free in [one, all, reset] {
+        let bans = Bans { steps_ns: vec![600 * SECOND_NS], forget_ns: 3_600 * SECOND_NS, needs_proof: false };
+        let mut site = Site::of(Timestamp::now(), |config, directory| {
+            kept(config, directory);
+            config.policy.rules[0].bans = Some(bans);
+        });
+        site.exceed(SOURCE);
+        site.exceed("198.51.100.8");
+        site.pass(3);
+        // Since then nobody has looked.
+        (0..4).for_each(|_| site.exceed(SOURCE));
+        let at = site.moment().wall;
+        free(&mut site, &root);
+        site.exceed(SOURCE);
+        site.pass(2);
+        let events = recent(&site, &of(SOURCE));
+        let kinds: Vec<EventKind> = events.iter().map(|of| of.kind).filter(|kind| !kind.is_act()).collect();
+        assert_eq!(kinds, [EventKind::Ban, EventKind::BanEnd, EventKind::Ban]);
+        let end = events.iter().find(|of| of.kind == EventKind::BanEnd).unwrap();
+        assert_eq!(end.detail, "198.51.100.7: ban by rule \"default\" lifted by root, 8 packets dropped");
+        assert_eq!(end.by.as_deref(), Some("root"));
+        let history = remembered(&mut site, SOURCE);
+        let [second, first] = history.episodes.as_slice() else { panic!("{history:?}") };
+        assert_eq!((first.reason.as_str(), first.packets, second.ended), ("banned", 9, None), "{history:?}");
+        assert_eq!(first.ended, Some(at.round(jiff::Unit::Millisecond).unwrap()));
+    }
+}
+
+#[test]
+fn what_lifts_every_ban_ends_the_episodes_of_the_banned_alone() {
+    let mut site = Site::of(Timestamp::now(), |config, directory| {
+        kept(config, directory);
+        config.policy.rules[0].bans =
+            Some(Bans { steps_ns: vec![600 * SECOND_NS], forget_ns: 3_600 * SECOND_NS, needs_proof: false });
+        let mut other = config.policy.rules[0].clone();
+        other.name = "other".to_owned();
+        other.bans = None;
+        other.from = vec!["203.0.113.0/24".parse().unwrap()];
+        other.limits[0].slot += 50;
+        config.policy.rules.insert(0, other);
+    });
+    site.exceed(SOURCE);
+    site.exceed("203.0.113.9");
+    site.pass(2);
+    let moment = site.moment();
+    site.engine.unblock(None, &super::lists::root(), moment).unwrap();
+    assert_ne!(remembered(&mut site, SOURCE).episodes[0].ended, None);
+    assert_eq!(remembered(&mut site, "203.0.113.9").episodes[0].ended, None);
+}
+
+#[test]
+fn a_refusal_after_an_unblock_is_told_as_a_beginning() {
+    let mut site = Site::of(Timestamp::now(), kept);
+    site.exceed(SOURCE);
+    site.pass(2);
+    let target = ratelimit_policy::config::network::Target::parse(SOURCE).unwrap();
+    let moment = site.moment();
+    site.engine.unblock(Some(target), &super::lists::root(), moment).unwrap();
+    site.exceed(SOURCE);
+    assert_eq!(site.pass(2).len(), 1);
+    let kinds: Vec<EventKind> = recent(&site, &of(SOURCE)).iter().map(|of| of.kind).collect();
+    assert_eq!(kinds, [EventKind::Refused, EventKind::Unblock, EventKind::Refused]);
+    assert_eq!(remembered(&mut site, SOURCE).episodes.len(), 2);
+}
+
+#[test]
 fn what_begins_again_after_its_window_is_told_again() {
     let mut site = Site::of(Timestamp::now(), kept);
     site.exceed(SOURCE);
@@ -103,6 +182,96 @@ fn dry_run_tells_what_would_be_refused_with_the_reason_of_packets_that_pass() {
     let events = recent(&site, &of(SOURCE));
     assert_eq!(events.len(), 1);
     assert_eq!((events[0].kind, events[0].reason.as_deref()), (EventKind::WouldRefuse, Some("dry_run")));
+}
+
+fn told_of(site: &Site, kind: EventKind) -> Vec<(Option<String>, String)> {
+    let events = recent(site, &EventsOf { kind: Some(kind), ..EventsOf::default() });
+    events.into_iter().map(|of| (of.rule, of.detail)).collect()
+}
+
+#[test]
+fn a_bound_of_new_sources_is_told_when_it_is_reached_and_when_all_are_admitted_again() {
+    let mut site = Site::of(Timestamp::now(), |config, _| {
+        config.policy.rules[0].new_sources = Some(NewSources { amount: 2, window_ns: SECOND_NS });
+    });
+    for last in 0..10 {
+        site.kernel.packet("eth0", opening(&format!("198.51.100.{last}")));
+    }
+    site.pass(2);
+    let begins = "rule default: more new sources come than it admits: packets of the others are dropped";
+    let of_rule = |words: &str| (Some("default".to_owned()), words.to_owned());
+    assert_eq!(told_of(&site, EventKind::Pressure), [of_rule(begins)]);
+    site.pass(40);
+    let ends = "rule default: all new sources are admitted again";
+    assert_eq!(told_of(&site, EventKind::Pressure), [of_rule(begins), of_rule(ends)]);
+}
+
+#[test]
+fn overload_is_told_when_it_begins_and_when_it_ends() {
+    let mut site = Site::of(Timestamp::now(), |_, _| {});
+    for _ in 0..5 {
+        // When it is looked at, a second later.
+        let period = (site.engine.datapath.now().unwrap().0 + SECOND_NS) / PERIOD_NS;
+        let admission = ratelimit_common::admission::Admission { period, shift: 3, ..Default::default() };
+        site.kernel.set_admission(admission);
+        site.pass(1);
+    }
+    site.pass(40);
+    let expected = [
+        "more new sources come than can be remembered: packets of unknown ones are sampled",
+        "all new sources can be remembered again",
+    ];
+    assert_eq!(told_of(&site, EventKind::Pressure), expected.map(|words| (None, words.to_owned())));
+}
+
+#[test]
+fn what_dry_run_would_ban_is_an_event_and_an_episode_that_no_ban_is_of() {
+    let mut site = Site::of(Timestamp::now(), |config, directory| {
+        kept(config, directory);
+        config.policy.rules[0].mode = Mode::DryRun;
+        let bans = Bans { steps_ns: vec![600 * SECOND_NS], forget_ns: 3_600 * SECOND_NS, needs_proof: false };
+        config.policy.rules[0].bans = Some(bans);
+    });
+    site.exceed(SOURCE);
+    site.pass(3);
+    let kinds: Vec<EventKind> = recent(&site, &of(SOURCE)).iter().map(|of| of.kind).collect();
+    assert_eq!(kinds, [EventKind::WouldBan, EventKind::WouldRefuse]);
+    let history = remembered(&mut site, SOURCE);
+    assert!(history.episodes.iter().all(|of| of.would && of.reason == "dry_run"), "{history:?}");
+    assert!(!history.episodes.is_empty());
+}
+
+#[test]
+fn a_clock_that_goes_back_an_hour_leaves_limits_events_and_history_whole() {
+    let mut site = Site::of(Timestamp::now(), kept);
+    site.exceed(SOURCE);
+    site.pass(2);
+    site.step_back(Duration::from_secs(3_600));
+    site.exceed("198.51.100.8");
+    site.pass(2);
+    assert_eq!(site.kernel.packet("eth0", opening("198.51.100.8")).unwrap().label(), "over_limit");
+    assert_eq!(recent(&site, &of("198.51.100.8")).len(), 1);
+    let target = ratelimit_policy::config::network::Target::parse(SOURCE).unwrap();
+    let moment = site.moment();
+    site.engine.unblock(Some(target), &super::lists::root(), moment).unwrap();
+    for source in [SOURCE, "198.51.100.8"] {
+        let history = remembered(&mut site, source);
+        assert_eq!(history.episodes.len(), 1, "{history:?}");
+        assert!(history.episodes.iter().all(|of| of.ended.is_none_or(|ended| ended >= of.began)), "{history:?}");
+    }
+}
+
+#[test]
+fn the_history_is_kept_as_the_configuration_says() {
+    let mut site = Site::of(Timestamp::now(), kept);
+    let history = site.engine.enforced.config.history.clone();
+    let other = History { keep_ns: 3_600 * SECOND_NS, bytes_max: 2_000_000, mask_ipv4: 24, mask_ipv6: 48, ..history };
+    site.engine.enforced.config.history = other;
+    site.pass(1);
+    let settings = site.engine.journal.past.settings();
+    assert_eq!((settings.keep, settings.bytes_max), (Duration::from_secs(3_600), 2_000_000));
+    assert_eq!(settings.mask, ratelimit_history::Mask::new(24, 48));
+    assert_eq!(settings.path, site.directory.path().join("h.db"));
 }
 
 #[test]

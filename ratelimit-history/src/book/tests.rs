@@ -42,9 +42,9 @@ fn all(book: &mut Book) -> Vec<(Key, Episode)> {
 #[test]
 fn refusals_make_one_episode_that_ends_with_the_last_of_them_once_the_window_has_passed() {
     let mut book = Book::new(10);
-    book.event(&event(EventKind::Refused, 1_000), source(1));
+    book.event(&event(EventKind::Refused, 1_000), Some(source(1)));
     book.progress(source(1), "web", LIMIT, false, refused(2_000, 5));
-    book.event(&event(EventKind::Refused, 50_000), source(1));
+    book.event(&event(EventKind::Refused, 50_000), Some(source(1)));
     book.progress(source(1), "web", LIMIT, false, refused(60_000, 2));
     book.tick(60_000 + MINUTE);
     assert_eq!(all(&mut book)[0].1.ended, None);
@@ -58,7 +58,7 @@ fn refusals_make_one_episode_that_ends_with_the_last_of_them_once_the_window_has
 #[test]
 fn a_reading_without_refusals_keeps_no_episode_open() {
     let mut book = Book::new(10);
-    book.event(&event(EventKind::Refused, 0), source(1));
+    book.event(&event(EventKind::Refused, 0), Some(source(1)));
     book.progress(source(1), "web", LIMIT, false, refused(MINUTE, 0));
     book.tick(MINUTE + 1);
     assert_eq!(all(&mut book)[0].1.ended, Some(0));
@@ -68,12 +68,12 @@ fn a_reading_without_refusals_keeps_no_episode_open() {
 fn a_ban_keeps_the_episode_open_until_its_end_or_until_it_is_lifted() {
     let mut book = Book::new(10);
     for last in [1, 2, 3] {
-        book.event(&event(EventKind::Refused, 0), source(last));
-        book.event(&ban(1_000, 600_000), source(last));
+        book.event(&event(EventKind::Refused, 0), Some(source(last)));
+        book.event(&ban(1_000, 600_000), Some(source(last)));
     }
     book.tick(600_000);
-    book.event(&event(EventKind::BanEnd, 600_001), source(1));
-    book.event(&event(EventKind::Unblock, 600_002), source(2));
+    book.event(&event(EventKind::BanEnd, 600_001), Some(source(1)));
+    book.event(&event(EventKind::Unblock, 600_002), Some(source(2)));
     book.tick(600_000 + BAN_IS_TOLD_WITHIN);
     assert_eq!(book.open.len(), 1, "what the ban has dropped may follow");
     book.tick(600_001 + BAN_IS_TOLD_WITHIN);
@@ -86,28 +86,48 @@ fn a_ban_keeps_the_episode_open_until_its_end_or_until_it_is_lifted() {
 fn the_end_of_a_ban_of_one_rule_leaves_the_others_and_a_command_ends_all_in_its_prefix() {
     let mut book = Book::new(10);
     let of_rule = |rule: &str| Event { rule: Some(rule.to_owned()), ..ban(0, 600_000) };
-    book.event(&of_rule("web"), source(1));
-    book.event(&of_rule("ssh"), source(1));
-    book.event(&of_rule("ssh"), source(200));
-    book.event(&event(EventKind::BanEnd, 5), source(1));
+    book.event(&of_rule("web"), Some(source(1)));
+    book.event(&of_rule("ssh"), Some(source(1)));
+    book.event(&of_rule("ssh"), Some(source(200)));
+    book.event(&event(EventKind::BanEnd, 5), Some(source(1)));
     let open = |book: &Book| {
         let mut open: Vec<_> = book.open.keys().map(|key| (key.source, key.rule.to_string())).collect();
         open.sort_unstable();
         open
     };
     assert_eq!(open(&book), [(source(1), "ssh".to_owned()), (source(200), "ssh".to_owned())]);
-    book.event(&event(EventKind::Reset, 6), "192.0.2.0/25".parse().unwrap());
+    book.event(&event(EventKind::Reset, 6), Some("192.0.2.0/25".parse().unwrap()));
     assert_eq!(open(&book), [(source(200), "ssh".to_owned())]);
+}
+
+#[test]
+fn what_lifts_every_ban_ends_the_episodes_of_who_is_banned_and_what_resets_all_ends_all() {
+    let mut book = Book::new(10);
+    let of_ssh = |event: Event| Event { rule: Some("ssh".to_owned()), ..event };
+    book.event(&ban(0, 600_000), Some(source(1)));
+    book.event(&of_ssh(event(EventKind::Refused, 1)), Some(source(1)));
+    book.event(&event(EventKind::Refused, 2), Some(source(2)));
+    book.event(&Event { kind: EventKind::WouldBan, ..ban(3, 600_000) }, Some(source(3)));
+    book.event(&event(EventKind::Unblock, 4), None);
+    let open = |book: &Book| {
+        let mut open: Vec<_> = book.open.keys().map(|key| key.source).collect();
+        open.sort_unstable();
+        open
+    };
+    assert_eq!(open(&book), [source(2), source(3)], "who is refused without a ban stays so");
+    assert!(all(&mut book).iter().take(2).all(|(key, of)| key.source == source(1) && of.ended == Some(4)));
+    book.event(&event(EventKind::Reset, 5), None);
+    assert_eq!(open(&book), []);
 }
 
 #[test]
 fn what_would_have_been_refused_is_an_episode_apart() {
     let mut book = Book::new(10);
-    book.event(&event(EventKind::Refused, 0), source(1));
-    book.event(&event(EventKind::WouldRefuse, 1), source(1));
-    book.event(&Event { until: None, ..event(EventKind::WouldBan, 2) }, source(1));
+    book.event(&event(EventKind::Refused, 0), Some(source(1)));
+    book.event(&event(EventKind::WouldRefuse, 1), Some(source(1)));
+    book.event(&Event { until: None, ..event(EventKind::WouldBan, 2) }, Some(source(1)));
     book.progress(source(1), "web", LIMIT, true, refused(3, 4));
-    book.event(&event(EventKind::BanEnd, 4), source(1));
+    book.event(&event(EventKind::BanEnd, 4), Some(source(1)));
     let all = all(&mut book);
     let got: Vec<_> = all.iter().map(|(key, of)| (key.would, &*of.reason, of.packets, of.ended)).collect();
     assert_eq!(got, [(false, "over_limit", 0, Some(4)), (true, "dry_run", 4, None)]);
@@ -117,7 +137,7 @@ fn what_would_have_been_refused_is_an_episode_apart() {
 fn beyond_the_most_that_are_open_an_episode_has_ended_at_once() {
     let mut book = Book::new(2);
     for last in 0..5 {
-        book.event(&event(EventKind::Refused, last.into()), source(last));
+        book.event(&event(EventKind::Refused, last.into()), Some(source(last)));
     }
     let ended: Vec<_> = all(&mut book).iter().map(|(_, of)| of.ended).collect();
     assert_eq!(ended, [None, None, Some(2), Some(3), Some(4)]);
@@ -128,7 +148,7 @@ fn beyond_the_most_that_are_open_an_episode_has_ended_at_once() {
 fn a_clock_that_goes_back_a_year_neither_ends_an_episode_early_nor_leaves_it_open_for_a_year() {
     let year = 365 * 86_400_000;
     let mut book = Book::new(10);
-    book.event(&event(EventKind::Refused, year), source(1));
+    book.event(&event(EventKind::Refused, year), Some(source(1)));
     book.tick(1_000);
     assert_eq!(all(&mut book)[0].1.ended, None);
     book.tick(1_000 + MINUTE + 1);
@@ -181,8 +201,8 @@ fn run(book: &mut Book, steps: &[(Millis, Step)]) -> u64 {
     let mut counted = 0;
     for (at, step) in steps {
         match step {
-            Step::Event(EventKind::Ban, last) => book.event(&ban(*at, at + 90_000), source(*last)),
-            Step::Event(kind, last) => book.event(&event(*kind, *at), source(*last)),
+            Step::Event(EventKind::Ban, last) => book.event(&ban(*at, at + 90_000), Some(source(*last))),
+            Step::Event(kind, last) => book.event(&event(*kind, *at), Some(source(*last))),
             Step::Progress(last, would, packets) => {
                 let key = Key { source: source(*last), rule: "web".into(), limit: LIMIT.into(), would: *would };
                 counted += if book.open.contains_key(&key) { *packets } else { 0 };

@@ -8,6 +8,7 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 use rand_of_proptest::bytes_at;
 use rusqlite::Connection;
 
+use super::keeping::forget;
 use super::*;
 
 /// Random bytes from the generator that proptest has already.
@@ -72,6 +73,8 @@ fn a_full_disk_is_said_and_what_waited_is_written_once_there_is_room() {
         });
         assert!(says(&health, "the disk is full; it goes on by itself once there is room"), "{health:?}");
         assert!(says(&health, "state/history.db"), "{health:?}");
+        let why = forget(&recorder, "192.0.2.1").unwrap_err();
+        assert!(why.contains("the disk is full; it goes on by itself once there is room; what the file has"), "{why}");
         fs::remove_file(&ballast).unwrap();
         written(&recorder);
         assert_eq!(recorder.health().detail, None);
@@ -142,12 +145,25 @@ fn a_database_of_a_newer_version_is_left_as_it_is_and_history_is_off() {
     let health = wait(&recorder, |health| health.state == HealthState::Off);
     assert!(says(&health, "it is of version 7, which a newer program wrote"), "{health:?}");
     recorder.record(site.event(EventKind::Refused, "192.0.2.2"));
-    let (told, answer) = std::sync::mpsc::channel();
-    recorder.forget(net("192.0.2.1"), move |result| told.send(result).unwrap());
-    assert!(answer.recv().unwrap().unwrap_err().contains("version 7"));
+    let why = forget(&recorder, "192.0.2.1").unwrap_err();
+    assert!(why.contains("version 7") && why.contains("use the newer program, or move the file away"), "{why}");
     close(recorder);
     assert_eq!(fs::read(site.path()).unwrap(), before);
     assert!(matches!(Reader::open(&site.path()), Err(crate::QueryError::Version(7))));
+}
+
+#[test]
+fn to_forget_is_answered_also_where_history_ends_before_it_comes_to_that() {
+    let site = Site::new();
+    close(site.recorder());
+    Connection::open(site.path()).unwrap().pragma_update(None, "user_version", 7).unwrap();
+    for _ in 0..50 {
+        // It may lie in the queue when the thread finds whose the file is.
+        let recorder = site.recorder();
+        forget(&recorder, "192.0.2.1").unwrap_err();
+        forget(&recorder, "192.0.2.1").unwrap_err();
+        close(recorder);
+    }
 }
 
 fn set_aside(site: &Site) -> Vec<String> {

@@ -19,7 +19,8 @@ fn is_anywhere(site: &Site, bytes: &[u8]) -> bool {
     })
 }
 
-fn forget(recorder: &Recorder, prefix: &str) -> Result<u64, String> {
+/// Where nobody answers, it is no answer.
+pub(super) fn forget(recorder: &Recorder, prefix: &str) -> Result<u64, String> {
     let (told, answer) = std::sync::mpsc::channel();
     recorder.forget(net(prefix), move |result| told.send(result).unwrap());
     answer.recv_timeout(Duration::from_secs(60)).unwrap()
@@ -162,6 +163,131 @@ fn a_database_that_grows_too_large_loses_its_oldest_and_shrinks() {
     let story = site.story("10.0.0.0/16");
     assert!(story.episodes[0].source.starts_with("10.0.39."), "{}", story.episodes[0].source);
     assert_eq!(site.story("10.0.0.0/24").episodes.len() + site.story("10.0.0.0/24").acts.len(), 0);
+}
+
+/// What a month has, beside a flood: acts of administrators, bans, a long refusal, totals.
+fn month(site: &Site, recorder: &Recorder) {
+    let total =
+        Total { rule: "web".into(), reason: "over_limit".into(), outcome: Outcome::Dropped, packets: 5, bytes: 9 };
+    for number in 0..100 {
+        recorder.record(site.event(EventKind::Deny, &format!("192.0.2.{number}")));
+        let until = Some(site.now() + Duration::from_secs(60));
+        recorder.record(Event { until, ..site.event(EventKind::Ban, &format!("198.51.100.{number}")) });
+        recorder.record(site.event(EventKind::Refused, &format!("203.0.113.{number}")));
+        recorder.totals(site.now(), vec![total.clone()]);
+        site.pass(61);
+        recorder.progress(site.progress(&format!("203.0.113.{number}"), 9));
+        recorder.record(site.event(EventKind::BanEnd, &format!("198.51.100.{number}")));
+    }
+    site.pass(600);
+    written(recorder);
+}
+
+#[test]
+fn no_flood_of_one_kind_pushes_out_another_kind() {
+    const BYTES_MAX: u64 = 1_000_000;
+    let refusals: fn(&Site, u32) -> Vec<Event> = |site, number| {
+        let source = std::net::Ipv4Addr::from(0x0a00_0000 + number).to_string();
+        vec![site.event(EventKind::Refused, &source), site.event(EventKind::BanEnd, &source)]
+    };
+    let forged: fn(&Site, u32) -> Vec<Event> = |site, number| {
+        let source = std::net::Ipv4Addr::from(0x0a00_0000 + number).to_string();
+        let until = Some(site.now() + Duration::from_secs(3_600));
+        vec![
+            Event { until, ..site.event(EventKind::WouldBan, &source) },
+            Event { source: Some(source), ..site.event(EventKind::Refused, "") },
+        ]
+    };
+    let charges: fn(&Site, u32) -> Vec<Event> = |site, _| vec![site.event(EventKind::Charge, "10.0.0.1"); 2];
+    for (name, flood) in [("refusals", refusals), ("what dry run would ban", forged), ("charges", charges)] {
+        let site = Site::new();
+        let recorder = site.recorder_with(Settings { bytes_max: BYTES_MAX, ..site.settings() });
+        month(&site, &recorder);
+        for number in 0..20_000 {
+            flood(&site, number).into_iter().for_each(|event| {
+                while !recorder.record(event.clone()) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            if number % 1_000 == 0 {
+                site.pass(7);
+                written(&recorder);
+            }
+        }
+        site.pass(10_000);
+        let begin = Instant::now();
+        while recorder.health().bytes > BYTES_MAX || recorder.health().waiting > 0 {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{name}: {:?}", recorder.health());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        close(recorder);
+        let of = |source: &str| site.story(source);
+        assert_eq!(of("192.0.2.0/24").acts.len(), 100, "{name}");
+        assert_eq!(of("198.51.100.0/24").episodes.len(), 100, "{name}");
+        assert_eq!(of("203.0.113.0/24").episodes.len(), 100, "{name}");
+        let connection = Connection::open(site.path()).unwrap();
+        let minutes = "SELECT count(*) FROM totals WHERE span = 60";
+        assert!(connection.query_row(minutes, [], |row| row.get::<_, u32>(0)).unwrap() >= 100, "{name}");
+    }
+}
+
+#[test]
+fn of_totals_the_oldest_minutes_go_before_any_hour() {
+    let site = Site::new();
+    const BYTES_MAX: u64 = 1_000_000;
+    let recorder = site.recorder_with(Settings { bytes_max: BYTES_MAX, ..site.settings() });
+    for _ in 0..240 {
+        let total = |number| Total {
+            rule: format!("rule-{number}"),
+            reason: "over_limit".into(),
+            outcome: Outcome::Dropped,
+            packets: 5,
+            bytes: 9,
+        };
+        recorder.totals(site.now(), (0..100).map(total).collect());
+        site.pass(60);
+        written(&recorder);
+    }
+    let begin = Instant::now();
+    while recorder.health().bytes > BYTES_MAX {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", recorder.health());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    close(recorder);
+    let connection = Connection::open(site.path()).unwrap();
+    let of = |span: u32| {
+        let sql = format!("SELECT count(*), coalesce(min(start), 0) FROM totals WHERE span = {span}");
+        connection.query_row(&sql, [], |row| Ok((row.get::<_, u32>(0)?, row.get::<_, i64>(1)?))).unwrap()
+    };
+    let (minutes, oldest) = of(60);
+    assert!((1..24_000).contains(&minutes) && oldest > START, "{minutes} since {oldest}");
+    assert_eq!((of(3_600), of(86_400)), ((400, START), (100, START)));
+}
+
+#[test]
+fn a_database_of_the_first_version_is_taken_over_with_all_that_it_has() {
+    let site = Site::new();
+    std::fs::create_dir(site.path().parent().unwrap()).unwrap();
+    let connection = Connection::open(site.path()).unwrap();
+    connection.execute_batch(include_str!("../schema/1.sql")).unwrap();
+    let key = crate::prefix::key(net("192.0.2.1"));
+    let episode =
+        "INSERT INTO episodes VALUES (1, ?1, 'web', '9/1m packets', 'banned', 0, ?2, ?2, ?2, 5, 9, 9, 60000, ?2)";
+    connection.execute(episode, rusqlite::params![key, START]).unwrap();
+    let act = "INSERT INTO acts (time, what, source, detail) VALUES (?2, 'deny', ?1, '')";
+    connection.execute(act, rusqlite::params![key, START]).unwrap();
+    connection.pragma_update(None, "user_version", 1).unwrap();
+    drop(connection);
+    let recorder = site.recorder();
+    recorder.record(site.event(EventKind::Refused, "192.0.2.1"));
+    written(&recorder);
+    let story = site.story("192.0.2.1");
+    assert_eq!((story.episodes.len(), story.acts.len()), (2, 1));
+    let connection = Connection::open(site.path()).unwrap();
+    assert_eq!(schema::version(&connection).unwrap(), 2);
+    let worth: u8 = connection.query_row("SELECT worth FROM episodes WHERE id = 1", [], |row| row.get(0)).unwrap();
+    assert_eq!(worth, 2, "a ban");
+    close(recorder);
 }
 
 #[test]

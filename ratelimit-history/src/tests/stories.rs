@@ -75,6 +75,25 @@ fn a_story_is_of_the_time_rule_and_reason_that_are_asked_for_and_at_most_so_long
     assert_eq!(rules(Filter { reason: Some("dry_run".to_owned()), ..Filter::default() }), "");
     let one = reader.history(net("192.0.2.1"), &Filter { rows: Some(1), ..Filter::default() }).unwrap();
     assert!(one.more && one.episodes.len() == 1 && one.acts.len() == 1);
+    assert!(one.more_episodes && one.more_acts);
+    let of_one_rule = |rule: &str| {
+        let filter = Filter { rows: Some(1), rule: Some(rule.to_owned()), ..Filter::default() };
+        let of = reader.history(net("192.0.2.1"), &filter).unwrap();
+        (of.more, of.more_episodes, of.more_acts)
+    };
+    // Of rule a there is one refusal; of web there are three of dry run, and as many acts.
+    assert_eq!(of_one_rule("a"), (false, false, false));
+    assert_eq!(of_one_rule("web"), (true, true, true));
+    recorder_of_acts(&site);
+    let of = site.reader().history(net("192.0.2.9"), &Filter { rows: Some(1), ..Filter::default() }).unwrap();
+    assert_eq!((of.more, of.more_episodes, of.more_acts), (true, false, true));
+}
+
+fn recorder_of_acts(site: &Site) {
+    let recorder = site.recorder();
+    recorder.record(site.event(EventKind::Deny, "192.0.2.9"));
+    recorder.record(site.event(EventKind::Unblock, "192.0.2.9"));
+    close(recorder);
 }
 
 #[test]

@@ -11,8 +11,9 @@ use super::syntax::SyntaxError;
 use super::written::{Source, Written};
 use crate::diagnostic::Found;
 
+const DAY_NS: u64 = 86_400 * SECOND_NS;
 const KEEP_NS_MIN: u64 = 3_600 * SECOND_NS;
-const KEEP_NS_MAX: u64 = 3_660 * 86_400 * SECOND_NS;
+const KEEP_NS_MAX: u64 = 3_660 * DAY_NS;
 /// An empty database has 60 kB.
 const BYTES_MAX_MIN: u64 = 1_000_000;
 const BYTES_MAX_MAX: u64 = 1_000_000_000_000;
@@ -36,13 +37,18 @@ pub struct History {
 
 impl Default for History {
     fn default() -> Self {
-        Self {
-            enabled: true,
-            path: None,
-            keep_ns: 30 * 86_400 * SECOND_NS,
-            bytes_max: 256_000_000,
-            mask_ipv4: 32,
-            mask_ipv6: 128,
+        Self { enabled: true, path: None, keep_ns: 30 * DAY_NS, bytes_max: 256_000_000, mask_ipv4: 32, mask_ipv6: 128 }
+    }
+}
+
+impl History {
+    /// How long it is kept, in words: `30 days`.
+    pub fn keep_words(&self) -> String {
+        let (days, rest_ns) = (self.keep_ns / DAY_NS, self.keep_ns % DAY_NS);
+        match (days, rest_ns) {
+            (1, 0) => "1 day".to_owned(),
+            (2.., 0) => format!("{days} days"),
+            (..=u64::MAX, _) => duration::words(self.keep_ns),
         }
     }
 }
@@ -164,6 +170,12 @@ mod tests {
             let error = parsed(line).unwrap_err();
             assert!(error.contains(words), "{line}: {error}");
         }
+    }
+
+    #[test]
+    fn whole_days_are_said_as_days() {
+        let words = |keep_ns| History { keep_ns, ..History::default() }.keep_words();
+        assert_eq!([30 * DAY_NS, DAY_NS, 90_000 * SECOND_NS].map(words), ["30 days", "1 day", "25 hours"]);
     }
 
     #[test]

@@ -407,7 +407,7 @@ pub const HISTORY: &[Key] = &[
     key("keep", Value::Other("time of 1h to 3660d"), "\"30d\"", "How long what has ended is kept")
         .more("Totals of each hour are kept for 31 days at least, those of each day for two years."),
     key("max_size", Value::Other("size of 1MB to 1TB"), "\"256MB\"", "How large the database may be")
-        .more("The oldest goes first."),
+        .more("What goes first is said below."),
     key("mask_ipv4", Value::Integer(0, 32), "32", "How many bits of an IPv4 address are kept")
         .more("With 24 the history has `192.0.2.0/24` for all of its addresses, as one source."),
     key("mask_ipv6", Value::Integer(0, 128), "128", "How many bits of an IPv6 address are kept"),

@@ -12,6 +12,7 @@ use self::listing::Listing;
 use self::lists::ListFile;
 use crate::desired::{DesiredState, Fixed, Limit, Policy};
 
+pub mod beside;
 pub mod file;
 pub mod history;
 pub mod keys;

@@ -33,7 +33,8 @@ fn deny(reason: Option<&str>) -> Act {
 }
 
 fn report(episodes: Vec<Episode>, acts: Vec<Act>) -> HistoryReport {
-    HistoryReport { schema: 1, source: "198.51.100.7".to_owned(), episodes, acts, more: false }
+    let (more, more_episodes, more_acts) = (false, false, false);
+    HistoryReport { schema: 1, source: "198.51.100.7".to_owned(), episodes, acts, more, more_episodes, more_acts }
 }
 
 #[test]
@@ -80,12 +81,16 @@ fn the_longest_story_is_one_screen_of_80_columns() {
     dry.rule.clone_from(&long.rule);
     let act = deny(Some(&"é".repeat(300)));
     let mut report = report([vec![long; 500], vec![dry; 500]].concat(), vec![act; 700]);
-    report.more = true;
+    report.more_episodes = true;
     report.source = "2001:db8:1111:2222:3333:4444:5555:6600/120".to_owned();
     let story = history(&report, at(100_000_000));
     assert!(story.lines().count() <= 24, "{story}");
     assert!(story.lines().all(|line| line.chars().count() <= 80), "{story}");
-    assert!(story.contains("At least 992 episodes more") && story.contains("695 acts more"), "{story}");
+    assert!(story.contains("At least 992 episodes more") && story.contains("\n695 acts more"), "{story}");
+    report.more_episodes = false;
+    report.more_acts = true;
+    let story = history(&report, at(100_000_000));
+    assert!(story.contains("\n992 episodes more") && story.contains("At least 695 acts more"), "{story}");
 }
 
 #[test]

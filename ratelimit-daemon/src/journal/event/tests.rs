@@ -35,7 +35,7 @@ fn a_line_says_source_rule_use_and_end() {
         rules: rules.iter().map(ToString::to_string).collect(),
         freed,
     };
-    let detach = |left, done| Event::Detach { interfaces: vec!["eth0".into()], left, done: Some(done) };
+    let detach = |left, done| Event::Detach { interfaces: vec!["eth0".into()], left, by: None, done: Some(done) };
     let rows = [
         (
             Event::Ban(banned("192.0.2.7", 1)),
@@ -54,7 +54,7 @@ fn a_line_says_source_rule_use_and_end() {
              used 5 of 5/1m connections (dry run)",
         ),
         (
-            Event::BanEnd { source: "192.0.2.7".into(), rule: "ssh".into(), dropped: 412 },
+            Event::BanEnd { source: "192.0.2.7".into(), rule: "ssh".into(), dropped: 412, lifted_by: None },
             "ban_end",
             "192.0.2.7: ban by rule \"ssh\" expired, 412 packets dropped",
         ),

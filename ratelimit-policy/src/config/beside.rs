@@ -1,0 +1,99 @@
+//! What two configurations differ in that no packet is judged by: `[safety]`, `[history]`, candidates, notes. Pure.
+
+use super::{Config, Safety};
+use crate::config::history::History;
+use crate::desired::Limit;
+use crate::text::{amount, duration};
+
+/// A line each, in the words of the file: `history kept for: 30 days -> 7 days`.
+pub fn changes(old: &Config, new: &Config) -> Vec<String> {
+    let parts = safety(old.safety).into_iter().chain(history(&old.history));
+    let after = safety(new.safety).into_iter().chain(history(&new.history));
+    let mut lines: Vec<String> =
+        parts.zip(after).filter_map(|((what, from), (_, to))| changed(what, &from, &to)).collect();
+    for rule in &new.policy.rules {
+        let line = changed(&format!("note of rule {}", rule.name), &note(old, &rule.name), &note(new, &rule.name));
+        lines.extend(line);
+        let of = format!("candidates of rule {}", rule.name);
+        let line = changed(&of, &candidates(old, &rule.name), &candidates(new, &rule.name));
+        lines.extend(line.map(|line| line + ", counters reset"));
+    }
+    lines
+}
+
+fn changed(what: &str, from: &str, to: &str) -> Option<String> {
+    (from != to).then(|| format!("{what}: {from} -> {to}"))
+}
+
+fn safety(of: Safety) -> [(&'static str, String); 4] {
+    let word = |is_exempt: bool| if is_exempt { "allowed" } else { "NOT allowed" }.to_owned();
+    let breaker = of.breaker.map_or_else(
+        || "off".to_owned(),
+        |percent| format!("more than {percent}% dropped for {}", duration::short(of.breaker_after_ns)),
+    );
+    [
+        ("SSH peer", word(of.exempt_ssh_peer)),
+        ("gateways", word(of.exempt_gateway)),
+        ("name servers", word(of.exempt_resolvers)),
+        ("breaker", breaker),
+    ]
+}
+
+fn history(of: &History) -> [(&'static str, String); 6] {
+    let path = of.path.as_ref().map_or_else(|| "that of the state".to_owned(), |path| path.display().to_string());
+    [
+        ("history", if of.enabled { "on" } else { "off" }.to_owned()),
+        ("history file", path),
+        ("history kept for", of.keep_words()),
+        ("history size", amount::rounded(of.bytes_max)),
+        ("history of IPv4 addresses", format!("/{}", of.mask_ipv4)),
+        ("history of IPv6 addresses", format!("/{}", of.mask_ipv6)),
+    ]
+}
+
+fn note(config: &Config, rule: &str) -> String {
+    let note = config.notes.iter().find(|(name, _)| name == rule);
+    note.map_or_else(|| "none".to_owned(), |(_, note)| note.clone())
+}
+
+fn candidates(config: &Config, rule: &str) -> String {
+    let said = config.candidates.iter().find(|(name, _)| name == rule);
+    let words = |limits: &[Limit]| limits.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    said.map_or_else(|| "those by default".to_owned(), |(_, limits)| words(limits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::config;
+
+    #[test]
+    fn each_part_that_no_packet_is_judged_by_has_its_line() {
+        let mut old = config(std::path::Path::new("/nonexistent"), 3);
+        old.history = History::default();
+        let of = |change: fn(&mut Config)| {
+            let mut new = old.clone();
+            change(&mut new);
+            changes(&old, &new)
+        };
+        assert_eq!(of(|_| {}), [""; 0]);
+        for (change, line) in [
+            ((|of| of.safety.exempt_ssh_peer = false) as fn(&mut Config), "SSH peer: allowed -> NOT allowed"),
+            (|of| of.safety.exempt_gateway = false, "gateways: allowed -> NOT allowed"),
+            (|of| of.safety.exempt_resolvers = false, "name servers: allowed -> NOT allowed"),
+            (|of| of.safety.breaker = Some(90), "breaker: off -> more than 90% dropped for 30s"),
+            (|of| of.history.enabled = false, "history: on -> off"),
+            (|of| of.history.path = Some("/srv/h.db".into()), "history file: that of the state -> /srv/h.db"),
+            (|of| of.history.keep_ns /= 30, "history kept for: 30 days -> 1 day"),
+            (|of| of.history.bytes_max = 1_000_000, "history size: 256 MB -> 1 MB"),
+            (|of| of.history.mask_ipv4 = 24, "history of IPv4 addresses: /32 -> /24"),
+            (|of| of.history.mask_ipv6 = 48, "history of IPv6 addresses: /128 -> /48"),
+            (
+                |of| of.notes = vec![("default".into(), "for the web".into())],
+                "note of rule default: none -> for the web",
+            ),
+        ] {
+            assert_eq!(of(change), [line]);
+        }
+    }
+}
