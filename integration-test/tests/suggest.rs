@@ -116,7 +116,7 @@ fn the_limit_that_is_proposed_blocks_the_heavy_clients_and_none_of_the_ordinary(
     assert_refused(
         &lab.ratelimitd(&["suggest", "--rule", "nosuch"]),
         2,
-        &["there is no rule nosuch; there are default"],
+        &["there is no rule nosuch; the only rule is default; type: --rule default"],
     );
 
     // Its amount as a candidate counts what it would have blocked from now on, beside all that is known already.

@@ -36,6 +36,9 @@ pub trait Call: Serialize + DeserializeOwned + fmt::Debug + Send + 'static {
     /// The longest report that a client reads.
     const REPORT_BYTES_MAX: usize = REPORT_BYTES_MAX;
 
+    /// Whether a report may be large: few such are made at a time.
+    const SIZE: Size = Size::Small;
+
     /// Refuses arguments that make no sense, before the owner is asked.
     fn check(&self) -> Result<(), Problem> {
         Ok(())
@@ -58,6 +61,15 @@ pub struct Route {
     pub arguments: Arguments,
     /// Who may send it.
     pub access: Access,
+}
+
+/// How much of the daemon's memory an answer may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// Less than a page of numbers for each rule.
+    Small,
+    /// As much as there are entries, events or episodes.
+    Large,
 }
 
 /// The method of HTTP.
@@ -202,9 +214,7 @@ commands! {
     now {
         Stats(Stats),
         Check(Check),
-        CheckPrefix(CheckPrefix),
         Health(Healthz),
-        List(ListFilter),
         Suggest(Suggest),
         Explain(Explain),
         Standing(StandingOf),
@@ -222,6 +232,8 @@ commands! {
         Detach(Detach),
     }
     later {
+        CheckPrefix(CheckPrefix),
+        List(ListFilter),
         History(HistoryOf),
         Worst(Worst),
         Series(Series),

@@ -1,11 +1,10 @@
-//! Events over HTTP: those that are remembered as one report, or they and all that follow as a stream. A stream is JSON,
+//! Events over HTTP as a stream: those that are remembered, and all that follow. A stream is JSON,
 //! one object a line, or server-sent events for a request that accepts `text/event-stream`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
@@ -66,12 +65,14 @@ struct Missed {
     missed: u64,
 }
 
-/// Answers a request for events.
+/// Whether a request is for a stream, and not for one report.
+pub(super) fn is_stream(parts: &Parts, asked: &EventsOf) -> bool {
+    asked.follow == Some(true) || Form::asked(&parts.headers) == Form::ServerSent
+}
+
+/// Answers a request for a stream of events.
 pub(super) fn answer(feed: &Feed, followers: &Followers, parts: &Parts, asked: &EventsOf) -> Result<Response, Problem> {
     let form = Form::asked(&parts.headers);
-    if asked.follow != Some(true) && form == Form::Lines {
-        return Ok(Json(feed.report(asked)?).into_response());
-    }
     let wanted = asked.wanted()?;
     let crowded = || Problem::new(ProblemKind::Conflict, format!("{FOLLOWERS_MAX} follow the events already"));
     let place = Arc::clone(&followers.0).try_acquire_owned().map_err(|_| crowded())?;

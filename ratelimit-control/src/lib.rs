@@ -12,6 +12,7 @@ mod call;
 pub mod client;
 pub mod feed;
 mod follow;
+mod large;
 mod orders;
 pub mod orphan;
 mod page;

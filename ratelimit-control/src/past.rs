@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::call::{Call, Route};
+use super::call::{Call, Route, Size};
 use super::feed::Wanted;
 use super::proto::{Problem, parse_target};
 use ratelimit_policy::config::network::Target;
@@ -82,6 +82,7 @@ impl Call for HistoryOf {
     type Report = HistoryReport;
     const ROUTE: Route = Route::ask("/api/v1/history");
     const REPORT_BYTES_MAX: usize = REPORT_BYTES_MAX;
+    const SIZE: Size = Size::Large;
 
     fn check(&self) -> Result<(), Problem> {
         self.of().map(drop)
@@ -106,6 +107,7 @@ impl Call for Worst {
     type Report = WorstReport;
     const ROUTE: Route = Route::ask("/api/v1/worst");
     const REPORT_BYTES_MAX: usize = REPORT_BYTES_MAX;
+    const SIZE: Size = Size::Large;
 }
 
 /// Asks for the traffic of a period, for charts.
@@ -137,6 +139,7 @@ impl Call for Series {
     type Report = SeriesReport;
     const ROUTE: Route = Route::ask("/api/v1/series");
     const REPORT_BYTES_MAX: usize = REPORT_BYTES_MAX;
+    const SIZE: Size = Size::Large;
 }
 
 /// Erases a source from what is remembered of the past.

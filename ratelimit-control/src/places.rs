@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 const IPV6_CALLER_BITS: u32 = 64;
 
 /// Who connects, as far as places go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Caller {
     /// Root, or the daemon's own user.
     Privileged,

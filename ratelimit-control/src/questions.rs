@@ -7,13 +7,16 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::call::{Call, Route};
+use super::call::{Call, Route, Size};
 use super::proto::{Health, Problem, ProblemKind, StandingReport, parse_address, parse_target};
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::desired::Sent;
 use ratelimit_report::snapshot::{
     CheckReport, ExplainReport, ListFilter, ListReport, PrefixReport, Snapshot, SuggestReport,
 };
+
+/// As many prefixes as the kernel takes. // 2 x 200000 x 500 B = 200 MB
+const LIST_BYTES_MAX: usize = 256 << 20;
 
 /// Reads everything.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -70,6 +73,8 @@ impl CheckPrefix {
 impl Call for CheckPrefix {
     type Report = PrefixReport;
     const ROUTE: Route = Route::ask("/api/v1/check-prefix");
+    const REPORT_BYTES_MAX: usize = LIST_BYTES_MAX;
+    const SIZE: Size = Size::Large;
 
     fn check(&self) -> Result<(), Problem> {
         self.prefix().map(drop)
@@ -93,8 +98,8 @@ impl Call for Healthz {
 impl Call for ListFilter {
     type Report = ListReport;
     const ROUTE: Route = Route::ask("/api/v1/list");
-    // As many prefixes as the kernel takes. // 2 x 200000 x 500 B = 200 MB
-    const REPORT_BYTES_MAX: usize = 256 << 20;
+    const REPORT_BYTES_MAX: usize = LIST_BYTES_MAX;
+    const SIZE: Size = Size::Large;
 }
 
 /// Reads limits off what was observed.

@@ -31,8 +31,9 @@ use tokio::time::Instant;
 use tower::ServiceExt;
 
 use super::Handle;
-use super::call::{Access, Arguments, Ask, Call, Command, Verb, routes};
+use super::call::{Access, Arguments, Ask, Call, Command, Size, Verb, routes};
 use super::follow::{self, Followers, Lasting};
+use super::large::{self, Impatient, Lanes};
 use super::page::{self, Member};
 use super::places::{Caller, Place, Places, Room};
 use super::proto::{Check, EventsOf, Healthz, METRICS, Problem, ProblemKind, Stats, parse_address};
@@ -83,6 +84,12 @@ pub struct Peer {
     pub address: Option<IpAddr>,
 }
 
+impl Peer {
+    fn caller(self, own_uid: u32) -> Caller {
+        self.address.map_or_else(|| Caller::by_uid(self.uid, own_uid), Caller::at)
+    }
+}
+
 impl Surface {
     const fn room(self) -> Room {
         match self {
@@ -123,10 +130,6 @@ impl Door {
         Self { first: router.clone(), others: router, places: Places::new(Surface::Tcp.room()), own_uid }
     }
 
-    fn caller(&self, peer: Peer) -> Caller {
-        peer.address.map_or_else(|| Caller::by_uid(peer.uid, self.own_uid), Caller::at)
-    }
-
     fn router(&self, caller: Caller) -> Router {
         match caller {
             Caller::Privileged => self.first.clone(),
@@ -141,11 +144,12 @@ pub(super) struct Service {
     surface: Surface,
     own_uid: u32,
     followers: Followers,
+    lanes: Lanes,
 }
 
 /// The API of a surface, for a daemon that runs as `own_uid`. The socket's has the web page.
 pub fn router(handle: Handle, surface: Surface, own_uid: u32) -> Router {
-    let service = Service { handle, surface, own_uid, followers: Followers::default() };
+    let service = Service::new(handle, surface, own_uid);
     match surface {
         Surface::Socket => page::with_page(complete(routes().route(EventsOf::PATH, told()), service)),
         Surface::Tcp => complete(visitor_routes(), service),
@@ -154,7 +158,7 @@ pub fn router(handle: Handle, surface: Surface, own_uid: u32) -> Router {
 
 /// The API over TCP, where a user who logs in gets more.
 pub fn router_with_login(handle: Handle, login: Login, own_uid: u32) -> Router {
-    let service = Service { handle, surface: Surface::Tcp, own_uid, followers: Followers::default() };
+    let service = Service::new(handle, Surface::Tcp, own_uid);
     page::with_login(login, complete(visitor_routes(), service.clone()), complete(page::member_routes(), service))
 }
 
@@ -246,7 +250,7 @@ fn admit<S>(connections: &mut JoinSet<()>, door: &Door, stream: S, peer: Peer)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let caller = door.caller(peer);
+    let caller = peer.caller(door.own_uid);
     let Some(place) = door.places.take(caller) else {
         tracing::debug!("a control connection was closed: {caller:?} has {CONNECTIONS_EACH} requests under way");
         return;
@@ -267,6 +271,7 @@ fn connection<S>(stream: S, peer: Peer, router: Router, place: Arc<Place>, lasti
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let stream = Impatient::new(stream, lasting.clone());
     let service = service_fn(move |request: Request<Incoming>| {
         let (router, place, lasting) = (router.clone(), Arc::clone(&place), lasting.clone());
         async move {
@@ -322,7 +327,11 @@ async fn events(State(service): State<Service>, request: Request) -> Result<Resp
     let (parts, _) = request.into_parts();
     let asked = Query::<EventsOf>::try_from_uri(&parts.uri);
     let Query(asked) = asked.map_err(|why| Refusal::plain(why.status(), &why.body_text()))?;
-    Ok(follow::answer(&service.handle.feed, &service.followers, &parts, &asked)?)
+    if follow::is_stream(&parts, &asked) {
+        return Ok(follow::answer(&service.handle.feed, &service.followers, &parts, &asked)?);
+    }
+    let lane = service.lanes.take(service.caller(&parts)).await?;
+    Ok(large::answer(StatusCode::OK, service.handle.feed.report(&asked)?, lane).await?)
 }
 
 async fn stats_over_tcp(State(service): State<Service>) -> Result<Response, Refusal> {
@@ -335,6 +344,14 @@ async fn check_over_tcp() -> Refusal {
 }
 
 impl Service {
+    fn new(handle: Handle, surface: Surface, own_uid: u32) -> Self {
+        Self { handle, surface, own_uid, followers: Followers::default(), lanes: Lanes::default() }
+    }
+
+    fn caller(&self, parts: &Parts) -> Caller {
+        parts.extensions.get::<Peer>().copied().unwrap_or_default().caller(self.own_uid)
+    }
+
     /// Statistics, from a reading that is at most `age_max` old.
     async fn stats(&self, age_max: Duration) -> Result<Snapshot, Problem> {
         let now = Instant::now();
@@ -361,6 +378,7 @@ where
 {
     let (parts, body) = request.into_parts();
     let by = requester(&parts, C::ROUTE.access, service.own_uid)?;
+    let caller = service.caller(&parts);
     let call: C = match C::ROUTE.arguments {
         Arguments::Query => from_query(parts).await?,
         Arguments::Body | Arguments::BodyOrNothing => {
@@ -368,8 +386,17 @@ where
         }
     };
     call.check()?;
+    // What may be large is not even begun before there is room for it.
+    let lane = match C::SIZE {
+        Size::Small => None,
+        Size::Large => Some(service.lanes.take(caller).await?),
+    };
     let report = service.handle.ask(call, by).await?;
-    Ok((C::status(&report), Json(report)).into_response())
+    let status = C::status(&report);
+    Ok(match lane {
+        None => (status, Json(report)).into_response(),
+        Some(lane) => large::answer(status, report, lane).await?,
+    })
 }
 
 /// The requester, if he may ask.

@@ -6,13 +6,12 @@ use std::sync::Arc;
 use super::engine::Engine;
 use super::moment::Moment;
 use ratelimit_control::proto::{
-    Allow, ApplyRequest, ChargeRequest, Check, CheckPrefix, Confirm, Deny, Detach, Explain, Healthz, ModeRequest,
-    PrefixRequest, Problem, ReloadRequest, Rollback, SourceRequest, StandingOf, Stats, Suggest, UnblockRequest,
+    Allow, ApplyRequest, ChargeRequest, Check, Confirm, Deny, Detach, Explain, Healthz, ModeRequest, PrefixRequest,
+    Problem, ReloadRequest, Rollback, SourceRequest, StandingOf, Stats, Suggest, UnblockRequest,
 };
 use ratelimit_control::{Call, Carry, Requester};
 use ratelimit_datapath::Datapath;
 use ratelimit_policy::desired::Grant;
-use ratelimit_report::snapshot::ListFilter;
 
 /// A row is a command, and what is done with the engine, the command, its requester and the moment.
 macro_rules! carry {
@@ -35,9 +34,7 @@ carry! {
     // Commands that show or charge by rules need the policy that packets are judged by now.
     Stats: |engine, call, _, moment| engine.up_to_date().stats(call.since, moment).map(Arc::unwrap_or_clone);
     Check: |engine, call, _, moment| engine.up_to_date().check(call.ip, moment);
-    CheckPrefix: |engine, call, _, moment| engine.up_to_date().check_prefix(call.prefix()?, call.most, moment);
     Healthz: |engine, _, _, moment| Ok(engine.supervise(moment).health());
-    ListFilter: |engine, filter, _, moment| engine.up_to_date().list(&filter, moment);
     Suggest: |engine, call, _, moment| engine.suggest(call.rule.as_deref(), moment);
     Explain: |engine, call, _, _| engine.up_to_date().explain(&call.sent()?);
     StandingOf: |engine, call, _, _| engine.up_to_date().standing(call.ip, &call.rule);
@@ -57,7 +54,7 @@ carry! {
 
 impl<D: Datapath> Engine<D> {
     /// The engine, after it has noticed whether a trial is over.
-    fn up_to_date(&mut self) -> &mut Self {
+    pub(super) fn up_to_date(&mut self) -> &mut Self {
         self.notice_trial();
         self
     }

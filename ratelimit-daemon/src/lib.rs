@@ -78,7 +78,8 @@ const SUPERVISE_EVERY: Duration = Duration::from_secs(2);
 /// How often packets are asked what they have told: nothing announces that.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
-/// Runs until a signal or `detach` ends it. `open` makes the datapath, once it is certain that no other daemon has the socket.
+/// Runs until a signal or `detach` ends it. `open` makes the datapath, once it is certain that no other daemon has the socket;
+/// `attached` is told the interfaces that packets are limited on from then on.
 ///
 /// Call it on a current-thread runtime whose process has no other thread yet, so that the capabilities that it
 /// gives up after attaching are gone for the whole process.
@@ -86,9 +87,10 @@ pub async fn run<D: Datapath>(
     config: Config,
     source: ConfigSource,
     open: impl FnOnce(&Config) -> Result<D, DatapathError>,
+    attached: impl FnOnce(&[String]),
 ) -> Result<(), DaemonError> {
     let (events, _tasks) = events::watch().map_err(|source| DaemonError::System { what: "watch signals", source })?;
-    drive(config, source, open, events, Surroundings::system()).await
+    drive(config, source, open, attached, events, Surroundings::system()).await
 }
 
 /// What the daemon is run by, and on.
@@ -136,6 +138,7 @@ async fn drive<D: Datapath>(
     config: Config,
     source: ConfigSource,
     open: impl FnOnce(&Config) -> Result<D, DatapathError>,
+    attached: impl FnOnce(&[String]),
     events: mpsc::Receiver<Event>,
     mut surroundings: Surroundings,
 ) -> Result<(), DaemonError> {
@@ -149,6 +152,7 @@ async fn drive<D: Datapath>(
     // Not on a blocking thread: nothing is served yet, and threads that start later inherit what is given up here.
     let engine = Engine::start(datapath, start, host, Moment::now(started))?;
     (surroundings.attached)();
+    attached(&engine.watched.links.attached_names());
     let login = web::login(&store, listeners.tell(), is_insecure_meant);
     let feed = engine.journal.feed().clone();
     let (handle, commands) = Handle::channel(feed.clone());

@@ -11,6 +11,7 @@ use ratelimit_control::Requester;
 use ratelimit_control::proto::{ChargeRequest, Problem, ProblemKind, StandingReport};
 use ratelimit_datapath::Datapath;
 use ratelimit_policy::config::Config;
+use ratelimit_policy::config::syntax::{near_miss, printable, shortened};
 use ratelimit_policy::desired::{Grant, Policy};
 use ratelimit_policy::safety::{Around, SshSession};
 use ratelimit_report::snapshot::{CheckLimit, CheckReport, Outcome, SCHEMA, source_text};
@@ -97,6 +98,14 @@ impl<D: Datapath> Engine<D> {
 pub(super) fn rule_named(policy: &Policy, name: &str) -> Result<usize, Problem> {
     policy.rules.iter().position(|rule| rule.name == name).ok_or_else(|| {
         let names: Vec<&str> = policy.rules.iter().map(|rule| rule.name.as_str()).collect();
-        Problem::new(ProblemKind::NotFound, format!("there is no rule {name}; there are {}", names.join(", ")))
+        let there_are = if names.len() == 1 { "the only rule is" } else { "there are" };
+        let meant = near_miss(name, names.iter().copied()).or(names.first().copied().filter(|_| names.len() == 1));
+        let typed = meant.map_or_else(String::new, |meant| format!("; type: --rule {meant}"));
+        let why = format!(
+            "there is no rule {}; {there_are} {}{typed}",
+            printable(&shortened(name.to_owned())),
+            names.join(", ")
+        );
+        Problem::new(ProblemKind::NotFound, why)
     })
 }

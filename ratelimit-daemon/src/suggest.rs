@@ -6,8 +6,9 @@ use ratelimit_common::verdict::Reason;
 use super::engine::Engine;
 use super::journal::EVENTS_EACH;
 use super::moment::Moment;
+use super::orders::rule_named;
 use super::would_ban;
-use ratelimit_control::proto::{Problem, ProblemKind};
+use ratelimit_control::proto::Problem;
 use ratelimit_datapath::{Datapath, DatapathError, Reading};
 use ratelimit_report::snapshot::{Clocks, SuggestReport};
 
@@ -46,10 +47,8 @@ impl<D: Datapath> Engine<D> {
 
     /// What the limits could be, of all rules or of one, as of now.
     pub(super) fn suggest(&mut self, rule: Option<&str>, moment: Moment) -> Result<SuggestReport, Problem> {
-        let names: Vec<&str> = self.enforced.desired.policy.rules.iter().map(|rule| rule.name.as_str()).collect();
-        if let Some(name) = rule.filter(|name| !names.contains(name)) {
-            let why = format!("there is no rule {name}; there are {}", names.join(", "));
-            return Err(Problem::new(ProblemKind::NotFound, why));
+        if let Some(name) = rule {
+            rule_named(&self.enforced.desired.policy, name)?;
         }
         let reading = self.try_observe(moment).map_err(Problem::datapath)?;
         Ok(SuggestReport::build(&self.enforced.desired.policy, &self.watched.observer, reading.now, rule))

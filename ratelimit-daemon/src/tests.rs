@@ -90,7 +90,7 @@ async fn start(
     let (events, queue) = mpsc::channel(8);
     let (surroundings, mut told) = surroundings(watchdog);
     let source = source(&config);
-    let task = tokio::spawn(drive(config, source, |_| Ok(datapath), queue, surroundings));
+    let task = tokio::spawn(drive(config, source, |_| Ok(datapath), |_| {}, queue, surroundings));
     assert_eq!(told.recv().await.as_deref(), Some("Ready"));
     Running { directory, kernel, client, events, told, task }
 }
@@ -157,7 +157,7 @@ async fn a_failed_start_leaves_nothing_behind() {
     config.interfaces.push("eth9".into());
     let (datapath, kernel) = FakeDatapath::new(&["eth0"]);
     let (_events, queue) = mpsc::channel(1);
-    let outcome = drive(config, ConfigSource::Flags, |_| Ok(datapath), queue, surroundings(None).0).await;
+    let outcome = drive(config, ConfigSource::Flags, |_| Ok(datapath), |_| {}, queue, surroundings(None).0).await;
     let error = outcome.unwrap_err();
     assert_eq!(error.to_string(), "no interface eth9; there are eth0");
     assert!(kernel.attached().is_empty());
@@ -175,7 +175,7 @@ async fn a_failed_start_leaves_what_an_earlier_run_keeps_under_its_old_policy() 
         kernel.keep(&["eth1"], &earlier);
         kernel.refuse_attach(refusing);
         let (_events, queue) = mpsc::channel(1);
-        let outcome = drive(config, ConfigSource::Flags, |_| Ok(datapath), queue, surroundings(None).0).await;
+        let outcome = drive(config, ConfigSource::Flags, |_| Ok(datapath), |_| {}, queue, surroundings(None).0).await;
         assert!(matches!(outcome, Err(DaemonError::Datapath(DatapathError::Occupied { .. }))), "{outcome:?}");
         assert_eq!((kernel.policy(), kernel.attached()), (Some(earlier), vec!["eth1".to_owned()]));
         let calls = kernel.calls();
@@ -193,7 +193,7 @@ async fn what_an_earlier_run_keeps_is_taken_over_last_and_what_is_not_wanted_is_
     let policy = config.policy.clone();
     let (events, queue) = mpsc::channel(1);
     events.send(Event::Stop).await.unwrap();
-    drive(config, ConfigSource::Flags, |_| Ok(datapath), queue, surroundings(None).0).await.unwrap();
+    drive(config, ConfigSource::Flags, |_| Ok(datapath), |_| {}, queue, surroundings(None).0).await.unwrap();
     assert_eq!(kernel.policy(), Some(policy));
     assert_eq!(kernel.calls(), ["attach eth1", "attach eth0", "apply", "detach eth2", "shutdown detach"]);
 }
@@ -204,7 +204,7 @@ async fn a_second_daemon_is_refused_before_it_touches_the_kernel() {
     let config = config(running.directory.path(), 9);
     let (_events, queue) = mpsc::channel(1);
     let open = |_: &Config| -> Result<FakeDatapath, DatapathError> { panic!("the datapath must not be opened") };
-    let error = drive(config, ConfigSource::Flags, open, queue, surroundings(None).0).await.unwrap_err();
+    let error = drive(config, ConfigSource::Flags, open, |_| {}, queue, surroundings(None).0).await.unwrap_err();
     assert!(matches!(error, DaemonError::Socket(SocketError::Busy { .. })), "{error:?}");
     assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
     assert!(running.client.health().await.unwrap().healthy);
@@ -547,7 +547,7 @@ fn a_real_signal_ends_a_real_run() {
             let config = config(directory.path(), 3);
             let client = Client::new(&config.socket);
             let (datapath, kernel) = FakeDatapath::new(&["eth0"]);
-            let daemon = run(config, ConfigSource::Flags, |_| Ok(datapath));
+            let daemon = run(config, ConfigSource::Flags, |_| Ok(datapath), |_| {});
             let user = async {
                 while client.health().await.is_err() {
                     tokio::task::yield_now().await;

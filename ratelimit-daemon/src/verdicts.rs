@@ -3,16 +3,20 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use tokio::task::spawn_blocking;
 
 use super::engine::Engine;
 use super::hold::Hold;
 use super::moment::Moment;
 use super::orders::rule_named;
-use ratelimit_control::proto::Problem;
-use ratelimit_datapath::Datapath;
+use ratelimit_control::proto::{CheckPrefix, Problem};
+use ratelimit_control::{Answer, Ask, Call, Defer, Reply};
+use ratelimit_datapath::{Ban, Datapath};
 use ratelimit_policy::access::Entry;
-use ratelimit_policy::config::listing::WrittenAt;
-use ratelimit_policy::desired::{Grant, Sent};
+use ratelimit_policy::config::file::read_list;
+use ratelimit_policy::config::listing::{Listing, WrittenAt, places};
+use ratelimit_policy::config::lists::ListFile;
+use ratelimit_policy::desired::{Access, Grant, Policy, Sent};
 use ratelimit_report::snapshot::{
     Background, CheckReport, Clocks, ExplainReport, ListFilter, ListParts, ListReport, PrefixParts, PrefixReport,
     TopSource, Within,
@@ -30,51 +34,73 @@ impl<D: Datapath> Engine<D> {
         Ok(CheckReport::told(&self.enforced.desired.policy, address, &windows, &bans, &background))
     }
 
-    /// How all of a prefix stands; of the entries, so many of each origin.
+    /// How all of a prefix stands, once it is put together; of the entries, so many of each origin.
     pub(super) fn check_prefix(
         &mut self,
         prefix: IpNet,
         most: Option<u64>,
         moment: Moment,
-    ) -> Result<PrefixReport, Problem> {
-        let clocks = self.clocks(moment)?;
-        let policy = &self.enforced.desired.policy;
-        let bans = self.datapath.bans().map_err(Problem::datapath)?;
+    ) -> Result<impl FnOnce() -> PrefixReport + Send + use<D>, Problem> {
+        let basis = self.basis(moment)?;
+        let (policy, bans, clocks) = (&basis.policy, &basis.bans, basis.clocks);
         let mut within = Within::new(policy, clocks.now, prefix);
         self.datapath.visit_sources(&mut |reading| within.visit(&reading)).map_err(Problem::datapath)?;
-        let (tracked, sources) = within.finish(&bans);
+        let (tracked, sources) = within.finish(bans);
         let addresses: Vec<IpAddr> = tracked.leaders.iter().map(IpNet::addr).collect();
         let windows = self.datapath.sources(&addresses).map_err(Problem::datapath)?;
         let top = tracked.leaders.iter().zip(&windows);
-        let top = top.filter_map(|(source, windows)| TopSource::of(policy, clocks.now, *source, windows, &bans));
+        let top = top.filter_map(|(source, windows)| TopSource::of(policy, clocks.now, *source, windows, bans));
         let top = top.collect();
-        let configured: Vec<Entry> = self.enforced.config.policy.access.iter().map(Entry::configured).collect();
-        let entries = self.overrides.grants.beside().chain(&configured).collect();
-        let list = ListParts { policy, entries, bans: &bans, places: self.enforced.places(), clocks };
-        let written = |prefix: IpNet, grant: Grant| list.places.get(&(prefix, grant)).into_iter().cloned().collect();
-        let background = self.background(clocks, &written);
-        let parts = PrefixParts { prefix, background: &background, list: &list, sources, top };
-        Ok(PrefixReport::build(parts, most))
+        let hold = self.overrides.hold.as_ref().map(Hold::report);
+        let fallen_back = self.overrides.breaker.tripped().map(str::to_owned).collect();
+        Ok(move || {
+            let configured = basis.configured();
+            let list = basis.parts(&configured);
+            let written =
+                |prefix: IpNet, grant: Grant| list.places.get(&(prefix, grant)).into_iter().cloned().collect();
+            let background = Background {
+                clocks: basis.clocks,
+                beside: basis.beside.iter().collect(),
+                configured: &basis.access,
+                written: &written,
+                hold,
+                fallen_back,
+            };
+            PrefixReport::build(PrefixParts { prefix, background: &background, list: &list, sources, top }, most)
+        })
     }
 
-    /// What is allowed, denied and banned.
-    pub(super) fn list(&mut self, filter: &ListFilter, moment: Moment) -> Result<ListReport, Problem> {
+    /// What is allowed, denied and banned, once it is put together.
+    pub(super) fn list(
+        &mut self,
+        filter: ListFilter,
+        moment: Moment,
+    ) -> Result<impl FnOnce() -> ListReport + Send + use<D>, Problem> {
         if let Some(rule) = &filter.rule {
             rule_named(&self.enforced.desired.policy, rule)?;
         }
+        let basis = self.basis(moment)?;
+        let would = self.watched.would_bans.holding(&basis.policy, basis.clocks.now);
+        Ok(move || {
+            let configured = basis.configured();
+            let parts = basis.parts(&configured);
+            ListReport::build(&parts, &filter).with_would_be(&parts, &would, &filter)
+        })
+    }
+
+    fn basis(&mut self, moment: Moment) -> Result<Basis, Problem> {
         let clocks = self.clocks(moment)?;
         let bans = self.datapath.bans().map_err(Problem::datapath)?;
-        let configured: Vec<Entry> = self.enforced.config.policy.access.iter().map(Entry::configured).collect();
-        let entries = self.overrides.grants.beside().chain(&configured).collect();
-        let parts = ListParts {
-            policy: &self.enforced.desired.policy,
-            entries,
-            bans: &bans,
-            places: self.enforced.places(),
+        let config = &self.enforced.config;
+        Ok(Basis {
+            policy: self.enforced.desired.policy.clone(),
+            beside: self.overrides.grants.beside().cloned().collect(),
+            access: config.policy.access.clone(),
+            listings: config.listings.clone(),
+            list_files: config.list_files.clone(),
+            bans,
             clocks,
-        };
-        let would = self.watched.would_bans.holding(&self.enforced.desired.policy, clocks.now);
-        Ok(ListReport::build(&parts, filter).with_would_be(&parts, &would, filter))
+        })
     }
 
     /// What would become of a packet.
@@ -95,5 +121,59 @@ impl<D: Datapath> Engine<D> {
             hold: self.overrides.hold.as_ref().map(Hold::report),
             fallen_back: self.overrides.breaker.tripped().map(str::to_owned).collect(),
         }
+    }
+}
+
+/// What lists are made of, taken from the engine at one moment. To put them together takes long where they are long, and list files
+/// are read for it.
+struct Basis {
+    policy: Policy,
+    beside: Vec<Entry>,
+    access: Vec<Access>,
+    listings: Vec<Listing>,
+    list_files: Vec<ListFile>,
+    bans: Vec<Ban>,
+    clocks: Clocks,
+}
+
+impl Basis {
+    fn configured(&self) -> Vec<Entry> {
+        self.access.iter().map(Entry::configured).collect()
+    }
+
+    fn parts<'a>(&'a self, configured: &'a [Entry]) -> ListParts<'a> {
+        ListParts {
+            policy: &self.policy,
+            entries: self.beside.iter().chain(configured).collect(),
+            bans: &self.bans,
+            places: places(&self.listings, &self.list_files, &read_list),
+            clocks: self.clocks,
+        }
+    }
+}
+
+/// Has the engine's part done at once, and the rest by a thread of its own.
+fn put_together<C: Call>(
+    reply: Reply<C::Report>,
+    made: Result<impl FnOnce() -> C::Report + Send + 'static, Problem>,
+) -> Answer {
+    Answer::by(move || match made {
+        Err(problem) => drop(reply.send(Err(problem))),
+        // Whoever asked may be gone.
+        Ok(make) => drop(spawn_blocking(move || drop(reply.send(Ok(make()))))),
+    })
+}
+
+impl<D: Datapath> Defer<ListFilter, Moment> for Engine<D> {
+    fn defer(&mut self, ask: Ask<ListFilter>, moment: Moment) -> Answer {
+        put_together::<ListFilter>(ask.reply, self.up_to_date().list(ask.call, moment))
+    }
+}
+
+impl<D: Datapath> Defer<CheckPrefix, Moment> for Engine<D> {
+    fn defer(&mut self, ask: Ask<CheckPrefix>, moment: Moment) -> Answer {
+        let CheckPrefix { most, .. } = ask.call;
+        let made = ask.call.prefix().and_then(|prefix| self.up_to_date().check_prefix(prefix, most, moment));
+        put_together::<CheckPrefix>(ask.reply, made)
     }
 }

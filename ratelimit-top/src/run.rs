@@ -16,6 +16,7 @@ use ratatui::crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, enabl
 use ratatui::{DefaultTerminal, Terminal};
 use ratelimit_control::client::{Client, ClientError};
 use ratelimit_control::proto::{Allow, Check, Deny, GrantRequest, Stats, UnblockRequest};
+use ratelimit_view::Detail;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
@@ -174,7 +175,7 @@ fn read_terminal(tell: mpsc::Sender<Woken>) {
 
 /// All that is known of one source, as text: what `check` says. What `history` says of it goes behind that.
 async fn story(client: &Client, ip: IpAddr) -> Result<String, ClientError> {
-    Ok(ratelimit_view::check(&client.call(&Check { ip }).await?))
+    Ok(ratelimit_view::check(&client.call(&Check { ip }).await?, Detail::Verbose))
 }
 
 /// Does what the command of the same name does, and says what came of it.

@@ -231,7 +231,11 @@ pub fn render(error: &anyhow::Error) -> String {
                 push_line(&mut out, &title, &format!("there are {} more", all.more()));
             }
         } else {
-            cause.to_string().lines().for_each(|line| push_line(&mut out, &title, &printable(line)));
+            // What is quoted in it may have ends of lines, and is not to look like another error.
+            let text = cause.to_string();
+            for (at, line) in text.lines().enumerate() {
+                push_line(&mut out, if at == 0 { &title } else { "  " }, &printable(line));
+            }
         }
     }
     for help in error.chain().flat_map(help_of_cause) {
@@ -357,6 +361,8 @@ mod tests {
         let place = Place::File { path: "a\u{1b}[2J\u{202e}.toml".into(), excerpt: None };
         let turned = render(&Diagnostic { problem: "\u{202e}no".into(), place, help: vec![] }.into());
         assert!(!turned.contains('\u{202e}') && !turned.contains("\u{1b}[2J"), "{turned:?}");
+        let forged = anyhow::anyhow!("no daemon answers at a\nerror: all is lost");
+        assert_eq!(plain(&forged), "error: no daemon answers at a\n  error: all is lost\n");
     }
 
     #[test]

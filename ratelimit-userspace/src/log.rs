@@ -9,6 +9,8 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
 
+use ratelimit_policy::config::syntax::printable_lines;
+
 /// The variable that says what is logged, in `tracing`'s own syntax, whatever the flags.
 pub const VARIABLE: &str = "RATELIMITD_LOG";
 
@@ -53,7 +55,16 @@ pub fn start(level: LevelFilter) {
 
 /// The message of an event without its fields, which say the same for programs: the journal has them.
 fn words_alone() -> impl for<'a> FormatFields<'a> + 'static {
-    debug_fn(|out, field, value| if field.name() == "message" { write!(out, "{value:?}") } else { Ok(()) })
+    debug_fn(
+        |out, field, value| {
+            if field.name() == "message" { out.write_str(&words(&format!("{value:?}"))) } else { Ok(()) }
+        },
+    )
+}
+
+/// A message as a log has it: a name of a file may hold anything, and neither a terminal obeys it, nor does it make a line of its own.
+fn words(message: &str) -> String {
+    printable_lines(message.trim_end_matches('\n')).replace('\n', "\n    ")
 }
 
 /// Whether standard error is the journal's stream: `$JOURNAL_STREAM` is its device and inode (systemd.exec(5)). The variable alone
@@ -67,6 +78,11 @@ fn is_journal() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_makes_no_line_that_looks_like_another() {
+        assert_eq!(words("read a\n2026 WARN \u{1b}[2Jall\u{9b}\n"), "read a\n    2026 WARN \u{fffd}[2Jall\u{fffd}");
+    }
 
     #[test]
     fn each_flag_is_one_step() {

@@ -1,12 +1,13 @@
 //! `ratelimitd check IP`, and of a prefix.
 
-use super::{counted, counting, duration, list, number, stats, wait};
+use super::{Detail, counted, counting, duration, list, number, stats, wait};
 use ratelimit_report::snapshot::{
-    Budget, CheckGuard, CheckLimit, CheckReport, Extent, Mode, Outcome, PrefixReport, RuleVerdict,
+    Bucket, Budget, CheckGuard, CheckLimit, CheckReport, Extent, Mode, Outcome, PrefixReport, RuleVerdict,
 };
 
-/// One address for people: what becomes of its packets, then what each rule does and why, then how its limits stand.
-pub fn check(report: &CheckReport) -> String {
+/// One address for people: what becomes of its packets, then what each rule does and why, then how its limits stand; with detail
+/// also bucket by bucket, and how well each unit is counted.
+pub fn check(report: &CheckReport, detail: Detail) -> String {
     let mut out = format!("{}\n", headline(report));
     if !report.remembered && matches!(report.reason.as_str(), "within_limit" | "dry_run") {
         out += "No recent traffic from this address.\n";
@@ -15,9 +16,14 @@ pub fn check(report: &CheckReport) -> String {
         out += "\n";
         out += &verdict(of);
     }
-    for limit in &report.limits {
+    if !report.limits.is_empty() && detail == Detail::Normal {
         out += "\n";
-        out += &self::limit(limit);
+    }
+    for limit in &report.limits {
+        match detail {
+            Detail::Normal => out += &self::limit(limit),
+            Detail::Verbose => out += &format!("\n{}{}", self::limit(limit), buckets(limit)),
+        }
     }
     if !report.guard.is_empty() {
         out += "\n";
@@ -27,7 +33,7 @@ pub fn check(report: &CheckReport) -> String {
         out += "\n";
         out += &shadows(&report.shadow_limits);
     }
-    if !report.counting.is_empty() {
+    if !report.counting.is_empty() && detail == Detail::Verbose {
         out += "\n";
         out += &counting(&report.counting);
     }
@@ -187,7 +193,7 @@ fn limit(limit: &CheckLimit) -> String {
         Some(Budget::Verified) => " of established connections",
         Some(Budget::Unverified) => " of unverified traffic",
     };
-    let mut out = format!(
+    format!(
         "Rule {}{mode}: {} of {} {}{budget} used in {}, {} left; {} refused{newest}\n",
         limit.rule,
         number(limit.used),
@@ -196,10 +202,13 @@ fn limit(limit: &CheckLimit) -> String {
         duration(limit.window_seconds),
         number(limit.remaining),
         counted(limit.refused, "packet"),
-    );
+    )
+}
+
+fn buckets(limit: &CheckLimit) -> String {
     let width = limit.buckets.iter().map(|bucket| number(bucket.count).len()).max().unwrap_or(0);
-    for bucket in &limit.buckets {
-        out += &format!("  {}  {:>width$}\n", bucket.start.strftime("%Y-%m-%d %H:%M:%S UTC"), number(bucket.count));
-    }
-    out
+    let line = |bucket: &Bucket| {
+        format!("  {}  {:>width$}\n", bucket.start.strftime("%Y-%m-%d %H:%M:%S UTC"), number(bucket.count))
+    };
+    limit.buckets.iter().map(line).collect()
 }

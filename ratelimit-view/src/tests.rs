@@ -106,10 +106,10 @@ fn check_says_why_and_when_again() {
     };
     let passing = report(13);
     assert_eq!(passing.verdict, Outcome::Pass);
-    insta::assert_snapshot!("check_passing", check(&passing));
+    insta::assert_snapshot!("check_passing", check(&passing, Detail::Verbose));
     let blocked = report(10);
     assert_eq!(blocked.verdict, Outcome::Drop);
-    insta::assert_snapshot!("check_blocked", check(&blocked));
+    insta::assert_snapshot!("check_blocked", check(&blocked, Detail::Verbose));
 }
 
 #[test]
@@ -134,13 +134,15 @@ fn check_says_what_the_guard_blocks_and_what_to_do() {
         ratelimit_report::snapshot::CheckReport::build(policy, now, address("198.51.100.7"), &windows)
     };
     assert_eq!(report(&policy).verdict, Outcome::Drop);
-    insta::assert_snapshot!("check_guarded", check(&report(&policy)));
+    insta::assert_snapshot!("check_guarded", check(&report(&policy), Detail::Verbose));
     let mut connections = report(&policy);
     connections.verdicts[0].refuses = Some("new connections".to_owned());
-    assert!(check(&connections).contains("on ports 80,443: drops new connections; its requests pass\n"));
+    assert!(
+        check(&connections, Detail::Verbose).contains("on ports 80,443: drops new connections; its requests pass\n")
+    );
     policy.rules[0].mode = ratelimit_policy::desired::Mode::DryRun;
     assert_eq!(report(&policy).verdict, Outcome::Pass);
-    let said = check(&report(&policy));
+    let said = check(&report(&policy), Detail::Verbose);
     assert!(said.contains("80,443: passes all packets, would drop segments that begin no request\n"), "{said}");
     assert!(
         said.contains("\nGuard of rule default, dry run: in 5m 10 of 10 connections beyond the first 10, and"),
@@ -195,7 +197,7 @@ fn a_source_that_is_refused_though_something_is_left_is_told_so() {
     let windows = datapath.source(address("198.51.100.7")).unwrap();
     let now = datapath.read().unwrap().now;
     let report = ratelimit_report::snapshot::CheckReport::build(&policy, now, address("198.51.100.7"), &windows);
-    let said = check(&report);
+    let said = check(&report, Detail::Verbose);
     assert!(said.starts_with("198.51.100.7 is blocked on ports 80,443.\n"), "{said}");
     assert!(said.contains(" UTC. Passes again in 1 min\n"), "{said}");
     assert!(
@@ -213,7 +215,7 @@ fn what_never_has_room_is_said_so() {
     let (source, now) = (ratelimit_report::fixture::address("198.51.100.7"), ratelimit_datapath::fake::START);
     let report = ratelimit_report::snapshot::CheckReport::build(&policy, now, source, &[]);
     assert_eq!(report.verdict, Outcome::Drop);
-    insta::assert_snapshot!("check_never", check(&report));
+    insta::assert_snapshot!("check_never", check(&report, Detail::Verbose));
     let mut snapshot = ratelimit_report::fixture::snapshot();
     snapshot.top.iter_mut().flatten().for_each(|of| of.never = true);
     assert!(stats(&snapshot).contains("over the limit  never: the limit is 0\n"), "{}", stats(&snapshot));
@@ -245,7 +247,7 @@ fn a_source_of_which_nothing_is_remembered_is_told_so() {
         ratelimit_common::layout::Unit::Connections,
     )]);
     let (source, now) = (ratelimit_report::fixture::address("198.51.100.7"), ratelimit_datapath::fake::START);
-    let said = check(&ratelimit_report::snapshot::CheckReport::build(&policy, now, source, &[]));
+    let said = check(&ratelimit_report::snapshot::CheckReport::build(&policy, now, source, &[]), Detail::Verbose);
     assert!(said.contains(": it is within every limit.\nNo recent traffic from this address.\n"), "{said}");
 }
 

@@ -9,7 +9,9 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, timeout};
 
 use super::*;
+use crate::large::READ_TIME_MAX;
 use crate::server::{CONNECTIONS_EACH, HEADER_TIME_MAX, Listener};
+use ratelimit_report::event::{Event, EventKind};
 
 /// More than any surface has places for.
 const CROWD: usize = 1_400;
@@ -161,4 +163,40 @@ async fn requests_under_way_go_for_nobody_and_root_finds_a_place_all_the_same() 
         stream.read_to_string(&mut answer).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer:?}");
     }
+}
+
+const EVENTS: &[u8] = b"GET /api/v1/events HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// A daemon that has as much to tell as it may.
+fn with_events() -> Handle {
+    let handle = stub();
+    for second in 0..5_000 {
+        let time = jiff::Timestamp::from_second(second).unwrap();
+        handle.feed.tell(Event::new(time, EventKind::Refused, "x".repeat(1_000)));
+    }
+    handle
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_answers_that_nobody_reads_are_made_one_at_a_time_and_go() {
+    let served = Served::new(Surface::Socket, &with_events());
+    let mut silent = Vec::new();
+    for of in 0..60 {
+        silent.push(served.say(user(1_000 + of % 3), EVENTS).await);
+    }
+    let began = Instant::now();
+    let whole = async |peer: Peer| {
+        let (mut answer, mut stream) = (Vec::new(), served.say(peer, EVENTS).await);
+        stream.read_to_end(&mut answer).await.unwrap();
+        assert!(answer.len() > 4_000_000 && answer.ends_with(b"}"), "{peer:?} has {} bytes", answer.len());
+        began.elapsed()
+    };
+    assert!(whole(user(0)).await < Duration::from_secs(1), "root waits for nobody");
+    // Each of the three users that do not read is before it once.
+    let waited = whole(user(2_000)).await;
+    assert!(waited <= READ_TIME_MAX * 4, "it waited for {waited:?}");
+    // The first has got what its pipe held, and then the end.
+    let mut answer = Vec::new();
+    let _end = silent[0].read_to_end(&mut answer).await;
+    assert!(answer.len() < 100_000, "{} bytes were made for who does not read", answer.len());
 }

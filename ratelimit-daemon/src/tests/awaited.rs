@@ -117,7 +117,7 @@ async fn a_take_over_goes_on_without_the_interface_that_is_missing_and_lets_go_o
     let (events, queue) = mpsc::channel(1);
     events.send(Event::Stop).await.unwrap();
     let source = file([]);
-    drive(config, source, |_| Ok(datapath), queue, surroundings(None).0).await.unwrap();
+    drive(config, source, |_| Ok(datapath), |_| {}, queue, surroundings(None).0).await.unwrap();
     assert_eq!(kernel.policy(), Some(policy));
     let mut calls = kernel.calls();
     // A look around may come before the stop; it tries once more.

@@ -213,7 +213,7 @@ fn dry_run_logs_and_lists_the_bans_that_would_have_been() {
     let refused = "198.51.100.7 would be refused by rule \"default\": used 1 of 1/5m connections (dry run)";
     assert_eq!(site.pass(3), [would, refused]);
     let moment = site.moment();
-    let report = site.engine.list(&ListFilter::default(), moment).unwrap();
+    let report = site.engine.list(ListFilter::default(), moment).unwrap()();
     assert_eq!(report.entries, []);
     let listed: Vec<_> = report.would_ban.iter().map(|of| (of.prefix.as_str(), of.decides)).collect();
     assert_eq!(listed, [("198.51.100.7", false)]);
@@ -223,7 +223,7 @@ fn dry_run_logs_and_lists_the_bans_that_would_have_been() {
     let of_rule = stats.rules[0].would_ban.unwrap();
     assert_eq!((of_rule.bans, of_rule.sources, stats.rules[0].bans), (1, 1, 0));
     assert_eq!(site.pass(200), [""; 0], "it is still over its limit, and would not be banned again for the same");
-    assert_eq!(site.engine.list(&ListFilter::default(), moment).unwrap().would_ban.len(), 0);
+    assert_eq!(site.engine.list(ListFilter::default(), moment).unwrap()().would_ban.len(), 0);
     site.pass(300);
     site.exceed("198.51.100.7");
     let said = site.pass(2);

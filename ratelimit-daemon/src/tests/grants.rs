@@ -283,7 +283,7 @@ async fn an_application_charges_a_source_and_asks_how_it_stands() {
     let unknown = site.client.standing(source, "no such").await;
     assert_eq!(
         Site::refusal(unknown),
-        (ProblemKind::NotFound, "there is no rule no such; there are default".to_owned())
+        (ProblemKind::NotFound, "there is no rule no such; the only rule is default; type: --rule default".to_owned())
     );
     site.stop().await;
 }

@@ -104,7 +104,7 @@ impl Site {
         let store = Store::at(self.directory.path().join("state"));
         surroundings.host = Host { store, look: self.around };
         self.told = told;
-        let task = tokio::spawn(drive(config, source, |_| Ok(datapath), queue, surroundings));
+        let task = tokio::spawn(drive(config, source, |_| Ok(datapath), |_| {}, queue, surroundings));
         assert_eq!(self.told.recv().await.as_deref(), Some("Ready"));
         self.running = Some((events, task));
     }

@@ -89,7 +89,7 @@ async fn the_memory_is_bounded_by_the_number_of_sources_that_are_remembered() {
 async fn a_rule_that_there_is_not_is_said_with_those_that_there_are() {
     let running = start_from_flags().await;
     let error = running.client.suggest(Some("login")).await.unwrap_err();
-    assert_eq!(error.to_string(), "there is no rule login; there are default");
+    assert_eq!(error.to_string(), "there is no rule login; the only rule is default; type: --rule default");
     running.kernel.refuse_read();
     running.client.suggest(None).await.unwrap_err();
     running.kernel.permit_read();

@@ -16,7 +16,7 @@ fn verdict(site: &mut Watched, source: &str) -> RuleVerdict {
 }
 
 fn list(site: &mut Watched, filter: &ListFilter) -> ListReport {
-    site.said(|engine, moment| engine.list(filter, moment).unwrap()).0
+    site.said(|engine, moment| engine.list(filter.clone(), moment).unwrap()()).0
 }
 
 fn grant(site: &mut Watched, grant: Grant, prefix: &str) {
@@ -114,7 +114,7 @@ async fn a_prefix_is_checked_with_what_lists_and_commands_say_of_it() {
     grant(&mut site, Grant::Exempt, "192.0.2.7");
     let of = |site: &mut Watched, prefix: &str| {
         let prefix = prefix.parse().unwrap();
-        site.said(|engine, moment| engine.check_prefix(prefix, Some(9), moment).unwrap()).0
+        site.said(|engine, moment| engine.check_prefix(prefix, Some(9), moment).unwrap()()).0
     };
     let part = of(&mut site, "192.0.0.0/16");
     assert_eq!((part.verdict.label(), part.entries.len()), ("drop", 2));

@@ -62,6 +62,19 @@ pub fn printable_lines(text: &str) -> String {
         .collect()
 }
 
+/// JSON whose texts hold nothing that a terminal obeys: what JSON itself leaves as it is becomes `\u009b`.
+pub fn json_text(json: &str) -> String {
+    let is_obeyed = |c: char| (c.is_control() && c != '\n') || turns_text(c);
+    let mut text = String::with_capacity(json.len());
+    let mut rest = json;
+    while let Some((at, c)) = rest.char_indices().find(|(_, c)| is_obeyed(*c)) {
+        text += &rest[..at];
+        c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| text += &format!("\\u{unit:04x}"));
+        rest = &rest[at + c.len_utf8()..];
+    }
+    text + rest
+}
+
 /// Characters of what is said: what was written may be as long as the file, and is said where it stands anyway.
 const SAID_MAX: usize = 300;
 
@@ -164,6 +177,12 @@ pub fn items(text: &str) -> impl Iterator<Item = Result<(usize, &str), SyntaxErr
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_holds_nothing_that_a_terminal_obeys_and_says_the_same() {
+        let json = "[\n  \"a\u{9b}31m\u{7f}\u{202e}\u{e9}\\n\"\n]";
+        assert_eq!(json_text(json), "[\n  \"a\\u009b31m\\u007f\\u202e\u{e9}\\n\"\n]");
+    }
 
     #[test]
     fn a_near_miss_is_a_spelling_away() {

@@ -10,7 +10,7 @@ use ratelimit_common::time::Nanos;
 
 use super::capture::{self, CaptureError, CaptureStream};
 use super::gzip::{self, Condition, Gunzip};
-use super::log::{Clock, FORMATS, LogStream, Looks, binary, looks};
+use super::log::{Clock, FORMATS, LogStream, Looks, looks, packed};
 use super::{FileRead, Kind, Present, Read, Replay, Report, Suggested};
 use ratelimit_policy::desired::Policy;
 
@@ -204,25 +204,24 @@ impl Stream {
                 return Err(unusable(&name, problem, "copy it again, or leave it out"));
             }
         }
-        let Begun { start, nuls } = begun;
-        let format = capture::Format::of(&start);
+        let format = capture::Format::of(&begun.start);
         if format.is_none() {
-            if let Some(Looks { what, help }) = binary(&start) {
+            if let Some(Looks { what, help }) = packed(&begun.start) {
                 return Err(unusable(&name, &what, &help));
             }
             if let Some((problem, help)) = more_than_a_log_tells(asked) {
                 return Err(unusable(&name, &problem, help));
             }
         }
-        let whole = Box::new(Cursor::new(start.clone()).chain(input));
+        let whole = Box::new(Cursor::new(begun.start.clone()).chain(input));
         let of = match format {
             Some(format) => {
                 let stream = CaptureStream::new(format, whole).map_err(|error| failed_capture(&name, &error))?;
                 Of::Capture(Box::new(stream))
             }
-            None => Of::Log(Box::new(LogStream::new(&start, whole, nuls, asked.clock.clone()))),
+            None => Of::Log(Box::new(LogStream::new(&begun, whole, asked.clock.clone()))),
         };
-        let mut stream = Self { name, of, condition, start };
+        let mut stream = Self { name, of, condition, start: begun.start };
         stream.advance()?;
         Ok(stream)
     }
@@ -304,22 +303,32 @@ impl Stream {
     }
 }
 
-/// How an input begins: the bytes that were taken of it, and how many NUL bytes were before them.
-struct Begun {
-    start: Vec<u8>,
-    nuls: u64,
+/// How an input begins, behind what is blank.
+#[derive(Debug, Default)]
+pub(super) struct Begun {
+    /// Bytes that were taken of it.
+    pub(super) start: Vec<u8>,
+    /// NUL bytes before them.
+    pub(super) nuls: u64,
+    /// Lines before them.
+    pub(super) blank_lines: u64,
 }
 
 fn begin(input: &mut Input) -> io::Result<Begun> {
-    let mut nuls = 0_u64;
+    let mut begun = Begun::default();
+    let is_blank = |byte: &u8| *byte == 0 || byte.is_ascii_whitespace();
+    let count = |bytes: &[u8], of: u8| bytes.iter().filter(|byte| **byte == of).count() as u64;
     loop {
-        let mut start = Vec::new();
-        input.by_ref().take(START_BYTES).read_to_end(&mut start)?;
-        let holes = start.iter().take_while(|byte| **byte == 0).count();
-        nuls = nuls.saturating_add(holes as u64);
-        if holes == 0 || holes < start.len() {
-            start.drain(..holes);
-            return Ok(Begun { start, nuls });
+        begun.start.clear();
+        input.by_ref().take(START_BYTES).read_to_end(&mut begun.start)?;
+        // Of the last piece, line ends stay: a capture may begin with them.
+        let is_all_blank = !begun.start.is_empty() && begun.start.iter().all(is_blank);
+        let holes = begun.start.iter().take_while(|byte| **byte == 0).count();
+        let left_out: Vec<u8> = begun.start.drain(..if is_all_blank { begun.start.len() } else { holes }).collect();
+        begun.nuls = begun.nuls.saturating_add(count(&left_out, 0));
+        begun.blank_lines = begun.blank_lines.saturating_add(count(&left_out, b'\n'));
+        if !is_all_blank {
+            return Ok(begun);
         }
     }
 }

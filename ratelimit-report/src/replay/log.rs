@@ -7,6 +7,8 @@ use std::net::IpAddr;
 use ratelimit_common::time::Nanos;
 
 use super::Read;
+use super::input::Begun;
+use ratelimit_policy::config::syntax::printable;
 
 mod common;
 mod envelope;
@@ -17,7 +19,7 @@ mod lines;
 mod looks;
 mod time;
 
-pub(super) use self::looks::{FORMATS, Looks, binary, looks};
+pub(super) use self::looks::{FORMATS, Looks, looks, packed};
 pub use self::time::Clock;
 
 use self::common::Told;
@@ -257,16 +259,16 @@ pub(super) struct LogStream {
 }
 
 impl LogStream {
-    /// Of a file that begins with `start`, which is still to come in `input`; before it were so many NUL bytes.
-    pub(super) fn new(start: &[u8], input: Box<dyn IoRead + Send>, nuls: u64, clock: Clock) -> Self {
+    /// Of a file that begins so, with `start` still to come in `input`.
+    pub(super) fn new(begun: &Begun, input: Box<dyn IoRead + Send>, clock: Clock) -> Self {
         let mut lines = Lines::new(input);
-        lines.nuls = nuls;
+        lines.nuls = begun.nuls;
         Self {
             lines,
-            is_export: export::is_export(start),
+            is_export: export::is_export(&begun.start),
             parser: Parser::new(clock),
             read: Read::default(),
-            number: 0,
+            number: begun.blank_lines,
             first_wrong: None,
             next: None,
         }
@@ -347,6 +349,6 @@ fn label(format: Format, is_wrapped: bool) -> String {
 
 /// The beginning of a line.
 fn shown(text: &[u8]) -> String {
-    let shown = String::from_utf8_lossy(&text[..text.len().min(SHOWN_MAX)]);
-    if text.len() > SHOWN_MAX { format!("{shown}…") } else { shown.into_owned() }
+    let shown = printable(&String::from_utf8_lossy(&text[..text.len().min(SHOWN_MAX)]));
+    if text.len() > SHOWN_MAX { format!("{shown}…") } else { shown }
 }

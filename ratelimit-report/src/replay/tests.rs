@@ -315,6 +315,32 @@ fn lines_that_cannot_be_read_are_left_out_and_named_by_their_number() {
 }
 
 #[test]
+fn what_a_client_may_write_into_a_log_refuses_none_of_it() {
+    let of = policy(vec![limit(9, Unit::Requests)]);
+    let lines = log(&[(0, "192.0.2.7"), (1, "192.0.2.8")]);
+    let after = |before: &[u8]| [before, &lines].concat();
+    let with_nul = String::from_utf8(lines.clone()).unwrap().replacen("GET /", "GET /\0\0", 1);
+    let tar = format!("192.0.2.9 {:247}ustar\n", "");
+    for (what, contents, unreadable) in [
+        ("a NUL in a request", with_nul.into_bytes(), 0),
+        ("a NUL in a line alone", after(b"a\0b\n"), 1),
+        ("blank lines", after(&b" \n".repeat(200_000)), 0),
+        ("holes among blank lines", after(&b"\n\0".repeat(200_000)), 0),
+        ("the name of a host", after(b"BZh.example\n"), 1),
+        ("the letters of an archive", after(tar.as_bytes()), 1),
+    ] {
+        let report = replayed(&contents, &of).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!((report.input.judged, report.input.unreadable), (2, unreadable), "{what}");
+    }
+    let broken = [&b"\n".repeat(200_000)[..], b"br\x1b\xc2\x9boken\n", &lines].concat();
+    let [warning] = &replayed(&broken, &of).unwrap().warnings[..] else { panic!("one warning") };
+    assert!(
+        warning.contains("the first is line 200001: ") && warning.ends_with("`br\u{fffd}\u{fffd}oken`"),
+        "{warning}"
+    );
+}
+
+#[test]
 fn sources_for_which_there_is_no_place_are_said() {
     let of = policy(vec![limit(1, Unit::Requests)]);
     let mut judge = Judge::new(&of).unwrap().with_room_for(2);

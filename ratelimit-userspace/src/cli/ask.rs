@@ -16,7 +16,7 @@ use ratelimit_datapath::DatapathError;
 use ratelimit_datapath::orphans::{self, Orphans};
 use ratelimit_datapath::pins::{self, PinsError};
 use ratelimit_policy::config::network::Target;
-use ratelimit_policy::config::syntax::printable_lines;
+use ratelimit_policy::config::syntax::{json_text, printable_lines};
 use ratelimit_policy::safety;
 use ratelimit_report::snapshot::{ListFilter, ModeNow, Outcome, Snapshot};
 use ratelimit_top::{Paint, TopError};
@@ -158,7 +158,7 @@ pub(super) fn top(daemon: &Daemon<'_>) -> anyhow::Result<Exit> {
 /// One snapshot a line, for programs that read on.
 fn json_line(snapshot: &Snapshot) -> String {
     // A snapshot is numbers, strings and lists of them: it cannot fail.
-    serde_json::to_string(snapshot).map(|line| line + "\n").unwrap_or_default()
+    serde_json::to_string(snapshot).map(|line| json_text(&line) + "\n").unwrap_or_default()
 }
 
 /// Rows of each origin that a screen takes.
@@ -170,6 +170,7 @@ pub(super) fn check(daemon: &Daemon<'_>, target: Target) -> anyhow::Result<Exit>
         Outcome::Pass => Exit::Done,
         Outcome::Drop => Exit::Blocked,
     };
+    let detail = if daemon.global.verbose > 0 { Detail::Verbose } else { Detail::Normal };
     match target {
         Target::Prefix { network, .. } if network.prefix_len() < network.max_prefix_len() => {
             let call = CheckPrefix { prefix: network.to_string(), most: Some(ROWS_MAX) };
@@ -177,7 +178,7 @@ pub(super) fn check(daemon: &Daemon<'_>, target: Target) -> anyhow::Result<Exit>
         }
         Target::Prefix { .. } | Target::Address(_) => {
             let call = Check { ip: target.address() };
-            daemon.judge(&call, ratelimit_view::check, |report| exit(report.verdict))
+            daemon.judge(&call, |report| ratelimit_view::check(report, detail), |report| exit(report.verdict))
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::error::{Exit, warn};
 use ratelimit_control::Call;
 use ratelimit_control::client::Followed;
 use ratelimit_control::proto::{EventsOf, HistoryOf, Worst};
-use ratelimit_policy::config::syntax::{SyntaxError, near_miss};
+use ratelimit_policy::config::syntax::{SyntaxError, json_text, near_miss};
 use ratelimit_report::event::{Event, EventKind};
 
 /// What happened lately, and with `--follow` what follows.
@@ -105,7 +105,7 @@ fn answer<C: Call>(
 /// One event a line, for programs.
 fn json_line(event: &Event) -> String {
     // Strings and numbers: it cannot fail.
-    serde_json::to_string(event).map(|line| line + "\n").unwrap_or_default()
+    serde_json::to_string(event).map(|line| json_text(&line) + "\n").unwrap_or_default()
 }
 
 fn parse_kind(text: &str) -> anyhow::Result<EventKind> {

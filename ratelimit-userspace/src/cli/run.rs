@@ -27,7 +27,7 @@ use ratelimit_datapath::interface_names;
 use ratelimit_datapath::kernel::Kernel;
 use ratelimit_policy::config::lists::KnownLists;
 use ratelimit_policy::config::syntax::near_miss;
-use ratelimit_policy::config::syntax::printable_lines;
+use ratelimit_policy::config::syntax::{json_text, printable_lines};
 use ratelimit_policy::config::{Config, FILE_DEFAULT, file, lint};
 use ratelimit_policy::safety::{self, Around};
 use ratelimit_view::{Detail, describe};
@@ -157,11 +157,17 @@ fn load(path: &Path) -> anyhow::Result<Loaded> {
 
 fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Result<Exit> {
     log::start(log::level(LevelFilter::INFO, global.verbose, global.quiet));
-    tracing::info!("{}", describe::first_line(&config));
     warn(&warnings(&config), global);
     tracing::info!("kernel memory: {}", describe::memory_short(&config));
     let absent = source.absent();
-    runtime()?.block_on(ratelimit_daemon::run(config, source, move |config| Kernel::open(config, absent)))?;
+    let described = config.clone();
+    let attached = move |interfaces: &[String]| {
+        if !interfaces.is_empty() {
+            tracing::info!("{}", describe::first_line(&described, interfaces));
+        }
+    };
+    let open = move |config: &Config| Kernel::open(config, absent);
+    runtime()?.block_on(ratelimit_daemon::run(config, source, open, attached))?;
     Ok(Exit::Done)
 }
 
@@ -300,9 +306,7 @@ pub(super) fn show<R: serde::Serialize>(
 }
 
 pub(super) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<Exit> {
-    let mut text = serde_json::to_vec_pretty(value)?;
-    text.push(b'\n');
-    print(&text)
+    print(json_text(&(serde_json::to_string_pretty(value)? + "\n")).as_bytes())
 }
 
 /// Prints lines for people. What is in them may come from files and from others: a terminal obeys none of it.

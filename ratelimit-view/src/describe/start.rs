@@ -6,8 +6,8 @@ use ratelimit_policy::desired::{Mode, Rule};
 /// Rules that are named one by one; of more, only these.
 const RULES_NAMED_MAX: usize = 4;
 
-/// What is limited, on what, by how much and in which mode: one line.
-pub fn first_line(config: &Config) -> String {
+/// What is limited, on which interfaces that are attached, by how much and in which mode: one line.
+pub fn first_line(config: &Config, attached: &[String]) -> String {
     let rules = &config.policy.rules;
     let of = |rule: &Rule| {
         let limits: Vec<String> = rule.limits.iter().map(ToString::to_string).collect();
@@ -24,7 +24,7 @@ pub fn first_line(config: &Config) -> String {
     }
     let drops = rules.iter().any(|rule| rule.mode == Mode::Enforce);
     let does = if drops { "limiting" } else { "DRY RUN, nothing is dropped; counting" };
-    format!("{does} each source on {}: {}", config.interfaces.join(", "), named.join("; "))
+    format!("{does} each source on {}: {}", attached.join(", "), named.join("; "))
 }
 
 #[cfg(test)]
@@ -36,17 +36,21 @@ mod tests {
     fn the_first_line_says_what_is_limited_on_what_by_how_much_and_in_which_mode() {
         let mut config = config(std::path::Path::new("/run"), 3);
         assert_eq!(
-            first_line(&config),
+            first_line(&config, &config.interfaces),
             "limiting each source on eth0: rule \"default\" 3/5m connections on ports 80,443 (enforced)"
         );
         config.interfaces.push("eth1".into());
         config.policy.rules[0].mode = Mode::DryRun;
         assert_eq!(
-            first_line(&config),
+            first_line(&config, &config.interfaces),
             "DRY RUN, nothing is dropped; counting each source on eth0, eth1: rule \"default\" 3/5m connections on \
              ports 80,443 (dry run)"
         );
         config.policy.rules = vec![config.policy.rules[0].clone(); 6];
-        assert!(first_line(&config).ends_with("(dry run); and 2 more rules"), "{}", first_line(&config));
+        assert!(
+            first_line(&config, &config.interfaces).ends_with("(dry run); and 2 more rules"),
+            "{}",
+            first_line(&config, &config.interfaces)
+        );
     }
 }

@@ -15,6 +15,8 @@ use ratelimit_policy::desired::{Grant, Ports, Rule as Ruled};
 use ratelimit_report::fixture::{address, limit, policy, window_of};
 use ratelimit_report::snapshot::*;
 
+use crate::Detail;
+
 const NOW: Nanos = ratelimit_datapath::fake::START;
 
 fn timestamp(at: Nanos) -> Timestamp {
@@ -74,7 +76,7 @@ fn a_ban_by_one_rule_blocks_its_ports_and_no_other() {
     let ssh = &report.verdicts[0];
     assert_eq!(ssh.undo.as_deref(), Some("sudo ratelimitd unblock 198.51.100.7"));
     assert_eq!(ssh.until.map(|at| at.to_string()).as_deref(), Some("2026-01-01T10:00:57Z"));
-    insta::assert_snapshot!("check_banned_by_one_rule", crate::check(&report));
+    insta::assert_snapshot!("check_banned_by_one_rule", crate::check(&report, Detail::Verbose));
     // Of another source the same ban says nothing.
     assert_eq!(checked(&policy, "198.51.100.8", &[ban], &unknown()).verdict, Outcome::Pass);
 }
@@ -103,7 +105,7 @@ fn the_verdict_is_of_the_very_address_that_was_asked_for() {
         assert_ne!(five.verdict.label(), other);
         assert_eq!(six.verdict.label(), other);
         assert_eq!((&*five.address, &*five.source), ("fd88::5", "fd88::/64"));
-        let said = crate::check(&five);
+        let said = crate::check(&five, Detail::Verbose);
         assert!(said.starts_with("fd88::5 (source fd88::/64) "), "{said}");
     }
     // The source as a whole is denied only by what holds all of it, also where its first address is.
@@ -134,7 +136,9 @@ fn in_a_panic_it_passes_and_is_told_what_would_be() {
     let of = &report.verdicts[0];
     assert_eq!(of.would.as_deref(), Some("denied"), "and not over a limit of which nothing is used");
     assert_eq!(of.would_be_decided_by.as_deref(), Some("root's denial of 192.0.2.7: scraper"));
-    insta::assert_snapshot!("check_denied_in_a_panic", crate::check(&report));
+    insta::assert_snapshot!("check_denied_in_a_panic", crate::check(&report, Detail::Verbose));
+    let short = crate::check(&report, Detail::Normal);
+    assert!(short.lines().count() <= 12 && short.contains("used in") && !short.contains("09:55:00"), "{short}");
     let by = |background| checked(&policy, "192.0.2.7", &[], &background).verdicts[0].decided_by.clone();
     assert_eq!(by(unknown()), "the configuration: rule web is in dry run");
     let fallen = Background { fallen_back: vec!["web".into()], ..unknown() };

@@ -15,10 +15,9 @@ pub(in crate::replay) const FORMATS: &str = "it reads captures (pcap, pcapng) an
     CloudFront), AWS load balancers; also in lines of syslog, a journal or a container; packed by gzip or not";
 
 /// What files begin with that another program unpacks, what they are, and what turns them into text.
-const PACKED: [(&[u8], &str, &str); 10] = [
+const PACKED: [(&[u8], &str, &str); 9] = [
     (b"\x1f\x8b", "compressed by gzip twice", "unpack it on the way: zcat FILE"),
     (b"\x1f\x9d", "compressed (compress)", "unpack it on the way: zcat FILE"),
-    (b"BZh", "compressed (bzip2)", "unpack it on the way: bzcat FILE"),
     (b"\xfd7zXZ", "compressed (xz)", "unpack it on the way: xzcat FILE"),
     (b"\x28\xb5\x2f\xfd", "compressed (zstd)", "unpack it on the way: zstdcat FILE"),
     (b"\x04\x22\x4d\x18", "compressed (lz4)", "unpack it on the way: lz4cat FILE"),
@@ -28,21 +27,20 @@ const PACKED: [(&[u8], &str, &str); 10] = [
     (b"\xfe\xff", "a text in UTF-16", "convert it on the way: iconv -f UTF-16 -t UTF-8 FILE"),
 ];
 
-/// What begins so and can be read by nobody here, though it is no text: none where it may be a log.
-pub(in crate::replay) fn binary(start: &[u8]) -> Option<Looks> {
-    let looks = |what: &str| Some(Looks { what: what.to_owned(), help: FORMATS.to_owned() });
+/// What begins so and can be read by nobody here: none where it may be a log. A NUL makes none of it: whoever is logged may send one.
+pub(in crate::replay) fn packed(start: &[u8]) -> Option<Looks> {
     if start.trim_ascii().is_empty() {
-        return looks("it is empty");
+        return Some(Looks { what: "it is empty".to_owned(), help: FORMATS.to_owned() });
     }
     let packed = PACKED.iter().find(|(magic, ..)| start.starts_with(magic)).map(|(_, what, help)| (*what, *help));
-    let is_tar = start.get(257..262) == Some(b"ustar");
+    // A line of a log may have the same letters there. What fills a name up is no letter.
+    let is_tar = start.get(257..262) == Some(b"ustar") && start[..257].contains(&0);
     let tar = is_tar.then_some(("a tar archive", "unpack it on the way: tar -xOf FILE"));
-    if let Some((what, help)) = packed.or(tar) {
-        return Some(Looks { what: format!("it is {what}"), help: format!("{help} | ratelimitd replay -") });
-    }
-    // A journal's export has bytes of any kind, and a log a hole where it was cut.
-    let is_unknown = !super::export::is_export(start) && is_binary(start);
-    if is_unknown { looks("it is neither a capture nor an access log") } else { None }
+    // A host's name may begin so, too.
+    let is_bzip2 = start.starts_with(b"BZh") && start.get(4..10) == Some(b"1AY&SY");
+    let bzip2 = is_bzip2.then_some(("compressed (bzip2)", "unpack it on the way: bzcat FILE"));
+    let (what, help) = packed.or(bzip2).or(tar)?;
+    Some(Looks { what: format!("it is {what}"), help: format!("{help} | ratelimitd replay -") })
 }
 
 /// Whether there are NUL bytes within lines: of a hole behind a line, all of them are before the next.
@@ -53,8 +51,11 @@ fn is_binary(start: &[u8]) -> bool {
     })
 }
 
-/// What a text looks like of which no line is a request; none where it is not known.
+/// What a file looks like of which no line is a request; none where it is not known.
 pub(in crate::replay) fn looks(start: &[u8]) -> Option<Looks> {
+    if !super::export::is_export(start) && is_binary(start) {
+        return Some(Looks { what: "it is neither a capture nor an access log".to_owned(), help: FORMATS.to_owned() });
+    }
     let text = String::from_utf8_lossy(&start[..start.len().min(1 << 14)]);
     let any = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
     let (what, help) = if text.starts_with("[{") || text.starts_with("[\n") && text.contains('{') {

@@ -1,0 +1,115 @@
+//! Answers of hundreds of thousands of entries: members who ask for them, and do not read them, keep root waiting for nothing and hold
+//! little of the daemon's memory.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::fmt::Write as _;
+use std::fs::{self, Permissions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use integration_test::lab::{Daemon, Lab};
+use netlab::{Child, needs_root};
+use serde_json::Value;
+
+const ENTRIES: u32 = 120_000;
+/// Root's commands are answered within this.
+const ANSWER_TIME: Duration = Duration::from_millis(100);
+/// What the large answers of a daemon take together. // two of 120000 entries x 600 B, made and written down
+const LARGE_KB_MAX: u64 = 400 << 10;
+/// Users that have no rights.
+const MEMBERS: [&str; 3] = ["65531", "65532", "65533"];
+
+fn daemon(lab: &Lab) -> Daemon {
+    let mut list = String::new();
+    for at in 0..ENTRIES {
+        writeln!(list, "11.{}.{}.{} ; entry {at}", at >> 16, at >> 8 & 255, at & 255).unwrap();
+    }
+    fs::write(lab.directory().join("bad.txt"), list).unwrap();
+    let config = "interfaces = [\"s0\"]\ndeny = [\"file:bad.txt\"]\n[rule]\nlimits = [\"10/1h connections\"]\n";
+    let path = lab.directory().join("r.toml");
+    fs::write(&path, format!("socket = \"{}\"\n{config}", lab.socket().display())).unwrap();
+    let daemon = lab.start(&["run", "--config", path.to_str().unwrap()]);
+    fs::set_permissions(lab.directory(), Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(lab.socket(), Permissions::from_mode(0o666)).unwrap();
+    daemon
+}
+
+/// A shell of a member.
+fn member(lab: &Lab, uid: &str, script: &str) -> Child {
+    let mut command = lab.command("setpriv");
+    command.args(["--reuid", uid, "--regid", uid, "--clear-groups", "--", "sh", "-c", script]);
+    Child::start(command).unwrap()
+}
+
+/// Root's request, and how long its answer took.
+fn ask(lab: &Lab, request: &str) -> Duration {
+    let began = Instant::now();
+    let mut stream = UnixStream::connect(lab.socket()).unwrap();
+    write!(stream, "{request}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{request}: {answer}");
+    began.elapsed()
+}
+
+fn memory_kb(daemon: &Daemon) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn members_who_ask_for_large_answers_and_do_not_read_them_keep_root_waiting_for_nothing() {
+    needs_root!();
+    let lab = Lab::quiet();
+    let daemon = daemon(&lab);
+    let before = memory_kb(&daemon);
+    let socket = lab.socket().display().to_string();
+    // curl takes a little and then a byte a second.
+    let curl = format!("curl -s --limit-rate 1 -o /dev/null --unix-socket {socket}");
+    let unread = format!("for i in 1 2 3 4 5 6 7 8 9 10; do {curl} http://a/api/v1/list & done; wait");
+    // Ends with the daemon, also where the test was killed.
+    let read = format!(
+        "while [ -S {socket} ]; do for path in list check-prefix?prefix=11.0.0.0/8 events; do \
+         curl -s -o /dev/null --unix-socket {socket} http://a/api/v1/$path; done; done"
+    );
+    let _members = MEMBERS.map(|uid| [member(&lab, uid, &unread), member(&lab, uid, &read)]);
+    sleep(Duration::from_secs(2));
+    let mut times = Vec::new();
+    for _ in 0..60 {
+        for path in ["/healthz", "/api/v1/stats", "/api/v1/check/192.0.2.7", "/api/v1/events?most=5"] {
+            times.push((ask(&lab, &format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")), path));
+        }
+        sleep(Duration::from_millis(50));
+    }
+    times.sort_unstable();
+    // The machine may be busy otherwise: the slowest tenth is no fault of the daemon's.
+    let (typical, path) = times[times.len() * 9 / 10];
+    assert!(typical < ANSWER_TIME, "{path} took {typical:?}, the slowest {:?}", times.last());
+    let grown = memory_kb(&daemon) - before;
+    assert!(grown < LARGE_KB_MAX, "large answers took {grown} kB at a time");
+}
+
+#[test]
+fn a_client_that_does_not_read_is_dropped_and_the_next_has_all_of_its_answer() {
+    needs_root!();
+    let lab = Lab::quiet();
+    let _daemon = daemon(&lab);
+    let mut silent = UnixStream::connect(lab.socket()).unwrap();
+    write!(silent, "GET /api/v1/list HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    sleep(Duration::from_secs(1));
+    let began = Instant::now();
+    let whole = lab.ratelimitd(&["list", "--json"]);
+    assert_eq!(whole.code(), 0, "{}", whole.stderr);
+    let report: Value = serde_json::from_str(&whole.stdout).unwrap();
+    let listed = report["entries"].as_array().unwrap().iter().filter(|of| of["state"] == "denied").count();
+    assert_eq!(listed, ENTRIES as usize);
+    assert!(began.elapsed() < Duration::from_secs(25), "it waited for {:?}", began.elapsed());
+    // What was sent before is there, and then the end.
+    let mut answer = Vec::new();
+    let end = silent.read_to_end(&mut answer);
+    assert!(end.is_err() || answer.len() < 10 << 20, "the whole answer came");
+}

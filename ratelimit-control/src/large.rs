@@ -1,0 +1,196 @@
+//! Answers that may be large: few are made at a time, each is written down away from the runtime, and its memory goes as its client
+//! reads. A client that does not read is left. Knows callers and bytes; must not know what is asked.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+use hyper::body::{Frame, SizeHint};
+use serde::Serialize;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio::task::spawn_blocking;
+use tokio::time::{Sleep, sleep};
+
+use super::follow::Lasting;
+use super::places::Caller;
+use super::proto::{Problem, ProblemKind};
+
+/// Large answers of all callers of a router at a time; others wait. Root has a router of its own. // 3 x 100 MB at most
+const AT_A_TIME: usize = 1;
+/// A piece of an answer, free once it is sent.
+const PIECE_BYTES: usize = 256 << 10;
+/// A client that has read nothing for so long is left.
+pub(super) const READ_TIME_MAX: Duration = Duration::from_secs(5);
+/// The same of one that follows events: it may be somebody's pager.
+const FOLLOWER_READ_TIME_MAX: Duration = Duration::from_secs(600);
+
+/// The lanes of large answers: one each caller, so that whoever asks much waits for himself, and few for all of them.
+#[derive(Clone, Debug)]
+pub(super) struct Lanes {
+    all: Arc<Semaphore>,
+    each: Arc<Mutex<BTreeMap<Caller, Weak<Semaphore>>>>,
+}
+
+/// Room for one large answer, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Lane {
+    _all: OwnedSemaphorePermit,
+    _own: OwnedSemaphorePermit,
+}
+
+impl Default for Lanes {
+    fn default() -> Self {
+        Self { all: Arc::new(Semaphore::new(AT_A_TIME)), each: Arc::default() }
+    }
+}
+
+impl Lanes {
+    /// Waits for room.
+    pub(super) async fn take(&self, caller: Caller) -> Result<Lane, Problem> {
+        let closed = |_: AcquireError| Problem::new(ProblemKind::Stopping, "the daemon is stopping");
+        let own = self.own(caller).acquire_owned().await.map_err(closed)?;
+        let all = Arc::clone(&self.all).acquire_owned().await.map_err(closed)?;
+        Ok(Lane { _all: all, _own: own })
+    }
+
+    fn own(&self, caller: Caller) -> Arc<Semaphore> {
+        // Each change is one call on a map: there is no half of one.
+        let mut each = self.each.lock().unwrap_or_else(PoisonError::into_inner);
+        each.retain(|_, lane| lane.strong_count() > 0);
+        each.get(&caller).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let lane = Arc::new(Semaphore::new(1));
+            each.insert(caller, Arc::downgrade(&lane));
+            lane
+        })
+    }
+}
+
+/// A report as a response, which keeps its lane until all of it is read or nobody reads it any more.
+pub(super) async fn answer<R>(status: StatusCode, report: R, lane: Lane) -> Result<Response, Problem>
+where
+    R: Serialize + Send + 'static,
+{
+    let failed = |why: String| Problem::new(ProblemKind::Internal, format!("write the answer: {why}"));
+    let written = spawn_blocking(move || {
+        let mut pieces = Pieces::default();
+        serde_json::to_writer(&mut pieces, &report).map(|()| pieces)
+    });
+    let pieces = written.await.map_err(|_| failed("it panicked".to_owned()))?.map_err(|why| failed(why.to_string()))?;
+    let mut response = Response::new(Body::new(Held { pieces, _lane: lane }));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}
+
+/// Bytes in pieces.
+#[derive(Debug, Default)]
+struct Pieces {
+    whole: VecDeque<Vec<u8>>,
+    bytes: u64,
+}
+
+impl io::Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let has_room = self.whole.back().is_some_and(|last| last.len() + bytes.len() <= PIECE_BYTES);
+        if !has_room {
+            self.whole.push_back(Vec::new());
+        }
+        if let Some(last) = self.whole.back_mut() {
+            last.extend_from_slice(bytes);
+        }
+        self.bytes += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A body that holds its lane.
+struct Held {
+    pieces: Pieces,
+    _lane: Lane,
+}
+
+impl HttpBody for Held {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let piece = self.pieces.whole.pop_front();
+        self.pieces.bytes -= piece.as_ref().map_or(0, |piece| piece.len() as u64);
+        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece.into()))))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.pieces.bytes)
+    }
+}
+
+/// A stream whose writes fail once the other end has read nothing for too long.
+pub(super) struct Impatient<S> {
+    stream: S,
+    lasting: Lasting,
+    /// Since a write has found no room.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Impatient<S> {
+    pub(super) const fn new(stream: S, lasting: Lasting) -> Self {
+        Self { stream, lasting, stalled: None }
+    }
+
+    /// What a write came to, or that it has waited for too long.
+    fn judged<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let most = if self.lasting.is_set() { FOLLOWER_READ_TIME_MAX } else { READ_TIME_MAX };
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(most)));
+        ready!(stalled.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, to)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.judged(context, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
+        self.judged(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
