@@ -12,8 +12,8 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use http_body_util::channel::{Channel, Sender};
 use serde::Serialize;
-use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::Semaphore;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::time::timeout;
 
 use super::feed::{Feed, Following, Wanted};
@@ -106,13 +106,7 @@ async fn ended(end: Option<SessionEnd>) {
 }
 
 /// Until the client is gone, or nothing follows any more. Waits for the client alone, and holds nobody up.
-async fn send(
-    mut to: Sender<Bytes>,
-    form: Form,
-    wanted: Wanted,
-    told: Vec<Arc<Event>>,
-    mut following: Following,
-) {
+async fn send(mut to: Sender<Bytes>, form: Form, wanted: Wanted, told: Vec<Arc<Event>>, mut following: Following) {
     for event in told {
         if to.send_data(form.event(&event)).await.is_err() {
             return;

@@ -2,6 +2,7 @@
 
 use ratelimit_common::time::Nanos;
 
+use super::certificate::Certificate;
 use super::enforced::Enforced;
 use super::journal::{Event, Journal};
 use super::moment::Moment;
@@ -37,6 +38,7 @@ pub(super) struct Engine<D> {
     pub(super) watched: Watched,
     pub(super) journal: Journal,
     pub(super) statistics: Statistics,
+    pub(super) certificate: Certificate,
 }
 
 /// What one look at the datapath has found.
@@ -65,6 +67,7 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn start(datapath: D, start: Start, host: Host, moment: Moment) -> Result<Self, DatapathError> {
         let Start { config, source, unfinished, refused, refused_lists, rolled_back } = start;
         let mut engine = Self {
+            certificate: Certificate::open(config.tls.as_ref()),
             datapath,
             host,
             enforced: Enforced::new(config, source),
@@ -168,7 +171,7 @@ impl<D: Datapath> Engine<D> {
 
     /// Looks whether everything is attached and readable, and attaches again what is back.
     pub(super) fn supervise(&mut self, moment: Moment) -> Seen {
-        let notes: Vec<String> = self.journal.past.trouble().into_iter().collect();
+        let notes: Vec<String> = self.journal.past.trouble().into_iter().chain(self.certificate.trouble()).collect();
         let reading = match self.watched.read(&mut self.datapath) {
             Ok(reading) => reading,
             Err(problem) => return Seen { line: problem.clone(), problems: vec![problem], notes, is_readable: false },

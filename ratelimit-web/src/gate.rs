@@ -78,12 +78,7 @@ impl Login {
             Some(tls) => (Place::Tls(ip, tls), format!("__Host-ratelimitd_{port}")),
             None => (Place::Tcp(ip), format!("ratelimitd_{port}")),
         };
-        Self {
-            place,
-            cookie,
-            started: Instant::now(),
-            state: Arc::new(Mutex::new(state)),
-        }
+        Self { place, cookie, started: Instant::now(), state: Arc::new(Mutex::new(state)) }
     }
 
     /// Lets a request in, or answers it. Visitors are answered by whatever name they call the daemon, as without a login; the

@@ -80,20 +80,27 @@ impl Tls {
         Ok(is_new)
     }
 
+    /// Whether there is a certificate.
+    pub fn is_there(&self) -> bool {
+        self.held().is_some()
+    }
+
     /// A name that a browser may call the server by; none where the certificate has but wildcards and addresses.
     pub fn name(&self) -> Option<String> {
-        let held = self.held()?;
-        let leaf = held.leaf()?;
-        let mut names = leaf.valid_dns_names();
-        names.find(|name| !name.contains('*')).map(str::to_owned)
+        name(&self.held()?.leaf()?)
+    }
+
+    /// The same of a certificate in PEM.
+    pub fn name_of(chain: &[u8]) -> Option<String> {
+        let leaf = CertificateDer::from_pem_slice(chain).ok()?;
+        name(&EndEntityCert::try_from(&leaf).ok()?)
     }
 
     /// Whether the certificate is for this name. A site that makes its own name lead here (DNS rebinding) has none.
     pub(crate) fn is_for(&self, name: &str) -> bool {
         let Ok(name) = ServerName::try_from(name) else { return false };
-        self.held().is_some_and(|held| {
-            held.leaf().is_some_and(|leaf| leaf.verify_is_valid_for_subject_name(&name).is_ok())
-        })
+        self.held()
+            .is_some_and(|held| held.leaf().is_some_and(|leaf| leaf.verify_is_valid_for_subject_name(&name).is_ok()))
     }
 
     /// Shakes hands with who has connected. Waits for the client as long as it is let.
@@ -134,6 +141,11 @@ impl Held {
     fn leaf(&self) -> Option<EndEntityCert<'_>> {
         EndEntityCert::try_from(self.chain.first()?).ok()
     }
+}
+
+fn name(leaf: &EndEntityCert<'_>) -> Option<String> {
+    let mut names = leaf.valid_dns_names();
+    names.find(|name| !name.contains('*')).map(str::to_owned)
 }
 
 fn unreadable(error: rustls::Error) -> TlsError {
