@@ -10,7 +10,7 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use http_body_util::LengthLimitError;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -67,6 +67,10 @@ where
         let (router, place, lasting) = (router.clone(), Arc::clone(&place), lasting.clone());
         async move {
             let (parts, body) = request.into_parts();
+            // What is said to be too long is not waited for.
+            if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
+                return Ok(too_long());
+            }
             // While it waits for the rest of the request, it waits for its client.
             let body = match to_bytes(Body::new(body), BODY_BYTES_MAX).await {
                 Ok(body) => Body::from(body),
@@ -95,6 +99,13 @@ where
 /// A request without all of its body.
 fn unread(error: &axum::Error) -> Response {
     let is_too_long = std::error::Error::source(error).is_some_and(|source| source.is::<LengthLimitError>());
-    let status = if is_too_long { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::BAD_REQUEST };
+    if is_too_long { too_long() } else { refusal(StatusCode::BAD_REQUEST) }
+}
+
+fn too_long() -> Response {
+    refusal(StatusCode::PAYLOAD_TOO_LARGE)
+}
+
+fn refusal(status: StatusCode) -> Response {
     Refusal::plain(status, &format!("a body has at most {BODY_BYTES_MAX} bytes")).into_response()
 }

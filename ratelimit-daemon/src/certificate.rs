@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use ratelimit_policy::config::TlsFiles;
+use ratelimit_policy::config::{Config, TlsFiles};
 use ratelimit_policy::files;
 use ratelimit_web::{Tls, TlsFile};
 
@@ -65,6 +65,12 @@ impl Certificate {
     pub(super) fn trouble(&self) -> Option<String> {
         self.trouble.clone()
     }
+}
+
+/// What a daemon of this configuration would say of its certificate; none where that is good, or there is to be none.
+pub fn certificate_trouble(config: &Config) -> Option<String> {
+    let files = config.tls.as_ref()?;
+    renew(files, &Tls::default()).err().map(|why| format!("TLS: {why}"))
 }
 
 /// The name that a certificate is for; none where it cannot be read, or names none.

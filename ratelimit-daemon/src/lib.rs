@@ -69,6 +69,7 @@ use notify::{Notifier, State};
 use start::Start;
 use store::Store;
 
+pub use certificate::certificate_trouble;
 pub use error::DaemonError;
 pub use source::{ConfigSource, Loaded};
 pub use web::{WebLink, web_link};
