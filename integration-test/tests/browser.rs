@@ -352,11 +352,11 @@ fn a_client_that_is_limited_banned_and_released_is_told_of_in_the_same_words_by_
     browser.says("Unblock 10.");
     browser.click("#ask-do");
     browser.says("Passes on ports 80,443");
+    assert_eq!(lab.ratelimitd(&["check", client]).code(), 0);
     lab.open(client, 80);
     browser.run("location.hash = '#/events'");
     let (event, detail) = sentence("unblock");
     assert!(event["by"] == "web" && detail.starts_with("10.9.0.2/32 unblocked by web"), "{event}");
-    assert_eq!(lab.ratelimitd(&["check", client]).code(), 0);
     let act = once(|| json(&["history", client, "--json"]).pointer("/acts/0").cloned()).unwrap();
     assert_eq!((&act["what"], &act["by"]), (&"unblock".into(), &event["by"]));
     assert!(once(|| episode("banned")["ended"].is_string().then_some(())).is_some());
