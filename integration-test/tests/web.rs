@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -265,6 +265,15 @@ fn what_hostile_clients_send_reads_nothing_changes_nothing_and_leaves_the_contro
     assert_eq!(member.ask("/api/v1/list", &[]).status, 404, "after the logout");
 }
 
+/// Ends what goes on until then, also where an assertion fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn idle_slow_and_endless_connections_leave_page_and_control_socket_quick() {
     needs_root!();
@@ -294,21 +303,21 @@ fn idle_slow_and_endless_connections_leave_page_and_control_socket_quick() {
         assert_quick(&lab, &format!("{what}, 1000 idle connections"));
         assert_eq!(site.log_in().ask("/api/v1/list", &[]).status, 200, "{what}");
 
-        let is_over = AtomicBool::new(false);
+        let (is_over, opened) = (AtomicBool::new(false), AtomicU64::new(0));
         thread::scope(|scope| {
+            let over = Over(&is_over);
             // New ones without end, each with a byte more of what never becomes a request.
             let flood = scope.spawn(|| {
                 lab.client.inside(|| {
-                    let mut opened = 0_u64;
                     while !is_over.load(Ordering::Relaxed) {
                         for stream in crowd.iter().take(64) {
                             let _closed = (&*stream).write_all(b"x");
                         }
                         let Ok(mut stream) = TcpStream::connect(PAGE) else { continue };
                         let _closed = stream.write_all(b"POST /login HTTP/1.1\r\nHost: 10.9.0.1:9464\r\nOrigin: ");
-                        opened += 1;
+                        opened.fetch_add(1, Ordering::Relaxed);
                     }
-                    Ok(opened)
+                    Ok(())
                 })
             });
             // Logins that fail, as fast as they go: by TLS each with a handshake.
@@ -320,14 +329,12 @@ fn idle_slow_and_endless_connections_leave_page_and_control_socket_quick() {
                 }
                 tried
             });
-            thread::sleep(Duration::from_millis(300));
+            assert!(once(|| (opened.load(Ordering::Relaxed) > 20).then_some(())).is_some());
             assert_quick(&lab, &format!("{what}, connections without end"));
-            is_over.store(true, Ordering::Relaxed);
-            println!(
-                "{what}: {} connections, {} logins meanwhile",
-                flood.join().unwrap().unwrap(),
-                logins.join().unwrap()
-            );
+            drop(over);
+            flood.join().unwrap().unwrap();
+            let (opened, tried) = (opened.load(Ordering::Relaxed), logins.join().unwrap());
+            println!("{what}: {opened} connections, {tried} logins meanwhile");
         });
 
         // A head that comes byte by byte is not waited for.

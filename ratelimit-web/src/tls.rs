@@ -130,10 +130,10 @@ impl Held {
         let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
         let builder = builder.with_safe_default_protocol_versions().map_err(unreadable)?;
         let config = builder.with_no_client_auth().with_single_cert(chain.clone(), key);
-        let mut config = config.map_err(|error| match error {
-            rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => TlsError::NoPair,
-            other => unreadable(other),
-        })?;
+        let is_no_pair =
+            |error: &rustls::Error| *error == rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch);
+        let refused = |error| if is_no_pair(&error) { TlsError::NoPair } else { unreadable(error) };
+        let mut config = config.map_err(refused)?;
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
         Ok(Self { config: Arc::new(config), chain })
     }
