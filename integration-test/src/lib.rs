@@ -15,6 +15,8 @@ pub mod oracle;
 pub mod program;
 pub mod random;
 pub mod raw;
+pub mod site;
 pub mod steady;
+pub mod tmux;
 pub mod twins;
 pub mod unit;

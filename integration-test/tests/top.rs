@@ -1,72 +1,9 @@
 //! `top` in a real terminal: tmux has the keys and the screen.
 
-use std::path::PathBuf;
-
-use integration_test::lab::{CLIENTS, Daemon, Lab, binary, once, run};
+use integration_test::lab::{CLIENTS, Daemon, Lab, binary};
+use integration_test::tmux::Tmux;
 use netlab::needs_root;
 use nix::sys::signal::Signal;
-
-/// A terminal of 80 columns and 24 lines in the server's namespace, ended on drop.
-struct Tmux<'a> {
-    lab: &'a Lab,
-    socket: PathBuf,
-}
-
-impl<'a> Tmux<'a> {
-    /// With `top`, and behind it what that ended with and how it left the terminal.
-    fn start(lab: &'a Lab, variables: &str) -> Self {
-        let tmux = Self { lab, socket: lab.directory().join("tmux.sock") };
-        let shell = format!("{variables} {} top; echo \"ended with $?\"; stty -a; cat", binary().display());
-        tmux.ask(&["new-session", "-d", "-x", "80", "-y", "24", &shell]);
-        tmux
-    }
-
-    fn ask(&self, args: &[&str]) -> String {
-        let mut command = self.lab.command("tmux");
-        command.env("LC_ALL", "C.UTF-8").env_remove("TMUX").args(["-u", "-f", "/dev/null", "-S"]);
-        command.arg(&self.socket).args(args);
-        let output = run(command);
-        assert_eq!(output.code(), 0, "tmux {args:?}: {}", output.stderr);
-        output.stdout
-    }
-
-    fn keys(&self, keys: &[&str]) {
-        self.ask(&[&["send-keys"], keys].concat());
-    }
-
-    fn screen(&self) -> String {
-        self.ask(&["capture-pane", "-p"])
-    }
-
-    /// The screen once it has all of this.
-    fn shows(&self, words: &[&str]) -> String {
-        self.holds(|screen| words.iter().all(|word| screen.contains(word)), &format!("{words:?}"))
-    }
-
-    fn holds(&self, is_held: impl Fn(&str) -> bool, what: &str) -> String {
-        let held = once(|| Some(self.screen()).filter(|screen| is_held(screen)));
-        held.unwrap_or_else(|| panic!("no {what} in:\n{}", self.screen()))
-    }
-
-    /// The shell's screen, with a terminal that obeys it.
-    fn is_restored(screen: &str) -> bool {
-        let words: Vec<&str> = screen.split_whitespace().collect();
-        ["icanon", "isig", "echo"].iter().all(|word| words.contains(word)) && !screen.contains("Sources: ")
-    }
-
-    /// `top` has ended well, and left the terminal as it was.
-    fn assert_restored(&self) {
-        self.holds(|screen| screen.contains("ended with 0") && Self::is_restored(screen), "terminal as before");
-    }
-}
-
-impl Drop for Tmux<'_> {
-    fn drop(&mut self) {
-        let mut command = self.lab.command("tmux");
-        command.arg("-S").arg(&self.socket).arg("kill-server");
-        let _ended = command.output();
-    }
-}
 
 fn limit(lab: &Lab) -> Daemon {
     lab.limit(&["--port", "80", "--count", "connections", "--limit", "2/1h"])
@@ -134,8 +71,7 @@ fn a_suspended_top_gives_the_terminal_back_and_goes_on_where_it_was() {
     needs_root!();
     let lab = Lab::quiet();
     let _daemon = limit(&lab);
-    let tmux = Tmux { lab: &lab, socket: lab.directory().join("tmux.sock") };
-    tmux.ask(&["new-session", "-d", "-x", "80", "-y", "24", "bash --norc"]);
+    let tmux = Tmux::running(&lab, "bash --norc");
     tmux.keys(&[&format!("{} top", binary().display()), "Enter"]);
     tmux.shows(&["Sources: "]);
     tmux.keys(&["C-z"]);

@@ -11,13 +11,14 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use http_body_util::channel::{Channel, Sender};
 use serde::Serialize;
+use tokio::sync::Semaphore;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::feed::{Feed, Following, Wanted};
 use super::proto::{EventsOf, Problem, ProblemKind};
 use ratelimit_report::event::Event;
+use ratelimit_web::SessionEnd;
 
 /// Streams at a time.
 const FOLLOWERS_MAX: usize = 64;
@@ -33,8 +34,8 @@ const MEDIA_LINES: &str = "application/x-ndjson";
 pub(super) struct Lasting(Arc<AtomicBool>);
 
 impl Lasting {
-    fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
+    fn set(&self, is_lasting: bool) {
+        self.0.store(is_lasting, Ordering::Relaxed);
     }
 
     pub(super) fn is_set(&self) -> bool {
@@ -78,24 +79,35 @@ pub(super) fn answer(feed: &Feed, followers: &Followers, parts: &Parts, asked: &
     let place = Arc::clone(&followers.0).try_acquire_owned().map_err(|_| crowded())?;
     let stopping = || Problem::new(ProblemKind::Stopping, "the daemon is stopping");
     let (told, following) = feed.follow(&wanted, asked.most).ok_or_else(stopping)?;
-    if let Some(lasting) = parts.extensions.get::<Lasting>() {
-        lasting.set();
-    }
+    let lasting = parts.extensions.get::<Lasting>().cloned().unwrap_or_default();
+    lasting.set(true);
     let (sender, body) = Channel::new(LINES_MAX);
-    tokio::spawn(send(sender, form, wanted, told, following, place));
+    let end = parts.extensions.get::<SessionEnd>().cloned();
+    let sent = send(sender, form, wanted, told, following);
+    tokio::spawn(async move {
+        let _place = place;
+        tokio::select! {
+            biased;
+            () = ended(end) => {}
+            () = sent => {}
+        }
+        // A client that reads nothing is not waited for any longer.
+        lasting.set(false);
+    });
     let headers = [(header::CONTENT_TYPE, form.media()), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::new(body)).into_response())
 }
 
+/// Whoever has no session is a member as long as the connection lasts.
+async fn ended(end: Option<SessionEnd>) {
+    match end {
+        Some(end) => end.wait().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Until the client is gone, or nothing follows any more. Waits for the client alone, and holds nobody up.
-async fn send(
-    mut to: Sender<Bytes>,
-    form: Form,
-    wanted: Wanted,
-    told: Vec<Arc<Event>>,
-    mut following: Following,
-    _place: OwnedSemaphorePermit,
-) {
+async fn send(mut to: Sender<Bytes>, form: Form, wanted: Wanted, told: Vec<Arc<Event>>, mut following: Following) {
     for event in told {
         if to.send_data(form.event(&event)).await.is_err() {
             return;

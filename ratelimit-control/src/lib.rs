@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 mod call;
 pub mod client;
+mod connection;
 pub mod feed;
 mod follow;
 mod large;

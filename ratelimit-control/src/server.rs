@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Bytes, to_bytes};
 use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request, State};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, Uri, header};
@@ -18,29 +18,24 @@ use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
-use http_body_util::LengthLimitError;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tower::ServiceExt;
 
 use super::Handle;
 use super::call::{Access, Arguments, Ask, Call, Command, Size, Verb, routes};
-use super::follow::{self, Followers, Lasting};
-use super::large::{self, Impatient, Lanes};
+use super::connection::admit;
+use super::follow::{self, Followers};
+use super::large::{self, Lanes};
 use super::page::{self, Member};
-use super::places::{Caller, Place, Places, Room};
+use super::places::{Caller, Places, Room};
 use super::proto::{Check, EventsOf, Healthz, METRICS, Problem, ProblemKind, Stats, parse_address};
 use super::requester::{Requester, SUDO_USER};
 use ratelimit_report::export;
 use ratelimit_report::snapshot::Snapshot;
-use ratelimit_web::Login;
+use ratelimit_web::{Login, Tls};
 
 /// Connections over the socket at a time; some are only for root and the daemon's own user.
 const SOCKET_CONNECTIONS_MAX: usize = 256;
@@ -62,9 +57,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Statistics over TCP may be so old: anyone may ask there, and a reading visits every source.
 const TCP_AGE_MAX: Duration = Duration::from_secs(1);
 /// The largest body of a request.
-const BODY_BYTES_MAX: usize = 4096;
-/// Bytes of a request's head. hyper takes no smaller buffer.
-const HEAD_BYTES_MAX: usize = 8192;
+pub(super) const BODY_BYTES_MAX: usize = 4096;
 
 /// Where a request comes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,8 +102,9 @@ pub struct Door {
     /// For root and the daemon's own user, whose commands go before others'.
     first: Router,
     others: Router,
-    places: Places,
+    pub(super) places: Places,
     own_uid: u32,
+    pub(super) tls: Option<Tls>,
 }
 
 impl Door {
@@ -121,16 +115,27 @@ impl Door {
             others: router(handle.clone(), surface, own_uid),
             places: Places::new(surface.room()),
             own_uid,
+            tls: None,
         }
     }
 
     /// The same over TCP, with a login for the web page.
     pub fn with_login(handle: &Handle, login: Login, own_uid: u32) -> Self {
         let router = router_with_login(handle.clone(), login, own_uid);
-        Self { first: router.clone(), others: router, places: Places::new(Surface::Tcp.room()), own_uid }
+        Self { first: router.clone(), others: router, places: Places::new(Surface::Tcp.room()), own_uid, tls: None }
     }
 
-    fn router(&self, caller: Caller) -> Router {
+    /// The same encrypted, where there is TLS.
+    #[must_use]
+    pub fn encrypted(self, tls: Option<Tls>) -> Self {
+        Self { tls, ..self }
+    }
+
+    pub(super) fn caller(&self, peer: Peer) -> Caller {
+        peer.caller(self.own_uid)
+    }
+
+    pub(super) fn router(&self, caller: Caller) -> Router {
         match caller {
             Caller::Privileged => self.first.clone(),
             Caller::User(_) | Caller::Address(_) => self.others.clone(),
@@ -244,68 +249,6 @@ pub async fn serve(listener: impl Listener, door: Door, mut stop: watch::Receive
     }
     let finish = async { while connections.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(STOP_TIME_MAX, finish).await;
-}
-
-fn admit<S>(connections: &mut JoinSet<()>, door: &Door, stream: S, peer: Peer)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let caller = peer.caller(door.own_uid);
-    let Some(place) = door.places.take(caller) else {
-        tracing::debug!("a control connection was closed: {caller:?} has {CONNECTIONS_EACH} requests under way");
-        return;
-    };
-    let id = place.id();
-    let lasting = Lasting::default();
-    let connection = connection(stream, peer, door.router(caller), Arc::new(place), lasting.clone());
-    let task = connections.spawn(async move {
-        tokio::pin!(connection);
-        // A connection that runs out of time is dropped, and so closed. One that follows events lasts, and goes where its place is
-        // needed.
-        while tokio::time::timeout(CONNECTION_TIME_MAX, &mut connection).await.is_err() && lasting.is_set() {}
-    });
-    door.places.held_by(id, task);
-}
-
-fn connection<S>(stream: S, peer: Peer, router: Router, place: Arc<Place>, lasting: Lasting) -> impl Future<Output = ()>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let stream = Impatient::new(stream, lasting.clone());
-    let service = service_fn(move |request: Request<Incoming>| {
-        let (router, place, lasting) = (router.clone(), Arc::clone(&place), lasting.clone());
-        async move {
-            let (parts, body) = request.into_parts();
-            // While the request is not complete, the connection waits for its client.
-            let body = match to_bytes(Body::new(body), BODY_BYTES_MAX).await {
-                Ok(body) => Body::from(body),
-                Err(error) => return Ok(unread(&error)),
-            };
-            let mut request = Request::from_parts(parts, body);
-            request.extensions_mut().insert(peer);
-            request.extensions_mut().insert(lasting);
-            let _served = place.serve();
-            router.oneshot(request).await
-        }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIME_MAX)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .keep_alive(false)
-        .serve_connection(TokioIo::new(stream), service);
-    async move {
-        if let Err(error) = connection.await {
-            tracing::debug!("a control connection ended early: {error}");
-        }
-    }
-}
-
-/// A request without all of its body.
-fn unread(error: &axum::Error) -> Response {
-    let is_too_long = std::error::Error::source(error).is_some_and(|source| source.is::<LengthLimitError>());
-    let status = if is_too_long { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::BAD_REQUEST };
-    Refusal::plain(status, &format!("a body has at most {BODY_BYTES_MAX} bytes")).into_response()
 }
 
 async fn metrics(State(service): State<Service>) -> Result<Response, Refusal> {
@@ -440,11 +383,11 @@ async fn from_body<C: Call>(request: Request, arguments: Arguments) -> Result<C,
 
 /// A [`Problem`] as a response.
 #[derive(Debug)]
-struct Refusal(StatusCode, Problem);
+pub(super) struct Refusal(StatusCode, Problem);
 
 impl Refusal {
     /// What is refused before a command is known, or by the library: in the shape of all others.
-    fn plain(status: StatusCode, text: &str) -> Self {
+    pub(super) fn plain(status: StatusCode, text: &str) -> Self {
         let why = format!("{}: {text}", status.canonical_reason().unwrap_or("refused"));
         Self(status, Problem::new(ProblemKind::BadRequest, why))
     }

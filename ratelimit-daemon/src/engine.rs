@@ -2,6 +2,7 @@
 
 use ratelimit_common::time::Nanos;
 
+use super::certificate::Certificate;
 use super::enforced::Enforced;
 use super::journal::{Event, Journal, Note};
 use super::moment::Moment;
@@ -38,6 +39,7 @@ pub(super) struct Engine<D> {
     pub(super) watched: Watched,
     pub(super) journal: Journal,
     pub(super) statistics: Statistics,
+    pub(super) certificate: Certificate,
 }
 
 /// What one look at the datapath has found.
@@ -67,6 +69,7 @@ impl<D: Datapath> Engine<D> {
         let Start { config, source, unfinished, refused, refused_lists, rolled_back } = start;
         let over = rolled_back.as_ref().map(|of| format!("{} is rolled back: {}", of.file, of.why));
         let mut engine = Self {
+            certificate: Certificate::open(config.tls.as_ref()),
             datapath,
             host,
             enforced: Enforced::new(config, source),
@@ -175,7 +178,7 @@ impl<D: Datapath> Engine<D> {
 
     /// Looks whether everything is attached and readable, and attaches again what is back.
     pub(super) fn supervise(&mut self, moment: Moment) -> Supervision {
-        let notes: Vec<String> = self.journal.past.trouble().into_iter().collect();
+        let notes: Vec<String> = self.journal.past.trouble().into_iter().chain(self.certificate.trouble()).collect();
         let reading = match self.watched.read(&mut self.datapath) {
             Ok(reading) => reading,
             Err(problem) => {

@@ -84,7 +84,7 @@ impl DaemonError {
                 format!("to start by what was refused all the same, remove {}", record.display()),
             ],
             Self::WebLink { source, .. } if source.kind() == ErrorKind::NotFound => vec![
-                "the web page needs a running daemon that listens on a loopback address: --listen 127.0.0.1:9464"
+                "the web page needs a running daemon that listens on a loopback address, or by TLS: --listen 127.0.0.1:9464"
                     .to_owned(),
             ],
             Self::WebLink { .. } | Self::Socket(_) | Self::Datapath(_) | Self::Listen { .. } | Self::System { .. } | Self::Panicked => {

@@ -21,13 +21,14 @@ use ratelimit_control::{Command, Commands, Handle};
 use ratelimit_datapath::{Datapath, DatapathError};
 use ratelimit_policy::config::Config;
 use ratelimit_policy::safety::Around;
-use ratelimit_web::Login;
+use ratelimit_web::{Login, Tls};
 
 mod ban_watch;
 mod begun;
 mod breaker;
 mod carry;
 mod carry_out;
+mod certificate;
 mod ending;
 mod enforced;
 mod engine;
@@ -69,6 +70,7 @@ use notify::{Notifier, State};
 use start::Start;
 use store::Store;
 
+pub use certificate::certificate_trouble;
 pub use error::DaemonError;
 pub use source::{ConfigSource, Loaded};
 pub use web::{WebLink, web_link};
@@ -153,11 +155,12 @@ async fn drive<D: Datapath>(
     let engine = Engine::start(datapath, start, host, Moment::now(started))?;
     (surroundings.attached)();
     attached(&engine.watched.links.attached_names());
-    let login = web::login(&store, listeners.tell(), is_insecure_meant);
+    let tls = engine.certificate.tls();
+    let login = web::login(&store, listeners.tell(tls.is_some()), &engine.certificate, is_insecure_meant);
     let feed = engine.journal.feed().clone();
     let (handle, commands) = Handle::channel(feed.clone());
     let (stop, stopped) = watch::channel(());
-    let mut servers = listeners.serve(&handle, surroundings.own_uid, login, &stopped);
+    let mut servers = listeners.serve(&handle, surroundings.own_uid, Web { login, tls }, &stopped);
     drop(handle);
     match engine.watched.links.problems(started.elapsed()).as_slice() {
         [] => eprintln!("ratelimitd: ready"),
@@ -177,6 +180,12 @@ async fn drive<D: Datapath>(
     while servers.join_next().await.is_some() {}
     drop(socket);
     ended
+}
+
+/// What is had over TCP.
+struct Web {
+    login: Option<Login>,
+    tls: Option<Tls>,
 }
 
 struct Listeners {
@@ -199,22 +208,23 @@ impl Listeners {
     }
 
     /// Says where metrics are.
-    fn tell(&self) -> Option<SocketAddr> {
+    fn tell(&self, is_encrypted: bool) -> Option<SocketAddr> {
         let address = self.tcp.as_ref().and_then(|tcp| tcp.local_addr().ok())?;
-        tracing::info!(%address, "metrics at http://{address}/metrics, health at http://{address}/healthz");
+        let scheme = web::scheme(is_encrypted);
+        tracing::info!(%address, "metrics at {scheme}://{address}/metrics, health at {scheme}://{address}/healthz");
         Some(address)
     }
 
-    fn serve(self, handle: &Handle, own_uid: u32, login: Option<Login>, stopped: &watch::Receiver<()>) -> JoinSet<()> {
+    fn serve(self, handle: &Handle, own_uid: u32, web: Web, stopped: &watch::Receiver<()>) -> JoinSet<()> {
         let mut servers = JoinSet::new();
         let door = |surface| Door::new(handle, surface, own_uid);
         servers.spawn(serve(self.socket, door(Surface::Socket), stopped.clone()));
         if let Some(tcp) = self.tcp {
-            let door = match login {
+            let door = match web.login {
                 Some(login) => Door::with_login(handle, login, own_uid),
                 None => door(Surface::Tcp),
             };
-            servers.spawn(serve(tcp, door, stopped.clone()));
+            servers.spawn(serve(tcp, door.encrypted(web.tls), stopped.clone()));
         }
         servers
     }

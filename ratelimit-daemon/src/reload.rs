@@ -73,6 +73,12 @@ impl<D: Datapath> Engine<D> {
         self.notice_trial();
         let now = self.clocks(moment)?.now;
         let ConfigSource::File(file) = &self.enforced.source else {
+            // A certificate is read anew all the same.
+            if self.certificate.tls().is_some() {
+                let (mut changes, mut notes) = (Vec::new(), Vec::new());
+                self.renew_certificate(&mut changes, &mut notes);
+                return Ok(ReloadReport { schema: SCHEMA, changes, notes });
+            }
             let why =
                 "there is nothing to reload: this daemon was started from flags; use `ratelimitd run --config FILE`";
             tracing::warn!("{why}");
@@ -93,12 +99,25 @@ impl<D: Datapath> Engine<D> {
             }
             Ok(loaded)
         });
-        let changes = match loaded {
+        let mut changes = match loaded {
             Ok(loaded) => self.take_on(loaded, &path, moment)?,
             Err(problem) => return Err(self.trials.failed(problem)),
         };
-        let notes = self.overrides.warn_of_lockouts(&self.enforced.config, request.ssh, now);
+        let mut notes = self.overrides.warn_of_lockouts(&self.enforced.config, request.ssh, now);
+        self.renew_certificate(&mut changes, &mut notes);
         Ok(ReloadReport { schema: SCHEMA, changes, notes })
+    }
+
+    /// What becomes of the certificate never holds the policy up.
+    fn renew_certificate(&mut self, changes: &mut Vec<String>, notes: &mut Vec<String>) {
+        match self.certificate.read() {
+            Some(Ok(true)) => {
+                tracing::info!("TLS: another certificate is served from now on");
+                changes.push("certificate: another one".to_owned());
+            }
+            Some(Err(why)) => notes.push(why),
+            Some(Ok(false)) | None => {}
+        }
     }
 
     /// Carries out a configuration, whole or not at all, and notes how that went.

@@ -1,11 +1,15 @@
 //! The web page's token: a file that only root reads, with the address that the page is served at. The daemon makes it,
 //! `ratelimitd web-token` makes links of it.
 
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::certificate::{self, Certificate};
 use super::error::DaemonError;
 use super::store::Store;
 use ratelimit_web::{CODE_SECONDS_MAX, Login, Token};
@@ -16,6 +20,9 @@ const FILE: &str = "web-token.json";
 struct Kept {
     token: String,
     address: SocketAddr,
+    /// The certificate, where the page is encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cert: Option<PathBuf>,
 }
 
 /// A link that opens the page once.
@@ -28,35 +35,60 @@ pub struct WebLink {
     pub expires_seconds: u64,
 }
 
+/// What is spoken over TCP.
+pub(super) const fn scheme(is_encrypted: bool) -> &'static str {
+    if is_encrypted { "https" } else { "http" }
+}
+
 /// The login of the page that is served at an address; none where it is not to be had unencrypted, or no token can be kept.
-pub(super) fn login(store: &Store, address: Option<SocketAddr>, is_insecure_meant: bool) -> Option<Login> {
-    let Some(address) = address.filter(|address| address.ip().to_canonical().is_loopback() || is_insecure_meant) else {
+pub(super) fn login(
+    store: &Store,
+    address: Option<SocketAddr>,
+    certificate: &Certificate,
+    is_insecure_meant: bool,
+) -> Option<Login> {
+    let (tls, cert) = (certificate.tls(), certificate.file());
+    let is_private = |address: &SocketAddr| tls.is_some() || address.ip().to_canonical().is_loopback();
+    let Some(address) = address.filter(|address| is_private(address) || is_insecure_meant) else {
         // A link would lead nowhere.
         store.remove(FILE);
         if let Some(address) = address {
             tracing::info!(
-                "no web page at {address}, which is no loopback address: use an SSH tunnel, or --insecure-web"
+                "no web page at {address}, which is no loopback address: use --tls-cert-file, or an SSH tunnel; \
+                 --insecure-web serves it unencrypted"
             );
         }
         return None;
     };
-    let kept = store.load(FILE).and_then(|kept: Kept| Token::from_hex(&kept.token));
+    let kept = store.load(FILE).and_then(|kept: Kept| Token::from_hex(&kept.token)).filter(|_| is_secret(store));
     let token = kept.or_else(Token::random)?;
-    match store.save(FILE, Kept { token: token.to_hex(), address }) {
+    let place = place(address, cert.as_ref());
+    match store.save(FILE, Kept { token: token.to_hex(), address, cert }) {
         Ok(()) => {
-            tracing::info!("web page at http://{}/: sudo ratelimitd web-token prints a link", reached(address));
-            if !address.ip().to_canonical().is_loopback() {
+            tracing::info!("web page at {place}/: sudo ratelimitd web-token prints a link");
+            if !is_private(&address) {
                 tracing::warn!(
                     "the web page is served unencrypted, by --insecure-web: who reads the traffic can take it over"
                 );
             }
-            Some(Login::new(token, address))
+            Some(Login::new(token, address, tls))
         }
         Err(error) => {
             tracing::warn!("no web page: {error}");
             None
         }
     }
+}
+
+/// Whether nobody else could read the token. One that others may have is worth nothing.
+fn is_secret(store: &Store) -> bool {
+    let path = store.path(FILE);
+    let mode = fs::symlink_metadata(&path).map_or(0, |of| of.permissions().mode() & 0o777);
+    let is_secret = mode & 0o077 == 0;
+    if !is_secret {
+        tracing::warn!("others could read {}, of mode {mode:03o}: it has a new token from now on", path.display());
+    }
+    is_secret
 }
 
 /// A new link to the page of this host's daemon.
@@ -66,12 +98,21 @@ pub fn web_link() -> Result<WebLink, DaemonError> {
 
 fn link(store: &Store, now: Timestamp) -> Result<WebLink, DaemonError> {
     let failed = |source| DaemonError::WebLink { path: store.path(FILE), source };
-    let Kept { token, address } = store.read(FILE).map_err(failed)?;
+    let Kept { token, address, cert } = store.read(FILE).map_err(failed)?;
     let now = u64::try_from(now.as_second()).unwrap_or(0);
     let code = Token::from_hex(&token).and_then(|token| token.code(now));
     let code = code.ok_or_else(|| failed(std::io::Error::other("it holds no token")))?;
-    let url = format!("http://{}/login#{code}", reached(address));
+    let url = format!("{}/login#{code}", place(address, cert.as_ref()));
     Ok(WebLink { schema: 1, url, expires_seconds: CODE_SECONDS_MAX })
+}
+
+/// Where the page is: by the name that its certificate is for, if it has one.
+fn place(address: SocketAddr, cert: Option<&PathBuf>) -> String {
+    let scheme = scheme(cert.is_some());
+    match cert.and_then(|path| certificate::name(path)) {
+        Some(name) => format!("{scheme}://{name}:{}", address.port()),
+        None => format!("{scheme}://{}", reached(address)),
+    }
 }
 
 /// How a browser on this host reaches what listens there.
@@ -86,12 +127,63 @@ fn reached(address: SocketAddr) -> SocketAddr {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
+    use crate::certificate::tests::write;
 
     fn at(text: &str) -> Option<SocketAddr> {
         Some(text.parse().unwrap())
+    }
+
+    fn plain(store: &Store, address: Option<SocketAddr>, is_insecure_meant: bool) -> Option<Login> {
+        login(store, address, &Certificate::default(), is_insecure_meant)
+    }
+
+    fn token_of(store: &Store) -> String {
+        store.read::<Kept>(FILE).unwrap().token
+    }
+
+    #[test]
+    fn encrypted_the_page_is_served_anywhere_and_its_link_has_the_certificates_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path().join("state"));
+        let files = write(directory.path(), "limiter.example");
+        let certificate = Certificate::open(Some(&files));
+        assert!(login(&store, at("192.0.2.1:9464"), &certificate, false).is_some());
+        let url = || link(&store, Timestamp::now()).unwrap().url;
+        assert!(url().starts_with("https://limiter.example:9464/login#"), "{}", url());
+        fs::write(&files.cert, "").unwrap();
+        assert!(url().starts_with("https://192.0.2.1:9464/login#"), "{}", url());
+        let without = Certificate::open(Some(&files));
+        assert!(login(&store, at("192.0.2.1:9464"), &without, false).is_some(), "a later certificate finds it there");
+    }
+
+    #[test]
+    fn a_token_that_others_could_read_or_have_put_there_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path().to_owned());
+        let file = store.path(FILE);
+        plain(&store, at("127.0.0.1:1"), false).unwrap();
+        let mut known = token_of(&store);
+        for mode in [0o640, 0o604, 0o622] {
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+            plain(&store, at("127.0.0.1:1"), false).unwrap();
+            assert_ne!(token_of(&store), known, "{mode:03o}");
+            assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+            known = token_of(&store);
+        }
+        let elsewhere = directory.path().join("elsewhere");
+        fs::rename(&file, &elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &file).unwrap();
+        assert!(link(&store, Timestamp::now()).is_err(), "no link is made through a symbolic link");
+        plain(&store, at("127.0.0.1:1"), false).unwrap();
+        assert!(fs::symlink_metadata(&file).unwrap().is_file() && token_of(&store) != known);
+        known = token_of(&store);
+        // Only root can give a file away.
+        if std::os::unix::fs::chown(&file, Some(65_534), None).is_ok() {
+            assert!(link(&store, Timestamp::now()).is_err(), "nor of a file of somebody else's");
+            plain(&store, at("127.0.0.1:1"), false).unwrap();
+            assert_ne!(token_of(&store), known);
+        }
     }
 
     #[test]
@@ -99,11 +191,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::at(directory.path().join("state"));
         assert!(link(&store, Timestamp::now()).unwrap_err().help().join(" ").contains("--listen"));
-        assert!(login(&store, at("127.0.0.1:9464"), false).is_some());
+        assert!(plain(&store, at("127.0.0.1:9464"), false).is_some());
         let file = store.path(FILE);
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         let first = std::fs::read(&file).unwrap();
-        assert!(login(&store, at("127.0.0.1:9464"), false).is_some());
+        assert!(plain(&store, at("127.0.0.1:9464"), false).is_some());
         assert_eq!(std::fs::read(&file).unwrap(), first, "a restart keeps the token");
         let [one, other] = [(); 2].map(|()| link(&store, Timestamp::now()).unwrap().url);
         assert!(one.starts_with("http://127.0.0.1:9464/login#") && one != other, "{one}");
@@ -115,14 +207,14 @@ mod tests {
     fn off_loopback_there_is_no_login_unless_it_is_insisted_on() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::at(directory.path().to_owned());
-        assert!(login(&store, at("[::1]:1"), false).is_some() && store.path(FILE).exists());
+        assert!(plain(&store, at("[::1]:1"), false).is_some() && store.path(FILE).exists());
         for address in ["192.0.2.1:9464", "0.0.0.0:9464", "[::]:9464"] {
-            assert!(login(&store, at(address), false).is_none(), "{address}");
+            assert!(plain(&store, at(address), false).is_none(), "{address}");
             assert!(!store.path(FILE).exists(), "no link leads to a page that is not served");
         }
-        assert!(login(&store, at("[::]:9464"), true).is_some());
+        assert!(plain(&store, at("[::]:9464"), true).is_some());
         assert!(link(&store, Timestamp::now()).unwrap().url.starts_with("http://[::1]:9464/login#"));
-        assert!(login(&store, None, true).is_none() && !store.path(FILE).exists());
+        assert!(plain(&store, None, true).is_none() && !store.path(FILE).exists());
     }
 
     #[test]
@@ -132,10 +224,10 @@ mod tests {
         for broken in ["", "{}", r#"{"version":1,"token":"00","address":"127.0.0.1:1"}"#] {
             std::fs::write(store.path(FILE), broken).unwrap();
             assert!(link(&store, Timestamp::now()).is_err(), "{broken}");
-            assert!(login(&store, at("127.0.0.1:1"), false).is_some(), "{broken}");
+            assert!(plain(&store, at("127.0.0.1:1"), false).is_some(), "{broken}");
             assert!(link(&store, Timestamp::now()).is_ok(), "{broken}");
         }
         let nowhere = Store::at("/proc/nowhere".into());
-        assert!(login(&nowhere, at("127.0.0.1:1"), false).is_none());
+        assert!(plain(&nowhere, at("127.0.0.1:1"), false).is_none());
     }
 }

@@ -24,7 +24,7 @@ mod matching;
 mod strict;
 
 pub use access::{covering, denies, typed};
-pub use fixed::{Fixed, OnExit, XdpModeChoice};
+pub use fixed::{Fixed, OnExit, TlsFiles, XdpModeChoice};
 pub use guard::Guard;
 pub(crate) use matching::without;
 pub use matching::{Mismatch, Protocol, Sent};

@@ -56,6 +56,7 @@ pub fn config(directory: &Path, amount: u64) -> Config {
         max_sources: 262_144,
         socket: directory.join("control.sock"),
         listen: None,
+        tls: None,
         insecure_web: false,
         policy: policy(vec![limit(amount, Unit::Connections)]),
         safety: Safety::default(),

@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 use ratelimit_common::time::Nanos;
 
-use crate::desired::{Access, Bans, DesiredState, Fixed, Grant, Limit, Policy, Rule, date, unit_label};
+use crate::desired::{Access, Bans, DesiredState, Fixed, Grant, Limit, Policy, Rule, TlsFiles, date, unit_label};
 
 /// Prefixes that are named one by one; more are counted.
 const PREFIXES_NAMED_MAX: usize = 16;
@@ -48,12 +48,16 @@ pub fn apply(current: &DesiredState, plan: &Plan) -> DesiredState {
 /// What a running daemon cannot follow, in the file's order.
 pub fn restart_needed(running: impl Into<Fixed>, wanted: impl Into<Fixed>) -> Vec<&'static str> {
     let (running, wanted) = (running.into(), wanted.into());
+    let cert = |of: &Option<TlsFiles>| of.as_ref().map(|of| of.cert.clone());
+    let key = |of: &Option<TlsFiles>| of.as_ref().map(|of| of.key.clone());
     [
         ("xdp_mode", running.xdp_mode != wanted.xdp_mode),
         ("on_exit", running.on_exit != wanted.on_exit),
         ("max_sources", running.max_sources != wanted.max_sources),
         ("socket", running.socket != wanted.socket),
         ("listen", running.listen != wanted.listen),
+        ("tls_cert_file", cert(&running.tls) != cert(&wanted.tls)),
+        ("tls_key_file", key(&running.tls) != key(&wanted.tls)),
         ("insecure_web", running.insecure_web != wanted.insecure_web),
         ("ipv6_prefix from up to /64 to a longer one or back", running.ipv6_family != wanted.ipv6_family),
     ]
@@ -266,11 +270,14 @@ mod tests {
             max_sources: Some(written("1000")),
             socket: Some(written("s.sock")),
             listen: Some(written("127.0.0.1:9464")),
+            tls_cert_file: Some(written("tls.pem")),
+            tls_key_file: Some(written("tls.key")),
             insecure_web: Some(written("true")),
             ..settings(&["eth1"], "2000/5m")
         };
         let config = |settings: &Settings| settings.config().expect("well-formed");
-        let keys = ["xdp_mode", "on_exit", "max_sources", "socket", "listen", "insecure_web"];
+        let keys =
+            ["xdp_mode", "on_exit", "max_sources", "socket", "listen", "tls_cert_file", "tls_key_file", "insecure_web"];
         assert_eq!(restart_needed(&config(&old), &config(&new)), keys);
         assert!(restart_needed(&config(&old), &config(&settings(&["eth1"], "5/s"))).is_empty());
         assert!(restart_needed(&config(&old), &config(&settings(&["eth0"], "1000/5m,5/s"))).is_empty());

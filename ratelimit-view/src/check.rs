@@ -159,6 +159,8 @@ fn verdict(of: &RuleVerdict) -> String {
     if let Some(undo) = &of.undo {
         line("undo", undo);
     }
+    // As events, metrics and the history have it.
+    line("reason", of.would.as_deref().unwrap_or(&of.reason));
     out
 }
 

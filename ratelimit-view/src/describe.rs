@@ -242,7 +242,8 @@ pub fn config_words(config: &Config) -> String {
     }
     line("history", &history_words(&config.history));
     line("socket", &config.socket.display().to_string());
-    line("listen", &config.listen.map_or_else(|| "off".to_owned(), |listen| format!("http://{listen}")));
+    let scheme = if config.tls.is_some() { "https" } else { "http" };
+    line("listen", &config.listen.map_or_else(|| "off".to_owned(), |listen| format!("{scheme}://{listen}")));
     out
 }
 

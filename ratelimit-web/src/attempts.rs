@@ -1,38 +1,50 @@
-//! How often logins of an address have failed. A good code opens at any time: nobody guesses one of 256 bits, and so
-//! nobody keeps another out. What is bounded is what failing costs. Time is an argument.
+//! How often logins of an address have failed, by the limiter's own arithmetic: a limit of ten a minute for each source. A
+//! good code opens at any time: nobody guesses one of 256 bits, and so nobody keeps another out. What is bounded is what
+//! failing costs. Time is an argument.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Failures of an address that are answered in [`PERIOD`].
-pub(crate) const FAILURES_MAX: u32 = 10;
-/// How long failures are remembered.
-pub(crate) const PERIOD: Duration = Duration::from_secs(60);
+use ratelimit_common::gcra::Rate;
+use ratelimit_common::time::{Nanos, SECOND_NS};
+
+/// Failures of an address that are answered at once, and then one every six seconds.
+pub(crate) const FAILURES_MAX: u64 = 10;
+const LIMIT: Rate = Rate { amount: FAILURES_MAX, window_ns: 60 * SECOND_NS, burst_ns: 60 * SECOND_NS };
 /// Addresses that are remembered. // 1024 x 64 B = 64 kB
 const ADDRESSES_MAX: usize = 1024;
 
+/// The limit's word of each address.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts {
-    failed: BTreeMap<IpAddr, (Instant, u32)>,
+    failed: BTreeMap<IpAddr, u64>,
 }
 
 impl Attempts {
-    /// Counts a failure; true while the address has had few.
-    pub(crate) fn fail(&mut self, from: IpAddr, now: Instant) -> bool {
-        let is_over = |began: &Instant| now.saturating_duration_since(*began) >= PERIOD;
-        if self.failed.len() >= ADDRESSES_MAX {
-            self.failed.retain(|_, (began, _)| !is_over(began));
-        }
+    /// Counts a failure.
+    ///
+    /// # Errors
+    /// Over the limit: after how long the next is within it again.
+    pub(crate) fn fail(&mut self, from: IpAddr, now: Nanos) -> Result<(), Duration> {
         if self.failed.len() >= ADDRESSES_MAX && !self.failed.contains_key(&from) {
-            return false;
+            // An empty bucket is as good as none.
+            self.failed.retain(|_, word| *word > now.0);
+            if self.failed.len() >= ADDRESSES_MAX {
+                return Err(Duration::from_nanos(LIMIT.window_ns));
+            }
         }
-        let (began, count) = self.failed.entry(from).or_insert((now, 0));
-        if is_over(began) {
-            (*began, *count) = (now, 0);
+        let word = self.failed.entry(from).or_insert(0);
+        match LIMIT.next(*word, now, 1) {
+            Some(next) => {
+                *word = next;
+                Ok(())
+            }
+            None => {
+                let free = LIMIT.free_from(*word, now, 1).map_or(LIMIT.window_ns, |free| free.0 - now.0);
+                Err(Duration::from_nanos(free))
+            }
         }
-        *count = count.saturating_add(1);
-        *count <= FAILURES_MAX
     }
 }
 
@@ -45,21 +57,29 @@ mod tests {
         Ipv4Addr::from_bits(bits).into()
     }
 
+    fn seconds(of: u64) -> Nanos {
+        Nanos((1_000 + of) * SECOND_NS)
+    }
+
     #[test]
     fn ten_failures_a_minute_are_answered_and_others_failures_do_not_count() {
-        let (mut attempts, now) = (Attempts::default(), Instant::now());
-        assert!((0..FAILURES_MAX).all(|_| attempts.fail(at(1), now)));
-        assert!(!attempts.fail(at(1), now + PERIOD - Duration::from_secs(1)) && attempts.fail(at(2), now));
-        assert!(attempts.fail(at(1), now + PERIOD));
+        let mut attempts = Attempts::default();
+        assert!((0..FAILURES_MAX).all(|_| attempts.fail(at(1), seconds(0)).is_ok()));
+        assert_eq!(attempts.fail(at(1), seconds(0)), Err(Duration::from_secs(6)));
+        assert_eq!(attempts.fail(at(1), seconds(4)), Err(Duration::from_secs(2)), "what is refused does not count");
+        assert_eq!(attempts.fail(at(2), seconds(0)), Ok(()));
+        assert_eq!(attempts.fail(at(1), seconds(6)), Ok(()));
+        assert!(attempts.fail(at(1), seconds(6)).is_err());
     }
 
     #[test]
     fn failures_from_everywhere_take_no_more_memory_than_stated() {
-        let (mut attempts, now) = (Attempts::default(), Instant::now());
+        let mut attempts = Attempts::default();
         for of in 0..5_000 {
-            attempts.fail(at(of), now);
+            let _refused = attempts.fail(at(of), seconds(0));
         }
         assert_eq!(attempts.failed.len(), ADDRESSES_MAX);
-        assert!(attempts.fail(at(9_999), now + PERIOD));
+        assert!(attempts.fail(at(9_999), seconds(1)).is_err() && attempts.fail(at(0), seconds(1)).is_ok());
+        assert!(attempts.fail(at(9_999), seconds(60)).is_ok());
     }
 }

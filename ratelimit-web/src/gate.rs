@@ -9,13 +9,15 @@ use axum::body::to_bytes;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Redirect, Response};
+use ratelimit_common::time::Nanos;
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::assets;
-use crate::attempts::{Attempts, PERIOD};
+use crate::attempts::Attempts;
 use crate::place::{Place, one};
 use crate::sessions::{SESSION_TIME_MAX, Session, Sessions};
+use crate::tls::Tls;
 use crate::token::{Codes, Refused, Token};
 
 /// A login's body is a code.
@@ -35,7 +37,7 @@ pub enum Answer {
     Done(Response),
     /// It is one of a user who is not logged in.
     Visitor(Request),
-    /// It is one of a user who is.
+    /// It is one of a user who is; its extension [`SessionEnd`](crate::SessionEnd) is until when.
     Member(Request),
 }
 
@@ -45,6 +47,7 @@ pub struct Login {
     place: Place,
     /// Browsers do not tell ports apart: two daemons of one host have two cookies.
     cookie: String,
+    started: Instant,
     state: Arc<Mutex<State>>,
 }
 
@@ -62,26 +65,28 @@ struct Code {
 }
 
 impl Login {
-    /// For who has a code of this token, at the address that is listened on.
-    pub fn new(token: Token, listen: SocketAddr) -> Self {
+    /// For who has a code of this token, at the address that is listened on; encrypted, where there is TLS.
+    pub fn new(token: Token, listen: SocketAddr, tls: Option<Tls>) -> Self {
         let state = State {
             codes: Codes::new(token, unix_seconds()),
             sessions: Sessions::default(),
             attempts: Attempts::default(),
         };
-        Self {
-            place: Place::Tcp(listen.ip().to_canonical()),
-            cookie: format!("ratelimitd_{}", listen.port()),
-            state: Arc::new(Mutex::new(state)),
-        }
+        let (ip, port) = (listen.ip().to_canonical(), listen.port());
+        let (place, cookie) = match tls {
+            // No unencrypted page of this host, and none of a neighbouring name, can set a cookie of this name.
+            Some(tls) => (Place::Tls(ip, tls), format!("__Host-ratelimitd_{port}")),
+            None => (Place::Tcp(ip), format!("ratelimitd_{port}")),
+        };
+        Self { place, cookie, started: Instant::now(), state: Arc::new(Mutex::new(state)) }
     }
 
     /// Lets a request in, or answers it. Visitors are answered by whatever name they call the daemon, as without a login; the
     /// page and its members have to be in its place.
-    pub async fn answer(&self, request: Request, from: IpAddr) -> Answer {
+    pub async fn answer(&self, mut request: Request, from: IpAddr) -> Answer {
         let path = request.uri().path();
         let is_page = matches!(path, LOGIN | LOGOUT | SESSION) || assets::file(path).is_some();
-        if let Err(why) = self.place.judge(request.headers()) {
+        if let Err(why) = self.place.judge(request.uri(), request.headers()) {
             return if is_page { refuse(StatusCode::FORBIDDEN, why) } else { Answer::Visitor(request) };
         }
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
@@ -120,7 +125,10 @@ impl Login {
                 let gone = self.set_cookie("", 0);
                 Answer::Done(([(header::SET_COOKIE, gone)], Json(json!({ "schema": 1 }))).into_response())
             }
-            _ => file_or(request, Answer::Member),
+            _ => {
+                request.extensions_mut().insert(session.end());
+                file_or(request, Answer::Member)
+            }
         }
     }
 
@@ -142,9 +150,12 @@ impl Login {
             }
             Err(refused) => refused,
         };
-        if !state.attempts.fail(from, Instant::now()) {
-            let mut response = refusal(StatusCode::TOO_MANY_REQUESTS, "too many logins failed: wait a minute");
-            response.headers_mut().insert(header::RETRY_AFTER, PERIOD.as_secs().into());
+        let since_start = Nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        if let Err(wait) = state.attempts.fail(from, since_start) {
+            let seconds = wait.as_secs() + 1;
+            let why = format!("too many logins failed: wait {seconds} s");
+            let mut response = refusal(StatusCode::TOO_MANY_REQUESTS, &why);
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
             return Answer::Done(response);
         }
         let why = match refused {
@@ -165,7 +176,11 @@ impl Login {
     }
 
     fn set_cookie(&self, id: &str, seconds: u64) -> String {
-        format!("{}={id}; HttpOnly; SameSite=Strict; Path=/; Max-Age={seconds}", self.cookie)
+        let secure = match self.place {
+            Place::Tls(..) => "; Secure",
+            Place::Tcp(_) | Place::Socket => "",
+        };
+        format!("{}={id}; HttpOnly; SameSite=Strict; Path=/; Max-Age={seconds}{secure}", self.cookie)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -177,7 +192,7 @@ impl Login {
 /// The page over the control socket, which a browser reaches through a tunnel: who may connect is a member, but a page of
 /// another site in his browser is not.
 pub fn over_socket(request: Request) -> Answer {
-    if let Err(why) = Place::Socket.judge(request.headers()) {
+    if let Err(why) = Place::Socket.judge(request.uri(), request.headers()) {
         return refuse(StatusCode::FORBIDDEN, why);
     }
     let site = one(request.headers(), HeaderName::from_static("sec-fetch-site"));

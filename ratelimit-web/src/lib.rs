@@ -11,10 +11,13 @@ mod attempts;
 mod gate;
 mod place;
 mod sessions;
+mod tls;
 mod token;
 
 pub use assets::with_headers;
 pub use gate::{Answer, Login, over_socket};
+pub use sessions::SessionEnd;
+pub use tls::{Tls, TlsError, TlsFile};
 pub use token::{CODE_SECONDS_MAX, Token};
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use sha2::{Digest as _, Sha256};
+use tokio::sync::watch;
 
 use crate::token::{hex, random};
 
@@ -19,8 +20,25 @@ const SECRET_BYTES: usize = 32;
 pub(crate) struct Session {
     /// What every request has to repeat: its digest.
     csrf: [u8; 32],
-    /// When it ends.
+    /// When it ends, at the latest.
     pub(crate) until: Instant,
+    end: watch::Receiver<()>,
+}
+
+/// The end of a session: what a member is sent without end ends with it.
+#[derive(Clone, Debug)]
+pub struct SessionEnd {
+    until: Instant,
+    end: watch::Receiver<()>,
+}
+
+impl SessionEnd {
+    /// Waits for it: a logout, the session's time, or a newer login that takes its place.
+    pub async fn wait(mut self) {
+        // Nothing is ever sent: it is gone with the session.
+        let ended = async { while self.end.changed().await.is_ok() {} };
+        let _either = tokio::time::timeout_at(self.until.into(), ended).await;
+    }
 }
 
 impl Session {
@@ -28,29 +46,42 @@ impl Session {
     pub(crate) fn repeats(&self, csrf: &str) -> bool {
         digest(csrf) == self.csrf
     }
+
+    pub(crate) fn end(&self) -> SessionEnd {
+        SessionEnd { until: self.until, end: self.end.clone() }
+    }
 }
 
 /// All sessions, by the digest of what the cookie holds: how long a look-up takes tells nothing of the cookie.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
-    held: BTreeMap<[u8; 32], Session>,
+    held: BTreeMap<[u8; 32], Held>,
+}
+
+/// A session, and what those who wait for its end wait for.
+#[derive(Debug)]
+struct Held {
+    session: Session,
+    _alive: watch::Sender<()>,
 }
 
 impl Sessions {
     /// Begins one. What the cookie holds, and the CSRF token; none where the system has no random bytes.
     pub(crate) fn begin(&mut self, now: Instant) -> Option<(String, String)> {
         let (id, csrf) = (hex(&random::<SECRET_BYTES>()?), hex(&random::<SECRET_BYTES>()?));
-        self.held.retain(|_, session| session.until > now);
+        self.held.retain(|_, held| held.session.until > now);
         if self.held.len() >= SESSIONS_MAX {
-            let first = self.held.iter().min_by_key(|(_, session)| session.until).map(|(id, _)| *id)?;
+            let first = self.held.iter().min_by_key(|(_, held)| held.session.until).map(|(id, _)| *id)?;
             self.held.remove(&first);
         }
-        self.held.insert(digest(&id), Session { csrf: digest(&csrf), until: now + SESSION_TIME_MAX });
+        let (alive, end) = watch::channel(());
+        let session = Session { csrf: digest(&csrf), until: now + SESSION_TIME_MAX, end };
+        self.held.insert(digest(&id), Held { session, _alive: alive });
         Some((id, csrf))
     }
 
     pub(crate) fn find(&self, id: &str, now: Instant) -> Option<Session> {
-        self.held.get(&digest(id)).filter(|session| session.until > now).cloned()
+        self.held.get(&digest(id)).map(|held| &held.session).filter(|session| session.until > now).cloned()
     }
 
     pub(crate) fn end(&mut self, id: &str) {

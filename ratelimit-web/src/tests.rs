@@ -36,7 +36,7 @@ async fn told(login: &Login, request: Request) -> (String, String) {
 
 fn login() -> (Login, Token) {
     let token = Token::random().unwrap();
-    (Login::new(token.clone(), SocketAddr::new(HERE, 9464)), token)
+    (Login::new(token.clone(), SocketAddr::new(HERE, 9464), None), token)
 }
 
 fn code(token: &Token) -> String {

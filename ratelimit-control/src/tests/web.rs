@@ -3,8 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::http::HeaderMap;
 use axum::http::request::Builder;
+use http_body_util::BodyExt as _;
+use hyper::body::Frame;
 use tokio::time::Instant;
 
 use super::*;
@@ -25,7 +28,7 @@ impl Page {
     /// Before a login, and the token.
     fn new() -> (Self, Token) {
         let token = Token::random().unwrap();
-        let login = Login::new(token.clone(), HOST.parse::<SocketAddr>().unwrap());
+        let login = Login::new(token.clone(), HOST.parse::<SocketAddr>().unwrap(), None);
         let rows = vec![("host", HOST.to_owned()), ("origin", format!("http://{HOST}"))];
         let handle = stub();
         (Self { feed: handle.feed.clone(), router: router_with_login(handle, login, OWN_UID), rows }, token)
@@ -34,14 +37,18 @@ impl Page {
     /// After one.
     async fn member() -> Self {
         let (mut page, token) = Self::new();
-        let body = format!(r#"{{"code":"{}"}}"#, code(&token));
-        let (status, headers, told) = page.ask("POST", "/login", &body).await;
+        page.log_in(&token).await;
+        page
+    }
+
+    async fn log_in(&mut self, token: &Token) {
+        let body = format!(r#"{{"code":"{}"}}"#, code(token));
+        let (status, headers, told) = self.ask("POST", "/login", &body).await;
         assert_eq!(status, StatusCode::OK);
         let cookie = headers["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
-        page.rows.push(("cookie", cookie));
+        self.rows.push(("cookie", cookie));
         let told: serde_json::Value = serde_json::from_str(&told).unwrap();
-        page.rows.push(("x-csrf-token", told["csrf"].as_str().unwrap().to_owned()));
-        page
+        self.rows.push(("x-csrf-token", told["csrf"].as_str().unwrap().to_owned()));
     }
 
     fn request(&self, method: &str, path: &str) -> Builder {
@@ -144,6 +151,74 @@ async fn a_member_follows_events_on_a_connection_that_lasts() {
     assert!(String::from_utf8(line.to_vec()).unwrap().contains("banned, as it happens"));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_stream_of_events_ends_with_its_session_at_once_and_goes_on_until_then() {
+    let page = Page::member().await;
+    let lasting = Lasting::default();
+    let follow = || async {
+        let request = page.request("GET", "/api/v1/events?follow=true").extension(lasting.clone());
+        page.router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap().into_body()
+    };
+    let (mut one, mut other) = (follow().await, follow().await);
+    tokio::time::sleep(Duration::from_secs(11 * 3_600)).await;
+    let is_kept_alive = |frame: Option<Result<Frame<Bytes>, _>>| frame.unwrap().unwrap().into_data().unwrap() == "\n";
+    assert!(is_kept_alive(one.frame().await) && is_kept_alive(other.frame().await), "eleven hours later");
+    assert_eq!(page.ask("POST", "/logout", "").await.0, 200);
+    let began = Instant::now();
+    for body in [one, other] {
+        // What was sent before is still there.
+        body.collect().await.unwrap();
+    }
+    assert!(began.elapsed() < Duration::from_millis(1), "{:?}", began.elapsed());
+    assert!(!lasting.is_set(), "a client that reads nothing keeps its connection no longer");
+    let time = jiff::Timestamp::UNIX_EPOCH;
+    page.feed.tell(Event::new(time, EventKind::Ban, "after the logout".to_owned()));
+    assert_eq!(page.ask("GET", "/api/v1/events?follow=true", "").await.0, 403);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_of_events_ends_when_the_sessions_time_is_over_and_when_newer_logins_take_its_place() {
+    let page = Page::member().await;
+    let request = page.request("GET", "/api/v1/events?follow=true").body(Body::empty()).unwrap();
+    let body = page.router.clone().oneshot(request).await.unwrap().into_body();
+    let began = Instant::now();
+    body.collect().await.unwrap();
+    let lasted = began.elapsed().as_secs();
+    assert!((12 * 3_600 - 1..=12 * 3_600).contains(&lasted), "{lasted} s");
+
+    let (mut page, token) = Page::new();
+    page.log_in(&token).await;
+    let request = page.request("GET", "/api/v1/events?follow=true").body(Body::empty()).unwrap();
+    let body = page.router.clone().oneshot(request).await.unwrap().into_body();
+    let began = Instant::now();
+    for _ in 0..32 {
+        let body = format!(r#"{{"code":"{}"}}"#, code(&token));
+        assert_eq!(page.ask("POST", "/login", &body).await.0, 200);
+    }
+    body.collect().await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn streams_of_events_are_bounded_and_a_logout_makes_room() {
+    let page = Page::member().await;
+    let follow = || async {
+        let request = page.request("GET", "/api/v1/events?follow=true").header("accept", "text/event-stream");
+        page.router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
+    };
+    let mut streams = Vec::new();
+    for _ in 0..64 {
+        let response = follow().await;
+        assert_eq!(response.status(), StatusCode::OK);
+        streams.push(response);
+    }
+    assert_eq!(follow().await.status(), StatusCode::CONFLICT);
+    assert_eq!(page.ask("POST", "/logout", "").await.0, 200);
+    for stream in streams {
+        stream.into_body().collect().await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn the_page_is_on_the_socket_without_a_login() {
     for (path, text) in [("/", "<!doctype html>"), ("/web/session", r#""login":false"#)] {
@@ -164,7 +239,7 @@ async fn a_thousand_idle_connections_and_slow_requests_leave_page_and_socket_qui
     let socket = tokio::net::UnixListener::bind(&path).unwrap();
     let (_stop, stopped) = watch::channel(());
     let handle = stub();
-    let login = Login::new(token.clone(), address);
+    let login = Login::new(token.clone(), address, None);
     tokio::spawn(serve(listener, Door::with_login(&handle, login, OWN_UID), stopped.clone()));
     tokio::spawn(serve(socket, Door::new(&handle, Surface::Socket, OWN_UID), stopped));
     let mut crowd = Vec::new();

@@ -170,8 +170,21 @@ pub const TOP: &[Key] = &[
         "Serve metrics, health and statistics over HTTP: 127.0.0.1:9464",
     )
     .flag("--listen")
-    .more("On a loopback address also the web page, which `ratelimitd web-token` opens.")
+    .more("On a loopback address, or with TLS, also the web page, which `ratelimitd web-token` opens.")
     .fixed(),
+    key(
+        "tls_cert_file",
+        Value::Other("path of a PEM file"),
+        "none",
+        "Serve listen by TLS alone, with this certificate and what it is signed by",
+    )
+    .flag("--tls-cert-file")
+    .more("The server's own first. Relative to the file that names it. A reload reads it anew.")
+    .fixed(),
+    key("tls_key_file", Value::Other("path of a PEM file"), "tls_cert_file", "The private key of tls_cert_file")
+        .flag("--tls-key-file")
+        .more("Without a password; for root alone to read.")
+        .fixed(),
     key(
         "insecure_web",
         Value::Boolean,
@@ -179,7 +192,7 @@ pub const TOP: &[Key] = &[
         "Serve the web page, unencrypted, also where listen is no loopback address",
     )
     .flag("--insecure-web")
-    .more("Who can read the traffic can take a session over. An SSH tunnel to a loopback address is safer.")
+    .more("Who can read the traffic can take a session over. TLS, or an SSH tunnel to a loopback address, is safer.")
     .fixed(),
     key("ipv4_prefix", Value::Integer(0, 32), "32", "Bits of an IPv4 address that make one source")
         .flag("--ipv4-prefix"),

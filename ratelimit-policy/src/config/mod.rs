@@ -30,7 +30,7 @@ pub mod settings;
 pub mod until;
 pub mod written;
 
-pub use crate::desired::{OnExit, XdpModeChoice};
+pub use crate::desired::{OnExit, TlsFiles, XdpModeChoice};
 pub use crate::text::{amount, duration, port, syntax};
 
 /// Where the control socket is unless it is said.
@@ -57,6 +57,8 @@ pub struct Config {
     pub socket: PathBuf,
     /// Where metrics, health and the read-only API are served over HTTP.
     pub listen: Option<SocketAddr>,
+    /// What encrypts that.
+    pub tls: Option<TlsFiles>,
     /// Whether the web page is served there also where it is no loopback address.
     pub insecure_web: bool,
     /// What packets are judged by.
@@ -122,6 +124,7 @@ impl From<&Config> for Fixed {
             max_sources: config.max_sources,
             socket: config.socket.clone(),
             listen: config.listen,
+            tls: config.tls.clone(),
             insecure_web: config.insecure_web,
             ipv6_family: Family::of_ipv6_prefix(config.policy.ipv6_prefix),
         }

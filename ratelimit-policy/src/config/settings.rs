@@ -17,7 +17,8 @@ use super::rule::{Context, RuleSettings};
 use super::syntax::{SyntaxError, near_miss};
 use super::written::{Source, Written};
 use super::{
-    Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, OnExit, SOCKET_DEFAULT, Safety, XdpModeChoice, duration, listing,
+    Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, OnExit, SOCKET_DEFAULT, Safety, TlsFiles, XdpModeChoice, duration,
+    listing,
 };
 use crate::desired::{Access, Grant, Limit, Policy, Rule};
 use crate::diagnostic::{Diagnostic, Diagnostics, Found};
@@ -52,6 +53,10 @@ pub struct Settings {
     pub socket: Option<Written>,
     /// `--listen`, `listen`.
     pub listen: Option<Written>,
+    /// `--tls-cert-file`, `tls_cert_file`.
+    pub tls_cert_file: Option<Written>,
+    /// `--tls-key-file`, `tls_key_file`.
+    pub tls_key_file: Option<Written>,
     /// `--insecure-web`, `insecure_web`.
     pub insecure_web: Option<Written>,
     /// `--ipv4-prefix`, `ipv4_prefix`.
@@ -167,6 +172,7 @@ impl Settings {
             max_sources: found.keep(self.sources_capacity()).unwrap_or(SOURCES_CAPACITY),
             socket: found.keep(self.socket_path()).unwrap_or_default(),
             listen: found.keep(listen).flatten(),
+            tls: found.keep(self.tls()).flatten(),
             insecure_web: found.keep(insecure_web).unwrap_or_default(),
             policy: Policy { ipv4_prefix, ipv6_prefix, access, rules },
             safety: self.safety(&mut found),
@@ -323,6 +329,36 @@ impl Settings {
         let parse = |text: &str| parse_number(text, MAX_SOURCES_MIN.into(), MAX_SOURCES_MAX.into());
         let number = self.source.read_if(self.max_sources.as_ref(), parse)?;
         Ok(number.and_then(|number| u32::try_from(number).ok()).unwrap_or(SOURCES_CAPACITY))
+    }
+
+    /// The key may stand in the certificate's file.
+    fn tls(&self) -> Result<Option<TlsFiles>, Diagnostic> {
+        match (&self.tls_cert_file, &self.tls_key_file) {
+            (None, None) => Ok(None),
+            (None, Some(key)) => {
+                let error = SyntaxError::new(0..key.text.len(), "a key without a certificate encrypts nothing");
+                let help = "name the certificate's file too: tls_cert_file, or --tls-cert-file";
+                Err(self.source.wrong(key, error.with_help(help)))
+            }
+            (Some(cert), key) => {
+                let key = self.beside(key.as_ref().unwrap_or(cert))?;
+                Ok(Some(TlsFiles { cert: self.beside(cert)?, key }))
+            }
+        }
+    }
+
+    /// A path as it stands in the file: relative to that.
+    fn beside(&self, written: &Written) -> Result<PathBuf, Diagnostic> {
+        let path = self.source.read(written, |text| {
+            if text.is_empty() || text.contains('\0') {
+                return Err(SyntaxError::new(0..text.len(), "it is not a path").with_help("/etc/ratelimitd/tls.pem"));
+            }
+            Ok(PathBuf::from(text))
+        })?;
+        Ok(match &self.source {
+            Source::File { path: file, .. } => file.parent().unwrap_or(Path::new("")).join(path),
+            Source::CommandLine => path,
+        })
     }
 
     fn socket_path(&self) -> Result<PathBuf, Diagnostic> {

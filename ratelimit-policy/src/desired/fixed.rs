@@ -20,10 +20,21 @@ pub struct Fixed {
     pub socket: PathBuf,
     /// Where metrics, health and the read-only API are served over HTTP.
     pub listen: Option<SocketAddr>,
+    /// What encrypts that.
+    pub tls: Option<TlsFiles>,
     /// Whether the web page is served there also where it is no loopback address.
     pub insecure_web: bool,
     /// The keys of IPv6 sources: their map is made once.
     pub ipv6_family: Family,
+}
+
+/// Where a certificate and its private key are, in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate, and what it is signed by.
+    pub cert: PathBuf,
+    /// The key of it.
+    pub key: PathBuf,
 }
 
 /// How to attach.

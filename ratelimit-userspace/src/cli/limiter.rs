@@ -109,6 +109,24 @@ pub struct Limiter {
     /// `listen`
     #[arg(long, value_name = "ADDR:PORT", help_heading = "How it runs", help = help("--listen"))]
     pub listen: Option<String>,
+    /// `tls_cert_file`
+    #[arg(
+        long,
+        value_name = "PATH",
+        value_hint = ValueHint::FilePath,
+        help_heading = "How it runs",
+        help = help("--tls-cert-file"),
+    )]
+    pub tls_cert_file: Option<String>,
+    /// `tls_key_file`
+    #[arg(
+        long,
+        value_name = "PATH",
+        value_hint = ValueHint::FilePath,
+        help_heading = "How it runs",
+        help = help("--tls-key-file"),
+    )]
+    pub tls_key_file: Option<String>,
     /// `insecure_web`
     #[arg(long, help_heading = "How it runs", help = help("--insecure-web"))]
     pub insecure_web: bool,
@@ -157,6 +175,8 @@ impl Limiter {
             max_sources: one("--max-sources", &self.max_sources),
             socket: one("--socket", &self.socket),
             listen: one("--listen", &self.listen),
+            tls_cert_file: one("--tls-cert-file", &self.tls_cert_file),
+            tls_key_file: one("--tls-key-file", &self.tls_key_file),
             insecure_web: self.insecure_web.then(|| written("--insecure-web", "true")),
             ipv4_prefix: one("--ipv4-prefix", &self.ipv4_prefix),
             ipv6_prefix: one("--ipv6-prefix", &self.ipv6_prefix),

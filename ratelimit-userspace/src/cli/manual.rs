@@ -138,7 +138,7 @@ fn markdown(table: &Table) -> String {
     let fixed: Vec<_> = table.keys.iter().filter(|key| key.reload == Reload::NeedsRestart).collect();
     if !fixed.is_empty() {
         let names: Vec<_> = fixed.iter().map(|key| format!("`{}`", key.name)).collect();
-        out.push_str(&format!("\nA change of {} needs a restart;\na reload refuses it.\n", names.join(", ")));
+        out.push_str(&format!("\nA change of {}\nneeds a restart; a reload refuses it.\n", names.join(", ")));
     }
     out
 }

@@ -218,6 +218,7 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
         }
         Err(error) => warnings.push(format!("which interfaces there are is not known: {error}")),
     }
+    warnings.extend(ratelimit_daemon::certificate_trouble(&config));
     match global.format() {
         OutputFormat::Human => {
             warn(&warnings, global);

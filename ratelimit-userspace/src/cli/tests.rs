@@ -21,6 +21,8 @@ const SAME: &[Row] = &[
     ("max-sources", &["--max-sources", "1024"], "max_sources = 1024", ""),
     ("socket", &["--socket", "my.sock"], "socket = \"my.sock\"", ""),
     ("listen", &["--listen", "[::1]:9464"], "listen = \"[::1]:9464\"", ""),
+    ("tls-cert-file", &["--tls-cert-file", "tls.pem"], "tls_cert_file = \"tls.pem\"", ""),
+    ("tls-key-file", &["--tls-key-file", "tls.key"], "tls_key_file = \"tls.key\"", ""),
     ("insecure-web", &["--insecure-web"], "insecure_web = true", ""),
     ("ipv4-prefix", &["--ipv4-prefix", "24"], "ipv4_prefix = 24", ""),
     ("ipv6-prefix", &["--ipv6-prefix", "56"], "ipv6_prefix = 56", ""),
@@ -100,6 +102,10 @@ fn a_flag_and_its_key_mean_the_same() {
         if *flag != "limit" {
             all.extend(["--limit", "1000/5m"]);
             rule.push_str("\nlimits = [\"1000/5m\"]");
+        }
+        if *flag == "tls-key-file" {
+            all.extend(["--tls-cert-file", "tls.pem"]);
+            top.push_str("\ntls_cert_file = \"tls.pem\"");
         }
         let config = from_flags(&all);
         assert_eq!(config, from_file(&top, &rule), "--{flag}");

@@ -65,6 +65,8 @@ pub(super) fn settings(path: &Path, contents: &str, top: Spanned<DeTable<'_>>, f
         max_sources: reader.value(&mut table, "max_sources"),
         socket: reader.text(&mut table, "socket"),
         listen: reader.value(&mut table, "listen"),
+        tls_cert_file: reader.text(&mut table, "tls_cert_file"),
+        tls_key_file: reader.text(&mut table, "tls_key_file"),
         insecure_web: reader.value(&mut table, "insecure_web"),
         ipv4_prefix: reader.value(&mut table, "ipv4_prefix"),
         ipv6_prefix: reader.value(&mut table, "ipv6_prefix"),

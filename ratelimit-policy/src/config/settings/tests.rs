@@ -131,3 +131,23 @@ fn an_address_to_listen_on_needs_its_port() {
         assert!(error.first().help[0].starts_with(help), "{text}: {:?}", error.first().help);
     }
 }
+
+#[test]
+fn a_certificate_may_hold_its_key_and_a_key_alone_is_refused() {
+    let with = |cert: Option<&str>, key: Option<&str>| Settings {
+        tls_cert_file: cert.map(|text| one("--tls-cert-file", text)),
+        tls_key_file: key.map(|text| one("--tls-key-file", text)),
+        ..flags(&["1/1s"])
+    };
+    let paths = |settings: Settings| settings.config().expect("well-formed").tls.map(|tls| (tls.cert, tls.key));
+    assert_eq!(paths(with(None, None)), None);
+    assert_eq!(paths(with(Some("a.pem"), None)), Some(("a.pem".into(), "a.pem".into())));
+    assert_eq!(paths(with(Some("a.pem"), Some("/k"))), Some(("a.pem".into(), "/k".into())));
+    assert!(problem(&with(None, Some("k"))).0.contains("without a certificate"));
+    assert!(problem(&with(Some(""), None)).0.contains("not a path"));
+    let text =
+        "interfaces = [\"eth0\"]\ntls_cert_file = \"tls/a.pem\"\ntls_key_file = \"/k\"\n[rule]\nlimits = [\"1/1s\"]";
+    let file = crate::config::file::parse(Path::new("/etc/r/r.toml"), text, |_| Err(String::new()));
+    let tls = file.expect("well-formed").tls.expect("TLS");
+    assert_eq!((tls.cert, tls.key), ("/etc/r/tls/a.pem".into(), "/k".into()), "relative to the file");
+}

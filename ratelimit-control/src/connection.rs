@@ -1,0 +1,113 @@
+//! One connection, from its place to its end: the handshake, one request, and how long it may take. Knows streams and
+//! a router; must not know what is asked.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use http_body_util::LengthLimitError;
+use hyper::body::{Body as _, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tower::ServiceExt as _;
+
+use super::follow::Lasting;
+use super::large::Impatient;
+use super::places::Place;
+use super::server::{BODY_BYTES_MAX, CONNECTION_TIME_MAX, CONNECTIONS_EACH, Door, HEADER_TIME_MAX, Peer, Refusal};
+
+/// Bytes of a request's head. hyper takes no smaller buffer.
+const HEAD_BYTES_MAX: usize = 8192;
+
+/// Serves who has connected, if there is a place.
+pub(super) fn admit<S>(connections: &mut JoinSet<()>, door: &Door, stream: S, peer: Peer)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let caller = door.caller(peer);
+    let Some(place) = door.places.take(caller) else {
+        tracing::debug!("a control connection was closed: {caller:?} has {CONNECTIONS_EACH} requests under way");
+        return;
+    };
+    let id = place.id();
+    let lasting = Lasting::default();
+    let (router, tls, lasts) = (door.router(caller), door.tls.clone(), lasting.clone());
+    let served = async move {
+        let place = Arc::new(place);
+        match tls {
+            None => connection(stream, peer, router, place, lasts).await,
+            Some(tls) => match timeout(HEADER_TIME_MAX, tls.accept(stream)).await {
+                Ok(Ok(stream)) => connection(stream, peer, router, place, lasts).await,
+                Ok(Err(error)) => tracing::debug!("a TLS handshake failed: {error}"),
+                Err(_) => tracing::debug!("a TLS handshake took longer than {HEADER_TIME_MAX:?}"),
+            },
+        }
+    };
+    let task = connections.spawn(async move {
+        tokio::pin!(served);
+        // A connection that runs out of time is dropped, and so closed. One that follows events lasts, and goes where its place is
+        // needed.
+        while timeout(CONNECTION_TIME_MAX, &mut served).await.is_err() && lasting.is_set() {}
+    });
+    door.places.held_by(id, task);
+}
+
+fn connection<S>(stream: S, peer: Peer, router: Router, place: Arc<Place>, lasting: Lasting) -> impl Future<Output = ()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let stream = Impatient::new(stream, lasting.clone());
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (router, place, lasting) = (router.clone(), Arc::clone(&place), lasting.clone());
+        async move {
+            let (parts, body) = request.into_parts();
+            // What is said to be too long is not waited for.
+            if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
+                return Ok(too_long());
+            }
+            // While it waits for the rest of the request, it waits for its client.
+            let body = match to_bytes(Body::new(body), BODY_BYTES_MAX).await {
+                Ok(body) => Body::from(body),
+                Err(error) => return Ok(unread(&error)),
+            };
+            let mut request = Request::from_parts(parts, body);
+            request.extensions_mut().insert(peer);
+            request.extensions_mut().insert(lasting);
+            let _served = place.serve();
+            router.oneshot(request).await
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIME_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    async move {
+        if let Err(error) = connection.await {
+            tracing::debug!("a control connection ended early: {error}");
+        }
+    }
+}
+
+/// A request without all of its body.
+fn unread(error: &axum::Error) -> Response {
+    let is_too_long = std::error::Error::source(error).is_some_and(|source| source.is::<LengthLimitError>());
+    if is_too_long { too_long() } else { refusal(StatusCode::BAD_REQUEST) }
+}
+
+fn too_long() -> Response {
+    refusal(StatusCode::PAYLOAD_TOO_LARGE)
+}
+
+fn refusal(status: StatusCode) -> Response {
+    Refusal::plain(status, &format!("a body has at most {BODY_BYTES_MAX} bytes")).into_response()
+}
