@@ -91,14 +91,8 @@ struct Paint {
 }
 
 impl Paint {
-    const PLAIN: Self = Self {
-        text: None,
-        ground: None,
-        is_bold: false,
-        is_dim: false,
-        is_underlined: false,
-        is_reversed: false,
-    };
+    const PLAIN: Self =
+        Self { text: None, ground: None, is_bold: false, is_dim: false, is_underlined: false, is_reversed: false };
 
     /// Follows a sequence that selects a rendition.
     fn select(&mut self, sequence: &str) {
@@ -122,7 +116,12 @@ impl Paint {
                 38 | 48 => {
                     let chosen = match codes.next() {
                         Some(5) => codes.next().and_then(colour),
-                        _ => codes.by_ref().take(3).map(|part| format!("{part:02x}")).reduce(|a, b| a + &b).map(|of| format!("#{of}")),
+                        _ => codes
+                            .by_ref()
+                            .take(3)
+                            .map(|part| format!("{part:02x}"))
+                            .reduce(|a, b| a + &b)
+                            .map(|of| format!("#{of}")),
                     };
                     if code == 38 { self.text = chosen } else { self.ground = chosen }
                 }
@@ -136,9 +135,11 @@ impl Paint {
         let ground = self.ground.as_deref().unwrap_or(GROUND);
         let (text, ground) = if self.is_reversed { (ground, text) } else { (text, ground) };
         let mut css = format!("color:{text};background:{ground}");
-        for (is_set, more) in
-            [(self.is_bold, ";font-weight:bold"), (self.is_dim, ";opacity:.65"), (self.is_underlined, ";text-decoration:underline")]
-        {
+        for (is_set, more) in [
+            (self.is_bold, ";font-weight:bold"),
+            (self.is_dim, ";opacity:.65"),
+            (self.is_underlined, ";text-decoration:underline"),
+        ] {
             css += if is_set { more } else { "" };
         }
         css
@@ -186,7 +187,9 @@ mod tests {
 
     #[test]
     fn a_painted_screen_keeps_its_text_and_colours() {
-        let page = html("plain \x1b[1m\x1b[31mred <b>\x1b[0m\x1b[38;5;232mdark\x1b[39m \x1b[7mback\x1b[27m \x1b[48;2;1;2;3mlast\n");
+        let page = html(
+            "plain \x1b[1m\x1b[31mred <b>\x1b[0m\x1b[38;5;232mdark\x1b[39m \x1b[7mback\x1b[27m \x1b[48;2;1;2;3mlast\n",
+        );
         for has in [
             format!("<span style='color:{TEXT};background:{GROUND}'>plain </span>"),
             format!("<span style='color:#e06c75;background:{GROUND};font-weight:bold'>red &lt;b></span>"),

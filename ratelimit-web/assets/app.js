@@ -80,4 +80,5 @@ addEventListener('hashchange', () => { if (location.hash.startsWith('#/')) show(
 const [session] = await Promise.all([api('/web/session'), poll()]);
 at('logout').hidden = !session.login;
 if (seen.stats) show(false);
+performance.mark('numbers');
 setInterval(() => { if (!document.hidden) poll(); }, POLL_MS);
