@@ -14,6 +14,7 @@ const POLL_MS = 2000;
 
 /** @type {{update?: () => void, close?: () => void}} */
 let page = {};
+let isShown = false;
 
 async function poll() {
   try {
@@ -25,7 +26,8 @@ async function poll() {
     seen.rates.push({ time: stats.time, passed: sum('passed'), dropped: sum('dropped'), would: sum('would_drop') });
     seen.rates.splice(0, seen.rates.length - RATES);
     at('away').hidden = true;
-    page.update?.();
+    if (isShown) page.update?.();
+    else show(false);
   } catch (error) {
     at('away').hidden = false;
     at('away').textContent = `The daemon does not answer: ${words(error)}. What is shown is as it was. Is it running? systemctl status ratelimitd`;
@@ -37,6 +39,7 @@ function show(moved) {
   const [, name, ...rest] = location.hash.split('/');
   const of = decodeURIComponent(rest.join('/'));
   page.close?.();
+  isShown = true;
   /** @type {{node: any, update?: () => void, close?: () => void}} */
   const made = name === 'source' ? source(of) : name === 'rules' ? rules() : name === 'access' ? access() : name === 'events' ? events(of) : overview();
   page = made;
@@ -75,10 +78,9 @@ at('logout').addEventListener('click', async () => {
   localStorage.removeItem('csrf');
   location.replace('/login');
 });
-addEventListener('hashchange', () => { if (location.hash.startsWith('#/')) show(true); });
+addEventListener('hashchange', () => { if (isShown && location.hash.startsWith('#/')) show(true); });
 
 const [session] = await Promise.all([api('/web/session'), poll()]);
 at('logout').hidden = !session.login;
-if (seen.stats) show(false);
 performance.mark('numbers');
 setInterval(() => { if (!document.hidden) poll(); }, POLL_MS);

@@ -23,7 +23,7 @@ export function rules() {
     fill(place, el('h1', null, 'Rules'),
       el('p', { class: 'faint' }, 'The first rule that matches a packet judges it. Limits are changed in the configuration file, and ', code('sudo ratelimitd apply --confirm 60s'), ' puts it in force on trial.'),
       suggested?.error && el('p', { class: 'bad' }, suggested.error),
-      all.length >= FILTER_MIN && el('label', { class: 'filter' }, 'Name or port',
+      all.length >= FILTER_MIN && el('label', { class: 'narrow' }, 'Name or port',
         el('input', { type: 'text', id: 'rule-filter', autocomplete: 'off', spellcheck: 'false', input: (/** @type {any} */ event) => { wanted = event.target.value.trim(); update(); } })),
       !all.length && empty('There is no rule, so no packet is limited. Write one into the file: ', code('[[rule]]'), ', with ', code('name'), ', ', code('ports'), ' and ', code('limits'), '.'),
       all.length > 0 && !shown.length && empty('No rule has this in its name or ports.'),
