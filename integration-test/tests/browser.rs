@@ -60,7 +60,7 @@ impl Site {
         look("overview");
         browser.click("input[name=period][value=live]");
         browser.click("figure summary");
-        browser.says("Before this page was opened");
+        browser.says("Packets a second, since this page was opened");
         look("live chart and its table");
         let source = format!("source/{LONG}");
         let pages = [

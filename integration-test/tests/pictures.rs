@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use integration_test::browser::{Browser, no_browser};
@@ -18,7 +19,9 @@ const CRAWLER: &str = "198.51.100.23";
 const VISITORS: [&str; 5] = ["198.51.100.7", "198.51.100.11", "203.0.113.9", "203.0.113.40", "2001:db8:0:a::17"];
 const BYTES_MAX: u64 = 150_000;
 /// As long as the live chart is, and some more.
-const TRAFFIC_TIME: Duration = Duration::from_secs(150);
+const TRAFFIC_TIME: Duration = Duration::from_secs(140);
+/// Shorter than the window, so that it is still seen what was used.
+const GUESSING_TIME: Duration = Duration::from_secs(25);
 
 const CONFIG: &str = r#"
 interfaces = ["s0"]
@@ -36,8 +39,8 @@ block_for = ["10m", "1h"]
 [[rule]]
 name = "web"
 ports = "443/tcp"
-limits = ["60/1m connections"]
-shadow_limits = ["30/1m connections"]
+limits = ["150/1m connections"]
+shadow_limits = ["60/1m connections"]
 "#;
 
 /// Where they are kept, and how long there is traffic: long only where they are.
@@ -61,12 +64,13 @@ fn prepare(lab: &Lab) -> Vec<HttpServer> {
     addresses.iter().map(|at| HttpServer::start(&lab.server, at.parse().unwrap()).unwrap()).collect()
 }
 
-/// Visitors come again and again, the crawler does not stop, and the guesser goes on over a connection that is open, until
-/// both are refused, and at least so long.
+/// Visitors come again and again and the crawler does not stop. In the end comes the guesser, who goes on over a connection
+/// that is open. It lasts at least so long, and until both are refused.
 fn traffic(lab: &Lab, time: Duration) {
     const WITHIN: Duration = Duration::from_millis(30);
-    let mut open = lab.open(GUESSER, 80);
+    const PAUSE: Duration = Duration::from_millis(150);
     let end = Instant::now() + time;
+    let mut open = None;
     let is_over = || lab.is_blocked(CRAWLER, 443) && lab.stats()["sources"]["banned"] == 1;
     for round in 0.. {
         if Instant::now() > end && is_over() {
@@ -77,12 +81,16 @@ fn traffic(lab: &Lab, time: Duration) {
         for visitor in VISITORS.iter().cycle().skip(round % VISITORS.len()).take(busy) {
             lab.reaches(visitor, 443, WITHIN);
         }
-        for _ in 0..3 {
+        for _ in 0..8 {
             lab.reaches(CRAWLER, 443, WITHIN);
         }
-        lab.reaches(GUESSER, 80, WITHIN);
-        // A SYN alone bans nobody. It fails once the ban is there.
-        let _sent = open.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        if Instant::now() + GUESSING_TIME > end {
+            let open = open.get_or_insert_with(|| lab.open(GUESSER, 80));
+            lab.reaches(GUESSER, 80, WITHIN);
+            // A SYN alone bans nobody. It fails once the ban is there.
+            let _sent = open.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        }
+        sleep(PAUSE);
     }
 }
 

@@ -1,7 +1,7 @@
 // @ts-check
 // What wants attention, traffic, who is refused, and who is nearest to that.
 
-import { seen } from './api.js';
+import { api, query, seen } from './api.js';
 import { bar } from './chart.js';
 import { code, el, empty, fill, marked, table } from './dom.js';
 import { traffic } from './traffic.js';
@@ -32,13 +32,18 @@ function attention(of) {
   return told;
 }
 
+/** Bans that are listed, of each rule. */
+const BANS = '20';
+/** How often they are asked for. */
+const BANS_MS = 4000;
+
 /** @param {Top[]} rows @param {string} caption */
 function sources(rows, caption) {
   const isDry = (/** @type {string} */ name) => seen.stats.rules.some((/** @type {any} */ rule) => rule.name === name && rule.mode !== 'enforce');
   return table(['Source', 'State', 'Rule', 'Used', 'Dropped', 'Would drop', 'Passes again'], [4, 5], rows.map((of) => [
   link(of.source), [tag(of.state, of.reason), isDry(of.rule) && ' dry run'], of.rule,
-  el('div', null, `${number(of.used)} of ${number(of.limit)} ${of.unit} in ${duration(of.window_seconds)}`, bar(of.used, of.limit, of.used >= of.limit)),
-  number(of.dropped), number(of.would_drop), again(of)]), caption, rows.map((of) => `${of.rule} ${of.source}`));
+  of.limit === undefined ? '–' : el('div', null, `${number(of.used)} of ${number(of.limit)} ${of.unit} in ${duration(of.window_seconds)}`, bar(of.used, of.limit, of.used >= of.limit)),
+  of.limit === undefined ? '–' : number(of.dropped), of.limit === undefined ? '–' : number(of.would_drop), again(of)]), caption, rows.map((of) => `${of.rule} ${of.source}`));
 }
 
 /** @param {string} name @param {string} value @param {string} more */
@@ -48,12 +53,31 @@ const figure = (name, value, more) =>
 export function overview() {
   const [above, middle, below] = [el('div'), el('div'), el('div')];
   const past = traffic();
+  /** @type {any[]} */
+  let bans = [];
+  let asked = 0;
+  // Statistics have the sources with an open window; a ban lasts longer than that.
+  async function ask() {
+    asked = Date.now();
+    const told = await api(query('/api/v1/list', { most: BANS }));
+    bans = told.entries.filter((/** @type {any} */ of) => of.by === 'ban' && of.decides);
+    show();
+  }
   const update = () => {
+    // What does not come is asked for again.
+    if (Date.now() - asked > BANS_MS) ask().catch(() => {});
+    show();
+  };
+  const show = () => {
     const { stats } = seen;
     const now = seen.rates.at(-1);
     const told = attention(stats);
     const top = /** @type {Top[]} */ (stats.top ?? []);
-    const refused = top.filter((of) => !['ok', 'exempt'].includes(of.state));
+    const listed = top.filter((of) => !['ok', 'exempt'].includes(of.state));
+    const isListed = (/** @type {any} */ ban) => listed.some((of) => of.source === ban.prefix && of.rule === ban.rule);
+    const seconds = (/** @type {any} */ ban) => (ban.until ? Math.max(0, (Date.parse(ban.until) - Date.parse(stats.time)) / 1000) : 0);
+    const refused = [...listed, ...bans.filter((ban) => !isListed(ban)).slice(0, Number(BANS)).map((ban) => (/** @type {any} */ ({
+      source: ban.prefix, rule: ban.rule, state: 'banned', retry_after_seconds: seconds(ban), never: !ban.until })))];
     const near = top.filter((of) => of.state === 'ok').slice(0, 10);
     const sum = (/** @type {any[]} */ all, /** @type {(one: any) => number} */ value) => all.reduce((so_far, one) => so_far + value(one), 0);
     const total = (/** @type {string} */ of) => sum(stats.interfaces, (one) => one.packets[of]);

@@ -63,7 +63,7 @@ export const modeWords = (mode) => (mode === 'enforce' ? 'enforced' : 'dry run')
 /** @param {Top} of */
 export function again(of) {
   if (['ok', 'exempt'].includes(of.state)) return '–';
-  if (of.never) return of.state === 'denied' ? 'when the denial is lifted' : 'never: the limit is 0';
+  if (of.never) return of.state === 'denied' ? 'when the denial is lifted' : of.state === 'banned' ? 'when the ban is lifted' : 'never: the limit is 0';
   return `in ${duration(Math.ceil(of.retry_after_seconds))}`;
 }
 
