@@ -5,11 +5,10 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use integration_test::browser::{Browser, no_browser};
-use integration_test::lab::{Lab, SERVER, binary};
+use integration_test::lab::{Lab, SERVER, binary, once};
 use integration_test::terminal::{Tmux, html};
 use netlab::{HttpServer, needs_root};
 
@@ -68,11 +67,12 @@ fn prepare(lab: &Lab) -> Vec<HttpServer> {
 /// that is open. It lasts at least so long, and until both are refused.
 fn traffic(lab: &Lab, time: Duration) {
     const WITHIN: Duration = Duration::from_millis(30);
-    const PAUSE: Duration = Duration::from_millis(150);
-    let end = Instant::now() + time;
+    const ROUND: Duration = Duration::from_millis(400);
+    let started = Instant::now();
+    let end = started + time;
     let mut open = None;
     let is_over = || lab.is_blocked(CRAWLER, 443) && lab.stats()["sources"]["banned"] == 1;
-    for round in 0.. {
+    for (round, next) in (0..).zip((1..).map(|round| started + ROUND * round)) {
         if Instant::now() > end && is_over() {
             return;
         }
@@ -90,7 +90,7 @@ fn traffic(lab: &Lab, time: Duration) {
             // A SYN alone bans nobody. It fails once the ban is there.
             let _sent = open.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         }
-        sleep(PAUSE);
+        once(|| (Instant::now() >= next).then_some(()));
     }
 }
 
