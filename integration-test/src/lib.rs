@@ -1,6 +1,7 @@
 //! What the tests share: frames as bytes, the table of named frames, the naive oracle, and a laboratory of namespaces.
 #![expect(clippy::expect_used, reason = "all of this is test code: where it cannot go on, the test fails")]
 
+pub mod browser;
 pub mod clients;
 pub mod cost;
 pub mod established;
@@ -17,6 +18,6 @@ pub mod random;
 pub mod raw;
 pub mod site;
 pub mod steady;
-pub mod tmux;
+pub mod terminal;
 pub mod twins;
 pub mod unit;

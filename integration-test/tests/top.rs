@@ -1,9 +1,20 @@
 //! `top` in a real terminal: tmux has the keys and the screen.
 
 use integration_test::lab::{CLIENTS, Daemon, Lab, binary};
-use integration_test::tmux::Tmux;
+use integration_test::terminal::Tmux;
 use netlab::needs_root;
 use nix::sys::signal::Signal;
+
+/// The shell's screen, with a terminal that obeys it.
+fn is_restored(screen: &str) -> bool {
+    let words: Vec<&str> = screen.split_whitespace().collect();
+    ["icanon", "isig", "echo"].iter().all(|word| words.contains(word)) && !screen.contains("Sources: ")
+}
+
+/// `top` has ended well, and left the terminal as it was.
+fn assert_restored(tmux: &Tmux<'_>) {
+    tmux.holds(|screen| screen.contains("ended with 0") && is_restored(screen), "terminal as before");
+}
 
 fn limit(lab: &Lab) -> Daemon {
     lab.limit(&["--port", "80", "--count", "connections", "--limit", "2/1h"])
@@ -15,7 +26,7 @@ fn a_refused_client_is_seen_looked_at_and_freed_and_a_daemon_that_ends_is_missed
     let lab = Lab::quiet();
     let daemon = limit(&lab);
     let _web = lab.web();
-    let tmux = Tmux::start(&lab, "");
+    let tmux = Tmux::with_top(&lab, "");
     tmux.shows(&["enforcing", "s0 ", "No source uses anything of a limit now."]);
     lab.assert_admitted(CLIENTS[0], 80, 2);
     tmux.shows(&[CLIENTS[0], "over the limit", "100%"]);
@@ -42,7 +53,7 @@ fn a_refused_client_is_seen_looked_at_and_freed_and_a_daemon_that_ends_is_missed
     let _daemon = limit(&lab);
     tmux.holds(|screen| screen.contains("reading 0s old") && !screen.contains("NO ANSWER"), "daemon that is back");
     tmux.keys(&["q"]);
-    tmux.assert_restored();
+    assert_restored(&tmux);
 }
 
 #[test]
@@ -52,17 +63,17 @@ fn sigterm_gives_the_terminal_back_and_no_color_is_obeyed() {
     let _daemon = limit(&lab);
     let _web = lab.web();
     for (variables, is_coloured) in [("", true), ("NO_COLOR=1", false)] {
-        let tmux = Tmux::start(&lab, variables);
+        let tmux = Tmux::with_top(&lab, variables);
         lab.open(CLIENTS[1], 80);
         tmux.shows(&["SOURCE", CLIENTS[1]]);
-        let painted = tmux.ask(&["capture-pane", "-p", "-e"]);
+        let painted = tmux.painted();
         // Colours of the palette: tmux itself writes 39, the colour that the terminal has anyway.
         assert_eq!(painted.contains("\x1b[38;5;"), is_coloured, "{painted:?}");
         let pid: i32 = tmux.ask(&["list-panes", "-F", "#{pane_pid}"]).trim().parse().unwrap();
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
         let top = nix::unistd::Pid::from_raw(children.trim().parse().unwrap());
         nix::sys::signal::kill(top, Signal::SIGTERM).unwrap();
-        tmux.assert_restored();
+        assert_restored(&tmux);
     }
 }
 
@@ -71,17 +82,17 @@ fn a_suspended_top_gives_the_terminal_back_and_goes_on_where_it_was() {
     needs_root!();
     let lab = Lab::quiet();
     let _daemon = limit(&lab);
-    let tmux = Tmux::running(&lab, "bash --norc");
+    let tmux = Tmux::start(&lab, [80, 24], "bash --norc");
     tmux.keys(&[&format!("{} top", binary().display()), "Enter"]);
     tmux.shows(&["Sources: "]);
     tmux.keys(&["C-z"]);
     tmux.shows(&["Stopped"]);
     tmux.keys(&["stty -a", "Enter"]);
-    tmux.holds(Tmux::is_restored, "terminal as before");
+    tmux.holds(is_restored, "terminal as before");
     tmux.keys(&["fg", "Enter"]);
     tmux.shows(&["Sources: ", "reading 0s old"]);
     tmux.keys(&["?"]);
     tmux.shows(&["Any key goes back"]);
     tmux.keys(&["C-c"]);
-    tmux.holds(Tmux::is_restored, "shell");
+    tmux.holds(is_restored, "shell");
 }

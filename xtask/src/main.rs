@@ -39,6 +39,8 @@ enum Command {
     Install(install::Options),
     /// Run every tier of tests, the privileged ones included
     Test(test::Options),
+    /// Make the pictures in docs/pictures anew, of a run of a few minutes
+    Screenshots,
     /// Measure what the program costs a packet
     Bench(bench::Options),
     /// Hold the requests that are counted against the logs of real servers
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         Command::Demo(options) => demo::run(&options),
         Command::Install(options) => install::run(&options),
         Command::Test(options) => test::run(&options),
+        Command::Screenshots => test::screenshots::run(),
         Command::Bench(options) => bench::run(&options),
         Command::Accuracy(options) => accuracy::run(&options),
         Command::Tidy => tidy::run(),

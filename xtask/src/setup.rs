@@ -5,6 +5,7 @@
 //! that ratelimit-datapath/build.rs reads.
 
 mod apt;
+pub(crate) mod axe;
 mod compiler;
 mod linker;
 pub(crate) mod linter;

@@ -5,6 +5,7 @@
 
 mod harness;
 mod kernels;
+pub(crate) mod screenshots;
 mod summary;
 mod tiers;
 

@@ -4,7 +4,7 @@ use std::env::consts::ARCH;
 
 use anyhow::{Context, Result};
 
-use super::{apt, machine, say};
+use super::{apt, axe, machine, say};
 use crate::workspace;
 
 /// A program, its package, what it is for.
@@ -49,7 +49,11 @@ const LIBRARIES_FOR_ACCURACY: [(&str, &str); 3] = [
 ];
 
 /// What the test of the web page runs; the browser is one of accuracy's.
-const FOR_PAGE: [(&str, &str, &str); 1] = [("chromedriver", "chromium-driver", "a browser that a test drives")];
+const FOR_PAGE: [(&str, &str, &str); 3] = [
+    ("chromedriver", "chromium-driver", "a browser that a test drives"),
+    ("npm", "npm", "axe-core, which the page is held to"),
+    ("tar", "tar", "its archive"),
+];
 
 /// Packages whose service would run from the machine's next start on.
 const SERVICES: [(&str, &str); 4] =
@@ -70,6 +74,9 @@ pub(super) fn ensure() -> Result<()> {
         && let Err(error) = machine::ensure()
     {
         say(&format!("{error:#}; the tests on other kernels are skipped"));
+    }
+    if let Err(error) = axe::ensure() {
+        say(&format!("{error:#}; the test of the web page's accessibility is skipped"));
     }
     if let Err(error) = machine::PROMTOOL.ensure() {
         say(&format!("{error:#}; the tests of alerts and dashboard are skipped"));

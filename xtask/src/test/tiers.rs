@@ -1,7 +1,7 @@
 //! The tiers: what runs as the user, what runs under every order of its threads, and what runs as root.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 
 use super::harness::{Echo, Tally};
 use super::summary::Tier;
+use crate::setup::axe;
 use crate::setup::machine::PROMTOOL;
 use crate::{cargo, run, workspace};
 
@@ -19,6 +20,8 @@ pub(super) const EVERYTHING: [&str; 2] = ["--workspace", "--all-targets"];
 const BINARY_VARIABLE: &str = "RATELIMITD_BIN";
 /// Tells them where promtool is, if it is there.
 const PROMTOOL_VARIABLE: &str = "PROMTOOL";
+/// Tells them where axe-core is, if it is there.
+const AXE_VARIABLE: &str = "RATELIMITD_AXE";
 /// What of the user's environment the tests see under sudo too.
 const PASSED_ON: [&str; 4] = ["PATH", "CI", "RUST_BACKTRACE", "INSTA_UPDATE"];
 
@@ -57,7 +60,7 @@ pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
     let mut tally = Tally::default();
     for test in artifacts.iter().filter(|artifact| artifact.is_test_in(PRIVILEGED)) {
         eprintln!("     Running {}", test.executable.display());
-        let mut command = as_root(&test.executable, &binary.executable);
+        let mut command = as_root(&test.executable, &binary.executable, &[]);
         command.current_dir(workspace::root().join(PRIVILEGED));
         command.args(["--test-threads=1", "--show-output"]).args(filter);
         listen(&mut command, &test.target, &mut tally)?;
@@ -66,9 +69,10 @@ pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
 }
 
 /// Without root and without sudo the tests run all the same, and say themselves that they are skipped.
-fn as_root(test: &Path, binary: &Path) -> Command {
-    let told = [(BINARY_VARIABLE, Some(binary.to_owned())), (PROMTOOL_VARIABLE, PROMTOOL.file())];
-    let told = told.into_iter().filter_map(|(name, path)| Some((name, path?)));
+pub(super) fn as_root(test: &Path, binary: &Path, more: &[(&'static str, PathBuf)]) -> Command {
+    let programs =
+        [(BINARY_VARIABLE, Some(binary.to_owned())), (PROMTOOL_VARIABLE, PROMTOOL.file()), (AXE_VARIABLE, axe::file())];
+    let told = programs.into_iter().filter_map(|(name, path)| Some((name, path?))).chain(more.iter().cloned());
     let sudo = if workspace::is_root() { None } else { workspace::program("sudo") };
     let Some(sudo) = sudo else {
         let mut command = Command::new(test);
