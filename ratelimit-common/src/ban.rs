@@ -21,14 +21,14 @@ pub struct Rule {
 
 const _: () = assert!(size_of::<Rule>() == 8 * STEPS_MAX + 16);
 
-/// One source's ban by one rule, the newest. It is kept after its end, until `reset_ns`.
+/// One source's ban by one rule, the newest. It is kept after its end, until `forgotten_ns`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Ban {
     /// When it ends.
     pub until_ns: u64,
     /// From when on the next ban is the first again.
-    pub reset_ns: u64,
+    pub forgotten_ns: u64,
     /// How many bans came before it since the last reset.
     pub step: u32,
     /// 1: the source was admitted again since its end, so what is too much now is another offence.
@@ -50,13 +50,13 @@ impl Ban {
     /// refused, and not banned once more for the same.
     #[inline(always)]
     pub const fn may_be_followed(&self, now: Nanos) -> bool {
-        !self.holds(now) && (self.admitted != 0 || now.0 >= self.reset_ns)
+        !self.holds(now) && (self.admitted != 0 || now.0 >= self.forgotten_ns)
     }
 
     /// The ban that begins now, after this one.
     #[inline(always)]
     pub fn next(&self, rule: &Rule, now: Nanos) -> Self {
-        let step = if now.0 < self.reset_ns { self.step.saturating_add(1) } else { 0 };
+        let step = if now.0 < self.forgotten_ns { self.step.saturating_add(1) } else { 0 };
         Self { dropped: self.dropped, ..Self::at(rule, step, now) }
     }
 
@@ -72,7 +72,7 @@ impl Ban {
         let at = if step < last { step } else { last };
         let length = rule.steps_ns[at as usize & (STEPS_MAX - 1)];
         let until_ns = now.0.saturating_add(length);
-        Self { until_ns, reset_ns: until_ns.saturating_add(rule.forget_ns), step, admitted: 0, dropped: 0 }
+        Self { until_ns, forgotten_ns: until_ns.saturating_add(rule.forget_ns), step, admitted: 0, dropped: 0 }
     }
 }
 
@@ -107,15 +107,15 @@ mod tests {
     #[test]
     fn a_ban_that_is_reset_is_followed_by_the_first() {
         let ban = Ban::first(&RULE, NOW);
-        assert_eq!(ban.next(&RULE, Nanos(ban.reset_ns - 1)).step, 1);
-        assert_eq!(ban.next(&RULE, Nanos(ban.reset_ns)).step, 0);
+        assert_eq!(ban.next(&RULE, Nanos(ban.forgotten_ns - 1)).step, 1);
+        assert_eq!(ban.next(&RULE, Nanos(ban.forgotten_ns)).step, 0);
     }
 
     #[test]
     fn one_offence_is_one_ban_until_the_source_was_admitted_or_the_ban_is_reset() {
         let ban = Ban::first(&RULE, NOW);
         assert!(!ban.may_be_followed(Nanos(ban.until_ns)));
-        assert!(ban.may_be_followed(Nanos(ban.reset_ns)));
+        assert!(ban.may_be_followed(Nanos(ban.forgotten_ns)));
         let admitted = Ban { admitted: 1, ..ban };
         assert!(admitted.may_be_followed(Nanos(ban.until_ns)));
         assert!(!admitted.may_be_followed(Nanos(ban.until_ns - 1)));

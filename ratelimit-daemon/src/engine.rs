@@ -4,7 +4,7 @@ use ratelimit_common::time::Nanos;
 
 use super::certificate::Certificate;
 use super::enforced::Enforced;
-use super::journal::{Event, Journal, Note};
+use super::journal::{Event, Journal, Occurrence};
 use super::moment::Moment;
 use super::overrides::Overrides;
 use super::start::{Start, Unfinished};
@@ -79,7 +79,7 @@ impl<D: Datapath> Engine<D> {
             journal: Journal::new(moment.uptime),
             statistics: Statistics::default(),
         };
-        over.into_iter().for_each(|over| engine.journal.note(Note::new(EventKind::Trial, over)));
+        over.into_iter().for_each(|over| engine.journal.add(Occurrence::new(EventKind::Trial, over)));
         let started = engine.recall(unfinished, refused_lists, moment).and_then(|is_on_trial| {
             // What an earlier run's windows have refused is known before the first packet that counts.
             engine.observe(moment);
@@ -166,7 +166,7 @@ impl<D: Datapath> Engine<D> {
                 Ok(()) => {
                     let said = format!("removed the filter of an earlier run from {interface}");
                     tracing::info!(interface, "{said}");
-                    self.journal.note(Note::new(EventKind::Detach, said));
+                    self.journal.add(Occurrence::new(EventKind::Detach, said));
                 }
                 Err(error) => {
                     let error = anyhow::Error::from(error);

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use ratelimit_common::time::Nanos;
 
 use super::engine::Engine;
-use super::journal::Note;
+use super::journal::Occurrence;
 use super::moment::Moment;
 use super::start::forgive_list;
 use ratelimit_control::proto::Problem;
@@ -127,7 +127,7 @@ impl ListWatch {
     }
 
     /// A file cannot be followed: said once for each thing that is wrong with it.
-    fn keep(&mut self, file: &ListFile, why: &str) -> Option<Note> {
+    fn keep(&mut self, file: &ListFile, why: &str) -> Option<Occurrence> {
         let path = file.path.clone();
         if self.stale.insert(path, why.to_owned()).as_deref() == Some(why) {
             return None;
@@ -139,7 +139,7 @@ impl ListWatch {
             prefixes.len()
         );
         tracing::warn!(file = %path.display(), "{said}");
-        Some(Note::new(EventKind::Reload, said))
+        Some(Occurrence::new(EventKind::Reload, said))
     }
 
     /// True if what it held before was refused.
@@ -213,14 +213,14 @@ impl<D: Datapath> Engine<D> {
             let path = file.path.display();
             let said = format!("{} ({path}): {added} added, {removed} removed", file.named_by);
             tracing::info!(file = %path, "{said}");
-            self.journal.note(Note::new(EventKind::Reload, said));
+            self.journal.add(Occurrence::new(EventKind::Reload, said));
         }
         Ok(())
     }
 
     fn keep_list(&mut self, file: &ListFile, why: &str) {
         if let Some(note) = self.watched.lists.keep(file, why) {
-            self.journal.note(note);
+            self.journal.add(note);
         }
     }
 

@@ -132,7 +132,7 @@ impl<D: Datapath> Engine<D> {
             } else {
                 for rule in tripped.tripped() {
                     let said = format!("rule {rule} does as the configuration says again: {path} was loaded");
-                    self.journal.note(Note::new(EventKind::Breaker, said).of(rule));
+                    self.journal.add(Occurrence::new(EventKind::Breaker, said).of(rule));
                 }
                 // [safety] may be another.
                 self.look_around();

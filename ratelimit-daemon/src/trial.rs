@@ -115,7 +115,7 @@ impl<D: Datapath> Engine<D> {
             let left_s = until.0.saturating_sub(self.datapath.now()?.0) / 1_000_000_000;
             let said = format!("{} is still on trial: `ratelimitd confirm` within {left_s} s", record.file.display());
             tracing::warn!("{said}");
-            self.journal.note(Note::new(EventKind::Trial, said));
+            self.journal.add(Occurrence::new(EventKind::Trial, said));
             self.trials.pending = Some(Running { before, before_path, record, until });
             return Ok(true);
         }

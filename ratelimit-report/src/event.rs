@@ -96,7 +96,7 @@ impl EventKind {
             | Self::Unallow
             | Self::Reset
             | Self::Charge
-            | Self::Pressure
+            | Self::Overload
             | Self::Breaker
             | Self::Trial
             | Self::Reload

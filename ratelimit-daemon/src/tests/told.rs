@@ -200,10 +200,10 @@ fn a_bound_of_new_sources_is_told_when_it_is_reached_and_when_all_are_admitted_a
     site.pass(2);
     let begins = "rule default: more new sources come than it admits: packets of the others are dropped";
     let of_rule = |words: &str| (Some("default".to_owned()), words.to_owned());
-    assert_eq!(told_of(&site, EventKind::Pressure), [of_rule(begins)]);
+    assert_eq!(told_of(&site, EventKind::Overload), [of_rule(begins)]);
     site.pass(40);
     let ends = "rule default: all new sources are admitted again";
-    assert_eq!(told_of(&site, EventKind::Pressure), [of_rule(begins), of_rule(ends)]);
+    assert_eq!(told_of(&site, EventKind::Overload), [of_rule(begins), of_rule(ends)]);
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn overload_is_told_when_it_begins_and_when_it_ends() {
         "more new sources come than can be remembered: packets of unknown ones are sampled",
         "all new sources can be remembered again",
     ];
-    assert_eq!(told_of(&site, EventKind::Pressure), expected.map(|words| (None, words.to_owned())));
+    assert_eq!(told_of(&site, EventKind::Overload), expected.map(|words| (None, words.to_owned())));
 }
 
 #[test]

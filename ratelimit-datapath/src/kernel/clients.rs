@@ -294,7 +294,7 @@ fn of_rule(words: &ConfigWords, lengths: Lengths, entry: &Entry) -> Option<Ban> 
 /// oldest first.
 fn stale(entries: Vec<Entry>, now: Nanos) -> Vec<Entry> {
     let (mut stale, kept): (Vec<_>, Vec<_>) =
-        entries.into_iter().partition(|entry| !entry.ban.holds(now) && now.0 >= entry.ban.reset_ns);
+        entries.into_iter().partition(|entry| !entry.ban.holds(now) && now.0 >= entry.ban.forgotten_ns);
     let too_many = kept.len().saturating_sub(BANS_KEPT_MAX);
     let mut ended: Vec<Entry> = kept.into_iter().filter(|entry| !entry.ban.holds(now)).collect();
     ended.sort_unstable_by_key(|entry| entry.ban.until_ns);
@@ -306,10 +306,10 @@ fn stale(entries: Vec<Entry>, now: Nanos) -> Vec<Entry> {
 fn entry(key: &[u8], value: &[u8]) -> Option<Entry> {
     let (prefix, slot) = key.split_at_checked(key.len().checked_sub(size_of::<u32>())?)?;
     let words: [[u8; 8]; 4] = value.as_chunks().0.try_into().ok()?;
-    let [until_ns, reset_ns, _, dropped] = words.map(u64::from_ne_bytes);
+    let [until_ns, forgotten_ns, _, dropped] = words.map(u64::from_ne_bytes);
     let [[a, b, c, d], admitted] =
         [words[2].first_chunk(), words[2].last_chunk()].map(|half| half.copied().unwrap_or([0; 4]));
     let (step, admitted) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes(admitted));
-    let ban = ban::Ban { until_ns, reset_ns, step, admitted, dropped };
+    let ban = ban::Ban { until_ns, forgotten_ns, step, admitted, dropped };
     Some(Entry { client: Client::from_bytes(prefix)?, slot: u32::from_ne_bytes(slot.try_into().ok()?), ban })
 }

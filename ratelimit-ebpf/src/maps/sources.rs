@@ -470,7 +470,7 @@ impl Banned for BanRef {
             // SAFETY: as above.
             unsafe { (&raw mut (*self.0.as_ptr()).admitted).write_volatile(next.admitted) };
             // SAFETY: as above.
-            unsafe { (&raw mut (*self.0.as_ptr()).reset_ns).write_volatile(next.reset_ns) };
+            unsafe { (&raw mut (*self.0.as_ptr()).forgotten_ns).write_volatile(next.forgotten_ns) };
         }
         exchanged
     }
