@@ -57,12 +57,12 @@ function theme() {
   const button = at('theme');
   const isDark = () => (document.documentElement.dataset.theme ?? (matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light')) === 'dark';
   const tell = () => { button.textContent = isDark() ? 'Light' : 'Dark'; button.setAttribute('aria-label', `${button.textContent} colours`); };
-  button.onclick = () => {
+  button.addEventListener('click', () => {
     const theme = isDark() ? 'light' : 'dark';
     document.documentElement.dataset.theme = theme;
     localStorage.setItem('theme', theme);
     tell();
-  };
+  });
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', tell);
   tell();
 }

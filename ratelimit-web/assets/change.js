@@ -13,6 +13,8 @@ export const VERBS = {
   deny: { does: 'Deny', did: 'denied', text: 'Drops all its packets to the protected ports.', timed: true, usual: '14400' },
 };
 
+at('ask-cancel').addEventListener('click', () => at('ask').close());
+
 /** Asks, and does it. @param {string} what @param {string} whom @param {() => void} done */
 export function change(what, whom, done) {
   const of = VERBS[what];
@@ -43,7 +45,6 @@ export function change(what, whom, done) {
       at('ask-force').hidden = !message.includes('--force');
     }
   };
-  at('ask-cancel').onclick = () => dialog.close();
   dialog.showModal();
 }
 
