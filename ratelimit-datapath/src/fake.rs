@@ -530,7 +530,6 @@ impl World {
         self.bans_read().map(|(ban, _)| ban)
     }
 
-    /// The same, each with what it has dropped.
     fn bans_read(&self) -> impl Iterator<Item = (Ban, u64)> {
         let rules = self.in_force().map_or(&[][..], |policy| &policy.rules);
         self.packets.sources.bans.iter().filter_map(|(&(client, slot), ban)| {

@@ -86,7 +86,9 @@ pub(crate) enum Message {
 }
 
 /// Called with how many rows were erased, or why it could not be; also where the thread ends before it comes to that.
-pub(crate) struct Erased(Option<Box<dyn FnOnce(Result<u64, String>) + Send>>);
+pub(crate) struct Erased(Option<Answer>);
+
+type Answer = Box<dyn FnOnce(Result<u64, String>) + Send>;
 
 /// The end of a recorder that takes nothing any more, and whose thread may still write.
 #[derive(Debug)]
