@@ -24,7 +24,7 @@ use super::{
 pub use crate::memory::Sender;
 use crate::memory::{Judged, Packets, Rules};
 use ratelimit_policy::config::OnExit;
-use ratelimit_policy::desired::{self, Limit, Policy, Rule};
+use ratelimit_policy::desired::{Limit, Policy, Rule};
 
 mod access;
 mod events;
@@ -525,19 +525,6 @@ impl Datapath for FakeDatapath {
 }
 
 impl World {
-    /// The newest ban of each source by each rule that is in force; the kernel tells of those that ban alone.
-    fn bans(&self) -> impl Iterator<Item = Ban> {
-        self.bans_read().map(|(ban, _)| ban)
-    }
-
-    fn bans_read(&self) -> impl Iterator<Item = (Ban, u64)> {
-        let rules = self.in_force().map_or(&[][..], |policy| &policy.rules);
-        self.packets.sources.bans.iter().filter_map(|(&(client, slot), ban)| {
-            let rule = rules.iter().position(|rule| desired::ban_slot(&rule.name) == slot)?;
-            Some((Ban { client, rule, until: Nanos(ban.until_ns), step: ban.step + 1 }, ban.dropped))
-        })
-    }
-
     fn reading(&self, prefix: IpNet, slot: u32, window: Source) -> SourceReading {
         let rules = self.in_force().map_or(&[][..], |policy| &policy.rules);
         let mut limits = rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));

@@ -1,8 +1,10 @@
-//! What is read where nothing has happened.
+//! What is read: of bans, and where nothing has happened.
 
 use ratelimit_common::time::Nanos;
 
-use crate::{EventCounts, Reading, Tallies};
+use super::World;
+use crate::{Ban, EventCounts, Reading, Tallies};
+use ratelimit_policy::desired;
 
 impl Reading {
     /// Of no interface and no packet; a test says what else there is.
@@ -18,5 +20,20 @@ impl Reading {
             not_cached: 0,
             events: EventCounts::default(),
         }
+    }
+}
+
+impl World {
+    /// The newest ban of each source by each rule that is in force; the kernel tells of those that ban alone.
+    pub(super) fn bans(&self) -> impl Iterator<Item = Ban> {
+        self.bans_read().map(|(ban, _)| ban)
+    }
+
+    pub(super) fn bans_read(&self) -> impl Iterator<Item = (Ban, u64)> {
+        let rules = self.in_force().map_or(&[][..], |policy| &policy.rules);
+        self.packets.sources.bans.iter().filter_map(|(&(client, slot), ban)| {
+            let rule = rules.iter().position(|rule| desired::ban_slot(&rule.name) == slot)?;
+            Some((Ban { client, rule, until: Nanos(ban.until_ns), step: ban.step + 1 }, ban.dropped))
+        })
     }
 }
