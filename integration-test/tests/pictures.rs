@@ -118,7 +118,7 @@ fn pictures_show_a_client_that_is_limited_and_one_that_is_banned() {
     let tmux = Tmux::start(&lab, [110, 24], &format!("{} top; cat", binary().display()));
 
     traffic(&lab, time);
-    for word in ["banned", "over the limit", GUESSER, CRAWLER] {
+    for word in ["1 banned", "over the limit", GUESSER, CRAWLER] {
         browser.says(word);
     }
     take(&browser, &directory, "page-light.png");

@@ -30,8 +30,11 @@ const NOT_LONG: &str =
 
 pub(crate) fn run() -> Result<ExitCode> {
     let rules = RULES.iter().map(Compiled::new).collect::<Result<Vec<_>>>()?;
-    // A file that git still lists may be gone, and one that is not text has nothing to say.
-    let text = |path: String| fs::read_to_string(workspace::root().join(&path)).ok().map(|text| (path, text));
+    // A file that git still lists may be gone; one that is not text is there to be named, and says nothing.
+    let text = |path: String| {
+        let bytes = fs::read(workspace::root().join(&path)).ok()?;
+        Some((path, String::from_utf8(bytes).unwrap_or_default()))
+    };
     let files: Vec<_> = tracked_files()?.into_iter().filter_map(text).collect();
     let mut breaches: Vec<_> = files.iter().flat_map(|(path, text)| breaches_in(path, text, &rules)).collect();
     breaches.extend(scenarios::breaches(&files));
