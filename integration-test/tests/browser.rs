@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use integration_test::lab::{CLIENTS, HANGS_AFTER, Lab, binary, once};
+use integration_test::site::{NAME, Pair};
 use integration_test::tmux::Tmux;
 use netlab::{Child, needs_root};
 use serde_json::{Value, json};
@@ -39,9 +40,11 @@ impl<'a> Browser<'a> {
         command.arg(format!("--port={DRIVER}")).env("HOME", lab.directory());
         let driver = Child::start(command).unwrap();
         once(|| lab.server.inside(|| Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, DRIVER))?)).ok()).unwrap();
-        let args = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"];
+        let named = format!("--host-resolver-rules=MAP {NAME} 127.0.0.1");
+        let args =
+            ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", &named];
         let options = json!({ "args": args });
-        let wanted = json!({ "capabilities": { "alwaysMatch": { "goog:chromeOptions": options } } });
+        let wanted = json!({ "capabilities": { "alwaysMatch": { "goog:chromeOptions": options, "acceptInsecureCerts": true } } });
         let mut browser = Self { lab, session: String::new(), _driver: driver };
         let session = browser.post("/session", &wanted);
         browser.session = format!("/session/{}", session["sessionId"].as_str().unwrap());
@@ -362,4 +365,32 @@ fn a_client_that_is_limited_banned_and_released_is_told_of_in_the_same_words_by_
     assert!(once(|| episode("banned")["ended"].is_string().then_some(())).is_some());
     assert_eq!(lab.stats()["sources"]["banned"], 0);
     top.holds(|screen| !screen.contains("banned"), "end of the ban");
+}
+
+#[test]
+fn by_tls_the_browser_keeps_the_cookie_for_this_host_alone_and_a_source_is_unblocked() {
+    needs_root!(no_browser());
+    let lab = Lab::new();
+    let _web = lab.web();
+    let pair = Pair::make(&lab, "tls");
+    let [cert, key] = [&pair.cert, &pair.key].map(|path| path.display().to_string());
+    let tls = ["--listen", PAGE, "--tls-cert-file", &cert, "--tls-key-file", &key];
+    let _daemon = lab.limit(&[&["--limit", "3/5m connections"][..], &tls].concat());
+    lab.assert_admitted(CLIENTS[0], 80, 3);
+    let browser = Browser::start(&lab);
+    browser.open(done(&lab, &["web-token"]).trim());
+    browser.says("Who is refused now");
+    assert_eq!(browser.run("return location.origin"), format!("https://{NAME}:9464"));
+    let cookies = browser.post("/goog/cdp/execute", &json!({ "cmd": "Network.getAllCookies", "params": {} }));
+    let kept = &cookies["cookies"][0];
+    assert_eq!((&kept["name"], &kept["domain"]), (&"__Host-ratelimitd_9464".into(), &NAME.into()));
+    for is_so in ["secure", "httpOnly"] {
+        assert_eq!(kept[is_so], true, "{kept}");
+    }
+    assert_eq!((&kept["sameSite"], &kept["path"]), (&"Strict".into(), &"/".into()));
+    browser.click(&format!("a[data-key='{}']", CLIENTS[0]));
+    browser.click("#unblock");
+    browser.click("#ask-do");
+    browser.says("Passes on ports 80,443");
+    lab.open(CLIENTS[0], 80);
 }
