@@ -10,6 +10,7 @@ use netlab::Child;
 use serde_json::{Value, json};
 
 use crate::lab::{HANGS_AFTER, Lab, once, run};
+use crate::site::NAME;
 
 const DRIVER: u16 = 9515;
 /// What WebDriver calls an element.
@@ -52,9 +53,12 @@ impl<'a> Browser<'a> {
         let driver = Child::start(command).expect("the driver starts");
         once(|| lab.server.inside(|| Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, DRIVER))?)).ok())
             .expect("the driver listens");
-        let args = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"];
+        let named = format!("--host-resolver-rules=MAP {NAME} 127.0.0.1");
+        let args =
+            ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", &named];
         let options = json!({ "args": args });
-        let wanted = json!({ "capabilities": { "alwaysMatch": { "goog:chromeOptions": options } } });
+        let always = json!({ "goog:chromeOptions": options, "acceptInsecureCerts": true });
+        let wanted = json!({ "capabilities": { "alwaysMatch": always } });
         let mut browser = Self { lab, session: String::new(), _driver: driver };
         let session = browser.post("/session", &wanted);
         browser.session = format!("/session/{}", session["sessionId"].as_str().expect("a session"));
@@ -167,6 +171,11 @@ impl<'a> Browser<'a> {
                     (error) => done(String(error)));";
         let script = format!("{};\n{then}", fs::read_to_string(axe()).expect("axe-core is there"));
         self.post("/execute/async", &json!({ "script": script, "args": [] }))
+    }
+
+    /// The cookies that it keeps.
+    pub fn cookies(&self) -> Value {
+        self.devtools("Network.getAllCookies", &json!({}))
     }
 
     /// What the browser has logged.

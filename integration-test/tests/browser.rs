@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 
 use integration_test::browser::{Browser, no_axe, no_browser};
 use integration_test::lab::{CLIENTS, Daemon, HANGS_AFTER, Lab, SERVER, binary, once};
+use integration_test::site::{NAME, Pair};
 use integration_test::terminal::Tmux;
 use netlab::{Child, HttpServer, needs_root};
 use serde_json::{Value, json};
@@ -354,4 +355,32 @@ fn a_client_that_is_limited_banned_and_released_is_told_of_in_the_same_words_by_
     assert!(once(|| episode("banned")["ended"].is_string().then_some(())).is_some());
     assert_eq!(lab.stats()["sources"]["banned"], 0);
     top.holds(|screen| !screen.contains("banned"), "end of the ban");
+}
+
+#[test]
+fn by_tls_the_browser_keeps_the_cookie_for_this_host_alone_and_a_source_is_unblocked() {
+    needs_root!(no_browser());
+    let lab = Lab::new();
+    let _web = lab.web();
+    let pair = Pair::make(&lab, "tls");
+    let [cert, key] = [&pair.cert, &pair.key].map(|path| path.display().to_string());
+    let tls = ["--listen", PAGE, "--tls-cert-file", &cert, "--tls-key-file", &key];
+    let _daemon = lab.limit(&[&["--limit", "3/5m connections"][..], &tls].concat());
+    lab.assert_admitted(CLIENTS[0], 80, 3);
+    let browser = Browser::start(&lab);
+    browser.open(done(&lab, &["web-token"]).trim());
+    browser.says("Refused now");
+    assert_eq!(browser.run("return location.origin"), format!("https://{NAME}:9464"));
+    let cookies = browser.cookies();
+    let kept = &cookies["cookies"][0];
+    assert_eq!((&kept["name"], &kept["domain"]), (&"__Host-ratelimitd_9464".into(), &NAME.into()));
+    for is_so in ["secure", "httpOnly"] {
+        assert_eq!(kept[is_so], true, "{kept}");
+    }
+    assert_eq!((&kept["sameSite"], &kept["path"]), (&"Strict".into(), &"/".into()));
+    browser.click(&format!("a[data-key='{}']", CLIENTS[0]));
+    browser.click("#unblock");
+    browser.click("#ask-do");
+    browser.says("Passes on ports 80, 443");
+    lab.open(CLIENTS[0], 80);
 }

@@ -174,7 +174,7 @@ fn each_flag_of_events_that_are_followed_shows_what_it_says_and_nothing_else() {
     );
     lab.open(CLIENTS[0], 80);
     lab.assert_blocked(CLIENTS[0], 80);
-    // The daemon takes it within a second, and whoever is there already is shown it at once.
+    // The daemon takes it within a second, and a source that is there already is shown it at once.
     let refused = format!("refused {}", CLIENTS[0]);
     assert_eq!(source.shown(1), [refused.as_str()]);
     done(&lab, &["deny", "192.0.2.2"]);

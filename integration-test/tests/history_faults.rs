@@ -116,8 +116,8 @@ fn a_full_disk_is_said_limits_go_on_and_what_waited_is_written_once_there_is_roo
     }
     said(&lab, &daemon, "failing", "the disk is full; it goes on by itself once there is room");
     limits_go_on(&lab, &daemon, CLIENTS[0]);
-    let forgotten = lab.ratelimitd(&["forget", "192.0.2.1"]);
-    assert!(forgotten.code() != 0 && forgotten.stderr.contains("the disk is full"), "{}", forgotten.stderr);
+    let erased = lab.ratelimitd(&["forget", "192.0.2.1"]);
+    assert!(erased.code() != 0 && erased.stderr.contains("the disk is full"), "{}", erased.stderr);
     fs::remove_file(&ballast).unwrap();
     lab.stats_once(|stats| stats["history"]["state"] == "ok" && stats["history"]["detail"].is_null());
     written(&lab, "203.0.113.59");
@@ -199,8 +199,8 @@ fn a_database_of_a_newer_program_is_said_and_left_as_it_is() {
     let daemon = lab.limit(&RULE);
     said(&lab, &daemon, "off", "it is of version 77, which a newer program wrote");
     limits_go_on(&lab, &daemon, CLIENTS[0]);
-    let forgotten = lab.ratelimitd(&["forget", "192.0.2.1"]);
-    assert!(forgotten.code() != 0 && forgotten.stderr.contains("use the newer program"), "{}", forgotten.stderr);
+    let erased = lab.ratelimitd(&["forget", "192.0.2.1"]);
+    assert!(erased.code() != 0 && erased.stderr.contains("use the newer program"), "{}", erased.stderr);
     assert_eq!(daemon.end(nix::sys::signal::Signal::SIGTERM), 0);
     assert_eq!(fs::read(database(&lab)).unwrap(), contents);
 }

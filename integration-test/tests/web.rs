@@ -1,4 +1,4 @@
-//! The web page over the network: by TLS with real clients, and against what hostile ones send while somebody needs the control
+//! The web page over the network: by TLS with real clients, and against what hostile ones send while an operator needs the control
 //! socket. The real daemon in a namespace; curl, openssl, and bytes as they come.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
@@ -242,7 +242,7 @@ fn what_hostile_clients_send_reads_nothing_changes_nothing_and_leaves_the_contro
     assert_eq!(list(), before, "nothing was changed");
     assert_eq!(member.ask("/api/v1/list", &[]).status, 200, "and who is logged in still is");
 
-    // A session that somebody else has chosen is none.
+    // A session that another user has chosen is none.
     let chosen = "Cookie: ratelimitd_9464=0000000000000000000000000000000000000000000000000000000000000000";
     let entered = site.enter(&code(&lab), &["-H", chosen]);
     assert!(entered.status == 200 && !entered.header("set-cookie").unwrap().contains("=0000"), "{}", entered.text);

@@ -98,7 +98,7 @@ pub(super) fn answer(feed: &Feed, followers: &Followers, parts: &Parts, asked: &
     Ok((headers, Body::new(body)).into_response())
 }
 
-/// Whoever has no session is a member as long as the connection lasts.
+/// A user without a session is a member as long as the connection lasts.
 async fn ended(end: Option<SessionEnd>) {
     match end {
         Some(end) => end.wait().await,

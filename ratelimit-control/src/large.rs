@@ -26,12 +26,12 @@ use super::proto::{Problem, ProblemKind};
 const AT_A_TIME: usize = 1;
 /// A piece of an answer, free once it is sent.
 const PIECE_BYTES: usize = 256 << 10;
-/// A client that has read nothing for so long is left.
+/// A client that reads nothing for this time is dropped.
 pub(super) const READ_TIME_MAX: Duration = Duration::from_secs(5);
 /// The same of one that follows events: it may be somebody's pager.
 const FOLLOWER_READ_TIME_MAX: Duration = Duration::from_secs(600);
 
-/// The lanes of large answers: one each caller, so that whoever asks much waits for himself, and few for all of them.
+/// The lanes of large answers: one each caller, so that a caller who asks much waits for himself, and few for all of them.
 #[derive(Clone, Debug)]
 pub(super) struct Lanes {
     all: Arc<Semaphore>,

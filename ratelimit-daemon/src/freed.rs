@@ -1,5 +1,5 @@
 //! What is told of sources that a command is about to free: what their bans and windows have refused since it was told
-//! last, and that their bans end. From then on what they do begins anew.
+//! last, and that their bans end. What they do from then on is counted from zero.
 
 use std::net::IpAddr;
 

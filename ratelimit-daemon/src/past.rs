@@ -25,7 +25,7 @@ use ratelimit_report::snapshot::{SCHEMA, source_text};
 
 /// How long a stop waits for what is not written yet.
 pub(super) const CLOSE_WITHIN: Duration = Duration::from_secs(2);
-/// How long whoever has a source erased waits for that.
+/// How long a user who has a source erased waits for that.
 const FORGET_WITHIN: Duration = Duration::from_secs(10);
 
 /// Events that wait for its beginning.

@@ -159,7 +159,7 @@ fn put_together<C: Call>(
 ) -> Answer {
     Answer::by(move || match made {
         Err(problem) => drop(reply.send(Err(problem))),
-        // Whoever asked may be gone.
+        // The requester may be gone.
         Ok(make) => drop(spawn_blocking(move || drop(reply.send(Ok(make()))))),
     })
 }

@@ -180,7 +180,7 @@ mod tests {
         known = token_of(&store);
         // Only root can give a file away.
         if std::os::unix::fs::chown(&file, Some(65_534), None).is_ok() {
-            assert!(link(&store, Timestamp::now()).is_err(), "nor of a file of somebody else's");
+            assert!(link(&store, Timestamp::now()).is_err(), "nor of another user's file");
             plain(&store, at("127.0.0.1:1"), false).unwrap();
             assert_ne!(token_of(&store), known);
         }

@@ -25,7 +25,7 @@ enum Kind {
     Long,
     /// Episodes with a ban.
     Bans,
-    /// What somebody or the daemon did.
+    /// What a user or the daemon did.
     Acts,
 }
 

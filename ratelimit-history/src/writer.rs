@@ -303,7 +303,7 @@ impl Writer {
     }
 }
 
-/// What becomes of it, or what somebody can do.
+/// What becomes of it, or what a user can do.
 const fn remedy(fault: &Fault) -> &'static str {
     match fault {
         Fault::Full => "it goes on by itself once there is room",

@@ -22,7 +22,7 @@ export const bar = (used, limit, over) => el('svg', { class: 'bar', viewBox: '0 
   el('rect', { class: over ? 'drop' : 'pass', width: limit ? Math.min(100, (used / limit) * 100) : 100, height: 6 }));
 
 /**
- * The first series is the lowest of each column. What is drawn anew has the step that is read, and the table that is unfolded, in `held`.
+ * The first series is the lowest of each column. A chart that is shown again has the step that is read, and the table that is unfolded, in `held`.
  * @param {Chart} of @param {{step?: number, isOpen?: boolean}} held
  */
 export function chart({ label, unit, steps, ends, series, sum }, held) {
@@ -44,7 +44,7 @@ export function chart({ label, unit, steps, ends, series, sum }, held) {
     ? series.map((one) => `${number(one.values[i] ?? 0)} ${one.name}`).join(', ') : 'nothing recorded'}`;
   const last = steps.length - 1;
   const step = Math.min(held.step ?? last, last);
-  // Of the document: what is drawn here may only be what that becomes.
+  // Of the document: what is shown here may only be what that becomes.
   const read = (/** @type {any} */ slider, /** @type {number} */ i) => {
     held.step = i;
     const figure = slider.closest('figure');

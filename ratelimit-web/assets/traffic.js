@@ -49,8 +49,8 @@ function series(view, lines) {
 /** @param {Date} time @param {number} step_seconds */
 const clock = (time, step_seconds) => (step_seconds < 3600 ? time.toISOString().slice(11, 16) : time.toISOString().slice(0, 16).replace('T', ' ')) + ' UTC';
 
-/** What is drawn; null where nothing is to be. @param {string} period @param {string} view @param {any} past @returns {import('./chart.js').Chart | null} */
-function drawn(period, view, past) {
+/** What is shown; null where nothing is to be. @param {string} period @param {string} view @param {any} past @returns {import('./chart.js').Chart | null} */
+function shown(period, view, past) {
   if (period === 'live') {
     const rates = [...Array(RATES - seen.rates.length).fill(null), ...seen.rates];
     const of = (/** @type {'passed' | 'dropped' | 'would'} */ name) => rates.map((rate) => rate && rate[name]);
@@ -106,7 +106,7 @@ export function traffic() {
     show();
   }
   function body() {
-    const of = drawn(period, view, past);
+    const of = shown(period, view, past);
     if (of) return chart(of, held);
     if (problem.includes('[history]')) return empty('Only live traffic can be shown: ', problem, '. To keep a history, set ', code('enabled = true'), ' there and reload.');
     if (problem) return empty(problem, '.');

@@ -116,7 +116,7 @@ async fn a_rule_that_falls_back_is_told_and_when_a_command_or_another_file_ends_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_interface_is_told_when_it_is_attached_gone_back_and_detached_by_somebody() {
+async fn an_interface_is_told_when_it_is_attached_gone_back_and_detached_by_a_user() {
     let mut running = start(None, |config| config.interfaces.push("eth1".into()), |_| ConfigSource::Flags).await;
     let look = || sleep(SUPERVISE_EVERY + Duration::from_millis(1));
     look().await;
@@ -166,7 +166,7 @@ async fn an_interface_is_told_when_it_is_attached_gone_back_and_detached_by_some
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_somebody_allows_unallows_and_charges_is_told_with_who_did_it() {
+async fn what_a_user_allows_unallows_and_charges_is_told_with_who_did_it() {
     let mut site = Site::new(3);
     site.start().await;
     site.client.grant(Grant::Exempt, &request("192.0.2.7")).await.unwrap();

@@ -1,4 +1,4 @@
-//! The history follows the configuration, and whoever asks it for something has an answer.
+//! The history follows the configuration, and each question to it has an answer.
 
 use super::grants::request;
 use super::site::Site;
@@ -98,7 +98,7 @@ async fn a_change_of_history_alone_can_be_on_trial_and_is_rolled_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_has_a_source_erased_is_answered_also_where_the_disk_hangs() {
+async fn a_user_who_has_a_source_erased_is_answered_also_where_the_disk_hangs() {
     let mut site = Site::new(3);
     std::fs::create_dir(site.directory.path().join("state")).unwrap();
     // To open it for writing waits for a reader.

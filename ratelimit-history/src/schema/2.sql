@@ -7,7 +7,7 @@ ALTER TABLE episodes ADD COLUMN worth INTEGER AS (
 ) VIRTUAL;
 CREATE INDEX episodes_by_worth ON episodes (worth, ended);
 
--- 0 what applications charge, which may be much; 1 what somebody or the daemon did.
+-- 0 what applications charge, which may be much; 1 what a user or the daemon did.
 ALTER TABLE acts ADD COLUMN worth INTEGER AS (what <> 'charge') VIRTUAL;
 CREATE INDEX acts_by_worth ON acts (worth, time);
 DROP INDEX acts_by_time;

@@ -20,7 +20,7 @@ const LAWFUL: &[(&[&str], &str, &str)] = &[
     (&["*.rs"], r#""unproven""#, "a value of `budget` in JSON"),
     (&["*.rs"], r#""proven""#, "a value of `budget` in JSON"),
     (
-        &["ratelimit-web/assets/app.js"],
+        &["ratelimit-web/assets/source.js"],
         "{ proven: ' of established connections', unproven: ' ",
         "values of `budget` in JSON",
     ),
@@ -30,9 +30,9 @@ const LAWFUL: &[(&[&str], &str, &str)] = &[
     (&["integration-test/tests/newcomer.rs", "*.snap"], "--for ever", "what a user types by mistake"),
     (&["*.py"], "serve_forever", "a method of Python's"),
     (&["*.rs"], r#""dominant""#, "a field of JSON"),
-    (&["ratelimit-web/assets/app.js"], "of.dominant", "a field of JSON"),
+    (&["ratelimit-web/assets/overview.js"], "of.dominant", "a field of JSON"),
     (&["*.rs", "*.json"], r#""pressure""#, "a field of JSON, and a kind of event"),
-    (&["ratelimit-web/assets/app.js"], "sources.pressure", "a field of JSON"),
+    (&["ratelimit-web/assets/overview.js"], "sources.pressure", "a field of JSON"),
     (&["*.rs", "*.json"], r#""pressed_periods""#, "a field of JSON"),
     (&["*.rs", "*.snap"], "tests/newcomer.rs", "a file of tests, about people who are new"),
 ];

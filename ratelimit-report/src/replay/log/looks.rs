@@ -27,7 +27,7 @@ const PACKED: [(&[u8], &str, &str); 9] = [
     (b"\xfe\xff", "a text in UTF-16", "convert it on the way: iconv -f UTF-16 -t UTF-8 FILE"),
 ];
 
-/// What begins so and can be read by nobody here: none where it may be a log. A NUL makes none of it: whoever is logged may send one.
+/// What begins so and can be read by nobody here: none where it may be a log. A NUL makes none of it: any client may send one.
 pub(in crate::replay) fn packed(start: &[u8]) -> Option<Looks> {
     if start.trim_ascii().is_empty() {
         return Some(Looks { what: "it is empty".to_owned(), help: FORMATS.to_owned() });
