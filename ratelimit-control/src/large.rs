@@ -28,7 +28,7 @@ const AT_A_TIME: usize = 1;
 const PIECE_BYTES: usize = 256 << 10;
 /// A client that reads nothing for this time is dropped.
 pub(super) const READ_TIME_MAX: Duration = Duration::from_secs(5);
-/// The same of one that follows events: it may be somebody's pager.
+/// The same of one that follows events: it may be a pager.
 const FOLLOWER_READ_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// The lanes of large answers: one each caller, so that a caller who asks much waits for himself, and few for all of them.
@@ -70,6 +70,14 @@ impl Lanes {
             lane
         })
     }
+}
+
+/// Goes on with an answer until it is made, also where its client hangs up meanwhile: its lane is not free before.
+pub(super) async fn to_its_end(
+    made: impl Future<Output = Result<Response, Problem>> + Send + 'static,
+) -> Result<Response, Problem> {
+    let panicked = |_| Problem::new(ProblemKind::Internal, "write the answer: it panicked");
+    tokio::spawn(made).await.map_err(panicked)?
 }
 
 /// A report as a response, which keeps its lane until all of it is read or nobody reads it any more.
@@ -192,5 +200,27 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_is_made_to_its_end_though_its_client_hangs_up() {
+        let (go, may_go) = oneshot::channel::<()>();
+        let (made, is_made) = oneshot::channel();
+        let answer = to_its_end(async move {
+            may_go.await.unwrap();
+            made.send(()).unwrap();
+            Ok(Response::default())
+        });
+        assert!(timeout(Duration::ZERO, answer).await.is_err(), "its client hangs up");
+        go.send(()).unwrap();
+        is_made.await.unwrap();
     }
 }

@@ -274,7 +274,8 @@ async fn events(State(service): State<Service>, request: Request) -> Result<Resp
         return Ok(follow::answer(&service.handle.feed, &service.followers, &parts, &asked)?);
     }
     let lane = service.lanes.take(service.caller(&parts)).await?;
-    Ok(large::answer(StatusCode::OK, service.handle.feed.report(&asked)?, lane).await?)
+    let report = service.handle.feed.report(&asked)?;
+    Ok(large::to_its_end(large::answer(StatusCode::OK, report, lane)).await?)
 }
 
 async fn stats_over_tcp(State(service): State<Service>) -> Result<Response, Refusal> {
@@ -329,17 +330,21 @@ where
         }
     };
     call.check()?;
-    // What may be large is not even begun before there is room for it.
-    let lane = match C::SIZE {
-        Size::Small => None,
-        Size::Large => Some(service.lanes.take(caller).await?),
-    };
-    let report = service.handle.ask(call, by).await?;
-    let status = C::status(&report);
-    Ok(match lane {
-        None => (status, Json(report)).into_response(),
-        Some(lane) => large::answer(status, report, lane).await?,
-    })
+    match C::SIZE {
+        Size::Small => {
+            let report = service.handle.ask(call, by).await?;
+            Ok((C::status(&report), Json(report)).into_response())
+        }
+        Size::Large => {
+            // What may be large is not even begun before there is room for it.
+            let lane = service.lanes.take(caller).await?;
+            let made = async move {
+                let report = service.handle.ask(call, by).await?;
+                large::answer(C::status(&report), report, lane).await
+            };
+            Ok(large::to_its_end(made).await?)
+        }
+    }
 }
 
 /// The requester, if he may ask.

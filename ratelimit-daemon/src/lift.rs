@@ -25,7 +25,7 @@ const REMOVED_MAX: usize = 1_000;
 const CLIENTS_AT_ONCE: usize = 4_096;
 
 impl<D: Datapath> Engine<D> {
-    /// Frees a prefix: takes off what commands deny in it, lifts the bans in it, and forgets the windows of what is
+    /// Frees a prefix: takes off what commands deny in it, lifts the bans in it, and resets the windows of what is
     /// over a limit there; or all command denials and all bans, without a target.
     pub(super) fn unblock(
         &mut self,
@@ -114,7 +114,7 @@ impl<D: Datapath> Engine<D> {
         })
     }
 
-    /// Forgets what a source has used, and its bans.
+    /// Resets what a source has used, and its bans.
     pub(super) fn reset(&mut self, source: IpAddr, by: &Requester, moment: Moment) -> Result<ResetReport, Problem> {
         let client = self.enforced.desired.policy.client(source.to_canonical());
         self.tell_freed(|of| *of == client, by, moment);

@@ -85,6 +85,9 @@ impl<D: Datapath> Engine<D> {
             return Err(Problem::new(ProblemKind::Config, why));
         };
         let path = file.path.display().to_string();
+        let (mut changes, mut notes) = (Vec::new(), Vec::new());
+        // First, since no fault of the policy keeps an old certificate.
+        self.renew_certificate(&mut changes, &mut notes);
         let loaded = (file.load)(&file.path).map_err(|error| Problem::new(ProblemKind::Config, format!("{error:#}")));
         let loaded = loaded.and_then(|loaded| {
             if self.trials.is_refused(&loaded.text) {
@@ -99,12 +102,11 @@ impl<D: Datapath> Engine<D> {
             }
             Ok(loaded)
         });
-        let mut changes = match loaded {
-            Ok(loaded) => self.take_on(loaded, &path, moment)?,
+        match loaded {
+            Ok(loaded) => changes.extend(self.take_on(loaded, &path, moment)?),
             Err(problem) => return Err(self.trials.failed(problem)),
-        };
-        let mut notes = self.overrides.warn_of_lockouts(&self.enforced.config, request.ssh, now);
-        self.renew_certificate(&mut changes, &mut notes);
+        }
+        notes.extend(self.overrides.warn_of_lockouts(&self.enforced.config, request.ssh, now));
         Ok(ReloadReport { schema: SCHEMA, changes, notes })
     }
 

@@ -188,7 +188,8 @@ transcripts! {
 #[test]
 fn what_is_packed_otherwise_is_named_with_the_command_that_unpacks_it() {
     let directory = TempDir::new().expect("a directory for files");
-    let mut tar = vec![b'a'; 512];
+    let mut tar = vec![0; 512];
+    tar[..10].copy_from_slice(b"access.log");
     tar[257..262].copy_from_slice(b"ustar");
     for (name, contents, what, command) in [
         ("a.xz", b"\xfd7zXZ\0\0\x04".as_slice(), "(xz)", "xzcat FILE | ratelimitd replay -"),

@@ -6,6 +6,7 @@ import { change, VERBS } from './change.js';
 import { code, el, empty, fill, table } from './dom.js';
 import { instant, link, number, tag, words } from './words.js';
 
+const REFRESH_MS = 10_000;
 /** Entries of each origin. */
 const MOST = '100';
 
@@ -27,7 +28,9 @@ export function access() {
     const what = of.state === 'exempt' ? 'unallow' : 'unblock';
     return el('button', { class: 'quiet', 'aria-label': `${VERBS[what].does} ${of.prefix}`, click: () => change(what, of.prefix, refresh) }, VERBS[what].does);
   };
+  let asked = 0;
   async function refresh() {
+    asked = Date.now();
     const text = field.value.trim();
     const prefix = text && (text.includes('/') ? text : `${text}/${text.includes(':') ? 128 : 32}`);
     try {
@@ -42,5 +45,6 @@ export function access() {
     }
   }
   refresh();
-  return { node, update: refresh };
+  // The list may be long, and changes seldom.
+  return { node, update: () => { if (Date.now() - asked >= REFRESH_MS) refresh(); } };
 }

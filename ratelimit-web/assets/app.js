@@ -26,18 +26,28 @@ async function poll() {
     seen.rates.push({ time: stats.time, passed: sum('passed'), dropped: sum('dropped'), would: sum('would_drop') });
     seen.rates.splice(0, seen.rates.length - RATES);
     at('away').hidden = true;
-    if (isShown) page.update?.();
-    else show(false);
   } catch (error) {
     at('away').hidden = false;
     at('away').textContent = `The daemon does not answer: ${words(error)}. What is shown is as it was. Is it running? systemctl status ratelimitd`;
+    return;
+  }
+  if (isShown) page.update?.();
+  else show(false);
+}
+
+/** @param {string} text */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
   }
 }
 
 /** @param {boolean} moved */
 function show(moved) {
   const [, name, ...rest] = location.hash.split('/');
-  const of = decodeURIComponent(rest.join('/'));
+  const of = decoded(rest.join('/'));
   page.close?.();
   isShown = true;
   /** @type {{node: any, update?: () => void, close?: () => void}} */
@@ -80,7 +90,10 @@ at('logout').addEventListener('click', async () => {
 });
 addEventListener('hashchange', () => { if (isShown && location.hash.startsWith('#/')) show(true); });
 
-const [session] = await Promise.all([api('/web/session'), poll()]);
+const [session] = await Promise.all([api('/web/session').catch(() => ({ login: true })), poll()]);
 at('logout').hidden = !session.login;
 performance.mark('numbers');
-setInterval(() => { if (!document.hidden) poll(); }, POLL_MS);
+for (;;) {
+  await new Promise((go) => setTimeout(go, POLL_MS));
+  if (!document.hidden) await poll();
+}

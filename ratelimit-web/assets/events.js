@@ -54,6 +54,8 @@ export function events(source) {
     if (!answer.ok || !answer.body) {
       problem = (await answer.json().catch(() => null))?.message ?? `the daemon answers ${answer.status}`;
       kept = [];
+      // Other streams may end, and a daemon that stops may be back.
+      if (answer.status === 409 || answer.status >= 500) later(signal);
       return show();
     }
     [kept, missed, problem] = [[], 0, ''];

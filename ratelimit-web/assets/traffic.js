@@ -97,10 +97,13 @@ export function traffic() {
     const of = period;
     try {
       const told = await api(query('/api/v1/series', { period: of }));
+      if (of !== period) return;
+      [past, problem] = [told, ''];
       const refused = await api(query('/api/v1/worst', { since: told.since }));
       if (of !== period) return;
-      [past, worst, problem] = [told, refused, ''];
+      worst = refused;
     } catch (error) {
+      if (of !== period) return;
       problem = words(error);
     }
     show();
