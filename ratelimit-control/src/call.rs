@@ -68,7 +68,9 @@ pub struct Route {
 pub enum Size {
     /// Less than a page of numbers for each rule.
     Small,
-    /// As much as there are entries, events or episodes.
+    /// As much as events, episodes or minutes that are asked for at one time: some MB.
+    Medium,
+    /// As much as there are entries: 100 MB.
     Large,
 }
 

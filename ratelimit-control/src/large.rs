@@ -22,8 +22,10 @@ use super::follow::Lasting;
 use super::places::Caller;
 use super::proto::{Problem, ProblemKind};
 
-/// Large answers of all callers of a router at a time; others wait. Root has a router of its own. // 3 x 100 MB at most
-const AT_A_TIME: usize = 1;
+/// Large answers of all callers of a router at a time; others wait. Root has a router of its own. // 100 MB each
+pub(super) const AT_A_TIME: usize = 1;
+/// Medium ones, so that no slow reader of a large answer has them wait. // some MB each
+pub(super) const MEDIUM_AT_A_TIME: usize = 16;
 /// A piece of an answer, free once it is sent.
 const PIECE_BYTES: usize = 256 << 10;
 /// A client that reads nothing for this time is dropped.
@@ -45,13 +47,12 @@ pub(super) struct Lane {
     _own: OwnedSemaphorePermit,
 }
 
-impl Default for Lanes {
-    fn default() -> Self {
-        Self { all: Arc::new(Semaphore::new(AT_A_TIME)), each: Arc::default() }
-    }
-}
-
 impl Lanes {
+    /// So many answers at a time.
+    pub(super) fn new(at_a_time: usize) -> Self {
+        Self { all: Arc::new(Semaphore::new(at_a_time)), each: Arc::default() }
+    }
+
     /// Waits for room.
     pub(super) async fn take(&self, caller: Caller) -> Result<Lane, Problem> {
         let closed = |_: AcquireError| Problem::new(ProblemKind::Stopping, "the daemon is stopping");
@@ -91,6 +92,8 @@ where
         serde_json::to_writer(&mut pieces, &report).map(|()| pieces)
     });
     let pieces = written.await.map_err(|_| failed("it panicked".to_owned()))?.map_err(|why| failed(why.to_string()))?;
+    // One piece is nothing to wait for.
+    let lane = Some(lane).filter(|_| pieces.whole.len() > 1);
     let mut response = Response::new(Body::new(Held { pieces, _lane: lane }));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -125,7 +128,7 @@ impl io::Write for Pieces {
 /// A body that holds its lane.
 struct Held {
     pieces: Pieces,
-    _lane: Lane,
+    _lane: Option<Lane>,
 }
 
 impl HttpBody for Held {

@@ -82,7 +82,7 @@ impl Call for HistoryOf {
     type Report = HistoryReport;
     const ROUTE: Route = Route::ask("/api/v1/history");
     const REPORT_BYTES_MAX: usize = REPORT_BYTES_MAX;
-    const SIZE: Size = Size::Large;
+    const SIZE: Size = Size::Medium;
 
     fn check(&self) -> Result<(), Problem> {
         self.of().map(drop)
@@ -107,7 +107,7 @@ impl Call for Worst {
     type Report = WorstReport;
     const ROUTE: Route = Route::ask("/api/v1/worst");
     const REPORT_BYTES_MAX: usize = REPORT_BYTES_MAX;
-    const SIZE: Size = Size::Large;
+    const SIZE: Size = Size::Medium;
 }
 
 /// Asks for the traffic of a period, for charts.
@@ -139,7 +139,7 @@ impl Call for Series {
     type Report = SeriesReport;
     const ROUTE: Route = Route::ask("/api/v1/series");
     const REPORT_BYTES_MAX: usize = REPORT_BYTES_MAX;
-    const SIZE: Size = Size::Large;
+    const SIZE: Size = Size::Medium;
 }
 
 /// Erases a source from what is remembered of the past.

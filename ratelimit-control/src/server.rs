@@ -28,7 +28,7 @@ use super::Handle;
 use super::call::{Access, Arguments, Ask, Call, Command, Size, Verb, routes};
 use super::connection::admit;
 use super::follow::{self, Followers};
-use super::large::{self, Lanes};
+use super::large::{self, Lane, Lanes};
 use super::page::{self, Member};
 use super::places::{Caller, Places, Room};
 use super::proto::{Check, EventsOf, Healthz, METRICS, Problem, ProblemKind, Stats, parse_address};
@@ -149,7 +149,8 @@ pub(super) struct Service {
     surface: Surface,
     own_uid: u32,
     followers: Followers,
-    lanes: Lanes,
+    /// Of medium and of large answers.
+    lanes: [Lanes; 2],
 }
 
 /// The API of a surface, for a daemon that runs as `own_uid`. The socket's has the web page.
@@ -273,7 +274,7 @@ async fn events(State(service): State<Service>, request: Request) -> Result<Resp
     if follow::is_stream(&parts, &asked) {
         return Ok(follow::answer(&service.handle.feed, &service.followers, &parts, &asked)?);
     }
-    let lane = service.lanes.take(service.caller(&parts)).await?;
+    let lane = service.lane(Size::Medium, service.caller(&parts)).await?;
     let report = service.handle.feed.report(&asked)?;
     Ok(large::to_its_end(large::answer(StatusCode::OK, report, lane)).await?)
 }
@@ -289,7 +290,21 @@ async fn check_over_tcp() -> Refusal {
 
 impl Service {
     fn new(handle: Handle, surface: Surface, own_uid: u32) -> Self {
-        Self { handle, surface, own_uid, followers: Followers::default(), lanes: Lanes::default() }
+        Self {
+            handle,
+            surface,
+            own_uid,
+            followers: Followers::default(),
+            lanes: [Lanes::new(large::MEDIUM_AT_A_TIME), Lanes::new(large::AT_A_TIME)],
+        }
+    }
+
+    async fn lane(&self, size: Size, caller: Caller) -> Result<Lane, Problem> {
+        let [medium, large] = &self.lanes;
+        match size {
+            Size::Small | Size::Medium => medium.take(caller).await,
+            Size::Large => large.take(caller).await,
+        }
     }
 
     fn caller(&self, parts: &Parts) -> Caller {
@@ -335,9 +350,9 @@ where
             let report = service.handle.ask(call, by).await?;
             Ok((C::status(&report), Json(report)).into_response())
         }
-        Size::Large => {
+        size @ (Size::Medium | Size::Large) => {
             // What may be large is not even begun before there is room for it.
-            let lane = service.lanes.take(caller).await?;
+            let lane = service.lane(size, caller).await?;
             let made = async move {
                 let report = service.handle.ask(call, by).await?;
                 large::answer(C::status(&report), report, lane).await

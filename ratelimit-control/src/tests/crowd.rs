@@ -178,7 +178,7 @@ fn with_events() -> Handle {
 }
 
 #[tokio::test(start_paused = true)]
-async fn large_answers_that_nobody_reads_are_made_one_at_a_time_and_go() {
+async fn answers_that_nobody_reads_are_made_one_at_a_time_for_a_user_have_no_other_wait_and_go() {
     let served = Served::new(Surface::Socket, &with_events());
     let mut silent = Vec::new();
     for of in 0..60 {
@@ -192,9 +192,9 @@ async fn large_answers_that_nobody_reads_are_made_one_at_a_time_and_go() {
         began.elapsed()
     };
     assert!(whole(user(0)).await < Duration::from_secs(1), "root waits for nobody");
-    // Each of the three users that do not read is before it once.
     let waited = whole(user(2_000)).await;
-    assert!(waited <= READ_TIME_MAX * 4, "it waited for {waited:?}");
+    assert!(waited < Duration::from_secs(1), "it waited for {waited:?}");
+    tokio::time::sleep(READ_TIME_MAX * 2).await;
     // The first has got what its pipe held, and then the end.
     let mut answer = Vec::new();
     let _end = silent[0].read_to_end(&mut answer).await;
