@@ -48,7 +48,7 @@ fn a_ban_is_logged_with_its_rule_and_its_end_and_a_run_from_its_first_line_to_it
     let daemon = lab.limit(&[&limit[..], &["--on-exit", "keep"]].concat());
     assert!(daemon.child.stderr().contains("took over the filter on s0, which ran without a daemon"));
     assert_eq!(lab.ratelimitd(&["detach"]).code(), 0);
-    let last = daemon.child.wait_for_line("detached from s0; ", HANGS_AFTER).unwrap();
+    let last = daemon.child.wait_for_line("detached from s0 by root; ", HANGS_AFTER).unwrap();
     assert!(last.contains("packets dropped in "), "{last}");
 }
 

@@ -72,11 +72,11 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn reload(&mut self, request: ReloadRequest, moment: Moment) -> Reloaded {
         self.notice_trial();
         let now = self.clocks(moment)?.now;
+        let (mut changes, mut notes) = (Vec::new(), Vec::new());
+        // First, since no fault of the policy keeps an old certificate.
+        self.renew_certificate(&mut changes, &mut notes);
         let ConfigSource::File(file) = &self.enforced.source else {
-            // A certificate is read anew all the same.
             if self.certificate.tls().is_some() {
-                let (mut changes, mut notes) = (Vec::new(), Vec::new());
-                self.renew_certificate(&mut changes, &mut notes);
                 return Ok(ReloadReport { schema: SCHEMA, changes, notes });
             }
             let why =
@@ -85,9 +85,6 @@ impl<D: Datapath> Engine<D> {
             return Err(Problem::new(ProblemKind::Config, why));
         };
         let path = file.path.display().to_string();
-        let (mut changes, mut notes) = (Vec::new(), Vec::new());
-        // First, since no fault of the policy keeps an old certificate.
-        self.renew_certificate(&mut changes, &mut notes);
         let loaded = (file.load)(&file.path).map_err(|error| Problem::new(ProblemKind::Config, format!("{error:#}")));
         let loaded = loaded.and_then(|loaded| {
             if self.trials.is_refused(&loaded.text) {
