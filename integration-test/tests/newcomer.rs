@@ -109,6 +109,12 @@ impl Shell {
         self.written += &format!("^C\n{last}[exit code {}]\n\n", status.code().unwrap_or(-1));
     }
 
+    /// Waits until what goes on has said this, so that what is said later comes later.
+    fn hears(&self, text: &str) {
+        let daemon = self.daemon.as_ref().expect("something goes on");
+        daemon.child.wait_for_line(text, WITHIN).expect("it is said");
+    }
+
     fn kills(&mut self) {
         self.daemon.take().expect("something goes on").kill();
         self.say("The daemon is killed with SIGKILL.\n");
@@ -181,6 +187,7 @@ tasks! {
         shell.types(&format!("ratelimitd check-config --iface s0 {LIMIT} --dry-run"));
         shell.starts(&format!("ratelimitd --iface s0 {LIMIT} --dry-run"));
         shell.connects(CLIENTS[0], 12, 12);
+        shell.hears("10.9.0.2 would be refused");
         shell.connects(CLIENTS[1], 3, 3);
         shell.types("ratelimitd stats");
         shell.types("ratelimitd check 10.9.0.2");
