@@ -1,0 +1,10 @@
+//! x
+pub mod acts;
+pub mod clock;
+pub mod core;
+pub mod hosts;
+pub mod limit;
+pub mod names;
+pub mod store;
+pub mod tracked;
+pub mod wire;
