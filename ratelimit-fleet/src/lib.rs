@@ -5,6 +5,7 @@ pub mod core;
 pub mod hosts;
 pub mod limit;
 pub mod names;
+pub mod run;
 pub mod store;
 pub mod tracked;
 pub mod wire;

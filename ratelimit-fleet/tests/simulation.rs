@@ -73,6 +73,8 @@ struct Host {
     kernel: HashMap<IpNet, BTreeMap<u64, Cell>>,
     offset_ns: i64,
     is_cut: bool,
+    /// The earliest event that wakes it.
+    wakes_at: u64,
     /// Answers to calls of an older process find nobody.
     process: u64,
 }
@@ -139,7 +141,7 @@ impl Fleet {
             let core = fleet.core(id);
             let most = i64::try_from(trouble.offset_ms_max * MS).unwrap();
             let offset_ns = if most == 0 { 0 } else { i64::try_from(fleet.chance.next() % most.unsigned_abs()).unwrap() - most / 2 };
-            let host = Host { id, core, kernel: HashMap::new(), offset_ns, is_cut: false, process: 0 };
+            let host = Host { id, core, kernel: HashMap::new(), offset_ns, is_cut: false, wakes_at: u64::MAX, process: 0 };
             fleet.hosts.push(host);
         }
         for host in 0..fleet.hosts.len() {
@@ -244,18 +246,17 @@ impl Fleet {
 
     fn wake_later(&mut self, host: usize, now: u64) {
         let wakes = self.hosts[host].core.wakes_at().0;
-        let wakes = wakes.checked_add_signed(-self.hosts[host].offset_ns).unwrap_or(0);
-        if wakes < now + SECOND_NS / 10 || wakes > now {
-            self.at(wakes.max(now + MS / 10), Event::Wake { host });
+        let wakes = wakes.checked_add_signed(-self.hosts[host].offset_ns).unwrap_or(0).max(now);
+        if wakes < self.hosts[host].wakes_at {
+            self.hosts[host].wakes_at = wakes;
+            self.at(wakes, Event::Wake { host });
         }
     }
 
     fn wake(&mut self, host: usize, now: u64) {
+        self.hosts[host].wakes_at = u64::MAX;
         let local = self.local(host, now);
         let due = self.hosts[host].core.due(local);
-        if due.is_empty() && local < self.hosts[host].core.wakes_at() {
-            return;
-        }
         let read: Vec<Vec<Count>> = due.iter().map(|subject| self.look_up(host, *subject)).collect();
         let round = self.hosts[host].core.round(local, &due, &read);
         for call in round.calls {
@@ -387,7 +388,9 @@ impl Fleet {
         let Some(cells) = host.kernel.get(&source) else { return Ok(()) };
         // Who does not count the source now hears of it at the first step.
         let is_active = cells.range(current - 1..=current).any(|(_, cell)| cell.own > 0);
-        if !is_active || host.core.standing(subject, local).is_none() || !host.core.not_summed().is_empty() {
+        let Some(standing) = host.core.standing(subject, local) else { return Ok(()) };
+        // Hosts that began anew admitted N once more: what is past hosts*N is no sum.
+        if !is_active || !host.core.not_summed().is_empty() || standing.elsewhere > self.terms.believable() {
             return Ok(());
         }
         // Of a bucket that began since there were no two rounds.
