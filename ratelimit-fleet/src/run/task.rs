@@ -204,9 +204,16 @@ impl Task {
         if self.is_beating || Instant::now() < self.beats_at {
             return;
         }
+        let acts = self.ledger.due(now);
+        // One for the record, and one for each act: none is used twice.
+        let Some(nonces) = (0..=acts.len()).map(|_| self.nonce()).collect::<Option<Vec<_>>>() else {
+            return;
+        };
+        let Some((nonce, nonces)) = nonces.split_first() else {
+            return;
+        };
         self.is_beating = true;
         self.beats_at = Instant::now() + self.interval;
-        let acts = self.ledger.due(now);
         let names = self.core.names();
         let record = Record {
             name: self.me.name.clone(),
@@ -219,9 +226,9 @@ impl Task {
         let beat = Beat {
             keys: [names.hosts_key(), names.acts_key()],
             host: self.core.host().0,
-            record: record.seal(names, self.nonce()),
+            record: record.seal(names, *nonce),
             heard: self.heard.clone(),
-            acts: acts.iter().map(|act| act.seal(names, self.nonce())).collect(),
+            acts: acts.iter().zip(nonces).map(|(act, nonce)| act.seal(names, *nonce)).collect(),
         };
         let (link, generation) = (link.clone(), self.generation);
         self.pending.push(Box::pin(async move {
@@ -316,7 +323,8 @@ impl Task {
         self.was_away = true;
         self.generation += 1;
         let mut random = [0; 8];
-        self.fill(&mut random);
+        // Without randomness hosts come back together, which is no more than work.
+        drop(self.random.fill(&mut random));
         let pause = self.pulse.pause(u64::from_be_bytes(random));
         self.connection = Connection::None { next: Instant::now() + pause };
     }
@@ -392,16 +400,8 @@ impl Task {
         self.published.send_replace(self.status.clone());
     }
 
-    fn nonce(&self) -> [u8; 12] {
+    fn nonce(&self) -> Option<[u8; 12]> {
         let mut nonce = [0; 12];
-        self.fill(&mut nonce);
-        nonce
-    }
-
-    /// The kernel's randomness does not fail once the machine has begun.
-    fn fill(&self, bytes: &mut [u8]) {
-        if self.random.fill(bytes).is_err() {
-            warn!("fleet: the kernel gives no random numbers");
-        }
+        self.random.fill(&mut nonce).ok().map(|()| nonce)
     }
 }
