@@ -305,10 +305,15 @@ mod tests {
     #[test]
     fn acts_are_sealed_and_what_is_forged_is_none() {
         let names = Names::new("web", &[1; 32]).unwrap();
-        let deny = What::Deny { until_ns: Some(9), reason: Some("scraper".to_owned()), by: "root (alice)".to_owned() };
-        let act = act(deny, NOW);
-        let sealed = act.seal(&names, [9; 12]);
-        assert_eq!(Act::open(&names, &sealed), Some(act));
+        let by = "root (alice)".to_owned();
+        let deny = What::Deny { until_ns: Some(9), reason: Some("scraper".to_owned()), by: by.clone() };
+        let allow = What::Allow { until_ns: None, reason: None, by };
+        let mut sealed = Vec::new();
+        for what in [ban(9), What::Unblock, What::Reset, allow, What::Revoke, deny] {
+            let act = act(what, NOW);
+            sealed = act.seal(&names, [9; 12]);
+            assert_eq!(Act::open(&names, &sealed), Some(act));
+        }
         assert_eq!(Act::open(&Names::without_secret("web").unwrap(), &sealed), None);
         assert_eq!(Act::open(&names, b"192.0.2.1/32 allow"), None);
     }

@@ -324,7 +324,7 @@ impl Task {
         self.generation += 1;
         let mut random = [0; 8];
         // Without randomness hosts come back together, which is no more than work.
-        drop(self.random.fill(&mut random));
+        self.random.fill(&mut random).ok();
         let pause = self.pulse.pause(u64::from_be_bytes(random));
         self.connection = Connection::None { next: Instant::now() + pause };
     }

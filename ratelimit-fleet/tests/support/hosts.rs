@@ -108,6 +108,13 @@ impl Host {
         admitted
     }
 
+    /// As many of each as the others are told of.
+    pub(crate) fn send_all(&self, sources: &[IpNet]) {
+        for source in sources {
+            self.send(*source, self.terms.step);
+        }
+    }
+
     pub(crate) fn own(&self, source: IpNet) -> u64 {
         self.sum(source, |cell| cell.own)
     }
@@ -141,11 +148,7 @@ pub(crate) fn are_told(hosts: &[Host], sources: &[IpNet]) -> bool {
 pub(crate) async fn whole_after(hosts: &[Host], round: u8, before: &[IpNet], limit: Duration) -> Duration {
     let began = std::time::Instant::now();
     let sources = sources(round);
-    for host in hosts {
-        for source in &sources {
-            host.send(*source, 16);
-        }
-    }
+    hosts.iter().for_each(|host| host.send_all(&sources));
     while !(are_told(hosts, &sources) && are_told(hosts, before)) {
         let untold: Vec<_> = sources.iter().chain(before).filter(|source| !are_told(hosts, &[**source])).collect();
         let status: Vec<_> = hosts.iter().map(|host| host.fleet.status()).map(|status| (status.state, status.trouble, status.failed)).collect();

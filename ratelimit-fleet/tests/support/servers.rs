@@ -94,7 +94,7 @@ impl Server {
                 let dir = self.dir.parent().unwrap();
                 let read = |name: &str| fs::read(dir.join(name)).unwrap();
                 let client_tls = redis::ClientTlsConfig { client_cert: read("cert.pem"), client_key: read("key.pem") };
-                let certificates = redis::TlsCertificates { client_tls: Some(client_tls), root_cert: Some(read("cert.pem")) };
+                let certificates = redis::TlsCertificates { client_tls: Some(client_tls), root_cert: Some(read("ca.pem")) };
                 redis::Client::build_with_tls(format!("rediss://{auth}127.0.0.1:{}", self.port), certificates).unwrap()
             }
         }
@@ -133,10 +133,15 @@ impl Store {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
         if guard == Guard::Tls {
-            let subject = ["-subj", "/CN=fleet", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2", "-nodes"];
-            let key = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-keyout", &at("key.pem")];
-            let made = Command::new("openssl").args(key).args(["-out", &at("cert.pem")]).args(subject).output().unwrap();
-            assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+            let make = |arguments: &[&str]| {
+                let key = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-days", "2", "-nodes"];
+                let made = Command::new("openssl").args(key).args(arguments).output().unwrap();
+                assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+            };
+            let (ca, ca_key) = (at("ca.pem"), at("ca.key"));
+            make(&["-subj", "/CN=authority", "-keyout", &ca_key, "-out", &ca]);
+            let own = ["-subj", "/CN=fleet", "-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"];
+            make(&[&own[..], &["-CA", &ca, "-CAkey", &ca_key, "-keyout", &at("key.pem"), "-out", &at("cert.pem")]].concat());
         }
         let line = ratelimit_fleet::store::acl_line("rl", "web").replace("PASSWORD", PASSWORD);
         fs::write(at("acl"), format!("user default off\nuser admin on >{ADMIN} ~* &* +@all\n{line}\n")).unwrap();
@@ -147,8 +152,8 @@ impl Store {
             fs::create_dir(&own).unwrap();
             let mut options = format!("--save  --appendonly no --bind 127.0.0.1 --dir {own} --daemonize no --repl-diskless-sync-delay 0");
             if guard == Guard::Tls {
-                let (cert, key) = (at("cert.pem"), at("key.pem"));
-                options += &format!(" --port 0 --tls-port {port} --tls-cert-file {cert} --tls-key-file {key} --tls-ca-cert-file {cert}");
+                let (ca, cert, key) = (at("ca.pem"), at("cert.pem"), at("key.pem"));
+                options += &format!(" --port 0 --tls-port {port} --tls-cert-file {cert} --tls-key-file {key} --tls-ca-cert-file {ca}");
                 options += &format!(" --tls-replication yes --aclfile {} --masteruser admin --masterauth {ADMIN}", at("acl"));
             } else {
                 options += &format!(" --port {port}");
@@ -226,7 +231,7 @@ impl Store {
         }
         let at = |name: &str| Some(self.file(name));
         let username = Some("rl".to_owned());
-        Access { urls, username, password_file: at("password"), ca_file: at("cert.pem"), cert_file: at("cert.pem"), key_file: at("key.pem") }
+        Access { urls, username, password_file: at("password"), ca_file: at("ca.pem"), cert_file: at("cert.pem"), key_file: at("key.pem") }
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
