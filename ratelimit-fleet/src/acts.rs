@@ -153,6 +153,7 @@ impl Ledger {
         let at_ns = now.0.max(self.newest.get(&key).map_or(0, |newest| newest + 1));
         let act = Act { at_ns, host: host.0, prefix, what };
         self.remember(&act);
+        self.lift(&act);
         self.own.insert(key, Own { act, says_at: now, said: 0 });
     }
 
@@ -167,7 +168,8 @@ impl Ledger {
     /// The store took these.
     pub fn said(&mut self, acts: &[Act], now: Nanos) {
         for act in acts {
-            if let Some(own) = self.own.get_mut(&(act.prefix, act.what.kind())).filter(|own| own.act.at_ns == act.at_ns) {
+            if let Some(own) = self.own.get_mut(&(act.prefix, act.what.kind())).filter(|own| own.act.at_ns == act.at_ns)
+            {
                 own.said += 1;
                 own.says_at = after(now, if own.said == 1 { AGAIN_AFTER } else { REPEATED_EACH });
             }
@@ -198,15 +200,20 @@ impl Ledger {
         self.remember(act);
         // What this host said before of the same is over.
         self.own.remove(&key);
-        if act.what == What::Unblock {
-            self.own.retain(|(prefix, kind), _| !(matches!(kind, Kind::Ban(_)) && act.prefix.contains(prefix)));
-        }
+        self.lift(act);
         true
     }
 
     /// How many were not said, for want of room.
     pub const fn lost(&self) -> u64 {
         self.lost
+    }
+
+    /// Bans that are lifted are not said any more.
+    fn lift(&mut self, act: &Act) {
+        if act.what == What::Unblock {
+            self.own.retain(|(prefix, kind), _| !(matches!(kind, Kind::Ban(_)) && act.prefix.contains(prefix)));
+        }
     }
 
     fn remember(&mut self, act: &Act) {
@@ -291,6 +298,9 @@ mod tests {
         ledger.begin(ME, prefix("192.0.2.9/32"), ban(600), NOW);
         assert!(ledger.hear(ME, &network, later(2)));
         assert_eq!(ledger.due(later(2)), [], "our own ban within it is not said any more");
+        ledger.begin(ME, prefix("192.0.2.8/32"), ban(600), later(2));
+        ledger.begin(ME, prefix("192.0.2.8/32"), What::Unblock, later(2));
+        assert!(ledger.due(later(2)).iter().all(|act| act.what == What::Unblock), "one's own likewise");
         assert!(!ledger.hear(ME, &act(ban(600), later(1)), later(3)));
         assert!(ledger.hear(ME, &act(ban(600), later(3)), later(3)), "a new one is");
     }

@@ -142,9 +142,8 @@ impl Core {
             u16::try_from(at).ok().map(LimitId)
         };
         let tracked = std::mem::take(&mut self.tracked);
-        let moved = |(subject, known): (Subject, Tracked)| {
-            Some((Subject { limit: place(subject.limit)?, ..subject }, known))
-        };
+        let moved =
+            |(subject, known): (Subject, Tracked)| Some((Subject { limit: place(subject.limit)?, ..subject }, known));
         self.tracked = tracked.into_iter().filter_map(moved).collect();
     }
 

@@ -81,7 +81,8 @@ impl Hosts {
             let before = self.known.get(&host.id);
             if host.id == me.0 {
                 // One's own from before a restart is older than the first that this process said.
-                news.doubled |= host.record.process != me.1 && before.is_some_and(|before| before.record.process == me.1);
+                news.doubled |=
+                    host.record.process != me.1 && before.is_some_and(|before| before.record.process == me.1);
             } else {
                 let same = |before: &Host| {
                     before.record.outages == host.record.outages && before.record.process == host.record.process
@@ -165,7 +166,8 @@ mod tests {
     #[test]
     fn two_processes_with_one_state_are_noticed_and_a_restart_is_not() {
         let mut hosts = Hosts::default();
-        let mut learn = |process| hosts.learn(&names(1), 10, &[listed(1, 9, &record(process, 0), &names(1))], ME).doubled;
+        let mut learn =
+            |process| hosts.learn(&names(1), 10, &[listed(1, 9, &record(process, 0), &names(1))], ME).doubled;
         assert!(!learn(4), "this host's process before");
         assert!(!learn(5));
         assert!(learn(77), "another has overwritten what this one said");

@@ -116,14 +116,7 @@ impl Tracked {
     }
 
     /// Takes in an answer. Says whether the store had lost what it had stored of ours.
-    pub(crate) fn said(
-        &mut self,
-        terms: Terms,
-        sequence: Sequence,
-        need: Need,
-        said: Said,
-        is_final: bool,
-    ) -> Answer {
+    pub(crate) fn said(&mut self, terms: Terms, sequence: Sequence, need: Need, said: Said, is_final: bool) -> Answer {
         let bucket = self.bucket(need.bucket.0);
         if bucket.number != need.bucket.0 || sequence < bucket.said {
             return Answer::Late;

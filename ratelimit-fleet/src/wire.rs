@@ -133,7 +133,8 @@ mod tests {
 
     fn call(counts: &[Option<u64>]) -> Call {
         let subject = Subject { limit: LimitId(0), source: "192.0.2.1/32".parse().unwrap() };
-        let entry = |count: &Option<u64>| Entry { subject, bucket: BucketIndex(5), field: Field(*b"abcdefgh"), count: *count };
+        let entry =
+            |count: &Option<u64>| Entry { subject, bucket: BucketIndex(5), field: Field(*b"abcdefgh"), count: *count };
         let group = Group { key: "k".to_owned(), expiry_ms: 7000, entries: counts.iter().map(entry).collect() };
         Call { host: HostId([1; 8]), sequence: Sequence(258), shard: Shard(0), groups: vec![group] }
     }

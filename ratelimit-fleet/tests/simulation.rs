@@ -117,7 +117,8 @@ impl Fleet {
         let limit = FleetLimit { identity: "l".to_owned(), amount, bucket_ns: BUCKET_NS, full_buckets, sum };
         let trouble = trouble(&mut chance);
         let terms = Terms::new(&limit, count);
-        let sources = (1..=chance.between(1, 4)).map(|n| format!("192.0.2.{n}/32").parse().unwrap()).collect::<Vec<_>>();
+        let sources =
+            (1..=chance.between(1, 4)).map(|n| format!("192.0.2.{n}/32").parse().unwrap()).collect::<Vec<_>>();
         let mut fleet = Self {
             limit,
             terms,
@@ -140,8 +141,13 @@ impl Fleet {
             let id = fleet.fresh_id();
             let core = fleet.core(id);
             let most = i64::try_from(trouble.offset_ms_max * MS).unwrap();
-            let offset_ns = if most == 0 { 0 } else { i64::try_from(fleet.chance.next() % most.unsigned_abs()).unwrap() - most / 2 };
-            let host = Host { id, core, kernel: HashMap::new(), offset_ns, is_cut: false, wakes_at: u64::MAX, process: 0 };
+            let offset_ns = if most == 0 {
+                0
+            } else {
+                i64::try_from(fleet.chance.next() % most.unsigned_abs()).unwrap() - most / 2
+            };
+            let host =
+                Host { id, core, kernel: HashMap::new(), offset_ns, is_cut: false, wakes_at: u64::MAX, process: 0 };
             fleet.hosts.push(host);
         }
         for host in 0..fleet.hosts.len() {
@@ -226,7 +232,8 @@ impl Fleet {
         let from = bucket - u64::from(limit.full_buckets);
         let Host { id, core, kernel, .. } = &mut self.hosts[host];
         let cells = kernel.entry(address).or_default();
-        let (own, others) = cells.range(from..=bucket).fold((0, 0), |(own, others), (_, cell)| (own + cell.own, others + cell.others));
+        let (own, others) =
+            cells.range(from..=bucket).fold((0, 0), |(own, others), (_, cell)| (own + cell.own, others + cell.others));
         if own > limit.amount {
             return Err(format!("host {host} admitted {own} of {} by itself", limit.amount));
         }
@@ -267,7 +274,8 @@ impl Fleet {
 
     fn look_up(&self, host: usize, subject: Subject) -> Vec<Count> {
         let cells = self.hosts[host].kernel.get(&subject.source);
-        let counts = cells.into_iter().flatten().map(|(bucket, cell)| Count { bucket: BucketIndex(*bucket), own: cell.own });
+        let counts =
+            cells.into_iter().flatten().map(|(bucket, cell)| Count { bucket: BucketIndex(*bucket), own: cell.own });
         counts.collect()
     }
 
@@ -317,9 +325,13 @@ impl Fleet {
         }
         for told in core.answered(call, &self.answers[answer], local) {
             let truth = self.truth.get(&(told.subject.source, told.bucket.0));
-            let others: u64 = truth.into_iter().flatten().filter(|(state, _)| *state != id).map(|(_, count)| count).sum();
+            let others: u64 =
+                truth.into_iter().flatten().filter(|(state, _)| *state != id).map(|(_, count)| count).sum();
             if told.others > others {
-                return Err(format!("host {host} was told {} of {others} in bucket {}: invention", told.others, told.bucket.0));
+                return Err(format!(
+                    "host {host} was told {} of {others} in bucket {}: invention",
+                    told.others, told.bucket.0
+                ));
             }
             if let Some(cells) = kernel.get_mut(&told.subject.source) {
                 cells.entry(told.bucket.0).or_default().others = told.others;
@@ -491,7 +503,8 @@ fn ill(chance: &mut Chance) -> Trouble {
 fn sweep(reports: Reports, runs: u64) -> Vec<Wrong> {
     let one = |seed| if seed % 2 == 0 { run(seed, reports, well) } else { run(seed, reports, ill) };
     let threads = thread::available_parallelism().map_or(1, usize::from) as u64;
-    let part = |first| (first..runs).step_by(usize::try_from(threads).unwrap()).filter_map(|seed| one(seed).err()).collect();
+    let part =
+        |first| (first..runs).step_by(usize::try_from(threads).unwrap()).filter_map(|seed| one(seed).err()).collect();
     thread::scope(|scope| {
         let parts: Vec<_> = (0..threads).map(|first| scope.spawn(move || part(first))).collect();
         parts.into_iter().flat_map(|part: thread::ScopedJoinHandle<Vec<Wrong>>| part.join().unwrap()).collect()

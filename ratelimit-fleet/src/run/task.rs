@@ -70,6 +70,8 @@ pub(super) struct Task {
     beats_at: Instant,
     is_beating: bool,
     has_beaten: bool,
+    /// Whether anything came over this connection: a server that hangs takes connections too.
+    is_heard: bool,
     was_away: bool,
     outages: u64,
     admitted: u64,
@@ -105,6 +107,7 @@ impl Task {
             beats_at: Instant::now(),
             is_beating: false,
             has_beaten: false,
+            is_heard: false,
             was_away: false,
             outages: 0,
             admitted: 0,
@@ -142,7 +145,10 @@ impl Task {
             }
             self.connect();
             self.beat(now());
-            if matches!(self.connection, Connection::Up(_)) && self.pending.len() < CALLS_MAX && now() >= self.core.wakes_at() {
+            if matches!(self.connection, Connection::Up(_))
+                && self.pending.len() < CALLS_MAX
+                && now() >= self.core.wakes_at()
+            {
                 let due = self.core.due(now());
                 let read = if due.is_empty() { Vec::new() } else { kernel.read(due.clone()).await };
                 let round = self.core.round(now(), &due, &read);
@@ -233,8 +239,7 @@ impl Task {
         let (link, generation) = (link.clone(), self.generation);
         self.pending.push(Box::pin(async move {
             let began = Instant::now();
-            let answer =
-                link.beat(&beat, GONE_AFTER.as_millis(), ACTS_KEPT.as_millis(), crate::acts::ROUND_MAX).await;
+            let answer = link.beat(&beat, GONE_AFTER.as_millis(), ACTS_KEPT.as_millis(), crate::acts::ROUND_MAX).await;
             Done::Beaten { generation, asked: now, acts, took: began.elapsed(), answer }
         }));
     }
@@ -253,7 +258,7 @@ impl Task {
 
     fn done(&mut self, done: Done, now: Nanos) -> Vec<crate::tracked::Told> {
         match done {
-            Done::Connected(Ok(link)) => self.connected(link, now),
+            Done::Connected(Ok(link)) => self.connected(link),
             Done::Connected(Err(error)) => {
                 let (trouble, words) = match error {
                     ConnectError::Store(trouble) => (trouble, None),
@@ -266,7 +271,7 @@ impl Task {
             }
             Done::Exchanged { generation, call, took, answer } => match answer {
                 Ok(said) => {
-                    self.answered(took, now);
+                    self.answered(generation, took, now);
                     self.pulse.heard(Part::Shard(call.shard.0));
                     return self.core.answered(&call, &said, now);
                 }
@@ -279,7 +284,7 @@ impl Task {
                 self.is_beating = false;
                 match answer {
                     Ok(heard) => {
-                        self.answered(took, now);
+                        self.answered(generation, took, now);
                         self.pulse.heard(Part::Hosts);
                         self.ledger.said(&acts, now);
                         self.hear(&heard, asked, after(asked, took), now);
@@ -291,18 +296,13 @@ impl Task {
         Vec::new()
     }
 
-    fn connected(&mut self, link: Link, now: Nanos) {
+    fn connected(&mut self, link: Link) {
         self.generation += 1;
         self.connection = Connection::Up(link);
         self.status.connections += 1;
         self.status.error = None;
-        self.pulse.connected();
+        self.is_heard = false;
         self.beats_at = Instant::now();
-        if std::mem::take(&mut self.was_away) {
-            // Others ask again when they see it; this host asks what it missed.
-            self.outages += 1;
-            self.core.rejoined(now);
-        }
     }
 
     fn failed(&mut self, generation: u64, part: Part, trouble: Trouble) {
@@ -365,7 +365,15 @@ impl Task {
         }
     }
 
-    fn answered(&mut self, took: Duration, now: Nanos) {
+    fn answered(&mut self, generation: u64, took: Duration, now: Nanos) {
+        if generation == self.generation && !std::mem::replace(&mut self.is_heard, true) {
+            self.pulse.connected();
+        }
+        if self.is_heard && std::mem::take(&mut self.was_away) {
+            // Others ask again when they see it; this host asks what it missed.
+            self.outages += 1;
+            self.core.rejoined(now);
+        }
         self.status.answered(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), now);
     }
 
@@ -375,7 +383,7 @@ impl Task {
         status.trouble = self.pulse.trouble();
         status.not_summed = self.core.not_summed();
         status.state = match &self.connection {
-            Connection::Up(_) if !self.has_beaten && status.rounds == 0 => State::Away,
+            Connection::Up(_) if !self.is_heard => State::Away,
             Connection::Up(_) if status.trouble.is_some() || !status.not_summed.is_empty() => State::Degraded,
             Connection::Up(_) => State::Connected,
             Connection::None { .. } | Connection::Connecting => State::Away,

@@ -111,9 +111,18 @@ impl Link {
     }
 
     /// Says that this host is there.
-    pub async fn beat(&self, beat: &Beat, forgotten_ms: u128, kept_ms: u128, acts_max: usize) -> Result<Heard, Trouble> {
+    pub async fn beat(
+        &self,
+        beat: &Beat,
+        forgotten_ms: u128,
+        kept_ms: u128,
+        acts_max: usize,
+    ) -> Result<Heard, Trouble> {
         let mut arguments = vec![beat.host.to_vec(), beat.record.clone()];
-        arguments.extend([forgotten_ms.to_string(), kept_ms.to_string(), beat.heard.clone(), acts_max.to_string()].map(String::into_bytes));
+        arguments.extend(
+            [forgotten_ms.to_string(), kept_ms.to_string(), beat.heard.clone(), acts_max.to_string()]
+                .map(String::into_bytes),
+        );
         arguments.extend(beat.acts.iter().cloned());
         let keys = [beat.keys[0].as_str(), beat.keys[1].as_str()];
         type Answer = (u64, bool, Vec<(Vec<u8>, Vec<u8>)>, Vec<(String, Vec<u8>)>);
@@ -122,7 +131,12 @@ impl Link {
     }
 
     /// EVALSHA; where the store has not the script, EVAL, which keeps it. A promoted replica has none.
-    async fn ask<T: FromRedisValue>(&self, script: &Script, keys: &[&str], arguments: &[Vec<u8>]) -> Result<T, Trouble> {
+    async fn ask<T: FromRedisValue>(
+        &self,
+        script: &Script,
+        keys: &[&str],
+        arguments: &[Vec<u8>],
+    ) -> Result<T, Trouble> {
         let command = |name: &str, script: &str| {
             let mut command = redis::cmd(name);
             command.arg(script).arg(keys.len()).arg(keys).arg(arguments);

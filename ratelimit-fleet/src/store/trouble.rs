@@ -104,12 +104,9 @@ impl Trouble {
     pub const fn wants_connection(self) -> bool {
         match self {
             Self::Away | Self::Hung | Self::Refused | Self::Tls | Self::ReadOnly | Self::Garbled | Self::Other => true,
-            Self::NoPermission
-            | Self::OutOfMemory
-            | Self::ClusterDown
-            | Self::Moved
-            | Self::Busy
-            | Self::NoScript => false,
+            Self::NoPermission | Self::OutOfMemory | Self::ClusterDown | Self::Moved | Self::Busy | Self::NoScript => {
+                false
+            }
         }
     }
 }
@@ -156,7 +153,9 @@ impl fmt::Display for Trouble {
         f.write_str(match self {
             Self::Away => "the store does not answer: no connection",
             Self::Hung => "the store does not answer in time",
-            Self::Refused => "the store refuses the user or password: compare `username` and `password_file` with its ACL",
+            Self::Refused => {
+                "the store refuses the user or password: compare `username` and `password_file` with its ACL"
+            }
             Self::NoPermission => "the store's ACL forbids what is needed: `check-config` prints the line to paste",
             Self::Tls => "no TLS with the store: compare `ca_file`, `cert_file` and `key_file` with its certificates",
             Self::ReadOnly => "the store is a read-only replica: give the master's address, or those of a cluster",

@@ -23,7 +23,13 @@ pub(crate) fn now() -> Nanos {
 
 /// 1000 in a minute, strictly.
 pub(crate) fn limit() -> FleetLimit {
-    FleetLimit { identity: "default/requests".to_owned(), amount: 1000, bucket_ns: 10 * SECOND_NS, full_buckets: 6, sum: Sum::Verified }
+    FleetLimit {
+        identity: "default/requests".to_owned(),
+        amount: 1000,
+        bucket_ns: 10 * SECOND_NS,
+        full_buckets: 6,
+        sum: Sum::Verified,
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -151,7 +157,11 @@ pub(crate) async fn whole_after(hosts: &[Host], round: u8, before: &[IpNet], lim
     hosts.iter().for_each(|host| host.send_all(&sources));
     while !(are_told(hosts, &sources) && are_told(hosts, before)) {
         let untold: Vec<_> = sources.iter().chain(before).filter(|source| !are_told(hosts, &[**source])).collect();
-        let status: Vec<_> = hosts.iter().map(|host| host.fleet.status()).map(|status| (status.state, status.trouble, status.failed)).collect();
+        let status: Vec<_> = hosts
+            .iter()
+            .map(|host| host.fleet.status())
+            .map(|status| (status.state, status.trouble, status.failed))
+            .collect();
         assert!(began.elapsed() < limit, "{} sources are not summed: {untold:?} {status:?}", untold.len());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

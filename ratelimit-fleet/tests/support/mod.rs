@@ -62,7 +62,8 @@ impl Store {
                 let hash = self.hashes.entry(group.key.clone()).or_default();
                 let registers = hash.entry(entry.field).or_default();
                 let mine = registers.get(&call.host).copied();
-                let others = registers.iter().filter(|(host, _)| **host != call.host).map(|(_, (_, count))| count).sum();
+                let others =
+                    registers.iter().filter(|(host, _)| **host != call.host).map(|(_, (_, count))| count).sum();
                 answer.push(Said { had_mine: mine.is_some(), others });
                 let Some(count) = entry.count else { continue };
                 match self.reports {

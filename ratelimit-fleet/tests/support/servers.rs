@@ -8,6 +8,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,8 @@ use tempfile::TempDir;
 
 /// The program, or none: then the test says that it is skipped, which fails in CI.
 pub(crate) fn program(test: &str) -> Option<PathBuf> {
-    let on_path = || env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join("redis-server")).find(|path| path.is_file());
+    let on_path =
+        || env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join("redis-server")).find(|path| path.is_file());
     let program = env::var_os("REDIS_SERVER").map(PathBuf::from).or_else(on_path);
     if program.is_none() {
         println!("skipped: {test}: there is no redis-server: `cargo xtask setup` unpacks one");
@@ -53,8 +55,16 @@ pub(crate) struct Store {
 const ADMIN: &str = "admin-of-the-test";
 pub(crate) const PASSWORD: &str = "hunter2-of-the-fleet";
 
+/// Below those that connections get, so that none of these has it by the time that the server wants it.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = (std::process::id() * 97 + NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000;
+        let port = u16::try_from(10_000 + number).unwrap();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 impl Server {
@@ -94,7 +104,8 @@ impl Server {
                 let dir = self.dir.parent().unwrap();
                 let read = |name: &str| fs::read(dir.join(name)).unwrap();
                 let client_tls = redis::ClientTlsConfig { client_cert: read("cert.pem"), client_key: read("key.pem") };
-                let certificates = redis::TlsCertificates { client_tls: Some(client_tls), root_cert: Some(read("ca.pem")) };
+                let certificates =
+                    redis::TlsCertificates { client_tls: Some(client_tls), root_cert: Some(read("ca.pem")) };
                 redis::Client::build_with_tls(format!("rediss://{auth}127.0.0.1:{}", self.port), certificates).unwrap()
             }
         }
@@ -134,14 +145,25 @@ impl Store {
         let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
         if guard == Guard::Tls {
             let make = |arguments: &[&str]| {
-                let key = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-days", "2", "-nodes"];
+                let key =
+                    ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-days", "2", "-nodes"];
                 let made = Command::new("openssl").args(key).args(arguments).output().unwrap();
                 assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
             };
             let (ca, ca_key) = (at("ca.pem"), at("ca.key"));
             make(&["-subj", "/CN=authority", "-keyout", &ca_key, "-out", &ca]);
-            let own = ["-subj", "/CN=fleet", "-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"];
-            make(&[&own[..], &["-CA", &ca, "-CAkey", &ca_key, "-keyout", &at("key.pem"), "-out", &at("cert.pem")]].concat());
+            let own = [
+                "-subj",
+                "/CN=fleet",
+                "-addext",
+                "subjectAltName=IP:127.0.0.1",
+                "-addext",
+                "basicConstraints=critical,CA:FALSE",
+            ];
+            make(
+                &[&own[..], &["-CA", &ca, "-CAkey", &ca_key, "-keyout", &at("key.pem"), "-out", &at("cert.pem")]]
+                    .concat(),
+            );
         }
         let line = ratelimit_fleet::store::acl_line("rl", "web").replace("PASSWORD", PASSWORD);
         fs::write(at("acl"), format!("user default off\nuser admin on >{ADMIN} ~* &* +@all\n{line}\n")).unwrap();
@@ -150,11 +172,16 @@ impl Store {
         for number in 0..count {
             let (port, own) = (free_port(), at(&number.to_string()));
             fs::create_dir(&own).unwrap();
-            let mut options = format!("--save  --appendonly no --bind 127.0.0.1 --dir {own} --daemonize no --repl-diskless-sync-delay 0");
+            let mut options = format!(
+                "--save  --appendonly no --bind 127.0.0.1 --dir {own} --daemonize no --repl-diskless-sync-delay 0"
+            );
             if guard == Guard::Tls {
                 let (ca, cert, key) = (at("ca.pem"), at("cert.pem"), at("key.pem"));
-                options += &format!(" --port 0 --tls-port {port} --tls-cert-file {cert} --tls-key-file {key} --tls-ca-cert-file {ca}");
-                options += &format!(" --tls-replication yes --aclfile {} --masteruser admin --masterauth {ADMIN}", at("acl"));
+                options += &format!(
+                    " --port 0 --tls-port {port} --tls-cert-file {cert} --tls-key-file {key} --tls-ca-cert-file {ca}"
+                );
+                options +=
+                    &format!(" --tls-replication yes --aclfile {} --masteruser admin --masterauth {ADMIN}", at("acl"));
             } else {
                 options += &format!(" --port {port}");
             }
@@ -216,7 +243,9 @@ impl Store {
             info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:6") && replicas == 3
         };
         eventually(Duration::from_secs(30), "the cluster", || store.servers.iter().all(is_whole));
-        let is_linked = |server: &Server| server.ask::<String>("INFO replication").is_ok_and(|info| info.contains("master_link_status:up"));
+        let is_linked = |server: &Server| {
+            server.ask::<String>("INFO replication").is_ok_and(|info| info.contains("master_link_status:up"))
+        };
         eventually(Duration::from_secs(30), "replication", || store.servers[3..].iter().all(is_linked));
         store
     }
@@ -225,13 +254,21 @@ impl Store {
         let scheme = if self.guard == Guard::Tls { "rediss" } else { "redis" };
         // The nodes that are asked for the map; of a pair the master alone.
         let known = if self.servers.len() == 6 { 6 } else { 1 };
-        let urls = self.servers.iter().take(known).map(|server| format!("{scheme}://127.0.0.1:{}", server.port)).collect();
+        let urls =
+            self.servers.iter().take(known).map(|server| format!("{scheme}://127.0.0.1:{}", server.port)).collect();
         if self.guard == Guard::Open {
             return Access { urls, ..Access::default() };
         }
         let at = |name: &str| Some(self.file(name));
         let username = Some("rl".to_owned());
-        Access { urls, username, password_file: at("password"), ca_file: at("ca.pem"), cert_file: at("cert.pem"), key_file: at("key.pem") }
+        Access {
+            urls,
+            username,
+            password_file: at("password"),
+            ca_file: at("ca.pem"),
+            cert_file: at("cert.pem"),
+            key_file: at("key.pem"),
+        }
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {

@@ -1,7 +1,7 @@
 //! The tiers: what runs as the user, what runs under every order of its threads, and what runs as root.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use super::harness::{Echo, Tally};
 use super::summary::Tier;
-use crate::setup::machine::PROMTOOL;
+use crate::setup::machine::{PROMTOOL, REDIS};
 use crate::{cargo, run, workspace};
 
 pub(super) const PRIVILEGED: &str = "integration-test";
@@ -19,6 +19,8 @@ pub(super) const EVERYTHING: [&str; 2] = ["--workspace", "--all-targets"];
 const BINARY_VARIABLE: &str = "RATELIMITD_BIN";
 /// Tells them where promtool is, if it is there.
 const PROMTOOL_VARIABLE: &str = "PROMTOOL";
+/// Tells the fleet's tests where redis-server is, and the libraries of an unpacked one.
+const REDIS_VARIABLES: [&str; 2] = ["REDIS_SERVER", "REDIS_LIBRARIES"];
 /// What of the user's environment the tests see under sudo too.
 const PASSED_ON: [&str; 4] = ["PATH", "CI", "RUST_BACKTRACE", "INSTA_UPDATE"];
 
@@ -27,6 +29,8 @@ pub(super) fn unprivileged(filter: Option<&str>) -> Result<Tier> {
     let start = Instant::now();
     let mut command = Command::new(workspace::cargo());
     command.current_dir(workspace::root());
+    let redis = [REDIS.file().map(PathBuf::into_os_string), REDIS.libraries()];
+    command.envs(REDIS_VARIABLES.into_iter().zip(redis).filter_map(|(name, value)| Some((name, value?))));
     command.args(["test", "--workspace", "--exclude", PRIVILEGED, "--no-fail-fast", "--", "--show-output"]);
     command.args(filter);
     let mut tally = Tally::default();
