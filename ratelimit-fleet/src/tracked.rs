@@ -197,6 +197,12 @@ impl Tracked {
         self.sum(limit, now, |bucket| bucket.own.saturating_sub(bucket.stored.unwrap_or(0)))
     }
 
+    /// Whether the store has another count than the kernel: less, or more where that was reset.
+    pub(crate) fn differs(&self, limit: &FleetLimit, now: Nanos) -> bool {
+        let window = window(limit, limit.bucket(now));
+        self.ring.iter().any(|bucket| window.contains(&bucket.number) && bucket.own != bucket.stored.unwrap_or(0))
+    }
+
     fn sum(&self, limit: &FleetLimit, now: Nanos, part: impl Fn(&Bucket) -> u64) -> u64 {
         let has = |bucket: &&Bucket| window(limit, limit.bucket(now)).contains(&bucket.number);
         self.ring.iter().filter(has).map(part).fold(0, u64::saturating_add)

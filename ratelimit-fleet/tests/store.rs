@@ -1,6 +1,7 @@
 //! The task and the client against real servers that fail in every way of docs/FLEET.md.
 //!
 //! The times to be whole again are printed; `cargo test -p ratelimit-fleet --test store -- --nocapture` shows them.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
 #[path = "support/hosts.rs"]
 mod hosts;

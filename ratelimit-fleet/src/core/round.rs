@@ -189,7 +189,7 @@ impl Tracked {
     /// Whether it is exchanged at a tick: it has something to say, admits now, or is near its limit.
     fn is_due(&self, limit: &FleetLimit, terms: Terms, now: Nanos) -> bool {
         let sum = self.own(limit, now).saturating_add(self.others(limit, now));
-        self.has_failed || self.unsaid(limit, now) > 0 || self.is_active(limit, now) || terms.is_hot(sum)
+        self.has_failed || self.differs(limit, now) || self.is_active(limit, now) || terms.is_hot(sum)
     }
 }
 

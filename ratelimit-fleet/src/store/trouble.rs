@@ -73,6 +73,7 @@ impl Trouble {
     }
 
     /// What an error of the client is. Its text is never passed on: it may name what was sent.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the client's enum may grow")]
     pub fn of(error: &RedisError) -> Self {
         let text = || error.to_string();
         match error.kind() {
@@ -87,6 +88,7 @@ impl Trouble {
         }
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "likewise")]
     fn of_server(kind: ServerErrorKind, error: &RedisError) -> Self {
         match kind {
             ServerErrorKind::NoScript => Self::NoScript,

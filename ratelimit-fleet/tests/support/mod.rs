@@ -40,10 +40,13 @@ pub(crate) enum Reports {
     Increments,
 }
 
+/// Sequence and count of each host.
+type Registers = HashMap<HostId, (u64, u64)>;
+
 /// What the script does to the hashes, written without it.
 pub(crate) struct Store {
     reports: Reports,
-    hashes: HashMap<String, HashMap<Field, HashMap<HostId, (u64, u64)>>>,
+    hashes: HashMap<String, HashMap<Field, Registers>>,
 }
 
 impl Store {
