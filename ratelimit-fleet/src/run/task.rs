@@ -1,5 +1,6 @@
 //! One loop over what is asked, what is due, and what is answered.
 
+use std::collections::{HashSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,14 +19,16 @@ use super::{Kernel, Message, State, Status};
 use crate::acts::{Act, Ledger};
 use crate::core::{Core, after};
 use crate::hosts::{GONE_AFTER, Hosts, Record};
+use crate::names::Shard;
 use crate::store::access::Access;
 use crate::store::link::{Beat, ConnectError, Heard, Link};
 use crate::store::pulse::{Part, Pulse};
 use crate::store::trouble::Trouble;
 use crate::wire::{Call, Said};
 
-/// Calls on their way; no round begins above this, so that a store that hangs holds no more.
-const CALLS_MAX: usize = 64;
+/// Calls on their way, one of a shard at most. The others wait here, not in the store: what waited there past its time
+/// would be sent again, and a store that is merely slow would never get through.
+const CALLS_MAX: usize = 8;
 
 /// Acts are kept in the store for so long after the last one.
 const ACTS_KEPT: Duration = Duration::from_secs(86_400);
@@ -67,6 +70,10 @@ pub(super) struct Task {
     /// Which connection: what was sent on an older one says nothing of this.
     generation: u64,
     pending: Pending,
+    /// What waits to be sent; no round begins before it is empty.
+    queue: VecDeque<Call>,
+    /// The shards that have a call on its way.
+    busy: HashSet<Shard>,
     beats_at: Instant,
     is_beating: bool,
     has_beaten: bool,
@@ -104,6 +111,8 @@ impl Task {
             connection: Connection::None { next: Instant::now() },
             generation: 0,
             pending: FuturesUnordered::new(),
+            queue: VecDeque::new(),
+            busy: HashSet::new(),
             beats_at: Instant::now(),
             is_beating: false,
             has_beaten: false,
@@ -145,15 +154,13 @@ impl Task {
             }
             self.connect();
             self.beat(now());
-            if matches!(self.connection, Connection::Up(_))
-                && self.pending.len() < CALLS_MAX
-                && now() >= self.core.wakes_at()
-            {
+            let is_free = matches!(self.connection, Connection::Up(_)) && self.queue.is_empty();
+            if is_free && now() >= self.core.wakes_at() {
                 let due = self.core.due(now());
                 let read = if due.is_empty() { Vec::new() } else { kernel.read(due.clone()).await };
-                let round = self.core.round(now(), &due, &read);
-                round.calls.into_iter().for_each(|call| self.exchange(call));
+                self.queue.extend(self.core.round(now(), &due, &read).calls);
             }
+            self.exchange();
             self.publish();
         }
     }
@@ -164,10 +171,14 @@ impl Task {
             Connection::None { next } => *next,
             // It ends by itself.
             Connection::Connecting => Instant::now() + self.interval,
-            Connection::Up(_) if self.pending.len() >= CALLS_MAX => self.beats_at,
             Connection::Up(_) => {
+                // The answer to a beat, or to a call that another waits for, ends the wait by itself.
+                let beats_at = if self.is_beating { Instant::now() + self.interval } else { self.beats_at };
+                if !self.queue.is_empty() {
+                    return beats_at;
+                }
                 let until = Duration::from_nanos(self.core.wakes_at().0.saturating_sub(now.0));
-                (Instant::now() + until).min(self.beats_at)
+                (Instant::now() + until).min(beats_at)
             }
         }
     }
@@ -244,16 +255,31 @@ impl Task {
         }));
     }
 
-    fn exchange(&mut self, call: Call) {
+    fn exchange(&mut self) {
         let Connection::Up(link) = &self.connection else {
             return;
         };
-        let (link, generation) = (link.clone(), self.generation);
-        self.pending.push(Box::pin(async move {
-            let began = Instant::now();
-            let answer = link.exchange(&call).await;
-            Done::Exchanged { generation, call: Box::new(call), took: began.elapsed(), answer }
-        }));
+        while self.busy.len() < CALLS_MAX {
+            let free = self.queue.iter().position(|call| !self.busy.contains(&call.shard));
+            let Some(call) = free.and_then(|at| self.queue.remove(at)) else {
+                return;
+            };
+            self.busy.insert(call.shard);
+            let (link, generation) = (link.clone(), self.generation);
+            self.pending.push(Box::pin(async move {
+                let began = Instant::now();
+                let answer = link.exchange(&call).await;
+                Done::Exchanged { generation, call: Box::new(call), took: began.elapsed(), answer }
+            }));
+        }
+    }
+
+    /// What waits for a shard that does not answer waits no longer.
+    fn give_up(&mut self, is_lost: impl Fn(&Call) -> bool, now: Nanos) {
+        let (lost, kept) = std::mem::take(&mut self.queue).into_iter().partition(|call| is_lost(call));
+        let lost: VecDeque<Call> = lost;
+        self.queue = kept;
+        lost.iter().for_each(|call| self.core.failed(call, now));
     }
 
     fn done(&mut self, done: Done, now: Nanos) -> Vec<crate::tracked::Told> {
@@ -269,17 +295,24 @@ impl Task {
                 self.status.failed(trouble);
                 self.disconnect();
             }
-            Done::Exchanged { generation, call, took, answer } => match answer {
-                Ok(said) => {
-                    self.answered(generation, took, now);
-                    self.pulse.heard(Part::Shard(call.shard.0));
-                    return self.core.answered(&call, &said, now);
+            Done::Exchanged { generation, call, took, answer } => {
+                self.busy.remove(&call.shard);
+                match answer {
+                    Ok(said) => {
+                        self.answered(generation, took, now);
+                        self.pulse.heard(Part::Shard(call.shard.0));
+                        return self.core.answered(&call, &said, now);
+                    }
+                    Err(trouble) => {
+                        self.core.failed(&call, now);
+                        self.give_up(|waiting| waiting.shard == call.shard, now);
+                        self.failed(generation, Part::Shard(call.shard.0), trouble);
+                        if !matches!(self.connection, Connection::Up(_)) {
+                            self.give_up(|_| true, now);
+                        }
+                    }
                 }
-                Err(trouble) => {
-                    self.core.failed(&call, now);
-                    self.failed(generation, Part::Shard(call.shard.0), trouble);
-                }
-            },
+            }
             Done::Beaten { generation, asked, acts, took, answer } => {
                 self.is_beating = false;
                 match answer {
@@ -289,7 +322,12 @@ impl Task {
                         self.ledger.said(&acts, now);
                         self.hear(&heard, asked, after(asked, took), now);
                     }
-                    Err(trouble) => self.failed(generation, Part::Hosts, trouble),
+                    Err(trouble) => {
+                        self.failed(generation, Part::Hosts, trouble);
+                        if !matches!(self.connection, Connection::Up(_)) {
+                            self.give_up(|_| true, now);
+                        }
+                    }
                 }
             }
         }
