@@ -1,3 +1,5 @@
+//! What is reported and when, and what becomes of answers, a case each. The simulation has all of it together.
+
 use super::*;
 use crate::limit::Sum;
 use crate::tracked::{Count, Told};

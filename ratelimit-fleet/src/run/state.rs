@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use ratelimit_common::time::Nanos;
+use tracing::{info, warn};
 
 use crate::core::Counters;
 use crate::hosts::Host;
@@ -81,5 +82,18 @@ impl Status {
 
     pub(super) fn failed(&mut self, trouble: Trouble) {
         *self.failed.entry(trouble.label()).or_default() += 1;
+    }
+
+    /// Says what changed, in a line.
+    pub(super) fn log(&self) {
+        match (self.state, self.trouble, &self.error) {
+            (State::Connected, ..) => info!("fleet: connected"),
+            (_, _, Some(error)) => warn!("fleet: {error}; each host holds its limits by itself"),
+            (_, Some(trouble), None) => warn!("fleet: {trouble}; each host holds its limits by itself"),
+            (State::Degraded, None, None) => {
+                warn!("fleet: this host's clock differs from the store's: some limits are not summed");
+            }
+            (State::Away, None, None) => {}
+        }
     }
 }

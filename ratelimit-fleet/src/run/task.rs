@@ -13,7 +13,6 @@ use ratelimit_common::time::Nanos;
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
-use tracing::{info, warn};
 
 use super::{Kernel, Message, State, Status};
 use crate::acts::{Act, Ledger};
@@ -433,15 +432,7 @@ impl Task {
         status.lost = self.lost.load(Ordering::Relaxed) + self.ledger.lost();
         status.tracked = self.core.tracked();
         if before != (status.state, status.trouble) {
-            match (status.state, status.trouble, &status.error) {
-                (State::Connected, ..) => info!("fleet: connected"),
-                (_, _, Some(error)) => warn!("fleet: {error}; each host holds its limits by itself"),
-                (_, Some(trouble), None) => warn!("fleet: {trouble}; each host holds its limits by itself"),
-                (State::Degraded, None, None) => {
-                    warn!("fleet: this host's clock differs from the store's: some limits are not summed");
-                }
-                (State::Away, None, None) => {}
-            }
+            status.log();
         }
         self.published.send_replace(self.status.clone());
     }
