@@ -25,15 +25,21 @@
 //! | trouble | whole again after |
 //! |---|---|
 //! | FLUSHALL | 2.0 s |
-//! | one server killed, back empty | 1.1 s |
+//! | one server killed, back empty | 1.5 s |
 //! | one server stopped, goes on | 1.0 s |
-//! | replica promoted by hand | 1.9 s |
-//! | master of a cluster killed: promoted by the cluster after 2.4 s | 1.5 s more |
-//! | master of a cluster stopped: promoted after 2.6 s | 2.1 s more |
+//! | replica promoted by hand | 2.0 s |
+//! | master of a cluster killed: promoted by the cluster after 2.4 s | 1.8 s more |
+//! | master of a cluster stopped: promoted after 2.6 s | 2.4 s more |
 //! | slots moved while hosts report | 1.8 s |
-//! | a third of a cluster gone, back empty | 3.0 s |
+//! | a third of a cluster gone, back empty | 3.1 s |
 //! | all of a cluster gone and back | 1.1 s |
-//! | out of memory, wrong password, missing permission, read-only: mended | 1.2 to 2.0 s |
+//! | out of memory, wrong password, missing permission, read-only: mended | 1.1 to 2.0 s |
+//!
+//! # Cost
+//!
+//! Measured in a release build beside other work on 2 CPUs (`tests/cost.rs`): 4 hosts, each with 10 000 sources that send
+//! once a second, interval 1 s, one server. A host has 32 calls, 334 kB up and 185 kB down a second, and takes 5.0 % of
+//! a CPU, the kernel in memory of the test among it. The server takes 16 % of a CPU and 6.5 MB.
 //!
 //! # Who has what
 //!
