@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,6 +31,10 @@ pub(crate) const PROMTOOL: Program = Program {
     purpose: "the checks of alerts, metrics and dashboard",
     trial: "--version",
 };
+
+/// Likewise: the fleet's tests start servers of their own.
+pub(crate) const REDIS: Program =
+    Program { name: "redis-server", package: "redis-server", purpose: "the store of a fleet", trial: "--version" };
 
 /// Where packages have programs, in the order in which they are looked for.
 const BIN: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];
@@ -66,10 +71,15 @@ impl Program {
     pub(crate) fn command(&self) -> Option<Command> {
         let file = self.file()?;
         let mut command = Command::new(&file);
-        if file.starts_with(self.dir()) {
-            command.env("LD_LIBRARY_PATH", library_path(&self.dir()));
+        if let Some(libraries) = self.libraries() {
+            command.env("LD_LIBRARY_PATH", libraries);
         }
         Some(command)
+    }
+
+    /// The directories of the libraries that it needs, where it is an unpacked one.
+    pub(crate) fn libraries(&self) -> Option<OsString> {
+        self.file()?.starts_with(self.dir()).then(|| library_path(&self.dir()))
     }
 
     fn dir(&self) -> PathBuf {
@@ -110,7 +120,7 @@ fn program_in(root: &Path, name: &str) -> Option<PathBuf> {
 
 /// Every directory that has libraries, those below `lib/x86_64-linux-gnu` too: some packages keep theirs there, and say
 /// where by a path or a link that holds only where they are installed. Before what the user has, as the versions fit.
-fn library_path(root: &Path) -> std::ffi::OsString {
+fn library_path(root: &Path) -> OsString {
     let mut dirs = BTreeSet::new();
     for lib in LIB {
         add_library_dirs(&root.join(lib), &mut dirs);

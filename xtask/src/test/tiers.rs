@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use super::harness::{Echo, Tally};
 use super::summary::Tier;
 use crate::setup::axe;
-use crate::setup::machine::PROMTOOL;
+use crate::setup::machine::{PROMTOOL, REDIS};
 use crate::{cargo, run, workspace};
 
 pub(super) const PRIVILEGED: &str = "integration-test";
@@ -22,6 +22,8 @@ const BINARY_VARIABLE: &str = "RATELIMITD_BIN";
 const PROMTOOL_VARIABLE: &str = "PROMTOOL";
 /// Tells them where axe-core is, if it is there.
 const AXE_VARIABLE: &str = "RATELIMITD_AXE";
+/// Tells the fleet's tests where redis-server is, and the libraries of an unpacked one.
+const REDIS_VARIABLES: [&str; 2] = ["REDIS_SERVER", "REDIS_LIBRARIES"];
 /// What of the user's environment the tests see under sudo too.
 const PASSED_ON: [&str; 4] = ["PATH", "CI", "RUST_BACKTRACE", "INSTA_UPDATE"];
 
@@ -30,6 +32,8 @@ pub(super) fn unprivileged(filter: Option<&str>) -> Result<Tier> {
     let start = Instant::now();
     let mut command = Command::new(workspace::cargo());
     command.current_dir(workspace::root());
+    let redis = [REDIS.file().map(PathBuf::into_os_string), REDIS.libraries()];
+    command.envs(REDIS_VARIABLES.into_iter().zip(redis).filter_map(|(name, value)| Some((name, value?))));
     command.args(["test", "--workspace", "--exclude", PRIVILEGED, "--no-fail-fast", "--", "--show-output"]);
     command.args(filter);
     let mut tally = Tally::default();

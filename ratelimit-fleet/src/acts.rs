@@ -1,0 +1,344 @@
+//! Bans, grants and resets that all hosts follow. Pure.
+//!
+//! An act is sealed: it names an address, and nobody without the fleet's secret reads or makes one. Each host says its
+//! own acts at once, once more soon after, and then each hour for as long as they are in force, so that a store that
+//! lost them has them again. Whoever hears one twice, or an older one after a newer of the same kind, does nothing.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use ratelimit_common::time::Nanos;
+use serde::{Deserialize, Serialize};
+
+use crate::core::after;
+use crate::names::{HostId, Names};
+
+/// The most that are remembered of this host's own, and of those heard.
+pub const ACTS_MAX: usize = 10_000;
+
+/// The most that are said, and heard, in one round.
+pub const ROUND_MAX: usize = 256;
+
+/// An act is said once more so long after the first time.
+pub const AGAIN_AFTER: Duration = Duration::from_secs(10);
+
+/// And then so often.
+pub const REPEATED_EACH: Duration = Duration::from_secs(3600);
+
+/// A reset that is older is none: it would take what was counted since.
+pub const RESET_FOR: Duration = Duration::from_secs(60);
+
+const CONTEXT: &str = "act";
+
+/// What all hosts do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum What {
+    /// A rule banned the source, for what established connections proved.
+    Ban {
+        /// The rule's name.
+        rule: String,
+        /// The end, in nanoseconds since 1970.
+        until_ns: u64,
+    },
+    /// The bans of all sources within the prefix are lifted.
+    Unblock,
+    /// The counters of the source are reset.
+    Reset,
+    /// The prefix is allowed.
+    Allow {
+        /// The end; none is permanent.
+        until_ns: Option<u64>,
+        /// Why.
+        reason: Option<String>,
+        /// Who said so.
+        by: String,
+    },
+    /// The prefix is denied.
+    Deny {
+        /// The end; none is permanent.
+        until_ns: Option<u64>,
+        /// Why.
+        reason: Option<String>,
+        /// Who said so.
+        by: String,
+    },
+    /// What was allowed or denied of this prefix is not any more.
+    Revoke,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Act {
+    /// When, in nanoseconds since 1970 by its host's clock.
+    pub at_ns: u64,
+    /// Who began it.
+    pub host: [u8; 8],
+    /// Which source or prefix.
+    pub prefix: IpNet,
+    /// What.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// Of one prefix and kind the newest act decides.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    Ban(String),
+    Unblock,
+    Reset,
+    Grant,
+}
+
+#[derive(Debug)]
+struct Own {
+    act: Act,
+    says_at: Nanos,
+    said: u32,
+}
+
+/// What this host says, and what it heard.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    newest: HashMap<(IpNet, Kind), u64>,
+    own: HashMap<(IpNet, Kind), Own>,
+    lost: u64,
+}
+
+impl What {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Ban { rule, .. } => Kind::Ban(rule.clone()),
+            Self::Unblock => Kind::Unblock,
+            Self::Reset => Kind::Reset,
+            Self::Allow { .. } | Self::Deny { .. } | Self::Revoke => Kind::Grant,
+        }
+    }
+
+    /// When there is nothing left to do.
+    fn ends_at(&self, at_ns: u64) -> Nanos {
+        let at = Nanos(at_ns);
+        match self {
+            Self::Ban { until_ns, .. } => Nanos(*until_ns),
+            Self::Allow { until_ns, .. } | Self::Deny { until_ns, .. } => Nanos(until_ns.unwrap_or(u64::MAX)),
+            Self::Reset => after(at, RESET_FOR),
+            // As long as what they end may still be said.
+            Self::Unblock | Self::Revoke => after(at, REPEATED_EACH * 24),
+        }
+    }
+}
+
+impl Act {
+    /// The act for the store; `nonce` is random.
+    pub fn seal(&self, names: &Names, nonce: [u8; 12]) -> Vec<u8> {
+        names.seal(CONTEXT, &serde_json::to_vec(self).unwrap_or_default(), nonce)
+    }
+
+    /// What a host of this fleet sealed.
+    pub fn open(names: &Names, sealed: &[u8]) -> Option<Self> {
+        serde_json::from_slice(&names.open(CONTEXT, sealed)?).ok()
+    }
+}
+
+impl Ledger {
+    /// This host did something that all are to do.
+    pub fn begin(&mut self, host: HostId, prefix: IpNet, what: What, now: Nanos) {
+        let key = (prefix, what.kind());
+        if self.own.len() >= ACTS_MAX && !self.own.contains_key(&key) {
+            self.lost += 1;
+            return;
+        }
+        // Two acts of one instant are still one after the other.
+        let at_ns = now.0.max(self.newest.get(&key).map_or(0, |newest| newest + 1));
+        let act = Act { at_ns, host: host.0, prefix, what };
+        self.remember(&act);
+        self.lift(&act);
+        self.own.insert(key, Own { act, says_at: now, said: 0 });
+    }
+
+    /// What is to be said now, at most [`ROUND_MAX`], the oldest first. Counts as said with [`Ledger::said`] only.
+    pub fn due(&mut self, now: Nanos) -> Vec<Act> {
+        self.own.retain(|_, own| own.act.what.ends_at(own.act.at_ns) > now);
+        let mut due: Vec<_> = self.own.values().filter(|own| own.says_at <= now).collect();
+        due.sort_unstable_by_key(|own| (own.says_at, own.act.at_ns));
+        due.into_iter().take(ROUND_MAX).map(|own| own.act.clone()).collect()
+    }
+
+    /// The store took these.
+    pub fn said(&mut self, acts: &[Act], now: Nanos) {
+        for act in acts {
+            if let Some(own) = self.own.get_mut(&(act.prefix, act.what.kind())).filter(|own| own.act.at_ns == act.at_ns)
+            {
+                own.said += 1;
+                own.says_at = after(now, if own.said == 1 { AGAIN_AFTER } else { REPEATED_EACH });
+            }
+        }
+    }
+
+    /// The store lost what it had: all that is in force is said again.
+    pub fn store_lost(&mut self, now: Nanos) {
+        self.own.values_mut().for_each(|own| own.says_at = now);
+    }
+
+    /// Whether this host is to do it: it is another's, newer than what was heard of it, and has not ended.
+    pub fn hear(&mut self, host: HostId, act: &Act, now: Nanos) -> bool {
+        let key = (act.prefix, act.what.kind());
+        let is_new = self.newest.get(&key).is_none_or(|newest| *newest < act.at_ns);
+        // From a clock that is wrong by more, it would hide what comes after.
+        let is_later = act.at_ns > after(now, REPEATED_EACH).0;
+        if act.host == host.0 || !is_new || is_later || act.what.ends_at(act.at_ns) <= now {
+            return false;
+        }
+        // A ban that was lifted later is not begun again.
+        let lifted = self.newest.iter().any(|((prefix, kind), at_ns)| {
+            *kind == Kind::Unblock && *at_ns >= act.at_ns && prefix.contains(&act.prefix)
+        });
+        if matches!(act.what, What::Ban { .. }) && lifted {
+            return false;
+        }
+        self.remember(act);
+        // What this host said before of the same is over.
+        self.own.remove(&key);
+        self.lift(act);
+        true
+    }
+
+    /// How many were not said, for want of room.
+    pub const fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Bans that are lifted are not said any more.
+    fn lift(&mut self, act: &Act) {
+        if act.what == What::Unblock {
+            self.own.retain(|(prefix, kind), _| !(matches!(kind, Kind::Ban(_)) && act.prefix.contains(prefix)));
+        }
+    }
+
+    fn remember(&mut self, act: &Act) {
+        if self.newest.len() >= ACTS_MAX {
+            let mut times: Vec<u64> = self.newest.values().copied().collect();
+            let (_, middle, _) = times.select_nth_unstable(ACTS_MAX / 2);
+            let middle = *middle;
+            self.newest.retain(|_, at_ns| *at_ns > middle);
+        }
+        self.newest.insert((act.prefix, act.what.kind()), act.at_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratelimit_common::time::SECOND_NS;
+
+    const ME: HostId = HostId([1; 8]);
+    const OTHER: HostId = HostId([2; 8]);
+    const NOW: Nanos = Nanos(1_750_000_000 * SECOND_NS);
+
+    fn prefix(text: &str) -> IpNet {
+        text.parse().unwrap()
+    }
+
+    fn later(seconds: u64) -> Nanos {
+        Nanos(NOW.0 + seconds * SECOND_NS)
+    }
+
+    fn ban(seconds: u64) -> What {
+        What::Ban { rule: "web".to_owned(), until_ns: later(seconds).0 }
+    }
+
+    fn act(what: What, at: Nanos) -> Act {
+        Act { at_ns: at.0, host: OTHER.0, prefix: prefix("192.0.2.1/32"), what }
+    }
+
+    #[test]
+    fn an_act_is_said_at_once_soon_again_and_then_each_hour_until_it_ends() {
+        let mut ledger = Ledger::default();
+        ledger.begin(ME, prefix("192.0.2.1/32"), ban(7200), NOW);
+        let said = |ledger: &mut Ledger, seconds| {
+            let due = ledger.due(later(seconds));
+            ledger.said(&due, later(seconds));
+            due.len()
+        };
+        assert_eq!(ledger.due(NOW).len(), 1, "still due until the store took it");
+        let times: Vec<_> = [0, 1, 9, 10, 11, 3610, 7199, 7200, 9000].map(|at| said(&mut ledger, at)).into();
+        assert_eq!(times, [1, 0, 0, 1, 0, 1, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_store_that_lost_all_hears_what_is_in_force_again() {
+        let mut ledger = Ledger::default();
+        ledger.begin(ME, prefix("192.0.2.1/32"), ban(600), NOW);
+        let due = ledger.due(NOW);
+        ledger.said(&due, NOW);
+        ledger.store_lost(later(5));
+        assert_eq!(ledger.due(later(5)).len(), 1);
+    }
+
+    #[test]
+    fn an_act_is_followed_once_and_never_after_a_newer_one() {
+        let mut ledger = Ledger::default();
+        assert!(ledger.hear(ME, &act(ban(600), NOW), later(1)));
+        assert!(!ledger.hear(ME, &act(ban(600), NOW), later(2)), "again");
+        assert!(!ledger.hear(OTHER, &act(ban(900), later(1)), later(2)), "one's own");
+        assert!(ledger.hear(ME, &act(ban(900), later(1)), later(2)), "a longer one");
+        assert!(!ledger.hear(ME, &act(ban(1), later(2)), later(3)), "over");
+        assert!(!ledger.hear(ME, &act(ban(99_999), later(9000)), later(3)), "of a clock that is wrong");
+        let denied = |at| act(What::Deny { until_ns: None, reason: None, by: "root".to_owned() }, at);
+        assert!(ledger.hear(ME, &act(What::Revoke, later(3)), later(3)));
+        assert!(!ledger.hear(ME, &denied(later(2)), later(3)), "revoked since");
+        assert!(ledger.hear(ME, &denied(later(4)), later(4)));
+    }
+
+    #[test]
+    fn a_ban_that_was_lifted_is_not_begun_again_by_a_repetition() {
+        let mut ledger = Ledger::default();
+        let network = Act { prefix: prefix("192.0.2.0/24"), ..act(What::Unblock, later(2)) };
+        ledger.begin(ME, prefix("192.0.2.9/32"), ban(600), NOW);
+        assert!(ledger.hear(ME, &network, later(2)));
+        assert_eq!(ledger.due(later(2)), [], "our own ban within it is not said any more");
+        ledger.begin(ME, prefix("192.0.2.8/32"), ban(600), later(2));
+        ledger.begin(ME, prefix("192.0.2.8/32"), What::Unblock, later(2));
+        assert!(ledger.due(later(2)).iter().all(|act| act.what == What::Unblock), "one's own likewise");
+        assert!(!ledger.hear(ME, &act(ban(600), later(1)), later(3)));
+        assert!(ledger.hear(ME, &act(ban(600), later(3)), later(3)), "a new one is");
+    }
+
+    #[test]
+    fn an_old_reset_takes_nothing() {
+        let mut ledger = Ledger::default();
+        assert!(!ledger.hear(ME, &act(What::Reset, NOW), later(60)));
+        assert!(ledger.hear(ME, &act(What::Reset, NOW), later(59)));
+    }
+
+    #[test]
+    fn acts_are_sealed_and_what_is_forged_is_none() {
+        let names = Names::new("web", &[1; 32]).unwrap();
+        let by = "root (alice)".to_owned();
+        let deny = What::Deny { until_ns: Some(9), reason: Some("scraper".to_owned()), by: by.clone() };
+        let allow = What::Allow { until_ns: None, reason: None, by };
+        let mut sealed = Vec::new();
+        for what in [ban(9), What::Unblock, What::Reset, allow, What::Revoke, deny] {
+            let act = act(what, NOW);
+            sealed = act.seal(&names, [9; 12]);
+            assert_eq!(Act::open(&names, &sealed), Some(act));
+        }
+        assert_eq!(Act::open(&Names::without_secret("web").unwrap(), &sealed), None);
+        assert_eq!(Act::open(&names, b"192.0.2.1/32 allow"), None);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut ledger = Ledger::default();
+        for number in 0..20_000_u32 {
+            let prefix = IpNet::from(std::net::IpAddr::from(number.to_be_bytes()));
+            ledger.hear(ME, &Act { prefix, ..act(ban(600), Nanos(NOW.0 + u64::from(number))) }, later(1));
+            ledger.begin(ME, prefix, ban(600), later(2));
+        }
+        assert!(ledger.newest.len() <= ACTS_MAX);
+        assert_eq!(ledger.own.len(), ACTS_MAX);
+        assert_eq!(ledger.lost(), 10_000);
+        assert_eq!(ledger.due(later(2)).len(), ROUND_MAX);
+    }
+}

@@ -1,0 +1,93 @@
+//! How far this host's clock is from the store's. Pure: instants are handed in.
+//!
+//! The clock of packets names the buckets, so that one is compared; every host compares with the same node of the
+//! store. Of the last comparisons the one with the shortest way is believed: it is wrong by half its way at most.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use ratelimit_common::time::Nanos;
+
+const SAMPLES: usize = 8;
+
+/// One question for the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sample {
+    /// Ours minus the store's.
+    ahead_ns: i64,
+    way_ns: u64,
+}
+
+/// What is known of the difference.
+#[derive(Clone, Debug, Default)]
+pub struct Skew {
+    samples: VecDeque<Sample>,
+}
+
+impl Skew {
+    /// Takes in that the store said `theirs` between `asked` and `answered`, both by the clock of packets.
+    pub fn learn(&mut self, asked: Nanos, answered: Nanos, theirs: Nanos) {
+        let way_ns = answered.0.saturating_sub(asked.0);
+        let middle = asked.0.saturating_add(way_ns / 2);
+        // Where the store's time is absurd, so is the difference, and nothing is summed.
+        let ahead = i128::from(middle) - i128::from(theirs.0);
+        let ahead_ns = i64::try_from(ahead).unwrap_or(if ahead < 0 { i64::MIN } else { i64::MAX });
+        if self.samples.len() == SAMPLES {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(Sample { ahead_ns, way_ns });
+    }
+
+    /// Ours minus the store's, in nanoseconds; none before the first answer.
+    pub fn ahead_ns(&self) -> Option<i64> {
+        self.best().map(|sample| sample.ahead_ns)
+    }
+
+    /// The least by which the clocks differ for certain: half the way is doubt.
+    pub fn certain(&self) -> Duration {
+        let Some(sample) = self.best() else {
+            return Duration::ZERO;
+        };
+        Duration::from_nanos(sample.ahead_ns.unsigned_abs().saturating_sub(sample.way_ns / 2))
+    }
+
+    fn best(&self) -> Option<&Sample> {
+        self.samples.iter().min_by_key(|sample| sample.way_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn the_difference_is_taken_from_the_middle_of_the_way() {
+        let mut skew = Skew::default();
+        assert_eq!(skew.ahead_ns(), None);
+        skew.learn(Nanos(1000 * MS), Nanos(1010 * MS), Nanos(905 * MS));
+        assert_eq!(skew.ahead_ns(), Some(100 * 1_000_000));
+        assert_eq!(skew.certain(), Duration::from_millis(95));
+    }
+
+    #[test]
+    fn the_answer_with_the_shortest_way_is_believed_for_a_while() {
+        let mut skew = Skew::default();
+        skew.learn(Nanos(0), Nanos(2 * MS), Nanos(MS));
+        skew.learn(Nanos(0), Nanos(900 * MS), Nanos(MS));
+        assert_eq!(skew.ahead_ns(), Some(0));
+        for _ in 0..SAMPLES {
+            skew.learn(Nanos(10_000 * MS), Nanos(10_004 * MS), Nanos(2 * MS));
+        }
+        assert_eq!(skew.ahead_ns(), Some(10_000 * 1_000_000), "old answers are forgotten");
+    }
+
+    #[test]
+    fn no_time_of_the_store_overflows() {
+        let mut skew = Skew::default();
+        skew.learn(Nanos(0), Nanos(0), Nanos(u64::MAX));
+        assert_eq!(skew.ahead_ns(), Some(i64::MIN));
+        assert!(skew.certain() > Duration::from_secs(1_000_000));
+    }
+}

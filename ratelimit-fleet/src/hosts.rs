@@ -1,0 +1,175 @@
+//! The hosts of a fleet: what each says of itself once an interval. Pure.
+//!
+//! A record is sealed: whoever has not the fleet's secret can neither read nor make one. The store puts its own time
+//! before it, so that all judge its age by one clock.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::names::{HostId, Names};
+
+/// A host that was not heard of for so long is gone.
+pub const GONE_AFTER: Duration = Duration::from_secs(3600);
+
+/// A host that was not heard of for so long does not count as one of the fleet now.
+pub const SILENT_AFTER: Duration = Duration::from_secs(60);
+
+const CONTEXT: &str = "host";
+
+/// What a host says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Its name, for people.
+    pub name: String,
+    /// The version of ratelimitd.
+    pub version: String,
+    /// By how much its clock is ahead of the store's; none where it does not know yet.
+    pub ahead_ns: Option<i64>,
+    /// What it admitted under fleet limits in the last minute.
+    pub admitted_last_minute: u64,
+    /// How often it was away from the store since its process began: who sees this grow asks again.
+    pub outages: u64,
+    /// Of its process: two with one id are two machines with one state, or one that was begun again.
+    pub process: u64,
+}
+
+/// A host, as `ratelimitd fleet` lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// Its state in the kernel.
+    pub id: HostId,
+    /// How long ago it was heard.
+    pub age: Duration,
+    /// What it said.
+    pub record: Record,
+}
+
+/// What is known of the hosts.
+#[derive(Clone, Debug, Default)]
+pub struct Hosts {
+    known: BTreeMap<HostId, Host>,
+}
+
+/// What changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// Another host was away, or is new.
+    pub rejoined: bool,
+    /// Another process says it is this host: it has a copy of the state, and both are counted as one.
+    pub doubled: bool,
+}
+
+impl Record {
+    /// The record for the store; `nonce` is random.
+    pub fn seal(&self, names: &Names, nonce: [u8; 12]) -> Vec<u8> {
+        names.seal(CONTEXT, &serde_json::to_vec(self).unwrap_or_default(), nonce)
+    }
+}
+
+impl Hosts {
+    /// Takes in the list that the store has: id, the store's time in milliseconds before the sealed record. What
+    /// does not open is none of ours. `me` says which of them this process is.
+    pub fn learn(&mut self, names: &Names, now_ms: u64, list: &[(Vec<u8>, Vec<u8>)], me: (HostId, u64)) -> News {
+        let mut news = News::default();
+        let mut known = BTreeMap::new();
+        for (id, value) in list {
+            let Some(host) = read(names, now_ms, id, value) else {
+                continue;
+            };
+            let before = self.known.get(&host.id);
+            if host.id == me.0 {
+                // One's own from before a restart is older than the first that this process said.
+                news.doubled |=
+                    host.record.process != me.1 && before.is_some_and(|before| before.record.process == me.1);
+            } else {
+                let same = |before: &Host| {
+                    before.record.outages == host.record.outages && before.record.process == host.record.process
+                };
+                news.rejoined |= !before.is_some_and(same);
+            }
+            known.insert(host.id, host);
+        }
+        self.known = known;
+        news
+    }
+
+    /// All of them, in the order of their ids.
+    pub fn all(&self) -> impl Iterator<Item = &Host> {
+        self.known.values()
+    }
+
+    /// How many were heard of lately.
+    pub fn heard(&self) -> usize {
+        self.known.values().filter(|host| host.age < SILENT_AFTER).count()
+    }
+}
+
+fn read(names: &Names, now_ms: u64, id: &[u8], value: &[u8]) -> Option<Host> {
+    let id = HostId(id.try_into().ok()?);
+    let (at_ms, sealed) = value.split_first_chunk::<8>()?;
+    let age = Duration::from_millis(now_ms.saturating_sub(u64::from_be_bytes(*at_ms)));
+    let record = serde_json::from_slice(&names.open(CONTEXT, sealed)?).ok()?;
+    (age < GONE_AFTER).then_some(Host { id, age, record })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ME: (HostId, u64) = (HostId([1; 8]), 5);
+
+    fn names(secret: u8) -> Names {
+        Names::new("web", &[secret; 32]).unwrap()
+    }
+
+    fn record(process: u64, outages: u64) -> Record {
+        let name = "a".to_owned();
+        Record { name, version: "0.1.0".to_owned(), ahead_ns: Some(-5), admitted_last_minute: 7, outages, process }
+    }
+
+    fn listed(id: u8, at_ms: u64, record: &Record, names: &Names) -> (Vec<u8>, Vec<u8>) {
+        (vec![id; 8], [&at_ms.to_be_bytes()[..], &record.seal(names, [3; 12])].concat())
+    }
+
+    #[test]
+    fn hosts_are_listed_with_their_age_by_the_stores_clock() {
+        let mut hosts = Hosts::default();
+        let list = [
+            listed(1, 9_000, &record(5, 0), &names(1)),
+            listed(2, 400, &record(9, 0), &names(1)),
+            listed(3, 9_000, &record(9, 0), &names(2)),
+            (vec![4; 7], vec![]),
+            (vec![5; 8], vec![0; 30]),
+        ];
+        hosts.learn(&names(1), 10_000, &list, ME);
+        let seen: Vec<_> = hosts.all().map(|host| (host.id.0[0], host.age.as_millis())).collect();
+        assert_eq!(seen, [(1, 1_000), (2, 9_600)], "what another secret sealed is none of ours");
+        assert_eq!(hosts.heard(), 2);
+        hosts.learn(&names(1), 3_600_400, &list, ME);
+        assert_eq!(hosts.all().count(), 1, "an hour of silence");
+        assert_eq!(hosts.heard(), 0);
+    }
+
+    #[test]
+    fn a_host_that_was_away_or_began_anew_is_news_once() {
+        let mut hosts = Hosts::default();
+        let mut learn = |record: &Record| hosts.learn(&names(1), 10, &[listed(2, 9, record, &names(1))], ME).rejoined;
+        assert!(learn(&record(9, 0)));
+        assert!(!learn(&record(9, 0)));
+        assert!(learn(&record(9, 1)));
+        assert!(learn(&record(10, 1)));
+        assert!(!learn(&record(10, 1)));
+    }
+
+    #[test]
+    fn two_processes_with_one_state_are_noticed_and_a_restart_is_not() {
+        let mut hosts = Hosts::default();
+        let mut learn =
+            |process| hosts.learn(&names(1), 10, &[listed(1, 9, &record(process, 0), &names(1))], ME).doubled;
+        assert!(!learn(4), "this host's process before");
+        assert!(!learn(5));
+        assert!(learn(77), "another has overwritten what this one said");
+    }
+}

@@ -1,0 +1,268 @@
+//! A limit that the fleet holds together, and the arithmetic of its bound.
+//!
+//! Every host admits only while what it admitted and what it was told of the others stay within N. What it was not told
+//! is bounded: each of the others says at once when it has `unheard` that it has not said, which is N/2H. So in a
+//! window the fleet admits at most `N + (H-1) * unheard`, and what comes while a report is on its way.
+//!
+//! Why: take the host whose last exchange before its last admission is the latest of all. It knew what each other host
+//! had admitted when that one last exchanged; since then each of those admitted at most `unheard`.
+
+use std::fmt;
+use std::time::Duration;
+
+use ratelimit_common::time::{BucketIndex, Nanos, SECOND_NS};
+
+/// The most hosts of a fleet.
+pub const HOSTS_MAX: u32 = 1024;
+
+/// From the admission that is due to be said to the write in another host's kernel, with a store that is well.
+pub const DELAY: Duration = Duration::from_millis(100);
+
+/// A window that is shorter than so many intervals gains little.
+pub const INTERVALS_MIN: u64 = 30;
+
+/// Which limit, by its place in the list that the fleet was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LimitId(pub u16);
+
+/// What of a source's traffic is summed over the fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sum {
+    /// What established connections proved: no forged packet at one host takes anything at another.
+    Verified,
+    /// All of it: a forged flood at one host takes its victim's share at all.
+    All,
+}
+
+/// One limit of the fleet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FleetLimit {
+    /// What it is on every host alike: rule, unit, window, buckets; not the amount, which may change on one host first.
+    pub identity: String,
+    /// N.
+    pub amount: u64,
+    /// The length of its buckets.
+    pub bucket_ns: u64,
+    /// Full buckets before the current one that a sum takes in, at most 7; 0 for a fixed window.
+    pub full_buckets: u8,
+    /// What is summed.
+    pub sum: Sum,
+}
+
+impl FleetLimit {
+    /// Buckets of a sum, the current one among them.
+    pub const fn buckets(&self) -> u64 {
+        self.full_buckets as u64 + 1
+    }
+
+    /// The bucket of an instant.
+    pub const fn bucket(&self, now: Nanos) -> BucketIndex {
+        now.bucket(self.bucket_ns)
+    }
+
+    /// The least length of the window that the buckets stand for.
+    pub const fn window_ns(&self) -> u64 {
+        let full = if self.full_buckets == 0 { 1 } else { self.full_buckets as u64 };
+        self.bucket_ns.saturating_mul(full)
+    }
+
+    /// Whether hosts whose clocks differ by `skew` can be summed: up to a quarter of a bucket.
+    pub fn is_summed_at(&self, skew: Duration) -> bool {
+        skew.as_nanos() <= u128::from(self.bucket_ns / 4)
+    }
+}
+
+/// What follows from a limit and the number of hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// N.
+    pub amount: u64,
+    /// H.
+    pub hosts: u32,
+    /// The kernel says when the count of a bucket crosses a multiple of this; a power of two.
+    pub step: u64,
+    /// The most of a window that a host has not said while exchanges succeed.
+    pub unheard: u64,
+}
+
+impl Terms {
+    /// The terms of a limit in a fleet of so many hosts.
+    pub fn new(limit: &FleetLimit, hosts: u32) -> Self {
+        let hosts = hosts.clamp(1, HOSTS_MAX);
+        let share = (limit.amount / (2 * u64::from(hosts))).max(1);
+        let least = match limit.sum {
+            Sum::Verified => 1,
+            // Sources that a flood sends once each never reach it.
+            Sum::All => 2,
+        };
+        let step = previous_power_of_two((share / limit.buckets()).max(1)).max(least);
+        // A source that never crosses a step is not said at all: less than a step in each bucket.
+        let unheard = share.max(limit.buckets() * (step - 1));
+        Self { amount: limit.amount, hosts, step, unheard }
+    }
+
+    /// The base-2 logarithm of the step: the bit above which the kernel compares counts.
+    pub const fn step_shift(&self) -> u32 {
+        self.step.trailing_zeros()
+    }
+
+    /// Whether a host that has not said `unsaid` says it at once, rather than at the next interval: where the next
+    /// crossing, in this bucket or the next, may come too late.
+    pub const fn is_urgent(&self, unsaid: u64) -> bool {
+        unsaid > 0 && unsaid + 2 * self.step > self.unheard
+    }
+
+    /// Whether a sum is past half of the limit, where each crossing is said at once.
+    pub const fn is_hot(&self, sum: u64) -> bool {
+        sum >= self.amount / 2
+    }
+
+    /// The most that a window admits while exchanges succeed, but for what comes during a report's way.
+    pub fn bound(&self) -> u64 {
+        let others = u64::from(self.hosts - 1);
+        self.amount.saturating_add(others.saturating_mul(self.unheard)).min(self.bound_alone())
+    }
+
+    /// The most without a store: each host by itself.
+    pub fn bound_alone(&self) -> u64 {
+        self.amount.saturating_mul(u64::from(self.hosts))
+    }
+
+    /// A sum above this is garbage: more than all hosts together admit, whatever they are told.
+    pub fn believable(&self) -> u64 {
+        self.bound_alone()
+    }
+}
+
+/// The bound in words, for `check-config`.
+impl fmt::Display for Terms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { amount, hosts, unheard, .. } = self;
+        if *hosts == 1 {
+            return write!(f, "at most {amount} on 1 host");
+        }
+        let others = hosts - 1;
+        write!(
+            f,
+            "at most {amount} + {others}x{unheard} + what is sent within {} s, over {hosts} hosts; \
+             {hosts}x{amount} while the store is away",
+            DELAY.as_secs_f64()
+        )
+    }
+}
+
+/// What `check-config` warns of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Warning {
+    /// The window is short against the interval.
+    ShortWindow {
+        /// The window.
+        window_ns: u64,
+        /// The interval of reports.
+        interval: Duration,
+    },
+}
+
+impl Warning {
+    /// What there is to say of a limit.
+    pub fn of(limit: &FleetLimit, interval: Duration) -> Option<Self> {
+        let window_ns = limit.window_ns();
+        let short = u128::from(window_ns) < interval.as_nanos() * u128::from(INTERVALS_MIN);
+        short.then_some(Self::ShortWindow { window_ns, interval })
+    }
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::ShortWindow { window_ns, interval } = self;
+        #[expect(clippy::cast_precision_loss, reason = "seconds for people")]
+        let window = *window_ns as f64 / SECOND_NS as f64;
+        write!(
+            f,
+            "the window of {window} s is shorter than {INTERVALS_MIN} intervals of {} s: hosts hear of each other too \
+             late for it, and each may admit the whole limit",
+            interval.as_secs_f64()
+        )
+    }
+}
+
+/// Why a limit of GCRA is not summed.
+pub const GCRA_REFUSED: &str =
+    "a limit with `algorithm = \"gcra\"` has no buckets to sum over the fleet: use a window, or `fleet = false`";
+
+const fn previous_power_of_two(value: u64) -> u64 {
+    1 << value.ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn thousand_in_five_minutes() -> FleetLimit {
+        FleetLimit {
+            identity: "default/requests".to_owned(),
+            amount: 1000,
+            bucket_ns: 60 * SECOND_NS,
+            full_buckets: 5,
+            sum: Sum::Verified,
+        }
+    }
+
+    #[test]
+    fn the_bound_is_said_in_words() {
+        let terms = Terms::new(&thousand_in_five_minutes(), 4);
+        assert_eq!(terms, Terms { amount: 1000, hosts: 4, step: 16, unheard: 125 });
+        assert_eq!(terms.bound(), 1375);
+        assert_eq!(
+            terms.to_string(),
+            "at most 1000 + 3x125 + what is sent within 0.1 s, over 4 hosts; 4x1000 while the store is away"
+        );
+        assert_eq!(Terms::new(&thousand_in_five_minutes(), 1).to_string(), "at most 1000 on 1 host");
+    }
+
+    #[test]
+    fn what_is_below_a_step_in_every_bucket_is_within_what_is_unheard() {
+        for amount in [1, 2, 7, 10, 63, 64, 1000, 1_000_000] {
+            for hosts in [1, 2, 3, 4, 10, 32] {
+                for sum in [Sum::Verified, Sum::All] {
+                    let limit = FleetLimit { amount, sum, ..thousand_in_five_minutes() };
+                    let terms = Terms::new(&limit, hosts);
+                    assert!(terms.step.is_power_of_two());
+                    assert!(limit.buckets() * (terms.step - 1) <= terms.unheard, "{terms:?}");
+                    assert!(terms.bound() <= amount * u64::from(hosts));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_flood_of_sources_that_send_once_never_reaches_a_step_where_all_is_summed() {
+        let limit = FleetLimit { amount: 3, sum: Sum::All, ..thousand_in_five_minutes() };
+        assert_eq!(Terms::new(&limit, 32).step, 2);
+    }
+
+    #[test]
+    fn what_could_pass_the_bound_before_the_next_crossing_is_urgent() {
+        let terms = Terms::new(&thousand_in_five_minutes(), 4);
+        assert!(!terms.is_urgent(93));
+        assert!(terms.is_urgent(94));
+        assert!(!terms.is_hot(499));
+        assert!(terms.is_hot(500));
+    }
+
+    #[test]
+    fn a_quarter_of_a_bucket_is_the_most_that_clocks_may_differ() {
+        let limit = thousand_in_five_minutes();
+        assert!(limit.is_summed_at(Duration::from_secs(15)));
+        assert!(!limit.is_summed_at(Duration::from_millis(15_001)));
+    }
+
+    #[test]
+    fn a_window_shorter_than_thirty_intervals_is_warned_of() {
+        let ten_seconds = FleetLimit { bucket_ns: 2 * SECOND_NS, ..thousand_in_five_minutes() };
+        let warning = Warning::of(&ten_seconds, Duration::from_secs(1)).unwrap();
+        assert!(warning.to_string().starts_with("the window of 10 s is shorter than 30 intervals of 1 s"), "{warning}");
+        assert_eq!(Warning::of(&ten_seconds, Duration::from_millis(333)), None);
+        assert_eq!(Warning::of(&thousand_in_five_minutes(), Duration::from_secs(1)), None);
+    }
+}

@@ -1,0 +1,144 @@
+//! The task that joins the core, the kernel and the store. It waits for no answer: calls are on their way while it
+//! looks, and what asks it something is answered at once.
+
+mod state;
+mod task;
+
+use std::future::Future;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use ratelimit_common::time::{BucketIndex, Nanos};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::acts::{Act, What};
+use crate::core::{Core, Settings, Standing};
+use crate::limit::FleetLimit;
+use crate::names::{HostId, Names};
+use crate::store::access::Access;
+use crate::tracked::{Count, Subject, Told};
+
+pub use state::{ROUND_SECONDS, State, Status};
+
+/// Messages that wait for the task; more are lost, and counted.
+const MESSAGES_MAX: usize = 16_384;
+
+/// Acts of others that wait for the daemon.
+const ACTS_MAX: usize = 1024;
+
+/// What the task needs of the kernel.
+pub trait Kernel: Send + 'static {
+    /// This host's own counts in the window of each source, in the order asked; nothing of a source that has none.
+    fn read(&mut self, subjects: Vec<Subject>) -> impl Future<Output = Vec<Vec<Count>>> + Send;
+
+    /// Puts what the others admitted beside the own counts. A source or bucket that is not there any more is skipped.
+    fn write(&mut self, told: Vec<Told>) -> impl Future<Output = ()> + Send;
+}
+
+/// What a fleet begins with.
+#[derive(Debug)]
+pub struct Begin {
+    /// This host's state in the kernel.
+    pub host: HostId,
+    /// Of this process alone: random.
+    pub process: u64,
+    /// This host's name, for people.
+    pub name: String,
+    /// The version of ratelimitd.
+    pub version: String,
+    /// The fleet's names.
+    pub names: Names,
+    /// What the core is told.
+    pub settings: Settings,
+    /// The limits; each one's id is its place.
+    pub limits: Vec<FleetLimit>,
+    /// The store.
+    pub access: Access,
+}
+
+/// What the daemon holds of its fleet. Nothing here waits for the store.
+#[derive(Clone, Debug)]
+pub struct Fleet {
+    messages: mpsc::Sender<Message>,
+    lost: std::sync::Arc<std::sync::atomic::AtomicU64>,
+    status: watch::Receiver<Status>,
+}
+
+#[derive(Debug)]
+enum Message {
+    Crossed(Subject, BucketIndex),
+    CrossingsLost(u64),
+    Act(IpNet, What),
+    Admitted(u64),
+    Limits(Vec<FleetLimit>),
+    Standing(Subject, oneshot::Sender<Option<Standing>>),
+}
+
+impl Fleet {
+    /// A fleet, the acts of other hosts for the daemon to carry out, and the task to spawn. It ends when every `Fleet` is
+    /// dropped, at once, whatever the store does. `now` is the clock of packets.
+    pub fn begin<K: Kernel>(
+        begin: Begin,
+        kernel: K,
+        now: impl Fn() -> Nanos + Send + Sync + 'static,
+    ) -> (Self, mpsc::Receiver<Act>, impl Future<Output = ()> + Send) {
+        let (messages, inbox) = mpsc::channel(MESSAGES_MAX);
+        let (acts, heard) = mpsc::channel(ACTS_MAX);
+        let (status, watched) = watch::channel(Status::default());
+        let lost = std::sync::Arc::default();
+        let fleet = Self { messages, lost: std::sync::Arc::clone(&lost), status: watched };
+        let core = Core::new(begin.host, begin.names, begin.settings.clone(), begin.limits);
+        let me = task::Me { process: begin.process, name: begin.name, version: begin.version };
+        let task = task::Task::new(core, me, begin.access, begin.settings.interval, lost, acts, status);
+        (fleet, heard, task.run(kernel, inbox, now))
+    }
+
+    /// The kernel says that a count crossed a step.
+    pub fn crossed(&self, subject: Subject, bucket: BucketIndex) {
+        self.send(Message::Crossed(subject, bucket));
+    }
+
+    /// The kernel had no room to say so.
+    pub fn crossings_lost(&self, count: u64) {
+        self.send(Message::CrossingsLost(count));
+    }
+
+    /// All hosts are to do what this one did.
+    pub fn spread(&self, prefix: IpNet, what: What) {
+        self.send(Message::Act(prefix, what));
+    }
+
+    /// What this host admitted under fleet limits in the last minute, for the list of hosts.
+    pub fn admitted_last_minute(&self, count: u64) {
+        self.send(Message::Admitted(count));
+    }
+
+    /// Other limits are in force.
+    pub fn set_limits(&self, limits: Vec<FleetLimit>) {
+        self.send(Message::Limits(limits));
+    }
+
+    /// How a source stands in the fleet; none where it is not reported.
+    pub async fn standing(&self, subject: Subject) -> Option<Standing> {
+        let (answer, answered) = oneshot::channel();
+        self.send(Message::Standing(subject, answer));
+        // A task that is looking up ten thousand sources is not waited for.
+        tokio::time::timeout(Duration::from_millis(200), answered).await.ok()?.ok()?
+    }
+
+    /// How the fleet does, now.
+    pub fn status(&self) -> Status {
+        self.status.borrow().clone()
+    }
+
+    /// Follows how it does.
+    pub fn watch(&self) -> watch::Receiver<Status> {
+        self.status.clone()
+    }
+
+    fn send(&self, message: Message) {
+        if self.messages.try_send(message).is_err() {
+            self.lost.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,444 @@
+//! One loop over what is asked, what is due, and what is answered.
+
+use std::collections::{HashSet, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use ratelimit_common::time::Nanos;
+use ring::rand::{SecureRandom, SystemRandom};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+
+use super::{Kernel, Message, State, Status};
+use crate::acts::{Act, Ledger};
+use crate::core::{Core, after};
+use crate::hosts::{GONE_AFTER, Hosts, Record};
+use crate::names::Shard;
+use crate::store::access::Access;
+use crate::store::link::{Beat, ConnectError, Heard, Link};
+use crate::store::pulse::{Part, Pulse};
+use crate::store::trouble::Trouble;
+use crate::wire::{Call, Said};
+
+/// Calls on their way, one of a shard at most. The others wait here, not in the store: what waited there past its time
+/// would be sent again, and a store that is merely slow would never get through.
+const CALLS_MAX: usize = 8;
+
+/// Acts are kept in the store for so long after the last one.
+const ACTS_KEPT: Duration = Duration::from_secs(86_400);
+
+/// Messages taken at once, before anything else is looked at.
+const MESSAGES_AT_ONCE: usize = 1024;
+
+/// What this process is, for the others.
+pub(super) struct Me {
+    pub(super) process: u64,
+    pub(super) name: String,
+    pub(super) version: String,
+}
+
+enum Connection {
+    None { next: Instant },
+    Connecting,
+    Up(Link),
+}
+
+enum Done {
+    Connected(Result<Link, ConnectError>),
+    Exchanged { generation: u64, call: Box<Call>, took: Duration, answer: Result<Vec<Said>, Trouble> },
+    Beaten { generation: u64, asked: Nanos, acts: Vec<Act>, took: Duration, answer: Result<Heard, Trouble> },
+}
+
+type Pending = FuturesUnordered<Pin<Box<dyn Future<Output = Done> + Send>>>;
+
+pub(super) struct Task {
+    core: Core,
+    me: Me,
+    access: Arc<Access>,
+    interval: Duration,
+    ledger: Ledger,
+    hosts: Hosts,
+    heard: String,
+    pulse: Pulse,
+    connection: Connection,
+    /// Which connection: what was sent on an older one says nothing of this.
+    generation: u64,
+    pending: Pending,
+    /// What waits to be sent; no round begins before it is empty.
+    queue: VecDeque<Call>,
+    /// The shards that have a call on its way.
+    busy: HashSet<Shard>,
+    beats_at: Instant,
+    is_beating: bool,
+    has_beaten: bool,
+    /// Whether anything came over this connection: a server that hangs takes connections too.
+    is_heard: bool,
+    was_away: bool,
+    outages: u64,
+    admitted: u64,
+    lost: Arc<AtomicU64>,
+    acts: mpsc::Sender<Act>,
+    status: Status,
+    published: watch::Sender<Status>,
+    random: SystemRandom,
+}
+
+impl Task {
+    pub(super) fn new(
+        core: Core,
+        me: Me,
+        access: Access,
+        interval: Duration,
+        lost: Arc<AtomicU64>,
+        acts: mpsc::Sender<Act>,
+        published: watch::Sender<Status>,
+    ) -> Self {
+        Self {
+            core,
+            me,
+            access: Arc::new(access),
+            interval,
+            ledger: Ledger::default(),
+            hosts: Hosts::default(),
+            heard: "0".to_owned(),
+            pulse: Pulse::default(),
+            connection: Connection::None { next: Instant::now() },
+            generation: 0,
+            pending: FuturesUnordered::new(),
+            queue: VecDeque::new(),
+            busy: HashSet::new(),
+            beats_at: Instant::now(),
+            is_beating: false,
+            has_beaten: false,
+            is_heard: false,
+            was_away: false,
+            outages: 0,
+            admitted: 0,
+            lost,
+            acts,
+            status: Status::default(),
+            published,
+            random: SystemRandom::new(),
+        }
+    }
+
+    pub(super) async fn run<K: Kernel>(
+        mut self,
+        mut kernel: K,
+        mut inbox: mpsc::Receiver<Message>,
+        now: impl Fn() -> Nanos + Send + Sync,
+    ) {
+        let mut messages = Vec::new();
+        loop {
+            let wakes_at = self.wakes_at(now());
+            tokio::select! {
+                count = inbox.recv_many(&mut messages, MESSAGES_AT_ONCE) => {
+                    if count == 0 {
+                        return;
+                    }
+                    messages.drain(..).for_each(|message| self.take(message, now()));
+                }
+                Some(done) = self.pending.next() => {
+                    let told = self.done(done, now());
+                    if !told.is_empty() {
+                        kernel.write(told).await;
+                    }
+                }
+                () = sleep_until(wakes_at) => {}
+            }
+            self.connect();
+            self.beat(now());
+            let is_free = matches!(self.connection, Connection::Up(_)) && self.queue.is_empty();
+            if is_free && now() >= self.core.wakes_at() {
+                let due = self.core.due(now());
+                let read = if due.is_empty() { Vec::new() } else { kernel.read(due.clone()).await };
+                self.queue.extend(self.core.round(now(), &due, &read).calls);
+            }
+            self.exchange();
+            self.publish();
+        }
+    }
+
+    /// When something is to be done without being asked.
+    fn wakes_at(&self, now: Nanos) -> Instant {
+        match &self.connection {
+            Connection::None { next } => *next,
+            // It ends by itself.
+            Connection::Connecting => Instant::now() + self.interval,
+            Connection::Up(_) => {
+                // The answer to a beat, or to a call that another waits for, ends the wait by itself.
+                let beats_at = if self.is_beating { Instant::now() + self.interval } else { self.beats_at };
+                if !self.queue.is_empty() {
+                    return beats_at;
+                }
+                let until = Duration::from_nanos(self.core.wakes_at().0.saturating_sub(now.0));
+                (Instant::now() + until).min(beats_at)
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message, now: Nanos) {
+        match message {
+            Message::Crossed(subject, bucket) => self.core.crossed(subject, bucket, now),
+            Message::CrossingsLost(count) => self.core.crossings_lost(count),
+            Message::Act(prefix, what) => {
+                if what == crate::acts::What::Reset {
+                    self.core.reset(prefix);
+                }
+                self.ledger.begin(self.core.host(), prefix, what, now);
+                // At once, where no beat is on its way.
+                self.beats_at = Instant::now();
+            }
+            Message::Admitted(count) => self.admitted = count,
+            Message::Limits(limits) => self.core.set_limits(limits),
+            // Whoever asked may have gone.
+            Message::Standing(subject, answer) => drop(answer.send(self.core.standing(subject, now))),
+        }
+    }
+
+    fn connect(&mut self) {
+        let Connection::None { next } = self.connection else {
+            return;
+        };
+        if Instant::now() < next {
+            return;
+        }
+        self.connection = Connection::Connecting;
+        let access = Arc::clone(&self.access);
+        self.pending.push(Box::pin(async move { Done::Connected(Link::connect(&access).await) }));
+    }
+
+    fn beat(&mut self, now: Nanos) {
+        let Connection::Up(link) = &self.connection else {
+            return;
+        };
+        if self.is_beating || Instant::now() < self.beats_at {
+            return;
+        }
+        let acts = self.ledger.due(now);
+        // One for the record, and one for each act: none is used twice.
+        let Some(nonces) = (0..=acts.len()).map(|_| self.nonce()).collect::<Option<Vec<_>>>() else {
+            return;
+        };
+        let Some((nonce, nonces)) = nonces.split_first() else {
+            return;
+        };
+        self.is_beating = true;
+        self.beats_at = Instant::now() + self.interval;
+        let names = self.core.names();
+        let record = Record {
+            name: self.me.name.clone(),
+            version: self.me.version.clone(),
+            ahead_ns: self.core.ahead_ns(),
+            admitted_last_minute: self.admitted,
+            outages: self.outages,
+            process: self.me.process,
+        };
+        let beat = Beat {
+            keys: [names.hosts_key(), names.acts_key()],
+            host: self.core.host().0,
+            record: record.seal(names, *nonce),
+            heard: self.heard.clone(),
+            acts: acts.iter().zip(nonces).map(|(act, nonce)| act.seal(names, *nonce)).collect(),
+        };
+        let (link, generation) = (link.clone(), self.generation);
+        self.pending.push(Box::pin(async move {
+            let began = Instant::now();
+            let answer = link.beat(&beat, GONE_AFTER.as_millis(), ACTS_KEPT.as_millis(), crate::acts::ROUND_MAX).await;
+            Done::Beaten { generation, asked: now, acts, took: began.elapsed(), answer }
+        }));
+    }
+
+    fn exchange(&mut self) {
+        let Connection::Up(link) = &self.connection else {
+            return;
+        };
+        while self.busy.len() < CALLS_MAX {
+            let free = self.queue.iter().position(|call| !self.busy.contains(&call.shard));
+            let Some(call) = free.and_then(|at| self.queue.remove(at)) else {
+                return;
+            };
+            self.busy.insert(call.shard);
+            let (link, generation) = (link.clone(), self.generation);
+            self.pending.push(Box::pin(async move {
+                let began = Instant::now();
+                let answer = link.exchange(&call).await;
+                Done::Exchanged { generation, call: Box::new(call), took: began.elapsed(), answer }
+            }));
+        }
+    }
+
+    /// What waits for a shard that does not answer waits no longer.
+    fn give_up(&mut self, is_lost: impl Fn(&Call) -> bool, now: Nanos) {
+        let (lost, kept) = std::mem::take(&mut self.queue).into_iter().partition(|call| is_lost(call));
+        let lost: VecDeque<Call> = lost;
+        self.queue = kept;
+        lost.iter().for_each(|call| self.core.failed(call, now));
+    }
+
+    fn done(&mut self, done: Done, now: Nanos) -> Vec<crate::tracked::Told> {
+        match done {
+            Done::Connected(Ok(link)) => self.connected(link),
+            Done::Connected(Err(error)) => {
+                let (trouble, words) = match error {
+                    ConnectError::Store(trouble) => (trouble, None),
+                    ConnectError::Access(error) => (Trouble::Other, Some(error.to_string())),
+                };
+                self.status.error = words;
+                self.pulse.refused(trouble);
+                self.status.failed(trouble);
+                self.disconnect();
+            }
+            Done::Exchanged { generation, call, took, answer } => {
+                self.busy.remove(&call.shard);
+                match answer {
+                    Ok(said) => {
+                        self.answered(generation, took, now);
+                        self.pulse.heard(Part::Shard(call.shard.0));
+                        return self.core.answered(&call, &said, now);
+                    }
+                    Err(trouble) => {
+                        self.core.failed(&call, now);
+                        self.give_up(|waiting| waiting.shard == call.shard, now);
+                        self.failed(generation, Part::Shard(call.shard.0), trouble);
+                        if !matches!(self.connection, Connection::Up(_)) {
+                            self.give_up(|_| true, now);
+                        }
+                    }
+                }
+            }
+            Done::Beaten { generation, asked, acts, took, answer } => {
+                self.is_beating = false;
+                match answer {
+                    Ok(heard) => {
+                        self.answered(generation, took, now);
+                        self.pulse.heard(Part::Hosts);
+                        self.ledger.said(&acts, now);
+                        self.hear(&heard, asked, after(asked, took), now);
+                    }
+                    Err(trouble) => {
+                        self.failed(generation, Part::Hosts, trouble);
+                        if !matches!(self.connection, Connection::Up(_)) {
+                            self.give_up(|_| true, now);
+                        }
+                    }
+                }
+            }
+        }
+        Vec::new()
+    }
+
+    fn connected(&mut self, link: Link) {
+        self.generation += 1;
+        self.connection = Connection::Up(link);
+        self.status.connections += 1;
+        self.status.error = None;
+        self.is_heard = false;
+        self.beats_at = Instant::now();
+    }
+
+    fn failed(&mut self, generation: u64, part: Part, trouble: Trouble) {
+        self.status.failed(trouble);
+        if generation != self.generation {
+            return;
+        }
+        self.was_away |= part == Part::Hosts;
+        let is_single = matches!(self.connection, Connection::Up(Link::Single(_)));
+        // A server's connection that broke mends itself never; a cluster's does.
+        let is_broken = is_single && trouble == Trouble::Away;
+        if self.pulse.failed(part, trouble) || is_broken {
+            self.disconnect();
+        }
+    }
+
+    fn disconnect(&mut self) {
+        self.was_away = true;
+        self.generation += 1;
+        let mut random = [0; 8];
+        // Without randomness hosts come back together, which is no more than work.
+        self.random.fill(&mut random).ok();
+        let pause = self.pulse.pause(u64::from_be_bytes(random));
+        self.connection = Connection::None { next: Instant::now() + pause };
+    }
+
+    fn hear(&mut self, heard: &Heard, asked: Nanos, answered: Nanos, now: Nanos) {
+        let had_beaten = std::mem::replace(&mut self.has_beaten, true);
+        let theirs = Nanos(heard.time_us.saturating_mul(1000));
+        self.core.learn_time(asked, answered, theirs);
+        if had_beaten && !heard.was_there {
+            self.core.store_lost(now);
+            self.ledger.store_lost(now);
+            "0".clone_into(&mut self.heard);
+        }
+        let me = (self.core.host(), self.me.process);
+        let news = self.hosts.learn(self.core.names(), heard.time_us / 1000, &heard.hosts, me);
+        if news.rejoined || (had_beaten && !heard.was_there) {
+            self.core.rejoined(now);
+        }
+        self.status.is_doubled |= news.doubled;
+        for (name, sealed) in &heard.acts {
+            self.heard.clone_from(name);
+            let Some(act) = Act::open(self.core.names(), sealed) else {
+                continue;
+            };
+            if !self.ledger.hear(self.core.host(), &act, now) {
+                continue;
+            }
+            if act.what == crate::acts::What::Reset {
+                self.core.reset(act.prefix);
+            }
+            if self.acts.try_send(act).is_err() {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        // The rest at once, where more came than one answer has.
+        if heard.acts.len() >= crate::acts::ROUND_MAX {
+            self.beats_at = Instant::now();
+        }
+    }
+
+    fn answered(&mut self, generation: u64, took: Duration, now: Nanos) {
+        if generation == self.generation && !std::mem::replace(&mut self.is_heard, true) {
+            self.pulse.connected();
+        }
+        if self.is_heard && std::mem::take(&mut self.was_away) {
+            // Others ask again when they see it; this host asks what it missed.
+            self.outages += 1;
+            self.core.rejoined(now);
+        }
+        self.status.answered(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), now);
+    }
+
+    fn publish(&mut self) {
+        let before = (self.status.state, self.status.trouble);
+        let status = &mut self.status;
+        status.trouble = self.pulse.trouble();
+        status.not_summed = self.core.not_summed();
+        status.state = match &self.connection {
+            Connection::Up(_) if !self.is_heard => State::Away,
+            Connection::Up(_) if status.trouble.is_some() || !status.not_summed.is_empty() => State::Degraded,
+            Connection::Up(_) => State::Connected,
+            Connection::None { .. } | Connection::Connecting => State::Away,
+        };
+        status.hosts = self.hosts.all().cloned().collect();
+        status.hosts_heard = self.hosts.heard();
+        status.ahead_ns = self.core.ahead_ns();
+        status.counters = self.core.counters();
+        status.lost = self.lost.load(Ordering::Relaxed) + self.ledger.lost();
+        status.tracked = self.core.tracked();
+        if before != (status.state, status.trouble) {
+            status.log();
+        }
+        self.published.send_replace(self.status.clone());
+    }
+
+    fn nonce(&self) -> Option<[u8; 12]> {
+        let mut nonce = [0; 12];
+        self.random.fill(&mut nonce).ok().map(|()| nonce)
+    }
+}

@@ -1,0 +1,125 @@
+//! When a connection is thrown away, and when the next is tried. Pure.
+//!
+//! A master that is stopped keeps its connections, and a timeout makes the client neither ask for the cluster's map nor
+//! connect anew (tried with redis 1.8). So a shard that is silent for three rounds ends the connection to all.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::trouble::Trouble;
+
+/// A shard that is silent for so many rounds ends the connection.
+pub const SILENT_MAX: u32 = 3;
+
+/// The shortest pause before a new connection.
+pub const PAUSE_MIN: Duration = Duration::from_millis(50);
+
+/// The longest.
+pub const PAUSE_MAX: Duration = Duration::from_millis(1500);
+
+/// Whom an answer comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// A shard of the sources.
+    Shard(u8),
+    /// The list of hosts.
+    Hosts,
+}
+
+/// How the store does.
+#[derive(Debug, Default)]
+pub struct Pulse {
+    silent: HashMap<Part, u32>,
+    troubles: HashMap<Part, Trouble>,
+    pause: Option<Duration>,
+}
+
+impl Pulse {
+    /// A part answered.
+    pub fn heard(&mut self, part: Part) {
+        self.silent.remove(&part);
+        self.troubles.remove(&part);
+        self.pause = None;
+    }
+
+    /// A part did not. Says whether the connection is to be made anew.
+    pub fn failed(&mut self, part: Part, trouble: Trouble) -> bool {
+        self.troubles.insert(part, trouble);
+        if !trouble.wants_connection() {
+            return false;
+        }
+        let silent = self.silent.entry(part).or_default();
+        *silent += 1;
+        *silent >= SILENT_MAX
+    }
+
+    /// The connection was thrown away, or none came about: the pause before the next try. `random` is of all bits.
+    ///
+    /// Decorrelated: between the shortest and three times the last, so that hosts do not come back all at once.
+    pub fn pause(&mut self, random: u64) -> Duration {
+        self.silent.clear();
+        let most = self.pause.map_or(PAUSE_MIN * 2, |last| (last * 3).min(PAUSE_MAX));
+        let span = u64::try_from((most - PAUSE_MIN).as_nanos()).unwrap_or(u64::MAX).max(1);
+        let pause = PAUSE_MIN + Duration::from_nanos(random % span);
+        self.pause = Some(pause);
+        pause
+    }
+
+    /// No connection came about.
+    pub fn refused(&mut self, trouble: Trouble) {
+        self.troubles.insert(Part::Hosts, trouble);
+    }
+
+    /// The worst that is wrong now, in the order of [`super::trouble::ALL`].
+    pub fn trouble(&self) -> Option<Trouble> {
+        super::trouble::ALL.into_iter().find(|trouble| self.troubles.values().any(|now| now == trouble))
+    }
+
+    /// A connection came about: what was wrong with the one before says nothing of it.
+    pub fn connected(&mut self) {
+        self.troubles.clear();
+        self.silent.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_silent_rounds_of_one_shard_end_the_connection_and_an_answer_begins_anew() {
+        let mut pulse = Pulse::default();
+        let shard = Part::Shard(3);
+        assert!(!pulse.failed(shard, Trouble::Hung));
+        assert!(!pulse.failed(shard, Trouble::Hung));
+        assert!(!pulse.failed(Part::Shard(4), Trouble::Hung), "another's silence does not add up");
+        pulse.heard(shard);
+        assert!(!pulse.failed(shard, Trouble::Hung));
+        assert!(!pulse.failed(shard, Trouble::Away));
+        assert!(pulse.failed(shard, Trouble::Hung));
+    }
+
+    #[test]
+    fn what_a_new_connection_does_not_mend_keeps_the_old_one() {
+        let mut pulse = Pulse::default();
+        let mends = |trouble| (0..5).any(|_| pulse.failed(Part::Shard(0), trouble));
+        assert!(![Trouble::OutOfMemory, Trouble::NoPermission, Trouble::Moved].into_iter().any(mends));
+        assert_eq!(pulse.trouble(), Some(Trouble::Moved));
+        pulse.heard(Part::Shard(0));
+        assert_eq!(pulse.trouble(), None);
+    }
+
+    #[test]
+    fn pauses_grow_at_random_up_to_their_end() {
+        let mut pulse = Pulse::default();
+        let mut longest = Duration::ZERO;
+        for number in 1..200_u64 {
+            let pause = pulse.pause(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            assert!((PAUSE_MIN..=PAUSE_MAX).contains(&pause));
+            longest = longest.max(pause);
+        }
+        assert!(longest > PAUSE_MAX / 2, "{longest:?}");
+        pulse.heard(Part::Hosts);
+        assert!(pulse.pause(u64::MAX) < PAUSE_MIN * 2, "short again after an answer");
+    }
+}

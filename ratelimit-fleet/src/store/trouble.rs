@@ -1,0 +1,173 @@
+//! What may be wrong with a store, by names that people can act on.
+
+use std::fmt;
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+/// One kind of trouble.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Trouble {
+    /// No connection.
+    Away,
+    /// A connection, and no answer in time.
+    Hung,
+    /// Wrong user or password, or none where one is needed.
+    Refused,
+    /// The user may not do what is needed.
+    NoPermission,
+    /// A certificate or TLS itself.
+    Tls,
+    /// A replica.
+    ReadOnly,
+    /// The store is out of memory.
+    OutOfMemory,
+    /// The cluster does not serve.
+    ClusterDown,
+    /// A slot is moving, or has moved.
+    Moved,
+    /// The store is loading, busy or without its master.
+    Busy,
+    /// It has no script of this kind.
+    NoScript,
+    /// What it answers is none of this.
+    Garbled,
+    /// Anything else.
+    Other,
+}
+
+/// All of them.
+pub const ALL: [Trouble; 13] = [
+    Trouble::Away,
+    Trouble::Hung,
+    Trouble::Refused,
+    Trouble::NoPermission,
+    Trouble::Tls,
+    Trouble::ReadOnly,
+    Trouble::OutOfMemory,
+    Trouble::ClusterDown,
+    Trouble::Moved,
+    Trouble::Busy,
+    Trouble::NoScript,
+    Trouble::Garbled,
+    Trouble::Other,
+];
+
+impl Trouble {
+    /// The label of the metric.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Away => "away",
+            Self::Hung => "hung",
+            Self::Refused => "wrong_password",
+            Self::NoPermission => "no_permission",
+            Self::Tls => "tls",
+            Self::ReadOnly => "read_only",
+            Self::OutOfMemory => "out_of_memory",
+            Self::ClusterDown => "cluster_down",
+            Self::Moved => "moved",
+            Self::Busy => "busy",
+            Self::NoScript => "no_script",
+            Self::Garbled => "garbled",
+            Self::Other => "other",
+        }
+    }
+
+    /// What an error of the client is. Its text is never passed on: it may name what was sent.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the client's enum may grow")]
+    pub fn of(error: &RedisError) -> Self {
+        let text = || error.to_string();
+        match error.kind() {
+            ErrorKind::Server(kind) => Self::of_server(kind, error),
+            ErrorKind::AuthenticationFailed => Self::Refused,
+            ErrorKind::Io if error.is_timeout() => Self::Hung,
+            ErrorKind::Io if is_tls(&text()) => Self::Tls,
+            ErrorKind::ClusterConnectionNotFound | ErrorKind::Io => hidden(&text()).unwrap_or(Self::Away),
+            ErrorKind::Extension => of_code(error.code().unwrap_or_default()).unwrap_or(Self::Other),
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::Garbled,
+            _ => hidden(&text()).unwrap_or(Self::Other),
+        }
+    }
+
+    #[expect(clippy::wildcard_enum_match_arm, reason = "likewise")]
+    fn of_server(kind: ServerErrorKind, error: &RedisError) -> Self {
+        match kind {
+            ServerErrorKind::NoScript => Self::NoScript,
+            ServerErrorKind::Moved | ServerErrorKind::Ask | ServerErrorKind::TryAgain => Self::Moved,
+            ServerErrorKind::ClusterDown => Self::ClusterDown,
+            ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown => Self::Busy,
+            ServerErrorKind::ReadOnly => Self::ReadOnly,
+            ServerErrorKind::NoPerm => Self::NoPermission,
+            // Errors of commands within the script come so from some versions.
+            _ => hidden(&error.to_string()).unwrap_or(Self::Other),
+        }
+    }
+
+    /// Whether a new connection may help.
+    pub const fn wants_connection(self) -> bool {
+        match self {
+            Self::Away | Self::Hung | Self::Refused | Self::Tls | Self::ReadOnly | Self::Garbled | Self::Other => true,
+            Self::NoPermission | Self::OutOfMemory | Self::ClusterDown | Self::Moved | Self::Busy | Self::NoScript => {
+                false
+            }
+        }
+    }
+}
+
+fn of_code(code: &str) -> Option<Trouble> {
+    Some(match code {
+        "OOM" => Trouble::OutOfMemory,
+        "NOAUTH" | "WRONGPASS" => Trouble::Refused,
+        "NOPERM" => Trouble::NoPermission,
+        "READONLY" => Trouble::ReadOnly,
+        "CLUSTERDOWN" => Trouble::ClusterDown,
+        "MISCONF" | "BUSY" | "LOADING" | "MASTERDOWN" => Trouble::Busy,
+        _ => return None,
+    })
+}
+
+/// The code that a wrapped error has in its text.
+fn hidden(text: &str) -> Option<Trouble> {
+    let words = text.split(|letter: char| !letter.is_ascii_uppercase()).filter(|word| word.len() > 2);
+    let by_code = words.filter_map(of_code).next();
+    let by_words = [
+        ("running script requires", Trouble::OutOfMemory),
+        ("command not allowed when used memory", Trouble::OutOfMemory),
+        ("can't run this command or subcommand", Trouble::NoPermission),
+        ("can't access at least one of the keys", Trouble::NoPermission),
+        ("assword authentication failed", Trouble::Refused),
+        ("invalid username-password", Trouble::Refused),
+        ("read only replica", Trouble::ReadOnly),
+    ];
+    by_code
+        .or_else(|| by_words.iter().find(|(words, _)| text.contains(words)).map(|(_, trouble)| *trouble))
+        .or_else(|| is_tls(text).then_some(Trouble::Tls))
+}
+
+fn is_tls(text: &str) -> bool {
+    ["certificate", "Certificate", "TLS", "HandshakeFailure", "CorruptMessage", "InvalidContentType"]
+        .iter()
+        .any(|word| text.contains(word))
+}
+
+/// What it is, and what to do.
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Away => "the store does not answer: no connection",
+            Self::Hung => "the store does not answer in time",
+            Self::Refused => {
+                "the store refuses the user or password: compare `username` and `password_file` with its ACL"
+            }
+            Self::NoPermission => "the store's ACL forbids what is needed: `check-config` prints the line to paste",
+            Self::Tls => "no TLS with the store: compare `ca_file`, `cert_file` and `key_file` with its certificates",
+            Self::ReadOnly => "the store is a read-only replica: give the master's address, or those of a cluster",
+            Self::OutOfMemory => "the store is out of memory: raise its `maxmemory`",
+            Self::ClusterDown => "the cluster does not serve these slots: see `redis-cli cluster info`",
+            Self::Moved => "a slot of the cluster is moving",
+            Self::Busy => "the store is loading or busy",
+            Self::NoScript => "the store did not keep the script",
+            Self::Garbled => "the store answers what no store answers: is this address a Redis or Valkey?",
+            Self::Other => "the store answers with an error",
+        })
+    }
+}

@@ -1,0 +1,169 @@
+//! Hosts of a test: the task as it ships, over a kernel in memory that counts as the real one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use ipnet::IpNet;
+use ratelimit_common::time::{BucketIndex, Nanos, SECOND_NS};
+use ratelimit_fleet::acts::Act;
+use ratelimit_fleet::core::Settings;
+use ratelimit_fleet::limit::{FleetLimit, LimitId, Sum, Terms};
+use ratelimit_fleet::names::{HostId, Names};
+use ratelimit_fleet::run::{Begin, Fleet, Kernel};
+use ratelimit_fleet::store::access::Access;
+use ratelimit_fleet::tracked::{Count, Subject, Told};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+pub(crate) fn now() -> Nanos {
+    Nanos(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos().try_into().unwrap())
+}
+
+/// 1000 in a minute, strictly.
+pub(crate) fn limit() -> FleetLimit {
+    FleetLimit {
+        identity: "default/requests".to_owned(),
+        amount: 1000,
+        bucket_ns: 10 * SECOND_NS,
+        full_buckets: 6,
+        sum: Sum::Verified,
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Cell {
+    own: u64,
+    others: u64,
+}
+
+type Cells = HashMap<IpNet, BTreeMap<u64, Cell>>;
+
+/// Windows of sources.
+#[derive(Clone, Default)]
+pub(crate) struct Windows(Arc<Mutex<Cells>>);
+
+impl Kernel for Windows {
+    fn read(&mut self, subjects: Vec<Subject>) -> impl Future<Output = Vec<Vec<Count>>> + Send {
+        let cells = self.0.lock().unwrap();
+        let count = |(bucket, cell): (&u64, &Cell)| Count { bucket: BucketIndex(*bucket), own: cell.own };
+        let read = |subject: &Subject| cells.get(&subject.source).into_iter().flatten().map(count).collect();
+        std::future::ready(subjects.iter().map(read).collect())
+    }
+
+    fn write(&mut self, told: Vec<Told>) -> impl Future<Output = ()> + Send {
+        let mut cells = self.0.lock().unwrap();
+        for Told { subject, bucket, others } in told {
+            if let Some(window) = cells.get_mut(&subject.source) {
+                window.entry(bucket.0).or_default().others = others;
+            }
+        }
+        std::future::ready(())
+    }
+}
+
+pub(crate) struct Host {
+    pub(crate) id: HostId,
+    pub(crate) fleet: Fleet,
+    pub(crate) acts: mpsc::Receiver<Act>,
+    pub(crate) windows: Windows,
+    pub(crate) task: JoinHandle<()>,
+    terms: Terms,
+}
+
+impl Host {
+    pub(crate) fn begin(number: u8, hosts: u32, name: &str, secret: u8, access: &Access) -> Self {
+        Self::with(HostId([number; 8]), hosts, name, secret, access, Windows::default())
+    }
+
+    pub(crate) fn with(id: HostId, hosts: u32, name: &str, secret: u8, access: &Access, windows: Windows) -> Self {
+        let begin = Begin {
+            host: id,
+            process: now().0,
+            name: format!("host {id}"),
+            version: "0.1.0".to_owned(),
+            names: Names::new(name, &[secret; 32]).unwrap(),
+            settings: Settings { hosts, ..Settings::default() },
+            limits: vec![limit()],
+            access: access.clone(),
+        };
+        let (fleet, acts, task) = Fleet::begin(begin, windows.clone(), now);
+        Self { id, fleet, acts, windows, task: tokio::spawn(task), terms: Terms::new(&limit(), hosts) }
+    }
+
+    /// So many requests of a source; returns how many are admitted.
+    pub(crate) fn send(&self, source: IpNet, requests: u64) -> u64 {
+        let bucket = limit().bucket(now()).0;
+        let mut cells = self.windows.0.lock().unwrap();
+        let window = cells.entry(source).or_default();
+        let from = bucket - u64::from(limit().full_buckets);
+        let mut admitted = 0;
+        for _ in 0..requests {
+            let used: u64 = window.range(from..=bucket).map(|(_, cell)| cell.own + cell.others).sum();
+            if used + 1 > limit().amount {
+                break;
+            }
+            let cell = window.entry(bucket).or_default();
+            cell.own += 1;
+            admitted += 1;
+            if cell.own.is_multiple_of(self.terms.step) {
+                self.fleet.crossed(Subject { limit: LimitId(0), source }, BucketIndex(bucket));
+            }
+        }
+        admitted
+    }
+
+    /// As many of each as the others are told of.
+    pub(crate) fn send_all(&self, sources: &[IpNet]) {
+        for source in sources {
+            self.send(*source, self.terms.step);
+        }
+    }
+
+    pub(crate) fn own(&self, source: IpNet) -> u64 {
+        self.sum(source, |cell| cell.own)
+    }
+
+    pub(crate) fn others(&self, source: IpNet) -> u64 {
+        self.sum(source, |cell| cell.others)
+    }
+
+    fn sum(&self, source: IpNet, part: impl Fn(&Cell) -> u64) -> u64 {
+        let bucket = limit().bucket(now()).0;
+        let cells = self.windows.0.lock().unwrap();
+        let from = bucket - u64::from(limit().full_buckets);
+        cells.get(&source).map_or(0, |window| window.range(from..=bucket).map(|(_, cell)| part(cell)).sum())
+    }
+}
+
+/// Sources of every shard, that no test used before.
+pub(crate) fn sources(round: u8) -> Vec<IpNet> {
+    (1..=100_u8).map(|last| format!("198.51.{round}.{last}/32").parse().unwrap()).collect()
+}
+
+/// Whether each host has been told what the others admitted of these.
+pub(crate) fn are_told(hosts: &[Host], sources: &[IpNet]) -> bool {
+    sources.iter().all(|source| {
+        let all: u64 = hosts.iter().map(|host| host.own(*source)).sum();
+        hosts.iter().all(|host| host.others(*source) == all - host.own(*source))
+    })
+}
+
+/// How long it takes from now on until new sources of every shard are summed on each host; and those of before.
+pub(crate) async fn whole_after(hosts: &[Host], round: u8, before: &[IpNet], limit: Duration) -> Duration {
+    let began = std::time::Instant::now();
+    let sources = sources(round);
+    hosts.iter().for_each(|host| host.send_all(&sources));
+    while !(are_told(hosts, &sources) && are_told(hosts, before)) {
+        let untold: Vec<_> = sources.iter().chain(before).filter(|source| !are_told(hosts, &[**source])).collect();
+        let status: Vec<_> = hosts
+            .iter()
+            .map(|host| host.fleet.status())
+            .map(|status| (status.state, status.trouble, status.failed))
+            .collect();
+        assert!(began.elapsed() < limit, "{} sources are not summed: {untold:?} {status:?}", untold.len());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    began.elapsed()
+}
