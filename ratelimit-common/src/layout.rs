@@ -25,7 +25,7 @@ pub use keys::{
 };
 
 /// The layout's version, as in `/sys/fs/bpf/ratelimitd/v11`.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 
 /// The XDP program's name.
 pub const PROGRAM: &str = "ratelimitd";

@@ -21,6 +21,7 @@ mod bpf;
 mod btf;
 pub(crate) mod encode;
 mod events;
+mod fleet;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fake;
 mod interface;
@@ -31,6 +32,7 @@ pub mod orphans;
 pub mod pins;
 pub mod privileges;
 
+pub use fleet::{KernelStep, LimitAt, STEPS_PART, Told};
 pub use events::{EVENTS_PART, EventCount, EventCounts, EventLimit, KernelEvent, KernelEventKind};
 pub use interface::names as interface_names;
 
@@ -343,6 +345,17 @@ pub trait Datapath: Send + 'static {
     /// more may wait. To be called a few times a second, since nothing wakes the caller and the ring holds
     /// [`EVENTS_MAX`](ratelimit_common::layout::EVENTS_MAX). What happens without a daemon waits in it for the next.
     fn events(&mut self, visit: &mut dyn FnMut(KernelEvent)) -> Result<bool, DatapathError>;
+
+    /// Visits the steps that packets have made since the last call, of the limits that hosts share, in order, at most
+    /// [`STEPS_PART`] of them: true where more may wait.
+    fn steps(&mut self, visit: &mut dyn FnMut(KernelStep)) -> Result<bool, DatapathError>;
+
+    /// The cells of these clients' windows on one side of a limit; none of a client without a window.
+    fn admitted(&mut self, at: LimitAt, clients: &[IpNet]) -> Result<Vec<Vec<Cell>>, DatapathError>;
+
+    /// Writes what other hosts admitted, each into its client's window on this side of a limit. How many were written:
+    /// the others have no window, or not that bucket any more.
+    fn tell_others(&mut self, at: LimitAt, told: &[Told]) -> Result<usize, DatapathError>;
 
     /// Visits every window of every source, in no order; a source that comes or goes meanwhile may be missed.
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError>;
