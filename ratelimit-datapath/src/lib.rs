@@ -9,6 +9,7 @@ use ratelimit_common::admission::Admission;
 use ratelimit_common::layout::{Fault, Source, Tally};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
+use ratelimit_common::window::Cell;
 use serde::{Deserialize, Serialize};
 
 use ratelimit_policy::config::OnExit;
