@@ -7,7 +7,7 @@
 //! Costs are rounded up to a nanosecond, so a rate is never exceeded, and missed by less than a nanosecond a charge.
 
 use crate::time::Nanos;
-use crate::window::{CELLS, Cells, Charge};
+use crate::window::{Admitted, CELLS, Cells, Charge};
 
 /// Where the word is among a window's.
 const WORD: usize = 0;
@@ -80,7 +80,8 @@ pub fn charge<C: Cells>(cells: &C, rate: Rate, now: Nanos, amount: u64) -> Charg
         let word = cells.load(WORD);
         let Some(next) = rate.next(word, now, amount) else { return Charge::Refused };
         if cells.compare_exchange(WORD, word, next) {
-            return Charge::Admitted(now.bucket(rate.window_ns));
+            let bucket = now.bucket(rate.window_ns);
+            return Charge::Admitted(Admitted { bucket, own: 0, is_step: false });
         }
     }
     Charge::Contended

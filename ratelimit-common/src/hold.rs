@@ -10,7 +10,7 @@ use crate::layout::{self, LIMITS_MAX, Rule, SHADOWS_MAX, Unit};
 use crate::time::{BucketIndex, Nanos, SECOND_NS};
 use crate::verdict::{Action, Reason};
 use crate::verification::{EvidenceNeeds, Side};
-use crate::window::{self, Cells, Charge};
+use crate::window::{self, Admitted, Cells, Charge};
 use charges::refusal;
 
 mod alone;
@@ -22,7 +22,7 @@ mod verify;
 pub use alone::Alone;
 pub use charges::{At, Charged, Charges, CheckResult, by, is};
 pub use state::{Banned, GateBypass, Inserted, State, Window};
-pub use tell::{tell, window_used};
+pub use tell::{tell, tell_step, window_used};
 pub use verify::verify;
 
 /// Whether a rule charges without a check before and does nothing beside: its one limit alone decides.
@@ -56,9 +56,9 @@ pub fn hold<S: State>(state: S) -> Reason {
     }
     if charges.has(is::ASKED) || !state.gates_new_sources() {
         let charged = state.charge_at_once(At::new(0, side), amount);
-        if charged.bucket().is_some() {
-            if charged.is_fresh() {
-                state.make_known();
+        if let Some(bucket) = charged.bucket() {
+            if charged.has_news() {
+                news(state, At::new(0, side), charged, bucket);
             }
             return Reason::WithinLimit;
         }
@@ -339,9 +339,10 @@ pub fn charge_with_retry<S: State>(state: S, at: At, amount: u64) -> Charged {
                     state.make_known();
                     continue;
                 }
-                // Once more, as an insertion is lost where another CPU inserts at the same time.
-                if charged.is_fresh() && charged.bucket().is_some() {
-                    state.make_known();
+                if charged.has_news()
+                    && let Some(bucket) = charged.bucket()
+                {
+                    news(state, at, charged, bucket);
                 }
                 if charged == Charged::FIRST_REFUSED {
                     state.tell(at.0, 0, 0);
@@ -357,7 +358,13 @@ pub fn charge_with_retry<S: State>(state: S, at: At, amount: u64) -> Charged {
                 if state.rule().new_sources != 0 {
                     state.make_known();
                 }
-                state.remember(at, amount)
+                let charged = state.remember(at, amount);
+                if charged.is_step()
+                    && let Some(bucket) = charged.bucket()
+                {
+                    state.tell_step(at, bucket);
+                }
+                charged
             }
         };
         match charged {
@@ -367,6 +374,18 @@ pub fn charge_with_retry<S: State>(state: S, at: At, amount: u64) -> Charged {
         }
     }
     Charged::CONTENDED
+}
+
+/// What a charge to this bucket has to be followed by.
+#[inline(always)]
+fn news<S: State>(state: S, at: At, charged: Charged, bucket: u64) {
+    if charged.is_fresh() {
+        // Once more, as an insertion is lost where another CPU inserts at the same time.
+        state.make_known();
+    }
+    if charged.is_step() {
+        state.tell_step(at, bucket);
+    }
 }
 
 /// The most that the coarse clock lags, with ticks that a kernel counts late. // it mends that after five of them
@@ -385,7 +404,7 @@ pub fn charge_at_once<S: State>(state: S, at: At, amount: u64) -> Charged {
     }
     let Some(window) = state.window_here(at.slot(limit)) else { return Charged::CONTENDED };
     match window::charge_once(&window, limit.arithmetic(at.side()), bucket, amount) {
-        Charge::Admitted(bucket) => admitted(window, limit, bucket, amount),
+        Charge::Admitted(charge) => admitted(limit, charge, amount),
         Charge::Refused | Charge::Contended | Charge::Unsettled(_) => Charged::CONTENDED,
     }
 }
@@ -402,7 +421,7 @@ pub fn charge_window<W: Window>(window: W, limit: &layout::Limit, side: Side, no
         _ => gcra::charge(&window, limit.rate(side), now, amount),
     };
     match charge {
-        Charge::Admitted(bucket) => admitted(window, limit, bucket, amount),
+        Charge::Admitted(charge) => admitted(limit, charge, amount),
         Charge::Refused => {
             if window.count_refused(bucket) {
                 Charged::FIRST_REFUSED
@@ -415,11 +434,11 @@ pub fn charge_window<W: Window>(window: W, limit: &layout::Limit, side: Side, no
     }
 }
 
-/// What a charge has come to that was admitted to this bucket.
+/// What a charge has come to that was admitted.
 #[inline(always)]
-fn admitted<W: Window>(window: W, limit: &layout::Limit, bucket: BucketIndex, amount: u64) -> Charged {
-    let little = amount.saturating_mul(LITTLE);
-    Charged::to(bucket.0, limit.is_gcra != 0 || window::count_at(&window, limit.count_bits, bucket) <= little)
+const fn admitted(limit: &layout::Limit, charge: Admitted, amount: u64) -> Charged {
+    let is_little = charge.own <= amount.saturating_mul(LITTLE);
+    Charged::to(charge.bucket.0, limit.is_gcra != 0 || is_little, charge.is_step)
 }
 
 /// Whether so much more is within the limit of one window.
@@ -466,7 +485,7 @@ pub fn remember<S: State>(state: S, at: At, amount: u64) -> Charged {
         _ => gcra::open(cells, limit.rate(at.side()), now, amount),
     });
     match inserted {
-        Inserted::New => Charged::to(bucket.0, false),
+        Inserted::New => Charged::to(bucket.0, false, limit.is_gcra == 0 && limit.parts().is_step(0, amount)),
         Inserted::Existed => Charged::NOT_KNOWN,
         Inserted::Refused => Charged::NOT_REMEMBERED,
         // What is over the limit of an empty window is not worth remembering.
@@ -484,6 +503,16 @@ pub fn refund<S: State>(state: S, at: At, amount: u64, bucket: u64) {
             _ => gcra::refund(&window, limit.rate(at.side()), amount),
         }
     }
+}
+
+/// Writes what other hosts admitted of the source in a bucket, in units. False where it was not: the source has no
+/// window here, or not that bucket any more.
+#[inline(always)]
+pub fn write_others<S: State>(state: S, at: At, bucket: BucketIndex, units: u64) -> bool {
+    let Some(limit) = at.limit(state.rule()) else { return false };
+    let Some(window) = state.window(at.slot(limit)) else { return false };
+    let now = state.coarse().bucket(limit.bucket_ns);
+    limit.is_gcra == 0 && window::write_others(&window, limit.arithmetic(at.side()), now, bucket, units)
 }
 
 /// Caches that the source was refused, where that lasts; first counts the refusal, unless the charge has.

@@ -17,7 +17,7 @@ mod keys;
 pub mod map;
 
 pub use active::{Active, PrefixMiss};
-pub use event::{EVENT_TALLIES, EVENTS_BYTES, EVENTS_MAX, EVENTS_OF_REFUSALS_BYTES, Event};
+pub use event::{EVENT_TALLIES, EVENTS_BYTES, EVENTS_MAX, EVENTS_OF_REFUSALS_BYTES, Event, STEPS_BYTES, Step};
 pub use faults::{FAULTS_MAX, Fault, NOT_CACHED};
 pub use keys::{
     ConversationKeyV4, ConversationKeyV6, FlowKeyV4, FlowKeyV6, GENERATION_BITS, Prefix, PrefixKeyV4, PrefixKeyV6,
@@ -25,7 +25,7 @@ pub use keys::{
 };
 
 /// The layout's version, as in `/sys/fs/bpf/ratelimitd/v11`.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 
 /// The XDP program's name.
 pub const PROGRAM: &str = "ratelimitd";
@@ -151,7 +151,15 @@ pub struct Limit {
     /// [`crate::gcra::Rate::burst_ns`].
     pub burst: u64,
     /// Of requests: [`crate::verification::guarded_segments`].
-    pub guarded_segments: u64,
+    pub guarded_segments: u32,
+    /// [`window::Parts::own_bits`].
+    pub own_bits: u8,
+    /// [`window::Parts::unit_bits`].
+    pub unit_bits: u8,
+    /// [`window::Parts::step_bits`].
+    pub step_bits: u8,
+    /// The [`Side`]s whose steps are told to other hosts, a bit each, by code.
+    pub told_sides: u8,
 }
 
 const _: () = assert!(size_of::<Limit>() == 40);
@@ -163,9 +171,16 @@ impl Limit {
         window::Limit {
             amount: self.amount_on(side),
             full_buckets: self.full_buckets,
-            count_bits: self.count_bits,
+            parts: self.parts(),
             burst: if side.is_guard() { window::BURST_ANY } else { self.burst },
         }
+    }
+
+    /// What a cell's count is made of, which is the same on all sides.
+    #[inline(always)]
+    pub const fn parts(&self) -> window::Parts {
+        let Self { count_bits, own_bits, unit_bits, step_bits, .. } = *self;
+        window::Parts { count_bits, own_bits, unit_bits, step_bits }
     }
 
     /// It as a leaky bucket on one of its sides, if it is one.
@@ -180,7 +195,7 @@ impl Limit {
     pub const fn amount_on(&self, side: Side) -> u64 {
         match side {
             Side::Unverified | Side::Verified | Side::Evidence | Side::Attempts | Side::Opened => self.amount,
-            Side::Segments => self.guarded_segments,
+            Side::Segments => self.guarded_segments as u64,
         }
     }
 }
@@ -342,15 +357,17 @@ const _: () = assert!(
 pub struct ChargeOrder {
     /// The source's prefix in network order: IPv4 in the first 4 bytes.
     pub prefix: [[u8; 8]; 2],
-    /// How much, in the limit's unit.
+    /// How much, in the limit's unit. Of others: units of [`window::Parts::unit_bits`].
     pub amount: u64,
+    /// Of others: the bucket that they admitted it in.
+    pub bucket: u64,
     /// Which map the source is in: [`ChargeOrder::V4`], [`ChargeOrder::V6`] or [`ChargeOrder::V6_WIDE`].
     pub family: u32,
     /// [`ChargeOrder::CHARGE`] or another of these.
     pub step: u32,
 }
 
-const _: () = assert!(size_of::<ChargeOrder>() == 32);
+const _: () = assert!(size_of::<ChargeOrder>() == 40);
 
 impl ChargeOrder {
     /// [`map::SOURCES_V4`].
@@ -367,6 +384,10 @@ impl ChargeOrder {
     pub const CHARGE_VERIFIED: u32 = 2;
     /// Charge the limit's window of the evidence for a ban.
     pub const CHARGE_EVIDENCE: u32 = 3;
+    /// Write what other hosts admitted, in the limit's own window.
+    pub const OTHERS: u32 = 4;
+    /// The same in its window of verified traffic.
+    pub const OTHERS_VERIFIED: u32 = 5;
 }
 
 /// The class of each destination port.

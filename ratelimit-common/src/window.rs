@@ -16,6 +16,11 @@
 //! over it.
 //!
 //! Rejected charges are not added. Words of unused cells are 0, which reads as a bucket of 1970.
+//!
+//! A limit that hosts share has two parts in its count ([`Parts`]): the low bits are what this host admitted, the
+//! upper ones what it was told of the others, in units. Both are summed, so that ours and others' together stay at or
+//! below the limit, and ours alone does too, whatever is told. Others' part changes in sealed cells as well: it is
+//! known late, and whoever summed less was a moment early.
 
 use crate::time::BucketIndex;
 
@@ -78,10 +83,80 @@ pub struct Limit {
     /// Full buckets before the current one that the sum takes in, [`FULL_BUCKETS_MIN`] to [`FULL_BUCKETS_MAX`], or 0:
     /// a fixed window, which is its current bucket. What is outside counts as the nearest of these.
     pub full_buckets: u8,
-    /// Width of a cell's count, from [`count_bits`].
-    pub count_bits: u8,
+    /// What a cell's count is made of.
+    pub parts: Parts,
     /// At most so much in one bucket; [`BURST_ANY`] where the sum alone decides.
     pub burst: u64,
+}
+
+/// Bits of a cell's count that hold what other hosts admitted, of a limit that they share.
+pub const OTHERS_BITS: u8 = 10;
+
+/// The most units that a cell can hold of others.
+pub const OTHERS_MAX: u64 = (1 << OTHERS_BITS) - 1;
+
+/// What a cell's count is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// Width of the count, from [`count_bits`].
+    pub count_bits: u8,
+    /// Width of this host's part, the low bits; [`Parts::WHOLE`] where there is no other.
+    pub own_bits: u8,
+    /// Others' part counts units of two to the power of this.
+    pub unit_bits: u8,
+    /// A charge by which this host's part passes a multiple of two to the power of this is a step, which is told to
+    /// the other hosts. [`Parts::WHOLE`]: none is.
+    pub step_bits: u8,
+}
+
+impl Parts {
+    /// More bits than any sum of a window has.
+    pub const WHOLE: u8 = 63;
+
+    /// Those of a limit that this host has for itself, with buckets of this length.
+    pub const fn alone(bucket_ns: u64) -> Self {
+        Self { count_bits: count_bits(bucket_ns), own_bits: Self::WHOLE, unit_bits: 0, step_bits: Self::WHOLE }
+    }
+
+    /// Those of a limit of so much that hosts share. The unit is the smallest of which a cell holds twice the limit,
+    /// `step_bits` is as in [`Parts`].
+    pub const fn shared(bucket_ns: u64, amount: u64, step_bits: u8) -> Self {
+        let count_bits = count_bits(bucket_ns);
+        let amount_bits = 64 - amount.leading_zeros();
+        #[expect(clippy::cast_possible_truncation, reason = "below 64")]
+        let unit_bits = amount_bits.saturating_sub(OTHERS_BITS as u32 - 1) as u8;
+        Self { count_bits, own_bits: count_bits.saturating_sub(OTHERS_BITS), unit_bits, step_bits }
+    }
+
+    /// The largest amount that a limit can have: where hosts share it, half of what this host's part holds, so that
+    /// no sum over a window reaches into others' part, also where a reload has made the window longer.
+    pub const fn amount_max(self) -> u64 {
+        if self.own_bits == Self::WHOLE { (1 << self.count_bits) - 1 } else { (1 << (self.own_bits - 1)) - 1 }
+    }
+
+    /// Of a sum of counts, this host's part.
+    #[inline(always)]
+    pub const fn own(self, sum: u64) -> u64 {
+        sum & ((1 << (self.own_bits & 63)) - 1)
+    }
+
+    /// Of a sum of counts, others' part, in units.
+    #[inline(always)]
+    pub const fn units(self, sum: u64) -> u64 {
+        sum >> (self.own_bits & 63)
+    }
+
+    /// What a sum of counts comes to.
+    #[inline(always)]
+    pub const fn total(self, sum: u64) -> u64 {
+        self.own(sum).wrapping_add(self.units(sum) << (self.unit_bits & 63))
+    }
+
+    /// Whether so much more is a step, where this host's part is `own`.
+    #[inline(always)]
+    pub const fn is_step(self, own: u64, amount: u64) -> bool {
+        (own ^ own.wrapping_add(amount)) >> (self.step_bits & 63) != 0
+    }
 }
 
 /// The burst of a limit that has none of its own.
@@ -92,7 +167,8 @@ impl Limit {
     /// `before`.
     #[inline(always)]
     const fn is_within(self, before: u64, current: u64, amount: u64) -> bool {
-        is_within(before.wrapping_add(current), amount, self.amount) && is_within(current, amount, self.burst)
+        is_within(self.parts.total(before.wrapping_add(current)), amount, self.amount)
+            && is_within(self.parts.total(current), amount, self.burst)
     }
 }
 
@@ -100,14 +176,26 @@ impl Limit {
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
-    /// Added to this bucket.
-    Admitted(BucketIndex),
+    /// Added to a bucket.
+    Admitted(Admitted),
     /// Over the limit; nothing was added.
     Refused,
     /// [`Cells::TRIES`] tries were overtaken; nothing was added.
     Contended,
     /// Nothing was added, and [`Cells::settle`] left it to the caller to settle what is before this bucket.
     Unsettled(BucketIndex),
+}
+
+/// A charge that was admitted.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// To this bucket.
+    pub bucket: BucketIndex,
+    /// What this host has admitted in it, with the charge.
+    pub own: u64,
+    /// Whether it is a step, see [`Parts::step_bits`].
+    pub is_step: bool,
 }
 
 /// Bits of a cell's count for buckets of this length: what 200 years of bucket numbers leave of the word, at most 47.
@@ -126,9 +214,9 @@ pub const fn count_bits(bucket_ns: u64) -> u8 {
     bits
 }
 
-/// The largest amount that a limit with buckets of this length can have.
+/// The largest amount that a limit of this host alone with buckets of this length can have.
 pub const fn amount_max(bucket_ns: u64) -> u64 {
-    (1 << count_bits(bucket_ns)) - 1
+    Parts::alone(bucket_ns).amount_max()
 }
 
 /// One cell, taken apart.
@@ -138,24 +226,34 @@ pub struct Cell {
     pub bucket: BucketIndex,
     /// Whether its count is final.
     pub sealed: bool,
-    /// What was admitted in it.
+    /// What this host admitted in it.
     pub count: u64,
+    /// What other hosts admitted, in units, as far as they have told.
+    pub others: u64,
 }
 
 impl Cell {
     /// The cell that `word` at `index` stands for.
     #[inline(always)]
-    pub const fn decode(word: u64, index: usize, count_bits: u8) -> Self {
-        let prefix = Prefix::of(word, count_bits);
-        Self { bucket: prefix.bucket(index), sealed: prefix.0 & 1 == 1, count: self::count(word, count_bits) }
+    pub const fn decode(word: u64, index: usize, parts: Parts) -> Self {
+        let (prefix, count) = (Prefix::of(word, parts.count_bits), self::count(word, parts.count_bits));
+        let (own, others) = (parts.own(count), parts.units(count));
+        Self { bucket: prefix.bucket(index), sealed: prefix.0 & 1 == 1, count: own, others }
     }
 
     /// The word for this cell.
     #[inline(always)]
-    pub const fn encode(self, count_bits: u8) -> u64 {
-        let bits = (count_bits & 63) as u32;
-        ((self.bucket.0 >> RING_BITS) << 1 | self.sealed as u64) << bits | self.count
+    pub const fn encode(self, parts: Parts) -> u64 {
+        let bits = (parts.count_bits & 63) as u32;
+        let count = self.count | self.others << (parts.own_bits & 63);
+        ((self.bucket.0 >> RING_BITS) << 1 | self.sealed as u64) << bits | count
     }
+}
+
+/// The word of a bucket with a count as it is in a cell, others' part included.
+#[inline(always)]
+const fn word_of(bucket: BucketIndex, sealed: bool, count: u64, count_bits: u8) -> u64 {
+    ((bucket.0 >> RING_BITS) << 1 | sealed as u64) << (count_bits & 63) | count
 }
 
 /// Where a bucket's cell is in the ring.
@@ -222,7 +320,7 @@ fn before<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, most: u8) -> B
     if limit.full_buckets == 0 {
         // Nothing is summed. What is left of [`open`] is settled all the same.
         let left = BucketIndex(bucket.0 - FULL_BUCKETS_MIN as u64);
-        let is_settled = Prefix::of(cells.load(index(left)), limit.count_bits) == Prefix::sealed(left);
+        let is_settled = Prefix::of(cells.load(index(left)), limit.parts.count_bits) == Prefix::sealed(left);
         return Before { used, is_settled };
     }
     for back in 1..most + 1 {
@@ -231,8 +329,8 @@ fn before<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, most: u8) -> B
         }
         let earlier = BucketIndex(bucket.0 - back as u64);
         let word = cells.load(index(earlier));
-        difference |= Prefix::of(word, limit.count_bits).0 ^ Prefix::sealed(earlier).0;
-        used = used.wrapping_add(count(word, limit.count_bits));
+        difference |= Prefix::of(word, limit.parts.count_bits).0 ^ Prefix::sealed(earlier).0;
+        used = used.wrapping_add(count(word, limit.parts.count_bits));
     }
     Before { used, is_settled: difference == 0 }
 }
@@ -259,7 +357,7 @@ fn full<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> u64 {
 fn admitted_in<C: Cells + ?Sized>(cells: &C, limit: Limit, bucket: BucketIndex) -> u64 {
     let word = cells.load(index(bucket));
     // 0: still open. 1: sealed. Else another bucket.
-    if Prefix::of(word, limit.count_bits).0 ^ Prefix::open(bucket).0 <= 1 { count(word, limit.count_bits) } else { 0 }
+    if Prefix::of(word, limit.parts.count_bits).0 ^ Prefix::open(bucket).0 <= 1 { count(word, limit.parts.count_bits) } else { 0 }
 }
 
 /// Gives each bucket before the current one its final count. A step that another CPU overtakes is left to the next
@@ -274,13 +372,13 @@ pub fn settle<C: Cells + ?Sized>(cells: &C, limit: Limit, bucket: BucketIndex) -
         let earlier = BucketIndex(bucket.0.wrapping_sub(back as u64));
         let at = index(earlier);
         let word = cells.load(at);
-        let (prefix, sealed) = (Prefix::of(word, limit.count_bits), Prefix::sealed(earlier));
+        let (prefix, sealed) = (Prefix::of(word, limit.parts.count_bits), Prefix::sealed(earlier));
         if prefix > sealed && prefix.bucket(at) > newest {
             newest = prefix.bucket(at);
         }
         if prefix < sealed {
-            let count = if prefix == Prefix::open(earlier) { count(word, limit.count_bits) } else { 0 };
-            let settled = Cell { bucket: earlier, sealed: true, count }.encode(limit.count_bits);
+            let count = if prefix == Prefix::open(earlier) { count(word, limit.parts.count_bits) } else { 0 };
+            let settled = word_of(earlier, true, count, limit.parts.count_bits);
             let _overtaken = cells.compare_exchange(at, word, settled);
         }
     }
@@ -329,13 +427,13 @@ enum Tried {
 fn charge_in<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, amount: u64, most: u8) -> Tried {
     let at = index(bucket);
     let word = cells.load(at);
-    let (prefix, open) = (Prefix::of(word, limit.count_bits), Prefix::open(bucket));
+    let (prefix, open) = (Prefix::of(word, limit.parts.count_bits), Prefix::open(bucket));
     if prefix > open {
         // Another CPU's clock is past this bucket: it is sealed, or its place holds a later one.
         let is_sealed = prefix == Prefix::sealed(bucket);
         return Tried::Later(if is_sealed { BucketIndex(bucket.0 + 1) } else { prefix.bucket(at) });
     }
-    let count = if prefix == open { count(word, limit.count_bits) } else { 0 };
+    let count = if prefix == open { count(word, limit.parts.count_bits) } else { 0 };
     let before = before(cells, limit, bucket, most);
     if !before.is_settled {
         return cells.settle(limit, bucket).map_or(Tried::Done(Charge::Unsettled(bucket)), Tried::Later);
@@ -343,9 +441,10 @@ fn charge_in<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, amount: u64
     if !limit.is_within(before.used, count, amount) {
         return Tried::Done(Charge::Refused);
     }
-    let charged = Cell { bucket, sealed: false, count: count + amount };
-    if cells.compare_exchange(at, word, charged.encode(limit.count_bits)) {
-        Tried::Done(Charge::Admitted(bucket))
+    if cells.compare_exchange(at, word, word_of(bucket, false, count.wrapping_add(amount), limit.parts.count_bits)) {
+        let own = limit.parts.own(count);
+        let is_step = limit.parts.is_step(own, amount);
+        Tried::Done(Charge::Admitted(Admitted { bucket, own: own.wrapping_add(amount), is_step }))
     } else {
         Tried::Later(bucket)
     }
@@ -367,15 +466,46 @@ pub fn refund<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, amount: u6
     let at = index(bucket);
     for _ in 0..C::unknown(C::TRIES) {
         let word = cells.load(at);
-        let cell = Cell::decode(word, at, limit.count_bits);
+        let cell = Cell::decode(word, at, limit.parts);
         if cell.bucket != bucket {
             return;
         }
-        let returned = Cell { count: cell.count.saturating_sub(amount), ..cell };
-        if cells.compare_exchange(at, word, returned.encode(limit.count_bits)) {
+        let returned = if amount < cell.count { amount } else { cell.count };
+        if cells.compare_exchange(at, word, word.wrapping_sub(returned)) {
             return;
         }
     }
+}
+
+/// Writes what other hosts admitted in a bucket, in units; what a cell does not hold is cut off. It replaces what they
+/// had told before. Nothing is written where the place has a later bucket, where `bucket` is later than `now`, or where
+/// [`Cells::TRIES`] tries are overtaken: then this host admits as if it had not been told.
+///
+/// This host's part stays as it is, so nothing that is told makes it admit more than the limit by itself.
+#[inline(always)]
+pub fn write_others<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, bucket: BucketIndex, units: u64) -> bool {
+    let (at, parts) = (index(bucket), limit.parts);
+    if bucket.0 < CELLS as u64 || bucket > now || parts.own_bits == Parts::WHOLE {
+        return false;
+    }
+    let units = if units > OTHERS_MAX { OTHERS_MAX } else { units };
+    for _ in 0..C::unknown(C::TRIES) {
+        let word = cells.load(at);
+        let (prefix, open) = (Prefix::of(word, parts.count_bits), Prefix::open(bucket));
+        let written = if prefix == open || prefix == Prefix::sealed(bucket) {
+            let own = parts.own(count(word, parts.count_bits));
+            word_of(bucket, prefix != open, own | units << (parts.own_bits & 63), parts.count_bits)
+        } else if prefix < open {
+            // Nothing was admitted here in this bucket. One that is over stays so.
+            word_of(bucket, bucket < now, units << (parts.own_bits & 63), parts.count_bits)
+        } else {
+            return false;
+        };
+        if word == written || cells.compare_exchange(at, word, written) {
+            return true;
+        }
+    }
+    false
 }
 
 /// Writes the words of a window that nothing was charged to before, with `amount` charged at `now`. False, and nothing
@@ -394,20 +524,25 @@ pub fn open(words: &mut [u64; CELLS], limit: Limit, now: BucketIndex, amount: u6
         let bucket = BucketIndex(now - back);
         let count = if back == 0 { amount } else { 0 };
         let sealed = back != 0 && back != FULL_BUCKETS_MIN as u64;
-        words[at & (CELLS - 1)] = Cell { bucket, sealed, count }.encode(limit.count_bits);
+        words[at & (CELLS - 1)] = word_of(bucket, sealed, count, limit.parts.count_bits);
     }
     true
 }
 
-/// What the cell of this bucket counts; of another bucket, where that is not there any more.
-#[inline(always)]
-pub fn count_at<C: Cells>(cells: &C, count_bits: u8, bucket: BucketIndex) -> u64 {
-    count(cells.load(index(bucket)), count_bits)
-}
-
-/// Sum over the window at `now`.
+/// Sum over the window at `now`, with what other hosts admitted.
 #[inline(always)]
 pub fn used<C: Cells>(cells: &C, limit: Limit, now: BucketIndex) -> u64 {
+    limit.parts.total(sum(cells, limit, now))
+}
+
+/// The same, in two: this host's part, and others'.
+pub fn used_apart<C: Cells>(cells: &C, limit: Limit, now: BucketIndex) -> (u64, u64) {
+    let sum = sum(cells, limit, now);
+    (limit.parts.own(sum), limit.parts.total(sum) - limit.parts.own(sum))
+}
+
+#[inline(always)]
+fn sum<C: Cells>(cells: &C, limit: Limit, now: BucketIndex) -> u64 {
     let bucket = never_negative(now);
     full(cells, limit, bucket).wrapping_add(admitted_in(cells, limit, bucket))
 }
@@ -431,15 +566,15 @@ pub fn full_until<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, least: u6
     // As much puts it over the limit.
     let (amount, burst) = (limit.amount.saturating_sub(least - 1), limit.burst.saturating_sub(least - 1));
     // Of the sums of one bucket, two, and so on: those that are full. // the first is that number from the end
-    let mut full = (used >= amount) as u64;
+    let mut full = (limit.parts.total(used) >= amount) as u64;
     for back in 1..full_buckets_max::<C>() + 1 {
         if back <= limit.full_buckets {
             used = used.wrapping_add(admitted_in(cells, limit, BucketIndex(bucket.0.wrapping_sub(back as u64))));
         }
-        full = cells.forget(full + (used >= amount) as u64);
+        full = cells.forget(full + (limit.parts.total(used) >= amount) as u64);
     }
     let passed_over = (FULL_BUCKETS_MAX - limit.full_buckets) as u64;
-    let buckets = if full > passed_over { full - passed_over } else { (current >= burst) as u64 };
+    let buckets = if full > passed_over { full - passed_over } else { (limit.parts.total(current) >= burst) as u64 };
     BucketIndex(bucket.0 + buckets)
 }
 

@@ -11,11 +11,11 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use ratelimit_common::time::BucketIndex;
-use ratelimit_common::window::{self, BURST_ANY, CELLS, Cells, Charge, FULL_BUCKETS_MIN, Limit};
+use ratelimit_common::window::{self, Admitted, BURST_ANY, CELLS, Cells, Charge, FULL_BUCKETS_MIN, Limit, Parts};
 
 /// A bucket whose place in the ring is the first.
 const NOW: u64 = 29_700_600;
-const COUNT_BITS: u8 = 39;
+const MINUTE_NS: u64 = 60_000_000_000;
 
 struct Ring([AtomicU64; CELLS]);
 
@@ -39,7 +39,7 @@ impl Cells for Ring {
 }
 
 fn limit(amount: u64, full_buckets: u8) -> Limit {
-    Limit { amount, full_buckets, count_bits: COUNT_BITS, burst: BURST_ANY }
+    Limit { amount, full_buckets, parts: Parts::alone(MINUTE_NS), burst: BURST_ANY }
 }
 
 /// One charge that a thread makes.
@@ -47,16 +47,28 @@ fn limit(amount: u64, full_buckets: u8) -> Limit {
 struct Demand {
     bucket: u64,
     amount: u64,
+    does: Does,
+}
+
+#[derive(Clone, Copy)]
+enum Does {
+    Charge,
     /// Takes it back, as a rule does when another of its limits refuses.
-    refunded: bool,
+    ChargeAndRefund,
+    /// Writes what other hosts admitted, in units.
+    Tell,
 }
 
 const fn charge(bucket: u64, amount: u64) -> Demand {
-    Demand { bucket, amount, refunded: false }
+    Demand { bucket, amount, does: Does::Charge }
 }
 
 const fn charge_and_refund(bucket: u64, amount: u64) -> Demand {
-    Demand { bucket, amount, refunded: true }
+    Demand { bucket, amount, does: Does::ChargeAndRefund }
+}
+
+const fn tell(bucket: u64, units: u64) -> Demand {
+    Demand { bucket, amount: units, does: Does::Tell }
 }
 
 /// What every order of the threads must give.
@@ -93,9 +105,16 @@ fn in_every_order(limit: Limit, opened_with: u64, threads: &'static [&'static [D
 
 fn run(ring: &Ring, limit: Limit, demands: &[Demand], log: &Mutex<Vec<(u64, u64)>>) {
     for demand in demands {
-        match window::charge(ring, limit, BucketIndex(demand.bucket), demand.amount) {
-            Charge::Admitted(bucket) if demand.refunded => window::refund(ring, limit, bucket, demand.amount),
-            Charge::Admitted(bucket) => log.lock().expect("not poisoned").push((bucket.0, demand.amount)),
+        let bucket = BucketIndex(demand.bucket);
+        if let Does::Tell = demand.does {
+            let _too_late = window::write_others(ring, limit, bucket, bucket, demand.amount);
+            continue;
+        }
+        match window::charge(ring, limit, bucket, demand.amount) {
+            Charge::Admitted(Admitted { bucket, .. }) if matches!(demand.does, Does::ChargeAndRefund) => {
+                window::refund(ring, limit, bucket, demand.amount);
+            }
+            Charge::Admitted(Admitted { bucket, .. }) => log.lock().expect("not poisoned").push((bucket.0, demand.amount)),
             Charge::Refused => {}
             Charge::Unsettled(_) => panic!("these cells settle themselves"),
             Charge::Contended => panic!("a handful of threads never overtake one charge so often"),
@@ -198,4 +217,27 @@ fn a_refund_whose_place_in_the_ring_was_taken_makes_no_room() {
     const LATER: u64 = NOW + CELLS as u64;
     const THREADS: &[&[Demand]] = &[&[charge_and_refund(NOW, 1)], &[charge(LATER, 2), charge(LATER, 1)]];
     in_every_order(limit(2, FULL_BUCKETS_MIN), 1, THREADS, Expected { at_least: 2, preemptions: Some(2) });
+}
+
+fn shared(amount: u64, full_buckets: u8) -> Limit {
+    Limit { parts: Parts::shared(MINUTE_NS, amount, 0), ..limit(amount, full_buckets) }
+}
+
+#[test]
+fn what_others_are_said_to_admit_never_makes_this_host_admit_more_than_the_limit() {
+    const THREADS: &[&[Demand]] = &[&[charge(NOW, 1), charge(NOW, 1)], &[tell(NOW, 1), tell(NOW, 0)]];
+    in_every_order(shared(3, 5), 1, THREADS, Expected { at_least: 2, preemptions: None });
+}
+
+#[test]
+fn while_the_bucket_turns_what_others_admitted_takes_nothing_from_the_count() {
+    const THREADS: &[&[Demand]] =
+        &[&[charge(NOW, 1), charge(NOW + 1, 1)], &[charge(NOW + 1, 1)], &[tell(NOW + 1, 1), tell(NOW, 0)]];
+    in_every_order(shared(3, FULL_BUCKETS_MIN), 1, THREADS, Expected { at_least: 1, preemptions: Some(2) });
+}
+
+#[test]
+fn a_bucket_that_others_open_is_settled_like_one_of_our_own() {
+    const THREADS: &[&[Demand]] = &[&[tell(NOW + 1, 1), charge(NOW + 1, 1)], &[charge(NOW, 1), charge(NOW + 2, 1)]];
+    in_every_order(shared(2, FULL_BUCKETS_MIN), 1, THREADS, Expected { at_least: 1, preemptions: Some(3) });
 }

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use ratelimit_common::time::BucketIndex;
-use ratelimit_common::window::{self, BURST_ANY, CELLS, Cells, Charge, Limit, TRIES_MAX};
+use ratelimit_common::window::{self, Admitted, BURST_ANY, CELLS, Cells, Charge, Limit, Parts, TRIES_MAX};
 
 const NOW: u64 = 29_700_600;
 const THREADS: usize = 2;
-const LIMIT: Limit = Limit { amount: 1000, full_buckets: 5, count_bits: 39, burst: BURST_ANY };
+const LIMIT: Limit = Limit { amount: 1000, full_buckets: 5, parts: Parts::alone(60_000_000_000), burst: BURST_ANY };
 
 struct Ring([AtomicU64; CELLS]);
 
@@ -66,7 +66,7 @@ fn hammer_alone(ring: &Ring, buckets: usize, clock: &impl Fn() -> Option<u64>) -
     let mut tally = Tally { admitted: vec![0; buckets], contended: 0 };
     while let Some(bucket) = clock() {
         match window::charge(ring, LIMIT, BucketIndex(NOW + bucket), 1) {
-            Charge::Admitted(bucket) => {
+            Charge::Admitted(Admitted { bucket, .. }) => {
                 tally.admitted[usize::try_from(bucket.0 - NOW).expect("a bucket of the test")] += 1;
             }
             Charge::Refused => {}

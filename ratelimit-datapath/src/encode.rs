@@ -367,6 +367,7 @@ mod tests {
             form: WindowForm::Strict,
             burst: None,
             slot: desired::slot(name, Unit::Connections, 60 * SECOND_NS),
+            shared: None,
         };
         let ports = Ports { tcp: tcp.to_vec(), udp: vec![(65_535, 65_535)], other_protocols: false };
         let from = from.iter().map(|text| net(text)).collect();

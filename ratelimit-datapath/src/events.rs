@@ -120,7 +120,7 @@ impl EventCounts {
 impl KernelEvent {
     /// An event of the ring, by the names of this policy; none where the words are no event.
     pub(crate) fn of(event: &Event, policy: &Policy) -> Option<Self> {
-        let client = client(event, policy)?;
+        let client = client(event.family, event.prefix, policy)?;
         let kind = match Kind::from_code(event.kind)? {
             Kind::Refused => KernelEventKind::Refused,
             Kind::WouldRefuse => KernelEventKind::WouldRefuse,
@@ -141,9 +141,9 @@ impl KernelEvent {
     }
 }
 
-fn client(event: &Event, policy: &Policy) -> Option<IpNet> {
-    let [high, low] = event.prefix;
-    if event.family == V4 {
+/// The client of a prefix in this family, as the program has them.
+pub(crate) fn client(family: u8, [high, low]: [u64; 2], policy: &Policy) -> Option<IpNet> {
+    if family == V4 {
         let octets = u32::try_from(high).ok()?.to_ne_bytes();
         return Ipv4Net::new(octets.into(), policy.ipv4_prefix).ok().map(|net| IpNet::V4(net.trunc()));
     }
@@ -194,6 +194,7 @@ mod tests {
             form,
             burst: None,
             slot,
+            shared: None,
         };
         let ports = Ports { tcp: vec![(80, 80)], udp: Vec::new(), other_protocols: false };
         let limits = vec![limit(7, WindowForm::Strict), limit(8, WindowForm::Gcra)];

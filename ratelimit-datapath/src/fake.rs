@@ -15,11 +15,11 @@ use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
 use ratelimit_common::verification::Side;
-use ratelimit_common::window::{self};
+use ratelimit_common::window::{self, Cell};
 
 use super::{
-    Ban, BanReading, BansPosition, Datapath, DatapathError, InterfaceReading, KernelEvent, Reading, Removed,
-    SourceReading, Tallies, Trial, VisitedBans, XdpMode,
+    Ban, BanReading, BansPosition, Datapath, DatapathError, InterfaceReading, KernelEvent, KernelStep, LimitAt, Reading,
+    Removed, SourceReading, Tallies, Told, Trial, VisitedBans, XdpMode,
 };
 pub use crate::memory::Sender;
 use crate::memory::{Judged, Packets, Rules};
@@ -396,7 +396,7 @@ impl Datapath for FakeDatapath {
         for limit in rule.limits.iter().chain(&rule.shadow_limits) {
             let window = world.packets.sources.window(client, limit.slot);
             let bucket = now.bucket(limit.bucket_ns);
-            let largest = window::amount_max(limit.bucket_ns);
+            let largest = limit.parts().amount_max();
             let boundless = window::Limit { amount: largest, burst: window::BURST_ANY, ..limit.arithmetic() };
             let used = window::used(&window.cells, boundless, bucket);
             charge_or_refuse(window, boundless, bucket, amount.min(largest.saturating_sub(used)));
@@ -472,6 +472,42 @@ impl Datapath for FakeDatapath {
         Ok(more_wait)
     }
 
+    fn steps(&mut self, visit: &mut dyn FnMut(KernelStep)) -> Result<bool, DatapathError> {
+        let mut world = self.kernel.world();
+        let steps = std::mem::take(&mut world.packets.sources.steps);
+        let Some(policy) = world.in_force() else { return Ok(false) };
+        steps.iter().filter_map(|step| KernelStep::of(step, policy)).for_each(visit);
+        Ok(false)
+    }
+
+    fn admitted(&mut self, at: LimitAt, clients: &[IpNet]) -> Result<Vec<Vec<Cell>>, DatapathError> {
+        let world = self.kernel.world();
+        let limit = world.limit(at)?;
+        let (slot, parts) = (at.side.slot(limit.slot), limit.parts());
+        let windows = &world.packets.sources.windows;
+        let cells = |client: &IpNet| {
+            let cells = windows.get(&(*client, slot)).map(|window| window.cells);
+            let decode = |(at, word)| Cell::decode(word, at, parts);
+            cells.map_or_else(Vec::new, |cells| cells.into_iter().enumerate().map(decode).collect())
+        };
+        Ok(clients.iter().map(cells).collect())
+    }
+
+    fn tell_others(&mut self, at: LimitAt, told: &[Told]) -> Result<usize, DatapathError> {
+        let mut world = self.kernel.world();
+        let limit = world.limit(at)?;
+        let (slot, now) = (at.side.slot(limit.slot), world.now.bucket(limit.bucket_ns));
+        let windows = &mut world.packets.sources.windows;
+        let mut written = 0;
+        for told in told {
+            let Some(window) = windows.get_mut(&(told.client, slot)) else { continue };
+            let words = window.cells.map(std::cell::Cell::new);
+            written += usize::from(window::write_others(&words, limit.arithmetic(), now, told.bucket, told.units));
+            window.cells = words.map(std::cell::Cell::into_inner);
+        }
+        Ok(written)
+    }
+
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {
         let world = self.kernel.world();
         for (&(prefix, slot), &window) in &world.packets.sources.windows {
@@ -535,6 +571,11 @@ impl World {
 
     fn cached_drop_until(&self, client: IpNet, slot: u32) -> Option<Nanos> {
         self.cached_drops.get(&(client, slot)).copied().filter(|until| self.now < *until)
+    }
+
+    fn limit(&self, at: LimitAt) -> Result<Limit, DatapathError> {
+        let limit = self.in_force().and_then(|policy| policy.rules.get(at.rule)?.limits.get(at.limit));
+        Ok(*limit.ok_or_else(|| anyhow!("no limit {} of rule {}", at.limit, at.rule))?)
     }
 
     fn in_force(&self) -> Option<&Policy> {

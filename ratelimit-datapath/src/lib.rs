@@ -8,6 +8,7 @@ use ratelimit_common::admission::Admission;
 use ratelimit_common::layout::{Fault, Source, Tally};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
+use ratelimit_common::window::Cell;
 use serde::{Deserialize, Serialize};
 
 use ratelimit_policy::config::OnExit;
@@ -20,6 +21,7 @@ mod bpf;
 mod btf;
 pub(crate) mod encode;
 mod events;
+mod fleet;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fake;
 mod interface;
@@ -30,6 +32,7 @@ pub mod orphans;
 pub mod pins;
 pub mod privileges;
 
+pub use fleet::{KernelStep, LimitAt, STEPS_PART, Told};
 pub use events::{EVENTS_PART, EventCount, EventCounts, EventLimit, KernelEvent, KernelEventKind};
 pub use interface::names as interface_names;
 
@@ -337,6 +340,17 @@ pub trait Datapath: Send + 'static {
     /// a second: nothing wakes the caller, and the ring holds [`EVENTS_MAX`](ratelimit_common::layout::EVENTS_MAX).
     /// Events of a time without a daemon wait in the ring.
     fn events(&mut self, visit: &mut dyn FnMut(KernelEvent)) -> Result<bool, DatapathError>;
+
+    /// Visits the steps that packets have made since the last call, of the limits that hosts share, in order, at most
+    /// [`STEPS_PART`] of them: true where more may wait.
+    fn steps(&mut self, visit: &mut dyn FnMut(KernelStep)) -> Result<bool, DatapathError>;
+
+    /// The cells of these clients' windows on one side of a limit; none of a client without a window.
+    fn admitted(&mut self, at: LimitAt, clients: &[IpNet]) -> Result<Vec<Vec<Cell>>, DatapathError>;
+
+    /// Writes what other hosts admitted, each into its client's window on this side of a limit. How many were written:
+    /// the others have no window, or not that bucket any more.
+    fn tell_others(&mut self, at: LimitAt, told: &[Told]) -> Result<usize, DatapathError>;
 
     /// Visits every window of every source, in no order; a source that comes or goes meanwhile may be missed.
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError>;

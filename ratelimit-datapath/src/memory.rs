@@ -12,7 +12,7 @@ use ratelimit_common::ban::Ban;
 use ratelimit_common::events::Kind;
 use ratelimit_common::gcra::{self, Rate};
 use ratelimit_common::hold::{self, Alone, At, Charged, Charges, GateBypass, Inserted, State, is};
-use ratelimit_common::layout::{Event, LIMITS_MAX, Rule, SHADOWS_MAX, Source};
+use ratelimit_common::layout::{Event, LIMITS_MAX, Rule, SHADOWS_MAX, Source, Step};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Action, Reason};
 use ratelimit_common::verification::{EvidenceNeeds, Side};
@@ -42,6 +42,9 @@ pub struct Sources {
     new_sources: BTreeMap<u64, u64>,
     /// What has begun.
     pub(crate) events: Told,
+    /// Of limits that hosts share.
+    #[cfg(any(test, feature = "fixture"))]
+    pub(crate) steps: Vec<Step>,
 }
 
 /// What became of a packet.
@@ -117,6 +120,7 @@ impl Sources {
             shuts: Cell::new(None),
             banned_until: Cell::new(None),
             events: RefCell::default(),
+            steps: RefCell::default(),
         };
         let reason = step(&packet);
         for (side, windows) in SIDES.iter().zip(&packet.windows) {
@@ -132,6 +136,11 @@ impl Sources {
         }
         for (kind, event) in packet.events.take() {
             self.events.send(kind, client, event);
+        }
+        #[cfg(any(test, feature = "fixture"))]
+        for step in packet.steps.take() {
+            let (family, prefix) = crate::events::source(client);
+            self.steps.push(Step { family, prefix, ..step });
         }
         if rule.new_sources != 0 {
             self.new_sources.insert(rule.name, packet.new_sources.get());
@@ -173,6 +182,7 @@ struct Packet<'a> {
     shuts: Cell<Option<(u64, Side)>>,
     banned_until: Cell<Option<u64>>,
     events: RefCell<Vec<(Kind, Event)>>,
+    steps: RefCell<Vec<Step>>,
 }
 
 impl Packet<'_> {
@@ -268,6 +278,10 @@ impl<'a> State for &'a Packet<'_> {
 
     fn send_event(&self, kind: Kind, event: impl FnOnce() -> Event) {
         self.events.borrow_mut().push((kind, event()));
+    }
+
+    fn send_step(&self, step: Step) {
+        self.steps.borrow_mut().push(step);
     }
 
     fn make_armed(&self) {

@@ -4,8 +4,8 @@
 use ratelimit_common::ban::Ban;
 use ratelimit_common::events::Kind;
 use ratelimit_common::hold::{self, At, Charged, Charges, CheckResult, GateBypass, Inserted, State, by};
-use ratelimit_common::layout::{CHARGE_GENERATION, ChargeOrder, Config, Event, LIMITS_MAX, Limit, Rule};
-use ratelimit_common::time::Nanos;
+use ratelimit_common::layout::{CHARGE_GENERATION, ChargeOrder, Config, Event, LIMITS_MAX, Limit, Rule, Step};
+use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::verification::Side;
 use ratelimit_common::window::CELLS;
@@ -70,6 +70,9 @@ pub(crate) fn carry_out(order: &ChargeOrder) -> bool {
         ChargeOrder::V4 => deferred.of.set_v4(high as u32),
         ChargeOrder::V6 => deferred.of.set_v6(high),
         _ => deferred.of.set_v6_wide([high, low]),
+    }
+    if let ChargeOrder::OTHERS | ChargeOrder::OTHERS_VERIFIED = order.step {
+        return write_others(order.amount, order.bucket, (order.step == ChargeOrder::OTHERS_VERIFIED) as u32) != 0;
     }
     let side = match order.step {
         ChargeOrder::BAN => return ban_as_ordered(by::ORDER) == 0,
@@ -182,6 +185,11 @@ impl State for Held {
     #[inline(always)]
     fn send_event(&self, kind: Kind, event: impl FnOnce() -> Event) {
         maps::send_event(self.work, kind, self.coarse(), &self.deferred().of, event);
+    }
+
+    #[inline(always)]
+    fn send_step(&self, step: Step) {
+        maps::send_step(&self.deferred().of, step);
     }
 
     #[inline(always)]
@@ -314,6 +322,12 @@ impl State for Held {
     }
 
     #[inline(always)]
+    fn tell_step(&self, at: At, bucket: u64) {
+        let how = if self.is_ordered() { at.0 | by::ORDER } else { at.0 };
+        let _always_zero = tell_step(how, bucket);
+    }
+
+    #[inline(always)]
     fn cache_ban(&self) {
         let _always_zero = cache_ban();
     }
@@ -383,6 +397,9 @@ steps! {
     /// [`hold::tell`].
     tell(how: u32, until_ns: u64, step: u32) -> u32, or DONE, held of Work::of(how) =>
         { hold::tell(held, how, until_ns, step); DONE };
+    /// [`hold::tell_step`].
+    tell_step(how: u32, bucket: u64) -> u32, or DONE, held of Work::of(how) =>
+        { hold::tell_step(held, At(how & 0xff), bucket); DONE };
     /// [`charge`], of an order.
     charge_as_ordered(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::ORDER =>
         hold::charge_with_retry(held, At(at), amount).0;
@@ -391,6 +408,9 @@ steps! {
         hold::remember(held, At(at), amount).0;
     /// [`ban_source`], likewise.
     ban_as_ordered(how: u32) -> u32, or DONE, held of Work::ORDER => { hold::ban_source(held, how); DONE };
+    /// [`hold::write_others`], on the side of this code; 1 where it was done.
+    write_others(units: u64, bucket: u64, side: u32) -> u32, or 0, held of Work::ORDER =>
+        hold::write_others(held, At::new(0, Side::from_code(side)), BucketIndex(bucket), units) as u32;
     /// [`hold::verify`].
     verify() -> u32, or DONE, held of Work::PACKET => { hold::verify(held); DONE };
 }

@@ -13,7 +13,7 @@ use ratelimit_common::flow::Flow;
 use ratelimit_common::hold::Inserted;
 use ratelimit_common::layout::{
     self, BANS_CAPACITY, CACHE_SETS, CONFIGS, CONVERSATIONS_CAPACITY, COUNTERS_LEN, ChargeOrder, Config,
-    ConversationKeyV4, ConversationKeyV6, Counters, EVENTS_BYTES, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4,
+    ConversationKeyV4, ConversationKeyV6, Counters, EVENTS_BYTES, FAULTS_MAX, STEPS_BYTES, FLOWS_CAPACITY, Fault, FlowKeyV4,
     FlowKeyV6, GENERATION_BITS, GENERATIONS, PREFIX_MISSES_PER_SET, PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4,
     PrefixKeyV6, ROWS_MAX, RULES_MAX, Rule, RuleSet, SETS_PER_CONN_CELL, SETS_PER_WORD, SOURCES_CAPACITY, Source,
     SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX,
@@ -92,6 +92,8 @@ static BANS_BEGUN: PerCpuArray<u64> = PerCpuArray::with_max_entries(ROWS_MAX as 
 static EVENTS: RingBuf = RingBuf::with_byte_size(EVENTS_BYTES, 0);
 #[map]
 static EVENT_TALLIES: PerCpuArray<EventTally> = PerCpuArray::with_max_entries(layout::EVENT_TALLIES, 0);
+#[map]
+static STEPS: RingBuf = RingBuf::with_byte_size(STEPS_BYTES, 0);
 #[map]
 static CHARGE_ORDER: Array<ChargeOrder> = Array::with_max_entries(1, 0);
 #[map]
@@ -276,7 +278,7 @@ use counts::or_fault;
 pub(crate) use counts::{count, count_ban, fault};
 pub(crate) use deferred::{Deferred, DeferredRef, Work, deferred, deferred_of, place, to_defer};
 pub(crate) use drop_cache::{Refusal, cached_drop, cached_drop_of, insert_drop, may_be_cached};
-pub(crate) use events::{send_event, sends_events};
+pub(crate) use events::{send_event, send_step, sends_events};
 pub(crate) use parsed::{NoPacket, ParsedFrame, frame_is, parsed, parsed_mut, to_parse};
 pub(crate) use sockets::connection_state_of;
 pub(crate) use sources::{BanRef, Of, SourceRef};

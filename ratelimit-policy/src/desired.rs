@@ -9,8 +9,8 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use ratelimit_common::access::Grant;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_common::verification::guarded_segments;
-use ratelimit_common::window::{BURST_ANY, amount_max};
+use ratelimit_common::verification::{Side, guarded_segments};
+use ratelimit_common::window::{BURST_ANY, Parts};
 use serde::{Deserialize, Serialize};
 
 use crate::labels;
@@ -236,6 +236,26 @@ pub struct Limit {
     /// Identifies this limit's windows in the kernel. A function of the rule's name, the unit, the bucket's length and the
     /// algorithm, of a shadow limit also of that and of the amount, so that a reload or restart that changes only the amount, the form or the number of buckets finds its counts again.
     pub slot: u32,
+    /// The hosts of a fleet share it.
+    pub shared: Option<Shared>,
+}
+
+/// How the hosts of a fleet share a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shared {
+    /// What is summed.
+    pub sum: Sum,
+    /// [`Parts::step_bits`].
+    pub step_bits: u8,
+}
+
+/// What the hosts of a fleet sum of a limit that they share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sum {
+    /// What is proven: traffic of open connections, and connections that the source has itself opened.
+    Verified,
+    /// Whatever is counted, which can be forged.
+    All,
 }
 
 /// How a limit is counted.
@@ -365,21 +385,46 @@ impl Limit {
         }
     }
 
+    /// What a cell of its windows is made of.
+    pub fn parts(&self) -> Parts {
+        match self.shared {
+            None => Parts::alone(self.bucket_ns),
+            Some(shared) => Parts::shared(self.bucket_ns, self.amount, shared.step_bits),
+        }
+    }
+
+    /// The sides whose steps are told to other hosts.
+    fn told_sides(&self) -> &'static [Side] {
+        match (self.shared.map(|shared| shared.sum), self.unit) {
+            (None, _) => &[],
+            (Some(Sum::All), Unit::Connections) => &[Side::Unverified],
+            (Some(Sum::All), Unit::Requests | Unit::Packets | Unit::Bytes) => &[Side::Unverified, Side::Verified],
+            (Some(Sum::Verified), Unit::Connections) => &[Side::Evidence],
+            (Some(Sum::Verified), Unit::Requests | Unit::Packets | Unit::Bytes) => &[Side::Verified],
+        }
+    }
+
     /// The limit as the packet path reads it.
     pub fn layout(&self) -> ratelimit_common::layout::Limit {
+        let parts = self.parts();
+        let guarded = guarded_segments(self.amount, parts.amount_max());
         ratelimit_common::layout::Limit {
             amount: self.amount,
             bucket_ns: self.bucket_ns,
             slot: self.slot,
             unit: self.unit as u8,
             full_buckets: self.full_buckets(),
-            count_bits: ratelimit_common::window::count_bits(self.bucket_ns),
+            count_bits: parts.count_bits,
             is_gcra: u8::from(self.form == WindowForm::Gcra),
             burst: match self.form {
                 WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => self.burst.unwrap_or(BURST_ANY),
                 WindowForm::Gcra => self.leak().burst_ns,
             },
-            guarded_segments: guarded_segments(self.amount, amount_max(self.bucket_ns)),
+            guarded_segments: u32::try_from(guarded).unwrap_or(u32::MAX),
+            own_bits: parts.own_bits,
+            unit_bits: parts.unit_bits,
+            step_bits: parts.step_bits,
+            told_sides: self.told_sides().iter().fold(0, |sides, side| sides | 1 << *side as u8),
         }
     }
 
@@ -388,7 +433,7 @@ impl Limit {
         ratelimit_common::window::Limit {
             amount: self.amount,
             full_buckets: self.full_buckets(),
-            count_bits: ratelimit_common::window::count_bits(self.bucket_ns),
+            parts: self.parts(),
             burst: self.burst.unwrap_or(BURST_ANY),
         }
     }

@@ -29,6 +29,7 @@ pub fn limit(amount: u64, unit: Unit) -> Limit {
         form: WindowForm::Strict,
         burst: None,
         slot: 7 + unit as u32,
+        shared: None,
     }
 }
 

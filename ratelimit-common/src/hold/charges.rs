@@ -168,11 +168,14 @@ impl Charged {
     const UNSETTLED_MASK: u64 = 3 << 62;
     /// With the number of a bucket: little was charged to it before.
     const FRESH: u64 = 1 << 61;
+    /// With the number of a bucket: other hosts are to be told of it.
+    const STEP: u64 = 1 << 60;
+    const BUCKET: u64 = Self::STEP - 1;
 
     /// Charged to this bucket.
     #[inline(always)]
-    pub const fn to(bucket: u64, is_fresh: bool) -> Self {
-        Self(bucket | (is_fresh as u64 * Self::FRESH))
+    pub const fn to(bucket: u64, is_fresh: bool, is_step: bool) -> Self {
+        Self(bucket | (is_fresh as u64 * Self::FRESH) | (is_step as u64 * Self::STEP))
     }
 
     /// What is before this bucket is to be settled.
@@ -184,13 +187,25 @@ impl Charged {
     /// The bucket before which something is to be settled.
     #[inline(always)]
     pub const fn to_settle(self) -> Option<u64> {
-        if self.0 & Self::UNSETTLED_MASK == Self::UNSETTLED { Some(self.0 & (Self::FRESH - 1)) } else { None }
+        if self.0 & Self::UNSETTLED_MASK == Self::UNSETTLED { Some(self.0 & Self::BUCKET) } else { None }
     }
 
     /// The bucket that was charged.
     #[inline(always)]
     pub const fn bucket(self) -> Option<u64> {
-        if self.0 < Self::UNSETTLED { Some(self.0 & (Self::FRESH - 1)) } else { None }
+        if self.0 < Self::UNSETTLED { Some(self.0 & Self::BUCKET) } else { None }
+    }
+
+    /// Of a bucket that was charged: whether something is to be done for it.
+    #[inline(always)]
+    pub const fn has_news(self) -> bool {
+        self.0 & (Self::FRESH | Self::STEP) != 0
+    }
+
+    /// Whether other hosts are to be told of it.
+    #[inline(always)]
+    pub const fn is_step(self) -> bool {
+        self.0 & Self::STEP != 0
     }
 
     /// Whether little was charged to it before.

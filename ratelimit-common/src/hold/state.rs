@@ -3,7 +3,7 @@
 use super::{At, Charged, Charges, CheckResult};
 use crate::ban::Ban;
 use crate::events::Kind;
-use crate::layout::{Event, Limit, Rule};
+use crate::layout::{Event, Limit, Rule, Step};
 use crate::refusals::Refusals;
 use crate::time::{BucketIndex, Nanos};
 use crate::verdict::Reason;
@@ -71,6 +71,8 @@ pub trait State: Copy {
     fn charged(&self, position: usize) -> u64;
     /// Sends an event of this kind, or counts that it is lost; with the source that it is of.
     fn send_event(&self, kind: Kind, event: impl FnOnce() -> Event);
+    /// Sends a step, with the source that it is of; or counts that it is lost.
+    fn send_step(&self, step: Step);
     // What follows is of the drop cache. Without it, each packet is judged by its window, to the same end.
 
     /// Keeps which limit says that the source has tried to connect too often.
@@ -202,6 +204,12 @@ pub trait State: Copy {
     #[inline(always)]
     fn tell(&self, how: u32, until_ns: u64, step: u32) {
         super::tell(*self, how, until_ns, step);
+    }
+
+    /// [`super::tell_step`].
+    #[inline(always)]
+    fn tell_step(&self, at: At, bucket: u64) {
+        super::tell_step(*self, at, bucket);
     }
 
     /// [`super::cache_ban`].

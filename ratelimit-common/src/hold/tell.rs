@@ -1,8 +1,8 @@
-//! What is told of a source that begins to be refused or banned.
+//! What the daemon is told of a source: that it begins to be refused or banned, and what other hosts are to know.
 
 use super::{At, State, Window, by};
 use crate::events::Kind;
-use crate::layout::{self, Event, LIMITS_MAX};
+use crate::layout::{self, Event, LIMITS_MAX, Step};
 use crate::time::Nanos;
 use crate::verification::Side;
 use crate::window;
@@ -37,6 +37,16 @@ pub fn tell<S: State>(state: S, how: u32, until_ns: u64, step: u32) {
         is_ordered: (how & by::ORDER != 0) as u8,
         ..Event::default()
     });
+}
+
+/// Has the other hosts told that this one has admitted one step more of the source, where they sum this side.
+#[inline(always)]
+pub fn tell_step<S: State>(state: S, at: At, bucket: u64) {
+    let Some(limit) = at.limit(state.rule()) else { return };
+    let side = at.side_code();
+    if limit.told_sides >> side & 1 != 0 {
+        state.send_step(Step { slot: limit.slot, side, bucket, ..Step::default() });
+    }
 }
 
 /// What one window holds: an amount, or of a leaky bucket nanoseconds until it is empty.

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::events::Kind;
-use crate::layout::{BAN_STEPS_MAX, Event, Limit};
+use crate::layout::{BAN_STEPS_MAX, Event, Limit, Step};
 use crate::time::SECOND_NS;
-use crate::window::CELLS;
+use crate::window::{CELLS, Parts};
 
 const NOW: Nanos = Nanos(1_767_261_600 * SECOND_NS);
 
@@ -25,6 +25,7 @@ struct Memory {
     is_full: Cell<bool>,
     is_known: Cell<u64>,
     events: RefCell<Vec<Event>>,
+    steps: RefCell<Vec<Step>>,
 }
 
 impl State for &Memory {
@@ -94,6 +95,10 @@ impl State for &Memory {
         self.events.borrow_mut().push(event());
     }
 
+    fn send_step(&self, step: Step) {
+        self.steps.borrow_mut().push(step);
+    }
+
     fn keep_charged(&self, position: usize, bucket: u64) {
         self.charged[position].set(bucket);
     }
@@ -105,7 +110,7 @@ impl State for &Memory {
 
 fn limit(slot: u32, unit: Unit, amount: u64) -> Limit {
     let (bucket_ns, full_buckets) = (60 * SECOND_NS, 5);
-    let count_bits = window::count_bits(bucket_ns);
+    let Parts { count_bits, own_bits, step_bits, .. } = Parts::alone(bucket_ns);
     Limit {
         amount,
         bucket_ns,
@@ -113,6 +118,8 @@ fn limit(slot: u32, unit: Unit, amount: u64) -> Limit {
         unit: unit as u8,
         full_buckets,
         count_bits,
+        own_bits,
+        step_bits,
         burst: window::BURST_ANY,
         ..Limit::default()
     }
@@ -137,6 +144,7 @@ fn memory(rule: Rule) -> Memory {
         is_full: Cell::new(false),
         is_known: Cell::new(0),
         events: RefCell::default(),
+        steps: RefCell::default(),
     }
 }
 
@@ -187,8 +195,10 @@ fn a_charge_is_of_the_bucket_that_the_exact_clock_names_with_the_coarse_one_up_t
             at_once += u64::from(charge_at_once(&memory, At::new(0, Side::Unverified), 1).bucket().is_some());
             assert_eq!(memory.judges(PACKET), Reason::WithinLimit);
             at_once += u64::from(charge_at_once(&memory, At::new(0, Side::Unverified), 1).bucket().is_some());
-            let count =
-                |bucket| window::count_at(&memory.window_of(7).unwrap(), memory.rule.limits[0].count_bits, bucket);
+            let count = |bucket| {
+                let fixed = window::Limit { full_buckets: 0, ..memory.rule.limits[0].arithmetic(Side::Unverified) };
+                window::used(&memory.window_of(7).unwrap(), fixed, bucket)
+            };
             let of = Nanos(begins + since_ns).bucket(length_ns);
             assert_eq!(count(BucketIndex(of.0 - 1)), 1, "{since_ns} ns after the bucket began, {lag_ns} ns behind");
             assert!(count(of) >= 1);
@@ -399,11 +409,32 @@ fn what_a_charge_has_come_to_is_one_thing_only() {
     ];
     assert!(codes.iter().all(|code| code.bucket().is_none() && code.to_settle().is_none()));
     for bucket in [1, 29_454_360, (1 << 48) - 1] {
-        for is_fresh in [false, true] {
-            let charged = Charged::to(bucket, is_fresh);
-            assert_eq!((charged.bucket(), charged.to_settle(), charged.is_fresh()), (Some(bucket), None, is_fresh));
+        for (is_fresh, is_step) in [(false, false), (true, false), (false, true), (true, true)] {
+            let charged = Charged::to(bucket, is_fresh, is_step);
+            assert_eq!((charged.bucket(), charged.to_settle()), (Some(bucket), None));
+            assert_eq!((charged.is_fresh(), charged.is_step()), (is_fresh, is_step));
+            assert_eq!(charged.has_news(), is_fresh || is_step);
         }
         let unsettled = Charged::unsettled(bucket);
         assert_eq!((unsettled.bucket(), unsettled.to_settle()), (None, Some(bucket)));
+    }
+}
+
+#[test]
+fn each_step_is_told_once_with_its_bucket_and_only_of_the_sides_that_are_summed() {
+    let parts = Parts::shared(60 * SECOND_NS, 100, 2);
+    let told_sides = 1 << Side::Verified as u8;
+    let shared = Limit { own_bits: parts.own_bits, unit_bits: parts.unit_bits, step_bits: 2, told_sides, ..limit(7, Unit::Packets, 100) };
+    for limits in [vec![shared], vec![shared, limit(8, Unit::Packets, 50)]] {
+        let memory = memory(rule(&limits));
+        let verified = Charges { is: is::VERIFIED, ..PACKET };
+        for packet in 1..=20_usize {
+            assert_eq!(memory.judges(PACKET), Reason::WithinLimit);
+            assert_eq!(memory.judges(verified), Reason::WithinLimit);
+            assert_eq!(memory.steps.borrow().len(), packet / 4, "4 of our own are a step");
+        }
+        let bucket = NOW.bucket(60 * SECOND_NS).0;
+        let step = Step { slot: 7, side: Side::Verified as u8, bucket, ..Step::default() };
+        assert!(memory.steps.borrow().iter().all(|of| *of == step));
     }
 }

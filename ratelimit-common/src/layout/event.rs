@@ -36,6 +36,29 @@ pub struct Event {
 const _: () = assert!(size_of::<Event>() == 64);
 const _: () = assert!(ChargeOrder::V6_WIDE <= u8::MAX as u32);
 
+/// What a host has admitted of a source has passed a step, see [`crate::window::Parts::step_bits`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Step {
+    /// The source's prefix, as in [`Event`].
+    pub prefix: [u64; 2],
+    /// In which bucket.
+    pub bucket: u64,
+    /// [`super::Limit::slot`].
+    pub slot: u32,
+    /// As in [`Event`].
+    pub family: u8,
+    /// As in [`Event`].
+    pub side: u8,
+    /// Zero.
+    pub reserved: u16,
+}
+
+const _: () = assert!(size_of::<Step>() == 32);
+
+/// Bytes of [`super::map::STEPS`]: a power of two, of pages. // 26214 steps, with 8 bytes before each
+pub const STEPS_BYTES: u32 = 1 << 20;
+
 /// Bytes of [`super::map::EVENTS`]: a power of two, of pages.
 pub const EVENTS_BYTES: u32 = 1 << 20;
 

@@ -75,6 +75,8 @@ faults! {
     KnownSummaryLookup = 24, "KNOWN_SUMMARY", "lookup";
     /// No count of events: one that began is neither sent nor counted.
     EventTalliesLookup = 25, map::EVENT_TALLIES, "lookup";
+    /// The ring of steps is full: other hosts are told of this source at its next step.
+    StepsReserve = 26, map::STEPS, "reserve";
 }
 
 /// Cells of [`map::FAULTS`].

@@ -72,6 +72,8 @@ pub const BANS_BEGUN: &str = "BANS_BEGUN";
 pub const EVENTS: &str = "EVENTS";
 /// Per-CPU array of [`crate::events::EventTally`], [`super::EVENT_TALLIES`] of them.
 pub const EVENT_TALLIES: &str = "EVENT_TALLIES";
+/// Ring of [`super::Step`]s, [`super::STEPS_BYTES`] long.
+pub const STEPS: &str = "STEPS";
 /// Array of one [`super::ChargeOrder`].
 pub const CHARGE_ORDER: &str = "CHARGE_ORDER";
 /// Per-CPU array of one [`super::Source`], to build a new one in.

@@ -1,6 +1,7 @@
 //! The window against the timelines and the text of the design, one thread at a time. Threads are in tests/loom.rs.
 
 use std::cell::Cell as StdCell;
+use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
@@ -47,7 +48,7 @@ impl Cells for Overtaken {
 }
 
 fn limit(amount: u64, full_buckets: u8) -> Limit {
-    Limit { amount, full_buckets, count_bits: count_bits(MINUTE_NS), burst: BURST_ANY }
+    Limit { amount, full_buckets, parts: Parts::alone(MINUTE_NS), burst: BURST_ANY }
 }
 
 fn admitted(ring: &Ring, limit: Limit, minute: u64, tries: u64) -> u64 {
@@ -136,10 +137,8 @@ fn a_clock_that_lags_charges_the_bucket_that_is_already_open() {
     let ring = Ring::new();
     assert_eq!(admitted(&ring, limit(5, 5), 3, 4), 4);
     assert_eq!(admitted(&ring, limit(5, 5), 2, 4), 1);
-    assert_eq!(
-        charge(&ring, limit(6, 5), BucketIndex(TEN_O_CLOCK.0 + 2), 1),
-        Charge::Admitted(BucketIndex(TEN_O_CLOCK.0 + 3))
-    );
+    let charged = charge(&ring, limit(6, 5), BucketIndex(TEN_O_CLOCK.0 + 2), 1);
+    assert_eq!(charged, Charge::Admitted(Admitted { bucket: BucketIndex(TEN_O_CLOCK.0 + 3), own: 6, is_step: false }));
 }
 
 #[test]
@@ -152,7 +151,7 @@ fn a_charge_that_is_always_overtaken_ends() {
 fn a_refund_gives_the_room_back_once() {
     let ring = Ring::new();
     let limit = limit(3, 5);
-    let Charge::Admitted(bucket) = charge(&ring, limit, TEN_O_CLOCK, 3) else { panic!("3 of 3 must fit") };
+    let Charge::Admitted(Admitted { bucket, .. }) = charge(&ring, limit, TEN_O_CLOCK, 3) else { panic!("3 of 3 must fit") };
     refund(&ring, limit, bucket, 2);
     assert_eq!(admitted(&ring, limit, 0, 5), 2);
     // Also after a later bucket has sealed it.
@@ -172,7 +171,8 @@ fn an_opened_window_is_one_that_was_charged_once() {
         let mut words = [0; CELLS];
         assert!(open(&mut words, limit(5, 7), now, 2));
         let ring = Ring::new();
-        assert_eq!(charge(&ring, limit(5, 7), now, 2), Charge::Admitted(now));
+        let charged = charge(&ring, limit(5, 7), now, 2);
+        assert_eq!(charged, Charge::Admitted(Admitted { bucket: now, own: 2, is_step: false }));
         // But for one bucket, which is settled with the second charge.
         let words = words.map(StdCell::new);
         assert_eq!(settle(&words, limit(5, 7), now), now);
@@ -199,10 +199,10 @@ fn a_cell_lasts_a_century_and_counts_gigabits() {
     for (bucket_ns, seconds_in_window) in
         [(SECOND_NS / 5, 1), (2 * SECOND_NS, 10), (10 * SECOND_NS, 60), (MINUTE_NS, 300), (600 * SECOND_NS, 3600)]
     {
-        let bits = count_bits(bucket_ns);
+        let parts = Parts::alone(bucket_ns);
         let last = Nanos(150 * 366 * 86_400 * SECOND_NS).bucket(bucket_ns);
-        let cell = Cell { bucket: last, sealed: true, count: amount_max(bucket_ns) };
-        assert_eq!(Cell::decode(cell.encode(bits), index(last), bits), cell);
+        let cell = Cell { bucket: last, sealed: true, count: amount_max(bucket_ns), others: 0 };
+        assert_eq!(Cell::decode(cell.encode(parts), index(last), parts), cell);
         let gigabits_per_second = amount_max(bucket_ns) * 8 / seconds_in_window / 1_000_000_000;
         assert!(gigabits_per_second >= 7, "{bucket_ns} ns: {gigabits_per_second} Gbit/s");
     }
@@ -246,7 +246,7 @@ proptest! {
         burst in prop_oneof![2 => Just(BURST_ANY), 1 => 0..20_u64],
         bucket_ns in prop_oneof![Just(MINUTE_NS), Just(SECOND_NS / 5), Just(600 * SECOND_NS)],
     ) {
-        let limit = Limit { amount, full_buckets, count_bits: count_bits(bucket_ns), burst };
+        let limit = Limit { amount, full_buckets, parts: Parts::alone(bucket_ns), burst };
         let mut oracle = Oracle { log: Vec::new(), amount, bucket_ns, full_buckets: full_buckets.into(), burst };
         let ring = Ring::new();
         let mut now_ns = 1_800_000_000 * SECOND_NS;
@@ -269,7 +269,7 @@ proptest! {
     fn no_real_interval_of_the_windows_length_admits_more_than_the_limit(
         steps in proptest::collection::vec((0..90_u64, 1..4_u64), 1..300), amount in 1..30_u64, buckets in 5..=7_u8,
     ) {
-        let limit = Limit { amount, full_buckets: buckets, count_bits: count_bits(SECOND_NS), burst: BURST_ANY };
+        let limit = Limit { amount, full_buckets: buckets, parts: Parts::alone(SECOND_NS), burst: BURST_ANY };
         let ring = Ring::new();
         let mut now_ns = 1_800_000_000 * SECOND_NS;
         let mut log: Vec<(u64, u64)> = Vec::new();
@@ -289,11 +289,87 @@ proptest! {
     #[test]
     fn any_words_are_read_without_panic(
         words in any::<[u64; CELLS]>(), amount in any::<u64>(), full_buckets in any::<u8>(),
-        count_bits in any::<u8>(), now in 0..u64::MAX >> 16, more in any::<u64>()
+        bits in any::<[u8; 4]>(), now in 0..u64::MAX >> 16, more in any::<u64>(), units in any::<u64>(),
     ) {
-        let limit = Limit { amount, full_buckets, count_bits, burst: BURST_ANY };
+        let [count_bits, own_bits, unit_bits, step_bits] = bits;
+        let parts = Parts { count_bits, own_bits, unit_bits, step_bits };
+        let limit = Limit { amount, full_buckets, parts, burst: BURST_ANY };
         let _ = used(&words, limit, BucketIndex(now));
         let _ = free_from(&words, limit, BucketIndex(now), more);
         let _ = charge(&words, limit, BucketIndex(now), more);
+        let _ = write_others(&words, limit, BucketIndex(now), BucketIndex(now.saturating_sub(1)), units);
+    }
+
+    /// Whatever is told, in whatever order: this host's part is what it admitted, and both together bound it.
+    #[test]
+    fn what_others_admit_counts_and_is_never_taken_for_our_own(
+        steps in proptest::collection::vec((0..9_u64, 0..9_u64, 0..7_u64, 0..40_u64), 1..200), amount in 1..2000_u64,
+        full_buckets in prop_oneof![5 => FULL_BUCKETS_MIN..=FULL_BUCKETS_MAX, 1 => Just(0_u8)],
+    ) {
+        let parts = Parts::shared(MINUTE_NS, amount, 3);
+        let limit = Limit { amount, full_buckets, parts, burst: BURST_ANY };
+        let ring = Ring::new();
+        let (mut now, mut own, mut others) = (TEN_O_CLOCK.0, BTreeMap::new(), BTreeMap::new());
+        for (advance, charges, back, units) in steps {
+            now += advance.saturating_sub(6);
+            let told = BucketIndex(now - back);
+            if write_others(&ring, limit, BucketIndex(now), told, units) {
+                others.insert(told.0, units << parts.unit_bits);
+            }
+            let sum = |of: &BTreeMap<u64, u64>| of.range(now - u64::from(full_buckets)..=now).map(|(_, n)| n).sum::<u64>();
+            prop_assert_eq!(used_apart(&ring, limit, BucketIndex(now)), (sum(&own), sum(&others)));
+            let fits = sum(&own) + sum(&others) + charges <= amount;
+            let before = own.get(&now).copied().unwrap_or(0);
+            match charge(&ring, limit, BucketIndex(now), charges) {
+                Charge::Admitted(admitted) => {
+                    prop_assert!(fits);
+                    let is_step = before / 8 != (before + charges) / 8;
+                    let expected = Admitted { bucket: BucketIndex(now), own: before + charges, is_step };
+                    prop_assert_eq!(admitted, expected);
+                    own.insert(now, before + charges);
+                }
+                charge => {
+                    prop_assert_eq!(charge, Charge::Refused);
+                    prop_assert!(!fits);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_told_goes_to_its_own_bucket_and_to_no_later_one() {
+    let (ring, parts) = (Ring::new(), Parts::shared(MINUTE_NS, 10, 2));
+    let limit = Limit { amount: 10, full_buckets: 5, parts, burst: BURST_ANY };
+    let at = |minute: u64| BucketIndex(TEN_O_CLOCK.0 + minute);
+    assert_eq!(admitted(&ring, limit, 2, 3), 3);
+    assert!(write_others(&ring, limit, at(2), at(0), 4), "of a bucket in which nothing was admitted here");
+    assert!(write_others(&ring, limit, at(2), at(2), 2));
+    assert!(!write_others(&ring, limit, at(2), at(3), 9), "its clock is ahead");
+    assert_eq!(used_apart(&ring, limit, at(2)), (3, 6));
+    assert_eq!(admitted(&ring, limit, 2, 3), 1, "3 of ours and 6 of theirs are 9 of 10");
+    assert!(write_others(&ring, limit, at(2), at(2), 1), "they were reset");
+    assert_eq!(used_apart(&ring, limit, at(2)), (4, 5));
+    assert_eq!(used_apart(&ring, limit, at(6)), (4, 1), "what was told expires with its bucket");
+    assert_eq!(admitted(&ring, limit, 8, 2), 2);
+    assert!(!write_others(&ring, limit, at(8), at(0), 9), "its place has a later bucket");
+    // Refunds are of our own part.
+    let Charge::Admitted(Admitted { bucket, .. }) = charge(&ring, limit, at(8), 1) else { panic!("it fits") };
+    assert!(write_others(&ring, limit, at(8), at(8), 5));
+    refund(&ring, limit, bucket, 9);
+    assert_eq!(used_apart(&ring, Limit { full_buckets: 0, ..limit }, at(8)), (0, 5));
+    // A limit of this host alone is told nothing.
+    assert!(!write_others(&ring, self::limit(10, 5), at(8), at(8), 5));
+}
+
+#[test]
+fn a_unit_is_fine_and_a_cell_holds_twice_the_limit() {
+    for amount in [1, 10, 511, 512, 1000, 1_000_000, 50_000_000, (1 << 28) - 1] {
+        let parts = Parts::shared(MINUTE_NS, amount, 0);
+        assert!(parts.amount_max() >= amount, "{amount}");
+        assert!(OTHERS_MAX << parts.unit_bits >= 2 * amount - 1, "{amount}: {parts:?}");
+        assert!(amount < 512 || (1 << parts.unit_bits) * 255 <= amount, "{amount}: {parts:?}");
+        let cell = Cell { bucket: TEN_O_CLOCK, sealed: true, count: parts.amount_max(), others: OTHERS_MAX };
+        assert_eq!(Cell::decode(cell.encode(parts), index(TEN_O_CLOCK), parts), cell);
     }
 }

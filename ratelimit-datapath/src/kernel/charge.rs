@@ -13,7 +13,7 @@ use ratelimit_common::layout::{
 };
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verification::{EvidenceNeeds, Side};
-use ratelimit_common::window::{self, BURST_ANY, amount_max};
+use ratelimit_common::window::{self, BURST_ANY};
 
 use super::clients::Client;
 use super::plain::Plain;
@@ -44,7 +44,7 @@ impl Kernel {
         let client = Client::of(net, self.sources.ipv6_family);
         let limits = &of.limits[..usize::from(of.limits_len).min(LIMITS_MAX)];
         for (at, limit) in limits_of(&of).enumerate() {
-            let largest = if limit.is_gcra == 0 { amount_max(limit.bucket_ns) } else { limit.amount };
+            let largest = if limit.is_gcra == 0 { limit.parts().amount_max() } else { limit.amount };
             words.rules[0] = of;
             words.rules[0].limits[0] = Limit { amount: largest, burst: BURST_ANY, ..*limit };
             (words.rules[0].limits_len, words.rules[0].shadows_len) = (1, 0);
@@ -87,6 +87,14 @@ impl Kernel {
     }
 
     fn order(&mut self, order: ChargeOrder) -> Result<(), DatapathError> {
+        if self.run_order(order)? {
+            return Ok(());
+        }
+        Err(anyhow!("charge a source: its window has no room for so much, or the map has none for its window").into())
+    }
+
+    /// Has the program carry it out, and says whether it could.
+    pub(super) fn run_order(&mut self, order: ChargeOrder) -> Result<bool, DatapathError> {
         let orders = self.array::<Plain<ChargeOrder>>(map::CHARGE_ORDER);
         orders?.set(0, Plain(order), 0).with_context(|| format!("write {}", map::CHARGE_ORDER))?;
         let options = TestRunOptions { data_in: Some(&FRAME), repeat: 1, ..TestRunOptions::default() };
@@ -94,10 +102,7 @@ impl Kernel {
             what: "charge a source".into(),
             why: format!("the kernel does not run the program for it: {:#}", anyhow::Error::from(error)),
         })?;
-        if answer.return_value == XDP_PASS {
-            return Ok(());
-        }
-        Err(anyhow!("charge a source: its window has no room for so much, or the map has none for its window").into())
+        Ok(answer.return_value == XDP_PASS)
     }
 }
 
@@ -147,6 +152,5 @@ fn exceeds(limit: &Limit, window: &Source, now: Nanos) -> bool {
 
 /// The sum over a limit's window.
 fn used(limit: &Limit, window: &Source, now: Nanos) -> u64 {
-    let Limit { amount, full_buckets, count_bits, burst, bucket_ns, .. } = *limit;
-    window::used(&window.cells, window::Limit { amount, full_buckets, count_bits, burst }, now.bucket(bucket_ns))
+    window::used(&window.cells, limit.arithmetic(Side::Unverified), now.bucket(limit.bucket_ns))
 }

@@ -9,6 +9,7 @@ use ratelimit_common::source::Family;
 use super::attach::{self, Links};
 use super::counters::Rows;
 use super::events::Ring;
+use super::fleet::StepRing;
 use super::generation::Generations;
 use super::plain::Plain;
 use super::time::Time;
@@ -65,6 +66,7 @@ impl Kernel {
         };
         let mut kernel = Self {
             events: Ring::take(&mut ebpf)?,
+            steps: StepRing::take(&mut ebpf)?,
             ebpf,
             pins,
             links: Links::new(options.xdp_mode),

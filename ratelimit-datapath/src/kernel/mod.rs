@@ -8,6 +8,7 @@ mod counters;
 mod counts;
 mod drop_cache;
 mod events;
+mod fleet;
 #[cfg(any(test, feature = "fixture"))]
 mod fixture;
 mod forget;
@@ -68,6 +69,7 @@ use ratelimit_policy::desired::Policy;
 pub struct Kernel {
     ebpf: Ebpf,
     events: events::Ring,
+    steps: fleet::StepRing,
     pins: Option<Pins>,
     links: Links,
     time: Time,
@@ -263,6 +265,18 @@ impl Datapath for Kernel {
 
     fn events(&mut self, visit: &mut dyn FnMut(KernelEvent)) -> Result<bool, DatapathError> {
         self.visit_events(visit)
+    }
+
+    fn steps(&mut self, visit: &mut dyn FnMut(KernelStep)) -> Result<bool, DatapathError> {
+        self.visit_steps(visit)
+    }
+
+    fn admitted(&mut self, at: LimitAt, clients: &[IpNet]) -> Result<Vec<Vec<Cell>>, DatapathError> {
+        self.admitted_of(at, clients)
+    }
+
+    fn tell_others(&mut self, at: LimitAt, told: &[Told]) -> Result<usize, DatapathError> {
+        self.write_others(at, told)
     }
 
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {

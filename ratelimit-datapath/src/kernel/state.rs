@@ -61,6 +61,7 @@ pub(super) const EXPECTED: &[Expected] = &[
     expected::<u32, EventTally>(map::EVENT_TALLIES, MapType::PerCpuArray),
     // A ring has neither keys nor values.
     expected::<(), ()>(map::EVENTS, MapType::RingBuf),
+    expected::<(), ()>(map::STEPS, MapType::RingBuf),
 ];
 
 /// Whether the pin of a map in this directory, if there is one, is what this layout says.

@@ -3,10 +3,10 @@
 use aya_ebpf::Global;
 use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_NO_WAKEUP};
 use ratelimit_common::events::{EventTally, Kind};
-use ratelimit_common::layout::{EVENTS_OF_REFUSALS_BYTES, Event, Fault};
+use ratelimit_common::layout::{EVENTS_OF_REFUSALS_BYTES, Event, Fault, Step};
 use ratelimit_common::time::Nanos;
 
-use super::{EVENT_TALLIES, EVENTS, Of, Work, or_fault};
+use super::{EVENT_TALLIES, EVENTS, Of, STEPS, Work, fault, or_fault};
 
 /// [`ratelimit_common::layout::SENDS_EVENTS`]. Where it is 0 the verifier drops what depends on it.
 #[unsafe(no_mangle)]
@@ -30,6 +30,17 @@ pub(crate) fn send_event(work: Work, kind: Kind, now: Nanos, of: &Of, event: imp
     room.write(Event { prefix: of.prefix(), family: of.family(), ..event() });
     room.submit(BPF_RB_NO_WAKEUP.into());
     tally.sent = tally.sent.wrapping_add(1);
+}
+
+/// Sends a step of this source, or counts that it is lost. Nothing wakes the daemon here either.
+#[inline(always)]
+pub(crate) fn send_step(of: &Of, step: Step) {
+    let Some(mut room) = STEPS.reserve::<Step>(0) else {
+        fault(Fault::StepsReserve);
+        return;
+    };
+    room.write(Step { prefix: of.prefix(), family: of.family(), ..step });
+    room.submit(BPF_RB_NO_WAKEUP.into());
 }
 
 /// The last of the ring is for bans alone: an attacker with many refused sources hides none of them.

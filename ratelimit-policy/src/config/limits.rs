@@ -210,6 +210,7 @@ fn counted(rate: Rate, rule: &str, form: WindowForm, kind: Kind) -> Limit {
         form,
         burst: None,
         slot: desired::slot(&counted_as, rate.unit, bucket_ns),
+        shared: None,
     }
 }
 

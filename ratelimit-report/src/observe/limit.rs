@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use ratelimit_common::time::{BucketIndex, Nanos};
-use ratelimit_common::window::{BURST_ANY, CELLS, Cell, count_bits};
+use ratelimit_common::window::{BURST_ANY, CELLS, Cell};
 
 use super::Weight;
 use super::source::{Blocked, ObservedSource, Refused, Shape, Totals};
@@ -235,7 +235,7 @@ fn entry<'a>(
 
 /// The first bucket in which anything was admitted that the cells still tell.
 fn oldest(shape: Shape, reading: &SourceReading, ahead_max: BucketIndex) -> Option<BucketIndex> {
-    let cells = reading.window.cells.iter().enumerate().map(|(at, word)| Cell::decode(*word, at, shape.count_bits));
+    let cells = reading.window.cells.iter().enumerate().map(|(at, word)| Cell::decode(*word, at, shape.parts));
     cells.filter(|cell| cell.count > 0 && cell.bucket <= ahead_max).map(|cell| cell.bucket).min()
 }
 
@@ -255,6 +255,6 @@ fn shape(limit: &Limit) -> Shape {
     Shape {
         full_buckets: limit.full_buckets(),
         burst: limit.burst.unwrap_or(BURST_ANY),
-        count_bits: count_bits(limit.bucket_ns),
+        parts: limit.parts(),
     }
 }

@@ -16,8 +16,8 @@ pub(super) struct Shape {
     pub(super) full_buckets: u8,
     /// At most so much in one bucket.
     pub(super) burst: u64,
-    /// See [`window::count_bits`].
-    pub(super) count_bits: u8,
+    /// What a cell's count is made of.
+    pub(super) parts: Parts,
 }
 
 /// What all sources together come to under each candidate.
@@ -122,7 +122,7 @@ impl ObservedSource {
         ahead_max: BucketIndex,
         totals: &mut Totals,
     ) {
-        let cells: [Cell; CELLS] = std::array::from_fn(|at| Cell::decode(cells[at], at, shape.count_bits));
+        let cells: [Cell; CELLS] = std::array::from_fn(|at| Cell::decode(cells[at], at, shape.parts));
         let active = cells.iter().filter(|cell| cell.count > 0 && cell.bucket <= ahead_max).map(|cell| cell.bucket);
         let newest = active.chain(refused.map(|refused| refused.bucket)).max().unwrap_or(self.open).max(self.open);
         let mut bucket = self.open;

@@ -272,8 +272,8 @@ fn buckets(limit: &Limit, window: &Source, now: Nanos) -> Vec<Bucket> {
     if limit.form == desired::WindowForm::Gcra {
         return Vec::new();
     }
-    let bits = limit.arithmetic().count_bits;
-    let cells: [Cell; CELLS] = std::array::from_fn(|at| Cell::decode(window.cells[at], at, bits));
+    let parts = limit.parts();
+    let cells: [Cell; CELLS] = std::array::from_fn(|at| Cell::decode(window.cells[at], at, parts));
     let newest = cells.iter().fold(now.bucket(limit.bucket_ns), |newest, cell| newest.max(cell.bucket));
     let bucket = |back: u8| {
         let bucket = BucketIndex(newest.0.saturating_sub(u64::from(back)));

@@ -1,0 +1,71 @@
+//! What the program does with a limit that hosts share.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use integration_test::frames::syn;
+use integration_test::program::{Program, TEN_O_CLOCK, limit, policy};
+use ipnet::IpNet;
+use netlab::needs_root;
+use ratelimit_common::layout::Unit;
+use ratelimit_common::time::SECOND_NS;
+use ratelimit_common::verification::Side;
+use ratelimit_common::window::Cell;
+use ratelimit_datapath::{Datapath as _, KernelStep, LimitAt, Told};
+use ratelimit_policy::desired::{Limit, Policy, Shared, Sum, WindowForm};
+
+const MINUTE_NS: u64 = 60 * SECOND_NS;
+const AT: LimitAt = LimitAt { rule: 0, limit: 0, side: Side::Unverified };
+
+fn shared(amount: u64, step_bits: u8) -> Policy {
+    let alone = limit(amount, Unit::Connections, WindowForm::Strict);
+    policy(&[Limit { shared: Some(Shared { sum: Sum::All, step_bits }), slot: alone.slot ^ 1, ..alone }])
+}
+
+fn steps(program: &mut Program) -> Vec<KernelStep> {
+    let mut steps = Vec::new();
+    while program.kernel().steps(&mut |step| steps.push(step)).unwrap() {}
+    steps
+}
+
+fn told(client: &str, minutes_ago: u64, units: u64) -> Told {
+    let mut bucket = TEN_O_CLOCK.bucket(MINUTE_NS);
+    bucket.0 -= minutes_ago;
+    Told { client: client.parse().unwrap(), bucket, units }
+}
+
+#[test]
+fn what_others_admitted_counts_and_expires_with_its_bucket() {
+    needs_root!();
+    for (source, client) in [("198.51.100.7", "198.51.100.7/32"), ("2001:db8:0:7::9", "2001:db8:0:7::/64")] {
+        let mut program = Program::new(&shared(10, 2));
+        assert_eq!(program.kernel().tell_others(AT, &[told(client, 0, 9)]).unwrap(), 0, "it has not come yet");
+        assert_eq!(program.passed(&syn(source, 80), 3), 3);
+        let others = [told(client, 4, 2), told(client, 0, 4), told("198.51.100.8/32", 0, 9)];
+        assert_eq!(program.kernel().tell_others(AT, &others).unwrap(), 2);
+        assert_eq!(program.passed(&syn(source, 80), 5), 1, "3 here and 6 elsewhere are 9 of 10");
+        let own = |cells: &[Cell]| cells.iter().map(|cell| cell.count).sum::<u64>();
+        let net: IpNet = client.parse().unwrap();
+        assert_eq!(own(&program.kernel().admitted(AT, &[net]).unwrap()[0]), 4, "nothing of the others is ours");
+        program.advance(2 * MINUTE_NS);
+        assert_eq!(program.passed(&syn(source, 80), 5), 2, "the 2 of four minutes before are over");
+        program.advance(4 * MINUTE_NS);
+        assert_eq!(program.passed(&syn(source, 80), 12), 8, "of the window 2 are left");
+    }
+}
+
+#[test]
+fn each_step_is_told_once_and_what_sends_little_is_not() {
+    needs_root!();
+    let mut program = Program::new(&shared(100, 3));
+    for last in 0..200 {
+        assert_eq!(program.passed(&syn(&format!("10.1.0.{last}"), 80), 7), 7);
+    }
+    assert_eq!(steps(&mut program), []);
+    assert_eq!(program.passed(&syn("10.1.0.7", 80), 20), 20);
+    assert_eq!(program.passed(&syn("2001:db8:0:7::9", 80), 9), 9);
+    let step = |client: &str| {
+        let client = client.parse().unwrap();
+        KernelStep { client, at: AT, bucket: TEN_O_CLOCK.bucket(MINUTE_NS) }
+    };
+    let [v4, v6] = ["10.1.0.7/32", "2001:db8:0:7::/64"].map(step);
+    assert_eq!(steps(&mut program), [v4, v4, v4, v6], "at 8, 16 and 24 of 27, and at 8 of 9");
+}

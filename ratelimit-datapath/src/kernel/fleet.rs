@@ -1,0 +1,87 @@
+//! What hosts of a fleet tell each other, at this end: the steps that packets have made, what this host has admitted,
+//! and what the others have.
+
+use anyhow::{Context as _, anyhow};
+use aya::Ebpf;
+use aya::maps::{MapData, RingBuf};
+use ipnet::IpNet;
+use ratelimit_common::layout::{CHARGE_GENERATION, ChargeOrder, Limit, Step, map};
+use ratelimit_common::time::BucketIndex;
+use ratelimit_common::verification::Side;
+use ratelimit_common::window::Cell;
+
+use super::clients::Client;
+use super::plain::Plain;
+use super::{Kernel, rules_len};
+use crate::DatapathError;
+use crate::fleet::{KernelStep, LimitAt, STEPS_PART, Told};
+
+/// The reading end of the ring of steps.
+pub(super) struct StepRing(RingBuf<MapData>);
+
+impl StepRing {
+    /// Takes it out of what was loaded.
+    pub(super) fn take(ebpf: &mut Ebpf) -> Result<Self, DatapathError> {
+        let ring = ebpf.take_map(map::STEPS).with_context(|| format!("the object has no map {}", map::STEPS))?;
+        Ok(Self(RingBuf::try_from(ring).with_context(|| format!("open {}", map::STEPS))?))
+    }
+
+    fn next(&mut self) -> Result<Option<Step>, DatapathError> {
+        let Some(item) = self.0.next() else { return Ok(None) };
+        let bytes: &[u8; size_of::<Step>()] =
+            (&*item).try_into().map_err(|_| anyhow!("{} has an entry of {} bytes", map::STEPS, item.len()))?;
+        // SAFETY: so many bytes, of a layout type whose bytes are all there is to it.
+        Ok(Some(unsafe { bytes.as_ptr().cast::<Plain<Step>>().read_unaligned() }.0))
+    }
+}
+
+impl Kernel {
+    /// [`crate::Datapath::steps`].
+    pub(super) fn visit_steps(&mut self, visit: &mut dyn FnMut(KernelStep)) -> Result<bool, DatapathError> {
+        let Some(policy) = &self.generations.policy else { return Ok(false) };
+        for _ in 0..STEPS_PART {
+            let Some(step) = self.steps.next()? else { return Ok(false) };
+            if let Some(step) = KernelStep::of(&step, policy) {
+                visit(step);
+            }
+        }
+        Ok(true)
+    }
+
+    /// [`crate::Datapath::admitted`].
+    pub(super) fn admitted_of(&mut self, at: LimitAt, clients: &[IpNet]) -> Result<Vec<Vec<Cell>>, DatapathError> {
+        let limit = self.limit_at(at)?;
+        let decode = |(at, word): (usize, &u64)| Cell::decode(*word, at, limit.parts());
+        let cells = |client: &IpNet| {
+            let client = Client::of(*client, self.sources.ipv6_family);
+            let window = self.window(client, at.side.slot(limit.slot))?;
+            Ok(window.map_or_else(Vec::new, |window| window.cells.iter().enumerate().map(decode).collect()))
+        };
+        clients.iter().map(cells).collect()
+    }
+
+    /// [`crate::Datapath::tell_others`].
+    pub(super) fn write_others(&mut self, at: LimitAt, told: &[Told]) -> Result<usize, DatapathError> {
+        let limit = self.limit_at(at)?;
+        let mut words = self.config_words()?;
+        words.rules[0] = words.rules[at.rule];
+        words.rules[0].limits[0] = limit;
+        (words.rules[0].limits_len, words.rules[0].shadows_len) = (1, 0);
+        self.write_config(CHARGE_GENERATION, words)?;
+        let step = if at.side == Side::Verified { ChargeOrder::OTHERS_VERIFIED } else { ChargeOrder::OTHERS };
+        let mut written = 0;
+        for Told { client, bucket: BucketIndex(bucket), units: amount } in told.iter().copied() {
+            let order = Client::of(client, self.sources.ipv6_family).order();
+            written += usize::from(self.run_order(ChargeOrder { amount, bucket, step, ..order })?);
+        }
+        Ok(written)
+    }
+
+    fn limit_at(&mut self, at: LimitAt) -> Result<Limit, DatapathError> {
+        let words = self.config_words()?;
+        let rule = words.rules[..rules_len(&words)].get(at.rule);
+        let limits = rule.map(|rule| &rule.limits[..usize::from(rule.limits_len).min(rule.limits.len())]);
+        let limit = limits.and_then(|limits| limits.get(at.limit)).copied();
+        Ok(limit.with_context(|| format!("find limit {} of rule {}", at.limit, at.rule))?)
+    }
+}
