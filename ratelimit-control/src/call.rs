@@ -14,9 +14,9 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::proto::{
-    Allow, ApplyRequest, ChargeRequest, Check, CheckPrefix, Confirm, Deny, Detach, Explain, Forget, Healthz, HistoryOf,
-    ModeRequest, PrefixRequest, Problem, ReloadRequest, Rollback, Series, SourceRequest, StandingOf, Stats, Suggest,
-    UnblockRequest, Worst,
+    Allow, ApplyRequest, ChargeRequest, Check, CheckPrefix, Confirm, Deny, Detach, Explain, FleetStatus, Forget,
+    Healthz, HistoryOf, ModeRequest, PrefixRequest, Problem, ReloadRequest, Rollback, Series, SourceRequest,
+    StandingOf, Stats, Suggest, UnblockRequest, Worst,
 };
 use super::requester::Requester;
 use super::server::{Service, method};
@@ -219,6 +219,7 @@ commands! {
         Health(Healthz),
         Suggest(Suggest),
         Explain(Explain),
+        Fleet(FleetStatus),
         Standing(StandingOf),
         Charge(ChargeRequest),
         Allow(Allow),

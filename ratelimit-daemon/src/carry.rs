@@ -6,12 +6,13 @@ use std::sync::Arc;
 use super::engine::Engine;
 use super::moment::Moment;
 use ratelimit_control::proto::{
-    Allow, ApplyRequest, ChargeRequest, Check, Confirm, Deny, Detach, Explain, Healthz, ModeRequest, PrefixRequest,
-    Problem, ReloadRequest, Rollback, SourceRequest, StandingOf, Stats, Suggest, UnblockRequest,
+    Allow, ApplyRequest, ChargeRequest, Check, Confirm, Deny, Detach, Explain, FleetStatus, Healthz, ModeRequest,
+    PrefixRequest, Problem, ReloadRequest, Rollback, SourceRequest, StandingOf, Stats, Suggest, UnblockRequest,
 };
 use ratelimit_control::{Call, Carry, Requester};
 use ratelimit_datapath::Datapath;
 use ratelimit_policy::desired::Grant;
+use ratelimit_report::fleet::FleetReport;
 
 /// A row is a command, and what is done with the engine, the command, its requester and the moment.
 macro_rules! carry {
@@ -37,6 +38,7 @@ carry! {
     Healthz: |engine, _, _, moment| Ok(engine.supervise(moment).health());
     Suggest: |engine, call, _, moment| engine.suggest(call.rule.as_deref(), moment);
     Explain: |engine, call, _, _| engine.up_to_date().explain(&call.sent()?);
+    FleetStatus: |_, _, _, moment| Ok(FleetReport::off(moment.wall));
     StandingOf: |engine, call, _, _| engine.up_to_date().standing(call.ip, &call.rule);
     ChargeRequest: |engine, request, by, moment| engine.up_to_date().charge(&request, by, moment);
     Allow: |engine, Allow(request), by, moment| engine.grant(Grant::Exempt, request.target()?, &request, by, moment);

@@ -13,6 +13,7 @@ use super::moment::Moment;
 use super::trial::Running;
 use ratelimit_control::proto::Problem;
 use ratelimit_datapath::{Ban, Datapath, DatapathError, InterfaceReading, Reading, Tallies};
+use ratelimit_report::fleet::Fleet;
 use ratelimit_report::snapshot::{
     Census, DaemonState, Parts, Sample, Samples, Snapshot, StaleList, TOP_DEFAULT, TopSource, Traffic, Volume,
 };
@@ -105,6 +106,7 @@ impl<D: Datapath> Engine<D> {
             top_talkers: self.watched.talkers.top_talkers().to_vec(),
             would_ban: self.watched.would_bans.counts(&self.enforced.desired.policy, reading.now),
             history: self.journal.past.health(),
+            fleet: Fleet::default(),
             stale_lists: self.watched.lists.stale().map(|(path, why)| StaleList::new(path, why)).collect(),
         }))
     }
