@@ -207,6 +207,7 @@ fn push_limits(lines: &mut Vec<String>, before: &Rule, after: &Rule) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::fleet::FleetSettings;
     use crate::config::rule::RuleSettings;
     use crate::config::settings::Settings;
     use crate::config::written::{Origin, Written};
@@ -274,6 +275,36 @@ mod tests {
             (old.clone(), vec![]),
         ] {
             assert_eq!(changes(&state(&old), &state(&new)), lines);
+        }
+    }
+
+    #[test]
+    fn what_changes_in_a_fleet_reads_as_one() {
+        let alone = settings(&["eth0"], "1000/5m");
+        let fleet = |hosts: &str| FleetSettings {
+            url: vec![written("unix:///run/redis.sock")],
+            hosts: Some(written(hosts)),
+            ..FleetSettings::default()
+        };
+        let shared = Settings { fleet: Some(fleet("4")), ..alone.clone() };
+        let all = of_rule(&shared, |rule| rule.fleet_sum = Some(written("all")));
+        for (old, new, lines) in [
+            (
+                &alone,
+                &shared,
+                vec![
+                    "limit of rule default: 1000/5m requests -> 1000/5m requests, shared by the fleet, counters reset",
+                ],
+            ),
+            (&shared, &all, vec!["fleet sum of 1000/5m requests: verified -> all"]),
+            (
+                &shared,
+                &Settings { fleet: Some(fleet("40")), ..shared.clone() },
+                vec!["told to the fleet of 1000/5m requests: each 16 -> each 2"],
+            ),
+            (&shared, &shared, vec![]),
+        ] {
+            assert_eq!(changes(&state(old), &state(new)), lines);
         }
     }
 

@@ -328,3 +328,6 @@ fn parse_floor(text: &str) -> Result<u8, SyntaxError> {
     let share = parse_number(number, 0, FLOOR_MAX)?;
     Ok(u8::try_from(share).unwrap_or(u8::MAX))
 }
+
+#[cfg(test)]
+mod tests;

@@ -259,11 +259,11 @@ fn check_shared(limit: Limit, span: Range<usize>) -> Result<(), SyntaxError> {
         return Ok(());
     }
     let most = match limit.unit {
-        Unit::Requests | Unit::Connections | Unit::Packets => most.to_string(),
+        Unit::Requests | Unit::Connections | Unit::Packets => format!("{most} {}", unit_label(limit.unit)),
         Unit::Bytes => amount::rounded(most),
     };
     let window = duration::words(limit.window_ns);
-    let problem = format!("hosts that share a limit count at most {most} {} in {window}", unit_label(limit.unit));
+    let problem = format!("hosts that share a limit count at most {most} in {window}");
     Err(SyntaxError::new(span, problem).with_help("choose a smaller one, a longer window, or `fleet = false`"))
 }
 
