@@ -38,7 +38,7 @@ carry! {
     Healthz: |engine, _, _, moment| Ok(engine.supervise(moment).health());
     Suggest: |engine, call, _, moment| engine.suggest(call.rule.as_deref(), moment);
     Explain: |engine, call, _, _| engine.up_to_date().explain(&call.sent()?);
-    FleetStatus: |_, _, _, moment| Ok(FleetReport::off(moment.wall));
+    FleetStatus: |_engine, _, _, moment| Ok(FleetReport::off(moment.wall));
     StandingOf: |engine, call, _, _| engine.up_to_date().standing(call.ip, &call.rule);
     ChargeRequest: |engine, request, by, moment| engine.up_to_date().charge(&request, by, moment);
     Allow: |engine, Allow(request), by, moment| engine.grant(Grant::Exempt, request.target()?, &request, by, moment);
