@@ -211,6 +211,13 @@ pub enum Command {
         #[command(flatten)]
         socket: Socket,
     },
+    /// Show how the hosts do that hold limits together: who was heard when, what is summed, and the bound that holds now
+    #[command(after_help = texts::FLEET_EXAMPLES)]
+    Fleet {
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
     /// Show what happened lately: who began to be refused or banned, and what was done; -f goes on with what follows
     #[command(after_help = texts::EVENTS_EXAMPLES)]
     Events {

@@ -19,7 +19,7 @@ use super::{
 use crate::error::{self, Diagnostic, Diagnostics, Exit, Place};
 use crate::log;
 use ratelimit_control::proto::{
-    Allow, Confirm, Deny, Explain, Forget, ModeRequest, ModeWord, PrefixRequest, ReloadRequest, Rollback,
+    Allow, Confirm, Deny, Explain, FleetStatus, Forget, ModeRequest, ModeWord, PrefixRequest, ReloadRequest, Rollback,
     SourceRequest, Suggest, UnblockRequest,
 };
 use ratelimit_daemon::{self, ConfigSource, Loaded};
@@ -80,6 +80,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Suggest { from, .. }) if from.is_said() => super::replay::suggest(from, &global),
         Some(Command::Suggest { rule, socket, .. }) => daemon(socket).ask(&Suggest { rule }, ratelimit_view::suggest),
         Some(Command::List { which, socket }) => ask::list(&daemon(socket), which),
+        Some(Command::Fleet { socket }) => daemon(socket).ask(&FleetStatus {}, ratelimit_view::fleet),
         Some(Command::Events { which, socket }) => past::events(&daemon(socket), &which),
         Some(Command::History { which, socket }) => past::history(&daemon(socket), which),
         Some(Command::Forget { source, socket }) => {
