@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::engine::Engine;
+use super::fleet::Reach;
 use super::moment::Moment;
 use ratelimit_control::proto::{
     Allow, ApplyRequest, ChargeRequest, Confirm, Deny, Detach, Explain, FleetStatus, Healthz, ModeRequest,
@@ -41,8 +42,8 @@ carry! {
     ChargeRequest: |engine, request, by, moment| engine.up_to_date().charge(&request, by, moment);
     Allow: |engine, Allow(request), by, moment| engine.grant(Grant::Exempt, request.target()?, &request, by, moment);
     Deny: |engine, Deny(request), by, moment| engine.grant(Grant::Denied, request.target()?, &request, by, moment);
-    UnblockRequest: |engine, request, by, moment| engine.unblock(request.target()?, request.fleet, by, moment);
-    PrefixRequest: |engine, request, by, moment| engine.unallow(request.target()?, request.fleet, by, moment);
+    UnblockRequest: |engine, request, by, moment| engine.unblock(request.target()?, Reach::of(request.fleet), by, moment);
+    PrefixRequest: |engine, request, by, moment| engine.unallow(request.target()?, Reach::of(request.fleet), by, moment);
     SourceRequest: |engine, request, by, moment| engine.reset(&request, by, moment);
     ModeRequest: |engine, request, by, moment| engine.set_mode(request.mode, by, moment);
     ApplyRequest: |engine, request, by, moment| engine.apply_by(&request, by, moment);

@@ -27,6 +27,7 @@ use self::limits::SharedLimits;
 use self::recent::Recent;
 use self::seen::Told;
 use self::way::Way;
+pub(super) use self::acts::Reach;
 pub(super) use self::way::{Ask, Asks};
 use super::engine::Engine;
 use super::moment::Moment;

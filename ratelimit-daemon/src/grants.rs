@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use ratelimit_common::time::Nanos;
 
 use super::engine::Engine;
+use super::fleet::Reach;
 use super::journal::Event;
 use super::moment::Moment;
 use ratelimit_control::Requester;
@@ -112,7 +113,7 @@ impl<D: Datapath> Engine<D> {
     ) -> Result<GrantReport, Problem> {
         let ipv6_prefix = self.enforced.desired.policy.ipv6_prefix;
         let prefix = target.prefix(ipv6_prefix);
-        self.must_have_fleet(request.fleet)?;
+        self.must_have_fleet(Reach::of(request.fleet))?;
         self.notice_trial();
         let clocks = self.clocks(moment)?;
         let until = until(grant, request, clocks)?;

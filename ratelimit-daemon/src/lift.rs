@@ -8,6 +8,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use ratelimit_common::time::Nanos;
 
 use super::engine::Engine;
+use super::fleet::Reach;
 use super::grants::{NAMED_MAX, granted, whose};
 use super::journal::Event;
 use super::moment::Moment;
@@ -44,11 +45,11 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn unblock(
         &mut self,
         target: Option<Target>,
-        on_fleet: bool,
+        reach: Reach,
         by: &Requester,
         moment: Moment,
     ) -> Result<UnblockReport, Problem> {
-        self.must_have_fleet(on_fleet)?;
+        self.must_have_fleet(reach)?;
         self.notice_trial();
         let clocks = self.clocks(moment)?;
         let ipv6_prefix = self.enforced.desired.policy.ipv6_prefix;
@@ -58,7 +59,7 @@ impl<D: Datapath> Engine<D> {
         let denied: Vec<IpNet> = denials.iter().map(|entry| entry.prefix).collect();
         let removed: Vec<Listed> = denials.iter().map(|entry| Listed::of(entry, true, clocks)).collect();
         let Freed { bans, blocked } = self.free(prefix, denials, by, clocks, moment)?;
-        self.spread_unblock(prefix, &denied, on_fleet, by);
+        self.spread_unblock(prefix, &denied, reach, by);
         let still = match prefix {
             Some(prefix) => {
                 notes.extend(self.after_trial(Grant::Denied, prefix, clocks));
@@ -122,12 +123,12 @@ impl<D: Datapath> Engine<D> {
     }
 
     /// Has the other hosts free it too: bans where the fleet has them together, denials where that was asked.
-    fn spread_unblock(&self, prefix: Option<IpNet>, denied: &[IpNet], on_fleet: bool, by: &Requester) {
+    fn spread_unblock(&self, prefix: Option<IpNet>, denied: &[IpNet], reach: Reach, by: &Requester) {
         let meant = prefix.map_or_else(|| EVERYTHING.to_vec(), |prefix| vec![prefix]);
-        if on_fleet || self.spreads_bans() {
+        if reach == Reach::Fleet || self.spreads_bans() {
             meant.iter().for_each(|prefix| self.spread(*prefix, What::Unblock { by: by.to_string() }));
         }
-        if on_fleet {
+        if reach == Reach::Fleet {
             // Each of them by its name too: what denied it is not said again then.
             let denied = denied.iter().filter(|of| !meant.contains(of)).take(REMOVED_MAX);
             meant.iter().chain(denied).for_each(|of| self.spread(*of, What::Undeny { by: by.to_string() }));
@@ -138,18 +139,18 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn unallow(
         &mut self,
         target: Target,
-        on_fleet: bool,
+        reach: Reach,
         by: &Requester,
         moment: Moment,
     ) -> Result<UnblockReport, Problem> {
-        self.must_have_fleet(on_fleet)?;
+        self.must_have_fleet(reach)?;
         self.notice_trial();
         let clocks = self.clocks(moment)?;
         let ipv6_prefix = self.enforced.desired.policy.ipv6_prefix;
         let prefix = target.prefix(ipv6_prefix);
         let mut notes: Vec<String> = target.note(ipv6_prefix).into_iter().collect();
         let removed = self.take_off(Grant::Exempt, Some(prefix), clocks, &mut notes)?;
-        if on_fleet {
+        if reach == Reach::Fleet {
             let others = removed.iter().map(|entry| entry.prefix).filter(|of| *of != prefix).take(REMOVED_MAX);
             let all = std::iter::once(prefix).chain(others);
             all.for_each(|of| self.spread(of, What::Unallow { by: by.to_string() }));
@@ -179,7 +180,7 @@ impl<D: Datapath> Engine<D> {
         by: &Requester,
         moment: Moment,
     ) -> Result<ResetReport, Problem> {
-        self.must_have_fleet(request.fleet)?;
+        self.must_have_fleet(Reach::of(request.fleet))?;
         let client = self.enforced.desired.policy.client(request.source.to_canonical());
         let report = self.reset_client(client, by, moment)?;
         if request.fleet || self.spreads_bans() {

@@ -3,6 +3,8 @@
 //! What is heard is carried out as the engine's own orders, by `fleet (HOST: USER)`, and is not spread again: that is
 //! done where a packet or a user of this host began it.
 
+use std::collections::BTreeSet;
+
 use ipnet::IpNet;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 
@@ -12,11 +14,11 @@ use crate::journal::{Banned, Event, Occurrence};
 use crate::moment::Moment;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{GrantRequest, Problem, ProblemKind};
-use ratelimit_datapath::{Datapath, KernelEvent, KernelEventKind};
+use ratelimit_datapath::{Ban, Datapath, KernelEvent, KernelEventKind};
 use ratelimit_fleet::acts::{Act, RESET_FOR, What};
 use ratelimit_policy::access::By;
 use ratelimit_policy::config::network::Target;
-use ratelimit_policy::desired::{Grant, Policy};
+use ratelimit_policy::desired::{Grant, Policy, Rule};
 use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::source_text;
 
@@ -25,10 +27,26 @@ const SAME_END_NS: u64 = 2 * SECOND_NS;
 /// Bans that an act lifts began before it, by two clocks.
 const SAME_TIME_NS: u64 = SECOND_NS;
 
+/// Where a command holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// On this host.
+    Host,
+    /// On every host of the fleet.
+    Fleet,
+}
+
+impl Reach {
+    /// As requests say it.
+    pub(crate) const fn of(on_fleet: bool) -> Self {
+        if on_fleet { Self::Fleet } else { Self::Host }
+    }
+}
+
 impl<D: Datapath> Engine<D> {
     /// Refuses what is to reach other hosts where there are none.
-    pub(crate) fn must_have_fleet(&self, is_asked: bool) -> Result<(), Problem> {
-        if !is_asked || self.enforced.config.fleet.is_some() {
+    pub(crate) fn must_have_fleet(&self, reach: Reach) -> Result<(), Problem> {
+        if reach == Reach::Host || self.enforced.config.fleet.is_some() {
             return Ok(());
         }
         let why = "this host is in no fleet, so nothing was changed; leave --fleet out, or write [fleet] into the \
@@ -118,32 +136,35 @@ impl<D: Datapath> Engine<D> {
         Ok(())
     }
 
-    /// As `unblock` does, but for denials: those have an act of their own. One that is heard late, as after a restart,
-    /// lifts the bans that began before it.
+    /// As `unblock` does, but for denials: those have an act of their own. Of everything, and where it is heard late as
+    /// after a restart, it lifts the bans that began before it.
     fn unblock_heard(&mut self, prefix: IpNet, at: Nanos, by: &Requester, moment: Moment) -> Result<(), Problem> {
         let clocks = self.clocks(moment)?;
-        if clocks.now.0.saturating_sub(at.0) < u64::try_from(RESET_FOR.as_nanos()).unwrap_or(u64::MAX) {
+        let is_new = u128::from(clocks.now.0.saturating_sub(at.0)) < RESET_FOR.as_nanos();
+        if is_new && prefix.prefix_len() > 0 {
             return self.free(Some(prefix), Vec::new(), by, clocks, moment).map(drop);
         }
         let within = self.enforced.whole_client(prefix);
-        let bans = self.datapath.bans().map_err(Problem::datapath)?;
+        let mut bans = self.datapath.bans().map_err(Problem::datapath)?;
         let rules = &self.enforced.desired.policy.rules;
-        let began = |ban: &ratelimit_datapath::Ban| {
-            let steps = rules.get(ban.rule)?.bans.as_ref()?.steps_ns.as_slice();
-            let step = usize::try_from(ban.step.saturating_sub(1)).unwrap_or(usize::MAX);
-            let length = steps.get(step).or(steps.last())?;
-            Some(ban.until.0.saturating_sub(*length))
-        };
-        let is_older = |ban: &&ratelimit_datapath::Ban| began(ban).is_some_and(|began| began <= at.0 + SAME_TIME_NS);
-        let older = bans.iter().filter(|ban| within.contains(&ban.client)).filter(is_older);
-        let clients: std::collections::BTreeSet<IpNet> = older.map(|ban| ban.client).collect();
+        let latest = at.0.saturating_add(SAME_TIME_NS);
+        bans.retain(|ban| within.contains(&ban.client) && began(ban, rules).is_some_and(|began| began <= latest));
+        let clients: BTreeSet<IpNet> = bans.iter().map(|ban| ban.client).collect();
         if clients.is_empty() {
             return Ok(());
         }
         self.tell_freed(|client| clients.contains(client), by, moment);
-        for client in &clients {
-            self.datapath.lift_bans(*client).map_err(Problem::datapath)?;
+        let clients: Vec<IpNet> = clients.into_iter().collect();
+        if is_new {
+            self.datapath.forget_all(&clients).map_err(Problem::datapath)?;
+        } else {
+            clients.iter().try_for_each(|of| self.datapath.lift_bans(*of).map(drop)).map_err(Problem::datapath)?;
         }
+        let name_of = |ban: &Ban| self.enforced.desired.policy.rules.get(ban.rule).map(|rule| rule.name.clone());
+        let rules = bans.iter().filter_map(name_of).collect();
+        let freed = if is_new { clients.len() } else { 0 };
+        let event = Event::Unblock { prefix: Some(prefix), by: by.to_string(), denials: 0, rules, freed };
+        self.journal.tell(event, moment);
         self.statistics.outdate();
         Ok(())
     }
@@ -201,6 +222,14 @@ impl<D: Datapath> Engine<D> {
         );
         Ok(())
     }
+}
+
+/// When a ban began, in nanoseconds by the datapath's clock.
+fn began(ban: &Ban, rules: &[Rule]) -> Option<u64> {
+    let steps = rules.get(ban.rule)?.bans.as_ref()?.steps_ns.as_slice();
+    let step = usize::try_from(ban.step.saturating_sub(1)).unwrap_or(usize::MAX);
+    let length = steps.get(step).or(steps.last())?;
+    Some(ban.until.0.saturating_sub(*length))
 }
 
 /// The ban of an event, where what established connections sent has proved it.

@@ -110,10 +110,7 @@ impl Store {
             config.fleet = Some(self.fleet());
             adjust(config);
         };
-        let running = start(None, change, |config| file([Ok(config.clone()), Ok(config.clone())])).await;
-        let wall = Timestamp::now().as_nanosecond();
-        running.kernel.advance(u64::try_from(wall).unwrap() - START.0);
-        running
+        start_later(until_now(), None, change, |config| file([Ok(config.clone()), Ok(config.clone())])).await
     }
 }
 
@@ -121,6 +118,11 @@ impl Drop for Store {
     fn drop(&mut self) {
         drop((self.child.kill(), self.child.wait()));
     }
+}
+
+/// From a fake's beginning to the store's time.
+fn until_now() -> u64 {
+    u64::try_from(Timestamp::now().as_nanosecond()).unwrap() - START.0
 }
 
 /// What anybody counts: a fake's packets are verified by nobody.
@@ -236,6 +238,25 @@ async fn a_ban_holds_on_all_hosts_is_told_with_its_host_and_lifted_on_all() {
 }
 
 #[tokio::test]
+async fn an_unblock_that_is_heard_late_lifts_the_bans_before_it_alone() {
+    let Some(store) = Store::start("an_unblock_that_is_heard_late") else { return };
+    let (one, other) = (store.host().await, store.host().await);
+    one.is_connected().await;
+    other.is_connected().await;
+    one.send(SOURCE, LIMIT + 1);
+    let is_banned = async |source| !other.state_of(source).await.is_empty();
+    eventually("banned there", SOON, async || is_banned(SOURCE).await).await;
+    other.kernel.advance(90 * SECOND_NS);
+    other.send("198.51.100.9", LIMIT + 1);
+    eventually("banned by itself", SOON, async || is_banned("198.51.100.9").await).await;
+    one.ask(UnblockRequest { prefix: Some("198.51.100.0/24".to_owned()), ..UnblockRequest::default() }).await;
+    eventually("lifted there", SOON, async || !is_banned(SOURCE).await).await;
+    assert!(is_banned("198.51.100.9").await, "began after it, by this host's clock");
+    one.end().await;
+    other.end().await;
+}
+
+#[tokio::test]
 async fn grants_reach_every_host_with_fleet_alone_and_resets_always() {
     let Some(store) = Store::start("grants_reach_every_host") else { return };
     let (one, other) = (store.host().await, store.host().await);
@@ -319,14 +340,12 @@ async fn a_reload_joins_and_leaves_and_a_secret_that_is_missing_is_said_and_trie
             file([Ok(joined), Ok(config.clone())])
         }
     };
-    let host = start(None, |config| config.policy = shared(), with(Some(fleet))).await;
+    let host = start_later(until_now(), None, |config| config.policy = shared(), with(Some(fleet))).await;
     assert_eq!(host.ask(FleetStatus {}).await.fleet.state, FleetState::Off);
-    let refused = host.client.call(&Deny(GrantRequest {
-        prefix: "203.0.113.2".to_owned(),
-        fleet: true,
-        ..GrantRequest::default()
-    }));
-    assert!(refused.await.unwrap_err().to_string().contains("in no fleet"));
+    let deny =
+        Deny(GrantRequest { prefix: "203.0.113.2".to_owned(), fleet: true, ..GrantRequest::default() });
+    let refused = host.client.call(&deny).await.unwrap_err();
+    assert!(refused.to_string().contains("in no fleet"), "{refused}");
     host.client.reload().await.unwrap();
     eventually("said", SOON, async || {
         let fleet = host.ask(FleetStatus {}).await.fleet;
