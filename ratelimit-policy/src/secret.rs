@@ -11,20 +11,19 @@ use crate::files;
 /// The least length of a fleet's secret.
 pub const BYTES_MIN: usize = 32;
 
-/// The longest file.
+/// The longest file with a secret, and with anything else.
+const SECRET_BYTES_MAX: u64 = 4096;
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// What group and others may do with a file of its owner alone.
 const OPEN_TO_OTHERS: u32 = 0o077;
 
-/// The secret in a file, as all hosts take it: without the ends of lines behind it.
+/// The secret in a file, as all hosts take it: without the space and ends of lines behind it.
 ///
 /// # Errors
 /// Where it cannot be read, or is shorter than [`BYTES_MIN`].
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut secret = files::read_of_anyone(path, FILE_BYTES_MAX)?;
-    let end = secret.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |last| last + 1);
-    secret.truncate(end);
+    let secret = files::read_of_anyone(path, SECRET_BYTES_MAX)?.trim_ascii_end().to_vec();
     if secret.len() < BYTES_MIN {
         let problem = format!("it has {} bytes, and a secret has {BYTES_MIN} at least", secret.len());
         return Err(io::Error::other(problem));
@@ -88,7 +87,7 @@ mod tests {
     fn a_secret_is_what_stands_before_the_end_of_its_line() {
         let dir = tempfile::tempdir().unwrap();
         let secret = "s".repeat(BYTES_MIN);
-        for text in [format!("{secret}\n"), format!("{secret}\r\n"), secret.clone()] {
+        for text in [format!("{secret}\n"), format!("{secret} \r\n"), secret.clone()] {
             assert_eq!(read(&file(dir.path(), "secret", &text, 0o600)).unwrap(), secret.as_bytes());
         }
         let error = read(&file(dir.path(), "secret", &format!("{}\n", &secret[1..]), 0o600)).unwrap_err();

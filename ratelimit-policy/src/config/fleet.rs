@@ -119,6 +119,11 @@ impl Fleet {
         }
     }
 
+    /// Of a limit of so much, what no store can take from this host.
+    pub fn floor_of(&self, amount: u64) -> u64 {
+        amount.saturating_mul(self.floor_percent.into()).div_ceil(100).min(amount)
+    }
+
     /// Whether only this machine reaches the store: a socket, or loopback.
     pub fn is_local(&self) -> bool {
         self.urls.iter().all(|url| parse_url(url).is_ok_and(Url::is_local))

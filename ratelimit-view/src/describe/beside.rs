@@ -54,7 +54,7 @@ pub(super) fn fleet_words(fleet: &Fleet) -> Vec<String> {
 
 /// The bound of a limit that hosts share, and what of it is not summed; none where there is no fleet.
 pub(super) fn shared_words(config: &Config, limit: &Limit) -> Option<String> {
-    config.fleet.as_ref()?;
+    let fleet = config.fleet.as_ref()?;
     let Some((shared, terms)) = limit.shared.zip(config.terms(limit)) else {
         return Some("not shared: each host has it for itself".to_owned());
     };
@@ -62,7 +62,11 @@ pub(super) fn shared_words(config: &Config, limit: &Limit) -> Option<String> {
         Sum::Verified => "unverified traffic is not summed: each host has the limit for it by itself",
         Sum::All => "all traffic is summed, also what can be forged",
     };
-    Some(format!("{terms}; {not_summed}"))
+    let floor = match fleet.floor_of(limit.amount) {
+        0 => String::new(),
+        floor => format!("; the floor adds up to {}x{floor}", terms.hosts - 1),
+    };
+    Some(format!("{terms}{floor}; {not_summed}"))
 }
 
 /// The line of an ACL file for the store's user, with what to do with it; it is pasted, so it is one line.

@@ -264,9 +264,13 @@ impl From<&Limit> for LimitJson {
 
 impl LimitJson {
     fn held(config: &Config, limit: &Limit) -> Self {
+        let floor = config.fleet.as_ref().map_or(0, |fleet| fleet.floor_of(limit.amount));
         let shared = limit.shared.zip(config.terms(limit)).map(|(shared, terms)| SharedJson {
             sum: shared.sum.label(),
-            bound: terms.bound(),
+            bound: terms
+                .bound()
+                .saturating_add(u64::from(terms.hosts - 1).saturating_mul(floor))
+                .min(terms.bound_alone()),
             bound_alone: terms.bound_alone(),
             step: terms.step,
             words: terms.to_string(),

@@ -195,9 +195,8 @@ fn bits_that_mean_something_else_are_in_another_window_and_those_without_a_fleet
     assert_eq!(slot(LOCAL, "limits = [\"1000/5m\"]\nfleet = false"), alone, "off is as it was");
     let shared = slot(LOCAL, "limits = [\"1000/5m\"]");
     assert_ne!(shared, alone);
-    assert_eq!(slot(LOCAL, "limits = [\"512/5m\"]"), shared, "in the same units");
     assert_eq!(slot(LOCAL, "limits = [\"1000/5m\"]\nfleet_sum = \"all\""), shared);
-    assert_ne!(slot(LOCAL, "limits = [\"1024/5m\"]"), shared, "in others");
+    assert_eq!(slot(LOCAL, "limits = [\"2000/5m\"]"), shared, "counts are found again");
 }
 
 #[test]
