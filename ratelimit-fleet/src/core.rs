@@ -128,7 +128,7 @@ impl Core {
     }
 
     /// Puts other limits in force. What is known of those that stay, by their identity and buckets, stays too; the kernel
-    /// is told it again, as its windows may have begun anew.
+    /// is told it again, as its windows may be new ones.
     pub fn set_limits(&mut self, limits: Vec<FleetLimit>) {
         let hosts = self.settings.hosts;
         let with_terms = |limit: FleetLimit| (Terms::new(&limit, hosts), limit);
