@@ -403,7 +403,7 @@ impl Limit {
     }
 
     /// The sides whose steps are told to other hosts.
-    fn told_sides(&self) -> &'static [Side] {
+    pub fn told_sides(&self) -> &'static [Side] {
         match (self.shared.map(|shared| shared.sum), self.unit) {
             (None, _) => &[],
             (Some(Sum::All), Unit::Connections) => &[Side::Unverified],
