@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use ratelimit_report::history::{Act, Episode, HistoryReport, WorstReport, WorstSource};
 
-use super::{counted, cut, duration, number, short};
+use super::{counted, cut, duration, number, short, wait};
 
 /// Columns of the narrowest terminal.
 const WIDTH: usize = 80;
@@ -43,7 +43,7 @@ pub fn history(report: &HistoryReport, now: Timestamp) -> String {
         out += &more(report.acts.len(), ACTS, "act", report.more_acts);
     }
     if let Some(open) = report.episodes.iter().find(|of| of.ended.is_none() && !of.would) {
-        let since = lasted(open.began, now.max(open.began));
+        let since = wait(now.duration_since(open.began).as_secs_f64().max(0.0));
         out += &format!("\nIt is refused now, for {since}; `ratelimitd check` says by what.\n");
     }
     out

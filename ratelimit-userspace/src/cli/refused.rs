@@ -25,8 +25,8 @@ pub(super) fn diagnostic(error: &clap::Error) -> Option<Diagnostic> {
         }
         ErrorKind::InvalidValue => {
             let meant = all(ContextKind::SuggestedValue).into_iter().next();
-            let meant = meant.map_or_else(String::new, |meant| format!("did you mean `{meant}`? "));
-            help.push(format!("{meant}The choice is {}", all(ContextKind::ValidValue).join(" or ")));
+            let meant = meant.map_or_else(|| "the".to_owned(), |meant| format!("did you mean `{meant}`? The"));
+            help.push(format!("{meant} choice is {}", all(ContextKind::ValidValue).join(" or ")));
             if argument() == "MODE" {
                 help.push("to pass everything at once: ratelimitd panic".to_owned());
             }
@@ -58,8 +58,10 @@ pub(super) fn diagnostic(error: &clap::Error) -> Option<Diagnostic> {
     if command.len() > 1 {
         help.push(format!("the form is: {usage}"));
     }
-    let command = if command.is_empty() { "ratelimitd".to_owned() } else { command.join(" ") };
-    help.push(format!("`{command} --help` has all of it"));
+    if !command.is_empty() || help.is_empty() {
+        let command = if command.is_empty() { "ratelimitd".to_owned() } else { command.join(" ") };
+        help.push(format!("`{command} --help` has all of it"));
+    }
     Some(Diagnostic { problem, place: Place::CommandLine, help })
 }
 
@@ -106,7 +108,7 @@ mod tests {
         let (problem, help) = said(&["mode", "off"]);
         assert_eq!(problem, "bad value for MODE: `off` is not one of them");
         assert!(
-            help.contains("The choice is dry-run or enforce\nto pass everything at once: ratelimitd panic"),
+            help.contains("the choice is dry-run or enforce\nto pass everything at once: ratelimitd panic"),
             "{help}"
         );
     }

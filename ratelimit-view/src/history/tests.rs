@@ -61,7 +61,7 @@ DONE (UTC)           WHAT  OF, BY, WHY
 2026-01-01 00:01:00  deny  198.51.100.0/24 by root (alice): scans us
 2026-01-01 00:01:00  deny  198.51.100.0/24 by root (alice): 198.51.100.0/24 is …
 
-It is refused now, for 1m 2s; `ratelimitd check` says by what.
+It is refused now, for 1 min 2 s; `ratelimitd check` says by what.
 "
     );
 }
