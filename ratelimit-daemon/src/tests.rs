@@ -25,6 +25,7 @@ use ratelimit_report::snapshot;
 mod asks;
 mod awaited;
 mod bans;
+mod fleet;
 mod fuzz;
 mod grants;
 mod kinds;
@@ -72,7 +73,8 @@ fn file(contents: impl IntoIterator<Item = anyhow::Result<Config>>) -> ConfigSou
 
 fn surroundings(watchdog: Option<Duration>) -> (Surroundings, mpsc::UnboundedReceiver<String>) {
     let (sender, told) = mpsc::unbounded_channel();
-    let host = Host { look: Around::default, store: Store::at("/nonexistent/ratelimitd".into()) };
+    // No directory can be made there, not by root either: what one test writes down is read by no other.
+    let host = Host { look: Around::default, store: Store::at("/dev/null/ratelimitd".into()) };
     (Surroundings { notifier: Box::new(Recorder(sender)), watchdog, attached: || {}, own_uid: 0, host }, told)
 }
 
@@ -82,11 +84,22 @@ async fn start(
     adjust: impl FnOnce(&mut Config),
     source: impl FnOnce(&Config) -> ConfigSource,
 ) -> Running {
+    start_later(0, watchdog, adjust, source).await
+}
+
+/// The same, so long after a fake's beginning.
+async fn start_later(
+    after_ns: u64,
+    watchdog: Option<Duration>,
+    adjust: impl FnOnce(&mut Config),
+    source: impl FnOnce(&Config) -> ConfigSource,
+) -> Running {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path(), 3);
     adjust(&mut config);
     let client = Client::new(&config.socket).with_pins(&directory.path().join("pins"));
     let (datapath, kernel) = FakeDatapath::new(&["eth0", "eth1"]);
+    kernel.advance(after_ns);
     let (events, queue) = mpsc::channel(8);
     let (surroundings, mut told) = surroundings(watchdog);
     let source = source(&config);

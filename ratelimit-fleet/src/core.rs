@@ -11,11 +11,11 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use ratelimit_common::time::{BucketIndex, Nanos};
+use ratelimit_policy::fleet::{FleetLimit, Terms};
 
 use crate::clock::Skew;
-use crate::limit::{FleetLimit, LimitId, Terms};
 use crate::names::{HostId, Names};
-use crate::tracked::{Subject, Tracked, window};
+use crate::tracked::{LimitId, Subject, Tracked, window};
 use crate::wire::Sequence;
 
 pub use round::Round;
@@ -88,6 +88,8 @@ pub struct Core {
     limits: Vec<(FleetLimit, Terms)>,
     tracked: HashMap<Subject, Tracked>,
     sequence: Sequence,
+    /// Of the last call that had other limits: what is answered to it, or one before, is of no use.
+    outdated: Sequence,
     skew: Skew,
     counters: Counters,
     tick_at: Nanos,
@@ -113,6 +115,7 @@ impl Core {
             limits: Vec::new(),
             tracked: HashMap::new(),
             sequence: Sequence::default(),
+            outdated: Sequence::default(),
             skew: Skew::default(),
             counters: Counters::default(),
             tick_at: Nanos(0),
@@ -127,8 +130,11 @@ impl Core {
         core
     }
 
-    /// Puts other limits in force. What is known of those that stay, by their identity and buckets, stays too.
+    /// Puts other limits in force. What is known of those that stay, by their identity and buckets, stays too; the kernel
+    /// is told it again, as its windows may have begun anew. Calls on their way name limits by places that others may
+    /// have now: their answers are not taken.
     pub fn set_limits(&mut self, limits: Vec<FleetLimit>) {
+        self.outdated = self.sequence;
         let hosts = self.settings.hosts;
         let with_terms = |limit: FleetLimit| (Terms::new(&limit, hosts), limit);
         let before: Vec<_> = std::mem::take(&mut self.limits);
@@ -142,8 +148,10 @@ impl Core {
             u16::try_from(at).ok().map(LimitId)
         };
         let tracked = std::mem::take(&mut self.tracked);
-        let moved =
-            |(subject, known): (Subject, Tracked)| Some((Subject { limit: place(subject.limit)?, ..subject }, known));
+        let moved = |(subject, mut known): (Subject, Tracked)| {
+            known.tell_again();
+            Some((Subject { limit: place(subject.limit)?, ..subject }, known))
+        };
         self.tracked = tracked.into_iter().filter_map(moved).collect();
     }
 

@@ -7,6 +7,7 @@ use std::fmt;
 
 use ipnet::IpNet;
 use ratelimit_common::time::{BucketIndex, SECOND_NS};
+use ratelimit_policy::fleet::key_prefix;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hmac;
 
@@ -26,6 +27,17 @@ const DAY_NS: u64 = 86_400 * SECOND_NS;
 /// It is not the process's: a new id with old counts would count twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostId(pub [u8; 8]);
+
+impl HostId {
+    /// That of the state that has this secret, which nobody learns from it.
+    pub fn of_state(secret: [u64; 2]) -> Self {
+        let key = secret.map(u64::to_be_bytes).concat();
+        let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &key), b"ratelimitd fleet 1 host");
+        let mut id = [0; 8];
+        id.copy_from_slice(&tag.as_ref()[..8]);
+        Self(id)
+    }
+}
 
 impl fmt::Display for HostId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -79,7 +91,7 @@ impl Names {
         let derived = |purpose: &str| hmac::sign(&secret, format!("ratelimitd fleet 1 {purpose} {name}").as_bytes());
         let fields = hmac::Key::new(hmac::HMAC_SHA256, derived("field").as_ref());
         let seal = UnboundKey::new(&CHACHA20_POLY1305, derived("seal").as_ref()).map_err(|_| Refused::Secret)?;
-        Ok(Self { prefix: prefix(name), name: name.to_owned(), fields, seal: LessSafeKey::new(seal) })
+        Ok(Self { prefix: key_prefix(name), name: name.to_owned(), fields, seal: LessSafeKey::new(seal) })
     }
 
     /// What a source is called in a bucket of a limit.
@@ -136,11 +148,6 @@ impl Names {
         let plain = self.seal.open_in_place(nonce, Aad::from(context.as_bytes()), &mut body).ok()?;
         Some(plain.to_vec())
     }
-}
-
-/// What all keys of the fleet `name` begin with.
-pub fn prefix(name: &str) -> String {
-    format!("rl:{name}:")
 }
 
 /// A part of the sources that is asked for in one call.
@@ -221,6 +228,13 @@ mod tests {
         for length in 0..sealed.len() {
             assert_eq!(names("web", 1).open("act", &sealed[..length]), None);
         }
+    }
+
+    #[test]
+    fn a_state_has_one_id_and_another_state_another() {
+        assert_eq!(HostId::of_state([1, 2]), HostId::of_state([1, 2]));
+        assert_ne!(HostId::of_state([1, 2]), HostId::of_state([2, 1]));
+        assert_ne!(HostId::of_state([1, 2]).0, 1_u64.to_be_bytes(), "the secret is not in it");
     }
 
     #[test]

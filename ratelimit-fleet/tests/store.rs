@@ -118,7 +118,7 @@ async fn a_server_that_hangs_makes_nobody_wait_and_is_back_when_it_goes_on() {
     store.servers[0].signal(Signal::SIGSTOP);
     in_trouble(&hosts, Trouble::Hung).await;
     let subject =
-        ratelimit_fleet::tracked::Subject { limit: ratelimit_fleet::limit::LimitId(0), source: sources(0)[0] };
+        ratelimit_fleet::tracked::Subject { limit: ratelimit_fleet::tracked::LimitId(0), source: sources(0)[0] };
     let began = Instant::now();
     assert!(hosts[0].fleet.standing(subject).await.is_some());
     hosts[0].send(sources(0)[0], 16);
@@ -263,7 +263,9 @@ async fn a_store_without_memory_is_named_and_keeps_its_connections() {
 async fn spread(hosts: &mut [Host]) {
     let source = "203.0.113.9/32".parse().unwrap();
     let until_ns = hosts::now().0 + 60_000_000_000;
-    let acts = [What::Ban { rule: "web".to_owned(), until_ns }, What::Unblock, What::Reset];
+    let by = || "root".to_owned();
+    let acts =
+        [What::Ban { rule: "web".to_owned(), until_ns }, What::Unblock { by: by() }, What::Reset { by: by() }];
     for what in acts {
         hosts[0].fleet.spread(source, what.clone());
         let began = Instant::now();

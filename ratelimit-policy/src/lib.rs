@@ -10,7 +10,9 @@ pub mod diagnostic;
 pub mod files;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
+pub mod fleet;
 mod labels;
 pub mod plan;
 pub mod safety;
+pub mod secret;
 pub mod text;

@@ -53,6 +53,11 @@ impl Generations {
         self.insertions_free = if is_new { drop_cache::insertions_free(options.insertions_free) } else { 0 };
         Ok(())
     }
+
+    /// See [`crate::Datapath::secret`].
+    pub(super) const fn secret(&self) -> [u64; 2] {
+        self.seed.0
+    }
 }
 
 impl Kernel {
@@ -69,6 +74,7 @@ impl Kernel {
             encode::encode(policy).context("the policy does not fit the maps")?;
         self.end_trial()?;
         let known = self.config_words()?;
+        self.settle_units(&known, &mut config, until)?;
         let active = self.active_generation()?;
         let generation = (active + 1) % GENERATIONS;
         let taken = rows(&known.rules, &mut config.rules[..policy.rules.len()]);

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ratelimit_common::time::{BucketIndex, Nanos};
+use ratelimit_policy::fleet::{FleetLimit, Terms};
 
 use super::{Core, RETRY, after};
-use crate::limit::{FleetLimit, Terms};
 use crate::names::Shard;
 use crate::tracked::{Answer, Count, Need, Subject, Told, Tracked};
 use crate::wire::{Call, ENTRIES_MAX, Entry, Group, Said, Sequence};
@@ -96,6 +96,10 @@ impl Core {
 
     /// Takes in what the store answered to a call. The result goes to the kernel.
     pub fn answered(&mut self, call: &Call, said: &[Said], now: Nanos) -> Vec<Told> {
+        if call.sequence <= self.outdated {
+            self.counters.late += call.entries().count() as u64;
+            return Vec::new();
+        }
         let mut subjects: Vec<Subject> = Vec::new();
         let mut store_lost = false;
         for (entry, said) in call.entries().zip(said) {
@@ -137,7 +141,8 @@ impl Core {
 
     /// Nothing came of a call: its sources are tried again by and by.
     pub fn failed(&mut self, call: &Call, now: Nanos) {
-        for entry in call.entries() {
+        let is_of_these_limits = call.sequence > self.outdated;
+        for entry in call.entries().filter(|_| is_of_these_limits) {
             if let Some(known) = self.tracked.get_mut(&entry.subject) {
                 known.has_failed = true;
             }

@@ -1,10 +1,10 @@
 //! What is reported and when, and what becomes of answers, a case each. The simulation has all of it together.
 
 use super::*;
-use crate::limit::Sum;
 use crate::tracked::{Count, Told};
 use crate::wire::{Call, Said};
 use ratelimit_common::time::SECOND_NS;
+use ratelimit_policy::fleet::Sum;
 
 const START: u64 = 1_750_000_000 * SECOND_NS;
 const BUCKET: BucketIndex = BucketIndex(START / (60 * SECOND_NS));
@@ -207,6 +207,23 @@ fn other_limits_keep_what_is_known_of_those_that_stay() {
     assert_eq!(core.terms(LimitId(1)).unwrap().amount, 2000);
     core.set_limits(Vec::new());
     assert_eq!(core.tracked(), 0);
+}
+
+#[test]
+fn an_answer_to_a_call_of_other_limits_tells_the_kernel_nothing() {
+    let mut core = core(four());
+    core.due(at(0));
+    core.crossed(source(1), BUCKET, at(0));
+    let calls = look(&mut core, at(1000), 16);
+    assert!(!calls.is_empty());
+    core.set_limits(vec![FleetLimit { identity: "new".to_owned(), ..limit() }, limit()]);
+    for call in &calls {
+        let said: Vec<Said> = call.entries().map(|_| Said { had_mine: false, others: 588 }).collect();
+        assert_eq!(core.answered(call, &said, at(1010)), []);
+    }
+    let again = look(&mut core, at(2000), 16);
+    assert!(!again.is_empty(), "it is said again, under the place that the limit has now");
+    assert!(again.iter().flat_map(Call::entries).all(|entry| entry.subject.limit == LimitId(1)));
 }
 
 #[test]

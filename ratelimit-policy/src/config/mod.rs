@@ -7,13 +7,16 @@ use ipnet::IpNet;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::SECOND_NS;
 
+use self::fleet::Fleet;
 use self::history::History;
 use self::listing::Listing;
 use self::lists::ListFile;
 use crate::desired::{DesiredState, Fixed, Limit, Policy};
+use crate::fleet::Terms;
 
 pub mod beside;
 pub mod file;
+pub mod fleet;
 pub mod history;
 pub mod keys;
 pub mod limit;
@@ -67,6 +70,8 @@ pub struct Config {
     pub safety: Safety,
     /// What is remembered.
     pub history: History,
+    /// The hosts that hold limits together, where this one is of a fleet.
+    pub fleet: Option<Fleet>,
     /// Of rules that have one, by the rule's name, in the rules' order.
     pub notes: Vec<(String, String)>,
     /// Of rules that say some, by the rule's name, in the rules' order: amounts that are held against what is observed. A
@@ -107,6 +112,14 @@ impl Default for Safety {
             breaker: None,
             breaker_after_ns: 30 * SECOND_NS,
         }
+    }
+}
+
+impl Config {
+    /// What follows of the fleet for a limit that its hosts share.
+    pub fn terms(&self, limit: &Limit) -> Option<Terms> {
+        // The rule's name is no part of them.
+        Some(Terms::new(&limit.fleet_limit("")?, self.fleet.as_ref()?.hosts))
     }
 }
 

@@ -13,7 +13,7 @@ use tracing::level_filters::LevelFilter;
 use super::ask::Daemon;
 use super::paint::paint;
 use super::{
-    Cli, Command, Extent, Global, Insistence, Limiter, ModeArg, OutputFormat, Repeat, Socket, ask, change, definition,
+    Cli, Command, Extent, Global, Insistence, Limiter, ModeArg, OnFleet, OutputFormat, Repeat, Socket, ask, change, definition,
     past, texts,
 };
 use crate::error::{self, Diagnostic, Diagnostics, Exit, Place};
@@ -30,6 +30,7 @@ use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::config::syntax::{json_text, printable_lines};
 use ratelimit_policy::config::{Config, FILE_DEFAULT, file, lint};
 use ratelimit_policy::safety::{self, Around};
+use ratelimit_policy::secret;
 use ratelimit_view::{Detail, describe};
 
 /// Does what was asked for.
@@ -96,19 +97,19 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             let call = |text: &str| Ok(Deny(request.clone().of(change::parse_prefix(text)?)));
             daemon(grant.socket).each("deny", grant.prefixes, call, ratelimit_view::granted, |_| Exit::Done)
         }
-        Some(Command::Unblock { all: true, socket, .. }) => {
-            daemon(socket).ask(&UnblockRequest { prefix: None, all: true }, ratelimit_view::lifted)
+        Some(Command::Unblock { all: true, fleet: OnFleet { fleet }, socket, .. }) => {
+            daemon(socket).ask(&UnblockRequest { prefix: None, all: true, fleet }, ratelimit_view::lifted)
         }
-        Some(Command::Unblock { prefixes, all: false, socket }) => {
-            let call = |text: &str| Ok(UnblockRequest { prefix: Some(change::parse_prefix(text)?), all: false });
+        Some(Command::Unblock { prefixes, all: false, fleet: OnFleet { fleet }, socket }) => {
+            let call = |text: &str| Ok(UnblockRequest { prefix: Some(change::parse_prefix(text)?), all: false, fleet });
             daemon(socket).each("unblock", prefixes, call, ratelimit_view::lifted, change::lifted)
         }
-        Some(Command::Unallow { prefixes, socket }) => {
-            let call = |text: &str| Ok(PrefixRequest { prefix: change::parse_prefix(text)? });
+        Some(Command::Unallow { prefixes, fleet: OnFleet { fleet }, socket }) => {
+            let call = |text: &str| Ok(PrefixRequest { prefix: change::parse_prefix(text)?, fleet });
             daemon(socket).each("unallow", prefixes, call, ratelimit_view::lifted, change::lifted)
         }
-        Some(Command::Reset { sources, socket }) => {
-            let call = |text: &str| Ok(SourceRequest { source: parse_source("reset", text)? });
+        Some(Command::Reset { sources, fleet: OnFleet { fleet }, socket }) => {
+            let call = |text: &str| Ok(SourceRequest { source: parse_source("reset", text)?, fleet });
             daemon(socket).each("reset", sources, call, ratelimit_view::reset, |_| Exit::Done)
         }
         Some(Command::Panic { socket }) => {
@@ -220,11 +221,14 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
         Err(error) => warnings.push(format!("which interfaces there are is not known: {error}")),
     }
     warnings.extend(ratelimit_daemon::certificate_trouble(&config));
+    warnings.extend(config.fleet.iter().flat_map(secret::trouble));
     match global.format() {
         OutputFormat::Human => {
             warn(&warnings, global);
             let good = file.map_or_else(String::new, |path| format!("{}: good\n\n", path.display()));
-            print_words(&format!("{good}{}", describe::config_words(&config)))
+            // It is pasted, so it is as wide as it is.
+            let acl = config.fleet.as_ref().map_or_else(String::new, |of| format!("\n{}", describe::acl_words(of)));
+            print_words(&format!("{good}{}{acl}", describe::config_words(&config)))
         }
         OutputFormat::Json => print_json(&describe::ConfigJson::new(&config, warnings)),
     }
