@@ -141,6 +141,12 @@ impl Parts {
         (self.0 >> 16) as u8 & 63
     }
 
+    /// The same with another unit.
+    #[must_use]
+    pub const fn with_unit_bits(self, unit_bits: u8) -> Self {
+        Self::of(self.count_bits(), self.own_bits(), unit_bits, self.step_bits())
+    }
+
     /// A charge by which this host's part passes a multiple of two to the power of this is a step, which is told to
     /// the other hosts. [`Parts::WHOLE`]: none is.
     #[inline(always)]

@@ -131,8 +131,8 @@ impl Core {
     }
 
     /// Puts other limits in force. What is known of those that stay, by their identity and buckets, stays too; the kernel
-    /// is told it again, as its windows may have begun anew. Calls on their way name limits by places that others may
-    /// have now: their answers are not taken.
+    /// is told it again, as its windows may be new ones. Calls on their way name limits by places that others may have
+    /// now: their answers are not taken.
     pub fn set_limits(&mut self, limits: Vec<FleetLimit>) {
         self.outdated = self.sequence;
         let hosts = self.settings.hosts;

@@ -122,7 +122,7 @@ limits = ["1000/5m", "50/10s connections"]
 
 [[rule]]
 name = "all"
-limits = ["50MB/1m"]
+limits = ["250MB/5m"]
 ports = "8443"
 fleet_sum = "all"
 

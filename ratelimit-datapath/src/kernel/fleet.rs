@@ -71,7 +71,7 @@ impl Kernel {
         // It may be larger than that of the policy, see [`super::units`].
         let policy = self.generations.policy.as_ref();
         let of = policy.and_then(|policy| policy.rules.get(at.rule)?.limits.get(at.limit));
-        let coarser = of.map_or(0, |of| limit.unit_bits.saturating_sub(of.parts().unit_bits)).min(63);
+        let coarser = of.map_or(0, |of| limit.parts.unit_bits().saturating_sub(of.parts().unit_bits())).min(63);
         let step = if at.side == Side::Verified { ChargeOrder::OTHERS_VERIFIED } else { ChargeOrder::OTHERS };
         let mut written = 0;
         for Told { client, bucket: BucketIndex(bucket), units } in told.iter().copied() {
