@@ -84,7 +84,7 @@ impl Fleet {
         let log = Log::default();
         let hosts = (0..hosts).map(|number| Host::new(number, directory.path(), &client, &store, &log)).collect();
         let store = Store::start(store, directory.path(), kind);
-        fs::write(directory.path().join("fleet.secret"), [b"of this fleet alone, "; 2].concat()).expect(WORKS);
+        fs::write(directory.path().join("fleet.secret"), "of this fleet alone, ".repeat(2)).expect(WORKS);
         Self { hosts, store, log, client: Arc::new(client), directory }
     }
 
@@ -204,10 +204,8 @@ impl Fleet {
         let state = if is_cut { "0" } else { "3" };
         for host in hosts {
             let port = format!("b{host}");
-            self.store
-                .namespace
-                .ip(&["link", "set", "dev", &port, "type", "bridge_slave", "state", state])
-                .expect(WORKS);
+            let set = self.store.namespace.run(&["bridge", "link", "set", "dev", &port, "state", state]).expect(WORKS);
+            assert_eq!(set.code(), 0, "{}", set.stderr);
         }
     }
 
