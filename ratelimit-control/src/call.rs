@@ -215,7 +215,6 @@ macro_rules! commands {
 commands! {
     now {
         Stats(Stats),
-        Check(Check),
         Health(Healthz),
         Suggest(Suggest),
         Explain(Explain),
@@ -235,6 +234,7 @@ commands! {
         Detach(Detach),
     }
     later {
+        Check(Check),
         CheckPrefix(CheckPrefix),
         List(ListFilter),
         History(HistoryOf),
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(encode(&ListFilter::default()).unwrap().0, "/api/v1/list");
         assert_eq!(encode(&ListFilter { most: Some(7), ..ListFilter::default() }).unwrap().0, "/api/v1/list?most=7");
         assert_eq!(encode(&Confirm {}).unwrap(), ("/v1/confirm".to_owned(), Vec::new()));
-        let reset = SourceRequest { source: "192.0.2.7".parse().unwrap() };
+        let reset = SourceRequest { source: "192.0.2.7".parse().unwrap(), fleet: false };
         assert_eq!(encode(&reset).unwrap(), ("/v1/reset".to_owned(), br#"{"source":"192.0.2.7"}"#.to_vec()));
     }
 }

@@ -2,12 +2,14 @@
 
 use std::fmt;
 
+use ratelimit_policy::config::syntax::printable;
+
 /// The header in which the command says who called `sudo`. It counts only from root, who could say anything.
 pub(super) const SUDO_USER: &str = "ratelimitd-sudo-user";
 /// The longest name that is taken over. // LOGIN_NAME_MAX is 256; no tool that makes users takes more than 32
 const NAME_BYTES_MAX: usize = 64;
 
-/// Who asks for a change. Displayed: `root`, or `root (alice)` where alice called `sudo`; `web` for the web page.
+/// Who asks for a change. Displayed: `root`, or `root (alice)` where alice called `sudo`; `web` for the web page, `fleet (web-2: root)` for what another host spread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requester(Who);
 
@@ -15,6 +17,8 @@ pub struct Requester(Who);
 enum Who {
     User { uid: u32, sudo_user: Option<String> },
     Web,
+    /// In words.
+    Fleet(String),
 }
 
 impl Requester {
@@ -36,6 +40,12 @@ impl Requester {
         Self::new(u32::MAX, None)
     }
 
+    /// Who said it on another host of the fleet; nobody where a rule did.
+    pub fn fleet(host: &str, who: &str) -> Self {
+        let (host, who) = (printable(host), printable(who));
+        Self(Who::Fleet(if who.is_empty() { format!("fleet ({host})") } else { format!("fleet ({host}: {who})") }))
+    }
+
     /// A user who is logged in to the web page. The login does not tell one user from another.
     pub const fn web() -> Self {
         Self(Who::Web)
@@ -46,6 +56,7 @@ impl fmt::Display for Requester {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (uid, sudo_user) = match &self.0 {
             Who::Web => return f.write_str("web"),
+            Who::Fleet(words) => return f.write_str(words),
             Who::User { uid, sudo_user } => (uid, sudo_user),
         };
         let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(*uid)).ok().flatten();
@@ -61,6 +72,13 @@ impl fmt::Display for Requester {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_said_it_on_another_host_is_named_with_that_host() {
+        assert_eq!(Requester::fleet("web-2", "root (alice)").to_string(), "fleet (web-2: root (alice))");
+        assert_eq!(Requester::fleet("web-2", "").to_string(), "fleet (web-2)");
+        assert_eq!(Requester::fleet("web\u{1b}[2J", "").to_string(), "fleet (web\u{fffd}[2J)");
+    }
 
     #[test]
     fn the_user_who_called_sudo_is_named_beside_root_and_nothing_else_is_taken_for_a_name() {

@@ -13,7 +13,6 @@ use super::moment::Moment;
 use super::trial::Running;
 use ratelimit_control::proto::Problem;
 use ratelimit_datapath::{Ban, Datapath, DatapathError, InterfaceReading, Reading, Tallies};
-use ratelimit_report::fleet::Fleet;
 use ratelimit_report::snapshot::{
     Census, DaemonState, Parts, Sample, Samples, Snapshot, StaleList, TOP_DEFAULT, TopSource, Traffic, Volume,
 };
@@ -106,7 +105,7 @@ impl<D: Datapath> Engine<D> {
             top_talkers: self.watched.talkers.top_talkers().to_vec(),
             would_ban: self.watched.would_bans.counts(&self.enforced.desired.policy, reading.now),
             history: self.journal.past.health(),
-            fleet: Fleet::default(),
+            fleet: self.fleet_seen(reading.now, moment),
             stale_lists: self.watched.lists.stale().map(|(path, why)| StaleList::new(path, why)).collect(),
         }))
     }

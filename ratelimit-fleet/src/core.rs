@@ -130,8 +130,9 @@ impl Core {
         core
     }
 
-    /// Puts other limits in force. What is known of those that stay, by their identity and buckets, stays too. Calls on
-    /// their way name limits by places that others may have now: their answers are not taken.
+    /// Puts other limits in force. What is known of those that stay, by their identity and buckets, stays too; the kernel
+    /// is told it again, as its windows may have begun anew. Calls on their way name limits by places that others may
+    /// have now: their answers are not taken.
     pub fn set_limits(&mut self, limits: Vec<FleetLimit>) {
         self.outdated = self.sequence;
         let hosts = self.settings.hosts;
@@ -147,8 +148,10 @@ impl Core {
             u16::try_from(at).ok().map(LimitId)
         };
         let tracked = std::mem::take(&mut self.tracked);
-        let moved =
-            |(subject, known): (Subject, Tracked)| Some((Subject { limit: place(subject.limit)?, ..subject }, known));
+        let moved = |(subject, mut known): (Subject, Tracked)| {
+            known.tell_again();
+            Some((Subject { limit: place(subject.limit)?, ..subject }, known))
+        };
         self.tracked = tracked.into_iter().filter_map(moved).collect();
     }
 

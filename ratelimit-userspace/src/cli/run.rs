@@ -13,13 +13,13 @@ use tracing::level_filters::LevelFilter;
 use super::ask::Daemon;
 use super::paint::paint;
 use super::{
-    Cli, Command, Extent, Global, Insistence, Limiter, ModeArg, OutputFormat, Repeat, Socket, ask, change, definition,
+    Cli, Command, Extent, Global, Insistence, Limiter, ModeArg, OnFleet, OutputFormat, Repeat, Socket, ask, change, definition,
     past, texts,
 };
 use crate::error::{self, Diagnostic, Diagnostics, Exit, Place};
 use crate::log;
 use ratelimit_control::proto::{
-    Allow, Confirm, Deny, Explain, Forget, ModeRequest, ModeWord, PrefixRequest, ReloadRequest, Rollback,
+    Allow, Confirm, Deny, Explain, FleetStatus, Forget, ModeRequest, ModeWord, PrefixRequest, ReloadRequest, Rollback,
     SourceRequest, Suggest, UnblockRequest,
 };
 use ratelimit_daemon::{self, ConfigSource, Loaded};
@@ -30,6 +30,7 @@ use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::config::syntax::{json_text, printable_lines};
 use ratelimit_policy::config::{Config, FILE_DEFAULT, file, lint};
 use ratelimit_policy::safety::{self, Around};
+use ratelimit_policy::secret;
 use ratelimit_view::{Detail, describe};
 
 /// Does what was asked for.
@@ -79,6 +80,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Suggest { from, .. }) if from.is_said() => super::replay::suggest(from, &global),
         Some(Command::Suggest { rule, socket, .. }) => daemon(socket).ask(&Suggest { rule }, ratelimit_view::suggest),
         Some(Command::List { which, socket }) => ask::list(&daemon(socket), which),
+        Some(Command::Fleet { socket }) => daemon(socket).ask(&FleetStatus {}, ratelimit_view::fleet),
         Some(Command::Events { which, socket }) => past::events(&daemon(socket), &which),
         Some(Command::History { which, socket }) => past::history(&daemon(socket), which),
         Some(Command::Forget { source, socket }) => {
@@ -95,19 +97,19 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             let call = |text: &str| Ok(Deny(request.clone().of(change::parse_prefix(text)?)));
             daemon(grant.socket).each("deny", grant.prefixes, call, ratelimit_view::granted, |_| Exit::Done)
         }
-        Some(Command::Unblock { all: true, socket, .. }) => {
-            daemon(socket).ask(&UnblockRequest { prefix: None, all: true }, ratelimit_view::lifted)
+        Some(Command::Unblock { all: true, fleet: OnFleet { fleet }, socket, .. }) => {
+            daemon(socket).ask(&UnblockRequest { prefix: None, all: true, fleet }, ratelimit_view::lifted)
         }
-        Some(Command::Unblock { prefixes, all: false, socket }) => {
-            let call = |text: &str| Ok(UnblockRequest { prefix: Some(change::parse_prefix(text)?), all: false });
+        Some(Command::Unblock { prefixes, all: false, fleet: OnFleet { fleet }, socket }) => {
+            let call = |text: &str| Ok(UnblockRequest { prefix: Some(change::parse_prefix(text)?), all: false, fleet });
             daemon(socket).each("unblock", prefixes, call, ratelimit_view::lifted, change::lifted)
         }
-        Some(Command::Unallow { prefixes, socket }) => {
-            let call = |text: &str| Ok(PrefixRequest { prefix: change::parse_prefix(text)? });
+        Some(Command::Unallow { prefixes, fleet: OnFleet { fleet }, socket }) => {
+            let call = |text: &str| Ok(PrefixRequest { prefix: change::parse_prefix(text)?, fleet });
             daemon(socket).each("unallow", prefixes, call, ratelimit_view::lifted, change::lifted)
         }
-        Some(Command::Reset { sources, socket }) => {
-            let call = |text: &str| Ok(SourceRequest { source: parse_source("reset", text)? });
+        Some(Command::Reset { sources, fleet: OnFleet { fleet }, socket }) => {
+            let call = |text: &str| Ok(SourceRequest { source: parse_source("reset", text)?, fleet });
             daemon(socket).each("reset", sources, call, ratelimit_view::reset, |_| Exit::Done)
         }
         Some(Command::Panic { socket }) => {
@@ -219,11 +221,14 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
         Err(error) => warnings.push(format!("which interfaces there are is not known: {error}")),
     }
     warnings.extend(ratelimit_daemon::certificate_trouble(&config));
+    warnings.extend(config.fleet.iter().flat_map(secret::trouble));
     match global.format() {
         OutputFormat::Human => {
             warn(&warnings, global);
             let good = file.map_or_else(String::new, |path| format!("{}: good\n\n", path.display()));
-            print_words(&format!("{good}{}", describe::config_words(&config)))
+            // It is pasted, so it is as wide as it is.
+            let acl = config.fleet.as_ref().map_or_else(String::new, |of| format!("\n{}", describe::acl_words(of)));
+            print_words(&format!("{good}{}{acl}", describe::config_words(&config)))
         }
         OutputFormat::Json => print_json(&describe::ConfigJson::new(&config, warnings)),
     }
