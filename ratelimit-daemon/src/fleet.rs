@@ -37,7 +37,7 @@ use ratelimit_fleet::run::{Begin, Fleet, Status};
 use ratelimit_fleet::store::access::Access;
 use ratelimit_fleet::tracked::Subject;
 use ratelimit_policy::config::fleet as config;
-use ratelimit_policy::files;
+use ratelimit_policy::secret;
 
 /// How often packets are asked whether a count crossed a step: nothing announces that, and other hosts are to know of it
 /// within [`ratelimit_policy::fleet::DELAY`].
@@ -46,8 +46,6 @@ pub(super) const STEPS_EVERY: Duration = Duration::from_millis(20);
 const PARTS_MAX: usize = 2;
 /// What could not begin is tried again so often.
 const BEGINS_AGAIN_AFTER: Duration = Duration::from_secs(5);
-/// The longest file with a secret.
-const SECRET_BYTES_MAX: u64 = 4096;
 
 /// This host's part in a fleet.
 #[derive(Debug)]
@@ -160,7 +158,7 @@ impl<D: Datapath> Engine<D> {
                 tracing::error!("fleet: its task ended; it begins anew");
             }
             let is_same = joined.by == *wanted && !ended;
-            if !is_same || (must_read && secret(wanted).is_ok_and(|secret| secret != joined.secret)) {
+            if !is_same || (must_read && self::secret(wanted).is_ok_and(|secret| secret != joined.secret)) {
                 self.fleet.leave();
             }
         }
@@ -196,7 +194,7 @@ impl<D: Datapath> Engine<D> {
 
     fn begin(&mut self, wanted: &config::Fleet) -> anyhow::Result<Joined> {
         let runtime = tokio::runtime::Handle::try_current().context("find the runtime")?;
-        let secret = secret(wanted)?;
+        let secret = self::secret(wanted)?;
         let names = match &secret.0 {
             Some(secret) => Names::new(&wanted.name, secret),
             None => Names::without_secret(&wanted.name),
@@ -288,11 +286,7 @@ impl<D: Datapath> Engine<D> {
     }
 }
 
-/// What the file says: all but white space at its end, which editors and `base64` leave there.
 fn secret(wanted: &config::Fleet) -> anyhow::Result<Secret> {
-    let read = |path: &Path| {
-        let bytes = files::read_of_anyone(path, SECRET_BYTES_MAX).with_context(|| format!("read {}", path.display()))?;
-        anyhow::Ok(bytes.trim_ascii_end().to_vec())
-    };
+    let read = |path: &Path| secret::read(path).with_context(|| format!("read {}", path.display()));
     wanted.secret_file.as_deref().map(read).transpose().map(Secret)
 }

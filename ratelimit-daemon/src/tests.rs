@@ -25,6 +25,7 @@ use ratelimit_report::snapshot;
 mod asks;
 mod awaited;
 mod bans;
+mod fleet;
 mod fuzz;
 mod grants;
 mod kinds;
