@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use integration_test::fleet::clients::{greedy, innocent};
@@ -13,7 +15,7 @@ use integration_test::fleet::{Fleet, client_of};
 use integration_test::frames::flag::SYN;
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, V4, frame, padded, tcp};
-use integration_test::lab::once;
+use integration_test::lab::{binary, once, run};
 use netlab::needs_root;
 use nix::sys::signal::Signal;
 use ratelimit_datapath::kernel::{Flood, Generator, Order, Sources};
@@ -240,4 +242,27 @@ fn a_daemon_that_is_killed_at_any_point_of_a_round_makes_nobody_count_twice() {
     }
     fleet.ask(0, &source, 80, 16);
     once(|| (fleet.elsewhere(1, &source, "web") >= 40).then_some(())).unwrap();
+}
+
+#[test]
+fn the_example_prints_what_each_host_has_of_both_and_leaves_nothing() {
+    needs_root!(store::obstacle());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("examples").join("fleet/run.sh");
+    let mut command = Command::new(script);
+    command.env("RATELIMITD_BIN", binary()).env("REDIS_SERVER", store::program().unwrap());
+    let ran = run(command);
+    assert_eq!(ran.code(), 0, "{}{}", ran.stderr, ran.stdout);
+    let of = |word: &str| {
+        let number = |line: &str| line.split(word).next()?.split_whitespace().last()?.parse::<u64>().ok();
+        ran.stdout.lines().filter(|line| line.contains(word)).filter_map(number).collect::<Vec<_>>()
+    };
+    let (here, elsewhere) = (of(" here"), of(" elsewhere"));
+    assert!(here.len() >= 2 && here.len() == elsewhere.len(), "{}", ran.stdout);
+    assert_eq!((here[0], here[1]), (elsewhere[1], elsewhere[0]), "{}", ran.stdout);
+    let left = run({
+        let mut command = Command::new("ip");
+        command.args(["netns", "list"]);
+        command
+    });
+    assert!(!left.stdout.contains("rl-fleet-"), "{}", left.stdout);
 }

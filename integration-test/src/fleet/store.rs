@@ -58,7 +58,8 @@ pub fn obstacle() -> Option<String> {
     program().is_none().then(|| "there is no redis-server: `cargo xtask setup` unpacks one".to_owned())
 }
 
-fn program() -> Option<PathBuf> {
+/// The servers' program.
+pub fn program() -> Option<PathBuf> {
     let on_path =
         || env::split_paths(&env::var_os("PATH")?).map(|at| at.join("redis-server")).find(|path| path.is_file());
     env::var_os("REDIS_SERVER").map(PathBuf::from).or_else(on_path)
