@@ -51,7 +51,7 @@ impl Kernel {
     /// [`crate::Datapath::admitted`].
     pub(super) fn admitted_of(&mut self, at: LimitAt, clients: &[IpNet]) -> Result<Vec<Vec<Cell>>, DatapathError> {
         let limit = self.limit_at(at)?;
-        let decode = |(at, word): (usize, &u64)| Cell::decode(*word, at, limit.parts());
+        let decode = |(at, word): (usize, &u64)| Cell::decode(*word, at, limit.parts);
         let cells = |client: &IpNet| {
             let client = Client::of(*client, self.sources.ipv6_family);
             let window = self.window(client, at.side.slot(limit.slot))?;
