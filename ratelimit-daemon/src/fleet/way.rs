@@ -164,7 +164,7 @@ impl<D: Datapath> Engine<D> {
         for (at, places) in by_limit(shared, limits, told.iter().map(|told| told.subject.limit)) {
             let rule = self.enforced.desired.policy.rules.get(at.rule);
             let Some(limit) = rule.and_then(|rule| rule.limits.get(at.limit)) else { continue };
-            let unit_bits = limit.parts().unit_bits;
+            let unit_bits = limit.parts().unit_bits();
             let in_units = |told: &Told| ratelimit_datapath::Told {
                 client: told.subject.source,
                 bucket: told.bucket,

@@ -225,7 +225,7 @@ fn counted(rate: Rate, rule: &str, form: WindowForm, kind: Kind<'_>) -> Limit {
         // Ten bits of a cell's count are the others' part then, in units that follow from the amount. In other units
         // they would be another count, also where a trial goes back or a restart goes on with them.
         Kind::Enforced { fleet: Some(fleet) } => {
-            let unit_bits = Parts::shared(bucket_ns, rate.amount, 0).unit_bits;
+            let unit_bits = Parts::shared(bucket_ns, rate.amount, 0).unit_bits();
             counted_as = format!("{counted_as}\0fleet\0{unit_bits}");
             Some(fleet)
         }
