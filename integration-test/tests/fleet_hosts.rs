@@ -22,6 +22,8 @@ use ratelimit_datapath::kernel::{Flood, Generator, Order, Sources};
 
 /// Of what is sent while a report is on its way, `check-config` says: within so long.
 const REPORTED_WITHIN: Duration = Duration::from_millis(100);
+/// What a busy machine is late by.
+const LATE: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(20);
 
@@ -154,7 +156,7 @@ fn over_tls_with_the_printed_acl_line_alone_hosts_sum_and_do_what_one_of_them_is
     assert!((200..=bound + on_the_way(400)).contains(&admitted), "{admitted}, and the bound is {bound}");
 
     // One host has the proof: it bans, and so do all.
-    let within_two = Duration::from_secs(2);
+    let within_two = Duration::from_secs(2) + LATE;
     let bad = client_of(4);
     let everywhere = |what: &str, holds: &dyn Fn(&serde_json::Value) -> bool| {
         let since = Instant::now();
@@ -210,13 +212,13 @@ fn a_daemon_that_is_killed_at_any_point_of_a_round_makes_nobody_count_twice() {
     fs::write(&file, direct.replace(&format!("{}:6379", store::ADDRESS), &proxied)).unwrap();
     fleet.start();
     let source = client_of(1);
-    // The other host must know it to be told of it.
-    fleet.ask(1, &source, 80, 8);
     for round in 0..6 {
         proxy.hold();
         fleet.ask(0, &source, 80, 40);
         // More than a beat: an exchange was carried out, and its answer is on the way.
         proxy.wait_for_answers(1);
+        // The other host is told with what it has to say itself.
+        fleet.ask(1, &source, 80, 40);
         once(|| (fleet.elsewhere(1, &source, "web") > 0).then_some(())).unwrap();
         if round % 2 == 1 {
             // The answer comes, and it is killed before or while it writes.
@@ -230,7 +232,7 @@ fn a_daemon_that_is_killed_at_any_point_of_a_round_makes_nobody_count_twice() {
         fleet.hosts[0].start();
         fleet.wait_until_connected();
         fleet.ask(0, &source, 80, 8);
-        // What it says in two intervals is never more than what was admitted, and of kept state all.
+        // Neither is told more than the other admitted, whatever is said again.
         let said = fleet.store.servers[0].info("stats", "total_commands_processed");
         let rounds = || fleet.store.servers[0].info("stats", "total_commands_processed") > said + 12;
         once(|| {
@@ -240,8 +242,10 @@ fn a_daemon_that_is_killed_at_any_point_of_a_round_makes_nobody_count_twice() {
         })
         .unwrap();
     }
-    fleet.ask(0, &source, 80, 16);
-    once(|| (fleet.elsewhere(1, &source, "web") >= 40).then_some(())).unwrap();
+    let before = fleet.elsewhere(1, &source, "web");
+    fleet.ask(0, &source, 80, 64);
+    fleet.ask(1, &source, 80, 40);
+    once(|| (fleet.elsewhere(1, &source, "web") >= before + 32).then_some(())).expect("the last of them says its own");
 }
 
 #[test]
@@ -253,7 +257,7 @@ fn the_example_prints_what_each_host_has_of_both_and_leaves_nothing() {
     let ran = run(command);
     assert_eq!(ran.code(), 0, "{}{}", ran.stderr, ran.stdout);
     let of = |word: &str| {
-        let number = |line: &str| line.split(word).next()?.split_whitespace().last()?.parse::<u64>().ok();
+        let number = |line: &str| line.split(word).next()?.rsplit([' ', '(']).next()?.parse::<u64>().ok();
         ran.stdout.lines().filter(|line| line.contains(word)).filter_map(number).collect::<Vec<_>>()
     };
     let (here, elsewhere) = (of(" here"), of(" elsewhere"));
