@@ -271,7 +271,8 @@ impl<D: Datapath> Engine<D> {
 
     /// Tells the fleet what else there is, and everybody how the fleet does.
     pub(super) fn tell_fleet(&mut self, reading: &Reading, moment: Moment) {
-        let lost = reading.faults.iter().find(|(fault, _)| *fault == Fault::StepsReserve).map_or(0, |(_, count)| *count);
+        let lost =
+            reading.faults.iter().find(|(fault, _)| *fault == Fault::StepsReserve).map_or(0, |(_, count)| *count);
         let before = self.fleet.steps_lost.replace(lost);
         if let Some(joined) = &self.fleet.joined {
             match before.map(|before| lost.saturating_sub(before)) {

@@ -115,8 +115,7 @@ impl<D: Datapath> Engine<D> {
         }
         let name_of = |ban: &Ban| self.enforced.desired.policy.rules.get(ban.rule).map(|rule| rule.name.clone());
         let rules = bans.iter().filter_map(name_of).collect();
-        let event =
-            Event::Unblock { prefix, by: by.to_string(), denials: denials.len(), rules, freed: blocked.len() };
+        let event = Event::Unblock { prefix, by: by.to_string(), denials: denials.len(), rules, freed: blocked.len() };
         self.journal.tell(event, moment);
         self.statistics.outdate();
         Ok(Freed { bans, blocked })

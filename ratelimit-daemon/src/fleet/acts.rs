@@ -197,13 +197,7 @@ impl<D: Datapath> Engine<D> {
         self.grant(grant, Target::Prefix { network: prefix, written: prefix }, &request, by, moment).map(drop)
     }
 
-    fn take_off_heard(
-        &mut self,
-        grant: Grant,
-        prefix: IpNet,
-        by: &Requester,
-        moment: Moment,
-    ) -> Result<(), Problem> {
+    fn take_off_heard(&mut self, grant: Grant, prefix: IpNet, by: &Requester, moment: Moment) -> Result<(), Problem> {
         let entries = self.overrides.grants.ledger.entries();
         if !entries.into_iter().any(|entry| entry.grant == grant && prefix.contains(&entry.prefix)) {
             return Ok(());

@@ -281,17 +281,13 @@ async fn grants_reach_every_host_with_fleet_alone_and_resets_always() {
 
     one.ask(PrefixRequest { prefix: "203.0.113.3".to_owned(), fleet: true }).await;
     one.ask(UnblockRequest { prefix: Some("203.0.113.0/24".to_owned()), all: false, fleet: true }).await;
-    let ended = async || {
-        other.state_of("203.0.113.2").await.is_empty() && other.state_of("203.0.113.3").await.is_empty()
-    };
+    let ended =
+        async || other.state_of("203.0.113.2").await.is_empty() && other.state_of("203.0.113.3").await.is_empty();
     eventually("ended there", SOON, ended).await;
 
     other.send(SOURCE, 3);
     one.ask(SourceRequest { source: address(SOURCE), fleet: false }).await;
-    eventually("reset there", SOON, async || {
-        other.ask(Check { ip: address(SOURCE) }).await.limits[0].used == 0
-    })
-    .await;
+    eventually("reset there", SOON, async || other.ask(Check { ip: address(SOURCE) }).await.limits[0].used == 0).await;
     assert_eq!(other.told(EventKind::Reset).await.len(), 1);
     one.end().await;
     other.end().await;
