@@ -103,19 +103,14 @@ impl Sizes {
 
     /// What was counted, where it still says enough; else it is counted.
     fn look(&mut self, connection: &Connection) -> Result<&[Size], Fault> {
-        let counted = match self.counted.take().filter(|of| of.left > 0) {
-            Some(counted) => counted,
-            None => self.walk(connection)?,
-        };
-        Ok(&self.counted.insert(counted).sizes)
-    }
-
-    fn walk(&mut self, connection: &Connection) -> Result<Counted, Fault> {
-        #[cfg(test)]
-        {
-            self.walks += 1;
+        if self.counted.as_ref().is_none_or(|of| of.left == 0) {
+            #[cfg(test)]
+            {
+                self.walks += 1;
+            }
+            self.counted = Some(count(connection)?);
         }
-        count(connection)
+        Ok(self.counted.as_ref().map_or(&[], |of| &of.sizes))
     }
 }
 
