@@ -23,11 +23,11 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+pub(super) use self::acts::Reach;
 use self::limits::SharedLimits;
 use self::recent::Recent;
 use self::seen::Told;
 use self::way::Way;
-pub(super) use self::acts::Reach;
 pub(super) use self::way::{Ask, Asks};
 use super::engine::Engine;
 use super::moment::Moment;

@@ -338,8 +338,7 @@ async fn a_reload_joins_and_leaves_and_a_secret_that_is_missing_is_said_and_trie
     };
     let host = start_later(until_now(), None, |config| config.policy = shared(), with(Some(fleet))).await;
     assert_eq!(host.ask(FleetStatus {}).await.fleet.state, FleetState::Off);
-    let deny =
-        Deny(GrantRequest { prefix: "203.0.113.2".to_owned(), fleet: true, ..GrantRequest::default() });
+    let deny = Deny(GrantRequest { prefix: "203.0.113.2".to_owned(), fleet: true, ..GrantRequest::default() });
     let refused = host.client.call(&deny).await.unwrap_err();
     assert!(refused.to_string().contains("in no fleet"), "{refused}");
     host.client.reload().await.unwrap();

@@ -1,3 +1,5 @@
+//! What people see of a fleet, and what it says when it is lost.
+
 use super::*;
 use crate::{Detail, Page};
 use ratelimit_common::layout::Unit as Counted;
