@@ -7,6 +7,9 @@ use tracing_subscriber::fmt::format::debug_fn;
 
 use super::lists::root;
 use super::*;
+use crate::fleet::Reach;
+use crate::journal::EVENTS_EACH;
+use ratelimit_control::Requester;
 use ratelimit_control::proto::{EventsOf, GrantRequest, Problem, SourceRequest};
 use ratelimit_datapath::fake::BANS_PART;
 use ratelimit_policy::desired::{Bans, Grant, Mode};
@@ -235,12 +238,12 @@ const BANNED: &str = "198.51.100.7";
 fn unblock(site: &mut Site, target: Option<&str>) -> Result<(), Problem> {
     let target = target.map(|target| ratelimit_policy::config::network::Target::parse(target).unwrap());
     let moment = site.moment();
-    site.engine.unblock(target, &root(), moment).map(drop)
+    site.engine.unblock(target, Reach::Host, &root(), moment).map(drop)
 }
 
 fn reset(site: &mut Site, source: &str) -> Result<(), Problem> {
     let moment = site.moment();
-    site.engine.reset(address(source), &root(), moment).map(drop)
+    site.engine.reset(&SourceRequest { source: address(source), fleet: false }, &root(), moment).map(drop)
 }
 
 fn recent(site: &Site) -> Vec<Told> {
