@@ -26,7 +26,7 @@ const FILTERS: [(&str, &str); 12] = [
     (r"\b(\d{4}-\d\d-\d\d )?\d\d:\d\d UTC", "HH:MM UTC"),
     // Durations of which a part has passed.
     (r"(gain in|, up|  in|(dropped|been) in) \d+ ?(d|h|min|m|s)( \d+ ?(h|min|m|s))?([\s:;.])", "$1 DUR$6"),
-    (r"(trial for|rolled back in) \d+ ?[ms]( \d+s)?", "$1 DUR"),
+    (r"(trial for|rolled back in) \d+ ?(min|[ms])( \d+ ?s)?", "$1 DUR"),
     (r"(without a daemon( since [^(]+ \()?( for )?)(\d+[hm])?\d+s", "${1}DUR"),
     (r"ratelimitd \d+\.\d+\.\d+", "ratelimitd VERSION"),
     (r"/ratelimitd/v\d+/", "/ratelimitd/vLAYOUT/"),

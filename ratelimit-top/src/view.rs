@@ -9,6 +9,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Clear, Paragraph, Sparkline, Wrap};
 use ratelimit_policy::config::syntax::{printable, printable_lines};
+use ratelimit_report::fleet::FleetState;
 use ratelimit_report::snapshot::{Interface, Overload, Rule};
 use ratelimit_view::{attachment, attention, duration, mode_of, number, what_it_does};
 
@@ -141,7 +142,14 @@ fn traffic(state: &State, now: Duration) -> String {
     };
     out += &format!("  overload {overload}");
     out += &format!("  reading {} old", duration(state.age(now).as_secs_f64().floor()));
-    if state.is_paused { out + "  PAUSED" } else { out }
+    if state.is_paused {
+        out += "  PAUSED";
+    }
+    match state.snapshot.fleet.state {
+        FleetState::Off => out,
+        FleetState::Connected => out + "  fleet of " + &number(state.snapshot.fleet.hosts),
+        lost @ (FleetState::Degraded | FleetState::Away) => out + "  fleet " + &lost.label().to_uppercase(),
+    }
 }
 
 fn overview(frame: &mut Frame<'_>, state: &State, area: Rect, paint: Paint) {

@@ -13,6 +13,7 @@ use ratelimit_control::socket::SocketError;
 use ratelimit_daemon::DaemonError;
 use ratelimit_datapath::DatapathError;
 use ratelimit_policy::text::syntax::printable;
+use terminal_size::{Width, terminal_size_of};
 
 pub use ratelimit_policy::diagnostic::{Diagnostic, Diagnostics, Excerpt, Place};
 
@@ -178,6 +179,9 @@ fn exit_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
 /// Where the control socket is, unless a flag says so.
 pub const SOCKET_VARIABLE: &str = "RATELIMITD_SOCKET";
 
+/// The most columns of a line on a terminal.
+const WIDTH: usize = 100;
+
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const HELP: Style = AnsiColor::Cyan.on_default().bold();
@@ -191,9 +195,28 @@ pub fn report(error: &anyhow::Error) -> Exit {
         let socket = std::env::var(SOCKET_VARIABLE).ok();
         push_help(&mut text, &format!("type: {}", with_sudo(std::env::args().skip(1), socket.as_deref())));
     }
+    if let Some((Width(width), _)) = terminal_size_of(std::io::stderr()) {
+        text = text.lines().map(|line| folded(line, usize::from(width).min(WIDTH))).collect();
+    }
     // Where standard error is gone there is nobody to tell.
     let _gone = anstream::stderr().write_all(text.as_bytes());
     exit
+}
+
+/// A line with colour codes in lines of at most so many columns, what follows below what begins it. A line that is a
+/// quotation stays, and so does one with a command, which is to be copied.
+fn folded(line: &str, width: usize) -> String {
+    let plain = anstream::adapter::strip_str(line).to_string();
+    let starts = ["error: ", "  because: ", "  help: "];
+    let start = starts.iter().find(|start| plain.starts_with(**start)).filter(|_| !plain.contains("ratelimitd"));
+    let Some((start, said)) = start.and_then(|start| Some((start, plain.strip_prefix(start)?))) else {
+        return format!("{line}\n");
+    };
+    let styled = line.strip_suffix(said).unwrap_or(start);
+    let indent = " ".repeat(start.len());
+    let lines = ratelimit_view::wrap_at(&format!("{indent}{said}"), width, start.len());
+    let lines: Vec<&str> = lines.iter().map(|line| line.strip_prefix(&*indent).unwrap_or(line)).collect();
+    format!("{styled}{}\n", lines.join(&format!("\n{indent}")))
 }
 
 /// The same command as root, who does not inherit variables.
@@ -313,6 +336,16 @@ mod tests {
         let place = Place::Flag { flag: "--limit", text: "1000/5x".into(), span: 6..7 };
         let error = Diagnostic { problem: "no".into(), place, help: vec!["do this".into()] };
         assert_eq!(plain(&error.into()), "error: no\n  --limit 1000/5x\n                ^\n  help: do this\n");
+    }
+
+    #[test]
+    fn a_long_line_is_folded_for_a_terminal_unless_it_is_to_be_copied() {
+        let line = format!("{ERROR}error{ERROR:#}: no daemon answers at the socket");
+        assert_eq!(folded(&line, 26), format!("{ERROR}error{ERROR:#}: no daemon answers\n       at the socket\n"));
+        assert_eq!(folded(&line, 80), format!("{line}\n"));
+        let command = "  help: start it by sudo systemctl start ratelimitd";
+        assert_eq!(folded(command, 26), format!("{command}\n"));
+        assert_eq!(folded("3 | a = \"a long line of a file\"", 20), "3 | a = \"a long line of a file\"\n");
     }
 
     #[test]

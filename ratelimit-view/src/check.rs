@@ -185,9 +185,9 @@ fn guard(of: &CheckGuard) -> String {
 }
 
 fn limit(limit: &CheckLimit) -> String {
-    let mode = match limit.mode {
-        Mode::Enforce => "",
-        Mode::DryRun => ", dry run",
+    let (mode, refused) = match limit.mode {
+        Mode::Enforce => ("", "refused"),
+        Mode::DryRun => (", dry run", "would have been refused"),
     };
     let newest = if limit.over && limit.remaining > 0 { ", the newest in this bucket" } else { "" };
     let elsewhere = elsewhere(limit);
@@ -197,7 +197,7 @@ fn limit(limit: &CheckLimit) -> String {
         Some(Budget::Unverified) => " of unverified traffic",
     };
     format!(
-        "Rule {}{mode}: {} of {} {}{budget} used in {}{elsewhere}, {} left; {} refused{newest}\n",
+        "Rule {}{mode}: {} of {} {}{budget} used in {}{elsewhere}, {} left; {} {refused}{newest}\n",
         limit.rule,
         number(limit.used.saturating_add(limit.used_elsewhere.unwrap_or(0))),
         number(limit.limit),

@@ -2,8 +2,12 @@
 
 use std::fmt::Write as _;
 
+use super::stats::wrap;
 use super::{counted, limit, list, number, table, wait};
 use ratelimit_report::fleet::{Fleet, FleetHost, FleetLimit, FleetReport, FleetState, Summed};
+
+/// Columns of a sentence.
+const WIDTH: usize = 100;
 
 /// How to turn it on.
 const OFF: &str = "\
@@ -23,7 +27,7 @@ pub fn fleet(report: &FleetReport) -> String {
     }
     let mut out = format!("{}\n", summary(of));
     for sentence in attention(of) {
-        out += &format!("{sentence}\n");
+        out += &wrapped(&sentence);
     }
     if !report.hosts.is_empty() {
         let head = ["HOST", "LAST HEARD", "CLOCK", "VERSION", "ADMITTED, 1m", "ID"];
@@ -100,9 +104,18 @@ fn shared_limit(of: &FleetLimit) -> String {
         Summed::Verified => "established connections",
         Summed::All => "all traffic",
     };
-    let held = if of.summed { format!("summed over {sum}") } else { "NOT SUMMED, each host by itself".to_owned() };
-    let bound = format!("the fleet admits at most {} of a source", number(of.bound));
-    format!("Rule {}: {}, {held}\n  {bound}: {}\n", of.rule, limit(&of.limit), of.bound_words)
+    let (held, bound) = if of.summed {
+        (format!("summed over {sum}"), of.bound_words.clone())
+    } else {
+        ("NOT SUMMED, each host by itself".to_owned(), format!("at most {}", number(of.bound)))
+    };
+    let bound = wrapped(&format!("  the fleet admits of a source {bound}"));
+    format!("Rule {}: {}, {held}\n{bound}", of.rule, limit(&of.limit))
+}
+
+/// Lines of at most so many columns.
+fn wrapped(sentence: &str) -> String {
+    wrap(sentence, WIDTH).iter().map(|line| format!("{line}\n")).collect()
 }
 
 fn counters(of: &Fleet) -> String {

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use ratelimit_report::history::{Act, Episode, HistoryReport, WorstReport, WorstSource};
 
-use super::{counted, cut, duration, number, short};
+use super::{counted, cut, duration, number, short, wait};
 
 /// Columns of the narrowest terminal.
 const WIDTH: usize = 80;
@@ -43,7 +43,7 @@ pub fn history(report: &HistoryReport, now: Timestamp) -> String {
         out += &more(report.acts.len(), ACTS, "act", report.more_acts);
     }
     if let Some(open) = report.episodes.iter().find(|of| of.ended.is_none() && !of.would) {
-        let since = lasted(open.began, now.max(open.began));
+        let since = wait(now.duration_since(open.began).as_secs_f64().max(0.0));
         out += &format!("\nIt is refused now, for {since}; `ratelimitd check` says by what.\n");
     }
     out
@@ -55,7 +55,12 @@ pub fn worst(report: &WorstReport) -> String {
     if report.sources.is_empty() {
         return format!("Nothing was refused {period}.\n");
     }
-    let mut out = format!("Refused {period}, most packets first:\n");
+    let is_dry = report.sources.iter().all(|of| of.would);
+    let refused = if is_dry { "Would have been refused" } else { "Refused" };
+    let mut out = format!("{refused} {period}, most packets first:\n");
+    if !is_dry && report.sources.iter().any(|of| of.would) {
+        out += "Where the reason is dry_run, they would have been refused: nothing was dropped.\n";
+    }
     let row = |of: &WorstSource| {
         [
             of.source.clone(),
@@ -77,25 +82,27 @@ pub fn worst(report: &WorstReport) -> String {
 /// `198.51.100.7: refused in 3 episodes since 2026-01-01 10:00:00 UTC, 1,234 packets.`
 fn headline(report: &HistoryReport) -> String {
     let source = &report.source;
-    let real: Vec<&Episode> = report.episodes.iter().filter(|of| !of.would).collect();
+    let (would, real): (Vec<&Episode>, Vec<&Episode>) = report.episodes.iter().partition(|of| of.would);
     let at_least = if report.more_episodes { "at least " } else { "" };
-    let would = report.episodes.len() - real.len();
-    let mut out = match real.iter().map(|of| of.began).min() {
-        None if would == 0 && report.acts.is_empty() => format!("{source}: nothing is remembered.\n"),
-        None => format!("{source}: never refused.\n"),
-        Some(since) => {
-            let packets = real.iter().fold(0, |sum: u64, of| sum.saturating_add(of.packets));
-            let episodes = counted(real.len() as u64, "episode");
-            let refused =
-                format!("{at_least}{} packets refused in {episodes} since {} UTC.", short(packets), instant(since));
-            let is_wide = source.chars().count() + 2 + refused.chars().count() > WIDTH;
-            format!("{source}:{}{refused}\n", if is_wide { "\n" } else { " " })
+    let packets = |of: &[&Episode]| short(of.iter().fold(0, |sum: u64, of| sum.saturating_add(of.packets)));
+    let episodes = |of: &[&Episode]| counted(of.len() as u64, "episode");
+    let refused =
+        real.iter().map(|of| instant(of.began)).min().map(|since| {
+            format!("{at_least}{} packets refused in {} since {since} UTC.", packets(&real), episodes(&real))
+        });
+    let dry = (!would.is_empty()).then(|| {
+        format!("{at_least}{} packets would have been refused in {} of dry run.", packets(&would), episodes(&would))
+    });
+    let said: Vec<String> = [refused, dry].into_iter().flatten().collect();
+    match said.as_slice() {
+        [] if report.acts.is_empty() => format!("{source}: nothing is remembered.\n"),
+        [] => format!("{source}: never refused.\n"),
+        lines => {
+            let is_wide = lines.iter().any(|line| source.chars().count() + 2 + line.chars().count() > WIDTH);
+            let start = if is_wide || lines.len() > 1 { "\n" } else { " " };
+            format!("{source}:{start}{}\n", lines.join("\n"))
         }
-    };
-    if would > 0 {
-        out += &format!("{} more in dry run, where nothing was dropped.\n", counted(would as u64, "episode"));
     }
-    out
 }
 
 /// Whose episode it is, where that is not what was asked for.

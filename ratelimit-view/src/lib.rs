@@ -27,7 +27,7 @@ pub use history::{history, worst};
 pub use list::{applied, list, mode, mode_now, reloaded};
 pub use orders::{confirmed, erased, granted, lifted, reset, rolled_back};
 pub use replay::replay;
-pub use stats::{Detail, Page, attachment, attention, left, mode_of, state, stats, stats_below, what_it_does};
+pub use stats::{Detail, Page, attachment, attention, left, mode_of, state, stats, stats_below, what_it_does, wrap_at};
 pub use suggest::{suggest, suggest_from};
 pub use watch::{Screen, WatchError, watch};
 
@@ -68,7 +68,7 @@ pub fn duration(seconds: f64) -> String {
     if out.is_empty() { "0s".to_owned() } else { out }
 }
 
-/// Seconds as people write them: `57 s`, `2 min 13 s`.
+/// Seconds in a sentence: `57 s`, `2 min 13 s`. Columns and windows of limits have [`duration`].
 fn wait(seconds: f64) -> String {
     let unit = |part: &str| match part.split_at(part.len().saturating_sub(1)) {
         (number, "m") => format!("{number} min"),

@@ -16,7 +16,8 @@ mod rules;
 mod top;
 
 pub use attention::attention;
-use columns::wrap;
+pub(super) use columns::wrap;
+pub use columns::wrap_at;
 pub use interfaces::attachment;
 pub use rules::mode_of;
 pub use top::state;

@@ -24,7 +24,12 @@ function attention(of) {
   if (!config.last_reload_successful) told.push(`The last reload failed, and what held before goes on: ${config.error ?? 'see the log'}`);
   for (const list of of.stale_lists ?? []) told.push(`List file ${list.file} is not followed, and what it held before holds: ${list.error ?? 'see the log'}`);
   for (const one of of.dominant ?? []) told.push(`Rule ${one.rule}: ${one.percent}% of what it counts comes from ${one.source}; if that is a proxy or a CDN, all its users are one source: allow it, or give it a rule of its own`);
-  if (fleet && ['degraded', 'away'].includes(fleet.state)) told.push(`The fleet is ${fleet.state}: this host limits by what it counts itself; see \`ratelimitd stats\``);
+  if (fleet && ['degraded', 'away'].includes(fleet.state)) {
+    const alone = (fleet.limits ?? []).filter((/** @type {any} */ one) => !one.summed).map((/** @type {any} */ one) => one.text).join(' and ');
+    const means = fleet.state === 'away' ? 'each host holds its limits by itself' : alone ? `each host holds ${alone} by itself` : 'some exchanges with the store fail, and what they told is forgiven';
+    told.push(`The fleet is ${fleet.state}${fleet.since ? ` since ${instant(fleet.since)}` : ''}: ${[means, fleet.trouble, fleet.error].filter(Boolean).join('; ')}; see \`ratelimitd fleet\``);
+  }
+  if (fleet?.doubled) told.push('Another machine has a copy of this host\'s state, and both count as one: `sudo ratelimitd detach` there, then start it again');
   if (sources.pressure !== 'none') told.push(`More new sources come than can be remembered: 1 in ${number(sources.sampled_one_in)} of their packets is sampled, the rest pass${of.rules.some((/** @type {any} */ rule) => rule.new_sources) ? '' : '; `new_sources` in a rule bounds them'}`);
   for (const error of of.map_errors ?? []) if (error.count) told.push(`Map errors: ${error.map} ${error.op}, ${counted(error.count, 'time')}`);
   if (history && (history.state !== 'ok' || history.detail)) told.push(`History: ${history.detail ?? 'it is not written: see the log'}`);
@@ -86,7 +91,8 @@ export function overview() {
     fill(above,
       el('h1', null, 'Overview'),
       el('p', { class: 'faint' }, `ratelimitd ${stats.version}, up ${duration(Math.floor(stats.uptime_seconds))}: `,
-        stats.mode === 'enforce' ? 'enforcing, what is over a limit is dropped' : 'dry run, nothing is dropped and what would be is counted'),
+        stats.mode === 'enforce' ? 'enforcing, what is over a limit is dropped' : 'dry run, nothing is dropped and what would be is counted',
+        stats.fleet?.state === 'connected' && `; fleet ${stats.fleet.name ?? ''} connected, ${counted(stats.fleet.hosts, 'host')}`),
       told.length ? el('ul', { class: 'attention', 'aria-label': 'What wants attention' }, told.map((of) => el('li', null, marked(of))))
         : el('p', { class: 'good' }, '✓ Nothing wants attention.'),
       el('div', { class: 'cards' },

@@ -33,10 +33,12 @@ function windowOf(of) {
   /** @type {Record<string, string>} */
   const budgets = { proven: ' of established connections', unproven: ' of unverified traffic' };
   const most = Math.max(1, ...of.buckets.map((/** @type {any} */ one) => one.count));
-  const elsewhere = of.used_elsewhere ? ` (${number(of.used_elsewhere)} more on other hosts)` : '';
+  const others = of.used_elsewhere ?? 0;
+  const told = of.told_seconds_ago === undefined ? '' : `, told ${of.told_seconds_ago.toFixed(1)} s ago`;
+  const elsewhere = of.used_elsewhere === undefined ? '' : ` (${number(of.used)} here, ${number(others)} elsewhere${told})`;
   return el('div', { class: 'card' },
-    el('h3', null, `Rule ${of.rule}${of.mode === 'enforce' ? '' : ', dry run'}: ${number(of.used)} of ${number(of.limit)} ${of.unit}${budgets[of.budget] ?? ''} used in ${duration(of.window_seconds)}${elsewhere}`),
-    bar(of.used, of.limit, of.over),
+    el('h3', null, `Rule ${of.rule}${of.mode === 'enforce' ? '' : ', dry run'}: ${number(of.used + others)} of ${number(of.limit)} ${of.unit}${budgets[of.budget] ?? ''} used in ${duration(of.window_seconds)}${elsewhere}`),
+    bar(of.used + others, of.limit, of.over),
     el('p', { class: 'faint' }, `${number(of.remaining)} left; ${counted(of.refused, 'packet')} refused`),
     of.buckets.length > 0 && el('details', { open: of.used > 0 }, el('summary', null, `Buckets of ${duration(of.bucket_seconds)}, from (UTC)`),
       el('div', { class: 'bars' }, of.buckets.map((/** @type {any} */ one) =>

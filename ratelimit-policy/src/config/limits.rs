@@ -142,10 +142,7 @@ fn candidate(limits: &[Limit], rate: Rate, span: Range<usize>) -> Result<Limit, 
         let (unit, window) = (unit_label(rate.unit), duration::words(rate.window_ns));
         let problem = format!("no limit of this rule counts {unit} in {window}");
         let limits: Vec<String> = limits.iter().map(ToString::to_string).collect();
-        let help = format!(
-            "a candidate is another amount for a window that is counted; the limits here are {}",
-            limits.join(", ")
-        );
+        let help = format!("a candidate is another amount in the window of a limit; here are {}", limits.join(", "));
         return Err(SyntaxError::new(span, problem).with_help(help));
     };
     match limit.form {

@@ -8,8 +8,7 @@ use super::port;
 use super::syntax::{Scanner, SyntaxError, items, near_miss};
 use crate::desired::{Ports, Protocol, without};
 
-const HELP: &str =
-    "ports are 80,443 (TCP and UDP), names as in ssh, ranges as in 8000-8100, one protocol as in 53/udp, or all";
+const HELP: &str = "ports are 80,443 (TCP and UDP), ssh, 8000-8100, 53/udp, or all";
 
 /// Every port.
 const EVERY: (u16, u16) = (0, u16::MAX);

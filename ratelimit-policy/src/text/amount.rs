@@ -15,7 +15,7 @@ const SIZES: [(&str, u64); 9] = [
     ("TiB", 1 << 40),
 ];
 
-const SIZES_HELP: &str = "sizes are B, kB, MB, GB, TB (by 1000) and KiB, MiB, GiB, TiB (by 1024), as in 50MB";
+const SIZES_HELP: &str = "sizes end in B, kB, MB, GB, TB, or by 1024 in KiB, MiB, GiB, TiB";
 
 /// What no cell comes near cannot be meant.
 const LARGE_HELP: &str = "it is more than can be counted in any window: write a smaller one";

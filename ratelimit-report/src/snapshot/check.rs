@@ -195,16 +195,6 @@ impl CheckReport {
     }
 }
 
-impl CheckReport {
-    /// The same with how long ago the fleet told of each shared limit, by the window's own row.
-    pub fn with_told(mut self, seconds_ago: impl Fn(&CheckLimit) -> Option<f64>) -> Self {
-        for row in self.limits.iter_mut().filter(|row| row.used_elsewhere.is_some()) {
-            row.told_seconds_ago = seconds_ago(row);
-        }
-        self
-    }
-}
-
 /// Of a daemon that does not say it.
 const fn remembered() -> bool {
     true

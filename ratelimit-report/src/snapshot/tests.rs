@@ -19,6 +19,7 @@ use ratelimit_policy::desired::{Access, Mode as DesiredMode, Refuse};
 
 mod agreement;
 mod budgets;
+mod fleet;
 mod guard;
 
 fn fake(policy: &Policy) -> (FakeDatapath, FakeKernel) {

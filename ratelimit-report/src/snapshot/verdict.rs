@@ -252,7 +252,7 @@ fn told(policy: &Policy, address: IpAddr, decision: &Decision<'_>, background: &
     const ALL: &str = "all packets";
     let rule = decision.rule;
     let ends = |retry: super::sources::Retry| (!retry.never).then(|| background.clocks.after(retry.after_ns));
-    let reset = || Some(format!("sudo ratelimitd reset {address}"));
+    let unblock = |client| Some(format!("sudo ratelimitd unblock {}", typed(client)));
     match decision.cause() {
         Decider::Exempt(access) => Told {
             refuses: None,
@@ -270,14 +270,14 @@ fn told(policy: &Policy, address: IpAddr, decision: &Decision<'_>, background: &
             refuses: Some(ALL.to_owned()),
             decided_by: format!("rule {}: ban of {}{}", rule.name, typed(ban.client), in_a_row(ban.step)),
             until: Some(ban.until),
-            undo: Some(format!("sudo ratelimitd unblock {}", typed(ban.client))),
+            undo: unblock(ban.client),
         },
         Decider::OverLimit(limit, window) => {
             let standing = &window.standing;
             let undo = if standing.retry.never {
                 Some(format!("sudo ratelimitd allow {}", typed(policy.client(address))))
             } else {
-                reset()
+                unblock(policy.client(address))
             };
             Told {
                 refuses: Some(refused_by_limit(rule, limit, window)),
@@ -293,7 +293,7 @@ fn told(policy: &Policy, address: IpAddr, decision: &Decision<'_>, background: &
                 refuses: Some(refuses.to_owned()),
                 decided_by: format!("rule {}: the guard of limit {}", rule.name, guard.limit),
                 until: ends(guard.retry),
-                undo: reset(),
+                undo: unblock(policy.client(address)),
             }
         }
         Decider::Within => Told { refuses: None, decided_by: format!("rule {}", rule.name), until: None, undo: None },

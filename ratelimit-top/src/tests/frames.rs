@@ -1,6 +1,7 @@
 //! Frames.
 
 use super::*;
+use ratelimit_report::fleet::{Fleet, FleetState};
 
 const USUAL: (u16, u16) = (80, 24);
 
@@ -59,6 +60,18 @@ fn what_wants_attention_is_said_first_in_the_words_of_stats() {
     }
     let away = changed(|of| of.interfaces.iter_mut().for_each(|of| (of.attached, of.xdp_mode) = (false, None)));
     assert!(frame(&away, USUAL).contains("NOT PROTECTED"));
+}
+
+#[test]
+fn a_fleet_is_a_word_of_the_head_and_one_that_is_lost_wants_attention() {
+    let of = |lost: FleetState| {
+        let fleet = Fleet { state: lost, ..ratelimit_report::fixture::fleet() };
+        frame(&changed(|of| of.fleet = fleet.clone()), (120, 40))
+    };
+    assert!(of(FleetState::Connected).contains(" old  fleet of 2"), "{}", of(FleetState::Connected));
+    let away = of(FleetState::Away);
+    assert!(away.contains(" old  fleet AWAY") && away.contains("FLEET: away: each host holds its limits"), "{away}");
+    assert!(!of(FleetState::Off).to_lowercase().contains("fleet"));
 }
 
 #[test]

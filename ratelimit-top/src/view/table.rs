@@ -51,7 +51,8 @@ pub(super) fn sources(frame: &mut Frame<'_>, state: &State, area: Rect, paint: P
     frame.render_stateful_widget(table, area, &mut place);
 }
 
-/// `Sources: 20 of 5,120 tracked, by packets refused, filter "web"`.
+/// `Sources: 20 shown, 5,120 tracked, by packets refused, filter "web"`: one that is banned is shown, also where its
+/// window is not tracked any more.
 fn title(state: &State, shown: usize) -> String {
     let of = &state.snapshot.sources;
     let filter = match state.filter.trim() {
@@ -59,7 +60,7 @@ fn title(state: &State, shown: usize) -> String {
         filter => format!(", filter \"{filter}\""),
     };
     let banned = if of.banned > 0 { format!(", {} banned", number(of.banned)) } else { String::new() };
-    format!("Sources: {shown} of {} tracked{banned}, by {}{filter} ", number(of.tracked), state.sort.words())
+    format!("Sources: {shown} shown, {} tracked{banned}, by {}{filter} ", number(of.tracked), state.sort.words())
 }
 
 /// Why there is no row, and what helps.

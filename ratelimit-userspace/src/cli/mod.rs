@@ -22,6 +22,7 @@ mod manual;
 mod orphan;
 mod paint;
 mod past;
+mod refused;
 mod replay;
 mod run;
 mod texts;
@@ -312,7 +313,7 @@ pub enum Command {
     },
     /// Drop nothing and count what would be dropped, or do as the configuration says again; without MODE, show the mode
     Mode {
-        /// dry-run or enforce
+        /// dry-run or enforce; to pass everything at once, `ratelimitd panic`
         #[arg(value_enum, value_name = "MODE")]
         mode: Option<ModeArg>,
         /// The daemon to ask.
@@ -562,10 +563,14 @@ fn colour(color: Color) -> clap::ColorChoice {
     }
 }
 
-/// Reads the command line. On `--help`, `--version` and what clap refuses, it prints and ends the process: 0, 0 and 2.
+/// Reads the command line. On `--help` and `--version` it prints and ends the process.
 pub fn parse() -> anyhow::Result<Cli> {
-    let matches = definition().color(colour(asked_colour(std::env::args_os()))).get_matches();
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let definition = definition().color(colour(asked_colour(std::env::args_os())));
+    let read = definition.try_get_matches().and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
+    let (cli, matches) = match read {
+        Ok(read) => read,
+        Err(error) => return Err(refused::diagnostic(&error).unwrap_or_else(|| error.exit()).into()),
+    };
     if let Some((command, _)) = matches.subcommand() {
         let typed = |id: &clap::Id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine);
         let limiter = <Limiter as Args>::augment_args(clap::Command::new(""));

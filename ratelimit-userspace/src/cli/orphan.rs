@@ -17,7 +17,7 @@ use ratelimit_report::snapshot::{Mode, Snapshot};
 use ratelimit_view::Page;
 
 /// Of a snapshot and of its rules, what pins do not tell.
-const UNKNOWN: [&str; 7] = ["version", "uptime_seconds", "counting", "sources", "events", "config", "top"];
+const UNKNOWN: [&str; 8] = ["version", "uptime_seconds", "counting", "sources", "events", "config", "fleet", "top"];
 const UNKNOWN_OF_RULES: [&str; 3] = ["limits", "banned", "sources_over_limit"];
 
 /// Prints them; where they cannot be read, says why.

@@ -1,6 +1,10 @@
+//! What people see of a fleet, and what it says when it is lost.
+
 use super::*;
+use crate::{Detail, Page};
+use ratelimit_common::layout::Unit as Counted;
 use ratelimit_report::fixture;
-use ratelimit_report::snapshot::{Limit, Unit, WindowForm};
+use ratelimit_report::snapshot::{CheckReport, Limit, Snapshot, Unit, WindowForm};
 
 fn report() -> FleetReport {
     let fleet = Fleet { error: None, ..fixture::fleet() };
@@ -52,6 +56,9 @@ fn a_degraded_fleet_names_the_limits_that_each_host_holds_by_itself() {
     assert_eq!(attention(&of), ["FLEET: degraded: some exchanges with the store fail, and what they told is forgiven"]);
     of.limits[0].summed = false;
     assert_eq!(attention(&of), ["FLEET: degraded: each host holds 1000/5m requests by itself"]);
+    let error = Some("no answer. ".repeat(30));
+    let said = fleet(&FleetReport { fleet: Fleet { error, ..of }, ..report() });
+    assert!(said.lines().all(|line| line.chars().count() <= WIDTH), "{said}");
 }
 
 #[test]
@@ -90,7 +97,37 @@ fn what_is_not_summed_says_so_with_the_bound_that_holds() {
     };
     assert_eq!(
         shared_limit(&of),
-        "Rule ssh: 100 connections in 1m, NOT SUMMED, each host by itself\n  the fleet admits at most 400 of a source: \
-         4x100 over 4 hosts\n"
+        "Rule ssh: 100 connections in 1m, NOT SUMMED, each host by itself\n  the fleet admits of a source at most 400\n"
     );
+}
+
+#[test]
+fn check_says_what_is_used_here_and_elsewhere_of_a_shared_limit_alone() {
+    let policy = fixture::policy(vec![fixture::limit(1000, Counted::Requests)]);
+    let now = ratelimit_datapath::fake::START;
+    let mut report = CheckReport::build(&policy, now, fixture::address("198.51.100.7"), &[]);
+    assert!(!crate::check(&report, Detail::Normal).contains("elsewhere"));
+    let of = &mut report.limits[0];
+    (of.used, of.remaining, of.used_elsewhere, of.told_seconds_ago) = (412, 0, Some(588), Some(0.4));
+    let said = crate::check(&report, Detail::Normal);
+    let line = "1,000 of 1,000 requests used in 5m (412 here, 588 elsewhere, told 0.4 s ago), 0 left;";
+    assert!(said.contains(line), "{said}");
+    report.limits[0].told_seconds_ago = None;
+    assert!(crate::check(&report, Detail::Normal).contains("(412 here, 588 elsewhere), 0 left"));
+}
+
+#[test]
+fn stats_have_a_line_for_a_fleet_and_their_first_line_says_that_it_is_away() {
+    let said = |state| {
+        let fleet = Fleet { state, ..fixture::fleet() };
+        let snapshot = Snapshot { fleet, ..fixture::snapshot() };
+        (crate::what_it_does(&snapshot), crate::stats(&snapshot, Page::ENDLESS))
+    };
+    let (head, connected) = said(FleetState::Connected);
+    assert!(connected.contains("\nFleet web: connected, 2 hosts, last exchange 0.4 s ago\n"), "{connected}");
+    assert!(!connected.contains("FLEET") && !head.contains("fleet"), "{connected}");
+    let (head, away) = said(FleetState::Away);
+    assert!(head.contains("; the fleet is AWAY, so each host by itself; NOT PROTECTED: eth1"), "{head}");
+    assert!(away.contains("\nFLEET: away: each host holds its limits by itself\n"), "{away}");
+    assert!(!said(FleetState::Off).1.to_lowercase().contains("fleet"));
 }

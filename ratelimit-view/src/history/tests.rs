@@ -48,8 +48,9 @@ fn the_story_of_an_address_says_when_why_how_much_and_who_did_what() {
     assert_eq!(
         story,
         "\
-198.51.100.7: 1,274 packets refused in 2 episodes since 2026-01-01 01:00:00 UTC.
-1 episode more in dry run, where nothing was dropped.
+198.51.100.7:
+1,274 packets refused in 2 episodes since 2026-01-01 01:00:00 UTC.
+7 packets would have been refused in 1 episode of dry run.
 
 BEGAN (UTC)          LASTED   PACKETS   PEAK  REASON      RULE AND LIMIT
 2026-01-01 02:00:00  goes on    1,234  2,234  banned      web 1000/5m requests
@@ -60,7 +61,7 @@ DONE (UTC)           WHAT  OF, BY, WHY
 2026-01-01 00:01:00  deny  198.51.100.0/24 by root (alice): scans us
 2026-01-01 00:01:00  deny  198.51.100.0/24 by root (alice): 198.51.100.0/24 is …
 
-It is refused now, for 1m 2s; `ratelimitd check` says by what.
+It is refused now, for 1 min 2 s; `ratelimitd check` says by what.
 "
     );
 }
@@ -70,6 +71,15 @@ fn an_address_without_a_story_is_one_line() {
     let numbers = [999_999, 1_000_000, 12_345_678, u64::MAX].map(short);
     assert_eq!(numbers, ["999,999", "1.0M", "12.3M", "18.4E"]);
     assert_eq!(history(&report(vec![], vec![]), at(0)), "198.51.100.7: nothing is remembered.\n");
+}
+
+#[test]
+fn an_address_that_dry_run_alone_would_have_refused_was_not_refused() {
+    let story = history(&report(vec![episode(0, None, "dry_run", 7)], vec![]), at(60));
+    let said = "198.51.100.7: 7 packets would have been refused in 1 episode of dry run.\n\nBEGAN ";
+    assert!(story.starts_with(said) && !story.contains("is refused now"), "{story}");
+    let acts = history(&report(vec![], vec![deny(None)]), at(60));
+    assert!(acts.starts_with("198.51.100.7: never refused.\n"), "{acts}");
 }
 
 #[test]
@@ -112,12 +122,15 @@ fn the_worst_of_a_period_are_a_line_each() {
         worst(&report),
         "\
 Refused from 2026-01-01 00:00:00 to 2026-01-02 00:00:00 UTC, most packets first:
+Where the reason is dry_run, they would have been refused: nothing was dropped.
 SOURCE         PACKETS  EPISODES  LAST (UTC)           REASONS (RULES)
 192.0.2.1        5,000         2  goes on              over_limit (ssh, web)
 2001:db8::/64       70         2  2026-01-01 00:00:09  dry_run (ssh, web)
 3 sources more; --json and --csv have them all
 "
     );
+    let dry = WorstReport { sources: vec![report.sources[1].clone()], ..report.clone() };
+    assert!(worst(&dry).starts_with("Would have been refused from 2026-01-01 00:00:00 to "), "{}", worst(&dry));
     let nothing = WorstReport { sources: vec![], omitted: 0, ..report };
     assert_eq!(worst(&nothing), "Nothing was refused from 2026-01-01 00:00:00 to 2026-01-02 00:00:00 UTC.\n");
 }

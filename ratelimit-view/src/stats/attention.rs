@@ -2,7 +2,7 @@
 
 use super::columns::wrap;
 use super::{counted, number};
-use crate::{duration, fleet};
+use crate::{fleet, wait};
 use ratelimit_report::history::HealthState;
 use ratelimit_report::snapshot::{Overload, Snapshot, XdpMode};
 
@@ -80,7 +80,7 @@ fn held(snapshot: &Snapshot, out: &mut Vec<String>) {
         out.push(format!("{what} by {} since {since}: `ratelimitd mode enforce` ends it", hold.by));
     }
     if let Some(left) = snapshot.confirm_within_seconds {
-        let left = duration(left);
+        let left = wait(left);
         out.push(format!(
             "A FILE IS ON TRIAL: it is rolled back in {left} unless `ratelimitd confirm` follows; `ratelimitd rollback` \
              does it now"

@@ -62,13 +62,13 @@ fn table(columns: &[Column]) -> Vec<String> {
 }
 
 /// A sentence in lines of at most so many characters: those after the first stand in by two more than it does.
-pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
+pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let indent = text.chars().take_while(|c| *c == ' ').count();
     wrap_at(text, width, indent + 2)
 }
 
 /// The same; those after the first begin at a column.
-pub(super) fn wrap_at(text: &str, width: usize, at: usize) -> Vec<String> {
+pub fn wrap_at(text: &str, width: usize, at: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest = text.to_owned();
     while characters(&rest) > width {

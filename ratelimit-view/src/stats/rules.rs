@@ -75,7 +75,7 @@ fn rule(snapshot: &Snapshot, rule: &Rule, width: usize) -> Vec<String> {
         say("new sources", &format!("at most {} in {}", number(of.amount), duration(of.window_seconds)));
     }
     let admitted = counted(rule.admitted, "packet");
-    say("admitted", &format!("{admitted}, and {} not counted", number(rule.not_counted)));
+    say("admitted", &format!("{admitted}; {} more that no limit counts", number(rule.not_counted)));
     if rule.mode == Mode::Enforce || rule.dropped > 0 {
         say("dropped", &(counted(rule.dropped, "packet") + &reasons(snapshot, rule)));
     }

@@ -10,9 +10,8 @@ pub(in crate::replay) struct Looks {
 }
 
 /// What is read.
-pub(in crate::replay) const FORMATS: &str = "it reads captures (pcap, pcapng) and access logs: common or combined \
-    format (nginx, Apache), JSON lines (nginx, Caddy, Traefik), HAProxy's HTTP log, W3C extended format (IIS, \
-    CloudFront), AWS load balancers; also in lines of syslog, a journal or a container; packed by gzip or not";
+pub(in crate::replay) const FORMATS: &str = "it reads captures and access logs, also packed by gzip; \
+    `ratelimitd replay --help` has the formats";
 
 /// What files begin with that another program unpacks, what they are, and what turns them into text.
 const PACKED: [(&[u8], &str, &str); 9] = [
