@@ -80,7 +80,7 @@ mod tests {
         for _ in 0..SAMPLES {
             skew.learn(Nanos(10_000 * MS), Nanos(10_004 * MS), Nanos(2 * MS));
         }
-        assert_eq!(skew.ahead_ns(), Some(10_000 * 1_000_000), "old answers are forgotten");
+        assert_eq!(skew.ahead_ns(), Some(10_000 * 1_000_000), "old answers are left out");
     }
 
     #[test]

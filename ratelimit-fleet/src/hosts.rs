@@ -1,6 +1,6 @@
 //! The hosts of a fleet: what each says of itself once an interval. Pure.
 //!
-//! A record is sealed: whoever has not the fleet's secret can neither read nor make one. The store puts its own time
+//! A record is sealed: without the fleet's secret nobody can read or make one. The store puts its own time
 //! before it, so that all judge its age by one clock.
 
 use std::collections::BTreeMap;
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::names::{HostId, Names};
 
-/// A host that was not heard of for so long is gone.
+/// A host that was not heard of in this time is gone.
 pub const GONE_AFTER: Duration = Duration::from_secs(3600);
 
-/// A host that was not heard of for so long does not count as one of the fleet now.
+/// A host that was not heard of in this time does not count as one of the fleet now.
 pub const SILENT_AFTER: Duration = Duration::from_secs(60);
 
 const CONTEXT: &str = "host";
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_was_away_or_began_anew_is_news_once() {
+    fn a_host_that_was_away_or_started_again_is_news_once() {
         let mut hosts = Hosts::default();
         let mut learn = |record: &Record| hosts.learn(&names(1), 10, &[listed(2, 9, record, &names(1))], ME).rejoined;
         assert!(learn(&record(9, 0)));

@@ -1,7 +1,7 @@
-//! Names in the store: keys, shards, and fields that tell nothing of a source to whoever has not the fleet's secret.
+//! Names in the store: keys, shards, and fields that tell nothing of a source without the fleet's secret.
 //!
 //! A field is the first 8 bytes of HMAC-SHA256 over the day, the limit, and the source; the day is that of the bucket,
-//! so that a source has another name each day. What is sealed is read and made by whoever has the secret alone.
+//! so that a source has another name each day. What is sealed is read and made with the secret alone.
 
 use std::fmt;
 
@@ -127,7 +127,7 @@ impl Names {
         format!("{}{{{}:fleet}}:acts", self.prefix, self.name)
     }
 
-    /// `plain` for whoever has the secret alone; `nonce` is random. `context` must be the same to open it.
+    /// `plain` for those who have the secret alone; `nonce` is random. `context` must be the same to open it.
     pub fn seal(&self, context: &str, plain: &[u8], nonce: [u8; NONCE_LEN]) -> Vec<u8> {
         let mut sealed = nonce.to_vec();
         let mut body = plain.to_vec();
@@ -140,7 +140,7 @@ impl Names {
         sealed
     }
 
-    /// What was sealed by whoever has the secret; none for anything else.
+    /// What was sealed with the secret; none for anything else.
     pub fn open(&self, context: &str, sealed: &[u8]) -> Option<Vec<u8>> {
         let (nonce, body) = sealed.split_first_chunk::<NONCE_LEN>()?;
         let mut body = body.to_vec();

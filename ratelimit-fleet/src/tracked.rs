@@ -217,7 +217,7 @@ impl Tracked {
         self.ring.iter().filter(has).map(part).fold(0, u64::saturating_add)
     }
 
-    /// The bucket's place, begun anew where it had an older one. A later one stays: who asks sees that by its number.
+    /// The bucket's place, emptied where it had an older one. A later one stays: who asks sees that by its number.
     fn bucket(&mut self, number: u64) -> &mut Bucket {
         #[expect(clippy::cast_possible_truncation, reason = "only the low bits are asked for")]
         let place = &mut self.ring[number as usize % RING];

@@ -373,7 +373,7 @@ impl Fleet {
         }
     }
 
-    /// All is well again: whoever was away says so, as the list of hosts does. Then two rounds, and what they must bring.
+    /// All is well again: a host that was away says so, as the list of hosts does. Then two rounds, and what they must bring.
     fn quiet(&mut self, now: u64) -> Result<(), Wrong> {
         self.is_quiet = true;
         self.events.retain(|Reverse((.., event))| matches!(event, Event::Wake { .. }));
@@ -402,7 +402,7 @@ impl Fleet {
         // Who does not count the source now hears of it at the first step.
         let is_active = cells.range(current - 1..=current).any(|(_, cell)| cell.own > 0);
         let Some(standing) = host.core.standing(subject, local) else { return Ok(()) };
-        // Hosts that began anew admitted N once more: what is past hosts*N is no sum.
+        // Hosts that started from zero admitted N once more: what is past hosts*N is no sum.
         let is_garbage = standing.elsewhere > self.terms.believable() || host.core.counters().garbage > 0;
         if !is_active || !host.core.not_summed().is_empty() || is_garbage {
             return Ok(());

@@ -328,7 +328,7 @@ async fn a_task_that_is_killed_at_any_moment_never_makes_the_others_count_twice(
         sleep(Duration::from_millis(7 * round % 40)).await;
         let killed = hosts.remove(0);
         killed.task.abort();
-        // Every third time the kernel's state begins anew, with an id of its own.
+        // Every third time the kernel's state is a new one, with an id of its own.
         let (id, windows) = if round % 3 == 2 {
             let number = u8::try_from(100 + round).unwrap();
             (ratelimit_fleet::names::HostId([number; 8]), hosts::Windows::default())

@@ -187,7 +187,7 @@ fn a_source_that_failed_is_tried_again_soon_and_is_not_urgent() {
 }
 
 #[test]
-fn a_source_that_is_gone_from_the_kernel_is_forgotten_once_the_store_knows() {
+fn a_source_that_is_gone_from_the_kernel_is_removed_once_the_store_knows() {
     let mut core = known(four(), 16, 0);
     let calls = look(&mut core, at(2000), 0);
     let said = calls[0].entries().find(|entry| entry.bucket == BUCKET).unwrap().count;

@@ -21,7 +21,7 @@ use crate::hosts::{GONE_AFTER, Hosts, Record};
 use crate::names::Shard;
 use crate::store::access::Access;
 use crate::store::link::{Beat, ConnectError, Heard, Link};
-use crate::store::pulse::{Part, Pulse};
+use crate::store::pulse::{Pulse, StorePart};
 use crate::store::trouble::Trouble;
 use crate::wire::{Call, Said};
 
@@ -29,7 +29,7 @@ use crate::wire::{Call, Said};
 /// would be sent again, and a store that is merely slow would never get through.
 const CALLS_MAX: usize = 8;
 
-/// Acts are kept in the store for so long after the last one.
+/// Acts are kept in the store for this time after the last one.
 const ACTS_KEPT: Duration = Duration::from_secs(86_400);
 
 /// Messages taken at once, before anything else is looked at.
@@ -54,7 +54,7 @@ enum Done {
     Beaten { generation: u64, asked: Nanos, acts: Vec<Act>, took: Duration, answer: Result<Heard, Trouble> },
 }
 
-type Pending = FuturesUnordered<Pin<Box<dyn Future<Output = Done> + Send>>>;
+type Waiting = FuturesUnordered<Pin<Box<dyn Future<Output = Done> + Send>>>;
 
 pub(super) struct Task {
     core: Core,
@@ -68,7 +68,7 @@ pub(super) struct Task {
     connection: Connection,
     /// Which connection: what was sent on an older one says nothing of this.
     generation: u64,
-    pending: Pending,
+    pending: Waiting,
     /// What waits to be sent; no round begins before it is empty.
     queue: VecDeque<Call>,
     /// The shards that have a call on its way.
@@ -199,7 +199,7 @@ impl Task {
                 kernel.set_limits(&limits);
                 self.core.set_limits(limits);
             }
-            // Whoever asked may have gone.
+            // Who asked may have gone.
             Message::Standing(subject, answer) => drop(answer.send(self.core.standing(subject, now))),
         }
     }
@@ -302,13 +302,13 @@ impl Task {
                 match answer {
                     Ok(said) => {
                         self.answered(generation, took, now);
-                        self.pulse.heard(Part::Shard(call.shard.0));
+                        self.pulse.heard(StorePart::Shard(call.shard.0));
                         return self.core.answered(&call, &said, now);
                     }
                     Err(trouble) => {
                         self.core.failed(&call, now);
                         self.give_up(|waiting| waiting.shard == call.shard, now);
-                        self.failed(generation, Part::Shard(call.shard.0), trouble);
+                        self.failed(generation, StorePart::Shard(call.shard.0), trouble);
                         if !matches!(self.connection, Connection::Up(_)) {
                             self.give_up(|_| true, now);
                         }
@@ -320,12 +320,12 @@ impl Task {
                 match answer {
                     Ok(heard) => {
                         self.answered(generation, took, now);
-                        self.pulse.heard(Part::Hosts);
+                        self.pulse.heard(StorePart::Hosts);
                         self.ledger.said(&acts, now);
                         self.hear(&heard, asked, after(asked, took), now);
                     }
                     Err(trouble) => {
-                        self.failed(generation, Part::Hosts, trouble);
+                        self.failed(generation, StorePart::Hosts, trouble);
                         if !matches!(self.connection, Connection::Up(_)) {
                             self.give_up(|_| true, now);
                         }
@@ -345,12 +345,12 @@ impl Task {
         self.beats_at = Instant::now();
     }
 
-    fn failed(&mut self, generation: u64, part: Part, trouble: Trouble) {
+    fn failed(&mut self, generation: u64, part: StorePart, trouble: Trouble) {
         self.status.failed(trouble);
         if generation != self.generation {
             return;
         }
-        self.was_away |= part == Part::Hosts;
+        self.was_away |= part == StorePart::Hosts;
         let is_single = matches!(self.connection, Connection::Up(Link::Single(_)));
         // A server's connection that broke mends itself never; a cluster's does.
         let is_broken = is_single && trouble == Trouble::Away;

@@ -1,5 +1,5 @@
 -- What a host says of itself, and what all do. See hosts.rs and acts.rs.
--- KEYS: the hash of hosts, the stream of acts. ARGV: host, sealed record, ms after which a silent host is forgotten,
+-- KEYS: the hash of hosts, the stream of acts. ARGV: host, sealed record, ms after which a silent host is removed,
 -- ms that acts are kept, the last act heard, the most to answer, and sealed acts to add.
 -- The answer: the time in us, whether this host was there, hosts, acts heard as id and sealed act.
 local time = redis.call('TIME')

@@ -111,16 +111,10 @@ impl Link {
     }
 
     /// Says that this host is there.
-    pub async fn beat(
-        &self,
-        beat: &Beat,
-        forgotten_ms: u128,
-        kept_ms: u128,
-        acts_max: usize,
-    ) -> Result<Heard, Trouble> {
+    pub async fn beat(&self, beat: &Beat, gone_ms: u128, kept_ms: u128, acts_max: usize) -> Result<Heard, Trouble> {
         let mut arguments = vec![beat.host.to_vec(), beat.record.clone()];
         arguments.extend(
-            [forgotten_ms.to_string(), kept_ms.to_string(), beat.heard.clone(), acts_max.to_string()]
+            [gone_ms.to_string(), kept_ms.to_string(), beat.heard.clone(), acts_max.to_string()]
                 .map(String::into_bytes),
         );
         arguments.extend(beat.acts.iter().cloned());

@@ -19,7 +19,7 @@ pub const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Whom an answer comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum StorePart {
     /// A shard of the sources.
     Shard(u8),
     /// The list of hosts.
@@ -29,21 +29,21 @@ pub enum Part {
 /// How the store does.
 #[derive(Debug, Default)]
 pub struct Pulse {
-    silent: HashMap<Part, u32>,
-    troubles: HashMap<Part, Trouble>,
+    silent: HashMap<StorePart, u32>,
+    troubles: HashMap<StorePart, Trouble>,
     pause: Option<Duration>,
 }
 
 impl Pulse {
     /// A part answered.
-    pub fn heard(&mut self, part: Part) {
+    pub fn heard(&mut self, part: StorePart) {
         self.silent.remove(&part);
         self.troubles.remove(&part);
         self.pause = None;
     }
 
     /// A part did not. Says whether the connection is to be made anew.
-    pub fn failed(&mut self, part: Part, trouble: Trouble) -> bool {
+    pub fn failed(&mut self, part: StorePart, trouble: Trouble) -> bool {
         self.troubles.insert(part, trouble);
         if !trouble.wants_connection() {
             return false;
@@ -67,7 +67,7 @@ impl Pulse {
 
     /// No connection came about.
     pub fn refused(&mut self, trouble: Trouble) {
-        self.troubles.insert(Part::Hosts, trouble);
+        self.troubles.insert(StorePart::Hosts, trouble);
     }
 
     /// The worst that is wrong now, in the order of [`super::trouble::ALL`].
@@ -87,12 +87,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_silent_rounds_of_one_shard_end_the_connection_and_an_answer_begins_anew() {
+    fn three_silent_rounds_of_one_shard_end_the_connection_and_an_answer_sets_that_back() {
         let mut pulse = Pulse::default();
-        let shard = Part::Shard(3);
+        let shard = StorePart::Shard(3);
         assert!(!pulse.failed(shard, Trouble::Hung));
         assert!(!pulse.failed(shard, Trouble::Hung));
-        assert!(!pulse.failed(Part::Shard(4), Trouble::Hung), "another's silence does not add up");
+        assert!(!pulse.failed(StorePart::Shard(4), Trouble::Hung), "another's silence does not add up");
         pulse.heard(shard);
         assert!(!pulse.failed(shard, Trouble::Hung));
         assert!(!pulse.failed(shard, Trouble::Away));
@@ -102,10 +102,10 @@ mod tests {
     #[test]
     fn what_a_new_connection_does_not_mend_keeps_the_old_one() {
         let mut pulse = Pulse::default();
-        let mends = |trouble| (0..5).any(|_| pulse.failed(Part::Shard(0), trouble));
+        let mends = |trouble| (0..5).any(|_| pulse.failed(StorePart::Shard(0), trouble));
         assert!(![Trouble::OutOfMemory, Trouble::NoPermission, Trouble::Moved].into_iter().any(mends));
         assert_eq!(pulse.trouble(), Some(Trouble::Moved));
-        pulse.heard(Part::Shard(0));
+        pulse.heard(StorePart::Shard(0));
         assert_eq!(pulse.trouble(), None);
     }
 
@@ -119,7 +119,7 @@ mod tests {
             longest = longest.max(pause);
         }
         assert!(longest > PAUSE_MAX / 2, "{longest:?}");
-        pulse.heard(Part::Hosts);
+        pulse.heard(StorePart::Hosts);
         assert!(pulse.pause(u64::MAX) < PAUSE_MIN * 2, "short again after an answer");
     }
 }
