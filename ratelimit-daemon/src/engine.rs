@@ -18,7 +18,7 @@ use ratelimit_datapath::{Absent, Datapath, DatapathError, Reading};
 use ratelimit_policy::config::lists::KnownLists;
 use ratelimit_policy::safety::Around;
 use ratelimit_report::event::EventKind;
-use ratelimit_report::snapshot::{Clocks, SCHEMA};
+use ratelimit_report::snapshot::{Clocks, SCHEMA, Snapshot};
 
 /// The host that the daemon runs on.
 #[derive(Clone, Debug)]
@@ -27,6 +27,8 @@ pub(super) struct Host {
     pub(super) store: Store,
     /// Who is around.
     pub(super) look: fn() -> Around,
+    /// What wants attention, in words for people.
+    pub(super) attention: fn(&Snapshot) -> Vec<String>,
 }
 
 /// The datapath, and what it is held to.

@@ -1,5 +1,5 @@
-//! What is told of sources that a command is about to free: what their bans and windows have refused since it was told
-//! last, and that their bans end. What they do from then on is counted from zero.
+//! What is told of sources that a command frees: before that, what their bans and windows have refused since it was told
+//! last; once it has, that their bans have ended. What they do from then on is counted from zero.
 
 use std::net::IpAddr;
 
@@ -14,25 +14,41 @@ use ratelimit_datapath::{BanReading, BansPosition, Datapath, DatapathError};
 use ratelimit_report::snapshot::{Clocks, source_text};
 
 impl<D: Datapath> Engine<D> {
-    /// Tells it of the sources that `is_freed` says. What cannot be read is not told, and hinders nobody.
-    pub(super) fn tell_freed(&mut self, is_freed: impl Fn(&IpNet) -> bool, by: &Requester, moment: Moment) {
-        // What began is told before it ends.
-        self.tell_begun(moment);
-        if let Err(error) = self.try_tell_freed(&is_freed, by, moment) {
-            tracing::debug!("look at freed sources: {:#}", anyhow::Error::from(error));
-        }
-        self.watched.begun.part_with(&is_freed);
-    }
-
-    fn try_tell_freed(
+    /// Tells what these sources were refused until now, and says what there is to tell once they are free. `bans` are in force
+    /// there. What cannot be read is not told, and hinders nobody.
+    pub(super) fn look_at_freed(
         &mut self,
         is_freed: impl Fn(&IpNet) -> bool,
+        bans: usize,
         by: &Requester,
         moment: Moment,
-    ) -> Result<(), DatapathError> {
+    ) -> Vec<Event> {
+        // What began is told before it ends.
+        self.tell_begun(moment);
+        let ends = self.try_look_at_freed(&is_freed, bans, by, moment);
+        ends.unwrap_or_else(|error| {
+            tracing::debug!("look at freed sources: {:#}", anyhow::Error::from(error));
+            Vec::new()
+        })
+    }
+
+    /// Tells that these sources are free.
+    pub(super) fn tell_freed(&mut self, is_freed: impl Fn(&IpNet) -> bool, ends: &[Event], moment: Moment) {
+        // The log has the command, in one line.
+        ends.iter().for_each(|end| self.journal.tell_unlogged(end, moment.wall));
+        self.watched.begun.part_with(is_freed);
+    }
+
+    fn try_look_at_freed(
+        &mut self,
+        is_freed: impl Fn(&IpNet) -> bool,
+        bans: usize,
+        by: &Requester,
+        moment: Moment,
+    ) -> Result<Vec<Event>, DatapathError> {
         let reading = self.datapath.read()?;
         let clocks = Clocks { now: reading.now, wall: moment.wall };
-        let lifted = self.bans_in_force(&is_freed, clocks)?;
+        let lifted = self.bans_in_force(&is_freed, bans, clocks)?;
         let Self { datapath, enforced, watched, journal, .. } = self;
         let policy = &enforced.desired.policy;
         let keys = watched.begun.followed(&is_freed);
@@ -40,35 +56,36 @@ impl<D: Datapath> Engine<D> {
         for (key, windows) in keys.into_iter().zip(datapath.sources(&addresses)?) {
             tell_progress_of(&mut watched.begun, key, &windows, (policy, &reading), journal, moment);
         }
+        let mut ends = Vec::new();
         for of in lifted {
             let Some(rule) = policy.rules.get(of.ban.rule) else { continue };
             if let Some(progress) = watched.begun.dropped(of, (policy, &reading), clocks) {
                 let _is_kept = journal.past.progress(progress);
             }
             let (source, rule) = (source_text(of.ban.client), rule.name.clone());
-            // The log has the command, in one line.
-            let end = Event::BanEnd { source, rule, dropped: of.dropped, lifted_by: Some(by.to_string()) };
-            journal.tell_unlogged(&end, moment.wall);
+            ends.push(Event::BanEnd { source, rule, dropped: of.dropped, lifted_by: Some(by.to_string()) });
         }
-        Ok(())
+        Ok(ends)
     }
 
-    /// Each with what it has dropped. At most so many as are told one by one.
+    /// So many, each with what it has dropped; at most as many as are told one by one.
     fn bans_in_force(
         &mut self,
         is_freed: impl Fn(&IpNet) -> bool,
+        bans: usize,
         clocks: Clocks,
     ) -> Result<Vec<BanReading>, DatapathError> {
         let mut found = Vec::new();
+        let most = bans.min(EVENTS_EACH);
         let mut position = Some(BansPosition::default());
-        while let Some(from) = position.filter(|_| found.len() < EVENTS_EACH) {
+        while let Some(from) = position.filter(|_| found.len() < most) {
             position = self.datapath.visit_bans(from, &mut |of| {
                 if clocks.now < of.ban.until && is_freed(&of.ban.client) {
                     found.push(of);
                 }
             })?;
         }
-        found.truncate(EVENTS_EACH);
+        found.truncate(most);
         found.sort_by_key(|of| of.ban);
         Ok(found)
     }

@@ -5,6 +5,7 @@
 
 mod event;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -37,6 +38,8 @@ pub(super) struct Journal {
     unlogged_since: Option<Duration>,
     /// Occurrences that are logged already, and become events with the next step.
     waiting: Vec<Occurrence>,
+    /// Those that found no room there, by their kinds.
+    untold: BTreeMap<EventKind, u64>,
     feed: Feed,
     pub(super) past: Past,
 }
@@ -71,7 +74,9 @@ impl Journal {
     /// An empty journal with a full budget.
     pub(super) fn new(now: Duration) -> Self {
         let (budget, unlogged) = (Budget::full(now), Unlogged::default());
-        Self { budget, unlogged, unlogged_since: None, waiting: Vec::new(), feed: Feed::default(), past: Past::off() }
+        let (waiting, untold) = (Vec::new(), BTreeMap::new());
+        let (feed, past) = (Feed::default(), Past::off());
+        Self { budget, unlogged, unlogged_since: None, waiting, untold, feed, past }
     }
 
     /// What has happened lately.
@@ -88,6 +93,8 @@ impl Journal {
     pub(super) fn add(&mut self, occurrence: Occurrence) {
         if self.waiting.len() < WAITING_MAX {
             self.waiting.push(occurrence);
+        } else {
+            *self.untold.entry(occurrence.kind).or_default() += 1;
         }
     }
 
@@ -133,7 +140,10 @@ impl Journal {
 
     /// Does what is due at this time.
     pub(super) fn pass(&mut self, moment: Moment) {
-        for Occurrence { kind, rule, by, detail } in std::mem::take(&mut self.waiting) {
+        let untold = std::mem::take(&mut self.untold).into_iter().map(|(kind, count)| {
+            Occurrence::new(kind, format!("{count} more of this kind at that time, which the log alone has one by one"))
+        });
+        for Occurrence { kind, rule, by, detail } in std::mem::take(&mut self.waiting).into_iter().chain(untold) {
             let detail = detail.replace('\n', "; ");
             self.remember(Told { rule, by, ..Told::new(moment.wall, kind, detail) });
         }
@@ -263,6 +273,7 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ratelimit_control::proto::EventsOf;
     use ratelimit_policy::desired::Grant;
     use tokio::time::Instant;
 
@@ -286,6 +297,24 @@ mod tests {
         let said = "and 7 more bans, 2 more bans that dry run prevented in the last minute, not logged one by one";
         assert!(line.starts_with(said), "{line}");
         assert_eq!(Unlogged::default().line(), None);
+    }
+
+    #[test]
+    fn of_more_occurrences_than_wait_for_the_next_step_the_number_is_told() {
+        let mut journal = Journal::new(at(0));
+        for number in 0..WAITING_MAX + 3 {
+            journal.add(Occurrence::new(EventKind::Attach, format!("eth{number} is protected")));
+        }
+        journal.add(Occurrence::new(EventKind::Reload, "reloaded"));
+        let moment = Moment { at: Instant::now(), uptime: at(0), wall: jiff::Timestamp::UNIX_EPOCH };
+        let mut told = || {
+            journal.pass(moment);
+            let all = journal.feed().report(&EventsOf::default()).unwrap().events;
+            all.into_iter().map(|of| (of.kind, of.detail)).skip(WAITING_MAX).collect::<Vec<_>>()
+        };
+        let more = |count| format!("{count} more of this kind at that time, which the log alone has one by one");
+        assert_eq!(told(), [(EventKind::Reload, more(1)), (EventKind::Attach, more(3))]);
+        assert_eq!(told().len(), 2, "it is told once");
     }
 
     #[test]

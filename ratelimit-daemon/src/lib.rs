@@ -21,6 +21,7 @@ use ratelimit_control::{Command, Commands, Handle};
 use ratelimit_datapath::{Datapath, DatapathError};
 use ratelimit_policy::config::Config;
 use ratelimit_policy::safety::Around;
+use ratelimit_report::snapshot::Snapshot;
 use ratelimit_web::{Login, Tls};
 
 mod ban_watch;
@@ -83,7 +84,7 @@ const SUPERVISE_EVERY: Duration = Duration::from_secs(2);
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
 /// Runs until a signal or `detach` ends it. `open` makes the datapath, once it is certain that no other daemon has the socket;
-/// `attached` is told the interfaces that packets are limited on from then on.
+/// `attached` is told the interfaces that packets are limited on from then on; `attention` says in words what wants attention.
 ///
 /// Call it on a current-thread runtime whose process has no other thread yet, so that the capabilities that it
 /// gives up after attaching are gone for the whole process.
@@ -92,9 +93,10 @@ pub async fn run<D: Datapath>(
     source: ConfigSource,
     open: impl FnOnce(&Config) -> Result<D, DatapathError>,
     attached: impl FnOnce(&[String]),
+    attention: fn(&Snapshot) -> Vec<String>,
 ) -> Result<(), DaemonError> {
     let (events, _tasks) = events::watch().map_err(|source| DaemonError::System { what: "watch signals", source })?;
-    drive(config, source, open, attached, events, Surroundings::system()).await
+    drive(config, source, open, attached, events, Surroundings::system(attention)).await
 }
 
 /// What the daemon is run by, and on.
@@ -109,20 +111,14 @@ struct Surroundings {
 }
 
 impl Surroundings {
-    fn system() -> Self {
+    fn system(attention: fn(&Snapshot) -> Vec<String>) -> Self {
         Self {
             notifier: Box::new(notify::Systemd),
             watchdog: sd_notify::watchdog_enabled(),
             attached: give_up_privileges,
             own_uid: nix::unistd::geteuid().as_raw(),
-            host: Host::system(),
+            host: Host { store: Store::of_host(), look: Around::look, attention },
         }
-    }
-}
-
-impl Host {
-    fn system() -> Self {
-        Self { store: Store::of_host(), look: Around::look }
     }
 }
 

@@ -14,7 +14,7 @@ use super::journal::Event;
 use super::moment::Moment;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{Problem, ResetReport, SourceRequest, Still, UnblockReport};
-use ratelimit_datapath::{Ban, Datapath};
+use ratelimit_datapath::{Ban, Datapath, DatapathError};
 use ratelimit_fleet::acts::What;
 use ratelimit_policy::access::{By, Entry};
 use ratelimit_policy::config::network::Target;
@@ -37,6 +37,8 @@ pub(super) struct Freed {
     pub(super) bans: Vec<Ban>,
     /// The sources whose windows were reset, and whose bans.
     pub(super) blocked: Vec<IpNet>,
+    /// Of the bans, so many were not told one by one.
+    pub(super) untold: usize,
 }
 
 impl<D: Datapath> Engine<D> {
@@ -54,14 +56,13 @@ impl<D: Datapath> Engine<D> {
         let clocks = self.clocks(moment)?;
         let ipv6_prefix = self.enforced.desired.policy.ipv6_prefix;
         let prefix = target.map(|target| target.prefix(ipv6_prefix));
+        let freed = self.free(prefix, by, clocks, moment)?;
         let mut notes: Vec<String> = target.and_then(|target| target.note(ipv6_prefix)).into_iter().collect();
         let denials = self.take_off(Grant::Denied, prefix, clocks, &mut notes)?;
         let denied: Vec<IpNet> = denials.iter().map(|entry| entry.prefix).collect();
-        let removed: Vec<Listed> = denials.iter().map(|entry| Listed::of(entry, true, clocks)).collect();
-        let freed = self.free(prefix, by, clocks, moment)?;
         self.tell_unblock(prefix, denials.len(), &freed, by, moment);
-        let Freed { bans, blocked } = freed;
         self.spread_unblock(prefix, &denied, reach, by);
+        let Freed { bans, blocked, untold: _ } = freed;
         let still = match prefix {
             Some(prefix) => {
                 notes.extend(self.after_trial(Grant::Denied, prefix, clocks));
@@ -72,15 +73,14 @@ impl<D: Datapath> Engine<D> {
                 Vec::new()
             }
         };
-        let removed_count = (removed.len() + bans.len()) as u64;
-        let removed = removed
-            .into_iter()
-            .chain(bans.iter().map(|ban: &Ban| Listed::of_ban(&self.enforced.desired.policy, ban, clocks)));
+        let removed = denials.iter().map(|entry| Listed::of(entry, true, clocks));
+        let removed =
+            removed.chain(bans.iter().map(|ban: &Ban| Listed::of_ban(&self.enforced.desired.policy, ban, clocks)));
         Ok(UnblockReport {
             schema: SCHEMA,
             prefix: prefix.map_or_else(String::new, |prefix| prefix.to_string()),
             removed: removed.take(REMOVED_MAX).collect(),
-            removed_count,
+            removed_count: (denials.len() + bans.len()) as u64,
             freed: blocked.iter().take(NAMED_MAX).copied().map(source_text).collect(),
             freed_count: blocked.len() as u64,
             still,
@@ -97,23 +97,26 @@ impl<D: Datapath> Engine<D> {
         moment: Moment,
     ) -> Result<Freed, Problem> {
         let within = prefix.map(|prefix| self.enforced.whole_client(prefix));
-        let is_within = |client: &IpNet| within.is_none_or(|within| within.contains(client));
-        let mut bans = self.datapath.bans().map_err(Problem::datapath)?;
-        bans.retain(|ban| is_within(&ban.client));
+        let bans = self.bans_within(within)?;
         let mut blocked: BTreeSet<IpNet> = bans.iter().map(|ban| ban.client).collect();
         if let Some(within) = within {
             blocked.extend(self.over_within(within, clocks)?);
         }
         let blocked: Vec<IpNet> = blocked.into_iter().collect();
+        let is_freed = |client: &IpNet| blocked.binary_search(client).is_ok();
+        let mut told = 0;
         if !blocked.is_empty() {
-            self.tell_freed(|client| blocked.binary_search(client).is_ok(), by, moment);
-            self.datapath.forget_all(&blocked).map_err(Problem::datapath)?;
+            let ends = self.look_at_freed(is_freed, bans.len(), by, moment);
+            self.datapath.forget_all(&blocked).map_err(|error| not_freed(error, by))?;
+            self.tell_freed(is_freed, &ends, moment);
+            told = ends.len();
         }
         if let Some(within) = within {
             // With those that have ended goes how many there were in a row.
-            self.datapath.lift_bans(within).map_err(Problem::datapath)?;
+            self.datapath.lift_bans(within).map_err(|error| not_freed(error, by))?;
         }
-        Ok(Freed { bans, blocked })
+        let untold = bans.len().saturating_sub(told);
+        Ok(Freed { bans, blocked, untold })
     }
 
     /// Tells of it, with the denials that were taken off.
@@ -121,14 +124,14 @@ impl<D: Datapath> Engine<D> {
         &mut self,
         prefix: Option<IpNet>,
         denials: usize,
-        Freed { bans, blocked }: &Freed,
+        Freed { bans, blocked, untold }: &Freed,
         by: &Requester,
         moment: Moment,
     ) {
         let name_of = |ban: &Ban| self.enforced.desired.policy.rules.get(ban.rule).map(|rule| rule.name.clone());
         let rules = bans.iter().filter_map(name_of).collect();
-        let event = Event::Unblock { prefix, by: by.to_string(), denials, rules, freed: blocked.len() };
-        self.journal.tell(event, moment);
+        let (by, untold, freed) = (by.to_string(), *untold, blocked.len());
+        self.journal.tell(Event::Unblock { prefix, by, denials, rules, untold, freed }, moment);
         self.statistics.outdate();
     }
 
@@ -206,8 +209,10 @@ impl<D: Datapath> Engine<D> {
         by: &Requester,
         moment: Moment,
     ) -> Result<ResetReport, Problem> {
-        self.tell_freed(|of| *of == client, by, moment);
-        let removed = self.datapath.forget(client).map_err(Problem::datapath)?;
+        let bans = self.datapath.bans_of(client).map_err(Problem::datapath)?.len();
+        let ends = self.look_at_freed(|of| *of == client, bans, by, moment);
+        let removed = self.datapath.forget(client).map_err(|error| not_freed(error, by))?;
+        self.tell_freed(|of| *of == client, &ends, moment);
         let (windows, bans) = (removed.windows, removed.bans);
         self.journal.tell(Event::Reset { source: client, by: by.to_string(), windows, bans }, moment);
         self.statistics.outdate();
@@ -234,6 +239,18 @@ impl<D: Datapath> Engine<D> {
             self.change_grants(clocks, notes, after)?;
         }
         Ok(taken)
+    }
+
+    /// The bans in a prefix, or all of them.
+    fn bans_within(&mut self, within: Option<IpNet>) -> Result<Vec<Ban>, Problem> {
+        let client = within.filter(|within| self.enforced.desired.policy.client(within.addr()) == *within);
+        let bans = match client {
+            Some(client) => self.datapath.bans_of(client),
+            None => self.datapath.bans(),
+        };
+        let mut bans = bans.map_err(Problem::datapath)?;
+        bans.retain(|ban| within.is_none_or(|within| within.contains(&ban.client)));
+        Ok(bans)
     }
 
     /// Clients that a limit or a guard has no room for, whether or not their rule drops.
@@ -299,6 +316,13 @@ impl<D: Datapath> Engine<D> {
         let never = report.limits.iter().find(drops).filter(|_| report.reason == "over_limit");
         Ok(never.into_iter().map(|of| never_lifted(prefix, &of.rule, clocks)).collect())
     }
+}
+
+/// What was asked for is not done, or not all of it.
+fn not_freed(error: DatapathError, by: &Requester) -> Problem {
+    let problem = Problem::datapath(error);
+    tracing::error!("counters and bans are not removed, as {by} asked: {}", problem.message);
+    problem
 }
 
 /// What grants this to the prefix, or to a part of it: of what is around it the longest decides, whatever it grants.

@@ -206,12 +206,9 @@ impl<D: Datapath> Defer<Forget, Moment> for Engine<D> {
         let why_late = self.journal.past.trouble();
         Answer::by(move || {
             tokio::spawn(async move {
-                let rows = match timeout(FORGET_WITHIN, erased).await {
-                    Ok(Ok(rows)) => rows,
-                    Ok(Err(_)) => Err("the history ended before it came to that; ask again".to_owned()),
-                    Err(_) => Err(late(why_late.as_deref())),
-                };
+                let rows = timeout(FORGET_WITHIN, erased).await.ok().and_then(Result::ok);
                 let rows = rows
+                    .unwrap_or_else(|| Err(late(why_late.as_deref())))
                     .map_err(|why| Problem::new(ProblemKind::Internal, format!("the history is not erased: {why}")));
                 // The requester may be gone.
                 drop(reply.send(rows.map(report)));

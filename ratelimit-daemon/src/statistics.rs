@@ -66,7 +66,9 @@ impl<D: Datapath> Engine<D> {
         if let Some(snapshot) = self.statistics.since(since) {
             return Ok(snapshot);
         }
-        let snapshot = Arc::new(self.snapshot(moment).map_err(Problem::datapath)?);
+        let mut snapshot = self.snapshot(moment).map_err(Problem::datapath)?;
+        snapshot.attention = (self.host.attention)(&snapshot);
+        let snapshot = Arc::new(snapshot);
         self.statistics.newest = Some((moment.at, Arc::clone(&snapshot)));
         Ok(snapshot)
     }

@@ -74,7 +74,11 @@ fn file(contents: impl IntoIterator<Item = anyhow::Result<Config>>) -> ConfigSou
 fn surroundings(watchdog: Option<Duration>) -> (Surroundings, mpsc::UnboundedReceiver<String>) {
     let (sender, told) = mpsc::unbounded_channel();
     // No directory can be made there, not by root either: what one test writes down is read by no other.
-    let host = Host { look: Around::default, store: Store::at("/dev/null/ratelimitd".into()) };
+    let host = Host {
+        look: Around::default,
+        attention: ratelimit_view::attention,
+        store: Store::at("/dev/null/ratelimitd".into()),
+    };
     (Surroundings { notifier: Box::new(Recorder(sender)), watchdog, attached: || {}, own_uid: 0, host }, told)
 }
 
@@ -560,7 +564,7 @@ fn a_real_signal_ends_a_real_run() {
             let config = config(directory.path(), 3);
             let client = Client::new(&config.socket);
             let (datapath, kernel) = FakeDatapath::new(&["eth0"]);
-            let daemon = run(config, ConfigSource::Flags, |_| Ok(datapath), |_| {});
+            let daemon = run(config, ConfigSource::Flags, |_| Ok(datapath), |_| {}, ratelimit_view::attention);
             let user = async {
                 while client.health().await.is_err() {
                     tokio::task::yield_now().await;

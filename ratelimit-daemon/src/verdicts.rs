@@ -21,7 +21,7 @@ use ratelimit_policy::config::listing::{Listing, WrittenAt, places};
 use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::desired::{Access, Grant, Policy, Sent};
 use ratelimit_report::snapshot::{
-    Background, CheckLimit, CheckReport, Clocks, ExplainReport, ListFilter, ListParts, ListReport, PrefixParts,
+    self, Background, CheckLimit, CheckReport, Clocks, ExplainReport, ListFilter, ListParts, ListReport, PrefixParts,
     PrefixReport, TopSource, Within,
 };
 
@@ -33,7 +33,8 @@ impl<D: Datapath> Engine<D> {
         let windows = self.datapath.source(address).map_err(Problem::datapath)?;
         let bans = self.datapath.bans_of(self.enforced.desired.policy.client(address)).map_err(Problem::datapath)?;
         let written = |prefix: IpNet, grant: Grant| self.enforced.written(prefix, grant);
-        let background = self.background(clocks, &written);
+        let beside = self.beside(clocks);
+        let background = beside.background(&self.enforced.config.policy.access, &written);
         Ok(CheckReport::told(&self.enforced.desired.policy, address, &windows, &bans, &background))
     }
 
@@ -45,7 +46,7 @@ impl<D: Datapath> Engine<D> {
         moment: Moment,
     ) -> Result<impl FnOnce() -> PrefixReport + Send + use<D>, Problem> {
         let basis = self.basis(moment)?;
-        let (policy, bans, clocks) = (&basis.policy, &basis.bans, basis.clocks);
+        let (policy, bans, clocks) = (&basis.policy, &basis.bans, basis.beside.clocks);
         let mut within = Within::new(policy, clocks.now, prefix);
         self.datapath.visit_sources(&mut |reading| within.visit(&reading)).map_err(Problem::datapath)?;
         let (tracked, sources) = within.finish(bans);
@@ -54,21 +55,12 @@ impl<D: Datapath> Engine<D> {
         let top = tracked.leaders.iter().zip(&windows);
         let top = top.filter_map(|(source, windows)| TopSource::of(policy, clocks.now, *source, windows, bans));
         let top = top.collect();
-        let hold = self.overrides.hold.as_ref().map(Hold::report);
-        let fallen_back = self.overrides.breaker.tripped().map(str::to_owned).collect();
         Ok(move || {
             let configured = basis.configured();
             let list = basis.parts(&configured);
             let written =
                 |prefix: IpNet, grant: Grant| list.places.get(&(prefix, grant)).into_iter().cloned().collect();
-            let background = Background {
-                clocks: basis.clocks,
-                beside: basis.beside.iter().collect(),
-                configured: &basis.access,
-                written: &written,
-                hold,
-                fallen_back,
-            };
+            let background = basis.beside.background(&basis.access, &written);
             PrefixReport::build(PrefixParts { prefix, background: &background, list: &list, sources, top }, most)
         })
     }
@@ -83,7 +75,7 @@ impl<D: Datapath> Engine<D> {
             rule_named(&self.enforced.desired.policy, rule)?;
         }
         let basis = self.basis(moment)?;
-        let would = self.watched.would_bans.holding(&basis.policy, basis.clocks.now);
+        let would = self.watched.would_bans.holding(&basis.policy, basis.beside.clocks.now);
         Ok(move || {
             let configured = basis.configured();
             let parts = basis.parts(&configured);
@@ -97,13 +89,21 @@ impl<D: Datapath> Engine<D> {
         let config = &self.enforced.config;
         Ok(Basis {
             policy: self.enforced.desired.policy.clone(),
-            beside: self.overrides.grants.beside().cloned().collect(),
+            beside: self.beside(clocks),
             access: config.policy.access.clone(),
             listings: config.listings.clone(),
             list_files: config.list_files.clone(),
             bans,
-            clocks,
         })
+    }
+
+    fn beside(&self, clocks: Clocks) -> Beside {
+        Beside {
+            clocks,
+            entries: self.overrides.grants.beside().cloned().collect(),
+            hold: self.overrides.hold.as_ref().map(Hold::report),
+            fallen_back: self.overrides.breaker.tripped().map(str::to_owned).collect(),
+        }
     }
 
     /// What would become of a packet.
@@ -114,15 +114,31 @@ impl<D: Datapath> Engine<D> {
         let bans = self.datapath.bans_of(client).map_err(Problem::datapath)?;
         Ok(ExplainReport::build(&self.enforced.desired.policy, now, sent, &windows, &bans))
     }
+}
 
-    fn background<'a>(&'a self, clocks: Clocks, written: &'a dyn Fn(IpNet, Grant) -> Vec<WrittenAt>) -> Background<'a> {
+/// What was said beside the configuration, at one moment.
+struct Beside {
+    clocks: Clocks,
+    /// Of commands and of safety.
+    entries: Vec<Entry>,
+    hold: Option<snapshot::Hold>,
+    fallen_back: Vec<String>,
+}
+
+impl Beside {
+    fn background<'a>(
+        &'a self,
+        configured: &'a [Access],
+        written: &'a dyn Fn(IpNet, Grant) -> Vec<WrittenAt>,
+    ) -> Background<'a> {
+        let (hold, fallen_back) = (self.hold.clone(), self.fallen_back.clone());
         Background {
-            clocks,
-            beside: self.overrides.grants.beside().collect(),
-            configured: &self.enforced.config.policy.access,
+            clocks: self.clocks,
+            beside: self.entries.iter().collect(),
+            configured,
             written,
-            hold: self.overrides.hold.as_ref().map(Hold::report),
-            fallen_back: self.overrides.breaker.tripped().map(str::to_owned).collect(),
+            hold,
+            fallen_back,
         }
     }
 }
@@ -131,12 +147,11 @@ impl<D: Datapath> Engine<D> {
 /// are read for it.
 struct Basis {
     policy: Policy,
-    beside: Vec<Entry>,
+    beside: Beside,
     access: Vec<Access>,
     listings: Vec<Listing>,
     list_files: Vec<ListFile>,
     bans: Vec<Ban>,
-    clocks: Clocks,
 }
 
 impl Basis {
@@ -147,10 +162,10 @@ impl Basis {
     fn parts<'a>(&'a self, configured: &'a [Entry]) -> ListParts<'a> {
         ListParts {
             policy: &self.policy,
-            entries: self.beside.iter().chain(configured).collect(),
+            entries: self.beside.entries.iter().chain(configured).collect(),
             bans: &self.bans,
             places: places(&self.listings, &self.list_files, &read_list),
-            clocks: self.clocks,
+            clocks: self.beside.clocks,
         }
     }
 }

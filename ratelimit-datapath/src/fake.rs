@@ -91,6 +91,8 @@ struct World {
     refusing_attach: BTreeSet<String>,
     refusing_apply: bool,
     refusing_read: bool,
+    refusing_removal: bool,
+    visits_of_bans: u32,
     /// Made once, for the first policy.
     windows_capacity: Option<u64>,
     calls: Vec<String>,
@@ -144,6 +146,8 @@ impl FakeDatapath {
             refusing_attach: BTreeSet::new(),
             refusing_apply: false,
             refusing_read: false,
+            refusing_removal: false,
+            visits_of_bans: 0,
             windows_capacity: None,
             calls: Vec::new(),
         };
@@ -270,6 +274,21 @@ impl FakeKernel {
         self.world().refusing_read = false;
     }
 
+    /// From now on nothing can be forgotten of a client.
+    pub fn refuse_removal(&self) {
+        self.world().refusing_removal = true;
+    }
+
+    /// Clients can be forgotten again.
+    pub fn permit_removal(&self) {
+        self.world().refusing_removal = false;
+    }
+
+    /// How often a part of the bans was visited.
+    pub fn visits_of_bans(&self) -> u32 {
+        self.world().visits_of_bans
+    }
+
     /// The policy that packets are judged by.
     pub fn policy(&self) -> Option<Policy> {
         self.world().in_force().cloned()
@@ -363,7 +382,8 @@ impl Datapath for FakeDatapath {
     }
 
     fn visit_bans(&mut self, from: BansPosition, visit: &mut dyn FnMut(BanReading)) -> VisitedBans {
-        let world = self.kernel.world();
+        let mut world = self.kernel.world();
+        world.visits_of_bans += 1;
         let bans = world.bans_read().skip(from.map * BANS_PART);
         let more = bans.take(BANS_PART).map(|(ban, dropped)| visit(BanReading { ban, dropped })).count();
         Ok((more == BANS_PART).then_some(BansPosition { map: from.map + 1, bucket: None }))
@@ -410,7 +430,11 @@ impl Datapath for FakeDatapath {
     }
 
     fn forget_all(&mut self, clients: &[IpNet]) -> Result<Removed, DatapathError> {
-        Ok(self.kernel.world().forget(clients))
+        let mut world = self.kernel.world();
+        if world.refusing_removal {
+            return Err(anyhow!("remove from map SOURCES_V4: told to fail").into());
+        }
+        Ok(world.forget(clients))
     }
 
     fn charge(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError> {

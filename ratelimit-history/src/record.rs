@@ -1,5 +1,6 @@
 //! What the daemon holds: a queue that never makes it wait, with addresses masked before anything is queued.
 
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
@@ -79,10 +80,21 @@ pub(crate) struct Shared {
 
 /// What the thread is told.
 pub(crate) enum Message {
+    Record(Record, Waiting),
+    Forget(IpNet, Erased),
+}
+
+/// What it is to keep.
+pub(crate) enum Record {
     Event(Box<Event>, Option<IpNet>),
     Progress(Box<Progress>),
     Totals(Timestamp, Vec<Total>),
-    Forget(IpNet, Erased),
+}
+
+/// Records that wait. What is dropped before [it is written](Self::are_written) is counted as lost.
+pub(crate) struct Waiting {
+    shared: Arc<Shared>,
+    records: u64,
 }
 
 /// Called with how many rows were erased, or why it could not be; also where the thread ends before it comes to that.
@@ -113,10 +125,9 @@ impl Recorder {
     }
 
     pub(crate) fn replaced_at(self, settings: Option<Settings>, pace: Pace) -> Self {
-        let before = self.end();
         match settings {
-            Some(settings) => Self::start_at(settings, pace, before),
-            None => Self::off_after(before),
+            Some(settings) => self.replaced_by(settings, pace, spawn),
+            None => Self::off_after(self.end()),
         }
     }
 
@@ -125,13 +136,16 @@ impl Recorder {
         Self { queue: None, done: before.0, shared: Shared::new(health), settings: Settings::at("".into()) }
     }
 
-    fn start_at(settings: Settings, pace: Pace, mut before: Ending) -> Self {
+    pub(crate) fn replaced_by(self, settings: Settings, pace: Pace, spawn: impl FnOnce(Run) -> io::Result<()>) -> Self {
+        let before = self.end();
         let shared = Shared::new(health(HealthState::Ok, None));
         let (queue, messages) = mpsc::sync_channel(QUEUE_LEN);
         let (is_done, done) = mpsc::sync_channel(1);
+        let (hand_over, handed_over) = mpsc::sync_channel::<Ending>(1);
         let mut recorder = Self { queue: Some(queue), done: Some(done), shared, settings };
         let (settings, shared) = (recorder.settings.clone(), recorder.shared.clone());
         let run = move || {
+            let Ok(mut before) = handed_over.recv() else { return };
             if !before.wait(BEFORE_WITHIN) {
                 shared.tell_that_it_waits(&settings.path);
                 before.wait(Duration::MAX);
@@ -140,12 +154,17 @@ impl Recorder {
             // Nobody may wait for it.
             let _ = is_done.send(());
         };
-        if let Err(error) = thread::Builder::new().name("history".to_owned()).spawn(run) {
-            recorder.queue = None;
-            recorder.shared.set(|health| {
-                health.state = HealthState::Off;
-                health.detail = Some(format!("history is off: its thread cannot start: {error}"));
-            });
+        match spawn(Box::new(run)) {
+            // It waits for that.
+            Ok(()) => drop(hand_over.send(before)),
+            // What it is told is lost, and whoever comes next waits for the thread before.
+            Err(error) => {
+                recorder.done = before.0;
+                recorder.shared.set(|health| {
+                    health.state = HealthState::Off;
+                    health.detail = Some(format!("history is off: its thread cannot start: {error}"));
+                });
+            }
         }
         recorder
     }
@@ -158,18 +177,18 @@ impl Recorder {
         for text in texts.chain([&mut event.detail]) {
             *text = shortened(&self.settings.mask.text(text));
         }
-        self.send(Message::Event(Box::new(event), source))
+        self.send(Record::Event(Box::new(event), source))
     }
 
     /// Queues what else was refused of a source that has an open episode. False where it is lost; it may be told again with the next.
     pub fn progress(&self, mut progress: Progress) -> bool {
         progress.source = self.settings.mask.prefix(progress.source);
-        self.send(Message::Progress(Box::new(progress)))
+        self.send(Record::Progress(Box::new(progress)))
     }
 
     /// Queues what became of packets in the minute that this time lies in. False where it is lost.
     pub fn totals(&self, minute: Timestamp, rows: Vec<Total>) -> bool {
-        self.send(Message::Totals(minute, rows))
+        self.send(Record::Totals(minute, rows))
     }
 
     /// Erases a source, or all sources of a prefix; `done` is called by the history's thread, with the number of rows or why it could not.
@@ -217,25 +236,51 @@ impl Recorder {
         Ending(self.done.take())
     }
 
-    fn send(&self, message: Message) -> bool {
-        // The count goes first: the thread may be done with it before it is counted.
-        self.shared.waiting.fetch_add(1, Ordering::Relaxed);
-        let Some(queue) = &self.queue else {
-            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-            return false;
-        };
-        let is_sent = queue.try_send(message).is_ok();
-        if !is_sent {
-            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.shared.lost.fetch_add(1, Ordering::Relaxed);
-        }
-        is_sent
+    fn send(&self, record: Record) -> bool {
+        let Some(queue) = &self.queue else { return false };
+        queue.try_send(Message::Record(record, Waiting::one(&self.shared))).is_ok()
     }
 }
 
 impl Drop for Recorder {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What a thread does.
+pub(crate) type Run = Box<dyn FnOnce() + Send>;
+
+fn spawn(run: Run) -> io::Result<()> {
+    thread::Builder::new().name("history".to_owned()).spawn(run).map(drop)
+}
+
+impl Waiting {
+    /// Of none yet.
+    pub(crate) const fn none(shared: Arc<Shared>) -> Self {
+        Self { shared, records: 0 }
+    }
+
+    fn one(shared: &Arc<Shared>) -> Self {
+        shared.waiting.fetch_add(1, Ordering::Relaxed);
+        Self { shared: shared.clone(), records: 1 }
+    }
+
+    /// Those wait here from now on.
+    pub(crate) fn join(&mut self, mut more: Self) {
+        self.records += std::mem::take(&mut more.records);
+    }
+
+    /// They wait no more.
+    pub(crate) fn are_written(&mut self) {
+        self.shared.waiting.fetch_sub(std::mem::take(&mut self.records), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.shared.lost.fetch_add(self.records, Ordering::Relaxed);
+        self.are_written();
     }
 }
 

@@ -29,11 +29,30 @@ enum Kind {
     Acts,
 }
 
+/// How much there is of each kind. Counted where that is asked first; from then on told, with each row that is written or deleted.
+#[derive(Debug, Default)]
+pub(crate) struct Sizes {
+    counted: Option<Counted>,
+    /// How often the whole database was walked for that.
+    #[cfg(test)]
+    pub(crate) walks: u32,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Counted {
+    sizes: Vec<Size>,
+    /// Rows that go before it is counted again: by then the rows that are left may be shorter or longer. So no more is read for that than
+    /// was written.
+    left: u64,
+}
+
 /// How much there is of a kind.
+#[derive(Debug, PartialEq, Eq)]
 struct Size {
     kind: Kind,
     rows: u64,
-    bytes: u64,
+    /// Of a row, with what indexes have of it, on average.
+    row_bytes: u64,
 }
 
 impl Kind {
@@ -62,70 +81,141 @@ impl Kind {
     }
 }
 
+impl Sizes {
+    /// Rows of a table were written that are worth this.
+    pub(crate) fn written(&mut self, table: &str, worth: i64, rows: u64) {
+        let is_of = |kind: Kind| (kind.place().0, kind.place().2) == (table, worth);
+        let of = self.counted.iter_mut().flat_map(|counted| &mut counted.sizes).find(|of| is_of(of.kind));
+        of.into_iter().for_each(|of| of.rows += rows);
+    }
+
+    /// What is there is to be counted again.
+    pub(crate) fn forget(&mut self) {
+        self.counted = None;
+    }
+
+    fn deleted(&mut self, kind: Kind, rows: u64) {
+        let Some(counted) = &mut self.counted else { return };
+        counted.left = counted.left.saturating_sub(rows);
+        let of = counted.sizes.iter_mut().find(|of| of.kind == kind);
+        of.into_iter().for_each(|of| of.rows = of.rows.saturating_sub(rows));
+    }
+
+    /// What was counted, where it still says enough; else it is counted.
+    fn look(&mut self, connection: &Connection) -> Result<&[Size], Fault> {
+        if self.counted.as_ref().is_none_or(|of| of.left == 0) {
+            #[cfg(test)]
+            {
+                self.walks += 1;
+            }
+            self.counted = Some(count(connection)?);
+        }
+        Ok(self.counted.as_ref().map_or(&[], |of| &of.sizes))
+    }
+}
+
 /// Deletes what ended too long ago, at most some `step` rows; says how many.
-pub(crate) fn by_age(connection: &Connection, keep: Duration, now: Millis, step: i64) -> Result<i64, Fault> {
+pub(crate) fn by_age(
+    connection: &Connection,
+    sizes: &mut Sizes,
+    keep: Duration,
+    now: Millis,
+    step: u64,
+) -> Result<u64, Fault> {
     let before = |keep: Duration| now.saturating_sub(Millis::try_from(keep.as_millis()).unwrap_or(Millis::MAX));
     let mut deleted = 0;
+    let mut add = |kind, rows| {
+        sizes.deleted(kind, rows);
+        deleted += rows;
+    };
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Totals) {
-        deleted += delete(connection, kind, before(keep), step)?;
+        add(kind, delete(connection, kind, before(keep), step)?);
     }
     for (span, least) in SPANS {
         // Minutes are for a day's chart, however long all else is kept.
         let keep = if span == 60 { least } else { least.max(keep) };
-        deleted += delete_totals(connection, span, before(keep), step)?;
+        add(Kind::Totals, delete_totals(connection, span, before(keep), step)?);
     }
     Ok(deleted)
 }
 
 /// Deletes what is too much of a database of so many bytes, at most some `step` rows; says how many. Of each kind the
 /// oldest goes, down to its share.
-pub(crate) fn by_size(connection: &Connection, bytes: u64, bytes_max: u64, step: i64) -> Result<i64, Fault> {
+pub(crate) fn by_size(
+    connection: &Connection,
+    sizes: &mut Sizes,
+    bytes: u64,
+    bytes_max: u64,
+    step: u64,
+) -> Result<u64, Fault> {
     if bytes <= bytes_max {
         return Ok(0);
     }
-    let sizes = sizes(connection)?;
     let low = bytes_max / 100 * SIZE_LOW;
-    // What is open stays, and is nobody's share.
-    let fixed = bytes.saturating_sub(sizes.iter().map(|of| of.bytes).sum());
-    let shared = low.saturating_sub(fixed);
-    let (mut excess, mut deleted) = (bytes.saturating_sub(low), 0);
-    for Size { kind, rows, bytes } in sizes {
-        let over = bytes.saturating_sub(shared / 100 * kind.share()).min(excess);
-        let part = u128::from(rows) * u128::from(over);
-        let part = i64::try_from(part.div_ceil(u128::from(bytes.max(1)))).unwrap_or(i64::MAX).min(step - deleted);
-        if part > 0 {
-            deleted += delete(connection, kind, Millis::MAX, part)?;
+    let parts = too_much(sizes.look(connection)?, bytes, low);
+    let mut deleted = 0;
+    for (kind, rows) in parts {
+        let rows = rows.min(step.saturating_sub(deleted));
+        let gone = if rows > 0 { delete(connection, kind, Millis::MAX, rows)? } else { 0 };
+        deleted += gone;
+        if gone < rows {
+            // Another writer has deleted them.
+            sizes.forget();
         }
-        excess -= over;
+        sizes.deleted(kind, gone);
     }
     Ok(deleted)
 }
 
-/// Of each kind, by the pages of its table and of that table's indexes.
-fn sizes(connection: &Connection) -> Result<Vec<Size>, Fault> {
-    let mut pages = connection.prepare(
-        "SELECT s.tbl_name, sum(d.pgsize) FROM dbstat AS d JOIN sqlite_schema AS s ON s.name = d.name WHERE d.aggregate = TRUE GROUP BY s.tbl_name",
-    )?;
-    let tables = pages.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let tables = tables.collect::<Result<Vec<(String, i64)>, _>>()?;
-    let bytes_of = |name: &str| tables.iter().find(|(table, _)| table == name).map_or(0, |(_, bytes)| *bytes);
-    Kind::ALL.into_iter().map(|kind| size(connection, kind, bytes_of(kind.place().0))).collect()
+/// How many rows of each kind are above its share, in a database of so many bytes that is to have `low`.
+fn too_much(sizes: &[Size], bytes: u64, low: u64) -> Vec<(Kind, u64)> {
+    // What is open stays, and is nobody's share.
+    let fixed = bytes.saturating_sub(sizes.iter().map(Size::bytes).sum());
+    let shared = low.saturating_sub(fixed);
+    let mut excess = bytes.saturating_sub(low);
+    let part = |of: &Size| {
+        let over = of.bytes().saturating_sub(shared / 100 * of.kind.share()).min(excess);
+        excess -= over;
+        (of.kind, over.div_ceil(of.row_bytes.max(1)))
+    };
+    sizes.iter().map(part).collect()
 }
 
-fn size(connection: &Connection, kind: Kind, table_bytes: i64) -> Result<Size, Fault> {
-    let (table, _, worth) = kind.place();
-    let count = |condition: &str| {
-        connection.query_row(&format!("SELECT count(*) FROM {table} WHERE {condition}"), [], |row| row.get::<_, i64>(0))
+impl Size {
+    const fn bytes(&self) -> u64 {
+        self.rows.saturating_mul(self.row_bytes)
+    }
+}
+
+/// Walks the whole database: the pages of each table and of its indexes, and its rows by their worth.
+fn count(connection: &Connection) -> Result<Counted, Fault> {
+    let mut statement = connection.prepare(
+        "SELECT s.tbl_name, sum(d.pgsize) FROM dbstat AS d JOIN sqlite_schema AS s ON s.name = d.name WHERE d.aggregate = TRUE GROUP BY s.tbl_name",
+    )?;
+    let pages = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let pages = pages.collect::<Result<Vec<(String, i64)>, _>>()?;
+    let mut statement = connection.prepare(
+        "SELECT 'episodes', worth, count(*) FROM episodes GROUP BY worth \
+         UNION ALL SELECT 'acts', worth, count(*) FROM acts GROUP BY worth \
+         UNION ALL SELECT 'totals', 0, count(*) FROM totals",
+    )?;
+    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let rows = rows.collect::<Result<Vec<(String, Option<i64>, i64)>, _>>()?;
+    let of = |kind: Kind| {
+        let (table, _, worth) = kind.place();
+        let bytes: i64 = pages.iter().filter(|(name, _)| name == table).map(|(_, bytes)| bytes).sum();
+        let all: i64 = rows.iter().filter(|(name, ..)| name == table).map(|(.., rows)| rows).sum();
+        let rows = rows.iter().find(|(name, of, _)| name == table && *of == Some(worth)).map_or(0, |(.., rows)| *rows);
+        let [rows, row_bytes] = [rows, bytes / all.max(1)].map(|of| u64::try_from(of).unwrap_or(0));
+        Size { kind, rows, row_bytes }
     };
-    let all = count("TRUE")?;
-    let rows = if kind == Kind::Totals { all } else { count(&format!("worth = {worth}"))? };
-    let [table_bytes, all, rows] = [table_bytes, all, rows].map(|of| u64::try_from(of).unwrap_or(0));
-    let bytes = u128::from(table_bytes) * u128::from(rows) / u128::from(all.max(1));
-    Ok(Size { kind, rows, bytes: u64::try_from(bytes).unwrap_or(u64::MAX) })
+    let sizes: Vec<Size> = Kind::ALL.into_iter().map(of).collect();
+    let left = sizes.iter().map(|of| of.rows).sum::<u64>().max(1);
+    Ok(Counted { sizes, left })
 }
 
 /// Deletes the oldest of a kind up to a time; says how many rows.
-fn delete(connection: &Connection, kind: Kind, until: Millis, step: i64) -> Result<i64, Fault> {
+fn delete(connection: &Connection, kind: Kind, until: Millis, step: u64) -> Result<u64, Fault> {
     let (table, time, worth) = kind.place();
     if kind == Kind::Totals {
         let mut deleted = 0;
@@ -141,22 +231,127 @@ fn delete(connection: &Connection, kind: Kind, until: Millis, step: i64) -> Resu
             "DELETE FROM {table} WHERE id IN \
              (SELECT id FROM {table} WHERE worth = ?1 AND {time} <= ?2 ORDER BY {time} LIMIT ?3)"
         ),
-        params![worth, until, step],
+        params![worth, until, whole(step)],
     )?;
-    Ok(whole(rows as u64))
+    Ok(rows as u64)
 }
 
 /// Deletes the totals of whole points in time, oldest first.
-fn delete_totals(connection: &Connection, span: i64, time: Millis, step: i64) -> Result<i64, Fault> {
+fn delete_totals(connection: &Connection, span: i64, time: Millis, step: u64) -> Result<u64, Fault> {
     let last: Option<Millis> = connection
         .query_row(
             "SELECT max(start) FROM (SELECT start FROM totals WHERE span = ?1 AND start <= ?2 ORDER BY start LIMIT ?3)",
-            params![span, time, step],
+            params![span, time, whole(step)],
             |row| row.get(0),
         )
         .optional()?
         .flatten();
     let Some(last) = last else { return Ok(0) };
     let rows = connection.execute("DELETE FROM totals WHERE span = ?1 AND start <= ?2", params![span, last])?;
-    Ok(whole(rows as u64))
+    Ok(rows as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use ratelimit_report::event::{Event, EventKind};
+    use ratelimit_report::history::Outcome;
+
+    use super::*;
+    use crate::book::Book;
+    use crate::record::Total;
+    use crate::store::{Act, Retention, Store};
+
+    const BYTES_MAX: u64 = 2_000_000;
+    const KEEP: Duration = Duration::from_secs(20_000);
+
+    /// A database and the book of what goes there; of episodes one is open at a time, each other has ended at once.
+    struct Kept {
+        _directory: tempfile::TempDir,
+        store: Store,
+        book: Book,
+        seconds: i64,
+    }
+
+    impl Kept {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let store = Store::open(&directory.path().join("history.db")).unwrap();
+            Self { _directory: directory, store, book: Book::new(1), seconds: 1_767_225_600 }
+        }
+
+        fn event(&mut self, kind: EventKind, source: u32) {
+            let time = Timestamp::from_second(self.seconds).unwrap();
+            let mut event = Event::new(time, kind, String::new());
+            event.until = (kind == EventKind::Ban).then_some(time);
+            self.book.event(&event, Some(std::net::IpAddr::from(source.to_be_bytes()).into()));
+        }
+
+        /// A second of a flood: so many sources that begin to be refused, and some of every other kind.
+        fn second(&mut self, sources: u32) {
+            self.event(EventKind::Refused, 0);
+            for source in 1..=sources {
+                self.event(EventKind::Refused, source);
+            }
+            (1..=20).for_each(|source| self.event(EventKind::Ban, source));
+            let time = self.seconds * 1_000;
+            let act =
+                |what| Act { time, what, source: None, rule: None, by: None, reason: None, detail: "x".repeat(99) };
+            let acts: Vec<Act> = (0..40).map(|number| act(if number < 20 { "deny" } else { "charge" })).collect();
+            let total = |rule: i64| Total {
+                rule: rule.to_string(),
+                reason: "over_limit".into(),
+                outcome: Outcome::Dropped,
+                packets: 5,
+                bytes: 9,
+            };
+            let totals: Vec<_> = (0..20).map(|rule| (time, total(rule))).collect();
+            self.seconds += 70;
+            self.event(EventKind::Refused, 0);
+            self.event(EventKind::Reset, 0);
+            let rows = self.store.write(&mut self.book, &acts, &totals).unwrap();
+            self.book.written();
+            let of = Retention { keep: KEEP, bytes_max: BYTES_MAX };
+            while self.store.retain(of, self.seconds * 1_000, rows).unwrap() {}
+        }
+
+        fn rows(&self) -> Vec<(Kind, u64)> {
+            rows(self.store.sizes.counted.as_ref().unwrap())
+        }
+    }
+
+    fn rows(of: &Counted) -> Vec<(Kind, u64)> {
+        of.sizes.iter().map(|of| (of.kind, of.rows)).collect()
+    }
+
+    #[test]
+    fn a_flood_at_the_limit_has_the_database_walked_no_more_often_than_it_is_written_anew() {
+        let mut kept = Kept::new();
+        while kept.store.sizes.walks == 0 {
+            kept.second(2_000);
+        }
+        let there = kept.rows().iter().map(|(_, rows)| rows).sum::<u64>();
+        kept.store.sizes.walks = 0;
+        for _ in 0..100 {
+            kept.second(2_000);
+            assert!(kept.store.bytes().unwrap() <= BYTES_MAX);
+        }
+        let (walks, anew) = (kept.store.sizes.walks, 100 * 2_100 / there);
+        println!("{walks} walks while {there} rows were written anew {anew} times");
+        assert!(u64::from(walks) <= anew + 2, "{walks} walks, {there} rows written anew {anew} times");
+    }
+
+    #[test]
+    fn what_is_told_of_sizes_is_what_there_is_and_no_kind_is_forgotten() {
+        let mut kept = Kept::new();
+        for _ in 0..500 {
+            kept.second(100);
+            // It is not counted again.
+            kept.store.sizes.counted.iter_mut().for_each(|of| of.left = u64::MAX);
+        }
+        assert_eq!(kept.store.sizes.walks, 1);
+        let told = kept.rows();
+        assert_eq!(told, rows(&count(&kept.store.connection).unwrap()));
+        assert!(told.iter().all(|(_, rows)| *rows > 0), "{told:?}");
+    }
 }

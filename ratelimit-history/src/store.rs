@@ -7,12 +7,12 @@ use std::time::Duration;
 use ipnet::IpNet;
 use ratelimit_report::history::Outcome;
 use rusqlite::types::Value;
-use rusqlite::{Connection, Row, Statement, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, Statement, params};
 
 use crate::book::{Book, Episode, Key, Millis};
 use crate::prefix;
 use crate::record::Total;
-use crate::retain;
+use crate::retain::{self, Sizes};
 use crate::schema::{self, Fault};
 
 /// Spans of totals, in seconds, and how long each is kept where history is kept for shorter.
@@ -47,7 +47,8 @@ pub(crate) struct Retention {
 
 /// An open database.
 pub(crate) struct Store {
-    connection: Connection,
+    pub(crate) connection: Connection,
+    pub(crate) sizes: Sizes,
     /// What was erased is still in the log, which a reader held.
     is_log_due: bool,
 }
@@ -63,7 +64,7 @@ pub(crate) struct Left {
 impl Store {
     /// Opens or makes it.
     pub(crate) fn open(path: &Path) -> Result<Self, Fault> {
-        Ok(Self { connection: schema::open(path)?, is_log_due: false })
+        Ok(Self { connection: schema::open(path)?, sizes: Sizes::default(), is_log_due: false })
     }
 
     /// What another daemon left open.
@@ -85,19 +86,28 @@ impl Store {
     /// Writes a batch, all or nothing; says how many rows that were. An episode whose row is another's, as a second
     /// writer has it, gets one of its own.
     pub(crate) fn write(&mut self, book: &mut Book, acts: &[Act], totals: &[(Millis, Total)]) -> Result<u64, Fault> {
-        let transaction = self.connection.transaction()?;
+        let Self { connection, sizes, .. } = self;
+        let transaction = connection.transaction()?;
         let (mut statement, mut rows) = (transaction.prepare_cached(WRITE_EPISODE)?, 0);
         for (key, episode) in book.unwritten() {
-            while !write_episode(&mut statement, key, episode)? {
+            let worth = loop {
+                if let Some(worth) = write_episode(&mut statement, key, episode)? {
+                    break worth;
+                }
                 let last = "SELECT max(id) FROM episodes";
                 episode.id = 1 + transaction.query_row(last, [], |row| row.get::<_, i64>(0))?;
-            }
+            };
+            worth.into_iter().for_each(|worth| sizes.written("episodes", worth, 1));
             rows += 1;
         }
         statement = transaction.prepare_cached(WRITE_ACT)?;
-        acts.iter().try_for_each(|act| write_act(&mut statement, act))?;
+        for act in acts {
+            sizes.written("acts", write_act(&mut statement, act)?, 1);
+        }
         statement = transaction.prepare_cached(WRITE_TOTAL)?;
-        totals.iter().try_for_each(|(at, total)| write_total(&mut statement, *at, total))?;
+        for (at, total) in totals {
+            sizes.written("totals", 0, write_total(&mut statement, *at, total)?);
+        }
         drop(statement);
         transaction.commit()?;
         Ok(rows + (acts.len() + totals.len()) as u64)
@@ -105,10 +115,11 @@ impl Store {
 
     /// One step of retention; says whether another is due. `rows` is how many were written since the last: what deletes must keep up.
     pub(crate) fn retain(&mut self, of: Retention, now: Millis, rows: u64) -> Result<bool, Fault> {
-        let step = whole(STEP_ROWS.max(rows.saturating_mul(2)));
-        let transaction = self.connection.transaction()?;
-        let mut deleted = retain::by_age(&transaction, of.keep, now, step)?;
-        deleted += retain::by_size(&transaction, bytes(&transaction)?, of.bytes_max, step)?;
+        let step = STEP_ROWS.max(rows.saturating_mul(2));
+        let Self { connection, sizes, .. } = self;
+        let transaction = connection.transaction()?;
+        let mut deleted = retain::by_age(&transaction, sizes, of.keep, now, step)?;
+        deleted += retain::by_size(&transaction, sizes, bytes(&transaction)?, of.bytes_max, step)?;
         transaction.commit()?;
         let free: i64 = self.connection.pragma_query_value(None, "freelist_count", |row| row.get(0))?;
         if free > 0 {
@@ -139,6 +150,7 @@ impl Store {
             rows += transaction.execute("DELETE FROM episodes WHERE source = ?1", [source])?;
         }
         transaction.commit()?;
+        self.sizes.forget();
         self.is_log_due = true;
         self.truncate_log()?;
         Ok(rows as u64)
@@ -162,19 +174,21 @@ const WRITE_EPISODE: &str = "
     INSERT INTO episodes (id, source, rule, \"limit\", reason, would, began, seen, ended, packets, bytes, peak, window, until)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
     ON CONFLICT (id) DO UPDATE SET reason = ?5, seen = ?8, ended = ?9, packets = ?10, bytes = ?11, peak = ?12, until = ?14
-    WHERE source = ?2 AND rule = ?3 AND \"limit\" = ?4 AND would = ?6 AND began = ?7";
+    WHERE source = ?2 AND rule = ?3 AND \"limit\" = ?4 AND would = ?6 AND began = ?7
+    RETURNING worth";
 
-const WRITE_ACT: &str =
-    "INSERT INTO acts (time, what, source, rule, by, reason, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+const WRITE_ACT: &str = "INSERT INTO acts (time, what, source, rule, by, reason, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) RETURNING worth";
 
+/// Of a new row it says 1.
 const WRITE_TOTAL: &str = "
     INSERT INTO totals (span, start, rule, reason, outcome, packets, bytes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
     ON CONFLICT (span, start, rule, reason, outcome) DO UPDATE
-    SET packets = min(packets + ?6, 9223372036854775807), bytes = min(bytes + ?7, 9223372036854775807)";
+    SET packets = min(packets + ?6, 9223372036854775807), bytes = min(bytes + ?7, 9223372036854775807)
+    RETURNING packets = ?6";
 
-/// False where its row is that of another episode.
-fn write_episode(statement: &mut Statement<'_>, key: &Key, of: &Episode) -> rusqlite::Result<bool> {
-    let rows = statement.execute(params![
+/// What it is worth, which is nothing while it is open. None where its row is that of another episode.
+fn write_episode(statement: &mut Statement<'_>, key: &Key, of: &Episode) -> rusqlite::Result<Option<Option<i64>>> {
+    let values = params![
         of.id,
         prefix::key(key.source),
         &*key.rule,
@@ -189,23 +203,26 @@ fn write_episode(statement: &mut Statement<'_>, key: &Key, of: &Episode) -> rusq
         whole(of.peak),
         of.window,
         of.until,
-    ])?;
-    Ok(rows > 0)
+    ];
+    statement.query_row(values, |row| row.get(0)).optional()
 }
 
-fn write_act(statement: &mut Statement<'_>, of: &Act) -> rusqlite::Result<()> {
+/// What it is worth.
+fn write_act(statement: &mut Statement<'_>, of: &Act) -> rusqlite::Result<i64> {
     let source = of.source.map(prefix::key);
-    statement.execute(params![of.time, of.what, source, of.rule, of.by, of.reason, of.detail])?;
-    Ok(())
+    let values = params![of.time, of.what, source, of.rule, of.by, of.reason, of.detail];
+    statement.query_row(values, |row| row.get(0))
 }
 
-/// A minute belongs to its hour and its day at once, so that there is nothing to roll up later.
-fn write_total(statement: &mut Statement<'_>, at: Millis, of: &Total) -> rusqlite::Result<()> {
+/// How many rows that adds. A minute belongs to its hour and its day at once, so that there is nothing to roll up later.
+fn write_total(statement: &mut Statement<'_>, at: Millis, of: &Total) -> rusqlite::Result<u64> {
+    let mut added = 0;
     for (span, _) in SPANS {
         let (start, outcome) = (start_of(at, span), outcome_code(of.outcome));
-        statement.execute(params![span, start, of.rule, of.reason, outcome, whole(of.packets), whole(of.bytes)])?;
+        let values = params![span, start, of.rule, of.reason, outcome, whole(of.packets), whole(of.bytes)];
+        added += u64::from(statement.query_row(values, |row| row.get::<_, bool>(0))?);
     }
-    Ok(())
+    Ok(added)
 }
 
 /// Where the span begins that a time lies in.

@@ -108,6 +108,16 @@ fn written(recorder: &Recorder) {
     wait(recorder, |health| health.bytes > 0 && health.waiting == 0 && health.state == HealthState::Ok);
 }
 
+/// A recorder that cannot write an event of 192.0.2.1 as long as the connection lives.
+fn locked(site: &Site) -> (Recorder, rusqlite::Connection) {
+    let recorder = site.recorder();
+    written(&recorder);
+    let lock = rusqlite::Connection::open(site.path()).unwrap();
+    lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+    recorder.record(site.event(EventKind::Refused, "192.0.2.1"));
+    (recorder, lock)
+}
+
 /// Until its health is so.
 fn wait(recorder: &Recorder, mut is_so: impl FnMut(&Health) -> bool) -> Health {
     let begin = Instant::now();

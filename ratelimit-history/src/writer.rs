@@ -14,7 +14,7 @@ use ratelimit_report::history::HealthState;
 
 use crate::Settings;
 use crate::book::{Book, Millis};
-use crate::record::{Message, Shared, Total};
+use crate::record::{Message, Record, Shared, Total, Waiting};
 use crate::schema::{self, Fault};
 use crate::store::{Act, Retention, Store};
 
@@ -56,8 +56,8 @@ pub(crate) struct Writer {
     book: Book,
     acts: Vec<Act>,
     totals: Vec<(Millis, Total)>,
-    /// Messages in them.
-    taken: u64,
+    /// Records in them.
+    waiting: Waiting,
     store: Option<Store>,
     /// Whether the database was opened before, so that the book has its rows.
     is_resumed: bool,
@@ -75,6 +75,7 @@ impl Writer {
         let wall = (pace.clock)().as_millisecond();
         let room = usize::try_from(settings.bytes_max / 4 / EPISODE_BYTES).unwrap_or(usize::MAX);
         let book = Book::new(room.min(OPEN_MAX));
+        let waiting = Waiting::none(shared.clone());
         Self {
             settings,
             pace,
@@ -82,7 +83,7 @@ impl Writer {
             book,
             acts: Vec::new(),
             totals: Vec::new(),
-            taken: 0,
+            waiting,
             store: None,
             is_resumed: false,
             retry_at: now,
@@ -125,20 +126,23 @@ impl Writer {
     }
 
     fn take(&mut self, message: Message) {
-        match message {
-            Message::Event(event, source) => {
+        let (record, waiting) = match message {
+            Message::Forget(prefix, done) => return done.answer(self.forget(prefix)),
+            Message::Record(record, waiting) => (record, waiting),
+        };
+        self.waiting.join(waiting);
+        match record {
+            Record::Event(event, source) => {
                 self.book.event(&event, source);
                 self.acts.extend(act(*event, source));
             }
-            Message::Progress(of) => {
+            Record::Progress(of) => {
                 self.book.progress(of.source, &of.rule, &of.limit, of.would, of.refused());
             }
-            Message::Totals(minute, rows) => {
+            Record::Totals(minute, rows) => {
                 self.totals.extend(rows.into_iter().map(|row| (minute.as_millisecond(), row)));
             }
-            Message::Forget(prefix, done) => return done.answer(self.forget(prefix)),
         }
-        self.taken += 1;
     }
 
     /// Writes what waits. Breaks where history is off from here on.
@@ -175,7 +179,7 @@ impl Writer {
         self.book.written();
         self.acts.clear();
         self.totals.clear();
-        self.shared.waiting.fetch_sub(std::mem::take(&mut self.taken), Ordering::Relaxed);
+        self.waiting.are_written();
         if rows > 0 || Instant::now() >= self.upkeep_at {
             let retention = Retention { keep: self.settings.keep, bytes_max: self.settings.bytes_max };
             let is_more = store.retain(retention, now, rows)?;

@@ -9,11 +9,10 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use ratelimit_common::access::Grant;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_common::verification::{Side, guarded_segments};
+use ratelimit_common::verification::guarded_segments;
 use ratelimit_common::window::{BURST_ANY, Parts};
 use serde::{Deserialize, Serialize};
 
-use crate::fleet::{FleetLimit, Sum};
 use crate::labels;
 use crate::text::{amount, duration};
 
@@ -22,6 +21,7 @@ mod fixed;
 mod guard;
 mod leak;
 mod matching;
+mod shared;
 mod strict;
 
 pub use access::{covering, denies, typed};
@@ -29,6 +29,7 @@ pub use fixed::{Fixed, OnExit, TlsFiles, XdpModeChoice};
 pub use guard::Guard;
 pub(crate) use matching::without;
 pub use matching::{Mismatch, Protocol, Sent};
+pub use shared::Shared;
 pub use strict::{QuicPorts, Unparsable};
 
 /// Everything that the daemon holds the kernel to.
@@ -69,13 +70,6 @@ impl Policy {
     /// The prefixes with this grant, in order.
     pub fn prefixes(&self, grant: Grant) -> impl Iterator<Item = IpNet> {
         self.access.iter().filter(move |access| access.grant == grant).map(|access| access.prefix)
-    }
-
-    /// The limits that the hosts of a fleet share, with their rules, in order: the place of each is its number there.
-    pub fn fleet_limits(&self) -> impl Iterator<Item = (&Rule, &Limit, FleetLimit)> {
-        self.rules.iter().flat_map(|rule| {
-            rule.limits.iter().filter_map(move |limit| Some((rule, limit, limit.fleet_limit(&rule.name)?)))
-        })
     }
 
     /// Windows that one source may have, at least 1: one for each limit and shadow limit of the rules that are for everyone,
@@ -248,15 +242,6 @@ pub struct Limit {
     pub shared: Option<Shared>,
 }
 
-/// How the hosts of a fleet share a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shared {
-    /// What is summed.
-    pub sum: Sum,
-    /// [`Parts::step_bits`].
-    pub step_bits: u8,
-}
-
 /// How a limit is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -384,38 +369,12 @@ impl Limit {
         }
     }
 
-    /// What the hosts of a fleet call it, as a limit of `rule`; none where this host has it for itself. The amount is no
-    /// part of the name: it may change on one host first.
-    pub fn fleet_limit(&self, rule: &str) -> Option<FleetLimit> {
-        let shared = self.shared?;
-        let (unit, form, sum) = (unit_label(self.unit), self.form.label(), shared.sum.label());
-        let identity = format!("{rule}/{unit}/{form}/{}x{}/{sum}", self.buckets, self.bucket_ns);
-        let (amount, bucket_ns, full_buckets) = (self.amount, self.bucket_ns, self.full_buckets());
-        Some(FleetLimit { identity, amount, bucket_ns, full_buckets, sum: shared.sum })
-    }
-
     /// What a cell of its windows is made of.
     pub fn parts(&self) -> Parts {
         match self.shared {
             None => Parts::alone(self.bucket_ns),
             Some(shared) => Parts::shared(self.bucket_ns, self.amount, shared.step_bits),
         }
-    }
-
-    /// The sides whose steps are told to other hosts.
-    pub fn told_sides(&self) -> &'static [Side] {
-        match (self.shared.map(|shared| shared.sum), self.unit) {
-            (None, _) => &[],
-            (Some(Sum::All), Unit::Connections) => &[Side::Unverified],
-            (Some(Sum::All), Unit::Requests | Unit::Packets | Unit::Bytes) => &[Side::Unverified, Side::Verified],
-            (Some(Sum::Verified), Unit::Connections) => &[Side::Evidence],
-            (Some(Sum::Verified), Unit::Requests | Unit::Packets | Unit::Bytes) => &[Side::Verified],
-        }
-    }
-
-    /// Whether hosts sum the connections that a source has itself opened, which are counted for that.
-    pub fn sums_evidence(&self) -> bool {
-        self.told_sides().contains(&Side::Evidence)
     }
 
     /// The limit as the packet path reads it.

@@ -8,10 +8,6 @@ import { instant, link, number, words } from './words.js';
 const KEPT = 200;
 const AGAIN_MS = 2000;
 
-/** As `ratelimitd events --kind` takes them. @type {[string, string][]} */
-const KINDS = [['', 'all'], ...['refused', 'ban', 'ban_end', 'would_refuse', 'would_ban', 'allow', 'deny', 'unblock', 'unallow', 'reset', 'charge',
-  'pressure', 'breaker', 'trial', 'reload', 'attach', 'detach', 'fleet'].map((kind) => /** @type {[string, string]} */ ([kind, kind]))];
-
 /** @param {string} source */
 export function events(source) {
   /** @type {any[]} */
@@ -33,7 +29,7 @@ export function events(source) {
     again();
   };
   const form = el('form', { class: 'filter', submit: (/** @type {any} */ event) => { event.preventDefault(); choose('source', field.value.trim()); } },
-    select('Kind', KINDS, wanted.kind, (value) => choose('kind', value)),
+    select('Kind', [['', 'all'], ...seen.stats.events.kinds.map((/** @type {string} */ kind) => [kind, kind])], wanted.kind, (value) => choose('kind', value)),
     select('Rule', [['', 'all'], ...seen.stats.rules.map((/** @type {any} */ of) => [of.name, of.name])], wanted.rule, (value) => choose('rule', value)),
     el('label', null, 'Source, or prefix', field), el('button', { class: 'quiet' }, 'Filter'), pause);
   const show = () => {

@@ -5,37 +5,9 @@ import { api, query, seen } from './api.js';
 import { bar } from './chart.js';
 import { code, el, empty, fill, marked, table } from './dom.js';
 import { traffic } from './traffic.js';
-import { again, counted, duration, instant, link, number, tag } from './words.js';
+import { again, counted, duration, link, number, tag } from './words.js';
 
 /** @typedef {import('./words.js').Top} Top */
-
-/** What wants attention, as `ratelimitd stats` says it. @param {any} of @returns {string[]} */
-function attention(of) {
-  const told = [];
-  const { config, sources, history, events, fleet } = of;
-  for (const one of of.interfaces) {
-    if (!one.attached) told.push(`${one.name} is not attached and not protected${one.problem ? `: ${one.problem}` : ''}; it is tried again all the time`);
-    if (one.xdp_mode === 'generic') told.push(`${one.name} is in generic mode: it limits all the same, and a packet costs more`);
-  }
-  if (of.hold) told.push(`${of.hold.panic ? 'Panic' : 'Dry run'} by ${of.hold.by} since ${instant(of.hold.since)}: \`sudo ratelimitd mode enforce\` ends it`);
-  if (of.confirm_within_seconds !== undefined) told.push(`A file is on trial: it is rolled back in ${duration(of.confirm_within_seconds)} unless \`sudo ratelimitd confirm\` follows; \`sudo ratelimitd rollback\` does it now`);
-  for (const rule of of.fallen_back ?? []) told.push(`Rule ${rule} fell back to dry run, as it dropped more than it may: \`sudo ratelimitd mode enforce\` ends it`);
-  if (config.rolled_back) told.push(`What held before ${config.rolled_back.file} holds again${config.rolled_back.why ? ` (${config.rolled_back.why})` : ''}; to put it in force: \`sudo ratelimitd apply ${config.rolled_back.file}\``);
-  if (!config.last_reload_successful) told.push(`The last reload failed, and what held before goes on: ${config.error ?? 'see the log'}`);
-  for (const list of of.stale_lists ?? []) told.push(`List file ${list.file} is not followed, and what it held before holds: ${list.error ?? 'see the log'}`);
-  for (const one of of.dominant ?? []) told.push(`Rule ${one.rule}: ${one.percent}% of what it counts comes from ${one.source}; if that is a proxy or a CDN, all its users are one source: allow it, or give it a rule of its own`);
-  if (fleet && ['degraded', 'away'].includes(fleet.state)) {
-    const alone = (fleet.limits ?? []).filter((/** @type {any} */ one) => !one.summed).map((/** @type {any} */ one) => one.text).join(' and ');
-    const means = fleet.state === 'away' ? 'each host holds its limits by itself' : alone ? `each host holds ${alone} by itself` : 'some exchanges with the store fail, and what they told is forgiven';
-    told.push(`The fleet is ${fleet.state}${fleet.since ? ` since ${instant(fleet.since)}` : ''}: ${[means, fleet.trouble, fleet.error].filter(Boolean).join('; ')}; see \`ratelimitd fleet\``);
-  }
-  if (fleet?.doubled) told.push('Another machine has a copy of this host\'s state, and both count as one: `sudo ratelimitd detach` there, then start it again');
-  if (sources.pressure !== 'none') told.push(`More new sources come than can be remembered: 1 in ${number(sources.sampled_one_in)} of their packets is sampled, the rest pass${of.rules.some((/** @type {any} */ rule) => rule.new_sources) ? '' : '; `new_sources` in a rule bounds them'}`);
-  for (const error of of.map_errors ?? []) if (error.count) told.push(`Map errors: ${error.map} ${error.op}, ${counted(error.count, 'time')}`);
-  if (history && (history.state !== 'ok' || history.detail)) told.push(`History: ${history.detail ?? 'it is not written: see the log'}`);
-  if (events?.lost) told.push(`Events lost: ${number(events.lost)} of ${counted(events.sent + events.lost, 'event')}; limits and counters are exact all the same`);
-  return told;
-}
 
 /** Bans that are listed, of each rule. */
 const BANS = '20';
@@ -76,7 +48,7 @@ export function overview() {
   const show = () => {
     const { stats } = seen;
     const now = seen.rates.at(-1);
-    const told = attention(stats);
+    const told = /** @type {string[]} */ (stats.attention ?? []);
     const top = /** @type {Top[]} */ (stats.top ?? []);
     const listed = top.filter((of) => !['ok', 'exempt'].includes(of.state));
     const isListed = (/** @type {any} */ ban) => listed.some((of) => of.source === ban.prefix && of.rule === ban.rule);

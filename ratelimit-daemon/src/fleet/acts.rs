@@ -176,16 +176,20 @@ impl<D: Datapath> Engine<D> {
         bans.retain(|ban| within.contains(&ban.client) && began(ban, rules).is_some_and(|began| began <= latest.0));
         let clients: BTreeSet<IpNet> = bans.iter().map(|ban| ban.client).collect();
         if clients.is_empty() {
-            return Ok(Freed { bans, blocked: Vec::new() });
+            return Ok(Freed { bans, blocked: Vec::new(), untold: 0 });
         }
-        self.tell_freed(|client| clients.contains(client), by, moment);
         let clients: Vec<IpNet> = clients.into_iter().collect();
+        let is_freed = |client: &IpNet| clients.binary_search(client).is_ok();
+        let ends = self.look_at_freed(is_freed, bans.len(), by, moment);
         if windows == Windows::Reset {
             self.datapath.forget_all(&clients).map_err(Problem::datapath)?;
-            return Ok(Freed { bans, blocked: clients });
+        } else {
+            clients.iter().try_for_each(|of| self.datapath.lift_bans(*of).map(drop)).map_err(Problem::datapath)?;
         }
-        clients.iter().try_for_each(|of| self.datapath.lift_bans(*of).map(drop)).map_err(Problem::datapath)?;
-        Ok(Freed { bans, blocked: Vec::new() })
+        self.tell_freed(is_freed, &ends, moment);
+        let untold = bans.len().saturating_sub(ends.len());
+        let blocked = if windows == Windows::Reset { clients } else { Vec::new() };
+        Ok(Freed { bans, blocked, untold })
     }
 
     fn grant_heard(
@@ -228,7 +232,7 @@ impl<D: Datapath> Engine<D> {
             match grant {
                 Grant::Exempt => Event::Unallow { prefix, by, removed: count },
                 Grant::Denied => {
-                    Event::Unblock { prefix: Some(prefix), by, denials: count, rules: Vec::new(), freed: 0 }
+                    Event::Unblock { prefix: Some(prefix), by, denials: count, rules: Vec::new(), untold: 0, freed: 0 }
                 }
             },
             moment,

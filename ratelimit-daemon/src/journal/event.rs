@@ -78,6 +78,8 @@ pub(in super::super) enum Event {
         denials: usize,
         /// The rules whose bans were lifted, once for each ban.
         rules: Vec<String>,
+        /// Of these bans, those whose end is no event of its own.
+        untold: usize,
         /// Sources whose counters are removed, the banned ones too.
         freed: usize,
     },
@@ -215,7 +217,7 @@ impl Event {
             Self::GrantEnd { grant, prefix, by } => {
                 format!("{prefix} is no longer {}: the time that {by} gave has expired", word(*grant))
             }
-            Self::Unblock { prefix, by, denials, rules, freed } => {
+            Self::Unblock { prefix, by, denials, rules, untold, freed } => {
                 let mut lifted = Vec::new();
                 if *denials > 0 {
                     lifted.push(format!("{} lifted", counted(*denials, "denial")));
@@ -225,7 +227,12 @@ impl Event {
                 names.dedup();
                 if !names.is_empty() {
                     let quoted: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
-                    lifted.push(format!("{} by rule {} lifted", counted(rules.len(), "ban"), quoted.join(", ")));
+                    let untold = match untold {
+                        0 => String::new(),
+                        untold => format!(" ({untold} of them not told one by one)"),
+                    };
+                    let bans = counted(rules.len(), "ban");
+                    lifted.push(format!("{bans} by rule {} lifted{untold}", quoted.join(", ")));
                 }
                 if *freed > 0 {
                     lifted.push(format!("counters of {} removed", counted(*freed, "source")));

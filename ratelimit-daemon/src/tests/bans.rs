@@ -8,10 +8,12 @@ use tracing_subscriber::fmt::format::debug_fn;
 use super::lists::root;
 use super::*;
 use crate::fleet::Reach;
+use crate::journal::EVENTS_EACH;
 use ratelimit_control::Requester;
-use ratelimit_control::proto::{GrantRequest, SourceRequest};
+use ratelimit_control::proto::{EventsOf, GrantRequest, Problem, SourceRequest};
 use ratelimit_datapath::fake::BANS_PART;
 use ratelimit_policy::desired::{Bans, Grant, Mode};
+use ratelimit_report::event::{Event as Told, EventKind};
 use ratelimit_report::snapshot::ListFilter;
 
 /// An engine on eth0 that bans a source for a minute after a second connection in five.
@@ -71,7 +73,7 @@ impl Site {
         let mut config = config(directory.path(), 1);
         adjust(&mut config, directory.path());
         let (datapath, kernel) = FakeDatapath::new(&["eth0"]);
-        let (surroundings, _told) = surroundings(None);
+        let host = Host { store: Store::at(directory.path().join("state")), ..surroundings(None).0.host };
         let started = Instant::now();
         let moment = Moment { at: started, uptime: Duration::ZERO, wall };
         let start = Start {
@@ -82,7 +84,6 @@ impl Site {
             refused_lists: None,
             rolled_back: None,
         };
-        let host = Host { store: Store::at(directory.path().join("state")), ..surroundings.host };
         let engine = Engine::start(datapath, start, host, moment).unwrap();
         let mut site = Self { directory, kernel, engine, started, uptime: Duration::ZERO, wall, log: Log::default() };
         site.pass(1);
@@ -230,4 +231,74 @@ fn dry_run_logs_and_lists_the_bans_that_would_have_been() {
     site.exceed("198.51.100.7");
     let said = site.pass(2);
     assert!(said.iter().any(|line| line.contains(", ban 2 in a row")), "{said:?}");
+}
+
+const BANNED: &str = "198.51.100.7";
+
+fn unblock(site: &mut Site, target: Option<&str>) -> Result<(), Problem> {
+    let target = target.map(|target| ratelimit_policy::config::network::Target::parse(target).unwrap());
+    let moment = site.moment();
+    site.engine.unblock(target, Reach::Host, &root(), moment).map(drop)
+}
+
+fn reset(site: &mut Site, source: &str) -> Result<(), Problem> {
+    let moment = site.moment();
+    site.engine.reset(&SourceRequest { source: address(source), fleet: false }, &root(), moment).map(drop)
+}
+
+fn recent(site: &Site) -> Vec<Told> {
+    site.engine.journal.feed().report(&EventsOf::default()).unwrap().events
+}
+
+#[test]
+fn nothing_is_told_to_be_lifted_before_it_is_and_a_removal_that_fails_is_said() {
+    let one: fn(&mut Site) -> Result<(), Problem> = |site| unblock(site, Some(BANNED));
+    let all: fn(&mut Site) -> Result<(), Problem> = |site| unblock(site, None);
+    let counters: fn(&mut Site) -> Result<(), Problem> = |site| reset(site, BANNED);
+    for (free, act) in [(one, EventKind::Unblock), (all, EventKind::Unblock), (counters, EventKind::Reset)] {
+        let mut site = Site::new(Mode::Enforce);
+        site.exceed(BANNED);
+        site.pass(3);
+        // The first is that the interface was attached.
+        let kinds = |site: &Site| recent(site).iter().map(|of| of.kind).skip(1).collect::<Vec<_>>();
+        let log = site.log.clone();
+        site.kernel.refuse_removal();
+        log.hear(|| assert!(free(&mut site).is_err()));
+        let said = log.take();
+        let [line] = said.as_slice() else { panic!("{said:?}") };
+        assert!(line.starts_with("counters and bans are not removed, as root asked: "), "{line}");
+        assert_eq!(kinds(&site), [EventKind::Ban]);
+        site.kernel.permit_removal();
+        free(&mut site).unwrap();
+        assert_eq!(kinds(&site), [EventKind::Ban, EventKind::BanEnd, act]);
+    }
+}
+
+#[test]
+fn a_source_without_a_ban_is_freed_without_a_look_at_the_bans_of_others() {
+    let mut site = Site::new(Mode::Enforce);
+    (0..100).for_each(|last| site.exceed(&format!("198.51.100.{last}")));
+    site.kernel.packet("eth0", opening("203.0.113.9"));
+    site.pass(3);
+    let before = site.kernel.visits_of_bans();
+    reset(&mut site, "203.0.113.9").unwrap();
+    unblock(&mut site, Some("203.0.113.9")).unwrap();
+    unblock(&mut site, Some("203.0.113.0/24")).unwrap();
+    assert_eq!(site.kernel.visits_of_bans(), before);
+    reset(&mut site, BANNED).unwrap();
+    assert!(site.kernel.visits_of_bans() > before);
+}
+
+#[test]
+fn of_more_lifted_bans_than_are_told_one_by_one_the_number_is_told() {
+    let mut site = Site::new(Mode::Enforce);
+    let bans = EVENTS_EACH + 3;
+    for at in 0..bans {
+        site.exceed(&format!("198.51.{}.{}", at / 256, at % 256));
+    }
+    site.pass(3);
+    unblock(&mut site, None).unwrap();
+    let said = recent(&site).pop().unwrap().detail;
+    let lifted = "4099 bans by rule \"default\" lifted (3 of them not told one by one)";
+    assert_eq!(said, format!("everything unblocked by root: {lifted}, counters of 4099 sources removed"));
 }

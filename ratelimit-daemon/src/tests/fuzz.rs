@@ -84,7 +84,11 @@ impl Subject {
         let source = ConfigSource::file(FILE.into(), START.to_owned(), load, |_, text, _| parsed(text));
         let (mut surroundings, _) = surroundings(None);
         surroundings.own_uid = OWN_UID;
-        surroundings.host = Host { look: Around::default, store: Store::at(state.path().join("state")) };
+        surroundings.host = Host {
+            look: Around::default,
+            attention: ratelimit_view::attention,
+            store: Store::at(state.path().join("state")),
+        };
         let started = Instant::now();
         let config = parsed(START).unwrap();
         let start = Start::new(config.clone(), source, &surroundings.host.store, Timestamp::now()).unwrap();

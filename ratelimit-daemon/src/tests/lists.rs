@@ -33,7 +33,8 @@ fn begin(directory: &Path, datapath: FakeDatapath, moment: Moment) -> Result<Eng
     let Loaded { config, text } = load(&path).unwrap();
     let parse = |path: &Path, text: &str, known: &KnownLists| Ok(file::parse_beside(path, text, known)?);
     let source = ConfigSource::file(path, text, load, parse);
-    let host = Host { look: Around::default, store: Store::at(directory.join("state")) };
+    let host =
+        Host { look: Around::default, attention: ratelimit_view::attention, store: Store::at(directory.join("state")) };
     let start = Start::new(config, source, &host.store, moment.wall)?;
     Ok(Engine::start(datapath, start, host, moment)?)
 }

@@ -392,3 +392,16 @@ async fn a_history_that_cannot_be_written_is_said_and_leaves_the_daemon_healthy(
     running.events.send(Event::Stop).await.unwrap();
     running.task.await.unwrap().unwrap();
 }
+
+#[test]
+fn stats_have_what_wants_attention_in_the_words_of_the_command_and_the_names_of_all_kinds_of_events() {
+    let mut site = Site::of(Timestamp::now(), |_, _| {});
+    let stats = |site: &mut Site| site.engine.stats(site.moment().at, site.moment()).unwrap();
+    assert_eq!(stats(&mut site).attention, [""; 0]);
+    site.kernel.remove("eth0");
+    site.pass(3);
+    let stats = stats(&mut site);
+    assert!(stats.attention[0].starts_with("eth0 IS NOT ATTACHED: "), "{:?}", stats.attention);
+    assert_eq!(stats.attention, ratelimit_view::attention(&stats));
+    assert_eq!(stats.events.kinds, EventKind::ALL.map(EventKind::label));
+}

@@ -142,9 +142,14 @@ fn a_database_of_a_newer_version_is_left_as_it_is_and_history_is_off() {
     Connection::open(site.path()).unwrap().pragma_update(None, "user_version", 7).unwrap();
     let before = fs::read(site.path()).unwrap();
     let recorder = site.recorder();
+    recorder.record(site.event(EventKind::Refused, "192.0.2.1"));
     let health = wait(&recorder, |health| health.state == HealthState::Off);
     assert!(says(&health, "it is of version 7, which a newer program wrote"), "{health:?}");
-    recorder.record(site.event(EventKind::Refused, "192.0.2.2"));
+    for source in ["192.0.2.2", "192.0.2.3"] {
+        recorder.record(site.event(EventKind::Refused, source));
+    }
+    let health = wait(&recorder, |health| health.waiting == 0);
+    assert_eq!(health.lost, 3, "what waited, and what comes");
     let why = forget(&recorder, "192.0.2.1").unwrap_err();
     assert!(why.contains("version 7") && why.contains("use the newer program, or move the file away"), "{why}");
     close(recorder);
@@ -316,14 +321,10 @@ fn a_database_that_is_removed_while_it_is_open_is_begun_again_with_what_is_open(
 #[test]
 fn a_database_that_another_program_has_locked_is_tried_again() {
     let site = Site::new();
-    let recorder = site.recorder();
-    written(&recorder);
-    let other = Connection::open(site.path()).unwrap();
-    other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    recorder.record(site.event(EventKind::Refused, "192.0.2.1"));
+    let (recorder, lock) = locked(&site);
     let health = wait(&recorder, |health| health.state == HealthState::Failing);
     assert!(says(&health, "it is tried again"), "{health:?}");
-    drop(other);
+    drop(lock);
     written(&recorder);
     assert_eq!(site.story("192.0.2.1").episodes.len(), 1);
     close(recorder);

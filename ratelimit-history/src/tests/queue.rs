@@ -37,11 +37,7 @@ fn a_queue_that_nobody_empties_takes_so_many_and_counts_the_rest() {
 #[test]
 fn a_shutdown_waits_no_longer_than_it_says() {
     let site = Site::new();
-    let recorder = site.recorder();
-    written(&recorder);
-    let other = rusqlite::Connection::open(site.path()).unwrap();
-    other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    recorder.record(site.event(EventKind::Refused, "192.0.2.1"));
+    let (recorder, _lock) = locked(&site);
     let begin = Instant::now();
     assert!(!recorder.close(Duration::from_millis(100)), "its thread waits for the lock, for a second");
     assert!(begin.elapsed() < BUSY_TIMEOUT, "{:?}", begin.elapsed());
@@ -50,11 +46,7 @@ fn a_shutdown_waits_no_longer_than_it_says() {
 #[test]
 fn what_is_kept_otherwise_from_here_on_is_written_after_all_that_was_taken_before() {
     let site = Site::new();
-    let recorder = site.recorder();
-    written(&recorder);
-    let other = rusqlite::Connection::open(site.path()).unwrap();
-    other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    recorder.record(site.event(EventKind::Refused, "192.0.2.1"));
+    let (recorder, lock) = locked(&site);
     let mask = Mask::new(24, 48);
     let recorder = recorder.replaced_at(Some(Settings { mask, ..site.settings() }), site.pace());
     recorder.record(site.event(EventKind::Refused, "198.51.100.1"));
@@ -65,13 +57,27 @@ fn what_is_kept_otherwise_from_here_on_is_written_after_all_that_was_taken_befor
     recorder.record(site.event(EventKind::Refused, "203.0.113.1"));
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(recorder.health().waiting, 1, "the lock is held");
-    drop(other);
+    drop(lock);
     close(recorder);
     for (asked, source) in
         [("192.0.2.1", "192.0.2.1"), ("198.51.100.1", "198.51.100.0/24"), ("203.0.113.1", "203.0.113.1")]
     {
         assert_eq!(site.story(asked).episodes[0].source, source);
     }
+}
+
+#[test]
+fn where_no_thread_can_start_what_is_told_is_counted_as_lost_and_the_one_before_is_waited_for() {
+    let site = Site::new();
+    let (recorder, lock) = locked(&site);
+    let recorder = recorder.replaced_by(site.settings(), site.pace(), |_| Err(std::io::Error::other("no memory")));
+    let health = recorder.health();
+    assert_eq!((health.state, health.lost), (HealthState::Off, 0));
+    assert_eq!(health.detail.unwrap(), "history is off: its thread cannot start: no memory");
+    assert!(!recorder.record(site.event(EventKind::Refused, "198.51.100.1")));
+    assert_eq!((recorder.health().lost, recorder.health().waiting), (1, 0));
+    assert!(!recorder.close(Duration::from_millis(100)), "the thread before waits for the lock");
+    drop(lock);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use ratelimit_common::layout::{BAN_STEPS_MAX, LIMITS_MAX, SHADOWS_MAX, Unit};
 use ratelimit_common::time::SECOND_NS;
 
-use super::limits::{InFleet, Slots, Spec};
+use super::limits::{Slots, Spec};
 use super::lists::Lists;
 use super::network::parse_cidr;
 use super::syntax::{SyntaxError, items, turns_text};
@@ -14,7 +14,6 @@ use super::written::{OfRule, Source, Written};
 use super::{duration, limit, limits, new_sources, ports, until};
 use crate::desired::{Bans, Guard, Limit, Mode, Ports, QuicPorts, Refuse, Rule, Unparsable};
 use crate::diagnostic::Found;
-use crate::fleet::Sum;
 
 /// The rule's name unless it is said.
 pub const RULE_NAME_DEFAULT: &str = "default";
@@ -272,31 +271,6 @@ impl RuleSettings {
         context.found.keep(unit).flatten().unwrap_or(UNIT_DEFAULT)
     }
 
-    /// How the rule's limits are shared, if they are.
-    fn in_fleet<'s>(&'s self, context: &mut Context<'_>) -> Option<InFleet<'s>> {
-        let source = context.source;
-        let is_shared = source.is_set(self.fleet.as_ref(), context.hosts.is_some());
-        let sum = source.choice(self.fleet_sum.as_ref(), Sum::ALL, Sum::label);
-        // Overrides ask as well, and what was said is not said again.
-        let is_shared = context.found.keep(is_shared)?;
-        let sum = context.found.keep(sum)?;
-        if let Some(written) = self.fleet_sum.as_ref().filter(|_| !is_shared) {
-            let error = SyntaxError::new(0..written.text.len(), "no limit of this rule is shared");
-            context.found.push(source.wrong(written, error.with_help("leave it out, or share the rule: fleet = true")));
-        }
-        match (context.hosts, is_shared) {
-            (Some(hosts), true) => Some(InFleet { hosts, sum, written: self.fleet.as_ref() }),
-            (Some(_), false) | (None, false) => None,
-            (None, true) => {
-                let written = self.fleet.as_ref()?;
-                let error = SyntaxError::new(0..written.text.len(), "there is no fleet to share its limits with");
-                let help = "say where the hosts tell each other: [fleet] with url = \"redis://…\"";
-                context.found.push(source.wrong(written, error.with_help(help)));
-                None
-            }
-        }
-    }
-
     fn limits_of(&self, name: &str, spec: &Spec<'_>, key: &str, context: &mut Context<'_>) -> Vec<Limit> {
         if spec.limits.is_empty() {
             let why = "say how much one source may do in how much time";
@@ -452,5 +426,6 @@ pub(super) fn check_name(text: &str) -> Result<(), SyntaxError> {
     Ok(())
 }
 
+mod fleet;
 #[cfg(test)]
 mod tests;

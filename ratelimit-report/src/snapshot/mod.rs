@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::event::EventKind;
 use crate::fleet::Fleet;
 use crate::history::Health;
 use jiff::Timestamp;
@@ -116,15 +117,21 @@ pub struct Snapshot {
     /// Sources nearest to or over their limit, worst first. Left out where sources may not be named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top: Option<Vec<TopSource>>,
+    /// What wants attention, a sentence each. Left out where sources may not be named: it may name them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attention: Vec<String>,
 }
 
 /// Events of sources that began to be refused or banned.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
     /// Told to the daemon.
     pub sent: u64,
     /// Over the budget, or the ring was full. Together with those that were told, all that began.
     pub lost: u64,
+    /// The names of all kinds of events, also of those that the daemon tells by itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kinds: Vec<String>,
 }
 
 /// The order to drop nothing.
@@ -404,7 +411,11 @@ impl Snapshot {
             rules: policy.rules.iter().enumerate().map(|(at, of)| rule(at, of, reading, &tracked)).collect(),
             counting: Counting::of(policy.rules.iter().flat_map(|rule| &rule.limits)),
             sources: new_sources::sources(reading, &tracked, packets_of),
-            events: Events { sent: reading.events.sent(), lost: reading.events.lost() },
+            events: Events {
+                sent: reading.events.sent(),
+                lost: reading.events.lost(),
+                kinds: EventKind::ALL.iter().map(|kind| kind.label().to_owned()).collect(),
+            },
             map_errors: reading.faults.iter().map(|&(fault, count)| map_error(fault.labels(), count)).collect(),
             reasons,
             config,
@@ -415,6 +426,7 @@ impl Snapshot {
             history: None,
             fleet: Fleet::default(),
             top_talkers: Vec::new(),
+            attention: Vec::new(),
             top: Some(top),
         }
     }
@@ -459,6 +471,7 @@ impl Snapshot {
     pub fn without_sources(mut self) -> Self {
         self.top = None;
         self.top_talkers.clear();
+        self.attention.clear();
         self.config.error = None;
         self.config.rolled_back.iter_mut().for_each(|of| of.why.clear());
         self.stale_lists.iter_mut().for_each(|of| of.error = None);

@@ -169,7 +169,7 @@ fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Resul
         }
     };
     let open = move |config: &Config| Kernel::open(config, absent);
-    runtime()?.block_on(ratelimit_daemon::run(config, source, open, attached))?;
+    runtime()?.block_on(ratelimit_daemon::run(config, source, open, attached, ratelimit_view::attention))?;
     Ok(Exit::Done)
 }
 

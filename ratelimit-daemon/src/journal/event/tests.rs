@@ -34,6 +34,7 @@ fn a_line_says_source_rule_use_and_end() {
         by: by.clone(),
         denials,
         rules: rules.iter().map(ToString::to_string).collect(),
+        untold: 0,
         freed,
     };
     let detach = |left, done| Event::Detach { interfaces: vec!["eth0".into()], left, by: None, done: Some(done) };
