@@ -7,6 +7,7 @@ pub mod cost;
 pub mod established;
 pub mod fake;
 pub mod fixtures;
+pub mod fleet;
 pub mod flood;
 pub mod frames;
 pub mod lab;

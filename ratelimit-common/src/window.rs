@@ -125,18 +125,21 @@ impl Parts {
 
     /// Width of the count, from [`count_bits`].
     #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "one byte of the word is taken")]
     pub const fn count_bits(self) -> u8 {
         self.0 as u8 & 63
     }
 
     /// Width of this host's part, the low bits; [`Parts::WHOLE`] where there is no other.
     #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "one byte of the word is taken")]
     pub const fn own_bits(self) -> u8 {
         (self.0 >> 8) as u8 & 63
     }
 
     /// Others' part counts units of two to the power of this.
     #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "one byte of the word is taken")]
     pub const fn unit_bits(self) -> u8 {
         (self.0 >> 16) as u8 & 63
     }

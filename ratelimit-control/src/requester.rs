@@ -15,7 +15,10 @@ pub struct Requester(Who);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Who {
-    User { uid: u32, sudo_user: Option<String> },
+    User {
+        uid: u32,
+        sudo_user: Option<String>,
+    },
     Web,
     /// In words.
     Fleet(String),

@@ -141,7 +141,11 @@ const CHANGES: [(&str, &str, &str); 13] = [
         r#"{"prefix":"192.0.2.7","seconds":60}"#,
         "Deny(GrantRequest { prefix: \"192.0.2.7\", seconds: Some(60)",
     ),
-    ("/v1/unblock", r#"{"prefix":"192.0.2.7"}"#, "UnblockRequest { prefix: Some(\"192.0.2.7\"), all: false, fleet: false }"),
+    (
+        "/v1/unblock",
+        r#"{"prefix":"192.0.2.7"}"#,
+        "UnblockRequest { prefix: Some(\"192.0.2.7\"), all: false, fleet: false }",
+    ),
     ("/v1/deny", r#"{"prefix":"2001:db8::7"}"#, "Deny(GrantRequest { prefix: \"2001:db8::7\""),
     ("/v1/unblock", r#"{"prefix":"2001:db8::7/128"}"#, "UnblockRequest { prefix: Some(\"2001:db8::7/128\")"),
     ("/v1/allow", r#"{"prefix":"192.0.2.1/24"}"#, "Allow(GrantRequest { prefix: \"192.0.2.1/24\""),

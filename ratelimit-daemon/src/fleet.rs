@@ -23,11 +23,11 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+pub(super) use self::acts::Reach;
 use self::limits::SharedLimits;
 use self::recent::Recent;
 use self::seen::Told;
 use self::way::Way;
-pub(super) use self::acts::Reach;
 pub(super) use self::way::{Ask, Asks};
 use super::engine::Engine;
 use super::moment::Moment;
@@ -271,7 +271,8 @@ impl<D: Datapath> Engine<D> {
 
     /// Tells the fleet what else there is, and everybody how the fleet does.
     pub(super) fn tell_fleet(&mut self, reading: &Reading, moment: Moment) {
-        let lost = reading.faults.iter().find(|(fault, _)| *fault == Fault::StepsReserve).map_or(0, |(_, count)| *count);
+        let lost =
+            reading.faults.iter().find(|(fault, _)| *fault == Fault::StepsReserve).map_or(0, |(_, count)| *count);
         let before = self.fleet.steps_lost.replace(lost);
         if let Some(joined) = &self.fleet.joined {
             match before.map(|before| lost.saturating_sub(before)) {

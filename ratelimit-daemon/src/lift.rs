@@ -58,7 +58,9 @@ impl<D: Datapath> Engine<D> {
         let denials = self.take_off(Grant::Denied, prefix, clocks, &mut notes)?;
         let denied: Vec<IpNet> = denials.iter().map(|entry| entry.prefix).collect();
         let removed: Vec<Listed> = denials.iter().map(|entry| Listed::of(entry, true, clocks)).collect();
-        let Freed { bans, blocked } = self.free(prefix, denials, by, clocks, moment)?;
+        let freed = self.free(prefix, by, clocks, moment)?;
+        self.tell_unblock(prefix, denials.len(), &freed, by, moment);
+        let Freed { bans, blocked } = freed;
         self.spread_unblock(prefix, &denied, reach, by);
         let still = match prefix {
             Some(prefix) => {
@@ -86,12 +88,10 @@ impl<D: Datapath> Engine<D> {
         })
     }
 
-    /// Lifts the bans in a prefix and resets the windows of what is over a limit there, or all bans; and tells of it, with
-    /// the denials that were taken off.
+    /// Lifts the bans in a prefix and resets the windows of what is over a limit there, or all bans.
     pub(super) fn free(
         &mut self,
         prefix: Option<IpNet>,
-        denials: Vec<Entry>,
         by: &Requester,
         clocks: Clocks,
         moment: Moment,
@@ -113,13 +113,23 @@ impl<D: Datapath> Engine<D> {
             // With those that have ended goes how many there were in a row.
             self.datapath.lift_bans(within).map_err(Problem::datapath)?;
         }
+        Ok(Freed { bans, blocked })
+    }
+
+    /// Tells of it, with the denials that were taken off.
+    pub(super) fn tell_unblock(
+        &mut self,
+        prefix: Option<IpNet>,
+        denials: usize,
+        Freed { bans, blocked }: &Freed,
+        by: &Requester,
+        moment: Moment,
+    ) {
         let name_of = |ban: &Ban| self.enforced.desired.policy.rules.get(ban.rule).map(|rule| rule.name.clone());
         let rules = bans.iter().filter_map(name_of).collect();
-        let event =
-            Event::Unblock { prefix, by: by.to_string(), denials: denials.len(), rules, freed: blocked.len() };
+        let event = Event::Unblock { prefix, by: by.to_string(), denials, rules, freed: blocked.len() };
         self.journal.tell(event, moment);
         self.statistics.outdate();
-        Ok(Freed { bans, blocked })
     }
 
     /// Has the other hosts free it too: bans where the fleet has them together, denials where that was asked.

@@ -21,8 +21,8 @@ use ratelimit_policy::config::listing::{Listing, WrittenAt, places};
 use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::desired::{Access, Grant, Policy, Sent};
 use ratelimit_report::snapshot::{
-    Background, CheckLimit, CheckReport, Clocks, ExplainReport, ListFilter, ListParts, ListReport, PrefixParts, PrefixReport,
-    TopSource, Within,
+    Background, CheckLimit, CheckReport, Clocks, ExplainReport, ListFilter, ListParts, ListReport, PrefixParts,
+    PrefixReport, TopSource, Within,
 };
 
 impl<D: Datapath> Engine<D> {

@@ -23,8 +23,8 @@ use super::{
     Ban, BanReading, BansPosition, Datapath, DatapathError, InterfaceReading, KernelEvent, KernelStep, LimitAt,
     Reading, Removed, SourceReading, Tallies, Told, Trial, VisitedBans, XdpMode,
 };
-pub use crate::memory::Sender;
 use crate::encode;
+pub use crate::memory::Sender;
 use crate::memory::{Judged, Packets, Rules};
 use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::{Limit, Mode, Policy, Rule};
@@ -390,11 +390,14 @@ impl Datapath for FakeDatapath {
     fn ban(&mut self, client: IpNet, rule: usize, until: Nanos) -> Result<bool, DatapathError> {
         let mut world = self.kernel.world();
         let now = world.now;
-        let Some(rule) = world.in_force().and_then(|policy| policy.rules.get(rule)).filter(|of| of.mode == Mode::Enforce)
+        let Some(rule) =
+            world.in_force().and_then(|policy| policy.rules.get(rule)).filter(|of| of.mode == Mode::Enforce)
         else {
             return Ok(false);
         };
-        let Some(bans) = rule.bans.as_ref().and_then(|bans| encode::bans(&rule.name, bans).ok()) else { return Ok(false) };
+        let Some(bans) = rule.bans.as_ref().and_then(|bans| encode::bans(&rule.name, bans).ok()) else {
+            return Ok(false);
+        };
         let key = (client, bans.slot);
         let newest = world.packets.sources.bans.get(&key).copied();
         let Some(ban) = ban::Ban::until(newest, &bans, now, until.0) else { return Ok(false) };

@@ -5,7 +5,8 @@
 
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
-use ratelimit_policy::desired::{Access, Limit, Policy, Shared, Sum, WindowForm};
+use ratelimit_policy::desired::{Access, Limit, Policy, Shared, WindowForm};
+use ratelimit_policy::fleet::Sum;
 
 use super::conversations::{GET, Said, asked_in_the_clear, asked_under_tls, body, record, uploading_in_the_clear};
 use crate::frames::flag::{ACK, SYN};

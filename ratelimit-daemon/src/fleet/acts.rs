@@ -11,6 +11,7 @@ use ratelimit_common::time::{Nanos, SECOND_NS};
 use super::hosts::name_of;
 use crate::engine::Engine;
 use crate::journal::{Banned, Event, Occurrence};
+use crate::lift::Freed;
 use crate::moment::Moment;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{GrantRequest, Problem, ProblemKind};
@@ -34,6 +35,13 @@ pub(crate) enum Reach {
     Host,
     /// On every host of the fleet.
     Fleet,
+}
+
+/// What becomes of what sources have used, whose bans are lifted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Windows {
+    Kept,
+    Reset,
 }
 
 impl Reach {
@@ -141,32 +149,43 @@ impl<D: Datapath> Engine<D> {
     fn unblock_heard(&mut self, prefix: IpNet, at: Nanos, by: &Requester, moment: Moment) -> Result<(), Problem> {
         let clocks = self.clocks(moment)?;
         let is_new = u128::from(clocks.now.0.saturating_sub(at.0)) < RESET_FOR.as_nanos();
-        if is_new && prefix.prefix_len() > 0 {
-            return self.free(Some(prefix), Vec::new(), by, clocks, moment).map(drop);
+        let freed = if is_new && prefix.prefix_len() > 0 {
+            self.free(Some(prefix), by, clocks, moment)?
+        } else {
+            let latest = Nanos(at.0.saturating_add(SAME_TIME_NS));
+            let windows = if is_new { Windows::Reset } else { Windows::Kept };
+            self.lift_older(prefix, latest, windows, (by, moment))?
+        };
+        if !(freed.bans.is_empty() && freed.blocked.is_empty()) {
+            self.tell_unblock(Some(prefix), 0, &freed, by, moment);
         }
+        Ok(())
+    }
+
+    /// Lifts the bans in a prefix that began until then.
+    fn lift_older(
+        &mut self,
+        prefix: IpNet,
+        latest: Nanos,
+        windows: Windows,
+        (by, moment): (&Requester, Moment),
+    ) -> Result<Freed, Problem> {
         let within = self.enforced.whole_client(prefix);
         let mut bans = self.datapath.bans().map_err(Problem::datapath)?;
         let rules = &self.enforced.desired.policy.rules;
-        let latest = at.0.saturating_add(SAME_TIME_NS);
-        bans.retain(|ban| within.contains(&ban.client) && began(ban, rules).is_some_and(|began| began <= latest));
+        bans.retain(|ban| within.contains(&ban.client) && began(ban, rules).is_some_and(|began| began <= latest.0));
         let clients: BTreeSet<IpNet> = bans.iter().map(|ban| ban.client).collect();
         if clients.is_empty() {
-            return Ok(());
+            return Ok(Freed { bans, blocked: Vec::new() });
         }
         self.tell_freed(|client| clients.contains(client), by, moment);
         let clients: Vec<IpNet> = clients.into_iter().collect();
-        if is_new {
+        if windows == Windows::Reset {
             self.datapath.forget_all(&clients).map_err(Problem::datapath)?;
-        } else {
-            clients.iter().try_for_each(|of| self.datapath.lift_bans(*of).map(drop)).map_err(Problem::datapath)?;
+            return Ok(Freed { bans, blocked: clients });
         }
-        let name_of = |ban: &Ban| self.enforced.desired.policy.rules.get(ban.rule).map(|rule| rule.name.clone());
-        let rules = bans.iter().filter_map(name_of).collect();
-        let freed = if is_new { clients.len() } else { 0 };
-        let event = Event::Unblock { prefix: Some(prefix), by: by.to_string(), denials: 0, rules, freed };
-        self.journal.tell(event, moment);
-        self.statistics.outdate();
-        Ok(())
+        clients.iter().try_for_each(|of| self.datapath.lift_bans(*of).map(drop)).map_err(Problem::datapath)?;
+        Ok(Freed { bans, blocked: Vec::new() })
     }
 
     fn grant_heard(
@@ -197,13 +216,7 @@ impl<D: Datapath> Engine<D> {
         self.grant(grant, Target::Prefix { network: prefix, written: prefix }, &request, by, moment).map(drop)
     }
 
-    fn take_off_heard(
-        &mut self,
-        grant: Grant,
-        prefix: IpNet,
-        by: &Requester,
-        moment: Moment,
-    ) -> Result<(), Problem> {
+    fn take_off_heard(&mut self, grant: Grant, prefix: IpNet, by: &Requester, moment: Moment) -> Result<(), Problem> {
         let entries = self.overrides.grants.ledger.entries();
         if !entries.into_iter().any(|entry| entry.grant == grant && prefix.contains(&entry.prefix)) {
             return Ok(());

@@ -147,7 +147,11 @@ impl<D: Datapath> Engine<D> {
             error,
             doubled: status.is_doubled,
             clock_ahead_seconds: status.ahead_ns.map(ahead),
-            failures: status.failed.iter().map(|(what, count)| ((*what).to_owned(), *count)).collect::<BTreeMap<_, _>>(),
+            failures: status
+                .failed
+                .iter()
+                .map(|(what, count)| ((*what).to_owned(), *count))
+                .collect::<BTreeMap<_, _>>(),
             round_seconds: RoundSeconds {
                 sum: seconds(status.round_ns),
                 up_to: ROUND_SECONDS.to_vec(),

@@ -5,9 +5,9 @@ use std::io;
 use ratelimit_common::time::SECOND_NS;
 use tracing_subscriber::fmt::format::debug_fn;
 
-use crate::fleet::Reach;
 use super::lists::root;
 use super::*;
+use crate::fleet::Reach;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{GrantRequest, SourceRequest};
 use ratelimit_datapath::fake::BANS_PART;

@@ -281,17 +281,13 @@ async fn grants_reach_every_host_with_fleet_alone_and_resets_always() {
 
     one.ask(PrefixRequest { prefix: "203.0.113.3".to_owned(), fleet: true }).await;
     one.ask(UnblockRequest { prefix: Some("203.0.113.0/24".to_owned()), all: false, fleet: true }).await;
-    let ended = async || {
-        other.state_of("203.0.113.2").await.is_empty() && other.state_of("203.0.113.3").await.is_empty()
-    };
+    let ended =
+        async || other.state_of("203.0.113.2").await.is_empty() && other.state_of("203.0.113.3").await.is_empty();
     eventually("ended there", SOON, ended).await;
 
     other.send(SOURCE, 3);
     one.ask(SourceRequest { source: address(SOURCE), fleet: false }).await;
-    eventually("reset there", SOON, async || {
-        other.ask(Check { ip: address(SOURCE) }).await.limits[0].used == 0
-    })
-    .await;
+    eventually("reset there", SOON, async || other.ask(Check { ip: address(SOURCE) }).await.limits[0].used == 0).await;
     assert_eq!(other.told(EventKind::Reset).await.len(), 1);
     one.end().await;
     other.end().await;
@@ -342,8 +338,7 @@ async fn a_reload_joins_and_leaves_and_a_secret_that_is_missing_is_said_and_trie
     };
     let host = start_later(until_now(), None, |config| config.policy = shared(), with(Some(fleet))).await;
     assert_eq!(host.ask(FleetStatus {}).await.fleet.state, FleetState::Off);
-    let deny =
-        Deny(GrantRequest { prefix: "203.0.113.2".to_owned(), fleet: true, ..GrantRequest::default() });
+    let deny = Deny(GrantRequest { prefix: "203.0.113.2".to_owned(), fleet: true, ..GrantRequest::default() });
     let refused = host.client.call(&deny).await.unwrap_err();
     assert!(refused.to_string().contains("in no fleet"), "{refused}");
     host.client.reload().await.unwrap();

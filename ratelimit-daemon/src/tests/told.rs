@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::bans::Site;
-use crate::fleet::Reach;
 use super::*;
+use crate::fleet::Reach;
 use ratelimit_common::time::SECOND_NS;
 use ratelimit_control::Requester;
 use ratelimit_control::feed::EVENTS_MAX;
@@ -94,7 +94,8 @@ fn a_ban_that_is_lifted_early_ends_then_with_all_that_it_has_dropped_and_the_nex
         let target = ratelimit_policy::config::network::Target::parse(SOURCE).unwrap();
         site.engine.unblock(Some(target), Reach::Host, root, site.moment()).unwrap();
     };
-    let all: fn(&mut Site, &Requester) = |site, root| drop(site.engine.unblock(None, Reach::Host, root, site.moment()).unwrap());
+    let all: fn(&mut Site, &Requester) =
+        |site, root| drop(site.engine.unblock(None, Reach::Host, root, site.moment()).unwrap());
     let reset: fn(&mut Site, &Requester) = |site, root| {
         site.engine.reset(&SourceRequest { source: address(SOURCE), fleet: false }, root, site.moment()).unwrap();
     };

@@ -15,7 +15,7 @@ pub const SILENT_MAX: u32 = 3;
 pub const PAUSE_MIN: Duration = Duration::from_millis(50);
 
 /// The longest.
-pub const PAUSE_MAX: Duration = Duration::from_millis(1500);
+pub const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Whom an answer comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -165,7 +165,7 @@ impl Store {
                     .concat(),
             );
         }
-        let line = ratelimit_fleet::store::acl_line("rl", "web").replace("PASSWORD", PASSWORD);
+        let line = ratelimit_policy::fleet::acl_line("rl", "web").replace("PASSWORD", PASSWORD);
         fs::write(at("acl"), format!("user default off\nuser admin on >{ADMIN} ~* &* +@all\n{line}\n")).unwrap();
         fs::write(at("password"), format!("{PASSWORD}\n")).unwrap();
         let mut servers = Vec::new();

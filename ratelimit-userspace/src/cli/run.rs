@@ -13,8 +13,8 @@ use tracing::level_filters::LevelFilter;
 use super::ask::Daemon;
 use super::paint::paint;
 use super::{
-    Cli, Command, Extent, Global, Insistence, Limiter, ModeArg, OnFleet, OutputFormat, Repeat, Socket, ask, change, definition,
-    past, texts,
+    Cli, Command, Extent, Global, Insistence, Limiter, ModeArg, OnFleet, OutputFormat, Repeat, Socket, ask, change,
+    definition, past, texts,
 };
 use crate::error::{self, Diagnostic, Diagnostics, Exit, Place};
 use crate::log;

@@ -32,8 +32,7 @@ pub(super) fn unprivileged(filter: Option<&str>) -> Result<Tier> {
     let start = Instant::now();
     let mut command = Command::new(workspace::cargo());
     command.current_dir(workspace::root());
-    let redis = [REDIS.file().map(PathBuf::into_os_string), REDIS.libraries()];
-    command.envs(REDIS_VARIABLES.into_iter().zip(redis).filter_map(|(name, value)| Some((name, value?))));
+    command.envs(redis().filter_map(|(name, value)| Some((name, value?))));
     command.args(["test", "--workspace", "--exclude", PRIVILEGED, "--no-fail-fast", "--", "--show-output"]);
     command.args(filter);
     let mut tally = Tally::default();
@@ -72,11 +71,16 @@ pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
     Ok(Tier { name: "privileged", tally, took: start.elapsed() })
 }
 
+fn redis() -> impl Iterator<Item = (&'static str, Option<PathBuf>)> + Clone {
+    REDIS_VARIABLES.into_iter().zip([REDIS.file(), REDIS.libraries().map(PathBuf::from)])
+}
+
 /// Without root and without sudo the tests run all the same, and say themselves that they are skipped.
 pub(super) fn as_root(test: &Path, binary: &Path, more: &[(&'static str, PathBuf)]) -> Command {
     let programs =
         [(BINARY_VARIABLE, Some(binary.to_owned())), (PROMTOOL_VARIABLE, PROMTOOL.file()), (AXE_VARIABLE, axe::file())];
-    let told = programs.into_iter().filter_map(|(name, path)| Some((name, path?))).chain(more.iter().cloned());
+    let told =
+        programs.into_iter().chain(redis()).filter_map(|(name, path)| Some((name, path?))).chain(more.iter().cloned());
     let sudo = if workspace::is_root() { None } else { workspace::program("sudo") };
     let Some(sudo) = sudo else {
         let mut command = Command::new(test);

@@ -1,0 +1,127 @@
+//! A server whose connections stay open, and that knows when each request came to it: what the limiter let through.
+
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use netlab::Namespace;
+use nix::sys::socket::{Shutdown, shutdown};
+
+use super::WORKS;
+
+/// What clients send.
+pub const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+/// How an answer ends.
+pub const ANSWERED: &[u8] = b"ok\n";
+
+/// A request that came to a server.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    /// When.
+    pub at: Instant,
+    /// Whose.
+    pub from: IpAddr,
+    /// The host's number.
+    pub host: usize,
+}
+
+/// What came to all servers.
+#[derive(Clone, Debug, Default)]
+pub struct Log(Arc<Mutex<Vec<Seen>>>);
+
+impl Log {
+    fn lock(&self) -> MutexGuard<'_, Vec<Seen>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When each request of this client came, in order.
+    pub fn times(&self, from: &str) -> Vec<Instant> {
+        let from: IpAddr = from.parse().expect("an address");
+        let mut times: Vec<_> = self.lock().iter().filter(|seen| seen.from == from).map(|seen| seen.at).collect();
+        times.sort_unstable();
+        times
+    }
+
+    /// How many came of this client to this host.
+    pub fn at_host(&self, from: &str, host: usize) -> u64 {
+        let from: IpAddr = from.parse().expect("an address");
+        self.lock().iter().filter(|seen| seen.from == from && seen.host == host).count() as u64
+    }
+}
+
+/// The most requests within any time of this length.
+pub fn most_within(times: &[Instant], length: Duration) -> u64 {
+    let mut first = 0;
+    let mut most = 0;
+    for (last, at) in times.iter().enumerate() {
+        while times[first] + length <= *at {
+            first += 1;
+        }
+        most = most.max(last + 1 - first);
+    }
+    most as u64
+}
+
+/// A server on one address, until it is dropped.
+pub struct Site {
+    listener: TcpListener,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Site {
+    /// Starts one of a host.
+    pub fn start(namespace: &Namespace, address: SocketAddr, host: usize, log: &Log) -> Self {
+        let listener = namespace.inside(|| Ok(TcpListener::bind(address)?)).expect(WORKS);
+        let (accepting, log) = (listener.try_clone().expect(WORKS), log.clone());
+        let thread = thread::spawn(move || {
+            while let Ok((stream, client)) = accepting.accept() {
+                let log = log.clone();
+                thread::spawn(move || answer(stream, client.ip(), host, &log));
+            }
+        });
+        Self { listener, thread: Some(thread) }
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        // Ends the wait for another client.
+        let _ended = shutdown(self.listener.as_raw_fd(), Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _panicked = thread.join();
+        }
+    }
+}
+
+/// Clients have one request under way on a connection.
+fn answer(mut stream: TcpStream, from: IpAddr, host: usize, log: &Log) {
+    let mut heard = 0;
+    let mut part = [0; 256];
+    while let Ok(bytes @ 1..) = stream.read(&mut part) {
+        heard += bytes;
+        if heard == REQUEST.len() {
+            heard = 0;
+            log.lock().push(Seen { at: Instant::now(), from, host });
+            if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n").is_err() {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_within_a_time_is_found_wherever_it_begins() {
+        let start = Instant::now();
+        let times: Vec<_> = [0, 9, 10, 11, 18, 30].map(|seconds| start + Duration::from_secs(seconds)).into();
+        assert_eq!(most_within(&times, Duration::from_secs(10)), 4, "9, 10, 11 and 18");
+        assert_eq!(most_within(&times, Duration::from_secs(9)), 3, "what is as long after is not within");
+        assert_eq!(most_within(&[], Duration::from_secs(1)), 0);
+    }
+}
