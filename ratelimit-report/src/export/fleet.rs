@@ -10,9 +10,6 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 use super::{Labels, family, gauge};
 use crate::fleet::{Fleet, FleetLimit, FleetState, RoundSeconds};
 
-/// A number of a fleet.
-type Count = fn(&Fleet) -> u64;
-
 /// All of them.
 pub(super) fn metrics(out: &mut DescriptorEncoder<'_>, fleet: &Fleet) -> fmt::Result {
     let is_on = fleet.state != FleetState::Off;
