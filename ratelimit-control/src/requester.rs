@@ -1,6 +1,7 @@
 //! Who asks for a change.
 
 use std::fmt;
+use std::net::IpAddr;
 
 /// The header in which the command says who called `sudo`. It counts only from root, who could say anything.
 pub(super) const SUDO_USER: &str = "ratelimitd-sudo-user";
@@ -14,7 +15,7 @@ pub struct Requester(Who);
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Who {
     User { uid: u32, sudo_user: Option<String> },
-    Web,
+    Web { from: Option<IpAddr> },
 }
 
 impl Requester {
@@ -37,15 +38,23 @@ impl Requester {
     }
 
     /// A user who is logged in to the web page. The login does not tell one user from another.
-    pub const fn web() -> Self {
-        Self(Who::Web)
+    pub const fn web(from: Option<IpAddr>) -> Self {
+        Self(Who::Web { from })
+    }
+
+    /// Where a user of the web page comes from.
+    pub fn web_address(&self) -> Option<IpAddr> {
+        match self.0 {
+            Who::Web { from } => from.map(|from| from.to_canonical()),
+            Who::User { .. } => None,
+        }
     }
 }
 
 impl fmt::Display for Requester {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (uid, sudo_user) = match &self.0 {
-            Who::Web => return f.write_str("web"),
+            Who::Web { .. } => return f.write_str("web"),
             Who::User { uid, sudo_user } => (uid, sudo_user),
         };
         let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(*uid)).ok().flatten();

@@ -36,6 +36,7 @@ mod suggest;
 mod told;
 mod trials;
 mod verdicts;
+mod web;
 
 use asks::Asks as _;
 
