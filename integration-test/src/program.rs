@@ -327,5 +327,15 @@ pub fn limit(amount: u64, unit: Unit, form: WindowForm) -> Limit {
 pub fn limit_over(amount: u64, unit: Unit, form: WindowForm, buckets: u8, bucket_ns: u64) -> Limit {
     let seconds = u32::try_from(bucket_ns / (SECOND_NS / 10)).expect("a bucket of at most years");
     let slot = seconds * 4 + u32::from(unit as u8);
-    Limit { amount, unit, window_ns: u64::from(buckets) * bucket_ns, buckets, bucket_ns, form, burst: None, slot, shared: None }
+    Limit {
+        amount,
+        unit,
+        window_ns: u64::from(buckets) * bucket_ns,
+        buckets,
+        bucket_ns,
+        form,
+        burst: None,
+        slot,
+        shared: None,
+    }
 }

@@ -10,7 +10,8 @@ use ratelimit_common::time::SECOND_NS;
 use ratelimit_common::verification::Side;
 use ratelimit_common::window::Cell;
 use ratelimit_datapath::{Datapath as _, KernelStep, LimitAt, Told};
-use ratelimit_policy::desired::{Limit, Policy, Shared, Sum, WindowForm};
+use ratelimit_policy::desired::{Limit, Policy, Shared, WindowForm};
+use ratelimit_policy::fleet::Sum;
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 const AT: LimitAt = LimitAt { rule: 0, limit: 0, side: Side::Unverified };

@@ -82,7 +82,12 @@ impl Forged {
 /// What the kernel has admitted of each source in the window that ends now.
 fn used(program: &mut Program) -> HashMap<IpAddr, u64> {
     let limit = limit(u64::MAX, Unit::Connections, WindowForm::Strict);
-    let arithmetic = window::Limit { amount: u64::MAX, full_buckets: 5, parts: window::Parts::alone(limit.bucket_ns), burst: window::BURST_ANY };
+    let arithmetic = window::Limit {
+        amount: u64::MAX,
+        full_buckets: 5,
+        parts: window::Parts::alone(limit.bucket_ns),
+        burst: window::BURST_ANY,
+    };
     let bucket = program.now().bucket(limit.bucket_ns);
     let mut used = HashMap::new();
     let mut visit = |reading: ratelimit_datapath::SourceReading| {

@@ -357,7 +357,11 @@ fn full<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> u64 {
 fn admitted_in<C: Cells + ?Sized>(cells: &C, limit: Limit, bucket: BucketIndex) -> u64 {
     let word = cells.load(index(bucket));
     // 0: still open. 1: sealed. Else another bucket.
-    if Prefix::of(word, limit.parts.count_bits).0 ^ Prefix::open(bucket).0 <= 1 { count(word, limit.parts.count_bits) } else { 0 }
+    if Prefix::of(word, limit.parts.count_bits).0 ^ Prefix::open(bucket).0 <= 1 {
+        count(word, limit.parts.count_bits)
+    } else {
+        0
+    }
 }
 
 /// Gives each bucket before the current one its final count. A step that another CPU overtakes is left to the next

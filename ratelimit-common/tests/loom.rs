@@ -114,7 +114,9 @@ fn run(ring: &Ring, limit: Limit, demands: &[Demand], log: &Mutex<Vec<(u64, u64)
             Charge::Admitted(Admitted { bucket, .. }) if matches!(demand.does, Does::ChargeAndRefund) => {
                 window::refund(ring, limit, bucket, demand.amount);
             }
-            Charge::Admitted(Admitted { bucket, .. }) => log.lock().expect("not poisoned").push((bucket.0, demand.amount)),
+            Charge::Admitted(Admitted { bucket, .. }) => {
+                log.lock().expect("not poisoned").push((bucket.0, demand.amount))
+            }
             Charge::Refused => {}
             Charge::Unsettled(_) => panic!("these cells settle themselves"),
             Charge::Contended => panic!("a handful of threads never overtake one charge so often"),

@@ -18,8 +18,8 @@ use ratelimit_common::verification::Side;
 use ratelimit_common::window::{self, Cell};
 
 use super::{
-    Ban, BanReading, BansPosition, Datapath, DatapathError, InterfaceReading, KernelEvent, KernelStep, LimitAt, Reading,
-    Removed, SourceReading, Tallies, Told, Trial, VisitedBans, XdpMode,
+    Ban, BanReading, BansPosition, Datapath, DatapathError, InterfaceReading, KernelEvent, KernelStep, LimitAt,
+    Reading, Removed, SourceReading, Tallies, Told, Trial, VisitedBans, XdpMode,
 };
 pub use crate::memory::Sender;
 use crate::memory::{Judged, Packets, Rules};

@@ -21,9 +21,9 @@ mod bpf;
 mod btf;
 pub(crate) mod encode;
 mod events;
-mod fleet;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fake;
+mod fleet;
 mod interface;
 pub mod kernel;
 mod link_info;
@@ -32,8 +32,8 @@ pub mod orphans;
 pub mod pins;
 pub mod privileges;
 
-pub use fleet::{KernelStep, LimitAt, STEPS_PART, Told};
 pub use events::{EVENTS_PART, EventCount, EventCounts, EventLimit, KernelEvent, KernelEventKind};
+pub use fleet::{KernelStep, LimitAt, STEPS_PART, Told};
 pub use interface::names as interface_names;
 
 /// How an XDP program is attached.

@@ -13,10 +13,10 @@ use ratelimit_common::flow::Flow;
 use ratelimit_common::hold::Inserted;
 use ratelimit_common::layout::{
     self, BANS_CAPACITY, CACHE_SETS, CONFIGS, CONVERSATIONS_CAPACITY, COUNTERS_LEN, ChargeOrder, Config,
-    ConversationKeyV4, ConversationKeyV6, Counters, EVENTS_BYTES, FAULTS_MAX, STEPS_BYTES, FLOWS_CAPACITY, Fault, FlowKeyV4,
+    ConversationKeyV4, ConversationKeyV6, Counters, EVENTS_BYTES, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4,
     FlowKeyV6, GENERATION_BITS, GENERATIONS, PREFIX_MISSES_PER_SET, PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4,
-    PrefixKeyV6, ROWS_MAX, RULES_MAX, Rule, RuleSet, SETS_PER_CONN_CELL, SETS_PER_WORD, SOURCES_CAPACITY, Source,
-    SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX,
+    PrefixKeyV6, ROWS_MAX, RULES_MAX, Rule, RuleSet, SETS_PER_CONN_CELL, SETS_PER_WORD, SOURCES_CAPACITY, STEPS_BYTES,
+    Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX,
 };
 use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;

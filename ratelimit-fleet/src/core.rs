@@ -11,11 +11,11 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use ratelimit_common::time::{BucketIndex, Nanos};
+use ratelimit_policy::fleet::{FleetLimit, Terms};
 
 use crate::clock::Skew;
-use crate::limit::{FleetLimit, LimitId, Terms};
 use crate::names::{HostId, Names};
-use crate::tracked::{Subject, Tracked, window};
+use crate::tracked::{LimitId, Subject, Tracked, window};
 use crate::wire::Sequence;
 
 pub use round::Round;

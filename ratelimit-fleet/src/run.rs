@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use ratelimit_common::time::{BucketIndex, Nanos};
+use ratelimit_policy::fleet::FleetLimit;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::acts::{Act, What};
 use crate::core::{Core, Settings, Standing};
-use crate::limit::FleetLimit;
 use crate::names::{HostId, Names};
 use crate::store::access::Access;
 use crate::tracked::{Count, Subject, Told};

@@ -3,12 +3,16 @@
 
 use ipnet::IpNet;
 use ratelimit_common::time::{BucketIndex, Nanos};
+use ratelimit_policy::fleet::{FleetLimit, Terms};
 
-use crate::limit::{FleetLimit, LimitId, Terms};
 use crate::wire::{Said, Sequence};
 
 /// Buckets of a window that are remembered, by the low bits of their number: as many as a window of the kernel has.
 const RING: usize = 8;
+
+/// Which limit, by its place in the list that the fleet was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LimitId(pub u16);
 
 /// A source under a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -6,9 +6,8 @@
 
 use ratelimit_common::time::BucketIndex;
 
-use crate::limit::LimitId;
 use crate::names::{Field, HostId, Shard};
-use crate::tracked::Subject;
+use crate::tracked::{LimitId, Subject};
 
 /// Sources and buckets of one call: the store is busy for 2 ms with it, and Lua unpacks no more than 8000 values.
 pub const ENTRIES_MAX: usize = 1000;

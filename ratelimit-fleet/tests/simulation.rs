@@ -16,10 +16,10 @@ use std::time::Duration;
 use ipnet::IpNet;
 use ratelimit_common::time::{BucketIndex, Nanos, SECOND_NS};
 use ratelimit_fleet::core::{Core, Settings};
-use ratelimit_fleet::limit::{FleetLimit, LimitId, Sum, Terms};
 use ratelimit_fleet::names::{HostId, Names};
-use ratelimit_fleet::tracked::{Count, Subject};
+use ratelimit_fleet::tracked::{Count, LimitId, Subject};
 use ratelimit_fleet::wire::{Call, Said};
+use ratelimit_policy::fleet::{FleetLimit, Sum, Terms};
 use support::{Chance, Reports, Store};
 
 const MS: u64 = 1_000_000;

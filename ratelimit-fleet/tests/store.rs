@@ -118,7 +118,7 @@ async fn a_server_that_hangs_makes_nobody_wait_and_is_back_when_it_goes_on() {
     store.servers[0].signal(Signal::SIGSTOP);
     in_trouble(&hosts, Trouble::Hung).await;
     let subject =
-        ratelimit_fleet::tracked::Subject { limit: ratelimit_fleet::limit::LimitId(0), source: sources(0)[0] };
+        ratelimit_fleet::tracked::Subject { limit: ratelimit_fleet::tracked::LimitId(0), source: sources(0)[0] };
     let began = Instant::now();
     assert!(hosts[0].fleet.standing(subject).await.is_some());
     hosts[0].send(sources(0)[0], 16);

@@ -13,6 +13,7 @@ use ratelimit_common::verification::{Side, guarded_segments};
 use ratelimit_common::window::{BURST_ANY, Parts};
 use serde::{Deserialize, Serialize};
 
+use crate::fleet::{FleetLimit, Sum};
 use crate::labels;
 use crate::text::{amount, duration};
 
@@ -68,6 +69,13 @@ impl Policy {
     /// The prefixes with this grant, in order.
     pub fn prefixes(&self, grant: Grant) -> impl Iterator<Item = IpNet> {
         self.access.iter().filter(move |access| access.grant == grant).map(|access| access.prefix)
+    }
+
+    /// The limits that the hosts of a fleet share, with their rules, in order: the place of each is its number there.
+    pub fn fleet_limits(&self) -> impl Iterator<Item = (&Rule, &Limit, FleetLimit)> {
+        self.rules.iter().flat_map(|rule| {
+            rule.limits.iter().filter_map(move |limit| Some((rule, limit, limit.fleet_limit(&rule.name)?)))
+        })
     }
 
     /// Windows that one source may have, at least 1: one for each limit and shadow limit of the rules that are for everyone,
@@ -249,15 +257,6 @@ pub struct Shared {
     pub step_bits: u8,
 }
 
-/// What the hosts of a fleet sum of a limit that they share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sum {
-    /// What is proven: traffic of open connections, and connections that the source has itself opened.
-    Verified,
-    /// Whatever is counted, which can be forged.
-    All,
-}
-
 /// How a limit is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -383,6 +382,16 @@ impl Limit {
             WindowForm::Lenient => self.buckets.saturating_sub(1),
             WindowForm::Fixed | WindowForm::Gcra => 0,
         }
+    }
+
+    /// What the hosts of a fleet call it, as a limit of `rule`; none where this host has it for itself. The amount is no
+    /// part of the name: it may change on one host first.
+    pub fn fleet_limit(&self, rule: &str) -> Option<FleetLimit> {
+        let shared = self.shared?;
+        let (unit, form, sum) = (unit_label(self.unit), self.form.label(), shared.sum.label());
+        let identity = format!("{rule}/{unit}/{form}/{}x{}/{sum}", self.buckets, self.bucket_ns);
+        let (amount, bucket_ns, full_buckets) = (self.amount, self.bucket_ns, self.full_buckets());
+        Some(FleetLimit { identity, amount, bucket_ns, full_buckets, sum: shared.sum })
     }
 
     /// What a cell of its windows is made of.

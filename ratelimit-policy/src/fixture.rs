@@ -62,6 +62,7 @@ pub fn config(directory: &Path, amount: u64) -> Config {
         policy: policy(vec![limit(amount, Unit::Connections)]),
         safety: Safety::default(),
         history: History { enabled: false, ..History::default() },
+        fleet: None,
         notes: Vec::new(),
         candidates: Vec::new(),
         overruled: Vec::new(),

@@ -10,6 +10,7 @@ pub mod diagnostic;
 pub mod files;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
+pub mod fleet;
 mod labels;
 pub mod plan;
 pub mod safety;

@@ -410,7 +410,17 @@ mod tests {
 
     fn limit(unit: Unit, form: WindowForm) -> Limit {
         let minute = 60_000_000_000;
-        Limit { amount: 1_000, unit, window_ns: 5 * minute, buckets: 5, bucket_ns: minute, form, burst: None, slot: 0, shared: None }
+        Limit {
+            amount: 1_000,
+            unit,
+            window_ns: 5 * minute,
+            buckets: 5,
+            bucket_ns: minute,
+            form,
+            burst: None,
+            slot: 0,
+            shared: None,
+        }
     }
 
     #[test]

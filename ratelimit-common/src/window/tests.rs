@@ -151,7 +151,9 @@ fn a_charge_that_is_always_overtaken_ends() {
 fn a_refund_gives_the_room_back_once() {
     let ring = Ring::new();
     let limit = limit(3, 5);
-    let Charge::Admitted(Admitted { bucket, .. }) = charge(&ring, limit, TEN_O_CLOCK, 3) else { panic!("3 of 3 must fit") };
+    let Charge::Admitted(Admitted { bucket, .. }) = charge(&ring, limit, TEN_O_CLOCK, 3) else {
+        panic!("3 of 3 must fit")
+    };
     refund(&ring, limit, bucket, 2);
     assert_eq!(admitted(&ring, limit, 0, 5), 2);
     // Also after a later bucket has sealed it.

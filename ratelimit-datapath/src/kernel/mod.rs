@@ -8,9 +8,9 @@ mod counters;
 mod counts;
 mod drop_cache;
 mod events;
-mod fleet;
 #[cfg(any(test, feature = "fixture"))]
 mod fixture;
+mod fleet;
 mod forget;
 mod generation;
 mod held;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ratelimit_common::time::{BucketIndex, Nanos};
+use ratelimit_policy::fleet::{FleetLimit, Terms};
 
 use super::{Core, RETRY, after};
-use crate::limit::{FleetLimit, Terms};
 use crate::names::Shard;
 use crate::tracked::{Answer, Count, Need, Subject, Told, Tracked};
 use crate::wire::{Call, ENTRIES_MAX, Entry, Group, Said, Sequence};

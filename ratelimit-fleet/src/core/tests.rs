@@ -1,10 +1,10 @@
 //! What is reported and when, and what becomes of answers, a case each. The simulation has all of it together.
 
 use super::*;
-use crate::limit::Sum;
 use crate::tracked::{Count, Told};
 use crate::wire::{Call, Said};
 use ratelimit_common::time::SECOND_NS;
+use ratelimit_policy::fleet::Sum;
 
 const START: u64 = 1_750_000_000 * SECOND_NS;
 const BUCKET: BucketIndex = BucketIndex(START / (60 * SECOND_NS));

@@ -7,8 +7,8 @@ use tracing::{info, warn};
 
 use crate::core::Counters;
 use crate::hosts::Host;
-use crate::limit::LimitId;
 use crate::store::trouble::Trouble;
+use crate::tracked::LimitId;
 
 /// The upper ends of the histogram of rounds, in seconds.
 pub const ROUND_SECONDS: [f64; 7] = [0.001, 0.002, 0.005, 0.02, 0.1, 0.25, 0.5];

@@ -9,11 +9,11 @@ use ipnet::IpNet;
 use ratelimit_common::time::{BucketIndex, Nanos, SECOND_NS};
 use ratelimit_fleet::acts::Act;
 use ratelimit_fleet::core::Settings;
-use ratelimit_fleet::limit::{FleetLimit, LimitId, Sum, Terms};
 use ratelimit_fleet::names::{HostId, Names};
 use ratelimit_fleet::run::{Begin, Fleet, Kernel};
 use ratelimit_fleet::store::access::Access;
-use ratelimit_fleet::tracked::{Count, Subject, Told};
+use ratelimit_fleet::tracked::{Count, LimitId, Subject, Told};
+use ratelimit_policy::fleet::{FleetLimit, Sum, Terms};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 

@@ -117,6 +117,7 @@ pub const TABLES: &[Table] = &[
     Table { prefix: "rule.override.", keys: OVERRIDE },
     Table { prefix: "safety.", keys: SAFETY },
     Table { prefix: "history.", keys: HISTORY },
+    Table { prefix: "fleet.", keys: FLEET },
 ];
 
 /// Above the first table.
@@ -363,6 +364,16 @@ pub const RULE: &[Key] = &[
     )
     .flag("--unparsable")
     .more("Their port is not known, so the first rule for their source decides. The reason is `too_many_headers`."),
+    key("fleet", Value::Boolean, "true where there is `[fleet]`", "Whether the hosts of the fleet share its limits")
+        .more("Not with `algorithm = \"gcra\"`. See [FLEET.md](FLEET.md)."),
+    key(
+        "fleet_sum",
+        Value::Choice(&["verified", "all"]),
+        "\"verified\"",
+        "What of the other hosts' traffic counts here: verified, what an open connection proves; all, also what can \
+        be forged",
+    )
+    .more("With `all` one forged flood takes its victim's share at all hosts."),
 ];
 
 /// Under `[[rule.override]]`.
@@ -424,6 +435,54 @@ pub const HISTORY: &[Key] = &[
     key("mask_ipv4", Value::Integer(0, 32), "32", "How many bits of an IPv4 address are kept")
         .more("With 24 the history has `192.0.2.0/24` for all of its addresses, as one source."),
     key("mask_ipv6", Value::Integer(0, 128), "128", "How many bits of an IPv6 address are kept"),
+];
+
+/// Under `[fleet]`.
+pub const FLEET: &[Key] = &[
+    key(
+        "url",
+        Value::Other("address, or list of a cluster's nodes"),
+        "required",
+        "Share limits with other hosts by this Redis or Valkey: redis://HOST:PORT, rediss:// for TLS, unix:///PATH; \
+        repeatable for a cluster",
+    )
+    .flag("--fleet")
+    .more("It holds no user and no password. See [FLEET.md](FLEET.md)."),
+    key(
+        "name",
+        Value::Other("letters, digits, `-` and `_`, at most 32"),
+        "\"default\"",
+        "Which fleet it is, of those that share the store",
+    )
+    .more("Every key in the store begins with `rl:NAME:`."),
+    key(
+        "secret_file",
+        Value::Other("path of a file with 32 bytes or more"),
+        "required, but for a store on this machine",
+        "File with the fleet's secret, the same on all its hosts",
+    )
+    .flag("--fleet-secret-file")
+    .more("Without it anybody could read the store's pseudonyms. For root alone to read; relative to this file."),
+    key("username", Value::Other("word"), "`default`", "The store's user for this fleet")
+        .more("`check-config` prints the line that lets it do what is needed and nothing more."),
+    key("password_file", Value::Other("path"), "none", "File whose first line is the user's password")
+        .more("It is read anew at each connection, as the certificates are."),
+    key("ca_file", Value::Other("path of a PEM file"), "the system's", "What the store's certificate is signed by"),
+    key("cert_file", Value::Other("path of a PEM file"), "none", "The certificate that the store is shown")
+        .more("With `key_file`, for a store that asks for one."),
+    key("key_file", Value::Other("path of a PEM file"), "none", "The private key of `cert_file`"),
+    key(
+        "interval",
+        Value::Other("time of 200ms to 1m"),
+        "\"1s\"",
+        "How often hosts tell each other what is not urgent",
+    )
+    .more("What is urgent is told at once. Windows shorter than 30 intervals gain little."),
+    key("hosts", Value::Integer(2, 1024), "8", "The most hosts of the fleet")
+        .more("The bound is for so many. The same on all hosts: sums of more than this times the limit are dropped."),
+    key("bans", Value::Boolean, "true", "Whether bans reach all hosts"),
+    key("floor", Value::Other("`\"0%\"` to `\"99%\"`"), "\"0%\"", "The share of each limit that no store can take")
+        .more("It bounds what a poisoned store does, and adds as much on each host to what a window admits."),
 ];
 
 #[cfg(test)]

@@ -5,14 +5,16 @@ use std::ops::Range;
 
 use ratelimit_common::layout::Unit;
 use ratelimit_common::verification;
+use ratelimit_common::window::Parts;
 
 use super::amount::{self, Amount};
 use super::duration;
 use super::limit::{self, Rate, WINDOW_NS_MAX};
 use super::syntax::SyntaxError;
 use super::written::{Source, Written};
-use crate::desired::{self, Limit, WindowForm, unit_label};
+use crate::desired::{self, Limit, Shared, WindowForm, unit_label};
 use crate::diagnostic::{Diagnostic, Found};
+use crate::fleet::{GCRA_REFUSED, Sum, Terms};
 use crate::labels;
 
 /// What is written of a rule's limits.
@@ -23,6 +25,17 @@ pub(super) struct Spec<'a> {
     pub(super) algorithm: Option<&'a Written>,
     pub(super) window: Option<&'a Written>,
     pub(super) burst: Option<&'a Written>,
+    /// None where this host has them for itself.
+    pub(super) fleet: Option<InFleet<'a>>,
+}
+
+/// How the hosts of a fleet share the limits of a rule.
+#[derive(Clone, Copy)]
+pub(super) struct InFleet<'a> {
+    pub(super) hosts: u32,
+    pub(super) sum: Sum,
+    /// Where the rule says so itself.
+    pub(super) written: Option<&'a Written>,
 }
 
 /// Which limit counts in each slot, over all rules, and the rule that it is of.
@@ -39,8 +52,8 @@ enum Algorithm {
 labels!(Algorithm { Buckets => "buckets", Fixed => "fixed", Gcra => "gcra" });
 
 #[derive(Clone, Copy)]
-enum Kind {
-    Enforced,
+enum Kind<'a> {
+    Enforced { fleet: Option<InFleet<'a>> },
     Shadow,
 }
 
@@ -55,7 +68,18 @@ pub(super) fn enforced(
 ) -> Vec<Limit> {
     let before = found.count();
     let form = found.keep(form(spec, source)).unwrap_or(WindowForm::Strict);
-    let mut limits = read(rule, spec.limits, Kind::Enforced, (spec.unit, form, most), source, slots, found);
+    let fleet = match (spec.fleet, form) {
+        (Some(fleet), WindowForm::Gcra) => {
+            if let Some(written) = fleet.written.or(spec.algorithm) {
+                let (problem, help) = GCRA_REFUSED;
+                found.push(source.wrong(written, SyntaxError::new(0..written.text.len(), problem).with_help(help)));
+            }
+            None
+        }
+        (fleet, _) => fleet,
+    };
+    let kind = Kind::Enforced { fleet };
+    let mut limits = read(rule, spec.limits, kind, (spec.unit, form, most), source, slots, found);
     let Some(written) = spec.burst else { return limits };
     let burst = found.keep(source.read(written, amount::parse));
     // What a burst may be is a matter of the limits that it is of.
@@ -156,7 +180,7 @@ fn form(spec: &Spec<'_>, source: &Source) -> Result<WindowForm, Diagnostic> {
 fn read(
     rule: &str,
     written: &[Written],
-    kind: Kind,
+    kind: Kind<'_>,
     (unit, form, most): (Unit, WindowForm, usize),
     source: &Source,
     slots: &mut Slots,
@@ -166,13 +190,14 @@ fn read(
     for written in written {
         for (span, rate) in found.keep(source.read(written, |text| limit::parse(text, unit))).unwrap_or_default() {
             let limit = counted(rate, rule, form, kind);
+            found.keep(check_shared(limit, span.clone()).map_err(|error| source.wrong(written, error)));
             let of_all = verification::of_all_sides(limit.slot);
             if let Some((other_rule, other)) = slots.0.insert(of_all, (rule.to_owned(), limit)) {
                 let error = if other_rule == rule { shared_slot(span, other, limit) } else { alike(span, other) };
                 found.push(source.wrong(written, error));
             } else if limits.len() == most {
                 let what = match kind {
-                    Kind::Enforced => "limits",
+                    Kind::Enforced { .. } => "limits",
                     Kind::Shadow => "shadow limits",
                 };
                 let error = SyntaxError::new(span, format!("a rule has at most {most} {what}"));
@@ -185,7 +210,7 @@ fn read(
     limits
 }
 
-fn counted(rate: Rate, rule: &str, form: WindowForm, kind: Kind) -> Limit {
+fn counted(rate: Rate, rule: &str, form: WindowForm, kind: Kind<'_>) -> Limit {
     let (buckets, bucket_ns) = match form {
         WindowForm::Strict | WindowForm::Lenient => (rate.buckets.count, rate.buckets.bucket_ns),
         WindowForm::Fixed | WindowForm::Gcra => (1, rate.window_ns),
@@ -196,12 +221,20 @@ fn counted(rate: Rate, rule: &str, form: WindowForm, kind: Kind) -> Limit {
         WindowForm::Strict | WindowForm::Lenient => {}
         WindowForm::Fixed | WindowForm::Gcra => counted_as = format!("{counted_as}\0{}", form.label()),
     }
-    match kind {
-        Kind::Enforced => {}
+    let fleet = match kind {
+        // Ten bits of a cell's count are the others' part.
+        Kind::Enforced { fleet: Some(fleet) } => {
+            counted_as = format!("{counted_as}\0fleet");
+            Some(fleet)
+        }
+        Kind::Enforced { fleet: None } => None,
         // Two that differ in nothing but the amount admit differently, and count apart.
-        Kind::Shadow => counted_as = format!("{counted_as}\0shadow\0{}", rate.amount),
-    }
-    Limit {
+        Kind::Shadow => {
+            counted_as = format!("{counted_as}\0shadow\0{}", rate.amount);
+            None
+        }
+    };
+    let limit = Limit {
         amount: rate.amount,
         unit: rate.unit,
         window_ns: rate.window_ns,
@@ -210,8 +243,26 @@ fn counted(rate: Rate, rule: &str, form: WindowForm, kind: Kind) -> Limit {
         form,
         burst: None,
         slot: desired::slot(&counted_as, rate.unit, bucket_ns),
-        shared: None,
+        shared: fleet.map(|fleet| Shared { sum: fleet.sum, step_bits: 0 }),
+    };
+    let terms = fleet.zip(limit.fleet_limit(rule)).map(|(fleet, limit)| Terms::new(&limit, fleet.hosts));
+    let step_bits = terms.map_or(0, |terms| u8::try_from(terms.step_shift()).unwrap_or(Parts::WHOLE));
+    Limit { shared: limit.shared.map(|shared| Shared { step_bits, ..shared }), ..limit }
+}
+
+/// A cell has fewer bits for what this host admits where it has some for the others.
+fn check_shared(limit: Limit, span: Range<usize>) -> Result<(), SyntaxError> {
+    let most = limit.parts().amount_max();
+    if limit.shared.is_none() || limit.amount <= most {
+        return Ok(());
     }
+    let most = match limit.unit {
+        Unit::Requests | Unit::Connections | Unit::Packets => most.to_string(),
+        Unit::Bytes => amount::rounded(most),
+    };
+    let window = duration::words(limit.window_ns);
+    let problem = format!("hosts that share a limit count at most {most} {} in {window}", unit_label(limit.unit));
+    Err(SyntaxError::new(span, problem).with_help("choose a smaller one, a longer window, or `fleet = false`"))
 }
 
 fn burst_of(limit: &Limit, burst: Amount, text: &str) -> Result<u64, SyntaxError> {

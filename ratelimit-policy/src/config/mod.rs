@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::SECOND_NS;
 
+use self::fleet::Fleet;
 use self::history::History;
 use self::listing::Listing;
 use self::lists::ListFile;
@@ -14,6 +15,7 @@ use crate::desired::{DesiredState, Fixed, Limit, Policy};
 
 pub mod beside;
 pub mod file;
+pub mod fleet;
 pub mod history;
 pub mod keys;
 pub mod limit;
@@ -67,6 +69,8 @@ pub struct Config {
     pub safety: Safety,
     /// What is remembered.
     pub history: History,
+    /// The hosts that hold limits together, where this one is of a fleet.
+    pub fleet: Option<Fleet>,
     /// Of rules that have one, by the rule's name, in the rules' order.
     pub notes: Vec<(String, String)>,
     /// Of rules that say some, by the rule's name, in the rules' order: amounts that are held against what is observed. A

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use ratelimit_common::layout::{BAN_STEPS_MAX, LIMITS_MAX, SHADOWS_MAX, Unit};
 use ratelimit_common::time::SECOND_NS;
 
-use super::limits::{Slots, Spec};
+use super::limits::{InFleet, Slots, Spec};
 use super::lists::Lists;
 use super::network::parse_cidr;
 use super::syntax::{SyntaxError, items, turns_text};
@@ -14,6 +14,7 @@ use super::written::{OfRule, Source, Written};
 use super::{duration, limit, limits, new_sources, ports, until};
 use crate::desired::{Bans, Guard, Limit, Mode, Ports, QuicPorts, Refuse, Rule, Unparsable};
 use crate::diagnostic::Found;
+use crate::fleet::Sum;
 
 /// The rule's name unless it is said.
 pub const RULE_NAME_DEFAULT: &str = "default";
@@ -81,6 +82,10 @@ pub struct RuleSettings {
     pub quic_ports: Option<Vec<Written>>,
     /// `--unparsable`, `rule.unparsable`.
     pub unparsable: Option<Written>,
+    /// `rule.fleet`.
+    pub fleet: Option<Written>,
+    /// `rule.fleet_sum`.
+    pub fleet_sum: Option<Written>,
     /// `rule.override`.
     pub overrides: Vec<OverrideSettings>,
 }
@@ -110,6 +115,8 @@ pub struct OverrideSettings {
 pub(super) struct Context<'a> {
     pub(super) source: &'a Source,
     pub(super) lists: &'a Lists<'a>,
+    /// Of the fleet, where there is one.
+    pub(super) hosts: Option<u32>,
     pub(super) found: &'a mut Found,
     pub(super) names: HashSet<String>,
     pub(super) slots: Slots,
@@ -150,6 +157,7 @@ impl RuleSettings {
             algorithm: self.algorithm.as_ref(),
             window: self.window.as_ref(),
             burst: self.burst.as_ref(),
+            fleet: self.in_fleet(context),
         };
         let before = context.found.count();
         let limits = self.limits_of(&name, &spec, "rule.limits", context);
@@ -204,6 +212,7 @@ impl RuleSettings {
             algorithm: of.algorithm.as_ref().or(self.algorithm.as_ref().filter(|_| of.window.is_none())),
             window,
             burst: of.burst.as_ref(),
+            fleet: self.in_fleet(context),
         };
         let limits = self.limits_of(&name, &spec, "rule.override.limits", context);
         let until = context.found.keep(source.read_if(of.until.as_ref(), until::parse)).flatten();
@@ -261,6 +270,31 @@ impl RuleSettings {
         // Overrides ask as well, and what was said is not said again.
         let unit = context.source.read_if(self.count.as_ref(), limit::parse_unit);
         context.found.keep(unit).flatten().unwrap_or(UNIT_DEFAULT)
+    }
+
+    /// How the rule's limits are shared, if they are.
+    fn in_fleet<'s>(&'s self, context: &mut Context<'_>) -> Option<InFleet<'s>> {
+        let source = context.source;
+        let is_shared = source.is_set(self.fleet.as_ref(), context.hosts.is_some());
+        let sum = source.choice(self.fleet_sum.as_ref(), Sum::ALL, Sum::label);
+        // Overrides ask as well, and what was said is not said again.
+        let is_shared = context.found.keep(is_shared)?;
+        let sum = context.found.keep(sum)?;
+        if let Some(written) = self.fleet_sum.as_ref().filter(|_| !is_shared) {
+            let error = SyntaxError::new(0..written.text.len(), "no limit of this rule is shared");
+            context.found.push(source.wrong(written, error.with_help("leave it out, or share the rule: fleet = true")));
+        }
+        match (context.hosts, is_shared) {
+            (Some(hosts), true) => Some(InFleet { hosts, sum, written: self.fleet.as_ref() }),
+            (Some(_), false) | (None, false) => None,
+            (None, true) => {
+                let written = self.fleet.as_ref()?;
+                let error = SyntaxError::new(0..written.text.len(), "there is no fleet to share its limits with");
+                let help = "say where the hosts tell each other: [fleet] with url = \"redis://…\"";
+                context.found.push(source.wrong(written, error.with_help(help)));
+                None
+            }
+        }
     }
 
     fn limits_of(&self, name: &str, spec: &Spec<'_>, key: &str, context: &mut Context<'_>) -> Vec<Limit> {

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use ratelimit_common::layout::{INTERFACES_MAX, RULES_MAX, SOURCES_CAPACITY, TARGETS_MAX};
 use ratelimit_common::time::SECOND_NS;
 
+use super::fleet::FleetSettings;
 use super::history::HistorySettings;
 use super::limits::Slots;
 use super::lists::{self, Contents, KnownLists, LIST_FILES_MAX, ListFile, ListFiles, ListSettings, Lists, Named};
@@ -75,6 +76,8 @@ pub struct Settings {
     pub safety: SafetySettings,
     /// `history`.
     pub history: HistorySettings,
+    /// `fleet`; none where there is no such table.
+    pub fleet: Option<FleetSettings>,
     /// The rules, in order; flags make exactly one.
     pub rules: Vec<RuleSettings>,
     /// What the list files hold that are named here.
@@ -163,7 +166,9 @@ impl Settings {
         found.keep(self.check_rules_number());
         let lists = Lists::new(&self.source, &self.lists, &self.list_files, &mut found);
         let (access, overruled) = self.access(&lists, ipv6_prefix, &mut found);
-        let OfRules { rules, notes, candidates } = self.rules(&lists, &mut found);
+        let fleet = self.fleet.as_ref().map(|fleet| fleet.fleet(&self.source, &mut found));
+        let hosts = fleet.as_ref().map(|fleet| fleet.hosts);
+        let OfRules { rules, notes, candidates } = self.rules(&lists, hosts, &mut found);
         found.keep(self.check_prefixes_number(&lists, &access, &rules));
         let config = Config {
             interfaces,
@@ -177,6 +182,7 @@ impl Settings {
             policy: Policy { ipv4_prefix, ipv6_prefix, access, rules },
             safety: self.safety(&mut found),
             history: self.history.history(&self.source, &mut found),
+            fleet,
             notes,
             candidates,
             overruled,
@@ -199,7 +205,8 @@ impl Settings {
         let ipv6_prefix = self.prefix(self.ipv6_prefix.as_ref(), 128, IPV6_PREFIX_DEFAULT, &mut found);
         let lists = Lists::new(&self.source, &self.lists, &self.list_files, &mut found);
         let (access, _) = self.access(&lists, ipv6_prefix, &mut found);
-        let rules = self.rules(&lists, &mut found).rules;
+        let hosts = self.fleet.as_ref().map(|fleet| fleet.hosts(&self.source, &mut found));
+        let rules = self.rules(&lists, hosts, &mut found).rules;
         found.into_result(Policy { ipv4_prefix, ipv6_prefix, access, rules })
     }
 
@@ -244,10 +251,11 @@ impl Settings {
         }
     }
 
-    fn rules(&self, lists: &Lists<'_>, found: &mut Found) -> OfRules {
+    fn rules(&self, lists: &Lists<'_>, hosts: Option<u32>, found: &mut Found) -> OfRules {
         let mut context = Context {
             source: &self.source,
             lists,
+            hosts,
             found,
             names: HashSet::new(),
             slots: Slots::default(),
@@ -341,24 +349,11 @@ impl Settings {
                 Err(self.source.wrong(key, error.with_help(help)))
             }
             (Some(cert), key) => {
-                let key = self.beside(key.as_ref().unwrap_or(cert))?;
-                Ok(Some(TlsFiles { cert: self.beside(cert)?, key }))
+                let beside = |written| self.source.beside(written, "/etc/ratelimitd/tls.pem");
+                let key = beside(key.as_ref().unwrap_or(cert))?;
+                Ok(Some(TlsFiles { cert: beside(cert)?, key }))
             }
         }
-    }
-
-    /// A path as it stands in the file: relative to that.
-    fn beside(&self, written: &Written) -> Result<PathBuf, Diagnostic> {
-        let path = self.source.read(written, |text| {
-            if text.is_empty() || text.contains('\0') {
-                return Err(SyntaxError::new(0..text.len(), "it is not a path").with_help("/etc/ratelimitd/tls.pem"));
-            }
-            Ok(PathBuf::from(text))
-        })?;
-        Ok(match &self.source {
-            Source::File { path: file, .. } => file.parent().unwrap_or(Path::new("")).join(path),
-            Source::CommandLine => path,
-        })
     }
 
     fn socket_path(&self) -> Result<PathBuf, Diagnostic> {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::syntax::{SyntaxError, near_miss, shortened};
 use crate::diagnostic::{Diagnostic, Excerpt, Place};
@@ -133,6 +133,20 @@ impl Source {
         }
     }
 
+    /// A path as it stands in the file: relative to that.
+    pub(super) fn beside(&self, written: &Written, example: &str) -> Result<PathBuf, Diagnostic> {
+        let path = self.read(written, |text| {
+            if text.is_empty() || text.contains('\0') {
+                return Err(SyntaxError::new(0..text.len(), "it is not a path").with_help(example));
+            }
+            Ok(PathBuf::from(text))
+        })?;
+        Ok(match self {
+            Self::File { path: file, .. } => file.parent().unwrap_or(Path::new("")).join(path),
+            Self::CommandLine => path,
+        })
+    }
+
     /// A value that has to be there: its flag, its key and the rule that it would be of, why, and an example as a file has it.
     pub(super) fn missing(&self, flag: &str, key: &str, of: Option<&OfRule>, why: &str, example: &str) -> Diagnostic {
         match self {
@@ -145,7 +159,7 @@ impl Source {
                 let (table, name) = key.rsplit_once('.').unwrap_or(("", key));
                 let place = match (table, of) {
                     ("", _) => String::new(),
-                    ("rule", None) => " under [rule]".to_owned(),
+                    ("rule", None) | ("fleet", _) => format!(" under [{table}]"),
                     _ => format!(" under [[{table}]]"),
                 };
                 let of = of.map_or_else(String::new, |of| format!(" of {of}"));

@@ -252,9 +252,5 @@ const fn ahead_max(current: BucketIndex) -> BucketIndex {
 }
 
 fn shape(limit: &Limit) -> Shape {
-    Shape {
-        full_buckets: limit.full_buckets(),
-        burst: limit.burst.unwrap_or(BURST_ANY),
-        parts: limit.parts(),
-    }
+    Shape { full_buckets: limit.full_buckets(), burst: limit.burst.unwrap_or(BURST_ANY), parts: limit.parts() }
 }

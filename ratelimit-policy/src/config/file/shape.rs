@@ -8,6 +8,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::super::fleet::FleetSettings;
 use super::super::history::HistorySettings;
 use super::super::keys::{self, names};
 use super::super::lists::ListSettings;
@@ -32,8 +33,10 @@ pub const OVERRIDE_KEYS: Keys = &names::<{ keys::OVERRIDE.len() }>(keys::OVERRID
 pub const SAFETY_KEYS: Keys = &names::<{ keys::SAFETY.len() }>(keys::SAFETY);
 /// Keys of `[history]`.
 pub const HISTORY_KEYS: Keys = &names::<{ keys::HISTORY.len() }>(keys::HISTORY);
+/// Keys of `[fleet]`.
+pub const FLEET_KEYS: Keys = &names::<{ keys::FLEET.len() }>(keys::FLEET);
 /// Tables beside the keys of the top level.
-pub(super) const TABLES: Keys = &["rule", "lists", "safety", "history"];
+pub(super) const TABLES: Keys = &["rule", "lists", "safety", "history", "fleet"];
 
 /// A table in words, what its keys begin with, and the keys.
 struct TableOf {
@@ -51,6 +54,7 @@ const OVERRIDE: TableOf =
     TableOf { words: "under [[rule.override]]", prefix: "rule.override.", keys: OVERRIDE_KEYS, tables: &[] };
 const SAFETY: TableOf = TableOf { words: "under [safety]", prefix: "safety.", keys: SAFETY_KEYS, tables: &[] };
 const HISTORY: TableOf = TableOf { words: "under [history]", prefix: "history.", keys: HISTORY_KEYS, tables: &[] };
+const FLEET: TableOf = TableOf { words: "under [fleet]", prefix: "fleet.", keys: FLEET_KEYS, tables: &[] };
 
 /// What the file says; what is wrong with its shape is found.
 pub(super) fn settings(path: &Path, contents: &str, top: Spanned<DeTable<'_>>, found: &mut Found) -> Settings {
@@ -76,6 +80,7 @@ pub(super) fn settings(path: &Path, contents: &str, top: Spanned<DeTable<'_>>, f
         lists,
         safety: SafetySettings::default(),
         history: HistorySettings::default(),
+        fleet: None,
         rules: Vec::new(),
         list_files: BTreeMap::new(),
     };
@@ -95,6 +100,9 @@ pub(super) fn settings(path: &Path, contents: &str, top: Spanned<DeTable<'_>>, f
     }
     if let Some(value) = table.take("history") {
         settings.history = reader.history(value);
+    }
+    if let Some(value) = table.take("fleet") {
+        settings.fleet = reader.fleet(value);
     }
     let rules = table.take("rule").map_or_else(|| vec![DeTable::new()], |value| reader.tables("rule", value, None));
     let is_one = rules.len() == 1;
@@ -163,6 +171,8 @@ impl Reader<'_> {
             new_sources: self.value(&mut table, "rule.new_sources"),
             quic_ports: self.values(&mut table, "rule.quic_ports"),
             unparsable: self.value(&mut table, "rule.unparsable"),
+            fleet: self.value(&mut table, "rule.fleet"),
+            fleet_sum: self.value(&mut table, "rule.fleet_sum"),
             overrides,
             of,
         };
@@ -199,6 +209,27 @@ impl Reader<'_> {
         };
         self.refuse_rest(table);
         history
+    }
+
+    fn fleet(&mut self, value: Value<'_>) -> Option<FleetSettings> {
+        let table = self.one_table("fleet", value, None)?;
+        let mut table = self.table(&FLEET, table, None);
+        let fleet = FleetSettings {
+            url: self.texts(&mut table, "fleet.url").unwrap_or_default(),
+            name: self.value(&mut table, "fleet.name"),
+            secret_file: self.text(&mut table, "fleet.secret_file"),
+            username: self.text(&mut table, "fleet.username"),
+            password_file: self.text(&mut table, "fleet.password_file"),
+            ca_file: self.text(&mut table, "fleet.ca_file"),
+            cert_file: self.text(&mut table, "fleet.cert_file"),
+            key_file: self.text(&mut table, "fleet.key_file"),
+            interval: self.value(&mut table, "fleet.interval"),
+            hosts: self.value(&mut table, "fleet.hosts"),
+            bans: self.value(&mut table, "fleet.bans"),
+            floor: self.value(&mut table, "fleet.floor"),
+        };
+        self.refuse_rest(table);
+        Some(fleet)
     }
 
     fn lists(&mut self, value: Value<'_>) -> Vec<ListSettings> {

@@ -16,21 +16,28 @@ fn file_with(prefix: &str, line: &str) -> String {
     let needed = |of: &str, name: &str, value: &str| {
         if of == prefix && line.starts_with(&format!("{name} =")) { String::new() } else { format!("{name} = {value}") }
     };
-    let (top, lists, rule, of, safety, history) = match prefix {
-        "" => (line, "", "", "", "", ""),
-        "lists." => ("", line, "", "", "", ""),
-        "rule." => ("", "", line, "", "", ""),
-        "rule.override." => ("", "", "", line, "", ""),
-        "safety." => ("", "", "", "", line, ""),
-        "history." => ("", "", "", "", "", line),
+    let (top, lists, rule, of, safety, history, fleet) = match prefix {
+        "" => (line, "", "", "", "", "", ""),
+        "lists." => ("", line, "", "", "", "", ""),
+        "rule." => ("", "", line, "", "", "", ""),
+        "rule.override." => ("", "", "", line, "", "", ""),
+        "safety." => ("", "", "", "", line, "", ""),
+        "history." => ("", "", "", "", "", line, ""),
+        "fleet." => ("", "", "", "", "", "", line),
         other => panic!("no table {other}"),
     };
     let interfaces = needed("", "interfaces", "[\"eth0\"]");
     let limits = needed("rule.", "limits", "[\"1000/5m\"]");
     let override_limits = needed("rule.override.", "limits", "[\"9/5m\"]");
     let from = needed("rule.override.", "from", "[\"192.0.2.1\"]");
+    // A leaky bucket is shared by nobody.
+    let fleet = if line.contains("gcra") {
+        String::new()
+    } else {
+        format!("[fleet]\n{}\n{fleet}\n", needed("fleet.", "url", "\"unix:///run/redis.sock\""))
+    };
     format!(
-        "{interfaces}\n{top}\n[lists]\n{lists}\n[safety]\n{safety}\n[history]\n{history}\n[rule]\n{limits}\n{rule}\n[[rule.override]]\n\
+        "{interfaces}\n{top}\n[lists]\n{lists}\n[safety]\n{safety}\n[history]\n{history}\n{fleet}[rule]\n{limits}\n{rule}\n[[rule.override]]\n\
          {override_limits}\n{from}\n{of}\n"
     )
 }

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use ratelimit_common::time::{BucketIndex, Nanos, SECOND_NS};
 
+use crate::labels;
+
 /// The most hosts of a fleet.
 pub const HOSTS_MAX: u32 = 1024;
 
@@ -21,10 +23,6 @@ pub const DELAY: Duration = Duration::from_millis(100);
 /// A window that is shorter than so many intervals gains little.
 pub const INTERVALS_MIN: u64 = 30;
 
-/// Which limit, by its place in the list that the fleet was given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LimitId(pub u16);
-
 /// What of a source's traffic is summed over the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sum {
@@ -33,6 +31,8 @@ pub enum Sum {
     /// All of it: a forged flood at one host takes its victim's share at all.
     All,
 }
+
+labels!(pub Sum { Verified => "verified", All => "all" });
 
 /// One limit of the fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,9 +186,11 @@ impl fmt::Display for Warning {
     }
 }
 
-/// Why a limit of GCRA is not summed.
-pub const GCRA_REFUSED: &str =
-    "a limit with `algorithm = \"gcra\"` has no buckets to sum over the fleet: use a window, or `fleet = false`";
+/// Why a limit of GCRA is not shared, and what to do.
+pub const GCRA_REFUSED: (&str, &str) = (
+    "a limit with algorithm = \"gcra\" has no buckets to sum over the fleet",
+    "use algorithm = \"buckets\", or keep the rule's limits to this host: fleet = false",
+);
 
 const fn previous_power_of_two(value: u64) -> u64 {
     1 << value.ilog2()

@@ -1,0 +1,311 @@
+//! One limit over many machines: `[fleet]`. Pure.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ratelimit_common::time::SECOND_NS;
+
+use super::duration;
+use super::network::parse_number;
+use super::rule::check_name;
+use super::syntax::{SyntaxError, near_miss};
+use super::written::{Source, Written};
+use crate::diagnostic::{Diagnostic, Excerpt, Found, Place};
+use crate::fleet::HOSTS_MAX;
+
+/// The fleet's name unless it is said.
+pub const NAME_DEFAULT: &str = "default";
+/// Hosts of a fleet unless it is said.
+pub const HOSTS_DEFAULT: u32 = 8;
+/// What is not urgent is told so often, unless it is said.
+pub const INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
+
+const INTERVAL_NS_MIN: u64 = SECOND_NS / 5;
+const INTERVAL_NS_MAX: u64 = 60 * SECOND_NS;
+const FLOOR_MAX: u64 = 99;
+const NODES_MAX: usize = 64;
+
+/// The hosts that hold limits together, and the store by which they tell each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fleet {
+    /// One server, or two or more nodes of a cluster: at least one. All `redis://`, all `rediss://`, or one `unix://`.
+    pub urls: Vec<String>,
+    /// Which fleet of those that share the store.
+    pub name: String,
+    /// A file with what its hosts alone know; there unless [`Fleet::is_local`].
+    pub secret_file: Option<PathBuf>,
+    /// The store's user.
+    pub username: Option<String>,
+    /// A file with the password.
+    pub password_file: Option<PathBuf>,
+    /// The certificates that the store's is to be signed by; only with TLS, as those below.
+    pub ca_file: Option<PathBuf>,
+    /// The certificate to show, with `key_file`.
+    pub cert_file: Option<PathBuf>,
+    /// Its key.
+    pub key_file: Option<PathBuf>,
+    /// What is not urgent is told so often: 200 ms to a minute.
+    pub interval: Duration,
+    /// The most hosts: 2 to [`HOSTS_MAX`].
+    pub hosts: u32,
+    /// Whether bans reach all hosts.
+    pub bans: bool,
+    /// Of each limit so much, in percent, that no store can take from this host: 0 to 99.
+    pub floor_percent: u8,
+}
+
+/// What can be set of [`Fleet`], as it was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FleetSettings {
+    /// `--fleet`, `fleet.url`.
+    pub url: Vec<Written>,
+    /// `fleet.name`.
+    pub name: Option<Written>,
+    /// `--fleet-secret-file`, `fleet.secret_file`.
+    pub secret_file: Option<Written>,
+    /// `fleet.username`.
+    pub username: Option<Written>,
+    /// `fleet.password_file`.
+    pub password_file: Option<Written>,
+    /// `fleet.ca_file`.
+    pub ca_file: Option<Written>,
+    /// `fleet.cert_file`.
+    pub cert_file: Option<Written>,
+    /// `fleet.key_file`.
+    pub key_file: Option<Written>,
+    /// `fleet.interval`.
+    pub interval: Option<Written>,
+    /// `fleet.hosts`.
+    pub hosts: Option<Written>,
+    /// `fleet.bans`.
+    pub bans: Option<Written>,
+    /// `fleet.floor`.
+    pub floor: Option<Written>,
+}
+
+/// An address of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Url<'a> {
+    scheme: Scheme,
+    /// Empty for a socket.
+    host: &'a str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scheme {
+    Plain,
+    Tls,
+    Socket,
+}
+
+impl Fleet {
+    /// Whether only this machine reaches the store: a socket, or loopback.
+    pub fn is_local(&self) -> bool {
+        self.urls.iter().all(|url| parse_url(url).is_ok_and(Url::is_local))
+    }
+}
+
+impl FleetSettings {
+    /// What it means, defaults filled in; what is wrong with it is found.
+    pub(super) fn fleet(&self, source: &Source, found: &mut Found) -> Fleet {
+        let before = found.count();
+        let urls = self.urls(source, found);
+        let are_right = found.count() == before;
+        let is_tls = urls.iter().any(|url| url.scheme == Scheme::Tls);
+        let mut path = |written: &Option<Written>| {
+            let path = written.as_ref().map(|written| source.beside(written, "/etc/ratelimitd/fleet.secret"));
+            found.keep(path.transpose()).flatten()
+        };
+        let fleet = Fleet {
+            urls: self.url.iter().map(|written| written.text.clone()).collect(),
+            secret_file: path(&self.secret_file),
+            password_file: path(&self.password_file),
+            ca_file: path(&self.ca_file),
+            cert_file: path(&self.cert_file),
+            key_file: path(&self.key_file),
+            name: found
+                .keep(source.read_if(self.name.as_ref(), |text| check_name(text).map(|()| text.to_owned())))
+                .flatten()
+                .unwrap_or_else(|| NAME_DEFAULT.to_owned()),
+            username: found.keep(source.read_if(self.username.as_ref(), parse_username)).flatten(),
+            interval: found
+                .keep(source.read_if(self.interval.as_ref(), parse_interval))
+                .flatten()
+                .unwrap_or(INTERVAL_DEFAULT),
+            hosts: self.hosts(source, found),
+            bans: found.keep(source.is_set(self.bans.as_ref(), true)).unwrap_or(true),
+            floor_percent: found.keep(source.read_if(self.floor.as_ref(), parse_floor)).flatten().unwrap_or(0),
+        };
+        // What belongs to the addresses is a matter of them.
+        if are_right {
+            found.keep(self.check_secret(&urls, source));
+            found.keep(self.check_tls(is_tls, source));
+        }
+        fleet
+    }
+
+    /// Hosts of the fleet, also where the rest is wrong.
+    pub(super) fn hosts(&self, source: &Source, found: &mut Found) -> u32 {
+        let hosts = source.read_if(self.hosts.as_ref(), |text| parse_number(text, 2, HOSTS_MAX.into()));
+        let hosts = found.keep(hosts).flatten().and_then(|hosts| u32::try_from(hosts).ok());
+        hosts.unwrap_or(HOSTS_DEFAULT)
+    }
+
+    fn urls(&self, source: &Source, found: &mut Found) -> Vec<Url<'_>> {
+        if self.url.is_empty() {
+            let why = "say where the hosts tell each other what they admitted";
+            let example = "\"redis://192.0.2.1:6379\"";
+            found.missing("fleet.url", source.missing("--fleet", "fleet.url", None, why, example));
+        }
+        // They may stand on one line.
+        let is_secret = self.url.iter().any(|written| written.text.contains('@'));
+        let mut urls: Vec<Url<'_>> = Vec::new();
+        for written in &self.url {
+            let url = parse_url(&written.text).and_then(|url| match urls.first() {
+                _ if urls.len() == NODES_MAX => {
+                    let error = SyntaxError::new(0..written.text.len(), format!("{NODES_MAX} addresses are the most"));
+                    Err(error.with_help("some nodes of a cluster are enough: they name the others"))
+                }
+                Some(first) if first.scheme != url.scheme || url.scheme == Scheme::Socket => {
+                    let problem = "it does not go with the address before it";
+                    let error = SyntaxError::new(0..written.text.len(), problem);
+                    Err(error.with_help("the nodes of a cluster are all redis://, or all rediss://"))
+                }
+                Some(_) | None => Ok(url),
+            });
+            match url {
+                Ok(url) => urls.push(url),
+                Err(error) => {
+                    let wrong = source.wrong(written, error);
+                    found.push(if is_secret { without_text(wrong) } else { wrong });
+                }
+            }
+        }
+        urls
+    }
+
+    fn check_secret(&self, urls: &[Url<'_>], source: &Source) -> Result<(), Diagnostic> {
+        if self.secret_file.is_some() || urls.iter().all(|url| url.is_local()) {
+            return Ok(());
+        }
+        let why = "without a secret, whoever reads the store learns the addresses and whoever writes to it bans any: \
+                   head -c 32 /dev/urandom | base64 > FILE, and the same file on each host";
+        let example = "\"/etc/ratelimitd/fleet.secret\"";
+        Err(source.missing("--fleet-secret-file", "fleet.secret_file", None, why, example))
+    }
+
+    fn check_tls(&self, is_tls: bool, source: &Source) -> Result<(), Diagnostic> {
+        let wrong = |written: &Written, problem: &str, help: &str| {
+            Err(source.wrong(written, SyntaxError::new(0..written.text.len(), problem).with_help(help)))
+        };
+        match (&self.ca_file, &self.cert_file, &self.key_file) {
+            (Some(file), _, _) | (None, Some(file), _) | (None, None, Some(file)) if !is_tls => {
+                wrong(file, "the addresses of the store are without TLS", "write rediss:// in `url`, or leave this out")
+            }
+            (_, Some(one), None) => wrong(one, "a certificate is shown with its key", "name that too: key_file"),
+            (_, None, Some(one)) => wrong(one, "a key is of a certificate", "name that too: cert_file"),
+            (_, Some(_), Some(_)) | (_, None, None) => Ok(()),
+        }
+    }
+}
+
+impl Url<'_> {
+    fn is_local(self) -> bool {
+        match self.scheme {
+            Scheme::Socket => true,
+            Scheme::Plain | Scheme::Tls => {
+                let host = self.host.trim_matches(['[', ']']);
+                host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+            }
+        }
+    }
+}
+
+/// A password may stand in what does not parse too: the text is not repeated.
+fn without_text(diagnostic: Diagnostic) -> Diagnostic {
+    let place = match diagnostic.place {
+        Place::File { path, excerpt } => {
+            let hidden = |of: Box<Excerpt>| Box::new(Excerpt { text: None, span: 0..0, ..*of });
+            Place::File { path, excerpt: excerpt.map(hidden) }
+        }
+        Place::Flag { .. } | Place::CommandLine => Place::CommandLine,
+    };
+    Diagnostic { place, ..diagnostic }
+}
+
+fn parse_url(text: &str) -> Result<Url<'_>, SyntaxError> {
+    const FORMS: &str = "write redis://HOST:PORT, rediss://HOST:PORT for TLS, or unix:///PATH";
+    const SCHEMES: [(&str, Scheme); 3] = [("redis", Scheme::Plain), ("rediss", Scheme::Tls), ("unix", Scheme::Socket)];
+    if text.contains('@') {
+        let error = SyntaxError::new(0..text.len(), "an address holds no user and no password");
+        return Err(error.with_help("name the user by `username`, and a file with the password by `password_file`"));
+    }
+    let Some((scheme, rest)) = text.split_once("://") else {
+        let error = SyntaxError::new(0..text.len(), format!("`{text}` is not an address of a store"));
+        return Err(error.with_help(FORMS));
+    };
+    let at = text.len() - rest.len();
+    let Some((_, kind)) = SCHEMES.into_iter().find(|(name, _)| *name == scheme) else {
+        let meant = near_miss(scheme, SCHEMES.map(|(name, _)| name)).map(|meant| format!("did you mean {meant}://?"));
+        let error = SyntaxError::new(0..scheme.len(), format!("`{scheme}://` is not a store's"));
+        return Err(error.with_help(FORMS).with_help_if(meant));
+    };
+    if kind == Scheme::Socket {
+        if !rest.starts_with('/') || rest.ends_with('/') || rest.contains('\0') {
+            let error = SyntaxError::new(at..text.len(), "it is not the whole path of a socket");
+            return Err(error.with_help("write it from `/` on, as in unix:///run/redis/redis.sock"));
+        }
+        return Ok(Url { scheme: kind, host: "" });
+    }
+    let authority = rest.strip_suffix('/').unwrap_or(rest);
+    if let Some(behind) = authority.find(['/', '?', '#']) {
+        let error = SyntaxError::new(at + behind..text.len(), "nothing stands behind the port");
+        return Err(error.with_help("leave it out: fleets that share a store are told apart by `name`"));
+    }
+    let (host, port) = match authority.rfind(':') {
+        Some(colon) if !authority.ends_with(']') => (&authority[..colon], Some(&authority[colon + 1..])),
+        Some(_) | None => (authority, None),
+    };
+    let is_address = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => {
+            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+            !host.is_empty() && host.bytes().all(is_plain)
+        }
+    };
+    if !is_address {
+        let error = SyntaxError::new(at..at + host.len(), format!("`{host}` is not a host"));
+        return Err(error.with_help("write a name, an IPv4 address, or an IPv6 address in brackets"));
+    }
+    if let Some(port) = port {
+        let start = at + host.len() + 1;
+        parse_number(port, 1, u16::MAX.into()).map_err(|error| error.shifted(start))?;
+    }
+    Ok(Url { scheme: kind, host })
+}
+
+fn parse_username(text: &str) -> Result<String, SyntaxError> {
+    if text.is_empty() || text.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        let error = SyntaxError::new(0..text.len(), "a user of the store is one word");
+        return Err(error.with_help("leave the key out for the user `default`"));
+    }
+    Ok(text.to_owned())
+}
+
+fn parse_interval(text: &str) -> Result<Duration, SyntaxError> {
+    let interval_ns = duration::parse(text)?;
+    if (INTERVAL_NS_MIN..=INTERVAL_NS_MAX).contains(&interval_ns) {
+        return Ok(Duration::from_nanos(interval_ns));
+    }
+    Err(SyntaxError::new(0..text.len(), "hosts tell each other each 200ms to 1m").with_help("1s is usual"))
+}
+
+fn parse_floor(text: &str) -> Result<u8, SyntaxError> {
+    let Some(number) = text.strip_suffix('%') else {
+        let error = SyntaxError::new(0..text.len(), format!("`{text}` is not a share"));
+        return Err(error.with_help("write a share of each limit, as in \"10%\""));
+    };
+    let share = parse_number(number, 0, FLOOR_MAX)?;
+    Ok(u8::try_from(share).unwrap_or(u8::MAX))
+}
