@@ -93,7 +93,7 @@ pub struct EvidenceNeeds(pub u8);
 impl EvidenceNeeds {
     /// Each TCP segment: the rule counts packets or bytes, or refuses everything.
     pub const SEGMENTS: Self = Self(1);
-    /// Each connection, once: the rule counts connections, and bans.
+    /// Each connection, once: the rule counts connections, and bans or shares them with other hosts.
     pub const CONNECTIONS: Self = Self(2);
     /// Only verified traffic begins a ban.
     pub const BANS: Self = Self(4);

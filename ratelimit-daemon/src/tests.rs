@@ -73,7 +73,8 @@ fn file(contents: impl IntoIterator<Item = anyhow::Result<Config>>) -> ConfigSou
 
 fn surroundings(watchdog: Option<Duration>) -> (Surroundings, mpsc::UnboundedReceiver<String>) {
     let (sender, told) = mpsc::unbounded_channel();
-    let host = Host { look: Around::default, store: Store::at("/nonexistent/ratelimitd".into()) };
+    // No directory can be made there, not by root either: what one test writes down is read by no other.
+    let host = Host { look: Around::default, store: Store::at("/dev/null/ratelimitd".into()) };
     (Surroundings { notifier: Box::new(Recorder(sender)), watchdog, attached: || {}, own_uid: 0, host }, told)
 }
 

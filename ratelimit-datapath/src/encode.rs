@@ -307,7 +307,7 @@ fn evidence(rule: &desired::Rule) -> EvidenceNeeds {
     if bans {
         needs = needs.or(EvidenceNeeds::BANS);
     }
-    if bans && holds(Unit::Connections) {
+    if bans && holds(Unit::Connections) || rule.limits.iter().any(desired::Limit::sums_evidence) {
         needs = needs.or(EvidenceNeeds::CONNECTIONS);
     }
     if rule.limits.iter().all(|limit| limit.unit == Unit::Connections) {

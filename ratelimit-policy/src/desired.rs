@@ -413,6 +413,11 @@ impl Limit {
         }
     }
 
+    /// Whether hosts sum the connections that a source has itself opened, which are counted for that.
+    pub fn sums_evidence(&self) -> bool {
+        self.told_sides().contains(&Side::Evidence)
+    }
+
     /// The limit as the packet path reads it.
     pub fn layout(&self) -> ratelimit_common::layout::Limit {
         let parts = self.parts();

@@ -1,8 +1,8 @@
-//! What a verified connection leaves.
+//! What a verified connection leaves: evidence for a ban, and what the hosts of a fleet sum of a limit of connections.
 
 use super::{At, GateBypass, State, by, is, limits, new_source_gate};
 use crate::layout::Unit;
-use crate::verification::Side;
+use crate::verification::{EvidenceNeeds, Side};
 
 /// Counts a verified connection, if the packet is the first that is known of it, and bans the source where it was
 /// refused another after as many.
@@ -18,6 +18,8 @@ pub fn verify<S: State>(state: S) {
         if is_first {
             let _whatever = state.charge(At::new(position, Side::Evidence), 1);
         }
-        state.ban_source(At::new(position, Side::Unverified).0 | by::EVIDENCE);
+        if rule.evidence.any(EvidenceNeeds::BANS) {
+            state.ban_source(At::new(position, Side::Unverified).0 | by::EVIDENCE);
+        }
     }
 }

@@ -42,6 +42,7 @@ use ratelimit_common::layout::{
 };
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
+use ratelimit_common::window::Cell;
 
 use self::attach::{Links, Slot};
 use self::clients::{Client, Lengths};
@@ -59,8 +60,8 @@ use self::time::Time;
 use self::windows::Windows;
 use super::pins::Pins;
 use super::{
-    Ban, BanReading, BansPosition, Datapath, DatapathError, InterfaceReading, KernelEvent, Reading, Removed,
-    SourceReading, Trial, VisitedBans, XdpMode, alone, batch, interface,
+    Ban, BanReading, BansPosition, Datapath, DatapathError, InterfaceReading, KernelEvent, KernelStep, LimitAt,
+    Reading, Removed, SourceReading, Told, Trial, VisitedBans, XdpMode, alone, batch, interface,
 };
 use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::Policy;

@@ -5,7 +5,7 @@
 //! admitted.
 
 use ratelimit_common::time::BucketIndex;
-use ratelimit_common::window::{self, CELLS, Cell};
+use ratelimit_common::window::{self, CELLS, Cell, Parts};
 
 use ratelimit_policy::config::rule::CANDIDATES_MAX;
 

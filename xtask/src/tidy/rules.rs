@@ -103,7 +103,7 @@ pub(super) const RULES: &[Rule] = &[
             "ratelimit-fleet/src/wire.rs",
         ],
         except: &[],
-        part: Part::ShippedCode,
+        part: Scope::ShippedCode,
         forbidden: r"\b(std::(fs|io|env|process|thread)|tokio|Instant|SystemTime|SystemRandom|(Tcp|Udp|Unix)(Stream|Listener|Socket|Datagram))\b",
         reason: "what a fleet reports is a function of what it is told: no input, no output; time and randomness are arguments",
         examples: &["let now = Instant::now();"],
