@@ -323,12 +323,13 @@ async fn the_first_view_of_64_rules_is_below_100_kb_for_a_client_that_takes_gzip
         let (status, headers, body) = page.bytes("GET", path, "").await;
         let is_packed = plain.len() >= 1_024;
         assert_eq!(headers.get("content-encoding").is_some(), is_packed, "{path}");
-        assert_eq!((headers.contains_key("vary"), headers.contains_key("content-length")), (is_packed, !is_packed));
+        assert_eq!(headers.contains_key("vary"), is_packed, "{path}");
+        assert_eq!(headers["content-length"], body.len().to_string(), "{path}");
         let text = if is_packed { unpacked(&body) } else { String::from_utf8(body.to_vec()).unwrap() };
         assert!(status == 200 && (path == "/web/session" || text == plain), "{path}");
         bytes += body.len() + HEAD_BYTES;
     }
-    assert!(bytes < 100_000, "{bytes} bytes");
+    assert!((20_000..100_000).contains(&bytes), "{bytes} bytes");
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ async fn a_certificate_is_renewed_though_the_policy_file_is_broken_or_the_kernel
     let mut next = site.engine.enforced.config.clone();
     next.policy.rules[0].limits[0].amount = 9;
     site.engine.enforced.source = file([Err(anyhow!("`limts` is no key")), Ok(next)]);
-    for (name, broken) in [("two.example", "`limts` is no key"), ("three.example", "refused")] {
+    for (name, broken) in [("two.example", "`limts` is no key"), ("three.example", "told to fail")] {
         write(site.directory.path(), name);
         site.kernel.refuse_apply();
         let moment = site.moment();
