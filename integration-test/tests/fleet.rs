@@ -6,7 +6,7 @@ use integration_test::program::{Program, TEN_O_CLOCK, limit, policy};
 use ipnet::IpNet;
 use netlab::needs_root;
 use ratelimit_common::layout::Unit;
-use ratelimit_common::time::SECOND_NS;
+use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verification::Side;
 use ratelimit_common::window::Cell;
 use ratelimit_datapath::{Datapath as _, KernelStep, LimitAt, Told};
@@ -69,4 +69,42 @@ fn each_step_is_told_once_and_what_sends_little_is_not() {
     };
     let [v4, v6] = ["10.1.0.7/32", "2001:db8:0:7::/64"].map(step);
     assert_eq!(steps(&mut program), [v4, v4, v4, v6], "at 8, 16 and 24 of 27, and at 8 of 9");
+}
+
+#[test]
+fn what_was_told_counts_for_no_more_in_a_larger_unit_and_for_less_in_a_smaller() {
+    needs_root!();
+    let mut program = Program::new(&shared(1000, 2));
+    let client = "198.51.100.7/32";
+    let of = |program: &mut Program| {
+        let cells = program.kernel().admitted(AT, &[client.parse().unwrap()]).unwrap();
+        let sum = |part: fn(&Cell) -> u64| cells[0].iter().map(part).sum::<u64>();
+        (sum(|cell| cell.count), sum(|cell| cell.others))
+    };
+    let tell = |program: &mut Program, units: u64| {
+        assert_eq!(program.kernel().tell_others(AT, &[told(client, 1, units), told(client, 0, units)]).unwrap(), 2);
+    };
+    assert_eq!(program.passed(&syn("198.51.100.7", 80), 3), 3);
+    tell(&mut program, 200);
+    assert_eq!(of(&mut program), (3, 400), "units of 2");
+    program.kernel().apply(&shared(1024, 2)).unwrap();
+    assert_eq!(of(&mut program), (3, 0), "of 4 it would be 1600");
+    tell(&mut program, 50);
+    program.kernel().apply(&shared(1000, 2)).unwrap();
+    assert_eq!(of(&mut program), (3, 100), "200 instead of 400");
+    assert_eq!(program.passed(&syn("198.51.100.7", 80), 1000), 797);
+}
+
+#[test]
+fn a_trial_has_no_smaller_unit_so_that_going_back_from_it_makes_nothing_more() {
+    needs_root!();
+    let mut program = Program::new(&shared(1000, 2));
+    let client = "198.51.100.7/32";
+    assert_eq!(program.passed(&syn("198.51.100.7", 80), 3), 3);
+    let until = TEN_O_CLOCK.0 + 30 * SECOND_NS;
+    program.kernel().apply_until(&shared(500, 2), Nanos(until)).unwrap();
+    assert_eq!(program.kernel().tell_others(AT, &[told(client, 0, 300)]).unwrap(), 1, "units of 1");
+    assert_eq!(program.passed(&syn("198.51.100.7", 80), 500), 197);
+    program.advance(31 * SECOND_NS);
+    assert_eq!(program.passed(&syn("198.51.100.7", 80), 1000), 500, "200 here and 300 elsewhere are 500 of 1000");
 }

@@ -127,7 +127,8 @@ impl Core {
         core
     }
 
-    /// Puts other limits in force. What is known of those that stay, by their identity and buckets, stays too.
+    /// Puts other limits in force. What is known of those that stay, by their identity and buckets, stays too; the kernel
+    /// is told it again, as its windows may have begun anew.
     pub fn set_limits(&mut self, limits: Vec<FleetLimit>) {
         let hosts = self.settings.hosts;
         let with_terms = |limit: FleetLimit| (Terms::new(&limit, hosts), limit);
@@ -142,8 +143,10 @@ impl Core {
             u16::try_from(at).ok().map(LimitId)
         };
         let tracked = std::mem::take(&mut self.tracked);
-        let moved =
-            |(subject, known): (Subject, Tracked)| Some((Subject { limit: place(subject.limit)?, ..subject }, known));
+        let moved = |(subject, mut known): (Subject, Tracked)| {
+            known.tell_again();
+            Some((Subject { limit: place(subject.limit)?, ..subject }, known))
+        };
         self.tracked = tracked.into_iter().filter_map(moved).collect();
     }
 

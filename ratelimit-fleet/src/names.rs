@@ -7,6 +7,7 @@ use std::fmt;
 
 use ipnet::IpNet;
 use ratelimit_common::time::{BucketIndex, SECOND_NS};
+use ratelimit_policy::fleet::key_prefix;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hmac;
 
@@ -79,7 +80,7 @@ impl Names {
         let derived = |purpose: &str| hmac::sign(&secret, format!("ratelimitd fleet 1 {purpose} {name}").as_bytes());
         let fields = hmac::Key::new(hmac::HMAC_SHA256, derived("field").as_ref());
         let seal = UnboundKey::new(&CHACHA20_POLY1305, derived("seal").as_ref()).map_err(|_| Refused::Secret)?;
-        Ok(Self { prefix: prefix(name), name: name.to_owned(), fields, seal: LessSafeKey::new(seal) })
+        Ok(Self { prefix: key_prefix(name), name: name.to_owned(), fields, seal: LessSafeKey::new(seal) })
     }
 
     /// What a source is called in a bucket of a limit.
@@ -136,11 +137,6 @@ impl Names {
         let plain = self.seal.open_in_place(nonce, Aad::from(context.as_bytes()), &mut body).ok()?;
         Some(plain.to_vec())
     }
-}
-
-/// What all keys of the fleet `name` begin with.
-pub fn prefix(name: &str) -> String {
-    format!("rl:{name}:")
 }
 
 /// A part of the sources that is asked for in one call.

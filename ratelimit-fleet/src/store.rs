@@ -29,25 +29,9 @@ impl Script {
     }
 }
 
-/// The line of a Redis or Valkey ACL file that lets `user` do what the fleet `name` needs, and nothing more. Instead of
-/// `PASSWORD` stands what is in `password_file`.
-pub fn acl_line(user: &str, name: &str) -> String {
-    let prefix = crate::names::prefix(name);
-    format!(
-        "user {user} on >PASSWORD resetchannels ~{prefix}* -@all +eval +evalsha +hmget +hset +hgetall +hdel +pexpire \
-         +xadd +xrange +time +ping +cluster|slots"
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_acl_line_names_the_fleets_keys_alone() {
-        let line = acl_line("rl", "web");
-        assert!(line.starts_with("user rl on >PASSWORD resetchannels ~rl:web:* -@all "), "{line}");
-    }
 
     #[test]
     fn scripts_are_named_by_their_sha1() {

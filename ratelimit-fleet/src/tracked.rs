@@ -164,6 +164,11 @@ impl Tracked {
         }
     }
 
+    /// Forgets what the kernel was told.
+    pub(crate) fn tell_again(&mut self) {
+        self.ring.iter_mut().for_each(|bucket| bucket.told = None);
+    }
+
     /// What the kernel is to be told of the others, bucket by bucket; at most `most` together, the oldest first.
     pub(crate) fn tells(&mut self, subject: Subject, limit: &FleetLimit, now: Nanos, most: u64) -> Vec<Told> {
         let mut left = most;

@@ -179,11 +179,26 @@ impl fmt::Display for Warning {
         let window = *window_ns as f64 / SECOND_NS as f64;
         write!(
             f,
-            "the window of {window} s is shorter than {INTERVALS_MIN} intervals of {} s: hosts hear of each other too \
-             late for it, and each may admit the whole limit",
+            "its window of {window} s is shorter than {INTERVALS_MIN} intervals of {} s: hosts may hear of each other \
+             too late, and each admits the whole limit then",
             interval.as_secs_f64()
         )
     }
+}
+
+/// What each key of the fleet `name` begins with in the store.
+pub fn key_prefix(name: &str) -> String {
+    format!("rl:{name}:")
+}
+
+/// The line of a Redis or Valkey ACL file that lets `user` do what the fleet `name` needs, and nothing more. Instead of
+/// `PASSWORD` stands what is in `password_file`.
+pub fn acl_line(user: &str, name: &str) -> String {
+    let prefix = key_prefix(name);
+    format!(
+        "user {user} on >PASSWORD resetchannels ~{prefix}* -@all +eval +evalsha +hmget +hset +hgetall +hdel +pexpire \
+         +xadd +xrange +time +ping +cluster|slots"
+    )
 }
 
 /// Why a limit of GCRA is not shared, and what to do.
@@ -208,6 +223,12 @@ mod tests {
             full_buckets: 5,
             sum: Sum::Verified,
         }
+    }
+
+    #[test]
+    fn the_acl_line_names_the_fleets_keys_alone() {
+        let line = acl_line("rl", "web");
+        assert!(line.starts_with("user rl on >PASSWORD resetchannels ~rl:web:* -@all "), "{line}");
     }
 
     #[test]
@@ -263,7 +284,7 @@ mod tests {
     fn a_window_shorter_than_thirty_intervals_is_warned_of() {
         let ten_seconds = FleetLimit { bucket_ns: 2 * SECOND_NS, ..thousand_in_five_minutes() };
         let warning = Warning::of(&ten_seconds, Duration::from_secs(1)).unwrap();
-        assert!(warning.to_string().starts_with("the window of 10 s is shorter than 30 intervals of 1 s"), "{warning}");
+        assert!(warning.to_string().starts_with("its window of 10 s is shorter than 30 intervals of 1 s"), "{warning}");
         assert_eq!(Warning::of(&ten_seconds, Duration::from_millis(333)), None);
         assert_eq!(Warning::of(&thousand_in_five_minutes(), Duration::from_secs(1)), None);
     }

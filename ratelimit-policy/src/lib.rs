@@ -14,4 +14,5 @@ pub mod fleet;
 mod labels;
 pub mod plan;
 pub mod safety;
+pub mod secret;
 pub mod text;

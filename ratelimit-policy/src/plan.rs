@@ -2,8 +2,11 @@
 
 use ipnet::IpNet;
 use ratelimit_common::time::Nanos;
+use ratelimit_common::window::Parts;
 
-use crate::desired::{Access, Bans, DesiredState, Fixed, Grant, Limit, Policy, Rule, TlsFiles, date, unit_label};
+use crate::desired::{
+    Access, Bans, DesiredState, Fixed, Grant, Limit, Policy, Rule, Shared, TlsFiles, date, unit_label,
+};
 
 /// Prefixes that are named one by one; more are counted.
 const PREFIXES_NAMED_MAX: usize = 16;
@@ -158,6 +161,10 @@ fn push_limits(lines: &mut Vec<String>, before: &Rule, after: &Rule) {
         let is_missing = |limit: &&Limit| !from.limits.iter().any(|other| other.slot == limit.slot);
         of.limits.iter().filter(is_missing).copied().collect()
     };
+    let said = |limit: &Limit| {
+        let shared = if limit.shared.is_some() { ", shared by the fleet" } else { "" };
+        format!("{limit}{shared}")
+    };
     for limit in &after.limits {
         let Some(old) = before.limits.iter().find(|old| old.slot == limit.slot) else { continue };
         let unit = unit_label(limit.unit);
@@ -171,6 +178,15 @@ fn push_limits(lines: &mut Vec<String>, before: &Rule, after: &Rule) {
             let burst = |burst: Option<u64>| burst.map_or_else(|| "any".to_owned(), |burst| burst.to_string());
             lines.push(format!("burst of {}: {} -> {}", limit, burst(old.burst), burst(limit.burst)));
         }
+        if let (Some(from), Some(to)) = (old.shared, limit.shared) {
+            if from.sum != to.sum {
+                lines.push(format!("fleet sum of {limit}: {} -> {}", from.sum.label(), to.sum.label()));
+            }
+            if from.step_bits != to.step_bits {
+                let step = |shared: Shared| 1_u64 << shared.step_bits.min(Parts::WHOLE);
+                lines.push(format!("told to the fleet of {limit}: each {} -> each {}", step(from), step(to)));
+            }
+        }
     }
     let shadows = |rule: &Rule| -> Vec<String> { rule.shadow_limits.iter().map(ToString::to_string).collect() };
     let (old, new) = (shadows(before), shadows(after));
@@ -180,10 +196,10 @@ fn push_limits(lines: &mut Vec<String>, before: &Rule, after: &Rule) {
     }
     let (added, removed) = (missing(before, after), missing(after, before));
     match (added.as_slice(), removed.as_slice()) {
-        ([new], [old]) => lines.push(format!("{what}: {old} -> {new}, counters reset")),
+        ([new], [old]) => lines.push(format!("{what}: {} -> {}, counters reset", said(old), said(new))),
         _ => {
-            lines.extend(added.iter().map(|limit| format!("{what}: {limit} added")));
-            lines.extend(removed.iter().map(|limit| format!("{what}: {limit} removed")));
+            lines.extend(added.iter().map(|limit| format!("{what}: {} added", said(limit))));
+            lines.extend(removed.iter().map(|limit| format!("{what}: {} removed", said(limit))));
         }
     }
 }
@@ -191,6 +207,7 @@ fn push_limits(lines: &mut Vec<String>, before: &Rule, after: &Rule) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::fleet::FleetSettings;
     use crate::config::rule::RuleSettings;
     use crate::config::settings::Settings;
     use crate::config::written::{Origin, Written};
@@ -258,6 +275,36 @@ mod tests {
             (old.clone(), vec![]),
         ] {
             assert_eq!(changes(&state(&old), &state(&new)), lines);
+        }
+    }
+
+    #[test]
+    fn what_changes_in_a_fleet_reads_as_one() {
+        let alone = settings(&["eth0"], "1000/5m");
+        let fleet = |hosts: &str| FleetSettings {
+            url: vec![written("unix:///run/redis.sock")],
+            hosts: Some(written(hosts)),
+            ..FleetSettings::default()
+        };
+        let shared = Settings { fleet: Some(fleet("4")), ..alone.clone() };
+        let all = of_rule(&shared, |rule| rule.fleet_sum = Some(written("all")));
+        for (old, new, lines) in [
+            (
+                &alone,
+                &shared,
+                vec![
+                    "limit of rule default: 1000/5m requests -> 1000/5m requests, shared by the fleet, counters reset",
+                ],
+            ),
+            (&shared, &all, vec!["fleet sum of 1000/5m requests: verified -> all"]),
+            (
+                &shared,
+                &Settings { fleet: Some(fleet("40")), ..shared.clone() },
+                vec!["told to the fleet of 1000/5m requests: each 16 -> each 2"],
+            ),
+            (&shared, &shared, vec![]),
+        ] {
+            assert_eq!(changes(&state(old), &state(new)), lines);
         }
     }
 

@@ -103,6 +103,37 @@ mode = "dry-run"
 refuse = "all"
 "#;
 
+const FLEET: &str = r#"
+interfaces = ["lo"]
+
+[fleet]
+url = ["rediss://192.0.2.1:6379", "rediss://192.0.2.2:6379"]
+name = "web"
+secret_file = "/nonexistent/fleet.secret"
+username = "rl"
+password_file = "/nonexistent/fleet.password"
+ca_file = "/nonexistent/ca.pem"
+hosts = 4
+floor = "10%"
+
+[[rule]]
+name = "web"
+limits = ["1000/5m", "50/10s connections"]
+
+[[rule]]
+name = "all"
+limits = ["50MB/1m"]
+ports = "8443"
+fleet_sum = "all"
+
+[[rule]]
+name = "login"
+limits = ["6/30s"]
+ports = "8444"
+algorithm = "gcra"
+fleet = false
+"#;
+
 const GUARDS: &str = r#"
 interfaces = ["lo"]
 
@@ -264,6 +295,15 @@ transcripts! {
         ["check-config", "r.toml", "--json"], [("r.toml", "interfaces = [\"lo\"]\n[rule]\nlimits = [\"0/1m\"]\n")];
     check_config_of_a_site: ["check-config", "site.toml"],
         [("site.toml", &include_str!("../../examples/site.toml").replace("eth0", "lo")), ("deny.txt", include_str!("../../examples/deny.txt"))];
+    check_config_of_a_fleet: ["check-config", "f.toml"], [("f.toml", FLEET)];
+    check_config_json_of_a_fleet: ["check-config", "f.toml", "--json"], [("f.toml", FLEET)];
+    check_config_of_a_fleet_by_flags:
+        ["check-config", "--iface", "lo", "--limit", "1000/5m", "--fleet", "redis://127.0.0.1:7000", "--fleet",
+         "redis://127.0.0.1:7001"];
+    check_config_of_a_fleet_without_a_secret:
+        ["check-config", "--iface", "lo", "--limit", "1000/5m", "--fleet", "redis://192.0.2.1"];
+    check_config_of_a_password_in_an_address:
+        ["check-config", "--iface", "lo", "--limit", "1000/5m", "--fleet", "redis://rl:hunter2@127.0.0.1"];
     check_config_of_both: ["check-config", "r.toml", "--limit", "10/1m"], [("r.toml", GOOD)];
 }
 

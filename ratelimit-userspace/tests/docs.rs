@@ -134,7 +134,7 @@ fn span_problem(code: &str) -> Option<String> {
         let is_written = format!("x = {value}").parse::<toml::Table>().is_ok();
         return (is_key && is_written && !has_key(key)).then(|| format!("the file has no key {key}"));
     }
-    if ["rule.", "safety."].iter().any(|table| code.starts_with(table)) && !code.contains(' ') {
+    if ["rule.", "safety.", "fleet."].iter().any(|table| code.starts_with(table)) && !code.contains(' ') {
         return (!has_key(code)).then(|| format!("the file has no key {code}"));
     }
     let is_command =

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use ipnet::IpNet;
 
-use self::beside::{history_words, safety_words};
+use self::beside::{fleet_words, history_words, safety_words, shared_words};
 use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::config::{Config, OnExit, Safety, XdpModeChoice, amount, duration};
 use ratelimit_policy::desired::{
@@ -22,6 +22,7 @@ use ratelimit_policy::desired::{
     drop_cache_sets, unit_label,
 };
 
+pub use self::beside::acl_words;
 pub use self::json::{ConfigJson, InvalidJson};
 pub use self::start::first_line;
 
@@ -202,6 +203,9 @@ pub fn config_words(config: &Config) -> String {
         line("  ports", &ports_words(rule));
         for limit in &rule.limits {
             line("  limit", &limit_words(limit));
+            if let Some(words) = shared_words(config, limit) {
+                line("  fleet", &words);
+            }
         }
         for limit in &rule.shadow_limits {
             line("  shadow", &format!("{}: counted, never enforced", limit_short(limit)));
@@ -241,6 +245,9 @@ pub fn config_words(config: &Config) -> String {
         line(if position == 0 { "lists" } else { "" }, words);
     }
     line("history", &history_words(&config.history));
+    for (position, words) in config.fleet.iter().flat_map(fleet_words).enumerate() {
+        line(if position == 0 { "fleet" } else { "" }, &words);
+    }
     line("socket", &config.socket.display().to_string());
     let scheme = if config.tls.is_some() { "https" } else { "http" };
     line("listen", &config.listen.map_or_else(|| "off".to_owned(), |listen| format!("{scheme}://{listen}")));

@@ -68,9 +68,14 @@ impl Kernel {
         words.rules[0].limits[0] = limit;
         (words.rules[0].limits_len, words.rules[0].shadows_len) = (1, 0);
         self.write_config(CHARGE_GENERATION, words)?;
+        // It may be larger than that of the policy, see [`super::units`].
+        let policy = self.generations.policy.as_ref();
+        let of = policy.and_then(|policy| policy.rules.get(at.rule)?.limits.get(at.limit));
+        let coarser = of.map_or(0, |of| limit.unit_bits.saturating_sub(of.parts().unit_bits)).min(63);
         let step = if at.side == Side::Verified { ChargeOrder::OTHERS_VERIFIED } else { ChargeOrder::OTHERS };
         let mut written = 0;
-        for Told { client, bucket: BucketIndex(bucket), units: amount } in told.iter().copied() {
+        for Told { client, bucket: BucketIndex(bucket), units } in told.iter().copied() {
+            let amount = units >> coarser;
             let order = Client::of(client, self.sources.ipv6_family).order();
             written += usize::from(self.run_order(ChargeOrder { amount, bucket, step, ..order })?);
         }

@@ -69,6 +69,7 @@ impl Kernel {
             encode::encode(policy).context("the policy does not fit the maps")?;
         self.end_trial()?;
         let known = self.config_words()?;
+        self.settle_units(&known, &mut config, until)?;
         let active = self.active_generation()?;
         let generation = (active + 1) % GENERATIONS;
         let taken = rows(&known.rules, &mut config.rules[..policy.rules.len()]);

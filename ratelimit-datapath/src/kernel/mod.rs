@@ -26,6 +26,7 @@ mod time;
 #[cfg(feature = "trace")]
 mod trace;
 mod trial;
+mod units;
 mod windows;
 
 use std::net::IpAddr;

@@ -1,6 +1,9 @@
-//! What two configurations differ in that no packet is judged by: `[safety]`, `[history]`, candidates, notes. Pure.
+//! What two configurations differ in that no packet is judged by: `[safety]`, `[history]`, `[fleet]`, candidates, notes. Pure.
+
+use std::path::PathBuf;
 
 use super::{Config, Safety};
+use crate::config::fleet::Fleet;
 use crate::config::history::History;
 use crate::desired::Limit;
 use crate::text::{amount, duration};
@@ -11,6 +14,7 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
     let after = safety(new.safety).into_iter().chain(history(&new.history));
     let mut lines: Vec<String> =
         parts.zip(after).filter_map(|((what, from), (_, to))| changed(what, &from, &to)).collect();
+    lines.extend(fleet(old.fleet.as_ref(), new.fleet.as_ref()));
     for rule in &new.policy.rules {
         let line = changed(&format!("note of rule {}", rule.name), &note(old, &rule.name), &note(new, &rule.name));
         lines.extend(line);
@@ -51,6 +55,34 @@ fn history(of: &History) -> [(&'static str, String); 6] {
     ]
 }
 
+fn fleet(old: Option<&Fleet>, new: Option<&Fleet>) -> Vec<String> {
+    let words = |of: &Fleet| {
+        let file =
+            |of: &Option<PathBuf>| of.as_ref().map_or_else(|| "none".to_owned(), |path| path.display().to_string());
+        [
+            ("fleet", format!("{} by {}", of.name, of.urls.join(", "))),
+            ("fleet secret", file(&of.secret_file)),
+            ("fleet user", of.username.clone().unwrap_or_else(|| "default".to_owned())),
+            ("fleet password", file(&of.password_file)),
+            ("fleet CA", file(&of.ca_file)),
+            ("fleet certificate", file(&of.cert_file)),
+            ("fleet key", file(&of.key_file)),
+            ("fleet interval", duration::short(u64::try_from(of.interval.as_nanos()).unwrap_or(u64::MAX))),
+            ("fleet hosts", of.hosts.to_string()),
+            ("fleet bans", if of.bans { "reach all hosts" } else { "stay on their host" }.to_owned()),
+            ("fleet floor", format!("{}%", of.floor_percent)),
+        ]
+    };
+    match (old.map(words), new.map(words)) {
+        (None, None) => Vec::new(),
+        (None, Some([(what, to), ..])) => changed(what, "none", &to).into_iter().collect(),
+        (Some([(what, from), ..]), None) => changed(what, &from, "none").into_iter().collect(),
+        (Some(from), Some(to)) => {
+            from.into_iter().zip(to).filter_map(|((what, from), (_, to))| changed(what, &from, &to)).collect()
+        }
+    }
+}
+
 fn note(config: &Config, rule: &str) -> String {
     let note = config.notes.iter().find(|(name, _)| name == rule);
     note.map_or_else(|| "none".to_owned(), |(_, note)| note.clone())
@@ -77,6 +109,33 @@ mod tests {
             changes(&old, &new)
         };
         assert_eq!(of(|_| {}), [""; 0]);
+        let (mut shared, fleet) = (old.clone(), Fleet::at("redis://192.0.2.1"));
+        shared.fleet = Some(fleet.clone());
+        assert_eq!(changes(&old, &shared), ["fleet: none -> default by redis://192.0.2.1"]);
+        assert_eq!(changes(&shared, &old), ["fleet: default by redis://192.0.2.1 -> none"]);
+        let changed = |change: fn(&mut Fleet)| {
+            let mut new = shared.clone();
+            new.fleet.iter_mut().for_each(change);
+            changes(&shared, &new)
+        };
+        for (change, line) in [
+            (
+                (|of| of.urls.push("redis://192.0.2.2".into())) as fn(&mut Fleet),
+                "fleet: default by redis://192.0.2.1 -> default by redis://192.0.2.1, redis://192.0.2.2",
+            ),
+            (|of| of.secret_file = Some("/f".into()), "fleet secret: none -> /f"),
+            (|of| of.username = Some("rl".into()), "fleet user: default -> rl"),
+            (|of| of.password_file = Some("/f".into()), "fleet password: none -> /f"),
+            (|of| of.ca_file = Some("/f".into()), "fleet CA: none -> /f"),
+            (|of| of.cert_file = Some("/f".into()), "fleet certificate: none -> /f"),
+            (|of| of.key_file = Some("/f".into()), "fleet key: none -> /f"),
+            (|of| of.interval *= 5, "fleet interval: 1s -> 5s"),
+            (|of| of.hosts = 4, "fleet hosts: 8 -> 4"),
+            (|of| of.bans = false, "fleet bans: reach all hosts -> stay on their host"),
+            (|of| of.floor_percent = 10, "fleet floor: 0% -> 10%"),
+        ] {
+            assert_eq!(changed(change), [line]);
+        }
         for (change, line) in [
             ((|of| of.safety.exempt_ssh_peer = false) as fn(&mut Config), "SSH peer: allowed -> NOT allowed"),
             (|of| of.safety.exempt_gateway = false, "gateways: allowed -> NOT allowed"),

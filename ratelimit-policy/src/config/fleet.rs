@@ -100,6 +100,30 @@ enum Scheme {
 }
 
 impl Fleet {
+    /// A fleet by one store, without a secret and with defaults, for tests.
+    #[cfg(any(test, feature = "fixture"))]
+    pub fn at(url: &str) -> Self {
+        Self {
+            urls: vec![url.to_owned()],
+            name: NAME_DEFAULT.to_owned(),
+            secret_file: None,
+            username: None,
+            password_file: None,
+            ca_file: None,
+            cert_file: None,
+            key_file: None,
+            interval: INTERVAL_DEFAULT,
+            hosts: HOSTS_DEFAULT,
+            bans: true,
+            floor_percent: 0,
+        }
+    }
+
+    /// Of a limit of so much, what no store can take from this host.
+    pub fn floor_of(&self, amount: u64) -> u64 {
+        amount.saturating_mul(self.floor_percent.into()).div_ceil(100).min(amount)
+    }
+
     /// Whether only this machine reaches the store: a socket, or loopback.
     pub fn is_local(&self) -> bool {
         self.urls.iter().all(|url| parse_url(url).is_ok_and(Url::is_local))
@@ -309,3 +333,6 @@ fn parse_floor(text: &str) -> Result<u8, SyntaxError> {
     let share = parse_number(number, 0, FLOOR_MAX)?;
     Ok(u8::try_from(share).unwrap_or(u8::MAX))
 }
+
+#[cfg(test)]
+mod tests;

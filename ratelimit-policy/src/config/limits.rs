@@ -222,7 +222,7 @@ fn counted(rate: Rate, rule: &str, form: WindowForm, kind: Kind<'_>) -> Limit {
         WindowForm::Fixed | WindowForm::Gcra => counted_as = format!("{counted_as}\0{}", form.label()),
     }
     let fleet = match kind {
-        // Ten bits of a cell's count are the others' part.
+        // Ten bits of a cell's count are the others' part then.
         Kind::Enforced { fleet: Some(fleet) } => {
             counted_as = format!("{counted_as}\0fleet");
             Some(fleet)
@@ -257,11 +257,11 @@ fn check_shared(limit: Limit, span: Range<usize>) -> Result<(), SyntaxError> {
         return Ok(());
     }
     let most = match limit.unit {
-        Unit::Requests | Unit::Connections | Unit::Packets => most.to_string(),
+        Unit::Requests | Unit::Connections | Unit::Packets => format!("{most} {}", unit_label(limit.unit)),
         Unit::Bytes => amount::rounded(most),
     };
     let window = duration::words(limit.window_ns);
-    let problem = format!("hosts that share a limit count at most {most} {} in {window}", unit_label(limit.unit));
+    let problem = format!("hosts that share a limit count at most {most} in {window}");
     Err(SyntaxError::new(span, problem).with_help("choose a smaller one, a longer window, or `fleet = false`"))
 }
 

@@ -3,9 +3,11 @@
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::Nanos;
 
+use super::fleet::Fleet;
 use super::overlap::{self, Shared};
 use super::{Config, duration};
 use crate::desired::{Grant, Limit, Mode, Rule, WindowForm, date};
+use crate::fleet;
 
 /// Pairs of overlapping rules that are named; the others are only counted.
 const OVERLAPS_NAMED_MAX: usize = 16;
@@ -50,6 +52,7 @@ pub fn warnings(config: &Config, now: Nanos) -> Vec<String> {
         }
     }
     warnings.extend(overlaps(rules));
+    warnings.extend(config.fleet.iter().flat_map(|fleet| of_fleet(config, fleet)));
     for prefix in &config.overruled {
         warnings.push(format!("{prefix} is in `allow` and in `deny`: it is allowed"));
     }
@@ -67,6 +70,26 @@ pub fn warnings(config: &Config, now: Nanos) -> Vec<String> {
     }
     for prefix in config.policy.prefixes(Grant::Exempt).filter(|prefix| prefix.prefix_len() == 0) {
         warnings.push(format!("{prefix} is allowed: no source of that family is limited"));
+    }
+    warnings
+}
+
+/// Of a fleet: a store that anybody on this machine reads, and limits that it helps little.
+fn of_fleet(config: &Config, fleet: &Fleet) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if fleet.secret_file.is_none() {
+        warnings.push(
+            "the fleet has no secret: whoever reaches its store can read the addresses and forge bans; set secret_file"
+                .to_owned(),
+        );
+    }
+    let short = config.policy.fleet_limits().filter_map(|(rule, limit, shared)| {
+        let warning = fleet::Warning::of(&shared, fleet.interval)?;
+        Some(format!("rule {}: limit {limit}: {warning}", rule.name))
+    });
+    warnings.extend(short);
+    if config.policy.fleet_limits().next().is_none() {
+        warnings.push("no rule's limits are shared: the fleet carries bans alone".to_owned());
     }
     warnings
 }

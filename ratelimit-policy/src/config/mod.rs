@@ -12,6 +12,7 @@ use self::history::History;
 use self::listing::Listing;
 use self::lists::ListFile;
 use crate::desired::{DesiredState, Fixed, Limit, Policy};
+use crate::fleet::Terms;
 
 pub mod beside;
 pub mod file;
@@ -111,6 +112,14 @@ impl Default for Safety {
             breaker: None,
             breaker_after_ns: 30 * SECOND_NS,
         }
+    }
+}
+
+impl Config {
+    /// What follows of the fleet for a limit that its hosts share.
+    pub fn terms(&self, limit: &Limit) -> Option<Terms> {
+        // The rule's name is no part of them.
+        Some(Terms::new(&limit.fleet_limit("")?, self.fleet.as_ref()?.hosts))
     }
 }
 

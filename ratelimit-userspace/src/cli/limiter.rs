@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Args, ValueHint};
 
+use ratelimit_policy::config::fleet::FleetSettings;
 use ratelimit_policy::config::keys;
 use ratelimit_policy::config::rule::RuleSettings;
 use ratelimit_policy::config::settings::Settings;
@@ -130,6 +131,18 @@ pub struct Limiter {
     /// `insecure_web`
     #[arg(long, help_heading = "How it runs", help = help("--insecure-web"))]
     pub insecure_web: bool,
+    /// `fleet.url`
+    #[arg(long = "fleet", value_name = "URL", help_heading = "How it runs", help = help("--fleet"))]
+    pub fleet: Vec<String>,
+    /// `fleet.secret_file`
+    #[arg(
+        long,
+        value_name = "PATH",
+        value_hint = ValueHint::FilePath,
+        help_heading = "How it runs",
+        help = help("--fleet-secret-file"),
+    )]
+    pub fleet_secret_file: Option<String>,
     /// `on_exit`
     #[arg(
         long,
@@ -167,6 +180,11 @@ impl Limiter {
             unparsable: one("--unparsable", &self.unparsable),
             ..RuleSettings::default()
         };
+        let fleet = FleetSettings {
+            url: all("--fleet", &self.fleet),
+            secret_file: one("--fleet-secret-file", &self.fleet_secret_file),
+            ..FleetSettings::default()
+        };
         Settings {
             source: Source::CommandLine,
             interfaces: all("--iface", &self.interfaces),
@@ -181,6 +199,7 @@ impl Limiter {
             ipv4_prefix: one("--ipv4-prefix", &self.ipv4_prefix),
             ipv6_prefix: one("--ipv6-prefix", &self.ipv6_prefix),
             allow: all("--allow", &self.allow),
+            fleet: (fleet != FleetSettings::default()).then_some(fleet),
             rules: if rule == RuleSettings::default() { Vec::new() } else { vec![rule] },
             ..Settings::default()
         }

@@ -30,6 +30,7 @@ use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::config::syntax::{json_text, printable_lines};
 use ratelimit_policy::config::{Config, FILE_DEFAULT, file, lint};
 use ratelimit_policy::safety::{self, Around};
+use ratelimit_policy::secret;
 use ratelimit_view::{Detail, describe};
 
 /// Does what was asked for.
@@ -219,11 +220,14 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
         Err(error) => warnings.push(format!("which interfaces there are is not known: {error}")),
     }
     warnings.extend(ratelimit_daemon::certificate_trouble(&config));
+    warnings.extend(config.fleet.iter().flat_map(secret::trouble));
     match global.format() {
         OutputFormat::Human => {
             warn(&warnings, global);
             let good = file.map_or_else(String::new, |path| format!("{}: good\n\n", path.display()));
-            print_words(&format!("{good}{}", describe::config_words(&config)))
+            // It is pasted, so it is as wide as it is.
+            let acl = config.fleet.as_ref().map_or_else(String::new, |of| format!("\n{}", describe::acl_words(of)));
+            print_words(&format!("{good}{}{acl}", describe::config_words(&config)))
         }
         OutputFormat::Json => print_json(&describe::ConfigJson::new(&config, warnings)),
     }

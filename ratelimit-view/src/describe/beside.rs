@@ -1,7 +1,12 @@
-//! `[safety]` and `[history]` in words: what no packet is judged by.
+//! `[safety]`, `[history]` and `[fleet]` in words, and what a limit is that hosts share.
 
+use std::path::PathBuf;
+
+use ratelimit_policy::config::fleet::Fleet;
 use ratelimit_policy::config::history::History;
-use ratelimit_policy::config::{Safety, amount, duration};
+use ratelimit_policy::config::{Config, Safety, amount, duration};
+use ratelimit_policy::desired::Limit;
+use ratelimit_policy::fleet::{Sum, acl_line};
 
 /// Where, for how long, how large, and how much of an address.
 pub(super) fn history_words(history: &History) -> String {
@@ -19,6 +24,66 @@ pub(super) fn history_words(history: &History) -> String {
     };
     let (keep, size) = (history.keep_words(), amount::rounded(history.bytes_max));
     format!("{place}, for {keep}, at most {size}, {addresses}")
+}
+
+/// Where it is, who is in it, and what it carries.
+pub(super) fn fleet_words(fleet: &Fleet) -> Vec<String> {
+    let interval = duration::short(u64::try_from(fleet.interval.as_nanos()).unwrap_or(u64::MAX));
+    let (name, urls, hosts) = (&fleet.name, fleet.urls.join(", "), fleet.hosts);
+    let file = |what: &str, path: &Option<PathBuf>| Some(format!("{what} {}", path.as_ref()?.display()));
+    let access = [
+        file("secret", &fleet.secret_file).or_else(|| Some("no secret".to_owned())),
+        Some(format!("user {}", fleet.username.as_deref().unwrap_or("default"))),
+        file("password", &fleet.password_file),
+        file("CA", &fleet.ca_file),
+        file("certificate", &fleet.cert_file),
+        file("key", &fleet.key_file),
+    ];
+    let mut lines = vec![
+        format!(
+            "{name} by {urls}, at most {hosts} hosts, which tell each other each {interval}, at once what is urgent"
+        ),
+        access.into_iter().flatten().collect::<Vec<_>>().join(", "),
+        if fleet.bans { "bans reach all hosts" } else { "bans stay on their host" }.to_owned(),
+    ];
+    if fleet.floor_percent > 0 {
+        lines.push(format!("{}% of each limit is this host's, whatever the store says", fleet.floor_percent));
+    }
+    lines
+}
+
+/// The bound of a limit that hosts share, and what of it is not summed; none where there is no fleet.
+pub(super) fn shared_words(config: &Config, limit: &Limit) -> Option<String> {
+    let fleet = config.fleet.as_ref()?;
+    let Some((shared, terms)) = limit.shared.zip(config.terms(limit)) else {
+        return Some("not shared: each host has it for itself".to_owned());
+    };
+    let not_summed = match shared.sum {
+        Sum::Verified => "unverified traffic is not summed: each host has the limit for it by itself",
+        Sum::All => "all traffic is summed, also what can be forged",
+    };
+    let floor = match fleet.floor_of(limit.amount) {
+        0 => String::new(),
+        floor => format!("; the floor adds up to {}x{floor}", terms.hosts - 1),
+    };
+    Some(format!("{terms}{floor}; {not_summed}"))
+}
+
+/// The line of an ACL file for the store's user, with what to do with it; it is pasted, so it is one line.
+pub fn acl_words(fleet: &Fleet) -> String {
+    let (user, line) = acl(fleet);
+    let then = if fleet.username.is_some() {
+        String::new()
+    } else {
+        format!(", with username = \"{user}\" and password_file in [fleet]")
+    };
+    format!("For the store's ACL file, with the password instead of PASSWORD{then}:\n{line}\n")
+}
+
+/// The user, or one that could be, and the line.
+pub(super) fn acl(fleet: &Fleet) -> (&str, String) {
+    let user = fleet.username.as_deref().unwrap_or("ratelimitd");
+    (user, acl_line(user, &fleet.name))
 }
 
 pub(super) fn safety_words(safety: Safety) -> String {

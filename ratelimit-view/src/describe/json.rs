@@ -1,10 +1,14 @@
 //! A configuration, and what is wrong with one, as JSON. Pure.
 
+use std::path::PathBuf;
+
 use ipnet::IpNet;
 use serde::Serialize;
 
+use super::beside::acl;
 use super::{CachesMemory, Memory, caches_memory, limit_words, memory, memory_bytes, seconds};
 use ratelimit_policy::config::Config;
+use ratelimit_policy::config::fleet::Fleet;
 use ratelimit_policy::desired::{Grant, Limit, Rule, date};
 use ratelimit_policy::diagnostic::{Diagnostic, Diagnostics, Place};
 use ratelimit_report::snapshot;
@@ -28,6 +32,7 @@ pub struct ConfigJson {
     list_files: Vec<String>,
     safety: SafetyJson,
     history: HistoryJson,
+    fleet: Option<FleetJson>,
     rules: Vec<RuleJson>,
     memory: [Memory; 2],
     notes_memory: CachesMemory,
@@ -63,6 +68,33 @@ struct HistoryJson {
 }
 
 #[derive(Debug, Serialize)]
+struct FleetJson {
+    url: Vec<String>,
+    name: String,
+    secret_file: Option<String>,
+    username: Option<String>,
+    password_file: Option<String>,
+    ca_file: Option<String>,
+    cert_file: Option<String>,
+    key_file: Option<String>,
+    interval_seconds: f64,
+    hosts: u32,
+    bans: bool,
+    floor_percent: u8,
+    acl_line: String,
+}
+
+/// What the hosts of a fleet hold together of a limit.
+#[derive(Debug, Serialize)]
+struct SharedJson {
+    sum: &'static str,
+    bound: u64,
+    bound_alone: u64,
+    step: u64,
+    words: String,
+}
+
+#[derive(Debug, Serialize)]
 struct RuleJson {
     name: String,
     mode: &'static str,
@@ -91,6 +123,7 @@ struct LimitJson {
     limit: snapshot::Limit,
     burst: Option<u64>,
     words: String,
+    fleet: Option<SharedJson>,
 }
 
 fn lists(config: &Config) -> Vec<ListJson> {
@@ -136,6 +169,7 @@ impl ConfigJson {
                 mask_ipv4: config.history.mask_ipv4,
                 mask_ipv6: config.history.mask_ipv6,
             },
+            fleet: config.fleet.as_ref().map(FleetJson::from),
             rules: config.policy.rules.iter().map(|rule| RuleJson::new(config, rule)).collect(),
             memory: memory(config),
             notes_memory: caches_memory(config),
@@ -201,7 +235,7 @@ impl RuleJson {
             from: texts(&rule.from),
             to: texts(&rule.to),
             ports: rule.ports.to_string(),
-            limits: rule.limits.iter().map(LimitJson::from).collect(),
+            limits: rule.limits.iter().map(|limit| LimitJson::held(config, limit)).collect(),
             shadow_limits: rule.shadow_limits.iter().map(LimitJson::from).collect(),
             candidates: candidates.map(LimitJson::from).collect(),
             block_for_seconds: rule
@@ -224,6 +258,44 @@ impl RuleJson {
 
 impl From<&Limit> for LimitJson {
     fn from(limit: &Limit) -> Self {
-        Self { limit: limit.into(), burst: limit.burst, words: limit_words(limit) }
+        Self { limit: limit.into(), burst: limit.burst, words: limit_words(limit), fleet: None }
+    }
+}
+
+impl LimitJson {
+    fn held(config: &Config, limit: &Limit) -> Self {
+        let floor = config.fleet.as_ref().map_or(0, |fleet| fleet.floor_of(limit.amount));
+        let shared = limit.shared.zip(config.terms(limit)).map(|(shared, terms)| SharedJson {
+            sum: shared.sum.label(),
+            bound: terms
+                .bound()
+                .saturating_add(u64::from(terms.hosts - 1).saturating_mul(floor))
+                .min(terms.bound_alone()),
+            bound_alone: terms.bound_alone(),
+            step: terms.step,
+            words: terms.to_string(),
+        });
+        Self { fleet: shared, ..limit.into() }
+    }
+}
+
+impl From<&Fleet> for FleetJson {
+    fn from(fleet: &Fleet) -> Self {
+        let file = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        Self {
+            url: fleet.urls.clone(),
+            name: fleet.name.clone(),
+            secret_file: file(&fleet.secret_file),
+            username: fleet.username.clone(),
+            password_file: file(&fleet.password_file),
+            ca_file: file(&fleet.ca_file),
+            cert_file: file(&fleet.cert_file),
+            key_file: file(&fleet.key_file),
+            interval_seconds: fleet.interval.as_secs_f64(),
+            hosts: fleet.hosts,
+            bans: fleet.bans,
+            floor_percent: fleet.floor_percent,
+            acl_line: acl(fleet).1,
+        }
     }
 }

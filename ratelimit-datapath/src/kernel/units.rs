@@ -1,0 +1,87 @@
+//! The units of what other hosts admitted, where the amount of a shared limit changes and with it the unit.
+//!
+//! What was told in one unit must not count for more in another. A smaller unit makes it less, which forgives until the
+//! fleet tells it again. Before a larger unit is read, what was told is removed. Packets may go back from a trial at any
+//! time, so that one has no smaller unit than what was before it.
+
+use std::cmp::Ordering;
+use std::os::fd::AsFd as _;
+
+use anyhow::Context as _;
+use ratelimit_common::layout::{Limit, Source, SourceKeyV4, map};
+use ratelimit_common::time::Nanos;
+use ratelimit_common::verification::Side;
+use ratelimit_common::window::{Cell, Parts};
+
+use super::clients::Lengths;
+use super::{ConfigWords, Kernel, map_ref, rules_len, state};
+use crate::fleet::{LimitAt, Told};
+use crate::{DatapathError, batch};
+
+impl Kernel {
+    /// Makes the units of `config`, which packets will read after `known`, such that nothing told counts for more.
+    pub(super) fn settle_units(
+        &mut self,
+        known: &ConfigWords,
+        config: &mut ConfigWords,
+        until: Option<Nanos>,
+    ) -> Result<(), DatapathError> {
+        let rules = rules_len(config);
+        for rule in &mut config.rules[..rules] {
+            let len = usize::from(rule.limits_len).min(rule.limits.len());
+            for limit in rule.limits[..len].iter_mut().filter(|limit| limit.own_bits != Parts::WHOLE) {
+                let Some((at, before)) = limit_of(known, limit.slot) else { continue };
+                match limit.unit_bits.cmp(&before.unit_bits) {
+                    Ordering::Greater => self.remove_told(known, at, &before)?,
+                    Ordering::Less if until.is_some() => limit.unit_bits = before.unit_bits,
+                    Ordering::Less | Ordering::Equal => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what others told of a limit, of all sources. // half a second for a million windows
+    fn remove_told(
+        &mut self,
+        words: &ConfigWords,
+        (rule, limit): (usize, usize),
+        of: &Limit,
+    ) -> Result<(), DatapathError> {
+        let Lengths { ipv4, ipv6 } = Lengths::of(words);
+        let slots = Side::ALL.map(|side| (side, side.slot(of.slot)));
+        let mut told: Vec<(Side, Told)> = Vec::new();
+        for (name, key_len) in [(map::SOURCES_V4, size_of::<SourceKeyV4>()), self.sources.ipv6_map()] {
+            let data = state::data(map_ref(&self.ebpf, name)?)?;
+            let entries = self.map(name)?.max_entries();
+            batch::visit(data.fd().as_fd(), key_len, size_of::<Source>(), entries, |key, value| {
+                let Some(reading) = state::source_reading(key, value, ipv4, ipv6) else { return };
+                let Some((side, _)) = slots.iter().find(|(_, slot)| *slot == reading.slot) else { return };
+                let cells = reading.window.cells.iter().enumerate();
+                let cells = cells.map(|(at, word)| Cell::decode(*word, at, of.parts()));
+                let of_others = cells.filter(|cell| cell.others > 0);
+                told.extend(
+                    of_others.map(|cell| (*side, Told { client: reading.prefix, bucket: cell.bucket, units: 0 })),
+                );
+            })
+            .with_context(|| format!("read {name}"))?;
+        }
+        for side in Side::ALL {
+            let of_side: Vec<Told> = told.iter().filter(|(of, _)| *of == side).map(|(_, told)| *told).collect();
+            if !of_side.is_empty() {
+                self.write_others(LimitAt { rule, limit, side }, &of_side)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The limit with this slot that hosts share, and its place.
+fn limit_of(words: &ConfigWords, slot: u32) -> Option<((usize, usize), Limit)> {
+    let rules = words.rules[..rules_len(words)].iter().enumerate();
+    let mut limits = rules.flat_map(|(at, rule)| {
+        let limits = rule.limits[..usize::from(rule.limits_len).min(rule.limits.len())].iter().enumerate();
+        limits.map(move |(limit_at, limit)| ((at, limit_at), *limit))
+    });
+    limits.find(|(_, limit)| limit.slot == slot && limit.own_bits != Parts::WHOLE)
+}

@@ -1,0 +1,131 @@
+//! The files of a fleet that hold secrets: what they say, and what is wrong with them, each with what to do.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use crate::config::fleet::Fleet;
+use crate::files;
+
+/// The least length of a fleet's secret.
+pub const BYTES_MIN: usize = 32;
+
+/// The longest file with a secret, and with anything else.
+const SECRET_BYTES_MAX: u64 = 4096;
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What group and others may do with a file of its owner alone.
+const OPEN_TO_OTHERS: u32 = 0o077;
+
+/// The secret in a file, as all hosts take it: without the space and ends of lines behind it.
+///
+/// # Errors
+/// Where it cannot be read, or is shorter than [`BYTES_MIN`].
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let secret = files::read_of_anyone(path, SECRET_BYTES_MAX)?.trim_ascii_end().to_vec();
+    if secret.len() < BYTES_MIN {
+        let problem = format!("it has {} bytes, and a secret has {BYTES_MIN} at least", secret.len());
+        return Err(io::Error::other(problem));
+    }
+    Ok(secret)
+}
+
+/// What is wrong with the files that a fleet names, a sentence each without a full stop.
+pub fn trouble(fleet: &Fleet) -> Vec<String> {
+    let mut said = Vec::new();
+    if let Some(path) = &fleet.secret_file {
+        let make = "make it on one host, `head -c 32 /dev/urandom | base64`, and copy it to the others";
+        said.extend(read(path).err().map(|error| sentence("secret", path, &error, make)));
+        said.extend(open_to_others("secret", path));
+    }
+    if let Some(path) = &fleet.password_file {
+        let first_line = files::read_of_anyone(path, FILE_BYTES_MAX).and_then(|bytes| match bytes.first() {
+            None | Some(b'\n' | b'\r') => Err(io::Error::other("its first line is empty")),
+            Some(_) => Ok(()),
+        });
+        let write = "write the password of the store's user into its first line";
+        said.extend(first_line.err().map(|error| sentence("password", path, &error, write)));
+        said.extend(open_to_others("password", path));
+    }
+    if let Some(path) = &fleet.key_file {
+        said.extend(open_to_others("key", path));
+    }
+    let certificates = [("CA", &fleet.ca_file), ("certificate", &fleet.cert_file), ("key", &fleet.key_file)];
+    for (what, path) in certificates.iter().filter_map(|(what, path)| Some((what, path.as_ref()?))) {
+        let read = files::read_of_anyone(path, FILE_BYTES_MAX);
+        said.extend(read.err().map(|error| sentence(what, path, &error, "put a PEM file there")));
+    }
+    said
+}
+
+fn sentence(what: &str, path: &Path, error: &io::Error, help: &str) -> String {
+    let text = error.to_string();
+    let reason = text.split(" (os error").next().unwrap_or(&text).to_lowercase();
+    format!("the fleet's {what} cannot be taken from {}: {reason}; {help}", path.display())
+}
+
+fn open_to_others(what: &str, path: &Path) -> Option<String> {
+    let mode = fs::metadata(path).ok()?.permissions().mode() & 0o777;
+    let is_open = mode & OPEN_TO_OTHERS != 0;
+    let path = path.display();
+    is_open.then(|| format!("others than its owner may read or write the fleet's {what}: chmod 600 {path}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(dir: &Path, name: &str, text: &str, mode: u32) -> std::path::PathBuf {
+        let path = dir.join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_secret_is_what_stands_before_the_end_of_its_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let secret = "s".repeat(BYTES_MIN);
+        for text in [format!("{secret}\n"), format!("{secret} \r\n"), secret.clone()] {
+            assert_eq!(read(&file(dir.path(), "secret", &text, 0o600)).unwrap(), secret.as_bytes());
+        }
+        let error = read(&file(dir.path(), "secret", &format!("{}\n", &secret[1..]), 0o600)).unwrap_err();
+        assert_eq!(error.to_string(), "it has 31 bytes, and a secret has 32 at least");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_said_with_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let secret = "s".repeat(BYTES_MIN);
+        let fleet = Fleet {
+            secret_file: Some(file(dir.path(), "secret", &secret, 0o600)),
+            password_file: Some(file(dir.path(), "password", "p\n", 0o600)),
+            ..Fleet::at("rediss://192.0.2.1")
+        };
+        assert_eq!(trouble(&fleet), [""; 0]);
+        let of = |change: &dyn Fn(&mut Fleet)| {
+            let mut fleet = fleet.clone();
+            change(&mut fleet);
+            trouble(&fleet).join("\n")
+        };
+        let path = |name: &str| Some(dir.path().join(name));
+        let short = of(&|of| of.secret_file = Some(file(dir.path(), "short", "s", 0o600)));
+        assert!(short.contains("short: it has 1 bytes, and a secret has 32 at least; make it on one host"), "{short}");
+        let none = of(&|of| of.secret_file = path("none"));
+        assert!(none.contains("none: no such file or directory; make it on one host"), "{none}");
+        let open = of(&|of| of.secret_file = Some(file(dir.path(), "open", &secret, 0o640)));
+        let expected = format!(
+            "others than its owner may read or write the fleet's secret: chmod 600 {}",
+            dir.path().join("open").display()
+        );
+        assert_eq!(open, expected);
+        let empty = of(&|of| of.password_file = Some(file(dir.path(), "empty", "\n", 0o600)));
+        assert!(empty.contains("empty: its first line is empty; write the password"), "{empty}");
+        let ca = of(&|of| of.ca_file = path("ca"));
+        assert!(ca.contains("the fleet's CA cannot be taken from"), "{ca}");
+        let key = of(&|of| of.key_file = Some(file(dir.path(), "key", "k", 0o604)));
+        assert!(key.starts_with("others than its owner may read or write the fleet's key: chmod 600"), "{key}");
+        assert!(![short, open, empty, key].join("").contains(&secret));
+    }
+}
