@@ -40,7 +40,8 @@ impl Unread {
         all.retain(|(_, pieces)| bytes_of(pieces) > 0);
         let reading = Arc::new(Mutex::new(pieces));
         all.push_back((caller, Arc::downgrade(&reading)));
-        while let Some(pieces) = too_much(&all, BYTES_MAX).and_then(|at| all.remove(at)).and_then(|(_, of)| of.upgrade())
+        while let Some(pieces) =
+            too_much(&all, BYTES_MAX).and_then(|at| all.remove(at)).and_then(|(_, of)| of.upgrade())
         {
             *lock(&pieces) = Pieces { is_given_up: true, ..Pieces::default() };
         }
