@@ -1,7 +1,7 @@
 //! The keys of the configuration file, a row each: name, flag, value, default, meaning, and whether a reload
 //! changes it.
 //!
-//! Parser, `--help`, docs/CONFIG.md and ratelimitd.toml(5) are held to this table. Pure data.
+//! Parser, flags, `--help`, docs/CONFIG.md and ratelimitd.toml(5) are made from this table. Pure data.
 
 mod key;
 
