@@ -32,12 +32,14 @@ pub(super) const READ_TIME_MAX: Duration = Duration::from_secs(5);
 /// The same of one that follows events: it may be a pager.
 const FOLLOWER_READ_TIME_MAX: Duration = Duration::from_secs(600);
 
+type OfCallers = BTreeMap<(Size, Caller), Weak<Semaphore>>;
+
 /// The lanes in which answers are made: one each caller, so that a caller who asks much waits for himself, and few for all of them.
 #[derive(Clone, Debug)]
 pub(super) struct Lanes {
     medium: Arc<Semaphore>,
     large: Arc<Semaphore>,
-    each: Arc<Mutex<BTreeMap<(Size, Caller), Weak<Semaphore>>>>,
+    each: Arc<Mutex<OfCallers>>,
     unread: Unread,
 }
 

@@ -26,9 +26,12 @@ pub(super) struct Pieces {
     is_given_up: bool,
 }
 
-/// The unread answers of a router, the oldest first.
+/// Whose each is, the oldest first.
+type Answers = VecDeque<(Caller, Weak<Mutex<Pieces>>)>;
+
+/// The unread answers of a router.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Unread(Arc<Mutex<VecDeque<(Caller, Weak<Mutex<Pieces>>)>>>);
+pub(super) struct Unread(Arc<Mutex<Answers>>);
 
 /// An answer that is read piece by piece; its rest is gone once this is dropped, or it is given up.
 pub(super) struct Reading(Arc<Mutex<Pieces>>);
@@ -50,7 +53,7 @@ impl Unread {
 }
 
 /// Which answer goes where these are too much. The last one never does.
-fn too_much(all: &VecDeque<(Caller, Weak<Mutex<Pieces>>)>, bytes_max: u64) -> Option<usize> {
+fn too_much(all: &Answers, bytes_max: u64) -> Option<usize> {
     let mut held: BTreeMap<Caller, u64> = BTreeMap::new();
     for (caller, pieces) in all {
         *held.entry(*caller).or_default() += bytes_of(pieces);
