@@ -82,9 +82,8 @@ impl Limiter {
 
 impl Args for Limiter {
     fn augment_args(command: clap::Command) -> clap::Command {
-        let of =
-            |heading: &'static str, flags: &[&'static str]| arguments(flags).map(move |of| of.help_heading(heading));
-        SHOWN.iter().fold(command, |command, (heading, flags)| command.args(of(heading, flags)))
+        let headed = SHOWN.iter().flat_map(|(heading, flags)| arguments(flags).map(|of| of.help_heading(*heading)));
+        command.args(headed)
     }
 
     fn augment_args_for_update(command: clap::Command) -> clap::Command {
@@ -104,7 +103,7 @@ impl FromArgMatches for Limiter {
 }
 
 /// These flags, as the table of keys has them.
-pub(super) fn arguments(flags: &[&'static str]) -> impl Iterator<Item = Arg> {
+pub(super) fn arguments(flags: &'static [&'static str]) -> impl Iterator<Item = Arg> {
     flags.iter().filter_map(|flag| argument(flag))
 }
 
