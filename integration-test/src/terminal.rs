@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::lab::{Lab, binary, once, run};
 
@@ -20,7 +21,10 @@ impl<'a> Tmux<'a> {
 
     /// Of so many columns and lines, with a command.
     pub fn start(lab: &'a Lab, [columns, lines]: [u16; 2], shell: &str) -> Self {
-        let tmux = Self { lab, socket: lab.directory().join("tmux.sock") };
+        // Another socket each time: a server that is about to end would still answer at the one before.
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let tmux = Self { lab, socket: lab.directory().join(format!("tmux{number}.sock")) };
         let size = [columns.to_string(), lines.to_string()];
         tmux.ask(&["new-session", "-d", "-x", &size[0], "-y", &size[1], shell]);
         tmux

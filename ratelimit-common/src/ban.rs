@@ -66,6 +66,19 @@ impl Ban {
         Self::at(rule, 0, now)
     }
 
+    /// What another host's ban until `until_ns` makes of the newest ban here; none where that holds as long, or the
+    /// rule never bans.
+    pub fn until(newest: Option<Self>, rule: &Rule, now: Nanos, until_ns: u64) -> Option<Self> {
+        let of = match newest {
+            None => Self::first(rule, now),
+            Some(newest) if newest.holds(now) => newest,
+            Some(newest) => newest.next(rule, now),
+        };
+        let is_longer = newest.is_none_or(|newest| newest.until_ns < until_ns) && now.0 < until_ns;
+        let forgotten_ns = until_ns.saturating_add(rule.forget_ns);
+        (is_longer && rule.steps_len != 0).then_some(Self { until_ns, forgotten_ns, admitted: 0, ..of })
+    }
+
     #[inline(always)]
     fn at(rule: &Rule, step: u32, now: Nanos) -> Self {
         let last = rule.steps_len.saturating_sub(1);
@@ -109,6 +122,22 @@ mod tests {
         let ban = Ban::first(&RULE, NOW);
         assert_eq!(ban.next(&RULE, Nanos(ban.forgotten_ns - 1)).step, 1);
         assert_eq!(ban.next(&RULE, Nanos(ban.forgotten_ns)).step, 0);
+    }
+
+    #[test]
+    fn another_hosts_ban_holds_to_its_end_and_never_shortens_one_of_this_host() {
+        let until = |newest, seconds: u64| Ban::until(newest, &RULE, NOW, NOW.0 + seconds * SECOND_NS);
+        let heard = until(None, 90).unwrap();
+        assert_eq!((heard.until_ns, heard.step, heard.dropped), (NOW.0 + 90 * SECOND_NS, 0, 0));
+        assert_eq!(heard.forgotten_ns, heard.until_ns + RULE.forget_ns);
+        assert_eq!(until(Some(heard), 90), None, "heard again");
+        assert_eq!(until(Some(heard), 60), None);
+        assert_eq!(until(Some(heard), 120).unwrap().step, 0, "the same one, longer");
+        assert_eq!(until(None, 0), None, "over");
+        let ended = Ban { until_ns: NOW.0 - 1, forgotten_ns: NOW.0 + 1, step: 1, admitted: 1, dropped: 7 };
+        let next = until(Some(ended), 90).unwrap();
+        assert_eq!((next.step, next.admitted, next.dropped), (2, 0, 7), "the next in a row");
+        assert_eq!(Ban::until(None, &Rule { steps_len: 0, ..RULE }, NOW, u64::MAX), None);
     }
 
     #[test]

@@ -485,7 +485,7 @@ pub fn remember<S: State>(state: S, at: At, amount: u64) -> Charged {
         _ => gcra::open(cells, limit.rate(at.side()), now, amount),
     });
     match inserted {
-        Inserted::New => Charged::to(bucket.0, false, limit.is_gcra == 0 && limit.parts().is_step(0, amount)),
+        Inserted::New => Charged::to(bucket.0, false, limit.is_gcra == 0 && limit.parts.is_step(0, amount)),
         Inserted::Existed => Charged::NOT_KNOWN,
         Inserted::Refused => Charged::NOT_REMEMBERED,
         // What is over the limit of an empty window is not worth remembering.

@@ -143,8 +143,8 @@ pub struct Limit {
     /// Full buckets before the current one that the sum takes in: B for the strict window, B - 1 for the lenient, 0
     /// for a fixed one.
     pub full_buckets: u8,
-    /// Width of a cell's count, see [`crate::window::count_bits`].
-    pub count_bits: u8,
+    /// The [`Side`]s whose steps are told to other hosts, a bit each, by code.
+    pub told_sides: u8,
     /// 1: by [`crate::gcra`], with `bucket_ns` as the whole window. 0: by [`crate::window`].
     pub is_gcra: u8,
     /// At most so much in one bucket, see [`crate::window::BURST_ANY`]. With `is_gcra`:
@@ -152,14 +152,8 @@ pub struct Limit {
     pub burst: u64,
     /// Of requests: [`crate::verification::guarded_segments`].
     pub guarded_segments: u32,
-    /// [`window::Parts::own_bits`].
-    pub own_bits: u8,
-    /// [`window::Parts::unit_bits`].
-    pub unit_bits: u8,
-    /// [`window::Parts::step_bits`].
-    pub step_bits: u8,
-    /// The [`Side`]s whose steps are told to other hosts, a bit each, by code.
-    pub told_sides: u8,
+    /// What a cell's count is made of, which is the same on all sides.
+    pub parts: window::Parts,
 }
 
 const _: () = assert!(size_of::<Limit>() == 40);
@@ -171,16 +165,9 @@ impl Limit {
         window::Limit {
             amount: self.amount_on(side),
             full_buckets: self.full_buckets,
-            parts: self.parts(),
+            parts: self.parts,
             burst: if side.is_guard() { window::BURST_ANY } else { self.burst },
         }
-    }
-
-    /// What a cell's count is made of, which is the same on all sides.
-    #[inline(always)]
-    pub const fn parts(&self) -> window::Parts {
-        let Self { count_bits, own_bits, unit_bits, step_bits, .. } = *self;
-        window::Parts { count_bits, own_bits, unit_bits, step_bits }
     }
 
     /// It as a leaky bucket on one of its sides, if it is one.

@@ -95,67 +95,100 @@ pub const OTHERS_BITS: u8 = 10;
 /// The most units that a cell can hold of others.
 pub const OTHERS_MAX: u64 = (1 << OTHERS_BITS) - 1;
 
-/// What a cell's count is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parts {
-    /// Width of the count, from [`count_bits`].
-    pub count_bits: u8,
-    /// Width of this host's part, the low bits; [`Parts::WHOLE`] where there is no other.
-    pub own_bits: u8,
-    /// Others' part counts units of two to the power of this.
-    pub unit_bits: u8,
-    /// A charge by which this host's part passes a multiple of two to the power of this is a step, which is told to
-    /// the other hosts. [`Parts::WHOLE`]: none is.
-    pub step_bits: u8,
-}
+/// What a cell's count is made of: four widths in a word, taken out of it where they are needed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Parts(pub u32);
 
 impl Parts {
     /// More bits than any sum of a window has.
     pub const WHOLE: u8 = 63;
 
-    /// Those of a limit that this host has for itself, with buckets of this length.
-    pub const fn alone(bucket_ns: u64) -> Self {
-        Self { count_bits: count_bits(bucket_ns), own_bits: Self::WHOLE, unit_bits: 0, step_bits: Self::WHOLE }
+    const fn of(count_bits: u8, own_bits: u8, unit_bits: u8, step_bits: u8) -> Self {
+        Self(u32::from_le_bytes([count_bits, own_bits, unit_bits, step_bits]))
     }
 
-    /// Those of a limit of so much that hosts share. The unit is the smallest of which a cell holds twice the limit,
-    /// `step_bits` is as in [`Parts`].
+    /// Those of a limit that this host has for itself, with buckets of this length.
+    pub const fn alone(bucket_ns: u64) -> Self {
+        Self::of(count_bits(bucket_ns), Self::WHOLE, 0, Self::WHOLE)
+    }
+
+    /// Those of a limit of so much that hosts share. The unit is the smallest of which a cell holds twice the limit, less one,
+    /// `step_bits` is as in [`Parts::step_bits`].
     pub const fn shared(bucket_ns: u64, amount: u64, step_bits: u8) -> Self {
         let count_bits = count_bits(bucket_ns);
         let amount_bits = 64 - amount.leading_zeros();
         #[expect(clippy::cast_possible_truncation, reason = "below 64")]
         let unit_bits = amount_bits.saturating_sub(OTHERS_BITS as u32 - 1) as u8;
-        Self { count_bits, own_bits: count_bits.saturating_sub(OTHERS_BITS), unit_bits, step_bits }
+        Self::of(count_bits, count_bits.saturating_sub(OTHERS_BITS), unit_bits, step_bits)
+    }
+
+    /// Width of the count, from [`count_bits`].
+    #[inline(always)]
+    pub const fn count_bits(self) -> u8 {
+        self.0 as u8 & 63
+    }
+
+    /// Width of this host's part, the low bits; [`Parts::WHOLE`] where there is no other.
+    #[inline(always)]
+    pub const fn own_bits(self) -> u8 {
+        (self.0 >> 8) as u8 & 63
+    }
+
+    /// Others' part counts units of two to the power of this.
+    #[inline(always)]
+    pub const fn unit_bits(self) -> u8 {
+        (self.0 >> 16) as u8 & 63
+    }
+
+    /// The same with another unit.
+    #[must_use]
+    pub const fn with_unit_bits(self, unit_bits: u8) -> Self {
+        Self::of(self.count_bits(), self.own_bits(), unit_bits, self.step_bits())
+    }
+
+    /// A charge by which this host's part passes a multiple of two to the power of this is a step, which is told to
+    /// the other hosts. [`Parts::WHOLE`]: none is.
+    #[inline(always)]
+    pub const fn step_bits(self) -> u8 {
+        (self.0 >> 24) as u8 & 63
+    }
+
+    /// The same, of which the compiler then knows nothing: it keeps the word, and not what it took out of it before.
+    #[inline(always)]
+    fn anew<C: Cells + ?Sized>(self) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "it had 32 bits")]
+        Self(C::unknown(self.0 as usize) as u32)
     }
 
     /// The largest amount that a limit can have: where hosts share it, half of what this host's part holds, so that
     /// no sum over a window reaches into others' part, also where a reload has made the window longer.
     pub const fn amount_max(self) -> u64 {
-        if self.own_bits == Self::WHOLE { (1 << self.count_bits) - 1 } else { (1 << (self.own_bits - 1)) - 1 }
+        if self.own_bits() == Self::WHOLE { (1 << self.count_bits()) - 1 } else { (1 << (self.own_bits() - 1)) - 1 }
     }
 
     /// Of a sum of counts, this host's part.
     #[inline(always)]
     pub const fn own(self, sum: u64) -> u64 {
-        sum & ((1 << (self.own_bits & 63)) - 1)
+        sum & ((1 << self.own_bits()) - 1)
     }
 
     /// Of a sum of counts, others' part, in units.
     #[inline(always)]
     pub const fn units(self, sum: u64) -> u64 {
-        sum >> (self.own_bits & 63)
+        sum >> self.own_bits()
     }
 
     /// What a sum of counts comes to.
     #[inline(always)]
     pub const fn total(self, sum: u64) -> u64 {
-        self.own(sum).wrapping_add(self.units(sum) << (self.unit_bits & 63))
+        self.own(sum).wrapping_add(self.units(sum) << self.unit_bits())
     }
 
     /// Whether so much more is a step, where this host's part is `own`.
     #[inline(always)]
     pub const fn is_step(self, own: u64, amount: u64) -> bool {
-        (own ^ own.wrapping_add(amount)) >> (self.step_bits & 63) != 0
+        (own ^ own.wrapping_add(amount)) >> self.step_bits() != 0
     }
 }
 
@@ -236,7 +269,7 @@ impl Cell {
     /// The cell that `word` at `index` stands for.
     #[inline(always)]
     pub const fn decode(word: u64, index: usize, parts: Parts) -> Self {
-        let (prefix, count) = (Prefix::of(word, parts.count_bits), self::count(word, parts.count_bits));
+        let (prefix, count) = (Prefix::of(word, parts.count_bits()), self::count(word, parts.count_bits()));
         let (own, others) = (parts.own(count), parts.units(count));
         Self { bucket: prefix.bucket(index), sealed: prefix.0 & 1 == 1, count: own, others }
     }
@@ -244,8 +277,8 @@ impl Cell {
     /// The word for this cell.
     #[inline(always)]
     pub const fn encode(self, parts: Parts) -> u64 {
-        let bits = (parts.count_bits & 63) as u32;
-        let count = self.count | self.others << (parts.own_bits & 63);
+        let bits = parts.count_bits() as u32;
+        let count = self.count | self.others << parts.own_bits();
         ((self.bucket.0 >> RING_BITS) << 1 | self.sealed as u64) << bits | count
     }
 }
@@ -320,7 +353,7 @@ fn before<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, most: u8) -> B
     if limit.full_buckets == 0 {
         // Nothing is summed. What is left of [`open`] is settled all the same.
         let left = BucketIndex(bucket.0 - FULL_BUCKETS_MIN as u64);
-        let is_settled = Prefix::of(cells.load(index(left)), limit.parts.count_bits) == Prefix::sealed(left);
+        let is_settled = Prefix::of(cells.load(index(left)), limit.parts.count_bits()) == Prefix::sealed(left);
         return Before { used, is_settled };
     }
     for back in 1..most + 1 {
@@ -329,8 +362,8 @@ fn before<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, most: u8) -> B
         }
         let earlier = BucketIndex(bucket.0 - back as u64);
         let word = cells.load(index(earlier));
-        difference |= Prefix::of(word, limit.parts.count_bits).0 ^ Prefix::sealed(earlier).0;
-        used = used.wrapping_add(count(word, limit.parts.count_bits));
+        difference |= Prefix::of(word, limit.parts.count_bits()).0 ^ Prefix::sealed(earlier).0;
+        used = used.wrapping_add(count(word, limit.parts.count_bits()));
     }
     Before { used, is_settled: difference == 0 }
 }
@@ -357,8 +390,8 @@ fn full<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> u64 {
 fn admitted_in<C: Cells + ?Sized>(cells: &C, limit: Limit, bucket: BucketIndex) -> u64 {
     let word = cells.load(index(bucket));
     // 0: still open. 1: sealed. Else another bucket.
-    if Prefix::of(word, limit.parts.count_bits).0 ^ Prefix::open(bucket).0 <= 1 {
-        count(word, limit.parts.count_bits)
+    if Prefix::of(word, limit.parts.count_bits()).0 ^ Prefix::open(bucket).0 <= 1 {
+        count(word, limit.parts.count_bits())
     } else {
         0
     }
@@ -376,13 +409,13 @@ pub fn settle<C: Cells + ?Sized>(cells: &C, limit: Limit, bucket: BucketIndex) -
         let earlier = BucketIndex(bucket.0.wrapping_sub(back as u64));
         let at = index(earlier);
         let word = cells.load(at);
-        let (prefix, sealed) = (Prefix::of(word, limit.parts.count_bits), Prefix::sealed(earlier));
+        let (prefix, sealed) = (Prefix::of(word, limit.parts.count_bits()), Prefix::sealed(earlier));
         if prefix > sealed && prefix.bucket(at) > newest {
             newest = prefix.bucket(at);
         }
         if prefix < sealed {
-            let count = if prefix == Prefix::open(earlier) { count(word, limit.parts.count_bits) } else { 0 };
-            let settled = word_of(earlier, true, count, limit.parts.count_bits);
+            let count = if prefix == Prefix::open(earlier) { count(word, limit.parts.count_bits()) } else { 0 };
+            let settled = word_of(earlier, true, count, limit.parts.count_bits());
             let _overtaken = cells.compare_exchange(at, word, settled);
         }
     }
@@ -431,23 +464,25 @@ enum Tried {
 fn charge_in<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, amount: u64, most: u8) -> Tried {
     let at = index(bucket);
     let word = cells.load(at);
-    let (prefix, open) = (Prefix::of(word, limit.parts.count_bits), Prefix::open(bucket));
+    let (prefix, open) = (Prefix::of(word, limit.parts.count_bits()), Prefix::open(bucket));
     if prefix > open {
         // Another CPU's clock is past this bucket: it is sealed, or its place holds a later one.
         let is_sealed = prefix == Prefix::sealed(bucket);
         return Tried::Later(if is_sealed { BucketIndex(bucket.0 + 1) } else { prefix.bucket(at) });
     }
-    let count = if prefix == open { count(word, limit.parts.count_bits) } else { 0 };
+    let count = if prefix == open { count(word, limit.parts.count_bits()) } else { 0 };
     let before = before(cells, limit, bucket, most);
     if !before.is_settled {
         return cells.settle(limit, bucket).map_or(Tried::Done(Charge::Unsettled(bucket)), Tried::Later);
     }
+    let limit = Limit { parts: limit.parts.anew::<C>(), ..limit };
     if !limit.is_within(before.used, count, amount) {
         return Tried::Done(Charge::Refused);
     }
-    if cells.compare_exchange(at, word, word_of(bucket, false, count.wrapping_add(amount), limit.parts.count_bits)) {
-        let own = limit.parts.own(count);
-        let is_step = limit.parts.is_step(own, amount);
+    if cells.compare_exchange(at, word, word_of(bucket, false, count.wrapping_add(amount), limit.parts.count_bits())) {
+        let parts = limit.parts.anew::<C>();
+        let own = parts.own(count);
+        let is_step = parts.is_step(own, amount);
         Tried::Done(Charge::Admitted(Admitted { bucket, own: own.wrapping_add(amount), is_step }))
     } else {
         Tried::Later(bucket)
@@ -489,19 +524,19 @@ pub fn refund<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, amount: u6
 #[inline(always)]
 pub fn write_others<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, bucket: BucketIndex, units: u64) -> bool {
     let (at, parts) = (index(bucket), limit.parts);
-    if bucket.0 < CELLS as u64 || bucket > now || parts.own_bits == Parts::WHOLE {
+    if bucket.0 < CELLS as u64 || bucket > now || parts.own_bits() == Parts::WHOLE {
         return false;
     }
     let units = if units > OTHERS_MAX { OTHERS_MAX } else { units };
     for _ in 0..C::unknown(C::TRIES) {
         let word = cells.load(at);
-        let (prefix, open) = (Prefix::of(word, parts.count_bits), Prefix::open(bucket));
+        let (prefix, open) = (Prefix::of(word, parts.count_bits()), Prefix::open(bucket));
         let written = if prefix == open || prefix == Prefix::sealed(bucket) {
-            let own = parts.own(count(word, parts.count_bits));
-            word_of(bucket, prefix != open, own | units << (parts.own_bits & 63), parts.count_bits)
+            let own = parts.own(count(word, parts.count_bits()));
+            word_of(bucket, prefix != open, own | units << parts.own_bits(), parts.count_bits())
         } else if prefix < open {
             // Nothing was admitted here in this bucket. One that is over stays so.
-            word_of(bucket, bucket < now, units << (parts.own_bits & 63), parts.count_bits)
+            word_of(bucket, bucket < now, units << parts.own_bits(), parts.count_bits())
         } else {
             return false;
         };
@@ -528,7 +563,7 @@ pub fn open(words: &mut [u64; CELLS], limit: Limit, now: BucketIndex, amount: u6
         let bucket = BucketIndex(now - back);
         let count = if back == 0 { amount } else { 0 };
         let sealed = back != 0 && back != FULL_BUCKETS_MIN as u64;
-        words[at & (CELLS - 1)] = word_of(bucket, sealed, count, limit.parts.count_bits);
+        words[at & (CELLS - 1)] = word_of(bucket, sealed, count, limit.parts.count_bits());
     }
     true
 }

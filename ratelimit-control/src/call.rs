@@ -14,9 +14,9 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::proto::{
-    Allow, ApplyRequest, ChargeRequest, Check, CheckPrefix, Confirm, Deny, Detach, Explain, Forget, Healthz, HistoryOf,
-    ModeRequest, PrefixRequest, Problem, ReloadRequest, Rollback, Series, SourceRequest, StandingOf, Stats, Suggest,
-    UnblockRequest, Worst,
+    Allow, ApplyRequest, ChargeRequest, Check, CheckPrefix, Confirm, Deny, Detach, Explain, FleetStatus, Forget,
+    Healthz, HistoryOf, ModeRequest, PrefixRequest, Problem, ReloadRequest, Rollback, Series, SourceRequest,
+    StandingOf, Stats, Suggest, UnblockRequest, Worst,
 };
 use super::requester::Requester;
 use super::server::{Service, method};
@@ -215,10 +215,10 @@ macro_rules! commands {
 commands! {
     now {
         Stats(Stats),
-        Check(Check),
         Health(Healthz),
         Suggest(Suggest),
         Explain(Explain),
+        Fleet(FleetStatus),
         Standing(StandingOf),
         Charge(ChargeRequest),
         Allow(Allow),
@@ -234,6 +234,7 @@ commands! {
         Detach(Detach),
     }
     later {
+        Check(Check),
         CheckPrefix(CheckPrefix),
         List(ListFilter),
         History(HistoryOf),
@@ -289,7 +290,7 @@ mod tests {
         assert_eq!(encode(&ListFilter::default()).unwrap().0, "/api/v1/list");
         assert_eq!(encode(&ListFilter { most: Some(7), ..ListFilter::default() }).unwrap().0, "/api/v1/list?most=7");
         assert_eq!(encode(&Confirm {}).unwrap(), ("/v1/confirm".to_owned(), Vec::new()));
-        let reset = SourceRequest { source: "192.0.2.7".parse().unwrap() };
+        let reset = SourceRequest { source: "192.0.2.7".parse().unwrap(), fleet: false };
         assert_eq!(encode(&reset).unwrap(), ("/v1/reset".to_owned(), br#"{"source":"192.0.2.7"}"#.to_vec()));
     }
 }

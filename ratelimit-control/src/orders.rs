@@ -35,6 +35,9 @@ pub struct GrantRequest {
     /// Where the one who asks came from by SSH.
     #[serde(default)]
     pub ssh_peer: Option<IpAddr>,
+    /// On every host of the fleet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fleet: bool,
 }
 
 impl GrantRequest {
@@ -102,6 +105,9 @@ pub struct GrantReport {
 pub struct PrefixRequest {
     /// An address or a prefix; an IPv6 address alone is its source.
     pub prefix: String,
+    /// On every host of the fleet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fleet: bool,
 }
 
 impl PrefixRequest {
@@ -130,14 +136,17 @@ pub struct UnblockRequest {
     /// All bans and all denials of commands, in place of a prefix.
     #[serde(default)]
     pub all: bool,
+    /// Denials too on every host of the fleet; bans are lifted there anyway, unless the fleet spreads none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fleet: bool,
 }
 
 impl UnblockRequest {
     /// Whom it names; none is everybody.
     pub fn target(&self) -> Result<Option<Target>, Problem> {
         match self {
-            Self { prefix: Some(prefix), all: false } => parse_target(prefix).map(Some),
-            Self { prefix: None, all: true } => Ok(None),
+            Self { prefix: Some(prefix), all: false, .. } => parse_target(prefix).map(Some),
+            Self { prefix: None, all: true, .. } => Ok(None),
             Self { .. } => Err(Problem::new(ProblemKind::BadRequest, "name a prefix, or `all`: one of the two")),
         }
     }
@@ -194,6 +203,9 @@ pub struct Still {
 pub struct SourceRequest {
     /// Its address.
     pub source: IpAddr,
+    /// On every host of the fleet, also where that spreads no bans.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fleet: bool,
 }
 
 impl Call for SourceRequest {

@@ -10,8 +10,8 @@ use tower::ServiceExt as _;
 use super::call::Call as _;
 use super::places::Caller;
 use super::proto::{
-    Allow, Check, CheckPrefix, Deny, EventsOf, Explain, Healthz, HistoryOf, PrefixRequest, Series, StandingOf, Stats,
-    Suggest, UnblockRequest, Worst,
+    Allow, Check, CheckPrefix, Deny, EventsOf, Explain, FleetStatus, Healthz, HistoryOf, PrefixRequest, Series,
+    StandingOf, Stats, Suggest, UnblockRequest, Worst,
 };
 use super::server::{Peer, Service, method, told};
 use ratelimit_report::snapshot::ListFilter;
@@ -31,6 +31,7 @@ pub(super) fn member_routes() -> Router<Service> {
         .route(ListFilter::ROUTE.path, method::<ListFilter>())
         .route(Suggest::ROUTE.path, method::<Suggest>())
         .route(Explain::ROUTE.path, method::<Explain>())
+        .route(FleetStatus::ROUTE.path, method::<FleetStatus>())
         .route(StandingOf::ROUTE.path, method::<StandingOf>())
         .route(EventsOf::PATH, told())
         .route(HistoryOf::ROUTE.path, method::<HistoryOf>())

@@ -17,7 +17,7 @@ pub use super::orders::{
     SourceRequest, StandingReport, Still, UnblockReport, UnblockRequest,
 };
 pub use super::past::{EventsOf, EventsReport, Forget, ForgetReport, HistoryOf, Series, Span, Worst};
-pub use super::questions::{Check, CheckPrefix, Explain, Healthz, StandingOf, Stats, Suggest};
+pub use super::questions::{Check, CheckPrefix, Explain, FleetStatus, Healthz, StandingOf, Stats, Suggest};
 
 /// What a reload changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

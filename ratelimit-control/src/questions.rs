@@ -11,6 +11,7 @@ use super::call::{Call, Route, Size};
 use super::proto::{Health, Problem, ProblemKind, StandingReport, parse_address, parse_target};
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::desired::Sent;
+use ratelimit_report::fleet::FleetReport;
 use ratelimit_report::snapshot::{
     CheckReport, ExplainReport, ListFilter, ListReport, PrefixReport, Snapshot, SuggestReport,
 };
@@ -151,6 +152,15 @@ impl Call for Explain {
     fn check(&self) -> Result<(), Problem> {
         self.sent().map(drop)
     }
+}
+
+/// Says how the fleet does, and lists its hosts.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct FleetStatus {}
+
+impl Call for FleetStatus {
+    type Report = FleetReport;
+    const ROUTE: Route = Route::ask("/api/v1/fleet");
 }
 
 /// Says how a source stands with one rule.

@@ -3,19 +3,28 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use ratelimit_policy::config::syntax::printable;
+
 /// The header in which the command says who called `sudo`. It counts only from root, who could say anything.
 pub(super) const SUDO_USER: &str = "ratelimitd-sudo-user";
 /// The longest name that is taken over. // LOGIN_NAME_MAX is 256; no tool that makes users takes more than 32
 const NAME_BYTES_MAX: usize = 64;
 
-/// Who asks for a change. Displayed: `root`, or `root (alice)` where alice called `sudo`; `web` for the web page.
+/// Who asks for a change. Displayed: `root`, or `root (alice)` where alice called `sudo`; `web` for the web page, `fleet (web-2: root)` for what another host spread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requester(Who);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Who {
-    User { uid: u32, sudo_user: Option<String> },
-    Web { from: Option<IpAddr> },
+    User {
+        uid: u32,
+        sudo_user: Option<String>,
+    },
+    Web {
+        from: Option<IpAddr>,
+    },
+    /// In words.
+    Fleet(String),
 }
 
 impl Requester {
@@ -37,6 +46,12 @@ impl Requester {
         Self::new(u32::MAX, None)
     }
 
+    /// Who said it on another host of the fleet; nobody where a rule did.
+    pub fn fleet(host: &str, who: &str) -> Self {
+        let (host, who) = (printable(host), printable(who));
+        Self(Who::Fleet(if who.is_empty() { format!("fleet ({host})") } else { format!("fleet ({host}: {who})") }))
+    }
+
     /// A user who is logged in to the web page. The login does not tell one user from another.
     pub const fn web(from: Option<IpAddr>) -> Self {
         Self(Who::Web { from })
@@ -46,7 +61,7 @@ impl Requester {
     pub fn web_address(&self) -> Option<IpAddr> {
         match self.0 {
             Who::Web { from } => from.map(|from| from.to_canonical()),
-            Who::User { .. } => None,
+            Who::User { .. } | Who::Fleet(_) => None,
         }
     }
 }
@@ -55,6 +70,7 @@ impl fmt::Display for Requester {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (uid, sudo_user) = match &self.0 {
             Who::Web { .. } => return f.write_str("web"),
+            Who::Fleet(words) => return f.write_str(words),
             Who::User { uid, sudo_user } => (uid, sudo_user),
         };
         let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(*uid)).ok().flatten();
@@ -70,6 +86,13 @@ impl fmt::Display for Requester {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_said_it_on_another_host_is_named_with_that_host() {
+        assert_eq!(Requester::fleet("web-2", "root (alice)").to_string(), "fleet (web-2: root (alice))");
+        assert_eq!(Requester::fleet("web-2", "").to_string(), "fleet (web-2)");
+        assert_eq!(Requester::fleet("web\u{1b}[2J", "").to_string(), "fleet (web\u{fffd}[2J)");
+    }
 
     #[test]
     fn the_user_who_called_sudo_is_named_beside_root_and_nothing_else_is_taken_for_a_name() {

@@ -54,6 +54,11 @@ impl BanWatch {
         Self { told: settled(reading.now), begun, next_end: None, is_behind: begun != 0, pass: None }
     }
 
+    /// There are bans that no packet began.
+    pub(super) const fn more(&mut self) {
+        self.is_behind = true;
+    }
+
     /// Tells which bans expired. Little is done at one time however many there are.
     pub(super) fn look<D: Datapath>(
         &mut self,

@@ -217,7 +217,7 @@ fn event(of: &KernelEvent, policy: &Policy, clocks: Clocks) -> Option<Event> {
         KernelEventKind::Ban { until, step } => {
             let until = clocks.wall_of(until);
             let until = until.round(jiff::Unit::Second).unwrap_or(until);
-            Event::Ban(Banned { source, rule: rule?.name.clone(), usage, until, step })
+            Event::Ban(Banned { source, rule: rule?.name.clone(), usage, until, step, by: None })
         }
     })
 }
@@ -225,6 +225,7 @@ fn event(of: &KernelEvent, policy: &Policy, clocks: Clocks) -> Option<Event> {
 impl<D: Datapath> Engine<D> {
     /// Tells what packets have told since the last time. Little is done at one time however much there is.
     pub(super) fn tell_begun(&mut self, moment: Moment) {
+        self.follow_fleet(moment);
         self.journal.past.follow(&self.enforced.config.history, &self.host.store);
         self.journal.pass(moment);
         if let Err(error) = self.try_tell_begun(moment) {
@@ -234,10 +235,11 @@ impl<D: Datapath> Engine<D> {
     }
 
     fn try_tell_begun(&mut self, moment: Moment) -> Result<(), DatapathError> {
-        let Self { datapath, enforced, watched, journal, .. } = self;
         for _ in 0..PARTS_MAX {
             let mut events = Vec::new();
-            let more = datapath.events(&mut |event| events.push(event))?;
+            let more = self.datapath.events(&mut |event| events.push(event))?;
+            self.spread_bans(&events);
+            let Self { datapath, enforced, watched, journal, .. } = self;
             if !events.is_empty() {
                 let clocks = Clocks { now: datapath.now()?, wall: moment.wall };
                 for Words { at, event, is_first } in watched.begun.take(&events, &enforced.desired.policy, clocks) {

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use super::engine::Engine;
+use super::fleet::Reach;
 use super::moment::Moment;
 use ratelimit_control::proto::{
-    Allow, ApplyRequest, ChargeRequest, Check, Confirm, Deny, Detach, Explain, Healthz, ModeRequest, PrefixRequest,
-    Problem, ReloadRequest, Rollback, SourceRequest, StandingOf, Stats, Suggest, UnblockRequest,
+    Allow, ApplyRequest, ChargeRequest, Confirm, Deny, Detach, Explain, FleetStatus, Healthz, ModeRequest,
+    PrefixRequest, Problem, ReloadRequest, Rollback, SourceRequest, StandingOf, Stats, Suggest, UnblockRequest,
 };
 use ratelimit_control::{Call, Carry, Requester};
 use ratelimit_datapath::Datapath;
@@ -33,17 +34,17 @@ macro_rules! carry {
 carry! {
     // Commands that show or charge by rules need the policy that packets are judged by now.
     Stats: |engine, call, _, moment| engine.up_to_date().stats(call.since, moment).map(Arc::unwrap_or_clone);
-    Check: |engine, call, _, moment| engine.up_to_date().check(call.ip, moment);
     Healthz: |engine, _, _, moment| Ok(engine.supervise(moment).health());
     Suggest: |engine, call, _, moment| engine.suggest(call.rule.as_deref(), moment);
     Explain: |engine, call, _, _| engine.up_to_date().explain(&call.sent()?);
+    FleetStatus: |engine, _, _, moment| engine.fleet_report(moment);
     StandingOf: |engine, call, _, _| engine.up_to_date().standing(call.ip, &call.rule);
     ChargeRequest: |engine, request, by, moment| engine.up_to_date().charge(&request, by, moment);
     Allow: |engine, Allow(request), by, moment| engine.grant(Grant::Exempt, request.target()?, &request, by, moment);
     Deny: |engine, Deny(request), by, moment| engine.grant(Grant::Denied, request.target()?, &request, by, moment);
-    UnblockRequest: |engine, request, by, moment| engine.unblock(request.target()?, by, moment);
-    PrefixRequest: |engine, request, by, moment| engine.unallow(request.target()?, by, moment);
-    SourceRequest: |engine, request, by, moment| engine.reset(request.source, by, moment);
+    UnblockRequest: |engine, request, by, moment| engine.unblock(request.target()?, Reach::of(request.fleet), by, moment);
+    PrefixRequest: |engine, request, by, moment| engine.unallow(request.target()?, Reach::of(request.fleet), by, moment);
+    SourceRequest: |engine, request, by, moment| engine.reset(&request, by, moment);
     ModeRequest: |engine, request, by, moment| engine.set_mode(request.mode, by, moment);
     ApplyRequest: |engine, request, by, moment| engine.apply_by(&request, by, moment);
     Confirm: |engine, _, by, moment| engine.confirm(by, moment);

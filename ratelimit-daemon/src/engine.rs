@@ -4,6 +4,7 @@ use ratelimit_common::time::Nanos;
 
 use super::certificate::Certificate;
 use super::enforced::Enforced;
+use super::fleet::Ties;
 use super::journal::{Event, Journal, Occurrence};
 use super::moment::Moment;
 use super::overrides::Overrides;
@@ -40,6 +41,7 @@ pub(super) struct Engine<D> {
     pub(super) journal: Journal,
     pub(super) statistics: Statistics,
     pub(super) certificate: Certificate,
+    pub(super) fleet: Ties,
 }
 
 /// What one look at the datapath has found.
@@ -78,6 +80,7 @@ impl<D: Datapath> Engine<D> {
             watched: Watched::new(moment.uptime),
             journal: Journal::new(moment.uptime),
             statistics: Statistics::default(),
+            fleet: Ties::none(),
         };
         over.into_iter().for_each(|over| engine.journal.add(Occurrence::new(EventKind::Trial, over)));
         let started = engine.recall(unfinished, refused_lists, moment).and_then(|is_on_trial| {
@@ -178,7 +181,8 @@ impl<D: Datapath> Engine<D> {
 
     /// Looks whether everything is attached and readable, and attaches again what is back.
     pub(super) fn supervise(&mut self, moment: Moment) -> Supervision {
-        let notes: Vec<String> = self.journal.past.trouble().into_iter().chain(self.certificate.trouble()).collect();
+        let notes = self.journal.past.trouble().into_iter().chain(self.certificate.trouble());
+        let notes: Vec<String> = notes.chain(self.fleet_trouble()).collect();
         let reading = match self.watched.read(&mut self.datapath) {
             Ok(reading) => reading,
             Err(problem) => {
@@ -193,6 +197,7 @@ impl<D: Datapath> Engine<D> {
         let problems = self.watched.links.problems(moment.uptime);
         let line = format!("{}{}", self.standing_words(), status_line(&reading, &problems));
         self.tell_state(&reading, moment);
+        self.tell_fleet(&reading, moment);
         Supervision { problems, notes, line, is_readable: true }
     }
 

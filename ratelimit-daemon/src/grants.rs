@@ -6,11 +6,13 @@ use ipnet::IpNet;
 use ratelimit_common::time::Nanos;
 
 use super::engine::Engine;
+use super::fleet::Reach;
 use super::journal::Event;
 use super::moment::Moment;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{GrantReport, GrantRequest, Problem, ProblemKind};
 use ratelimit_datapath::Datapath;
+use ratelimit_fleet::acts::What;
 use ratelimit_policy::access::{By, ENTRIES_MAX, Entered, Entry, Further, Ledger, REASON_BYTES_MAX};
 use ratelimit_policy::config::Safety;
 use ratelimit_policy::config::network::Target;
@@ -111,6 +113,7 @@ impl<D: Datapath> Engine<D> {
     ) -> Result<GrantReport, Problem> {
         let ipv6_prefix = self.enforced.desired.policy.ipv6_prefix;
         let prefix = target.prefix(ipv6_prefix);
+        self.must_have_fleet(Reach::of(request.fleet))?;
         self.notice_trial();
         let clocks = self.clocks(moment)?;
         let until = until(grant, request, clocks)?;
@@ -138,6 +141,10 @@ impl<D: Datapath> Engine<D> {
         let listed = Listed::of(&entered.entry, true, clocks);
         let by = listed.user.clone().unwrap_or_default();
         let (reason, until) = (listed.reason.clone(), listed.until);
+        if request.fleet {
+            let until_ns = entered.entry.until.map(|until| until.0);
+            self.spread(prefix, spread(grant, until_ns, reason.clone(), by.clone()));
+        }
         self.journal.tell(Event::Grant { grant, prefix, by, reason, until, frees: frees.len() }, moment);
         Ok(GrantReport {
             schema: SCHEMA,
@@ -267,6 +274,14 @@ impl<D: Datapath> Engine<D> {
         }
         self.datapath.visit_sources(&mut |reading| blocked.visit(&reading)).map_err(Problem::datapath)?;
         Ok(blocked.names())
+    }
+}
+
+/// The same on other hosts.
+const fn spread(grant: Grant, until_ns: Option<u64>, reason: Option<String>, by: String) -> What {
+    match grant {
+        Grant::Exempt => What::Allow { until_ns, reason, by },
+        Grant::Denied => What::Deny { until_ns, reason, by },
     }
 }
 

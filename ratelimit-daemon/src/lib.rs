@@ -34,6 +34,7 @@ mod enforced;
 mod engine;
 mod error;
 mod events;
+mod fleet;
 mod freed;
 mod grants;
 mod hold;
@@ -65,6 +66,7 @@ mod would_ban;
 
 use engine::{Engine, Host};
 use events::Event;
+use fleet::{Ask, Asks, STEPS_EVERY};
 use moment::Moment;
 use notify::{Notifier, State};
 use start::Start;
@@ -152,7 +154,7 @@ async fn drive<D: Datapath>(
     let start = Start::new(config, source, &host.store, Timestamp::now())?;
     let datapath = open(&start.config)?;
     // Not on a blocking thread: nothing is served yet, and threads that start later inherit what is given up here.
-    let engine = Engine::start(datapath, start, host, Moment::now(started))?;
+    let mut engine = Engine::start(datapath, start, host, Moment::now(started))?;
     (surroundings.attached)();
     attached(&engine.watched.links.attached_names());
     let tls = engine.certificate.tls();
@@ -166,7 +168,8 @@ async fn drive<D: Datapath>(
         [] => eprintln!("ratelimitd: ready"),
         away => eprintln!("ratelimitd: up, but NOT PROTECTED: {}", away.join("; ")),
     }
-    let mut owner = Owner { engine: Some(Box::new(engine)), started };
+    let asks = engine.fleet.take_asks();
+    let mut owner = Owner { engine: Some(Box::new(engine)), asks, started };
     // Also where an interface is awaited: a service that waits for this daemon must not wait for the interface too.
     surroundings.notifier.tell(State::Ready);
     let outcome = owner.serve(commands, events, &mut surroundings).await;
@@ -233,6 +236,7 @@ impl Listeners {
 /// The task that owns the datapath. It is lent to one blocking thread at a time; if that one panics, it is gone.
 struct Owner<D> {
     engine: Option<Box<Engine<D>>>,
+    asks: Option<Asks>,
     started: Instant,
 }
 
@@ -245,6 +249,8 @@ impl<D: Datapath> Owner<D> {
     ) -> Result<(), DaemonError> {
         let mut supervise = every(SUPERVISE_EVERY);
         let mut tell = every(TELL_EVERY);
+        let mut steps: Option<Interval> = None;
+        let mut asks = self.asks.take();
         let mut watchdog = surroundings.watchdog.map(|period| every(period / 2));
         let mut observe_at = Instant::now();
         loop {
@@ -267,7 +273,18 @@ impl<D: Datapath> Owner<D> {
                     let seen = self.on_datapath(Engine::supervise).await?;
                     surroundings.notifier.tell(State::Line(&seen.line));
                 }
-                _ = tell.tick() => self.on_datapath(Engine::tell_begun).await?,
+                _ = tell.tick() => {
+                    let is_shared = self
+                        .on_datapath(|engine, moment| {
+                            engine.tell_begun(moment);
+                            engine.fleet.has_shared_limits()
+                        })
+                        .await?;
+                    if is_shared != steps.is_some() {
+                        steps = is_shared.then(|| every(STEPS_EVERY));
+                    }
+                }
+                () = tick(&mut steps) => self.on_datapath(Engine::tell_steps).await?,
                 () = sleep_until(observe_at) => observe_at = self.observe().await?,
                 () = tick(&mut watchdog) => {
                     let seen = self.on_datapath(Engine::supervise).await?;
@@ -275,11 +292,16 @@ impl<D: Datapath> Owner<D> {
                         surroundings.notifier.tell(State::Alive);
                     }
                 }
-                Some(command) = commands.recv() => {
-                    if self.answer(command, surroundings).await? {
-                        return Ok(());
+                Some(work) = next(&mut commands, &mut asks) => match work {
+                    Work::Command(command) => {
+                        if self.answer(command, surroundings).await? {
+                            return Ok(());
+                        }
                     }
-                }
+                    Work::OfFleet(ask) => {
+                        self.on_datapath(|engine, moment| engine.carry_out_of_fleet(ask, moment)).await?;
+                    }
+                },
             }
         }
     }
@@ -331,6 +353,27 @@ impl<D: Datapath> Owner<D> {
         let (engine, outcome) = lent.await.map_err(|_| DaemonError::Panicked)?;
         self.engine = Some(engine);
         Ok(outcome)
+    }
+}
+
+/// What is done for others.
+enum Work {
+    Command(Command),
+    OfFleet(Ask),
+}
+
+/// The next of either; where both wait, neither has the other wait for long. None once nothing can come.
+async fn next(commands: &mut Commands, asks: &mut Option<Asks>) -> Option<Work> {
+    let ask = async {
+        match asks {
+            Some(asks) => asks.recv().await,
+            None => None,
+        }
+    };
+    tokio::select! {
+        Some(command) = commands.recv() => Some(Work::Command(command)),
+        Some(ask) = ask => Some(Work::OfFleet(ask)),
+        else => None,
     }
 }
 

@@ -2,18 +2,20 @@
 //! all the same.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use ratelimit_common::time::Nanos;
 
 use super::engine::Engine;
+use super::fleet::Reach;
 use super::grants::{NAMED_MAX, granted, whose};
 use super::journal::Event;
 use super::moment::Moment;
 use ratelimit_control::Requester;
-use ratelimit_control::proto::{Problem, ResetReport, Still, UnblockReport};
+use ratelimit_control::proto::{Problem, ResetReport, SourceRequest, Still, UnblockReport};
 use ratelimit_datapath::{Ban, Datapath};
+use ratelimit_fleet::acts::What;
 use ratelimit_policy::access::{By, Entry};
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::desired::{Access, Grant};
@@ -23,6 +25,19 @@ use ratelimit_report::snapshot::{CheckLimit, CheckReport, Clocks, Listed, Mode, 
 const REMOVED_MAX: usize = 1_000;
 /// Clients that are looked at in one go.
 const CLIENTS_AT_ONCE: usize = 4_096;
+/// All of both families.
+const EVERYTHING: [IpNet; 2] = [
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0)),
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0)),
+];
+
+/// What was freed.
+pub(super) struct Freed {
+    /// The bans that were lifted.
+    pub(super) bans: Vec<Ban>,
+    /// The sources whose windows were reset, and whose bans.
+    pub(super) blocked: Vec<IpNet>,
+}
 
 impl<D: Datapath> Engine<D> {
     /// Frees a prefix: takes off what commands deny in it, lifts the bans in it, and resets the windows of what is
@@ -30,15 +45,57 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn unblock(
         &mut self,
         target: Option<Target>,
+        reach: Reach,
         by: &Requester,
         moment: Moment,
     ) -> Result<UnblockReport, Problem> {
+        self.must_have_fleet(reach)?;
         self.notice_trial();
         let clocks = self.clocks(moment)?;
         let ipv6_prefix = self.enforced.desired.policy.ipv6_prefix;
         let prefix = target.map(|target| target.prefix(ipv6_prefix));
         let mut notes: Vec<String> = target.and_then(|target| target.note(ipv6_prefix)).into_iter().collect();
         let denials = self.take_off(Grant::Denied, prefix, clocks, &mut notes)?;
+        let denied: Vec<IpNet> = denials.iter().map(|entry| entry.prefix).collect();
+        let removed: Vec<Listed> = denials.iter().map(|entry| Listed::of(entry, true, clocks)).collect();
+        let Freed { bans, blocked } = self.free(prefix, denials, by, clocks, moment)?;
+        self.spread_unblock(prefix, &denied, reach, by);
+        let still = match prefix {
+            Some(prefix) => {
+                notes.extend(self.after_trial(Grant::Denied, prefix, clocks));
+                [self.still(Grant::Denied, prefix, clocks), self.never_within(prefix, clocks)?].concat()
+            }
+            None => {
+                notes.extend(self.enforced.denied_by_configuration(clocks));
+                Vec::new()
+            }
+        };
+        let removed_count = (removed.len() + bans.len()) as u64;
+        let removed = removed
+            .into_iter()
+            .chain(bans.iter().map(|ban: &Ban| Listed::of_ban(&self.enforced.desired.policy, ban, clocks)));
+        Ok(UnblockReport {
+            schema: SCHEMA,
+            prefix: prefix.map_or_else(String::new, |prefix| prefix.to_string()),
+            removed: removed.take(REMOVED_MAX).collect(),
+            removed_count,
+            freed: blocked.iter().take(NAMED_MAX).copied().map(source_text).collect(),
+            freed_count: blocked.len() as u64,
+            still,
+            notes,
+        })
+    }
+
+    /// Lifts the bans in a prefix and resets the windows of what is over a limit there, or all bans; and tells of it, with
+    /// the denials that were taken off.
+    pub(super) fn free(
+        &mut self,
+        prefix: Option<IpNet>,
+        denials: Vec<Entry>,
+        by: &Requester,
+        clocks: Clocks,
+        moment: Moment,
+    ) -> Result<Freed, Problem> {
         let within = prefix.map(|prefix| self.enforced.whole_client(prefix));
         let is_within = |client: &IpNet| within.is_none_or(|within| within.contains(client));
         let mut bans = self.datapath.bans().map_err(Problem::datapath)?;
@@ -56,46 +113,47 @@ impl<D: Datapath> Engine<D> {
             // With those that have ended goes how many there were in a row.
             self.datapath.lift_bans(within).map_err(Problem::datapath)?;
         }
-        let still = match prefix {
-            Some(prefix) => {
-                notes.extend(self.after_trial(Grant::Denied, prefix, clocks));
-                [self.still(Grant::Denied, prefix, clocks), self.never_within(prefix, clocks)?].concat()
-            }
-            None => {
-                notes.extend(self.enforced.denied_by_configuration(clocks));
-                Vec::new()
-            }
-        };
         let name_of = |ban: &Ban| self.enforced.desired.policy.rules.get(ban.rule).map(|rule| rule.name.clone());
         let rules = bans.iter().filter_map(name_of).collect();
-        self.journal.tell(
-            Event::Unblock { prefix, by: by.to_string(), denials: denials.len(), rules, freed: blocked.len() },
-            moment,
-        );
+        let event = Event::Unblock { prefix, by: by.to_string(), denials: denials.len(), rules, freed: blocked.len() };
+        self.journal.tell(event, moment);
         self.statistics.outdate();
-        let removed = denials.iter().map(|entry| Listed::of(entry, true, clocks));
-        let removed =
-            removed.chain(bans.iter().map(|ban: &Ban| Listed::of_ban(&self.enforced.desired.policy, ban, clocks)));
-        Ok(UnblockReport {
-            schema: SCHEMA,
-            prefix: prefix.map_or_else(String::new, |prefix| prefix.to_string()),
-            removed: removed.take(REMOVED_MAX).collect(),
-            removed_count: (denials.len() + bans.len()) as u64,
-            freed: blocked.iter().take(NAMED_MAX).copied().map(source_text).collect(),
-            freed_count: blocked.len() as u64,
-            still,
-            notes,
-        })
+        Ok(Freed { bans, blocked })
+    }
+
+    /// Has the other hosts free it too: bans where the fleet has them together, denials where that was asked.
+    fn spread_unblock(&self, prefix: Option<IpNet>, denied: &[IpNet], reach: Reach, by: &Requester) {
+        let meant = prefix.map_or_else(|| EVERYTHING.to_vec(), |prefix| vec![prefix]);
+        if reach == Reach::Fleet || self.spreads_bans() {
+            meant.iter().for_each(|prefix| self.spread(*prefix, What::Unblock { by: by.to_string() }));
+        }
+        if reach == Reach::Fleet {
+            // Each of them by its name too: what denied it is not said again then.
+            let denied = denied.iter().filter(|of| !meant.contains(of)).take(REMOVED_MAX);
+            meant.iter().chain(denied).for_each(|of| self.spread(*of, What::Undeny { by: by.to_string() }));
+        }
     }
 
     /// Takes off what commands allow in a prefix.
-    pub(super) fn unallow(&mut self, target: Target, by: &Requester, moment: Moment) -> Result<UnblockReport, Problem> {
+    pub(super) fn unallow(
+        &mut self,
+        target: Target,
+        reach: Reach,
+        by: &Requester,
+        moment: Moment,
+    ) -> Result<UnblockReport, Problem> {
+        self.must_have_fleet(reach)?;
         self.notice_trial();
         let clocks = self.clocks(moment)?;
         let ipv6_prefix = self.enforced.desired.policy.ipv6_prefix;
         let prefix = target.prefix(ipv6_prefix);
         let mut notes: Vec<String> = target.note(ipv6_prefix).into_iter().collect();
         let removed = self.take_off(Grant::Exempt, Some(prefix), clocks, &mut notes)?;
+        if reach == Reach::Fleet {
+            let others = removed.iter().map(|entry| entry.prefix).filter(|of| *of != prefix).take(REMOVED_MAX);
+            let all = std::iter::once(prefix).chain(others);
+            all.for_each(|of| self.spread(of, What::Unallow { by: by.to_string() }));
+        }
         let again = |entry: &&Entry| removed.iter().any(|of| of.prefix == entry.prefix);
         let suspended =
             self.overrides.grants.ledger.entries().filter(|entry| entry.grant == Grant::Denied).filter(again);
@@ -115,8 +173,28 @@ impl<D: Datapath> Engine<D> {
     }
 
     /// Resets what a source has used, and its bans.
-    pub(super) fn reset(&mut self, source: IpAddr, by: &Requester, moment: Moment) -> Result<ResetReport, Problem> {
-        let client = self.enforced.desired.policy.client(source.to_canonical());
+    pub(super) fn reset(
+        &mut self,
+        request: &SourceRequest,
+        by: &Requester,
+        moment: Moment,
+    ) -> Result<ResetReport, Problem> {
+        self.must_have_fleet(Reach::of(request.fleet))?;
+        let client = self.enforced.desired.policy.client(request.source.to_canonical());
+        let report = self.reset_client(client, by, moment)?;
+        if request.fleet || self.spreads_bans() {
+            self.spread(client, What::Reset { by: by.to_string() });
+        }
+        Ok(report)
+    }
+
+    /// The same, on this host.
+    pub(super) fn reset_client(
+        &mut self,
+        client: IpNet,
+        by: &Requester,
+        moment: Moment,
+    ) -> Result<ResetReport, Problem> {
         self.tell_freed(|of| *of == client, by, moment);
         let removed = self.datapath.forget(client).map_err(Problem::datapath)?;
         let (windows, bans) = (removed.windows, removed.bans);
@@ -132,7 +210,7 @@ impl<D: Datapath> Engine<D> {
     }
 
     /// Takes off what commands have granted within a prefix, or anywhere.
-    fn take_off(
+    pub(super) fn take_off(
         &mut self,
         grant: Grant,
         within: Option<IpNet>,

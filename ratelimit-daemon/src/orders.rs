@@ -64,7 +64,7 @@ impl<D: Datapath> Engine<D> {
         let is_in = report.verdict == Outcome::Pass;
         Ok(StandingReport {
             schema: SCHEMA,
-            used: nearest.used,
+            used: nearest.used.saturating_add(nearest.used_elsewhere.unwrap_or(0)),
             remaining: nearest.remaining,
             limit: (&alone.rules[0].limits[place]).into(),
             source: report.source,

@@ -143,6 +143,7 @@ impl<D: Datapath> Engine<D> {
                 tracing::info!("reloaded {path}: {}", if changes.is_empty() { "no change" } else { "carried out" });
                 self.enforced.source.set_text(loaded.text, path.into());
                 self.watched.lists.taken(&self.enforced.config.list_files, moment);
+                self.fleet.loaded();
                 self.settle();
                 self.trials.succeeded(moment);
                 Ok(changes)

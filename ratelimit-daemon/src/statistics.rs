@@ -105,6 +105,7 @@ impl<D: Datapath> Engine<D> {
             top_talkers: self.watched.talkers.top_talkers().to_vec(),
             would_ban: self.watched.would_bans.counts(&self.enforced.desired.policy, reading.now),
             history: self.journal.past.health(),
+            fleet: self.fleet_seen(reading.now, moment),
             stale_lists: self.watched.lists.stale().map(|(path, why)| StaleList::new(path, why)).collect(),
         }))
     }

@@ -25,6 +25,7 @@ use ratelimit_report::snapshot;
 mod asks;
 mod awaited;
 mod bans;
+mod fleet;
 mod fuzz;
 mod grants;
 mod kinds;
@@ -84,11 +85,22 @@ async fn start(
     adjust: impl FnOnce(&mut Config),
     source: impl FnOnce(&Config) -> ConfigSource,
 ) -> Running {
+    start_later(0, watchdog, adjust, source).await
+}
+
+/// The same, so long after a fake's beginning.
+async fn start_later(
+    after_ns: u64,
+    watchdog: Option<Duration>,
+    adjust: impl FnOnce(&mut Config),
+    source: impl FnOnce(&Config) -> ConfigSource,
+) -> Running {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path(), 3);
     adjust(&mut config);
     let client = Client::new(&config.socket).with_pins(&directory.path().join("pins"));
     let (datapath, kernel) = FakeDatapath::new(&["eth0", "eth1"]);
+    kernel.advance(after_ns);
     let (events, queue) = mpsc::channel(8);
     let (surroundings, mut told) = surroundings(watchdog);
     let source = source(&config);

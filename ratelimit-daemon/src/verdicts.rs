@@ -1,25 +1,28 @@
 //! What becomes of packets, and why: what `check`, `explain` and `list` are told.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use super::engine::Engine;
 use super::hold::Hold;
 use super::moment::Moment;
 use super::orders::rule_named;
-use ratelimit_control::proto::{CheckPrefix, Problem};
+use ratelimit_control::proto::{Check, CheckPrefix, Problem};
 use ratelimit_control::{Answer, Ask, Call, Defer, Reply};
 use ratelimit_datapath::{Ban, Datapath};
+use ratelimit_fleet::tracked::Subject;
 use ratelimit_policy::access::Entry;
 use ratelimit_policy::config::file::read_list;
 use ratelimit_policy::config::listing::{Listing, WrittenAt, places};
 use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::desired::{Access, Grant, Policy, Sent};
 use ratelimit_report::snapshot::{
-    Background, CheckReport, Clocks, ExplainReport, ListFilter, ListParts, ListReport, PrefixParts, PrefixReport,
-    TopSource, Within,
+    Background, CheckLimit, CheckReport, Clocks, ExplainReport, ListFilter, ListParts, ListReport, PrefixParts,
+    PrefixReport, TopSource, Within,
 };
 
 impl<D: Datapath> Engine<D> {
@@ -149,6 +152,44 @@ impl Basis {
             places: places(&self.listings, &self.list_files, &read_list),
             clocks: self.clocks,
         }
+    }
+}
+
+/// How long `check` waits for when the fleet told of a source. Its task answers at once, unless it is looking up many.
+const TOLD_WITHIN: Duration = Duration::from_millis(200);
+
+impl<D: Datapath> Defer<Check, Moment> for Engine<D> {
+    /// Done at once, but for when other hosts told of it: the fleet's task knows that.
+    fn defer(&mut self, ask: Ask<Check>, moment: Moment) -> Answer {
+        let Ask { call: Check { ip }, reply, .. } = ask;
+        let report = self.up_to_date().check(ip, moment);
+        let client = self.enforced.desired.policy.client(ip.to_canonical());
+        let now = self.datapath.now();
+        let (Ok(report), Ok(now), Some((fleet, shared))) = (&report, now, self.fleet.shared()) else {
+            return Answer::by(move || drop(reply.send(report)));
+        };
+        let of_row = |row: &CheckLimit| row.used_elsewhere.and_then(|_| shared.subject(row, client));
+        let subjects: Vec<Option<Subject>> = report.limits.iter().map(of_row).collect();
+        let (fleet, mut report) = (fleet.clone(), report.clone());
+        let mut told = vec![None; subjects.len()];
+        Answer::by(move || {
+            tokio::spawn(async move {
+                let all = async {
+                    for (told, subject) in told.iter_mut().zip(subjects) {
+                        let Some(subject) = subject else { continue };
+                        let at = fleet.standing(subject).await.and_then(|standing| standing.told_at);
+                        *told = at.map(|at| Duration::from_nanos(now.0.saturating_sub(at.0)).as_secs_f64());
+                    }
+                };
+                // What was not said in time is left out.
+                let _is_in_time = timeout(TOLD_WITHIN, all).await;
+                for (row, told) in report.limits.iter_mut().zip(told) {
+                    row.told_seconds_ago = told;
+                }
+                // The requester may be gone.
+                drop(reply.send(Ok(report)));
+            });
+        })
     }
 }
 

@@ -157,7 +157,8 @@ impl Found {
             let rule = policy.rules.get(ban.rule)?.name.clone();
             let until = clocks.wall_of(ban.until);
             let until = until.round(jiff::Unit::Second).unwrap_or(until);
-            Some(Event::WouldBan(Banned { source: source_text(ban.client), rule, usage, until, step: ban.step }))
+            let (source, step) = (source_text(ban.client), ban.step);
+            Some(Event::WouldBan(Banned { source, rule, usage, until, step, by: None }))
         };
         (found.into_iter().filter_map(event).collect(), unlogged)
     }

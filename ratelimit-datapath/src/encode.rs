@@ -327,7 +327,8 @@ fn counts_requests(rule: &desired::Rule) -> u8 {
     if refuses_nothing_else { 2 } else { 1 }
 }
 
-fn bans(rule: &str, bans: &desired::Bans) -> Result<ban::Rule, EncodeError> {
+/// How a rule bans.
+pub(crate) fn bans(rule: &str, bans: &desired::Bans) -> Result<ban::Rule, EncodeError> {
     let count = bans.steps_ns.len();
     if count > BAN_STEPS_MAX {
         return Err(EncodeError::BanSteps(rule.to_owned(), count));

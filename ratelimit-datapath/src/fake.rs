@@ -5,11 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::anyhow;
 use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
+use ratelimit_common::ban;
 use ratelimit_common::hold::{Charges, is};
 use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally};
 use ratelimit_common::time::Nanos;
@@ -21,10 +23,11 @@ use super::{
     Ban, BanReading, BansPosition, Datapath, DatapathError, InterfaceReading, KernelEvent, KernelStep, LimitAt,
     Reading, Removed, SourceReading, Tallies, Told, Trial, VisitedBans, XdpMode,
 };
+use crate::encode;
 pub use crate::memory::Sender;
 use crate::memory::{Judged, Packets, Rules};
 use ratelimit_policy::config::OnExit;
-use ratelimit_policy::desired::{Limit, Policy, Rule};
+use ratelimit_policy::desired::{Limit, Mode, Policy, Rule};
 
 mod access;
 mod events;
@@ -32,6 +35,9 @@ mod reading;
 mod tallied;
 
 use tallied::{add, charge_or_refuse, tallies};
+
+/// Each fake has another secret.
+static SECRETS: AtomicU64 = AtomicU64::new(0);
 
 /// When a fake begins: 2026-01-01T10:00:00Z.
 pub const START: Nanos = Nanos(1_767_261_600_000_000_000);
@@ -67,6 +73,7 @@ pub struct FakeKernel {
 #[derive(Debug)]
 struct World {
     now: Nanos,
+    secret: [u64; 2],
     present: BTreeMap<String, XdpMode>,
     known: BTreeMap<String, Row>,
     policy: Option<Policy>,
@@ -123,6 +130,7 @@ impl FakeDatapath {
     pub fn new(interfaces: &[&str]) -> (Self, FakeKernel) {
         let world = World {
             now: START,
+            secret: [std::process::id().into(), SECRETS.fetch_add(1, Ordering::Relaxed)],
             present: interfaces.iter().map(|name| ((*name).to_owned(), XdpMode::Native)).collect(),
             known: BTreeMap::new(),
             policy: None,
@@ -379,6 +387,24 @@ impl Datapath for FakeDatapath {
         Ok(lifted)
     }
 
+    fn ban(&mut self, client: IpNet, rule: usize, until: Nanos) -> Result<bool, DatapathError> {
+        let mut world = self.kernel.world();
+        let now = world.now;
+        let Some(rule) =
+            world.in_force().and_then(|policy| policy.rules.get(rule)).filter(|of| of.mode == Mode::Enforce)
+        else {
+            return Ok(false);
+        };
+        let Some(bans) = rule.bans.as_ref().and_then(|bans| encode::bans(&rule.name, bans).ok()) else {
+            return Ok(false);
+        };
+        let key = (client, bans.slot);
+        let newest = world.packets.sources.bans.get(&key).copied();
+        let Some(ban) = ban::Ban::until(newest, &bans, now, until.0) else { return Ok(false) };
+        world.packets.sources.bans.insert(key, ban);
+        Ok(true)
+    }
+
     fn clients(&mut self, prefix: IpNet) -> Result<Vec<IpNet>, DatapathError> {
         Ok(self.kernel.world().clients(prefix))
     }
@@ -435,6 +461,10 @@ impl Datapath for FakeDatapath {
         world.calls.push(format!("detach {interface}"));
         world.known.remove(interface);
         Ok(())
+    }
+
+    fn secret(&self) -> [u64; 2] {
+        self.kernel.world().secret
     }
 
     fn now(&mut self) -> Result<Nanos, DatapathError> {

@@ -296,6 +296,10 @@ pub trait Datapath: Send + 'static {
     /// sorted. The windows stay: a source that is still over its limit may be banned again at once.
     fn lift_bans(&mut self, prefix: IpNet) -> Result<Vec<Ban>, DatapathError>;
 
+    /// Has a rule's ban of a client, which is as [`Policy::client`] makes it, hold until then. False where it holds as
+    /// long already, or the rule, by its index, bans nobody. No event tells of it, and it counts as no ban that began.
+    fn ban(&mut self, client: IpNet, rule: usize, until: Nanos) -> Result<bool, DatapathError>;
+
     /// The clients within `prefix`, or around it, with a window, a guard's window or a drop-cache entry; sorted.
     fn clients(&mut self, prefix: IpNet) -> Result<Vec<IpNet>, DatapathError>;
 
@@ -328,6 +332,9 @@ pub trait Datapath: Send + 'static {
 
     /// Detaches from an interface and forgets it; its counters stay readable until it is gone from [`Datapath::read`].
     fn detach(&mut self, interface: &str) -> Result<(), DatapathError>;
+
+    /// What only this state has: random, made when it begins, kept with it.
+    fn secret(&self) -> [u64; 2];
 
     /// The clock that packets are judged by.
     fn now(&mut self) -> Result<Nanos, DatapathError>;

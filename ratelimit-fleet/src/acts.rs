@@ -43,9 +43,15 @@ pub enum What {
         until_ns: u64,
     },
     /// The bans of all sources within the prefix are lifted.
-    Unblock,
+    Unblock {
+        /// Who said so.
+        by: String,
+    },
     /// The counters of the source are reset.
-    Reset,
+    Reset {
+        /// Who said so.
+        by: String,
+    },
     /// The prefix is allowed.
     Allow {
         /// The end; none is permanent.
@@ -64,8 +70,16 @@ pub enum What {
         /// Who said so.
         by: String,
     },
-    /// What was allowed or denied of this prefix is not any more.
-    Revoke,
+    /// What was allowed within the prefix is not any more.
+    Unallow {
+        /// Who said so.
+        by: String,
+    },
+    /// What was denied within the prefix is not any more.
+    Undeny {
+        /// Who said so.
+        by: String,
+    },
 }
 
 /// One of them.
@@ -110,9 +124,9 @@ impl What {
     fn kind(&self) -> Kind {
         match self {
             Self::Ban { rule, .. } => Kind::Ban(rule.clone()),
-            Self::Unblock => Kind::Unblock,
-            Self::Reset => Kind::Reset,
-            Self::Allow { .. } | Self::Deny { .. } | Self::Revoke => Kind::Grant,
+            Self::Unblock { .. } => Kind::Unblock,
+            Self::Reset { .. } => Kind::Reset,
+            Self::Allow { .. } | Self::Deny { .. } | Self::Unallow { .. } | Self::Undeny { .. } => Kind::Grant,
         }
     }
 
@@ -122,9 +136,9 @@ impl What {
         match self {
             Self::Ban { until_ns, .. } => Nanos(*until_ns),
             Self::Allow { until_ns, .. } | Self::Deny { until_ns, .. } => Nanos(until_ns.unwrap_or(u64::MAX)),
-            Self::Reset => after(at, RESET_FOR),
+            Self::Reset { .. } => after(at, RESET_FOR),
             // As long as what they end may still be said.
-            Self::Unblock | Self::Revoke => after(at, REPEATED_EACH * 24),
+            Self::Unblock { .. } | Self::Unallow { .. } | Self::Undeny { .. } => after(at, REPEATED_EACH * 24),
         }
     }
 }
@@ -211,7 +225,7 @@ impl Ledger {
 
     /// Bans that are lifted are not said any more.
     fn lift(&mut self, act: &Act) {
-        if act.what == What::Unblock {
+        if matches!(act.what, What::Unblock { .. }) {
             self.own.retain(|(prefix, kind), _| !(matches!(kind, Kind::Ban(_)) && act.prefix.contains(prefix)));
         }
     }
@@ -246,6 +260,18 @@ mod tests {
 
     fn ban(seconds: u64) -> What {
         What::Ban { rule: "web".to_owned(), until_ns: later(seconds).0 }
+    }
+
+    fn unblock() -> What {
+        What::Unblock { by: "root".to_owned() }
+    }
+
+    fn reset() -> What {
+        What::Reset { by: "root".to_owned() }
+    }
+
+    fn undeny() -> What {
+        What::Undeny { by: "root".to_owned() }
     }
 
     fn act(what: What, at: Nanos) -> Act {
@@ -286,21 +312,21 @@ mod tests {
         assert!(!ledger.hear(ME, &act(ban(1), later(2)), later(3)), "over");
         assert!(!ledger.hear(ME, &act(ban(99_999), later(9000)), later(3)), "of a clock that is wrong");
         let denied = |at| act(What::Deny { until_ns: None, reason: None, by: "root".to_owned() }, at);
-        assert!(ledger.hear(ME, &act(What::Revoke, later(3)), later(3)));
-        assert!(!ledger.hear(ME, &denied(later(2)), later(3)), "revoked since");
+        assert!(ledger.hear(ME, &act(undeny(), later(3)), later(3)));
+        assert!(!ledger.hear(ME, &denied(later(2)), later(3)), "lifted since");
         assert!(ledger.hear(ME, &denied(later(4)), later(4)));
     }
 
     #[test]
     fn a_ban_that_was_lifted_is_not_begun_again_by_a_repetition() {
         let mut ledger = Ledger::default();
-        let network = Act { prefix: prefix("192.0.2.0/24"), ..act(What::Unblock, later(2)) };
+        let network = Act { prefix: prefix("192.0.2.0/24"), ..act(unblock(), later(2)) };
         ledger.begin(ME, prefix("192.0.2.9/32"), ban(600), NOW);
         assert!(ledger.hear(ME, &network, later(2)));
         assert_eq!(ledger.due(later(2)), [], "our own ban within it is not said any more");
         ledger.begin(ME, prefix("192.0.2.8/32"), ban(600), later(2));
-        ledger.begin(ME, prefix("192.0.2.8/32"), What::Unblock, later(2));
-        assert!(ledger.due(later(2)).iter().all(|act| act.what == What::Unblock), "one's own likewise");
+        ledger.begin(ME, prefix("192.0.2.8/32"), unblock(), later(2));
+        assert!(ledger.due(later(2)).iter().all(|act| matches!(act.what, What::Unblock { .. })), "one's own likewise");
         assert!(!ledger.hear(ME, &act(ban(600), later(1)), later(3)));
         assert!(ledger.hear(ME, &act(ban(600), later(3)), later(3)), "a new one is");
     }
@@ -308,8 +334,8 @@ mod tests {
     #[test]
     fn an_old_reset_takes_nothing() {
         let mut ledger = Ledger::default();
-        assert!(!ledger.hear(ME, &act(What::Reset, NOW), later(60)));
-        assert!(ledger.hear(ME, &act(What::Reset, NOW), later(59)));
+        assert!(!ledger.hear(ME, &act(reset(), NOW), later(60)));
+        assert!(ledger.hear(ME, &act(reset(), NOW), later(59)));
     }
 
     #[test]
@@ -319,7 +345,7 @@ mod tests {
         let deny = What::Deny { until_ns: Some(9), reason: Some("scraper".to_owned()), by: by.clone() };
         let allow = What::Allow { until_ns: None, reason: None, by };
         let mut sealed = Vec::new();
-        for what in [ban(9), What::Unblock, What::Reset, allow, What::Revoke, deny] {
+        for what in [ban(9), unblock(), reset(), allow, undeny(), deny] {
             let act = act(what, NOW);
             sealed = act.seal(&names, [9; 12]);
             assert_eq!(Act::open(&names, &sealed), Some(act));

@@ -88,6 +88,8 @@ pub struct Core {
     limits: Vec<(FleetLimit, Terms)>,
     tracked: HashMap<Subject, Tracked>,
     sequence: Sequence,
+    /// Of the last call that had other limits: what is answered to it, or one before, is of no use.
+    outdated: Sequence,
     skew: Skew,
     counters: Counters,
     tick_at: Nanos,
@@ -113,6 +115,7 @@ impl Core {
             limits: Vec::new(),
             tracked: HashMap::new(),
             sequence: Sequence::default(),
+            outdated: Sequence::default(),
             skew: Skew::default(),
             counters: Counters::default(),
             tick_at: Nanos(0),
@@ -128,8 +131,10 @@ impl Core {
     }
 
     /// Puts other limits in force. What is known of those that stay, by their identity and buckets, stays too; the kernel
-    /// is told it again, as its windows may have begun anew.
+    /// is told it again, as its windows may be new ones. Calls on their way name limits by places that others may have
+    /// now: their answers are not taken.
     pub fn set_limits(&mut self, limits: Vec<FleetLimit>) {
+        self.outdated = self.sequence;
         let hosts = self.settings.hosts;
         let with_terms = |limit: FleetLimit| (Terms::new(&limit, hosts), limit);
         let before: Vec<_> = std::mem::take(&mut self.limits);

@@ -28,6 +28,17 @@ const DAY_NS: u64 = 86_400 * SECOND_NS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostId(pub [u8; 8]);
 
+impl HostId {
+    /// That of the state that has this secret, which nobody learns from it.
+    pub fn of_state(secret: [u64; 2]) -> Self {
+        let key = secret.map(u64::to_be_bytes).concat();
+        let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &key), b"ratelimitd fleet 1 host");
+        let mut id = [0; 8];
+        id.copy_from_slice(&tag.as_ref()[..8]);
+        Self(id)
+    }
+}
+
 impl fmt::Display for HostId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -217,6 +228,13 @@ mod tests {
         for length in 0..sealed.len() {
             assert_eq!(names("web", 1).open("act", &sealed[..length]), None);
         }
+    }
+
+    #[test]
+    fn a_state_has_one_id_and_another_state_another() {
+        assert_eq!(HostId::of_state([1, 2]), HostId::of_state([1, 2]));
+        assert_ne!(HostId::of_state([1, 2]), HostId::of_state([2, 1]));
+        assert_ne!(HostId::of_state([1, 2]).0, 1_u64.to_be_bytes(), "the secret is not in it");
     }
 
     #[test]

@@ -33,6 +33,9 @@ pub trait Kernel: Send + 'static {
 
     /// Puts what the others admitted beside the own counts. A source or bucket that is not there any more is skipped.
     fn write(&mut self, told: Vec<Told>) -> impl Future<Output = ()> + Send;
+
+    /// From now on ids are places in this list, see [`Fleet::set_limits`].
+    fn set_limits(&mut self, limits: &[FleetLimit]);
 }
 
 /// What a fleet begins with.
@@ -113,9 +116,11 @@ impl Fleet {
         self.send(Message::Admitted(count));
     }
 
-    /// Other limits are in force.
-    pub fn set_limits(&self, limits: Vec<FleetLimit>) {
-        self.send(Message::Limits(limits));
+    /// Other limits are in force: from now on ids are places in this list. False where there was no room to say so; then
+    /// the ids are those of before.
+    #[must_use]
+    pub fn set_limits(&self, limits: Vec<FleetLimit>) -> bool {
+        self.messages.try_send(Message::Limits(limits)).is_ok()
     }
 
     /// How a source stands in the fleet; none where it is not reported.

@@ -263,7 +263,8 @@ async fn a_store_without_memory_is_named_and_keeps_its_connections() {
 async fn spread(hosts: &mut [Host]) {
     let source = "203.0.113.9/32".parse().unwrap();
     let until_ns = hosts::now().0 + 60_000_000_000;
-    let acts = [What::Ban { rule: "web".to_owned(), until_ns }, What::Unblock, What::Reset];
+    let by = || "root".to_owned();
+    let acts = [What::Ban { rule: "web".to_owned(), until_ns }, What::Unblock { by: by() }, What::Reset { by: by() }];
     for what in acts {
         hosts[0].fleet.spread(source, what.clone());
         let began = Instant::now();

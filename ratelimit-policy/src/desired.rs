@@ -403,7 +403,7 @@ impl Limit {
     }
 
     /// The sides whose steps are told to other hosts.
-    fn told_sides(&self) -> &'static [Side] {
+    pub fn told_sides(&self) -> &'static [Side] {
         match (self.shared.map(|shared| shared.sum), self.unit) {
             (None, _) => &[],
             (Some(Sum::All), Unit::Connections) => &[Side::Unverified],
@@ -428,16 +428,13 @@ impl Limit {
             slot: self.slot,
             unit: self.unit as u8,
             full_buckets: self.full_buckets(),
-            count_bits: parts.count_bits,
             is_gcra: u8::from(self.form == WindowForm::Gcra),
             burst: match self.form {
                 WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => self.burst.unwrap_or(BURST_ANY),
                 WindowForm::Gcra => self.leak().burst_ns,
             },
             guarded_segments: u32::try_from(guarded).unwrap_or(u32::MAX),
-            own_bits: parts.own_bits,
-            unit_bits: parts.unit_bits,
-            step_bits: parts.step_bits,
+            parts,
             told_sides: self.told_sides().iter().fold(0, |sides, side| sides | 1 << *side as u8),
         }
     }

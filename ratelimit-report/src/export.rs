@@ -15,6 +15,8 @@ use crate::history::{Health, HealthState};
 use crate::snapshot::{ByFamily, Counter, Interface, MapError, Mode, Rule, Snapshot, XdpMode};
 use ratelimit_common::verdict::{Reason, SaidBy};
 
+mod fleet;
+
 /// The content type of [`metrics`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -64,6 +66,7 @@ impl Collector for Exported {
         sources(out, &self.0)?;
         state(out, &self.0)?;
         history(out, self.0.history.as_ref())?;
+        fleet::metrics(out, &self.0.fleet)?;
         config(out, &self.0)
     }
 }
@@ -259,10 +262,10 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
-    use crate::fixture::snapshot;
+    use crate::fixture;
 
     /// Every metric that INTERFACE.md names and that there is something to say about.
-    const NAMES: [&str; 27] = [
+    const NAMES: [&str; 37] = [
         "ratelimitd_build_info",
         "ratelimitd_packets_total",
         "ratelimitd_bytes_total",
@@ -290,7 +293,29 @@ mod tests {
         "ratelimitd_history_failing",
         "ratelimitd_history_records_lost_total",
         "ratelimitd_history_bytes",
+        "ratelimitd_fleet_connected",
+        "ratelimitd_fleet_hosts",
+        "ratelimitd_fleet_rounds_total",
+        "ratelimitd_fleet_round_seconds",
+        "ratelimitd_fleet_reports_total",
+        "ratelimitd_fleet_reports_lost_total",
+        "ratelimitd_fleet_garbage_total",
+        "ratelimitd_fleet_clock_skew_seconds",
+        "ratelimitd_fleet_bound",
+        "ratelimitd_fleet_summed",
     ];
+
+    /// With something in every corner.
+    fn snapshot() -> Snapshot {
+        Snapshot { fleet: fixture::fleet(), ..fixture::snapshot() }
+    }
+
+    /// The family of a sample: of a histogram, the name without its end.
+    fn family_of<'a>(name: &'a str, kinds: &BTreeMap<&str, &str>) -> &'a str {
+        let ends = ["_bucket", "_sum", "_count"];
+        let whole = ends.iter().find_map(|end| name.strip_suffix(end));
+        whole.filter(|whole| kinds.get(whole) == Some(&"histogram")).unwrap_or(name)
+    }
 
     #[test]
     fn each_metric_has_help_and_type_under_the_name_of_its_samples() {
@@ -307,7 +332,7 @@ mod tests {
                 assert!(kinds.insert(name, kind).is_none(), "{line}");
             } else {
                 let (labelled, value) = line.rsplit_once(' ').unwrap();
-                let name = labelled.split('{').next().unwrap();
+                let name = family_of(labelled.split('{').next().unwrap(), &kinds);
                 assert!(kinds.contains_key(name) && helped.contains(name), "{line}");
                 assert!(value.parse::<f64>().is_ok(), "{line}");
                 assert!(series.insert(labelled), "twice: {line}");
@@ -445,10 +470,12 @@ mod tests {
         let (helps, types) = (described("# HELP"), described("# TYPE"));
         assert_eq!(helps.iter().map(|of| &of.0).collect::<Vec<_>>(), types.iter().map(|of| &of.0).collect::<Vec<_>>());
         assert!(helps.iter().all(|(_, help)| !help.is_empty()), "{helps:?}");
+        let kinds: BTreeMap<_, _> = types.iter().map(|(name, kind)| (name.as_str(), kind.as_str())).collect();
         let is_word = |name: &str| name.bytes().all(|c| c.is_ascii_lowercase() || c == b'_');
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let (series, value) = line.rsplit_once(' ').unwrap();
             let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
+            let name = family_of(name, &kinds);
             let kind = types.iter().find(|(of, _)| name == of || name.strip_suffix("_total") == Some(of));
             let (family, kind) = kind.unwrap_or_else(|| panic!("{line} has no type"));
             assert!(name.starts_with("ratelimitd_") && is_word(name), "{line}");

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 pub use ratelimit_policy::fixture::{MINUTE_NS, config, limit, policy};
 
-use crate::snapshot::Snapshot;
+use crate::fleet::{Fleet, FleetLimit, FleetState, RoundSeconds, Summed};
+use crate::snapshot::{Limit, Snapshot, Unit, WindowForm};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window;
 use ratelimit_datapath::fake::FakePacket;
@@ -24,6 +25,44 @@ pub fn address(text: &str) -> IpAddr {
 /// One snapshot with something in every corner.
 pub fn snapshot() -> Snapshot {
     serde_json::from_str(include_str!("fixture/stats.json")).unwrap()
+}
+
+/// A fleet of two hosts that is connected.
+pub fn fleet() -> Fleet {
+    let limit = Limit {
+        amount: 1000,
+        window_seconds: 300.0,
+        unit: Unit::Requests,
+        bucket_seconds: 60.0,
+        window: WindowForm::Strict,
+    };
+    let limit = FleetLimit {
+        rule: "default".to_owned(),
+        limit,
+        text: "1000/5m requests".to_owned(),
+        sum: Summed::Verified,
+        summed: true,
+        bound: 1250,
+        bound_words: "at most 1000 + 1x250".to_owned(),
+    };
+    let up_to = vec![0.001, 0.005, 0.1];
+    Fleet {
+        state: FleetState::Connected,
+        hosts: 2,
+        last_exchange_seconds: Some(0.42),
+        rounds: 70,
+        rounds_failed: 3,
+        reports: 5_678,
+        reports_lost: 9,
+        name: "web".to_owned(),
+        clock_ahead_seconds: Some(-0.25),
+        failures: [("hung".to_owned(), 2), ("moved".to_owned(), 1)].into(),
+        round_seconds: RoundSeconds { sum: 0.5, up_to, counts: vec![40, 20, 8, 2] },
+        garbage: 1,
+        sources: 12,
+        limits: vec![limit],
+        ..Fleet::default()
+    }
 }
 
 /// The words of a window of which `used` is charged at `now`.

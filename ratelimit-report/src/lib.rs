@@ -7,6 +7,7 @@ pub mod event;
 pub mod export;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
+pub mod fleet;
 pub mod history;
 pub mod observe;
 pub mod replay;

@@ -192,7 +192,7 @@ async fn carry_out(client: &Client, order: &Order, ssh_peer: Option<IpAddr>) -> 
         Verb::Allow => Ok(ratelimit_view::granted(&client.call(&Allow(grant)).await?)),
         Verb::Deny => Ok(ratelimit_view::granted(&client.call(&Deny(grant)).await?)),
         Verb::Unblock => {
-            let call = UnblockRequest { prefix: Some(order.source.clone()), all: false };
+            let call = UnblockRequest { prefix: Some(order.source.clone()), ..UnblockRequest::default() };
             Ok(ratelimit_view::lifted(&client.call(&call).await?))
         }
     }

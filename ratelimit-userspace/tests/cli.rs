@@ -122,7 +122,7 @@ limits = ["1000/5m", "50/10s connections"]
 
 [[rule]]
 name = "all"
-limits = ["50MB/1m"]
+limits = ["250MB/5m"]
 ports = "8443"
 fleet_sum = "all"
 
@@ -180,6 +180,7 @@ transcripts! {
     help_explain: ["explain", "--help"];
     help_suggest: ["suggest", "--help"];
     help_list: ["list", "-h"];
+    help_fleet: ["fleet", "-h"];
     help_allow: ["allow", "--help"];
     help_deny: ["deny", "-h"];
     help_unblock: ["unblock", "-h"];
@@ -219,6 +220,7 @@ transcripts! {
     bad_listen: ["--iface", "nosuch0", "--limit", "10/1m", "--listen", "9464"];
     missing_interface: ["--limit", "1000/5m"];
     missing_limit: ["--iface", "nosuch0"];
+    fleet_without_a_daemon: ["fleet", "--socket", "none.sock"];
     suggest_without_a_daemon: ["suggest", "--socket", "none.sock"];
     missing_value: ["--iface", "nosuch0", "--limit"];
     unknown_flag: ["--iface", "nosuch0", "--limti", "1000/5m"];

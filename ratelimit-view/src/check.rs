@@ -1,6 +1,6 @@
 //! `ratelimitd check IP`, and of a prefix.
 
-use super::{Detail, counted, counting, duration, list, number, stats, wait};
+use super::{Detail, counted, counting, duration, fleet, list, number, stats, wait};
 use ratelimit_report::snapshot::{
     Bucket, Budget, CheckGuard, CheckLimit, CheckReport, Extent, Mode, Outcome, PrefixReport, RuleVerdict,
 };
@@ -190,21 +190,29 @@ fn limit(limit: &CheckLimit) -> String {
         Mode::DryRun => ", dry run",
     };
     let newest = if limit.over && limit.remaining > 0 { ", the newest in this bucket" } else { "" };
+    let elsewhere = elsewhere(limit);
     let budget = match limit.budget {
         None => "",
         Some(Budget::Verified) => " of established connections",
         Some(Budget::Unverified) => " of unverified traffic",
     };
     format!(
-        "Rule {}{mode}: {} of {} {}{budget} used in {}, {} left; {} refused{newest}\n",
+        "Rule {}{mode}: {} of {} {}{budget} used in {}{elsewhere}, {} left; {} refused{newest}\n",
         limit.rule,
-        number(limit.used),
+        number(limit.used.saturating_add(limit.used_elsewhere.unwrap_or(0))),
         number(limit.limit),
         limit.unit.label(),
         duration(limit.window_seconds),
         number(limit.remaining),
         counted(limit.refused, "packet"),
     )
+}
+
+/// ` (412 here, 588 elsewhere, told 0.4 s ago)`, of a limit that a fleet shares.
+fn elsewhere(limit: &CheckLimit) -> String {
+    let Some(others) = limit.used_elsewhere else { return String::new() };
+    let told = limit.told_seconds_ago.map_or_else(String::new, |ago| format!(", told {}", fleet::ago(ago)));
+    format!(" ({} here, {} elsewhere{told})", number(limit.used), number(others))
 }
 
 fn buckets(limit: &CheckLimit) -> String {

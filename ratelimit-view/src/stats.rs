@@ -5,7 +5,8 @@
 
 use ratelimit_common::verdict::{Action, Reason};
 
-use super::{counted, number, table};
+use super::{counted, fleet, number, table};
+use ratelimit_report::fleet::FleetState;
 use ratelimit_report::snapshot::{Mode, Overload, Rule, Snapshot};
 
 mod attention;
@@ -67,6 +68,9 @@ pub fn stats_below(notice: Option<&str>, snapshot: &Snapshot, page: Page) -> Str
     out.extend(attention::lines(snapshot, width, page.rows));
     let mut foot = interfaces::lines(snapshot, width, rows);
     foot.extend(sources(snapshot, width));
+    if snapshot.fleet.state != FleetState::Off {
+        foot.extend(wrap(&fleet::summary(&snapshot.fleet), width));
+    }
     if page.detail == Detail::Verbose {
         foot.push(String::new());
         let reasons = snapshot.reasons.iter().filter(|(_, packets)| **packets > 0);
@@ -138,7 +142,13 @@ pub fn what_it_does(snapshot: &Snapshot) -> String {
         ([], _) => "dry run, nothing is dropped and what would be is counted".to_owned(),
         (enforced, dry) => format!("enforcing {}, dry run in {}", names(enforced), names(dry)),
     };
-    if away.is_empty() { does } else { format!("{does} on {attached}; NOT PROTECTED: {away} not attached") }
+    let alone =
+        if snapshot.fleet.state == FleetState::Away { "; the fleet is AWAY, so each host by itself" } else { "" };
+    if away.is_empty() {
+        format!("{does}{alone}")
+    } else {
+        format!("{does} on {attached}{alone}; NOT PROTECTED: {away} not attached")
+    }
 }
 
 /// `rule web`, `rules web, api`.

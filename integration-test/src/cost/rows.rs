@@ -5,7 +5,8 @@
 
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
-use ratelimit_policy::desired::{Access, Limit, Policy, WindowForm};
+use ratelimit_policy::desired::{Access, Limit, Policy, Shared, WindowForm};
+use ratelimit_policy::fleet::Sum;
 
 use super::conversations::{GET, Said, asked_in_the_clear, asked_under_tls, body, record, uploading_in_the_clear};
 use crate::frames::flag::{ACK, SYN};
@@ -131,6 +132,14 @@ pub fn all() -> Vec<Row> {
         forged("not counted: forged data, where requests are", &requests),
         open("admitted: a request, in the clear", asked_in_the_clear(), GET.to_vec(), ON, &requests, "within_limit"),
         open("admitted: a request, under TLS", asked_under_tls(), record(120), ON, &requests, "within_limit"),
+        open(
+            "admitted: a request, in the clear, of a limit that hosts share",
+            asked_in_the_clear(),
+            GET.to_vec(),
+            ON,
+            &policy(&[shared(Unit::Requests)]),
+            "within_limit",
+        ),
         refused("over the limit: requests, in the clear", asked_in_the_clear(), GET.to_vec()),
         refused("over the limit: requests, under TLS", asked_under_tls(), record(120)),
         refused("over the limit: 87 requests in one segment", asked_in_the_clear(), b"A / HTTP/1.1\r\n\r\n".repeat(87)),
@@ -186,6 +195,7 @@ fn of_openings(one_connection: Limit) -> Vec<Row> {
         refused("over the limit: 1 exempt prefix, another's", &syn_v4, &others),
         refused("over the limit: the second of two", &syn_v4, &policy(&[plenty[0], one_packet])),
         admitted("admitted", &syn_v4, &plenty[..1]),
+        admitted("admitted, of a limit that hosts share", &syn_v4, &[shared(Unit::Connections)]),
         admitted("admitted, two limits", &syn_v4, &plenty),
         admitted("admitted, IPv6 /64", &syn_v6, &plenty[..1]),
     ]
@@ -202,6 +212,11 @@ fn with_exempt(policy: &Policy, prefix: &str) -> Policy {
 /// Over an hour, in six buckets: what is over the limit stays so while the benchmark lasts.
 fn limit(amount: u64, unit: Unit) -> Limit {
     limit_over(amount, unit, WindowForm::Strict, 6, 600 * SECOND_NS)
+}
+
+/// The most that a cell holds half of, with a step each 1024.
+fn shared(unit: Unit) -> Limit {
+    Limit { shared: Some(Shared { sum: Sum::All, step_bits: 10 }), ..limit(1 << 30, unit) }
 }
 
 #[cfg(test)]

@@ -110,16 +110,13 @@ impl State for &Memory {
 
 fn limit(slot: u32, unit: Unit, amount: u64) -> Limit {
     let (bucket_ns, full_buckets) = (60 * SECOND_NS, 5);
-    let Parts { count_bits, own_bits, step_bits, .. } = Parts::alone(bucket_ns);
     Limit {
         amount,
         bucket_ns,
         slot,
         unit: unit as u8,
         full_buckets,
-        count_bits,
-        own_bits,
-        step_bits,
+        parts: Parts::alone(bucket_ns),
         burst: window::BURST_ANY,
         ..Limit::default()
     }
@@ -424,13 +421,7 @@ fn what_a_charge_has_come_to_is_one_thing_only() {
 fn each_step_is_told_once_with_its_bucket_and_only_of_the_sides_that_are_summed() {
     let parts = Parts::shared(60 * SECOND_NS, 100, 2);
     let told_sides = 1 << Side::Verified as u8;
-    let shared = Limit {
-        own_bits: parts.own_bits,
-        unit_bits: parts.unit_bits,
-        step_bits: 2,
-        told_sides,
-        ..limit(7, Unit::Packets, 100)
-    };
+    let shared = Limit { parts, told_sides, ..limit(7, Unit::Packets, 100) };
     for limits in [vec![shared], vec![shared, limit(8, Unit::Packets, 50)]] {
         let memory = memory(rule(&limits));
         let verified = Charges { is: is::VERIFIED, ..PACKET };

@@ -291,10 +291,8 @@ proptest! {
     #[test]
     fn any_words_are_read_without_panic(
         words in any::<[u64; CELLS]>(), amount in any::<u64>(), full_buckets in any::<u8>(),
-        bits in any::<[u8; 4]>(), now in 0..u64::MAX >> 16, more in any::<u64>(), units in any::<u64>(),
+        parts in any::<u32>().prop_map(Parts), now in 0..u64::MAX >> 16, more in any::<u64>(), units in any::<u64>(),
     ) {
-        let [count_bits, own_bits, unit_bits, step_bits] = bits;
-        let parts = Parts { count_bits, own_bits, unit_bits, step_bits };
         let limit = Limit { amount, full_buckets, parts, burst: BURST_ANY };
         let _ = used(&words, limit, BucketIndex(now));
         let _ = free_from(&words, limit, BucketIndex(now), more);
@@ -316,7 +314,7 @@ proptest! {
             now += advance.saturating_sub(6);
             let told = BucketIndex(now - back);
             if write_others(&ring, limit, BucketIndex(now), told, units) {
-                others.insert(told.0, units << parts.unit_bits);
+                others.insert(told.0, units << parts.unit_bits());
             }
             let sum = |of: &BTreeMap<u64, u64>| of.range(now - u64::from(full_buckets)..=now).map(|(_, n)| n).sum::<u64>();
             prop_assert_eq!(used_apart(&ring, limit, BucketIndex(now)), (sum(&own), sum(&others)));
@@ -369,8 +367,8 @@ fn a_unit_is_fine_and_a_cell_holds_twice_the_limit() {
     for amount in [1, 10, 511, 512, 1000, 1_000_000, 50_000_000, (1 << 28) - 1] {
         let parts = Parts::shared(MINUTE_NS, amount, 0);
         assert!(parts.amount_max() >= amount, "{amount}");
-        assert!(OTHERS_MAX << parts.unit_bits >= 2 * amount - 1, "{amount}: {parts:?}");
-        assert!(amount < 512 || (1 << parts.unit_bits) * 255 <= amount, "{amount}: {parts:?}");
+        assert!((OTHERS_MAX + 1) << parts.unit_bits() >= 2 * amount, "{amount}: {parts:?}");
+        assert!(amount < 512 || (1 << parts.unit_bits()) * 255 <= amount, "{amount}: {parts:?}");
         let cell = Cell { bucket: TEN_O_CLOCK, sealed: true, count: parts.amount_max(), others: OTHERS_MAX };
         assert_eq!(Cell::decode(cell.encode(parts), index(TEN_O_CLOCK), parts), cell);
     }

@@ -158,6 +158,8 @@ pub(in super::super) struct Banned {
     pub(in super::super) until: Timestamp,
     /// The how-manieth in a row, from 1.
     pub(in super::super) step: u32,
+    /// Whoever had it begun; none where a rule of this host did by itself.
+    pub(in super::super) by: Option<String>,
 }
 
 /// How far a source has used a limit.
@@ -292,6 +294,7 @@ impl Event {
                 limit: limit(&ban.usage),
                 used: used(&ban.usage),
                 until: Some(ban.until),
+                by: ban.by.clone(),
                 reason: Some(
                     if of.kind == EventKind::Ban { Reason::Banned } else { Reason::DryRun }.label().to_owned(),
                 ),
@@ -362,10 +365,11 @@ impl Refused {
 
 impl Banned {
     fn line(&self, done: &str, note: &str) -> String {
-        let Self { source, rule, usage, until, step } = self;
+        let Self { source, rule, usage, until, step, by } = self;
         let usage = usage.as_ref().map_or_else(String::new, |of| format!(": used {} of {}", of.used, of.limit));
         let again = if *step > 1 { format!(", ban {step} in a row") } else { String::new() };
-        format!("{source} {done} by rule \"{rule}\" until {}{again}{usage}{note}", instant(*until))
+        let by = by.as_ref().map_or_else(String::new, |by| format!(", by {by}"));
+        format!("{source} {done} by rule \"{rule}\" until {}{again}{usage}{note}{by}", instant(*until))
     }
 }
 

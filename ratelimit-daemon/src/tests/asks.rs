@@ -71,19 +71,19 @@ pub(super) trait Asks {
     }
 
     async fn unblock(&self, prefix: &str) -> Result<UnblockReport, ClientError> {
-        self.client().call(&UnblockRequest { prefix: Some(prefix.to_owned()), all: false }).await
+        self.client().call(&UnblockRequest { prefix: Some(prefix.to_owned()), ..UnblockRequest::default() }).await
     }
 
     async fn unblock_all(&self) -> Result<UnblockReport, ClientError> {
-        self.client().call(&UnblockRequest { prefix: None, all: true }).await
+        self.client().call(&UnblockRequest { all: true, ..UnblockRequest::default() }).await
     }
 
     async fn unallow(&self, prefix: &str) -> Answer<PrefixRequest> {
-        self.client().call(&PrefixRequest { prefix: prefix.to_owned() }).await
+        self.client().call(&PrefixRequest { prefix: prefix.to_owned(), fleet: false }).await
     }
 
     async fn reset(&self, source: IpAddr) -> Answer<SourceRequest> {
-        self.client().call(&SourceRequest { source }).await
+        self.client().call(&SourceRequest { source, fleet: false }).await
     }
 
     async fn mode(&self, mode: ModeWord) -> Answer<ModeRequest> {

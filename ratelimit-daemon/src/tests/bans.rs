@@ -7,8 +7,9 @@ use tracing_subscriber::fmt::format::debug_fn;
 
 use super::lists::root;
 use super::*;
+use crate::fleet::Reach;
 use ratelimit_control::Requester;
-use ratelimit_control::proto::GrantRequest;
+use ratelimit_control::proto::{GrantRequest, SourceRequest};
 use ratelimit_datapath::fake::BANS_PART;
 use ratelimit_policy::desired::{Bans, Grant, Mode};
 use ratelimit_report::snapshot::ListFilter;
@@ -176,10 +177,10 @@ fn a_denial_is_logged_however_many_bans_are() {
     let alice = Requester::new(0, Some("alice"));
     log.hear(|| {
         site.engine.grant(Grant::Denied, target, &request, &alice, moment).unwrap();
-        site.engine.unblock(Some(target), &root(), moment).unwrap();
-        site.engine.reset("192.0.2.7".parse().unwrap(), &root(), moment).unwrap();
+        site.engine.unblock(Some(target), Reach::Host, &root(), moment).unwrap();
+        site.engine.reset(&SourceRequest { source: address("192.0.2.7"), fleet: false }, &root(), moment).unwrap();
         site.engine.grant(Grant::Exempt, target, &GrantRequest::default(), &root(), moment).unwrap();
-        site.engine.unallow(target, &alice, moment).unwrap();
+        site.engine.unallow(target, Reach::Host, &alice, moment).unwrap();
     });
     assert_eq!(
         site.log.take(),

@@ -91,7 +91,7 @@ impl Subject {
         let engine = Engine::start(datapath, start, surroundings.host.clone(), Moment::now(started)).unwrap();
         let (handle, commands) = Handle::channel(ratelimit_control::feed::Feed::default());
         Self {
-            owner: Owner { engine: Some(Box::new(engine)), started },
+            owner: Owner { engine: Some(Box::new(engine)), asks: None, started },
             handle,
             commands,
             surroundings,

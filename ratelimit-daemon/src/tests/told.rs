@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use super::bans::Site;
 use super::*;
+use crate::fleet::Reach;
 use ratelimit_common::time::SECOND_NS;
 use ratelimit_control::Requester;
 use ratelimit_control::feed::EVENTS_MAX;
-use ratelimit_control::proto::{EventsOf, Forget, HistoryOf, Worst};
+use ratelimit_control::proto::{EventsOf, Forget, HistoryOf, SourceRequest, Worst};
 use ratelimit_policy::config::history::History;
 use ratelimit_policy::desired::{Bans, Mode, NewSources};
 use ratelimit_report::event::{Event as Told, EventKind};
@@ -91,11 +92,12 @@ fn a_ban_that_is_lifted_early_ends_then_with_all_that_it_has_dropped_and_the_nex
     let root = super::lists::root();
     let one: fn(&mut Site, &Requester) = |site, root| {
         let target = ratelimit_policy::config::network::Target::parse(SOURCE).unwrap();
-        site.engine.unblock(Some(target), root, site.moment()).unwrap();
+        site.engine.unblock(Some(target), Reach::Host, root, site.moment()).unwrap();
     };
-    let all: fn(&mut Site, &Requester) = |site, root| drop(site.engine.unblock(None, root, site.moment()).unwrap());
+    let all: fn(&mut Site, &Requester) =
+        |site, root| drop(site.engine.unblock(None, Reach::Host, root, site.moment()).unwrap());
     let reset: fn(&mut Site, &Requester) = |site, root| {
-        site.engine.reset(address(SOURCE), root, site.moment()).unwrap();
+        site.engine.reset(&SourceRequest { source: address(SOURCE), fleet: false }, root, site.moment()).unwrap();
     };
     for free in [one, all, reset] {
         let bans = Bans { steps_ns: vec![600 * SECOND_NS], forget_ns: 3_600 * SECOND_NS, needs_proof: false };
@@ -142,7 +144,7 @@ fn what_lifts_every_ban_ends_the_episodes_of_the_banned_alone() {
     site.exceed("203.0.113.9");
     site.pass(2);
     let moment = site.moment();
-    site.engine.unblock(None, &super::lists::root(), moment).unwrap();
+    site.engine.unblock(None, Reach::Host, &super::lists::root(), moment).unwrap();
     assert_ne!(remembered(&mut site, SOURCE).episodes[0].ended, None);
     assert_eq!(remembered(&mut site, "203.0.113.9").episodes[0].ended, None);
 }
@@ -154,7 +156,7 @@ fn a_refusal_after_an_unblock_is_told_as_a_beginning() {
     site.pass(2);
     let target = ratelimit_policy::config::network::Target::parse(SOURCE).unwrap();
     let moment = site.moment();
-    site.engine.unblock(Some(target), &super::lists::root(), moment).unwrap();
+    site.engine.unblock(Some(target), Reach::Host, &super::lists::root(), moment).unwrap();
     site.exceed(SOURCE);
     assert_eq!(site.pass(2).len(), 1);
     let kinds: Vec<EventKind> = recent(&site, &of(SOURCE)).iter().map(|of| of.kind).collect();
@@ -253,7 +255,7 @@ fn a_clock_that_goes_back_an_hour_leaves_limits_events_and_history_whole() {
     assert_eq!(recent(&site, &of("198.51.100.8")).len(), 1);
     let target = ratelimit_policy::config::network::Target::parse(SOURCE).unwrap();
     let moment = site.moment();
-    site.engine.unblock(Some(target), &super::lists::root(), moment).unwrap();
+    site.engine.unblock(Some(target), Reach::Host, &super::lists::root(), moment).unwrap();
     for source in [SOURCE, "198.51.100.8"] {
         let history = remembered(&mut site, source);
         assert_eq!(history.episodes.len(), 1, "{history:?}");

@@ -44,7 +44,7 @@ impl Kernel {
         let client = Client::of(net, self.sources.ipv6_family);
         let limits = &of.limits[..usize::from(of.limits_len).min(LIMITS_MAX)];
         for (at, limit) in limits_of(&of).enumerate() {
-            let largest = if limit.is_gcra == 0 { limit.parts().amount_max() } else { limit.amount };
+            let largest = if limit.is_gcra == 0 { limit.parts.amount_max() } else { limit.amount };
             words.rules[0] = of;
             words.rules[0].limits[0] = Limit { amount: largest, burst: BURST_ANY, ..*limit };
             (words.rules[0].limits_len, words.rules[0].shadows_len) = (1, 0);

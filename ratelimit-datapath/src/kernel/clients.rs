@@ -165,6 +165,23 @@ impl Kernel {
         removed.map(|()| lifted)
     }
 
+    /// See [`crate::Datapath::ban`]. What a packet writes into a ban that it holds in its hands at this very moment is
+    /// lost: that it dropped one, or began a shorter one.
+    pub(super) fn ban_until(&mut self, net: IpNet, rule: usize, until: Nanos) -> Result<bool, DatapathError> {
+        let words = self.config_words()?;
+        let Some(rule) = words.rules[..rules_len(&words)].get(rule).filter(|rule| rule.dry_run == 0) else {
+            return Ok(false);
+        };
+        let (client, slot, now) = (Client::of(net, self.sources.ipv6_family), rule.bans.slot, self.read_clock()?);
+        let Some(ban) = ban::Ban::until(self.ban(client, slot)?, &rule.bans, now, until.0) else { return Ok(false) };
+        match client {
+            Client::V4(prefix) => self.insert(map::BANS_V4, SourceKeyV4 { prefix, slot }, ban)?,
+            Client::V6(prefix) => self.insert(map::BANS_V6, SourceKeyV6 { prefix, slot }, ban)?,
+            Client::V6Wide(prefix) => self.insert(map::BANS_V6_WIDE, SourceKeyV6Wide { prefix, slot }, ban)?,
+        }
+        Ok(true)
+    }
+
     pub(super) fn windows_of(&mut self, addresses: &[IpAddr]) -> Result<Vec<Vec<SourceReading>>, DatapathError> {
         let (words, cached_drops) = (self.config_words()?, self.cached_drops()?);
         let windows = Windows::of(&words);
@@ -264,6 +281,16 @@ impl Kernel {
             Err(MapError::KeyNotFound) => Ok(None),
             Err(error) => Err(anyhow::Error::from(error).context(format!("read {name}")).into()),
         }
+    }
+
+    fn insert<K, V>(&mut self, name: &'static str, key: K, value: V) -> Result<(), DatapathError>
+    where
+        Plain<K>: Pod,
+        Plain<V>: Pod,
+    {
+        let mut map: HashMap<_, Plain<K>, Plain<V>> =
+            HashMap::try_from(map_mut(&mut self.ebpf, name)?).with_context(|| format!("open {name}"))?;
+        Ok(map.insert(Plain(key), Plain(value), 0).with_context(|| format!("write to {name}"))?)
     }
 
     /// Whether it was there.

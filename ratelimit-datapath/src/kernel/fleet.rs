@@ -51,7 +51,7 @@ impl Kernel {
     /// [`crate::Datapath::admitted`].
     pub(super) fn admitted_of(&mut self, at: LimitAt, clients: &[IpNet]) -> Result<Vec<Vec<Cell>>, DatapathError> {
         let limit = self.limit_at(at)?;
-        let decode = |(at, word): (usize, &u64)| Cell::decode(*word, at, limit.parts());
+        let decode = |(at, word): (usize, &u64)| Cell::decode(*word, at, limit.parts);
         let cells = |client: &IpNet| {
             let client = Client::of(*client, self.sources.ipv6_family);
             let window = self.window(client, at.side.slot(limit.slot))?;
@@ -71,7 +71,7 @@ impl Kernel {
         // It may be larger than that of the policy, see [`super::units`].
         let policy = self.generations.policy.as_ref();
         let of = policy.and_then(|policy| policy.rules.get(at.rule)?.limits.get(at.limit));
-        let coarser = of.map_or(0, |of| limit.unit_bits.saturating_sub(of.parts().unit_bits)).min(63);
+        let coarser = of.map_or(0, |of| limit.parts.unit_bits().saturating_sub(of.parts().unit_bits())).min(63);
         let step = if at.side == Side::Verified { ChargeOrder::OTHERS_VERIFIED } else { ChargeOrder::OTHERS };
         let mut written = 0;
         for Told { client, bucket: BucketIndex(bucket), units } in told.iter().copied() {

@@ -53,6 +53,11 @@ impl Generations {
         self.insertions_free = if is_new { drop_cache::insertions_free(options.insertions_free) } else { 0 };
         Ok(())
     }
+
+    /// See [`crate::Datapath::secret`].
+    pub(super) const fn secret(&self) -> [u64; 2] {
+        self.seed.0
+    }
 }
 
 impl Kernel {

@@ -202,6 +202,10 @@ impl Datapath for Kernel {
         self.lift(prefix)
     }
 
+    fn ban(&mut self, client: IpNet, rule: usize, until: Nanos) -> Result<bool, DatapathError> {
+        self.ban_until(client, rule, until)
+    }
+
     fn clients(&mut self, prefix: IpNet) -> Result<Vec<IpNet>, DatapathError> {
         self.clients_within(prefix)
     }
@@ -229,6 +233,10 @@ impl Datapath for Kernel {
 
     fn detach(&mut self, interface: &str) -> Result<(), DatapathError> {
         self.detach_interface(interface)
+    }
+
+    fn secret(&self) -> [u64; 2] {
+        self.generations.secret()
     }
 
     fn now(&mut self) -> Result<Nanos, DatapathError> {

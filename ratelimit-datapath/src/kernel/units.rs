@@ -29,11 +29,13 @@ impl Kernel {
         let rules = rules_len(config);
         for rule in &mut config.rules[..rules] {
             let len = usize::from(rule.limits_len).min(rule.limits.len());
-            for limit in rule.limits[..len].iter_mut().filter(|limit| limit.own_bits != Parts::WHOLE) {
+            for limit in rule.limits[..len].iter_mut().filter(|limit| limit.parts.own_bits() != Parts::WHOLE) {
                 let Some((at, before)) = limit_of(known, limit.slot) else { continue };
-                match limit.unit_bits.cmp(&before.unit_bits) {
+                match limit.parts.unit_bits().cmp(&before.parts.unit_bits()) {
                     Ordering::Greater => self.remove_told(known, at, &before)?,
-                    Ordering::Less if until.is_some() => limit.unit_bits = before.unit_bits,
+                    Ordering::Less if until.is_some() => {
+                        limit.parts = limit.parts.with_unit_bits(before.parts.unit_bits());
+                    }
                     Ordering::Less | Ordering::Equal => {}
                 }
             }
@@ -58,7 +60,7 @@ impl Kernel {
                 let Some(reading) = state::source_reading(key, value, ipv4, ipv6) else { return };
                 let Some((side, _)) = slots.iter().find(|(_, slot)| *slot == reading.slot) else { return };
                 let cells = reading.window.cells.iter().enumerate();
-                let cells = cells.map(|(at, word)| Cell::decode(*word, at, of.parts()));
+                let cells = cells.map(|(at, word)| Cell::decode(*word, at, of.parts));
                 let of_others = cells.filter(|cell| cell.others > 0);
                 told.extend(
                     of_others.map(|cell| (*side, Told { client: reading.prefix, bucket: cell.bucket, units: 0 })),
@@ -83,5 +85,5 @@ fn limit_of(words: &ConfigWords, slot: u32) -> Option<((usize, usize), Limit)> {
         let limits = rule.limits[..usize::from(rule.limits_len).min(rule.limits.len())].iter().enumerate();
         limits.map(move |(limit_at, limit)| ((at, limit_at), *limit))
     });
-    limits.find(|(_, limit)| limit.slot == slot && limit.own_bits != Parts::WHOLE)
+    limits.find(|(_, limit)| limit.slot == slot && limit.parts.own_bits() != Parts::WHOLE)
 }

@@ -96,6 +96,10 @@ impl Core {
 
     /// Takes in what the store answered to a call. The result goes to the kernel.
     pub fn answered(&mut self, call: &Call, said: &[Said], now: Nanos) -> Vec<Told> {
+        if call.sequence <= self.outdated {
+            self.counters.late += call.entries().count() as u64;
+            return Vec::new();
+        }
         let mut subjects: Vec<Subject> = Vec::new();
         let mut store_lost = false;
         for (entry, said) in call.entries().zip(said) {
@@ -137,7 +141,8 @@ impl Core {
 
     /// Nothing came of a call: its sources are tried again by and by.
     pub fn failed(&mut self, call: &Call, now: Nanos) {
-        for entry in call.entries() {
+        let is_of_these_limits = call.sequence > self.outdated;
+        for entry in call.entries().filter(|_| is_of_these_limits) {
             if let Some(known) = self.tracked.get_mut(&entry.subject) {
                 known.has_failed = true;
             }

@@ -210,6 +210,23 @@ fn other_limits_keep_what_is_known_of_those_that_stay() {
 }
 
 #[test]
+fn an_answer_to_a_call_of_other_limits_tells_the_kernel_nothing() {
+    let mut core = core(four());
+    core.due(at(0));
+    core.crossed(source(1), BUCKET, at(0));
+    let calls = look(&mut core, at(1000), 16);
+    assert!(!calls.is_empty());
+    core.set_limits(vec![FleetLimit { identity: "new".to_owned(), ..limit() }, limit()]);
+    for call in &calls {
+        let said: Vec<Said> = call.entries().map(|_| Said { had_mine: false, others: 588 }).collect();
+        assert_eq!(core.answered(call, &said, at(1010)), []);
+    }
+    let again = look(&mut core, at(2000), 16);
+    assert!(!again.is_empty(), "it is said again, under the place that the limit has now");
+    assert!(again.iter().flat_map(Call::entries).all(|entry| entry.subject.limit == LimitId(1)));
+}
+
+#[test]
 fn a_call_has_a_thousand_entries_at_most() {
     let mut core = core(Settings { hosts: 4, ..Settings::default() });
     core.due(at(0));

@@ -141,7 +141,7 @@ impl Task {
                     if count == 0 {
                         return;
                     }
-                    messages.drain(..).for_each(|message| self.take(message, now()));
+                    messages.drain(..).for_each(|message| self.take(message, &mut kernel, now()));
                 }
                 Some(done) = self.pending.next() => {
                     let told = self.done(done, now());
@@ -182,12 +182,12 @@ impl Task {
         }
     }
 
-    fn take(&mut self, message: Message, now: Nanos) {
+    fn take<K: Kernel>(&mut self, message: Message, kernel: &mut K, now: Nanos) {
         match message {
             Message::Crossed(subject, bucket) => self.core.crossed(subject, bucket, now),
             Message::CrossingsLost(count) => self.core.crossings_lost(count),
             Message::Act(prefix, what) => {
-                if what == crate::acts::What::Reset {
+                if matches!(what, crate::acts::What::Reset { .. }) {
                     self.core.reset(prefix);
                 }
                 self.ledger.begin(self.core.host(), prefix, what, now);
@@ -195,7 +195,10 @@ impl Task {
                 self.beats_at = Instant::now();
             }
             Message::Admitted(count) => self.admitted = count,
-            Message::Limits(limits) => self.core.set_limits(limits),
+            Message::Limits(limits) => {
+                kernel.set_limits(&limits);
+                self.core.set_limits(limits);
+            }
             // Whoever asked may have gone.
             Message::Standing(subject, answer) => drop(answer.send(self.core.standing(subject, now))),
         }
@@ -389,7 +392,7 @@ impl Task {
             if !self.ledger.hear(self.core.host(), &act, now) {
                 continue;
             }
-            if act.what == crate::acts::What::Reset {
+            if matches!(act.what, crate::acts::What::Reset { .. }) {
                 self.core.reset(act.prefix);
             }
             if self.acts.try_send(act).is_err() {

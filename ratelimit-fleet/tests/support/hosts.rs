@@ -61,6 +61,8 @@ impl Kernel for Windows {
         }
         std::future::ready(())
     }
+
+    fn set_limits(&mut self, _limits: &[FleetLimit]) {}
 }
 
 pub(crate) struct Host {

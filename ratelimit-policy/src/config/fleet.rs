@@ -189,8 +189,8 @@ impl FleetSettings {
         if self.0.one("secret_file").is_some() || urls.iter().all(|url| url.is_local()) {
             return Ok(());
         }
-        let why = "without a secret, whoever reads the store learns the addresses and whoever writes to it bans any: \
-                   head -c 32 /dev/urandom | base64 > FILE, and the same file on each host";
+        let why = "without a secret all that reach the store can read the addresses and ban any: make it once, by \
+                   head -c 32 /dev/urandom | base64, and copy the file to each host";
         let example = "\"/etc/ratelimitd/fleet.secret\"";
         Err(source.missing("--fleet-secret-file", "fleet.secret_file", None, why, example))
     }

@@ -273,7 +273,7 @@ pub const RULE: &[Key] = &[
     )
     .flag("--unparsable", "WHAT")
     .more("Their port is not known, so the first rule for their source decides. The reason is `too_many_headers`."),
-    key("fleet", Value::Boolean, "true where there is `[fleet]`", "Whether the hosts of the fleet share its limits")
+    key("fleet", Value::Boolean, "`true` where there is `[fleet]`", "Whether the hosts of the fleet share its limits")
         .more("Not with `algorithm = \"gcra\"`. See [FLEET.md](FLEET.md)."),
     key(
         "fleet_sum",
@@ -366,12 +366,12 @@ pub const FLEET: &[Key] = &[
     .more("Every key in the store begins with `rl:NAME:`."),
     key(
         "secret_file",
-        Value::Text("path of a file with 32 bytes or more"),
-        "required, but for a store on this machine",
+        Value::Text("path"),
+        "none, for a store on this machine alone",
         "File with the fleet's secret, the same on all its hosts",
     )
     .flag("--fleet-secret-file", "PATH")
-    .more("Without it anybody could read the store's pseudonyms. For root alone to read; relative to this file."),
+    .more("32 bytes or more: `head -c 32 /dev/urandom | base64`. For root alone to read; relative to the file that names it."),
     key("username", Value::Text("word"), "`default`", "The store's user for this fleet")
         .more("`check-config` prints the line that lets it do what is needed and nothing more."),
     key("password_file", Value::Text("path"), "none", "File whose first line is the user's password")

@@ -79,7 +79,7 @@ fn of_fleet(config: &Config, fleet: &Fleet) -> Vec<String> {
     let mut warnings = Vec::new();
     if fleet.secret_file.is_none() {
         warnings.push(
-            "the fleet has no secret: whoever reaches its store can read the addresses and forge bans; set secret_file"
+            "the fleet has no secret: all that reach its store can read the addresses and forge bans; set secret_file"
                 .to_owned(),
         );
     }

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use ratelimit_common::layout::Source;
 use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::verdict::{Action, Reason};
+use ratelimit_common::verification::Side;
 use ratelimit_common::window::{CELLS, Cell, index};
 use serde::{Deserialize, Serialize};
 
@@ -83,8 +84,15 @@ pub struct CheckLimit {
     /// Which of the source's packets this window is of, where its connections have one of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
-    /// Used in the window.
+    /// Used in the window on this host.
     pub used: u64,
+    /// What other hosts of the fleet admitted in the window, as far as this one was told: it counts too. None where
+    /// the limit, or this window of it, is not shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_elsewhere: Option<u64>,
+    /// How long ago that was told; none where nothing was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told_seconds_ago: Option<f64>,
     /// Admitted in a window.
     pub limit: u64,
     /// What passes now: the rest of the limit, or of its burst where that is less.
@@ -187,6 +195,16 @@ impl CheckReport {
     }
 }
 
+impl CheckReport {
+    /// The same with how long ago the fleet told of each shared limit, by the window's own row.
+    pub fn with_told(mut self, seconds_ago: impl Fn(&CheckLimit) -> Option<f64>) -> Self {
+        for row in self.limits.iter_mut().filter(|row| row.used_elsewhere.is_some()) {
+            row.told_seconds_ago = seconds_ago(row);
+        }
+        self
+    }
+}
+
 /// Of a daemon that does not say it.
 const fn remembered() -> bool {
     true
@@ -253,7 +271,9 @@ pub(super) fn check_limit(rule: &desired::Rule, limit: &Limit, window: &Window, 
         mode: rule.mode,
         unit: limit.unit.into(),
         budget: *budget,
-        used: of.used,
+        used: of.used.saturating_sub(of.elsewhere),
+        used_elsewhere: is_shared(limit, *budget).then_some(of.elsewhere),
+        told_seconds_ago: None,
         limit: limit.amount,
         remaining: of.remaining,
         over: of.over,
@@ -265,6 +285,12 @@ pub(super) fn check_limit(rule: &desired::Rule, limit: &Limit, window: &Window, 
         bucket_seconds: seconds(limit.bucket_ns),
         buckets: buckets(limit, words, now),
     }
+}
+
+/// Whether what other hosts admitted is written to this window.
+fn is_shared(limit: &Limit, budget: Option<Budget>) -> bool {
+    let budget_of = |side: &Side| if *side == Side::Verified { Budget::Verified } else { Budget::Unverified };
+    limit.told_sides().iter().any(|side| budget.is_none_or(|of| of == budget_of(side)))
 }
 
 /// The buckets that the sum takes in, none of a leaky bucket, seen from the later of `now` and the newest cell, as the packet path looks.

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::fleet::Fleet;
 use crate::history::Health;
 use jiff::Timestamp;
 use ratelimit_common::layout::Tally;
@@ -106,6 +107,9 @@ pub struct Snapshot {
     /// The state of the history; none where none is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<Health>,
+    /// How the fleet does; off where the configuration has none.
+    #[serde(default)]
+    pub fleet: Fleet,
     /// Top talkers: sources that send most of what a rule counts. Left out where sources may not be named.
     #[serde(rename = "dominant", default, skip_serializing_if = "Vec::is_empty")]
     pub top_talkers: Vec<TopTalker>,
@@ -168,6 +172,8 @@ pub struct DaemonState {
     pub stale_lists: Vec<StaleList>,
     /// See [`Snapshot::history`].
     pub history: Option<Health>,
+    /// See [`Snapshot::fleet`].
+    pub fleet: Fleet,
     /// See [`Snapshot::top_talkers`].
     pub top_talkers: Vec<TopTalker>,
     /// See [`Rule::would_ban`]: by the rule's name.
@@ -407,6 +413,7 @@ impl Snapshot {
             confirm_within_seconds: None,
             stale_lists: Vec::new(),
             history: None,
+            fleet: Fleet::default(),
             top_talkers: Vec::new(),
             top: Some(top),
         }
@@ -432,6 +439,7 @@ impl Snapshot {
             confirm_within_ns,
             stale_lists,
             history,
+            fleet,
             top_talkers,
             would_ban,
         } = state;
@@ -444,7 +452,7 @@ impl Snapshot {
             rule.would_ban = would_ban.iter().find(|(name, _)| *name == rule.name).map(|(_, of)| *of);
         }
         self.confirm_within_seconds = confirm_within_ns.map(seconds);
-        Self { hold, fallen_back, stale_lists, history, top_talkers, ..self }
+        Self { hold, fallen_back, stale_lists, history, fleet, top_talkers, ..self }
     }
 
     /// The same without anything that names a source.
@@ -455,6 +463,7 @@ impl Snapshot {
         self.config.rolled_back.iter_mut().for_each(|of| of.why.clear());
         self.stale_lists.iter_mut().for_each(|of| of.error = None);
         self.history.iter_mut().for_each(|of| of.detail = None);
+        self.fleet = self.fleet.without_addresses();
         self
     }
 }

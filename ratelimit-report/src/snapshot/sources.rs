@@ -179,7 +179,10 @@ struct Rank {
 /// The state of one window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WindowState {
+    /// All that counts: what other hosts of the fleet admitted too.
     pub(super) used: u64,
+    /// Of that, others' part.
+    pub(super) elsewhere: u64,
     pub(super) remaining: u64,
     pub(super) over: bool,
     pub(super) refused: u64,
@@ -414,7 +417,7 @@ impl WindowState {
     }
 
     fn with(refuse: Refuse, limit: &Limit, source: &Source, now: Nanos) -> Self {
-        let Level { used, over, is_shut } = Level::of(limit, refuse, source, now);
+        let Level { used, elsewhere, over, is_shut } = Level::of(limit, refuse, source, now);
         let bucket = now.bucket(limit.bucket_ns);
         let first = if is_shut { BucketIndex(bucket.0.saturating_add(1)) } else { bucket };
         let retry = match (over, limit.form) {
@@ -425,13 +428,14 @@ impl WindowState {
             }
         };
         let remaining = remaining(limit, used, source, now);
-        Self { used, remaining, over, refused: source.refused.count(), is_cached_drop: false, retry }
+        Self { used, elsewhere, remaining, over, refused: source.refused.count(), is_cached_drop: false, retry }
     }
 }
 
 /// How full one window is.
 struct Level {
     used: u64,
+    elsewhere: u64,
     over: bool,
     is_shut: bool,
 }
@@ -440,12 +444,13 @@ impl Level {
     fn of(limit: &Limit, refuse: Refuse, source: &Source, now: Nanos) -> Self {
         if limit.form == WindowForm::Gcra {
             let over = limit.leak().next(leak_word(source), now, 1).is_none();
-            return Self { used: leak_used(limit, source, now), over, is_shut: false };
+            return Self { used: leak_used(limit, source, now), elsewhere: 0, over, is_shut: false };
         }
         let (arithmetic, bucket) = (limit.arithmetic(), now.bucket(limit.bucket_ns));
         let is_shut = is_shut(limit, refuse, source, bucket);
         let over = is_shut || !window::is_within_limit(&source.cells, arithmetic, bucket, 1);
-        Self { used: window::used(&source.cells, arithmetic, bucket), over, is_shut }
+        let (own, elsewhere) = window::used_apart(&source.cells, arithmetic, bucket);
+        Self { used: own.saturating_add(elsewhere), elsewhere, over, is_shut }
     }
 }
 

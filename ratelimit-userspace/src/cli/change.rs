@@ -40,6 +40,7 @@ pub(super) fn parse_grant(args: &GrantArgs) -> anyhow::Result<GrantRequest> {
         reason: args.reason.clone(),
         force: args.force,
         ssh_peer: safety::ssh_session_of_this_process().map(|session| session.peer),
+        fleet: args.fleet.fleet,
     })
 }
 

@@ -211,6 +211,13 @@ pub enum Command {
         #[command(flatten)]
         socket: Socket,
     },
+    /// Show how the hosts do that hold limits together: who was heard when, what is summed, and the bound that holds now
+    #[command(after_help = texts::FLEET_EXAMPLES)]
+    Fleet {
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
     /// Show what happened lately: who began to be refused or banned, and what was done; -f goes on with what follows
     #[command(after_help = texts::EVENTS_EXAMPLES)]
     Events {
@@ -266,6 +273,9 @@ pub enum Command {
         /// Lift all bans and all denials by commands; lists and the configuration stay
         #[arg(long, conflicts_with = "prefixes")]
         all: bool,
+        /// On every host of the fleet.
+        #[command(flatten)]
+        fleet: OnFleet,
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,
@@ -275,6 +285,9 @@ pub enum Command {
         /// Addresses or networks, or - for standard input, one a line; an IPv6 address alone is its source, the /64
         #[arg(value_name = "CIDR", required = true)]
         prefixes: Vec<String>,
+        /// On every host of the fleet.
+        #[command(flatten)]
+        fleet: OnFleet,
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,
@@ -284,6 +297,9 @@ pub enum Command {
         /// The sources' addresses, or - for standard input, one a line
         #[arg(value_name = "IP", required = true)]
         sources: Vec<String>,
+        /// On every host of the fleet.
+        #[command(flatten)]
+        fleet: OnFleet,
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,
@@ -470,9 +486,20 @@ pub struct GrantArgs {
     /// Also where that is likely a mistake: it locks out yourself, this host, its gateway or resolver, or is for next to everybody
     #[arg(long)]
     pub force: bool,
+    /// On every host of the fleet.
+    #[command(flatten)]
+    pub fleet: OnFleet,
     /// The daemon to ask.
     #[command(flatten)]
     pub socket: Socket,
+}
+
+/// Where a command holds.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct OnFleet {
+    /// On every host of the fleet, not on this one alone
+    #[arg(long)]
+    pub fleet: bool,
 }
 
 /// Whether anything is dropped.

@@ -13,13 +13,13 @@ use tracing::level_filters::LevelFilter;
 use super::ask::Daemon;
 use super::paint::paint;
 use super::{
-    Cli, Command, Extent, Global, Insistence, Limiter, ModeArg, OutputFormat, Repeat, Socket, ask, change, definition,
-    past, texts,
+    Cli, Command, Extent, Global, Insistence, Limiter, ModeArg, OnFleet, OutputFormat, Repeat, Socket, ask, change,
+    definition, past, texts,
 };
 use crate::error::{self, Diagnostic, Diagnostics, Exit, Place};
 use crate::log;
 use ratelimit_control::proto::{
-    Allow, Confirm, Deny, Explain, Forget, ModeRequest, ModeWord, PrefixRequest, ReloadRequest, Rollback,
+    Allow, Confirm, Deny, Explain, FleetStatus, Forget, ModeRequest, ModeWord, PrefixRequest, ReloadRequest, Rollback,
     SourceRequest, Suggest, UnblockRequest,
 };
 use ratelimit_daemon::{self, ConfigSource, Loaded};
@@ -80,6 +80,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Suggest { from, .. }) if from.is_said() => super::replay::suggest(from, &global),
         Some(Command::Suggest { rule, socket, .. }) => daemon(socket).ask(&Suggest { rule }, ratelimit_view::suggest),
         Some(Command::List { which, socket }) => ask::list(&daemon(socket), which),
+        Some(Command::Fleet { socket }) => daemon(socket).ask(&FleetStatus {}, ratelimit_view::fleet),
         Some(Command::Events { which, socket }) => past::events(&daemon(socket), &which),
         Some(Command::History { which, socket }) => past::history(&daemon(socket), which),
         Some(Command::Forget { source, socket }) => {
@@ -96,19 +97,19 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             let call = |text: &str| Ok(Deny(request.clone().of(change::parse_prefix(text)?)));
             daemon(grant.socket).each("deny", grant.prefixes, call, ratelimit_view::granted, |_| Exit::Done)
         }
-        Some(Command::Unblock { all: true, socket, .. }) => {
-            daemon(socket).ask(&UnblockRequest { prefix: None, all: true }, ratelimit_view::lifted)
+        Some(Command::Unblock { all: true, fleet: OnFleet { fleet }, socket, .. }) => {
+            daemon(socket).ask(&UnblockRequest { prefix: None, all: true, fleet }, ratelimit_view::lifted)
         }
-        Some(Command::Unblock { prefixes, all: false, socket }) => {
-            let call = |text: &str| Ok(UnblockRequest { prefix: Some(change::parse_prefix(text)?), all: false });
+        Some(Command::Unblock { prefixes, all: false, fleet: OnFleet { fleet }, socket }) => {
+            let call = |text: &str| Ok(UnblockRequest { prefix: Some(change::parse_prefix(text)?), all: false, fleet });
             daemon(socket).each("unblock", prefixes, call, ratelimit_view::lifted, change::lifted)
         }
-        Some(Command::Unallow { prefixes, socket }) => {
-            let call = |text: &str| Ok(PrefixRequest { prefix: change::parse_prefix(text)? });
+        Some(Command::Unallow { prefixes, fleet: OnFleet { fleet }, socket }) => {
+            let call = |text: &str| Ok(PrefixRequest { prefix: change::parse_prefix(text)?, fleet });
             daemon(socket).each("unallow", prefixes, call, ratelimit_view::lifted, change::lifted)
         }
-        Some(Command::Reset { sources, socket }) => {
-            let call = |text: &str| Ok(SourceRequest { source: parse_source("reset", text)? });
+        Some(Command::Reset { sources, fleet: OnFleet { fleet }, socket }) => {
+            let call = |text: &str| Ok(SourceRequest { source: parse_source("reset", text)?, fleet });
             daemon(socket).each("reset", sources, call, ratelimit_view::reset, |_| Exit::Done)
         }
         Some(Command::Panic { socket }) => {

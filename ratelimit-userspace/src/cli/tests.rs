@@ -27,6 +27,8 @@ const SAME: &[Row] = &[
     ("ipv4-prefix", &["--ipv4-prefix", "24"], "ipv4_prefix = 24", ""),
     ("ipv6-prefix", &["--ipv6-prefix", "56"], "ipv6_prefix = 56", ""),
     ("allow", &["--allow", "192.0.2.0/24", "--allow", "::1"], "allow = [\"::1\", \"192.0.2.0/24\"]", ""),
+    ("fleet", &["--fleet", "redis://127.0.0.1"], "fleet.url = \"redis://127.0.0.1\"", ""),
+    ("fleet-secret-file", &["--fleet-secret-file", "f"], "fleet.secret_file = \"f\"", ""),
     ("name", &["--name", "web"], "", "name = \"web\""),
     ("limit", &["--limit", "10/1m,60/1h"], "", "limits = [\"10/1m\", \"60/1h\"]"),
     ("count", &["--count", "packets"], "", "count = \"packets\""),
@@ -42,6 +44,11 @@ const SAME: &[Row] = &[
 
 fn key(line: &str) -> Option<&str> {
     line.split_once(" =").map(|(key, _)| key)
+}
+
+/// A key without the table that it is in.
+fn last(key: &str) -> &str {
+    key.rsplit('.').next().unwrap_or(key)
 }
 
 fn from_flags(arguments: &[&str]) -> Config {
@@ -77,7 +84,10 @@ fn every_flag_has_a_key_and_each_key_with_a_flag_is_tried() {
         rows.filter_map(|(table, key)| Some((key.flag?.name.trim_start_matches("--"), table.prefix, key.name)));
     let of_keys: BTreeSet<_> = of_keys.collect();
     assert_eq!(flags, of_keys.iter().map(|row| row.0).collect());
-    let tried = |row: &Row| Some((row.0, if row.3.is_empty() { "" } else { "rule." }, key(row.2).or(key(row.3))?));
+    let tried = |row: &Row| match (key(row.2), key(row.3)) {
+        (Some(key), _) => Some((row.0, if key.starts_with("fleet.") { "fleet." } else { "" }, last(key))),
+        (None, key) => Some((row.0, "rule.", key?)),
+    };
     assert_eq!(of_keys, SAME.iter().filter_map(tried).collect());
 }
 
@@ -93,6 +103,10 @@ fn a_flag_and_its_key_mean_the_same() {
         if *flag != "limit" {
             all.extend(["--limit", "1000/5m"]);
             rule.push_str("\nlimits = [\"1000/5m\"]");
+        }
+        if *flag == "fleet-secret-file" {
+            all.extend(["--fleet", "redis://127.0.0.1"]);
+            top.push_str("\nfleet.url = \"redis://127.0.0.1\"");
         }
         if *flag == "tls-key-file" {
             all.extend(["--tls-cert-file", "tls.pem"]);
@@ -115,8 +129,10 @@ fn all_flags_together_and_all_keys_together_mean_the_same() {
 #[test]
 fn the_file_that_is_installed_names_every_key_that_has_a_flag_and_is_right_with_all_of_them() {
     let shipped = include_str!("../../../dist/ratelimitd.toml");
-    let is_off =
-        |line: &&str| line.strip_prefix("# ").is_some_and(|rest| key(rest).is_some_and(|key| !key.contains(' ')));
+    let is_off = |line: &&str| {
+        let is_key = |rest: &str| key(rest).is_some_and(|key| !key.contains(' ')) || rest == "[fleet]";
+        line.strip_prefix("# ").is_some_and(is_key)
+    };
     let whole: String = shipped
         .lines()
         .map(|line| if is_off(&line) { &line[2..] } else { line })
@@ -124,7 +140,7 @@ fn the_file_that_is_installed_names_every_key_that_has_a_flag_and_is_right_with_
         .collect();
     let named: BTreeSet<_> = whole.lines().filter_map(key).collect();
     // The name is for those who have reason to choose one.
-    let with_flag = SAME.iter().filter_map(|row| key(row.2).or(key(row.3))).filter(|key| *key != "name");
+    let with_flag = SAME.iter().filter_map(|row| key(row.2).or(key(row.3))).map(last).filter(|key| *key != "name");
     assert!(with_flag.collect::<BTreeSet<_>>().is_subset(&named));
     let config = file::parse(Path::new("ratelimitd.toml"), &whole, no_lists).expect("a configuration");
     let limiter = Limiter::augment_args(clap::Command::new(""));

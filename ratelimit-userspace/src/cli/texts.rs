@@ -131,6 +131,12 @@ Examples:
     ratelimitd suggest --from /var/log/nginx/access.log*
     ratelimitd suggest --from access.log --limit 1000/5m";
 
+pub(super) const FLEET_EXAMPLES: &str = "\
+Examples:
+  ratelimitd fleet
+  ratelimitd fleet --json | jq '.hosts[] | {name, heard_seconds_ago, admitted_last_minute}'
+  ratelimitd events --kind fleet                           when it was lost, and connected";
+
 pub(super) const EXPLAIN_EXAMPLES: &str = "\
 Examples:
   ratelimitd explain 198.51.100.7 --to 443

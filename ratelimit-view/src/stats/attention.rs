@@ -2,7 +2,7 @@
 
 use super::columns::wrap;
 use super::{counted, number};
-use crate::duration;
+use crate::{duration, fleet};
 use ratelimit_report::history::HealthState;
 use ratelimit_report::snapshot::{Overload, Snapshot, XdpMode};
 
@@ -54,6 +54,7 @@ pub fn attention(snapshot: &Snapshot) -> Vec<String> {
     }
     held(snapshot, &mut out);
     configured(snapshot, &mut out);
+    out.extend(fleet::attention(&snapshot.fleet));
     out.extend(snapshot.top_talkers.iter().map(|of| format!("RULE {}: {}", of.rule, of.words())));
     out.extend(overload(snapshot));
     for error in snapshot.map_errors.iter().filter(|error| error.count > 0) {

@@ -13,6 +13,7 @@ fn banned(source: &str, step: u32) -> Banned {
         usage: Some(Usage { limit: "5/1m connections".into(), used: 5 }),
         until: "2026-11-24T18:48:03Z".parse().unwrap(),
         step,
+        by: None,
     }
 }
 

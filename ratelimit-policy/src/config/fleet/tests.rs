@@ -249,7 +249,7 @@ fn a_fleet_that_helps_little_is_warned_of() {
     assert_eq!(warnings(&with_secret, "limits = [\"1000/5m\"]"), [""; 0]);
     assert_eq!(
         warnings(LOCAL, "limits = [\"1000/5m\"]"),
-        ["the fleet has no secret: whoever reaches its store can read the addresses and forge bans; set secret_file"]
+        ["the fleet has no secret: all that reach its store can read the addresses and forge bans; set secret_file"]
     );
     let short = warnings(&with_secret, "limits = [\"10/10s\"]");
     assert!(

@@ -1,0 +1,240 @@
+//! Bans, grants and resets that all hosts follow: what is spread, and what is done that others have spread.
+//!
+//! What is heard is carried out as the engine's own orders, by `fleet (HOST: USER)`, and is not spread again: that is
+//! done where a packet or a user of this host began it.
+
+use std::collections::BTreeSet;
+
+use ipnet::IpNet;
+use ratelimit_common::time::{Nanos, SECOND_NS};
+
+use super::hosts::name_of;
+use crate::engine::Engine;
+use crate::journal::{Banned, Event, Occurrence};
+use crate::moment::Moment;
+use ratelimit_control::Requester;
+use ratelimit_control::proto::{GrantRequest, Problem, ProblemKind};
+use ratelimit_datapath::{Ban, Datapath, KernelEvent, KernelEventKind};
+use ratelimit_fleet::acts::{Act, RESET_FOR, What};
+use ratelimit_policy::access::By;
+use ratelimit_policy::config::network::Target;
+use ratelimit_policy::desired::{Grant, Policy, Rule};
+use ratelimit_report::event::EventKind;
+use ratelimit_report::snapshot::source_text;
+
+/// Ends of one grant that differ by less are the same, told by two clocks.
+const SAME_END_NS: u64 = 2 * SECOND_NS;
+/// Bans that an act lifts began before it, by two clocks.
+const SAME_TIME_NS: u64 = SECOND_NS;
+
+/// Where a command holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// On this host.
+    Host,
+    /// On every host of the fleet.
+    Fleet,
+}
+
+impl Reach {
+    /// As requests say it.
+    pub(crate) const fn of(on_fleet: bool) -> Self {
+        if on_fleet { Self::Fleet } else { Self::Host }
+    }
+}
+
+impl<D: Datapath> Engine<D> {
+    /// Refuses what is to reach other hosts where there are none.
+    pub(crate) fn must_have_fleet(&self, reach: Reach) -> Result<(), Problem> {
+        if reach == Reach::Host || self.enforced.config.fleet.is_some() {
+            return Ok(());
+        }
+        let why = "this host is in no fleet, so nothing was changed; leave --fleet out, or write [fleet] into the \
+                   configuration";
+        Err(Problem::new(ProblemKind::BadRequest, why))
+    }
+
+    /// Has all hosts do what this one did.
+    pub(crate) fn spread(&self, prefix: IpNet, what: What) {
+        if let Some((fleet, _)) = self.fleet.shared() {
+            fleet.spread(prefix, what);
+        }
+    }
+
+    /// Whether bans, and what lifts them, reach all hosts unasked.
+    pub(crate) fn spreads_bans(&self) -> bool {
+        self.enforced.config.fleet.as_ref().is_some_and(|fleet| fleet.bans)
+    }
+
+    /// Spreads the bans among these events that the source's own connections have proved.
+    pub(crate) fn spread_bans(&self, events: &[KernelEvent]) {
+        if !self.spreads_bans() {
+            return;
+        }
+        for (client, what) in events.iter().filter_map(|event| proved_ban(event, &self.enforced.desired.policy)) {
+            self.spread(client, what);
+        }
+    }
+
+    /// Carries out what another host spread.
+    pub(super) fn hear(&mut self, act: Act, moment: Moment) {
+        let Act { at_ns, host, prefix, what } = act;
+        let host = name_of(host, &self.fleet.status().unwrap_or_default());
+        let done = match what {
+            What::Ban { rule, until_ns } => self.ban_heard(prefix, &rule, Nanos(until_ns), &host, moment),
+            What::Unblock { by } => self.unblock_heard(prefix, Nanos(at_ns), &Requester::fleet(&host, &by), moment),
+            What::Reset { by } => self.reset_client(prefix, &Requester::fleet(&host, &by), moment).map(drop),
+            What::Allow { until_ns, reason, by } => {
+                let request = granted(prefix, reason);
+                self.grant_heard(Grant::Exempt, request, until_ns, (prefix, &Requester::fleet(&host, &by)), moment)
+            }
+            What::Deny { until_ns, reason, by } => {
+                let request = granted(prefix, reason);
+                self.grant_heard(Grant::Denied, request, until_ns, (prefix, &Requester::fleet(&host, &by)), moment)
+            }
+            What::Unallow { by } => self.take_off_heard(Grant::Exempt, prefix, &Requester::fleet(&host, &by), moment),
+            What::Undeny { by } => self.take_off_heard(Grant::Denied, prefix, &Requester::fleet(&host, &by), moment),
+        };
+        if let Err(problem) = done {
+            let said = format!("what {host} says of {} is not done here: {}", source_text(prefix), problem.message);
+            tracing::warn!("fleet: {said}");
+            self.journal.add(Occurrence::new(EventKind::Fleet, said));
+        }
+    }
+
+    fn ban_heard(
+        &mut self,
+        client: IpNet,
+        rule: &str,
+        until: Nanos,
+        host: &str,
+        moment: Moment,
+    ) -> Result<(), Problem> {
+        let policy = &self.enforced.desired.policy;
+        let Some(at) = policy.rules.iter().position(|of| of.name == rule) else { return Ok(()) };
+        let clocks = self.clocks(moment)?;
+        let policy = &self.enforced.desired.policy;
+        // A source of another length is another one here; who is allowed is not banned.
+        let is_exempt = policy.grant(client.addr(), clocks.now).is_some_and(|access| access.grant == Grant::Exempt);
+        if !self.spreads_bans() || policy.client(client.addr()) != client || is_exempt {
+            return Ok(());
+        }
+        if !self.datapath.ban(client, at, until).map_err(Problem::datapath)? {
+            return Ok(());
+        }
+        let bans = self.datapath.bans_of(client).map_err(Problem::datapath)?;
+        let step = bans.iter().find(|ban| ban.rule == at).map_or(1, |ban| ban.step);
+        if let Some(watch) = &mut self.watched.bans {
+            watch.more();
+        }
+        let until = clocks.wall_of(until);
+        let until = until.round(jiff::Unit::Second).unwrap_or(until);
+        let by = Some(Requester::fleet(host, "").to_string());
+        let (source, rule) = (source_text(client), rule.to_owned());
+        self.journal.tell(Event::Ban(Banned { source, rule, usage: None, until, step, by }), moment);
+        self.statistics.outdate();
+        Ok(())
+    }
+
+    /// As `unblock` does, but for denials: those have an act of their own. Of everything, and where it is heard late as
+    /// after a restart, it lifts the bans that began before it.
+    fn unblock_heard(&mut self, prefix: IpNet, at: Nanos, by: &Requester, moment: Moment) -> Result<(), Problem> {
+        let clocks = self.clocks(moment)?;
+        let is_new = u128::from(clocks.now.0.saturating_sub(at.0)) < RESET_FOR.as_nanos();
+        if is_new && prefix.prefix_len() > 0 {
+            return self.free(Some(prefix), Vec::new(), by, clocks, moment).map(drop);
+        }
+        let within = self.enforced.whole_client(prefix);
+        let mut bans = self.datapath.bans().map_err(Problem::datapath)?;
+        let rules = &self.enforced.desired.policy.rules;
+        let latest = at.0.saturating_add(SAME_TIME_NS);
+        bans.retain(|ban| within.contains(&ban.client) && began(ban, rules).is_some_and(|began| began <= latest));
+        let clients: BTreeSet<IpNet> = bans.iter().map(|ban| ban.client).collect();
+        if clients.is_empty() {
+            return Ok(());
+        }
+        self.tell_freed(|client| clients.contains(client), by, moment);
+        let clients: Vec<IpNet> = clients.into_iter().collect();
+        if is_new {
+            self.datapath.forget_all(&clients).map_err(Problem::datapath)?;
+        } else {
+            clients.iter().try_for_each(|of| self.datapath.lift_bans(*of).map(drop)).map_err(Problem::datapath)?;
+        }
+        let name_of = |ban: &Ban| self.enforced.desired.policy.rules.get(ban.rule).map(|rule| rule.name.clone());
+        let rules = bans.iter().filter_map(name_of).collect();
+        let freed = if is_new { clients.len() } else { 0 };
+        let event = Event::Unblock { prefix: Some(prefix), by: by.to_string(), denials: 0, rules, freed };
+        self.journal.tell(event, moment);
+        self.statistics.outdate();
+        Ok(())
+    }
+
+    fn grant_heard(
+        &mut self,
+        grant: Grant,
+        request: GrantRequest,
+        until_ns: Option<u64>,
+        (prefix, by): (IpNet, &Requester),
+        moment: Moment,
+    ) -> Result<(), Problem> {
+        let now = self.clocks(moment)?.now;
+        let said = by.to_string();
+        // Whoever starts hears again what is in force.
+        let is_entered = self.overrides.grants.ledger.entries().any(|entry| {
+            let is_same_end = match (entry.until, until_ns) {
+                (None, None) => true,
+                (Some(until), Some(until_ns)) => until.0.abs_diff(until_ns) <= SAME_END_NS,
+                (Some(_), None) | (None, Some(_)) => false,
+            };
+            let is_theirs = matches!(&entry.by, By::Command { user, .. } if *user == said);
+            entry.prefix == prefix && entry.grant == grant && is_same_end && is_theirs
+        });
+        if is_entered {
+            return Ok(());
+        }
+        let seconds = until_ns.map(|until_ns| until_ns.saturating_sub(now.0).div_ceil(SECOND_NS).max(1));
+        let request = GrantRequest { seconds, permanent: seconds.is_none(), ..request };
+        self.grant(grant, Target::Prefix { network: prefix, written: prefix }, &request, by, moment).map(drop)
+    }
+
+    fn take_off_heard(&mut self, grant: Grant, prefix: IpNet, by: &Requester, moment: Moment) -> Result<(), Problem> {
+        let entries = self.overrides.grants.ledger.entries();
+        if !entries.into_iter().any(|entry| entry.grant == grant && prefix.contains(&entry.prefix)) {
+            return Ok(());
+        }
+        let clocks = self.clocks(moment)?;
+        let removed = self.take_off(grant, Some(prefix), clocks, &mut Vec::new())?;
+        let (by, count) = (by.to_string(), removed.len());
+        self.journal.tell(
+            match grant {
+                Grant::Exempt => Event::Unallow { prefix, by, removed: count },
+                Grant::Denied => {
+                    Event::Unblock { prefix: Some(prefix), by, denials: count, rules: Vec::new(), freed: 0 }
+                }
+            },
+            moment,
+        );
+        Ok(())
+    }
+}
+
+/// When a ban began, in nanoseconds by the datapath's clock.
+fn began(ban: &Ban, rules: &[Rule]) -> Option<u64> {
+    let steps = rules.get(ban.rule)?.bans.as_ref()?.steps_ns.as_slice();
+    let step = usize::try_from(ban.step.saturating_sub(1)).unwrap_or(usize::MAX);
+    let length = steps.get(step).or(steps.last())?;
+    Some(ban.until.0.saturating_sub(*length))
+}
+
+/// The ban of an event, where what established connections sent has proved it.
+fn proved_ban(event: &KernelEvent, policy: &Policy) -> Option<(IpNet, What)> {
+    let KernelEventKind::Ban { until, step: _ } = event.kind else { return None };
+    let rule = policy.rules.get(event.rule?)?;
+    let is_proved = event.is_verified || rule.bans.as_ref().is_some_and(|bans| bans.needs_proof);
+    is_proved.then(|| (event.client, What::Ban { rule: rule.name.clone(), until_ns: until.0 }))
+}
+
+/// What was said last decides, so it replaces what was entered before; whatever it is, it locks nobody out.
+fn granted(prefix: IpNet, reason: Option<String>) -> GrantRequest {
+    GrantRequest { prefix: prefix.to_string(), replace: true, reason, ..GrantRequest::default() }
+}

@@ -1,0 +1,114 @@
+//! What the limits of a policy are called in a fleet: a number for each side of a limit that is summed. Pure.
+
+use ratelimit_common::verdict::Reason;
+use ratelimit_common::verification::Side;
+
+use ratelimit_datapath::{LimitAt, Reading};
+use ratelimit_fleet::tracked::{LimitId, Subject};
+use ratelimit_policy::desired::{Limit, Policy};
+use ratelimit_policy::fleet::FleetLimit;
+use ratelimit_report::snapshot::{Budget, CheckLimit, Unit};
+
+/// The limits that are shared, each by its number.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in super::super) struct SharedLimits(Vec<Shared>);
+
+/// One side of a limit that is shared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Shared {
+    pub(super) rule: String,
+    pub(super) limit: Limit,
+    pub(super) named: FleetLimit,
+    pub(super) at: LimitAt,
+}
+
+impl SharedLimits {
+    /// Those of a policy, in its order.
+    pub(super) fn of(policy: &Policy) -> Self {
+        let mut shared = Vec::new();
+        for (rule_at, rule) in policy.rules.iter().enumerate() {
+            for (limit_at, limit) in rule.limits.iter().enumerate() {
+                let sides = limit.told_sides();
+                let Some(named) = limit.fleet_limit(&rule.name) else { continue };
+                shared.extend(sides.iter().map(|side| Shared {
+                    rule: rule.name.clone(),
+                    limit: *limit,
+                    named: FleetLimit { identity: identity(&named, *side, sides), ..named.clone() },
+                    at: LimitAt { rule: rule_at, limit: limit_at, side: *side },
+                }));
+            }
+        }
+        shared.truncate(u16::MAX.into());
+        Self(shared)
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// As the fleet's task has them: the place is the number.
+    pub(super) fn limits(&self) -> Vec<FleetLimit> {
+        self.0.iter().map(|shared| shared.named.clone()).collect()
+    }
+
+    /// Each with its number.
+    pub(super) fn all(&self) -> impl Iterator<Item = (LimitId, &Shared)> {
+        (0..).map(LimitId).zip(&self.0)
+    }
+
+    /// The number of a limit.
+    pub(super) fn id(&self, at: LimitAt) -> Option<LimitId> {
+        self.all().find(|(_, shared)| shared.at == at).map(|(id, _)| id)
+    }
+
+    /// The limit that a list calls by this number, wherever it stands here.
+    pub(super) fn named(&self, list: &[FleetLimit], id: LimitId) -> Option<&Shared> {
+        let asked = list.get(usize::from(id.0))?;
+        let same = |of: &FleetLimit| {
+            of.identity == asked.identity && of.bucket_ns == asked.bucket_ns && of.full_buckets == asked.full_buckets
+        };
+        let here = self.0.get(usize::from(id.0)).filter(|shared| same(&shared.named));
+        here.or_else(|| self.0.iter().find(|shared| same(&shared.named)))
+    }
+
+    /// What a row of `check` is called in the fleet, for this client.
+    pub(in super::super) fn subject(&self, row: &CheckLimit, client: ipnet::IpNet) -> Option<Subject> {
+        let is_row = |shared: &Shared| {
+            let side = match row.budget {
+                None => true,
+                Some(Budget::Verified) => shared.at.side == Side::Verified,
+                Some(Budget::Unverified) => shared.at.side != Side::Verified,
+            };
+            let limit = &shared.limit;
+            side && shared.rule == row.rule
+                && Unit::from(limit.unit) == row.unit
+                && limit.amount == row.limit
+                && limit.form == row.window
+                && is_so_long(limit.bucket_ns, row.bucket_seconds)
+                && is_so_long(limit.window_ns, row.window_seconds)
+        };
+        let (limit, _) = self.all().find(|(_, shared)| is_row(shared))?;
+        Some(Subject { limit, source: client })
+    }
+
+    /// Packets that the rules of these limits have admitted.
+    pub(super) fn admitted(&self, reading: &Reading, policy: &Policy) -> u64 {
+        let is_shared = |at: usize| self.0.iter().any(|shared| shared.at.rule == at);
+        let of_rules = reading.interfaces.iter().flat_map(|interface| interface.rules.iter().enumerate());
+        let tallies = of_rules.filter(|(at, _)| *at < policy.rules.len() && is_shared(*at));
+        tallies.fold(0, |sum: u64, (_, tallies)| sum.saturating_add(tallies.of(Reason::WithinLimit).packets))
+    }
+}
+
+/// Where both sides of a limit are summed, each has a name of its own.
+fn identity(named: &FleetLimit, side: Side, sides: &[Side]) -> String {
+    match (sides, side) {
+        ([_, _, ..], Side::Verified) => format!("{}/verified", named.identity),
+        _ => named.identity.clone(),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a length for people")]
+fn is_so_long(ns: u64, seconds: f64) -> bool {
+    (ns as f64 / 1e9 - seconds).abs() < 1e-6
+}

@@ -1,0 +1,235 @@
+//! How the fleet does: for `stats`, `ratelimitd fleet`, `/healthz`, and as events.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use ratelimit_common::time::{Nanos, SECOND_NS};
+
+use super::{Joined, Ties};
+use crate::engine::Engine;
+use crate::journal::Occurrence;
+use crate::moment::Moment;
+use ratelimit_control::proto::Problem;
+use ratelimit_datapath::Datapath;
+use ratelimit_fleet::run::{ROUND_SECONDS, State, Status};
+use ratelimit_policy::config::syntax::printable;
+use ratelimit_policy::fleet::{Sum, Terms};
+use ratelimit_report::event::EventKind;
+use ratelimit_report::fleet::{Fleet, FleetHost, FleetLimit, FleetReport, FleetState, RoundSeconds, Summed};
+use ratelimit_report::snapshot::SCHEMA;
+
+/// What was told last.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Told {
+    state: FleetState,
+    since: Option<Timestamp>,
+    /// What was wrong then, in a clause.
+    why: Option<String>,
+    is_doubled: bool,
+    name: String,
+}
+
+/// How it is now.
+struct Now {
+    state: FleetState,
+    trouble: Option<String>,
+    error: Option<String>,
+}
+
+impl Now {
+    fn of(ties: &Ties) -> Self {
+        if let Some(failed) = &ties.failed {
+            let trouble = Some("it cannot begin".to_owned());
+            return Self { state: FleetState::Away, trouble, error: Some(failed.why.clone()) };
+        }
+        let Some(status) = ties.status() else {
+            return Self { state: FleetState::Off, trouble: None, error: None };
+        };
+        let clocks = || "this host's clock differs from the store's: some limits are not summed".to_owned();
+        let trouble = match (status.state, status.trouble, &status.error) {
+            (State::Connected, ..) => None,
+            (State::Degraded | State::Away, _, Some(_)) => Some("the store cannot be reached so".to_owned()),
+            (State::Degraded | State::Away, Some(trouble), None) => Some(trouble.to_string()),
+            (State::Degraded, None, None) => Some(clocks()),
+            (State::Away, None, None) => None,
+        };
+        Self { state: state(status.state), trouble, error: status.error }
+    }
+
+    /// The first connection is on its way.
+    const fn is_beginning(&self) -> bool {
+        matches!(self.state, FleetState::Away) && self.trouble.is_none()
+    }
+
+    fn why(&self) -> Option<String> {
+        self.error.clone().or_else(|| self.trouble.clone())
+    }
+}
+
+const fn state(of: State) -> FleetState {
+    match of {
+        State::Connected => FleetState::Connected,
+        State::Degraded => FleetState::Degraded,
+        State::Away => FleetState::Away,
+    }
+}
+
+impl<D: Datapath> Engine<D> {
+    /// What changed since it was told last. The fleet's task has logged it.
+    pub(super) fn tell_fleet_state(&mut self, moment: Moment) -> Option<Occurrence> {
+        let now = Now::of(&self.fleet);
+        if now.is_beginning() {
+            return None;
+        }
+        let is_doubled = self.fleet.status().is_some_and(|status| status.is_doubled);
+        let name = self.enforced.config.fleet.as_ref().map(|fleet| fleet.name.clone());
+        let before = self.fleet.told.clone();
+        let told = &mut self.fleet.told;
+        told.is_doubled = is_doubled;
+        if let Some(name) = name {
+            told.name = name;
+        }
+        let name = told.name.clone();
+        if is_doubled && !before.is_doubled {
+            let said = format!("fleet {name}: another machine has a copy of this host's state, and both count as one");
+            tracing::error!("{said}; stop one, `ratelimitd detach` there, and start it again");
+            return Some(Occurrence::new(EventKind::Fleet, said));
+        }
+        if now.state == before.state && (now.state == FleetState::Connected || now.why() == before.why) {
+            return None;
+        }
+        if now.state != before.state {
+            told.since = Some(moment.wall);
+        }
+        (told.state, told.why) = (now.state, now.why());
+        let why = now.why().map_or_else(String::new, |why| format!(": {why}"));
+        let said = match now.state {
+            FleetState::Connected => format!("fleet {name} is connected"),
+            FleetState::Degraded => format!("fleet {name} is degraded{why}"),
+            FleetState::Away => format!("fleet {name} is away{why}; each host holds its limits by itself"),
+            FleetState::Off => format!("this host is in fleet {name} no more"),
+        };
+        Some(Occurrence::new(EventKind::Fleet, said))
+    }
+
+    /// What is wrong with the fleet, in words: packets are limited all the same.
+    pub(crate) fn fleet_trouble(&self) -> Option<String> {
+        let now = Now::of(&self.fleet);
+        match now.state {
+            FleetState::Connected | FleetState::Off => None,
+            FleetState::Degraded => now.why().map(|why| format!("fleet: {why}")),
+            FleetState::Away => {
+                Some(format!("fleet: {}; each host holds its limits by itself", now.why().unwrap_or_else(beginning)))
+            }
+        }
+    }
+
+    /// How it does.
+    pub(crate) fn fleet_seen(&self, now: Nanos, moment: Moment) -> Fleet {
+        let Now { state, trouble, error } = Now::of(&self.fleet);
+        let Some(config) = &self.enforced.config.fleet else { return Fleet::default() };
+        let told = &self.fleet.told;
+        let since = if told.state == state { told.since } else { Some(moment.wall) };
+        let status = self.fleet.status().unwrap_or_default();
+        let ago = |at: Nanos| seconds(now.0.saturating_sub(at.0));
+        Fleet {
+            state,
+            hosts: status.hosts_heard as u64,
+            last_exchange_seconds: status.last_exchange.map(ago),
+            rounds: status.rounds,
+            rounds_failed: status.rounds_failed(),
+            reports: status.counters.reports,
+            reports_lost: status.counters.reports_lost,
+            name: config.name.clone(),
+            since,
+            trouble,
+            error,
+            doubled: status.is_doubled,
+            clock_ahead_seconds: status.ahead_ns.map(ahead),
+            failures: status
+                .failed
+                .iter()
+                .map(|(what, count)| ((*what).to_owned(), *count))
+                .collect::<BTreeMap<_, _>>(),
+            round_seconds: RoundSeconds {
+                sum: seconds(status.round_ns),
+                up_to: ROUND_SECONDS.to_vec(),
+                counts: status.round_seconds.to_vec(),
+            },
+            connections: status.connections,
+            garbage: status.counters.garbage,
+            late: status.counters.late,
+            store_lost: status.counters.store_lost,
+            messages_lost: status.lost,
+            sources: status.tracked as u64,
+            limits: self.fleet.joined.as_ref().map_or_else(Vec::new, |joined| limits(joined, &status)),
+        }
+    }
+
+    /// The same with its hosts.
+    pub(crate) fn fleet_report(&mut self, moment: Moment) -> Result<FleetReport, Problem> {
+        if self.enforced.config.fleet.is_none() {
+            return Ok(FleetReport::off(moment.wall));
+        }
+        let now = self.clocks(moment)?.now;
+        let fleet = self.fleet_seen(now, moment);
+        let own = ratelimit_fleet::names::HostId::of_state(self.datapath.secret());
+        let status = self.fleet.status().unwrap_or_default();
+        let mut hosts: Vec<FleetHost> = status
+            .hosts
+            .iter()
+            .map(|host| FleetHost {
+                name: printable(&host.record.name),
+                id: host.id.to_string(),
+                this: host.id == own,
+                heard_seconds_ago: host.age.as_secs_f64(),
+                clock_ahead_seconds: host.record.ahead_ns.map(ahead),
+                version: printable(&host.record.version),
+                admitted_last_minute: host.record.admitted_last_minute,
+            })
+            .collect();
+        hosts.sort_by(|a, b| (&a.name, &a.id).cmp(&(&b.name, &b.id)));
+        Ok(FleetReport { schema: SCHEMA, time: moment.wall, fleet, hosts })
+    }
+}
+
+/// Each limit once, whichever of its sides are summed.
+fn limits(joined: &Joined, status: &Status) -> Vec<FleetLimit> {
+    let mut rows: Vec<FleetLimit> = Vec::new();
+    let mut last = None;
+    for (id, shared) in joined.shared.all() {
+        let place = (shared.at.rule, shared.at.limit);
+        let summed = status.state != State::Away && !status.not_summed.contains(&id);
+        if last.replace(place) == Some(place) {
+            continue;
+        }
+        let terms = Terms::new(&shared.named, joined.by.hosts);
+        rows.push(FleetLimit {
+            rule: shared.rule.clone(),
+            limit: (&shared.limit).into(),
+            text: shared.limit.to_string(),
+            sum: match shared.named.sum {
+                Sum::Verified => Summed::Verified,
+                Sum::All => Summed::All,
+            },
+            summed,
+            bound: if summed { terms.bound() } else { terms.bound_alone() },
+            bound_words: terms.to_string(),
+        });
+    }
+    rows
+}
+
+fn beginning() -> String {
+    "no answer of the store yet".to_owned()
+}
+
+fn seconds(ns: u64) -> f64 {
+    Duration::from_nanos(ns).as_secs_f64()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a difference of clocks, for people")]
+fn ahead(ns: i64) -> f64 {
+    ns as f64 / SECOND_NS as f64
+}

@@ -1,0 +1,194 @@
+//! From the fleet's task to the one that owns the datapath: a bounded channel, and no more in it at a time than the owner
+//! does in a moment.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use tokio::sync::{mpsc, oneshot};
+
+use super::limits::SharedLimits;
+use crate::engine::Engine;
+use crate::moment::Moment;
+use ratelimit_datapath::{Datapath, DatapathError, LimitAt};
+use ratelimit_fleet::acts::Act;
+use ratelimit_fleet::run::Kernel;
+use ratelimit_fleet::tracked::{Count, LimitId, Subject, Told};
+use ratelimit_policy::fleet::FleetLimit;
+
+/// Asks that wait: the task asks one thing at a time, the other waits with acts.
+const ASKS_MAX: usize = 4;
+/// Sources that are looked up in one go. // a microsecond each
+const READ_AT_ONCE: usize = 512;
+/// Sums that are written in one go. // some microseconds each, as a program writes them
+const WRITTEN_AT_ONCE: usize = 256;
+
+/// What a fleet asks of the datapath's owner.
+#[derive(Debug)]
+pub(crate) struct Ask {
+    generation: u64,
+    work: Work,
+}
+
+#[derive(Debug)]
+enum Work {
+    Read { limits: Arc<[FleetLimit]>, subjects: Vec<Subject>, reply: oneshot::Sender<Vec<Vec<Count>>> },
+    Write { limits: Arc<[FleetLimit]>, told: Vec<Told>, reply: oneshot::Sender<()> },
+    Hear(Act),
+}
+
+/// The end that they come out of.
+pub(crate) type Asks = mpsc::Receiver<Ask>;
+
+/// Both ends.
+pub(super) fn channel() -> (mpsc::Sender<Ask>, Asks) {
+    mpsc::channel(ASKS_MAX)
+}
+
+/// The datapath, as the task of one fleet reaches it.
+#[derive(Debug)]
+pub(super) struct Way {
+    asks: mpsc::Sender<Ask>,
+    generation: u64,
+    /// What the task calls them now.
+    limits: Arc<[FleetLimit]>,
+}
+
+/// The way of the acts of other hosts.
+#[derive(Debug)]
+pub(super) struct Hear {
+    asks: mpsc::Sender<Ask>,
+    generation: u64,
+}
+
+impl Way {
+    pub(super) fn new(asks: mpsc::Sender<Ask>, generation: u64, limits: Vec<FleetLimit>) -> Self {
+        Self { asks, generation, limits: limits.into() }
+    }
+
+    pub(super) fn hear(&self) -> Hear {
+        Hear { asks: self.asks.clone(), generation: self.generation }
+    }
+
+    /// What is asked for after the daemon has ended, or was replaced, is answered by nothing.
+    async fn ask<T: Default>(&self, work: impl FnOnce(oneshot::Sender<T>) -> Work) -> T {
+        let (reply, answer) = oneshot::channel();
+        if self.asks.send(Ask { generation: self.generation, work: work(reply) }).await.is_err() {
+            return T::default();
+        }
+        answer.await.unwrap_or_default()
+    }
+}
+
+impl Hear {
+    /// Has all of them carried out, one by one.
+    pub(super) async fn all(self, mut acts: mpsc::Receiver<Act>) {
+        while let Some(act) = acts.recv().await {
+            if self.asks.send(Ask { generation: self.generation, work: Work::Hear(act) }).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl Kernel for Way {
+    async fn read(&mut self, subjects: Vec<Subject>) -> Vec<Vec<Count>> {
+        let mut read = Vec::with_capacity(subjects.len());
+        for piece in subjects.chunks(READ_AT_ONCE) {
+            let (limits, subjects) = (Arc::clone(&self.limits), piece.to_vec());
+            let mut counts = self.ask(|reply| Work::Read { limits, subjects, reply }).await;
+            counts.resize(piece.len(), Vec::new());
+            read.append(&mut counts);
+        }
+        read
+    }
+
+    async fn write(&mut self, told: Vec<Told>) {
+        for piece in told.chunks(WRITTEN_AT_ONCE) {
+            let (limits, told) = (Arc::clone(&self.limits), piece.to_vec());
+            self.ask(|reply| Work::Write { limits, told, reply }).await;
+        }
+    }
+
+    fn set_limits(&mut self, limits: &[FleetLimit]) {
+        self.limits = limits.into();
+    }
+}
+
+impl<D: Datapath> Engine<D> {
+    /// Does what the fleet asks.
+    pub(crate) fn carry_out_of_fleet(&mut self, ask: Ask, moment: Moment) {
+        // So that limits are those that packets are held to.
+        self.up_to_date().follow_fleet(moment);
+        let Ask { generation, work } = ask;
+        if generation != self.fleet.generation {
+            return;
+        }
+        let failed = |what: &str, error| tracing::debug!("{what}: {:#}", anyhow::Error::from(error));
+        match work {
+            Work::Read { limits, subjects, reply } => {
+                let counts = self.counts(&limits, &subjects).unwrap_or_else(|error| {
+                    failed("look up what this host admitted", error);
+                    Vec::new()
+                });
+                // Whoever asked may have gone.
+                drop(reply.send(counts));
+            }
+            Work::Write { limits, told, reply } => {
+                if let Err(error) = self.write_told(&limits, &told) {
+                    failed("write what other hosts admitted", error);
+                }
+                drop(reply.send(()));
+            }
+            Work::Hear(act) => self.hear(act, moment),
+        }
+    }
+
+    fn counts(&mut self, limits: &[FleetLimit], subjects: &[Subject]) -> Result<Vec<Vec<Count>>, DatapathError> {
+        let mut counts = vec![Vec::new(); subjects.len()];
+        let Some((_, shared)) = self.fleet.shared() else { return Ok(counts) };
+        for (at, places) in by_limit(shared, limits, subjects.iter().map(|subject| subject.limit)) {
+            let clients: Vec<IpNet> =
+                places.iter().filter_map(|place| subjects.get(*place)).map(|subject| subject.source).collect();
+            let cells = self.datapath.admitted(at, &clients)?;
+            for (place, cells) in places.into_iter().zip(cells) {
+                let own = cells.iter().filter(|cell| cell.count > 0);
+                counts[place] = own.map(|cell| Count { bucket: cell.bucket, own: cell.count }).collect();
+            }
+        }
+        Ok(counts)
+    }
+
+    fn write_told(&mut self, limits: &[FleetLimit], told: &[Told]) -> Result<(), DatapathError> {
+        let Some((_, shared)) = self.fleet.shared() else { return Ok(()) };
+        for (at, places) in by_limit(shared, limits, told.iter().map(|told| told.subject.limit)) {
+            let rule = self.enforced.desired.policy.rules.get(at.rule);
+            let Some(limit) = rule.and_then(|rule| rule.limits.get(at.limit)) else { continue };
+            let unit_bits = limit.parts().unit_bits();
+            let in_units = |told: &Told| ratelimit_datapath::Told {
+                client: told.subject.source,
+                bucket: told.bucket,
+                // Rounded down: what is left out is less than a unit of each bucket, and forgives.
+                units: told.others >> unit_bits,
+            };
+            let told: Vec<_> = places.iter().filter_map(|place| told.get(*place)).map(in_units).collect();
+            self.datapath.tell_others(at, &told)?;
+        }
+        Ok(())
+    }
+}
+
+/// Places in a list by the limits that they name, each where it is in the policy. What it has no more is left out.
+fn by_limit(
+    shared: &SharedLimits,
+    limits: &[FleetLimit],
+    named: impl Iterator<Item = LimitId>,
+) -> BTreeMap<LimitAt, Vec<usize>> {
+    let mut by_limit: BTreeMap<LimitAt, Vec<usize>> = BTreeMap::new();
+    for (place, id) in named.enumerate() {
+        if let Some(shared) = shared.named(limits, id) {
+            by_limit.entry(shared.at).or_default().push(place);
+        }
+    }
+    by_limit
+}

@@ -1,0 +1,138 @@
+//! `ratelimitd fleet`, and what other commands say of the fleet. Pure: from what the daemon told.
+
+use std::fmt::Write as _;
+
+use super::{counted, limit, list, number, table, wait};
+use ratelimit_report::fleet::{Fleet, FleetHost, FleetLimit, FleetReport, FleetState, Summed};
+
+/// How to turn it on.
+const OFF: &str = "\
+No fleet: this host holds its limits by itself.
+To hold them together with other hosts, give all of them one Redis or Valkey and one secret:
+  [fleet]
+  url = \"rediss://192.0.2.1:6379\"
+  secret_file = \"/etc/ratelimitd/fleet.secret\"
+Then `ratelimitd check-config` says what follows, and `ratelimitd reload` turns it on.
+";
+
+/// All of it: how this host does, the hosts, the limits, the counters.
+pub fn fleet(report: &FleetReport) -> String {
+    let of = &report.fleet;
+    if of.state == FleetState::Off {
+        return OFF.to_owned();
+    }
+    let mut out = format!("{}\n", summary(of));
+    for sentence in attention(of) {
+        out += &format!("{sentence}\n");
+    }
+    if !report.hosts.is_empty() {
+        let head = ["HOST", "LAST HEARD", "CLOCK", "VERSION", "ADMITTED, 1m", "ID"];
+        out += "\n";
+        out += &table(head, &[1, 2, 4], report.hosts.iter().map(host));
+    }
+    if !of.limits.is_empty() {
+        out += "\n";
+        out += &of.limits.iter().map(shared_limit).collect::<String>();
+    }
+    out + "\n" + &counters(of)
+}
+
+/// `Fleet web: connected, 4 hosts, last exchange 0.4 s ago`.
+pub(super) fn summary(of: &Fleet) -> String {
+    let name = if of.name.is_empty() { String::new() } else { format!(" {}", of.name) };
+    let state = match of.state {
+        FleetState::Connected => "connected",
+        FleetState::Degraded => "DEGRADED",
+        FleetState::Away => "AWAY",
+        FleetState::Off => "off",
+    };
+    let last = of
+        .last_exchange_seconds
+        .map_or_else(|| "no exchange yet".to_owned(), |ago| format!("last exchange {}", self::ago(ago)));
+    format!("Fleet{name}: {state}, {}, {last}", counted(of.hosts, "host"))
+}
+
+/// What wants attention, a sentence each.
+pub(super) fn attention(of: &Fleet) -> Vec<String> {
+    let means = match of.state {
+        FleetState::Connected | FleetState::Off => None,
+        FleetState::Degraded => Some(("degraded", degraded(of))),
+        FleetState::Away => Some(("away", "each host holds its limits by itself".to_owned())),
+    };
+    let sentence = |(state, means): (&str, String)| {
+        let since = of.since.map_or_else(String::new, |since| format!(" since {}", list::instant(since)));
+        let why: Vec<&str> = [of.trouble.as_deref(), of.error.as_deref()].into_iter().flatten().collect();
+        let why = if why.is_empty() { String::new() } else { format!("; {}", why.join("; ")) };
+        format!("FLEET: {state}{since}: {means}{why}")
+    };
+    let doubled = of.doubled.then(|| {
+        "FLEET: another machine has a copy of this host's state, and both count as one: `ratelimitd detach` there, then \
+         start it again"
+            .to_owned()
+    });
+    means.map(sentence).into_iter().chain(doubled).collect()
+}
+
+/// What it is that does not go as it should.
+fn degraded(of: &Fleet) -> String {
+    let alone: Vec<&str> = of.limits.iter().filter(|of| !of.summed).map(|of| of.text.as_str()).collect();
+    match alone.as_slice() {
+        [] => "some exchanges with the store fail, and what they told is forgiven".to_owned(),
+        alone => format!("each host holds {} by itself", alone.join(" and ")),
+    }
+}
+
+fn host(of: &FleetHost) -> [String; 6] {
+    let this = if of.this { " (this one)" } else { "" };
+    [
+        format!("{}{this}", of.name),
+        ago(of.heard_seconds_ago),
+        of.clock_ahead_seconds.map_or_else(|| "-".to_owned(), |ahead| format!("{ahead:+.3} s")),
+        of.version.clone(),
+        number(of.admitted_last_minute),
+        of.id.clone(),
+    ]
+}
+
+/// A limit, what of it is summed, and the bound that holds now.
+fn shared_limit(of: &FleetLimit) -> String {
+    let sum = match of.sum {
+        Summed::Verified => "established connections",
+        Summed::All => "all traffic",
+    };
+    let held = if of.summed { format!("summed over {sum}") } else { "NOT SUMMED, each host by itself".to_owned() };
+    let bound = format!("the fleet admits at most {} of a source", number(of.bound));
+    format!("Rule {}: {}, {held}\n  {bound}: {}\n", of.rule, limit(&of.limit), of.bound_words)
+}
+
+fn counters(of: &Fleet) -> String {
+    let failures: Vec<String> = of.failures.iter().map(|(why, count)| format!("{} {why}", number(*count))).collect();
+    let failures = if failures.is_empty() { String::new() } else { format!(" ({})", failures.join(", ")) };
+    let mut out = format!("Exchanges: {} answered, {} failed{failures}\n", number(of.rounds), number(of.rounds_failed));
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        out,
+        "Reports: {}; {} lost for want of room, which forgives; {} reported now",
+        number(of.reports),
+        number(of.reports_lost),
+        counted(of.sources, "source"),
+    );
+    let odd = [
+        (of.garbage, "impossible sum", "passed over: who else may write to the store?"),
+        (of.late, "late answer", "passed over"),
+        (of.store_lost, "time", "the store had lost what it was told, and was told again"),
+        (of.messages_lost, "message", "between hosts lost for want of room"),
+    ];
+    for (count, one, what) in odd.into_iter().filter(|(count, ..)| *count > 0) {
+        let _ = writeln!(out, "  {} {what}", counted(count, one));
+    }
+    out
+}
+
+/// `0.4 s ago`, `2 min 13 s ago`.
+pub(super) fn ago(seconds: f64) -> String {
+    if seconds < 10.0 { format!("{seconds:.1} s ago") } else { format!("{} ago", wait(seconds)) }
+}
+
+#[cfg(test)]
+mod tests;

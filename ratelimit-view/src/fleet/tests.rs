@@ -1,0 +1,96 @@
+use super::*;
+use ratelimit_report::fixture;
+use ratelimit_report::snapshot::{Limit, Unit, WindowForm};
+
+fn report() -> FleetReport {
+    let fleet = Fleet { error: None, ..fixture::fleet() };
+    let host = |name: &str, this| FleetHost {
+        name: name.to_owned(),
+        id: if this { "00000000000000a1" } else { "00000000000000b2" }.to_owned(),
+        this,
+        heard_seconds_ago: if this { 0.42 } else { 133.0 },
+        clock_ahead_seconds: this.then_some(0.0021),
+        version: "0.1.0".to_owned(),
+        admitted_last_minute: if this { 12_345 } else { 7 },
+    };
+    let hosts = vec![host("web1", true), host("web2", false)];
+    FleetReport { schema: 1, time: "2026-01-01T12:13:00Z".parse().unwrap(), fleet, hosts }
+}
+
+#[test]
+fn a_fleet_is_its_state_its_hosts_its_limits_and_what_was_exchanged() {
+    insta::assert_snapshot!(fleet(&report()));
+}
+
+#[test]
+fn without_a_fleet_it_says_how_to_turn_it_on() {
+    let off = FleetReport::off("2026-01-01T12:13:00Z".parse().unwrap());
+    let said = fleet(&off);
+    assert!(said.starts_with("No fleet: this host holds its limits by itself.\n"), "{said}");
+    assert!(said.contains("[fleet]") && said.contains("secret_file") && said.contains("ratelimitd reload"), "{said}");
+    assert!(said.lines().all(|line| line.chars().count() <= 100), "{said}");
+}
+
+#[test]
+fn a_fleet_that_is_away_says_since_when_why_and_what_holds_meanwhile() {
+    let mut of = report().fleet;
+    assert_eq!(attention(&of), [""; 0]);
+    of.state = FleetState::Away;
+    of.since = Some("2026-01-01T12:10:00Z".parse().unwrap());
+    of.trouble = Some("the store does not answer in time".to_owned());
+    assert_eq!(
+        attention(&of),
+        ["FLEET: away since 2026-01-01 12:10:00 UTC: each host holds its limits by itself; the store does not answer \
+          in time"]
+    );
+    assert!(summary(&of).starts_with("Fleet web: AWAY, 2 hosts, "), "{}", summary(&of));
+}
+
+#[test]
+fn a_degraded_fleet_names_the_limits_that_each_host_holds_by_itself() {
+    let mut of = Fleet { state: FleetState::Degraded, ..report().fleet };
+    assert_eq!(attention(&of), ["FLEET: degraded: some exchanges with the store fail, and what they told is forgiven"]);
+    of.limits[0].summed = false;
+    assert_eq!(attention(&of), ["FLEET: degraded: each host holds 1000/5m requests by itself"]);
+}
+
+#[test]
+fn a_copied_state_is_said_with_what_ends_it() {
+    let of = Fleet { doubled: true, ..report().fleet };
+    let said = attention(&of);
+    assert_eq!(said.len(), 1);
+    assert!(said[0].contains("copy of this host's state") && said[0].contains("ratelimitd detach"), "{said:?}");
+}
+
+#[test]
+fn seconds_have_a_tenth_while_that_tells_something() {
+    assert_eq!(
+        [0.04, 0.42, 9.94, 10.2, 133.0].map(ago),
+        ["0.0 s ago", "0.4 s ago", "9.9 s ago", "11 s ago", "2 min 13 s ago"]
+    );
+}
+
+#[test]
+fn what_is_not_summed_says_so_with_the_bound_that_holds() {
+    let limit = Limit {
+        amount: 100,
+        window_seconds: 60.0,
+        unit: Unit::Connections,
+        bucket_seconds: 10.0,
+        window: WindowForm::Strict,
+    };
+    let of = FleetLimit {
+        rule: "ssh".to_owned(),
+        limit,
+        text: "100/1m connections".to_owned(),
+        sum: Summed::All,
+        summed: false,
+        bound: 400,
+        bound_words: "4x100 over 4 hosts".to_owned(),
+    };
+    assert_eq!(
+        shared_limit(&of),
+        "Rule ssh: 100 connections in 1m, NOT SUMMED, each host by itself\n  the fleet admits at most 400 of a source: \
+         4x100 over 4 hosts\n"
+    );
+}
