@@ -64,7 +64,7 @@ pub struct Route {
 }
 
 /// How much of the daemon's memory an answer may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Size {
     /// Less than a page of numbers for each rule.
     Small,

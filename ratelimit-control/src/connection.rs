@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use http_body_util::LengthLimitError;
 use hyper::body::{Body as _, Incoming};
@@ -69,6 +69,10 @@ where
         let (router, place, lasting) = (router.clone(), Arc::clone(&place), lasting.clone());
         async move {
             let (parts, body) = request.into_parts();
+            // With a Content-Length beside it this smuggles requests, RFC 9112 6.1, and hyper does not tell whether there was one.
+            if parts.headers.contains_key(header::TRANSFER_ENCODING) {
+                return Ok(refusal(StatusCode::BAD_REQUEST, "say the length of a body by Content-Length alone"));
+            }
             // What is said to be too long is not waited for.
             if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
                 return Ok(too_long());
@@ -101,13 +105,13 @@ where
 /// A request without all of its body.
 fn unread(error: &axum::Error) -> Response {
     let is_too_long = std::error::Error::source(error).is_some_and(|source| source.is::<LengthLimitError>());
-    if is_too_long { too_long() } else { refusal(StatusCode::BAD_REQUEST) }
+    if is_too_long { too_long() } else { refusal(StatusCode::BAD_REQUEST, "its body is not all there") }
 }
 
 fn too_long() -> Response {
-    refusal(StatusCode::PAYLOAD_TOO_LARGE)
+    refusal(StatusCode::PAYLOAD_TOO_LARGE, &format!("a body has at most {BODY_BYTES_MAX} bytes"))
 }
 
-fn refusal(status: StatusCode) -> Response {
-    Refusal::plain(status, &format!("a body has at most {BODY_BYTES_MAX} bytes")).into_response()
+fn refusal(status: StatusCode, why: &str) -> Response {
+    Refusal::plain(status, why).into_response()
 }

@@ -1,73 +1,87 @@
-//! Answers that may be large: few are made at a time, each is written down away from the runtime, and its memory goes as its client
-//! reads. A client that does not read is left. Knows callers and bytes; must not know what is asked.
+//! Answers that may be large: few are made at a time, and each is written down away from the runtime. A client that does not read
+//! is left. Knows callers and bytes; must not know what is asked.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use hyper::body::{Frame, SizeHint};
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::{Sleep, sleep};
 
+use super::call::Size;
 use super::follow::Lasting;
 use super::places::Caller;
 use super::proto::{Problem, ProblemKind};
+use super::unread::{Pieces, Unread};
 
-/// Large answers of all callers of a router at a time; others wait. Root has a router of its own. // 100 MB each
-pub(super) const AT_A_TIME: usize = 1;
-/// Medium ones, so that no slow reader of a large answer has them wait. // some MB each
-pub(super) const MEDIUM_AT_A_TIME: usize = 16;
-/// A piece of an answer, free once it is sent.
-const PIECE_BYTES: usize = 256 << 10;
+/// Large answers that are made at a time for all callers of a router; others wait. // 100 MB each
+const LARGE_AT_A_TIME: usize = 1;
+/// Medium ones, so that they wait for no large one. // some MB each
+const MEDIUM_AT_A_TIME: usize = 16;
 /// A client that reads nothing for this time is dropped.
 pub(super) const READ_TIME_MAX: Duration = Duration::from_secs(5);
 /// The same of one that follows events: it may be a pager.
 const FOLLOWER_READ_TIME_MAX: Duration = Duration::from_secs(600);
 
-/// The lanes of large answers: one each caller, so that a caller who asks much waits for himself, and few for all of them.
+type OfCallers = BTreeMap<(Size, Caller), Weak<Semaphore>>;
+
+/// The lanes in which answers are made: one each caller, so that a caller who asks much waits for himself, and few for all of them.
 #[derive(Clone, Debug)]
 pub(super) struct Lanes {
-    all: Arc<Semaphore>,
-    each: Arc<Mutex<BTreeMap<Caller, Weak<Semaphore>>>>,
+    medium: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+    each: Arc<Mutex<OfCallers>>,
+    unread: Unread,
 }
 
-/// Room for one large answer, until this is dropped.
+/// Room to make one answer, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Lane {
+    caller: Caller,
+    unread: Unread,
     _all: OwnedSemaphorePermit,
     _own: OwnedSemaphorePermit,
 }
 
 impl Lanes {
-    /// So many answers at a time.
-    pub(super) fn new(at_a_time: usize) -> Self {
-        Self { all: Arc::new(Semaphore::new(at_a_time)), each: Arc::default() }
+    pub(super) fn new() -> Self {
+        let of = |at_a_time| Arc::new(Semaphore::new(at_a_time));
+        Self {
+            medium: of(MEDIUM_AT_A_TIME),
+            large: of(LARGE_AT_A_TIME),
+            each: Arc::default(),
+            unread: Unread::default(),
+        }
     }
 
     /// Waits for room.
-    pub(super) async fn take(&self, caller: Caller) -> Result<Lane, Problem> {
+    pub(super) async fn take(&self, size: Size, caller: Caller) -> Result<Lane, Problem> {
         let closed = |_: AcquireError| Problem::new(ProblemKind::Stopping, "the daemon is stopping");
-        let own = self.own(caller).acquire_owned().await.map_err(closed)?;
-        let all = Arc::clone(&self.all).acquire_owned().await.map_err(closed)?;
-        Ok(Lane { _all: all, _own: own })
+        let own = self.own(size, caller).acquire_owned().await.map_err(closed)?;
+        let all = match size {
+            Size::Small | Size::Medium => &self.medium,
+            Size::Large => &self.large,
+        };
+        let all = Arc::clone(all).acquire_owned().await.map_err(closed)?;
+        Ok(Lane { caller, unread: self.unread.clone(), _all: all, _own: own })
     }
 
-    fn own(&self, caller: Caller) -> Arc<Semaphore> {
+    fn own(&self, size: Size, caller: Caller) -> Arc<Semaphore> {
         // Each change is one call on a map: there is no half of one.
         let mut each = self.each.lock().unwrap_or_else(PoisonError::into_inner);
         each.retain(|_, lane| lane.strong_count() > 0);
-        each.get(&caller).and_then(Weak::upgrade).unwrap_or_else(|| {
+        each.get(&(size, caller)).and_then(Weak::upgrade).unwrap_or_else(|| {
             let lane = Arc::new(Semaphore::new(1));
-            each.insert(caller, Arc::downgrade(&lane));
+            each.insert((size, caller), Arc::downgrade(&lane));
             lane
         })
     }
@@ -81,7 +95,7 @@ pub(super) async fn to_its_end(
     tokio::spawn(made).await.map_err(panicked)?
 }
 
-/// A report as a response, which keeps its lane until all of it is read or nobody reads it any more.
+/// A report as a response. Its lane is free once it is made, however slowly it is read.
 pub(super) async fn answer<R>(status: StatusCode, report: R, lane: Lane) -> Result<Response, Problem>
 where
     R: Serialize + Send + 'static,
@@ -92,58 +106,10 @@ where
         serde_json::to_writer(&mut pieces, &report).map(|()| pieces)
     });
     let pieces = written.await.map_err(|_| failed("it panicked".to_owned()))?.map_err(|why| failed(why.to_string()))?;
-    // One piece is nothing to wait for.
-    let lane = Some(lane).filter(|_| pieces.whole.len() > 1);
-    let mut response = Response::new(Body::new(Held { pieces, _lane: lane }));
+    let mut response = Response::new(Body::new(lane.unread.add(lane.caller, pieces)));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
-}
-
-/// Bytes in pieces.
-#[derive(Debug, Default)]
-struct Pieces {
-    whole: VecDeque<Vec<u8>>,
-    bytes: u64,
-}
-
-impl io::Write for Pieces {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let has_room = self.whole.back().is_some_and(|last| last.len() + bytes.len() <= PIECE_BYTES);
-        if !has_room {
-            self.whole.push_back(Vec::new());
-        }
-        if let Some(last) = self.whole.back_mut() {
-            last.extend_from_slice(bytes);
-        }
-        self.bytes += bytes.len() as u64;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// A body that holds its lane.
-struct Held {
-    pieces: Pieces,
-    _lane: Option<Lane>,
-}
-
-impl HttpBody for Held {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let piece = self.pieces.whole.pop_front();
-        self.pieces.bytes -= piece.as_ref().map_or(0, |piece| piece.len() as u64);
-        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece.into()))))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.pieces.bytes)
-    }
 }
 
 /// A stream whose writes fail once the other end has read nothing for too long.

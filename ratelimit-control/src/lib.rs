@@ -16,6 +16,7 @@ mod follow;
 mod large;
 mod orders;
 pub mod orphan;
+mod packed;
 mod page;
 mod past;
 mod places;
@@ -24,6 +25,7 @@ mod questions;
 mod requester;
 pub mod server;
 pub mod socket;
+mod unread;
 
 pub use call::{Access, Answer, Arguments, Ask, Call, Carry, Command, Defer, Reply, Route, Verb};
 use feed::Feed;

@@ -1,6 +1,7 @@
 //! Who asks for a change.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use ratelimit_policy::config::syntax::printable;
 
@@ -19,7 +20,9 @@ enum Who {
         uid: u32,
         sudo_user: Option<String>,
     },
-    Web,
+    Web {
+        from: Option<IpAddr>,
+    },
     /// In words.
     Fleet(String),
 }
@@ -50,15 +53,23 @@ impl Requester {
     }
 
     /// A user who is logged in to the web page. The login does not tell one user from another.
-    pub const fn web() -> Self {
-        Self(Who::Web)
+    pub const fn web(from: Option<IpAddr>) -> Self {
+        Self(Who::Web { from })
+    }
+
+    /// Where a user of the web page comes from.
+    pub fn web_address(&self) -> Option<IpAddr> {
+        match self.0 {
+            Who::Web { from } => from.map(|from| from.to_canonical()),
+            Who::User { .. } | Who::Fleet(_) => None,
+        }
     }
 }
 
 impl fmt::Display for Requester {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (uid, sudo_user) = match &self.0 {
-            Who::Web => return f.write_str("web"),
+            Who::Web { .. } => return f.write_str("web"),
             Who::Fleet(words) => return f.write_str(words),
             Who::User { uid, sudo_user } => (uid, sudo_user),
         };

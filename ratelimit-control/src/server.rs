@@ -14,7 +14,7 @@ use axum::body::{Bytes, to_bytes};
 use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request, State};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, Uri, header};
-use axum::middleware::map_response;
+use axum::middleware::{from_fn, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
@@ -28,7 +28,8 @@ use super::Handle;
 use super::call::{Access, Arguments, Ask, Call, Command, Size, Verb, routes};
 use super::connection::admit;
 use super::follow::{self, Followers};
-use super::large::{self, Lane, Lanes};
+use super::large::{self, Lanes};
+use super::packed::packed;
 use super::page::{self, Member};
 use super::places::{Caller, Places, Room};
 use super::proto::{Check, EventsOf, Healthz, METRICS, Problem, ProblemKind, Stats, parse_address};
@@ -149,8 +150,7 @@ pub(super) struct Service {
     surface: Surface,
     own_uid: u32,
     followers: Followers,
-    /// Of medium and of large answers.
-    lanes: [Lanes; 2],
+    lanes: Lanes,
 }
 
 /// The API of a surface, for a daemon that runs as `own_uid`. The socket's has the web page.
@@ -158,14 +158,15 @@ pub fn router(handle: Handle, surface: Surface, own_uid: u32) -> Router {
     let service = Service::new(handle, surface, own_uid);
     match surface {
         Surface::Socket => page::with_page(complete(routes().route(EventsOf::PATH, told()), service)),
-        Surface::Tcp => complete(visitor_routes(), service),
+        Surface::Tcp => complete(visitor_routes(), service).layer(from_fn(packed)),
     }
 }
 
 /// The API over TCP, where a user who logs in gets more.
 pub fn router_with_login(handle: Handle, login: Login, own_uid: u32) -> Router {
     let service = Service::new(handle, Surface::Tcp, own_uid);
-    page::with_login(login, complete(visitor_routes(), service.clone()), complete(page::member_routes(), service))
+    let (visitors, members) = (complete(visitor_routes(), service.clone()), complete(page::member_routes(), service));
+    page::with_login(login, visitors, members).layer(from_fn(packed))
 }
 
 /// Nothing that writes, and nothing that names a source.
@@ -274,7 +275,7 @@ async fn events(State(service): State<Service>, request: Request) -> Result<Resp
     if follow::is_stream(&parts, &asked) {
         return Ok(follow::answer(&service.handle.feed, &service.followers, &parts, &asked)?);
     }
-    let lane = service.lane(Size::Medium, service.caller(&parts)).await?;
+    let lane = service.lanes.take(Size::Medium, service.caller(&parts)).await?;
     let report = service.handle.feed.report(&asked)?;
     Ok(large::to_its_end(large::answer(StatusCode::OK, report, lane)).await?)
 }
@@ -290,21 +291,7 @@ async fn check_over_tcp() -> Refusal {
 
 impl Service {
     fn new(handle: Handle, surface: Surface, own_uid: u32) -> Self {
-        Self {
-            handle,
-            surface,
-            own_uid,
-            followers: Followers::default(),
-            lanes: [Lanes::new(large::MEDIUM_AT_A_TIME), Lanes::new(large::AT_A_TIME)],
-        }
-    }
-
-    async fn lane(&self, size: Size, caller: Caller) -> Result<Lane, Problem> {
-        let [medium, large] = &self.lanes;
-        match size {
-            Size::Small | Size::Medium => medium.take(caller).await,
-            Size::Large => large.take(caller).await,
-        }
+        Self { handle, surface, own_uid, followers: Followers::default(), lanes: Lanes::new() }
     }
 
     fn caller(&self, parts: &Parts) -> Caller {
@@ -352,7 +339,7 @@ where
         }
         size @ (Size::Medium | Size::Large) => {
             // What may be large is not even begun before there is room for it.
-            let lane = service.lane(size, caller).await?;
+            let lane = service.lanes.take(size, caller).await?;
             let made = async move {
                 let report = service.handle.ask(call, by).await?;
                 large::answer(C::status(&report), report, lane).await
@@ -364,10 +351,10 @@ where
 
 /// The requester, if he may ask.
 fn requester(parts: &Parts, access: Access, own_uid: u32) -> Result<Requester, Problem> {
+    let Peer { uid, address } = parts.extensions.get::<Peer>().copied().unwrap_or_default();
     if parts.extensions.get::<Member>().is_some() {
-        return Ok(Requester::web());
+        return Ok(Requester::web(address));
     }
-    let uid = parts.extensions.get::<Peer>().and_then(|peer| peer.uid);
     if access == Access::Change && uid.is_none_or(|uid| uid != 0 && uid != own_uid) {
         let why = "only root and the user that the daemon runs as may change anything";
         return Err(Problem::new(ProblemKind::NotPermitted, why));

@@ -15,6 +15,7 @@ use super::server::{Door, Peer, Surface, router, serve};
 use super::*;
 use ratelimit_datapath::Datapath;
 use ratelimit_datapath::fake::FakeDatapath;
+use ratelimit_policy::desired::Rule;
 use ratelimit_report::fixture::{limit, opening, policy};
 use ratelimit_report::snapshot::{Census, ConfigState, Parts, SCHEMA, Samples, Snapshot, TOP_DEFAULT, TopSource};
 
@@ -26,7 +27,14 @@ const OWN_UID: u32 = 990;
 
 /// One source over its limit, so that there is an address to give away.
 fn snapshot() -> Snapshot {
-    let policy = policy(vec![limit(1, ratelimit_common::layout::Unit::Connections)]);
+    snapshot_of(1)
+}
+
+/// The same of a daemon with so many rules.
+fn snapshot_of(rules: usize) -> Snapshot {
+    let mut policy = policy(vec![limit(1, ratelimit_common::layout::Unit::Connections)]);
+    let rule = policy.rules[0].clone();
+    policy.rules.extend((1..rules).map(|of| Rule { name: format!("rule-{of}"), ..rule.clone() }));
     let (mut datapath, kernel) = FakeDatapath::new(&["eth0"]);
     datapath.apply(&policy).unwrap();
     datapath.attach("eth0").unwrap();
@@ -298,6 +306,31 @@ async fn a_tcp_port_serves_one_request_a_connection() {
     assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 4"), "{}", String::from_utf8_lossy(&answer));
     drop(stop);
     server.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_body_whose_length_is_said_in_two_ways_is_refused_and_nothing_behind_it_is_read() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (_stop, stopped) = watch::channel(());
+    tokio::spawn(serve(listener, Door::new(&stub(), Surface::Tcp, OWN_UID), stopped));
+    for lengths in [
+        "Content-Length: 5\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked\r\nContent-Length: 5",
+        "Transfer-Encoding: gzip, chunked\r\ncontent-length: 5",
+        "Transfer-Encoding: chunked",
+    ] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let behind = "0\r\n\r\nGET /metrics HTTP/1.1\r\nHost: here\r\n\r\n";
+        let sent = format!("GET /metrics HTTP/1.1\r\nHost: here\r\n{lengths}\r\n\r\n{behind}");
+        stream.write_all(sent.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let _end = stream.read_to_end(&mut answer).await;
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{lengths}: {answer}");
+        assert!(answer.contains("by Content-Length alone") && answer.matches("HTTP/1.1").count() == 1, "{answer}");
+        assert!(answer.to_lowercase().contains("connection: close"), "{answer}");
+    }
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ use ratelimit_policy::config::Safety;
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::config::syntax::turns_text;
 use ratelimit_policy::desired::{Access, Grant};
-use ratelimit_policy::safety::Around;
+use ratelimit_policy::safety::{Around, CameFrom};
 use ratelimit_report::snapshot::{Blocked, Clocks, Listed, SCHEMA, source_text};
 
 /// How long an exemption holds unless it is said.
@@ -119,7 +119,7 @@ impl<D: Datapath> Engine<D> {
         let until = until(grant, request, clocks)?;
         match grant {
             Grant::Exempt => object_to_exempting(prefix, request)?,
-            Grant::Denied => self.object_to(prefix, request)?,
+            Grant::Denied => self.object_to(prefix, request, by)?,
         }
         let by = By::Command { user: by.to_string(), is_forced: request.force };
         let reason = checked_reason(request.reason.as_deref())?;
@@ -180,7 +180,7 @@ impl<D: Datapath> Engine<D> {
     }
 
     /// Refuses a denial that may lock out someone who is needed, or that would not do anything.
-    fn object_to(&self, prefix: IpNet, request: &GrantRequest) -> Result<(), Problem> {
+    fn object_to(&self, prefix: IpNet, request: &GrantRequest, by: &Requester) -> Result<(), Problem> {
         let configs = self.trials.pending.iter().map(|pending| &pending.before).chain([&self.enforced.config]);
         let mut configured = configs.flat_map(|config| &config.policy.access);
         if configured.any(|of| of.prefix == prefix && of.grant == Grant::Exempt) {
@@ -191,7 +191,8 @@ impl<D: Datapath> Engine<D> {
             );
             return Err(Problem::new(ProblemKind::BadRequest, why));
         }
-        match self.overrides.grants.around.objection(prefix, request.ssh_peer) {
+        let from = CameFrom { ssh: request.ssh_peer, web: by.web_address() };
+        match self.overrides.grants.around.objection(prefix, from) {
             Some(why) if !request.force => {
                 let why = format!("{why}: this may lock you out; --force denies it anyway");
                 Err(Problem::new(ProblemKind::BadRequest, why))
@@ -352,9 +353,14 @@ fn until(grant: Grant, request: &GrantRequest, clocks: Clocks) -> Result<Option<
 
 fn checked_reason(reason: Option<&str>) -> Result<Option<String>, Problem> {
     let Some(reason) = reason.map(str::trim).filter(|reason| !reason.is_empty()) else { return Ok(None) };
-    if reason.len() > REASON_BYTES_MAX || reason.chars().any(|c| c.is_control() || turns_text(c)) {
-        let why = format!("a reason is one line of at most {REASON_BYTES_MAX} bytes");
-        return Err(Problem::new(ProblemKind::BadRequest, why));
-    }
-    Ok(Some(reason.to_owned()))
+    let why = if reason.len() > REASON_BYTES_MAX {
+        format!("a reason has at most {REASON_BYTES_MAX} bytes, and this one {}", reason.len())
+    } else {
+        match reason.chars().find(|c| c.is_control() || turns_text(*c)) {
+            None => return Ok(Some(reason.to_owned())),
+            Some('\n' | '\r') => "the reason has a line break: write it on one line".to_owned(),
+            Some(c) => format!("the reason has a character that cannot be seen, U+{:04X}: leave it out", u32::from(c)),
+        }
+    };
+    Err(Problem::new(ProblemKind::BadRequest, why))
 }

@@ -37,6 +37,7 @@ mod suggest;
 mod told;
 mod trials;
 mod verdicts;
+mod web;
 
 use asks::Asks as _;
 

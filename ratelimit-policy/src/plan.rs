@@ -207,30 +207,20 @@ fn push_limits(lines: &mut Vec<String>, before: &Rule, after: &Rule) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::fleet::FleetSettings;
-    use crate::config::rule::RuleSettings;
+    use crate::config::file;
     use crate::config::settings::Settings;
-    use crate::config::written::{Origin, Written};
     use crate::desired::{NewSources, QuicPorts, Unparsable};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
-
-    fn written(text: &str) -> Written {
-        Written { text: text.into(), origin: Origin::Flag("--flag") }
-    }
+    use std::path::Path;
 
     fn settings(interfaces: &[&str], limits: &str) -> Settings {
-        Settings {
-            interfaces: interfaces.iter().map(|name| written(name)).collect(),
-            rules: vec![RuleSettings { limits: vec![written(limits)], ..RuleSettings::default() }],
-            ..Settings::default()
-        }
+        with(interfaces, limits, &[])
     }
 
-    fn of_rule(settings: &Settings, change: impl FnOnce(&mut RuleSettings)) -> Settings {
-        let mut settings = settings.clone();
-        change(&mut settings.rules[0]);
-        settings
+    fn with(interfaces: &[&str], limits: &str, more: &[(&str, &str)]) -> Settings {
+        let interfaces = interfaces.iter().map(|name| ("--iface", *name));
+        Settings::of_flags(interfaces.chain([("--limit", limits)]).chain(more.iter().copied()))
     }
 
     fn state(settings: &Settings) -> DesiredState {
@@ -250,18 +240,18 @@ mod tests {
             (settings(&["eth0"], "1000/5m,5/s"), vec!["limit of rule default: 5/1s requests added"]),
             (settings(&["eth1"], "1000/5m"), vec!["interface eth1: attach", "interface eth0: detach"]),
             (
-                Settings {
-                    ipv6_prefix: Some(written("56")),
-                    allow: vec![written("192.0.2.0/24")],
-                    rules: vec![RuleSettings {
-                        mode: Some(written("dry-run")),
-                        window: Some(written("lenient")),
-                        ports: Some(vec![written("22/tcp")]),
-                        refuse: Some(written("all")),
-                        ..old.rules[0].clone()
-                    }],
-                    ..old.clone()
-                },
+                with(
+                    &["eth0"],
+                    "1000/5m",
+                    &[
+                        ("--ipv6-prefix", "56"),
+                        ("--allow", "192.0.2.0/24"),
+                        ("--dry-run", "dry-run"),
+                        ("--window", "lenient"),
+                        ("--port", "22/tcp"),
+                        ("--refuse", "all"),
+                    ],
+                ),
                 vec![
                     "IPv6 clients: /64 -> /56",
                     "mode of rule default: enforce -> dry-run",
@@ -271,7 +261,7 @@ mod tests {
                     "window of 1000/5m requests: strict -> lenient",
                 ],
             ),
-            (of_rule(&old, |rule| rule.name = Some(written("web"))), vec!["rule web: added", "rule default: removed"]),
+            (with(&["eth0"], "1000/5m", &[("--name", "web")]), vec!["rule web: added", "rule default: removed"]),
             (old.clone(), vec![]),
         ] {
             assert_eq!(changes(&state(&old), &state(&new)), lines);
@@ -280,55 +270,53 @@ mod tests {
 
     #[test]
     fn what_changes_in_a_fleet_reads_as_one() {
-        let alone = settings(&["eth0"], "1000/5m");
-        let fleet = |hosts: &str| FleetSettings {
-            url: vec![written("unix:///run/redis.sock")],
-            hosts: Some(written(hosts)),
-            ..FleetSettings::default()
+        let of = |rule: &str, fleet: &str| {
+            let text = format!("interfaces = [\"eth0\"]\n[rule]\nlimits = [\"1000/5m\"]\n{rule}\n{fleet}\n");
+            let config = file::parse(Path::new("r.toml"), &text, |_| Err(String::new())).expect("well-formed");
+            DesiredState::from(&config)
         };
-        let shared = Settings { fleet: Some(fleet("4")), ..alone.clone() };
-        let all = of_rule(&shared, |rule| rule.fleet_sum = Some(written("all")));
-        for (old, new, lines) in [
+        let fleet = "[fleet]\nurl = \"unix:///run/redis.sock\"\nhosts = 4";
+        let (alone, shared) = (of("", ""), of("", fleet));
+        for (old, new, line) in [
             (
                 &alone,
                 &shared,
-                vec![
+                Some(
                     "limit of rule default: 1000/5m requests -> 1000/5m requests, shared by the fleet, counters reset",
-                ],
+                ),
             ),
-            (&shared, &all, vec!["fleet sum of 1000/5m requests: verified -> all"]),
-            (
-                &shared,
-                &Settings { fleet: Some(fleet("40")), ..shared.clone() },
-                vec!["told to the fleet of 1000/5m requests: each 16 -> each 2"],
-            ),
-            (&shared, &shared, vec![]),
+            (&shared, &of("fleet_sum = \"all\"", fleet), Some("fleet sum of 1000/5m requests: verified -> all")),
+            (&shared, &of("", &format!("{fleet}0")), Some("told to the fleet of 1000/5m requests: each 16 -> each 2")),
+            (&shared, &shared, None),
         ] {
-            assert_eq!(changes(&state(old), &state(new)), lines);
+            assert_eq!(changes(old, new), line.as_slice());
         }
     }
 
     #[test]
     fn what_needs_a_restart_is_named() {
         let old = settings(&["eth0"], "1000/5m");
-        let new = Settings {
-            xdp_mode: Some(written("native")),
-            on_exit: Some(written("keep")),
-            max_sources: Some(written("1000")),
-            socket: Some(written("s.sock")),
-            listen: Some(written("127.0.0.1:9464")),
-            tls_cert_file: Some(written("tls.pem")),
-            tls_key_file: Some(written("tls.key")),
-            insecure_web: Some(written("true")),
-            ..settings(&["eth1"], "2000/5m")
-        };
+        let new = with(
+            &["eth1"],
+            "2000/5m",
+            &[
+                ("--xdp-mode", "native"),
+                ("--on-exit", "keep"),
+                ("--max-sources", "1000"),
+                ("--socket", "s.sock"),
+                ("--listen", "127.0.0.1:9464"),
+                ("--tls-cert-file", "tls.pem"),
+                ("--tls-key-file", "tls.key"),
+                ("--insecure-web", "true"),
+            ],
+        );
         let config = |settings: &Settings| settings.config().expect("well-formed");
         let keys =
             ["xdp_mode", "on_exit", "max_sources", "socket", "listen", "tls_cert_file", "tls_key_file", "insecure_web"];
         assert_eq!(restart_needed(&config(&old), &config(&new)), keys);
         assert!(restart_needed(&config(&old), &config(&settings(&["eth1"], "5/s"))).is_empty());
         assert!(restart_needed(&config(&old), &config(&settings(&["eth0"], "1000/5m,5/s"))).is_empty());
-        let prefix = |length: &str| config(&Settings { ipv6_prefix: Some(written(length)), ..old.clone() });
+        let prefix = |length: &str| config(&with(&["eth0"], "1000/5m", &[("--ipv6-prefix", length)]));
         assert!(restart_needed(&prefix("64"), &prefix("48")).is_empty());
         let across = ["ipv6_prefix from up to /64 to a longer one or back"];
         assert_eq!(restart_needed(&prefix("64"), &prefix("65")), across);
@@ -344,21 +332,14 @@ mod tests {
         let words = (prop::bool::ANY, prop::bool::ANY, prop::bool::ANY, 0_u8..=32);
         (interfaces, limit, ports, name, allow, words).prop_map(|(interfaces, limit, ports, name, allow, words)| {
             let names: Vec<String> = interfaces.into_iter().map(|number| format!("eth{number}")).collect();
-            state(&Settings {
-                interfaces: names.iter().map(|name| written(name)).collect(),
-                allow: allow.into_iter().map(written).collect(),
-                ipv4_prefix: Some(written(&words.3.to_string())),
-                rules: vec![RuleSettings {
-                    limits: vec![written(limit)],
-                    ports: Some(vec![written(ports)]),
-                    name: Some(written(name)),
-                    mode: words.0.then(|| written("dry-run")),
-                    window: words.1.then(|| written("lenient")),
-                    refuse: words.2.then(|| written("all")),
-                    ..RuleSettings::default()
-                }],
-                ..Settings::default()
-            })
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let bits = words.3.to_string();
+            let mut more = vec![("--ipv4-prefix", bits.as_str()), ("--port", ports), ("--name", name)];
+            more.extend(allow.into_iter().map(|prefix| ("--allow", prefix)));
+            more.extend(words.0.then_some(("--dry-run", "dry-run")));
+            more.extend(words.1.then_some(("--window", "lenient")));
+            more.extend(words.2.then_some(("--refuse", "all")));
+            state(&with(&names, limit, &more))
         })
     }
 

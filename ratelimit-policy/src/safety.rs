@@ -38,6 +38,15 @@ pub struct SshSession {
     pub port: u16,
 }
 
+/// Where the one who asks for something came from, as far as it is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CameFrom {
+    /// By SSH.
+    pub ssh: Option<IpAddr>,
+    /// By a browser.
+    pub web: Option<IpAddr>,
+}
+
 /// What the host depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Around {
@@ -109,8 +118,8 @@ impl Around {
         }
     }
 
-    /// Why denying `prefix` would be a mistake; `caller` is where the one who asks for it came from by SSH.
-    pub fn objection(&self, prefix: IpNet, caller: Option<IpAddr>) -> Option<String> {
+    /// Why denying `prefix` would be a mistake, for one who came from there.
+    pub fn objection(&self, prefix: IpNet, from: CameFrom) -> Option<String> {
         let (shortest, family) = limits_of(prefix);
         let inside = |addresses: &[IpAddr], what: &str| {
             let address = addresses.iter().find(|address| prefix.contains(*address))?;
@@ -118,7 +127,8 @@ impl Around {
             Some(if is_one { format!("{address} is {what}") } else { format!("{prefix} contains {what}, {address}") })
         };
         let peer = self.ssh.map(|session| session.peer);
-        inside(caller.as_slice(), "the peer of your SSH session")
+        inside(from.ssh.as_slice(), "the peer of your SSH session")
+            .or_else(|| inside(from.web.as_slice(), "the address that your browser comes from"))
             .or_else(|| inside(peer.as_slice(), "the peer of the SSH session that started the daemon"))
             .or_else(|| inside(&self.own, "an address of this host"))
             .or_else(|| inside(&self.gateways, "the default gateway"))
@@ -312,6 +322,8 @@ mod tests {
     fn a_user_who_would_lock_himself_out_is_told_by_what() {
         for (prefix, caller, words) in [
             ("203.0.113.9/32", Some("203.0.113.9"), Some("203.0.113.9 is the peer of your SSH session")),
+            ("203.0.113.80/32", None, Some("203.0.113.80 is the address that your browser comes from")),
+            ("203.0.113.64/26", None, Some("contains the address that your browser comes from, 203.0.113.80")),
             ("198.51.100.0/24", None, Some("contains the peer of the SSH session")),
             ("192.0.2.5/32", None, Some("is an address of this host")),
             ("2001:db8::/64", None, Some("contains an address of this host")),
@@ -325,7 +337,8 @@ mod tests {
             ("8.0.0.0/8", None, None),
             ("3000::/16", None, None),
         ] {
-            let objection = around().objection(prefix.parse().unwrap(), caller.map(address));
+            let from = CameFrom { ssh: caller.map(address), web: Some(address("203.0.113.80")) };
+            let objection = around().objection(prefix.parse().unwrap(), from);
             match words {
                 Some(words) => {
                     assert!(objection.as_ref().is_some_and(|of| of.contains(words)), "{prefix}: {objection:?}")

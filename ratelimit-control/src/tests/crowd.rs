@@ -12,6 +12,7 @@ use super::*;
 use crate::large::READ_TIME_MAX;
 use crate::server::{CONNECTIONS_EACH, HEADER_TIME_MAX, Listener};
 use ratelimit_report::event::{Event, EventKind};
+use ratelimit_report::snapshot::{ListReport, Omitted};
 
 /// More than any surface has places for.
 const CROWD: usize = 1_400;
@@ -178,7 +179,7 @@ fn with_events() -> Handle {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answers_that_nobody_reads_are_made_one_at_a_time_for_a_user_have_no_other_wait_and_go() {
+async fn answers_that_nobody_reads_have_no_other_wait_and_go() {
     let served = Served::new(Surface::Socket, &with_events());
     let mut silent = Vec::new();
     for of in 0..60 {
@@ -199,4 +200,35 @@ async fn answers_that_nobody_reads_are_made_one_at_a_time_for_a_user_have_no_oth
     let mut answer = Vec::new();
     let _end = silent[0].read_to_end(&mut answer).await;
     assert!(answer.len() < 100_000, "{} bytes were made for who does not read", answer.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_readers_of_large_answers_have_nobody_wait_for_a_list() {
+    let (handle, mut commands) = Handle::channel(feed::Feed::default());
+    const LIST: &[u8] = b"GET /api/v1/list HTTP/1.1\r\nHost: a\r\n\r\n";
+    tokio::spawn(async move {
+        while let Some(Command::List(Ask { reply, .. })) = commands.recv().await {
+            let omitted = vec![Omitted { of: "list bad".to_owned(), count: 7 }; 100_000];
+            let time = jiff::Timestamp::UNIX_EPOCH;
+            let report = ListReport { schema: SCHEMA, time, entries: vec![], omitted, would_ban: vec![] };
+            drop(reply.send(Ok(report)));
+        }
+    });
+    let served = Served::new(Surface::Socket, &handle);
+    for uid in [1_000, 1_000, 1_001, 1_002] {
+        let mut slow = served.say(user(uid), LIST).await;
+        tokio::spawn(async move {
+            // Often enough not to be taken for one who does not read.
+            while slow.read(&mut [0; 1_024]).await.is_ok_and(|read| read > 0) {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        });
+    }
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    for uid in [2_000, 1_000] {
+        let (began, mut answer) = (Instant::now(), Vec::new());
+        served.say(user(uid), LIST).await.read_to_end(&mut answer).await.unwrap();
+        assert!(answer.len() > 2_000_000 && answer.ends_with(b"}"), "{uid} has {} bytes", answer.len());
+        assert!(began.elapsed() < Duration::from_secs(2), "{uid} waited for {:?}", began.elapsed());
+    }
 }

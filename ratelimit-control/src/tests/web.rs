@@ -1,5 +1,6 @@
 //! The web page's routes: a login over TCP, and what it opens.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -27,10 +28,13 @@ struct Page {
 impl Page {
     /// Before a login, and the token.
     fn new() -> (Self, Token) {
+        Self::of(stub())
+    }
+
+    fn of(handle: Handle) -> (Self, Token) {
         let token = Token::random().unwrap();
         let login = Login::new(token.clone(), HOST.parse::<SocketAddr>().unwrap(), None);
         let rows = vec![("host", HOST.to_owned()), ("origin", format!("http://{HOST}"))];
-        let handle = stub();
         (Self { feed: handle.feed.clone(), router: router_with_login(handle, login, OWN_UID), rows }, token)
     }
 
@@ -58,11 +62,15 @@ impl Page {
     }
 
     async fn ask(&self, method: &str, path: &str, body: &str) -> (StatusCode, HeaderMap, String) {
+        let (status, headers, body) = self.bytes(method, path, body).await;
+        (status, headers, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    async fn bytes(&self, method: &str, path: &str, body: &str) -> (StatusCode, HeaderMap, Bytes) {
         let request = self.request(method, path);
         let response = self.router.clone().oneshot(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap();
         let (parts, body) = response.into_parts();
-        let body = body.collect().await.unwrap().to_bytes();
-        (parts.status, parts.headers, String::from_utf8(body.to_vec()).unwrap())
+        (parts.status, parts.headers, body.collect().await.unwrap().to_bytes())
     }
 }
 
@@ -272,4 +280,84 @@ async fn a_login_that_is_too_long_is_refused_before_it_is_read_whole() {
     let (page, _) = Page::new();
     assert_eq!(page.ask("POST", "/login", &"x".repeat(5_000)).await.0, 413);
     assert_eq!(Page::member().await.ask("POST", "/v1/deny", &"x".repeat(5_000)).await.0, 413);
+}
+
+/// What a page's markup names, on this host.
+fn named(html: &str) -> BTreeSet<String> {
+    let parts = html.split(['"', '\'']);
+    parts.filter(|part| part.starts_with('/') && part.contains('.')).map(str::to_owned).collect()
+}
+
+fn unpacked(packed: &[u8]) -> String {
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(packed), &mut text).unwrap();
+    text
+}
+
+#[tokio::test]
+async fn the_first_view_of_64_rules_is_below_100_kb_for_a_client_that_takes_gzip_and_the_same_for_one_that_does_not() {
+    /// Status, headers and what is around them on the wire, of one answer.
+    const HEAD_BYTES: usize = 1_000;
+    let (handle, mut commands) = Handle::channel(feed::Feed::default());
+    let stats = snapshot_of(64);
+    tokio::spawn(async move {
+        while let Some(Command::Stats(Ask { reply, .. })) = commands.recv().await {
+            drop(reply.send(Ok(stats.clone())));
+        }
+    });
+    let (mut page, token) = Page::of(handle);
+    page.log_in(&token).await;
+    let (_, _, html) = page.ask("GET", "/", "").await;
+    let mut paths = named(&html);
+    assert!(paths.len() > 10, "{paths:?}");
+    paths.extend(["/", "/web/session", "/api/v1/stats"].map(str::to_owned));
+    let plain = page.ask("GET", "/api/v1/stats", "").await;
+    assert!(plain.2.len() > 60_000 && !plain.1.contains_key("content-encoding"), "{} bytes", plain.2.len());
+    let mut plains = Vec::new();
+    for path in &paths {
+        plains.push(page.ask("GET", path, "").await.2);
+    }
+    page.rows.push(("accept-encoding", "gzip, deflate, br".to_owned()));
+    let mut bytes = 0;
+    for (path, plain) in paths.iter().zip(plains) {
+        let (status, headers, body) = page.bytes("GET", path, "").await;
+        let is_packed = plain.len() >= 1_024;
+        assert_eq!(headers.get("content-encoding").is_some(), is_packed, "{path}");
+        assert_eq!(headers.contains_key("vary"), is_packed, "{path}");
+        assert_eq!(headers["content-length"], body.len().to_string(), "{path}");
+        let text = if is_packed { unpacked(&body) } else { String::from_utf8(body.to_vec()).unwrap() };
+        assert!(status == 200 && (path == "/web/session" || text == plain), "{path}");
+        bytes += body.len() + HEAD_BYTES;
+    }
+    assert!((20_000..100_000).contains(&bytes), "{bytes} bytes");
+}
+
+#[tokio::test]
+async fn what_begins_a_session_and_a_stream_of_events_are_not_packed() {
+    let (mut page, token) = Page::new();
+    page.rows.push(("accept-encoding", "gzip".to_owned()));
+    let body = format!(r#"{{"code":"{}"{}}}"#, code(&token), " ".repeat(2_000));
+    let (status, headers, told) = page.ask("POST", "/login", &body).await;
+    assert!(status == 200 && told.contains("csrf") && !headers.contains_key("content-encoding"), "{told}");
+    page.log_in(&token).await;
+    let request = page.request("GET", "/api/v1/events?follow=true").body(Body::empty()).unwrap();
+    let response = page.router.clone().oneshot(request).await.unwrap();
+    assert!(response.status() == 200 && !response.headers().contains_key("content-encoding"));
+    let metrics = page.bytes("GET", "/metrics", "").await;
+    assert!(unpacked(&metrics.2).contains("ratelimitd_packets_total"), "scrapes are packed as well");
+    let request = Request::builder().uri("/metrics").header("accept-encoding", "gzip").body(Body::empty()).unwrap();
+    let response = router(stub(), Surface::Socket, OWN_UID).oneshot(request).await.unwrap();
+    assert!(!response.headers().contains_key("content-encoding"), "nothing is over the socket");
+}
+
+#[tokio::test]
+async fn a_change_names_the_address_that_its_member_comes_from() {
+    let (handle, mut commands) = Handle::channel(feed::Feed::default());
+    let (mut page, token) = Page::of(handle);
+    page.log_in(&token).await;
+    let denied = tokio::spawn(async move { page.ask("POST", "/v1/deny", r#"{"prefix":"192.0.2.7"}"#).await });
+    let Some(Command::Deny(Ask { by, reply, .. })) = commands.recv().await else { panic!("no denial") };
+    assert_eq!((by.to_string().as_str(), by.web_address()), ("web", Some("127.0.0.1".parse().unwrap())));
+    drop(reply);
+    assert_eq!(denied.await.unwrap().0, 503);
 }

@@ -50,8 +50,22 @@ async fn without_a_time_an_exemption_is_for_an_hour_and_a_denial_for_four() {
     for wrong in [for_seconds("192.0.2.3", 0), GrantRequest { permanent: true, ..for_seconds("192.0.2.3", 5) }] {
         assert_eq!(Site::refusal(site.client.grant(Grant::Exempt, &wrong).await).0, ProblemKind::BadRequest);
     }
-    let long = GrantRequest { reason: Some("x".repeat(201)), ..request("192.0.2.3") };
-    assert!(Site::refusal(site.client.grant(Grant::Exempt, &long).await).1.contains("at most 200 bytes"));
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reason_that_cannot_be_kept_is_refused_with_what_is_wrong_and_how_to_mend_it() {
+    let mut site = Site::new(3);
+    site.start().await;
+    for (reason, words) in [
+        ("x".repeat(201), "a reason has at most 200 bytes, and this one 201"),
+        ("office\nhours".to_owned(), "the reason has a line break: write it on one line"),
+        ("a\u{202e}b".to_owned(), "the reason has a character that cannot be seen, U+202E: leave it out"),
+        ("\u{1b}[2J".to_owned(), "the reason has a character that cannot be seen, U+001B: leave it out"),
+    ] {
+        let asked = GrantRequest { reason: Some(reason), ..request("192.0.2.3") };
+        assert_eq!(Site::refusal(site.client.grant(Grant::Exempt, &asked).await).1, words);
+    }
     site.stop().await;
 }
 

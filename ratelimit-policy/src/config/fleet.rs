@@ -10,6 +10,7 @@ use super::duration;
 use super::network::parse_number;
 use super::rule::check_name;
 use super::syntax::{SyntaxError, near_miss};
+use super::values::Values;
 use super::written::{Source, Written};
 use crate::diagnostic::{Diagnostic, Excerpt, Found, Place};
 use crate::fleet::HOSTS_MAX;
@@ -57,32 +58,7 @@ pub struct Fleet {
 
 /// What can be set of [`Fleet`], as it was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FleetSettings {
-    /// `--fleet`, `fleet.url`.
-    pub url: Vec<Written>,
-    /// `fleet.name`.
-    pub name: Option<Written>,
-    /// `--fleet-secret-file`, `fleet.secret_file`.
-    pub secret_file: Option<Written>,
-    /// `fleet.username`.
-    pub username: Option<Written>,
-    /// `fleet.password_file`.
-    pub password_file: Option<Written>,
-    /// `fleet.ca_file`.
-    pub ca_file: Option<Written>,
-    /// `fleet.cert_file`.
-    pub cert_file: Option<Written>,
-    /// `fleet.key_file`.
-    pub key_file: Option<Written>,
-    /// `fleet.interval`.
-    pub interval: Option<Written>,
-    /// `fleet.hosts`.
-    pub hosts: Option<Written>,
-    /// `fleet.bans`.
-    pub bans: Option<Written>,
-    /// `fleet.floor`.
-    pub floor: Option<Written>,
-}
+pub struct FleetSettings(pub(super) Values);
 
 /// An address of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,29 +113,29 @@ impl FleetSettings {
         let urls = self.urls(source, found);
         let are_right = found.count() == before;
         let is_tls = urls.iter().any(|url| url.scheme == Scheme::Tls);
-        let mut path = |written: &Option<Written>| {
-            let path = written.as_ref().map(|written| source.beside(written, "/etc/ratelimitd/fleet.secret"));
+        let mut path = |key: &str| {
+            let path = self.0.one(key).map(|written| source.beside(written, "/etc/ratelimitd/fleet.secret"));
             found.keep(path.transpose()).flatten()
         };
         let fleet = Fleet {
-            urls: self.url.iter().map(|written| written.text.clone()).collect(),
-            secret_file: path(&self.secret_file),
-            password_file: path(&self.password_file),
-            ca_file: path(&self.ca_file),
-            cert_file: path(&self.cert_file),
-            key_file: path(&self.key_file),
+            urls: self.0.all("url").iter().map(|written| written.text.clone()).collect(),
+            secret_file: path("secret_file"),
+            password_file: path("password_file"),
+            ca_file: path("ca_file"),
+            cert_file: path("cert_file"),
+            key_file: path("key_file"),
             name: found
-                .keep(source.read_if(self.name.as_ref(), |text| check_name(text).map(|()| text.to_owned())))
+                .keep(source.read_if(self.0.one("name"), |text| check_name(text).map(|()| text.to_owned())))
                 .flatten()
                 .unwrap_or_else(|| NAME_DEFAULT.to_owned()),
-            username: found.keep(source.read_if(self.username.as_ref(), parse_username)).flatten(),
+            username: found.keep(source.read_if(self.0.one("username"), parse_username)).flatten(),
             interval: found
-                .keep(source.read_if(self.interval.as_ref(), parse_interval))
+                .keep(source.read_if(self.0.one("interval"), parse_interval))
                 .flatten()
                 .unwrap_or(INTERVAL_DEFAULT),
             hosts: self.hosts(source, found),
-            bans: found.keep(source.is_set(self.bans.as_ref(), true)).unwrap_or(true),
-            floor_percent: found.keep(source.read_if(self.floor.as_ref(), parse_floor)).flatten().unwrap_or(0),
+            bans: found.keep(source.is_set(self.0.one("bans"), true)).unwrap_or(true),
+            floor_percent: found.keep(source.read_if(self.0.one("floor"), parse_floor)).flatten().unwrap_or(0),
         };
         // What belongs to the addresses is a matter of them.
         if are_right {
@@ -171,21 +147,21 @@ impl FleetSettings {
 
     /// Hosts of the fleet, also where the rest is wrong.
     pub(super) fn hosts(&self, source: &Source, found: &mut Found) -> u32 {
-        let hosts = source.read_if(self.hosts.as_ref(), |text| parse_number(text, 2, HOSTS_MAX.into()));
+        let hosts = source.read_if(self.0.one("hosts"), |text| parse_number(text, 2, HOSTS_MAX.into()));
         let hosts = found.keep(hosts).flatten().and_then(|hosts| u32::try_from(hosts).ok());
         hosts.unwrap_or(HOSTS_DEFAULT)
     }
 
     fn urls(&self, source: &Source, found: &mut Found) -> Vec<Url<'_>> {
-        if self.url.is_empty() {
+        if self.0.all("url").is_empty() {
             let why = "say where the hosts tell each other what they admitted";
             let example = "\"redis://192.0.2.1:6379\"";
             found.missing("fleet.url", source.missing("--fleet", "fleet.url", None, why, example));
         }
         // They may stand on one line.
-        let is_secret = self.url.iter().any(|written| written.text.contains('@'));
+        let is_secret = self.0.all("url").iter().any(|written| written.text.contains('@'));
         let mut urls: Vec<Url<'_>> = Vec::new();
-        for written in &self.url {
+        for written in self.0.all("url") {
             let url = parse_url(&written.text).and_then(|url| match urls.first() {
                 _ if urls.len() == NODES_MAX => {
                     let error = SyntaxError::new(0..written.text.len(), format!("{NODES_MAX} addresses are the most"));
@@ -210,7 +186,7 @@ impl FleetSettings {
     }
 
     fn check_secret(&self, urls: &[Url<'_>], source: &Source) -> Result<(), Diagnostic> {
-        if self.secret_file.is_some() || urls.iter().all(|url| url.is_local()) {
+        if self.0.one("secret_file").is_some() || urls.iter().all(|url| url.is_local()) {
             return Ok(());
         }
         let why = "without a secret all that reach the store can read the addresses and ban any: make it once, by \
@@ -223,7 +199,7 @@ impl FleetSettings {
         let wrong = |written: &Written, problem: &str, help: &str| {
             Err(source.wrong(written, SyntaxError::new(0..written.text.len(), problem).with_help(help)))
         };
-        match (&self.ca_file, &self.cert_file, &self.key_file) {
+        match (self.0.one("ca_file"), self.0.one("cert_file"), self.0.one("key_file")) {
             (Some(file), _, _) | (None, Some(file), _) | (None, None, Some(file)) if !is_tls => {
                 wrong(file, "the addresses of the store are without TLS", "write rediss:// in `url`, or leave this out")
             }

@@ -8,7 +8,8 @@ use super::amount::{self, Amount};
 use super::duration;
 use super::network::parse_number;
 use super::syntax::SyntaxError;
-use super::written::{Source, Written};
+use super::values::Values;
+use super::written::Source;
 use crate::diagnostic::Found;
 
 const DAY_NS: u64 = 86_400 * SECOND_NS;
@@ -53,44 +54,22 @@ impl History {
     }
 }
 
-/// What can be set of [`History`], as it was written.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HistorySettings {
-    /// `history.enabled`.
-    pub enabled: Option<Written>,
-    /// `history.path`.
-    pub path: Option<Written>,
-    /// `history.keep`.
-    pub keep: Option<Written>,
-    /// `history.max_size`.
-    pub max_size: Option<Written>,
-    /// `history.mask_ipv4`.
-    pub mask_ipv4: Option<Written>,
-    /// `history.mask_ipv6`.
-    pub mask_ipv6: Option<Written>,
-}
-
-impl HistorySettings {
-    /// What it means, defaults filled in; what is wrong with it is found.
-    pub(super) fn history(&self, source: &Source, found: &mut Found) -> History {
-        let default = History::default();
-        let mut bits = |written: &Option<Written>, most: u8| {
-            let parsed = source.read_if(written.as_ref(), |text| parse_number(text, 0, most.into()));
-            found.keep(parsed).flatten().and_then(|bits| u8::try_from(bits).ok()).unwrap_or(most)
-        };
-        let (mask_ipv4, mask_ipv6) =
-            (bits(&self.mask_ipv4, default.mask_ipv4), bits(&self.mask_ipv6, default.mask_ipv6));
-        History {
-            enabled: found.keep(source.is_set(self.enabled.as_ref(), default.enabled)).unwrap_or(default.enabled),
-            path: found.keep(source.read_if(self.path.as_ref(), parse_path)).flatten(),
-            keep_ns: found.keep(source.read_if(self.keep.as_ref(), parse_keep)).flatten().unwrap_or(default.keep_ns),
-            bytes_max: found
-                .keep(source.read_if(self.max_size.as_ref(), parse_size))
-                .flatten()
-                .unwrap_or(default.bytes_max),
-            mask_ipv4,
-            mask_ipv6,
-        }
+/// What `[history]` means, defaults filled in; what is wrong with it is found.
+pub(super) fn history(values: &Values, source: &Source, found: &mut Found) -> History {
+    let default = History::default();
+    let mut bits = |key: &str, most: u8| {
+        let parsed = source.read_if(values.one(key), |text| parse_number(text, 0, most.into()));
+        found.keep(parsed).flatten().and_then(|bits| u8::try_from(bits).ok()).unwrap_or(most)
+    };
+    let (mask_ipv4, mask_ipv6) = (bits("mask_ipv4", default.mask_ipv4), bits("mask_ipv6", default.mask_ipv6));
+    let max_size = found.keep(source.read_if(values.one("max_size"), parse_size)).flatten();
+    History {
+        enabled: found.keep(source.is_set(values.one("enabled"), default.enabled)).unwrap_or(default.enabled),
+        path: found.keep(source.read_if(values.one("path"), parse_path)).flatten(),
+        keep_ns: found.keep(source.read_if(values.one("keep"), parse_keep)).flatten().unwrap_or(default.keep_ns),
+        bytes_max: max_size.unwrap_or(default.bytes_max),
+        mask_ipv4,
+        mask_ipv6,
     }
 }
 

@@ -1,112 +1,20 @@
 //! The keys of the configuration file, a row each: name, flag, value, default, meaning, and whether a reload
 //! changes it.
 //!
-//! Parser, `--help`, docs/CONFIG.md and ratelimitd.toml(5) are held to this table. Pure data.
+//! Parser, flags, `--help`, docs/CONFIG.md and ratelimitd.toml(5) are made from this table. Pure data.
 
-/// A table of the file.
-#[derive(Clone, Copy, Debug)]
-pub struct Table {
-    /// What stands before its keys in their full names: `rule.`, or nothing at the top of the file.
-    pub prefix: &'static str,
-    /// Its keys, in the order of the documents.
-    pub keys: &'static [Key],
-}
+mod key;
 
-/// A key.
-#[derive(Clone, Copy, Debug)]
-pub struct Key {
-    /// Its name in its table.
-    pub name: &'static str,
-    /// The flag that sets the same, with its dashes.
-    pub flag: Option<&'static str>,
-    /// What its value may be.
-    pub value: Value,
-    /// What holds without it: a value as the file writes it, or words.
-    pub default: &'static str,
-    /// What it is for, in a clause; the flag's help.
-    pub help: &'static str,
-    /// Further sentences, for documents alone.
-    pub more: &'static str,
-    /// Whether a running daemon can change it.
-    pub reload: Reload,
-}
+use self::key::key;
+pub use self::key::{Flag, Key, Reload, Table, Takes, Value};
 
-/// What may be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Value {
-    /// One of these words.
-    Choice(&'static [&'static str]),
-    /// A whole number, both ends included.
-    Integer(u64, u64),
-    /// `true` or `false`.
-    Boolean,
-    /// Anything else, in words.
-    Other(&'static str),
-}
+const PREFIXES: Value = Value::List("list of prefixes");
+const LIMITS: Value = Value::List("list of 1 to 4 limits");
 
-/// Whether a running daemon can change a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reload {
-    /// `ratelimitd reload` and `apply` put it in force.
-    Follows,
-    /// They refuse a file that changes it.
-    NeedsRestart,
-}
-
-const PREFIXES: Value = Value::Other("list of prefixes");
-const LIMITS: Value = Value::Other("list of 1 to 4 limits");
-
-/// A row that a reload follows and no flag sets.
-const fn key(name: &'static str, value: Value, default: &'static str, help: &'static str) -> Key {
-    Key { name, flag: None, value, default, help, more: "", reload: Reload::Follows }
-}
-
-impl Key {
-    const fn flag(self, flag: &'static str) -> Self {
-        Self { flag: Some(flag), ..self }
-    }
-
-    const fn more(self, more: &'static str) -> Self {
-        Self { more, ..self }
-    }
-
-    const fn fixed(self) -> Self {
-        Self { reload: Reload::NeedsRestart, ..self }
-    }
-
-    /// Its help with the default, as `--help` says it.
-    pub fn flag_help(&self) -> String {
-        let mut help = self.help.replace('`', "");
-        if let Value::Integer(least, most) = self.value {
-            help.push_str(&format!(", {least} to {most}"));
-        }
-        let is_list = self.default == "[]" || self.default == "required";
-        if is_list { help } else { format!("{help} [default: {}]", self.default.trim_matches('"')) }
-    }
-
-    /// The words of a choice.
-    pub const fn choices(&self) -> &'static [&'static str] {
-        match self.value {
-            Value::Choice(words) => words,
-            Value::Integer(..) | Value::Boolean | Value::Other(_) => &[],
-        }
-    }
-}
-
-/// The names of keys, for the parser.
-pub const fn names<const N: usize>(keys: &[Key]) -> [&'static str; N] {
-    let mut names = [""; N];
-    let mut at = 0;
-    while at < N {
-        names[at] = keys[at].name;
-        at += 1;
-    }
-    names
-}
-
-/// The key that a flag sets. Every flag that limits has one, which a test holds.
-pub fn of_flag(flag: &str) -> Option<&'static Key> {
-    TABLES.iter().flat_map(|table| table.keys).find(|key| key.flag == Some(flag))
+/// The key that a flag sets, and its table.
+pub fn of_flag(flag: &str) -> Option<(&'static Table, &'static Key)> {
+    let mut all = TABLES.iter().flat_map(|table| table.keys.iter().map(move |key| (table, key)));
+    all.find(|(_, key)| key.flag.is_some_and(|of| of.name == flag))
 }
 
 /// Every table, in the order of the documents.
@@ -124,11 +32,11 @@ pub const TABLES: &[Table] = &[
 pub const TOP: &[Key] = &[
     key(
         "interfaces",
-        Value::Other("list of 1 to 16 names"),
+        Value::Texts("list of 1 to 16 names"),
         "required",
         "Interface that clients come in by; repeatable",
     )
-    .flag("--iface")
+    .flags("--iface", "IF")
     .more("All interfaces share one count."),
     key(
         "xdp_mode",
@@ -137,7 +45,7 @@ pub const TOP: &[Key] = &[
         "Where the program runs: native, in the driver; generic, in the network stack, slower; auto, native where \
         the driver can",
     )
-    .flag("--xdp-mode")
+    .flag("--xdp-mode", "MODE")
     .more("With `auto` the log, `stats` and the metric `ratelimitd_attached` name the mode.")
     .fixed(),
     key(
@@ -146,10 +54,10 @@ pub const TOP: &[Key] = &[
         "\"detach\"",
         "What the end of the daemon leaves: detach, nothing; keep, the filter stays and enforces",
     )
-    .flag("--on-exit")
+    .flag("--on-exit", "WHAT")
     .fixed(),
     key("max_sources", Value::Integer(256, 16_777_216), "262144", "How many sources of each family are remembered")
-        .flag("--max-sources")
+        .flag("--max-sources", "N")
         .more(
             "The start makes the maps, for as many limits as one source can meet then. A reload that adds limits \
              leaves room for fewer sources, and says so.",
@@ -157,11 +65,11 @@ pub const TOP: &[Key] = &[
         .fixed(),
     key(
         "socket",
-        Value::Other("path of at most 107 bytes"),
+        Value::Text("path of at most 107 bytes"),
         "\"/run/ratelimitd/control.sock\"",
         "Path of the control socket",
     )
-    .flag("--socket")
+    .flag("--socket", "PATH")
     .more("As a flag also `RATELIMITD_SOCKET`.")
     .fixed(),
     key(
@@ -170,20 +78,20 @@ pub const TOP: &[Key] = &[
         "off",
         "Serve metrics, health and statistics over HTTP: 127.0.0.1:9464",
     )
-    .flag("--listen")
+    .flag("--listen", "ADDR:PORT")
     .more("On a loopback address, or with TLS, also the web page, which `ratelimitd web-token` opens.")
     .fixed(),
     key(
         "tls_cert_file",
-        Value::Other("path of a PEM file"),
+        Value::Text("path of a PEM file"),
         "none",
         "Serve listen by TLS alone, with this certificate and what it is signed by",
     )
-    .flag("--tls-cert-file")
+    .flag("--tls-cert-file", "PATH")
     .more("The server's own first. Relative to the file that names it. A reload reads it anew.")
     .fixed(),
-    key("tls_key_file", Value::Other("path of a PEM file"), "tls_cert_file", "The private key of tls_cert_file")
-        .flag("--tls-key-file")
+    key("tls_key_file", Value::Text("path of a PEM file"), "tls_cert_file", "The private key of tls_cert_file")
+        .flag("--tls-key-file", "PATH")
         .more("Without a password; for root alone to read.")
         .fixed(),
     key(
@@ -192,15 +100,16 @@ pub const TOP: &[Key] = &[
         "false",
         "Serve the web page, unencrypted, also where listen is no loopback address",
     )
-    .flag("--insecure-web")
+    .switch("--insecure-web", "true", None)
     .more("Who can read the traffic can take a session over. TLS, or an SSH tunnel to a loopback address, is safer.")
     .fixed(),
     key("ipv4_prefix", Value::Integer(0, 32), "32", "Bits of an IPv4 address that make one source")
-        .flag("--ipv4-prefix"),
+        .flag("--ipv4-prefix", "BITS"),
     key("ipv6_prefix", Value::Integer(0, 128), "64", "Bits of an IPv6 address that make one source")
-        .flag("--ipv6-prefix")
+        .flag("--ipv6-prefix", "BITS")
         .more("A change from at most 64 to more than 64, or back, needs a restart."),
-    key("allow", PREFIXES, "[]", "Never limit this address or network: 192.0.2.0/24; repeatable").flag("--allow"),
+    key("allow", PREFIXES, "[]", "Never limit this address or network: 192.0.2.0/24; repeatable")
+        .flags("--allow", "CIDR"),
     key("deny", PREFIXES, "[]", "Prefixes whose packets to the protected ports are dropped")
         .more("The longer prefix decides; at equal length `allow` does."),
     key("deny_everyone", Value::Boolean, "false", "Whether `deny` may hold all addresses of a family")
@@ -210,7 +119,7 @@ pub const TOP: &[Key] = &[
 /// Under `[lists]`. The name is the user's.
 pub const LISTS: &[Key] = &[key(
     "NAME",
-    Value::Other("list of prefixes, or one `\"file:PATH\"`"),
+    Value::List("list of prefixes, or one `\"file:PATH\"`"),
     "none",
     "A list, used elsewhere as `@NAME`",
 )];
@@ -223,18 +132,18 @@ pub const RULE: &[Key] = &[
         "\"default\"",
         "Name of the rule in statistics and metrics",
     )
-    .flag("--name")
+    .flag("--name", "NAME")
     .more("Each of several rules needs one. A reload finds the rule's counts by it."),
     key("from", PREFIXES, "all sources", "The sources that the rule is for"),
-    key("to", Value::Other("list of addresses and prefixes"), "any", "The addresses of this host that the rule is for")
+    key("to", Value::List("list of addresses and prefixes"), "any", "The addresses of this host that the rule is for")
         .more("At most 4096 in all rules."),
     key(
         "ports",
-        Value::Other("`\"80,443\"`, `\"8000-8100\"`, `\"ssh\"`, `\"53/udp\"`, `\"all\"`; or a list, `[80, 443]`"),
+        Value::List("`\"80,443\"`, `\"8000-8100\"`, `\"ssh\"`, `\"53/udp\"`, `\"all\"`; or a list, `[80, 443]`"),
         "\"80,443\"",
         "Ports to protect: 80,443, ssh, 8000-8100, 53/udp, all",
     )
-    .flag("--port")
+    .flag("--port", "LIST")
     .more("A plain number is TCP and UDP."),
     key(
         "limits",
@@ -242,7 +151,7 @@ pub const RULE: &[Key] = &[
         "required",
         "At most N in any DUR, for each source: 1000/5m, 10/s, \"10/1m,60/1h\", 50MB/1m; repeatable, all must hold",
     )
-    .flag("--limit")
+    .flags("--limit", "N/DUR")
     .more("See [Limits](#limits)."),
     key(
         "count",
@@ -250,7 +159,7 @@ pub const RULE: &[Key] = &[
         "\"requests\"",
         "The unit of limits that name none",
     )
-    .flag("--count")
+    .flag("--count", "UNIT")
     .more("[COUNTING.md](COUNTING.md) says what one of each is."),
     key(
         "algorithm",
@@ -266,7 +175,7 @@ pub const RULE: &[Key] = &[
         "\"strict\"",
         "Form of the window: strict, never more than N in any DUR; lenient, up to 2N where two windows meet",
     )
-    .flag("--window")
+    .flag("--window", "FORM")
     .more("For `algorithm = \"buckets\"` alone."),
     key("burst", Value::Other("amount"), "N", "With buckets, the most in one bucket; with gcra, the most at once")
         .more("It holds for each limit of the rule."),
@@ -276,14 +185,14 @@ pub const RULE: &[Key] = &[
         "\"enforce\"",
         "Whether packets over the limit are dropped: enforce; or only counted and reported: dry-run",
     )
-    .flag("--dry-run"),
+    .switch("--dry-run", "dry-run", Some("Count and report what would be dropped, and drop nothing")),
     key(
         "refuse",
         Value::Choice(&["excess", "all"]),
         "\"excess\"",
         "What is dropped of a source over a limit: excess, what is over it; all, every packet to these ports",
     )
-    .flag("--refuse")
+    .flag("--refuse", "WHAT")
     .more("`all` lasts until the bucket after the last refusal, and then until the window frees."),
     key(
         "guard",
@@ -297,11 +206,11 @@ pub const RULE: &[Key] = &[
     ),
     key(
         "block_for",
-        Value::Other("time of 1s to 30d, or up to 4 growing ones"),
+        Value::List("time of 1s to 30d, or up to 4 growing ones"),
         "off",
         "Ban a source for DUR once it exceeds a limit; growing with each ban: 10m, \"1m,10m,1h\"",
     )
-    .flag("--block-for")
+    .flag("--block-for", "DUR")
     .more(
         "The first ban has the first length, the second the second, and all later ones the last. The next ban begins \
          with an excess after the source was admitted again, not while its window is still full.",
@@ -321,13 +230,13 @@ pub const RULE: &[Key] = &[
     .more("For a host that forwards to others, whose connections it does not have. See [bans](FLOODS.md#bans)."),
     key(
         "shadow_limits",
-        Value::Other("list of at most 8 limits"),
+        Value::List("list of at most 8 limits"),
         "[]",
         "Limits that are counted in the same way and never enforced",
     ),
     key(
         "candidates",
-        Value::Other("list of at most 8 limits"),
+        Value::List("list of at most 8 limits"),
         "1/8 to 16 times each limit",
         "Other amounts of these limits that `ratelimitd suggest` tries",
     )
@@ -342,15 +251,15 @@ pub const RULE: &[Key] = &[
         "off",
         "Admit at most N new sources in DUR, 1s to 1m, and drop the packets of further ones",
     )
-    .flag("--new-sources")
+    .flag("--new-sources", "N/DUR")
     .more("Known sources are served. The reason is `new_source_budget`. See [FLOODS.md](FLOODS.md#drop-the-flood)."),
     key(
         "quic_ports",
-        Value::Other("`\"443,8443\"`, at most 8, or `\"none\"`"),
+        Value::List("`\"443,8443\"`, at most 8, or `\"none\"`"),
         "\"443\"",
         "Which of these UDP ports speak QUIC: 443,8443, at most 8, or none; on the others each datagram is a request",
     )
-    .flag("--quic-ports")
+    .flag("--quic-ports", "LIST")
     .more(
         "On a QUIC port an Initial opens a connection, and the size of a datagram tells requests. On others the \
          first datagram of a flow opens one.",
@@ -362,7 +271,7 @@ pub const RULE: &[Key] = &[
         "What becomes of packets that cannot be parsed, as behind nine IPv6 extension headers: drop; count, each \
         as a request that opens a connection",
     )
-    .flag("--unparsable")
+    .flag("--unparsable", "WHAT")
     .more("Their port is not known, so the first rule for their source decides. The reason is `too_many_headers`."),
     key("fleet", Value::Boolean, "`true` where there is `[fleet]`", "Whether the hosts of the fleet share its limits")
         .more("Not with `algorithm = \"gcra\"`. See [FLEET.md](FLEET.md)."),
@@ -423,7 +332,7 @@ pub const HISTORY: &[Key] = &[
     ),
     key(
         "path",
-        Value::Other("path from `/` on"),
+        Value::Text("path from `/` on"),
         "`history.db` in `/var/lib/ratelimitd`",
         "The database, an SQLite file for root alone",
     )

@@ -185,18 +185,10 @@ mod tests {
 
     use super::*;
     use crate::config::file;
-    use crate::config::rule::RuleSettings;
     use crate::config::settings::Settings;
-    use crate::config::written::{Origin, Written};
 
     fn limited(limits: &str) -> Config {
-        let written = |flag, text: &str| Written { text: text.into(), origin: Origin::Flag(flag) };
-        let settings = Settings {
-            interfaces: vec![written("--iface", "eth0")],
-            rules: vec![RuleSettings { limits: vec![written("--limit", limits)], ..RuleSettings::default() }],
-            ..Settings::default()
-        };
-        settings.config().expect("well-formed")
+        Settings::of_flags([("--iface", "eth0"), ("--limit", limits)]).config().expect("well-formed")
     }
 
     #[test]

@@ -31,6 +31,7 @@ pub mod ports;
 pub mod rule;
 pub mod settings;
 pub mod until;
+pub mod values;
 pub mod written;
 
 pub use crate::desired::{OnExit, TlsFiles, XdpModeChoice};

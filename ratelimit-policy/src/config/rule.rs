@@ -10,6 +10,7 @@ use super::limits::{Slots, Spec};
 use super::lists::Lists;
 use super::network::parse_cidr;
 use super::syntax::{SyntaxError, items, turns_text};
+use super::values::Values;
 use super::written::{OfRule, Source, Written};
 use super::{duration, limit, limits, new_sources, ports, until};
 use crate::desired::{Bans, Guard, Limit, Mode, Ports, QuicPorts, Refuse, Rule, Unparsable};
@@ -34,80 +35,15 @@ const NAME_LEN_MAX: usize = 32;
 /// The longest note: it is a line of a list.
 const NOTE_LEN_MAX: usize = 200;
 
-/// Everything that can be set of a rule, as it was written. One field is one key, and one flag where it says so.
+/// Everything that can be set of a rule, as it was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleSettings {
     /// Which of several it is.
     pub of: Option<OfRule>,
-    /// `--name`, `rule.name`.
-    pub name: Option<Written>,
-    /// `rule.from`; none is everyone.
-    pub from: Option<Vec<Written>>,
-    /// `rule.to`; none is any address.
-    pub to: Option<Vec<Written>>,
-    /// `--port`, `rule.ports`.
-    pub ports: Option<Vec<Written>>,
-    /// `--limit`, `rule.limits`.
-    pub limits: Vec<Written>,
-    /// `--count`, `rule.count`.
-    pub count: Option<Written>,
-    /// `rule.algorithm`.
-    pub algorithm: Option<Written>,
-    /// `--window`, `rule.window`.
-    pub window: Option<Written>,
-    /// `rule.burst`.
-    pub burst: Option<Written>,
-    /// `--dry-run`, `rule.mode`.
-    pub mode: Option<Written>,
-    /// `--refuse`, `rule.refuse`.
-    pub refuse: Option<Written>,
-    /// `rule.guard`.
-    pub guard: Option<Written>,
-    /// `--block-for`, `rule.block_for`.
-    pub block_for: Vec<Written>,
-    /// `rule.forget_after`.
-    pub forget_after: Option<Written>,
-    /// `rule.ban_unproven`.
-    pub ban_unproven: Option<Written>,
-    /// `rule.shadow_limits`.
-    pub shadow_limits: Vec<Written>,
-    /// `rule.candidates`.
-    pub candidates: Vec<Written>,
-    /// `rule.under_attack_ok`.
-    pub under_attack_ok: Option<Written>,
-    /// `--new-sources`, `rule.new_sources`.
-    pub new_sources: Option<Written>,
-    /// `--quic-ports`, `rule.quic_ports`.
-    pub quic_ports: Option<Vec<Written>>,
-    /// `--unparsable`, `rule.unparsable`.
-    pub unparsable: Option<Written>,
-    /// `rule.fleet`.
-    pub fleet: Option<Written>,
-    /// `rule.fleet_sum`.
-    pub fleet_sum: Option<Written>,
-    /// `rule.override`.
-    pub overrides: Vec<OverrideSettings>,
-}
-
-/// Other limits for some sources of a rule, as they were written.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OverrideSettings {
-    /// `rule.override.name`.
-    pub name: Option<Written>,
-    /// `rule.override.from`.
-    pub from: Vec<Written>,
-    /// `rule.override.limits`.
-    pub limits: Vec<Written>,
-    /// `rule.override.algorithm`.
-    pub algorithm: Option<Written>,
-    /// `rule.override.window`.
-    pub window: Option<Written>,
-    /// `rule.override.burst`.
-    pub burst: Option<Written>,
-    /// `rule.override.until`.
-    pub until: Option<Written>,
-    /// `rule.override.note`.
-    pub note: Option<Written>,
+    /// `rule`.
+    pub values: Values,
+    /// `rule.override`: other limits for some sources.
+    pub overrides: Vec<Values>,
 }
 
 /// What rules are read with.
@@ -145,17 +81,18 @@ impl RuleSettings {
     fn rule(&self, context: &mut Context<'_>) -> Rule {
         let source = context.source;
         let name = self.checked_name(context);
-        let from = self.from.as_ref().map_or_else(Vec::new, |written| self.senders(written, "rule.from", context));
+        let from =
+            self.values.list("from").map_or_else(Vec::new, |written| self.senders(written, "rule.from", context));
         let before = context.found.count();
         let ports = self.ports(context);
         // Which ports may speak QUIC is a matter of those that are protected.
         let quic_ports = if context.found.count() == before { self.quic_ports(&ports, context) } else { None };
         let spec = Spec {
-            limits: &self.limits,
+            limits: self.values.all("limits"),
             unit: self.unit(context),
-            algorithm: self.algorithm.as_ref(),
-            window: self.window.as_ref(),
-            burst: self.burst.as_ref(),
+            algorithm: self.values.one("algorithm"),
+            window: self.values.one("window"),
+            burst: self.values.one("burst"),
             fleet: self.in_fleet(context),
         };
         let before = context.found.count();
@@ -163,19 +100,20 @@ impl RuleSettings {
         let found = &mut *context.found;
         // A candidate is one of a limit.
         if found.count() == before {
-            let candidates = limits::candidates(&limits, spec.unit, &self.candidates, CANDIDATES_MAX, source, found);
+            let candidates =
+                limits::candidates(&limits, spec.unit, self.values.all("candidates"), CANDIDATES_MAX, source, found);
             if !candidates.is_empty() {
                 context.candidates.push((name.clone(), candidates));
             }
         }
-        let shadows = &self.shadow_limits;
+        let shadows = self.values.all("shadow_limits");
         let shadow_limits = limits::shadows(&name, &spec, shadows, SHADOWS_MAX, source, &mut context.slots, found);
-        let mode = source.choice(self.mode.as_ref(), Mode::ALL, Mode::label);
-        let refuse = source.choice(self.refuse.as_ref(), Refuse::ALL, Refuse::label);
-        let guard = source.choice(self.guard.as_ref(), Guard::ALL, Guard::label);
-        let unparsable = source.choice(self.unparsable.as_ref(), Unparsable::ALL, Unparsable::label);
-        let under_attack_ok = source.is_set(self.under_attack_ok.as_ref(), false);
-        let new_sources = source.read_if(self.new_sources.as_ref(), new_sources::parse);
+        let mode = source.choice(self.values.one("mode"), Mode::ALL, Mode::label);
+        let refuse = source.choice(self.values.one("refuse"), Refuse::ALL, Refuse::label);
+        let guard = source.choice(self.values.one("guard"), Guard::ALL, Guard::label);
+        let unparsable = source.choice(self.values.one("unparsable"), Unparsable::ALL, Unparsable::label);
+        let under_attack_ok = source.is_set(self.values.one("under_attack_ok"), false);
+        let new_sources = source.read_if(self.values.one("new_sources"), new_sources::parse);
         Rule {
             mode: found.keep(mode).unwrap_or(Mode::Enforce),
             refuse: found.keep(refuse).unwrap_or(Refuse::Excess),
@@ -192,30 +130,30 @@ impl RuleSettings {
         }
     }
 
-    fn override_of(&self, rule: &Rule, index: usize, of: &OverrideSettings, context: &mut Context<'_>) -> Rule {
+    fn override_of(&self, rule: &Rule, index: usize, of: &Values, context: &mut Context<'_>) -> Rule {
         let source = context.source;
-        let name = match &of.name {
+        let name = match of.one("name") {
             Some(written) => {
                 context.found.keep(source.read(written, check_name));
                 format!("{}:{}", rule.name, written.text)
             }
             None => format!("{}:{}", rule.name, index + 1),
         };
-        let name = context.unique(name, of.name.as_ref());
-        let from = self.senders(&of.from, "rule.override.from", context);
+        let name = context.unique(name, of.one("name"));
+        let from = self.senders(of.all("from"), "rule.override.from", context);
         // The window is a choice of one algorithm, so it is inherited only with that.
-        let window = of.window.as_ref().or(self.window.as_ref().filter(|_| of.algorithm.is_none()));
+        let window = of.one("window").or(self.values.one("window").filter(|_| of.one("algorithm").is_none()));
         let spec = Spec {
-            limits: &of.limits,
+            limits: of.all("limits"),
             unit: self.unit(context),
-            algorithm: of.algorithm.as_ref().or(self.algorithm.as_ref().filter(|_| of.window.is_none())),
+            algorithm: of.one("algorithm").or(self.values.one("algorithm").filter(|_| of.one("window").is_none())),
             window,
-            burst: of.burst.as_ref(),
+            burst: of.one("burst"),
             fleet: self.in_fleet(context),
         };
         let limits = self.limits_of(&name, &spec, "rule.override.limits", context);
-        let until = context.found.keep(source.read_if(of.until.as_ref(), until::parse)).flatten();
-        if let Some(written) = &of.note {
+        let until = context.found.keep(source.read_if(of.one("until"), until::parse)).flatten();
+        if let Some(written) = of.one("note") {
             context.found.keep(source.read(written, check_note));
             context.notes.push((name.clone(), written.text.clone()));
         }
@@ -223,7 +161,7 @@ impl RuleSettings {
     }
 
     fn checked_name(&self, context: &mut Context<'_>) -> String {
-        let Some(written) = &self.name else {
+        let Some(written) = self.values.one("name") else {
             if self.of.is_none() {
                 return RULE_NAME_DEFAULT.to_owned();
             }
@@ -237,7 +175,7 @@ impl RuleSettings {
     }
 
     fn ports(&self, context: &mut Context<'_>) -> Ports {
-        let Some(written) = &self.ports else {
+        let Some(written) = self.values.list("ports") else {
             let plain = vec![(80, 80), (443, 443)];
             return Ports { tcp: plain.clone(), udp: plain, other_protocols: false };
         };
@@ -251,7 +189,7 @@ impl RuleSettings {
     }
 
     fn quic_ports(&self, protected: &Ports, context: &mut Context<'_>) -> Option<QuicPorts> {
-        let written = self.quic_ports.as_ref()?;
+        let written = self.values.list("quic_ports")?;
         let mut ports = Vec::new();
         for written in written {
             let read = |text: &str| ports::parse_quic(text, protected, &mut ports);
@@ -267,7 +205,7 @@ impl RuleSettings {
 
     fn unit(&self, context: &mut Context<'_>) -> Unit {
         // Overrides ask as well, and what was said is not said again.
-        let unit = context.source.read_if(self.count.as_ref(), limit::parse_unit);
+        let unit = context.source.read_if(self.values.one("count"), limit::parse_unit);
         context.found.keep(unit).flatten().unwrap_or(UNIT_DEFAULT)
     }
 
@@ -299,7 +237,7 @@ impl RuleSettings {
     }
 
     fn receivers(&self, source: &Source, found: &mut Found) -> Vec<IpNet> {
-        let Some(written) = &self.to else { return Vec::new() };
+        let Some(written) = self.values.list("to") else { return Vec::new() };
         if written.is_empty() {
             let why = "say which addresses of this host it is for, or leave the key out for all";
             let missing = source.missing("rule.to", "rule.to", self.of.as_ref(), why, "[\"203.0.113.5\"]");
@@ -314,7 +252,7 @@ impl RuleSettings {
 
     fn bans(&self, source: &Source, found: &mut Found) -> Option<Bans> {
         let mut steps_ns: Vec<u64> = Vec::new();
-        for written in &self.block_for {
+        for written in self.values.all("block_for") {
             let steps = found.keep(source.read(written, |text| ban_steps(text, steps_ns.last().copied())));
             steps_ns.extend(steps.unwrap_or_default());
             if steps_ns.len() > BAN_STEPS_MAX {
@@ -324,14 +262,14 @@ impl RuleSettings {
                 break;
             }
         }
-        let has_none = self.block_for.is_empty();
-        let forget_ns = found.keep(source.read_if(self.forget_after.as_ref(), |text| {
+        let has_none = self.values.all("block_for").is_empty();
+        let forget_ns = found.keep(source.read_if(self.values.one("forget_after"), |text| {
             if has_none { Err(without_ban(text, "there is no ban to forget")) } else { ban_length(text) }
         }));
-        if let Some(written) = self.ban_unproven.as_ref().filter(|_| has_none) {
+        if let Some(written) = self.values.one("ban_unproven").filter(|_| has_none) {
             found.push(source.wrong(written, without_ban(&written.text, "there is no ban that could need proof")));
         }
-        let without_proof = found.keep(source.is_set(self.ban_unproven.as_ref(), false)).unwrap_or(false);
+        let without_proof = found.keep(source.is_set(self.values.one("ban_unproven"), false)).unwrap_or(false);
         let forget_ns = forget_ns.flatten().unwrap_or(FORGET_NS_DEFAULT);
         (!steps_ns.is_empty()).then_some(Bans { steps_ns, forget_ns, needs_proof: !without_proof })
     }

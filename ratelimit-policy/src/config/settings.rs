@@ -10,13 +10,15 @@ use ratelimit_common::layout::{INTERFACES_MAX, RULES_MAX, SOURCES_CAPACITY, TARG
 use ratelimit_common::time::SECOND_NS;
 
 use super::fleet::FleetSettings;
-use super::history::HistorySettings;
+use super::history;
+use super::keys;
 use super::limits::Slots;
 use super::lists::{self, Contents, KnownLists, LIST_FILES_MAX, ListFile, ListFiles, ListSettings, Lists, Named};
 use super::network::{check_interface, parse_number};
 use super::rule::{Context, RuleSettings};
 use super::syntax::{SyntaxError, near_miss};
-use super::written::{Source, Written};
+use super::values::Values;
+use super::written::{Origin, Source, Written};
 use super::{
     Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, OnExit, SOCKET_DEFAULT, Safety, TlsFiles, XdpModeChoice, duration,
     listing,
@@ -37,66 +39,25 @@ const BREAKER_AFTER_MAX_NS: u64 = 3_600 * SECOND_NS;
 /// The longest path of a Unix socket: `sun_path` less the terminator.
 const SOCKET_PATH_LEN_MAX: usize = 107;
 
-/// Everything that can be set, as it was written. One field is one flag and one key.
+/// Everything that can be set, as it was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// Who wrote it.
     pub source: Source,
-    /// `--iface`, `interfaces`.
-    pub interfaces: Vec<Written>,
-    /// `--xdp-mode`, `xdp_mode`.
-    pub xdp_mode: Option<Written>,
-    /// `--on-exit`, `on_exit`.
-    pub on_exit: Option<Written>,
-    /// `--max-sources`, `max_sources`.
-    pub max_sources: Option<Written>,
-    /// `--socket`, `socket`.
-    pub socket: Option<Written>,
-    /// `--listen`, `listen`.
-    pub listen: Option<Written>,
-    /// `--tls-cert-file`, `tls_cert_file`.
-    pub tls_cert_file: Option<Written>,
-    /// `--tls-key-file`, `tls_key_file`.
-    pub tls_key_file: Option<Written>,
-    /// `--insecure-web`, `insecure_web`.
-    pub insecure_web: Option<Written>,
-    /// `--ipv4-prefix`, `ipv4_prefix`.
-    pub ipv4_prefix: Option<Written>,
-    /// `--ipv6-prefix`, `ipv6_prefix`.
-    pub ipv6_prefix: Option<Written>,
-    /// `--allow`, `allow`.
-    pub allow: Vec<Written>,
-    /// `deny`.
-    pub deny: Vec<Written>,
-    /// `deny_everyone`.
-    pub deny_everyone: Option<Written>,
+    /// Above the first table.
+    pub top: Values,
     /// `lists`.
     pub lists: Vec<ListSettings>,
     /// `safety`.
-    pub safety: SafetySettings,
+    pub safety: Values,
     /// `history`.
-    pub history: HistorySettings,
+    pub history: Values,
     /// `fleet`; none where there is no such table.
     pub fleet: Option<FleetSettings>,
     /// The rules, in order; flags make exactly one.
     pub rules: Vec<RuleSettings>,
     /// What the list files hold that are named here.
     pub list_files: ListFiles,
-}
-
-/// What can be set of [`Safety`], as it was written.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SafetySettings {
-    /// `safety.exempt_ssh_peer`.
-    pub exempt_ssh_peer: Option<Written>,
-    /// `safety.exempt_gateway`.
-    pub exempt_gateway: Option<Written>,
-    /// `safety.exempt_resolvers`.
-    pub exempt_resolvers: Option<Written>,
-    /// `safety.breaker`.
-    pub breaker: Option<Written>,
-    /// `safety.breaker_after`.
-    pub breaker_after: Option<Written>,
 }
 
 /// The rules, and what stands beside them by their names.
@@ -107,6 +68,26 @@ struct OfRules {
 }
 
 impl Settings {
+    /// What flags say, each with the text behind it, or with what it means. Flags that there are not say nothing.
+    pub fn of_flags<'a>(said: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let mut settings = Self::default();
+        for (flag, text) in said {
+            let Some((table, key, flag)) = keys::of_flag(flag).and_then(|(of, key)| Some((of, key, key.flag?))) else {
+                continue;
+            };
+            if table.prefix == "rule." && settings.rules.is_empty() {
+                settings.rules.push(RuleSettings::default());
+            }
+            let values = match (table.prefix, settings.rules.first_mut()) {
+                ("rule.", Some(rule)) => &mut rule.values,
+                ("fleet.", _) => &mut settings.fleet.get_or_insert_default().0,
+                _ => &mut settings.top,
+            };
+            values.add(key.name, vec![Written { text: text.to_owned(), origin: Origin::Flag(flag.name) }]);
+        }
+        settings
+    }
+
     /// Has every list file that is named read by `read`, which answers with the contents or why there are none; but for
     /// those whose prefixes are known.
     pub fn read_lists_beside(
@@ -138,11 +119,11 @@ impl Settings {
     /// Everything that may name a list file, and what it is part of, lists with names first.
     fn entries(&self) -> impl Iterator<Item = (String, &Written)> {
         let listed = self.lists.iter().map(|list| (format!("list {}", list.name.text), list.entries.as_slice()));
-        let access = [("allow".to_owned(), self.allow.as_slice()), ("deny".to_owned(), &self.deny)];
+        let access = [("allow".to_owned(), self.top.all("allow")), ("deny".to_owned(), self.top.all("deny"))];
         let senders = self.rules.iter().enumerate().flat_map(|(at, rule)| {
-            let name = rule.name.as_ref().map_or_else(|| (at + 1).to_string(), |name| name.text.clone());
-            let of_overrides = rule.overrides.iter().map(|of| of.from.as_slice());
-            let from = rule.from.as_deref().into_iter().chain(of_overrides);
+            let name = rule.values.one("name").map_or_else(|| (at + 1).to_string(), |name| name.text.clone());
+            let of_overrides = rule.overrides.iter().map(|of| of.all("from"));
+            let from = rule.values.list("from").into_iter().chain(of_overrides);
             from.map(move |from| (format!("from of rule {name}"), from))
         });
         let all = listed.chain(access).chain(senders);
@@ -157,12 +138,12 @@ impl Settings {
     /// The same, where something may have been found already.
     pub(super) fn config_beside(&self, mut found: Found) -> Result<Config, Diagnostics> {
         let interfaces = self.checked_interfaces(&mut found);
-        let xdp_mode = self.source.choice(self.xdp_mode.as_ref(), XdpModeChoice::ALL, XdpModeChoice::label);
-        let on_exit = self.source.choice(self.on_exit.as_ref(), OnExit::ALL, OnExit::label);
-        let listen = self.source.read_if(self.listen.as_ref(), parse_listen);
-        let insecure_web = self.source.is_set(self.insecure_web.as_ref(), false);
-        let ipv4_prefix = self.prefix(self.ipv4_prefix.as_ref(), 32, IPV4_PREFIX_DEFAULT, &mut found);
-        let ipv6_prefix = self.prefix(self.ipv6_prefix.as_ref(), 128, IPV6_PREFIX_DEFAULT, &mut found);
+        let xdp_mode = self.source.choice(self.top.one("xdp_mode"), XdpModeChoice::ALL, XdpModeChoice::label);
+        let on_exit = self.source.choice(self.top.one("on_exit"), OnExit::ALL, OnExit::label);
+        let listen = self.source.read_if(self.top.one("listen"), parse_listen);
+        let insecure_web = self.source.is_set(self.top.one("insecure_web"), false);
+        let ipv4_prefix = self.prefix(self.top.one("ipv4_prefix"), 32, IPV4_PREFIX_DEFAULT, &mut found);
+        let ipv6_prefix = self.prefix(self.top.one("ipv6_prefix"), 128, IPV6_PREFIX_DEFAULT, &mut found);
         found.keep(self.check_rules_number());
         let lists = Lists::new(&self.source, &self.lists, &self.list_files, &mut found);
         let (access, overruled) = self.access(&lists, ipv6_prefix, &mut found);
@@ -181,7 +162,7 @@ impl Settings {
             insecure_web: found.keep(insecure_web).unwrap_or_default(),
             policy: Policy { ipv4_prefix, ipv6_prefix, access, rules },
             safety: self.safety(&mut found),
-            history: self.history.history(&self.source, &mut found),
+            history: history::history(&self.history, &self.source, &mut found),
             fleet,
             notes,
             candidates,
@@ -191,7 +172,7 @@ impl Settings {
             listings: listing::listings(
                 &self.source,
                 &self.lists,
-                [(Grant::Denied, &self.deny), (Grant::Exempt, &self.allow)],
+                [(Grant::Denied, self.top.all("deny")), (Grant::Exempt, self.top.all("allow"))],
                 ipv6_prefix,
             ),
         };
@@ -201,8 +182,8 @@ impl Settings {
     /// What traffic is judged by alone, where there is nothing to attach to.
     pub fn policy(&self) -> Result<Policy, Diagnostics> {
         let mut found = Found::default();
-        let ipv4_prefix = self.prefix(self.ipv4_prefix.as_ref(), 32, IPV4_PREFIX_DEFAULT, &mut found);
-        let ipv6_prefix = self.prefix(self.ipv6_prefix.as_ref(), 128, IPV6_PREFIX_DEFAULT, &mut found);
+        let ipv4_prefix = self.prefix(self.top.one("ipv4_prefix"), 32, IPV4_PREFIX_DEFAULT, &mut found);
+        let ipv6_prefix = self.prefix(self.top.one("ipv6_prefix"), 128, IPV6_PREFIX_DEFAULT, &mut found);
         let lists = Lists::new(&self.source, &self.lists, &self.list_files, &mut found);
         let (access, _) = self.access(&lists, ipv6_prefix, &mut found);
         let hosts = self.fleet.as_ref().map(|fleet| fleet.hosts(&self.source, &mut found));
@@ -220,7 +201,7 @@ impl Settings {
 
     fn checked_interfaces(&self, found: &mut Found) -> Vec<String> {
         let mut names = Vec::new();
-        for written in &self.interfaces {
+        for written in self.top.all("interfaces") {
             found.keep(self.source.read(written, check_interface));
             names.push(written.text.clone());
         }
@@ -230,7 +211,7 @@ impl Settings {
             let why = "name the interface that clients come in by";
             found.missing("interfaces", self.source.missing("--iface", "interfaces", None, why, "[\"eth0\"]"));
         }
-        if let Some(written) = self.interfaces.get(INTERFACES_MAX).filter(|_| names.len() > INTERFACES_MAX) {
+        if let Some(written) = self.top.all("interfaces").get(INTERFACES_MAX).filter(|_| names.len() > INTERFACES_MAX) {
             let problem = format!("there are more than {INTERFACES_MAX} interfaces");
             let error = SyntaxError::new(0..written.text.len(), problem);
             found.push(self.source.wrong(written, error.with_help("leave some out")));
@@ -240,7 +221,8 @@ impl Settings {
 
     fn check_rules_number(&self) -> Result<(), Diagnostic> {
         let count: usize = self.rules.iter().map(RuleSettings::rules_len).sum();
-        let last = self.rules.iter().rev().find_map(|rule| rule.name.as_ref().or(rule.limits.first()));
+        let last =
+            self.rules.iter().rev().find_map(|rule| rule.values.one("name").or(rule.values.all("limits").first()));
         match last {
             Some(written) if count > RULES_MAX => {
                 let problem = format!("there are {count} rules, overrides counted, and {RULES_MAX} are the most");
@@ -273,13 +255,13 @@ impl Settings {
 
     /// Who is allowed or denied, and the prefixes that are said to be both.
     fn access(&self, lists: &Lists<'_>, ipv6_prefix: u8, found: &mut Found) -> (Vec<Access>, Vec<IpNet>) {
-        let exempt = lists.sources(&self.allow, ipv6_prefix, found);
-        let denied = lists.sources(&self.deny, ipv6_prefix, found);
+        let exempt = lists.sources(self.top.all("allow"), ipv6_prefix, found);
+        let denied = lists.sources(self.top.all("deny"), ipv6_prefix, found);
         let is_everyone = |prefix: &IpNet| prefix.prefix_len() == 0;
         let everyone = IpNet::aggregate(&denied.iter().copied().collect()).into_iter().find(is_everyone);
-        let is_meant = found.keep(self.source.is_set(self.deny_everyone.as_ref(), false)).unwrap_or(true);
-        if let (Some(prefix), Some(last), false) = (everyone, self.deny.last(), is_meant) {
-            let named = self.deny.iter().find(|written| written.text == prefix.to_string()).unwrap_or(last);
+        let is_meant = found.keep(self.source.is_set(self.top.one("deny_everyone"), false)).unwrap_or(true);
+        if let (Some(prefix), Some(last), false) = (everyone, self.top.all("deny").last(), is_meant) {
+            let named = self.top.all("deny").iter().find(|written| written.text == prefix.to_string()).unwrap_or(last);
             let problem = format!("together these are {prefix}, so every source would be denied");
             let error = SyntaxError::new(0..named.text.len(), problem);
             let help = "if that is what you want, write deny_everyone = true";
@@ -296,12 +278,12 @@ impl Settings {
     fn check_prefixes_number(&self, lists: &Lists<'_>, access: &[Access], rules: &[Rule]) -> Result<(), Diagnostic> {
         let senders = rules.iter().flat_map(|rule| rule.from.iter().copied());
         let all: BTreeSet<IpNet> = access.iter().map(|access| access.prefix).chain(senders).collect();
-        let mut of_rules = self.rules.iter().filter_map(|rule| rule.from.as_ref()?.last());
-        if let Some(last) = self.deny.last().or(self.allow.last()).or(of_rules.next_back()) {
+        let mut of_rules = self.rules.iter().filter_map(|rule| rule.values.list("from")?.last());
+        if let Some(last) = self.top.all("deny").last().or(self.top.all("allow").last()).or(of_rules.next_back()) {
             lists.check_number(last, &all)?;
         }
         let receivers: BTreeSet<IpNet> = rules.iter().flat_map(|rule| rule.to.iter().copied()).collect();
-        let last = self.rules.iter().filter_map(|rule| rule.to.as_ref()?.last()).next_back();
+        let last = self.rules.iter().filter_map(|rule| rule.values.list("to")?.last()).next_back();
         match last {
             Some(written) if receivers.len() > TARGETS_MAX as usize => {
                 let problem = format!("the rules name more than {TARGETS_MAX} destinations");
@@ -314,15 +296,14 @@ impl Settings {
 
     fn safety(&self, found: &mut Found) -> Safety {
         let (written, default) = (&self.safety, Safety::default());
-        let breaker = found.keep(self.source.read_if(written.breaker.as_ref(), parse_breaker)).flatten();
-        let after = found.keep(self.source.read_if(written.breaker_after.as_ref(), parse_breaker_after)).flatten();
-        let mut is_set = |written: &Option<Written>, default| {
-            found.keep(self.source.is_set(written.as_ref(), default)).unwrap_or(default)
-        };
+        let breaker = found.keep(self.source.read_if(written.one("breaker"), parse_breaker)).flatten();
+        let after = found.keep(self.source.read_if(written.one("breaker_after"), parse_breaker_after)).flatten();
+        let mut is_set =
+            |key: &str, default| found.keep(self.source.is_set(written.one(key), default)).unwrap_or(default);
         Safety {
-            exempt_ssh_peer: is_set(&written.exempt_ssh_peer, default.exempt_ssh_peer),
-            exempt_gateway: is_set(&written.exempt_gateway, default.exempt_gateway),
-            exempt_resolvers: is_set(&written.exempt_resolvers, default.exempt_resolvers),
+            exempt_ssh_peer: is_set("exempt_ssh_peer", default.exempt_ssh_peer),
+            exempt_gateway: is_set("exempt_gateway", default.exempt_gateway),
+            exempt_resolvers: is_set("exempt_resolvers", default.exempt_resolvers),
             breaker: breaker.unwrap_or(default.breaker),
             breaker_after_ns: after.unwrap_or(default.breaker_after_ns),
         }
@@ -335,13 +316,13 @@ impl Settings {
 
     fn sources_capacity(&self) -> Result<u32, Diagnostic> {
         let parse = |text: &str| parse_number(text, MAX_SOURCES_MIN.into(), MAX_SOURCES_MAX.into());
-        let number = self.source.read_if(self.max_sources.as_ref(), parse)?;
+        let number = self.source.read_if(self.top.one("max_sources"), parse)?;
         Ok(number.and_then(|number| u32::try_from(number).ok()).unwrap_or(SOURCES_CAPACITY))
     }
 
     /// The key may stand in the certificate's file.
     fn tls(&self) -> Result<Option<TlsFiles>, Diagnostic> {
-        match (&self.tls_cert_file, &self.tls_key_file) {
+        match (self.top.one("tls_cert_file"), self.top.one("tls_key_file")) {
             (None, None) => Ok(None),
             (None, Some(key)) => {
                 let error = SyntaxError::new(0..key.text.len(), "a key without a certificate encrypts nothing");
@@ -350,14 +331,14 @@ impl Settings {
             }
             (Some(cert), key) => {
                 let beside = |written| self.source.beside(written, "/etc/ratelimitd/tls.pem");
-                let key = beside(key.as_ref().unwrap_or(cert))?;
+                let key = beside(key.unwrap_or(cert))?;
                 Ok(Some(TlsFiles { cert: beside(cert)?, key }))
             }
         }
     }
 
     fn socket_path(&self) -> Result<PathBuf, Diagnostic> {
-        let Some(written) = &self.socket else {
+        let Some(written) = self.top.one("socket") else {
             return Ok(PathBuf::from(SOCKET_DEFAULT));
         };
         self.source.read(written, |text| {

@@ -23,7 +23,9 @@ pub enum Origin {
     Flag(&'static str),
     /// The value of a key of the file.
     Key {
-        /// The key with its table, `rule.limits`.
+        /// What stands before keys of its table, `rule.`.
+        prefix: &'static str,
+        /// The key, `limits`.
         key: &'static str,
         /// Which rule it is of, where there may be several.
         of: Option<OfRule>,
@@ -108,11 +110,11 @@ impl Source {
     pub(super) fn wrong(&self, written: &Written, error: SyntaxError) -> Diagnostic {
         let help = error.help.into_iter().collect();
         match (&written.origin, self) {
-            (Origin::Key { key, of, span }, Self::File { path, contents }) => {
+            (Origin::Key { prefix, key, of, span }, Self::File { path, contents }) => {
                 let excerpt = Excerpt::of(contents, file_span(contents, span, &written.text, error.span));
                 let of = of.as_ref().map_or_else(String::new, |of| format!(" of {of}"));
                 Diagnostic {
-                    problem: format!("bad value for `{key}`{of}: {}", error.problem),
+                    problem: format!("bad value for `{prefix}{key}`{of}: {}", error.problem),
                     place: Place::File { path: path.clone(), excerpt: Some(Box::new(excerpt)) },
                     help,
                 }

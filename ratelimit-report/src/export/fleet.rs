@@ -31,6 +31,7 @@ pub(super) fn metrics(out: &mut DescriptorEncoder<'_>, fleet: &Fleet) -> fmt::Re
     )?;
     let help = "How long answered exchanges with the fleet's store took";
     family(out, "ratelimitd_fleet_round_seconds", help, of.map(|of| (Labels::new(), Histogram(&of.round_seconds))))?;
+    type Count = fn(&Fleet) -> u64;
     let counts: [(&str, &str, Count); 3] = [
         ("ratelimitd_fleet_reports", "Counts of sources that the fleet's store took", |of| of.reports),
         (

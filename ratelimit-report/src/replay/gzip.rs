@@ -1,10 +1,10 @@
 //! What is packed by gzip, unpacked as it is read, in the memory of one window. Damage ends it, and is told.
 
-use std::io::{self, Read};
+use std::io::{self, BufRead as _, BufReader, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use flate2::read::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 
 /// How it begins.
 pub(super) const MAGIC: [u8; 2] = [0x1f, 0x8b];
@@ -12,6 +12,12 @@ pub(super) const MAGIC: [u8; 2] = [0x1f, 0x8b];
 const WHOLE: u8 = 0;
 const CUT_OFF: u8 = 1;
 const DAMAGED: u8 = 2;
+const SHREDDED: u8 = 3;
+
+/// To begin a member costs as much as to unpack some kB, so that tools make none of a few bytes. So many may be that all the same,
+const MEMBERS_FREE: u64 = 10_000;
+/// and beyond them all have so much in them on average.
+const MEMBER_BYTES_MIN: u64 = 256;
 
 /// How the unpacking went, told to who has given the reader away.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +29,7 @@ impl Condition {
         match self.0.load(Ordering::Relaxed) {
             WHOLE => None,
             CUT_OFF => Some("its gzip data is cut off"),
+            SHREDDED => Some("its gzip data has more members than content: unpack it by zcat, and pack it anew"),
             _ => Some("its gzip data is damaged"),
         }
     }
@@ -30,28 +37,57 @@ impl Condition {
 
 /// Unpacks one member after the other.
 pub(super) struct Gunzip<R> {
-    decoder: MultiGzDecoder<R>,
+    /// None at the end.
+    member: Option<GzDecoder<BufReader<R>>>,
+    members: u64,
+    unpacked_bytes: u64,
     condition: Condition,
 }
 
 impl<R: Read> Gunzip<R> {
     pub(super) fn new(packed: R) -> (Self, Condition) {
         let condition = Condition::default();
-        (Self { decoder: MultiGzDecoder::new(packed), condition: condition.clone() }, condition)
+        let member = Some(GzDecoder::new(BufReader::new(packed)));
+        (Self { member, members: 1, unpacked_bytes: 0, condition: condition.clone() }, condition)
+    }
+
+    /// Goes on behind a member that has ended.
+    fn next(&mut self) -> io::Result<()> {
+        let Some(mut packed) = self.member.take().map(GzDecoder::into_inner) else { return Ok(()) };
+        if packed.fill_buf()?.is_empty() {
+            return Ok(());
+        }
+        self.members += 1;
+        if self.members > MEMBERS_FREE + self.unpacked_bytes / MEMBER_BYTES_MIN {
+            self.end(SHREDDED);
+        } else {
+            self.member = Some(GzDecoder::new(packed));
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, condition: u8) {
+        self.member = None;
+        self.condition.0.store(condition, Ordering::Relaxed);
     }
 }
 
 impl<R: Read> Read for Gunzip<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.condition.problem().is_some() {
-            return Ok(0);
+        while let Some(member) = self.member.as_mut().filter(|_| !buffer.is_empty()) {
+            match member.read(buffer) {
+                Ok(0) => self.next()?,
+                Ok(read) => {
+                    self.unpacked_bytes += read as u64;
+                    return Ok(read);
+                }
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => self.end(CUT_OFF),
+                Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) => {
+                    self.end(DAMAGED);
+                }
+                Err(error) => return Err(error),
+            }
         }
-        let condition = match self.decoder.read(buffer) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => CUT_OFF,
-            Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) => DAMAGED,
-            read => return read,
-        };
-        self.condition.0.store(condition, Ordering::Relaxed);
         Ok(0)
     }
 }

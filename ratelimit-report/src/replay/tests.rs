@@ -303,6 +303,25 @@ fn what_cannot_be_replayed_says_what_to_do() {
 }
 
 #[test]
+fn gzip_data_of_members_without_content_is_refused_and_no_more_than_some_of_them_are_unpacked() {
+    let gzip = |contents: &[u8]| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut encoder, contents).unwrap();
+        encoder.finish().unwrap()
+    };
+    let of = policy(vec![limit(9, Unit::Requests)]);
+    let line = log(&[(0, "192.0.2.7")]);
+    let (empty, began) = (gzip(b"").repeat(300_000), std::time::Instant::now());
+    let error = replayed(&empty, &of).unwrap_err().to_string();
+    assert!(error.starts_with("it: its gzip data has more members than content: unpack it by zcat"), "{error}");
+    assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
+    let behind = replayed(&[gzip(&line), empty].concat(), &of).unwrap();
+    assert!(behind.input.judged == 1 && behind.warnings[0].contains("more members than content"), "{behind:?}");
+    let many = replayed(&gzip(&line.repeat(5)).repeat(12_000), &of).unwrap();
+    assert_eq!(many.input.judged, 60_000, "what tools append is read: {:?}", many.warnings);
+}
+
+#[test]
 fn lines_that_cannot_be_read_are_left_out_and_named_by_their_number() {
     let mut contents = log(&[(0, "192.0.2.7"), (1, "192.0.2.7")]);
     contents.extend_from_slice(b"\nbroken\n");

@@ -1,228 +1,140 @@
-//! The flags that say what to limit. Values are texts here, so that what is wrong with one is shown as flags and file both show it.
+//! The flags that say what to limit: each is of a row of the table of keys. Values are texts here, so that what is wrong with one is
+//! shown as flags and file both show it.
 
 use std::ffi::OsStr;
 
 use clap::builder::{PossibleValue, TypedValueParser};
-use clap::{Arg, Args, ValueHint};
+use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, ValueHint};
 
-use ratelimit_policy::config::fleet::FleetSettings;
-use ratelimit_policy::config::keys;
-use ratelimit_policy::config::rule::RuleSettings;
+use crate::error::SOCKET_VARIABLE;
+use ratelimit_policy::config::keys::{self, Takes};
 use ratelimit_policy::config::settings::Settings;
-use ratelimit_policy::config::written::{Origin, Source, Written};
-use ratelimit_policy::desired::Mode;
 
-/// What to limit and how: one field is one key of the configuration file.
-#[derive(Clone, Debug, Default, Args)]
-pub struct Limiter {
-    /// `interfaces`
-    #[arg(long = "iface", value_name = "IF", help_heading = "What to limit", help = help("--iface"))]
-    pub interfaces: Vec<String>,
-    /// `rule.limits`
-    #[arg(long = "limit", value_name = "N/DUR", help_heading = "What to limit", help = help("--limit"))]
-    pub limits: Vec<String>,
-    /// `rule.count`
-    #[arg(
-        long,
-        value_name = "UNIT",
-        help_heading = "What to limit",
-        help = help("--count"),
-        value_parser = suggested("--count"),
-    )]
-    pub count: Option<String>,
-    /// `rule.ports`
-    #[arg(long = "port", value_name = "LIST", help_heading = "What to limit", help = help("--port"))]
-    pub ports: Option<String>,
-    /// `rule.quic_ports`
-    #[arg(long, value_name = "LIST", help_heading = "What to limit", help = help("--quic-ports"))]
-    pub quic_ports: Option<String>,
-    /// `allow`
-    #[arg(long, value_name = "CIDR", help_heading = "What to limit", help = help("--allow"))]
-    pub allow: Vec<String>,
-    /// `ipv4_prefix`
-    #[arg(long, value_name = "BITS", help_heading = "What to limit", help = help("--ipv4-prefix"))]
-    pub ipv4_prefix: Option<String>,
-    /// `ipv6_prefix`
-    #[arg(long, value_name = "BITS", help_heading = "What to limit", help = help("--ipv6-prefix"))]
-    pub ipv6_prefix: Option<String>,
-    /// `rule.name`
-    #[arg(long, value_name = "NAME", help_heading = "What to limit", help = help("--name"))]
-    pub name: Option<String>,
-    /// Count and report what would be dropped, and drop nothing
-    #[arg(long, help_heading = "What happens over the limit")]
-    pub dry_run: bool,
-    /// `rule.refuse`
-    #[arg(
-        long,
-        value_name = "WHAT",
-        help_heading = "What happens over the limit",
-        help = help("--refuse"),
-        value_parser = suggested("--refuse"),
-    )]
-    pub refuse: Option<String>,
-    /// `rule.block_for`
-    #[arg(long, value_name = "DUR", help_heading = "What happens over the limit", help = help("--block-for"))]
-    pub block_for: Option<String>,
-    /// `rule.new_sources`
-    #[arg(long, value_name = "N/DUR", help_heading = "What happens over the limit", help = help("--new-sources"))]
-    pub new_sources: Option<String>,
-    /// `rule.unparsable`
-    #[arg(
-        long,
-        value_name = "WHAT",
-        help_heading = "What happens over the limit",
-        help = help("--unparsable"),
-        value_parser = suggested("--unparsable"),
-    )]
-    pub unparsable: Option<String>,
-    /// `rule.window`
-    #[arg(
-        long,
-        value_name = "FORM",
-        help_heading = "What happens over the limit",
-        help = help("--window"),
-        value_parser = suggested("--window"),
-    )]
-    pub window: Option<String>,
-    /// `xdp_mode`
-    #[arg(
-        long,
-        value_name = "MODE",
-        help_heading = "How it runs",
-        help = help("--xdp-mode"),
-        value_parser = suggested("--xdp-mode"),
-    )]
-    pub xdp_mode: Option<String>,
-    /// `max_sources`
-    #[arg(long, value_name = "N", help_heading = "How it runs", help = help("--max-sources"))]
-    pub max_sources: Option<String>,
-    /// `socket`
-    #[arg(
-        long,
-        value_name = "PATH",
-        value_hint = ValueHint::FilePath,
-        env = "RATELIMITD_SOCKET",
-        hide_env_values = true,
-        help_heading = "How it runs",
-        help = help("--socket"),
-    )]
-    pub socket: Option<String>,
-    /// `listen`
-    #[arg(long, value_name = "ADDR:PORT", help_heading = "How it runs", help = help("--listen"))]
-    pub listen: Option<String>,
-    /// `tls_cert_file`
-    #[arg(
-        long,
-        value_name = "PATH",
-        value_hint = ValueHint::FilePath,
-        help_heading = "How it runs",
-        help = help("--tls-cert-file"),
-    )]
-    pub tls_cert_file: Option<String>,
-    /// `tls_key_file`
-    #[arg(
-        long,
-        value_name = "PATH",
-        value_hint = ValueHint::FilePath,
-        help_heading = "How it runs",
-        help = help("--tls-key-file"),
-    )]
-    pub tls_key_file: Option<String>,
-    /// `insecure_web`
-    #[arg(long, help_heading = "How it runs", help = help("--insecure-web"))]
-    pub insecure_web: bool,
-    /// `fleet.url`
-    #[arg(long = "fleet", value_name = "URL", help_heading = "How it runs", help = help("--fleet"))]
-    pub fleet: Vec<String>,
-    /// `fleet.secret_file`
-    #[arg(
-        long,
-        value_name = "PATH",
-        value_hint = ValueHint::FilePath,
-        help_heading = "How it runs",
-        help = help("--fleet-secret-file"),
-    )]
-    pub fleet_secret_file: Option<String>,
-    /// `on_exit`
-    #[arg(
-        long,
-        value_name = "WHAT",
-        help_heading = "How it runs",
-        help = help("--on-exit"),
-        value_parser = suggested("--on-exit"),
-    )]
-    pub on_exit: Option<String>,
-}
+/// In the order of help. A test holds that these are the flags that keys have.
+const SHOWN: [(&str, &[&str]); 3] = [
+    (
+        "What to limit",
+        &[
+            "--iface",
+            "--limit",
+            "--count",
+            "--port",
+            "--quic-ports",
+            "--allow",
+            "--ipv4-prefix",
+            "--ipv6-prefix",
+            "--name",
+        ],
+    ),
+    (
+        "What happens over the limit",
+        &["--dry-run", "--refuse", "--block-for", "--new-sources", "--unparsable", "--window"],
+    ),
+    (
+        "How it runs",
+        &[
+            "--xdp-mode",
+            "--max-sources",
+            "--socket",
+            "--listen",
+            "--tls-cert-file",
+            "--tls-key-file",
+            "--insecure-web",
+            "--fleet",
+            "--fleet-secret-file",
+            "--on-exit",
+        ],
+    ),
+];
+
+/// What to limit and how, as it was typed: flags, and what is behind them or what they mean.
+#[derive(Clone, Debug, Default)]
+pub struct Limiter(Vec<(&'static str, String)>);
 
 impl Limiter {
     /// Whether nothing was said that could be limited. The socket does not count: the environment may say it.
     pub fn is_empty(&self) -> bool {
-        let settings = Settings { socket: None, ..self.settings() };
-        settings == Settings::default()
+        self.0.iter().all(|(flag, _)| *flag == "--socket")
     }
 
     /// What was typed, with its places.
     pub fn settings(&self) -> Settings {
-        let one = |flag, text: &Option<String>| text.as_ref().map(|text| written(flag, text));
-        let all = |flag, texts: &[String]| texts.iter().map(|text| written(flag, text)).collect();
-        let some = |flag, text: &Option<String>| text.as_ref().map(|text| vec![written(flag, text)]);
-        let rule = RuleSettings {
-            name: one("--name", &self.name),
-            limits: all("--limit", &self.limits),
-            count: one("--count", &self.count),
-            ports: some("--port", &self.ports),
-            mode: self.dry_run.then(|| written("--dry-run", Mode::DryRun.label())),
-            window: one("--window", &self.window),
-            refuse: one("--refuse", &self.refuse),
-            block_for: self.block_for.as_ref().map(|text| written("--block-for", text)).into_iter().collect(),
-            new_sources: one("--new-sources", &self.new_sources),
-            quic_ports: some("--quic-ports", &self.quic_ports),
-            unparsable: one("--unparsable", &self.unparsable),
-            ..RuleSettings::default()
-        };
-        let fleet = FleetSettings {
-            url: all("--fleet", &self.fleet),
-            secret_file: one("--fleet-secret-file", &self.fleet_secret_file),
-            ..FleetSettings::default()
-        };
-        Settings {
-            source: Source::CommandLine,
-            interfaces: all("--iface", &self.interfaces),
-            xdp_mode: one("--xdp-mode", &self.xdp_mode),
-            on_exit: one("--on-exit", &self.on_exit),
-            max_sources: one("--max-sources", &self.max_sources),
-            socket: one("--socket", &self.socket),
-            listen: one("--listen", &self.listen),
-            tls_cert_file: one("--tls-cert-file", &self.tls_cert_file),
-            tls_key_file: one("--tls-key-file", &self.tls_key_file),
-            insecure_web: self.insecure_web.then(|| written("--insecure-web", "true")),
-            ipv4_prefix: one("--ipv4-prefix", &self.ipv4_prefix),
-            ipv6_prefix: one("--ipv6-prefix", &self.ipv6_prefix),
-            allow: all("--allow", &self.allow),
-            fleet: (fleet != FleetSettings::default()).then_some(fleet),
-            rules: if rule == RuleSettings::default() { Vec::new() } else { vec![rule] },
-            ..Settings::default()
+        Settings::of_flags(self.0.iter().map(|(flag, text)| (*flag, text.as_str())))
+    }
+
+    /// What was typed of these flags.
+    pub(super) fn of(flags: impl IntoIterator<Item = &'static str>, matches: &ArgMatches) -> Self {
+        Self(flags.into_iter().flat_map(|flag| typed(flag, matches)).collect())
+    }
+
+    /// What is behind a flag, if it is there.
+    pub(super) fn text(&self, flag: &str) -> Option<&str> {
+        self.0.iter().find(|(of, _)| *of == flag).map(|(_, text)| text.as_str())
+    }
+
+    /// The same with one more flag.
+    #[must_use]
+    pub(super) fn with(mut self, flag: &'static str, text: &str) -> Self {
+        self.0.push((flag, text.to_owned()));
+        self
+    }
+}
+
+impl Args for Limiter {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let headed = SHOWN.iter().flat_map(|(heading, flags)| arguments(flags).map(|of| of.help_heading(*heading)));
+        command.args(headed)
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Limiter {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self::of(SHOWN.iter().flat_map(|(_, flags)| flags.iter().copied()), matches))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// These flags, as the table of keys has them.
+pub(super) fn arguments(flags: &'static [&'static str]) -> impl Iterator<Item = Arg> {
+    flags.iter().filter_map(|flag| argument(flag))
+}
+
+fn argument(flag: &'static str) -> Option<Arg> {
+    let (_, key) = keys::of_flag(flag)?;
+    let argument = Arg::new(flag).long(flag.trim_start_matches('-')).help(key.flag_help());
+    let (action, value) = match key.flag?.takes {
+        Takes::One(value) => (ArgAction::Set, value),
+        Takes::Many(value) => (ArgAction::Append, value),
+        Takes::Nothing { .. } => return Some(argument.action(ArgAction::SetTrue)),
+    };
+    let hint = if value == "PATH" { ValueHint::FilePath } else { ValueHint::Unknown };
+    let argument = argument.action(action).value_name(value).value_hint(hint).value_parser(Suggested(key.choices()));
+    Some(if flag == "--socket" { argument.env(SOCKET_VARIABLE).hide_env_values(true) } else { argument })
+}
+
+fn typed(flag: &'static str, matches: &ArgMatches) -> Vec<(&'static str, String)> {
+    match keys::of_flag(flag).and_then(|(_, key)| key.flag) {
+        Some(keys::Flag { takes: Takes::Nothing { means, .. }, .. }) => {
+            matches.get_flag(flag).then(|| (flag, means.to_owned())).into_iter().collect()
+        }
+        Some(_) | None => {
+            let texts = matches.get_many::<String>(flag).into_iter().flatten();
+            texts.map(|text| (flag, text.clone())).collect()
         }
     }
 }
 
-/// What the flag is for, by the table of keys.
-pub(super) fn help(flag: &str) -> String {
-    keys::of_flag(flag).map(keys::Key::flag_help).unwrap_or_default()
-}
-
-/// The words that the flag's key takes.
-pub(super) fn suggested(flag: &str) -> Suggested {
-    Suggested(keys::of_flag(flag).map_or(&[], keys::Key::choices))
-}
-
-fn written(flag: &'static str, text: &str) -> Written {
-    Written { text: text.to_owned(), origin: Origin::Flag(flag) }
-}
-
 /// Takes any text, and tells help and completions which are meant. Refusing the others is left to [`Settings::config`].
 #[derive(Clone, Copy)]
-pub(super) struct Suggested(pub(super) &'static [&'static str]);
+struct Suggested(&'static [&'static str]);
 
 impl TypedValueParser for Suggested {
     type Value = String;
@@ -232,6 +144,7 @@ impl TypedValueParser for Suggested {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(self.0.iter().map(PossibleValue::new)))
+        let words = self.0.iter().map(PossibleValue::new);
+        (!self.0.is_empty()).then(|| Box::new(words) as Box<dyn Iterator<Item = PossibleValue>>)
     }
 }

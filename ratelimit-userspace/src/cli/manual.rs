@@ -55,7 +55,7 @@ pub(super) fn page() -> String {
 fn push_keys(roff: &mut Roff, table: &Table) {
     for key in table.keys {
         roff.control("TP", []).text([bold(format!("{}{}", table.prefix, key.name))]);
-        let flag = key.flag.map_or_else(String::new, |flag| format!(" Flag: `{flag}`."));
+        let flag = key.flag.map_or_else(String::new, |flag| format!(" Flag: `{}`.", flag.name));
         let restart = if key.reload == Reload::NeedsRestart { " A change needs a restart." } else { "" };
         roff.text(inlines(&format!(
             "{}{restart} Value: {}. Default: {}.{flag}",
@@ -95,7 +95,7 @@ fn value(key: &Key) -> String {
         Value::Choice(words) => words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", "),
         Value::Integer(least, most) => format!("{least} to {most}"),
         Value::Boolean => "`true`, `false`".to_owned(),
-        Value::Other(words) => words.to_owned(),
+        Value::Other(words) | Value::Text(words) | Value::List(words) | Value::Texts(words) => words.to_owned(),
     }
 }
 
@@ -131,7 +131,7 @@ fn renewed(chapter: &str) -> String {
 fn markdown(table: &Table) -> String {
     let mut out = String::from("| key | flag | value | default | meaning |\n|---|---|---|---|---|\n");
     for key in table.keys {
-        let flag = key.flag.map_or_else(|| "–".to_owned(), |flag| format!("`{flag}`"));
+        let flag = key.flag.map_or_else(|| "–".to_owned(), |flag| format!("`{}`", flag.name));
         let (name, value, default) = (format!("{}{}", table.prefix, key.name), value(key), default(key));
         out.push_str(&format!("| `{name}` | {flag} | {value} | {default} | {} |\n", meaning(key)));
     }

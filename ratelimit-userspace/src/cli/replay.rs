@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueHint};
+use clap::{ArgMatches, Args, FromArgMatches, ValueHint};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use super::limiter::{Limiter, help, suggested};
+use super::limiter::{Limiter, arguments};
 use super::run::{print_json, print_words, warn};
 use super::{Global, OutputFormat};
 use crate::error::{Diagnostic, Diagnostics, Exit, Place};
@@ -24,35 +24,39 @@ pub struct ReplayArgs {
     held: Held,
 }
 
+/// The flags of limits that files are held to.
+const HELD: [&str; 6] = ["--limit", "--count", "--port", "--window", "--ipv4-prefix", "--ipv6-prefix"];
+
 /// The limits that files are held to.
-#[derive(Clone, Debug, Args)]
-pub(super) struct Held {
-    /// `rule.limits`
-    #[arg(long = "limit", value_name = "N/DUR", requires = "files", help = help("--limit"))]
-    limits: Vec<String>,
-    /// `rule.count`
-    #[arg(long, value_name = "UNIT", requires = "files", help = help("--count"), value_parser = suggested("--count"))]
-    count: Option<String>,
-    /// Ports to protect: 80,443, 8000-8100, 53/udp, all; not of a log [default: 80,443]
-    #[arg(long = "port", value_name = "LIST", requires = "files")]
-    ports: Option<String>,
-    /// `rule.window`
-    #[arg(long, value_name = "FORM", requires = "files", help = help("--window"), value_parser = suggested("--window"))]
-    window: Option<String>,
-    /// `ipv4_prefix`
-    #[arg(long, value_name = "BITS", requires = "files", help = help("--ipv4-prefix"))]
-    ipv4_prefix: Option<String>,
-    /// `ipv6_prefix`
-    #[arg(long, value_name = "BITS", requires = "files", help = help("--ipv6-prefix"))]
-    ipv6_prefix: Option<String>,
+#[derive(Clone, Debug)]
+pub(super) struct Held(Limiter);
+
+impl Args for Held {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let of_port = "Ports to protect: 80,443, 8000-8100, 53/udp, all; not of a log [default: 80,443]";
+        command.args(arguments(&HELD).map(|of| of.requires("files"))).mut_arg("--port", |port| port.help(of_port))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Held {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self(Limiter::of(HELD, matches)))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 impl Held {
     fn policy(self) -> Result<(Policy, Ports), Diagnostics> {
-        let Self { limits, count, ports, window, ipv4_prefix, ipv6_prefix } = self;
-        let said = if ports.is_some() { Ports::Said } else { Ports::Default };
-        let flags = Limiter { limits, count, ports, window, ipv4_prefix, ipv6_prefix, ..Limiter::default() };
-        Ok((flags.settings().policy()?, said))
+        let said = if self.0.text("--port").is_some() { Ports::Said } else { Ports::Default };
+        Ok((self.0.settings().policy()?, said))
     }
 }
 
@@ -89,13 +93,13 @@ pub(super) fn replay(asked: ReplayArgs, global: &Global) -> anyhow::Result<Exit>
 
 /// Prints what limits are proposed by files.
 pub(super) fn suggest(asked: FromArgs, global: &Global) -> anyhow::Result<Exit> {
-    let FromArgs { files, mut held } = asked;
-    let present = if held.limits.is_empty() { Present::Assumed } else { Present::Said };
-    if present == Present::Assumed {
-        let limit = if held.count.as_deref() == Some("bytes") { BYTES_ASSUMED } else { LIMIT_ASSUMED };
-        held.limits.push(limit.to_owned());
-    }
-    let (policy, ports) = held.policy()?;
+    let FromArgs { files, held: Held(held) } = asked;
+    let (held, present) = match (held.text("--limit"), held.text("--count")) {
+        (Some(_), _) => (held, Present::Said),
+        (None, Some("bytes")) => (held.with("--limit", BYTES_ASSUMED), Present::Assumed),
+        (None, Some(_) | None) => (held.with("--limit", LIMIT_ASSUMED), Present::Assumed),
+    };
+    let (policy, ports) = Held(held).policy()?;
     let of = replay::suggest(&files, &Asked { policy: &policy, ports, clock: clock() }, present).map_err(diagnosed)?;
     match global.format() {
         OutputFormat::Human => {

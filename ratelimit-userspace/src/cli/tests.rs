@@ -80,7 +80,8 @@ fn every_flag_has_a_key_and_each_key_with_a_flag_is_tried() {
     let limiter = Limiter::augment_args(clap::Command::new(""));
     let flags: BTreeSet<_> = limiter.get_arguments().filter_map(|argument| argument.get_long()).collect();
     let rows = TABLES.iter().flat_map(|table| table.keys.iter().map(move |key| (table, key)));
-    let of_keys = rows.filter_map(|(table, key)| Some((key.flag?.trim_start_matches("--"), table.prefix, key.name)));
+    let of_keys =
+        rows.filter_map(|(table, key)| Some((key.flag?.name.trim_start_matches("--"), table.prefix, key.name)));
     let of_keys: BTreeSet<_> = of_keys.collect();
     assert_eq!(flags, of_keys.iter().map(|row| row.0).collect());
     let tried = |row: &Row| match (key(row.2), key(row.3)) {
@@ -88,16 +89,6 @@ fn every_flag_has_a_key_and_each_key_with_a_flag_is_tried() {
         (None, key) => Some((row.0, "rule.", key?)),
     };
     assert_eq!(of_keys, SAME.iter().filter_map(tried).collect());
-}
-
-#[test]
-fn the_help_of_a_flag_is_that_of_its_key() {
-    let limiter = Limiter::augment_args(clap::Command::new(""));
-    for argument in limiter.get_arguments().filter(|argument| argument.get_id() != "dry_run") {
-        let flag = format!("--{}", argument.get_long().expect("a long flag"));
-        let key = ratelimit_policy::config::keys::of_flag(&flag).expect(&flag);
-        assert_eq!(argument.get_help().map(ToString::to_string), Some(key.flag_help()), "{flag}");
-    }
 }
 
 #[test]

@@ -6,12 +6,12 @@ use super::{Key, Value, key};
 pub const FLEET: &[Key] = &[
     key(
         "url",
-        Value::Other("address, or list of a cluster's nodes"),
+        Value::Texts("address, or list of a cluster's nodes"),
         "required",
         "Share limits with other hosts by this Redis or Valkey: redis://HOST:PORT, rediss:// for TLS, unix:///PATH; \
         repeatable for a cluster",
     )
-    .flag("--fleet")
+    .flags("--fleet", "URL")
     .more("It holds no user and no password. See [FLEET.md](FLEET.md)."),
     key(
         "name",
@@ -22,20 +22,20 @@ pub const FLEET: &[Key] = &[
     .more("Every key in the store begins with `rl:NAME:`."),
     key(
         "secret_file",
-        Value::Other("path"),
+        Value::Text("path"),
         "none, for a store on this machine alone",
         "File with the fleet's secret, the same on all its hosts",
     )
-    .flag("--fleet-secret-file")
+    .flag("--fleet-secret-file", "PATH")
     .more("32 bytes or more: `head -c 32 /dev/urandom | base64`. For root alone to read; relative to the file that names it."),
-    key("username", Value::Other("word"), "`default`", "The store's user for this fleet")
+    key("username", Value::Text("word"), "`default`", "The store's user for this fleet")
         .more("`check-config` prints the line that lets it do what is needed and nothing more."),
-    key("password_file", Value::Other("path"), "none", "File whose first line is the user's password")
+    key("password_file", Value::Text("path"), "none", "File whose first line is the user's password")
         .more("It is read anew at each connection, as the certificates are."),
-    key("ca_file", Value::Other("path of a PEM file"), "the system's", "What the store's certificate is signed by"),
-    key("cert_file", Value::Other("path of a PEM file"), "none", "The certificate that the store is shown")
+    key("ca_file", Value::Text("path of a PEM file"), "the system's", "What the store's certificate is signed by"),
+    key("cert_file", Value::Text("path of a PEM file"), "none", "The certificate that the store is shown")
         .more("With `key_file`, for a store that asks for one."),
-    key("key_file", Value::Other("path of a PEM file"), "none", "The private key of `cert_file`"),
+    key("key_file", Value::Text("path of a PEM file"), "none", "The private key of `cert_file`"),
     key(
         "interval",
         Value::Other("time of 200ms to 1m"),

@@ -9,20 +9,20 @@ impl RuleSettings {
     /// How the rule's limits are shared, if they are.
     pub(super) fn in_fleet<'s>(&'s self, context: &mut Context<'_>) -> Option<InFleet<'s>> {
         let source = context.source;
-        let is_shared = source.is_set(self.fleet.as_ref(), context.hosts.is_some());
-        let sum = source.choice(self.fleet_sum.as_ref(), Sum::ALL, Sum::label);
+        let is_shared = source.is_set(self.values.one("fleet"), context.hosts.is_some());
+        let sum = source.choice(self.values.one("fleet_sum"), Sum::ALL, Sum::label);
         // Overrides ask as well, and what was said is not said again.
         let is_shared = context.found.keep(is_shared)?;
         let sum = context.found.keep(sum)?;
-        if let Some(written) = self.fleet_sum.as_ref().filter(|_| !is_shared) {
+        if let Some(written) = self.values.one("fleet_sum").filter(|_| !is_shared) {
             let error = SyntaxError::new(0..written.text.len(), "no limit of this rule is shared");
             context.found.push(source.wrong(written, error.with_help("leave it out, or share the rule: fleet = true")));
         }
         match (context.hosts, is_shared) {
-            (Some(hosts), true) => Some(InFleet { hosts, sum, written: self.fleet.as_ref() }),
+            (Some(hosts), true) => Some(InFleet { hosts, sum, written: self.values.one("fleet") }),
             (Some(_), false) | (None, false) => None,
             (None, true) => {
-                let written = self.fleet.as_ref()?;
+                let written = self.values.one("fleet")?;
                 let error = SyntaxError::new(0..written.text.len(), "there is no fleet to share its limits with");
                 let help = "say where the hosts tell each other: [fleet] with url = \"redis://…\"";
                 context.found.push(source.wrong(written, error.with_help(help)));

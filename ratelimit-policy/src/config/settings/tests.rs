@@ -7,23 +7,17 @@ use ratelimit_common::layout::Unit;
 use super::*;
 use crate::config::ports;
 use crate::config::rule::PORTS_DEFAULT;
-use crate::config::written::Origin;
 use crate::desired::{Mode, Refuse, WindowForm};
 use crate::diagnostic::Place;
 
 fn flags(limits: &[&str]) -> Settings {
-    let all = |flag, texts: &[&str]| texts.iter().map(|text| one(flag, text)).collect();
-    let rule = RuleSettings { limits: all("--limit", limits), ..RuleSettings::default() };
-    Settings { interfaces: all("--iface", &["eth0"]), rules: vec![rule], ..Settings::default() }
+    with(limits, &[])
 }
 
-fn of_rule(mut settings: Settings, change: impl FnOnce(&mut RuleSettings)) -> Settings {
-    change(&mut settings.rules[0]);
-    settings
-}
-
-fn one(flag: &'static str, text: &str) -> Written {
-    Written { text: text.into(), origin: Origin::Flag(flag) }
+/// The same with more of them.
+fn with(limits: &[&str], more: &[(&str, &str)]) -> Settings {
+    let limits = limits.iter().map(|text| ("--limit", *text));
+    Settings::of_flags([("--iface", "eth0")].into_iter().chain(limits).chain(more.iter().copied()))
 }
 
 fn problem(settings: &Settings) -> (String, Range<usize>) {
@@ -53,16 +47,16 @@ fn defaults_are_those_of_the_documentation() {
 
 #[test]
 fn interfaces_are_sorted_and_each_there_once() {
-    let interfaces = ["eth1", "eth0", "eth1"].map(|name| one("--iface", name)).to_vec();
-    let config = Settings { interfaces, ..flags(&["1/1s"]) }.config().expect("well-formed");
+    let config = with(&["1/1s"], &[("--iface", "eth1"), ("--iface", "eth0")]).config().expect("well-formed");
     assert_eq!(config.interfaces, ["eth0", "eth1"]);
 }
 
 #[test]
 fn as_many_interfaces_as_the_kernel_side_has_rows_for_and_no_more() {
-    let named = |count: usize| (0..count).map(|number| one("--iface", &format!("eth{number}"))).collect();
-    assert!(Settings { interfaces: named(INTERFACES_MAX), ..flags(&["1/1s"]) }.config().is_ok());
-    let (problem, _) = problem(&Settings { interfaces: named(INTERFACES_MAX + 1), ..flags(&["1/1s"]) });
+    let names: Vec<String> = (1..=INTERFACES_MAX).map(|number| format!("eth{number}")).collect();
+    let names: Vec<(&str, &str)> = names.iter().map(|name| ("--iface", name.as_str())).collect();
+    assert!(with(&["1/1s"], &names[1..]).config().is_ok());
+    let (problem, _) = problem(&with(&["1/1s"], &names));
     assert_eq!(problem, "bad value for --iface: there are more than 16 interfaces");
 }
 
@@ -91,30 +85,29 @@ fn a_slot_outlives_changes_of_amount_form_and_number_of_buckets() {
     let slot = |settings: Settings| settings.config().expect("well-formed").policy.rules[0].limits[0].slot;
     let before = slot(flags(&["10/5m"]));
     assert_eq!(before, slot(flags(&["20/6m"])));
-    assert_eq!(before, slot(of_rule(flags(&["10/5m"]), |rule| rule.window = Some(one("--window", "lenient")))));
-    assert_ne!(before, slot(of_rule(flags(&["10/5m"]), |rule| rule.name = Some(one("--name", "web")))));
+    assert_eq!(before, slot(with(&["10/5m"], &[("--window", "lenient")])));
+    assert_ne!(before, slot(with(&["10/5m"], &[("--name", "web")])));
 }
 
 #[test]
 fn both_ends_of_each_number_are_in() {
-    let sources = |text| Settings { max_sources: Some(one("--max-sources", text)), ..flags(&["1/1s"]) }.config();
+    let of = |flag, text: &str| with(&["1/1s"], &[(flag, text)]).config();
+    let sources = |text| of("--max-sources", text);
     assert!(sources("256").is_ok() && sources("16777216").is_ok());
     assert!(sources("255").is_err() && sources("16777217").is_err());
-    let v4 = |text| Settings { ipv4_prefix: Some(one("--ipv4-prefix", text)), ..flags(&["1/1s"]) }.config();
+    let v4 = |text| of("--ipv4-prefix", text);
     assert!(v4("0").is_ok() && v4("32").is_ok() && v4("33").is_err());
-    let v6 = |text| Settings { ipv6_prefix: Some(one("--ipv6-prefix", text)), ..flags(&["1/1s"]) }.config();
+    let v6 = |text| of("--ipv6-prefix", text);
     assert!(v6("0").is_ok() && v6("128").is_ok() && v6("129").is_err());
-    let socket = |length| Settings { socket: Some(one("--socket", &"s".repeat(length))), ..flags(&["1/1s"]) }.config();
+    let socket = |length| of("--socket", &"s".repeat(length));
     assert!(socket(1).is_ok() && socket(107).is_ok() && socket(108).is_err() && socket(0).is_err());
-    let name =
-        |length: usize| of_rule(flags(&["1/1s"]), |rule| rule.name = Some(one("--name", &"n".repeat(length)))).config();
+    let name = |length| of("--name", &"n".repeat(length));
     assert!(name(1).is_ok() && name(32).is_ok() && name(33).is_err() && name(0).is_err());
 }
 
 #[test]
 fn a_misspelt_word_is_told_the_right_one() {
-    let settings = Settings { xdp_mode: Some(one("--xdp-mode", "natve")), ..flags(&["1/1s"]) };
-    let error = settings.config().expect_err("no such mode");
+    let error = with(&["1/1s"], &[("--xdp-mode", "natve")]).config().expect_err("no such mode");
     assert_eq!(error.first().help, ["did you mean `native`? The choice is auto or native or generic"]);
 }
 
@@ -127,17 +120,17 @@ fn an_address_to_listen_on_needs_its_port() {
         ("127.0.0.1", "write an address and a port"),
         ("", "write an address and a port"),
     ] {
-        let error = Settings { listen: Some(one("--listen", text)), ..flags(&["1/1s"]) }.config().expect_err(text);
+        let error = with(&["1/1s"], &[("--listen", text)]).config().expect_err(text);
         assert!(error.first().help[0].starts_with(help), "{text}: {:?}", error.first().help);
     }
 }
 
 #[test]
 fn a_certificate_may_hold_its_key_and_a_key_alone_is_refused() {
-    let with = |cert: Option<&str>, key: Option<&str>| Settings {
-        tls_cert_file: cert.map(|text| one("--tls-cert-file", text)),
-        tls_key_file: key.map(|text| one("--tls-key-file", text)),
-        ..flags(&["1/1s"])
+    let with = |cert: Option<&'static str>, key: Option<&'static str>| {
+        let cert = cert.map(|text| ("--tls-cert-file", text));
+        let said: Vec<_> = cert.into_iter().chain(key.map(|text| ("--tls-key-file", text))).collect();
+        with(&["1/1s"], &said)
     };
     let paths = |settings: Settings| settings.config().expect("well-formed").tls.map(|tls| (tls.cert, tls.key));
     assert_eq!(paths(with(None, None)), None);

@@ -6,7 +6,7 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use crate::config::file::parse;
-use crate::config::file::shape::{OVERRIDE_KEYS, RULE_KEYS, SAFETY_KEYS, TOP_KEYS};
+use crate::config::keys::{Key, OVERRIDE, RULE, SAFETY, TOP};
 use crate::diagnostic::Place;
 
 /// Line, column and problem of each error.
@@ -196,10 +196,9 @@ fn a_list_may_be_one_value_and_a_number_needs_no_quotes() {
 
 #[test]
 fn every_key_that_is_listed_is_read() {
-    let tables =
-        [("", TOP_KEYS), ("[rule]\n", RULE_KEYS), ("[[rule.override]]\n", OVERRIDE_KEYS), ("[safety]\n", SAFETY_KEYS)];
+    let tables = [("", TOP), ("[rule]\n", RULE), ("[[rule.override]]\n", OVERRIDE), ("[safety]\n", SAFETY)];
     for (table, keys) in tables {
-        for key in keys {
+        for Key { name: key, .. } in keys {
             let all = found(&format!("{table}{key} = {{}}\n"));
             assert!(all.iter().any(|error| error.contains("a table cannot stand here")), "{key}: {all:?}");
         }

@@ -1,0 +1,98 @@
+//! Answers over TCP, packed by gzip for clients that take it. Knows headers and bytes; must not know what is asked.
+//!
+//! What is packed tells its contents by its length, where an attacker can repeat a request and choose a part of the answer (BREACH).
+//! So an answer with a session's token is not packed. Others have none in them, and no other site's page has a member's browser
+//! ask for one: reading needs the token as well.
+
+use std::io::{self, Write as _};
+
+use axum::body::{Body, Bytes, HttpBody as _};
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http_body_util::BodyExt as _;
+use tokio::task::spawn_blocking;
+
+use super::proto::{Problem, ProblemKind};
+use super::server::Refusal;
+
+/// A shorter answer is one packet anyway.
+const BYTES_MIN: u64 = 1 << 10;
+/// A longer one is sent piece by piece, as it is.
+const BYTES_MAX: u64 = 4 << 20;
+
+/// Packs the answer of a request, where that is worth it.
+pub(super) async fn packed(request: Request, next: Next) -> Response {
+    let is_taken = takes_gzip(request.headers());
+    let mut response = next.run(request).await;
+    if !may_be_packed(&response) {
+        return response;
+    }
+    response.headers_mut().append(header::VARY, HeaderValue::from_name(header::ACCEPT_ENCODING));
+    if !is_taken {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    match in_gzip(body).await {
+        Ok(bytes) => {
+            parts.headers.remove(header::CONTENT_LENGTH);
+            parts.headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            Response::from_parts(parts, bytes.into())
+        }
+        Err(error) => {
+            Refusal::from(Problem::new(ProblemKind::Internal, format!("pack the answer: {error}"))).into_response()
+        }
+    }
+}
+
+/// An answer of a known and middling length, which begins no session.
+fn may_be_packed(response: &Response) -> bool {
+    let bytes = response.body().size_hint().exact();
+    let is_free = |name| !response.headers().contains_key(name);
+    bytes.is_some_and(|bytes| (BYTES_MIN..=BYTES_MAX).contains(&bytes))
+        && is_free(header::SET_COOKIE)
+        && is_free(header::CONTENT_ENCODING)
+}
+
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    let codings = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    codings.flat_map(|text| text.split(',')).any(|coding| {
+        let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
+        let is_refused = weight.trim().strip_prefix("q=").is_some_and(|of| of.parse() == Ok(0.0));
+        name.trim().eq_ignore_ascii_case("gzip") && !is_refused
+    })
+}
+
+async fn in_gzip(body: Body) -> io::Result<Bytes> {
+    let whole = body.collect().await.map_err(io::Error::other)?.to_bytes();
+    let pack = move || {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(&whole)?;
+        encoder.finish().map(Bytes::from)
+    };
+    spawn_blocking(pack).await?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gzip_is_for_clients_that_name_it() {
+        for (accepted, is_taken) in [
+            (None, false),
+            (Some("gzip, deflate, br, zstd"), true),
+            (Some("br;q=1.0, GZIP ; q=0.2"), true),
+            (Some("gzip;q=0"), false),
+            (Some("gzip; q=0.000"), false),
+            (Some("x-gzip-like, identity"), false),
+            (Some(""), false),
+        ] {
+            let value = accepted.map(|of| (header::ACCEPT_ENCODING, HeaderValue::from_str(of).unwrap()));
+            assert_eq!(takes_gzip(&value.into_iter().collect()), is_taken, "{accepted:?}");
+        }
+    }
+}
