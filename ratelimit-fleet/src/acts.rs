@@ -2,7 +2,7 @@
 //!
 //! An act is sealed: it names an address, and nobody without the fleet's secret reads or makes one. Each host says its
 //! own acts at once, once more soon after, and then each hour for as long as they are in force, so that a store that
-//! lost them has them again. Whoever hears one twice, or an older one after a newer of the same kind, does nothing.
+//! lost them has them again. A host that hears one twice, or an older one after a newer of the same kind, does nothing.
 
 use std::collections::HashMap;
 use std::time::Duration;
