@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::anyhow;
 use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
-use ratelimit_common::ban;
 use ratelimit_common::hold::{Charges, is};
 use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally};
 use ratelimit_common::time::Nanos;
@@ -23,14 +22,14 @@ use super::{
     Ban, BanReading, BansPosition, Datapath, DatapathError, InterfaceReading, KernelEvent, KernelStep, LimitAt,
     Reading, Removed, SourceReading, Tallies, Told, Trial, VisitedBans, XdpMode,
 };
-use crate::encode;
 pub use crate::memory::Sender;
 use crate::memory::{Judged, Packets, Rules};
 use ratelimit_policy::config::OnExit;
-use ratelimit_policy::desired::{Limit, Mode, Policy, Rule};
+use ratelimit_policy::desired::{Limit, Policy, Rule};
 
 mod access;
 mod events;
+mod fleet;
 mod reading;
 mod tallied;
 
@@ -408,21 +407,7 @@ impl Datapath for FakeDatapath {
     }
 
     fn ban(&mut self, client: IpNet, rule: usize, until: Nanos) -> Result<bool, DatapathError> {
-        let mut world = self.kernel.world();
-        let now = world.now;
-        let Some(rule) =
-            world.in_force().and_then(|policy| policy.rules.get(rule)).filter(|of| of.mode == Mode::Enforce)
-        else {
-            return Ok(false);
-        };
-        let Some(bans) = rule.bans.as_ref().and_then(|bans| encode::bans(&rule.name, bans).ok()) else {
-            return Ok(false);
-        };
-        let key = (client, bans.slot);
-        let newest = world.packets.sources.bans.get(&key).copied();
-        let Some(ban) = ban::Ban::until(newest, &bans, now, until.0) else { return Ok(false) };
-        world.packets.sources.bans.insert(key, ban);
-        Ok(true)
+        self.kernel.world().ban(client, rule, until)
     }
 
     fn clients(&mut self, prefix: IpNet) -> Result<Vec<IpNet>, DatapathError> {
@@ -535,31 +520,11 @@ impl Datapath for FakeDatapath {
     }
 
     fn admitted(&mut self, at: LimitAt, clients: &[IpNet]) -> Result<Vec<Vec<Cell>>, DatapathError> {
-        let world = self.kernel.world();
-        let limit = world.limit(at)?;
-        let (slot, parts) = (at.side.slot(limit.slot), limit.parts());
-        let windows = &world.packets.sources.windows;
-        let cells = |client: &IpNet| {
-            let cells = windows.get(&(*client, slot)).map(|window| window.cells);
-            let decode = |(at, word)| Cell::decode(word, at, parts);
-            cells.map_or_else(Vec::new, |cells| cells.into_iter().enumerate().map(decode).collect())
-        };
-        Ok(clients.iter().map(cells).collect())
+        self.kernel.world().admitted(at, clients)
     }
 
     fn tell_others(&mut self, at: LimitAt, told: &[Told]) -> Result<usize, DatapathError> {
-        let mut world = self.kernel.world();
-        let limit = world.limit(at)?;
-        let (slot, now) = (at.side.slot(limit.slot), world.now.bucket(limit.bucket_ns));
-        let windows = &mut world.packets.sources.windows;
-        let mut written = 0;
-        for told in told {
-            let Some(window) = windows.get_mut(&(told.client, slot)) else { continue };
-            let words = window.cells.map(std::cell::Cell::new);
-            written += usize::from(window::write_others(&words, limit.arithmetic(), now, told.bucket, told.units));
-            window.cells = words.map(std::cell::Cell::into_inner);
-        }
-        Ok(written)
+        self.kernel.world().tell_others(at, told)
     }
 
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {
