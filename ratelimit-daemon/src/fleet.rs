@@ -143,7 +143,7 @@ impl Ties {
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Follows `[fleet]`: joins, leaves, begins anew where it changed; and the limits that are shared.
+    /// Follows `[fleet]`: joins, leaves, begins again where it changed; and the limits that are shared.
     pub(super) fn follow_fleet(&mut self, moment: Moment) {
         let Some(wanted) = &self.enforced.config.fleet else {
             if self.fleet.joined.is_some() || self.fleet.failed.is_some() {
@@ -156,7 +156,7 @@ impl<D: Datapath> Engine<D> {
         if let Some(joined) = &self.fleet.joined {
             let ended = joined.task.is_finished();
             if ended {
-                tracing::error!("fleet: its task ended; it begins anew");
+                tracing::error!("fleet: its task ended; it begins again");
             }
             let is_same = joined.by == *wanted && !ended;
             if !is_same || (must_read && self::secret(wanted).is_ok_and(|secret| secret != joined.secret)) {

@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::anyhow;
 use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
-use ratelimit_common::ban;
 use ratelimit_common::hold::{Charges, is};
 use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally};
 use ratelimit_common::time::Nanos;
@@ -23,16 +22,17 @@ use super::{
     Ban, BanReading, BansPosition, Datapath, DatapathError, InterfaceReading, KernelEvent, KernelStep, LimitAt,
     Reading, Removed, SourceReading, Tallies, Told, Trial, VisitedBans, XdpMode,
 };
-use crate::encode;
 pub use crate::memory::Sender;
 use crate::memory::{Judged, Packets, Rules};
 use ratelimit_policy::config::OnExit;
-use ratelimit_policy::desired::{Limit, Mode, Policy, Rule};
+use ratelimit_policy::desired::{Limit, Policy, Rule};
 
 mod access;
 mod events;
+mod fleet;
 mod reading;
 mod tallied;
+mod world;
 
 use tallied::{add, charge_or_refuse, tallies};
 
@@ -408,21 +408,7 @@ impl Datapath for FakeDatapath {
     }
 
     fn ban(&mut self, client: IpNet, rule: usize, until: Nanos) -> Result<bool, DatapathError> {
-        let mut world = self.kernel.world();
-        let now = world.now;
-        let Some(rule) =
-            world.in_force().and_then(|policy| policy.rules.get(rule)).filter(|of| of.mode == Mode::Enforce)
-        else {
-            return Ok(false);
-        };
-        let Some(bans) = rule.bans.as_ref().and_then(|bans| encode::bans(&rule.name, bans).ok()) else {
-            return Ok(false);
-        };
-        let key = (client, bans.slot);
-        let newest = world.packets.sources.bans.get(&key).copied();
-        let Some(ban) = ban::Ban::until(newest, &bans, now, until.0) else { return Ok(false) };
-        world.packets.sources.bans.insert(key, ban);
-        Ok(true)
+        self.kernel.world().ban(client, rule, until)
     }
 
     fn clients(&mut self, prefix: IpNet) -> Result<Vec<IpNet>, DatapathError> {
@@ -535,31 +521,11 @@ impl Datapath for FakeDatapath {
     }
 
     fn admitted(&mut self, at: LimitAt, clients: &[IpNet]) -> Result<Vec<Vec<Cell>>, DatapathError> {
-        let world = self.kernel.world();
-        let limit = world.limit(at)?;
-        let (slot, parts) = (at.side.slot(limit.slot), limit.parts());
-        let windows = &world.packets.sources.windows;
-        let cells = |client: &IpNet| {
-            let cells = windows.get(&(*client, slot)).map(|window| window.cells);
-            let decode = |(at, word)| Cell::decode(word, at, parts);
-            cells.map_or_else(Vec::new, |cells| cells.into_iter().enumerate().map(decode).collect())
-        };
-        Ok(clients.iter().map(cells).collect())
+        self.kernel.world().admitted(at, clients)
     }
 
     fn tell_others(&mut self, at: LimitAt, told: &[Told]) -> Result<usize, DatapathError> {
-        let mut world = self.kernel.world();
-        let limit = world.limit(at)?;
-        let (slot, now) = (at.side.slot(limit.slot), world.now.bucket(limit.bucket_ns));
-        let windows = &mut world.packets.sources.windows;
-        let mut written = 0;
-        for told in told {
-            let Some(window) = windows.get_mut(&(told.client, slot)) else { continue };
-            let words = window.cells.map(std::cell::Cell::new);
-            written += usize::from(window::write_others(&words, limit.arithmetic(), now, told.bucket, told.units));
-            window.cells = words.map(std::cell::Cell::into_inner);
-        }
-        Ok(written)
+        self.kernel.world().tell_others(at, told)
     }
 
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {
@@ -611,67 +577,6 @@ impl Datapath for FakeDatapath {
         };
         world.calls.push(format!("shutdown {word}"));
         Ok(())
-    }
-}
-
-impl World {
-    fn reading(&self, prefix: IpNet, slot: u32, window: Source) -> SourceReading {
-        let rules = self.in_force().map_or(&[][..], |policy| &policy.rules);
-        let mut limits = rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
-        let verified = limits.find(|limit| Side::Verified.slot(limit.slot) == slot).map(|limit| limit.slot);
-        let refused_until = self.cached_drop_until(prefix, slot);
-        SourceReading { prefix, slot: verified.unwrap_or(slot), is_verified: verified.is_some(), window, refused_until }
-    }
-
-    fn cached_drop_until(&self, client: IpNet, slot: u32) -> Option<Nanos> {
-        self.cached_drops.get(&(client, slot)).copied().filter(|until| self.now < *until)
-    }
-
-    fn limit(&self, at: LimitAt) -> Result<Limit, DatapathError> {
-        let limit = self.in_force().and_then(|policy| policy.rules.get(at.rule)?.limits.get(at.limit));
-        Ok(*limit.ok_or_else(|| anyhow!("no limit {} of rule {}", at.limit, at.rule))?)
-    }
-
-    fn in_force(&self) -> Option<&Policy> {
-        match &self.trial {
-            Some((before, until)) if *until <= self.now => Some(before),
-            Some(_) | None => self.policy.as_ref(),
-        }
-    }
-
-    fn packet(&mut self, interface: &str, packet: FakePacket) -> Option<Reason> {
-        let bytes = packet.bytes;
-        self.judge(interface, bytes, |packets, rules, now| {
-            packets.judge_abstract(rules, packet.source, packet.charges(), now)
-        })
-        .map(|verdict| verdict.reason)
-    }
-
-    /// Judges a packet that arrives on an interface, and counts it. None if nothing is attached there.
-    fn judge(
-        &mut self,
-        interface: &str,
-        bytes: u64,
-        judge: impl FnOnce(&mut Packets, &Rules, Nanos) -> Judged,
-    ) -> Option<Verdict> {
-        self.known.get(interface).filter(|row| row.attached)?;
-        let in_force = self.in_force()?;
-        if self.rules.as_ref().is_none_or(|rules| rules.policy() != in_force) {
-            self.rules = Some(Rules::new(in_force)?);
-            self.packets.begin_epoch();
-        }
-        let Judged { verdict, has_banned } = judge(&mut self.packets, self.rules.as_ref()?, self.now);
-        let rule = self.in_force()?.rules.get(usize::from(verdict.rule)).map(|rule| rule.name.clone());
-        let row = self.known.get_mut(interface)?;
-        let counts = match &rule {
-            Some(rule) => row.ruled.entry(rule.clone()).or_default(),
-            None => &mut row.unruled,
-        };
-        add(counts, verdict.reason, Tally { packets: 1, bytes });
-        if let (Some(rule), true) = (rule, has_banned) {
-            *self.bans_begun.entry(rule).or_default() += 1;
-        }
-        Some(verdict)
     }
 }
 

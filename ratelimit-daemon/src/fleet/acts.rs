@@ -202,7 +202,7 @@ impl<D: Datapath> Engine<D> {
     ) -> Result<(), Problem> {
         let now = self.clocks(moment)?.now;
         let said = by.to_string();
-        // Whoever starts hears again what is in force.
+        // After a start this host hears again what is in force.
         let is_entered = self.overrides.grants.ledger.entries().any(|entry| {
             let is_same_end = match (entry.until, until_ns) {
                 (None, None) => true,

@@ -131,7 +131,7 @@ impl<D: Datapath> Engine<D> {
                     failed("look up what this host admitted", error);
                     Vec::new()
                 });
-                // Whoever asked may have gone.
+                // The task may have gone.
                 drop(reply.send(counts));
             }
             Work::Write { limits, told, reply } => {

@@ -160,7 +160,7 @@ pub(in super::super) struct Banned {
     pub(in super::super) until: Timestamp,
     /// The how-manieth in a row, from 1.
     pub(in super::super) step: u32,
-    /// Whoever had it begun; none where a rule of this host did by itself.
+    /// Who had it begun; none where a rule of this host did by itself.
     pub(in super::super) by: Option<String>,
 }
 

@@ -1,0 +1,66 @@
+//! What there is now: which policy is in force, how a window reads, and a packet that is judged and counted.
+
+use anyhow::anyhow;
+
+use super::*;
+
+impl World {
+    pub(super) fn reading(&self, prefix: IpNet, slot: u32, window: Source) -> SourceReading {
+        let rules = self.in_force().map_or(&[][..], |policy| &policy.rules);
+        let mut limits = rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
+        let verified = limits.find(|limit| Side::Verified.slot(limit.slot) == slot).map(|limit| limit.slot);
+        let refused_until = self.cached_drop_until(prefix, slot);
+        SourceReading { prefix, slot: verified.unwrap_or(slot), is_verified: verified.is_some(), window, refused_until }
+    }
+
+    pub(super) fn cached_drop_until(&self, client: IpNet, slot: u32) -> Option<Nanos> {
+        self.cached_drops.get(&(client, slot)).copied().filter(|until| self.now < *until)
+    }
+
+    pub(super) fn limit(&self, at: LimitAt) -> Result<Limit, DatapathError> {
+        let limit = self.in_force().and_then(|policy| policy.rules.get(at.rule)?.limits.get(at.limit));
+        Ok(*limit.ok_or_else(|| anyhow!("no limit {} of rule {}", at.limit, at.rule))?)
+    }
+
+    pub(super) fn in_force(&self) -> Option<&Policy> {
+        match &self.trial {
+            Some((before, until)) if *until <= self.now => Some(before),
+            Some(_) | None => self.policy.as_ref(),
+        }
+    }
+
+    pub(super) fn packet(&mut self, interface: &str, packet: FakePacket) -> Option<Reason> {
+        let bytes = packet.bytes;
+        self.judge(interface, bytes, |packets, rules, now| {
+            packets.judge_abstract(rules, packet.source, packet.charges(), now)
+        })
+        .map(|verdict| verdict.reason)
+    }
+
+    /// Judges a packet that arrives on an interface, and counts it. None if nothing is attached there.
+    pub(super) fn judge(
+        &mut self,
+        interface: &str,
+        bytes: u64,
+        judge: impl FnOnce(&mut Packets, &Rules, Nanos) -> Judged,
+    ) -> Option<Verdict> {
+        self.known.get(interface).filter(|row| row.attached)?;
+        let in_force = self.in_force()?;
+        if self.rules.as_ref().is_none_or(|rules| rules.policy() != in_force) {
+            self.rules = Some(Rules::new(in_force)?);
+            self.packets.begin_epoch();
+        }
+        let Judged { verdict, has_banned } = judge(&mut self.packets, self.rules.as_ref()?, self.now);
+        let rule = self.in_force()?.rules.get(usize::from(verdict.rule)).map(|rule| rule.name.clone());
+        let row = self.known.get_mut(interface)?;
+        let counts = match &rule {
+            Some(rule) => row.ruled.entry(rule.clone()).or_default(),
+            None => &mut row.unruled,
+        };
+        add(counts, verdict.reason, Tally { packets: 1, bytes });
+        if let (Some(rule), true) = (rule, has_banned) {
+            *self.bans_begun.entry(rule).or_default() += 1;
+        }
+        Some(verdict)
+    }
+}
