@@ -211,7 +211,7 @@ mod tests {
         ];
         assert_eq!(keys[0], "rl:web:{web:a}:60000:29000000");
         assert_eq!(keys[1], "rl:web:{web:a}:10000:7");
-        assert!(keys.iter().all(|key| key.starts_with(&prefix("web"))), "{keys:?}");
+        assert!(keys.iter().all(|key| key.starts_with(&key_prefix("web"))), "{keys:?}");
     }
 
     #[test]

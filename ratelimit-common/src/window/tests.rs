@@ -328,7 +328,7 @@ proptest! {
                     prop_assert_eq!(admitted, expected);
                     own.insert(now, before + charges);
                 }
-                charge => {
+                charge @ (Charge::Refused | Charge::Contended | Charge::Unsettled(_)) => {
                     prop_assert_eq!(charge, Charge::Refused);
                     prop_assert!(!fits);
                 }

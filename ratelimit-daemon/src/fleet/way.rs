@@ -138,7 +138,7 @@ impl<D: Datapath> Engine<D> {
                 if let Err(error) = self.write_told(&limits, &told) {
                     failed("write what other hosts admitted", error);
                 }
-                drop(reply.send(()));
+                let _is_awaited = reply.send(());
             }
             Work::Hear(act) => self.hear(act, moment),
         }

@@ -31,7 +31,8 @@ pub(super) fn metrics(out: &mut DescriptorEncoder<'_>, fleet: &Fleet) -> fmt::Re
     )?;
     let help = "How long answered exchanges with the fleet's store took";
     family(out, "ratelimitd_fleet_round_seconds", help, of.map(|of| (Labels::new(), Histogram(&of.round_seconds))))?;
-    let counts: [(&str, &str, fn(&Fleet) -> u64); 3] = [
+    type Count = fn(&Fleet) -> u64;
+    let counts: [(&str, &str, Count); 3] = [
         ("ratelimitd_fleet_reports", "Counts of sources that the fleet's store took", |of| of.reports),
         (
             "ratelimitd_fleet_reports_lost",

@@ -4,7 +4,8 @@ use super::*;
 use crate::fleet::{Fleet, FleetReport, FleetState};
 use ratelimit_common::verification::Side;
 use ratelimit_datapath::{LimitAt, Told};
-use ratelimit_policy::desired::{self, Shared, Sum};
+use ratelimit_policy::desired::{self, Shared};
+use ratelimit_policy::fleet::Sum;
 
 const SOURCE: &str = "198.51.100.7";
 
@@ -16,7 +17,7 @@ fn checked(limit: desired::Limit) -> CheckReport {
         kernel.packet("eth0", opening(SOURCE));
     }
     let now = datapath.read().unwrap().now;
-    let units = 588 >> limit.parts().unit_bits;
+    let units = 588 >> limit.parts().unit_bits();
     let told = Told { client: address(SOURCE).into(), bucket: now.bucket(limit.bucket_ns), units };
     if limit.shared.is_some() {
         let at = LimitAt { rule: 0, limit: 0, side: Side::Unverified };
