@@ -82,7 +82,8 @@ impl Site {
             refused_lists: None,
             rolled_back: None,
         };
-        let engine = Engine::start(datapath, start, surroundings.host, moment).unwrap();
+        let host = Host { store: Store::at(directory.path().join("state")), ..surroundings.host };
+        let engine = Engine::start(datapath, start, host, moment).unwrap();
         let mut site = Self { directory, kernel, engine, started, uptime: Duration::ZERO, wall, log: Log::default() };
         site.pass(1);
         site.log.take();
