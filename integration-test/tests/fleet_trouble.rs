@@ -1,6 +1,6 @@
 //! A fleet whose store fails in every way: while it does each host holds its limits by itself, no good client loses a
 //! request, and all is summed again soon after the cure.
-#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ struct Within {
 
 impl Troubled {
     fn new(kind: Kind) -> Self {
-        let mut fleet = Fleet::new(HOSTS as usize, kind);
+        let mut fleet = Fleet::new(usize::try_from(HOSTS).unwrap(), kind);
         fleet.configure("", &fleet.store.settings(), RULES);
         let (bound, alone) = fleet.hosts[0].printed_bound(LIMIT);
         assert_eq!(alone, HOSTS * LIMIT);
