@@ -30,7 +30,7 @@ pub mod store;
 const WORKS: &str = "what a test needs works";
 /// Ports that the servers of every host have.
 pub const PORTS: [u16; 4] = [80, 81, 82, 83];
-/// Whoever is whole is so within this after the cure of any trouble.
+/// A fleet is whole within this after the cure of any trouble.
 pub const WHOLE_WITHIN: Duration = Duration::from_secs(5);
 /// Requests of a probe at each host.
 const PROBED: u64 = 32;

@@ -152,7 +152,7 @@ fn over_tls_with_the_printed_acl_line_alone_hosts_sum_and_do_what_one_of_them_is
     let file = fleet.hosts[0].file();
     let printed = fleet.hosts[0].tell(&["check-config", file.to_str().unwrap()]);
     let line = printed.lines().find_map(|line| line.find("user rl ").map(|at| &line[at..])).expect(&printed);
-    fleet.store.let_in(&line.replace("PASSWORD", store::PASSWORD));
+    fleet.store.admit(&line.replace("PASSWORD", store::PASSWORD));
     fleet.start();
     fleet.whole_after("the start", ("web", 80), &[client_of(1), client_of(2)], &[]);
     let bound = fleet.hosts[0].printed_bound(200).0;
@@ -225,7 +225,7 @@ fn a_daemon_that_is_killed_at_any_point_of_a_round_makes_nobody_count_twice() {
     fs::write(&file, direct.replace(&format!("{}:6379", store::ADDRESS), &proxied)).unwrap();
     fleet.start();
     let source = client_of(1);
-    // Its answer held back or not, its state kept or begun anew.
+    // Its answer delayed or not, its state kept or lost.
     for (is_released, is_kept) in [(false, true), (true, true), (false, false), (true, false)] {
         proxy.hold();
         fleet.ask(0, &source, 80, 40);

@@ -94,7 +94,7 @@ impl Troubled {
         name
     }
 
-    /// It is well again; whoever was there in the trouble, too.
+    /// It is well again; for the clients that were there in the trouble, too.
     fn cured(&mut self, cure: &str, old: &[&str]) {
         self.is_well(cure, old);
         self.fleet.wait_until_connected();

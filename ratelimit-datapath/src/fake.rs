@@ -274,12 +274,12 @@ impl FakeKernel {
         self.world().refusing_read = false;
     }
 
-    /// From now on nothing can be forgotten of a client.
+    /// From now on nothing of a client can be removed.
     pub fn refuse_removal(&self) {
         self.world().refusing_removal = true;
     }
 
-    /// Clients can be forgotten again.
+    /// Clients can be removed again.
     pub fn permit_removal(&self) {
         self.world().refusing_removal = false;
     }

@@ -157,7 +157,7 @@ impl Recorder {
         match spawn(Box::new(run)) {
             // It waits for that.
             Ok(()) => drop(hand_over.send(before)),
-            // What it is told is lost, and whoever comes next waits for the thread before.
+            // What it is told is lost, and the next one waits for the thread before.
             Err(error) => {
                 recorder.done = before.0;
                 recorder.shared.set(|health| {

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_of_sizes_is_what_there_is_and_no_kind_is_forgotten() {
+    fn what_is_told_of_sizes_is_what_there_is_and_no_kind_is_left_out() {
         let mut kept = Kept::new();
         for _ in 0..500 {
             kept.second(100);

@@ -18,7 +18,7 @@ use super::WORKS;
 use super::site::{ANSWERED, REQUEST};
 use crate::lab::HANGS_AFTER;
 
-/// A greedy client opens a connection anew where it was not answered for so long: before TCP asks again too late.
+/// A greedy client opens a connection anew where no answer came within this: before TCP asks again too late.
 const GIVES_UP_AFTER: Duration = Duration::from_secs(1);
 
 /// What it does, and how often.

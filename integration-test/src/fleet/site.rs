@@ -1,4 +1,4 @@
-//! A server whose connections stay open, and that knows when each request came to it: what the limiter let through.
+//! A server whose connections stay open, and that knows when each request came to it: what the limiter passed.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -19,7 +19,7 @@ pub const ANSWERED: &[u8] = b"ok\n";
 
 /// A request that came to a server.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub struct Arrival {
     /// When.
     pub at: Instant,
     /// Whose.
@@ -30,10 +30,10 @@ pub struct Seen {
 
 /// What came to all servers.
 #[derive(Clone, Debug, Default)]
-pub struct Log(Arc<Mutex<Vec<Seen>>>);
+pub struct Log(Arc<Mutex<Vec<Arrival>>>);
 
 impl Log {
-    fn lock(&self) -> MutexGuard<'_, Vec<Seen>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arrival>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -104,7 +104,7 @@ fn answer(mut stream: TcpStream, from: IpAddr, host: usize, log: &Log) {
         heard += bytes;
         if heard == REQUEST.len() {
             heard = 0;
-            log.lock().push(Seen { at: Instant::now(), from, host });
+            log.lock().push(Arrival { at: Instant::now(), from, host });
             if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n").is_err() {
                 return;
             }

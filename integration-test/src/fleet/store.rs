@@ -167,8 +167,8 @@ impl Store {
         }
     }
 
-    /// Lets in the administrator, and whom this line of `check-config` names.
-    pub fn let_in(&mut self, line: &str) {
+    /// Has the administrator as a user, and whom this line of `check-config` names.
+    pub fn admit(&mut self, line: &str) {
         let users = format!("user default off\nuser admin on >{ADMIN} ~* &* +@all\n{line}\n");
         fs::write(self.directory.join("acl"), users).expect(WORKS);
         self.begin();

@@ -1,0 +1,93 @@
+//! Bans: whether one holds, and whether one begins.
+
+use super::{At, Banned, Inserted, State, Window, by, time_to_look_at};
+use crate::ban::{self, Ban};
+use crate::layout::{self, LIMITS_MAX, Unit};
+use crate::verdict::Reason;
+use crate::verification::{EvidenceNeeds, Side};
+
+/// Whether a ban of the source holds; then the packet is counted there.
+#[inline(always)]
+pub fn is_banned<S: State>(state: S) -> bool {
+    match state.ban() {
+        Some(ban) if state.coarse() < ban.until() => {
+            ban.count_dropped(1);
+            true
+        }
+        Some(_) | None => false,
+    }
+}
+
+/// Records that the source was admitted after its ban, if it was banned.
+#[inline(always)]
+pub fn record_admitted<S: State>(state: S) {
+    if let Some(ban) = state.ban() {
+        ban.record_admitted();
+    }
+}
+
+/// Caches until when a ban holds that was met.
+#[inline(always)]
+pub fn cache_ban<S: State>(state: S) {
+    if let Some(ban) = state.ban() {
+        state.cache_drop(state.rule().bans.slot, ban.until().0, Reason::Banned, false);
+    }
+}
+
+/// Bans the source, or bans it again, unless the rule needs verified traffic and there is none. Each ban that begins
+/// is counted once, on whichever CPU was first. `how` is the [`At`] of the limit that refused, with what [`by`] says
+/// it was refused by.
+#[inline(always)]
+pub fn ban_source<S: State>(state: S, how: u32) {
+    let rule = state.rule();
+    let needs_evidence = rule.evidence.any(EvidenceNeeds::BANS) && how & by::ORDER == 0;
+    if needs_evidence && !is_verified(state, how) {
+        return;
+    }
+    let (rule, now): (&ban::Rule, _) = (&rule.bans, state.coarse());
+    let (begins, until_ns, step) = match state.ban() {
+        Some(newest) => {
+            let read = newest.read();
+            // What an application charges is an offence of its own.
+            let is_another = read.may_be_followed(now) || state.is_ordered() && !read.holds(now);
+            let next = read.next(rule, now);
+            (is_another && newest.replace(&read, &next), next.until_ns, next.step)
+        }
+        None => {
+            let first = Ban::first(rule, now);
+            (matches!(state.insert_ban(&first), Inserted::New), first.until_ns, first.step)
+        }
+    };
+    if begins {
+        state.count_ban();
+        state.tell(how, until_ns, step);
+    }
+}
+
+/// Whether it is the source itself that is over the limit, and no forged traffic in its name. A SYN that was refused
+/// is no evidence, also of a source that has opened as many connections as it may: the next segment of one is.
+#[inline(always)]
+fn is_verified<S: State>(state: S, how: u32) -> bool {
+    let at = At(how & 0xff);
+    let limit = &state.rule().limits[at.position() & (LIMITS_MAX - 1)];
+    if limit.unit != Unit::Connections as u8 {
+        return how & by::ESTABLISHED != 0 && at.side() == Side::Verified;
+    }
+    if !has_opened_all(state, limit) {
+        return false;
+    }
+    if how & by::EVIDENCE == 0 {
+        state.make_armed();
+        return false;
+    }
+    let bucket = state.coarse().bucket(limit.bucket_ns);
+    let full_buckets = if limit.is_gcra == 0 { limit.full_buckets } else { 1 };
+    state.window(limit.slot).is_some_and(|window| window.refusals().is_within(bucket, full_buckets))
+}
+
+/// Whether the source has itself opened as many connections as the limit allows.
+#[inline(always)]
+fn has_opened_all<S: State>(state: S, limit: &layout::Limit) -> bool {
+    let window = state.window(Side::Evidence.slot(limit.slot));
+    window.is_some_and(|window| !window.is_within_limit(limit, Side::Evidence, time_to_look_at(state, limit), 1))
+}
