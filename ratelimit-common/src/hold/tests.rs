@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::ban::Ban;
+use crate::ban::{self, Ban};
 use crate::events::Kind;
 use crate::layout::{BAN_STEPS_MAX, Event, Limit, Step};
 use crate::time::SECOND_NS;
