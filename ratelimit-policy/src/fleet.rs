@@ -11,6 +11,7 @@ use std::fmt;
 use std::time::Duration;
 
 use ratelimit_common::time::{BucketIndex, Nanos, SECOND_NS};
+use ratelimit_common::window::Parts;
 
 use crate::labels;
 
@@ -83,6 +84,8 @@ pub struct Terms {
     pub step: u64,
     /// The most of a window that a host has not said while exchanges succeed.
     pub unheard: u64,
+    /// The most of a window that is lost where what the others admitted is put into units, bucket by bucket.
+    pub rounding: u64,
 }
 
 impl Terms {
@@ -98,7 +101,8 @@ impl Terms {
         let step = previous_power_of_two((share / limit.buckets()).max(1)).max(least);
         // A source that never crosses a step is not said at all: less than a step in each bucket.
         let unheard = share.max(limit.buckets() * (step - 1));
-        Self { amount: limit.amount, hosts, step, unheard }
+        let unit = 1 << Parts::shared(limit.bucket_ns, limit.amount, 0).unit_bits();
+        Self { amount: limit.amount, hosts, step, unheard, rounding: limit.buckets() * (unit - 1) }
     }
 
     /// The base-2 logarithm of the step: the bit above which the kernel compares counts.
@@ -120,7 +124,8 @@ impl Terms {
     /// The most that a window admits while exchanges succeed, but for what comes during a report's way.
     pub fn bound(&self) -> u64 {
         let others = u64::from(self.hosts - 1);
-        self.amount.saturating_add(others.saturating_mul(self.unheard)).min(self.bound_alone())
+        let unknown = others.saturating_mul(self.unheard).saturating_add(self.rounding);
+        self.amount.saturating_add(unknown).min(self.bound_alone())
     }
 
     /// The most without a store: each host by itself.
@@ -137,14 +142,15 @@ impl Terms {
 /// The bound in words, for `check-config`.
 impl fmt::Display for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { amount, hosts, unheard, .. } = self;
+        let Self { amount, hosts, unheard, rounding, .. } = self;
         if *hosts == 1 {
             return write!(f, "at most {amount} on 1 host");
         }
         let others = hosts - 1;
+        let rounded = if *rounding == 0 { String::new() } else { format!(" + {rounding}") };
         write!(
             f,
-            "at most {amount} + {others}x{unheard} + what is sent within {} s, over {hosts} hosts; \
+            "at most {amount} + {others}x{unheard}{rounded} + what is sent within {} s, over {hosts} hosts; \
              {hosts}x{amount} while the store is away",
             DELAY.as_secs_f64()
         )
@@ -234,11 +240,11 @@ mod tests {
     #[test]
     fn the_bound_is_said_in_words() {
         let terms = Terms::new(&thousand_in_five_minutes(), 4);
-        assert_eq!(terms, Terms { amount: 1000, hosts: 4, step: 16, unheard: 125 });
-        assert_eq!(terms.bound(), 1375);
+        assert_eq!(terms, Terms { amount: 1000, hosts: 4, step: 16, unheard: 125, rounding: 6 });
+        assert_eq!(terms.bound(), 1381);
         assert_eq!(
             terms.to_string(),
-            "at most 1000 + 3x125 + what is sent within 0.1 s, over 4 hosts; 4x1000 while the store is away"
+            "at most 1000 + 3x125 + 6 + what is sent within 0.1 s, over 4 hosts; 4x1000 while the store is away"
         );
         assert_eq!(Terms::new(&thousand_in_five_minutes(), 1).to_string(), "at most 1000 on 1 host");
     }

@@ -117,7 +117,7 @@ pub struct FleetLimit {
     pub summed: bool,
     /// The most that the fleet admits of a source in a window, as things are now.
     pub bound: u64,
-    /// The same in words, as `check-config` says it: `at most 1000 + 3x125 + …`.
+    /// The same in words, as `check-config` says it: `at most 1000 + 3x125 + 6 + …`.
     pub bound_words: String,
 }
 

@@ -214,7 +214,7 @@ fn limits(joined: &Joined, status: &Status) -> Vec<FleetLimit> {
                 Sum::All => Summed::All,
             },
             summed,
-            bound: if summed { terms.bound() } else { terms.bound_alone() },
+            bound: if summed { joined.by.bound_of(terms) } else { terms.bound_alone() },
             bound_words: terms.to_string(),
         });
     }

@@ -13,7 +13,7 @@ use super::syntax::{SyntaxError, near_miss};
 use super::values::Values;
 use super::written::{Source, Written};
 use crate::diagnostic::{Diagnostic, Excerpt, Found, Place};
-use crate::fleet::HOSTS_MAX;
+use crate::fleet::{HOSTS_MAX, Terms};
 
 /// The fleet's name unless it is said.
 pub const NAME_DEFAULT: &str = "default";
@@ -98,6 +98,12 @@ impl Fleet {
     /// Of a limit of so much, what no store can take from this host.
     pub fn floor_of(&self, amount: u64) -> u64 {
         amount.saturating_mul(self.floor_percent.into()).div_ceil(100).min(amount)
+    }
+
+    /// [`Terms::bound`], with what the floor of each host adds.
+    pub fn bound_of(&self, terms: Terms) -> u64 {
+        let floors = u64::from(terms.hosts - 1).saturating_mul(self.floor_of(terms.amount));
+        terms.bound().saturating_add(floors).min(terms.bound_alone())
     }
 
     /// Whether only this machine reaches the store: a socket, or loopback.

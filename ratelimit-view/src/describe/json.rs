@@ -264,13 +264,10 @@ impl From<&Limit> for LimitJson {
 
 impl LimitJson {
     fn held(config: &Config, limit: &Limit) -> Self {
-        let floor = config.fleet.as_ref().map_or(0, |fleet| fleet.floor_of(limit.amount));
+        let bound = |terms| config.fleet.as_ref().map_or(0, |fleet| fleet.bound_of(terms));
         let shared = limit.shared.zip(config.terms(limit)).map(|(shared, terms)| SharedJson {
             sum: shared.sum.label(),
-            bound: terms
-                .bound()
-                .saturating_add(u64::from(terms.hosts - 1).saturating_mul(floor))
-                .min(terms.bound_alone()),
+            bound: bound(terms),
             bound_alone: terms.bound_alone(),
             step: terms.step,
             words: terms.to_string(),
