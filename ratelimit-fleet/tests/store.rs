@@ -303,6 +303,29 @@ async fn acts_reach_every_host_and_the_store_cannot_read_them() {
 }
 
 #[tokio::test]
+async fn acts_are_heard_again_after_a_user_of_the_store_named_one_of_the_future() {
+    let program = needs_redis!("acts_are_heard_again");
+    let store = Store::single(&program, Guard::Open);
+    let mut hosts = well(&store, 2).await;
+    let spoils = [
+        "XADD rl:web:{web:fleet}:acts 18446744073709551615-18446744073709551615 a forged",
+        "XADD rl:web:{web:fleet}:acts 9999999999999-0 a forged",
+        "SET rl:web:{web:fleet}:acts forged",
+    ];
+    for (number, spoil) in spoils.into_iter().enumerate() {
+        store.servers[0].ask::<String>("DEL rl:web:{web:fleet}:acts").ok();
+        store.servers[0].ask::<String>(spoil).unwrap();
+        sleep(Duration::from_millis(1500)).await;
+        let prefix: ipnet::IpNet = format!("203.0.{number}.0/24").parse().unwrap();
+        let deny = What::Deny { until_ns: None, reason: None, by: "root".to_owned() };
+        hosts[0].fleet.spread(prefix, deny);
+        let heard = async { while hosts[1].acts.recv().await.is_some_and(|act| act.prefix != prefix) {} };
+        timeout(Duration::from_secs(5), heard).await.unwrap_or_else(|_| panic!("after {spoil}"));
+        until(Duration::from_secs(5), "connected", || hosts[0].fleet.status().state == State::Connected).await;
+    }
+}
+
+#[tokio::test]
 async fn hosts_are_listed_with_their_clocks() {
     let program = needs_redis!("hosts_are_listed");
     let store = Store::single(&program, Guard::Open);
