@@ -150,8 +150,8 @@ impl fmt::Display for Terms {
         let rounded = if *rounding == 0 { String::new() } else { format!(" + {rounding}") };
         write!(
             f,
-            "at most {amount} + {others}x{unheard}{rounded} + what is sent within {} s, over {hosts} hosts; \
-             {hosts}x{amount} while the store is away",
+            "at most {amount} + {others}x{unheard}{rounded} + what is sent within {} s and the difference of clocks, over \
+             {hosts} hosts; {hosts}x{amount} while the store is away",
             DELAY.as_secs_f64()
         )
     }
@@ -244,7 +244,8 @@ mod tests {
         assert_eq!(terms.bound(), 1381);
         assert_eq!(
             terms.to_string(),
-            "at most 1000 + 3x125 + 6 + what is sent within 0.1 s, over 4 hosts; 4x1000 while the store is away"
+            "at most 1000 + 3x125 + 6 + what is sent within 0.1 s and the difference of clocks, over 4 hosts; \
+             4x1000 while the store is away"
         );
         assert_eq!(Terms::new(&thousand_in_five_minutes(), 1).to_string(), "at most 1000 on 1 host");
     }

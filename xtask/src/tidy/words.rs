@@ -30,9 +30,7 @@ const LAWFUL: &[(&[&str], &str, &str)] = &[
     (&["integration-test/tests/newcomer.rs", "*.snap"], "--for ever", "what a user types by mistake"),
     (&["*.py"], "serve_forever", "a method of Python's"),
     (&["*.rs"], r#""dominant""#, "a field of JSON"),
-    (&["ratelimit-web/assets/overview.js"], "of.dominant", "a field of JSON"),
     (&["*.rs", "*.json"], r#""pressure""#, "a field of JSON, and a kind of event"),
-    (&["ratelimit-web/assets/overview.js"], "sources.pressure", "a field of JSON"),
     (&["*.rs", "*.json"], r#""pressed_periods""#, "a field of JSON"),
     (&["*.rs", "*.snap"], "tests/newcomer.rs", "a file of tests, about people who are new"),
 ];
