@@ -3,6 +3,7 @@
 //! An act is sealed: it names an address, and nobody without the fleet's secret reads or makes one. Each host says its
 //! own acts at once, once more soon after, and then each hour for as long as they are in force, so that a store that
 //! lost them has them again. A host that hears one twice, or an older one after a newer of the same kind, does nothing.
+//! After a restart a host hears its own from before it as any others: what it lifted then stays lifted.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -195,13 +196,13 @@ impl Ledger {
         self.own.values_mut().for_each(|own| own.says_at = now);
     }
 
-    /// Whether this host is to do it: it is another's, newer than what was heard of it, and has not ended.
-    pub fn hear(&mut self, host: HostId, act: &Act, now: Nanos) -> bool {
+    /// Whether this host is to do it: it is newer than what was said or heard of it, whoever said it, and has not ended.
+    pub fn hear(&mut self, act: &Act, now: Nanos) -> bool {
         let key = (act.prefix, act.what.kind());
         let is_new = self.newest.get(&key).is_none_or(|newest| *newest < act.at_ns);
         // From a clock that is wrong by more, it would hide what comes after.
         let is_later = act.at_ns > after(now, REPEATED_EACH).0;
-        if act.host == host.0 || !is_new || is_later || act.what.ends_at(act.at_ns) <= now {
+        if !is_new || is_later || act.what.ends_at(act.at_ns) <= now {
             return false;
         }
         // A ban that was lifted later is not begun again.
@@ -305,16 +306,15 @@ mod tests {
     #[test]
     fn an_act_is_followed_once_and_never_after_a_newer_one() {
         let mut ledger = Ledger::default();
-        assert!(ledger.hear(ME, &act(ban(600), NOW), later(1)));
-        assert!(!ledger.hear(ME, &act(ban(600), NOW), later(2)), "again");
-        assert!(!ledger.hear(OTHER, &act(ban(900), later(1)), later(2)), "one's own");
-        assert!(ledger.hear(ME, &act(ban(900), later(1)), later(2)), "a longer one");
-        assert!(!ledger.hear(ME, &act(ban(1), later(2)), later(3)), "over");
-        assert!(!ledger.hear(ME, &act(ban(99_999), later(9000)), later(3)), "of a clock that is wrong");
+        assert!(ledger.hear(&act(ban(600), NOW), later(1)));
+        assert!(!ledger.hear(&act(ban(600), NOW), later(2)), "again");
+        assert!(ledger.hear(&act(ban(900), later(1)), later(2)), "a longer one");
+        assert!(!ledger.hear(&act(ban(1), later(2)), later(3)), "over");
+        assert!(!ledger.hear(&act(ban(99_999), later(9000)), later(3)), "of a clock that is wrong");
         let denied = |at| act(What::Deny { until_ns: None, reason: None, by: "root".to_owned() }, at);
-        assert!(ledger.hear(ME, &act(undeny(), later(3)), later(3)));
-        assert!(!ledger.hear(ME, &denied(later(2)), later(3)), "lifted since");
-        assert!(ledger.hear(ME, &denied(later(4)), later(4)));
+        assert!(ledger.hear(&act(undeny(), later(3)), later(3)));
+        assert!(!ledger.hear(&denied(later(2)), later(3)), "lifted since");
+        assert!(ledger.hear(&denied(later(4)), later(4)));
     }
 
     #[test]
@@ -322,20 +322,34 @@ mod tests {
         let mut ledger = Ledger::default();
         let network = Act { prefix: prefix("192.0.2.0/24"), ..act(unblock(), later(2)) };
         ledger.begin(ME, prefix("192.0.2.9/32"), ban(600), NOW);
-        assert!(ledger.hear(ME, &network, later(2)));
+        assert!(ledger.hear(&network, later(2)));
         assert_eq!(ledger.due(later(2)), [], "our own ban within it is not said any more");
         ledger.begin(ME, prefix("192.0.2.8/32"), ban(600), later(2));
         ledger.begin(ME, prefix("192.0.2.8/32"), unblock(), later(2));
         assert!(ledger.due(later(2)).iter().all(|act| matches!(act.what, What::Unblock { .. })), "one's own likewise");
-        assert!(!ledger.hear(ME, &act(ban(600), later(1)), later(3)));
-        assert!(ledger.hear(ME, &act(ban(600), later(3)), later(3)), "a new one is");
+        assert!(!ledger.hear(&act(ban(600), later(1)), later(3)));
+        assert!(ledger.hear(&act(ban(600), later(3)), later(3)), "a new one is");
+    }
+
+    #[test]
+    fn what_this_host_lifted_stays_lifted_when_it_hears_all_anew_after_a_restart() {
+        let mine = |what, at| Act { host: ME.0, ..act(what, at) };
+        let deny = || What::Deny { until_ns: None, reason: None, by: "root".to_owned() };
+        let said = [act(deny(), NOW), act(ban(600), NOW), mine(undeny(), later(1)), mine(unblock(), later(1))];
+        let mut ledger = Ledger::default();
+        assert_eq!(said.clone().map(|act| ledger.hear(&act, later(2))), [true; 4], "all, in their order");
+        assert_eq!(said.map(|act| ledger.hear(&act, later(3))), [false; 4], "once");
+        assert_eq!(ledger.due(later(3)), [], "and says none of it for others");
+        ledger.begin(ME, prefix("192.0.2.1/32"), deny(), later(4));
+        let own = ledger.due(later(4));
+        assert!(!ledger.hear(&own[0], later(5)), "what this process did is not done again");
     }
 
     #[test]
     fn an_old_reset_takes_nothing() {
         let mut ledger = Ledger::default();
-        assert!(!ledger.hear(ME, &act(reset(), NOW), later(60)));
-        assert!(ledger.hear(ME, &act(reset(), NOW), later(59)));
+        assert!(!ledger.hear(&act(reset(), NOW), later(60)));
+        assert!(ledger.hear(&act(reset(), NOW), later(59)));
     }
 
     #[test]
@@ -359,7 +373,7 @@ mod tests {
         let mut ledger = Ledger::default();
         for number in 0..20_000_u32 {
             let prefix = IpNet::from(std::net::IpAddr::from(number.to_be_bytes()));
-            ledger.hear(ME, &Act { prefix, ..act(ban(600), Nanos(NOW.0 + u64::from(number))) }, later(1));
+            ledger.hear(&Act { prefix, ..act(ban(600), Nanos(NOW.0 + u64::from(number))) }, later(1));
             ledger.begin(ME, prefix, ban(600), later(2));
         }
         assert!(ledger.newest.len() <= ACTS_MAX);

@@ -9,7 +9,6 @@ mod hosts;
 mod servers;
 
 use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use hosts::{Host, are_told, sources, whole_after};
@@ -470,11 +469,4 @@ async fn slots_that_move_while_hosts_report_are_found() {
     let mut before = sources(0);
     before.extend(sources(1));
     says("slots moved", whole_after(&hosts, 2, &before, WHOLE_WITHIN).await);
-}
-
-#[test]
-fn the_program_is_named_by_the_variable() {
-    if let Some(path) = std::env::var_os("REDIS_SERVER") {
-        assert!(Path::new(&path).is_file(), "{path:?}");
-    }
 }

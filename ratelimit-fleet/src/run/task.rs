@@ -1,5 +1,7 @@
 //! One loop over what is asked, what is due, and what is answered.
 
+mod heard;
+
 use std::collections::{HashSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
@@ -367,42 +369,6 @@ impl Task {
         self.random.fill(&mut random).ok();
         let pause = self.pulse.pause(u64::from_be_bytes(random));
         self.connection = Connection::None { next: Instant::now() + pause };
-    }
-
-    fn hear(&mut self, heard: &Heard, asked: Nanos, answered: Nanos, now: Nanos) {
-        let had_beaten = std::mem::replace(&mut self.has_beaten, true);
-        let theirs = Nanos(heard.time_us.saturating_mul(1000));
-        self.core.learn_time(asked, answered, theirs);
-        if had_beaten && !heard.was_there {
-            self.core.store_lost(now);
-            self.ledger.store_lost(now);
-            "0".clone_into(&mut self.heard);
-        }
-        let me = (self.core.host(), self.me.process);
-        let news = self.hosts.learn(self.core.names(), heard.time_us / 1000, &heard.hosts, me);
-        if news.rejoined || (had_beaten && !heard.was_there) {
-            self.core.rejoined(now);
-        }
-        self.status.is_doubled |= news.doubled;
-        for (name, sealed) in &heard.acts {
-            self.heard.clone_from(name);
-            let Some(act) = Act::open(self.core.names(), sealed) else {
-                continue;
-            };
-            if !self.ledger.hear(self.core.host(), &act, now) {
-                continue;
-            }
-            if matches!(act.what, crate::acts::What::Reset { .. }) {
-                self.core.reset(act.prefix);
-            }
-            if self.acts.try_send(act).is_err() {
-                self.lost.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        // The rest at once, where more came than one answer has.
-        if heard.acts.len() >= crate::acts::ROUND_MAX {
-            self.beats_at = Instant::now();
-        }
     }
 
     fn answered(&mut self, generation: u64, took: Duration, now: Nanos) {

@@ -1,0 +1,113 @@
+//! What the store answers to a beat: the time, the hosts, and what all are to do.
+
+use ratelimit_common::time::Nanos;
+use tokio::time::Instant;
+
+use super::Task;
+use crate::acts::{Act, ROUND_MAX, What};
+use crate::store::link::Heard;
+
+impl Task {
+    pub(super) fn hear(&mut self, heard: &Heard, asked: Nanos, answered: Nanos, now: Nanos) {
+        let had_beaten = std::mem::replace(&mut self.has_beaten, true);
+        let theirs = Nanos(heard.time_us.saturating_mul(1000));
+        self.core.learn_time(asked, answered, theirs);
+        if had_beaten && !heard.was_there {
+            self.core.store_lost(now);
+            self.ledger.store_lost(now);
+            "0".clone_into(&mut self.heard);
+        }
+        let me = (self.core.host(), self.me.process);
+        let news = self.hosts.learn(self.core.names(), heard.time_us / 1000, &heard.hosts, me);
+        if news.rejoined || (had_beaten && !heard.was_there) {
+            self.core.rejoined(now);
+        }
+        self.status.is_doubled |= news.doubled;
+        let mut has_room = true;
+        for (name, sealed) in &heard.acts {
+            // For which there is no room is heard with a later beat.
+            let Ok(room) = self.acts.try_reserve() else {
+                has_room = false;
+                break;
+            };
+            self.heard.clone_from(name);
+            let Some(act) = Act::open(self.core.names(), sealed) else {
+                continue;
+            };
+            if !self.ledger.hear(&act, now) {
+                continue;
+            }
+            if matches!(act.what, What::Reset { .. }) {
+                self.core.reset(act.prefix);
+            }
+            room.send(act);
+        }
+        // The rest at once, where more came than one answer has.
+        if has_room && heard.acts.len() >= ROUND_MAX {
+            self.beats_at = Instant::now();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::sync::{mpsc, watch};
+
+    use super::*;
+    use crate::core::{Core, Settings};
+    use crate::names::{HostId, Names};
+    use crate::run::{Status, task::Me};
+    use crate::store::access::Access;
+    use ratelimit_common::time::SECOND_NS;
+
+    const NOW: Nanos = Nanos(1_750_000_000 * SECOND_NS);
+
+    fn names() -> Names {
+        Names::new("web", &[1; 32]).unwrap()
+    }
+
+    fn task(room: usize) -> (Task, mpsc::Receiver<Act>) {
+        let (acts, heard) = mpsc::channel(room);
+        let core = Core::new(HostId([1; 8]), names(), Settings::default(), Vec::new());
+        let me = Me { process: 5, name: "a".to_owned(), version: "0.1.0".to_owned() };
+        let (published, _) = watch::channel(Status::default());
+        let lost = std::sync::Arc::default();
+        (Task::new(core, me, Access::default(), Duration::from_secs(1), lost, acts, published), heard)
+    }
+
+    fn heard(acts: &[(String, Vec<u8>)]) -> Heard {
+        Heard { time_us: NOW.0 / 1000, was_there: true, hosts: Vec::new(), acts: acts.to_vec() }
+    }
+
+    #[tokio::test]
+    async fn acts_for_which_there_is_no_room_are_heard_later_and_none_is_lost() {
+        let (mut task, mut carried_out) = task(1024);
+        let said = |number: u32| {
+            let prefix = std::net::IpAddr::from(number.to_be_bytes()).into();
+            let what = What::Deny { until_ns: None, reason: None, by: "root".to_owned() };
+            (number.to_string(), Act { at_ns: NOW.0, host: [2; 8], prefix, what }.seal(&names(), [9; 12]))
+        };
+        let stream: Vec<_> = (1..=1500).map(said).collect();
+        let mut done = 0;
+        for _ in 0..20 {
+            // As the store does it.
+            let from = task.heard.parse::<usize>().unwrap();
+            let next = &stream[from..stream.len().min(from + ROUND_MAX)];
+            task.beats_at = Instant::now() + Duration::from_secs(3600);
+            task.hear(&heard(next), NOW, NOW, NOW);
+            let is_full = task.acts.capacity() == 0;
+            assert!(!is_full || task.beats_at > Instant::now() || task.heard == "1024", "no haste where it is full");
+            if is_full {
+                while carried_out.try_recv().is_ok() {
+                    done += 1;
+                }
+            }
+        }
+        while carried_out.try_recv().is_ok() {
+            done += 1;
+        }
+        assert_eq!((done, task.heard.as_str()), (1500, "1500"));
+    }
+}
