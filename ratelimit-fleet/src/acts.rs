@@ -27,6 +27,9 @@ pub const AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// And then so often.
 pub const REPEATED_EACH: Duration = Duration::from_secs(3600);
 
+/// An act is kept in the store, and heard, for so long after it was said last.
+pub const KEPT: Duration = Duration::from_secs(86_400);
+
 /// A reset that is older is none: it would take what was counted since.
 pub const RESET_FOR: Duration = Duration::from_secs(60);
 
@@ -88,6 +91,9 @@ pub enum What {
 pub struct Act {
     /// When, in nanoseconds since 1970 by its host's clock.
     pub at_ns: u64,
+    /// When it was said last, in nanoseconds since 1970 by its host's clock: what is written to the store again without
+    /// the secret is old.
+    pub said_ns: u64,
     /// Who began it.
     pub host: [u8; 8],
     /// Which source or prefix.
@@ -138,8 +144,17 @@ impl What {
             Self::Ban { until_ns, .. } => Nanos(*until_ns),
             Self::Allow { until_ns, .. } | Self::Deny { until_ns, .. } => Nanos(until_ns.unwrap_or(u64::MAX)),
             Self::Reset { .. } => after(at, RESET_FOR),
-            // As long as what they end may still be said.
-            Self::Unblock { .. } | Self::Unallow { .. } | Self::Undeny { .. } => after(at, REPEATED_EACH * 24),
+            // As long as what they end may still be heard.
+            Self::Unblock { .. } | Self::Unallow { .. } | Self::Undeny { .. } => after(at, KEPT),
+        }
+    }
+
+    /// Whether a host that hears it has nothing to do. What takes back is done whenever it is heard: what it takes back may
+    /// be heard before it.
+    fn has_ended(&self, at_ns: u64, now: Nanos) -> bool {
+        match self {
+            Self::Unblock { .. } | Self::Unallow { .. } | Self::Undeny { .. } => false,
+            Self::Ban { .. } | Self::Allow { .. } | Self::Deny { .. } | Self::Reset { .. } => self.ends_at(at_ns) <= now,
         }
     }
 }
@@ -166,7 +181,7 @@ impl Ledger {
         }
         // Two acts of one instant are still one after the other.
         let at_ns = now.0.max(self.newest.get(&key).map_or(0, |newest| newest + 1));
-        let act = Act { at_ns, host: host.0, prefix, what };
+        let act = Act { at_ns, said_ns: at_ns, host: host.0, prefix, what };
         self.remember(&act);
         self.lift(&act);
         self.own.insert(key, Own { act, says_at: now, said: 0 });
@@ -177,7 +192,7 @@ impl Ledger {
         self.own.retain(|_, own| own.act.what.ends_at(own.act.at_ns) > now);
         let mut due: Vec<_> = self.own.values().filter(|own| own.says_at <= now).collect();
         due.sort_unstable_by_key(|own| (own.says_at, own.act.at_ns));
-        due.into_iter().take(ROUND_MAX).map(|own| own.act.clone()).collect()
+        due.into_iter().take(ROUND_MAX).map(|own| Act { said_ns: now.0, ..own.act.clone() }).collect()
     }
 
     /// The store took these.
@@ -202,7 +217,8 @@ impl Ledger {
         let is_new = self.newest.get(&key).is_none_or(|newest| *newest < act.at_ns);
         // From a clock that is wrong by more, it would hide what comes after.
         let is_later = act.at_ns > after(now, REPEATED_EACH).0;
-        if !is_new || is_later || act.what.ends_at(act.at_ns) <= now {
+        let is_old = after(Nanos(act.said_ns), KEPT) <= now;
+        if !is_new || is_later || is_old || act.what.has_ended(act.at_ns, now) {
             return false;
         }
         // A ban that was lifted later is not begun again.
@@ -276,7 +292,7 @@ mod tests {
     }
 
     fn act(what: What, at: Nanos) -> Act {
-        Act { at_ns: at.0, host: OTHER.0, prefix: prefix("192.0.2.1/32"), what }
+        Act { at_ns: at.0, said_ns: at.0, host: OTHER.0, prefix: prefix("192.0.2.1/32"), what }
     }
 
     #[test]
@@ -343,6 +359,18 @@ mod tests {
         ledger.begin(ME, prefix("192.0.2.1/32"), deny(), later(4));
         let own = ledger.due(later(4));
         assert!(!ledger.hear(&own[0], later(5)), "what this process did is not done again");
+    }
+
+    #[test]
+    fn what_takes_back_is_followed_however_late_and_what_is_written_again_without_the_secret_is_not() {
+        let days = |days: u64| later(days * 86_400);
+        let deny = || What::Deny { until_ns: None, reason: None, by: "root".to_owned() };
+        let mut ledger = Ledger::default();
+        ledger.begin(ME, prefix("192.0.2.1/32"), deny(), NOW);
+        let said = ledger.due(days(30));
+        assert!(Ledger::default().hear(&said[0], days(30)), "it is in force, and said each hour");
+        assert!(!Ledger::default().hear(&said[0], days(31)), "nobody who may has said it for a day");
+        assert!(ledger.hear(&Act { said_ns: days(2).0, ..act(undeny(), later(5)) }, days(2)));
     }
 
     #[test]

@@ -86,7 +86,7 @@ impl<D: Datapath> Engine<D> {
 
     /// Carries out what another host spread.
     pub(super) fn hear(&mut self, act: Act, moment: Moment) {
-        let Act { at_ns, host, prefix, what } = act;
+        let Act { at_ns, said_ns: _, host, prefix, what } = act;
         let host = name_of(host, &self.fleet.status().unwrap_or_default());
         let done = match what {
             What::Ban { rule, until_ns } => self.ban_heard(prefix, &rule, Nanos(until_ns), &host, moment),

@@ -31,9 +31,6 @@ use crate::wire::{Call, Said};
 /// would be sent again, and a store that is merely slow would never get through.
 const CALLS_MAX: usize = 8;
 
-/// Acts are kept in the store for this time after the last one.
-const ACTS_KEPT: Duration = Duration::from_secs(86_400);
-
 /// Messages taken at once, before anything else is looked at.
 const MESSAGES_AT_ONCE: usize = 1024;
 
@@ -254,7 +251,7 @@ impl Task {
         let (link, generation) = (link.clone(), self.generation);
         self.pending.push(Box::pin(async move {
             let began = Instant::now();
-            let answer = link.beat(&beat, GONE_AFTER.as_millis(), ACTS_KEPT.as_millis(), crate::acts::ROUND_MAX).await;
+            let answer = link.beat(&beat, GONE_AFTER.as_millis(), crate::acts::KEPT.as_millis(), crate::acts::ROUND_MAX).await;
             Done::Beaten { generation, asked: now, acts, took: began.elapsed(), answer }
         }));
     }
