@@ -93,22 +93,26 @@ fn members_who_ask_for_large_answers_and_do_not_read_them_keep_root_waiting_for_
 }
 
 #[test]
-fn a_client_that_does_not_read_is_dropped_and_the_next_has_all_of_its_answer() {
+fn clients_that_do_not_read_have_nobody_wait_and_the_oldest_loses_its_answer() {
     needs_root!();
     let lab = Lab::quiet();
     let _daemon = daemon(&lab);
-    let mut silent = UnixStream::connect(lab.socket()).unwrap();
-    write!(silent, "GET /api/v1/list HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    silent.read_exact(&mut [0]).unwrap();
+    // More than is held of unread answers together. // 64 MB; an answer has some 30
+    let mut silent = [(); 4].map(|()| {
+        let mut stream = UnixStream::connect(lab.socket()).unwrap();
+        write!(stream, "GET /api/v1/list HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        stream.read_exact(&mut [0]).unwrap();
+        stream
+    });
     let began = Instant::now();
     let whole = lab.ratelimitd(&["list", "--json"]);
     assert_eq!(whole.code(), 0, "{}", whole.stderr);
     let report: Value = serde_json::from_str(&whole.stdout).unwrap();
     let listed = report["entries"].as_array().unwrap().iter().filter(|of| of["state"] == "denied").count();
     assert_eq!(listed, ENTRIES as usize);
-    assert!(began.elapsed() < Duration::from_secs(25), "it waited for {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10), "it waited for {:?}", began.elapsed());
     // What was sent before is there, and then the end.
     let mut answer = Vec::new();
-    let end = silent.read_to_end(&mut answer);
-    assert!(end.is_err() || answer.len() < 10 << 20, "the whole answer came");
+    let end = silent[0].read_to_end(&mut answer);
+    assert!(end.is_err() || answer.len() < 10 << 20, "the whole answer came: {} bytes", answer.len());
 }
