@@ -46,6 +46,11 @@ impl Requester {
         Self::new(u32::MAX, None)
     }
 
+    /// Whether what was recorded of a requester, as it is displayed, is of another host.
+    pub fn is_of_fleet(displayed: &str) -> bool {
+        displayed.starts_with("fleet (")
+    }
+
     /// Who said it on another host of the fleet; nobody where a rule did.
     pub fn fleet(host: &str, who: &str) -> Self {
         let (host, who) = (printable(host), printable(who));
@@ -91,6 +96,7 @@ mod tests {
     fn who_said_it_on_another_host_is_named_with_that_host() {
         assert_eq!(Requester::fleet("web-2", "root (alice)").to_string(), "fleet (web-2: root (alice))");
         assert_eq!(Requester::fleet("web-2", "").to_string(), "fleet (web-2)");
+        assert!(Requester::is_of_fleet(&Requester::fleet("web-2", "").to_string()));
         assert_eq!(Requester::fleet("web\u{1b}[2J", "").to_string(), "fleet (web\u{fffd}[2J)");
     }
 

@@ -154,7 +154,9 @@ impl What {
     fn has_ended(&self, at_ns: u64, now: Nanos) -> bool {
         match self {
             Self::Unblock { .. } | Self::Unallow { .. } | Self::Undeny { .. } => false,
-            Self::Ban { .. } | Self::Allow { .. } | Self::Deny { .. } | Self::Reset { .. } => self.ends_at(at_ns) <= now,
+            Self::Ban { .. } | Self::Allow { .. } | Self::Deny { .. } | Self::Reset { .. } => {
+                self.ends_at(at_ns) <= now
+            }
         }
     }
 }

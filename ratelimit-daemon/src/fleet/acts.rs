@@ -85,9 +85,13 @@ impl<D: Datapath> Engine<D> {
     }
 
     /// Carries out what another host spread.
-    pub(super) fn hear(&mut self, act: Act, moment: Moment) {
+    pub(crate) fn hear(&mut self, act: Act, moment: Moment) {
         let Act { at_ns, said_ns: _, host, prefix, what } = act;
         let host = name_of(host, &self.fleet.status().unwrap_or_default());
+        let is_grant = !matches!(what, What::Ban { .. } | What::Unblock { .. } | What::Reset { .. });
+        if is_grant && self.is_overtaken(prefix, at_ns) {
+            return;
+        }
         let done = match what {
             What::Ban { rule, until_ns } => self.ban_heard(prefix, &rule, Nanos(until_ns), &host, moment),
             What::Unblock { by } => self.unblock_heard(prefix, Nanos(at_ns), &Requester::fleet(&host, &by), moment),
@@ -108,6 +112,14 @@ impl<D: Datapath> Engine<D> {
             tracing::warn!("fleet: {said}");
             self.journal.add(Occurrence::new(EventKind::Fleet, said));
         }
+    }
+
+    /// Whether a user of this host has granted something there since: a host that starts hears again what was before that.
+    fn is_overtaken(&self, prefix: IpNet, at_ns: u64) -> bool {
+        self.overrides.grants.ledger.entries().filter(|entry| prefix.contains(&entry.prefix)).any(|entry| {
+            let is_own = matches!(&entry.by, By::Command { user, .. } if !Requester::is_of_fleet(user));
+            is_own && entry.since.is_some_and(|since| since.as_nanosecond() > i128::from(at_ns))
+        })
     }
 
     fn ban_heard(

@@ -302,3 +302,26 @@ fn of_more_lifted_bans_than_are_told_one_by_one_the_number_is_told() {
     let lifted = "4099 bans by rule \"default\" lifted (3 of them not told one by one)";
     assert_eq!(said, format!("everything unblocked by root: {lifted}, counters of 4099 sources removed"));
 }
+
+#[test]
+fn what_a_user_of_this_host_said_later_stays_where_what_the_fleet_said_is_heard_anew() {
+    let mut site = Site::new(Mode::Enforce);
+    let request = || GrantRequest { prefix: "192.0.2.7".into(), ..GrantRequest::default() };
+    let prefix = "192.0.2.7/32".parse().unwrap();
+    let target = ratelimit_policy::config::network::Target::parse("192.0.2.7").unwrap();
+    let moment = site.moment();
+    let undeny = |at_ns, by: &str| ratelimit_fleet::acts::Act {
+        at_ns,
+        said_ns: at_ns,
+        host: [2; 8],
+        prefix,
+        what: ratelimit_fleet::acts::What::Undeny { by: by.to_owned() },
+    };
+    let denied = |site: &mut Site| site.engine.overrides.grants.ledger.entries().count();
+    let now = u64::try_from(moment.wall.as_nanosecond()).unwrap();
+    site.engine.grant(Grant::Denied, target, &request(), &root(), moment).unwrap();
+    site.engine.hear(undeny(now - SECOND_NS, "root"), moment);
+    assert_eq!(denied(&mut site), 1, "it was said before");
+    site.engine.hear(undeny(now + SECOND_NS, "root"), moment);
+    assert_eq!(denied(&mut site), 0);
+}

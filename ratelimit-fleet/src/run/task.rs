@@ -251,7 +251,8 @@ impl Task {
         let (link, generation) = (link.clone(), self.generation);
         self.pending.push(Box::pin(async move {
             let began = Instant::now();
-            let answer = link.beat(&beat, GONE_AFTER.as_millis(), crate::acts::KEPT.as_millis(), crate::acts::ROUND_MAX).await;
+            let answer =
+                link.beat(&beat, GONE_AFTER.as_millis(), crate::acts::KEPT.as_millis(), crate::acts::ROUND_MAX).await;
             Done::Beaten { generation, asked: now, acts, took: began.elapsed(), answer }
         }));
     }

@@ -87,7 +87,10 @@ mod tests {
         let said = |number: u32| {
             let prefix = std::net::IpAddr::from(number.to_be_bytes()).into();
             let what = What::Deny { until_ns: None, reason: None, by: "root".to_owned() };
-            (number.to_string(), Act { at_ns: NOW.0, said_ns: NOW.0, host: [2; 8], prefix, what }.seal(&names(), [9; 12]))
+            (
+                number.to_string(),
+                Act { at_ns: NOW.0, said_ns: NOW.0, host: [2; 8], prefix, what }.seal(&names(), [9; 12]),
+            )
         };
         let stream: Vec<_> = (1..=1500).map(said).collect();
         let mut done = 0;
