@@ -177,7 +177,9 @@ impl Ledger {
     /// This host did something that all are to do.
     pub fn begin(&mut self, host: HostId, prefix: IpNet, what: What, now: Nanos) {
         let key = (prefix, what.kind());
-        if self.own.len() >= ACTS_MAX && !self.own.contains_key(&key) {
+        // However many bans there are, what a user says has room.
+        let most = if matches!(what, What::Ban { .. }) { ACTS_MAX } else { 2 * ACTS_MAX };
+        if self.own.len() >= most && !self.own.contains_key(&key) {
             self.lost += 1;
             return;
         }
@@ -189,11 +191,11 @@ impl Ledger {
         self.own.insert(key, Own { act, says_at: now, said: 0 });
     }
 
-    /// What is to be said now, at most [`ROUND_MAX`], the oldest first. Counts as said with [`Ledger::said`] only.
+    /// What is to be said now, at most [`ROUND_MAX`]: what users said, then bans, each the oldest first. Counts as said with [`Ledger::said`] only.
     pub fn due(&mut self, now: Nanos) -> Vec<Act> {
         self.own.retain(|_, own| own.act.what.ends_at(own.act.at_ns) > now);
         let mut due: Vec<_> = self.own.values().filter(|own| own.says_at <= now).collect();
-        due.sort_unstable_by_key(|own| (own.says_at, own.act.at_ns));
+        due.sort_unstable_by_key(|own| (matches!(own.act.what, What::Ban { .. }), own.says_at, own.act.at_ns));
         due.into_iter().take(ROUND_MAX).map(|own| Act { said_ns: now.0, ..own.act.clone() }).collect()
     }
 
@@ -410,5 +412,7 @@ mod tests {
         assert_eq!(ledger.own.len(), ACTS_MAX);
         assert_eq!(ledger.lost(), 10_000);
         assert_eq!(ledger.due(later(2)).len(), ROUND_MAX);
+        ledger.begin(ME, prefix("203.0.113.0/24"), undeny(), later(3));
+        assert!(matches!(ledger.due(later(3))[0].what, What::Undeny { .. }), "what a user says has room, and comes first");
     }
 }
