@@ -155,11 +155,6 @@ impl Core {
         self.tracked = tracked.into_iter().filter_map(moved).collect();
     }
 
-    /// The terms of a limit.
-    pub fn terms(&self, limit: LimitId) -> Option<Terms> {
-        self.limit(limit).map(|(_, terms)| *terms)
-    }
-
     /// The kernel says that a source's count of a bucket crossed a multiple of the limit's step.
     pub fn crossed(&mut self, subject: Subject, bucket: BucketIndex, now: Nanos) {
         let Some((limit, _)) = self.limit(subject.limit) else {

@@ -19,7 +19,7 @@ pub const SILENT_AFTER: Duration = Duration::from_secs(60);
 const CONTEXT: &str = "host";
 
 /// What a host says of itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Its name, for people.
     pub name: String,
@@ -50,6 +50,8 @@ pub struct Host {
 #[derive(Clone, Debug, Default)]
 pub struct Hosts {
     known: BTreeMap<HostId, Host>,
+    /// The ages of records that another secret sealed.
+    unread: Vec<Duration>,
 }
 
 /// What changed.
@@ -66,23 +68,33 @@ impl Record {
     pub fn seal(&self, names: &Names, nonce: [u8; 12]) -> Vec<u8> {
         names.seal(CONTEXT, &serde_json::to_vec(self).unwrap_or_default(), nonce)
     }
+
+    fn open(names: &Names, sealed: &[u8]) -> Option<Self> {
+        serde_json::from_slice(&names.open(CONTEXT, sealed)?).ok()
+    }
 }
 
 impl Hosts {
     /// Takes in the list that the store has: id, the store's time in milliseconds before the sealed record. What
-    /// does not open is none of ours. `me` says which of them this process is.
+    /// does not open is another secret's, and counted. `me` says which of them this process is.
     pub fn learn(&mut self, names: &Names, now_ms: u64, list: &[(Vec<u8>, Vec<u8>)], me: (HostId, u64)) -> News {
         let mut news = News::default();
         let mut known = BTreeMap::new();
+        self.unread.clear();
         for (id, value) in list {
-            let Some(host) = read(names, now_ms, id, value) else {
+            let Some((id, age, sealed)) = split(now_ms, id, value) else {
                 continue;
             };
+            let Some(record) = Record::open(names, sealed) else {
+                // One's own is from before the secret was changed.
+                self.unread.extend((id != me.0).then_some(age));
+                continue;
+            };
+            let host = Host { id, age, record };
             let before = self.known.get(&host.id);
             if host.id == me.0 {
                 // One's own from before a restart is older than the first that this process said.
-                news.doubled |=
-                    host.record.process != me.1 && before.is_some_and(|before| before.record.process == me.1);
+                news.doubled |= host.record.process != me.1 && before.is_some();
             } else {
                 let same = |before: &Host| {
                     before.record.outages == host.record.outages && before.record.process == host.record.process
@@ -95,23 +107,28 @@ impl Hosts {
         news
     }
 
-    /// All of them, in the order of their ids.
-    pub fn all(&self) -> impl Iterator<Item = &Host> {
-        self.known.values()
+    /// All of them, in the order of their ids. `silence` is the time since they were learnt.
+    pub fn all(&self, silence: Duration) -> impl Iterator<Item = Host> {
+        let now = move |host: &Host| Host { age: host.age + silence, ..host.clone() };
+        self.known.values().map(now).filter(|host| host.age < GONE_AFTER)
     }
 
     /// How many were heard of lately.
-    pub fn heard(&self) -> usize {
-        self.known.values().filter(|host| host.age < SILENT_AFTER).count()
+    pub fn heard(&self, silence: Duration) -> usize {
+        self.known.values().filter(|host| host.age + silence < SILENT_AFTER).count()
+    }
+
+    /// How many have said something lately that this fleet's secret does not open.
+    pub fn unread(&self, silence: Duration) -> usize {
+        self.unread.iter().filter(|age| **age + silence < SILENT_AFTER).count()
     }
 }
 
-fn read(names: &Names, now_ms: u64, id: &[u8], value: &[u8]) -> Option<Host> {
+fn split<'a>(now_ms: u64, id: &[u8], value: &'a [u8]) -> Option<(HostId, Duration, &'a [u8])> {
     let id = HostId(id.try_into().ok()?);
     let (at_ms, sealed) = value.split_first_chunk::<8>()?;
     let age = Duration::from_millis(now_ms.saturating_sub(u64::from_be_bytes(*at_ms)));
-    let record = serde_json::from_slice(&names.open(CONTEXT, sealed)?).ok()?;
-    (age < GONE_AFTER).then_some(Host { id, age, record })
+    (age < GONE_AFTER).then_some((id, age, sealed))
 }
 
 #[cfg(test)]
@@ -144,12 +161,28 @@ mod tests {
             (vec![5; 8], vec![0; 30]),
         ];
         hosts.learn(&names(1), 10_000, &list, ME);
-        let seen: Vec<_> = hosts.all().map(|host| (host.id.0[0], host.age.as_millis())).collect();
-        assert_eq!(seen, [(1, 1_000), (2, 9_600)], "what another secret sealed is none of ours");
-        assert_eq!(hosts.heard(), 2);
+        let at = |hosts: &Hosts, silence| -> Vec<_> {
+            hosts.all(silence).map(|host| (host.id.0[0], host.age.as_millis())).collect()
+        };
+        assert_eq!(at(&hosts, Duration::ZERO), [(1, 1_000), (2, 9_600)], "what another secret sealed is none of ours");
+        assert_eq!(hosts.heard(Duration::ZERO), 2);
+        let silence = Duration::from_secs(55);
+        assert_eq!(at(&hosts, silence), [(1, 56_000), (2, 64_600)], "they grow older while the store is away");
+        assert_eq!(hosts.heard(silence), 1);
         hosts.learn(&names(1), 3_600_400, &list, ME);
-        assert_eq!(hosts.all().count(), 1, "an hour of silence");
-        assert_eq!(hosts.heard(), 0);
+        assert_eq!(hosts.all(Duration::ZERO).count(), 1, "an hour of silence");
+        assert_eq!(hosts.heard(Duration::ZERO), 0);
+    }
+
+    #[test]
+    fn hosts_of_another_secret_are_counted_while_they_are_there_and_this_one_is_none_of_them() {
+        let mut hosts = Hosts::default();
+        let list = [1, 2, 3].map(|id| listed(id, 9_000, &record(9, 0), &names(2)));
+        hosts.learn(&names(1), 10_000, &list, ME);
+        assert_eq!((hosts.unread(Duration::ZERO), hosts.heard(Duration::ZERO)), (2, 0));
+        assert_eq!(hosts.unread(SILENT_AFTER), 0);
+        hosts.learn(&names(2), 10_000, &list, ME);
+        assert_eq!(hosts.unread(Duration::ZERO), 0);
     }
 
     #[test]
@@ -171,5 +204,7 @@ mod tests {
         assert!(!learn(4), "this host's process before");
         assert!(!learn(5));
         assert!(learn(77), "another has overwritten what this one said");
+        assert!(learn(77), "and does so still");
+        assert!(!learn(5), "and no more");
     }
 }

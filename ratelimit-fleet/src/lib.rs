@@ -9,7 +9,8 @@
 //! says it. It is replaced only by a higher sequence of the same host, so whatever is repeated, late, out of order or
 //! lost changes nothing, or forgives. A hash has the registers of a shard (of 16) in a bucket; one EVALSHA stores a
 //! host's and answers the sums of the others'. A field is a keyed hash; bans, grants and the list of hosts are sealed.
-//! So nothing in the store names an address, and without the fleet's secret nobody can forge either.
+//! So nothing in the store names an address, and without the fleet's secret nobody can
+//! forge bans, grants or hosts. Who may write to the store can forge counts.
 //!
 //! # The bound
 //!

@@ -136,11 +136,6 @@ impl Fleet {
         self.status.borrow().clone()
     }
 
-    /// Follows how it does.
-    pub fn watch(&self) -> watch::Receiver<Status> {
-        self.status.clone()
-    }
-
     fn send(&self, message: Message) {
         if self.messages.try_send(message).is_err() {
             self.lost.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

@@ -7,7 +7,7 @@
 use ratelimit_common::time::BucketIndex;
 
 use crate::names::{Field, HostId, Shard};
-use crate::tracked::{LimitId, Subject};
+use crate::tracked::Subject;
 
 /// Sources and buckets of one call: the store is busy for 2 ms with it, and Lua unpacks no more than 8000 values.
 pub const ENTRIES_MAX: usize = 1000;
@@ -85,11 +85,6 @@ impl Call {
         self.groups.iter().flat_map(|group| &group.entries)
     }
 
-    /// The limits that it is about.
-    pub fn limits(&self) -> impl Iterator<Item = LimitId> {
-        self.entries().map(|entry| entry.subject.limit)
-    }
-
     /// Its keys.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.groups.iter().map(|group| group.key.as_str())
@@ -129,6 +124,7 @@ impl Call {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tracked::LimitId;
 
     fn call(counts: &[Option<u64>]) -> Call {
         let subject = Subject { limit: LimitId(0), source: "192.0.2.1/32".parse().unwrap() };

@@ -74,7 +74,9 @@ pub(super) fn attention(of: &Fleet) -> Vec<String> {
          start it again"
             .to_owned()
     });
-    means.map(sentence).into_iter().chain(doubled).collect()
+    let misfit = of.trouble.as_deref().filter(|_| of.state == FleetState::Connected);
+    let misfit = misfit.map(|trouble| format!("FLEET: {trouble}"));
+    means.map(sentence).into_iter().chain(misfit).chain(doubled).collect()
 }
 
 /// What it is that does not go as it should.

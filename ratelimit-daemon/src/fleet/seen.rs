@@ -13,6 +13,7 @@ use crate::moment::Moment;
 use ratelimit_control::proto::Problem;
 use ratelimit_datapath::Datapath;
 use ratelimit_fleet::run::{ROUND_SECONDS, State, Status};
+use ratelimit_fleet::store::trouble::Trouble;
 use ratelimit_policy::config::syntax::printable;
 use ratelimit_policy::fleet::{Sum, Terms};
 use ratelimit_report::event::EventKind;
@@ -24,10 +25,20 @@ use ratelimit_report::snapshot::SCHEMA;
 pub(super) struct Told {
     state: FleetState,
     since: Option<Timestamp>,
-    /// What was wrong then, in a clause.
+    /// What was wrong then: the label of the trouble, or in words.
     why: Option<String>,
     is_doubled: bool,
+    misfit: Option<Misfit>,
     name: String,
+}
+
+/// What is wrong with a fleet whose exchanges all succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Misfit {
+    /// The secret is not the same on all.
+    Unread,
+    /// There are more hosts than `hosts` says.
+    TooMany,
 }
 
 /// How it is now.
@@ -35,26 +46,38 @@ struct Now {
     state: FleetState,
     trouble: Option<String>,
     error: Option<String>,
+    /// What `trouble` is, where all exchanges succeed.
+    misfit: Option<Misfit>,
+    /// The kind of trouble: the cause may become clear later, and is the same event.
+    label: Option<&'static str>,
 }
 
 impl Now {
     fn of(ties: &Ties) -> Self {
         if let Some(failed) = &ties.failed {
             let trouble = Some("it cannot begin".to_owned());
-            return Self { state: FleetState::Away, trouble, error: Some(failed.why.clone()) };
+            return Self {
+                state: FleetState::Away,
+                trouble,
+                error: Some(failed.why.clone()),
+                misfit: None,
+                label: None,
+            };
         }
         let Some(status) = ties.status() else {
-            return Self { state: FleetState::Off, trouble: None, error: None };
+            return Self { state: FleetState::Off, trouble: None, error: None, misfit: None, label: None };
         };
         let clocks = || "this host's clock differs from the store's: some limits are not summed".to_owned();
+        let misfit = misfit(ties, &status).filter(|_| status.state == State::Connected);
         let trouble = match (status.state, status.trouble, &status.error) {
-            (State::Connected, ..) => None,
+            (State::Connected, ..) => misfit.as_ref().map(|(_, words)| words.clone()),
             (State::Degraded | State::Away, _, Some(_)) => Some("the store cannot be reached so".to_owned()),
             (State::Degraded | State::Away, Some(trouble), None) => Some(trouble.to_string()),
             (State::Degraded, None, None) => Some(clocks()),
             (State::Away, None, None) => None,
         };
-        Self { state: state(status.state), trouble, error: status.error }
+        let (misfit, label) = (misfit.map(|(misfit, _)| misfit), status.trouble.map(Trouble::label));
+        Self { state: state(status.state), trouble, error: status.error, misfit, label }
     }
 
     /// The first connection is on its way.
@@ -65,6 +88,28 @@ impl Now {
     fn why(&self) -> Option<String> {
         self.error.clone().or_else(|| self.trouble.clone())
     }
+
+    /// What makes it another event.
+    fn kind(&self) -> Option<String> {
+        self.error.clone().or_else(|| self.label.map(str::to_owned)).or_else(|| self.trouble.clone())
+    }
+}
+
+/// Whose counts and acts do not reach this host, or are more than the bound is for.
+fn misfit(ties: &Ties, status: &Status) -> Option<(Misfit, String)> {
+    let fleet = &ties.joined.as_ref()?.by;
+    let (unread, heard) = (status.unread, status.hosts_heard);
+    if unread > 0 {
+        let (hosts, name) = (if unread == 1 { "host" } else { "hosts" }, &fleet.name);
+        let words = format!(
+            "the store has {unread} {hosts} of fleet {name} that this host's secret cannot read: is the secret the same \
+             on all?"
+        );
+        return Some((Misfit::Unread, words));
+    }
+    let said = fleet.hosts;
+    let words = || format!("{heard} hosts are heard, and `hosts` says {said}: the bound is for {said}");
+    (heard as u64 > u64::from(said)).then(|| (Misfit::TooMany, words()))
 }
 
 const fn state(of: State) -> FleetState {
@@ -96,13 +141,20 @@ impl<D: Datapath> Engine<D> {
             tracing::error!("{said}; stop one, `ratelimitd detach` there, and start it again");
             return Some(Occurrence::new(EventKind::Fleet, said));
         }
-        if now.state == before.state && (now.state == FleetState::Connected || now.why() == before.why) {
+        if now.state == FleetState::Connected && now.state == before.state {
+            told.misfit = now.misfit;
+            let words = now.trouble.filter(|_| now.misfit != before.misfit)?;
+            let said = format!("fleet {name}: {words}");
+            tracing::warn!("{said}");
+            return Some(Occurrence::new(EventKind::Fleet, said));
+        }
+        if now.state == before.state && now.kind() == before.why {
             return None;
         }
         if now.state != before.state {
             told.since = Some(moment.wall);
         }
-        (told.state, told.why) = (now.state, now.why());
+        (told.state, told.why) = (now.state, now.kind());
         let why = now.why().map_or_else(String::new, |why| format!(": {why}"));
         let said = match now.state {
             FleetState::Connected => format!("fleet {name} is connected"),
@@ -117,8 +169,8 @@ impl<D: Datapath> Engine<D> {
     pub(crate) fn fleet_trouble(&self) -> Option<String> {
         let now = Now::of(&self.fleet);
         match now.state {
-            FleetState::Connected | FleetState::Off => None,
-            FleetState::Degraded => now.why().map(|why| format!("fleet: {why}")),
+            FleetState::Off => None,
+            FleetState::Connected | FleetState::Degraded => now.why().map(|why| format!("fleet: {why}")),
             FleetState::Away => {
                 Some(format!("fleet: {}; each host holds its limits by itself", now.why().unwrap_or_else(beginning)))
             }
@@ -127,7 +179,7 @@ impl<D: Datapath> Engine<D> {
 
     /// How it does.
     pub(crate) fn fleet_seen(&self, now: Nanos, moment: Moment) -> Fleet {
-        let Now { state, trouble, error } = Now::of(&self.fleet);
+        let Now { state, trouble, error, misfit: _, label: _ } = Now::of(&self.fleet);
         let Some(config) = &self.enforced.config.fleet else { return Fleet::default() };
         let told = &self.fleet.told;
         let since = if told.state == state { told.since } else { Some(moment.wall) };

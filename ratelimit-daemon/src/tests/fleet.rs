@@ -357,6 +357,31 @@ async fn a_reload_joins_and_leaves_and_a_secret_that_is_missing_is_said_and_trie
 }
 
 #[tokio::test]
+async fn hosts_of_another_secret_and_more_than_the_bound_is_for_are_said_once() {
+    let Some(store) = Store::start("hosts_of_another_secret") else { return };
+    let one = store.host_with(|config| config.fleet.as_mut().unwrap().hosts = 1).await;
+    one.is_connected().await;
+    let says = async |words: &str| {
+        let said = async || one.ask(FleetStatus {}).await.fleet.trouble.is_some_and(|trouble| trouble == words);
+        eventually(words, SOON, said).await;
+        let told = async || one.told(EventKind::Fleet).await.iter().any(|told| *told == format!("fleet web: {words}"));
+        eventually("told", SOON, told).await;
+        assert!(one.client.health().await.unwrap().notes.iter().any(|note| note.contains(words)));
+    };
+    let other = store.host().await;
+    says("2 hosts are heard, and `hosts` says 1: the bound is for 1").await;
+    let secret = store.directory.path().join("secret");
+    std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
+    let third = store.host_with(|config| config.fleet.as_mut().unwrap().secret_file = Some(secret.clone())).await;
+    says("the store has 1 host of fleet web that this host's secret cannot read: is the secret the same on all?").await;
+    sleep(SUPERVISE_EVERY + Duration::from_millis(100)).await;
+    assert_eq!(one.told(EventKind::Fleet).await.len(), 3, "connected, and each once");
+    for host in [one, other, third] {
+        host.end().await;
+    }
+}
+
+#[tokio::test]
 async fn steps_that_packets_had_no_room_to_tell_are_counted_as_lost() {
     let Some(store) = Store::start("steps_that_packets_had_no_room") else { return };
     let host = store.host().await;

@@ -204,7 +204,7 @@ fn other_limits_keep_what_is_known_of_those_that_stay() {
     core.set_limits(vec![FleetLimit { identity: "new".to_owned(), ..limit() }, raised]);
     let moved = Subject { limit: LimitId(1), ..source(1) };
     assert_eq!(core.standing(moved, at(1100)).unwrap().elsewhere, 588);
-    assert_eq!(core.terms(LimitId(1)).unwrap().amount, 2000);
+    assert_eq!(core.limit(LimitId(1)).unwrap().1.amount, 2000);
     core.set_limits(Vec::new());
     assert_eq!(core.tracked(), 0);
 }

@@ -38,6 +38,8 @@ pub struct Status {
     pub hosts: Vec<Host>,
     /// Those of the last minute.
     pub hosts_heard: usize,
+    /// Hosts of the last minute whose records this host's secret does not open.
+    pub unread: usize,
     /// Another machine has a copy of this host's state.
     pub is_doubled: bool,
     /// When the store answered last.
@@ -86,14 +88,19 @@ impl Status {
 
     /// Says what changed, in a line.
     pub(super) fn log(&self) {
-        match (self.state, self.trouble, &self.error) {
-            (State::Connected, ..) => info!("fleet: connected"),
-            (_, _, Some(error)) => warn!("fleet: {error}; each host holds its limits by itself"),
-            (_, Some(trouble), None) => warn!("fleet: {trouble}; each host holds its limits by itself"),
-            (State::Degraded, None, None) => {
+        let alone = match self.state {
+            State::Connected => return info!("fleet: connected"),
+            State::Degraded => "",
+            State::Away => "; each host holds its limits by itself",
+        };
+        match (self.trouble, &self.error) {
+            (_, Some(error)) => warn!("fleet: {error}{alone}"),
+            (Some(trouble), None) => warn!("fleet: {trouble}{alone}"),
+            (None, None) if self.state == State::Degraded => {
                 warn!("fleet: this host's clock differs from the store's: some limits are not summed");
             }
-            (State::Away, None, None) => {}
+            // The first connection is on its way.
+            (None, None) => {}
         }
     }
 }

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until};
 use super::{Kernel, Message, State, Status};
 use crate::acts::{Act, Ledger};
 use crate::core::{Core, after};
-use crate::hosts::{GONE_AFTER, Hosts, Record};
+use crate::hosts::{GONE_AFTER, Hosts, Record, SILENT_AFTER};
 use crate::names::Shard;
 use crate::store::access::Access;
 use crate::store::link::{Beat, ConnectError, Heard, Link};
@@ -75,6 +75,10 @@ pub(super) struct Task {
     beats_at: Instant,
     is_beating: bool,
     has_beaten: bool,
+    /// When the store last said which hosts there are.
+    beaten_at: Instant,
+    /// When another process last said that it is this host.
+    doubled_at: Option<Instant>,
     /// Whether anything came over this connection: a server that hangs takes connections too.
     is_heard: bool,
     was_away: bool,
@@ -114,6 +118,8 @@ impl Task {
             beats_at: Instant::now(),
             is_beating: false,
             has_beaten: false,
+            beaten_at: Instant::now(),
+            doubled_at: None,
             is_heard: false,
             was_away: false,
             outages: 0,
@@ -353,7 +359,7 @@ impl Task {
         self.was_away |= part == StorePart::Hosts;
         let is_single = matches!(self.connection, Connection::Up(Link::Single(_)));
         // A server's connection that broke mends itself never; a cluster's does.
-        let is_broken = is_single && trouble == Trouble::Away;
+        let is_broken = is_single && trouble.label() == Trouble::Away.label();
         if self.pulse.failed(part, trouble) || is_broken {
             self.disconnect();
         }
@@ -392,8 +398,11 @@ impl Task {
             Connection::Up(_) => State::Connected,
             Connection::None { .. } | Connection::Connecting => State::Away,
         };
-        status.hosts = self.hosts.all().cloned().collect();
-        status.hosts_heard = self.hosts.heard();
+        let silence = self.beaten_at.elapsed();
+        status.hosts = self.hosts.all(silence).collect();
+        status.hosts_heard = self.hosts.heard(silence);
+        status.unread = self.hosts.unread(silence);
+        status.is_doubled = self.doubled_at.is_some_and(|at| at.elapsed() < SILENT_AFTER);
         status.ahead_ns = self.core.ahead_ns();
         status.counters = self.core.counters();
         status.lost = self.lost.load(Ordering::Relaxed) + self.ledger.lost();

@@ -73,17 +73,6 @@ impl Access {
         self.urls.len() > 1
     }
 
-    /// Whether only this machine reaches the store: a socket, or loopback.
-    pub fn is_local(&self) -> bool {
-        self.urls.iter().all(|url| match url.as_str().into_connection_info().map(|info| info.addr().clone()) {
-            Ok(ConnectionAddr::Unix(_)) => true,
-            Ok(ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. }) => {
-                host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
-            }
-            Ok(_) | Err(_) => false,
-        })
-    }
-
     /// Whether what it says fits together. Reads no file.
     pub fn check(&self) -> Result<(), AccessError> {
         self.nodes().map(drop)
@@ -195,14 +184,6 @@ mod tests {
             let error = access.check().unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
-    }
-
-    #[test]
-    fn loopback_and_sockets_are_local() {
-        for url in ["redis://127.0.0.1", "redis://[::1]:7000", "redis://localhost", "unix:///run/redis.sock"] {
-            assert!(access(&[url]).is_local(), "{url}");
-        }
-        assert!(!access(&["redis://127.0.0.1", "redis://192.0.2.1"]).is_local());
     }
 
     #[test]

@@ -11,6 +11,9 @@ use super::trouble::Trouble;
 /// A shard that is silent for so many rounds ends the connection.
 pub const SILENT_MAX: u32 = 3;
 
+/// What was wrong with a shard that no call goes to any more is forgotten after so many answered beats.
+pub const FORGOTTEN_AFTER: u32 = 10;
+
 /// The shortest pause before a new connection.
 pub const PAUSE_MIN: Duration = Duration::from_millis(50);
 
@@ -26,11 +29,24 @@ pub enum StorePart {
     Hosts,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Wrong {
+    trouble: Trouble,
+    /// Beats that were answered since.
+    beats: u32,
+}
+
+impl Wrong {
+    const fn now(trouble: Trouble) -> Self {
+        Self { trouble, beats: 0 }
+    }
+}
+
 /// How the store does.
 #[derive(Debug, Default)]
 pub struct Pulse {
     silent: HashMap<StorePart, u32>,
-    troubles: HashMap<StorePart, Trouble>,
+    troubles: HashMap<StorePart, Wrong>,
     pause: Option<Duration>,
 }
 
@@ -40,11 +56,17 @@ impl Pulse {
         self.silent.remove(&part);
         self.troubles.remove(&part);
         self.pause = None;
+        if part == StorePart::Hosts {
+            self.troubles.retain(|_, wrong| {
+                wrong.beats += 1;
+                wrong.beats < FORGOTTEN_AFTER
+            });
+        }
     }
 
     /// A part did not. Says whether the connection is to be made anew.
     pub fn failed(&mut self, part: StorePart, trouble: Trouble) -> bool {
-        self.troubles.insert(part, trouble);
+        self.troubles.insert(part, Wrong::now(trouble));
         if !trouble.wants_connection() {
             return false;
         }
@@ -67,12 +89,12 @@ impl Pulse {
 
     /// No connection came about.
     pub fn refused(&mut self, trouble: Trouble) {
-        self.troubles.insert(StorePart::Hosts, trouble);
+        self.troubles.insert(StorePart::Hosts, Wrong::now(trouble));
     }
 
     /// The worst that is wrong now, in the order of [`super::trouble::ALL`].
     pub fn trouble(&self) -> Option<Trouble> {
-        super::trouble::ALL.into_iter().find(|trouble| self.troubles.values().any(|now| now == trouble))
+        super::trouble::ALL.into_iter().find(|trouble| self.troubles.values().any(|wrong| wrong.trouble == *trouble))
     }
 
     /// A connection came about: what was wrong with the one before says nothing of it.
@@ -106,6 +128,19 @@ mod tests {
         assert!(![Trouble::OutOfMemory, Trouble::NoPermission, Trouble::Moved].into_iter().any(mends));
         assert_eq!(pulse.trouble(), Some(Trouble::Moved));
         pulse.heard(StorePart::Shard(0));
+        assert_eq!(pulse.trouble(), None);
+    }
+
+    #[test]
+    fn trouble_of_a_shard_that_no_call_renews_goes_after_ten_answered_beats() {
+        let mut pulse = Pulse::default();
+        let beats = |pulse: &mut Pulse, count| (0..count).for_each(|_| pulse.heard(StorePart::Hosts));
+        pulse.failed(StorePart::Shard(0), Trouble::Moved);
+        beats(&mut pulse, 9);
+        pulse.failed(StorePart::Shard(0), Trouble::Moved);
+        beats(&mut pulse, 9);
+        assert_eq!(pulse.trouble(), Some(Trouble::Moved), "it was renewed");
+        beats(&mut pulse, 1);
         assert_eq!(pulse.trouble(), None);
     }
 

@@ -9,10 +9,20 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 pub enum Trouble {
     /// No connection.
     Away,
+    /// None, as nothing listens there.
+    NotListening,
+    /// None, as no host has this name.
+    NoHost,
+    /// None, as the network does not lead there.
+    NoRoute,
+    /// None, as the socket is not there or may not be opened.
+    NoSocket,
     /// A connection, and no answer in time.
     Hung,
-    /// Wrong user or password, or none where one is needed.
+    /// Wrong user or password.
     Refused,
+    /// No password where one is needed.
+    NoPassword,
     /// The user may not do what is needed.
     NoPermission,
     /// A certificate or TLS itself.
@@ -36,9 +46,14 @@ pub enum Trouble {
 }
 
 /// All of them.
-pub const ALL: [Trouble; 13] = [
+pub const ALL: [Trouble; 18] = [
+    Trouble::NotListening,
+    Trouble::NoHost,
+    Trouble::NoRoute,
+    Trouble::NoSocket,
     Trouble::Away,
     Trouble::Hung,
+    Trouble::NoPassword,
     Trouble::Refused,
     Trouble::NoPermission,
     Trouble::Tls,
@@ -53,12 +68,12 @@ pub const ALL: [Trouble; 13] = [
 ];
 
 impl Trouble {
-    /// The label of the metric.
+    /// The label of the metric: one for all that is away, and for all that a password mends.
     pub const fn label(self) -> &'static str {
         match self {
-            Self::Away => "away",
+            Self::Away | Self::NotListening | Self::NoHost | Self::NoRoute | Self::NoSocket => "away",
             Self::Hung => "hung",
-            Self::Refused => "wrong_password",
+            Self::Refused | Self::NoPassword => "wrong_password",
             Self::NoPermission => "no_permission",
             Self::Tls => "tls",
             Self::ReadOnly => "read_only",
@@ -78,7 +93,7 @@ impl Trouble {
         let text = || error.to_string();
         match error.kind() {
             ErrorKind::Server(kind) => Self::of_server(kind, error),
-            ErrorKind::AuthenticationFailed => Self::Refused,
+            ErrorKind::AuthenticationFailed => hidden(&text()).unwrap_or(Self::Refused),
             ErrorKind::Io if error.is_timeout() => Self::Hung,
             ErrorKind::Io if is_tls(&text()) => Self::Tls,
             ErrorKind::ClusterConnectionNotFound | ErrorKind::Io => hidden(&text()).unwrap_or(Self::Away),
@@ -105,7 +120,9 @@ impl Trouble {
     /// Whether a new connection may help.
     pub const fn wants_connection(self) -> bool {
         match self {
-            Self::Away | Self::Hung | Self::Refused | Self::Tls | Self::ReadOnly | Self::Garbled | Self::Other => true,
+            Self::Away | Self::NotListening | Self::NoHost | Self::NoRoute | Self::NoSocket => true,
+            Self::Hung | Self::Refused | Self::NoPassword | Self::Tls => true,
+            Self::ReadOnly | Self::Garbled | Self::Other => true,
             Self::NoPermission | Self::OutOfMemory | Self::ClusterDown | Self::Moved | Self::Busy | Self::NoScript => {
                 false
             }
@@ -116,7 +133,8 @@ impl Trouble {
 fn of_code(code: &str) -> Option<Trouble> {
     Some(match code {
         "OOM" => Trouble::OutOfMemory,
-        "NOAUTH" | "WRONGPASS" => Trouble::Refused,
+        "NOAUTH" => Trouble::NoPassword,
+        "WRONGPASS" => Trouble::Refused,
         "NOPERM" => Trouble::NoPermission,
         "READONLY" => Trouble::ReadOnly,
         "CLUSTERDOWN" => Trouble::ClusterDown,
@@ -136,7 +154,15 @@ fn hidden(text: &str) -> Option<Trouble> {
         ("can't access at least one of the keys", Trouble::NoPermission),
         ("assword authentication failed", Trouble::Refused),
         ("invalid username-password", Trouble::Refused),
+        ("uthentication required", Trouble::NoPassword),
         ("read only replica", Trouble::ReadOnly),
+        ("onnection refused", Trouble::NotListening),
+        ("failed to lookup address", Trouble::NoHost),
+        ("No address found for host", Trouble::NoHost),
+        ("etwork is unreachable", Trouble::NoRoute),
+        ("o route to host", Trouble::NoRoute),
+        ("No such file or directory", Trouble::NoSocket),
+        ("Permission denied", Trouble::NoSocket),
     ];
     by_code
         .or_else(|| by_words.iter().find(|(words, _)| text.contains(words)).map(|(_, trouble)| *trouble))
@@ -154,7 +180,14 @@ impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Away => "the store does not answer: no connection",
+            Self::NotListening => {
+                "the store does not answer: the connection is refused; does it run, and listen on this address and port?"
+            }
+            Self::NoHost => "the store does not answer: there is no host of its name; compare `url` with the DNS",
+            Self::NoRoute => "the store does not answer: there is no route to it, or a firewall refuses it",
+            Self::NoSocket => "the store does not answer: its socket is not there, or may not be opened",
             Self::Hung => "the store does not answer in time",
+            Self::NoPassword => "the store wants a password: set `username` and `password_file`",
             Self::Refused => {
                 "the store refuses the user or password: compare `username` and `password_file` with its ACL"
             }
@@ -169,5 +202,38 @@ impl fmt::Display for Trouble {
             Self::Garbled => "the store answers what no store answers: is this address a Redis or Valkey?",
             Self::Other => "the store answers with an error",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn no_connection_says_why_and_a_missing_password_what_to_set() {
+        let io = |kind: io::ErrorKind, text: &str| RedisError::from(io::Error::new(kind, text.to_owned()));
+        let other = io::ErrorKind::Other;
+        for (error, trouble, words) in [
+            (
+                io(io::ErrorKind::ConnectionRefused, "Connection refused (os error 111)"),
+                Trouble::NotListening,
+                "refused",
+            ),
+            (io(other, "failed to lookup address information: Name or service not known"), Trouble::NoHost, "no host"),
+            (io(other, "No route to host (os error 113)"), Trouble::NoRoute, "no route"),
+            (io(other, "No such file or directory (os error 2)"), Trouble::NoSocket, "socket"),
+            (io(io::ErrorKind::BrokenPipe, "broken pipe"), Trouble::Away, "no connection"),
+            (io(other, "redis://rl:hunter2@192.0.2.1: Connection refused"), Trouble::NotListening, "refused"),
+            (
+                (ErrorKind::ClusterConnectionNotFound, "Failed to create initial connections", "NOAUTH".into()).into(),
+                Trouble::NoPassword,
+                "the store wants a password: set `username` and `password_file`",
+            ),
+        ] {
+            assert_eq!(Trouble::of(&error), trouble, "{error}");
+            let said = trouble.to_string();
+            assert!(said.contains(words) && !said.contains("hunter2"), "{said}");
+        }
     }
 }

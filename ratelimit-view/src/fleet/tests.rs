@@ -62,6 +62,13 @@ fn a_degraded_fleet_names_the_limits_that_each_host_holds_by_itself() {
 }
 
 #[test]
+fn what_is_wrong_with_a_fleet_that_is_connected_is_said() {
+    let trouble = Some("12 hosts are heard, and `hosts` says 8: the bound is for 8".to_owned());
+    let of = Fleet { trouble, ..report().fleet };
+    assert_eq!(attention(&of), ["FLEET: 12 hosts are heard, and `hosts` says 8: the bound is for 8"]);
+}
+
+#[test]
 fn a_copied_state_is_said_with_what_ends_it() {
     let of = Fleet { doubled: true, ..report().fleet };
     let said = attention(&of);

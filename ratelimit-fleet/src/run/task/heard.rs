@@ -22,7 +22,10 @@ impl Task {
         if news.rejoined || (had_beaten && !heard.was_there) {
             self.core.rejoined(now);
         }
-        self.status.is_doubled |= news.doubled;
+        self.beaten_at = Instant::now();
+        if news.doubled {
+            self.doubled_at = Some(self.beaten_at);
+        }
         let mut has_room = true;
         for (name, sealed) in &heard.acts {
             // For which there is no room is heard with a later beat.
@@ -57,6 +60,7 @@ mod tests {
 
     use super::*;
     use crate::core::{Core, Settings};
+    use crate::hosts::{Record, SILENT_AFTER};
     use crate::names::{HostId, Names};
     use crate::run::{Status, task::Me};
     use crate::store::access::Access;
@@ -79,6 +83,23 @@ mod tests {
 
     fn heard(acts: &[(String, Vec<u8>)]) -> Heard {
         Heard { time_us: NOW.0 / 1000, was_there: true, hosts: Vec::new(), acts: acts.to_vec() }
+    }
+
+    #[tokio::test]
+    async fn who_is_not_heard_any_more_grows_older_and_a_copy_that_is_stopped_is_forgotten() {
+        let (mut task, _acts) = task(1);
+        let record = |process| Record { process, ..Record::default() };
+        let listed = |process| (vec![1; 8], [&[0; 8][..], &record(process).seal(&names(), [3; 12])].concat());
+        for process in [5, 6] {
+            task.hear(&Heard { time_us: 1_000, hosts: vec![listed(process)], ..heard(&[]) }, NOW, NOW, NOW);
+        }
+        task.publish();
+        assert!(task.status.is_doubled && task.status.hosts_heard == 1);
+        let before = task.beaten_at.checked_sub(SILENT_AFTER).unwrap();
+        (task.beaten_at, task.doubled_at) = (before, Some(before));
+        task.publish();
+        assert!(!task.status.is_doubled && task.status.hosts_heard == 0);
+        assert!(task.status.hosts[0].age >= SILENT_AFTER);
     }
 
     #[tokio::test]
