@@ -57,6 +57,11 @@ impl Requester {
         Self(Who::Fleet(if who.is_empty() { format!("fleet ({host})") } else { format!("fleet ({host}: {who})") }))
     }
 
+    /// Whether what [`Self::fleet`] is in words is this.
+    pub fn is_of_fleet(words: &str) -> bool {
+        words.starts_with("fleet (") && words.ends_with(')')
+    }
+
     /// A user who is logged in to the web page. The login does not tell one user from another.
     pub const fn web(from: Option<IpAddr>) -> Self {
         Self(Who::Web { from })

@@ -80,6 +80,8 @@ struct Joined {
 struct Failed {
     by: config::Fleet,
     why: String,
+    /// Whether the secret could be read.
+    had_secret: bool,
     at: Duration,
 }
 
@@ -103,7 +105,7 @@ impl Ties {
             joined: None,
             failed: None,
             generation: 0,
-            must_read: false,
+            must_read: true,
             steps_lost: None,
             admitted: Recent::default(),
             told: Told::default(),
@@ -130,6 +132,23 @@ impl Ties {
         self.joined.as_ref().map(|joined| (&joined.fleet, &joined.shared))
     }
 
+    /// What becomes of the secret when a configuration is loaded: whether it is another, or why it cannot be read. None
+    /// where it is not that which changes.
+    pub(super) fn secret_news(&self, wanted: Option<&config::Fleet>) -> Option<Result<bool, String>> {
+        let wanted = wanted.filter(|of| of.secret_file.is_some())?;
+        let joined = self.joined.as_ref().filter(|joined| joined.by == *wanted);
+        let failed = self.failed.as_ref().filter(|failed| failed.by == *wanted);
+        let secret = self::secret(wanted).map_err(|error| format!("fleet: {error:#}"));
+        match (joined, failed) {
+            (Some(joined), _) => Some(match secret {
+                Ok(secret) => Ok(secret != joined.secret),
+                Err(why) => Err(format!("{why}; it goes on with the one before until a restart")),
+            }),
+            (None, Some(failed)) => Some(secret.map(|_| !failed.had_secret)),
+            (None, None) => None,
+        }
+    }
+
     fn status(&self) -> Option<Status> {
         self.joined.as_ref().map(|joined| joined.fleet.status())
     }
@@ -153,6 +172,9 @@ impl<D: Datapath> Engine<D> {
             return;
         };
         let must_read = std::mem::take(&mut self.fleet.must_read);
+        if must_read {
+            secret::access_trouble(wanted).iter().for_each(|trouble| tracing::warn!("fleet: {trouble}"));
+        }
         if let Some(joined) = &self.fleet.joined {
             let ended = joined.task.is_finished();
             if ended {
@@ -188,7 +210,8 @@ impl<D: Datapath> Engine<D> {
                 if self.fleet.failed.as_ref().is_none_or(|failed| failed.why != why) {
                     tracing::warn!("fleet: {why}; this host holds its limits by itself");
                 }
-                self.fleet.failed = Some(Failed { by: wanted, why, at: moment.uptime });
+                let had_secret = self::secret(&wanted).is_ok();
+                self.fleet.failed = Some(Failed { by: wanted, why, had_secret, at: moment.uptime });
             }
         }
     }

@@ -68,7 +68,7 @@ impl Grants {
 impl<D: Datapath> Engine<D> {
     /// Looks who is around, for safety.
     pub(super) fn look_around(&mut self) {
-        let seen = (self.host.look)();
+        let seen = (self.host.look)().with(self.enforced.config.fleet.as_ref());
         self.overrides.grants.take_in(seen, self.enforced.config.safety);
     }
 
@@ -113,7 +113,7 @@ impl<D: Datapath> Engine<D> {
     ) -> Result<GrantReport, Problem> {
         let ipv6_prefix = self.enforced.desired.policy.ipv6_prefix;
         let prefix = target.prefix(ipv6_prefix);
-        self.must_have_fleet(Reach::of(request.fleet))?;
+        self.must_have_fleet(Reach::of(request.fleet), moment)?;
         self.notice_trial();
         let clocks = self.clocks(moment)?;
         let until = until(grant, request, clocks)?;
@@ -145,6 +145,7 @@ impl<D: Datapath> Engine<D> {
             let until_ns = entered.entry.until.map(|until| until.0);
             self.spread(prefix, spread(grant, until_ns, reason.clone(), by.clone()));
         }
+        notes.extend(self.fleet_note(Reach::of(request.fleet)));
         self.journal.tell(Event::Grant { grant, prefix, by, reason, until, frees: frees.len() }, moment);
         Ok(GrantReport {
             schema: SCHEMA,

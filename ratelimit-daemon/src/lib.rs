@@ -250,7 +250,8 @@ impl<D: Datapath> Owner<D> {
         let mut watchdog = surroundings.watchdog.map(|period| every(period / 2));
         let mut observe_at = Instant::now();
         loop {
-            // A signal goes first. What is due comes so rarely that commands always have their turn, and no flood of them delays it.
+            // A signal goes first. What is due comes rarely, and steps only so long after the last were told: commands
+            // always have their turn, and no flood of them delays it.
             tokio::select! {
                 biased;
                 event = events.recv() => match event {
@@ -280,7 +281,12 @@ impl<D: Datapath> Owner<D> {
                         steps = is_shared.then(|| every(STEPS_EVERY));
                     }
                 }
-                () = tick(&mut steps) => self.on_datapath(Engine::tell_steps).await?,
+                () = tick(&mut steps) => {
+                    self.on_datapath(Engine::tell_steps).await?;
+                    if let Some(interval) = &mut steps {
+                        interval.reset();
+                    }
+                }
                 () = sleep_until(observe_at) => observe_at = self.observe().await?,
                 () = tick(&mut watchdog) => {
                     let seen = self.on_datapath(Engine::supervise).await?;

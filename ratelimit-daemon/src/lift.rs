@@ -19,6 +19,7 @@ use ratelimit_fleet::acts::What;
 use ratelimit_policy::access::{By, Entry};
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::desired::{Access, Grant};
+use ratelimit_policy::safety::STORE;
 use ratelimit_report::snapshot::{CheckLimit, CheckReport, Clocks, Listed, Mode, SCHEMA, State, source_text};
 
 /// Entries and bans that an answer holds. // 1000 x 250 B
@@ -51,7 +52,7 @@ impl<D: Datapath> Engine<D> {
         by: &Requester,
         moment: Moment,
     ) -> Result<UnblockReport, Problem> {
-        self.must_have_fleet(reach)?;
+        self.must_have_fleet(reach, moment)?;
         self.notice_trial();
         let clocks = self.clocks(moment)?;
         let ipv6_prefix = self.enforced.desired.policy.ipv6_prefix;
@@ -62,6 +63,7 @@ impl<D: Datapath> Engine<D> {
         let denied: Vec<IpNet> = denials.iter().map(|entry| entry.prefix).collect();
         self.tell_unblock(prefix, denials.len(), &freed, by, moment);
         self.spread_unblock(prefix, &denied, reach, by);
+        notes.extend(self.fleet_note(reach).or_else(|| self.kept_elsewhere(&denials, reach)));
         let Freed { bans, blocked, untold: _ } = freed;
         let still = match prefix {
             Some(prefix) => {
@@ -156,7 +158,7 @@ impl<D: Datapath> Engine<D> {
         by: &Requester,
         moment: Moment,
     ) -> Result<UnblockReport, Problem> {
-        self.must_have_fleet(reach)?;
+        self.must_have_fleet(reach, moment)?;
         self.notice_trial();
         let clocks = self.clocks(moment)?;
         let ipv6_prefix = self.enforced.desired.policy.ipv6_prefix;
@@ -168,6 +170,7 @@ impl<D: Datapath> Engine<D> {
             let all = std::iter::once(prefix).chain(others);
             all.for_each(|of| self.spread(of, What::Unallow { by: by.to_string() }));
         }
+        notes.extend(self.fleet_note(reach).or_else(|| self.kept_elsewhere(&removed, reach)));
         let again = |entry: &&Entry| removed.iter().any(|of| of.prefix == entry.prefix);
         let suspended =
             self.overrides.grants.ledger.entries().filter(|entry| entry.grant == Grant::Denied).filter(again);
@@ -193,7 +196,7 @@ impl<D: Datapath> Engine<D> {
         by: &Requester,
         moment: Moment,
     ) -> Result<ResetReport, Problem> {
-        self.must_have_fleet(Reach::of(request.fleet))?;
+        self.must_have_fleet(Reach::of(request.fleet), moment)?;
         let client = self.enforced.desired.policy.client(request.source.to_canonical());
         let report = self.reset_client(client, by, moment)?;
         if request.fleet || self.spreads_bans() {
@@ -303,6 +306,9 @@ impl<D: Datapath> Engine<D> {
             (By::Command { .. }, Grant::Exempt) => format!("ratelimitd unallow {prefix}"),
             (By::Configuration, Grant::Denied) => format!("{}, or override it: ratelimitd allow {of}", edit()),
             (By::Configuration, Grant::Exempt) => edit(),
+            (By::Safety, _) if entry.reason.as_deref() == Some(STORE) => {
+                "it is the store that [fleet] of the configuration names".to_owned()
+            }
             (By::Safety, _) => "its key in [safety] of the configuration switches it off".to_owned(),
         };
         Still { entry: Listed::of(entry, true, clocks).written(place.as_ref()), lift }

@@ -100,7 +100,15 @@ impl<D: Datapath> Engine<D> {
             Ok(loaded)
         });
         match loaded {
-            Ok(loaded) => changes.extend(self.take_on(loaded, &path, moment)?),
+            Ok(loaded) => {
+                let secret = self.fleet.secret_news(loaded.config.fleet.as_ref());
+                changes.extend(self.take_on(loaded, &path, moment)?);
+                match secret {
+                    Some(Ok(true)) => changes.push("the fleet's secret is read anew".to_owned()),
+                    Some(Err(why)) => notes.push(why),
+                    Some(Ok(false)) | None => {}
+                }
+            }
             Err(problem) => return Err(self.trials.failed(problem)),
         }
         notes.extend(self.overrides.warn_of_lockouts(&self.enforced.config, request.ssh, now));
@@ -144,6 +152,7 @@ impl<D: Datapath> Engine<D> {
                 self.enforced.source.set_text(loaded.text, path.into());
                 self.watched.lists.taken(&self.enforced.config.list_files, moment);
                 self.fleet.loaded();
+                self.follow_fleet(moment);
                 self.settle();
                 self.trials.succeeded(moment);
                 Ok(changes)

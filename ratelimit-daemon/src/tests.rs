@@ -26,6 +26,7 @@ mod asks;
 mod awaited;
 mod bans;
 mod fleet;
+mod fleet_alone;
 mod fuzz;
 mod grants;
 mod kinds;

@@ -1,4 +1,4 @@
-//! Who must not be locked out of this host: its administrator over SSH, its gateways, its resolvers, itself.
+//! Who must not be locked out of this host: its administrator over SSH, its gateways, its resolvers, its fleet's store, itself.
 //!
 //! [`Around::look`] asks the host; everything else is pure.
 
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::{By, Entry};
 use crate::config::Safety;
+use crate::config::fleet::Fleet;
 use crate::desired::Grant;
 
 mod listed;
@@ -25,6 +26,9 @@ const ANCESTORS_MAX: usize = 16;
 /// A shorter prefix is more of the Internet than anyone means to deny or to exempt.
 const SHORTEST_V4: u8 = 8;
 const SHORTEST_V6: u8 = 16;
+
+/// What a store is, as the reason of its exemption.
+pub const STORE: &str = "the fleet's store";
 
 /// An SSH session to this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +62,8 @@ pub struct Around {
     pub resolvers: Vec<IpAddr>,
     /// The host's own addresses.
     pub own: Vec<IpAddr>,
+    /// The fleet's stores.
+    pub stores: Vec<IpAddr>,
 }
 
 impl Around {
@@ -77,7 +83,18 @@ impl Around {
         named.retain(|address| !address.is_loopback() && !address.is_unspecified());
         named.sort_unstable();
         named.dedup();
-        Self { ssh: ssh_session_of_this_process(), gateways, resolvers: named, own: own_addresses() }
+        Self {
+            ssh: ssh_session_of_this_process(),
+            gateways,
+            resolvers: named,
+            own: own_addresses(),
+            stores: Vec::new(),
+        }
+    }
+
+    /// With what a configuration says beside it: its fleet's stores.
+    pub fn with(self, fleet: Option<&Fleet>) -> Self {
+        Self { stores: fleet.map_or_else(Vec::new, Fleet::stores), ..self }
     }
 
     /// The exemptions that follow.
@@ -95,6 +112,8 @@ impl Around {
             (safety.exempt_ssh_peer, peer.as_slice(), "the peer of the SSH session that started the daemon"),
             (safety.exempt_gateway, &self.gateways[..], "the default gateway"),
             (safety.exempt_resolvers, &self.resolvers[..], "a name server of this host"),
+            // Without it the fleet is none; a fleet that needs no exemption has its store on a socket.
+            (true, &self.stores[..], STORE),
         ];
         let mut entries: Vec<Entry> = Vec::new();
         for (_, addresses, what) in all.into_iter().filter(|(is_on, _, _)| *is_on) {
@@ -133,6 +152,7 @@ impl Around {
             .or_else(|| inside(&self.own, "an address of this host"))
             .or_else(|| inside(&self.gateways, "the default gateway"))
             .or_else(|| inside(&self.resolvers, "a name server that this host asks"))
+            .or_else(|| inside(&self.stores, STORE))
             .or_else(|| {
                 (prefix.prefix_len() < shortest)
                     .then(|| format!("{prefix} is more of {family} than `deny` should hold: /{shortest} at the most"))
@@ -264,6 +284,7 @@ mod tests {
             gateways: vec![address("192.0.2.1"), address("fe80::1")],
             resolvers: vec![address("192.0.2.53")],
             own: vec![address("127.0.0.1"), address("192.0.2.5"), address("2001:db8::5")],
+            stores: vec![address("203.0.113.6")],
         }
     }
 
@@ -313,9 +334,12 @@ mod tests {
     #[test]
     fn everyone_needed_is_exempt_unless_switched_off() {
         let prefixes = |safety| around().exemptions(safety).iter().map(|of| of.prefix.to_string()).collect::<Vec<_>>();
-        assert_eq!(prefixes(Safety::default()), ["198.51.100.7/32", "192.0.2.1/32", "fe80::1/128", "192.0.2.53/32"]);
+        assert_eq!(
+            prefixes(Safety::default()),
+            ["198.51.100.7/32", "192.0.2.1/32", "fe80::1/128", "192.0.2.53/32", "203.0.113.6/32"]
+        );
         let off = Safety { exempt_ssh_peer: false, exempt_gateway: false, ..Safety::default() };
-        assert_eq!(prefixes(off), ["192.0.2.53/32"]);
+        assert_eq!(prefixes(off), ["192.0.2.53/32", "203.0.113.6/32"]);
     }
 
     #[test]
@@ -329,6 +353,7 @@ mod tests {
             ("2001:db8::/64", None, Some("contains an address of this host")),
             ("192.0.2.1/32", None, Some("is the default gateway")),
             ("192.0.2.53/32", None, Some("is a name server")),
+            ("203.0.113.6/32", None, Some("203.0.113.6 is the fleet's store")),
             ("8.0.0.0/7", None, Some("/8 at the most")),
             ("3000::/15", None, Some("/16 at the most")),
             ("0.0.0.0/0", None, Some("contains")),

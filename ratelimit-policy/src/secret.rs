@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use crate::config::fleet::Fleet;
@@ -14,6 +14,9 @@ pub const BYTES_MIN: usize = 32;
 /// The longest file with a secret, and with anything else.
 const SECRET_BYTES_MAX: u64 = 4096;
 const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Whose the service is.
+const ROOT: u32 = 0;
 
 /// What group and others may do with a file of its owner alone.
 const OPEN_TO_OTHERS: u32 = 0o077;
@@ -33,11 +36,26 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 /// What is wrong with the files that a fleet names, a sentence each without a full stop.
 pub fn trouble(fleet: &Fleet) -> Vec<String> {
-    let mut said = Vec::new();
+    trouble_of(fleet, ROOT)
+}
+
+/// Who else may read or write what only the service should, and what it may not read itself: it is root, and without
+/// the right to pass over the modes of files. A sentence each, without a full stop.
+pub fn access_trouble(fleet: &Fleet) -> Vec<String> {
+    access_trouble_of(fleet, ROOT)
+}
+
+fn access_trouble_of(fleet: &Fleet, reader: u32) -> Vec<String> {
+    let files = [("secret", &fleet.secret_file), ("password", &fleet.password_file), ("key", &fleet.key_file)];
+    let files = files.into_iter().filter_map(|(what, path)| Some((what, path.as_deref()?)));
+    files.flat_map(|(what, path)| [of_another(what, path, reader), open_to_others(what, path)]).flatten().collect()
+}
+
+fn trouble_of(fleet: &Fleet, reader: u32) -> Vec<String> {
+    let mut said = access_trouble_of(fleet, reader);
     if let Some(path) = &fleet.secret_file {
         let make = "make it on one host, `head -c 32 /dev/urandom | base64`, and copy it to the others";
         said.extend(read(path).err().map(|error| sentence("secret", path, &error, make)));
-        said.extend(open_to_others("secret", path));
     }
     if let Some(path) = &fleet.password_file {
         let first_line = files::read_of_anyone(path, FILE_BYTES_MAX).and_then(|bytes| match bytes.first() {
@@ -46,10 +64,6 @@ pub fn trouble(fleet: &Fleet) -> Vec<String> {
         });
         let write = "write the password of the store's user into its first line";
         said.extend(first_line.err().map(|error| sentence("password", path, &error, write)));
-        said.extend(open_to_others("password", path));
-    }
-    if let Some(path) = &fleet.key_file {
-        said.extend(open_to_others("key", path));
     }
     let certificates = [("CA", &fleet.ca_file), ("certificate", &fleet.cert_file), ("key", &fleet.key_file)];
     for (what, path) in certificates.iter().filter_map(|(what, path)| Some((what, path.as_ref()?))) {
@@ -65,8 +79,15 @@ fn sentence(what: &str, path: &Path, error: &io::Error, help: &str) -> String {
     format!("the fleet's {what} cannot be taken from {}: {reason}; {help}", path.display())
 }
 
+fn of_another(what: &str, path: &Path, reader: u32) -> Option<String> {
+    let (owner, path) = (fs::metadata(path).ok()?.uid(), path.display());
+    (owner != reader).then(|| {
+        format!("the fleet's {what} belongs to UID {owner}: the service cannot read it: sudo chown root {path}")
+    })
+}
+
 fn open_to_others(what: &str, path: &Path) -> Option<String> {
-    let mode = fs::metadata(path).ok()?.permissions().mode() & 0o777;
+    let mode = fs::metadata(path).ok()?.mode() & 0o777;
     let is_open = mode & OPEN_TO_OTHERS != 0;
     let path = path.display();
     is_open.then(|| format!("others than its owner may read or write the fleet's {what}: chmod 600 {path}"))
@@ -74,7 +95,14 @@ fn open_to_others(what: &str, path: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
+
+    /// Who runs this test.
+    fn reader() -> u32 {
+        nix::unistd::geteuid().as_raw()
+    }
 
     fn file(dir: &Path, name: &str, text: &str, mode: u32) -> std::path::PathBuf {
         let path = dir.join(name);
@@ -103,11 +131,19 @@ mod tests {
             password_file: Some(file(dir.path(), "password", "p\n", 0o600)),
             ..Fleet::at("rediss://192.0.2.1")
         };
-        assert_eq!(trouble(&fleet), [""; 0]);
+        assert_eq!(trouble_of(&fleet, reader()), [""; 0]);
+        let of_another = trouble_of(&fleet, reader() + 1);
+        let path = dir.path().join("secret");
+        let expected = format!(
+            "the fleet's secret belongs to UID {}: the service cannot read it: sudo chown root {}",
+            reader(),
+            path.display()
+        );
+        assert_eq!((of_another.len(), &of_another[0]), (2, &expected));
         let of = |change: &dyn Fn(&mut Fleet)| {
             let mut fleet = fleet.clone();
             change(&mut fleet);
-            trouble(&fleet).join("\n")
+            trouble_of(&fleet, reader()).join("\n")
         };
         let path = |name: &str| Some(dir.path().join(name));
         let short = of(&|of| of.secret_file = Some(file(dir.path(), "short", "s", 0o600)));

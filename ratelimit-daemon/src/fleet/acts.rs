@@ -17,7 +17,8 @@ use ratelimit_control::Requester;
 use ratelimit_control::proto::{GrantRequest, Problem, ProblemKind};
 use ratelimit_datapath::{Ban, Datapath, KernelEvent, KernelEventKind};
 use ratelimit_fleet::acts::{Act, RESET_FOR, What};
-use ratelimit_policy::access::By;
+use ratelimit_fleet::run::State;
+use ratelimit_policy::access::{By, Entry};
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::desired::{Grant, Policy, Rule};
 use ratelimit_report::event::EventKind;
@@ -52,14 +53,39 @@ impl Reach {
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Refuses what is to reach other hosts where there are none.
-    pub(crate) fn must_have_fleet(&self, reach: Reach) -> Result<(), Problem> {
-        if reach == Reach::Host || self.enforced.config.fleet.is_some() {
+    /// Refuses what is to reach other hosts where there are none, or where this one has not joined them. A store that
+    /// is away is no reason: they hear of it later.
+    pub(crate) fn must_have_fleet(&mut self, reach: Reach, moment: Moment) -> Result<(), Problem> {
+        if reach == Reach::Host {
             return Ok(());
         }
-        let why = "this host is in no fleet, so nothing was changed; leave --fleet out, or write [fleet] into the \
-                   configuration";
-        Err(Problem::new(ProblemKind::BadRequest, why))
+        if self.enforced.config.fleet.is_none() {
+            let why = "this host is in no fleet, so nothing was changed; leave --fleet out, or write [fleet] into the \
+                       configuration";
+            return Err(Problem::new(ProblemKind::BadRequest, why));
+        }
+        self.follow_fleet(moment);
+        let Some(failed) = self.fleet.failed.as_ref().filter(|_| self.fleet.joined.is_none()) else { return Ok(()) };
+        let why = format!(
+            "this host has not joined its fleet, so nothing was changed: {}; mend that, or leave --fleet out",
+            failed.why
+        );
+        Err(Problem::new(ProblemKind::Conflict, why))
+    }
+
+    /// What there is to know where other hosts do not hear of it at once.
+    pub(crate) fn fleet_note(&self, reach: Reach) -> Option<String> {
+        let is_away = self.fleet.status().is_some_and(|status| status.state == State::Away);
+        (reach == Reach::Fleet && is_away).then(|| {
+            "the fleet is away: other hosts hear of this when it is back, if this daemon runs until then".to_owned()
+        })
+    }
+
+    /// That other hosts go on with what was taken off here alone.
+    pub(crate) fn kept_elsewhere(&self, removed: &[Entry], reach: Reach) -> Option<String> {
+        let is_told = |entry: &Entry| matches!(&entry.by, By::Command { user, .. } if Requester::is_of_fleet(user));
+        let is_kept = reach == Reach::Host && self.enforced.config.fleet.is_some() && removed.iter().any(is_told);
+        is_kept.then(|| "other hosts of the fleet keep it: add --fleet".to_owned())
     }
 
     /// Has all hosts do what this one did.

@@ -294,6 +294,32 @@ async fn grants_reach_every_host_with_fleet_alone_and_resets_always() {
 }
 
 #[tokio::test]
+async fn what_is_taken_off_one_host_alone_is_said_to_hold_on_the_others_if_it_came_from_there() {
+    let Some(store) = Store::start("what_is_taken_off_one_host_alone") else { return };
+    let (one, other) = (store.host().await, store.host().await);
+    one.is_connected().await;
+    other.is_connected().await;
+    let grant = |prefix: &str, fleet| GrantRequest { prefix: prefix.to_owned(), fleet, ..GrantRequest::default() };
+    one.ask(Deny(grant("203.0.113.1", false))).await;
+    one.ask(Deny(grant("203.0.113.2", true))).await;
+    one.ask(Allow(grant("203.0.113.3", true))).await;
+    let both =
+        async || !(other.state_of("203.0.113.2").await.is_empty() || other.state_of("203.0.113.3").await.is_empty());
+    eventually("entered there", SOON, both).await;
+    let unblock = |prefix: &str| UnblockRequest { prefix: Some(prefix.to_owned()), ..UnblockRequest::default() };
+    let unallow = |prefix: &str| PrefixRequest { prefix: prefix.to_owned(), fleet: false };
+    let is_said = |report: &ratelimit_control::proto::UnblockReport| {
+        assert_eq!(report.removed_count, 1, "{report:?}");
+        report.notes.iter().any(|note| note == "other hosts of the fleet keep it: add --fleet")
+    };
+    assert!(is_said(&other.ask(unblock("203.0.113.2")).await));
+    assert!(is_said(&other.ask(unallow("203.0.113.3")).await));
+    assert!(!is_said(&one.ask(unblock("203.0.113.1")).await), "no other host has it");
+    one.end().await;
+    other.end().await;
+}
+
+#[tokio::test]
 async fn a_store_that_is_away_is_said_once_stops_nothing_and_is_found_again() {
     let Some(mut store) = Store::start("a_store_that_is_away") else { return };
     let host = store.host().await;
@@ -309,6 +335,9 @@ async fn a_store_that_is_away_is_said_once_stops_nothing_and_is_found_again() {
     assert_eq!(stats.fleet.state, FleetState::Away);
     assert_eq!(host.send(SOURCE, LIMIT + 1), LIMIT, "each host holds its limits by itself");
     host.ask(Check { ip: address(SOURCE) }).await;
+    let deny = GrantRequest { prefix: "203.0.113.2".to_owned(), fleet: true, ..GrantRequest::default() };
+    let denied = host.ask(Deny(deny)).await;
+    assert!(denied.notes.iter().any(|note| note.starts_with("the fleet is away: other hosts hear of")), "{denied:?}");
     host.client.reload().await.unwrap();
     assert!(began.elapsed() < Duration::from_secs(1), "nothing waits for the store: {:?}", began.elapsed());
     store.start_again();
@@ -347,6 +376,9 @@ async fn a_reload_joins_and_leaves_and_a_secret_that_is_missing_is_said_and_trie
         fleet.state == FleetState::Away && fleet.error.is_some_and(|error| error.contains("/secret"))
     })
     .await;
+    let refused = host.client.call(&deny).await.unwrap_err().to_string();
+    assert!(refused.contains("has not joined its fleet") && refused.contains("/secret"), "{refused}");
+    assert!(host.state_of("203.0.113.2").await.is_empty(), "nothing was changed");
     std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
     let state = async || host.ask(FleetStatus {}).await.fleet.state == FleetState::Connected;
     eventually("connected", Duration::from_secs(10), state).await;

@@ -106,6 +106,13 @@ impl Fleet {
         terms.bound().saturating_add(floors).min(terms.bound_alone())
     }
 
+    /// The store's addresses, where they are written as such, but for this machine's own.
+    pub fn stores(&self) -> Vec<IpAddr> {
+        let hosts = self.urls.iter().filter_map(|url| Some(parse_url(url).ok()?.host.trim_matches(['[', ']'])));
+        let addresses = hosts.filter_map(|host| host.parse().ok());
+        addresses.filter(|address: &IpAddr| !address.is_loopback()).collect()
+    }
+
     /// Whether only this machine reaches the store: a socket, or loopback.
     pub fn is_local(&self) -> bool {
         self.urls.iter().all(|url| parse_url(url).is_ok_and(Url::is_local))
@@ -165,7 +172,7 @@ impl FleetSettings {
             found.missing("fleet.url", source.missing("--fleet", "fleet.url", None, why, example));
         }
         // They may stand on one line.
-        let is_secret = self.0.all("url").iter().any(|written| written.text.contains('@'));
+        let is_secret = self.0.all("url").iter().any(|written| written.text.contains(['@', '?']));
         let mut urls: Vec<Url<'_>> = Vec::new();
         for written in self.0.all("url") {
             let url = parse_url(&written.text).and_then(|url| match urls.first() {
@@ -243,8 +250,8 @@ fn without_text(diagnostic: Diagnostic) -> Diagnostic {
 fn parse_url(text: &str) -> Result<Url<'_>, SyntaxError> {
     const FORMS: &str = "write redis://HOST:PORT, rediss://HOST:PORT for TLS, or unix:///PATH";
     const SCHEMES: [(&str, Scheme); 3] = [("redis", Scheme::Plain), ("rediss", Scheme::Tls), ("unix", Scheme::Socket)];
-    if text.contains('@') {
-        let error = SyntaxError::new(0..text.len(), "an address holds no user and no password");
+    if text.contains(['@', '?']) {
+        let error = SyntaxError::new(0..text.len(), "an address holds no user, no password and no parameters");
         return Err(error.with_help("name the user by `username`, and a file with the password by `password_file`"));
     }
     let Some((scheme, rest)) = text.split_once("://") else {
@@ -265,7 +272,7 @@ fn parse_url(text: &str) -> Result<Url<'_>, SyntaxError> {
         return Ok(Url { scheme: kind, host: "" });
     }
     let authority = rest.strip_suffix('/').unwrap_or(rest);
-    if let Some(behind) = authority.find(['/', '?', '#']) {
+    if let Some(behind) = authority.find(['/', '#']) {
         let error = SyntaxError::new(at + behind..text.len(), "nothing stands behind the port");
         return Err(error.with_help("leave it out: fleets that share a store are told apart by `name`"));
     }

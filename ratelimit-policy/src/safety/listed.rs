@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use ratelimit_common::time::Nanos;
 
-use super::Around;
+use super::{Around, STORE};
 use crate::config::Config;
 use crate::desired::Grant;
 
@@ -21,13 +21,16 @@ impl Around {
             (peer.as_slice(), "the peer of your SSH session"),
             (&self.gateways[..], "the default gateway"),
             (&self.resolvers[..], "a name server that this host asks"),
+            (&self.stores[..], STORE),
         ];
         let needed = needed.iter().flat_map(|(all, what)| all.iter().filter(is_exempted).map(move |of| (of, *what)));
         let mut told: Vec<IpNet> = Vec::new();
         let mut lines = Vec::new();
         for (address, what, remedy) in own
             .map(|address| (address, "an address of this host", "take it out, or `allow` it"))
-            .chain(needed.map(|(address, what)| (address, what, "[safety] allows it")))
+            .chain(needed.map(|(address, what)| {
+                (address, what, if what == STORE { "[fleet] allows it" } else { "[safety] allows it" })
+            }))
         {
             let denied = config.policy.grant(*address, now).filter(|access| access.grant == Grant::Denied);
             let Some(prefix) = denied.map(|access| access.prefix).filter(|prefix| !told.contains(prefix)) else {
@@ -65,6 +68,7 @@ mod tests {
             gateways: vec![address("10.0.0.1")],
             resolvers: vec![address("10.0.0.53")],
             own: vec![address("127.0.0.1"), address("192.0.2.5"), address("192.0.2.6"), address("2001:db8::5")],
+            stores: vec![address("10.0.1.6")],
         };
         let text = format!("interfaces = [\"eth0\"]\n{top}\n[rule]\nlimits = [\"1/s\"]\n");
         let list = |_: &Path| Ok("127.0.0.0/8\n192.0.2.0/24\n".to_owned());
@@ -104,6 +108,10 @@ mod tests {
                 ],
             ),
             ("deny = [\"10.0.0.1\"]\n[safety]\nexempt_gateway = false", vec![]),
+            (
+                "deny = [\"10.0.1.0/24\"]",
+                vec!["deny has 10.0.1.0/24, which holds 10.0.1.6, the fleet's store: [fleet] allows it"],
+            ),
         ] {
             assert_eq!(listed(top), expected, "{top}");
         }

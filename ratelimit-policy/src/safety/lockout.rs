@@ -81,6 +81,7 @@ mod tests {
             gateways: vec![address("192.0.2.1")],
             resolvers: vec![address("192.0.2.53")],
             own: Vec::new(),
+            stores: Vec::new(),
         }
     }
 

@@ -175,7 +175,7 @@ fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Resul
 
 /// What there is to say about a configuration, by itself and on this host.
 fn warnings(config: &Config) -> Vec<String> {
-    let (around, now) = (Around::look(), now());
+    let (around, now) = (Around::look().with(config.fleet.as_ref()), now());
     [lint::warnings(config, now), around.warnings(config, now), around.listed(config, now)].concat()
 }
 

@@ -77,7 +77,7 @@ fn what_cannot_be_meant_is_refused_with_what_can() {
         (at("redis://192.0.2.1:0", ""), "from 1 to 65535"),
         (at("redis://192.0.2.1:65536", ""), "from 1 to 65535"),
         (at("redis://192.0.2.1/3", ""), "nothing stands behind the port"),
-        (at("redis://192.0.2.1?a=b", ""), "nothing stands behind the port"),
+        (at("redis://192.0.2.1?a=b", ""), "an address holds no user, no password and no parameters"),
         (at("unix://run/redis.sock", ""), "the whole path of a socket"),
         ("url = [\"redis://a\", \"rediss://b\"]\nsecret_file = \"s\"".into(), "all redis://, or all rediss://"),
         ("url = [\"unix:///a\", \"unix:///b\"]".into(), "all redis://, or all rediss://"),
@@ -104,11 +104,17 @@ fn what_cannot_be_meant_is_refused_with_what_can() {
 
 #[test]
 fn a_password_in_an_address_is_refused_and_not_repeated() {
-    for url in ["redis://:hunter2@192.0.2.1", "redis://rl:hunter2@192.0.2.1:6379", "redis:// :hunter2@x y", "hunter2@x"]
-    {
+    for url in [
+        "redis://:hunter2@192.0.2.1",
+        "redis://rl:hunter2@192.0.2.1:6379",
+        "redis:// :hunter2@x y",
+        "hunter2@x",
+        "redis://192.0.2.1?password=hunter2",
+        "unix:///run/redis.sock?pass=hunter2",
+    ] {
         for lines in [format!("url = \"{url}\""), format!("url = [\"redis:/\", \"{url}\"]")] {
             let error = fleet_of(&lines).unwrap_err();
-            assert!(error.contains("an address holds no user and no password"), "{error}");
+            assert!(error.contains("an address holds no user, no password and no parameters"), "{error}");
             assert!(error.contains("/etc/r.toml:3:"), "{error}");
             assert!(!error.contains("hunter2"), "{error}");
         }
@@ -258,4 +264,15 @@ fn a_fleet_that_helps_little_is_warned_of() {
     );
     let none = warnings(&with_secret, "limits = [\"1000/5m\"]\nfleet = false");
     assert_eq!(none, ["no rule's limits are shared: the fleet carries bans alone"]);
+}
+
+#[test]
+fn the_stores_are_the_addresses_that_are_no_loopback_and_no_name() {
+    let of = |urls: &[&str]| {
+        let fleet = Fleet { urls: urls.iter().map(|url| (*url).to_owned()).collect(), ..Fleet::at("") };
+        fleet.stores().iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let urls = ["redis://192.0.2.1:6379", "redis://[2001:db8::1]", "redis://store.example", "redis://127.0.0.1"];
+    assert_eq!(of(&urls), ["192.0.2.1", "2001:db8::1"]);
+    assert_eq!(of(&["unix:///run/redis.sock"]), [""; 0]);
 }
