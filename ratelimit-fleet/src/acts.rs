@@ -413,6 +413,9 @@ mod tests {
         assert_eq!(ledger.lost(), 10_000);
         assert_eq!(ledger.due(later(2)).len(), ROUND_MAX);
         ledger.begin(ME, prefix("203.0.113.0/24"), undeny(), later(3));
-        assert!(matches!(ledger.due(later(3))[0].what, What::Undeny { .. }), "what a user says has room, and comes first");
+        assert!(
+            matches!(ledger.due(later(3))[0].what, What::Undeny { .. }),
+            "what a user says has room, and comes first"
+        );
     }
 }

@@ -16,8 +16,6 @@ pub const GONE_AFTER: Duration = Duration::from_secs(3600);
 /// A host that was not heard of in this time does not count as one of the fleet now.
 pub const SILENT_AFTER: Duration = Duration::from_secs(60);
 
-const CONTEXT: &str = "host";
-
 /// What a host says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -64,13 +62,13 @@ pub struct News {
 }
 
 impl Record {
-    /// The record for the store; `nonce` is random.
-    pub fn seal(&self, names: &Names, nonce: [u8; 12]) -> Vec<u8> {
-        names.seal(CONTEXT, &serde_json::to_vec(self).unwrap_or_default(), nonce)
+    /// The record for the store, of this host alone: beside another id it does not open. `nonce` is random.
+    pub fn seal(&self, id: HostId, names: &Names, nonce: [u8; 12]) -> Vec<u8> {
+        names.seal(&context(id), &serde_json::to_vec(self).unwrap_or_default(), nonce)
     }
 
-    fn open(names: &Names, sealed: &[u8]) -> Option<Self> {
-        serde_json::from_slice(&names.open(CONTEXT, sealed)?).ok()
+    fn open(id: HostId, names: &Names, sealed: &[u8]) -> Option<Self> {
+        serde_json::from_slice(&names.open(&context(id), sealed)?).ok()
     }
 }
 
@@ -85,7 +83,7 @@ impl Hosts {
             let Some((id, age, sealed)) = split(now_ms, id, value) else {
                 continue;
             };
-            let Some(record) = Record::open(names, sealed) else {
+            let Some(record) = Record::open(id, names, sealed) else {
                 // One's own is from before the secret was changed.
                 self.unread.extend((id != me.0).then_some(age));
                 continue;
@@ -124,6 +122,10 @@ impl Hosts {
     }
 }
 
+fn context(id: HostId) -> String {
+    format!("host {id}")
+}
+
 fn split<'a>(now_ms: u64, id: &[u8], value: &'a [u8]) -> Option<(HostId, Duration, &'a [u8])> {
     let id = HostId(id.try_into().ok()?);
     let (at_ms, sealed) = value.split_first_chunk::<8>()?;
@@ -147,7 +149,7 @@ mod tests {
     }
 
     fn listed(id: u8, at_ms: u64, record: &Record, names: &Names) -> (Vec<u8>, Vec<u8>) {
-        (vec![id; 8], [&at_ms.to_be_bytes()[..], &record.seal(names, [3; 12])].concat())
+        (vec![id; 8], [&at_ms.to_be_bytes()[..], &record.seal(HostId([id; 8]), names, [3; 12])].concat())
     }
 
     #[test]
@@ -183,6 +185,15 @@ mod tests {
         assert_eq!(hosts.unread(SILENT_AFTER), 0);
         hosts.learn(&names(2), 10_000, &list, ME);
         assert_eq!(hosts.unread(Duration::ZERO), 0);
+    }
+
+    #[test]
+    fn a_record_that_a_user_of_the_store_copied_to_another_host_is_none() {
+        let mut hosts = Hosts::default();
+        let (_, theirs) = listed(2, 9_000, &record(9, 0), &names(1));
+        let list = [listed(1, 9_000, &record(5, 0), &names(1)), (vec![1; 8], theirs.clone()), (vec![3; 8], theirs)];
+        let news = hosts.learn(&names(1), 10_000, &list, ME);
+        assert_eq!((news.doubled, hosts.heard(Duration::ZERO)), (false, 1));
     }
 
     #[test]

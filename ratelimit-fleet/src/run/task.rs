@@ -250,7 +250,7 @@ impl Task {
         let beat = Beat {
             keys: [names.hosts_key(), names.acts_key()],
             host: self.core.host().0,
-            record: record.seal(names, *nonce),
+            record: record.seal(self.core.host(), names, *nonce),
             heard: self.heard.clone(),
             acts: acts.iter().zip(nonces).map(|(act, nonce)| act.seal(names, *nonce)).collect(),
         };

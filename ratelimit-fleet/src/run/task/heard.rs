@@ -86,10 +86,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_not_heard_any_more_grows_older_and_a_copy_that_is_stopped_is_forgotten() {
+    async fn who_is_not_heard_any_more_grows_older_and_a_copy_that_is_stopped_is_not_said_any_more() {
         let (mut task, _acts) = task(1);
         let record = |process| Record { process, ..Record::default() };
-        let listed = |process| (vec![1; 8], [&[0; 8][..], &record(process).seal(&names(), [3; 12])].concat());
+        let listed =
+            |process| (vec![1; 8], [&[0; 8][..], &record(process).seal(HostId([1; 8]), &names(), [3; 12])].concat());
         for process in [5, 6] {
             task.hear(&Heard { time_us: 1_000, hosts: vec![listed(process)], ..heard(&[]) }, NOW, NOW, NOW);
         }
