@@ -1,7 +1,12 @@
 //! What the program does with a limit that hosts share.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
-use integration_test::frames::syn;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+use integration_test::frames::flag::ACK;
+use integration_test::frames::proto::TCP;
+use integration_test::frames::{IPV4, Segment, V4, frame, syn};
+use integration_test::numbers;
 use integration_test::program::{Program, TEN_O_CLOCK, limit, policy};
 use ipnet::IpNet;
 use netlab::needs_root;
@@ -10,7 +15,7 @@ use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verification::Side;
 use ratelimit_common::window::Cell;
 use ratelimit_datapath::{Datapath as _, KernelStep, LimitAt, Told};
-use ratelimit_policy::desired::{Limit, Policy, Shared, WindowForm};
+use ratelimit_policy::desired::{Limit, Policy, Ports, Shared, WindowForm};
 use ratelimit_policy::fleet::Sum;
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
@@ -107,4 +112,69 @@ fn a_trial_has_no_smaller_unit_so_that_going_back_from_it_makes_nothing_more() {
     assert_eq!(program.passed(&syn("198.51.100.7", 80), 500), 197);
     program.advance(31 * SECOND_NS);
     assert_eq!(program.passed(&syn("198.51.100.7", 80), 1000), 500, "200 here and 300 elsewhere are 500 of 1000");
+}
+
+/// Connections of this host to itself, of which packets have seen nothing yet.
+struct Connections {
+    port: u16,
+    segments: Vec<Vec<u8>>,
+    /// Held open.
+    _streams: Vec<TcpStream>,
+    _listener: TcpListener,
+}
+
+impl Connections {
+    fn open(count: usize) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let streams: Vec<_> = (0..count).map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap()).collect();
+        let segment = |stream: &TcpStream| {
+            let (sequence, acknowledged) = numbers::of(stream).unwrap();
+            let source_port = stream.local_addr().unwrap().port();
+            let sent = Segment { source_port, sequence, acknowledged, ..Segment::to(port, ACK) }.bytes();
+            let mut frame = frame(IPV4, V4 { source: Ipv4Addr::LOCALHOST.octets(), ..V4::of(TCP) }.around(sent));
+            // Behind the Ethernet header. The program does not look at the checksum.
+            frame[14 + 16..14 + 20].copy_from_slice(&Ipv4Addr::LOCALHOST.octets());
+            frame
+        };
+        let segments = streams.iter().map(segment).collect();
+        Self { port, segments, _streams: streams, _listener: listener }
+    }
+}
+
+#[test]
+fn of_completed_connections_the_evidence_is_told_and_what_others_have_refuses_attempts_without_a_ban() {
+    needs_root!();
+    const CLIENT: &str = "127.0.0.1/32";
+    let connections = Connections::open(12);
+    let mut policy = shared(10, 1);
+    policy.rules[0].limits[0].shared = Some(Shared { sum: Sum::Verified, step_bits: 1 });
+    policy.rules[0].ports =
+        Ports { tcp: vec![(connections.port, connections.port)], udp: Vec::new(), other_protocols: false };
+    assert_eq!(policy.rules[0].bans, None);
+    let mut program = Program::new(&policy);
+    let evidence = LimitAt { side: Side::Evidence, ..AT };
+    let sums = |program: &mut Program, at| {
+        let cells = program.kernel().admitted(at, &[CLIENT.parse().unwrap()]).unwrap();
+        let sum = |part: fn(&Cell) -> u64| cells[0].iter().map(part).sum::<u64>();
+        (sum(|cell| cell.count), sum(|cell| cell.others))
+    };
+    let attempt = syn("127.0.0.1", connections.port);
+    assert_eq!(program.passed(&attempt, 3), 3);
+    assert_eq!((steps(&mut program), sums(&mut program, evidence)), (vec![], (0, 0)), "nobody has completed one");
+    let goes_on = |program: &mut Program, segments: &[Vec<u8>]| segments.iter().filter(|of| program.passes(of)).count();
+    for _ in 0..2 {
+        assert_eq!(goes_on(&mut program, &connections.segments[..5]), 5);
+    }
+    assert_eq!(sums(&mut program, evidence), (5, 0), "each once");
+    let step = KernelStep { client: CLIENT.parse().unwrap(), at: evidence, bucket: TEN_O_CLOCK.bucket(MINUTE_NS) };
+    assert_eq!(steps(&mut program), [step, step], "at 2 and 4 of 5");
+
+    assert_eq!(program.kernel().tell_others(evidence, &[told(CLIENT, 0, 6)]).unwrap(), 1);
+    assert_eq!((sums(&mut program, AT), sums(&mut program, evidence)), ((3, 6), (5, 0)), "with its attempts alone");
+    assert_eq!(program.passed(&attempt, 5), 1, "3 here and 6 elsewhere are 9 of 10");
+    assert_eq!(goes_on(&mut program, &connections.segments), 12, "what is open goes on");
+    assert!(sums(&mut program, evidence).0 >= 10);
+    assert_eq!(program.passed(&attempt, 5), 0);
+    assert_eq!(program.kernel().bans().unwrap(), []);
 }

@@ -3,6 +3,7 @@
 use ipnet::IpNet;
 use ratelimit_common::ban;
 use ratelimit_common::time::Nanos;
+use ratelimit_common::verification::Side;
 use ratelimit_common::window::{self, Cell};
 
 use super::World;
@@ -42,7 +43,9 @@ impl World {
 
     pub(super) fn tell_others(&mut self, at: LimitAt, told: &[Told]) -> Result<usize, DatapathError> {
         let limit = self.limit(at)?;
-        let (slot, now) = (at.side.slot(limit.slot), self.now.bucket(limit.bucket_ns));
+        // As packets do: evidence is counted apart, and what others have is counted where packets are judged.
+        let side = if at.side == Side::Verified { Side::Verified } else { Side::Unverified };
+        let (slot, now) = (side.slot(limit.slot), self.now.bucket(limit.bucket_ns));
         let windows = &mut self.packets.sources.windows;
         let mut written = 0;
         for told in told {
