@@ -46,11 +46,6 @@ impl Requester {
         Self::new(u32::MAX, None)
     }
 
-    /// Whether what was recorded of a requester, as it is displayed, is of another host.
-    pub fn is_of_fleet(displayed: &str) -> bool {
-        displayed.starts_with("fleet (")
-    }
-
     /// Who said it on another host of the fleet; nobody where a rule did.
     pub fn fleet(host: &str, who: &str) -> Self {
         let (host, who) = (printable(host), printable(who));

@@ -27,7 +27,7 @@ pub const AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// And then so often.
 pub const REPEATED_EACH: Duration = Duration::from_secs(3600);
 
-/// An act is kept in the store, and heard, for so long after it was said last.
+/// An act is kept in the store, and heard, for this time after it was said last.
 pub const KEPT: Duration = Duration::from_secs(86_400);
 
 /// A reset that is older is none: it would take what was counted since.
@@ -215,7 +215,7 @@ impl Ledger {
         self.own.values_mut().for_each(|own| own.says_at = now);
     }
 
-    /// Whether this host is to do it: it is newer than what was said or heard of it, whoever said it, and has not ended.
+    /// Whether this host is to do it: it is newer than what any host, this one too, said of it before, and has not ended.
     pub fn hear(&mut self, act: &Act, now: Nanos) -> bool {
         let key = (act.prefix, act.what.kind());
         let is_new = self.newest.get(&key).is_none_or(|newest| *newest < act.at_ns);
