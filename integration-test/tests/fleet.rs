@@ -3,6 +3,7 @@
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
+use integration_test::fake::Fake;
 use integration_test::frames::flag::ACK;
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, Segment, V4, frame, syn};
@@ -177,4 +178,16 @@ fn of_completed_connections_the_evidence_is_told_and_what_others_have_refuses_at
     assert!(sums(&mut program, evidence).0 >= 10);
     assert_eq!(program.passed(&attempt, 5), 0);
     assert_eq!(program.kernel().bans().unwrap(), []);
+}
+
+#[test]
+fn the_fake_counts_what_others_have_of_evidence_where_the_program_does() {
+    let mut fake = Fake::new(&shared(10, 1));
+    let passed = |fake: &Fake, times: usize| {
+        (0..times).filter(|_| fake.judged(&syn("198.51.100.7", 80)).0 == "within_limit").count()
+    };
+    assert_eq!(passed(&fake, 3), 3);
+    let evidence = LimitAt { side: Side::Evidence, ..AT };
+    assert_eq!(fake.datapath().tell_others(evidence, &[told("198.51.100.7/32", 0, 6)]).unwrap(), 1);
+    assert_eq!(passed(&fake, 5), 1, "3 here and 6 elsewhere are 9 of 10");
 }
