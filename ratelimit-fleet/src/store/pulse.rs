@@ -66,7 +66,10 @@ impl Pulse {
 
     /// A part did not. Says whether the connection is to be made anew.
     pub fn failed(&mut self, part: StorePart, trouble: Trouble) -> bool {
-        self.troubles.insert(part, Wrong::now(trouble));
+        // A connection that broke says less than what was wrong before: who refuses ends it too.
+        if trouble != Trouble::Away || !self.troubles.contains_key(&part) {
+            self.troubles.insert(part, Wrong::now(trouble));
+        }
         if !trouble.wants_connection() {
             return false;
         }
@@ -127,6 +130,8 @@ mod tests {
         let mends = |trouble| (0..5).any(|_| pulse.failed(StorePart::Shard(0), trouble));
         assert!(![Trouble::OutOfMemory, Trouble::NoPermission, Trouble::Moved].into_iter().any(mends));
         assert_eq!(pulse.trouble(), Some(Trouble::Moved));
+        pulse.failed(StorePart::Shard(0), Trouble::Away);
+        assert_eq!(pulse.trouble(), Some(Trouble::Moved), "a connection that broke says less");
         pulse.heard(StorePart::Shard(0));
         assert_eq!(pulse.trouble(), None);
     }
