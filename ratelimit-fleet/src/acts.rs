@@ -196,7 +196,7 @@ impl Ledger {
         self.own.values_mut().for_each(|own| own.says_at = now);
     }
 
-    /// Whether this host is to do it: it is newer than what was said or heard of it, whoever said it, and has not ended.
+    /// Whether this host is to do it: whoever said it, nothing newer was said or heard of it, and it has not ended.
     pub fn hear(&mut self, act: &Act, now: Nanos) -> bool {
         let key = (act.prefix, act.what.kind());
         let is_new = self.newest.get(&key).is_none_or(|newest| *newest < act.at_ns);

@@ -11,8 +11,8 @@ use super::trouble::Trouble;
 /// A shard that is silent for so many rounds ends the connection.
 pub const SILENT_MAX: u32 = 3;
 
-/// What was wrong with a shard that no call goes to any more is forgotten after so many answered beats.
-pub const FORGOTTEN_AFTER: u32 = 10;
+/// What was wrong with a shard that no call goes to any more goes after so many answered beats.
+pub const GOES_AFTER: u32 = 10;
 
 /// The shortest pause before a new connection.
 pub const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -59,7 +59,7 @@ impl Pulse {
         if part == StorePart::Hosts {
             self.troubles.retain(|_, wrong| {
                 wrong.beats += 1;
-                wrong.beats < FORGOTTEN_AFTER
+                wrong.beats < GOES_AFTER
             });
         }
     }

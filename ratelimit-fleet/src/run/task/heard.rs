@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_not_heard_any_more_grows_older_and_a_copy_that_is_stopped_is_forgotten() {
+    async fn who_is_not_heard_any_more_grows_older_and_a_copy_that_is_stopped_is_none() {
         let (mut task, _acts) = task(1);
         let record = |process| Record { process, ..Record::default() };
         let listed = |process| (vec![1; 8], [&[0; 8][..], &record(process).seal(&names(), [3; 12])].concat());
