@@ -47,13 +47,13 @@ pub enum Trouble {
 
 /// All of them.
 pub const ALL: [Trouble; 18] = [
+    Trouble::NoPassword,
     Trouble::NotListening,
     Trouble::NoHost,
     Trouble::NoRoute,
     Trouble::NoSocket,
     Trouble::Away,
     Trouble::Hung,
-    Trouble::NoPassword,
     Trouble::Refused,
     Trouble::NoPermission,
     Trouble::Tls,
@@ -155,6 +155,9 @@ fn hidden(text: &str) -> Option<Trouble> {
         ("assword authentication failed", Trouble::Refused),
         ("invalid username-password", Trouble::Refused),
         ("uthentication required", Trouble::NoPassword),
+        // What a command of more than ten words is answered.
+        ("unauthenticated multibulk length", Trouble::NoPassword),
+        ("unauthenticated bulk length", Trouble::NoPassword),
         ("read only replica", Trouble::ReadOnly),
         ("onnection refused", Trouble::NotListening),
         ("failed to lookup address", Trouble::NoHost),
