@@ -33,7 +33,7 @@ const FILTERS: [(&str, &str); 12] = [
     // Packets depend on when TCP acknowledges. What a limit counts does not.
     (r"(native, in the driver|GENERIC, slow: behind the driver)( +[\d,-]+){6}", "$1  N N N N N N"),
     (r"(?m)^( s0 +native)( +[\d,-]+){5}", "$1  N N N N N"),
-    (r"(?m)^(  admitted  +)[\d,]+ packets?, and [\d,]+ not", "${1}N packets, and N not"),
+    (r"(?m)^(  admitted  +)[\d,]+ packets?; [\d,]+ more", "${1}N packets; N more"),
     // The buckets of a window, however many there are.
     (r"(?m)(^  YYYY-MM-DD HH:MM:SS UTC +[\d,]+\n)+", "  YYYY-MM-DD HH:MM:SS UTC  N\n"),
 ];
