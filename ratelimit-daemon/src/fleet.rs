@@ -190,9 +190,12 @@ impl<D: Datapath> Engine<D> {
             self.join(wanted, must_read, moment);
         }
         let Some(joined) = &mut self.fleet.joined else { return };
-        let shared = SharedLimits::of(&self.enforced.desired.policy);
-        if shared != joined.shared && joined.fleet.set_limits(shared.limits()) {
-            joined.shared = shared;
+        let policy = &self.enforced.desired.policy;
+        if !joined.shared.are_of(policy) {
+            let shared = SharedLimits::of(policy);
+            if joined.fleet.set_limits(shared.limits()) {
+                joined.shared = shared;
+            }
         }
     }
 

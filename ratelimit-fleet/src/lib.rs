@@ -18,24 +18,6 @@
 //! `N + (H-1) * N/2H`, and what is sent within 0.1 s. [`Terms`](ratelimit_policy::fleet::Terms) says it in words. Without
 //! a store it is `H * N`. Lenient and fixed windows have it for the buckets that they sum, as they do on one host.
 //!
-//! # In trouble
-//!
-//! Measured with redis 7.0.15 on 2 shared CPUs, interval 1 s: from the cure until sums of new and old sources are right
-//! on all hosts. The tests hold it below 5 s.
-//!
-//! | trouble | whole again after |
-//! |---|---|
-//! | FLUSHALL | 2.0 s |
-//! | one server killed, back empty | 1.5 s |
-//! | one server stopped, goes on | 1.0 s |
-//! | replica promoted by hand | 2.0 s |
-//! | master of a cluster killed: promoted by the cluster after 2.4 s | 1.8 s more |
-//! | master of a cluster stopped: promoted after 2.6 s | 2.4 s more |
-//! | slots moved while hosts report | 1.8 s |
-//! | a third of a cluster gone, back empty | 3.1 s |
-//! | all of a cluster gone and back | 1.1 s |
-//! | out of memory, wrong password, missing permission, read-only: mended | 1.1 to 2.0 s |
-//!
 //! # Cost
 //!
 //! Measured in a release build beside other work on 2 CPUs (`tests/cost.rs`): 4 hosts, each with 10 000 sources that send

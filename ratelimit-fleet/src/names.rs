@@ -7,18 +7,14 @@ use std::fmt;
 
 use ipnet::IpNet;
 use ratelimit_common::time::{BucketIndex, SECOND_NS};
+use ratelimit_policy::config::rule::NAME_LEN_MAX;
 use ratelimit_policy::fleet::key_prefix;
+use ratelimit_policy::secret::BYTES_MIN;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hmac;
 
 /// Shards of a bucket. The same on all hosts: it is part of where a source is looked for.
 pub const SHARDS: u8 = 16;
-
-/// The least length of a secret.
-pub const SECRET_BYTES_MIN: usize = 32;
-
-/// The longest name of a fleet.
-pub const NAME_MAX: usize = 32;
 
 const DAY_NS: u64 = 86_400 * SECOND_NS;
 
@@ -53,10 +49,10 @@ pub struct Field(pub [u8; 8]);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// A name that is no part of a key.
-    #[error("a fleet's name has 1 to {NAME_MAX} letters, digits, `-` and `_`")]
+    #[error("a fleet's name has 1 to {NAME_LEN_MAX} letters, digits, `-` and `_`")]
     Name,
     /// A short secret.
-    #[error("a fleet's secret has at least {SECRET_BYTES_MIN} bytes; make one: head -c 32 /dev/urandom | base64")]
+    #[error("a fleet's secret has at least {BYTES_MIN} bytes; make one: head -c 32 /dev/urandom | base64")]
     Secret,
 }
 
@@ -71,7 +67,7 @@ pub struct Names {
 impl Names {
     /// The names of the fleet `name`; `secret` of 32 bytes at least, the same on all its hosts.
     pub fn new(name: &str, secret: &[u8]) -> Result<Self, Refused> {
-        if secret.len() < SECRET_BYTES_MIN {
+        if secret.len() < BYTES_MIN {
             return Err(Refused::Secret);
         }
         Self::of(name, secret)
@@ -84,7 +80,7 @@ impl Names {
 
     fn of(name: &str, secret: &[u8]) -> Result<Self, Refused> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(is_plain) {
+        if name.is_empty() || name.len() > NAME_LEN_MAX || !name.bytes().all(is_plain) {
             return Err(Refused::Name);
         }
         let secret = hmac::Key::new(hmac::HMAC_SHA256, secret);

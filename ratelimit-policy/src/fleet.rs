@@ -128,6 +128,11 @@ impl Terms {
         self.amount.saturating_add(unknown).min(self.bound_alone())
     }
 
+    /// What a host keeps of the limit that no store can take, of so many percent.
+    pub fn floor(&self, percent: u8) -> u64 {
+        self.amount.saturating_mul(percent.into()).div_ceil(100).min(self.amount)
+    }
+
     /// The most without a store: each host by itself.
     pub fn bound_alone(&self) -> u64 {
         self.amount.saturating_mul(u64::from(self.hosts))

@@ -5,7 +5,7 @@ use ratelimit_common::verification::Side;
 
 use ratelimit_datapath::{LimitAt, Reading};
 use ratelimit_fleet::tracked::{LimitId, Subject};
-use ratelimit_policy::desired::{Limit, Policy};
+use ratelimit_policy::desired::{Limit, Policy, Rule};
 use ratelimit_policy::fleet::FleetLimit;
 use ratelimit_report::snapshot::{Budget, CheckLimit, Unit};
 
@@ -25,21 +25,19 @@ pub(super) struct Shared {
 impl SharedLimits {
     /// Those of a policy, in its order.
     pub(super) fn of(policy: &Policy) -> Self {
-        let mut shared = Vec::new();
-        for (rule_at, rule) in policy.rules.iter().enumerate() {
-            for (limit_at, limit) in rule.limits.iter().enumerate() {
-                let sides = limit.told_sides();
-                let Some(named) = limit.fleet_limit(&rule.name) else { continue };
-                shared.extend(sides.iter().map(|side| Shared {
-                    rule: rule.name.clone(),
-                    limit: *limit,
-                    named: FleetLimit { identity: identity(&named, *side, sides), ..named.clone() },
-                    at: LimitAt { rule: rule_at, limit: limit_at, side: *side },
-                }));
-            }
-        }
-        shared.truncate(u16::MAX.into());
-        Self(shared)
+        let named = |(rule, limit, at): (&Rule, &Limit, LimitAt)| {
+            let named = limit.fleet_limit(&rule.name)?;
+            let identity = identity(&named, at.side, limit.told_sides());
+            Some(Shared { rule: rule.name.clone(), limit: *limit, named: FleetLimit { identity, ..named }, at })
+        };
+        Self(told_sides(policy).filter_map(named).collect())
+    }
+
+    /// Whether they are those of this policy: what is asked many times a second takes no memory.
+    pub(super) fn are_of(&self, policy: &Policy) -> bool {
+        told_sides(policy)
+            .map(|(rule, limit, at)| (rule.name.as_str(), limit, at))
+            .eq(self.0.iter().map(|Shared { rule, limit, at, named: _ }| (rule.as_str(), limit, *at)))
     }
 
     pub(super) const fn is_empty(&self) -> bool {
@@ -98,6 +96,16 @@ impl SharedLimits {
         let tallies = of_rules.filter(|(at, _)| *at < policy.rules.len() && is_shared(*at));
         tallies.fold(0, |sum: u64, (_, tallies)| sum.saturating_add(tallies.of(Reason::WithinLimit).packets))
     }
+}
+
+/// The sides that are summed of a policy's limits, in its order.
+fn told_sides(policy: &Policy) -> impl Iterator<Item = (&Rule, &Limit, LimitAt)> {
+    let of_rules = policy.rules.iter().enumerate().flat_map(|(rule, of)| {
+        of.limits.iter().enumerate().flat_map(move |(limit, shared)| {
+            shared.told_sides().iter().map(move |side| (of, shared, LimitAt { rule, limit, side: *side }))
+        })
+    });
+    of_rules.take(u16::MAX.into())
 }
 
 /// Where both sides of a limit are summed, each has a name of its own.

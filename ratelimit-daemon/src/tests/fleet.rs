@@ -84,18 +84,10 @@ impl Store {
 
     fn fleet(&self) -> Fleet {
         Fleet {
-            urls: vec![format!("unix://{}", self.socket().display())],
             name: "web".to_owned(),
-            secret_file: None,
-            username: None,
-            password_file: None,
-            ca_file: None,
-            cert_file: None,
-            key_file: None,
             interval: Duration::from_millis(200),
             hosts: 2,
-            bans: true,
-            floor_percent: 0,
+            ..Fleet::at(&format!("unix://{}", self.socket().display()))
         }
     }
 

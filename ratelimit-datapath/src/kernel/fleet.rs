@@ -1,39 +1,17 @@
 //! What hosts of a fleet tell each other, at this end: the steps that packets have made, what this host has admitted,
 //! and what the others have.
 
-use anyhow::{Context as _, anyhow};
-use aya::Ebpf;
-use aya::maps::{MapData, RingBuf};
+use anyhow::Context as _;
 use ipnet::IpNet;
-use ratelimit_common::layout::{CHARGE_GENERATION, ChargeOrder, Limit, Step, map};
+use ratelimit_common::layout::{CHARGE_GENERATION, ChargeOrder, Limit};
 use ratelimit_common::time::BucketIndex;
 use ratelimit_common::verification::Side;
 use ratelimit_common::window::Cell;
 
 use super::clients::Client;
-use super::plain::Plain;
 use super::{Kernel, rules_len};
 use crate::DatapathError;
 use crate::fleet::{KernelStep, LimitAt, STEPS_PART, Told};
-
-/// The reading end of the ring of steps.
-pub(super) struct StepRing(RingBuf<MapData>);
-
-impl StepRing {
-    /// Takes it out of what was loaded.
-    pub(super) fn take(ebpf: &mut Ebpf) -> Result<Self, DatapathError> {
-        let ring = ebpf.take_map(map::STEPS).with_context(|| format!("the object has no map {}", map::STEPS))?;
-        Ok(Self(RingBuf::try_from(ring).with_context(|| format!("open {}", map::STEPS))?))
-    }
-
-    fn next(&mut self) -> Result<Option<Step>, DatapathError> {
-        let Some(item) = self.0.next() else { return Ok(None) };
-        let bytes: &[u8; size_of::<Step>()] =
-            (&*item).try_into().map_err(|_| anyhow!("{} has an entry of {} bytes", map::STEPS, item.len()))?;
-        // SAFETY: so many bytes, of a layout type whose bytes are all there is to it.
-        Ok(Some(unsafe { bytes.as_ptr().cast::<Plain<Step>>().read_unaligned() }.0))
-    }
-}
 
 impl Kernel {
     /// [`crate::Datapath::steps`].

@@ -8,10 +8,9 @@ use ratelimit_common::source::Family;
 
 use super::attach::{self, Links};
 use super::counters::Rows;
-use super::events::Ring;
-use super::fleet::StepRing;
 use super::generation::Generations;
 use super::plain::Plain;
+use super::ring::Ring;
 use super::time::Time;
 #[cfg(feature = "trace")]
 use super::trace;
@@ -65,8 +64,8 @@ impl Kernel {
             }
         };
         let mut kernel = Self {
-            events: Ring::take(&mut ebpf)?,
-            steps: StepRing::take(&mut ebpf)?,
+            events: Ring::take(&mut ebpf, map::EVENTS)?,
+            steps: Ring::take(&mut ebpf, map::STEPS)?,
             ebpf,
             pins,
             links: Links::new(options.xdp_mode),

@@ -19,6 +19,7 @@ mod load;
 mod options;
 mod plain;
 mod random;
+mod ring;
 mod shared;
 mod sockets;
 mod state;
@@ -38,8 +39,8 @@ use aya::maps::{Array, Map, MapData};
 use aya::programs::Xdp;
 use ipnet::IpNet;
 use ratelimit_common::layout::{
-    self, Config as ConfigWords, GENERATIONS, LIMITS_MAX, NOT_CACHED, Source, SourceKeyV4, SourceKeyV6,
-    SourceKeyV6Wide, map,
+    self, Config as ConfigWords, Event, GENERATIONS, LIMITS_MAX, NOT_CACHED, Source, SourceKeyV4, SourceKeyV6,
+    SourceKeyV6Wide, Step, map,
 };
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
@@ -57,6 +58,7 @@ use self::generation::Generations;
 pub use self::left::read_left;
 pub use self::options::{Clock, Events, Options, Passed, pins_root};
 use self::plain::Plain;
+use self::ring::Ring;
 use self::time::Time;
 use self::windows::Windows;
 use super::pins::Pins;
@@ -70,8 +72,8 @@ use ratelimit_policy::desired::Policy;
 /// The program in the kernel, with its maps and links. Dropped, it detaches what is not pinned.
 pub struct Kernel {
     ebpf: Ebpf,
-    events: events::Ring,
-    steps: fleet::StepRing,
+    events: Ring<Event>,
+    steps: Ring<Step>,
     pins: Option<Pins>,
     links: Links,
     time: Time,

@@ -8,7 +8,7 @@ use ratelimit_common::events::EventTally;
 use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{
     Active, ChargeOrder, Config, Counters, Event, PortTable, Prefix, RuleSet, SocketFields, Source, SourceKeyV4,
-    SourceKeyV6, SourceKeyV6Wide,
+    SourceKeyV6, SourceKeyV6Wide, Step,
 };
 
 /// A layout type whose bytes are all there is to it.
@@ -44,7 +44,8 @@ plain!(
     Source,
     SourceKeyV4,
     SourceKeyV6,
-    SourceKeyV6Wide
+    SourceKeyV6Wide,
+    Step
 );
 
 /// A boxed table as aya wants to see it, without a copy on the stack.

@@ -200,10 +200,10 @@ impl Tracked {
 
 /// What the others may take of a limit at most: all, but for what no store can take.
 fn most_of_others(terms: Terms, floor_percent: u8) -> u64 {
-    match floor_percent.min(100) {
+    match floor_percent {
         // Also what is above the limit: the kernel has room for twice of it, and a window that rises may want it.
         0 => u64::MAX,
-        percent => terms.amount - terms.amount.saturating_mul(u64::from(percent)).div_ceil(100).min(terms.amount),
+        percent => terms.amount - terms.floor(percent),
     }
 }
 

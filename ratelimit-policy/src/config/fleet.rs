@@ -95,14 +95,9 @@ impl Fleet {
         }
     }
 
-    /// Of a limit of so much, what no store can take from this host.
-    pub fn floor_of(&self, amount: u64) -> u64 {
-        amount.saturating_mul(self.floor_percent.into()).div_ceil(100).min(amount)
-    }
-
     /// [`Terms::bound`], with what the floor of each host adds.
     pub fn bound_of(&self, terms: Terms) -> u64 {
-        let floors = u64::from(terms.hosts - 1).saturating_mul(self.floor_of(terms.amount));
+        let floors = u64::from(terms.hosts - 1).saturating_mul(terms.floor(self.floor_percent));
         terms.bound().saturating_add(floors).min(terms.bound_alone())
     }
 

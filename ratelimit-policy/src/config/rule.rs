@@ -31,7 +31,7 @@ pub const BAN_NS_MAX: u64 = 30 * 86_400 * SECOND_NS;
 pub const CANDIDATES_MAX: usize = 8;
 
 /// The longest name of a rule: it is a label in metrics and tables.
-const NAME_LEN_MAX: usize = 32;
+pub const NAME_LEN_MAX: usize = 32;
 /// The longest note: it is a line of a list.
 const NOTE_LEN_MAX: usize = 200;
 

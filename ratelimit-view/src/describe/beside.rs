@@ -62,7 +62,7 @@ pub(super) fn shared_words(config: &Config, limit: &Limit) -> Option<String> {
         Sum::Verified => "unverified traffic is not summed: each host has the limit for it by itself",
         Sum::All => "all traffic is summed, also what can be forged",
     };
-    let floor = match fleet.floor_of(limit.amount) {
+    let floor = match terms.floor(fleet.floor_percent) {
         0 => String::new(),
         floor => format!("; the floor adds up to {}x{floor}", terms.hosts - 1),
     };
