@@ -8,7 +8,6 @@ use std::os::fd::{FromRawFd as _, OwnedFd};
 use aya::maps::MapType;
 use aya::programs::ProgramType;
 use aya::sys::{BpfHelper, is_helper_supported, is_map_supported, is_program_supported};
-use ratelimit_common::layout::{self, COUNTERS_LEN, FAULTS_MAX, ROWS_MAX};
 
 use crate::bpf::{self, Command};
 use crate::btf::{self, Btf};
@@ -134,13 +133,16 @@ pub fn type_information() -> anyhow::Result<()> {
     Btf::parse(&bytes)?.offset("tcp_sock", "rcv_nxt").map(|_| ())
 }
 
-/// Bytes that one more possible CPU takes in maps that have a copy of their values for each. Scratch space of the program,
-/// less than 2 KB, apart.
-pub const fn per_cpu_bytes() -> u64 {
-    let counters = COUNTERS_LEN * size_of::<layout::Counters>();
-    let words = (FAULTS_MAX as usize + ROWS_MAX) * size_of::<u64>();
-    let tallies = layout::EVENT_TALLIES as usize * size_of::<ratelimit_common::events::EventTally>();
-    (counters + words + tallies) as u64
+/// Processors that the kernel has room for, and those that run.
+///
+/// # Errors
+/// Where /sys does not say.
+pub fn processors() -> io::Result<(u32, u32)> {
+    let failed = |(file, error): (&str, io::Error)| io::Error::other(format!("{file}: {error}"));
+    let count = |count: usize| u32::try_from(count).map_err(io::Error::other);
+    let possible = aya::util::nr_cpus().map_err(failed)?;
+    let online = aya::util::online_cpus().map_err(failed)?.len();
+    Ok((count(possible)?, count(online)?))
 }
 
 #[cfg(test)]

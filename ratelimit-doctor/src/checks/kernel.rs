@@ -1,8 +1,7 @@
 //! The running kernel: what the program needs of it, tried.
 
-use ratelimit_datapath::probe::per_cpu_bytes;
 use ratelimit_policy::config::{Config, amount};
-use ratelimit_view::describe::{memory_bytes, per_cpu_words};
+use ratelimit_view::describe::{memory_bytes, per_cpu_bytes, per_cpu_words};
 
 use super::AS_ROOT;
 use crate::facts::{BpfFs, Kernel, Known, Machine, Program};

@@ -25,6 +25,7 @@ use ratelimit_control::proto::{
 use ratelimit_daemon::{self, ConfigSource, Loaded};
 use ratelimit_datapath::interface_names;
 use ratelimit_datapath::kernel::Kernel;
+use ratelimit_datapath::probe;
 use ratelimit_policy::config::lists::KnownLists;
 use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::config::syntax::{json_text, printable_lines};
@@ -160,7 +161,10 @@ fn load(path: &Path) -> anyhow::Result<Loaded> {
 fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Result<Exit> {
     log::start(log::level(LevelFilter::INFO, global.verbose, global.quiet));
     warn(&warnings(&config), global);
-    tracing::info!("kernel memory: {}", describe::memory_short(&config));
+    let per_cpu = probe::processors().map_or_else(|_| String::new(), |(possible, online)| {
+        format!("; {}", describe::per_cpu_words(possible, online))
+    });
+    tracing::info!("kernel memory: {}{per_cpu}", describe::memory_short(&config));
     let absent = source.absent();
     let described = config.clone();
     let attached = move |interfaces: &[String]| {
