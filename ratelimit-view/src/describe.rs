@@ -24,7 +24,7 @@ use ratelimit_policy::desired::{
 
 pub use self::beside::acl_words;
 pub use self::json::{ConfigJson, InvalidJson};
-pub use self::per_cpu::{per_cpu_bytes, per_cpu_words};
+pub use self::per_cpu::{idle_cpus, per_cpu_bytes, per_cpu_words};
 pub use self::start::first_line;
 
 mod beside;

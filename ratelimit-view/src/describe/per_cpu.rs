@@ -17,3 +17,22 @@ pub fn per_cpu_words(possible: u32, online: u32) -> String {
     let bytes = amount::rounded(u64::from(possible).saturating_mul(per_cpu_bytes()));
     format!("counters of {possible} possible processors ({online} run) take {bytes}")
 }
+
+/// The same where more are possible than run, which nobody expects to pay for; none else.
+pub fn idle_cpus(possible: u32, online: u32) -> Option<String> {
+    (possible > online).then(|| per_cpu_words(possible, online))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_that_never_run_are_told_with_what_they_take_and_only_they() {
+        assert_eq!(idle_cpus(2, 2), None);
+        let said = idle_cpus(128, 2).unwrap_or_default();
+        assert!(said.starts_with("counters of 128 possible processors (2 run) take "), "{said}");
+        assert_eq!(said, per_cpu_words(128, 2));
+        assert!(said.ends_with(&amount::rounded(128 * per_cpu_bytes())), "{said}");
+    }
+}
