@@ -41,7 +41,9 @@ fn on_a_veth_all_that_is_tried_is_there_and_nothing_is_attached_or_left() {
     let before = lab.server.ip(&["-details", "link", "show"]).unwrap();
     let output = lab.ratelimitd(&["doctor", "--json", "--config", &config]);
     let checks = checks(&output);
-    for id in ["kernel.features", "kernel.program", "kernel.btf", "bpffs.mounted", "interface.ethernet", "interface.mtu"] {
+    for id in
+        ["kernel.features", "kernel.program", "kernel.btf", "bpffs.mounted", "interface.ethernet", "interface.mtu"]
+    {
         assert_eq!(found(&checks, id).0, "ok", "{id}: {:?}", found(&checks, id));
     }
     assert!(found(&checks, "kernel.program").1.contains("the verifier takes the program"));
@@ -92,7 +94,11 @@ fn what_is_wrong_is_found_with_what_mends_it_and_the_exit_code_says_so() {
     assert_eq!((bad.code(), found(&self::checks(&bad), "configuration.file").0.as_str()), (1, "problem"));
     let absent = lab.ratelimitd(&["doctor", "s9"]);
     assert_eq!(absent.code(), 2);
-    assert!(absent.stderr.contains("did you mean s0?") || absent.stderr.contains("did you mean s1?"), "{}", absent.stderr);
+    assert!(
+        absent.stderr.contains("did you mean s0?") || absent.stderr.contains("did you mean s1?"),
+        "{}",
+        absent.stderr
+    );
 }
 
 #[test]
@@ -102,7 +108,12 @@ fn a_place_that_is_no_bpf_file_system_is_a_problem() {
     let mut command = lab.command("sh");
     command.arg("-c").arg("mount -t tmpfs none /sys/fs/bpf && exec \"$0\" doctor s0 --json").arg(binary());
     let output = run(command);
-    assert_eq!((output.code(), found(&checks(&output), "bpffs.mounted").0.as_str()), (1, "problem"), "{}", output.stderr);
+    assert_eq!(
+        (output.code(), found(&checks(&output), "bpffs.mounted").0.as_str()),
+        (1, "problem"),
+        "{}",
+        output.stderr
+    );
 }
 
 /// All texts of a report, by name.
@@ -120,7 +131,10 @@ fn unpacked(lab: &Lab, path: &Path) -> Vec<(String, String)> {
             if path.is_dir() {
                 left.push(path);
             } else {
-                texts.push((path.strip_prefix(&into).unwrap().display().to_string(), fs::read_to_string(&path).unwrap()));
+                texts.push((
+                    path.strip_prefix(&into).unwrap().display().to_string(),
+                    fs::read_to_string(&path).unwrap(),
+                ));
             }
         }
     }
@@ -137,7 +151,9 @@ fn a_report_has_no_address_and_no_secret_with_a_daemon_without_one_and_without_r
     fs::write(&secret, SECRET).unwrap();
     let config = configured(
         &lab,
-        &format!("# password: {SECRET}\n# was 198.51.100.7 and 2001:DB8::77\ninterfaces = [\"s0\"]\nallow = [\"198.51.100.0/24\", \"2001:db8:77::/48\"]\non_exit = \"keep\""),
+        &format!(
+            "# password: {SECRET}\n# was 198.51.100.7 and 2001:DB8::77\ninterfaces = [\"s0\"]\nallow = [\"198.51.100.0/24\", \"2001:db8:77::/48\"]\non_exit = \"keep\""
+        ),
     );
     let report = |name: &str, more: &[&str]| {
         let path = lab.directory().join(name);
@@ -161,7 +177,16 @@ fn a_report_has_no_address_and_no_secret_with_a_daemon_without_one_and_without_r
     assert_eq!(output.code(), 0, "{}", output.stderr);
     let texts = unpacked(&lab, &path);
     is_clean(&texts);
-    for name in ["doctor.json", "doctor.txt", "stats.json", "events.jsonl", "list.json", "version.json", "ratelimitd.toml", "pins.txt"] {
+    for name in [
+        "doctor.json",
+        "doctor.txt",
+        "stats.json",
+        "events.jsonl",
+        "list.json",
+        "version.json",
+        "ratelimitd.toml",
+        "pins.txt",
+    ] {
         assert!(has(&texts, name) && output.stdout.contains(name), "{name}: {}", output.stdout);
     }
     let text_of = |name: &str| &texts.iter().find(|(of, _)| of.ends_with(name)).unwrap().1;

@@ -100,14 +100,15 @@ pub fn devices(name: Option<&str>) -> io::Result<Vec<Device>> {
 fn tcx_on(name: &str) -> Result<Vec<u32>, String> {
     match SchedClassifier::query_tcx(name, TcAttachType::Ingress) {
         Ok((_, programs)) => Ok(programs.iter().map(ProgramInfo::id).collect()),
-        Err(error) => match crate::kernel::errno_of(&anyhow::Error::from(error)) {
-            // Before Linux 6.6 there is no such hook, and so nothing on it.
-            Some(libc::EINVAL) => Ok(Vec::new()),
-            Some(libc::EPERM) => Err("permission denied".to_owned()),
-            errno => Err(errno.map_or("it cannot be asked".to_owned(), |errno| {
-                io::Error::from_raw_os_error(errno).to_string()
-            })),
-        },
+        Err(error) => {
+            match crate::kernel::errno_of(&anyhow::Error::from(error)) {
+                // Before Linux 6.6 there is no such hook, and so nothing on it.
+                Some(libc::EINVAL) => Ok(Vec::new()),
+                Some(libc::EPERM) => Err("permission denied".to_owned()),
+                errno => Err(errno
+                    .map_or("it cannot be asked".to_owned(), |errno| io::Error::from_raw_os_error(errno).to_string())),
+            }
+        }
     }
 }
 

@@ -92,7 +92,10 @@ impl Masks {
     /// `1.0.0.0.(…).8.b.d.0.1.0.0.2.ip6.arpa`
     fn nibbles(&self, before: Option<u8>, rest: &str) -> Option<Found> {
         let bytes = rest.as_bytes();
-        let count = bytes.chunks(2).take_while(|of| of[0].is_ascii_hexdigit() && of.get(1).is_none_or(|dot| *dot == b'.')).count();
+        let count = bytes
+            .chunks(2)
+            .take_while(|of| of[0].is_ascii_hexdigit() && of.get(1).is_none_or(|dot| *dot == b'.'))
+            .count();
         let is_address = count >= NIBBLES_MIN && !before.is_some_and(|before| before.is_ascii_hexdigit());
         is_address.then(|| {
             let len = (count * 2 - 1).min(bytes.len());
@@ -111,7 +114,8 @@ impl Masks {
             && bytes.iter().enumerate().all(is_one)
             && !goes_on(rest.as_bytes().get(LEN))
             && !goes_on(before.as_ref());
-        is_address.then(|| (LEN, Some(self.token("mac", rest[..LEN].to_ascii_lowercase().replace('-', ":").as_bytes()))))
+        is_address
+            .then(|| (LEN, Some(self.token("mac", rest[..LEN].to_ascii_lowercase().replace('-', ":").as_bytes()))))
     }
 
     fn v6(&self, before: Option<u8>, rest: &str) -> Option<Found> {
@@ -181,13 +185,15 @@ impl Masks {
     fn name_of_url(&self, text: &str, at: usize) -> Option<Found> {
         let before = &text[..at];
         let rest = &text[at..];
-        let is_start = before.ends_with("://") || before.rsplit_once("://").is_some_and(|(_, user)| {
-            user.ends_with('@') && !user.contains(|c: char| c.is_whitespace() || matches!(c, '/' | '"' | '\''))
-        });
+        let is_start = before.ends_with("://")
+            || before.rsplit_once("://").is_some_and(|(_, user)| {
+                user.ends_with('@') && !user.contains(|c: char| c.is_whitespace() || matches!(c, '/' | '"' | '\''))
+            });
         let len = rest.find(|c: char| !(c.is_alphanumeric() || matches!(c, '.' | '-' | '_'))).unwrap_or(rest.len());
         let name = &rest[..len];
         let is_known = name.eq_ignore_ascii_case("localhost") || !name.contains(|c: char| c.is_alphabetic());
-        (is_start && len > 0 && !is_known).then(|| (len, Some(self.token("name", name.to_ascii_lowercase().as_bytes()))))
+        (is_start && len > 0 && !is_known)
+            .then(|| (len, Some(self.token("name", name.to_ascii_lowercase().as_bytes()))))
     }
 
     fn address(&self, address: IpAddr) -> Option<String> {

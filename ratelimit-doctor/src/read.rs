@@ -16,7 +16,8 @@ use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::safety::Around;
 
 use crate::facts::{
-    BpfFs, Clock, ConfigFile, Daemon, Facts, FileSeen, Kernel, Known, Machine, Permissions, Program, Rule, StateDir, Unit,
+    BpfFs, Clock, ConfigFile, Daemon, Facts, FileSeen, Kernel, Known, Machine, Permissions, Program, Rule, StateDir,
+    Unit,
 };
 
 /// `BPF_FS_MAGIC` of linux/magic.h.
@@ -174,7 +175,10 @@ async fn daemon(socket: &Path) -> Daemon {
 
 fn files(file: &ConfigFile, socket: &Path, state_dir: &Path) -> Vec<FileSeen> {
     let path = match file {
-        ConfigFile::Missing(path) | ConfigFile::Unreadable(path, _) | ConfigFile::Bad(path, _) | ConfigFile::Good(path, ..) => path,
+        ConfigFile::Missing(path)
+        | ConfigFile::Unreadable(path, _)
+        | ConfigFile::Bad(path, _)
+        | ConfigFile::Good(path, ..) => path,
     };
     let mut named: Vec<(&'static str, PathBuf, Rule)> = vec![("configuration", path.clone(), Rule::WrittenByRoot)];
     if let Some(config) = file.config() {
@@ -196,7 +200,8 @@ fn files(file: &ConfigFile, socket: &Path, state_dir: &Path) -> Vec<FileSeen> {
         let what = if name == "history.db" { "history" } else { "web page's token" };
         named.push((what, state_dir.join(name), Rule::Secret));
     }
-    let seen = |(what, path, rule): (&'static str, PathBuf, Rule)| FileSeen { what, seen: permissions(&path), path, rule };
+    let seen =
+        |(what, path, rule): (&'static str, PathBuf, Rule)| FileSeen { what, seen: permissions(&path), path, rule };
     named.into_iter().map(seen).collect()
 }
 
@@ -215,9 +220,10 @@ fn conntrack() -> Option<(u64, u64)> {
 
 /// Of the file system that the directory is on, also where it is not made yet.
 fn free(dir: &Path) -> Option<u64> {
-    dir.exists().then(|| nix::sys::statvfs::statvfs(dir).ok()).flatten().map(|of| {
-        u64::from(of.blocks_free()).saturating_mul(of.fragment_size())
-    })
+    dir.exists()
+        .then(|| nix::sys::statvfs::statvfs(dir).ok())
+        .flatten()
+        .map(|of| u64::from(of.blocks_free()).saturating_mul(of.fragment_size()))
 }
 
 fn unit() -> Unit {
@@ -230,7 +236,8 @@ fn unit() -> Unit {
     });
     let mut drop_ins = Vec::new();
     for dir in UNITS {
-        let entries = fs::read_dir(Path::new(dir).join(format!("{SERVICE}.d"))).into_iter().flatten().filter_map(Result::ok);
+        let entries =
+            fs::read_dir(Path::new(dir).join(format!("{SERVICE}.d"))).into_iter().flatten().filter_map(Result::ok);
         let texts = entries.filter_map(|of| Some((of.path(), fs::read_to_string(of.path()).ok()?)));
         drop_ins.extend(texts.filter(|(path, _)| path.extension().is_some_and(|ending| ending == "conf")));
     }

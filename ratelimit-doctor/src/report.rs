@@ -84,7 +84,9 @@ pub async fn collect(
     addresses: Addresses,
 ) -> anyhow::Result<Bundle> {
     let masks = match addresses {
-        Addresses::Masked => Masks::new(host_name().as_deref()).map_err(|error| anyhow::anyhow!("random bytes: {error}"))?,
+        Addresses::Masked => {
+            Masks::new(host_name().as_deref()).map_err(|error| anyhow::anyhow!("random bytes: {error}"))?
+        }
         Addresses::Kept => Masks::none(),
     };
     let mut to = Collected { bundle: Bundle::default(), masks, secrets: secrets(facts) };
@@ -100,7 +102,10 @@ pub async fn collect(
     to.add("system.txt", &system());
     configuration(&mut to, &facts.file);
     daemon(&mut to, facts, socket).await?;
-    to.add_known("log.txt", &output("journalctl", &["-u", SERVICE, "-n", LOG_LINES, "--no-hostname", "--no-pager", "-o", "short-iso"]));
+    to.add_known(
+        "log.txt",
+        &output("journalctl", &["-u", SERVICE, "-n", LOG_LINES, "--no-hostname", "--no-pager", "-o", "short-iso"]),
+    );
     to.add("pins.txt", &listing());
     unit(&mut to, facts);
     if let Program::Refused { log: Some(log), .. } = &facts.kernel.program {
@@ -144,7 +149,8 @@ fn configuration(to: &mut Collected, file: &ConfigFile) {
     to.add_known("config/ratelimitd.toml", &fs::read_to_string(path).map_err(|error| error.to_string()));
     if let Some(config) = file.config() {
         let line = |list: &ratelimit_policy::config::lists::ListFile| {
-            let bytes = fs::metadata(&list.path).map_or_else(|error| error.to_string(), |of| format!("{} bytes", of.len()));
+            let bytes =
+                fs::metadata(&list.path).map_or_else(|error| error.to_string(), |of| format!("{} bytes", of.len()));
             format!("{} ({}): {} prefixes, {bytes}\n", list.path.display(), list.named_by, list.prefixes.len())
         };
         let lists: String = config.list_files.iter().map(line).collect();

@@ -10,8 +10,18 @@ const HIDDEN: &str = "<secret>";
 
 /// Words that a secret stands behind; a key that ends in `file` names where it is, which is none.
 const WORDS: [&str; 12] = [
-    "secret", "password", "passwd", "passphrase", "token", "api_key", "api-key", "apikey", "private_key", "private-key",
-    "authorization", "cookie",
+    "secret",
+    "password",
+    "passwd",
+    "passphrase",
+    "token",
+    "api_key",
+    "api-key",
+    "apikey",
+    "private_key",
+    "private-key",
+    "authorization",
+    "cookie",
 ];
 
 /// A shorter line of a file of secrets would be found in words.
@@ -84,7 +94,10 @@ fn hide_line(line: &str) -> (String, Option<&'static str>) {
         let after = word_at + word.len();
         at = after;
         // The rest of the key: `_file`, `_hash`.
-        let key_end = after + lower[after..].find(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '-'))).unwrap_or(lower.len() - after);
+        let key_end = after
+            + lower[after..]
+                .find(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '-')))
+                .unwrap_or(lower.len() - after);
         if lower[after..key_end].ends_with("file") {
             continue;
         }
@@ -100,7 +113,10 @@ fn hide_line(line: &str) -> (String, Option<&'static str>) {
         let newline = if line.ends_with('\n') { "\n" } else { "" };
         for quotes in ["\"\"\"", "'''"] {
             if value.starts_with(quotes) && value.matches(quotes).count() == 1 {
-                return (format!("{}{HIDDEN}{newline}", &line[..start]), Some(if quotes == "'''" { "'''" } else { "\"\"\"" }));
+                return (
+                    format!("{}{HIDDEN}{newline}", &line[..start]),
+                    Some(if quotes == "'''" { "'''" } else { "\"\"\"" }),
+                );
             }
         }
         if value.trim_end() == "[" {
@@ -140,7 +156,8 @@ fn hide_urls(line: &str) -> String {
     while let Some((before, after)) = rest.split_once("://") {
         out.push_str(before);
         out.push_str("://");
-        let len = after.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>' | '`')).unwrap_or(after.len());
+        let len =
+            after.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>' | '`')).unwrap_or(after.len());
         let (url, further) = after.split_at(len);
         match url.rsplit_once('@') {
             Some((_, host)) => {

@@ -23,7 +23,8 @@ pub fn words(report: &Report) -> String {
         }
         out.push_str(&one(finding));
     }
-    let counts = [(State::Problem, "problem"), (State::Warning, "warning"), (State::Unknown, "unknown"), (State::Ok, "ok")];
+    let counts =
+        [(State::Problem, "problem"), (State::Warning, "warning"), (State::Unknown, "unknown"), (State::Ok, "ok")];
     let counts: Vec<String> = counts
         .into_iter()
         .map(|(state, word)| (report.count(state), state, word))

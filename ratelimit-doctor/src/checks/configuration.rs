@@ -6,7 +6,11 @@ use crate::finding::{Finding, Subject};
 const ABOUT: &str = "configuration";
 
 pub(crate) fn all(file: &ConfigFile) -> Vec<Finding> {
-    let subject = Subject::new(ABOUT, "configuration.file", "a service with a bad file does not start, and keeps the old one on reload");
+    let subject = Subject::new(
+        ABOUT,
+        "configuration.file",
+        "a service with a bad file does not start, and keeps the old one on reload",
+    );
     match file {
         ConfigFile::Missing(path) => vec![subject.warning(
             format!("there is no {}", path.display()),
@@ -20,7 +24,8 @@ pub(crate) fn all(file: &ConfigFile) -> Vec<Finding> {
             vec![subject.problem(seen, format!("ratelimitd check-config {}", path.display()))]
         }
         ConfigFile::Good(path, _, warnings) => {
-            let warned = Subject::new(ABOUT, "configuration.warning", "the file works, and may not mean what was meant");
+            let warned =
+                Subject::new(ABOUT, "configuration.warning", "the file works, and may not mean what was meant");
             let mend = format!("ratelimitd check-config {}", path.display());
             [subject.ok(format!("{} is good", path.display()))]
                 .into_iter()

@@ -49,9 +49,13 @@ fn trouble(rule: Rule, of: Permissions) -> Option<(&'static str, &'static str)> 
         return Some(("it is not root's", "chown root"));
     }
     match rule {
-        Rule::WrittenByRoot => may(WRITABLE_BY_GROUP | WRITABLE_BY_OTHERS).then_some(("others may write to it", "chmod go-w")),
+        Rule::WrittenByRoot => {
+            may(WRITABLE_BY_GROUP | WRITABLE_BY_OTHERS).then_some(("others may write to it", "chmod go-w"))
+        }
         Rule::Secret => may(ANY_OF_GROUP | ANY_OF_OTHERS).then_some(("others may read or write it", "chmod 0600")),
         Rule::Socket => may(ANY_OF_OTHERS).then_some(("every user may connect", "chmod 0660")),
-        Rule::Directory => (may(ANY_OF_OTHERS) || may(WRITABLE_BY_GROUP)).then_some(("others may reach it", "chmod 0750")),
+        Rule::Directory => {
+            (may(ANY_OF_OTHERS) || may(WRITABLE_BY_GROUP)).then_some(("others may reach it", "chmod 0750"))
+        }
     }
 }

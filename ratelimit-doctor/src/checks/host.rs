@@ -40,7 +40,9 @@ fn ssh(peer: Option<IpAddr>, safety: Safety) -> Finding {
     let subject = Subject::new(ABOUT, "host.ssh", "a limit on its port could end the session that would mend it");
     match (peer, safety.exempt_ssh_peer) {
         (None, _) => subject.ok("this is no SSH session, as far as can be told"),
-        (Some(peer), true) => subject.ok(format!("the peer of this SSH session, {peer}, is exempt where the daemon is started from it")),
+        (Some(peer), true) => {
+            subject.ok(format!("the peer of this SSH session, {peer}, is exempt where the daemon is started from it"))
+        }
         (Some(peer), false) => subject.warning(
             format!("the peer of this SSH session, {peer}, is not exempt: exempt_ssh_peer is false"),
             format!("sudo ratelimitd allow {peer} --for permanent"),
@@ -49,7 +51,8 @@ fn ssh(peer: Option<IpAddr>, safety: Safety) -> Finding {
 }
 
 fn gateways(gateways: &[IpAddr], safety: Safety) -> Finding {
-    let subject = Subject::new(ABOUT, "host.gateway", "all traffic of the host goes by it, and forged packets may name it");
+    let subject =
+        Subject::new(ABOUT, "host.gateway", "all traffic of the host goes by it, and forged packets may name it");
     match (gateways, safety.exempt_gateway) {
         ([], _) => subject.warning("there is no default route by a gateway", "ip route; ip -6 route"),
         (gateways, true) => subject.ok(format!("the default gateway {} is exempt", listed(gateways))),
@@ -61,7 +64,11 @@ fn gateways(gateways: &[IpAddr], safety: Safety) -> Finding {
 }
 
 fn resolvers(resolvers: &[IpAddr], safety: Safety) -> Finding {
-    let subject = Subject::new(ABOUT, "host.resolvers", "answers of name servers are traffic too, and forged packets may name them");
+    let subject = Subject::new(
+        ABOUT,
+        "host.resolvers",
+        "answers of name servers are traffic too, and forged packets may name them",
+    );
     match (resolvers, safety.exempt_resolvers) {
         ([], _) => subject.ok("no name server beyond this host is named"),
         (resolvers, true) => subject.ok(format!("the name servers {} are exempt", listed(resolvers))),
@@ -80,10 +87,11 @@ fn conntrack(of: Option<(u64, u64)>) -> Finding {
     );
     match of {
         None => subject.ok("the kernel tracks no connections here"),
-        Some((entries, room)) if entries.saturating_mul(100) >= room.saturating_mul(CONNTRACK_PERCENT) => subject.warning(
-            format!("the kernel tracks {entries} connections of {room} that it has room for"),
-            format!("sudo sysctl net.netfilter.nf_conntrack_max={}", room.saturating_mul(2)),
-        ),
+        Some((entries, room)) if entries.saturating_mul(100) >= room.saturating_mul(CONNTRACK_PERCENT) => subject
+            .warning(
+                format!("the kernel tracks {entries} connections of {room} that it has room for"),
+                format!("sudo sysctl net.netfilter.nf_conntrack_max={}", room.saturating_mul(2)),
+            ),
         Some((entries, room)) => {
             subject.ok(format!("the kernel tracks {entries} connections, and has room for {room}"))
         }
@@ -91,8 +99,11 @@ fn conntrack(of: Option<(u64, u64)>) -> Finding {
 }
 
 fn proxy(daemon: &Daemon) -> Finding {
-    let subject =
-        Subject::new(ABOUT, "host.proxy", "behind a proxy, a CDN or a load balancer all users are one source, and share one limit");
+    let subject = Subject::new(
+        ABOUT,
+        "host.proxy",
+        "behind a proxy, a CDN or a load balancer all users are one source, and share one limit",
+    );
     match daemon {
         Daemon::Answers(snapshot, _) => match snapshot.top_talkers.as_slice() {
             [] => subject.ok("no source sends most of what a rule counts"),
@@ -101,9 +112,8 @@ fn proxy(daemon: &Daemon) -> Finding {
                 format!("{TALKER_ADVICE}: sudo ratelimitd allow {}", talker.source),
             ),
         },
-        Daemon::Silent(_) | Daemon::Unknown(_) => {
-            subject.unknown("whether a proxy is in front is told by traffic, and no daemon counts any", "ratelimitd stats")
-        }
+        Daemon::Silent(_) | Daemon::Unknown(_) => subject
+            .unknown("whether a proxy is in front is told by traffic, and no daemon counts any", "ratelimitd stats"),
     }
 }
 
@@ -115,8 +125,12 @@ fn clock(of: &Clock, daemon: &Daemon) -> Vec<Finding> {
     );
     let synchronised = match of.is_synchronised {
         Ok(true) => subject.ok("the wall clock is synchronised"),
-        Ok(false) => subject.warning("the wall clock is not synchronised", "timedatectl set-ntp true, or install chrony"),
-        Err(ref why) => subject.unknown(format!("whether the wall clock is synchronised is not known: {why}"), "timedatectl"),
+        Ok(false) => {
+            subject.warning("the wall clock is not synchronised", "timedatectl set-ntp true, or install chrony")
+        }
+        Err(ref why) => {
+            subject.unknown(format!("whether the wall clock is synchronised is not known: {why}"), "timedatectl")
+        }
     };
     let subject = Subject::new(
         CLOCK,

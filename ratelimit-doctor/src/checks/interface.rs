@@ -20,16 +20,60 @@ const MTU_OF_A_PAGE: u32 = 4096 - 256 - 320 - 22;
 
 /// Drivers with native XDP, for kernels that do not say, by their names in `ethtool -i`.
 const NATIVE: &[&str] = &[
-    "atlantic", "bnxt_en", "bonding", "cpsw", "ena", "enetc", "fec", "fsl_dpaa2_eth", "gve", "hv_netvsc", "i40e", "ice",
-    "igb", "igc", "ixgbe", "ixgbevf", "lan966x", "mana", "mlx4_en", "mlx5_core", "mtk_soc_eth", "mvneta", "mvpp2",
-    "netsec", "nfp", "qede", "sfc", "sfc-siena", "st_gmac", "stmmac", "thunder-nicvf", "tsnep", "tun", "veth",
-    "virtio_net", "vmxnet3",
+    "atlantic",
+    "bnxt_en",
+    "bonding",
+    "cpsw",
+    "ena",
+    "enetc",
+    "fec",
+    "fsl_dpaa2_eth",
+    "gve",
+    "hv_netvsc",
+    "i40e",
+    "ice",
+    "igb",
+    "igc",
+    "ixgbe",
+    "ixgbevf",
+    "lan966x",
+    "mana",
+    "mlx4_en",
+    "mlx5_core",
+    "mtk_soc_eth",
+    "mvneta",
+    "mvpp2",
+    "netsec",
+    "nfp",
+    "qede",
+    "sfc",
+    "sfc-siena",
+    "st_gmac",
+    "stmmac",
+    "thunder-nicvf",
+    "tsnep",
+    "tun",
+    "veth",
+    "virtio_net",
+    "vmxnet3",
 ];
 
 /// Those that stop and start the device, or its queues, where a program is attached or taken off: packets are lost for a
 /// moment, and of some the link goes down.
 const RESETS: &[&str] = &[
-    "bnxt_en", "ena", "i40e", "ice", "igb", "igc", "ixgbe", "mlx4_en", "mlx5_core", "mvneta", "nfp", "qede", "st_gmac",
+    "bnxt_en",
+    "ena",
+    "i40e",
+    "ice",
+    "igb",
+    "igc",
+    "ixgbe",
+    "mlx4_en",
+    "mlx5_core",
+    "mvneta",
+    "nfp",
+    "qede",
+    "st_gmac",
     "stmmac",
 ];
 
@@ -40,7 +84,8 @@ pub(crate) fn all(facts: &Facts) -> Vec<Finding> {
     let devices = match &facts.devices {
         Ok(devices) => devices,
         Err(why) => {
-            let subject = Subject::new("interfaces", "interface.list", "what is limited is the interfaces that are named");
+            let subject =
+                Subject::new("interfaces", "interface.list", "what is limited is the interfaces that are named");
             return vec![subject.unknown(format!("the interfaces cannot be listed: {why}"), AS_ROOT)];
         }
     };
@@ -76,8 +121,11 @@ fn one(about: &str, device: &Device, facts: &Facts) -> Vec<Finding> {
 }
 
 fn absent(about: &str, name: &str, present: &[String]) -> Finding {
-    let subject =
-        Subject::new(about, "interface.present", "a service waits for an interface, and limits nothing there until it comes");
+    let subject = Subject::new(
+        about,
+        "interface.present",
+        "a service waits for an interface, and limits nothing there until it comes",
+    );
     let meant = near_miss(name, present.iter().map(String::as_str));
     let meant = meant.map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
     subject.warning(format!("there is no interface {name}{meant}"), "ip -brief link")
@@ -106,10 +154,15 @@ fn is_native(of: &Device) -> Option<(bool, String)> {
 }
 
 fn native(about: &str, of: &Device, mode: XdpModeChoice) -> Finding {
-    let subject =
-        Subject::new(about, "interface.native", "without native XDP a dropped packet costs several times as much: generic mode");
+    let subject = Subject::new(
+        about,
+        "interface.native",
+        "without native XDP a dropped packet costs several times as much: generic mode",
+    );
     match (is_native(of), mode) {
-        (None, _) => subject.unknown("whether its driver has native XDP is not known", format!("ethtool -i {}", of.name)),
+        (None, _) => {
+            subject.unknown("whether its driver has native XDP is not known", format!("ethtool -i {}", of.name))
+        }
         (Some((true, how)), _) => subject.ok(format!("native XDP ({how})")),
         (Some((false, how)), XdpModeChoice::Native) => subject.problem(
             format!("no native XDP ({how}), and the configuration asks for it"),
@@ -123,8 +176,11 @@ fn native(about: &str, of: &Device, mode: XdpModeChoice) -> Finding {
 }
 
 fn reset(about: &str, of: &Device) -> Finding {
-    let subject =
-        Subject::new(about, "interface.reset", "some drivers stop and start the device where a program is attached or taken off");
+    let subject = Subject::new(
+        about,
+        "interface.reset",
+        "some drivers stop and start the device where a program is attached or taken off",
+    );
     match of.driver.as_deref() {
         None => subject.unknown("whether attaching resets the link is not known", format!("ethtool -i {}", of.name)),
         Some(driver) if RESETS.contains(&driver) => subject.warning(
@@ -136,8 +192,11 @@ fn reset(about: &str, of: &Device) -> Finding {
 }
 
 fn queues(about: &str, of: &Device, cpus: Option<u32>) -> Finding {
-    let subject =
-        Subject::new(about, "interface.queues", "a flood is dropped by as many processors as there are queues that receive");
+    let subject = Subject::new(
+        about,
+        "interface.queues",
+        "a flood is dropped by as many processors as there are queues that receive",
+    );
     let is_software = of.driver.as_deref().is_some_and(|driver| SOFTWARE.contains(&driver));
     match (of.receive_queues, cpus) {
         (Some(queues), Some(cpus)) if queues < cpus && !is_software => subject.warning(
@@ -153,8 +212,11 @@ fn queues(about: &str, of: &Device, cpus: Option<u32>) -> Finding {
 }
 
 fn frame_size(about: &str, of: &Device, mode: XdpModeChoice) -> Finding {
-    let subject =
-        Subject::new(about, "interface.mtu", "a frame larger than a page comes in several buffers, which not every driver takes");
+    let subject = Subject::new(
+        about,
+        "interface.mtu",
+        "a frame larger than a page comes in several buffers, which not every driver takes",
+    );
     let mtu = of.mtu;
     if mtu <= MTU_OF_A_PAGE {
         return subject.ok(format!("MTU {mtu}: a frame fits one buffer"));
@@ -167,8 +229,10 @@ fn frame_size(about: &str, of: &Device, mode: XdpModeChoice) -> Finding {
         (Some(_), XdpModeChoice::Native) => {
             subject.problem(format!("MTU {mtu}, and the driver takes frames of one buffer alone"), smaller)
         }
-        (Some(_), XdpModeChoice::Auto | XdpModeChoice::Generic) => subject
-            .warning(format!("MTU {mtu}, and the driver takes frames of one buffer alone: it will be generic mode"), smaller),
+        (Some(_), XdpModeChoice::Auto | XdpModeChoice::Generic) => subject.warning(
+            format!("MTU {mtu}, and the driver takes frames of one buffer alone: it will be generic mode"),
+            smaller,
+        ),
         (None, _) => subject.warning(
             format!("MTU {mtu}; whether the driver takes frames of several buffers is not known"),
             format!("{smaller}, if the start says GENERIC"),
@@ -182,7 +246,8 @@ fn offloads(about: &str, of: &Device) -> Vec<Finding> {
         "interface.lro",
         "merged by the card, several packets count as one, and drivers refuse native XDP then",
     );
-    let tags = Subject::new(about, "interface.vlan", "a tag that the card strips is not in the frame that the program sees");
+    let tags =
+        Subject::new(about, "interface.vlan", "a tag that the card strips is not in the frame that the program sees");
     let Some(on) = &of.offloads else {
         let look = format!("ethtool -k {}", of.name);
         return vec![
@@ -199,7 +264,13 @@ fn offloads(about: &str, of: &Device) -> Vec<Finding> {
         [] => merged.ok("the card merges no packets (LRO and GRO_HW are off)"),
         flags => {
             let off: Vec<String> = flags.iter().map(|flag| format!("{flag} off")).collect();
-            let names = if flags.len() == 2 { "LRO and GRO_HW are" } else if flags == ["lro"] { "LRO is" } else { "GRO_HW is" };
+            let names = if flags.len() == 2 {
+                "LRO and GRO_HW are"
+            } else if flags == ["lro"] {
+                "LRO is"
+            } else {
+                "GRO_HW is"
+            };
             merged.warning(
                 format!("{names} on: the card merges packets before they are counted"),
                 format!("sudo ethtool -K {} {}", of.name, off.join(" ")),
@@ -222,7 +293,11 @@ fn named(of: &Attached) -> String {
     let holders: Vec<String> = of.holders.iter().map(|(process, name)| format!("process {process} ({name})")).collect();
     let pinned = if pins.is_empty() { String::new() } else { format!(", pinned at {}", pins.join(", ")) };
     let held = if holders.is_empty() { String::new() } else { format!(", held by {}", holders.join(", ")) };
-    let alone = if pins.is_empty() && holders.is_empty() { ", attached by netlink, or its owner is not to be seen" } else { "" };
+    let alone = if pins.is_empty() && holders.is_empty() {
+        ", attached by netlink, or its owner is not to be seen"
+    } else {
+        ""
+    };
     format!("{name}, id {}{mode}{pinned}{held}{alone}", of.id)
 }
 
@@ -230,17 +305,18 @@ fn named(of: &Attached) -> String {
 fn is_ours(of: &Attached, device: &Device, daemon: &Daemon) -> bool {
     let is_pinned = of.pins.iter().any(|path| path.starts_with(pins::ROOT));
     let is_said = match daemon {
-        Daemon::Answers(snapshot, _) => {
-            snapshot.interfaces.iter().any(|of| of.name == device.name && of.attached)
-        }
+        Daemon::Answers(snapshot, _) => snapshot.interfaces.iter().any(|of| of.name == device.name && of.attached),
         Daemon::Silent(_) | Daemon::Unknown(_) => false,
     };
     of.name == layout::PROGRAM && (is_pinned || is_said)
 }
 
 fn xdp(about: &str, of: &Device, daemon: &Daemon) -> Finding {
-    let subject =
-        Subject::new(about, "interface.xdp", "an interface has one XDP program, and ratelimitd never replaces another's");
+    let subject = Subject::new(
+        about,
+        "interface.xdp",
+        "an interface has one XDP program, and ratelimitd never replaces another's",
+    );
     let others: Vec<&Attached> = of.xdp.iter().filter(|program| !is_ours(program, of, daemon)).collect();
     match (of.xdp.as_slice(), others.as_slice()) {
         ([], _) => subject.ok("no XDP program is attached"),
@@ -248,8 +324,12 @@ fn xdp(about: &str, of: &Device, daemon: &Daemon) -> Finding {
         (_, others) => {
             let named: Vec<String> = others.iter().map(|program| named(program)).collect();
             let mend = match others {
-                [one] if one.pins.is_empty() && one.holders.is_empty() => format!("sudo ip link set dev {} xdp off", of.name),
-                [one] if one.name == layout::PROGRAM => "stop the other ratelimitd, or say where its socket is".to_owned(),
+                [one] if one.pins.is_empty() && one.holders.is_empty() => {
+                    format!("sudo ip link set dev {} xdp off", of.name)
+                }
+                [one] if one.name == layout::PROGRAM => {
+                    "stop the other ratelimitd, or say where its socket is".to_owned()
+                }
                 _ => "take it off with the tool that put it there".to_owned(),
             };
             subject.problem(format!("another XDP program is attached: {}", named.join("; ")), mend)

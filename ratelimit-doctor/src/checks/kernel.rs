@@ -45,7 +45,8 @@ fn capabilities(of: &Kernel) -> Finding {
 }
 
 fn features(of: &Kernel) -> Vec<Finding> {
-    let subject = Subject::new(ABOUT, "kernel.features", "the program uses each of them, and there is no way around one");
+    let subject =
+        Subject::new(ABOUT, "kernel.features", "the program uses each of them, and there is no way around one");
     let names = |wanted: fn(&Known<bool>) -> bool| {
         let names: Vec<&str> =
             of.features.iter().filter(|of| wanted(&of.is_there)).map(|feature| feature.name.as_str()).collect();
@@ -71,12 +72,16 @@ fn features(of: &Kernel) -> Vec<Finding> {
 }
 
 fn program(of: &Kernel) -> Finding {
-    let subject =
-        Subject::new(ABOUT, "kernel.program", "what the kernel's verifier refuses cannot be started, whatever else is right");
+    let subject = Subject::new(
+        ABOUT,
+        "kernel.program",
+        "what the kernel's verifier refuses cannot be started, whatever else is right",
+    );
     match &of.program {
         Program::Taken { instructions, took } => {
             let walked = instructions.map_or_else(String::new, |of| format!(" after {of} instructions"));
-            subject.ok(format!("the verifier takes the program{walked}, in {} ms; it was not attached", took.as_millis()))
+            subject
+                .ok(format!("the verifier takes the program{walked}, in {} ms; it was not attached", took.as_millis()))
         }
         Program::Refused { why, .. } => subject.problem(
             format!("the program is refused: {why}"),
@@ -102,8 +107,11 @@ fn type_information(of: &Kernel) -> Finding {
 }
 
 fn jit(of: &Kernel) -> Finding {
-    let subject =
-        Subject::new(ABOUT, "kernel.jit", "interpreted, each packet costs some ten times as much, and some kernels refuse");
+    let subject = Subject::new(
+        ABOUT,
+        "kernel.jit",
+        "interpreted, each packet costs some ten times as much, and some kernels refuse",
+    );
     match of.jit {
         Ok(0) => subject.problem("the JIT compiler is off", "sudo sysctl net.core.bpf_jit_enable=1"),
         Ok(_) => subject.ok("the JIT compiler is on"),
@@ -113,8 +121,11 @@ fn jit(of: &Kernel) -> Finding {
 }
 
 fn lockdown(of: &Kernel) -> Finding {
-    let subject =
-        Subject::new(ABOUT, "kernel.lockdown", "lockdown may keep programs from reading kernel memory; this one reads none");
+    let subject = Subject::new(
+        ABOUT,
+        "kernel.lockdown",
+        "lockdown may keep programs from reading kernel memory; this one reads none",
+    );
     match of.lockdown.as_deref() {
         None => subject.ok("no lockdown"),
         Some("none") => subject.ok("lockdown is off"),
@@ -130,8 +141,11 @@ fn lockdown(of: &Kernel) -> Finding {
 }
 
 fn unprivileged(of: &Kernel) -> Finding {
-    let subject =
-        Subject::new(ABOUT, "kernel.unprivileged", "users who may load BPF programs can try the kernel's verifier for faults");
+    let subject = Subject::new(
+        ABOUT,
+        "kernel.unprivileged",
+        "users who may load BPF programs can try the kernel's verifier for faults",
+    );
     match of.unprivileged {
         Ok(0) => subject.warning("every user may load BPF programs", "sudo sysctl kernel.unprivileged_bpf_disabled=1"),
         Ok(_) => subject.ok("only the privileged may load BPF programs"),
@@ -179,15 +193,15 @@ fn processors(of: &Machine) -> Finding {
                 subject.ok(seen)
             }
         }
-        (Err(why), _) | (_, Err(why)) => {
-            subject.unknown(format!("the number of processors is not known: {why}"), "look into /sys/devices/system/cpu")
-        }
+        (Err(why), _) | (_, Err(why)) => subject
+            .unknown(format!("the number of processors is not known: {why}"), "look into /sys/devices/system/cpu"),
     }
 }
 
 fn memory(of: &Machine, config: Option<&Config>) -> Vec<Finding> {
     let Some(config) = config else { return Vec::new() };
-    let subject = Subject::new(ABOUT, "kernel.memory", "maps are made whole at the start, and a start fails without room");
+    let subject =
+        Subject::new(ABOUT, "kernel.memory", "maps are made whole at the start, and a start fails without room");
     let cpus = of.possible_cpus.as_ref().copied().unwrap_or(1);
     let needed = memory_bytes(config).saturating_add(u64::from(cpus).saturating_mul(per_cpu_bytes()));
     let needed_words = amount::rounded(needed);
@@ -209,7 +223,8 @@ fn memory(of: &Machine, config: Option<&Config>) -> Vec<Finding> {
 }
 
 pub(crate) fn bpf_file_system(of: &Known<BpfFs>) -> Vec<Finding> {
-    let why = "on_exit = \"keep\" pins the filter there, so that it outlives a restart; who may write there may take it off";
+    let why =
+        "on_exit = \"keep\" pins the filter there, so that it outlives a restart; who may write there may take it off";
     let subject = Subject::new(BPFFS, "bpffs.mounted", why);
     let of = match of {
         Ok(of) => of,
@@ -218,7 +233,9 @@ pub(crate) fn bpf_file_system(of: &Known<BpfFs>) -> Vec<Finding> {
         }
     };
     if !of.is_mounted {
-        return vec![subject.problem("/sys/fs/bpf is no BPF file system", "sudo mount -t bpf bpf /sys/fs/bpf -o mode=0700")];
+        return vec![
+            subject.problem("/sys/fs/bpf is no BPF file system", "sudo mount -t bpf bpf /sys/fs/bpf -o mode=0700"),
+        ];
     }
     let (owner, mode) = (of.owner, of.mode & 0o7777);
     let seen = format!("/sys/fs/bpf is a BPF file system of user {owner}, mode {mode:04o}");
@@ -226,10 +243,9 @@ pub(crate) fn bpf_file_system(of: &Known<BpfFs>) -> Vec<Finding> {
     let is_sticky = mode & 0o1000 != 0;
     let mounted = match (owner, mode & 0o022) {
         (0, 0) => subject.ok(seen),
-        (0, _) if is_sticky => subject.warning(
-            format!("{seen}: other users may fill it"),
-            "sudo chmod 0700 /sys/fs/bpf",
-        ),
+        (0, _) if is_sticky => {
+            subject.warning(format!("{seen}: other users may fill it"), "sudo chmod 0700 /sys/fs/bpf")
+        }
         (0, _) => subject.problem(format!("{seen}: others may take the filter off"), "sudo chmod 0700 /sys/fs/bpf"),
         _ => subject.problem(format!("{seen}, who may take the filter off"), "sudo chown root:root /sys/fs/bpf"),
     };

@@ -17,7 +17,13 @@ pub(crate) const SHIPPED: &str = include_str!("../../../dist/systemd/ratelimitd.
 
 /// Settings that may differ: where the program is, how it is restarted.
 const MAY_DIFFER: [&str; 8] = [
-    "ExecStart", "ExecReload", "Restart", "RestartSec", "TimeoutStopSec", "WatchdogSec", "RestartPreventExitStatus",
+    "ExecStart",
+    "ExecReload",
+    "Restart",
+    "RestartSec",
+    "TimeoutStopSec",
+    "WatchdogSec",
+    "RestartPreventExitStatus",
     "NotifyAccess",
 ];
 
@@ -40,7 +46,8 @@ fn settings(text: &str) -> BTreeMap<&str, Vec<&str>> {
     for line in text.lines().map(str::trim) {
         if line.starts_with('[') {
             is_service = line == "[Service]";
-        } else if let Some((name, value)) = line.split_once('=').filter(|_| is_service && !line.starts_with(['#', ';'])) {
+        } else if let Some((name, value)) = line.split_once('=').filter(|_| is_service && !line.starts_with(['#', ';']))
+        {
             settings.entry(name.trim()).or_default().push(value.trim());
         }
     }
@@ -57,7 +64,9 @@ fn unit(of: &Unit) -> Vec<Finding> {
         return vec![subject.ok("systemd does not run here; nothing is said of a unit")];
     }
     let Some((path, text)) = &of.file else {
-        return vec![subject.warning("no unit ratelimitd.service is installed", "install the package, or cargo xtask install")];
+        return vec![
+            subject.warning("no unit ratelimitd.service is installed", "install the package, or cargo xtask install"),
+        ];
     };
     let shipped = settings(SHIPPED);
     let installed = settings(text);
@@ -91,7 +100,8 @@ fn unit(of: &Unit) -> Vec<Finding> {
 fn shown(of: &Unit) -> Vec<Finding> {
     let value = |name: &str| of.shown.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
     let mut findings = Vec::new();
-    let subject = Subject::new(ABOUT, "service.state", "a service that does not run limits nothing that was not left pinned");
+    let subject =
+        Subject::new(ABOUT, "service.state", "a service that does not run limits nothing that was not left pinned");
     if let Some(state) = value("ActiveState") {
         let result = value("Result").unwrap_or_default();
         findings.push(match state {
@@ -103,22 +113,30 @@ fn shown(of: &Unit) -> Vec<Finding> {
             _ => subject.warning(format!("the service is {state}"), "sudo systemctl enable --now ratelimitd"),
         });
     }
-    let subject = Subject::new(ABOUT, "service.restarts", "a daemon that ends by itself has a reason, which the log names");
+    let subject =
+        Subject::new(ABOUT, "service.restarts", "a daemon that ends by itself has a reason, which the log names");
     if let Some(restarts) = value("NRestarts").and_then(|of| of.parse::<u64>().ok()) {
         findings.push(match restarts {
             0 => subject.ok("systemd did not have to restart it"),
-            _ => subject.warning(format!("systemd has restarted it {restarts} times"), "journalctl -u ratelimitd -p warning"),
+            _ => subject
+                .warning(format!("systemd has restarted it {restarts} times"), "journalctl -u ratelimitd -p warning"),
         });
     }
-    let subject = Subject::new(ABOUT, "service.reload_needed", "systemd runs the unit as it was, not as it stands in the file");
+    let subject =
+        Subject::new(ABOUT, "service.reload_needed", "systemd runs the unit as it was, not as it stands in the file");
     if value("NeedDaemonReload") == Some("yes") {
-        findings.push(subject.warning("the unit file has changed since systemd read it", "sudo systemctl daemon-reload"));
+        findings
+            .push(subject.warning("the unit file has changed since systemd read it", "sudo systemctl daemon-reload"));
     }
     findings
 }
 
 fn daemon(of: &Daemon) -> Vec<Finding> {
-    let subject = Subject::new(ABOUT, "service.daemon", "without a daemon nothing changes what is enforced, and no trial, list or ban is told");
+    let subject = Subject::new(
+        ABOUT,
+        "service.daemon",
+        "without a daemon nothing changes what is enforced, and no trial, list or ban is told",
+    );
     let start = "sudo systemctl start ratelimitd; or sudo ratelimitd detach, to take the filter off";
     match of {
         Daemon::Answers(snapshot, _) => {
@@ -126,13 +144,12 @@ fn daemon(of: &Daemon) -> Vec<Finding> {
             let unprotected = Subject::new(ABOUT, "service.attached", "what is not attached is not limited");
             let away = snapshot.interfaces.iter().filter(|of| !of.attached).map(|of| {
                 let why = of.problem.as_deref().unwrap_or("it is not attached");
-                unprotected.problem(format!("NOT PROTECTED: {}: {why}", of.name), format!("ratelimitd doctor {}", of.name))
+                unprotected
+                    .problem(format!("NOT PROTECTED: {}: {why}", of.name), format!("ratelimitd doctor {}", of.name))
             });
             let mut findings = vec![subject.ok(format!("a daemon answers, version {}", snapshot.version))];
             findings.extend(away);
-            findings.extend(
-                snapshot.attention.iter().map(|line| attention.warning(line.clone(), "ratelimitd stats")),
-            );
+            findings.extend(snapshot.attention.iter().map(|line| attention.warning(line.clone(), "ratelimitd stats")));
             findings
         }
         Daemon::Silent(Orphans::Nothing) => vec![subject.warning("no daemon answers, and no filter is pinned", start)],
@@ -164,16 +181,18 @@ fn ago(alone: Duration) -> String {
 }
 
 fn state_dir(of: &StateDir) -> Finding {
-    let subject = Subject::new(ABOUT, "service.room", "the history and what commands changed are written there; packets are limited all the same");
+    let subject = Subject::new(
+        ABOUT,
+        "service.room",
+        "the history and what commands changed are written there; packets are limited all the same",
+    );
     let path = of.path.display();
     match of.free {
         None => subject.ok(format!("{path} is made at the first start")),
-        Some(free) if free < ROOM_NONE => {
-            subject.problem(format!("{} are free in {path}", amount::rounded(free)), format!("df -h {path}; make room there"))
-        }
-        Some(free) if free < ROOM_FEW => {
-            subject.warning(format!("{} are free in {path}", amount::rounded(free)), format!("df -h {path}; make room there"))
-        }
+        Some(free) if free < ROOM_NONE => subject
+            .problem(format!("{} are free in {path}", amount::rounded(free)), format!("df -h {path}; make room there")),
+        Some(free) if free < ROOM_FEW => subject
+            .warning(format!("{} are free in {path}", amount::rounded(free)), format!("df -h {path}; make room there")),
         Some(free) => subject.ok(format!("{} are free in {path}", amount::rounded(free))),
     }
 }

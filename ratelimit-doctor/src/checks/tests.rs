@@ -150,7 +150,9 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
     use State::{Problem, Unknown, Warning};
     let rows: &[Row] = &[
         ("kernel.features", Problem, "lacks map LRU hash", |f| f.kernel.features[0].is_there = Ok(false)),
-        ("kernel.features", Unknown, "permission denied", |f| f.kernel.features[0].is_there = Err("permission denied".into())),
+        ("kernel.features", Unknown, "permission denied", |f| {
+            f.kernel.features[0].is_there = Err("permission denied".into())
+        }),
         ("kernel.program", Problem, "R7 invalid", |f| {
             f.kernel.program = Program::Refused { why: "R7 invalid".into(), log: None };
         }),
@@ -204,9 +206,14 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         }),
         ("interface.lro", Warning, "LRO is on", |f| device_of(f).offloads = Some(vec!["rx-lro".into()])),
         ("interface.lro", Warning, "GRO_HW is on", |f| device_of(f).offloads = Some(vec!["rx-gro-hw".into()])),
-        ("interface.xdp", Problem, "\"xdp_filter\", id 7, native, pinned at /sys/fs/bpf/x, held by process 9 (filterd)", |f| {
-            device_of(f).xdp = vec![program("xdp_filter", &["/sys/fs/bpf/x"], &[(9, "filterd")])];
-        }),
+        (
+            "interface.xdp",
+            Problem,
+            "\"xdp_filter\", id 7, native, pinned at /sys/fs/bpf/x, held by process 9 (filterd)",
+            |f| {
+                device_of(f).xdp = vec![program("xdp_filter", &["/sys/fs/bpf/x"], &[(9, "filterd")])];
+            },
+        ),
         ("interface.xdp", Problem, "attached by netlink", |f| device_of(f).xdp = vec![program("pass", &[], &[])]),
         ("interface.xdp", Problem, "another XDP program", |f| {
             device_of(f).xdp = vec![program(layout::PROGRAM, &[], &[(9, "ratelimitd")])];
@@ -234,7 +241,9 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         ("configuration.file", Unknown, "denied", |f| {
             f.file = ConfigFile::Unreadable("/etc/r.toml".into(), "denied".into());
         }),
-        ("configuration.file", Warning, "there is no /etc/r.toml", |f| f.file = ConfigFile::Missing("/etc/r.toml".into())),
+        ("configuration.file", Warning, "there is no /etc/r.toml", |f| {
+            f.file = ConfigFile::Missing("/etc/r.toml".into())
+        }),
         ("configuration.warning", Warning, "limits your own SSH", |f| {
             if let ConfigFile::Good(_, _, warnings) = &mut f.file {
                 warnings.push("limits your own SSH".into());
@@ -250,7 +259,10 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
             *text = text.replace("CAP_PERFMON", "CAP_PERFMON CAP_SYS_ADMIN");
         }),
         ("service.drop_in", Warning, "ProtectSystem", |f| {
-            f.unit.drop_ins.push(("/etc/systemd/system/ratelimitd.service.d/a.conf".into(), "[Service]\nProtectSystem=no\n".into()));
+            f.unit.drop_ins.push((
+                "/etc/systemd/system/ratelimitd.service.d/a.conf".into(),
+                "[Service]\nProtectSystem=no\n".into(),
+            ));
         }),
         ("service.state", Problem, "failed: exit-code", |f| {
             f.unit.shown = vec![("ActiveState".into(), "failed".into()), ("Result".into(), "exit-code".into())];
@@ -260,7 +272,9 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         ("service.reload_needed", Warning, "has changed", |f| {
             f.unit.shown = vec![("NeedDaemonReload".into(), "yes".into())];
         }),
-        ("service.daemon", Problem, "STILL ENFORCING on eth0 without a daemon for 3m", |f| f.daemon = left(layout::VERSION)),
+        ("service.daemon", Problem, "STILL ENFORCING on eth0 without a daemon for 3m", |f| {
+            f.daemon = left(layout::VERSION)
+        }),
         ("service.daemon", Problem, "STILL ENFORCING", |f| f.daemon = left(1)),
         ("service.daemon", Warning, "no filter is pinned", |f| f.daemon = Daemon::Silent(Orphans::Nothing)),
         ("service.daemon", Warning, "process 9", |f| f.daemon = Daemon::Silent(Orphans::Held(9))),
@@ -274,13 +288,25 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         }),
         ("service.room", Problem, "are free", |f| f.state_dir.free = Some(1 << 20)),
         ("service.room", Warning, "are free", |f| f.state_dir.free = Some(512 << 20)),
-        ("files.configuration", Problem, "others may write", |f| f.files[0].seen = Ok(Some(Permissions { owner: 0, mode: 0o666 }))),
-        ("files.configuration", Problem, "not root's", |f| f.files[0].seen = Ok(Some(Permissions { owner: 33, mode: 0o644 }))),
-        ("files.fleet's_secret", Problem, "others may read", |f| f.files[1].seen = Ok(Some(Permissions { owner: 0, mode: 0o604 }))),
-        ("files.fleet's_secret", Problem, "others may read", |f| f.files[1].seen = Ok(Some(Permissions { owner: 0, mode: 0o640 }))),
+        ("files.configuration", Problem, "others may write", |f| {
+            f.files[0].seen = Ok(Some(Permissions { owner: 0, mode: 0o666 }))
+        }),
+        ("files.configuration", Problem, "not root's", |f| {
+            f.files[0].seen = Ok(Some(Permissions { owner: 33, mode: 0o644 }))
+        }),
+        ("files.fleet's_secret", Problem, "others may read", |f| {
+            f.files[1].seen = Ok(Some(Permissions { owner: 0, mode: 0o604 }))
+        }),
+        ("files.fleet's_secret", Problem, "others may read", |f| {
+            f.files[1].seen = Ok(Some(Permissions { owner: 0, mode: 0o640 }))
+        }),
         ("files.fleet's_secret", Unknown, "denied", |f| f.files[1].seen = Err("denied".into())),
-        ("files.control_socket", Problem, "every user", |f| f.files[2].seen = Ok(Some(Permissions { owner: 0, mode: 0o666 }))),
-        ("files.state_directory", Problem, "others may reach", |f| f.files[3].seen = Ok(Some(Permissions { owner: 0, mode: 0o755 }))),
+        ("files.control_socket", Problem, "every user", |f| {
+            f.files[2].seen = Ok(Some(Permissions { owner: 0, mode: 0o666 }))
+        }),
+        ("files.state_directory", Problem, "others may reach", |f| {
+            f.files[3].seen = Ok(Some(Permissions { owner: 0, mode: 0o755 }))
+        }),
     ];
     for (id, state, words, change) in rows {
         let mut facts = healthy();

@@ -84,7 +84,8 @@ pub(super) fn bug_report(asked_for: BugReportArgs, global: &Global) -> anyhow::R
     let BugReportArgs { out, with_addresses, place } = asked_for;
     let addresses = if with_addresses { Addresses::Kept } else { Addresses::Masked };
     let now = Timestamp::now();
-    let path = out.unwrap_or_else(|| PathBuf::from(format!("ratelimitd-report-{}.tar.gz", now.strftime("%Y%m%dT%H%M%SZ"))));
+    let path =
+        out.unwrap_or_else(|| PathBuf::from(format!("ratelimitd-report-{}.tar.gz", now.strftime("%Y%m%dT%H%M%SZ"))));
     if path.symlink_metadata().is_ok() {
         return Err(exists(&path));
     }

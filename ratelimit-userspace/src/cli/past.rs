@@ -6,10 +6,10 @@ use clap::Args;
 use jiff::Timestamp;
 use ratelimit_policy::config::duration;
 
+use super::OutputFormat;
 use super::ask::{Daemon, client};
 use super::change::{parse_prefix, parse_seconds, wrong};
 use super::run::{block_on, print, print_words};
-use super::OutputFormat;
 use crate::error::{Exit, warn};
 use ratelimit_control::Call;
 use ratelimit_control::client::Followed;

@@ -164,7 +164,8 @@ fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Resul
     log::start(log::level(LevelFilter::INFO, global.verbose, global.quiet));
     warn(&warnings(&config), global);
     tracing::info!("kernel memory: {}", describe::memory_short(&config));
-    if let Some(beside) = probe::processors().ok().and_then(|(possible, online)| describe::idle_cpus(possible, online)) {
+    if let Some(beside) = probe::processors().ok().and_then(|(possible, online)| describe::idle_cpus(possible, online))
+    {
         tracing::info!("kernel memory beside: {beside}");
     }
     let absent = source.absent();
