@@ -76,6 +76,7 @@ use store::Store;
 pub use certificate::certificate_trouble;
 pub use error::DaemonError;
 pub use source::{ConfigSource, Loaded};
+pub use store::state_directory;
 pub use web::{WebLink, web_link};
 
 /// How often attachments and counters are looked at when nothing announces a change.

@@ -22,6 +22,11 @@ const BYTES_MAX: u64 = 64 << 20;
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
+/// Where this host's state is kept.
+pub fn state_directory() -> PathBuf {
+    Store::of_host().directory
+}
+
 /// A directory of small files.
 #[derive(Clone, Debug)]
 pub(super) struct Store {

@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 pub(super) struct Command(libc::c_long);
 
 impl Command {
+    pub(super) const PROG_LOAD: Self = Self(5);
     pub(super) const OBJ_GET: Self = Self(7);
     const OBJ_GET_INFO_BY_FD: Self = Self(15);
     pub(super) const MAP_LOOKUP_BATCH: Self = Self(24);

@@ -19,11 +19,14 @@ mod alone;
 mod batch;
 mod bpf;
 mod btf;
+pub mod clock;
+pub mod device;
 pub(crate) mod encode;
 mod events;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fake;
 mod fleet;
+mod generic_netlink;
 mod interface;
 pub mod kernel;
 mod link_info;
@@ -31,6 +34,7 @@ pub mod memory;
 pub mod orphans;
 pub mod pins;
 pub mod privileges;
+pub mod probe;
 
 pub use events::{EVENTS_PART, EventCount, EventCounts, EventLimit, KernelEvent, KernelEventKind};
 pub use fleet::{KernelStep, LimitAt, STEPS_PART, Told};

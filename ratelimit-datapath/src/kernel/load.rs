@@ -24,6 +24,9 @@ use ratelimit_policy::desired::drop_cache_sets;
 /// (`LOCAL_FREE_TARGET`, kernel/bpf/bpf_lru_list.c, Linux 6.18); this is added to what is asked for.
 const LRU_SLACK_PER_CPU: u32 = 2 * 128;
 
+/// The BPF object.
+pub(super) const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ratelimit-ebpf"));
+
 /// A map that is not used must still have an entry.
 const ENTRIES_MIN: u32 = 1;
 
@@ -84,6 +87,33 @@ impl Kernel {
     }
 
     fn load_object(options: &Options, pins: Option<&Pins>) -> Result<Ebpf, DatapathError> {
+        // Each try with a longer log verifies the program again. With all of its log that takes minutes on a slow machine,
+        // before the refusal is known.
+        let wanted =
+            if tracing::enabled!(tracing::Level::DEBUG) { VerifierLogLevel::DEBUG } else { VerifierLogLevel::DISABLE };
+        let mut ebpf = Self::with_loader(options, wanted, |loader| {
+            if let Some(pins) = pins {
+                for expected in state::EXPECTED {
+                    state::check_pin(pins.dir(), expected)?;
+                    loader.map_pin_path(expected.name, pins.map(expected.name));
+                }
+            }
+            loader.load(OBJECT).map_err(|error| state::load_error("make the maps", error.into()))
+        })?;
+        let program: &mut Xdp = program(&mut ebpf)?;
+        program.load().map_err(|error| state::load_error("load the program", error.into()))?;
+        if let Err(error) = charge::load(&mut ebpf) {
+            tracing::warn!("no application can charge a source: {:#}", anyhow::Error::from(error));
+        }
+        Ok(ebpf)
+    }
+
+    /// Has a loader used that is set up for these options.
+    pub(super) fn with_loader<T>(
+        options: &Options,
+        log: VerifierLogLevel,
+        load: impl FnOnce(&mut EbpfLoader<'_>) -> T,
+    ) -> T {
         let windows = options.max_sources.saturating_mul(options.windows_per_source.max(1));
         let entries = windows.saturating_add(lru_slack());
         let (v6, v6_wide) = match options.ipv6_family {
@@ -95,13 +125,9 @@ impl Kernel {
         let passed_action = options.passed.action();
         let sends_events = u8::from(options.events == Events::On);
         let socket_fields = Plain(sockets::fields());
-        // Each try with a longer log verifies the program again. With all of its log that takes minutes on a slow machine,
-        // before the refusal is known.
-        let wanted =
-            if tracing::enabled!(tracing::Level::DEBUG) { VerifierLogLevel::DEBUG } else { VerifierLogLevel::DISABLE };
         let mut loader = EbpfLoader::new();
         loader
-            .verifier_log_level(wanted | VerifierLogLevel::STATS)
+            .verifier_log_level(log | VerifierLogLevel::STATS)
             .map_max_entries(map::SOURCES_V4, entries)
             .map_max_entries(map::SOURCES_V6, v6)
             .map_max_entries(map::SOURCES_V6_WIDE, v6_wide)
@@ -116,20 +142,7 @@ impl Kernel {
             .override_global(layout::PASSED_ACTION, &passed_action, true)
             .override_global(layout::SENDS_EVENTS, &sends_events, true)
             .override_global(layout::SOCKET_FIELDS, &socket_fields, true);
-        if let Some(pins) = pins {
-            for expected in state::EXPECTED {
-                state::check_pin(pins.dir(), expected)?;
-                loader.map_pin_path(expected.name, pins.map(expected.name));
-            }
-        }
-        let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ratelimit-ebpf"));
-        let mut ebpf = loader.load(object).map_err(|error| state::load_error("make the maps", error.into()))?;
-        let program: &mut Xdp = program(&mut ebpf)?;
-        program.load().map_err(|error| state::load_error("load the program", error.into()))?;
-        if let Err(error) = charge::load(&mut ebpf) {
-            tracing::warn!("no application can charge a source: {:#}", anyhow::Error::from(error));
-        }
-        Ok(ebpf)
+        load(&mut loader)
     }
 
     /// Reads what earlier runs left: the time base, which interface has which row, how many sources there may be.

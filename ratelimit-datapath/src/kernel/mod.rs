@@ -18,6 +18,7 @@ mod left;
 mod load;
 mod options;
 mod plain;
+mod probe;
 mod random;
 mod ring;
 mod shared;
@@ -56,6 +57,12 @@ pub use self::fixture::{
 };
 use self::generation::Generations;
 pub use self::left::read_left;
+pub use self::probe::{Refusal, Verified, load_alone};
+pub(crate) use self::state::errno as errno_of;
+#[cfg(test)]
+pub(crate) const fn object_bytes() -> &'static [u8] {
+    load::OBJECT
+}
 pub use self::options::{Clock, Events, Options, Passed, pins_root};
 use self::plain::Plain;
 use self::ring::Ring;

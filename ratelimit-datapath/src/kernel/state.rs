@@ -143,7 +143,7 @@ pub(super) fn wait_for_packets() {
 }
 
 /// The kernel's answer among an error's causes.
-pub(super) fn errno(error: &anyhow::Error) -> Option<i32> {
+pub(crate) fn errno(error: &anyhow::Error) -> Option<i32> {
     error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>()?.raw_os_error())
 }
 

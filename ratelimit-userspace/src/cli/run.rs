@@ -14,7 +14,7 @@ use super::ask::Daemon;
 use super::paint::paint;
 use super::{
     Cli, Command, Extent, Global, Insistence, Limiter, ModeArg, OnFleet, OutputFormat, Repeat, Socket, ask, change,
-    definition, past, texts,
+    definition, doctor, past, texts,
 };
 use crate::error::{self, Diagnostic, Diagnostics, Exit, Place};
 use crate::log;
@@ -25,6 +25,7 @@ use ratelimit_control::proto::{
 use ratelimit_daemon::{self, ConfigSource, Loaded};
 use ratelimit_datapath::interface_names;
 use ratelimit_datapath::kernel::Kernel;
+use ratelimit_datapath::probe;
 use ratelimit_policy::config::lists::KnownLists;
 use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::config::syntax::{json_text, printable_lines};
@@ -70,6 +71,8 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         }
         Some(Command::Top { socket }) => ask::top(&daemon(socket)),
         Some(Command::Check { source, socket }) => ask::check(&daemon(socket), change::parse_target("check", &source)?),
+        Some(Command::Doctor(asked)) => doctor::doctor(asked, &global),
+        Some(Command::BugReport(asked)) => doctor::bug_report(asked, &global),
         Some(Command::Detach { interface, socket }) => {
             block_on(&global, ask::detach(&socket.path, interface.as_deref(), format))
         }
@@ -161,6 +164,10 @@ fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Resul
     log::start(log::level(LevelFilter::INFO, global.verbose, global.quiet));
     warn(&warnings(&config), global);
     tracing::info!("kernel memory: {}", describe::memory_short(&config));
+    if let Some(beside) = probe::processors().ok().and_then(|(possible, online)| describe::idle_cpus(possible, online))
+    {
+        tracing::info!("kernel memory beside: {beside}");
+    }
     let absent = source.absent();
     let described = config.clone();
     let attached = move |interfaces: &[String]| {
@@ -212,16 +219,7 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
             return Err(error.into());
         }
     };
-    let mut warnings = warnings(&config);
-    // /sys may be that of another network namespace.
-    match interface_names() {
-        Ok(present) => {
-            warnings.extend(config.interfaces.iter().filter_map(|name| absent(name, &config.interfaces, &present)))
-        }
-        Err(error) => warnings.push(format!("which interfaces there are is not known: {error}")),
-    }
-    warnings.extend(ratelimit_daemon::certificate_trouble(&config));
-    warnings.extend(config.fleet.iter().flat_map(secret::trouble));
+    let warnings = all_warnings(&config);
     match global.format() {
         OutputFormat::Human => {
             warn(&warnings, global);
@@ -232,6 +230,21 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
         }
         OutputFormat::Json => print_json(&describe::ConfigJson::new(&config, warnings)),
     }
+}
+
+/// The same, with what there is to say of interfaces and of files that it names.
+pub(super) fn all_warnings(config: &Config) -> Vec<String> {
+    let mut warnings = warnings(config);
+    // /sys may be that of another network namespace.
+    match interface_names() {
+        Ok(present) => {
+            warnings.extend(config.interfaces.iter().filter_map(|name| absent(name, &config.interfaces, &present)))
+        }
+        Err(error) => warnings.push(format!("which interfaces there are is not known: {error}")),
+    }
+    warnings.extend(ratelimit_daemon::certificate_trouble(config));
+    warnings.extend(config.fleet.iter().flat_map(secret::trouble));
+    warnings
 }
 
 /// That an interface is not there, and which may be meant that is not named yet. It may come later, so it is no error.
@@ -286,6 +299,13 @@ struct Version {
     version: &'static str,
     layout: u32,
     target: String,
+}
+
+/// What `version --json` prints.
+pub(super) fn version_json() -> anyhow::Result<String> {
+    let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
+    let version = Version { schema: 1, version: env!("CARGO_PKG_VERSION"), layout: layout::VERSION, target };
+    Ok(serde_json::to_string_pretty(&version)? + "\n")
 }
 
 fn version(format: OutputFormat) -> anyhow::Result<Exit> {
