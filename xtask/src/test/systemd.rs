@@ -1,0 +1,149 @@
+//! The package under a real systemd: installed, started, reloaded, killed, upgraded, removed, with clients meanwhile.
+//!
+//! Knows apt, systemctl and what the documents tell people to type; knows nothing of the daemon's code. Rows run in
+//! their order, each from where the one before ended, so the first that fails is the last.
+
+mod container;
+mod figures;
+mod package;
+mod rootfs;
+mod rows;
+mod stage;
+mod traffic;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::harness::Tally;
+use super::summary::Tier;
+use crate::setup::machine::NSPAWN;
+use crate::workspace;
+use container::Container;
+use figures::{Figures, TRANSCRIPT, Told};
+use rows::Row;
+use stage::Stage;
+
+/// What the tier is told besides which rows.
+pub(super) struct Wanted<'a> {
+    /// Tested instead of one that is built.
+    pub(super) package: Option<&'a Path>,
+    pub(super) transcript: Transcript,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Transcript {
+    Written,
+    Dropped,
+}
+
+pub(super) fn systemd(filter: Option<&str>, wanted: &Wanted<'_>) -> Result<Tier> {
+    let start = Instant::now();
+    let mut tally = Tally::default();
+    // Each row needs those before it.
+    let count = rows::ALL.iter().rposition(|row| filter.is_none_or(|filter| row.title.contains(filter)));
+    let rows = &rows::ALL[..count.map_or(0, |last| last + 1)];
+    if !rows.is_empty() {
+        match obstacle() {
+            Some(reason) => tally.skip("all rows", &reason),
+            None => run(rows, wanted, &mut tally)?,
+        }
+    }
+    Ok(Tier { name: "systemd", tally, took: start.elapsed() })
+}
+
+fn obstacle() -> Option<String> {
+    if NSPAWN.file().is_none() {
+        return Some(format!("there is no {}; `cargo xtask setup` gets it where apt-get is", NSPAWN.name));
+    }
+    let missing = ["mmdebstrap", "dpkg-deb", "unshare", "nsenter", "tar"]
+        .into_iter()
+        .find(|program| workspace::program(program).is_none());
+    match missing {
+        Some(program) => Some(format!("there is no {program}")),
+        None if !workspace::is_root() && workspace::program("sudo").is_none() => Some("not root, and no sudo".to_owned()),
+        None => None,
+    }
+}
+
+fn run(rows: &[Row], wanted: &Wanted<'_>, tally: &mut Tally) -> Result<()> {
+    let work = workspace::target_dir().join("systemd");
+    let package = match wanted.package {
+        Some(package) => package.to_owned(),
+        None => newest_package()?,
+    };
+    let rootfs = rootfs::ensure("server", &rootfs::SERVER, &work)?;
+    let mut figures = Figures { schema: 1, ..Figures::default() };
+    figures.rootfs_seconds = rootfs.made_in.map(|took| took.as_secs_f64());
+    figures.rootfs_bytes = fs::metadata(&rootfs.archive).map_or(0, |archive| archive.len());
+    let (shared, size) = package::share(&package, &work)?;
+    figures.package_bytes = size;
+
+    let begun = Instant::now();
+    let container = Container::start(&rootfs.archive, &shared, &work)?;
+    figures.boot_seconds = begun.elapsed().as_secs_f64();
+    let mut stage = Stage::new(&container, &mut figures);
+    stage.figures.systemd = stage.ask("systemctl --version | head -n 1")?;
+    let told = act_all(rows, &mut stage, tally);
+    figures.total_seconds = begun.elapsed().as_secs_f64();
+    drop(container);
+    report(&figures, &told, wanted, tally, &work, rows.len() == rows::ALL.len())
+}
+
+/// In their order, until one fails.
+fn act_all(rows: &[Row], stage: &mut Stage<'_>, tally: &mut Tally) -> Vec<Told> {
+    let mut told = Vec::new();
+    for (index, row) in rows.iter().enumerate() {
+        let start = Instant::now();
+        let outcome = (row.act)(stage);
+        let (seconds, shown) = (start.elapsed().as_secs_f64(), stage.take_shown());
+        stage.figures.rows.push(figures::RowFigure { row: row.title.to_owned(), seconds });
+        let word = if outcome.is_ok() { "ok" } else { "FAILED" };
+        println!("{seconds:>5.1} s  {} ... {word}", row.title);
+        tally.take(&format!("test {} ... {word}", row.title));
+        told.push(Told { title: row.title.to_owned(), seconds, shown });
+        if let (Err(error), Some(failed)) = (outcome, told.last()) {
+            println!("\n{}error: {error:#}\n", failed.shown);
+            for after in &rows[index + 1..] {
+                tally.skip(after.title, "a row before it failed");
+            }
+            break;
+        }
+    }
+    told
+}
+
+fn report(
+    figures: &Figures,
+    told: &[Told],
+    wanted: &Wanted<'_>,
+    tally: &Tally,
+    work: &Path,
+    is_whole: bool,
+) -> Result<()> {
+    figures.write(work)?;
+    println!(
+        "{:>5.1} s  in all, {:.1} s of it the container's start; exposure {} of 10 (`systemd-analyze security`)",
+        figures.total_seconds, figures.boot_seconds, figures.exposure
+    );
+    if wanted.transcript == Transcript::Written && is_whole && tally.failed.is_empty() {
+        let path = workspace::root().join(TRANSCRIPT);
+        fs::write(&path, figures.transcript(told)).with_context(|| format!("write {}", path.display()))?;
+        println!("wrote {TRANSCRIPT}");
+    }
+    Ok(())
+}
+
+/// What `cargo xtask dist` has left.
+fn newest_package() -> Result<PathBuf> {
+    let dir = workspace::target_dir().join("dist");
+    let entries = fs::read_dir(&dir).with_context(|| format!("list {}: run cargo xtask dist", dir.display()))?;
+    let packages = entries.flatten().map(|entry| entry.path());
+    let packages = packages.filter(|path| path.extension().is_some_and(|ending| ending == "deb"));
+    let age = |path: &PathBuf| fs::metadata(path).and_then(|of| of.modified()).map_or(Duration::MAX, |time| {
+        time.elapsed().unwrap_or_default()
+    });
+    packages.min_by_key(age).with_context(|| format!("no package in {}: run cargo xtask dist", dir.display()))
+}

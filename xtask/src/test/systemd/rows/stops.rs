@@ -1,0 +1,56 @@
+//! What an end leaves.
+
+use anyhow::{Result, ensure};
+
+use super::service::OVER;
+use crate::test::systemd::stage::Stage;
+use crate::test::systemd::traffic::Client;
+
+pub(super) const PINS: &str = "/sys/fs/bpf/ratelimitd";
+
+pub(super) fn keep(stage: &mut Stage<'_>) -> Result<()> {
+    stage.run("systemctl stop ratelimitd")?;
+    stage.exits("systemctl is-active ratelimitd", 3)?;
+    ensure!(stage.has_filter("web0")? && stage.has(PINS)?, "the filter is gone");
+    stage.is_limited(Client(10))?;
+    stage.is_refused(OVER)?;
+    stage.exits("ratelimitd stats", 69)?;
+    stage.run("systemctl start ratelimitd")?;
+    stage.is_refused(Client(10))?;
+    stage.all_are_counted().map(drop)
+}
+
+/// As docs/OPERATIONS.md has it.
+pub(super) fn by_hand(stage: &mut Stage<'_>) -> Result<()> {
+    stage.exits("ip link set dev web0 xdp off", 2)?;
+    stage.is_refused(OVER)?;
+    stage.run("systemctl stop ratelimitd")?;
+    stage.run(&format!("rm -r {PINS}"))?;
+    ensure!(!stage.has_filter("web0")?, "the filter is still there");
+    stage.is_served(OVER, 3)?;
+    let state = stage.run("systemctl show --property=SubState ratelimitd")?;
+    ensure!(state == "SubState=dead", "systemd is about to start it again");
+    stage.run("systemctl start ratelimitd")?;
+    stage.begin_to_count()?;
+    stage.is_limited(OVER)
+}
+
+pub(super) fn detach(stage: &mut Stage<'_>) -> Result<()> {
+    stage.edit(r#"on_exit = "keep""#, r#"on_exit = "detach""#)?;
+    stage.run("systemctl restart ratelimitd")?;
+    stage.run("systemctl stop ratelimitd")?;
+    nothing_enforces(stage)?;
+    stage.is_served(OVER, 3)?;
+    stage.edit(r#"on_exit = "detach""#, r#"on_exit = "keep""#)?;
+    stage.run("systemctl start ratelimitd")?;
+    stage.begin_to_count()?;
+    stage.is_limited(OVER)
+}
+
+pub(super) fn nothing_enforces(stage: &mut Stage<'_>) -> Result<()> {
+    ensure!(!stage.has_filter("web0")?, "web0 is still filtered");
+    ensure!(!stage.has(PINS)?, "there are pins: {}", stage.ask(&format!("find {PINS}"))?);
+    ensure!(stage.ran("pidof ratelimitd")?.code == 1, "the daemon runs");
+    stage.say("no filter, no pins, no daemon");
+    Ok(())
+}
