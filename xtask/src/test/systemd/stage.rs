@@ -14,6 +14,7 @@ use crate::run;
 
 pub(super) const CONFIG: &str = "/etc/ratelimitd/ratelimitd.toml";
 const PAUSE: Duration = Duration::from_millis(50);
+const SAID_WITHIN: Duration = Duration::from_secs(5);
 
 pub(super) struct Stage<'a> {
     container: &'a Container,
@@ -116,6 +117,16 @@ impl<'a> Stage<'a> {
         let took = start.elapsed();
         self.say(&format!("{what} after {:.1} s", took.as_secs_f32()));
         Ok(took)
+    }
+
+    /// The unit's line of status, which comes a moment after it is active.
+    pub(super) fn says(&mut self, words: &str) -> Result<()> {
+        let start = Instant::now();
+        while !self.property("StatusText")?.contains(words) {
+            ensure!(start.elapsed() < SAID_WITHIN, "the state does not say {words}, but {}", self.property("StatusText")?);
+            thread::sleep(PAUSE);
+        }
+        Ok(())
     }
 
     /// A property of the unit, as systemd has it.

@@ -83,25 +83,33 @@ impl Stage<'_> {
         Ok(said.lines().filter(|line| *line == "200").count() as u64)
     }
 
-    /// Datagrams to port 80, for as long as this file is there and 60 s at most.
-    pub(super) fn flood(&self, client: Client) -> Result<Child> {
+    /// Datagrams to port 80, for as long as this file is there and 60 s at most; returns once they are over the limit. What
+    /// proves no connection has a window of its own.
+    pub(super) fn flood(&mut self, client: Client) -> Result<Flood> {
+        let passed = self.datagrams_passed()? + LIMIT;
         self.ask("touch /run/flood")?;
         let send = format!(
             "exec 3>/dev/udp/{}/80; while [ -e /run/flood ]; do for i in 1 2 3 4 5 6 7 8 9 10; do echo x >&3; done; \
              sleep 0.004; done",
             client.asks()
         );
-        self.beside(&format!("ip netns exec clients timeout 60 bash -c '{send}'"))
+        let child = self.beside(&format!("ip netns exec clients timeout 60 bash -c '{send}'"))?;
+        self.quiet(|stage| Ok(stage.datagrams_passed()? >= passed))?;
+        self.say(&format!("a flood of datagrams from {}, {LIMIT} of them admitted", client.address()));
+        Ok(Flood { child, passed })
     }
 
-    pub(super) fn end_flood(&self, mut flood: Child) -> Result<()> {
+    /// Says how many came past the filter that are over the limit.
+    pub(super) fn end_flood(&mut self, mut flood: Flood) -> Result<u64> {
         self.ask("rm -f /run/flood")?;
-        flood.wait().context("wait for the flood")?;
-        Ok(())
+        flood.child.wait().context("wait for the flood")?;
+        let unfiltered = self.datagrams_passed()?.saturating_sub(flood.passed);
+        self.say(&format!("{unfiltered} datagrams over the limit were not filtered"));
+        Ok(unfiltered)
     }
 
     /// Datagrams that came past the filter: nothing listens on the port.
-    pub(super) fn datagrams_passed(&self) -> Result<u64> {
+    fn datagrams_passed(&self) -> Result<u64> {
         let line = "awk '/^Udp:/ && $3 ~ /^[0-9]+$/ { print $3 }' /proc/net/snmp";
         self.ask(line)?.parse().context("read /proc/net/snmp")
     }
@@ -145,6 +153,13 @@ impl Stage<'_> {
         let sent = number(&links, "/0/stats64/tx/packets")?;
         Ok(sent.saturating_sub(received))
     }
+}
+
+/// One that is under way.
+pub(super) struct Flood {
+    child: Child,
+    /// What will have passed when it ends, if it is held to the limit.
+    passed: u64,
 }
 
 /// How long an answer is waited for.

@@ -64,8 +64,9 @@ pub(super) fn bad_file_at_start(stage: &mut Stage<'_>) -> Result<()> {
 pub(super) fn late_interface(stage: &mut Stage<'_>) -> Result<()> {
     stage.edit(r#"interfaces = ["web0"]"#, r#"interfaces = ["web0", "late0"]"#)?;
     stage.run("systemctl restart ratelimitd")?;
-    let status = stage.run("systemctl show --property=ActiveState,StatusText ratelimitd")?;
-    ensure!(status.contains("active") && status.contains("late0"), "the state does not name it");
+    ensure!(stage.is_active()?, "it waits for the interface");
+    stage.says("late0")?;
+    stage.run("systemctl show --property=ActiveState,StatusText ratelimitd")?;
     stage.run("journalctl --unit=ratelimitd --output=cat --no-pager --grep='NOT PROTECTED' --lines=1")?;
     stage.is_limited(Client(9))?;
     stage.run("ip link add late0 type veth peer name late1 && ip link set late0 up && ip link set late1 up")?;

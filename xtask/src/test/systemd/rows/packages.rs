@@ -36,13 +36,12 @@ pub(super) fn upgrade(stage: &mut Stage<'_>) -> Result<()> {
     let mark = "# the administrator's\n";
     stage.ask(&format!("printf '{mark}' >>{CONFIG}"))?;
     let process = stage.property("MainPID")?;
-    let (passed, received) = (stage.datagrams_passed()?, stage.number("/interfaces/0/packets/received")?);
-
     let flood = stage.flood(client)?;
+    let received = stage.number("/interfaces/0/packets/received")?;
     let start = Instant::now();
     stage.run(&apt(&format!("install {SHARED}/{NEWER}")))?;
     stage.figures.upgrade.seconds = start.elapsed().as_secs_f64();
-    stage.end_flood(flood)?;
+    stage.figures.upgrade.unfiltered = stage.end_flood(flood)?;
 
     let version = stage.run("dpkg-query --show --showformat='${Version} ${db:Status-Abbrev}' ratelimitd")?;
     ensure!(version.starts_with(NEWER_VERSION) && version.ends_with("ii"), "not {NEWER_VERSION}");
@@ -51,12 +50,11 @@ pub(super) fn upgrade(stage: &mut Stage<'_>) -> Result<()> {
     ensure!(stage.property("MainPID")? != process, "the old daemon still runs");
     ensure!(stage.ask(&format!("tail -n 1 {CONFIG}"))?.as_str() == mark.trim(), "the configuration was replaced");
 
-    stage.figures.upgrade.unfiltered = stage.datagrams_passed()? - passed;
     stage.figures.upgrade.packets = stage.all_are_counted()? - received;
-    let (packets, unfiltered) = (stage.figures.upgrade.packets, stage.figures.upgrade.unfiltered);
-    stage.say(&format!("{packets} packets meanwhile, {unfiltered} of them unfiltered"));
+    let packets = stage.figures.upgrade.packets;
+    stage.say(&format!("{packets} packets during the upgrade"));
     ensure!(packets > 500, "that was no traffic");
-    ensure!(unfiltered == 0, "packets came past the filter");
+    ensure!(stage.figures.upgrade.unfiltered == 0, "packets came past the filter");
     stage.is_refused(client)?;
     stage.is_refused(OVER)
 }

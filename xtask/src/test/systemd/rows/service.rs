@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::test::systemd::stage::{CONFIG, Stage};
+use crate::test::systemd::stage::Stage;
 use crate::test::systemd::traffic::{Client, LIMIT, LIMITS};
 
 /// Of systemd's scale of 10; what is left is said in the unit.
@@ -19,8 +19,9 @@ pub(super) fn dry_run(stage: &mut Stage<'_>) -> Result<()> {
     let start = Instant::now();
     stage.run("systemctl enable --now ratelimitd")?;
     stage.figures.start_seconds = start.elapsed().as_secs_f64();
+    stage.says("attached to web0")?;
     let state = stage.run("systemctl show --property=Type,ActiveState,NRestarts,UnitFileState,StatusText ratelimitd")?;
-    for expected in ["Type=notify", "ActiveState=active", "NRestarts=0", "UnitFileState=enabled", "attached to web0"] {
+    for expected in ["Type=notify", "ActiveState=active", "NRestarts=0", "UnitFileState=enabled"] {
         ensure!(state.contains(expected), "not {expected}");
     }
     stage.begin_to_count()?;
@@ -39,7 +40,7 @@ pub(super) fn hardening(stage: &mut Stage<'_>) -> Result<()> {
     let exposure = table.rsplit_once("ratelimitd.service: ").and_then(|(_, rest)| rest.split_whitespace().next());
     stage.figures.exposure = exposure.and_then(|score| score.parse().ok()).context("no exposure level is said")?;
     ensure!(stage.figures.exposure <= EXPOSURE_MAX, "more than {EXPOSURE_MAX}");
-    let verified = stage.ran("systemd-analyze verify ratelimitd.service")?.said();
+    let verified = stage.ran("systemd-analyze verify --man=no ratelimitd.service")?.said();
     ensure!(verified.is_empty(), "{verified}");
     stage.run("grep -E '^(Cap(Prm|Eff|Bnd)|NoNewPrivs|Seccomp):' /proc/$(pidof ratelimitd)/status")?;
     let warnings = stage.run("journalctl --unit=ratelimitd --priority=warning --output=cat --quiet --no-pager")?;
@@ -100,13 +101,10 @@ pub(super) fn restart(stage: &mut Stage<'_>) -> Result<()> {
     let admitted = stage.number("/rules/0/admitted")?;
     let client = Client(5);
     stage.is_limited(client)?;
-    let passed = stage.datagrams_passed()?;
     let flood = stage.flood(client)?;
     stage.run("systemctl restart ratelimitd")?;
-    stage.end_flood(flood)?;
-    ensure!(stage.datagrams_passed()? == passed, "packets of a client over its limit came past the filter");
+    ensure!(stage.end_flood(flood)? == 0, "packets of a client over its limit came past the filter");
     ensure!(stage.number("/rules/0/admitted")? > admitted, "what was admitted is no longer counted");
     stage.is_refused(OVER)?;
-    stage.run(&format!("grep -c '' {CONFIG}"))?;
     stage.all_are_counted().map(drop)
 }
