@@ -52,6 +52,15 @@ enum Tier {
     Kernels,
     /// The package under a real systemd, in a container
     Systemd,
+    /// The same over a reboot, in qemu; only where it is asked for
+    SystemdVm,
+}
+
+impl Tier {
+    /// A machine that boots twice takes some minutes, so that nobody should wait for it by default.
+    fn is_wanted(self, only: Option<Self>) -> bool {
+        only.map_or(self != Self::SystemdVm, |only| only == self)
+    }
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
@@ -62,13 +71,14 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         transcript: if options.write { Transcript::Written } else { Transcript::Dropped },
     };
     let mut summary = Summary::default();
-    for tier in Tier::value_variants().iter().filter(|tier| options.tier.is_none_or(|only| only == **tier)) {
+    for tier in Tier::value_variants().iter().filter(|tier| tier.is_wanted(options.tier)) {
         summary.add(match tier {
             Tier::Unprivileged => tiers::unprivileged(filter)?,
             Tier::Models => tiers::models(filter)?,
             Tier::Privileged => tiers::privileged(filter)?,
             Tier::Kernels => kernels::kernels(filter)?,
             Tier::Systemd => systemd::systemd(filter, &wanted)?,
+            Tier::SystemdVm => systemd::vm::reboot(filter, &wanted)?,
         });
     }
     print!("{summary}");

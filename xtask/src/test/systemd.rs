@@ -10,6 +10,7 @@ mod rootfs;
 mod rows;
 mod stage;
 mod traffic;
+pub(super) mod vm;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -70,10 +71,7 @@ fn obstacle() -> Option<String> {
 
 fn run(rows: &[Row], wanted: &Wanted<'_>, tally: &mut Tally) -> Result<()> {
     let work = workspace::target_dir().join("systemd");
-    let package = match wanted.package {
-        Some(package) => package.to_owned(),
-        None => newest_package()?,
-    };
+    let package = package_of(wanted)?;
     let rootfs = rootfs::ensure("server", &rootfs::SERVER, &work)?;
     let mut figures = Figures { schema: 1, ..Figures::default() };
     figures.rootfs_seconds = rootfs.made_in.map(|took| took.as_secs_f64());
@@ -105,7 +103,8 @@ fn act_all(rows: &[Row], stage: &mut Stage<'_>, tally: &mut Tally) -> Vec<Told> 
         tally.take(&format!("test {} ... {word}", row.title));
         told.push(Told { title: row.title.to_owned(), seconds, shown });
         if let (Err(error), Some(failed)) = (outcome, told.last()) {
-            println!("\n{}error: {error:#}\n", failed.shown);
+            let journal = stage.ask("journalctl --unit=ratelimitd --lines=30 --no-pager --output=cat").unwrap_or_default();
+            println!("\n{}error: {error:#}\n\nthe journal:\n{journal}\n", failed.shown);
             for after in &rows[index + 1..] {
                 tally.skip(after.title, "a row before it failed");
             }
@@ -129,11 +128,15 @@ fn report(
         figures.total_seconds, figures.boot_seconds, figures.exposure
     );
     if wanted.transcript == Transcript::Written && is_whole && tally.failed.is_empty() {
-        let path = workspace::root().join(TRANSCRIPT);
-        fs::write(&path, figures.transcript(told)).with_context(|| format!("write {}", path.display()))?;
+        let rows = figures.transcript(told);
+        figures::write_part(&workspace::root().join(TRANSCRIPT), figures::Part::Rows, &rows)?;
         println!("wrote {TRANSCRIPT}");
     }
     Ok(())
+}
+
+fn package_of(wanted: &Wanted<'_>) -> Result<PathBuf> {
+    wanted.package.map_or_else(newest_package, |package| Ok(package.to_owned()))
 }
 
 /// What `cargo xtask dist` has left.

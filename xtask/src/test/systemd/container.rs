@@ -39,12 +39,14 @@ read -r _ || true
 "#;
 
 /// The capabilities beside nspawn's own are those of the unit; bpf(2) is not among the calls that it allows by itself.
-const NSPAWN_ARGUMENTS: [&str; 9] = [
+const NSPAWN_ARGUMENTS: [&str; 10] = [
     "--quiet",
     "--boot",
     "--register=no",
     "--keep-unit",
     "--private-network",
+    // What this machine asks for names is no business of the container's.
+    "--resolv-conf=off",
     "--machine=web",
     "--console=pipe",
     "--capability=CAP_BPF,CAP_NET_ADMIN,CAP_PERFMON",

@@ -48,6 +48,32 @@ pub(super) struct RowFigure {
     pub(super) seconds: f64,
 }
 
+/// Of the transcript, each written by a tier of its own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Rows,
+    Reboot,
+}
+
+/// Where the second part begins.
+const REBOOT: &str = "## A reboot";
+
+/// Writes one part and leaves the other as it is.
+pub(super) fn write_part(path: &Path, part: Part, text: &str) -> Result<()> {
+    let before = fs::read_to_string(path).unwrap_or_default();
+    fs::write(path, with_part(&before, part, text)).with_context(|| format!("write {}", path.display()))
+}
+
+fn with_part(before: &str, part: Part, text: &str) -> String {
+    let (rows, reboot) = before.split_once(REBOOT).unwrap_or((before, ""));
+    let (rows, reboot) = match part {
+        Part::Rows => (text, reboot.trim()),
+        Part::Reboot => (rows, text),
+    };
+    let rows = rows.trim_end();
+    if reboot.is_empty() { format!("{rows}\n") } else { format!("{rows}\n\n{REBOOT}\n\n{}\n", reboot.trim()) }
+}
+
 /// A row of the transcript.
 pub(super) struct Told {
     pub(super) title: String,
@@ -136,6 +162,15 @@ fn push(line: &str, text: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_part_of_the_transcript_stays_when_the_other_is_written() {
+        let first = with_part("", Part::Rows, "# Rows\n\nold\n");
+        let both = with_part(&first, Part::Reboot, "booted\n");
+        assert_eq!(both, "# Rows\n\nold\n\n## A reboot\n\nbooted\n");
+        assert_eq!(with_part(&both, Part::Rows, "# Rows\n\nnew\n"), both.replace("old", "new"));
+        assert_eq!(with_part(&both, Part::Reboot, "again"), both.replace("booted", "again"));
+    }
 
     #[test]
     fn a_long_output_is_cut_in_the_middle_and_a_short_one_is_whole() {

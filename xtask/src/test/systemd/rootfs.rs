@@ -16,8 +16,8 @@ pub(super) const SERVER: [&str; 7] = ["systemd", "systemd-sysv", "dbus", "iprout
 /// What it needs besides to boot by itself, on a virtual disk.
 pub(super) const MACHINE: [&str; 5] = ["linux-image-cloud-amd64", "initramfs-tools", "zstd", "udev", "kmod"];
 
-/// Of no use here, and large.
-const SLIM: &str = r#"rm -rf "$1"/usr/share/locale/* "$1"/usr/share/doc/* "$1"/usr/share/man/*"#;
+/// Of no use here and large, and what it has of this machine.
+const SLIM: &str = r#"rm -rf "$1"/usr/share/locale/* "$1"/usr/share/doc/* "$1"/usr/share/man/* "$1"/etc/resolv.conf"#;
 const SOURCES: [&str; 2] = ["/etc/apt/sources.list", "/etc/apt/sources.list.d"];
 /// How this machine reaches its sources. Anything else of its configuration is its own.
 const WAYS: [&str; 4] = ["Acquire::http", "Acquire::https", "Acquire::Check", "Acquire::Retries"];

@@ -4,13 +4,16 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 
-use super::service::OVER;
 use super::stops::{PINS, nothing_enforces};
 use crate::test::systemd::container::SHARED;
 use crate::test::systemd::package::{NAME, NEWER, NEWER_VERSION};
 use crate::test::systemd::stage::{CONFIG, Stage};
 use crate::test::systemd::traffic::{self, Client, LIMIT};
 
+/// Over its limit from the upgrade on.
+const OVER: Client = Client(14);
+/// The same, of the second installation.
+const OVER_LATER: Client = Client(15);
 const FILES_OF_OURS: &str =
     "/etc/ratelimitd /var/lib/ratelimitd /run/ratelimitd /sys/fs/bpf/ratelimitd /etc/systemd/system/multi-user.target.wants/ratelimitd.service";
 
@@ -31,12 +34,11 @@ pub(super) fn install(stage: &mut Stage<'_>) -> Result<()> {
 }
 
 pub(super) fn upgrade(stage: &mut Stage<'_>) -> Result<()> {
-    let client = Client(11);
-    stage.is_limited(client)?;
+    stage.is_limited(OVER)?;
     let mark = "# the administrator's\n";
     stage.ask(&format!("printf '{mark}' >>{CONFIG}"))?;
     let process = stage.property("MainPID")?;
-    let flood = stage.flood(client)?;
+    let flood = stage.flood(OVER)?;
     let received = stage.number("/interfaces/0/packets/received")?;
     let start = Instant::now();
     stage.run(&apt(&format!("install {SHARED}/{NEWER}")))?;
@@ -55,7 +57,6 @@ pub(super) fn upgrade(stage: &mut Stage<'_>) -> Result<()> {
     stage.say(&format!("{packets} packets during the upgrade"));
     ensure!(packets > 500, "that was no traffic");
     ensure!(stage.figures.upgrade.unfiltered == 0, "packets came past the filter");
-    stage.is_refused(client)?;
     stage.is_refused(OVER)
 }
 
@@ -97,13 +98,13 @@ pub(super) fn purge_while_stopped(stage: &mut Stage<'_>) -> Result<()> {
         stage.edit(from, to)?;
     }
     stage.run("systemctl start ratelimitd")?;
-    stage.is_limited(OVER)?;
+    stage.is_limited(OVER_LATER)?;
     stage.run("systemctl stop ratelimitd")?;
-    stage.is_refused(OVER)?;
+    stage.is_refused(OVER_LATER)?;
     ensure!(stage.has(PINS)?, "the filter was not kept");
     stage.run(&apt("purge -y ratelimitd"))?;
     nothing_enforces(stage)?;
-    stage.is_served(OVER, 3)?;
+    stage.is_served(OVER_LATER, 3)?;
     stays_nothing(stage)
 }
 
