@@ -6,6 +6,7 @@ mod accuracy;
 mod bench;
 mod cargo;
 mod demo;
+mod dist;
 mod install;
 mod interrupt;
 mod lint;
@@ -37,6 +38,8 @@ enum Command {
     Demo(demo::Options),
     /// Build the release binary and put it in place as a service
     Install(install::Options),
+    /// Make the packages and archives that others install, in target/dist
+    Dist(dist::Options),
     /// Run every tier of tests, the privileged ones included
     Test(test::Options),
     /// Make the pictures in docs/pictures anew, of a run of a few minutes
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         Command::Setup(options) => setup::run(&options),
         Command::Demo(options) => demo::run(&options),
         Command::Install(options) => install::run(&options),
+        Command::Dist(options) => dist::run(&options),
         Command::Test(options) => test::run(&options),
         Command::Screenshots => test::screenshots::run(),
         Command::Bench(options) => bench::run(&options),

@@ -16,7 +16,7 @@ use super::time::Time;
 use super::trace;
 use super::{Clock, Events, Kernel, Options, SourceMaps, charge, program, sockets, state};
 use crate::pins::Pins;
-use crate::{Absent, DatapathError};
+use crate::{Absent, DatapathError, object};
 use ratelimit_policy::config::Config;
 use ratelimit_policy::desired::drop_cache_sets;
 
@@ -122,8 +122,7 @@ impl Kernel {
                 loader.map_pin_path(expected.name, pins.map(expected.name));
             }
         }
-        let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ratelimit-ebpf"));
-        let mut ebpf = loader.load(object).map_err(|error| state::load_error("make the maps", error.into()))?;
+        let mut ebpf = loader.load(object::ELF).map_err(|error| state::load_error("make the maps", error.into()))?;
         let program: &mut Xdp = program(&mut ebpf)?;
         program.load().map_err(|error| state::load_error("load the program", error.into()))?;
         if let Err(error) = charge::load(&mut ebpf) {
