@@ -14,9 +14,9 @@ pub(super) mod vm;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::harness::Tally;
 use super::summary::Tier;
@@ -136,17 +136,8 @@ fn report(
 }
 
 fn package_of(wanted: &Wanted<'_>) -> Result<PathBuf> {
-    wanted.package.map_or_else(newest_package, |package| Ok(package.to_owned()))
-}
-
-/// What `cargo xtask dist` has left.
-fn newest_package() -> Result<PathBuf> {
-    let dir = workspace::target_dir().join("dist");
-    let entries = fs::read_dir(&dir).with_context(|| format!("list {}: run cargo xtask dist", dir.display()))?;
-    let packages = entries.flatten().map(|entry| entry.path());
-    let packages = packages.filter(|path| path.extension().is_some_and(|ending| ending == "deb"));
-    let age = |path: &PathBuf| fs::metadata(path).and_then(|of| of.modified()).map_or(Duration::MAX, |time| {
-        time.elapsed().unwrap_or_default()
-    });
-    packages.min_by_key(age).with_context(|| format!("no package in {}: run cargo xtask dist", dir.display()))
+    match wanted.package {
+        Some(package) => Ok(package.to_owned()),
+        None => package::of_this_tree(&workspace::target_dir().join("systemd")),
+    }
 }

@@ -6,11 +6,22 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::run;
+use crate::test::tiers;
+use crate::{cargo, dist, run};
 
 pub(super) const NAME: &str = "ratelimitd.deb";
 pub(super) const NEWER: &str = "ratelimitd-newer.deb";
 pub(super) const NEWER_VERSION: &str = "999.0.0";
+
+/// As `cargo xtask dist` makes it, of the binary that all other tests run: a release build takes longer than the rows.
+pub(super) fn of_this_tree(work: &Path) -> Result<PathBuf> {
+    let artifacts = cargo::build(&tiers::EVERYTHING)?;
+    let built = &cargo::binary(&artifacts, "ratelimitd")?.executable;
+    let stripped = work.join("ratelimitd");
+    fs::create_dir_all(work).with_context(|| format!("make {}", work.display()))?;
+    run::answer(Command::new("strip").arg("-o").arg(&stripped).arg(built))?;
+    dist::deb::build(&stripped, work, dist::epoch()?)
+}
 
 /// Leaves both in a directory of their own, which the container sees; says how large the package is.
 pub(super) fn share(package: &Path, work: &Path) -> Result<(PathBuf, u64)> {

@@ -35,8 +35,8 @@ pub(super) fn install(stage: &mut Stage<'_>) -> Result<()> {
 
 pub(super) fn upgrade(stage: &mut Stage<'_>) -> Result<()> {
     stage.is_limited(OVER)?;
-    let mark = "# the administrator's\n";
-    stage.ask(&format!("printf '{mark}' >>{CONFIG}"))?;
+    let mark = "# of the administrator";
+    stage.ask(&format!("echo '{mark}' >>{CONFIG}"))?;
     let process = stage.property("MainPID")?;
     let flood = stage.flood(OVER)?;
     let received = stage.number("/interfaces/0/packets/received")?;
@@ -50,7 +50,7 @@ pub(super) fn upgrade(stage: &mut Stage<'_>) -> Result<()> {
     let state = stage.run("systemctl show --property=ActiveState,NRestarts,UnitFileState ratelimitd")?;
     ensure!(state.contains("=active") && state.contains("=enabled"), "it is no longer active and enabled");
     ensure!(stage.property("MainPID")? != process, "the old daemon still runs");
-    ensure!(stage.ask(&format!("tail -n 1 {CONFIG}"))?.as_str() == mark.trim(), "the configuration was replaced");
+    ensure!(stage.ask(&format!("tail -n 1 {CONFIG}"))? == mark, "the configuration was replaced");
 
     stage.figures.upgrade.packets = stage.all_are_counted()? - received;
     let packets = stage.figures.upgrade.packets;
