@@ -6,10 +6,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{VERSION, architecture, read_text, tree};
+use super::{VERSION, architecture, licences, read_text, tree};
 use crate::install::{self, File, Layout};
 use crate::{run, workspace};
 
+/// Of the libraries that the program is linked with.
+const LICENCES: &str = "THIRD-PARTY-LICENSES";
 /// Run by dpkg at install, removal and purge.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
@@ -21,13 +23,16 @@ pub(crate) fn build(binary: &Path, out: &Path, epoch: u64) -> Result<PathBuf> {
     let mut files = install::files(binary, &layout)?;
     files.push(File::text(layout.document("copyright"), copyright(&debian)?));
     files.push(File::text(layout.document("changelog"), changelog.clone()));
+    files.push(File::text(layout.document(LICENCES), licences::texts()?));
     let config: Vec<_> = files.iter().filter(|file| file.is_kept).map(|file| file.path.clone()).collect();
 
     let root = out.join(".deb");
     tree::make(&root, &files)?;
-    let compressed = |path: &&PathBuf| path.starts_with(root.join("usr/share/man")) || path.ends_with("changelog");
+    let is_compressed = |path: &&PathBuf| {
+        path.starts_with(root.join("usr/share/man")) || path.ends_with("changelog") || path.ends_with(LICENCES)
+    };
     let all = tree::walk(&root)?;
-    tree::gzip(&all.iter().filter(|path| path.is_file()).filter(compressed).cloned().collect::<Vec<_>>())?;
+    tree::gzip(&all.iter().filter(|path| path.is_file()).filter(is_compressed).cloned().collect::<Vec<_>>())?;
 
     let installed: Vec<_> = tree::walk(&root)?.into_iter().filter(|path| path.is_file()).collect();
     let sums = tree::sums("md5sum", &root, &installed)?;

@@ -66,6 +66,16 @@ const SERVICES: [(&str, &str); 4] =
 const FOR_BENCH: [(&str, &str, &str); 2] =
     [("nft", "nftables", "a limiter to compare with"), ("iptables", "iptables", "another")];
 
+/// What `cargo xtask dist` runs.
+const FOR_PACKAGES: [(&str, &str, &str); 3] = [
+    ("dpkg-deb", "dpkg", "Debian packages"),
+    ("dpkg-shlibdeps", "dpkg-dev", "which libraries a package depends on"),
+    ("gzip", "gzip", "manual pages"),
+];
+
+/// What a test checks the package with.
+const FOR_LINT: [(&str, &str, &str); 1] = [("lintian", "lintian", "the checks of the Debian package")];
+
 pub(super) fn ensure() -> Result<()> {
     ensure_some(&PROGRAMS.map(|(program, ..)| program))?;
     // Also of the tests: what another limiter passes is dropped and counted by it.
@@ -91,6 +101,10 @@ pub(super) fn ensure() -> Result<()> {
         say(&format!("{error:#}; the tests of a fleet with its store are skipped"));
     }
     Ok(())
+}
+
+pub(super) fn ensure_for_packages() -> Result<()> {
+    ensure_some(&FOR_PACKAGES.map(|(program, ..)| program))
 }
 
 pub(super) fn ensure_for_accuracy() -> Result<()> {
@@ -120,8 +134,8 @@ pub(super) fn ensure_for_bench() -> Result<()> {
 pub(super) fn ensure_some(names: &[&str]) -> Result<()> {
     let is_missing =
         |(program, ..): &&(&str, &str, &str)| names.contains(program) && workspace::program(program).is_none();
-    let missing: Vec<_> =
-        PROGRAMS.iter().chain(&FOR_ACCURACY).chain(&FOR_PAGE).chain(&FOR_SYSTEMD).chain(&FOR_BENCH).filter(is_missing).collect();
+    let missing = PROGRAMS.iter().chain(&FOR_ACCURACY).chain(&FOR_PAGE).chain(&FOR_SYSTEMD).chain(&FOR_BENCH);
+    let missing: Vec<_> = missing.chain(&FOR_PACKAGES).chain(&FOR_LINT).filter(is_missing).collect();
     if missing.is_empty() {
         say(&format!("programs: {}", names.join(" ")));
         return Ok(());
