@@ -64,7 +64,9 @@ fn obstacle() -> Option<String> {
         .find(|program| workspace::program(program).is_none());
     match missing {
         Some(program) => Some(format!("there is no {program}")),
-        None if !workspace::is_root() && workspace::program("sudo").is_none() => Some("not root, and no sudo".to_owned()),
+        None if !workspace::is_root() && workspace::program("sudo").is_none() => {
+            Some("not root, and no sudo".to_owned())
+        }
         None => None,
     }
 }
@@ -103,7 +105,8 @@ fn act_all(rows: &[Row], stage: &mut Stage<'_>, tally: &mut Tally) -> Vec<Told> 
         tally.take(&format!("test {} ... {word}", row.title));
         told.push(Told { title: row.title.to_owned(), seconds, shown });
         if let (Err(error), Some(failed)) = (outcome, told.last()) {
-            let journal = stage.ask("journalctl --unit=ratelimitd --lines=30 --no-pager --output=cat").unwrap_or_default();
+            let journal =
+                stage.ask("journalctl --unit=ratelimitd --lines=30 --no-pager --output=cat").unwrap_or_default();
             println!("\n{}error: {error:#}\n\nthe journal:\n{journal}\n", failed.shown);
             for after in &rows[index + 1..] {
                 tally.skip(after.title, "a row before it failed");
@@ -129,7 +132,7 @@ fn report(
     );
     if wanted.transcript == Transcript::Written && is_whole && tally.failed.is_empty() {
         let rows = figures.transcript(told);
-        figures::write_part(&workspace::root().join(TRANSCRIPT), figures::Part::Rows, &rows)?;
+        figures::write_chapter(&workspace::root().join(TRANSCRIPT), figures::Chapter::Rows, &rows)?;
         println!("wrote {TRANSCRIPT}");
     }
     Ok(())

@@ -54,13 +54,8 @@ const NSPAWN_ARGUMENTS: [&str; 10] = [
 ];
 
 /// What every command in it finds, and nothing else.
-const ENVIRONMENT: [&str; 5] = [
-    "-i",
-    "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
-    "HOME=/root",
-    "LANG=C.UTF-8",
-    "DEBIAN_FRONTEND=noninteractive",
-];
+const ENVIRONMENT: [&str; 5] =
+    ["-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8", "DEBIAN_FRONTEND=noninteractive"];
 
 pub(super) struct Container {
     holder: Child,
@@ -96,7 +91,8 @@ impl Container {
     /// A line for a shell in it, as root with all capabilities: what they must not hide is started by systemctl.
     pub(super) fn command(&self, line: &str) -> Result<Command> {
         let init = self.init.to_string();
-        let mut command = run::as_root("nsenter", &["--target", &init, "--all", "env"]).context("neither root nor sudo")?;
+        let mut command =
+            run::as_root("nsenter", &["--target", &init, "--all", "env"]).context("neither root nor sudo")?;
         command.args(ENVIRONMENT).args(["sh", "-c", line]).stdin(Stdio::null());
         Ok(command)
     }
@@ -157,8 +153,9 @@ fn systemd_below(ancestor: u32) -> Option<u32> {
         }
         false
     };
-    let is_init =
-        |(id, of): &(&u32, &Process)| of.name == "systemd" && name_of(of.parent) == Some("systemd-nspawn") && descends(**id);
+    let is_init = |(id, of): &(&u32, &Process)| {
+        of.name == "systemd" && name_of(of.parent) == Some("systemd-nspawn") && descends(**id)
+    };
     processes.iter().find(is_init).map(|(id, _)| *id)
 }
 
@@ -170,7 +167,8 @@ struct Process {
 fn processes() -> BTreeMap<u32, Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    ids.filter_map(|id| Some((id, process(&fs::read_to_string(PathBuf::from(format!("/proc/{id}/stat"))).ok()?)?))).collect()
+    ids.filter_map(|id| Some((id, process(&fs::read_to_string(PathBuf::from(format!("/proc/{id}/stat"))).ok()?)?)))
+        .collect()
 }
 
 /// `24022 (systemd) S 24001 ...`; a name may hold blanks and brackets, and is cut at 15 bytes by the kernel.

@@ -50,25 +50,25 @@ pub(super) struct RowFigure {
 
 /// Of the transcript, each written by a tier of its own.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum Chapter {
     Rows,
     Reboot,
 }
 
-/// Where the second part begins.
+/// Where the second begins.
 const REBOOT: &str = "## A reboot";
 
-/// Writes one part and leaves the other as it is.
-pub(super) fn write_part(path: &Path, part: Part, text: &str) -> Result<()> {
+/// Writes one chapter and leaves the other as it is.
+pub(super) fn write_chapter(path: &Path, chapter: Chapter, text: &str) -> Result<()> {
     let before = fs::read_to_string(path).unwrap_or_default();
-    fs::write(path, with_part(&before, part, text)).with_context(|| format!("write {}", path.display()))
+    fs::write(path, with_chapter(&before, chapter, text)).with_context(|| format!("write {}", path.display()))
 }
 
-fn with_part(before: &str, part: Part, text: &str) -> String {
+fn with_chapter(before: &str, chapter: Chapter, text: &str) -> String {
     let (rows, reboot) = before.split_once(REBOOT).unwrap_or((before, ""));
-    let (rows, reboot) = match part {
-        Part::Rows => (text, reboot.trim()),
-        Part::Reboot => (rows, text),
+    let (rows, reboot) = match chapter {
+        Chapter::Rows => (text, reboot.trim()),
+        Chapter::Reboot => (rows, text),
     };
     let rows = rows.trim_end();
     if reboot.is_empty() { format!("{rows}\n") } else { format!("{rows}\n\n{REBOOT}\n\n{}\n", reboot.trim()) }
@@ -103,7 +103,12 @@ impl Figures {
             // Writing to a string does not fail.
             writeln!(text, "| {}. {} | {:.1} |", number + 1, row.title, row.seconds).ok();
         }
-        writeln!(text, "| all, the container's start of {:.1} s among it | {:.1} |", self.boot_seconds, self.total_seconds).ok();
+        writeln!(
+            text,
+            "| all, the container's start of {:.1} s among it | {:.1} |",
+            self.boot_seconds, self.total_seconds
+        )
+        .ok();
         for (number, row) in rows.iter().enumerate() {
             write!(text, "\n## {}. {}\n\n{}", number + 1, capitalised(&row.title), indented(&row.shown)).ok();
         }
@@ -164,17 +169,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_part_of_the_transcript_stays_when_the_other_is_written() {
-        let first = with_part("", Part::Rows, "# Rows\n\nold\n");
-        let both = with_part(&first, Part::Reboot, "booted\n");
+    fn each_chapter_of_the_transcript_stays_when_the_other_is_written() {
+        let first = with_chapter("", Chapter::Rows, "# Rows\n\nold\n");
+        let both = with_chapter(&first, Chapter::Reboot, "booted\n");
         assert_eq!(both, "# Rows\n\nold\n\n## A reboot\n\nbooted\n");
-        assert_eq!(with_part(&both, Part::Rows, "# Rows\n\nnew\n"), both.replace("old", "new"));
-        assert_eq!(with_part(&both, Part::Reboot, "again"), both.replace("booted", "again"));
+        assert_eq!(with_chapter(&both, Chapter::Rows, "# Rows\n\nnew\n"), both.replace("old", "new"));
+        assert_eq!(with_chapter(&both, Chapter::Reboot, "again"), both.replace("booted", "again"));
     }
 
     #[test]
     fn a_long_output_is_cut_in_the_middle_and_a_short_one_is_whole() {
-        let long: String = std::iter::once("# seq".to_owned()).chain((0..40).map(|n| n.to_string())).map(|l| l + "\n").collect();
+        let long: String =
+            std::iter::once("# seq".to_owned()).chain((0..40).map(|n| n.to_string())).map(|l| l + "\n").collect();
         let text = indented(&long);
         assert_eq!(text.lines().count(), LINES_MAX + 2);
         assert!(text.contains("    11\n    [16 more lines]\n    28\n"), "{text}");

@@ -40,9 +40,7 @@ fn renew(package: &Path, newer: &Path, unpacked: &Path) -> Result<()> {
     let control = unpacked.join("DEBIAN/control");
     let text = fs::read_to_string(&control).with_context(|| format!("read {}", control.display()))?;
     fs::write(&control, with_version(&text)).with_context(|| format!("write {}", control.display()))?;
-    run::answer(
-        Command::new("dpkg-deb").args(["--root-owner-group", "-Znone", "--build"]).arg(unpacked).arg(newer),
-    )?;
+    run::answer(Command::new("dpkg-deb").args(["--root-owner-group", "-Znone", "--build"]).arg(unpacked).arg(newer))?;
     fs::remove_dir_all(unpacked).with_context(|| format!("remove {}", unpacked.display()))
 }
 

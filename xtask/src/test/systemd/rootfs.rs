@@ -51,7 +51,8 @@ fn make(name: &str, packages: &[&str], archive: &Path, dir: &Path) -> Result<()>
     let dump = run::answer(Command::new("apt-config").arg("dump"))?;
     fs::write(&ways, ways_in(&dump)).with_context(|| format!("write {}", ways.display()))?;
 
-    let mut command = run::as_root("mmdebstrap", &["--variant=minbase", "--mode=root"]).context("neither root nor sudo")?;
+    let mut command =
+        run::as_root("mmdebstrap", &["--variant=minbase", "--mode=root"]).context("neither root nor sudo")?;
     command.arg(format!("--include={}", packages.join(","))).arg(format!("--aptopt={}", ways.display()));
     command.arg("--dpkgopt=force-unsafe-io").arg(format!("--customize-hook={SLIM}"));
     // Without a name of a release: the sources have theirs.
@@ -74,7 +75,9 @@ fn sources() -> Result<Vec<PathBuf>> {
 
 /// Says where packages are, and is not only comments.
 fn has_packages(text: &str) -> bool {
-    text.lines().map(str::trim).any(|line| line.starts_with("deb ") || line.starts_with("deb\t") || line.starts_with("URIs:"))
+    text.lines()
+        .map(str::trim)
+        .any(|line| line.starts_with("deb ") || line.starts_with("deb\t") || line.starts_with("URIs:"))
 }
 
 fn ways_in(dump: &str) -> String {
@@ -90,12 +93,17 @@ mod tests {
     fn of_apts_configuration_only_the_way_to_its_sources_is_taken() {
         let dump = "APT::Architecture \"amd64\";\nAcquire::http::Proxy \"http://proxy:3128\";\nAcquire::Languages \"en\";\n\
             Acquire::Check-Valid-Until \"false\";\nDir::Cache \"var/cache/apt\";\n";
-        assert_eq!(ways_in(dump), "Acquire::http::Proxy \"http://proxy:3128\";\nAcquire::Check-Valid-Until \"false\";\n");
+        assert_eq!(
+            ways_in(dump),
+            "Acquire::http::Proxy \"http://proxy:3128\";\nAcquire::Check-Valid-Until \"false\";\n"
+        );
     }
 
     #[test]
     fn a_list_of_comments_is_no_source() {
-        assert!(has_packages("# a\ndeb http://a.example b main\n") && has_packages("Types: deb\nURIs: http://a.example\n"));
+        assert!(
+            has_packages("# a\ndeb http://a.example b main\n") && has_packages("Types: deb\nURIs: http://a.example\n")
+        );
         assert!(!has_packages("# deb http://a.example b main\n") && !has_packages(""));
     }
 }

@@ -123,7 +123,11 @@ impl<'a> Stage<'a> {
     pub(super) fn says(&mut self, words: &str) -> Result<()> {
         let start = Instant::now();
         while !self.property("StatusText")?.contains(words) {
-            ensure!(start.elapsed() < SAID_WITHIN, "the state does not say {words}, but {}", self.property("StatusText")?);
+            ensure!(
+                start.elapsed() < SAID_WITHIN,
+                "the state does not say {words}, but {}",
+                self.property("StatusText")?
+            );
             thread::sleep(PAUSE);
         }
         Ok(())

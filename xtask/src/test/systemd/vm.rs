@@ -24,7 +24,8 @@ use crate::{run, workspace};
 const ROW: &str = "after a reboot the filter is in place before nginx answers, and not one request more is answered";
 /// Two boots, a verification of the program in each, and the installation: 150 s of a machine that has nothing else to do.
 const TIME_MAX: Duration = Duration::from_secs(900);
-const ARGUMENTS: &str = "-accel tcg,thread=multi,tb-size=256 -cpu max -smp 2 -m 1024 -nodefaults -display none -serial stdio";
+const ARGUMENTS: &str =
+    "-accel tcg,thread=multi,tb-size=256 -cpu max -smp 2 -m 1024 -nodefaults -display none -serial stdio";
 const KERNEL_ARGUMENTS: &str = "root=/dev/vda rw console=ttyS0 quiet loglevel=3 panic=-1";
 /// What the machine's script says begins with this.
 const SAID: &str = "machine: ";
@@ -78,7 +79,7 @@ fn boot_twice(wanted: &Wanted<'_>) -> Result<()> {
     let text = serde_json::to_string_pretty(&figures).context("figures as JSON")?;
     fs::write(&path, text + "\n").with_context(|| format!("write {}", path.display()))?;
     if wanted.transcript == Transcript::Written {
-        figures::write_part(&workspace::root().join(TRANSCRIPT), figures::Part::Reboot, &figures.chapter(&said))?;
+        figures::write_chapter(&workspace::root().join(TRANSCRIPT), figures::Chapter::Reboot, &figures.chapter(&said))?;
         println!("wrote {TRANSCRIPT}");
     }
     Ok(())
@@ -139,7 +140,10 @@ impl Figures {
             let [(before, at), (after, then)] = [pair[0], pair[1]];
             ensure!(at <= then, "{after} at {then} s, before {before} at {at} s");
         }
-        ensure!(self.asked_before > 0.0, "the client did not ask before nginx answered, so it would not have seen a gap");
+        ensure!(
+            self.asked_before > 0.0,
+            "the client did not ask before nginx answered, so it would not have seen a gap"
+        );
         Ok(())
     }
 
@@ -191,9 +195,13 @@ impl Said {
     }
 
     fn hold(&self) -> Result<()> {
-        for (name, expected) in
-            [("installed", "yes"), ("running", "running"), ("unit", "enabled active restarts 0"), ("answered", LIMIT), ("end", "yes")]
-        {
+        for (name, expected) in [
+            ("installed", "yes"),
+            ("running", "running"),
+            ("unit", "enabled active restarts 0"),
+            ("answered", LIMIT),
+            ("end", "yes"),
+        ] {
             let found = self.last(name)?;
             ensure!(found == expected, "{name} is {found:?}, not {expected:?}");
         }

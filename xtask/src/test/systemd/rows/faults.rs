@@ -17,7 +17,8 @@ const BACK_WITHIN: Duration = Duration::from_secs(45);
 const ATTACHED_WITHIN: Duration = Duration::from_secs(20);
 
 pub(super) fn watchdog(stage: &mut Stage<'_>) -> Result<()> {
-    stage.run(&format!("mkdir -p $(dirname {DROP_IN}) && printf '[Service]\\nWatchdogSec={WATCHDOG}\\n' >{DROP_IN}"))?;
+    stage
+        .run(&format!("mkdir -p $(dirname {DROP_IN}) && printf '[Service]\\nWatchdogSec={WATCHDOG}\\n' >{DROP_IN}"))?;
     stage.run("systemctl daemon-reload && systemctl restart ratelimitd")?;
     let restarts = restarts(stage)?;
     stage.run("kill -STOP $(systemctl show --property=MainPID --value ratelimitd)")?;

@@ -14,8 +14,7 @@ use crate::test::systemd::traffic::{self, Client, LIMIT};
 const OVER: Client = Client(14);
 /// The same, of the second installation.
 const OVER_LATER: Client = Client(15);
-const FILES_OF_OURS: &str =
-    "/etc/ratelimitd /var/lib/ratelimitd /run/ratelimitd /sys/fs/bpf/ratelimitd /etc/systemd/system/multi-user.target.wants/ratelimitd.service";
+const FILES_OF_OURS: &str = "/etc/ratelimitd /var/lib/ratelimitd /run/ratelimitd /sys/fs/bpf/ratelimitd /etc/systemd/system/multi-user.target.wants/ratelimitd.service";
 
 fn apt(what: &str) -> String {
     format!("apt-get {what} -qq -o Dpkg::Use-Pty=0")
@@ -112,7 +111,9 @@ pub(super) fn purge_while_stopped(stage: &mut Stage<'_>) -> Result<()> {
 fn stays_nothing(stage: &mut Stage<'_>) -> Result<()> {
     let left = stage.ask(&format!("ls -d {FILES_OF_OURS} 2>/dev/null || true"))?;
     ensure!(left.is_empty(), "there is still {left}");
-    let files = stage.ask("find / -xdev -path /proc -prune -o -name '*ratelimitd*' -print | grep -v -E '^/(sys|proc|dev|mnt)' || true")?;
+    let files = stage.ask(
+        "find / -xdev -path /proc -prune -o -name '*ratelimitd*' -print | grep -v -E '^/(sys|proc|dev|mnt)' || true",
+    )?;
     stage.say(&format!("files with its name that are left: {}", if files.is_empty() { "none" } else { &files }));
     stage.run("getent group ratelimitd")?;
     Ok(())

@@ -20,7 +20,8 @@ pub(super) fn dry_run(stage: &mut Stage<'_>) -> Result<()> {
     stage.run("systemctl enable --now ratelimitd")?;
     stage.figures.start_seconds = start.elapsed().as_secs_f64();
     stage.says("attached to web0")?;
-    let state = stage.run("systemctl show --property=Type,ActiveState,NRestarts,UnitFileState,StatusText ratelimitd")?;
+    let state =
+        stage.run("systemctl show --property=Type,ActiveState,NRestarts,UnitFileState,StatusText ratelimitd")?;
     for expected in ["Type=notify", "ActiveState=active", "NRestarts=0", "UnitFileState=enabled"] {
         ensure!(state.contains(expected), "not {expected}");
     }

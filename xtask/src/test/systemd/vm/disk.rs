@@ -17,12 +17,12 @@ const PROGRAM: &str = include_str!("machine.sh");
 const SCRIPT: &str = r#"
 dir=$1 rootfs=$2 overlay=$3
 mount --make-rprivate /
-mkdir -p "$dir/root"
-mount -t tmpfs -o mode=0755 tmpfs "$dir/root"
-tar -xf "$rootfs" -C "$dir/root"
-cp -r "$overlay/." "$dir/root"
-chmod 0755 "$dir/root/opt/machine.sh"
-units=$dir/root/etc/systemd/system
+mkdir -p "$dir/system"
+mount -t tmpfs -o mode=0755 tmpfs "$dir/system"
+tar -xf "$rootfs" -C "$dir/system"
+cp -r "$overlay/." "$dir/system"
+chmod 0755 "$dir/system/opt/machine.sh"
+units=$dir/system/etc/systemd/system
 mkdir -p "$units/multi-user.target.wants"
 for unit in lab client test; do
     ln -s "/etc/systemd/system/machine-$unit.service" "$units/multi-user.target.wants/"
@@ -30,10 +30,10 @@ done
 for timer in apt-daily apt-daily-upgrade dpkg-db-backup e2scrub_all fstrim; do
     ln -sf /dev/null "$units/$timer.timer"
 done
-cp "$dir"/root/boot/vmlinuz-* "$dir/vmlinuz"
-cp "$dir"/root/boot/initrd.img-* "$dir/initrd.img"
+cp "$dir"/system/boot/vmlinuz-* "$dir/vmlinuz"
+cp "$dir"/system/boot/initrd.img-* "$dir/initrd.img"
 rm -f "$dir/disk.img"
-mke2fs -q -t ext4 -d "$dir/root" "$dir/disk.img" 2G
+mke2fs -q -t ext4 -d "$dir/system" "$dir/disk.img" 2G
 chown --reference="$dir" "$dir/vmlinuz" "$dir/initrd.img" "$dir/disk.img"
 "#;
 
@@ -49,7 +49,8 @@ pub(super) fn make(rootfs: &Path, package: &Path, work: &Path) -> Result<Machine
         write(&system.join(name), text)?;
     }
     fs::copy(package, opt.join("ratelimitd.deb")).with_context(|| format!("copy {}", package.display()))?;
-    let mut command = run::as_root("unshare", &["--mount", "sh", "-ec", SCRIPT, "sh"]).context("neither root nor sudo")?;
+    let mut command =
+        run::as_root("unshare", &["--mount", "sh", "-ec", SCRIPT, "sh"]).context("neither root nor sudo")?;
     command.arg(&dir).arg(rootfs).arg(&overlay).stdin(Stdio::null());
     run::step("systemd-vm: a virtual disk", &mut command)?;
     Ok(Machine::below(&dir))
@@ -67,6 +68,10 @@ mod tests {
     fn each_unit_has_a_name_and_starts_something() {
         let units: Vec<_> = units().collect();
         assert_eq!(units.len(), 3);
-        assert!(units.iter().all(|(name, text)| name.ends_with(".service") && text.contains("\nExecStart=/opt/machine.sh ")));
+        assert!(
+            units
+                .iter()
+                .all(|(name, text)| name.ends_with(".service") && text.contains("\nExecStart=/opt/machine.sh "))
+        );
     }
 }
