@@ -3,6 +3,7 @@
 //! Built and staged as the user; only the copy into the system is done as root. A configuration that is there stays.
 
 mod layout;
+pub(crate) mod remove;
 mod unit;
 
 use std::fs;

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::graph::{About, Graph, Id};
+use super::graph::{About, Id};
 use super::{VERSION, graph, read_text};
 use crate::run;
 
@@ -32,13 +32,10 @@ pub(super) fn document(epoch: u64) -> Result<String> {
     let mut dependencies: Vec<Value> = graph.edges.iter().map(|(id, below)| depends(&reference(id), below)).collect();
     if let Some(sys) = sqlite_sys {
         let sqlite = sqlite(about.get(&sys).context("nothing of SQLite")?)?;
-        let on_sqlite = json!({ "ref": format!("bundled in {}", reference(&sys)), "dependsOn": [sqlite["bom-ref"]] });
         // Its own entry lists packages; what is compiled into it is one more.
-        let entry = dependencies.iter_mut().find(|entry| entry["ref"] == json!(reference(&sys)));
-        match entry.and_then(|entry| entry["dependsOn"].as_array_mut()) {
-            Some(list) => list.push(sqlite["bom-ref"].clone()),
-            None => dependencies.push(on_sqlite),
-        }
+        let entry = dependencies.iter_mut().find(|entry| entry["ref"] == reference(&sys));
+        let list = entry.and_then(|entry| entry["dependsOn"].as_array_mut()).context("no entry of SQLite's package")?;
+        list.push(sqlite["bom-ref"].clone());
         components.push(sqlite);
     }
     let mut main = component("application", &program, about.get(&program).context("nothing of the program")?);
