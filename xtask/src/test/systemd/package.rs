@@ -20,7 +20,7 @@ pub(super) fn of_this_tree(work: &Path) -> Result<PathBuf> {
     let stripped = work.join("ratelimitd");
     fs::create_dir_all(work).with_context(|| format!("make {}", work.display()))?;
     run::answer(Command::new("strip").arg("-o").arg(&stripped).arg(built))?;
-    dist::deb::build(&stripped, work, dist::epoch()?)
+    dist::deb::build(&stripped, work, dist::epoch()?, dist::deb::Compression::Quick)
 }
 
 /// Leaves both in a directory of their own, which the container sees; says how large the package is.
