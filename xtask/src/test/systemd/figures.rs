@@ -93,9 +93,9 @@ impl Figures {
         let mut text = format!(
             "# A real systemd\n\n\
              Written by `cargo xtask test --tier systemd --write`: what each row of that tier typed, and what was said.\n\
-             {} is process 1 of a container that has Debian's packages and no Rust. The package is the one of\n\
-             `cargo xtask dist`. Clients are in another network namespace. A line with `->` is what the row holds of\n\
-             them; one with `#` is what it typed.\n\n\
+             {} is process 1 of a container that has Debian's packages and no Rust.\n\
+             Clients are in another network namespace. A line with `#` is what the row typed, one with `->` is what it\n\
+             held, most of it of clients.\n\n\
              | row | seconds |\n|---|---|\n",
             self.systemd
         );

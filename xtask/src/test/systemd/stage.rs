@@ -99,14 +99,14 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Waits until something is so, and says how long that took.
+    /// Waits until something is so, and says how long after `start` that was.
     pub(super) fn until(
         &mut self,
         what: &str,
+        start: Instant,
         limit: Duration,
         mut is_so: impl FnMut(&mut Self) -> Result<bool>,
     ) -> Result<Duration> {
-        let start = Instant::now();
         while !is_so(self)? {
             if start.elapsed() > limit {
                 let journal = self.ask("journalctl --unit=ratelimitd --lines=20 --no-pager --output=cat")?;

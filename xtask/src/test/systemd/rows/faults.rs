@@ -1,6 +1,6 @@
 //! What goes wrong: a daemon that hangs or is killed, a bad file, a missing interface.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
@@ -17,14 +17,14 @@ const BACK_WITHIN: Duration = Duration::from_secs(45);
 const ATTACHED_WITHIN: Duration = Duration::from_secs(20);
 
 pub(super) fn watchdog(stage: &mut Stage<'_>) -> Result<()> {
-    stage
-        .run(&format!("mkdir -p $(dirname {DROP_IN}) && printf '{QUICKER}' >{DROP_IN}"))?;
+    stage.run(&format!("mkdir -p $(dirname {DROP_IN}) && printf '{QUICKER}' >{DROP_IN}"))?;
     stage.run("systemctl daemon-reload && systemctl restart ratelimitd")?;
     let restarts = restarts(stage)?;
+    let stopped = Instant::now();
     stage.run("kill -STOP $(systemctl show --property=MainPID --value ratelimitd)")?;
     stage.is_limited(Client(6))?;
     stage.is_refused(OVER)?;
-    let took = stage.until("restarted and active", BACK_WITHIN, |stage| {
+    let took = stage.until("restarted and active", stopped, BACK_WITHIN, |stage| {
         Ok(self::restarts(stage)? == restarts + 1 && stage.is_active()?)
     })?;
     stage.figures.watchdog_seconds = took.as_secs_f64();
@@ -37,12 +37,13 @@ pub(super) fn watchdog(stage: &mut Stage<'_>) -> Result<()> {
 
 pub(super) fn killed(stage: &mut Stage<'_>) -> Result<()> {
     let restarts = restarts(stage)?;
+    let killed = Instant::now();
     stage.run("systemctl kill --signal=KILL ratelimitd")?;
     let alone = stage.exits("ratelimitd stats", 69)?;
     ensure!(alone.said().contains("STILL ENFORCING on web0"), "it is not said that the filter goes on");
     stage.is_limited(Client(7))?;
     stage.is_refused(OVER)?;
-    let took = stage.until("restarted and active", BACK_WITHIN, |stage| {
+    let took = stage.until("restarted and active", killed, BACK_WITHIN, |stage| {
         Ok(self::restarts(stage)? == restarts + 1 && stage.is_active()?)
     })?;
     stage.figures.killed_seconds = took.as_secs_f64();
@@ -70,8 +71,9 @@ pub(super) fn late_interface(stage: &mut Stage<'_>) -> Result<()> {
     stage.run("systemctl show --property=ActiveState,StatusText ratelimitd")?;
     stage.run("journalctl --unit=ratelimitd --output=cat --no-pager --grep='NOT PROTECTED' --lines=1")?;
     stage.is_limited(Client(9))?;
+    let come = Instant::now();
     stage.run("ip link add late0 type veth peer name late1 && ip link set late0 up && ip link set late1 up")?;
-    stage.until("attached", ATTACHED_WITHIN, |stage| stage.has_filter("late0"))?;
+    stage.until("attached", come, ATTACHED_WITHIN, |stage| stage.has_filter("late0"))?;
     stage.run("systemctl show --property=StatusText --value ratelimitd")?;
     stage.edit(r#"interfaces = ["web0", "late0"]"#, r#"interfaces = ["web0"]"#)?;
     stage.run("systemctl reload ratelimitd")?;
