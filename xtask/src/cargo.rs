@@ -1,6 +1,5 @@
 //! Building with cargo, and which executables came out.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -27,14 +26,12 @@ enum Kind {
 
 /// `cargo build` with these arguments; what it says goes to stderr as ever.
 pub(crate) fn build(arguments: &[&str]) -> Result<Vec<Artifact>> {
-    build_with(arguments, &[])
+    build_by(Command::new(workspace::cargo()), arguments)
 }
 
-/// The same, with variables set.
-pub(crate) fn build_with(arguments: &[&str], variables: &[(&str, OsString)]) -> Result<Vec<Artifact>> {
-    let mut command = Command::new(workspace::cargo());
+/// The same by a command that has its variables set, and takes what cargo takes.
+pub(crate) fn build_by(mut command: Command, arguments: &[&str]) -> Result<Vec<Artifact>> {
     command.current_dir(workspace::root()).arg("build").args(arguments);
-    command.envs(variables.iter().map(|(name, value)| (name, value)));
     command.arg("--message-format=json-render-diagnostics");
     command.stdin(Stdio::null()).stderr(Stdio::inherit());
     let output = command.output().with_context(|| format!("start `{}`", run::shown(&command)))?;

@@ -1,13 +1,16 @@
-//! The release builds, the same bytes wherever they are made: no path of this machine is in them.
+//! The release builds, the same bytes wherever they are made: no path of this machine is in them. Each carries the list of
+//! its packages (`.dep-v0`), which `cargo audit bin` and other scanners read.
 //!
 //! The BPF object's own build script does the same for the object.
 
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use super::tools::AUDITABLE;
 use crate::{cargo, workspace};
 
 /// How it is linked with the C library.
@@ -30,8 +33,11 @@ pub(super) fn release(linkage: Linkage, target_dir: &Path) -> Result<PathBuf> {
     // With a target named, the flags are those of the program alone, and build scripts run as they always do.
     let arguments = ["--release", "--locked", "--target", &target, "--target-dir", dir];
     let package = ["--package", "ratelimit-userspace", "--bin", "ratelimitd"];
-    let variables = [("RUSTFLAGS", flags(linkage, target_dir)?), ("CARGO_INCREMENTAL", "0".into())];
-    let artifacts = cargo::build_with(&[&arguments[..], &package].concat(), &variables)?;
+    let mut auditable = Command::new(AUDITABLE.ensure()?);
+    auditable.arg("auditable").env("RUSTFLAGS", flags(linkage, target_dir)?).env("CARGO_INCREMENTAL", "0");
+    // It would go before the other.
+    auditable.env_remove("CARGO_ENCODED_RUSTFLAGS");
+    let artifacts = cargo::build_by(auditable, &[&arguments[..], &package].concat())?;
     Ok(cargo::binary(&artifacts, "ratelimitd")?.executable.clone())
 }
 
