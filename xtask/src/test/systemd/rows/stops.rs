@@ -44,6 +44,7 @@ pub(super) fn detach(stage: &mut Stage<'_>) -> Result<()> {
     stage.exits("systemctl restart ratelimitd", 1)?;
     let said = stage.run("journalctl --unit=ratelimitd --output=cat --no-pager --grep='^error' --lines=1")?;
     ensure!(said.contains("`ratelimitd detach web0`"), "it is not said what to type");
+    ensure!(!said.contains("\"\""), "a name that the kernel does not tell is shown as an empty one");
     stage.is_refused(Client(12))?;
     stage.run("ratelimitd detach && systemctl start ratelimitd")?;
     stage.is_limited(Client(13))?;

@@ -20,16 +20,21 @@ lab() {
     ip -netns clients address add 198.51.100.101/24 dev c0
 }
 
-# Asks from before the servers start, four times a second, until it was answered and then refused.
+# Asks from before the servers start, four times a second, until it was answered and then refused. What is admitted is
+# waited for: the machine is slow, and an answer that nobody waits for is one of the limit all the same.
 client() {
     rm -f $state/asked
     refused=0
+    answered=0
     for _ in $(seq 1200); do
-        code=$(ip netns exec clients curl -s -o /dev/null -w '%{http_code}' --max-time 2 http://198.51.100.1/)
+        patience=30
+        [ $answered -lt $limit ] || patience=3
+        code=$(ip netns exec clients curl -s -o /dev/null -w '%{http_code}' --max-time $patience http://198.51.100.1/)
         echo "$(uptime_now) $code" >>$state/asked
         if [ "$code" = 200 ]; then
+            answered=$((answered + 1))
             refused=0
-        elif grep -q ' 200$' $state/asked; then
+        elif [ $answered -gt 0 ]; then
             refused=$((refused + 1))
             [ $refused -lt 3 ] || break
         fi
