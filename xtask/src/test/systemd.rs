@@ -125,12 +125,16 @@ fn report(
     work: &Path,
     is_whole: bool,
 ) -> Result<()> {
-    figures.write(work)?;
     println!(
         "{:>5.1} s  in all, {:.1} s of it the container's start; exposure {} of 10 (`systemd-analyze security`)",
         figures.total_seconds, figures.boot_seconds, figures.exposure
     );
-    if wanted.transcript == Transcript::Written && is_whole && tally.failed.is_empty() {
+    // Figures of a part of the rows would look like those of all.
+    if !is_whole || !tally.failed.is_empty() {
+        return Ok(());
+    }
+    figures.write(work)?;
+    if wanted.transcript == Transcript::Written {
         let rows = figures.transcript(told);
         figures::write_chapter(&workspace::root().join(TRANSCRIPT), figures::Chapter::Rows, &rows)?;
         println!("wrote {TRANSCRIPT}");
