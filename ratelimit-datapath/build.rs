@@ -2,8 +2,16 @@
 //!
 //! Which compiler and linker: `cargo xtask setup` has found them, tried them, and left a record of them.
 //! This file reads that record and knows nothing of how they came to be there.
+//!
+//! What is left there holds no debug information and no path of this machine: the same sources make the same bytes.
+
+#[path = "build/remap.rs"]
+mod remap;
+#[path = "build/strip.rs"]
+mod strip;
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
@@ -21,6 +29,10 @@ struct Record {
 }
 
 fn main() {
+    if let Some(error) = remap::wrapped_compiler() {
+        eprintln!("error: the compiler for the BPF program does not start: {error}");
+        std::process::exit(1);
+    }
     if let Err(error) = build() {
         // Cargo fails on this line. A failing exit code would make it print all that the script said as well.
         println!("cargo::error={error:#}");
@@ -33,7 +45,8 @@ fn build() -> Result<()> {
         println!("cargo::rerun-if-changed={}", workspace.join(input).display());
     }
     let pins = table(&workspace.join("bpf-toolchain.toml"))?;
-    let record_file = record_file(&pins)?;
+    let cargo_home = cargo_home()?;
+    let record_file = record_file(&cargo_home, &pins)?;
     println!("cargo::rerun-if-changed={}", record_file.display());
     let record = read_record(&record_file).map_err(|reason| {
         anyhow!("the compiler and linker for the BPF program are not set up ({reason:#}): run `cargo xtask setup`")
@@ -46,23 +59,37 @@ fn build() -> Result<()> {
     set_env("RUSTC_BOOTSTRAP", &strings(&pins, "unstable_crates")?.join(","));
     // Its progress would come out as warnings of this package.
     set_env("CARGO_TERM_QUIET", "true");
+    for (name, value) in remap::variables(workspace, &cargo_home)? {
+        set_env(name, &value);
+    }
 
     let root_dir = workspace.join("ratelimit-ebpf");
     let root_dir = root_dir.to_str().context("the path of the workspace is not UTF-8")?;
     let features: &[&str] = if env::var_os("CARGO_FEATURE_TRACE").is_some() { &["trace"] } else { &[] };
     let package = Package { name: "ratelimit-ebpf", root_dir, no_default_features: false, features };
     aya_build::build_ebpf([package], Toolchain::Custom(&record.toolchain))
-        .context("building the BPF program failed; if the lines above do not explain it, run `cargo xtask setup`")
+        .context("building the BPF program failed; if the lines above do not explain it, run `cargo xtask setup`")?;
+    let out_dir = env::var_os("OUT_DIR").context("cargo sets OUT_DIR")?;
+    for entry in fs::read_dir(&out_dir).context("list OUT_DIR")? {
+        let path = entry.context("list OUT_DIR")?.path();
+        if path.is_file() {
+            strip::debug_sections(&path)?;
+        }
+    }
+    Ok(())
+}
+
+fn cargo_home() -> Result<PathBuf> {
+    println!("cargo::rerun-if-env-changed=CARGO_HOME");
+    match (env::var_os("CARGO_HOME"), env::var_os("HOME")) {
+        (Some(cargo_home), _) => Ok(PathBuf::from(cargo_home)),
+        (None, Some(home)) => Ok(PathBuf::from(home).join(".cargo")),
+        (None, None) => Err(anyhow!("neither CARGO_HOME nor HOME is set: set one")),
+    }
 }
 
 /// `$CARGO_HOME/ratelimitd/bpf-linker-VERSION/record.toml`
-fn record_file(pins: &toml::Table) -> Result<PathBuf> {
-    println!("cargo::rerun-if-env-changed=CARGO_HOME");
-    let cargo_home = match (env::var_os("CARGO_HOME"), env::var_os("HOME")) {
-        (Some(cargo_home), _) => PathBuf::from(cargo_home),
-        (None, Some(home)) => PathBuf::from(home).join(".cargo"),
-        (None, None) => return Err(anyhow!("neither CARGO_HOME nor HOME is set: set one")),
-    };
+fn record_file(cargo_home: &Path, pins: &toml::Table) -> Result<PathBuf> {
     Ok(cargo_home.join("ratelimitd").join(format!("bpf-linker-{}", string(pins, "bpf_linker")?)).join("record.toml"))
 }
 

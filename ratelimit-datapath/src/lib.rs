@@ -31,6 +31,7 @@ mod interface;
 pub mod kernel;
 mod link_info;
 pub mod memory;
+pub mod object;
 pub mod orphans;
 pub mod pins;
 pub mod privileges;

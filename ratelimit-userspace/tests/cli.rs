@@ -320,6 +320,8 @@ fn the_version_is_that_of_the_package() {
             let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
             assert_eq!((&json["schema"], &json["layout"]), (&1.into(), &ratelimit_common::layout::VERSION.into()));
             assert!(json["target"].as_str().is_some_and(|target| target.ends_with("linux")));
+            let hash = json["bpf_object_sha256"].as_str().expect("the hash of the object");
+            assert!(hash.len() == 64 && hash.chars().all(|digit| digit.is_ascii_hexdigit()), "{hash}");
         }
     }
 }

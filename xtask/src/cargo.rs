@@ -26,7 +26,11 @@ enum Kind {
 
 /// `cargo build` with these arguments; what it says goes to stderr as ever.
 pub(crate) fn build(arguments: &[&str]) -> Result<Vec<Artifact>> {
-    let mut command = Command::new(workspace::cargo());
+    build_by(Command::new(workspace::cargo()), arguments)
+}
+
+/// The same by a command that has its variables set, and takes what cargo takes.
+pub(crate) fn build_by(mut command: Command, arguments: &[&str]) -> Result<Vec<Artifact>> {
     command.current_dir(workspace::root()).arg("build").args(arguments);
     command.arg("--message-format=json-render-diagnostics");
     command.stdin(Stdio::null()).stderr(Stdio::inherit());

@@ -3,6 +3,7 @@
 //! Built and staged as the user; only the copy into the system is done as root. A configuration that is there stays.
 
 mod layout;
+pub(crate) mod remove;
 mod unit;
 
 use std::fs;
@@ -14,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::{cargo, run, setup, workspace};
-use layout::{File, Layout};
+pub(crate) use layout::{File, Layout};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -46,7 +47,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn files(binary: &Path, layout: &Layout) -> Result<Vec<File>> {
+/// All that is installed of this binary, which must run here: it writes its own pages and completions.
+pub(crate) fn files(binary: &Path, layout: &Layout) -> Result<Vec<File>> {
     let dist = workspace::root().join("dist");
     let mut files = vec![
         File::program(layout.program(), read(binary)?),
@@ -110,7 +112,7 @@ fn write(files: &[File], root: &Path) -> Result<()> {
 }
 
 /// Renamed into place: a program that runs can be replaced, and nobody ever sees half a file.
-fn place(file: &File, path: &Path) -> Result<()> {
+pub(crate) fn place(file: &File, path: &Path) -> Result<()> {
     let dir = path.parent().context("it has no directory")?;
     fs::create_dir_all(dir)?;
     let new = dir.join(".ratelimitd-install");
@@ -140,14 +142,14 @@ fn staging(binary: &Path) -> Result<PathBuf> {
     Ok(binary.parent().context("the binary lies in a directory")?.join("install"))
 }
 
-fn start_empty(dir: &Path) -> Result<()> {
+pub(crate) fn start_empty(dir: &Path) -> Result<()> {
     if dir.exists() {
         fs::remove_dir_all(dir).with_context(|| format!("empty {}", dir.display()))?;
     }
     fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))
 }
 
-fn below(root: &Path, path: &Path) -> PathBuf {
+pub(crate) fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 

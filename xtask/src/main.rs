@@ -6,6 +6,7 @@ mod accuracy;
 mod bench;
 mod cargo;
 mod demo;
+mod dist;
 mod figures;
 mod install;
 mod interrupt;
@@ -38,6 +39,10 @@ enum Command {
     Demo(demo::Options),
     /// Build the release binary and put it in place as a service
     Install(install::Options),
+    /// Take off what `install` has put in place
+    Uninstall(install::remove::Options),
+    /// Make the packages and archives that others install, in target/dist
+    Dist(dist::Options),
     /// Run every tier of tests, the privileged ones included
     Test(test::Options),
     /// Make the pictures in docs/pictures anew, of a run of a few minutes
@@ -61,6 +66,8 @@ fn main() -> ExitCode {
         Command::Setup(options) => setup::run(&options),
         Command::Demo(options) => demo::run(&options),
         Command::Install(options) => install::run(&options),
+        Command::Uninstall(options) => install::remove::run(&options),
+        Command::Dist(options) => dist::run(&options),
         Command::Test(options) => test::run(&options),
         Command::Screenshots => test::screenshots::run(),
         Command::Bench(options) => bench::run(&options),

@@ -63,6 +63,11 @@ pub(crate) fn accuracy_programs() -> Vec<&'static str> {
     programs::for_accuracy()
 }
 
+/// What makes a Debian package.
+pub(crate) fn ensure_packaging_programs() -> Result<()> {
+    programs::ensure_for_packages()
+}
+
 /// What `cargo xtask bench` runs: namespaces, and other limiters.
 pub(crate) fn ensure_bench_programs() -> Result<()> {
     programs::ensure_for_bench()

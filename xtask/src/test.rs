@@ -7,9 +7,11 @@ mod harness;
 mod kernels;
 pub(crate) mod screenshots;
 mod summary;
+mod systemd;
 mod tiers;
 
 use std::env;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -17,6 +19,7 @@ use clap::{Args, ValueEnum};
 
 use crate::setup;
 use summary::Summary;
+use systemd::Transcript;
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -26,6 +29,12 @@ pub(crate) struct Options {
     /// Run only this tier
     #[arg(long, value_enum)]
     tier: Option<Tier>,
+    /// Of the tier systemd: test this package instead of the one that is built
+    #[arg(long, value_name = "FILE")]
+    package: Option<PathBuf>,
+    /// Of the tier systemd: write docs/SYSTEMD-TRANSCRIPT.md
+    #[arg(long)]
+    write: bool,
     /// Run only the tests whose name contains this
     filter: Option<String>,
 }
@@ -41,18 +50,35 @@ enum Tier {
     Privileged,
     /// The BPF program on other kernels, in qemu
     Kernels,
+    /// The package under a real systemd, in a container
+    Systemd,
+    /// The same over a reboot, in qemu; only where it is asked for
+    SystemdVm,
+}
+
+impl Tier {
+    /// A machine that boots twice takes some minutes, so that nobody should wait for it by default.
+    fn is_wanted(self, only: Option<Self>) -> bool {
+        only.map_or(self != Self::SystemdVm, |only| only == self)
+    }
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     setup::ensure(setup::Tier::Test)?;
     let filter = options.filter.as_deref();
+    let wanted = systemd::Wanted {
+        package: options.package.as_deref(),
+        transcript: if options.write { Transcript::Written } else { Transcript::Dropped },
+    };
     let mut summary = Summary::default();
-    for tier in Tier::value_variants().iter().filter(|tier| options.tier.is_none_or(|only| only == **tier)) {
+    for tier in Tier::value_variants().iter().filter(|tier| tier.is_wanted(options.tier)) {
         summary.add(match tier {
             Tier::Unprivileged => tiers::unprivileged(filter)?,
             Tier::Models => tiers::models(filter)?,
             Tier::Privileged => tiers::privileged(filter)?,
             Tier::Kernels => kernels::kernels(filter)?,
+            Tier::Systemd => systemd::systemd(filter, &wanted)?,
+            Tier::SystemdVm => systemd::vm::reboot(filter, &wanted)?,
         });
     }
     print!("{summary}");

@@ -17,6 +17,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result};
 use regex_lite::Regex;
 
+use crate::dist::licences;
 use crate::{run, workspace};
 use rules::{LONG_FILES, RULES, Rule, SHIPPED, SHIPPED_LINES_MAX, Scope};
 use source::Source;
@@ -27,6 +28,8 @@ const LONG: &str =
     "a file of more than 450 shipped lines is cut along a seam, or has its reason in LONG_FILES of tidy/rules.rs";
 const NOT_LONG: &str =
     "a file in LONG_FILES of tidy/rules.rs is longer than 450 lines: this one needs no reason any more";
+
+const LICENCE: &str = "a dependency comes from the registry, under a licence that deny.toml allows";
 
 pub(crate) fn run() -> Result<ExitCode> {
     let rules = RULES.iter().map(Compiled::new).collect::<Result<Vec<_>>>()?;
@@ -40,11 +43,13 @@ pub(crate) fn run() -> Result<ExitCode> {
     breaches.extend(scenarios::breaches(&files));
     breaches.extend(documents::breaches(&files)?);
     breaches.extend(words::breaches(&files));
+    let refused = licences::refused()?;
+    breaches.extend(refused.iter().map(|package| breach("deny.toml", 1, package, LICENCE)));
     for breach in &breaches {
         println!("{breach}");
     }
     if breaches.is_empty() {
-        println!("tidy: {} rules hold in {} files", rules.len() + 10, files.len());
+        println!("tidy: {} rules hold in {} files", rules.len() + 11, files.len());
         return Ok(ExitCode::SUCCESS);
     }
     println!("tidy: {} breaches in {} files", breaches.len(), files.len());

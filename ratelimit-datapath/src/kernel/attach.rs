@@ -403,8 +403,14 @@ fn occupied(found: &Interface) -> DatapathError {
             .unwrap_or_default()
     };
     let named: Vec<_> = found.programs.iter().map(|&(mode, id)| (name_of(id), id, mode)).collect();
-    let programs: Vec<_> =
-        named.iter().map(|(name, id, mode)| format!("{name:?}, id {id}, {}", mode.label())).collect();
+    let programs: Vec<_> = named
+        .iter()
+        .map(|(name, id, mode)| match name.as_str() {
+            // As under the unit: the kernel tells it to CAP_SYS_ADMIN alone.
+            "" => format!("id {id}, {}", mode.label()),
+            name => format!("{name:?}, id {id}, {}", mode.label()),
+        })
+        .collect();
     let root = Path::new(pins::ROOT);
     let held = held::all(root, std::slice::from_ref(found)).unwrap_or_default();
     let interface = &found.name;

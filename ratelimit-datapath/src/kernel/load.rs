@@ -16,7 +16,7 @@ use super::time::Time;
 use super::trace;
 use super::{Clock, Events, Kernel, Options, SourceMaps, charge, program, sockets, state};
 use crate::pins::Pins;
-use crate::{Absent, DatapathError};
+use crate::{Absent, DatapathError, object};
 use ratelimit_policy::config::Config;
 use ratelimit_policy::desired::drop_cache_sets;
 
@@ -98,7 +98,7 @@ impl Kernel {
                     loader.map_pin_path(expected.name, pins.map(expected.name));
                 }
             }
-            loader.load(OBJECT).map_err(|error| state::load_error("make the maps", error.into()))
+            loader.load(object::ELF).map_err(|error| state::load_error("make the maps", error.into()))
         })?;
         let program: &mut Xdp = program(&mut ebpf)?;
         program.load().map_err(|error| state::load_error("load the program", error.into()))?;

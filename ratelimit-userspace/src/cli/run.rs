@@ -299,6 +299,7 @@ struct Version {
     version: &'static str,
     layout: u32,
     target: String,
+    bpf_object_sha256: String,
 }
 
 /// What `version --json` prints.
@@ -311,11 +312,13 @@ pub(super) fn version_json() -> anyhow::Result<String> {
 fn version(format: OutputFormat) -> anyhow::Result<Exit> {
     let (version, layout) = (env!("CARGO_PKG_VERSION"), layout::VERSION);
     let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
+    let bpf_object_sha256 = ratelimit_datapath::object::sha256();
     match format {
         OutputFormat::Human => {
-            print(format!("ratelimitd {version}\nlayout     v{layout}\ntarget     {target}\n").as_bytes())
+            let bpf_object = format!("BPF object {bpf_object_sha256} (SHA-256)");
+            print(format!("ratelimitd {version}\nlayout     v{layout}\ntarget     {target}\n{bpf_object}\n").as_bytes())
         }
-        OutputFormat::Json => print_json(&Version { schema: 1, version, layout, target }),
+        OutputFormat::Json => print_json(&Version { schema: 1, version, layout, target, bpf_object_sha256 }),
     }
 }
 

@@ -4,77 +4,84 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 /// The directories below a prefix.
-pub(super) struct Layout {
+pub(crate) struct Layout {
     prefix: PathBuf,
+    /// Where zsh looks for the functions of others, below `share/zsh`.
+    zsh: &'static str,
 }
 
 /// A file to install; the path is the one in the running system.
 #[derive(Clone)]
-pub(super) struct File {
-    pub(super) path: PathBuf,
-    pub(super) mode: u32,
-    pub(super) content: Vec<u8>,
+pub(crate) struct File {
+    pub(crate) path: PathBuf,
+    pub(crate) mode: u32,
+    pub(crate) content: Vec<u8>,
     /// One that is there already is the user's.
-    pub(super) is_kept: bool,
+    pub(crate) is_kept: bool,
 }
 
 impl Layout {
-    pub(super) fn below(prefix: &Path) -> Self {
-        Self { prefix: prefix.to_owned() }
+    pub(crate) fn below(prefix: &Path) -> Self {
+        Self { prefix: prefix.to_owned(), zsh: "site-functions" }
     }
 
-    pub(super) fn bin_dir(&self) -> PathBuf {
+    /// As packages of Debian have it.
+    pub(crate) fn debian() -> Self {
+        Self { prefix: "/usr".into(), zsh: "vendor-completions" }
+    }
+
+    pub(crate) fn bin_dir(&self) -> PathBuf {
         self.prefix.join("bin")
     }
 
-    pub(super) fn program(&self) -> PathBuf {
+    pub(crate) fn program(&self) -> PathBuf {
         self.bin_dir().join("ratelimitd")
     }
 
-    pub(super) fn unit(&self) -> PathBuf {
+    pub(crate) fn unit(&self) -> PathBuf {
         self.prefix.join("lib/systemd/system/ratelimitd.service")
     }
 
-    pub(super) fn sysusers(&self) -> PathBuf {
+    pub(crate) fn sysusers(&self) -> PathBuf {
         self.prefix.join("lib/sysusers.d/ratelimitd.conf")
     }
 
     /// The same whatever the prefix: the unit names it.
-    pub(super) fn config(&self) -> PathBuf {
+    pub(crate) fn config(&self) -> PathBuf {
         PathBuf::from("/etc/ratelimitd/ratelimitd.toml")
     }
 
     /// By the section that a page's name ends in: `ratelimitd.toml.5` is of the fifth.
-    pub(super) fn man_page(&self, name: &OsStr) -> PathBuf {
+    pub(crate) fn man_page(&self, name: &OsStr) -> PathBuf {
         let section = Path::new(name).extension().unwrap_or(OsStr::new("1")).to_string_lossy();
         self.prefix.join(format!("share/man/man{section}")).join(name)
     }
 
-    pub(super) fn document(&self, name: impl AsRef<Path>) -> PathBuf {
+    pub(crate) fn document(&self, name: impl AsRef<Path>) -> PathBuf {
         self.prefix.join("share/doc/ratelimitd").join(name)
     }
 
     /// Shell and file.
-    pub(super) fn completions(&self) -> [(&'static str, PathBuf); 3] {
+    pub(crate) fn completions(&self) -> [(&'static str, PathBuf); 3] {
         let share = self.prefix.join("share");
         [
             ("bash", share.join("bash-completion/completions/ratelimitd")),
-            ("zsh", share.join("zsh/site-functions/_ratelimitd")),
+            ("zsh", share.join("zsh").join(self.zsh).join("_ratelimitd")),
             ("fish", share.join("fish/vendor_completions.d/ratelimitd.fish")),
         ]
     }
 }
 
 impl File {
-    pub(super) fn program(path: PathBuf, content: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn program(path: PathBuf, content: impl Into<Vec<u8>>) -> Self {
         Self { path, mode: 0o755, content: content.into(), is_kept: false }
     }
 
-    pub(super) fn text(path: PathBuf, content: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn text(path: PathBuf, content: impl Into<Vec<u8>>) -> Self {
         Self { path, mode: 0o644, content: content.into(), is_kept: false }
     }
 
-    pub(super) fn kept(path: PathBuf, content: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn kept(path: PathBuf, content: impl Into<Vec<u8>>) -> Self {
         Self { path, mode: 0o644, content: content.into(), is_kept: true }
     }
 }

@@ -36,6 +36,14 @@ pub(crate) const PROMTOOL: Program = Program {
 pub(crate) const REDIS: Program =
     Program { name: "redis-server", package: "redis-server", purpose: "the store of a fleet", trial: "--version" };
 
+/// Likewise: its package has services for containers that are none of the machine's business.
+pub(crate) const NSPAWN: Program = Program {
+    name: "systemd-nspawn",
+    package: "systemd-container",
+    purpose: "a container with systemd as its first process",
+    trial: "--version",
+};
+
 /// Where packages have programs, in the order in which they are looked for.
 const BIN: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];
 const LIB: [&str; 2] = ["usr/lib", "lib"];

@@ -55,6 +55,9 @@ const FOR_PAGE: [(&str, &str, &str); 3] = [
     ("tar", "tar", "its archive"),
 ];
 
+/// What makes the root file systems of the tests under a real systemd.
+const FOR_SYSTEMD: [(&str, &str, &str); 1] = [("mmdebstrap", "mmdebstrap", "a root file system of Debian's packages")];
+
 /// Packages whose service would run from the machine's next start on.
 const SERVICES: [(&str, &str); 4] =
     [("nginx-light", "nginx"), ("caddy", "caddy"), ("lighttpd", "lighttpd"), ("haproxy", "haproxy")];
@@ -62,6 +65,16 @@ const SERVICES: [(&str, &str); 4] =
 /// What `cargo xtask bench` holds the limiter against.
 const FOR_BENCH: [(&str, &str, &str); 2] =
     [("nft", "nftables", "a limiter to compare with"), ("iptables", "iptables", "another")];
+
+/// What `cargo xtask dist` runs.
+const FOR_PACKAGES: [(&str, &str, &str); 3] = [
+    ("dpkg-deb", "dpkg", "Debian packages"),
+    ("dpkg-shlibdeps", "dpkg-dev", "which libraries a package depends on"),
+    ("gzip", "gzip", "manual pages"),
+];
+
+/// What a test checks the package with.
+const FOR_LINT: [(&str, &str, &str); 1] = [("lintian", "lintian", "the checks of the Debian package")];
 
 pub(super) fn ensure() -> Result<()> {
     ensure_some(&PROGRAMS.map(|(program, ..)| program))?;
@@ -81,10 +94,17 @@ pub(super) fn ensure() -> Result<()> {
     if let Err(error) = machine::PROMTOOL.ensure() {
         say(&format!("{error:#}; the tests of alerts and dashboard are skipped"));
     }
+    if let Err(error) = machine::NSPAWN.ensure().and_then(|()| ensure_some(&["mmdebstrap"])) {
+        say(&format!("{error:#}; the tests under a real systemd are skipped"));
+    }
     if let Err(error) = machine::REDIS.ensure() {
         say(&format!("{error:#}; the tests of a fleet with its store are skipped"));
     }
     Ok(())
+}
+
+pub(super) fn ensure_for_packages() -> Result<()> {
+    ensure_some(&FOR_PACKAGES.map(|(program, ..)| program))
 }
 
 pub(super) fn ensure_for_accuracy() -> Result<()> {
@@ -114,8 +134,8 @@ pub(super) fn ensure_for_bench() -> Result<()> {
 pub(super) fn ensure_some(names: &[&str]) -> Result<()> {
     let is_missing =
         |(program, ..): &&(&str, &str, &str)| names.contains(program) && workspace::program(program).is_none();
-    let missing: Vec<_> =
-        PROGRAMS.iter().chain(&FOR_ACCURACY).chain(&FOR_PAGE).chain(&FOR_BENCH).filter(is_missing).collect();
+    let missing = PROGRAMS.iter().chain(&FOR_ACCURACY).chain(&FOR_PAGE).chain(&FOR_SYSTEMD).chain(&FOR_BENCH);
+    let missing: Vec<_> = missing.chain(&FOR_PACKAGES).chain(&FOR_LINT).filter(is_missing).collect();
     if missing.is_empty() {
         say(&format!("programs: {}", names.join(" ")));
         return Ok(());

@@ -38,6 +38,11 @@ impl Tally {
         self.ok.saturating_sub(self.ok_but_skipped)
     }
 
+    /// One that could not run.
+    pub(super) fn skip(&mut self, test: &str, reason: &str) {
+        self.skipped.push(Skip { test: test.to_owned(), reason: reason.to_owned() });
+    }
+
     /// What another one has come to, its tests named with where they ran.
     pub(super) fn add(&mut self, place: &str, mut other: Self) {
         for test in other.failed.iter_mut().chain(other.skipped.iter_mut().map(|skip| &mut skip.test)) {

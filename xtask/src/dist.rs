@@ -1,0 +1,139 @@
+//! `cargo xtask dist`: what people without Rust install, with its hashes and what is in it, in `target/dist`.
+
+mod archive;
+mod build;
+pub(crate) mod deb;
+mod figures;
+mod graph;
+pub(crate) mod licences;
+mod rpm;
+mod sbom;
+mod tools;
+mod tree;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use crate::{run, setup, workspace};
+use build::Linkage;
+
+/// Of all packages.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+const SUMS: &str = "SHA256SUMS";
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Build twice, in two directories, and compare every byte
+    #[arg(long, conflicts_with = "binary")]
+    check: bool,
+    /// Make the Debian package alone, of this binary: for trials
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+    /// Where the packages go
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    setup::ensure(setup::Tier::Build)?;
+    setup::ensure_packaging_programs()?;
+    let out = options.out.clone().unwrap_or_else(|| workspace::target_dir().join("dist"));
+    fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
+    let epoch = epoch()?;
+    if let Some(binary) = &options.binary {
+        println!("{}", deb::build(binary, &out, epoch, deb::Compression::Small)?.display());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let target_dir = out.join(".build");
+    make(&out, &target_dir, epoch)?;
+    if options.check {
+        check(&out, epoch)?;
+    }
+    print!("{}", read_text(&out.join(SUMS))?);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// All of it; what an earlier run left in `out` is replaced.
+fn make(out: &Path, target_dir: &Path, epoch: u64) -> Result<()> {
+    let dynamic = build::release(Linkage::Dynamic, target_dir)?;
+    let kept = out.join(".dynamic");
+    fs::copy(&dynamic, &kept).with_context(|| format!("copy {}", dynamic.display()))?;
+    let licences = licences::texts()?;
+    let sbom = out.join(format!("ratelimitd-{VERSION}.cdx.json"));
+    fs::write(&sbom, sbom::document(epoch)?).with_context(|| format!("write {}", sbom.display()))?;
+    let third_party = out.join("THIRD-PARTY-LICENSES");
+    fs::write(&third_party, &licences).with_context(|| format!("write {}", third_party.display()))?;
+    let mut made = vec![deb::build(&kept, out, epoch, deb::Compression::Small)?, rpm::build(&kept, &licences, out, epoch)?, sbom, third_party];
+    let fixed = build::release(Linkage::Static, target_dir)?;
+    made.push(archive::build(&fixed, &licences, out, epoch)?);
+    made.sort();
+    let sums = out.join(SUMS);
+    fs::write(&sums, tree::sums("sha256sum", out, &made)?).with_context(|| format!("write {}", sums.display()))?;
+    figures::write(&out.join("figures.json"), &kept, &fixed, &made)
+}
+
+/// A copy of the tracked files is built elsewhere; each of its packages has to be the same file.
+fn check(out: &Path, epoch: u64) -> Result<()> {
+    let elsewhere = std::env::temp_dir().join(format!("ratelimitd-dist-{}", std::process::id()));
+    let outcome = build_copy(&elsewhere, epoch).and_then(|again| {
+        let [ours, theirs] = [out, &again].map(|dir| read_text(&dir.join(SUMS)));
+        let (ours, theirs) = (ours?, theirs?);
+        let differ: Vec<_> = ours.lines().filter(|line| !theirs.lines().any(|other| other == *line)).collect();
+        ensure!(differ.is_empty(), "built elsewhere, these come out otherwise:\n{}", differ.join("\n"));
+        eprintln!("dist: {} files are the same, built in {}", ours.lines().count(), elsewhere.display());
+        Ok(())
+    });
+    fs::remove_dir_all(&elsewhere).ok();
+    outcome
+}
+
+/// Gives the directory of its packages.
+fn build_copy(elsewhere: &Path, epoch: u64) -> Result<PathBuf> {
+    let source = elsewhere.join("source");
+    fs::create_dir_all(&source).with_context(|| format!("make {}", source.display()))?;
+    let mut files = Command::new("git");
+    files.current_dir(workspace::root()).args(["ls-files", "-z"]);
+    let tracked = run::answer(&mut files).context("which files are ours")?;
+    for name in tracked.split('\0').filter(|name| !name.is_empty()) {
+        let (from, to) = (workspace::root().join(name), source.join(name));
+        fs::create_dir_all(to.parent().context("a file lies in a directory")?).context("make a directory")?;
+        fs::copy(&from, &to).with_context(|| format!("copy {}", from.display()))?;
+    }
+    let mut again = Command::new(workspace::cargo());
+    again.current_dir(&source).args(["run", "--quiet", "--package", "xtask", "--", "dist"]);
+    again.env("SOURCE_DATE_EPOCH", epoch.to_string());
+    for name in ["CARGO_TARGET_DIR", "CARGO_MANIFEST_DIR", "CARGO_BUILD_TARGET_DIR"] {
+        again.env_remove(name);
+    }
+    run::step("dist: building a copy elsewhere", &mut again)?;
+    Ok(source.join("target/dist"))
+}
+
+/// The time that files in packages bear: `SOURCE_DATE_EPOCH`, else that of the last commit.
+pub(crate) fn epoch() -> Result<u64> {
+    if let Ok(said) = std::env::var("SOURCE_DATE_EPOCH") {
+        return said.parse().with_context(|| format!("SOURCE_DATE_EPOCH={said} is no number of seconds"));
+    }
+    let mut log = Command::new("git");
+    log.current_dir(workspace::root()).args(["log", "-1", "--format=%ct"]);
+    let commit = run::answer(&mut log).context("when the sources were made: set SOURCE_DATE_EPOCH, seconds since 1970")?;
+    commit.parse().with_context(|| format!("git gave {commit:?} for a time"))
+}
+
+/// As Debian calls this machine's.
+fn architecture() -> Result<&'static str> {
+    match std::env::consts::ARCH {
+        "x86_64" => Ok("amd64"),
+        "aarch64" => Ok("arm64"),
+        other => anyhow::bail!("packages are made on x86_64 and aarch64, not on {other}"),
+    }
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+}

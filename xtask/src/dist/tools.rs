@@ -1,0 +1,37 @@
+//! Programs of the registry that only `dist` runs: built once, kept beside what `setup` keeps, at pinned versions.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::{run, workspace};
+
+/// A program and its version.
+pub(super) struct Tool {
+    name: &'static str,
+    version: &'static str,
+}
+
+/// Puts the list of packages into the binary, where scanners of vulnerabilities look for it.
+pub(super) const AUDITABLE: Tool = Tool { name: "cargo-auditable", version: "0.7.7" };
+/// Makes an .rpm without rpmbuild.
+pub(super) const GENERATE_RPM: Tool = Tool { name: "cargo-generate-rpm", version: "0.21.1" };
+
+impl Tool {
+    /// Its file; builds it where there is none.
+    pub(super) fn ensure(&self) -> Result<PathBuf> {
+        let dir = workspace::cargo_home()?.join("ratelimitd").join(format!("{}-{}", self.name, self.version));
+        let file = dir.join("bin").join(self.name);
+        if !file.is_file() {
+            let mut install = Command::new(workspace::cargo());
+            install.args(["install", self.name, "--locked", "--version", self.version, "--root"]).arg(&dir);
+            // Those of what is built here are not for it.
+            for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_TARGET_DIR", "CARGO_BUILD_TARGET"] {
+                install.env_remove(name);
+            }
+            run::step(&format!("dist: building {} {} (a minute or two, once)", self.name, self.version), &mut install)?;
+        }
+        Ok(file)
+    }
+}
