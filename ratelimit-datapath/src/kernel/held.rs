@@ -8,7 +8,7 @@ use aya::programs::links::{FdLink, PinnedLink};
 
 use crate::interface::Interface;
 use crate::link_info::{self, LinkInfo};
-use crate::pins::{self, Pins};
+use crate::pins::{self, Earlier, Pins};
 use crate::{DatapathError, XdpMode};
 
 /// A pinned link.
@@ -29,9 +29,24 @@ impl Held {
     }
 }
 
-/// Every link pinned below `root`.
+/// Every link pinned below `root`, of this layout or of an earlier one.
 pub(super) fn all(root: &Path, present: &[Interface]) -> Result<Vec<Held>, DatapathError> {
-    pins::pinned_interfaces(root).into_iter().map(|name| open(root, name, present)).collect()
+    let links = pins::versions(root).into_iter().flat_map(|dir| pins::links_in(&dir));
+    links.map(|(name, path)| open(name, &path, present)).collect()
+}
+
+/// The links of an earlier layout. What held interfaces that are gone is removed; the others stay where they are.
+pub(super) fn of_earlier(earlier: &Earlier, present: &[Interface]) -> Result<Vec<Held>, DatapathError> {
+    let mut held = Vec::new();
+    for (name, path) in earlier.links() {
+        let link = open(name, &path, present)?;
+        if link.interface == 0 {
+            pins::remove(&path)?;
+        } else {
+            held.push(link);
+        }
+    }
+    Ok(held)
 }
 
 /// The same, to be taken over: what held interfaces that are gone is removed, and the others' files are named as their
@@ -39,7 +54,7 @@ pub(super) fn all(root: &Path, present: &[Interface]) -> Result<Vec<Held>, Datap
 pub(super) fn take(pins: &Pins, root: &Path, present: &[Interface]) -> Result<Vec<Held>, DatapathError> {
     let (gone, held): (Vec<_>, Vec<_>) = pins::pinned_interfaces(root)
         .into_iter()
-        .map(|name| Ok((name.clone(), open(root, name, present)?)))
+        .map(|name| Ok((name.clone(), open(name.clone(), &pins::link_path(root, &name), present)?)))
         .collect::<Result<Vec<_>, DatapathError>>()?
         .into_iter()
         .partition(|(_, held)| held.interface == 0);
@@ -63,11 +78,10 @@ pub(super) fn pin(pins: &Pins, link: FdLink, name: &str) -> Result<FdLink, Datap
     Ok(link.pin(&path).with_context(|| format!("pin {}", path.display()))?.into())
 }
 
-fn open(root: &Path, name: String, present: &[Interface]) -> Result<Held, DatapathError> {
-    let path = pins::link_path(root, &name);
+fn open(name: String, path: &Path, present: &[Interface]) -> Result<Held, DatapathError> {
     let what = || format!("look at {}", path.display());
-    let LinkInfo { program, interface } = link_info::pinned(&path).with_context(what)?;
-    let link = PinnedLink::from_pin(&path).with_context(what)?.into();
+    let LinkInfo { program, interface } = link_info::pinned(path).with_context(what)?;
+    let link = PinnedLink::from_pin(path).with_context(what)?.into();
     let on = present.iter().filter(|there| there.index == interface).find_map(|there| {
         let (mode, _) = there.programs.iter().find(|(_, id)| *id == program)?;
         Some((there.name.clone(), *mode))
