@@ -136,11 +136,23 @@ impl Pins {
         remove_dir(&earlier.dir)
     }
 
-    /// Removes the pins of this layout alone. Those of an earlier one go on.
+    /// Removes the pins of this layout alone, with their directory. Those of an earlier one go on.
     ///
     /// # Errors
     /// Where a file cannot be removed.
     pub(crate) fn remove_own(&self) -> Result<(), PinsError> {
+        if self.earlier.is_none() {
+            return self.remove_all();
+        }
+        self.clear_own()?;
+        remove_dir(&self.dir)
+    }
+
+    /// Removes the pins of this layout alone.
+    ///
+    /// # Errors
+    /// Where a file cannot be removed.
+    pub(crate) fn clear_own(&self) -> Result<(), PinsError> {
         entries(&self.dir)?.iter().try_for_each(|path| remove(path))
     }
 

@@ -22,10 +22,11 @@ use aya::maps::{Array, Map, MapData, PerCpuArray};
 use aya::programs::loaded_programs;
 use ratelimit_common::hash::HashKey;
 use ratelimit_common::layout::{Active, COUNTERS_LEN, Counters, GENERATIONS, map};
+use ratelimit_common::time::Nanos;
 use ratelimit_common::verification::Side;
 
 use self::facts::Facts;
-use self::windows::{Rekeyed, Window};
+use self::windows::Window;
 use super::plain::Plain;
 use super::{Kernel, held, random, state};
 use crate::pins::{self, Earlier, Pins};
@@ -117,6 +118,8 @@ pub(super) struct Move {
     /// What of each window was copied, by its key of today.
     windows: HashMap<Window, [u8; windows::VALUE]>,
     counters: HashMap<u32, Vec<Counters>>,
+    /// When windows were copied last.
+    copied_at: Nanos,
     stage: Stage,
 }
 
@@ -140,13 +143,18 @@ impl Move {
         let mut stage = Stage::Swapping;
         if pins.interfaces().is_empty() && !is_swapped(pins, earlier)? {
             stage = Stage::Unread;
-            pins.remove_own()?;
+            pins.clear_own()?;
             for expected in state::EXPECTED.iter().filter(|expected| layout.same.contains(&expected.name)) {
                 state::check_pin(&earlier.dir, expected)?;
                 share(earlier, pins, expected.name)?;
             }
         }
-        Ok(Some(Self { layout, windows: HashMap::new(), counters: HashMap::new(), stage }))
+        Ok(Some(Self { layout, windows: HashMap::new(), counters: HashMap::new(), copied_at: Nanos(0), stage }))
+    }
+
+    /// Whether no packet reads this version's maps.
+    pub(super) fn is_unread(&self) -> bool {
+        self.stage == Stage::Unread
     }
 }
 
@@ -179,6 +187,7 @@ fn open(path: &std::path::Path) -> Result<MapData, DatapathError> {
 /// Reads both generations of a configuration of this form.
 fn read<C>(earlier: &Earlier) -> Result<[Facts; GENERATIONS as usize], DatapathError>
 where
+    C: Copy,
     Plain<C>: Pod,
     Facts: From<C>,
 {
@@ -192,6 +201,7 @@ where
 /// Reads counters of this form.
 fn read_counters<R>(earlier: &Earlier, rows: &[u32]) -> Result<Vec<(u32, Vec<Counters>)>, DatapathError>
 where
+    R: Copy,
     Plain<R>: Pod,
     Counters: From<R>,
 {
@@ -247,7 +257,7 @@ impl Kernel {
     /// Copies once more what has changed, before packets read the new maps.
     pub(super) fn before_packets(&mut self) -> Result<(), DatapathError> {
         let Some(mut moving) = self.moving.take_if(|moving| moving.stage == Stage::Unread) else { return Ok(()) };
-        let rows = self.rows_in_use();
+        let rows = self.rows_in_use(&moving);
         let copied = rows.and_then(|rows| {
             self.copy_counters(&mut moving, &rows)?;
             self.copy_windows(&mut moving)
@@ -255,11 +265,6 @@ impl Kernel {
         moving.stage = Stage::Read;
         self.moving = Some(moving);
         copied.map(drop)
-    }
-
-    /// Whether no packet reads the maps, as an earlier layout's program judges them all.
-    pub(super) fn is_unread(&self) -> bool {
-        self.moving.as_ref().is_some_and(|moving| moving.stage == Stage::Unread)
     }
 
     /// Whether pins of an earlier layout are all that enforces.
@@ -279,7 +284,7 @@ impl Kernel {
 
     fn finish(&mut self, moving: &mut Move) -> Result<(), DatapathError> {
         let mut tally = Tally::default();
-        let (begun, rows) = (Instant::now(), self.rows_in_use()?);
+        let (begun, rows) = (Instant::now(), self.rows_in_use(moving)?);
         if moving.stage == Stage::Unread {
             self.copy_counters(moving, &rows)?;
             tally.recopied = self.copy_windows(moving)?;

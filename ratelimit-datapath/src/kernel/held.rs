@@ -1,7 +1,7 @@
 //! The links that earlier runs left pinned, known by what they hold: an interface may have another name since, or be
 //! gone.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use aya::programs::links::{FdLink, PinnedLink};
@@ -20,6 +20,8 @@ pub(super) struct Held {
     /// How it is attached, where the interface is in this network namespace.
     pub(super) mode: Option<XdpMode>,
     pub(super) link: FdLink,
+    /// Its file, where that is one of an earlier layout's.
+    pub(super) earlier: Option<PathBuf>,
 }
 
 impl Held {
@@ -31,22 +33,24 @@ impl Held {
 
 /// Every link pinned below `root`, of this layout or of an earlier one.
 pub(super) fn all(root: &Path, present: &[Interface]) -> Result<Vec<Held>, DatapathError> {
-    let links = pins::versions(root).into_iter().flat_map(|dir| pins::links_in(&dir));
+    let (own, is_earlier) = (pins::version_dir(root), |dir: &Path| pins::version_of(dir).is_some_and(pins::is_earlier));
+    let dirs = pins::versions(root).into_iter().filter(|dir| *dir == own || is_earlier(dir));
+    let links = dirs.flat_map(|dir| pins::links_in(&dir));
     links.map(|(name, path)| open(name, &path, present)).collect()
 }
 
-/// The links of an earlier layout. What held interfaces that are gone is removed; the others stay where they are.
-pub(super) fn of_earlier(earlier: &Earlier, present: &[Interface]) -> Result<Vec<Held>, DatapathError> {
-    let mut held = Vec::new();
+/// The links of an earlier layout that are not among these yet. What held interfaces that are gone is removed; the others
+/// stay where they are.
+pub(super) fn add_earlier(held: &mut Vec<Held>, earlier: &Earlier, present: &[Interface]) -> Result<(), DatapathError> {
     for (name, path) in earlier.links() {
         let link = open(name, &path, present)?;
-        if link.interface == 0 {
+        if link.interface == 0 || held.iter().any(|of| of.interface == link.interface && of.name == link.name) {
             pins::remove(&path)?;
         } else {
-            held.push(link);
+            held.push(Held { earlier: Some(path), ..link });
         }
     }
-    Ok(held)
+    Ok(())
 }
 
 /// The same, to be taken over: what held interfaces that are gone is removed, and the others' files are named as their
@@ -87,5 +91,5 @@ fn open(name: String, path: &Path, present: &[Interface]) -> Result<Held, Datapa
         Some((there.name.clone(), *mode))
     });
     let (name, mode) = on.map_or((name, None), |(name, mode)| (name, Some(mode)));
-    Ok(Held { name, interface, mode, link })
+    Ok(Held { name, interface, mode, link, earlier: None })
 }

@@ -8,6 +8,7 @@ use ratelimit_common::source::Family;
 
 use super::attach::{self, Links};
 use super::counters::Rows;
+use super::earlier::Move;
 use super::generation::Generations;
 use super::plain::Plain;
 use super::ring::Ring;
@@ -51,12 +52,14 @@ impl Kernel {
     /// Where the kernel cannot, privileges are missing, or pinned maps are not of this layout.
     pub fn load(options: &Options) -> Result<Self, DatapathError> {
         let pins = options.pins.as_deref().map(Pins::open).transpose()?;
+        let moving = pins.as_ref().map_or(Ok(None), Move::begin)?;
+        let is_unread = moving.as_ref().is_none_or(Move::is_unread);
         let mut ebpf = match Self::load_object(options, pins.as_ref()) {
             Ok(ebpf) => ebpf,
             Err(error) => {
                 // Maps without a link enforce nothing, and a later start that finds them would think otherwise.
-                if let Some(pins) = pins.filter(|pins| pins.interfaces().is_empty())
-                    && let Err(second) = pins.remove_all()
+                if let Some(pins) = pins.filter(|pins| pins.interfaces().is_empty() && is_unread)
+                    && let Err(second) = pins.remove_own()
                 {
                     tracing::warn!("after a failed start: {second}");
                 }
@@ -68,6 +71,7 @@ impl Kernel {
             steps: Ring::take(&mut ebpf, map::STEPS)?,
             ebpf,
             pins,
+            moving,
             links: Links::new(options.xdp_mode),
             time: Time::new(options.clock),
             rows: Rows::default(),
@@ -78,6 +82,7 @@ impl Kernel {
                 windows_per_source: options.windows_per_source.max(1),
             },
         };
+        kernel.carry_over()?;
         kernel.take_over(options, lru_slack())?;
         kernel.seed_sampling()?;
         Ok(kernel)
@@ -140,7 +145,7 @@ impl Kernel {
         self.take_rows(&known)?;
         self.rows.take(&self.ebpf, &known)?;
         self.sources.windows_max = self.map(map::SOURCES_V4)?.max_entries().saturating_sub(slack);
-        let wide = self.map(map::SOURCES_V6_WIDE)?.max_entries() > ENTRIES_MIN;
+        let wide = self.map(map::SOURCES_V6_WIDE)?.max_entries() > ENTRIES_MIN || known.ipv6_wide == 1;
         if wide != (self.sources.ipv6_family == Family::V6Wide) {
             return Err(DatapathError::Pins {
                 path: self.pins.as_ref().map_or_else(String::new, |pins| pins.dir().display().to_string()),
