@@ -28,7 +28,7 @@ use ratelimit_common::verification::Side;
 use self::facts::Facts;
 use self::windows::Window;
 use super::plain::Plain;
-use super::{Kernel, held, random, state};
+use super::{Kernel, random, state};
 use crate::pins::{self, Earlier, Pins};
 use crate::{DatapathError, link_info};
 
@@ -339,17 +339,9 @@ impl Kernel {
     fn move_pins(&mut self) -> Result<(), DatapathError> {
         let Some(pins) = self.pins.as_mut() else { return Ok(()) };
         pins.remove_earlier_maps(&COPIED)?;
-        let mut moved = Vec::new();
-        for held in self.links.held.drain(..) {
-            let Some(path) = &held.earlier else {
-                moved.push(held);
-                continue;
-            };
-            let link = held::pin(pins, held.link, &held.name)?;
-            pins::remove(path)?;
-            moved.push(held::Held { link, earlier: None, ..held });
-        }
-        self.links.held = moved;
+        let held = std::mem::take(&mut self.links.held).into_iter();
+        let moved = held.map(|held| if held.earlier.is_some() { held.moved(pins) } else { Ok(held) });
+        self.links.held = moved.collect::<Result<_, _>>()?;
         Ok(pins.remove_earlier()?)
     }
 

@@ -25,6 +25,15 @@ pub(super) struct Held {
 }
 
 impl Held {
+    /// The same with its file among this layout's.
+    pub(super) fn moved(self, pins: &Pins) -> Result<Self, DatapathError> {
+        let link = pin(pins, self.link, &self.name)?;
+        if let Some(path) = &self.earlier {
+            pins::remove(path)?;
+        }
+        Ok(Self { link, earlier: None, ..self })
+    }
+
     /// Whether the interface that has this index in this network namespace is the one that it holds.
     pub(super) fn is_on(&self, index: u32) -> bool {
         self.mode.is_some() && self.interface == index

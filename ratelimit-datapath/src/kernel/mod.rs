@@ -52,8 +52,8 @@ use self::clients::{Client, Lengths};
 use self::counters::Rows;
 #[cfg(any(test, feature = "fixture"))]
 pub use self::fixture::{
-    Advance, Bare, Flood, Generator, OpenConnection, OpenConnections, Order, ProgramSize, Sources, Steps, TestRun,
-    held_maps, object,
+    Advance, Bare, Contents, Entries, Flood, Generator, OpenConnection, OpenConnections, Order, ProgramSize, Sources,
+    Steps, TestRun, dump, held_maps, object, restore,
 };
 use self::generation::Generations;
 pub use self::left::read_left;
