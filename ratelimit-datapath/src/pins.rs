@@ -341,6 +341,10 @@ fn other_version(dir: &Path) -> String {
         Some(version) if version < EARLIEST => format!(
             "{path} holds the state of a version that is too old, of layout {version}, and this one reads layouts {EARLIEST} to {own}; {remedy}"
         ),
+        Some(version) if is_earlier(version) => format!(
+            "{path} holds the state of an earlier version, of layout {version}, which is not read without a daemon; \
+             start ratelimitd, which takes it over, or `sudo ratelimitd detach` takes its filter off"
+        ),
         Some(_) | None => format!("{path} holds the state of another version, which this one does not read; {remedy}"),
     }
 }
