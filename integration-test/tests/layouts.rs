@@ -19,7 +19,7 @@ use integration_test::layouts::{Fixture, configuration, directory};
 use netlab::{HttpServer, PacketSocket, needs_root};
 use nix::sys::signal::Signal;
 use ratelimit_common::layout::VERSION;
-use ratelimit_datapath::kernel::{dump, object};
+use ratelimit_datapath::kernel::{dump, linked, object};
 
 /// The first layout that is taken over.
 const FIRST: u32 = 7;
@@ -193,6 +193,62 @@ fn no_packet_is_unfiltered_while_the_program_is_swapped_and_nothing_is_counted_t
             daemon.child.signal(Signal::SIGKILL).unwrap();
             daemon.child.wait(HANGS_AFTER).unwrap();
         });
+    }
+}
+
+/// What is seen from outside once a move has come so far.
+type Seen = fn(&Lab, u32, u32) -> bool;
+
+fn is_pinned(lab: &Lab, layout: u32, name: &str) -> bool {
+    lab.pins().join(format!("v{layout}")).join(name).exists()
+}
+
+/// Steps of the move, in their order; a process is killed as soon as one is seen.
+const STEPS: [(&str, Seen); 6] = [
+    ("a map is made or taken over", |lab, _, _| is_pinned(lab, VERSION, "BANS_V4")),
+    ("the last map is made", |lab, _, _| is_pinned(lab, VERSION, "STEPS")),
+    ("the policy is applied", |lab, _, _| is_applied(lab)),
+    ("the link has the new program", |lab, layout, before| {
+        linked(&lab.pins().join(format!("v{layout}/link-s0"))) != Some(before)
+    }),
+    ("the earlier maps go", |lab, layout, _| !is_pinned(lab, layout, "SOURCES_V4")),
+    ("the link has its new place", |lab, _, _| is_pinned(lab, VERSION, "link-s0")),
+];
+
+/// Whether packets that met this version's program would read a generation of its own: one was written after the first.
+fn is_applied(lab: &Lab) -> bool {
+    is_pinned(lab, VERSION, "STEPS")
+        && dump(&lab.pins().join(own())).is_ok_and(|of| of.maps["PORTS"].entries.iter().any(|(_, runs)| !runs.is_empty()))
+}
+
+#[test]
+fn killed_at_any_step_of_the_move_the_filter_goes_on_and_the_next_start_completes_it() {
+    needs_root!();
+    for layout in [FIRST, VERSION - 1].into_iter().filter(|layout| directory(*layout).join("object.gz").exists()) {
+        for (step, is_seen) in STEPS {
+            let lab = Lab::new();
+            let _servers = servers(&lab);
+            Fixture::of(layout).restore(&lab);
+            let before = linked(&lab.pins().join(format!("v{layout}/link-s0"))).unwrap();
+            let mut command = lab.command(integration_test::lab::binary());
+            command.args(arguments());
+            let mut daemon = netlab::Child::start(command).unwrap();
+            let deadline = std::time::Instant::now() + HANGS_AFTER;
+            while !is_seen(&lab, layout, before) {
+                assert!(std::time::Instant::now() < deadline, "{step} is not seen: {}", daemon.stderr());
+            }
+            daemon.signal(Signal::SIGKILL).unwrap();
+            daemon.wait(HANGS_AFTER).unwrap();
+            println!("killed when {step}: left {:?}", pinned(&lab));
+            assert!(lab.has_xdp("s0"), "after {step}");
+            lab.assert_blocked(CLIENTS[1], 80);
+            let _daemon = start(&lab);
+            assert_eq!(pinned(&lab), [own()], "after {step}");
+            assert_eq!((used(&lab, CLIENTS[0], "web"), used(&lab, CLIENTS[0], "pages")), (7, 7), "after {step}");
+            lab.assert_admitted(CLIENTS[0], 80, 3);
+            lab.assert_blocked(CLIENTS[1], 80);
+            (0..12).for_each(|_| drop(lab.open(CLIENTS[2], 80)));
+        }
     }
 }
 

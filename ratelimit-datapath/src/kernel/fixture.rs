@@ -12,6 +12,6 @@ mod testing;
 pub use self::advance::{Advance, Steps};
 pub use self::generator::{Flood, Generator, OpenConnection, OpenConnections, Order, Sources};
 pub use self::held_maps::held_maps;
-pub use self::pinned::{Contents, Entries, dump, restore};
+pub use self::pinned::{Contents, Entries, dump, linked, restore};
 pub use self::size::ProgramSize;
 pub use self::testing::{Bare, TestRun, object};

@@ -53,7 +53,7 @@ use self::counters::Rows;
 #[cfg(any(test, feature = "fixture"))]
 pub use self::fixture::{
     Advance, Bare, Contents, Entries, Flood, Generator, OpenConnection, OpenConnections, Order, ProgramSize, Sources,
-    Steps, TestRun, dump, held_maps, object, restore,
+    Steps, TestRun, dump, held_maps, linked, object, restore,
 };
 use self::generation::Generations;
 pub use self::left::read_left;
