@@ -98,15 +98,15 @@ impl Pins {
         let dir = version_dir(root);
         refuse_foreign(root)?;
         refuse_other_versions(root)?;
+        // Nothing is made beside the pins of an earlier version whose daemon runs: it could not start again.
+        let earlier = earlier(root)?;
         for made in [root, &dir] {
             make(made)?;
         }
         // What was there before us was made, or filled, in between.
         refuse_foreign(root)?;
-        let own = lock(&dir)?;
-        let earlier = earlier(root)?.map(|(version, dir)| Ok::<_, PinsError>((version, lock(&dir)?, dir))).transpose()?;
-        let earlier = earlier.map(|(version, lock, dir)| Earlier { version, dir, _lock: lock });
-        Ok(Self { dir, earlier, _lock: own })
+        let lock = lock(&dir)?;
+        Ok(Self { dir, earlier, _lock: lock })
     }
 
     /// The pins of an earlier layout that lie beside, if there are any.
@@ -308,11 +308,16 @@ pub fn refuse_other_versions(root: &Path) -> Result<(), PinsError> {
     }
 }
 
-/// The directory of an earlier layout below `root` that this version takes over, with its version.
-fn earlier(root: &Path) -> Result<Option<(u32, PathBuf)>, PinsError> {
+/// The pins of an earlier layout below `root` that this version takes over.
+fn earlier(root: &Path) -> Result<Option<Earlier>, PinsError> {
+    if !root.exists() {
+        return Ok(None);
+    }
     let dirs = entries(root)?.into_iter();
     let mut earlier = dirs.filter_map(|dir| Some((version_of(&dir).filter(|version| is_earlier(*version))?, dir)));
-    Ok(earlier.next())
+    let Some((version, dir)) = earlier.next() else { return Ok(None) };
+    let lock = lock(&dir)?;
+    Ok(Some(Earlier { version, dir, _lock: lock }))
 }
 
 /// Whether this version takes over pins of this layout.

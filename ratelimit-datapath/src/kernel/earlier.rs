@@ -29,7 +29,7 @@ use self::facts::Facts;
 use self::windows::Window;
 use super::plain::Plain;
 use super::{Kernel, random, state};
-use crate::pins::{self, Earlier, Pins};
+use crate::pins::{Earlier, Pins};
 use crate::{DatapathError, link_info};
 
 mod counts;
@@ -267,6 +267,16 @@ impl Kernel {
         copied.map(drop)
     }
 
+    /// Leaves an earlier layout's pins as they were where this run cannot start, so that its version can.
+    pub(super) fn undo_move<T>(&self, refused: DatapathError) -> Result<T, DatapathError> {
+        if let Some(pins) = self.pins.as_ref().filter(|_| self.is_earlier_in_force())
+            && let Err(second) = pins.remove_own()
+        {
+            tracing::warn!("after a failed start: {second}");
+        }
+        Err(refused)
+    }
+
     /// Whether pins of an earlier layout are all that enforces.
     pub(super) fn is_earlier_in_force(&self) -> bool {
         self.moving.as_ref().is_some_and(|moving| moving.stage != Stage::Swapping)
@@ -355,6 +365,7 @@ mod tests {
     use ratelimit_common::layout;
 
     use super::*;
+    use crate::pins;
 
     #[test]
     fn every_layout_since_the_earliest_is_taken_over() {

@@ -39,7 +39,7 @@ impl Kernel {
         attach::look_at(&config.interfaces, absent, options.pins.as_deref())?;
         #[cfg_attr(not(feature = "trace"), expect(unused_mut, reason = "the log is taken out of it"))]
         let mut kernel = Self::load(&options)?;
-        kernel.links.look_at_modes(&config.interfaces)?;
+        kernel.links.look_at_modes(&config.interfaces).or_else(|refused| kernel.undo_move(refused))?;
         #[cfg(feature = "trace")]
         trace::forward(&mut kernel.ebpf)?;
         Ok(kernel)
@@ -52,19 +52,14 @@ impl Kernel {
     /// Where the kernel cannot, privileges are missing, or pinned maps are not of this layout.
     pub fn load(options: &Options) -> Result<Self, DatapathError> {
         let pins = options.pins.as_deref().map(Pins::open).transpose()?;
-        let moving = pins.as_ref().map_or(Ok(None), Move::begin)?;
+        let moving = match pins.as_ref().map_or(Ok(None), Move::begin) {
+            Ok(moving) => moving,
+            Err(error) => return Err(undone(pins, error)),
+        };
         let is_unread = moving.as_ref().is_none_or(Move::is_unread);
         let mut ebpf = match Self::load_object(options, pins.as_ref()) {
             Ok(ebpf) => ebpf,
-            Err(error) => {
-                // Maps without a link enforce nothing, and a later start that finds them would think otherwise.
-                if let Some(pins) = pins.filter(|pins| pins.interfaces().is_empty() && is_unread)
-                    && let Err(second) = pins.remove_own()
-                {
-                    tracing::warn!("after a failed start: {second}");
-                }
-                return Err(error);
-            }
+            Err(error) => return Err(undone(pins.filter(|_| is_unread), error)),
         };
         let mut kernel = Self {
             events: Ring::take(&mut ebpf, map::EVENTS)?,
@@ -82,8 +77,8 @@ impl Kernel {
                 windows_per_source: options.windows_per_source.max(1),
             },
         };
-        kernel.carry_over()?;
-        kernel.take_over(options, lru_slack())?;
+        let taken = kernel.carry_over().and_then(|()| kernel.take_over(options, lru_slack()));
+        taken.or_else(|refused| kernel.undo_move(refused))?;
         kernel.seed_sampling()?;
         Ok(kernel)
     }
@@ -162,6 +157,17 @@ impl Kernel {
         }
         Ok(())
     }
+}
+
+/// Removes the pins of a start that failed, unless links are among them. Maps without a link enforce nothing, and a later
+/// start that finds them would think otherwise.
+fn undone(pins: Option<Pins>, error: DatapathError) -> DatapathError {
+    if let Some(pins) = pins.filter(|pins| pins.interfaces().is_empty())
+        && let Err(second) = pins.remove_own()
+    {
+        tracing::warn!("after a failed start: {second}");
+    }
+    error
 }
 
 fn lru_slack() -> u32 {
