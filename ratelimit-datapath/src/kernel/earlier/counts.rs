@@ -46,8 +46,11 @@ impl Kernel {
         Ok(())
     }
 
-    /// The rows that the earlier program counts in.
+    /// The rows that the earlier program counts in. None where a move was resumed after that was removed.
     pub(super) fn rows_in_use(&self, moving: &Move) -> Result<Vec<u32>, DatapathError> {
+        if !self.earlier()?.map(map::CONFIG).exists() {
+            return Ok(Vec::new());
+        }
         let generations = (moving.layout.config)(self.earlier()?)?;
         let rules = generations.iter().flat_map(|of| &of.rules).map(|rule| rule.row).chain([Verdict::NO_RULE]);
         let rules: BTreeSet<u8> = rules.collect();

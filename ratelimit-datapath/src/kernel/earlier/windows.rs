@@ -120,9 +120,13 @@ impl Kernel {
         Ok(())
     }
 
-    /// Which slot of today has what lay under which slot then; none where windows are taken over themselves.
+    /// Which slot of today has what lay under which slot then; none where windows are taken over themselves, or nothing
+    /// is left to take over.
     fn slots(&self, moving: &Move) -> Result<Option<HashMap<u32, u32>>, DatapathError> {
         let Some(sides) = moving.layout.windows else { return Ok(None) };
+        if !self.earlier()?.map(map::CONFIG).exists() {
+            return Ok(None);
+        }
         let generations = (moving.layout.config)(self.earlier()?)?;
         let limits = generations.iter().flat_map(|of| &of.rules).flat_map(|rule| &rule.limits);
         let slots = limits.filter(|limit| limit.bucket_ns != 0).map(|limit| limit.slot);
