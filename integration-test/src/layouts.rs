@@ -25,7 +25,8 @@ impl Fixture {
     #[must_use]
     pub fn of(layout: u32) -> Self {
         let dir = directory(layout);
-        let read = |file: &str| fs::read(dir.join(file)).unwrap_or_else(|error| panic!("{file} of layout {layout}: {error}"));
+        let read =
+            |file: &str| fs::read(dir.join(file)).unwrap_or_else(|error| panic!("{file} of layout {layout}: {error}"));
         let mut object = Vec::new();
         let packed = read("object.gz");
         flate2::read::GzDecoder::new(packed.as_slice()).read_to_end(&mut object).expect("the object is gzip");

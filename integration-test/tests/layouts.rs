@@ -91,7 +91,8 @@ fn the_layout_before_this_one_has_a_fixture() {
         let fixture = Fixture::of(layout);
         assert_eq!(fixture.contents.layout, layout);
         assert!(!fixture.entries("BANS_V4").is_empty() && !fixture.entries("SOURCES_V4").is_empty());
-        let bytes: u64 = fs::read_dir(directory(layout)).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
+        let bytes: u64 =
+            fs::read_dir(directory(layout)).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
         assert!(bytes < 300_000, "the fixture of layout {layout} has {bytes} bytes");
     }
 }
@@ -218,7 +219,8 @@ const STEPS: [(&str, Seen); 6] = [
 /// Whether packets that met this version's program would read a generation of its own: one was written after the first.
 fn is_applied(lab: &Lab) -> bool {
     is_pinned(lab, VERSION, "STEPS")
-        && dump(&lab.pins().join(own())).is_ok_and(|of| of.maps["PORTS"].entries.iter().any(|(_, runs)| !runs.is_empty()))
+        && dump(&lab.pins().join(own()))
+            .is_ok_and(|of| of.maps["PORTS"].entries.iter().any(|(_, runs)| !runs.is_empty()))
 }
 
 #[test]

@@ -67,15 +67,8 @@ pub(super) struct SideThen {
 static LAYOUTS: [&Layout; 5] = [&v7::LAYOUT, &v8::LAYOUT, &v9::LAYOUT, &v10::LAYOUT, &v11::LAYOUT];
 
 /// Maps that mean the same since layout 7.
-const SAME_SINCE_7: &[&str] = &[
-    map::BANS_V4,
-    map::BANS_V6,
-    map::BANS_V6_WIDE,
-    map::FLOWS_V4,
-    map::FLOWS_V6,
-    map::FAULTS,
-    map::BANS_BEGUN,
-];
+const SAME_SINCE_7: &[&str] =
+    &[map::BANS_V4, map::BANS_V6, map::BANS_V6_WIDE, map::FLOWS_V4, map::FLOWS_V6, map::FAULTS, map::BANS_BEGUN];
 
 /// Since layout 8.
 const SAME_SINCE_8: &[&str] = &[
@@ -207,7 +200,8 @@ where
 {
     let path = earlier.map(map::COUNTERS);
     let what = || format!("read {}", path.display());
-    let counters: PerCpuArray<_, Plain<R>> = PerCpuArray::try_from(Map::PerCpuArray(open(&path)?)).with_context(what)?;
+    let counters: PerCpuArray<_, Plain<R>> =
+        PerCpuArray::try_from(Map::PerCpuArray(open(&path)?)).with_context(what)?;
     let of = |row: &u32| {
         let cpus = counters.get(row, 0).with_context(what)?;
         Ok((*row, cpus.iter().map(|cpu| Counters::from(cpu.0)).collect()))

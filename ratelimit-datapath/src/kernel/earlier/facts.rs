@@ -83,6 +83,10 @@ impl LimitFacts {
 }
 
 /// The rules that there are: none after the first without a limit.
-pub(super) fn rules<R: Copy>(rules: &[R; RULES_MAX], limits_len: fn(&R) -> u8, facts: fn(R) -> RuleFacts) -> Vec<RuleFacts> {
+pub(super) fn rules<R: Copy>(
+    rules: &[R; RULES_MAX],
+    limits_len: fn(&R) -> u8,
+    facts: fn(R) -> RuleFacts,
+) -> Vec<RuleFacts> {
     rules.iter().take_while(|rule| limits_len(rule) != 0).map(|rule| facts(*rule)).collect()
 }
