@@ -114,6 +114,17 @@ impl Pins {
         self.earlier.as_ref()
     }
 
+    /// The files of this layout whose names start so.
+    ///
+    /// # Errors
+    /// Where the directory cannot be read.
+    pub(crate) fn starting_with(&self, prefix: &str) -> Result<Vec<PathBuf>, PinsError> {
+        let is_meant = |path: &PathBuf| {
+            path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix))
+        };
+        Ok(entries(&self.dir)?.into_iter().filter(is_meant).collect())
+    }
+
     /// Removes the maps of an earlier layout, these first: without them nothing of it is carried over any more. Links
     /// stay.
     ///

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use aya::Pod;
 use aya::maps::{Array, Map, MapData, PerCpuArray};
-use aya::programs::loaded_programs;
+use aya::programs::ProgramInfo;
 use ratelimit_common::hash::HashKey;
 use ratelimit_common::layout::{Active, COUNTERS_LEN, Counters, GENERATIONS, map};
 use ratelimit_common::time::Nanos;
@@ -28,8 +28,8 @@ use ratelimit_common::verification::Side;
 use self::facts::Facts;
 use self::windows::Window;
 use super::plain::Plain;
-use super::{Kernel, random, state};
-use crate::pins::{Earlier, Pins};
+use super::{Kernel, program, random, state};
+use crate::pins::{self, Earlier, Pins};
 use crate::{DatapathError, link_info};
 
 mod counts;
@@ -151,17 +151,18 @@ impl Move {
     }
 }
 
-/// Whether a link of the earlier layout has a program that reads this version's maps.
+/// Starts the names of the files that hold programs while links are moved.
+const PROGRAM_PREFIX: &str = "program-";
+
+/// Whether a link of the earlier layout has a program of this version: those that a move puts into links are pinned
+/// meanwhile, since to find one by its id takes a capability that the daemon does not have.
 fn is_swapped(pins: &Pins, earlier: &Earlier) -> Result<bool, DatapathError> {
-    let path = pins.map(map::ACTIVE);
-    if !path.exists() {
-        return Ok(false);
+    let mut ours = Vec::new();
+    for path in pins.starting_with(PROGRAM_PREFIX)? {
+        ours.push(ProgramInfo::from_pin(&path).with_context(|| format!("look at {}", path.display()))?.id());
     }
-    let active = open(&path)?.info().with_context(|| format!("look at {}", path.display()))?.id();
-    let links = earlier.links().into_iter().filter_map(|(_, path)| Some(link_info::pinned(&path).ok()?.program));
-    let linked: Vec<u32> = links.collect();
-    let mut programs = loaded_programs().filter_map(Result::ok).filter(|program| linked.contains(&program.id()));
-    Ok(programs.any(|program| program.map_ids().ok().flatten().is_some_and(|ids| ids.contains(&active))))
+    let mut links = earlier.links().into_iter().filter_map(|(_, path)| link_info::pinned(&path).ok());
+    Ok(links.any(|link| ours.contains(&link.program)))
 }
 
 /// Gives a map a second pin, among this version's.
@@ -295,6 +296,7 @@ impl Kernel {
         }
         let is_resumed = moving.stage == Stage::Swapping;
         moving.stage = Stage::Swapping;
+        self.pin_program()?;
         self.swap_earlier()?;
         tally.gap = begun.elapsed();
         // Nothing charges the earlier maps from here on.
@@ -318,6 +320,15 @@ impl Kernel {
             moving.layout.version
         );
         Ok(())
+    }
+
+    /// Has a later start know this run's program in a link.
+    fn pin_program(&mut self) -> Result<(), DatapathError> {
+        let id = self.program_id()?;
+        let Some(path) = self.pins.as_ref().map(|pins| pins.map(&format!("{PROGRAM_PREFIX}{id}"))) else {
+            return Ok(());
+        };
+        Ok(program(&mut self.ebpf)?.pin(&path).with_context(|| format!("pin {}", path.display()))?)
     }
 
     /// Puts this version's program into every link of the earlier one, each between two packets.
@@ -346,6 +357,7 @@ impl Kernel {
         let held = std::mem::take(&mut self.links.held).into_iter();
         let moved = held.map(|held| if held.earlier.is_some() { held.moved(pins) } else { Ok(held) });
         self.links.held = moved.collect::<Result<_, _>>()?;
+        pins.starting_with(PROGRAM_PREFIX)?.iter().try_for_each(|path| pins::remove(path))?;
         Ok(pins.remove_earlier()?)
     }
 
@@ -359,7 +371,6 @@ mod tests {
     use ratelimit_common::layout;
 
     use super::*;
-    use crate::pins;
 
     #[test]
     fn every_layout_since_the_earliest_is_taken_over() {
