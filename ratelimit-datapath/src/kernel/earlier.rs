@@ -325,9 +325,8 @@ impl Kernel {
     /// Has a later start know this run's program in a link.
     fn pin_program(&mut self) -> Result<(), DatapathError> {
         let id = self.program_id()?;
-        let Some(path) = self.pins.as_ref().map(|pins| pins.map(&format!("{PROGRAM_PREFIX}{id}"))) else {
-            return Ok(());
-        };
+        let path = self.pins.as_ref().map(|pins| pins.map(&format!("{PROGRAM_PREFIX}{id}")));
+        let Some(path) = path.filter(|path| !path.exists()) else { return Ok(()) };
         Ok(program(&mut self.ebpf)?.pin(&path).with_context(|| format!("pin {}", path.display()))?)
     }
 
