@@ -34,12 +34,16 @@ fn syn(source: [u8; 4], port: u16) -> Vec<u8> {
     frame(IPV4, V4 { source, ..V4::of(TCP) }.around(tcp(port, SYN)))
 }
 
-fn arguments() -> [String; 3] {
-    ["run".into(), "--config".into(), configuration().display().to_string()]
+/// `run` by the fixtures' configuration, with the laboratory's socket.
+fn arguments(lab: &Lab) -> [String; 3] {
+    let file = lab.directory().join("ratelimitd.toml");
+    let text = fs::read_to_string(configuration()).unwrap();
+    fs::write(&file, format!("socket = \"{}\"\n{text}", lab.socket().display())).unwrap();
+    ["run".into(), "--config".into(), file.display().to_string()]
 }
 
 fn start(lab: &Lab) -> integration_test::lab::Daemon {
-    lab.start(&arguments().each_ref().map(String::as_str))
+    lab.start(&arguments(lab).each_ref().map(String::as_str))
 }
 
 fn servers(lab: &Lab) -> [HttpServer; 2] {
@@ -233,7 +237,7 @@ fn killed_at_any_step_of_the_move_the_filter_goes_on_and_the_next_start_complete
             Fixture::of(layout).restore(&lab);
             let before = linked(&lab.pins().join(format!("v{layout}/link-s0"))).unwrap();
             let mut command = lab.command(integration_test::lab::binary());
-            command.args(arguments());
+            command.args(arguments(&lab));
             let mut daemon = netlab::Child::start(command).unwrap();
             let deadline = std::time::Instant::now() + HANGS_AFTER;
             while !is_seen(&lab, layout, before) {
@@ -268,7 +272,7 @@ fn pins_of_a_newer_version_are_refused_with_what_to_type_and_enforce_on() {
     ] {
         let path = |name: &str| lab.pins().join(name);
         fs::rename(path(&own()), path(&name)).unwrap();
-        let refused = lab.ratelimitd(&arguments().each_ref().map(String::as_str));
+        let refused = lab.ratelimitd(&arguments(&lab).each_ref().map(String::as_str));
         let remove = format!("sudo rm -r /sys/fs/bpf/ratelimitd/{name}");
         assert_refused(&refused, 69, &[&said, "goes on", "`sudo ratelimitd detach`", &remove]);
         assert!(lab.has_xdp("s0") && pinned(&lab) == [name.clone()], "nothing is changed");
