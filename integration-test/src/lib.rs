@@ -11,6 +11,7 @@ pub mod fleet;
 pub mod flood;
 pub mod frames;
 pub mod lab;
+pub mod layouts;
 pub mod machine;
 pub mod numbers;
 pub mod oracle;

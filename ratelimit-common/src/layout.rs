@@ -2,7 +2,7 @@
 //!
 //! Keys hold addresses in network order; counters and everything else are in host order. Nothing here has
 //! hidden padding, and each size is asserted beside its type. A change of any layout raises [`VERSION`], which
-//! is part of the pin path: pins of another version are refused, never reinterpreted.
+//! is part of the pin path: pins of an earlier version are read as what they were, those of any other refused.
 
 use crate::gcra::Rate;
 use crate::hash::HashKey;

@@ -41,7 +41,7 @@ pub(super) fn help(orphans: &Orphans) -> Vec<String> {
         Orphans::Nothing => START.map(str::to_owned).to_vec(),
         Orphans::Enforcing(left) => {
             let pins: Vec<_> = left.links.iter().map(|(_, path)| path.display().to_string()).collect();
-            let start = if left.is_of_this_version() {
+            let start = if left.is_taken_over() {
                 "start the daemon, which takes the filter over with its counters: sudo systemctl start ratelimitd"
             } else {
                 "it is that of another version, which this one cannot take over"

@@ -133,7 +133,10 @@ impl<D: Datapath> Engine<D> {
     fn attach_all(&mut self, is_on_trial: bool, moment: Moment) -> Result<(), DatapathError> {
         let absent = self.enforced.source.absent();
         let (kept, alone) = (self.datapath.kept(), self.datapath.alone_for());
-        if kept.is_empty() && !is_on_trial {
+        let is_unread = self.datapath.is_unread();
+        if is_unread {
+            self.apply_unread()?;
+        } else if kept.is_empty() && !is_on_trial {
             self.datapath.apply(&self.enforced.desired.policy)?;
         }
         let (taken_over, anew): (Vec<_>, Vec<_>) =
@@ -149,7 +152,8 @@ impl<D: Datapath> Engine<D> {
                 (Err(error), Absent::Awaited | Absent::Refused) => return Err(error),
             }
         }
-        if !kept.is_empty() && !is_on_trial {
+        self.datapath.take_over_earlier()?;
+        if !kept.is_empty() && !is_on_trial && !is_unread {
             self.datapath.apply(&self.enforced.desired.policy)?;
         }
         self.enforced.must_apply = false;
@@ -160,6 +164,15 @@ impl<D: Datapath> Engine<D> {
         }
         self.let_go_of_others();
         Ok(())
+    }
+
+    /// Where an earlier layout's program judges every packet until it is replaced, what comes after it is written first: of a
+    /// trial that goes on, both policies.
+    fn apply_unread(&mut self) -> Result<(), DatapathError> {
+        let (policy, now) = (&self.enforced.desired.policy, self.datapath.now()?);
+        let Some(pending) = &self.trials.pending else { return self.datapath.apply(policy) };
+        self.datapath.apply(&self.overrides.policy_of(&pending.before, now))?;
+        self.datapath.apply_until(policy, pending.until)
     }
 
     /// An earlier run may have left more interfaces attached than are wanted now. One that cannot be let go is no reason to fail:

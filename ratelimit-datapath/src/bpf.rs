@@ -8,6 +8,12 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 pub(super) struct Command(libc::c_long);
 
 impl Command {
+    #[cfg(any(test, feature = "fixture"))]
+    pub(super) const MAP_LOOKUP_ELEM: Self = Self(1);
+    #[cfg(any(test, feature = "fixture"))]
+    pub(super) const MAP_UPDATE_ELEM: Self = Self(2);
+    #[cfg(any(test, feature = "fixture"))]
+    pub(super) const MAP_GET_NEXT_KEY: Self = Self(4);
     pub(super) const PROG_LOAD: Self = Self(5);
     pub(super) const OBJ_GET: Self = Self(7);
     const OBJ_GET_INFO_BY_FD: Self = Self(15);

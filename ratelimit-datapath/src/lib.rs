@@ -331,6 +331,18 @@ pub trait Datapath: Send + 'static {
         None
     }
 
+    /// Whether this run has made its state of what an earlier layout's program holds, which still judges every packet:
+    /// what is applied is read by none until [`Datapath::take_over_earlier`] or [`Datapath::attach`].
+    fn is_unread(&self) -> bool {
+        false
+    }
+
+    /// Puts the program into every attachment that a program of an earlier layout has, without a gap, and removes what
+    /// else is left of that. To be called once a policy is applied, and after the interfaces that are new.
+    fn take_over_earlier(&mut self) -> Result<(), DatapathError> {
+        Ok(())
+    }
+
     /// Attaches to an interface, or takes over the pinned attachment of an earlier run without a gap. An interface that
     /// went away and is back is attached again: the rest of its old attachment is replaced.
     fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError>;

@@ -50,6 +50,11 @@ impl Left {
         self.links.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
     }
 
+    /// Whether a daemon of this version that starts takes it over.
+    pub fn is_taken_over(&self) -> bool {
+        self.is_of_this_version() || pins::version_of(&self.dir).is_some_and(pins::is_earlier)
+    }
+
     /// Whether this program reads what is pinned.
     pub fn is_of_this_version(&self) -> bool {
         self.dir == pins::version_dir(&self.root)
@@ -148,7 +153,7 @@ mod tests {
         let other = root.join("v999999");
         fs::rename(&dir, &other).unwrap();
         let Orphans::Enforcing(left) = orphans(&root) else { panic!("{:?}", orphans(&root)) };
-        assert!(!left.is_of_this_version(), "{left:?}");
+        assert!(!left.is_of_this_version() && !left.is_taken_over(), "{left:?}");
         fs::set_permissions(&root, fs::Permissions::from_mode(0o777)).unwrap();
         let Orphans::Foreign(why) = orphans(&root) else { panic!("{:?}", orphans(&root)) };
         assert!(why.contains("chmod 0700"), "what others could have made is not believed: {why}");

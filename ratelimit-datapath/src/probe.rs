@@ -159,7 +159,7 @@ mod tests {
     /// What is tried is what the shipped object has: a map type or function that is added to it is added here.
     #[test]
     fn every_map_type_and_function_of_the_shipped_program_is_tried_and_no_other() {
-        let object = object::File::parse(crate::kernel::object_bytes()).unwrap();
+        let object = object::File::parse(crate::object::ELF).unwrap();
         let (mut called, mut kinds) = (BTreeSet::new(), BTreeSet::new());
         for section in object.sections() {
             let bytes = section.data().unwrap();

@@ -69,7 +69,7 @@ pub(super) struct Links {
     xdp_mode: XdpModeChoice,
     slots: [Option<Slot>; INTERFACES_MAX],
     /// What earlier runs left pinned and this one has not taken over.
-    held: Vec<Held>,
+    pub(super) held: Vec<Held>,
 }
 
 impl Links {
@@ -200,7 +200,10 @@ impl Kernel {
     pub(super) fn take_rows(&mut self, known: &ConfigWords) -> Result<(), DatapathError> {
         let Some((pins, root)) = self.pins.as_ref().and_then(|pins| Some((pins, pins.root()?))) else { return Ok(()) };
         let present = interface::all().context("list the network interfaces")?;
-        let held = held::take(pins, root, &present)?;
+        let mut held = held::take(pins, root, &present)?;
+        if let Some(earlier) = pins.earlier() {
+            held::add_earlier(&mut held, earlier, &present)?;
+        }
         if self.time.is_lost(known.wall_offset_ns) && !held.is_empty() {
             return Err(DatapathError::Pins {
                 path: pins.dir().display().to_string(),
@@ -223,6 +226,10 @@ impl Kernel {
         if let Some(mode) = self.links.slot(name).and_then(|slot| slot.attached(&present, ours)) {
             return Ok(mode);
         }
+        if self.links.held.iter().any(|held| held.earlier.is_some() && held.is_on(found.index)) {
+            self.finish_move()?;
+        }
+        self.before_packets()?;
         let is_known = self.links.slot(name).is_some();
         let before = self.take_own(found, ours)?;
         // The interface is listed before its first packet comes.
@@ -278,6 +285,9 @@ impl Kernel {
     }
 
     pub(super) fn detach_interface(&mut self, name: &str) -> Result<(), DatapathError> {
+        if self.links.held.iter().any(|held| held.earlier.is_some() && held.name == name) {
+            self.finish_move()?;
+        }
         if let Some(pins) = &self.pins {
             pins.remove_link(name)?;
         }
@@ -311,7 +321,7 @@ impl Kernel {
     }
 
     /// Puts our program in the place of the one that the link holds, between two packets.
-    fn replace_program(&mut self, link: FdLink) -> Result<FdLink, DatapathError> {
+    pub(super) fn replace_program(&mut self, link: FdLink) -> Result<FdLink, DatapathError> {
         let link = XdpLink::try_from(link).context("the pinned link is no XDP link")?;
         let program = program(&mut self.ebpf)?;
         let id = program.attach_to_link(link).context("replace the program of the pinned link")?;

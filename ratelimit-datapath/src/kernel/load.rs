@@ -8,6 +8,7 @@ use ratelimit_common::source::Family;
 
 use super::attach::{self, Links};
 use super::counters::Rows;
+use super::earlier::Move;
 use super::generation::Generations;
 use super::plain::Plain;
 use super::ring::Ring;
@@ -24,9 +25,6 @@ use ratelimit_policy::desired::drop_cache_sets;
 /// (`LOCAL_FREE_TARGET`, kernel/bpf/bpf_lru_list.c, Linux 6.18); this is added to what is asked for.
 const LRU_SLACK_PER_CPU: u32 = 2 * 128;
 
-/// The BPF object.
-pub(super) const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ratelimit-ebpf"));
-
 /// A map that is not used must still have an entry.
 const ENTRIES_MIN: u32 = 1;
 
@@ -41,7 +39,7 @@ impl Kernel {
         attach::look_at(&config.interfaces, absent, options.pins.as_deref())?;
         #[cfg_attr(not(feature = "trace"), expect(unused_mut, reason = "the log is taken out of it"))]
         let mut kernel = Self::load(&options)?;
-        kernel.links.look_at_modes(&config.interfaces)?;
+        kernel.links.look_at_modes(&config.interfaces).or_else(|refused| kernel.undo_move(refused))?;
         #[cfg(feature = "trace")]
         trace::forward(&mut kernel.ebpf)?;
         Ok(kernel)
@@ -54,23 +52,21 @@ impl Kernel {
     /// Where the kernel cannot, privileges are missing, or pinned maps are not of this layout.
     pub fn load(options: &Options) -> Result<Self, DatapathError> {
         let pins = options.pins.as_deref().map(Pins::open).transpose()?;
+        let moving = match pins.as_ref().map_or(Ok(None), Move::begin) {
+            Ok(moving) => moving,
+            Err(error) => return Err(undone(pins, error)),
+        };
+        let is_unread = moving.as_ref().is_none_or(Move::is_unread);
         let mut ebpf = match Self::load_object(options, pins.as_ref()) {
             Ok(ebpf) => ebpf,
-            Err(error) => {
-                // Maps without a link enforce nothing, and a later start that finds them would think otherwise.
-                if let Some(pins) = pins.filter(|pins| pins.interfaces().is_empty())
-                    && let Err(second) = pins.remove_all()
-                {
-                    tracing::warn!("after a failed start: {second}");
-                }
-                return Err(error);
-            }
+            Err(error) => return Err(undone(pins.filter(|_| is_unread), error)),
         };
         let mut kernel = Self {
             events: Ring::take(&mut ebpf, map::EVENTS)?,
             steps: Ring::take(&mut ebpf, map::STEPS)?,
             ebpf,
             pins,
+            moving,
             links: Links::new(options.xdp_mode),
             time: Time::new(options.clock),
             rows: Rows::default(),
@@ -81,7 +77,8 @@ impl Kernel {
                 windows_per_source: options.windows_per_source.max(1),
             },
         };
-        kernel.take_over(options, lru_slack())?;
+        let taken = kernel.carry_over().and_then(|()| kernel.take_over(options, lru_slack()));
+        taken.or_else(|refused| kernel.undo_move(refused))?;
         kernel.seed_sampling()?;
         Ok(kernel)
     }
@@ -153,7 +150,7 @@ impl Kernel {
         self.take_rows(&known)?;
         self.rows.take(&self.ebpf, &known)?;
         self.sources.windows_max = self.map(map::SOURCES_V4)?.max_entries().saturating_sub(slack);
-        let wide = self.map(map::SOURCES_V6_WIDE)?.max_entries() > ENTRIES_MIN;
+        let wide = self.map(map::SOURCES_V6_WIDE)?.max_entries() > ENTRIES_MIN || known.ipv6_wide == 1;
         if wide != (self.sources.ipv6_family == Family::V6Wide) {
             return Err(DatapathError::Pins {
                 path: self.pins.as_ref().map_or_else(String::new, |pins| pins.dir().display().to_string()),
@@ -170,6 +167,17 @@ impl Kernel {
         }
         Ok(())
     }
+}
+
+/// Removes the pins of a start that failed, unless links are among them. Maps without a link enforce nothing, and a later
+/// start that finds them would think otherwise.
+fn undone(pins: Option<Pins>, error: DatapathError) -> DatapathError {
+    if let Some(pins) = pins.filter(|pins| pins.interfaces().is_empty())
+        && let Err(second) = pins.remove_own()
+    {
+        tracing::warn!("after a failed start: {second}");
+    }
+    error
 }
 
 fn lru_slack() -> u32 {

@@ -7,6 +7,7 @@ mod clients;
 mod counters;
 mod counts;
 mod drop_cache;
+mod earlier;
 mod events;
 #[cfg(any(test, feature = "fixture"))]
 mod fixture;
@@ -52,17 +53,13 @@ use self::clients::{Client, Lengths};
 use self::counters::Rows;
 #[cfg(any(test, feature = "fixture"))]
 pub use self::fixture::{
-    Advance, Bare, Flood, Generator, OpenConnection, OpenConnections, Order, ProgramSize, Sources, Steps, TestRun,
-    held_maps, object,
+    Advance, Bare, Contents, Entries, Flood, Generator, OpenConnection, OpenConnections, Order, ProgramSize, Sources,
+    Steps, TestRun, dump, held_maps, linked, object, restore,
 };
 use self::generation::Generations;
 pub use self::left::read_left;
 pub use self::probe::{Refusal, Verified, load_alone};
 pub(crate) use self::state::errno as errno_of;
-#[cfg(test)]
-pub(crate) const fn object_bytes() -> &'static [u8] {
-    load::OBJECT
-}
 pub use self::options::{Clock, Events, Options, Passed, pins_root};
 use self::plain::Plain;
 use self::ring::Ring;
@@ -82,6 +79,8 @@ pub struct Kernel {
     events: Ring<Event>,
     steps: Ring<Step>,
     pins: Option<Pins>,
+    /// The move from an earlier layout that is under way.
+    moving: Option<earlier::Move>,
     links: Links,
     time: Time,
     rows: Rows,
@@ -233,7 +232,16 @@ impl Datapath for Kernel {
 
     fn alone_for(&self) -> Option<std::time::Duration> {
         let pins = self.pins.as_ref()?;
-        alone::since(&pins.map(map::ACTIVE), &pins.map(map::CONFIG))
+        let of = |name| pins.earlier().map_or_else(|| pins.map(name), |earlier| earlier.map(name));
+        alone::since(&of(map::ACTIVE), &of(map::CONFIG))
+    }
+
+    fn is_unread(&self) -> bool {
+        self.moving.as_ref().is_some_and(earlier::Move::is_unread)
+    }
+
+    fn take_over_earlier(&mut self) -> Result<(), DatapathError> {
+        self.finish_move()
     }
 
     fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError> {
@@ -346,7 +354,8 @@ impl Datapath for Kernel {
             self.detach_interface(&name)?;
         }
         match &self.pins {
-            Some(pins) if pins.interfaces().is_empty() => Ok(pins.remove_all()?),
+            Some(pins) if pins.interfaces().is_empty() && self.is_earlier_in_force() => Ok(pins.remove_own()?),
+            Some(pins) if pins.interfaces().is_empty() && self.moving.is_none() => Ok(pins.remove_all()?),
             Some(_) => self.write_interfaces(),
             None => Ok(()),
         }

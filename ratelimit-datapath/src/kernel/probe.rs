@@ -8,9 +8,8 @@ use aya::programs::{ProgramError, Xdp};
 use ratelimit_common::admission;
 use ratelimit_common::source::Family;
 
-use super::load::OBJECT;
 use super::{Clock, Events, Kernel, Options, Passed, program, state};
-use crate::DatapathError;
+use crate::{DatapathError, object};
 use ratelimit_policy::config::{MAX_SOURCES_MIN, XdpModeChoice};
 
 /// What became of the program.
@@ -62,7 +61,7 @@ pub fn load_alone() -> Result<Verified, Box<Refusal>> {
 }
 
 fn load(options: &Options, log: VerifierLogLevel) -> Result<Option<u32>, (&'static str, anyhow::Error)> {
-    let mut ebpf = Kernel::with_loader(options, log, |loader| loader.load(OBJECT))
+    let mut ebpf = Kernel::with_loader(options, log, |loader| loader.load(object::ELF))
         .map_err(|error| ("make the maps", error.into()))?;
     let program: &mut Xdp = program(&mut ebpf).map_err(|error| ("find the program", error.into()))?;
     program.load().map_err(|error| ("load the program", error.into()))?;

@@ -64,6 +64,11 @@ pub(super) const EXPECTED: &[Expected] = &[
     expected::<(), ()>(map::STEPS, MapType::RingBuf),
 ];
 
+/// What the map with this name must be.
+pub(super) fn expected_of(name: &'static str) -> Result<&'static Expected, DatapathError> {
+    Ok(EXPECTED.iter().find(|expected| expected.name == name).with_context(|| format!("{name} is not pinned"))?)
+}
+
 /// Whether the pin of a map in this directory, if there is one, is what this layout says.
 pub(super) fn check_pin(dir: &Path, expected: &Expected) -> Result<(), DatapathError> {
     let path = dir.join(expected.name);
