@@ -96,6 +96,7 @@ impl<D: Datapath> Engine<D> {
             }
             return Err(error);
         }
+        engine.begin_beating(moment);
         let reading = engine.datapath.read().ok();
         engine.statistics.begin(reading.as_ref());
         if let Some(reading) = &reading {

@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::anyhow;
 use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
-use ratelimit_common::hold::{Charges, is};
 use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
@@ -95,6 +94,8 @@ struct World {
     visits_of_bans: u32,
     /// Made once, for the first policy.
     windows_capacity: Option<u64>,
+    /// When enforcement lapses.
+    lapse: Option<Nanos>,
     calls: Vec<String>,
 }
 
@@ -149,6 +150,7 @@ impl FakeDatapath {
             refusing_removal: false,
             visits_of_bans: 0,
             windows_capacity: None,
+            lapse: None,
             calls: Vec::new(),
         };
         let kernel = FakeKernel { world: Arc::new(Mutex::new(world)) };
@@ -446,6 +448,15 @@ impl Datapath for FakeDatapath {
         kept.map(|(name, _)| name.clone()).collect()
     }
 
+    fn lapse_at(&mut self, at: Option<Nanos>) -> Result<(), DatapathError> {
+        self.kernel.world().lapse = at;
+        Ok(())
+    }
+
+    fn lapse(&mut self) -> Result<Option<Nanos>, DatapathError> {
+        Ok(self.kernel.world().lapse)
+    }
+
     fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError> {
         let mut world = self.kernel.world();
         world.calls.push(format!("attach {interface}"));
@@ -577,16 +588,5 @@ impl Datapath for FakeDatapath {
         };
         world.calls.push(format!("shutdown {word}"));
         Ok(())
-    }
-}
-
-impl FakePacket {
-    fn charges(self) -> Charges {
-        let charges = Charges {
-            bytes: u32::try_from(self.bytes).unwrap_or(u32::MAX),
-            requests: u16::try_from(self.requests).unwrap_or(u16::MAX),
-            ..Charges::default()
-        };
-        charges.with(is::OPENING, self.opens)
     }
 }

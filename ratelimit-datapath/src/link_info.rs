@@ -1,24 +1,14 @@
 //! What a pinned XDP link holds. aya does not say which interface, so this is `BPF_OBJ_GET` and
 //! `BPF_OBJ_GET_INFO_BY_FD` by hand. Knows paths and file descriptors.
 
-use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::fd::AsFd as _;
 use std::path::Path;
 
-use super::bpf::{self, Command};
+use super::bpf::{self, Access};
 
 /// `BPF_LINK_TYPE_XDP`, include/uapi/linux/bpf.h.
 const KIND_XDP: u32 = 6;
-
-/// What `union bpf_attr` has for `BPF_OBJ_GET`.
-#[repr(C)]
-struct GetAttr {
-    path: u64,
-    fd: u32,
-    flags: u32,
-}
 
 /// The start of `struct bpf_link_info`, as an XDP link fills it.
 #[repr(C)]
@@ -48,12 +38,7 @@ pub(super) struct LinkInfo {
 /// # Errors
 /// What the kernel answers; and where it is a link of another kind.
 pub(super) fn pinned(path: &Path) -> io::Result<LinkInfo> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    let mut attr = GetAttr { path: path.as_ptr() as u64, fd: 0, flags: 0 };
-    // SAFETY: the path lives until the call returns, and ends with a zero.
-    let fd = unsafe { bpf::call(Command::OBJ_GET, &mut attr) }?;
-    // SAFETY: the kernel has just made it, and nothing else has it.
-    let link = unsafe { OwnedFd::from_raw_fd(fd) };
+    let link = bpf::open_pin(path, Access::Whole)?;
     let mut info = Info::default();
     // SAFETY: it is integers alone, those that the kernel writes of a link, and points to nothing.
     unsafe { bpf::look_at(link.as_fd(), &mut info) }?;

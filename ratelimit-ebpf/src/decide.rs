@@ -292,6 +292,18 @@ fn choice(active: Active, protecting: RuleSet, parsed: &ParsedFrame, deferred: &
     Choice::new(choice.reason, index)
 }
 
+/// What would be dropped passes where enforcement has lapsed. Nothing is read for what passes anyway.
+#[inline(always)]
+pub(crate) fn unless_lapsed(Active { config, word }: Active, verdict: Verdict) -> Verdict {
+    if verdict.reason.action() == Action::Drop
+        && word.may_lapse()
+        && word.has_lapsed(Clock::new(config.wall_offset_ns).coarse())
+    {
+        return choose::lapsed(verdict);
+    }
+    verdict
+}
+
 /// Where the packet is from and what it is sent to: at a glance, or by parsing all of it.
 #[inline(always)]
 fn head(frame: &XdpFrame) -> Result<Head, NoPacket> {

@@ -55,6 +55,7 @@ pub use self::fixture::{
     held_maps, object,
 };
 use self::generation::Generations;
+pub(crate) use self::left::lapse;
 pub use self::left::read_left;
 pub use self::options::{Clock, Events, Options, Passed, pins_root};
 use self::plain::Plain;
@@ -227,6 +228,15 @@ impl Datapath for Kernel {
     fn alone_for(&self) -> Option<std::time::Duration> {
         let pins = self.pins.as_ref()?;
         alone::since(&pins.map(map::ACTIVE), &pins.map(map::CONFIG))
+    }
+
+    fn lapse_at(&mut self, at: Option<Nanos>) -> Result<(), DatapathError> {
+        self.set_lapse(at)
+    }
+
+    fn lapse(&mut self) -> Result<Option<Nanos>, DatapathError> {
+        let now = self.read_clock()?;
+        Ok(self.active()?.lapse(now))
     }
 
     fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError> {
