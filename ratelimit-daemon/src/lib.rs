@@ -58,6 +58,7 @@ mod start;
 mod statistics;
 mod store;
 mod suggest;
+mod suspended;
 mod talkers;
 mod totals;
 mod trial;

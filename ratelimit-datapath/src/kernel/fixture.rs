@@ -2,12 +2,14 @@
 //! daemon has it.
 
 mod advance;
+mod beside;
 mod generator;
 mod held_maps;
 mod size;
 mod testing;
 
 pub use self::advance::{Advance, Steps};
+pub use self::beside::Beside;
 pub use self::generator::{Flood, Generator, OpenConnection, OpenConnections, Order, Sources};
 pub use self::held_maps::held_maps;
 pub use self::size::ProgramSize;

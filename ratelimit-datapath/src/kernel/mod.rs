@@ -51,7 +51,7 @@ use self::clients::{Client, Lengths};
 use self::counters::Rows;
 #[cfg(any(test, feature = "fixture"))]
 pub use self::fixture::{
-    Advance, Bare, Flood, Generator, OpenConnection, OpenConnections, Order, ProgramSize, Sources, Steps, TestRun,
+    Advance, Bare, Beside, Flood, Generator, OpenConnection, OpenConnections, Order, ProgramSize, Sources, Steps, TestRun,
     held_maps, object,
 };
 use self::generation::Generations;
@@ -228,6 +228,10 @@ impl Datapath for Kernel {
     fn alone_for(&self) -> Option<std::time::Duration> {
         let pins = self.pins.as_ref()?;
         alone::since(&pins.map(map::ACTIVE), &pins.map(map::CONFIG))
+    }
+
+    fn catch_up(&mut self) -> Result<Option<std::time::Duration>, DatapathError> {
+        if let Trial::Running(_) = self.trial_state()? { Ok(None) } else { self.time.catch_up() }
     }
 
     fn lapse_at(&mut self, at: Option<Nanos>) -> Result<(), DatapathError> {

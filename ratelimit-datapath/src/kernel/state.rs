@@ -131,6 +131,13 @@ pub(super) fn monotonic_ns() -> Result<u64, DatapathError> {
     clock_ns(ClockId::CLOCK_MONOTONIC)
 }
 
+/// For how long the machine was suspended since it booted. The monotonic clock, and so that of packets, stood still.
+pub(super) fn suspended_ns() -> Result<u64, DatapathError> {
+    // Read in this order, a thread that is not let run in between makes it less.
+    let booted = clock_ns(ClockId::CLOCK_BOOTTIME)?;
+    Ok(booted.saturating_sub(monotonic_ns()?))
+}
+
 fn clock_ns(clock: ClockId) -> Result<u64, DatapathError> {
     let time = clock_gettime(clock).context("read the clock")?;
     let seconds = u64::try_from(time.tv_sec()).context("the clock is before 1970")?;
