@@ -8,9 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use integration_test::frames::syn;
-use integration_test::lab::{CLIENTS, CLIENTS_V6, Daemon, Lab, SERVER, assert_refused, number};
+use integration_test::lab::{
+    CLIENTS, CLIENTS_V6, Daemon, HANGS_AFTER, Lab, SERVER, assert_refused, binary, number, once,
+};
 use integration_test::program::{Program, limit, policy, rule};
-use netlab::{HttpServer, needs_root};
+use netlab::{Child, HttpServer, needs_root};
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_datapath::{Datapath as _, Trial};
@@ -210,4 +212,28 @@ fn a_filter_whose_daemon_is_killed_drops_nothing_after_its_time_and_enforces_whe
     let said = lab.ratelimitd(&["stats"]);
     assert_refused(&said, 69, &["STILL ENFORCING on s0 without a daemon"]);
     assert!(!said.stderr.contains("dry run"), "{}", said.stderr);
+}
+
+#[test]
+fn windows_of_before_a_suspension_are_as_old_as_they_are_by_the_clock_on_the_wall() {
+    needs_root!();
+    let lab = Lab::new();
+    let _web = lab.web();
+    write(&lab, "enforce");
+    let daemon = start(&lab);
+    lab.assert_admitted(CLIENTS[0], 80, 2);
+    lab.assert_blocked(CLIENTS[0], 80);
+    daemon.kill();
+    // In this time namespace the machine has been suspended for two hours: its time since boot is ahead of the monotonic
+    // clock by that.
+    let mut command = lab.command("unshare");
+    command.args(["--time", "--boottime", "7200", "--fork", "--kill-child"]).arg(binary());
+    command.args(["run", "--config", lab.directory().join("r.toml").to_str().unwrap()]);
+    let child = Child::start(command).unwrap();
+    child.wait_for_line("ratelimitd: ready", HANGS_AFTER).unwrap();
+    once(|| lab.reaches(CLIENTS[0], 80, Duration::from_secs(1)).then_some(())).unwrap();
+    let told = lab.ratelimitd(&["events", "--since", "1m"]);
+    assert!(told.stdout.contains("the machine was suspended for 2 hours"), "{}", told.stdout);
+    lab.assert_admitted(CLIENTS[0], 80, 1);
+    lab.assert_blocked(CLIENTS[0], 80);
 }

@@ -96,6 +96,8 @@ struct World {
     windows_capacity: Option<u64>,
     /// When enforcement lapses.
     lapse: Option<Nanos>,
+    /// That the clock stood still for, and nobody has asked yet.
+    suspended_ns: u64,
     calls: Vec<String>,
 }
 
@@ -151,6 +153,7 @@ impl FakeDatapath {
             visits_of_bans: 0,
             windows_capacity: None,
             lapse: None,
+            suspended_ns: 0,
             calls: Vec::new(),
         };
         let kernel = FakeKernel { world: Arc::new(Mutex::new(world)) };
@@ -446,6 +449,10 @@ impl Datapath for FakeDatapath {
         let world = self.kernel.world();
         let kept = world.known.iter().filter(|(_, row)| row.origin == Origin::Kept);
         kept.map(|(name, _)| name.clone()).collect()
+    }
+
+    fn catch_up(&mut self) -> Result<Option<std::time::Duration>, DatapathError> {
+        Ok(self.kernel.world().catch_up())
     }
 
     fn lapse_at(&mut self, at: Option<Nanos>) -> Result<(), DatapathError> {

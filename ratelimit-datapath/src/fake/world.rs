@@ -69,6 +69,21 @@ impl World {
     }
 }
 
+impl World {
+    pub(super) fn catch_up(&mut self) -> Option<std::time::Duration> {
+        let suspended_ns = std::mem::take(&mut self.suspended_ns);
+        self.now = Nanos(self.now.0.saturating_add(suspended_ns));
+        (suspended_ns != 0).then(|| std::time::Duration::from_nanos(suspended_ns))
+    }
+}
+
+impl FakeKernel {
+    /// Suspends the machine for so long: its clock stands still.
+    pub fn suspend(&self, nanoseconds: u64) {
+        self.world().suspended_ns += nanoseconds;
+    }
+}
+
 impl FakePacket {
     fn charges(self) -> Charges {
         let charges = Charges {
