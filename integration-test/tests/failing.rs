@@ -3,15 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use integration_test::frames::flag::{ACK, SYN};
-use integration_test::frames::proto::{TCP, UDP};
-use integration_test::frames::{IPV4, IPV6, V4, V6, frame, syn, tcp, udp};
+use integration_test::frames::flag::SYN;
+use integration_test::frames::proto::TCP;
+use integration_test::frames::{IPV6, SOURCE_V6, V6, frame, syn, tcp};
 use integration_test::program::{Program, Room, limit, options, policy, rule, tallies};
 use netlab::{Bpffs, needs_root};
 use ratelimit_common::drop_cache::Key;
@@ -68,7 +67,7 @@ fn packets(amount: u64) -> Policy {
 }
 
 fn syn_v6(last: u8) -> Vec<u8> {
-    let mut source = integration_test::frames::SOURCE_V6;
+    let mut source = SOURCE_V6;
     source[7] = last;
     frame(IPV6, V6 { source, ..V6::of(TCP) }.around(tcp(80, SYN)))
 }
@@ -307,4 +306,11 @@ fn what_only_the_daemon_writes_the_program_cannot() {
     );
     // All others it writes: counters, windows, bans, caches.
     assert!(flags.len() > 30, "{flags:?}");
+}
+
+#[test]
+fn a_pin_that_was_opened_to_be_read_cannot_be_written_through() {
+    needs_root!();
+    let pinned = Pinned::new(&packets(3), Room::default());
+    assert!(!pinned.kernel.a_reader_can_write().unwrap());
 }

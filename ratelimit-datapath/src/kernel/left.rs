@@ -152,7 +152,7 @@ fn numbers(dir: &Path, name: &'static str) -> Result<PerCpuArray<MapData, u64>, 
     Ok(PerCpuArray::try_from(Map::PerCpuArray(open(dir, name)?)).with_context(|| format!("open {name}"))?)
 }
 
-fn array<V: Pod>(dir: &Path, name: &'static str) -> Result<Array<MapData, V>, DatapathError> {
+pub(super) fn array<V: Pod>(dir: &Path, name: &'static str) -> Result<Array<MapData, V>, DatapathError> {
     Ok(Array::try_from(Map::Array(open(dir, name)?)).with_context(|| format!("open {name}"))?)
 }
 
