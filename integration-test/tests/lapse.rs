@@ -76,7 +76,8 @@ fn what_would_be_dropped_passes_once_enforcement_has_lapsed_and_not_before_and_i
     assert_eq!(program.passed(&syn("198.51.100.20", 80), 5), 5);
     program.apply(&strict());
     assert_eq!(verdicts(&mut program, "198.51.100.14"), LAPSED);
-    program.kernel().lapse_at(Some(Nanos(program.now().0 + MINUTE_NS))).unwrap();
+    let later = Nanos(program.now().0 + MINUTE_NS);
+    program.kernel().lapse_at(Some(later)).unwrap();
     assert_eq!(verdicts(&mut program, "198.51.100.15"), ENFORCED);
     program.advance(9 * 365 * 86_400 * SECOND_NS);
     assert_eq!(program.verdict(&syn("203.0.113.9", 80)), "dry_run", "nine years later too");
@@ -140,7 +141,8 @@ fn a_trial_ends_and_a_dry_run_goes_on_whether_enforcement_has_lapsed_or_not() {
         program.kernel().lapse_at(lapse).unwrap();
         assert_eq!(both(&mut program), ["dry_run", "not_protected"], "{lapse:?}");
     }
-    program.kernel().lapse_at(Some(Nanos(program.now().0 - SECOND_NS))).unwrap();
+    let before_now = Nanos(program.now().0 - SECOND_NS);
+    program.kernel().lapse_at(Some(before_now)).unwrap();
     program.apply(&before);
     assert_eq!(both(&mut program), ["dry_run", "not_protected"]);
 }

@@ -24,11 +24,13 @@ use ratelimit_common::time::Nanos;
 use crate::clock::Clock;
 use crate::packet::forget;
 
-// What only the daemon writes, the program cannot write: the verifier holds that.
+// What only the daemon writes, the program cannot write: the verifier holds that. But for CONFIG, whose limits are
+// arguments of functions that are verified once: such a function may write what an argument points to, as far as a
+// verifier knows (`check_mem_reg`, kernel/bpf/verifier.c, Linux 6.18).
 #[map]
 static ACTIVE: Array<layout::Active> = Array::with_max_entries(1, BPF_F_RDONLY_PROG);
 #[map]
-static CONFIG: Array<Config> = Array::with_max_entries(CONFIGS, BPF_F_RDONLY_PROG);
+static CONFIG: Array<Config> = Array::with_max_entries(CONFIGS, 0);
 #[map]
 static PORTS: Array<PortTable> = Array::with_max_entries(GENERATIONS, BPF_F_RDONLY_PROG);
 #[map]

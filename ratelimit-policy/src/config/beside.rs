@@ -142,6 +142,10 @@ mod tests {
             (|of| of.safety.exempt_gateway = false, "gateways: allowed -> NOT allowed"),
             (|of| of.safety.exempt_resolvers = false, "name servers: allowed -> NOT allowed"),
             (|of| of.safety.breaker = Some(90), "breaker: off -> more than 90% dropped for 30s"),
+            (
+                |of| of.safety.without_daemon_ns = Some(3_600_000_000_000),
+                "without a daemon: enforce -> dry-run after 1h",
+            ),
             (|of| of.history.enabled = false, "history: on -> off"),
             (|of| of.history.path = Some("/srv/h.db".into()), "history file: that of the state -> /srv/h.db"),
             (|of| of.history.keep_ns /= 30, "history kept for: 30 days -> 1 day"),
