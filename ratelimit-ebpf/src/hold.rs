@@ -105,7 +105,7 @@ impl State for Held {
     #[inline(always)]
     fn has_lapsed(&self) -> bool {
         // What the daemon orders it orders because it runs.
-        !self.is_ordered() && maps::has_lapsed(self.coarse())
+        !self.is_ordered() && maps::has_lapsed_by(self.coarse().0) != 0
     }
 
     #[inline(always)]

@@ -140,10 +140,18 @@ pub(crate) fn active() -> Option<Active> {
     Some(Active { config, word })
 }
 
-/// Whether enforcement has lapsed by now. Only for what is refused: it reads [`ACTIVE`] again.
+/// Whether enforcement has lapsed by then. Only for what is refused: it reads [`ACTIVE`] again. A function of its own,
+/// whose stack is free again.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn has_lapsed_by(now_ns: u64) -> u32 {
+    active_word().is_some_and(|word| word.has_lapsed(Nanos(now_ns))) as u32
+}
+
+/// What [`active`] has read, as it is now.
 #[inline(always)]
-pub(crate) fn has_lapsed(now: Nanos) -> bool {
-    ACTIVE.get(0).is_some_and(|active| active.has_lapsed(now))
+pub(crate) fn active_word() -> Option<layout::Active> {
+    ACTIVE.get(0).copied()
 }
 
 /// The class of each port.
