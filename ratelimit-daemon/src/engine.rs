@@ -96,6 +96,7 @@ impl<D: Datapath> Engine<D> {
             }
             return Err(error);
         }
+        engine.begin_beating(moment);
         let reading = engine.datapath.read().ok();
         engine.statistics.begin(reading.as_ref());
         if let Some(reading) = &reading {
@@ -219,6 +220,7 @@ impl<D: Datapath> Engine<D> {
     /// What has to be done as time passes.
     fn tidy(&mut self, reading: &Reading, moment: Moment) {
         self.notice_trial();
+        self.notice_suspension();
         let Self { datapath, enforced, watched, journal, .. } = self;
         watched.follow_bans(datapath, &enforced.desired.policy, journal, reading, moment);
         if self.watched.is_time_to_look_around(moment.uptime) {

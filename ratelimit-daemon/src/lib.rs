@@ -41,6 +41,7 @@ mod grants;
 mod hold;
 mod journal;
 mod kept;
+mod lapse;
 mod lift;
 mod links;
 mod list_watch;
@@ -57,6 +58,7 @@ mod start;
 mod statistics;
 mod store;
 mod suggest;
+mod suspended;
 mod talkers;
 mod totals;
 mod trial;
@@ -274,6 +276,7 @@ impl<D: Datapath> Owner<D> {
                 _ = tell.tick() => {
                     let is_shared = self
                         .on_datapath(|engine, moment| {
+                            engine.beat();
                             engine.tell_begun(moment);
                             engine.fleet.has_shared_limits()
                         })

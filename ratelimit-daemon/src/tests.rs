@@ -30,6 +30,7 @@ mod fleet_alone;
 mod fuzz;
 mod grants;
 mod kinds;
+mod lapse;
 mod lifts;
 mod lists;
 mod past;

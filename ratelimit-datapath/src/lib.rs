@@ -343,6 +343,20 @@ pub trait Datapath: Send + 'static {
         Ok(())
     }
 
+    /// Moves the datapath's clock ahead by the time for which the machine was suspended, and tells it; none where it was
+    /// not since the last call. Packets follow with what is applied next. Not while a trial runs.
+    fn catch_up(&mut self) -> Result<Option<Duration>, DatapathError> {
+        Ok(None)
+    }
+
+    /// Has enforcement lapse then, by the datapath's clock, or up to a third of a second later: what would be dropped
+    /// passes from then on as [`Reason::DryRun`], and nobody is banned, also where this process is gone. None is never. It
+    /// stays as policies come and go.
+    fn lapse_at(&mut self, at: Option<Nanos>) -> Result<(), DatapathError>;
+
+    /// When enforcement lapses, or has lapsed; none is never.
+    fn lapse(&mut self) -> Result<Option<Nanos>, DatapathError>;
+
     /// Attaches to an interface, or takes over the pinned attachment of an earlier run without a gap. An interface that
     /// went away and is back is attached again: the rest of its old attachment is replaced.
     fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError>;

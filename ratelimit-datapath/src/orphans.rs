@@ -10,6 +10,7 @@ use std::time::Duration;
 use nix::sys::stat::{major, minor};
 use ratelimit_common::layout::map;
 
+use crate::kernel::lapse;
 use crate::link_info::{self, LinkInfo};
 use crate::{alone, interface, pins};
 
@@ -42,6 +43,17 @@ pub struct Left {
     pub links: Vec<(String, PathBuf)>,
     /// How long they have been without a daemon, where that is known.
     pub alone: Option<Duration>,
+    /// When they cease to enforce by themselves, where that is set and this user may read it.
+    pub lapse: Option<Lapse>,
+}
+
+/// When a filter without a daemon ceases to drop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lapse {
+    /// In so long.
+    In(Duration),
+    /// It did so long ago.
+    Since(Duration),
 }
 
 impl Left {
@@ -72,7 +84,9 @@ pub fn orphans(root: &Path) -> Orphans {
     let left = |dir: PathBuf| {
         let links = enforcing(pins::links_in(&dir));
         let alone = alone::since(&dir.join(map::ACTIVE), &dir.join(map::CONFIG));
-        (!links.is_empty()).then(|| Left { root: root.to_owned(), dir, links, alone })
+        // Of another layout nothing is read.
+        let lapse = if dir == pins::version_dir(root) { lapse(&dir) } else { None };
+        (!links.is_empty()).then(|| Left { root: root.to_owned(), dir, links, alone, lapse })
     };
     let Some(left) = pins::versions(root).into_iter().find_map(left) else { return Orphans::Nothing };
     match holder(&left.dir) {

@@ -2,6 +2,7 @@
 //! daemon has it.
 
 mod advance;
+mod beside;
 mod generator;
 mod held_maps;
 mod pinned;
@@ -10,6 +11,7 @@ mod size;
 mod testing;
 
 pub use self::advance::{Advance, Steps};
+pub use self::beside::Beside;
 pub use self::generator::{Flood, Generator, OpenConnection, OpenConnections, Order, Sources};
 pub use self::held_maps::held_maps;
 pub use self::pinned::{Contents, Entries, dump, linked, restore};

@@ -90,7 +90,7 @@ impl Kernel {
                     .with_context(|| format!("write {}", map::NEW_SOURCES))?;
             }
         }
-        config.wall_offset_ns = self.time.wall_offset_ns();
+        (config.wall_offset_ns, config.suspended) = (self.time.wall_offset_ns(), self.time.suspended());
         (config.seed, config.places) = (self.generations.seed, self.generations.seed.of_places());
         config.insertions_max = self.generations.insertions_max;
         config.insertions_free = self.generations.insertions_free;

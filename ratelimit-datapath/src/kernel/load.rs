@@ -145,7 +145,7 @@ impl Kernel {
     /// Reads what earlier runs left: the time base, which interface has which row, how many sources there may be.
     fn take_over(&mut self, options: &Options, slack: u32) -> Result<(), DatapathError> {
         let known = self.config_words()?;
-        self.time.take(known.wall_offset_ns)?;
+        self.time.take(known.wall_offset_ns, known.suspended)?;
         self.generations.take(&known, options)?;
         self.take_rows(&known)?;
         self.rows.take(&self.ebpf, &known)?;

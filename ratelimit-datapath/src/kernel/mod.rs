@@ -53,10 +53,11 @@ use self::clients::{Client, Lengths};
 use self::counters::Rows;
 #[cfg(any(test, feature = "fixture"))]
 pub use self::fixture::{
-    Advance, Bare, Contents, Entries, Flood, Generator, OpenConnection, OpenConnections, Order, ProgramSize, Sources,
-    Steps, TestRun, dump, held_maps, linked, object, restore,
+    Advance, Bare, Beside, Contents, Entries, Flood, Generator, OpenConnection, OpenConnections, Order, ProgramSize,
+    Sources, Steps, TestRun, dump, held_maps, linked, object, restore,
 };
 use self::generation::Generations;
+pub(crate) use self::left::lapse;
 pub use self::left::read_left;
 pub use self::probe::{Refusal, Verified, load_alone};
 pub(crate) use self::state::errno as errno_of;
@@ -242,6 +243,19 @@ impl Datapath for Kernel {
 
     fn take_over_earlier(&mut self) -> Result<(), DatapathError> {
         self.finish_move()
+    }
+
+    fn catch_up(&mut self) -> Result<Option<std::time::Duration>, DatapathError> {
+        if let Trial::Running(_) = self.trial_state()? { Ok(None) } else { self.time.catch_up() }
+    }
+
+    fn lapse_at(&mut self, at: Option<Nanos>) -> Result<(), DatapathError> {
+        self.set_lapse(at)
+    }
+
+    fn lapse(&mut self) -> Result<Option<Nanos>, DatapathError> {
+        let now = self.read_clock()?;
+        Ok(self.active()?.lapse(now))
     }
 
     fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError> {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Config, Safety};
+use super::{Config, Safety, without_daemon};
 use crate::config::fleet::Fleet;
 use crate::config::history::History;
 use crate::desired::Limit;
@@ -29,7 +29,7 @@ fn changed(what: &str, from: &str, to: &str) -> Option<String> {
     (from != to).then(|| format!("{what}: {from} -> {to}"))
 }
 
-fn safety(of: Safety) -> [(&'static str, String); 4] {
+fn safety(of: Safety) -> [(&'static str, String); 5] {
     let word = |is_exempt: bool| if is_exempt { "allowed" } else { "NOT allowed" }.to_owned();
     let breaker = of.breaker.map_or_else(
         || "off".to_owned(),
@@ -40,6 +40,7 @@ fn safety(of: Safety) -> [(&'static str, String); 4] {
         ("gateways", word(of.exempt_gateway)),
         ("name servers", word(of.exempt_resolvers)),
         ("breaker", breaker),
+        ("without a daemon", without_daemon::words(of.without_daemon_ns)),
     ]
 }
 
@@ -141,6 +142,10 @@ mod tests {
             (|of| of.safety.exempt_gateway = false, "gateways: allowed -> NOT allowed"),
             (|of| of.safety.exempt_resolvers = false, "name servers: allowed -> NOT allowed"),
             (|of| of.safety.breaker = Some(90), "breaker: off -> more than 90% dropped for 30s"),
+            (
+                |of| of.safety.without_daemon_ns = Some(3_600_000_000_000),
+                "without a daemon: enforce -> dry-run after 1h",
+            ),
             (|of| of.history.enabled = false, "history: on -> off"),
             (|of| of.history.path = Some("/srv/h.db".into()), "history file: that of the state -> /srv/h.db"),
             (|of| of.history.keep_ns /= 30, "history kept for: 30 days -> 1 day"),

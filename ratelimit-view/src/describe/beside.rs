@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use ratelimit_policy::config::fleet::Fleet;
 use ratelimit_policy::config::history::History;
-use ratelimit_policy::config::{Config, Safety, amount, duration};
+use ratelimit_policy::config::{Config, Safety, amount, duration, without_daemon};
 use ratelimit_policy::desired::Limit;
 use ratelimit_policy::fleet::{Sum, acl_line};
 
@@ -100,6 +100,7 @@ pub(super) fn safety_words(safety: Safety) -> String {
         is_exempt(safety.exempt_gateway, "gateways"),
         is_exempt(safety.exempt_resolvers, "name servers"),
         breaker,
+        format!("without a daemon {}", without_daemon::words(safety.without_daemon_ns)),
     ]
     .join(", ")
 }

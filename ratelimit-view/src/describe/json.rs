@@ -55,6 +55,8 @@ struct SafetyJson {
     exempt_resolvers: bool,
     breaker_percent: Option<u8>,
     breaker_after_seconds: f64,
+    /// None: it enforces for good.
+    without_daemon_seconds: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -160,6 +162,7 @@ impl ConfigJson {
                 exempt_resolvers: config.safety.exempt_resolvers,
                 breaker_percent: config.safety.breaker,
                 breaker_after_seconds: seconds(config.safety.breaker_after_ns),
+                without_daemon_seconds: config.safety.without_daemon_ns.map(seconds),
             },
             history: HistoryJson {
                 enabled: config.history.enabled,
