@@ -48,6 +48,7 @@ mod moment;
 pub mod netlink;
 mod notify;
 mod orders;
+mod owned;
 mod overrides;
 mod past;
 mod reload;

@@ -263,6 +263,9 @@ pub enum Command {
         /// Who, how long and why.
         #[command(flatten)]
         grant: GrantArgs,
+        /// The program whose denial it is, as in fail2ban/sshd: those of others for the same address stay apart
+        #[arg(long = "by", value_name = "OWNER", conflicts_with = "fleet")]
+        owner: Option<String>,
     },
     /// Free addresses or networks: lift denials and bans, and reset the counters of what is over a limit; exit code 3
     /// if one stays blocked
@@ -274,6 +277,10 @@ pub enum Command {
         /// Lift all bans and all denials by commands; lists and the configuration stay
         #[arg(long, conflicts_with = "prefixes")]
         all: bool,
+        /// Lift only the denials of this owner, as in fail2ban/sshd, and of those below it; bans and counters stay, and
+        /// what others deny is no failure
+        #[arg(long = "by", value_name = "OWNER", conflicts_with = "fleet")]
+        owner: Option<String>,
         /// On every host of the fleet.
         #[command(flatten)]
         fleet: OnFleet,

@@ -19,7 +19,7 @@ use super::{
 use crate::error::{self, Diagnostic, Diagnostics, Exit, Place};
 use crate::log;
 use ratelimit_control::proto::{
-    Allow, Confirm, Deny, Explain, FleetStatus, Forget, ModeRequest, ModeWord, PrefixRequest, ReloadRequest, Rollback,
+    Allow, Confirm, Deny, Explain, FleetStatus, Forget, GrantRequest, ModeRequest, ModeWord, PrefixRequest, ReloadRequest, Rollback,
     SourceRequest, Suggest, UnblockRequest,
 };
 use ratelimit_daemon::{self, ConfigSource, Loaded};
@@ -92,17 +92,21 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             let call = |text: &str| Ok(Allow(request.clone().of(change::parse_prefix(text)?)));
             daemon(grant.socket).each("allow", grant.prefixes, call, ratelimit_view::granted, |_| Exit::Done)
         }
-        Some(Command::Deny { grant }) => {
-            let request = change::parse_grant(&grant)?;
+        Some(Command::Deny { grant, owner }) => {
+            let request = GrantRequest { owner, ..change::parse_grant(&grant)? };
             let call = |text: &str| Ok(Deny(request.clone().of(change::parse_prefix(text)?)));
             daemon(grant.socket).each("deny", grant.prefixes, call, ratelimit_view::granted, |_| Exit::Done)
         }
-        Some(Command::Unblock { all: true, fleet: OnFleet { fleet }, socket, .. }) => {
-            daemon(socket).ask(&UnblockRequest { prefix: None, all: true, fleet }, ratelimit_view::lifted)
+        Some(Command::Unblock { all: true, owner, fleet: OnFleet { fleet }, socket, .. }) => {
+            daemon(socket).ask(&UnblockRequest { prefix: None, all: true, fleet, owner }, ratelimit_view::lifted)
         }
-        Some(Command::Unblock { prefixes, all: false, fleet: OnFleet { fleet }, socket }) => {
-            let call = |text: &str| Ok(UnblockRequest { prefix: Some(change::parse_prefix(text)?), all: false, fleet });
-            daemon(socket).each("unblock", prefixes, call, ratelimit_view::lifted, change::lifted)
+        Some(Command::Unblock { prefixes, all: false, owner, fleet: OnFleet { fleet }, socket }) => {
+            let call = |text: &str| {
+                let prefix = Some(change::parse_prefix(text)?);
+                Ok(UnblockRequest { prefix, all: false, fleet, owner: owner.clone() })
+            };
+            let exit = |report: &_| if owner.is_some() { Exit::Done } else { change::lifted(report) };
+            daemon(socket).each("unblock", prefixes, call, ratelimit_view::lifted, exit)
         }
         Some(Command::Unallow { prefixes, fleet: OnFleet { fleet }, socket }) => {
             let call = |text: &str| Ok(PrefixRequest { prefix: change::parse_prefix(text)?, fleet });
