@@ -205,7 +205,8 @@ mod tests {
     #[test]
     fn where_there_is_no_room_this_hosts_own_and_the_longest_stay() {
         let mut book = Book::default();
-        let all = [ban("198.51.100.1/32", 500, false), ban("198.51.100.2/32", 900, false), ban("198.51.100.3/32", 5, true)];
+        let all =
+            [ban("198.51.100.1/32", 500, false), ban("198.51.100.2/32", 900, false), ban("198.51.100.3/32", 5, true)];
         book.take(delta(&all, &[]), Pull::All, at(0));
         let denied = book.denied(64, 2);
         let prefixes: Vec<String> = denied.prefixes.keys().map(ToString::to_string).collect();

@@ -167,15 +167,18 @@ impl Api {
         let stream = tokio::time::timeout(CONNECT_WITHIN, self.connect()).await.map_err(timed_out)?;
         let io = TokioIo::new(stream.map_err(unreachable)?);
         let broken = |error: hyper::Error| ClientError::Unintelligible(error.to_string());
-        let host = if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) };
+        let host = if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        };
         let mut request = Request::builder().method(method).uri(format!("{}{target}", self.path));
         request = request.header(header::HOST, host).header(header::USER_AGENT, USER_AGENT);
         request = request.header(header::CONTENT_TYPE, "application/json").header(header::ACCEPT, "application/json");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let request =
-            request.body(Full::new(body)).map_err(|error| ClientError::Unintelligible(error.to_string()))?;
+        let request = request.body(Full::new(body)).map_err(|error| ClientError::Unintelligible(error.to_string()))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.map_err(broken)?;
         let mut task = JoinSet::new();
         task.spawn(async {

@@ -138,7 +138,8 @@ enum Judged {
 
 impl Wire {
     fn judged(&self) -> Judged {
-        let is = |field: &Option<String>, wanted: &str| field.as_deref().is_some_and(|of| of.eq_ignore_ascii_case(wanted));
+        let is =
+            |field: &Option<String>, wanted: &str| field.as_deref().is_some_and(|of| of.eq_ignore_ascii_case(wanted));
         let is_address = is(&self.scope, "ip");
         if !is_address && !is(&self.scope, "range") {
             return Judged::Scope;
@@ -185,7 +186,9 @@ impl<'de> Visitor<'de> for Answer<'_> {
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
                 "new" => map.next_value_seed(Decisions { labels: self.0, delta: &mut delta, part: Part::New })?,
-                "deleted" => map.next_value_seed(Decisions { labels: self.0, delta: &mut delta, part: Part::Deleted })?,
+                "deleted" => {
+                    map.next_value_seed(Decisions { labels: self.0, delta: &mut delta, part: Part::Deleted })?
+                }
                 _ => {
                     map.next_value::<IgnoredAny>()?;
                     continue;
@@ -285,8 +288,7 @@ mod tests {
         ],"deleted":null,"more":{"a":[1]}}"#;
         let delta = read(text.as_bytes()).unwrap();
         let values: Vec<Value> = delta.new.iter().map(|of| of.value).collect();
-        let expected =
-            [value("198.51.100.7/32", true), value("203.0.113.0/24", false), value("2001:db8::7/128", true)];
+        let expected = [value("198.51.100.7/32", true), value("203.0.113.0/24", false), value("2001:db8::7/128", true)];
         assert_eq!(values, expected);
         assert_eq!(&*delta.new[0].label, "crowdsecurity/ssh-bf (CAPI)");
         assert!(!delta.new[2].label.contains('\n'), "{}", delta.new[2].label);
@@ -296,7 +298,9 @@ mod tests {
 
     #[test]
     fn what_is_no_whole_answer_is_an_error() {
-        for text in ["", "{", "[]", "{}", r#"{"message":"no"}"#, r#"{"new":[{"scope":"Ip""#, r#"{"new":[]}x"#, r#"{"new":3}"#] {
+        for text in
+            ["", "{", "[]", "{}", r#"{"message":"no"}"#, r#"{"new":[{"scope":"Ip""#, r#"{"new":[]}x"#, r#"{"new":3}"#]
+        {
             assert!(read(text.as_bytes()).is_err(), "{text}");
         }
         assert_eq!(read(r#"{"new":null,"deleted":null}"#.as_bytes()).unwrap(), Delta::default());

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use jiff::Timestamp;
 
 use crate::book::{Denied, Held};
 
@@ -27,7 +26,8 @@ const LOCAL: &str = "local: ";
 
 /// The file's text.
 pub fn text(denied: &Denied) -> String {
-    let mut text = String::from("# Decisions of CrowdSec, written by `ratelimitd crowdsec`: changes by hand are overwritten.\n");
+    let mut text =
+        String::from("# Decisions of CrowdSec, written by `ratelimitd crowdsec`: changes by hand are overwritten.\n");
     if denied.left_out > 0 {
         let _ = writeln!(text, "# LEFT OUT, as there is no room: {}", denied.left_out);
     }
@@ -88,19 +88,23 @@ fn beside(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jiff::Timestamp;
     use proptest::prelude::*;
 
     fn denied() -> impl Strategy<Value = Denied> {
         let prefix = prop_oneof![
-            (any::<u32>(), 0..=32_u8).prop_map(|(bits, length)| IpNet::new(std::net::Ipv4Addr::from(bits).into(), length)),
-            (any::<u128>(), 0..=128_u8).prop_map(|(bits, length)| IpNet::new(std::net::Ipv6Addr::from(bits).into(), length)),
+            (any::<u32>(), 0..=32_u8)
+                .prop_map(|(bits, length)| IpNet::new(std::net::Ipv4Addr::from(bits).into(), length)),
+            (any::<u128>(), 0..=128_u8)
+                .prop_map(|(bits, length)| IpNet::new(std::net::Ipv6Addr::from(bits).into(), length)),
         ];
         let prefix = prefix.prop_map(|prefix| prefix.unwrap().trunc());
-        let held = (0..4_000_000_000_i64, "[!-~ ]{0,20}[!-~]", any::<bool>()).prop_map(|(until, label, is_local)| Held {
-            until: Timestamp::from_second(until).unwrap(),
-            label: label.trim_start_matches(LOCAL).into(),
-            is_local,
-        });
+        let held =
+            (0..4_000_000_000_i64, "[!-~ ]{0,20}[!-~]", any::<bool>()).prop_map(|(until, label, is_local)| Held {
+                until: Timestamp::from_second(until).unwrap(),
+                label: label.trim_start_matches(LOCAL).into(),
+                is_local,
+            });
         let prefixes = proptest::collection::btree_map(prefix, held, 0..8);
         prefixes.prop_map(|prefixes| Denied { prefixes, left_out: 0 })
     }

@@ -52,7 +52,9 @@ impl Machine {
         let field = |name: &str| {
             let values = text.lines().filter_map(|line| line.trim().strip_prefix(name)?.trim_start().strip_prefix(':'));
             let value = values.last()?.trim();
-            let quotes = ['"', '\''].into_iter().find(|quote| value.len() >= 2 && value.starts_with(*quote) && value.ends_with(*quote));
+            let quotes = ['"', '\'']
+                .into_iter()
+                .find(|quote| value.len() >= 2 && value.starts_with(*quote) && value.ends_with(*quote));
             let value = if quotes.is_some() { &value[1..value.len() - 1] } else { value };
             (!value.is_empty()).then(|| value.to_owned())
         };
@@ -221,7 +223,9 @@ impl Queue {
     fn take(&mut self, event: &Event, covers: impl Fn(&IpNet) -> bool) {
         let Some(alert) = alert(event) else { return };
         let told = (alert.source.value.clone(), alert.scenario.clone());
-        if self.last.is_some_and(|last| event.time < last) || (self.last == Some(event.time) && self.told.contains(&told)) {
+        if self.last.is_some_and(|last| event.time < last)
+            || (self.last == Some(event.time) && self.told.contains(&told))
+        {
             return;
         }
         if self.last != Some(event.time) {
@@ -337,7 +341,10 @@ mod tests {
         });
         assert_eq!(json, expected);
         let range = serde_json::to_value(alert(&ban("2001:db8:1:2::/64", 9)).unwrap().source).unwrap();
-        assert_eq!(range, serde_json::json!({ "scope": "Range", "value": "2001:db8:1:2::/64", "range": "2001:db8:1:2::/64" }));
+        assert_eq!(
+            range,
+            serde_json::json!({ "scope": "Range", "value": "2001:db8:1:2::/64", "range": "2001:db8:1:2::/64" })
+        );
     }
 
     #[test]

@@ -141,7 +141,8 @@ fn secret(path: &Path) -> Result<Vec<u8>, Error> {
 
 fn machine(path: &Path) -> Result<Machine, Error> {
     let text = String::from_utf8_lossy(&secret(path)?).into_owned();
-    let wrong = "has no lines `login: NAME` and `password: TEXT`, as `cscli machines add ratelimitd --auto --file` writes";
+    let wrong =
+        "has no lines `login: NAME` and `password: TEXT`, as `cscli machines add ratelimitd --auto --file` writes";
     Machine::read(&text).ok_or_else(|| Error::NoSecret(path.to_owned(), wrong))
 }
 
@@ -171,7 +172,8 @@ impl Keeper<'_> {
     fn recall(&mut self) {
         match list::read(&self.options.out) {
             Ok(kept) => {
-                self.written = Some(Denied { prefixes: kept.clone(), left_out: 0 }).filter(|of| !of.prefixes.is_empty());
+                self.written =
+                    Some(Denied { prefixes: kept.clone(), left_out: 0 }).filter(|of| !of.prefixes.is_empty());
                 self.book.borrow_mut().recall(kept);
             }
             Err(error) => tracing::warn!("read {}: {error}; it is written anew", self.options.out.display()),
@@ -252,7 +254,12 @@ impl Keeper<'_> {
         if denied.left_out != self.left_out {
             self.left_out = denied.left_out;
             if denied.left_out > 0 {
-                tracing::warn!("{} of {} prefixes are left out: --most is {}", denied.left_out, book.len(), self.options.most);
+                tracing::warn!(
+                    "{} of {} prefixes are left out: --most is {}",
+                    denied.left_out,
+                    book.len(),
+                    self.options.most
+                );
             }
         }
         if self.written.as_ref() != Some(&denied) {

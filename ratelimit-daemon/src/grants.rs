@@ -248,6 +248,11 @@ impl<D: Datapath> Engine<D> {
             let whose = whose(&self.entry_of(&around, clocks.now));
             notes.push(format!("overrides {whose}{}", until_clause(entry.until, clocks)));
         }
+        let is_exempt = |of: &&Entry| of.prefix == entry.prefix && of.grant == Grant::Exempt && of.holds(clocks.now);
+        if let Some(first) = self.overrides.grants.beside().find(is_exempt).filter(|_| entry.owner.is_some()) {
+            let until = until_text(first.until, clocks);
+            notes.push(format!("{} goes before it: nothing is dropped, {until}", whose(first)));
+        }
         let inside = |access: &&Access| entry.prefix.contains(&access.prefix) && access.prefix != entry.prefix;
         let exceptions: Vec<&Access> = policy.access.iter().filter(other).filter(inside).collect();
         if let Some(first) = exceptions.first() {

@@ -265,11 +265,19 @@ mod tests {
             ..entry("192.0.2.1/32", Grant::Denied, command(false), Some(until))
         };
         let mut ledger = Ledger::default();
-        let all =
-            [of(None, 2_000), of(Some("fail2ban/sshd"), 4_000), of(Some("fail2ban/sshd2"), 3_000), of(Some("b/c"), 5_000)];
+        let all = [
+            of(None, 2_000),
+            of(Some("fail2ban/sshd"), 4_000),
+            of(Some("fail2ban/sshd2"), 3_000),
+            of(Some("b/c"), 5_000),
+        ];
         all.iter().for_each(|entry| drop(enter(&mut ledger, entry)));
         assert_eq!(deciding(ledger.entries(), NOW), [&all[3]], "the latest end holds");
-        assert_eq!(ledger.take_off(Grant::Denied, |of| of.is_of("b")), [all[3].clone()], "a name takes what is below it");
+        assert_eq!(
+            ledger.take_off(Grant::Denied, |of| of.is_of("b")),
+            [all[3].clone()],
+            "a name takes what is below it"
+        );
         assert_eq!(ledger.take_off(Grant::Denied, |of| of.is_of("fail2ban/sshd")), [all[1].clone()]);
         assert_eq!(deciding(ledger.entries(), NOW), [&all[2]]);
         assert_eq!(ledger.entries().count(), 2);
@@ -279,10 +287,8 @@ mod tests {
     fn an_owned_denial_waits_below_the_administrators_exemption() {
         let mut ledger = Ledger::default();
         let exempt = entry("192.0.2.1/32", Grant::Exempt, command(false), Some(2_000));
-        let owned = Entry {
-            owner: Some("fail2ban/sshd".into()),
-            ..entry("192.0.2.1/32", Grant::Denied, command(false), None)
-        };
+        let owned =
+            Entry { owner: Some("fail2ban/sshd".into()), ..entry("192.0.2.1/32", Grant::Denied, command(false), None) };
         enter(&mut ledger, &exempt);
         assert_eq!(enter(&mut ledger, &owned).ended, None);
         assert_eq!(deciding(ledger.entries(), NOW), [&exempt]);

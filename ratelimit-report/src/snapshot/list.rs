@@ -340,7 +340,15 @@ mod tests {
     }
 
     fn entry(prefix: &str, grant: Grant, by: By, until: Option<Nanos>) -> Entry {
-        Entry { prefix: prefix.parse().unwrap(), grant, by, owner: None, reason: Some("why".into()), since: None, until }
+        Entry {
+            prefix: prefix.parse().unwrap(),
+            grant,
+            by,
+            owner: None,
+            reason: Some("why".into()),
+            since: None,
+            until,
+        }
     }
 
     #[test]

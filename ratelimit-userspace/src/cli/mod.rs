@@ -11,6 +11,7 @@ use crate::error::{Diagnostic, Place, SOCKET_VARIABLE};
 use ratelimit_policy::config::{FILE_DEFAULT, SOCKET_DEFAULT};
 
 pub use self::limiter::Limiter;
+pub use self::neighbours::{CrowdsecArgs, ListFormat, ListsCommand};
 pub use self::replay::{FromArgs, ReplayArgs};
 pub use self::run::run;
 
@@ -19,6 +20,7 @@ mod change;
 mod each;
 mod limiter;
 mod manual;
+mod neighbours;
 mod orphan;
 mod paint;
 mod past;
@@ -211,6 +213,30 @@ pub enum Command {
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,
+    },
+    /// Deny what a file names, each until its own end: what `list --format` writes as plain, nft, ipset or json, or a list
+    Import {
+        /// The file, or - for standard input
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// The program whose denials they are, as in `deny --by`
+        #[arg(long = "by", value_name = "OWNER")]
+        owner: Option<String>,
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Check list files before they are used
+    Lists {
+        /// What to do.
+        #[command(subcommand)]
+        what: ListsCommand,
+    },
+    /// Keep a list file by the decisions of CrowdSec's local API, and tell it of bans; needs no privileges
+    Crowdsec {
+        /// From where, and where to.
+        #[command(flatten)]
+        crowdsec: CrowdsecArgs,
     },
     /// Show how the hosts do that hold limits together: who was heard when, what is summed, and the bound that holds now
     #[command(after_help = texts::FLEET_EXAMPLES)]
@@ -427,6 +453,9 @@ pub struct ListArgs {
     /// Only entries whose reason, list or comment holds this text
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
+    /// For another program: what is denied and banned as plain (a list file), nft or ipset; or all of it as json
+    #[arg(long, value_enum, value_name = "FORMAT", hide_possible_values = true)]
+    pub format: Option<ListFormat>,
     /// All entries of long lists; a terminal shows the first 50 of each otherwise
     #[arg(long)]
     pub all: bool,
