@@ -12,6 +12,7 @@ use ratelimit_policy::config::{FILE_DEFAULT, SOCKET_DEFAULT};
 
 pub use self::limiter::Limiter;
 pub use self::neighbours::{CrowdsecArgs, ListFormat, ListsCommand};
+pub use self::past::{EventsArgs, HistoryArgs};
 pub use self::replay::{FromArgs, ReplayArgs};
 pub use self::run::run;
 
@@ -459,49 +460,6 @@ pub struct ListArgs {
     /// All entries of long lists; a terminal shows the first 50 of each otherwise
     #[arg(long)]
     pub all: bool,
-}
-
-/// Which events to show.
-#[derive(Clone, Debug, Args)]
-pub struct EventsArgs {
-    /// Go on with what follows until interrupted
-    #[arg(short, long)]
-    pub follow: bool,
-    /// Only those of this address, or of all in this network
-    #[arg(long, value_name = "IP|CIDR")]
-    pub source: Option<String>,
-    /// Only those of the rule of this name
-    #[arg(long, value_name = "NAME")]
-    pub rule: Option<String>,
-    /// Only those of this kind: refused, ban, ban_end, would_refuse, would_ban, allow, deny, unblock, ...
-    #[arg(long, value_name = "KIND")]
-    pub kind: Option<String>,
-    /// Only those of the last DUR: 10m, 1h
-    #[arg(long, value_name = "DUR")]
-    pub since: Option<String>,
-}
-
-/// What to show of the history.
-#[derive(Clone, Debug, Args)]
-pub struct HistoryArgs {
-    /// The address or network; without it, the sources that were refused most
-    #[arg(value_name = "IP|CIDR")]
-    pub prefix: Option<String>,
-    /// Only what went on since then: so long ago, as in 24h, or a time, as in 2026-01-31T08:00:00Z
-    #[arg(long, value_name = "TIME")]
-    pub since: Option<String>,
-    /// Only what began until then: so long ago, or a time
-    #[arg(long, value_name = "TIME")]
-    pub until: Option<String>,
-    /// Only of the rule of this name
-    #[arg(long, value_name = "NAME")]
-    pub rule: Option<String>,
-    /// Only for this reason: over_limit, guard, banned, dry_run
-    #[arg(long, value_name = "REASON")]
-    pub reason: Option<String>,
-    /// Comma-separated values, a line each
-    #[arg(long, conflicts_with = "json")]
-    pub csv: bool,
 }
 
 /// Who is allowed or denied, for how long and why.

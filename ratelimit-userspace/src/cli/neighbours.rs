@@ -13,7 +13,7 @@ use super::ask::{Daemon, client};
 use super::change::parse_seconds;
 use super::run::{block_on, print, print_words};
 use super::{Global, ListArgs, OutputFormat, Socket};
-use crate::error::{Diagnostic, Diagnostics, Exit, Place};
+use crate::error::{Diagnostic, Exit, Place};
 use ratelimit_control::proto::{Deny, GrantRequest};
 use ratelimit_policy::config::{file, lists};
 use ratelimit_report::entries::{self, Format, Row};
@@ -174,7 +174,7 @@ pub(super) fn import(file: &Path, owner: Option<&str>, daemon: &Daemon<'_>) -> a
 pub(super) fn check_lists(files: &[PathBuf]) -> anyhow::Result<Exit> {
     let mut said = String::new();
     for path in files {
-        let prefixes = file::load_list(path).map_err(|error: Diagnostics| error)?;
+        let prefixes = file::load_list(path)?;
         said += &format!("{}: good, {} prefixes\n", path.display(), prefixes.len());
     }
     print_words(&said)

@@ -81,6 +81,9 @@ pub(super) fn ensure() -> Result<()> {
     if let Err(error) = machine::PROMTOOL.ensure() {
         say(&format!("{error:#}; the tests of alerts and dashboard are skipped"));
     }
+    if let Err(error) = machine::ensure_fail2ban() {
+        say(&format!("{error:#}; the test with fail2ban is skipped"));
+    }
     if let Err(error) = machine::REDIS.ensure() {
         say(&format!("{error:#}; the tests of a fleet with its store are skipped"));
     }
