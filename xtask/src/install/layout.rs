@@ -35,6 +35,16 @@ impl Layout {
         self.prefix.join("lib/systemd/system/ratelimitd.service")
     }
 
+    /// Another unit than the daemon's.
+    pub(super) fn other_unit(&self, name: &str) -> PathBuf {
+        self.prefix.join("lib/systemd/system").join(name)
+    }
+
+    /// What units run that nobody types.
+    pub(super) fn libexec_dir(&self) -> PathBuf {
+        self.prefix.join("libexec/ratelimitd")
+    }
+
     pub(super) fn sysusers(&self) -> PathBuf {
         self.prefix.join("lib/sysusers.d/ratelimitd.conf")
     }
