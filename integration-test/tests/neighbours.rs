@@ -24,7 +24,8 @@ fn denied(lab: &Lab) -> Vec<(String, String, bool)> {
 }
 
 fn until(lab: &Lab, wanted: &[(&str, &str, bool)], why: &dyn Fn() -> String) {
-    let wanted: Vec<_> = wanted.iter().map(|(prefix, owner, ever)| ((*prefix).into(), (*owner).into(), *ever)).collect();
+    let wanted: Vec<_> =
+        wanted.iter().map(|(prefix, owner, ever)| ((*prefix).into(), (*owner).into(), *ever)).collect();
     let seen = once(|| (denied(lab) == wanted).then_some(()));
     assert!(seen.is_some(), "{:?} is not {wanted:?}\n{}", denied(lab), why());
 }
@@ -99,7 +100,10 @@ impl Publisher {
                 let status = if is_known && text.starts_with("; first") { "304 Not Modified" } else { "200 OK" };
                 let body = if status.starts_with("304") { "" } else { &text };
                 let tag = if text.starts_with("; first") { "ETag: \"1\"\r\n" } else { "" };
-                let answer = format!("HTTP/1.1 {status}\r\n{tag}Content-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
+                let answer = format!(
+                    "HTTP/1.1 {status}\r\n{tag}Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+                    body.len()
+                );
                 let _ = stream.write_all(answer.as_bytes());
             }
         });
@@ -140,7 +144,11 @@ fn a_decision_of_crowdsec_is_in_force_within_seconds_and_gone_after_its_deletion
     let said = lab.ratelimitd(&["list", "--json"]).stdout;
     assert!(said.contains("crowdsecurity/ssh-bf (crowdsec)"), "{said}");
     lapi.set(&json!({ "new": null, "deleted": [decision] }).to_string());
-    assert!(once(|| (!lab.is_blocked(CLIENTS[0], 80)).then_some(())).is_some(), "{}", fs::read_to_string(&list).unwrap());
+    assert!(
+        once(|| (!lab.is_blocked(CLIENTS[0], 80)).then_some(())).is_some(),
+        "{}",
+        fs::read_to_string(&list).unwrap()
+    );
 }
 
 #[test]
@@ -205,7 +213,9 @@ fn what_is_denied_goes_to_nft_and_comes_back_whole() {
     let again = lab.ratelimitd(&["list", "--format", "plain"]).stdout;
     let without_seconds = |text: &str| -> Vec<String> {
         // A second may pass on the way.
-        text.lines().map(|line| line.split("\"until\":\"").map(|part| part.get(20..).unwrap_or(part)).collect()).collect()
+        text.lines()
+            .map(|line| line.split("\"until\":\"").map(|part| part.get(20..).unwrap_or(part)).collect())
+            .collect()
     };
     assert_eq!(without_seconds(&again), without_seconds(&plain));
 }

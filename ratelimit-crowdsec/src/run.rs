@@ -116,8 +116,9 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     keeper.recall();
     if options.is_once {
         keeper.pull_once().await?;
-        return Ok(keeper.write(Timestamp::now())?);
+        return keeper.write(Timestamp::now());
     }
+    keeper.begin()?;
     let covers = |prefix: &ipnet::IpNet| book.borrow().covers(prefix, options.ipv6_prefix);
     let reporting = async {
         match machine {
@@ -178,6 +179,15 @@ impl Keeper<'_> {
             }
             Err(error) => tracing::warn!("read {}: {error}; it is written anew", self.options.out.display()),
         }
+    }
+
+    /// A configuration that names a file which is not there is refused, so there is one from the start.
+    fn begin(&self) -> Result<(), Error> {
+        let out = &self.options.out;
+        if out.exists() {
+            return Ok(());
+        }
+        list::write(out, &Denied::default()).map_err(|error| Error::Write(out.clone(), error))
     }
 
     async fn run(&mut self) -> Result<(), Error> {

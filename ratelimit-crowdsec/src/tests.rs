@@ -279,9 +279,10 @@ async fn one_that_is_not_there_yet_is_awaited_and_one_pull_alone_says_what_is_wr
     }
     let once = Options { is_once: true, ..site.options() };
     assert!(matches!(run(&once).await, Err(Error::Pull(ClientError::Unreachable(..)))));
+    assert!(!site.out().exists());
     beside(site.options(), async {
         tokio::time::sleep(Duration::from_millis(200)).await;
-        assert!(!site.out().exists(), "before the first answer there is nothing to say");
+        assert!(site.out().exists() && listed(&site.out()).is_empty(), "the daemon finds a file from the start");
         let listener = tokio::net::TcpListener::bind(site.at).await.unwrap();
         tokio::spawn(serve(listener, Arc::clone(&site.lapi)));
         site.until(&["198.51.100.7/32"]).await;
