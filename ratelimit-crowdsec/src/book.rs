@@ -1,12 +1,15 @@
 //! What holds of the decisions: pure, times are arguments.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::decision::{Decision, Delta, Value};
+
+/// Ends of one decision that was told twice differ by less.
+const SAME_END: SignedDuration = SignedDuration::from_secs(2);
 
 /// Decisions that hold, by what they are about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,9 +49,13 @@ impl Book {
     pub fn take(&mut self, delta: Delta, pull: Pull, now: Timestamp) {
         let Delta { new, deleted, ignored: _ } = delta;
         match pull {
-            Pull::All => self.0.clear(),
+            Pull::All => {
+                let all: BTreeSet<Value> = new.iter().map(|of| of.value).collect();
+                self.0.retain(|value, _| all.contains(value));
+            }
             Pull::Changes => deleted.iter().for_each(|value| drop(self.0.remove(value))),
         }
+        let mut fresh = BTreeSet::new();
         for Decision { value, lasts_ns, label, is_local } in new {
             let until = now.saturating_add(SignedDuration::from_nanos(lasts_ns)).unwrap_or(Timestamp::MAX);
             if lasts_ns <= 0 {
@@ -60,11 +67,14 @@ impl Book {
             }
             let held = Held { until, label, is_local };
             match self.0.get_mut(&value) {
+                // Told again, a time in whole seconds from now is off by a little: the file stays as it is.
+                Some(of) if of.label == held.label && held.until.duration_since(of.until).abs() <= SAME_END => {}
                 // Of a full answer with several for one value the longest holds.
-                Some(of) if pull == Pull::All && of.until >= held.until => {}
+                Some(of) if pull == Pull::All && fresh.contains(&value) && of.until >= held.until => {}
                 Some(of) => *of = held,
                 None => drop(self.0.insert(value, held)),
             }
+            fresh.insert(value);
         }
     }
 
