@@ -50,7 +50,7 @@ impl Book {
         let Delta { new, deleted, ignored: _ } = delta;
         match pull {
             Pull::All => {
-                let all: BTreeSet<Value> = new.iter().map(|of| of.value).collect();
+                let all: BTreeSet<Value> = new.iter().filter(|of| of.lasts_ns > 0).map(|of| of.value).collect();
                 self.0.retain(|value, _| all.contains(value));
             }
             Pull::Changes => deleted.iter().for_each(|value| drop(self.0.remove(value))),
