@@ -5,6 +5,7 @@ pub mod browser;
 pub mod clients;
 pub mod cost;
 pub mod established;
+pub mod fail2ban;
 pub mod fake;
 pub mod fixtures;
 pub mod fleet;

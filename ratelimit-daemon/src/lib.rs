@@ -50,6 +50,7 @@ pub mod netlink;
 mod notify;
 mod orders;
 mod overrides;
+mod owned;
 mod past;
 mod reload;
 mod source;

@@ -237,7 +237,7 @@ impl<D: Datapath> Engine<D> {
         notes: &mut Vec<String>,
     ) -> Result<Vec<Entry>, Problem> {
         let mut after = self.overrides.grants.ledger.clone();
-        let taken = after.take_off(grant, |prefix| within.is_none_or(|within| within.contains(&prefix)));
+        let taken = after.take_off(grant, |of| within.is_none_or(|within| within.contains(&of.prefix)));
         if !taken.is_empty() {
             self.change_grants(clocks, notes, after)?;
         }
@@ -274,7 +274,7 @@ impl<D: Datapath> Engine<D> {
     }
 
     /// What grants this to the prefix, or to a part of it, all the same.
-    fn still(&self, grant: Grant, prefix: IpNet, clocks: Clocks) -> Vec<Still> {
+    pub(super) fn still(&self, grant: Grant, prefix: IpNet, clocks: Clocks) -> Vec<Still> {
         let granting = granting(&self.enforced.desired.policy.access, grant, prefix, clocks.now);
         let named = granting.iter().take(NAMED_MAX);
         named.map(|access| self.still_by(&self.entry_of(access, clocks.now), prefix, clocks)).collect()

@@ -3,6 +3,7 @@
 //! Built and staged as the user; only the copy into the system is done as root. A configuration that is there stays.
 
 mod layout;
+mod neighbours;
 pub(crate) mod remove;
 mod unit;
 
@@ -56,6 +57,7 @@ pub(crate) fn files(binary: &Path, layout: &Layout) -> Result<Vec<File>> {
         File::text(layout.sysusers(), read(&dist.join("systemd/ratelimitd.sysusers"))?),
         File::kept(layout.config(), read(&dist.join("ratelimitd.toml"))?),
     ];
+    files.extend(neighbours::files(layout)?);
     for (shell, path) in layout.completions() {
         let text = run::answer(Command::new(binary).args(["completions", shell]))?;
         ensure!(!text.is_empty(), "`ratelimitd completions {shell}` printed nothing");

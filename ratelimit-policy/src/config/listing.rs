@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use ipnet::IpNet;
 
 use super::bogons;
-use super::lists::{ListFile, ListSettings, lines, path};
+use super::lists::{ListFile, ListSettings, lines, path, prefix_text};
 use super::network::{parse_cidr, parse_cidr_of_any_bits, parse_source};
 use super::syntax::{printable, shortened};
 use super::written::{Origin, Source, Written};
@@ -238,7 +238,7 @@ fn holds(files: &[ListFile], path: &Path, prefix: IpNet) -> bool {
 /// The prefixes of a list file, each with its line and what stands beside it. A line that is none is passed over.
 fn commented(contents: &str) -> impl Iterator<Item = (IpNet, usize, Option<String>)> {
     lines(contents).filter_map(|line| {
-        let prefix = parse_cidr_of_any_bits(line.entry).ok()?;
+        let prefix = parse_cidr_of_any_bits(&prefix_text(line.entry).ok()??).ok()?;
         let comment = (!line.comment.is_empty()).then(|| printable(&shortened(line.comment.to_owned())));
         Some((prefix, line.number, comment))
     })

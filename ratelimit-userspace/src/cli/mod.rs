@@ -12,6 +12,7 @@ use ratelimit_policy::config::{FILE_DEFAULT, SOCKET_DEFAULT};
 
 pub use self::doctor::{BugReportArgs, DoctorArgs};
 pub use self::limiter::Limiter;
+pub use self::neighbours::{CrowdsecArgs, ListFormat, ListsCommand};
 pub use self::past::{EventsArgs, HistoryArgs};
 pub use self::replay::{FromArgs, ReplayArgs};
 pub use self::run::run;
@@ -22,6 +23,7 @@ mod doctor;
 mod each;
 mod limiter;
 mod manual;
+mod neighbours;
 mod orphan;
 mod paint;
 mod past;
@@ -215,6 +217,30 @@ pub enum Command {
         #[command(flatten)]
         socket: Socket,
     },
+    /// Deny what a file names, each until its own end: what `list --format` writes as plain, nft, ipset or json, or a list
+    Import {
+        /// The file, or - for standard input
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// The program whose denials they are, as in `deny --by`
+        #[arg(long = "by", value_name = "OWNER")]
+        owner: Option<String>,
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Check list files before they are used
+    Lists {
+        /// What to do.
+        #[command(subcommand)]
+        what: ListsCommand,
+    },
+    /// Keep a list file by the decisions of CrowdSec's local API, and tell it of bans; needs no privileges
+    Crowdsec {
+        /// From where, and where to.
+        #[command(flatten)]
+        crowdsec: CrowdsecArgs,
+    },
     /// Show how the hosts do that hold limits together: who was heard when, what is summed, and the bound that holds now
     #[command(after_help = texts::FLEET_EXAMPLES)]
     Fleet {
@@ -266,6 +292,9 @@ pub enum Command {
         /// Who, how long and why.
         #[command(flatten)]
         grant: GrantArgs,
+        /// The program whose denial it is, as in fail2ban/sshd: those of others for the same address stay apart
+        #[arg(long = "by", value_name = "OWNER", conflicts_with = "fleet")]
+        owner: Option<String>,
     },
     /// Free addresses or networks: lift denials and bans, and reset the counters of what is over a limit; exit code 3
     /// if one stays blocked
@@ -277,6 +306,10 @@ pub enum Command {
         /// Lift all bans and all denials by commands; lists and the configuration stay
         #[arg(long, conflicts_with = "prefixes")]
         all: bool,
+        /// Lift only the denials of this owner, as in fail2ban/sshd, and of those below it; bans and counters stay, and
+        /// what others deny is no failure
+        #[arg(long = "by", value_name = "OWNER", conflicts_with = "fleet")]
+        owner: Option<String>,
         /// On every host of the fleet.
         #[command(flatten)]
         fleet: OnFleet,
@@ -430,6 +463,9 @@ pub struct ListArgs {
     /// Only entries whose reason, list or comment holds this text
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
+    /// For another program: what is denied and banned as plain (a list file), nft or ipset; or all of it as json
+    #[arg(long, value_enum, value_name = "FORMAT", hide_possible_values = true)]
+    pub format: Option<ListFormat>,
     /// All entries of long lists; a terminal shows the first 50 of each otherwise
     #[arg(long)]
     pub all: bool,

@@ -13,14 +13,14 @@ use tracing::level_filters::LevelFilter;
 use super::ask::Daemon;
 use super::paint::paint;
 use super::{
-    Cli, Command, Extent, Global, Insistence, Limiter, ModeArg, OnFleet, OutputFormat, Repeat, Socket, ask, change,
-    definition, doctor, past, texts,
+    Cli, Command, Extent, Global, Insistence, Limiter, ListFormat, ListsCommand, ModeArg, OnFleet, OutputFormat,
+    Repeat, Socket, ask, change, definition, doctor, neighbours, past, texts,
 };
 use crate::error::{self, Diagnostic, Diagnostics, Exit, Place};
 use crate::log;
 use ratelimit_control::proto::{
-    Allow, Confirm, Deny, Explain, FleetStatus, Forget, ModeRequest, ModeWord, PrefixRequest, ReloadRequest, Rollback,
-    SourceRequest, Suggest, UnblockRequest,
+    Allow, Confirm, Deny, Explain, FleetStatus, Forget, GrantRequest, ModeRequest, ModeWord, PrefixRequest,
+    ReloadRequest, Rollback, SourceRequest, Suggest, UnblockRequest,
 };
 use ratelimit_daemon::{self, ConfigSource, Loaded};
 use ratelimit_datapath::interface_names;
@@ -32,6 +32,7 @@ use ratelimit_policy::config::syntax::{json_text, printable_lines};
 use ratelimit_policy::config::{Config, FILE_DEFAULT, file, lint};
 use ratelimit_policy::safety::{self, Around};
 use ratelimit_policy::secret;
+use ratelimit_report::entries::Format;
 use ratelimit_view::{Detail, describe};
 
 /// Does what was asked for.
@@ -82,7 +83,19 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         }
         Some(Command::Suggest { from, .. }) if from.is_said() => super::replay::suggest(from, &global),
         Some(Command::Suggest { rule, socket, .. }) => daemon(socket).ask(&Suggest { rule }, ratelimit_view::suggest),
-        Some(Command::List { which, socket }) => ask::list(&daemon(socket), which),
+        Some(Command::List { which, socket }) => match which.format {
+            Some(ListFormat::Plain) => neighbours::export(&daemon(socket), which, Format::Plain),
+            Some(ListFormat::Nft) => neighbours::export(&daemon(socket), which, Format::Nft),
+            Some(ListFormat::Ipset) => neighbours::export(&daemon(socket), which, Format::Ipset),
+            Some(ListFormat::Json) => {
+                let global = Global { json: true, ..global.clone() };
+                ask::list(&Daemon { socket: socket.path, global: &global }, which)
+            }
+            None => ask::list(&daemon(socket), which),
+        },
+        Some(Command::Import { file, owner, socket }) => neighbours::import(&file, owner.as_deref(), &daemon(socket)),
+        Some(Command::Lists { what: ListsCommand::Check { files } }) => neighbours::check_lists(&files),
+        Some(Command::Crowdsec { crowdsec }) => neighbours::crowdsec(crowdsec, &global),
         Some(Command::Fleet { socket }) => daemon(socket).ask(&FleetStatus {}, ratelimit_view::fleet),
         Some(Command::Events { which, socket }) => past::events(&daemon(socket), &which),
         Some(Command::History { which, socket }) => past::history(&daemon(socket), which),
@@ -95,17 +108,21 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             let call = |text: &str| Ok(Allow(request.clone().of(change::parse_prefix(text)?)));
             daemon(grant.socket).each("allow", grant.prefixes, call, ratelimit_view::granted, |_| Exit::Done)
         }
-        Some(Command::Deny { grant }) => {
-            let request = change::parse_grant(&grant)?;
+        Some(Command::Deny { grant, owner }) => {
+            let request = GrantRequest { owner, ..change::parse_grant(&grant)? };
             let call = |text: &str| Ok(Deny(request.clone().of(change::parse_prefix(text)?)));
             daemon(grant.socket).each("deny", grant.prefixes, call, ratelimit_view::granted, |_| Exit::Done)
         }
-        Some(Command::Unblock { all: true, fleet: OnFleet { fleet }, socket, .. }) => {
-            daemon(socket).ask(&UnblockRequest { prefix: None, all: true, fleet }, ratelimit_view::lifted)
+        Some(Command::Unblock { all: true, owner, fleet: OnFleet { fleet }, socket, .. }) => {
+            daemon(socket).ask(&UnblockRequest { prefix: None, all: true, fleet, owner }, ratelimit_view::lifted)
         }
-        Some(Command::Unblock { prefixes, all: false, fleet: OnFleet { fleet }, socket }) => {
-            let call = |text: &str| Ok(UnblockRequest { prefix: Some(change::parse_prefix(text)?), all: false, fleet });
-            daemon(socket).each("unblock", prefixes, call, ratelimit_view::lifted, change::lifted)
+        Some(Command::Unblock { prefixes, all: false, owner, fleet: OnFleet { fleet }, socket }) => {
+            let call = |text: &str| {
+                let prefix = Some(change::parse_prefix(text)?);
+                Ok(UnblockRequest { prefix, all: false, fleet, owner: owner.clone() })
+            };
+            let exit = |report: &_| if owner.is_some() { Exit::Done } else { change::lifted(report) };
+            daemon(socket).each("unblock", prefixes, call, ratelimit_view::lifted, exit)
         }
         Some(Command::Unallow { prefixes, fleet: OnFleet { fleet }, socket }) => {
             let call = |text: &str| Ok(PrefixRequest { prefix: change::parse_prefix(text)?, fleet });

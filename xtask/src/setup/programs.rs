@@ -97,6 +97,9 @@ pub(super) fn ensure() -> Result<()> {
     if let Err(error) = machine::NSPAWN.ensure().and_then(|()| ensure_some(&["mmdebstrap"])) {
         say(&format!("{error:#}; the tests under a real systemd are skipped"));
     }
+    if let Err(error) = machine::ensure_fail2ban() {
+        say(&format!("{error:#}; the test with fail2ban is skipped"));
+    }
     if let Err(error) = machine::REDIS.ensure() {
         say(&format!("{error:#}; the tests of a fleet with its store are skipped"));
     }
