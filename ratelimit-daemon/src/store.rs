@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use ratelimit_crash::{Point, reach};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -90,10 +91,15 @@ impl Store {
             remove_if_there(&new)?;
             let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&new)?;
             file.write_all(&text)?;
+            reach(Point::StoreWritten);
             file.sync_all()?;
+            reach(Point::StoreSynced);
             fs::rename(&new, &path)?;
+            reach(Point::StoreRenamed);
             // The rename itself is on the disk once the directory is.
-            File::open(&self.directory)?.sync_all()
+            File::open(&self.directory)?.sync_all()?;
+            reach(Point::StoreSaved);
+            Ok(())
         };
         write().map_err(|error: io::Error| io::Error::new(error.kind(), format!("write {}: {error}", path.display())))
     }
@@ -104,6 +110,7 @@ impl Store {
         if let Err(error) = remove_if_there(&path) {
             tracing::warn!("remove {}: {error}", path.display());
         }
+        reach(Point::StoreRemoved);
     }
 }
 

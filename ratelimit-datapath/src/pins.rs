@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use ratelimit_common::layout;
+use ratelimit_crash::{Point, reach};
 
 use ratelimit_policy::files;
 
@@ -91,9 +92,11 @@ impl Pins {
         for made in [root, &dir] {
             make(made)?;
         }
+        reach(Point::PinsMade);
         // What was there before us was made, or filled, in between.
         refuse_foreign(root)?;
         let lock = lock(&dir)?;
+        reach(Point::PinsLocked);
         Ok(Self { dir, _lock: lock })
     }
 
@@ -136,6 +139,15 @@ impl Pins {
     /// Where the file cannot be removed. One that is not there is no error.
     pub fn remove_link(&self, interface: &str) -> Result<(), PinsError> {
         remove(&self.link(interface))
+    }
+
+    /// Gives an interface's link the file of another, in one step; what is pinned there is no longer.
+    ///
+    /// # Errors
+    /// Where the file cannot be renamed.
+    pub fn rename_link(&self, from: &str, to: &str) -> Result<(), PinsError> {
+        let path = self.link(from);
+        fs::rename(&path, self.link(to)).map_err(|source| PinsError::Io { what: "rename", path, source })
     }
 }
 
@@ -290,8 +302,10 @@ fn remove_files(root: &Path, interface: Option<&str>) -> Result<Vec<String>, Pin
             remove(&path)?;
             removed.push(pinned);
         }
+        reach(Point::EndLinks);
         if left.is_empty() {
             entries(&dir)?.iter().try_for_each(|path| remove(path))?;
+            reach(Point::EndMaps);
             remove_dir(&dir)?;
         }
     }

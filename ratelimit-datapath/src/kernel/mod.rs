@@ -45,6 +45,7 @@ use ratelimit_common::layout::{
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window::Cell;
+use ratelimit_crash::{Point, reach};
 
 use self::attach::{Links, Slot};
 use self::clients::{Client, Lengths};
@@ -327,6 +328,7 @@ impl Datapath for Kernel {
         match on_exit {
             OnExit::Detach => {
                 self.links.let_go();
+                reach(Point::EndLetGo);
                 self.pins.as_ref().map_or(Ok(()), Pins::remove_all)?;
             }
             OnExit::Keep => {}
