@@ -56,6 +56,10 @@ impl Store {
     /// A file's contents. One that cannot be understood is set aside, loudly, and counts as none.
     pub(super) fn load<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         let path = self.path(name);
+        // What a kill left half written.
+        if let Err(error) = remove_if_there(&self.path(&unfinished(name))) {
+            tracing::warn!("remove {}: {error}", self.path(&unfinished(name)).display());
+        }
         let bytes = match files::read_own(&path, BYTES_MAX) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return None,
@@ -81,7 +85,7 @@ impl Store {
     /// Writes a file: after a crash there is the old one or the new one.
     pub(super) fn save<T: Serialize>(&self, name: &str, contents: T) -> io::Result<()> {
         let path = self.path(name);
-        let new = self.directory.join(format!("{name}.new"));
+        let new = self.path(&unfinished(name));
         let text = serde_json::to_vec_pretty(&Versioned { version: VERSION, contents })?;
         let write = || {
             if text.len() as u64 > BYTES_MAX {
@@ -112,6 +116,11 @@ impl Store {
         }
         reach(Point::StoreRemoved);
     }
+}
+
+/// Where a file is written before it is in its place.
+fn unfinished(name: &str) -> String {
+    format!("{name}.new")
 }
 
 fn remove_if_there(path: &Path) -> io::Result<()> {
@@ -163,6 +172,17 @@ mod tests {
         store.remove("a.json");
         store.remove("a.json");
         assert_eq!(store.load::<Words>("a.json"), None);
+    }
+
+    #[test]
+    fn what_a_kill_left_half_written_is_removed_and_what_was_there_before_holds() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path().to_owned());
+        let words = Words { words: vec!["one".into()] };
+        store.save("a.json", &words).unwrap();
+        fs::write(directory.path().join("a.json.new"), "{\"version\": 1, \"wor").unwrap();
+        assert_eq!(store.load("a.json"), Some(words));
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 
     #[test]

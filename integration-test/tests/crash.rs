@@ -1,0 +1,207 @@
+//! Kills the daemon at each of its crash points, under each kind of load, and starts it again: it enforced all the time, counted
+//! nothing twice, lost nothing but what it was about to do, and starts without help.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::time::{Instant, SystemTime};
+
+use integration_test::crash::acts::Act;
+use integration_test::crash::{Case, Ground, Load};
+use integration_test::lab::binary;
+use netlab::needs_root;
+use ratelimit_crash::Point::{
+    AccessBefore, AccessTried, AdoptApplied, Adopted, ApplyActive, ApplyBegun, ApplyConfig, ApplyDone, ApplyPorts,
+    ApplyPrefixes, ApplyRows, ApplyTargets, BansForgotten, CarryApplied, CarryAttached, CarryDetached, Confined,
+    ConfirmDone, ConfirmKept, ConfirmSettled, Detached, EndDatapath, EndHistory, EndLetGo, EndLinks, EndMaps,
+    EndServed, EndTold, Forgotten, GrantApplied, GrantKept, HistoryBegun, HistoryCommitted, HistoryOpened,
+    HistoryWritten, Lifted, Linked, LinksAside, LinksNamed, Listed, MapsMade, ModeApplied, ModeKept, Pinned,
+    PinsLocked, PinsMade, ProgramLoaded, Ready, Recalled, ReloadCarried, ReloadRead, ReloadSettled, Replaced,
+    RollBackDone, RollBackRecorded, Serving, SocketBeside, SocketBound, StartApplied, Started, StoreRemoved,
+    StoreRenamed, StoreSaved, StoreSynced, StoreWritten, TakenOver, TrialApplied, TrialRecorded, Unpinned,
+    WindowsForgotten,
+};
+use ratelimit_crash::{Point, VARIABLE};
+use serde_json::json;
+
+/// `all` is every run; else each case has one of the loads, by the seed.
+const RUNS_VARIABLE: &str = "RATELIMITD_CRASH_RUNS";
+/// Which load each case has.
+const SEED_VARIABLE: &str = "RATELIMITD_CRASH_SEED";
+
+const APPLY: [Point; 8] =
+    [ApplyBegun, ApplyRows, ApplyPrefixes, ApplyTargets, ApplyPorts, ApplyConfig, ApplyActive, ApplyDone];
+
+/// What is killed where.
+const CASES: &[(Act, &[Point])] = &[
+    (
+        Act::Start,
+        &[
+            SocketBeside,
+            SocketBound,
+            PinsMade,
+            PinsLocked,
+            MapsMade,
+            ProgramLoaded,
+            TakenOver,
+            Recalled,
+            ApplyTargets,
+            ApplyActive,
+            StartApplied,
+            Listed,
+            Linked,
+            Pinned,
+            Started,
+            Confined,
+            Serving,
+            Ready,
+            HistoryOpened,
+        ],
+    ),
+    (
+        Act::Adopt,
+        &[
+            SocketBeside,
+            SocketBound,
+            PinsLocked,
+            MapsMade,
+            ProgramLoaded,
+            TakenOver,
+            Recalled,
+            Listed,
+            Replaced,
+            Adopted,
+            AdoptApplied,
+            Started,
+            Confined,
+            Serving,
+            Ready,
+        ],
+    ),
+    (Act::AdoptOther, &APPLY),
+    (Act::AdoptOther, &[Replaced, Adopted, AdoptApplied]),
+    (Act::AdoptRenamed, &[LinksAside, LinksNamed]),
+    (Act::Reload, &APPLY),
+    (Act::Reload, &[ReloadRead, CarryApplied, ReloadCarried, StoreRemoved, ReloadSettled]),
+    (Act::AddInterface, &[Listed, Linked, Pinned, CarryAttached]),
+    (Act::DropInterface, &[Unpinned, Detached, CarryDetached]),
+    (
+        Act::Trial,
+        &[StoreWritten, StoreSynced, StoreRenamed, StoreSaved, TrialRecorded, ApplyConfig, ApplyActive, TrialApplied],
+    ),
+    (Act::Confirm, &[ConfirmKept, StoreRemoved, ConfirmSettled, ConfirmDone]),
+    (Act::RollBack, &[StoreWritten, StoreRenamed, RollBackRecorded, ApplyBegun, ApplyActive, RollBackDone]),
+    (
+        Act::Deny,
+        &[
+            ApplyPrefixes,
+            ApplyActive,
+            GrantApplied,
+            StoreWritten,
+            StoreSynced,
+            StoreRenamed,
+            StoreSaved,
+            GrantKept,
+            HistoryBegun,
+            HistoryWritten,
+            HistoryCommitted,
+        ],
+    ),
+    (Act::DenyOnTrial, &[AccessTried, AccessBefore, GrantApplied, GrantKept]),
+    (Act::Allow, &[GrantApplied, GrantKept]),
+    (Act::Undeny, &[GrantApplied, StoreRenamed, GrantKept]),
+    (Act::Unallow, &[GrantApplied, GrantKept]),
+    (Act::Unblock, &[WindowsForgotten, BansForgotten, Forgotten, Lifted]),
+    (Act::Panic, &[ApplyActive, ModeApplied, StoreWritten, StoreRenamed, ModeKept]),
+    (Act::Enforce, &[ModeApplied, StoreRemoved, ModeKept]),
+    (Act::StopKeep, &[EndTold, EndDatapath, EndHistory, EndServed]),
+    (Act::StopDetach, &[EndLetGo, EndServed]),
+    (Act::Detach, &[EndTold, EndLetGo, EndLinks, EndMaps, EndDatapath, EndHistory, EndServed]),
+];
+
+fn cases() -> Vec<Case> {
+    let of = |(act, points): &(Act, &[Point])| points.iter().map(|point| Case { point: *point, act: *act }).collect();
+    CASES.iter().flat_map(|row| -> Vec<Case> { of(row) }).collect()
+}
+
+#[test]
+fn each_crash_point_has_a_case() {
+    let covered: BTreeSet<Point> = cases().iter().map(|case| case.point).collect();
+    // The tests of fleets have these.
+    let of_fleet = [Point::FleetJoined, Point::FleetSpread, Point::FleetHeard];
+    let missing: Vec<&str> =
+        Point::ALL.iter().filter(|of| !covered.contains(of) && !of_fleet.contains(of)).map(|of| of.name()).collect();
+    assert!(missing.is_empty(), "no case kills the daemon at {missing:?}");
+}
+
+/// Those of this time, and of how many.
+fn runs() -> (Vec<(Case, Load)>, usize, u64) {
+    let cases = cases();
+    let loads = Load::ALL.len();
+    let of_now = || SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+    let seed = env::var(SEED_VARIABLE).ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(of_now);
+    let is_all = env::var(RUNS_VARIABLE).is_ok_and(|runs| runs == "all");
+    let only = env::var("RATELIMITD_CRASH_ONLY").ok();
+    let mut chosen = Vec::new();
+    for (at, load) in Load::ALL.into_iter().enumerate() {
+        let is_chosen = |case: usize| is_all || (case as u64 + at as u64 + seed) % loads as u64 == 0;
+        let is_meant = |case: &Case| {
+            only.as_ref().is_none_or(|only| format!("{:?} {}", case.act, case.point.name()).contains(only))
+        };
+        let of_load = cases.iter().enumerate().filter(|(case, of)| is_chosen(*case) && is_meant(of));
+        chosen.extend(of_load.map(|(_, case)| (*case, load)));
+    }
+    (chosen, cases.len() * loads, seed)
+}
+
+/// Whether the binary has crash points.
+fn is_armed() -> bool {
+    let bytes = fs::read(binary()).unwrap_or_default();
+    bytes.windows(VARIABLE.len()).any(|part| part == VARIABLE.as_bytes())
+}
+
+#[test]
+fn killed_at_any_point_under_any_load_it_enforces_loses_nothing_and_starts_again() {
+    needs_root!();
+    if !is_armed() {
+        let with = "cargo build -p ratelimit-userspace -p integration-test";
+        println!(
+            "skipped: killed_at_any_point_under_any_load_it_enforces_loses_nothing_and_starts_again: the binary has no crash points: `{with}`"
+        );
+        return;
+    }
+    let (runs, of, seed) = runs();
+    println!("seed {seed}: {} of {of} runs", runs.len());
+    let began = Instant::now();
+    let mut ground = Ground::new();
+    let mut failed = Vec::new();
+    let mut points = BTreeSet::new();
+    for (case, load) in &runs {
+        let named = format!("{:?} killed at {} under {load:?}", case.act, case.point.name());
+        let since = Instant::now();
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| ground.run(*case, *load))) {
+            let why = panic.downcast_ref::<String>().cloned();
+            let why = why.or_else(|| panic.downcast_ref::<&str>().map(|why| (*why).to_owned())).unwrap_or_default();
+            println!("FAILED {named}: {why}");
+            failed.push(format!("{named}: {why}"));
+            ground.begin();
+        } else {
+            points.insert(case.point.name());
+        }
+        println!("{named}: {:.2} s", since.elapsed().as_secs_f64());
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let words = format!("{} points, {} of {of} runs in {seconds:.0} s, seed {seed}", points.len(), runs.len());
+    println!("crash points: {words}");
+    let figures = json!({
+        "points": points.len(), "points_in_all": Point::ALL.len(), "cases": cases().len(), "loads": Load::ALL.len(), "runs": runs.len(),
+        "runs_in_all": of, "failed": failed.len(), "seconds": seconds.round(), "seed": seed,
+    });
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target").join("crash");
+    fs::create_dir_all(&directory).unwrap();
+    fs::write(directory.join("figures.json"), format!("{figures:#}\n")).unwrap();
+    assert!(failed.is_empty(), "{} of {} runs (seed {seed}):\n{}", failed.len(), runs.len(), failed.join("\n\n"));
+}
