@@ -57,9 +57,7 @@ impl Store {
     pub(super) fn load<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         let path = self.path(name);
         // What a kill left half written.
-        if let Err(error) = remove_if_there(&self.path(&unfinished(name))) {
-            tracing::warn!("remove {}: {error}", self.path(&unfinished(name)).display());
-        }
+        discard(&self.path(&unfinished(name)));
         let bytes = match files::read_own(&path, BYTES_MAX) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return None,
@@ -110,10 +108,7 @@ impl Store {
 
     /// Removes a file; one that is not there is removed already.
     pub(super) fn remove(&self, name: &str) {
-        let path = self.path(name);
-        if let Err(error) = remove_if_there(&path) {
-            tracing::warn!("remove {}: {error}", path.display());
-        }
+        discard(&self.path(name));
         reach(Point::StoreRemoved);
     }
 }
@@ -121,6 +116,12 @@ impl Store {
 /// Where a file is written before it is in its place.
 fn unfinished(name: &str) -> String {
     format!("{name}.new")
+}
+
+fn discard(path: &Path) {
+    if let Err(error) = remove_if_there(path) {
+        tracing::warn!("remove {}: {error}", path.display());
+    }
 }
 
 fn remove_if_there(path: &Path) -> io::Result<()> {
