@@ -6,6 +6,7 @@ mod accuracy;
 mod bench;
 mod cargo;
 mod demo;
+mod fuzz;
 mod install;
 mod interrupt;
 mod lint;
@@ -45,6 +46,8 @@ enum Command {
     Bench(bench::Options),
     /// Hold the requests that are counted against the logs of real servers
     Accuracy(accuracy::Options),
+    /// Have libFuzzer look for bytes that a fuzz target panics on
+    Fuzz(fuzz::Options),
     /// Check the invariants that a grep can hold
     Tidy,
     /// Count the lines of code that are shipped, by crate
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Command::Screenshots => test::screenshots::run(),
         Command::Bench(options) => bench::run(&options),
         Command::Accuracy(options) => accuracy::run(&options),
+        Command::Fuzz(options) => fuzz::run(&options),
         Command::Tidy => tidy::run(),
         Command::Lines => tidy::lines::run(),
         Command::Lint => lint::run(),
