@@ -15,6 +15,7 @@ mod packages;
 mod pins;
 mod run;
 mod setup;
+mod shipped;
 mod test;
 mod tidy;
 mod workspace;

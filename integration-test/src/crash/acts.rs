@@ -199,17 +199,17 @@ impl Act {
             }
             Self::Confirm | Self::RollBack => end_trial_of_own_file(self, ground, before),
             Self::Deny => {
-                assert_one_of(ground, cast, "denied", &[0, OVER]);
+                assert_one_of(ground, cast, "denied", &[0, WEB_MAX]);
                 assert_history(ground, cast, point);
             }
             Self::DenyOnTrial => {
-                let is_denied = assert_one_of(ground, cast, "denied", &[0, OVER]);
+                let is_denied = assert_one_of(ground, cast, "denied", &[0, WEB_MAX]);
                 ground.must(&["rollback"]);
                 assert_eq!(ground.ears.judge(), Judged::by(before), "after a roll-back");
-                ground.assert_passing(cast.named, 81, 1, u64::from(!is_denied));
+                ground.assert_passing(cast.named, 82, 1, u64::from(!is_denied));
             }
             Self::Allow => drop(assert_one_of(ground, cast, "allowed", &[OVER, WEB_MAX])),
-            Self::Undeny => drop(assert_one_of(ground, cast, "denied", &[0, OVER])),
+            Self::Undeny => drop(assert_one_of(ground, cast, "denied", &[0, WEB_MAX])),
             Self::Unallow => drop(assert_one_of(ground, cast, "allowed", &[OVER, WEB_MAX])),
             Self::Unblock => assert_banned_or_free(ground, cast),
             Self::Panic | Self::Enforce => {
@@ -246,9 +246,7 @@ fn end_trial_of_own_file(act: Act, ground: &mut Ground, before: Letter) {
 fn assert_one_of(ground: &Ground, cast: Cast, state: &str, passing: &[u64; 2]) -> bool {
     let listed = ground.listed(cast.named);
     assert!(listed.as_deref().is_none_or(|of| of == state), "{listed:?}");
-    let is_denial = state == "denied";
-    let port = if is_denial { 81 } else { 80 };
-    ground.assert_passing(cast.named, port, OVER, passing[usize::from(listed.is_none())]);
+    ground.assert_passing(cast.named, 80, OVER, passing[usize::from(listed.is_none())]);
     listed.is_some()
 }
 

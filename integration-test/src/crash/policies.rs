@@ -48,8 +48,8 @@ impl Judged {
     pub(super) fn signs(one: [u8; 4]) -> [([u8; 4], u16, u64); 6] {
         let [_, _, third, fourth] = one;
         [
-            ([203, 0, 113, fourth], 81, 1),
-            ([198, 18, third, fourth], 81, 1),
+            ([203, 0, third, fourth], 80, 1),
+            ([198, 18, third, fourth], 80, 1),
             (one, 83, 2),
             (one, 84, 2),
             (one, 85, 4),
@@ -72,7 +72,7 @@ impl Judged {
 /// The text of one.
 pub fn config(letter: Letter, on_exit: &str, interfaces: &[&str], socket: &Path) -> String {
     let (denied, port, amount, target) = match letter {
-        Letter::A => ("203.0.113.0/24", 83, 1, "192.0.2.1/32"),
+        Letter::A => ("203.0.0.0/16", 83, 1, "192.0.2.1/32"),
         Letter::B => ("198.18.0.0/16", 84, 3, "198.51.100.0/24"),
     };
     let rule = |name: &str, ports: u16, limit: &str, more: &str| {

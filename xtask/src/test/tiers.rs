@@ -25,7 +25,9 @@ const AXE_VARIABLE: &str = "RATELIMITD_AXE";
 /// Tells the fleet's tests where redis-server is, and the libraries of an unpacked one.
 const REDIS_VARIABLES: [&str; 2] = ["REDIS_SERVER", "REDIS_LIBRARIES"];
 /// What of the user's environment the tests see under sudo too.
-const PASSED_ON: [&str; 4] = ["PATH", "CI", "RUST_BACKTRACE", "INSTA_UPDATE"];
+const PASSED_ON: [&str; 5] = ["PATH", "CI", "RUST_BACKTRACE", "INSTA_UPDATE", "RATELIMITD_CRASH_SEED"];
+/// The tests that kill the daemon at its crash points.
+const CRASH: &str = "crash";
 
 /// Every crate but the one that needs root, the BPF crate on the host included.
 pub(super) fn unprivileged(filter: Option<&str>) -> Result<Tier> {
@@ -57,18 +59,32 @@ pub(super) fn models(filter: Option<&str>) -> Result<Tier> {
 
 /// One at a time: they share the machine's network namespaces and BPF file systems.
 pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
+    as_root_alone("privileged", filter, &[], |_| true)
+}
+
+/// Every crash point under every load.
+pub(super) fn crash(filter: Option<&str>) -> Result<Tier> {
+    as_root_alone("crash", filter, &[("RATELIMITD_CRASH_RUNS", PathBuf::from("all"))], |test| test == CRASH)
+}
+
+fn as_root_alone(
+    name: &'static str,
+    filter: Option<&str>,
+    told: &[(&'static str, PathBuf)],
+    is_meant: impl Fn(&str) -> bool,
+) -> Result<Tier> {
     let start = Instant::now();
     let artifacts = cargo::build(&EVERYTHING)?;
     let binary = cargo::binary(&artifacts, "ratelimitd")?;
     let mut tally = Tally::default();
-    for test in artifacts.iter().filter(|artifact| artifact.is_test_in(PRIVILEGED)) {
+    for test in artifacts.iter().filter(|of| of.is_test_in(PRIVILEGED) && is_meant(&of.target)) {
         eprintln!("     Running {}", test.executable.display());
-        let mut command = as_root(&test.executable, &binary.executable, &[]);
+        let mut command = as_root(&test.executable, &binary.executable, told);
         command.current_dir(workspace::root().join(PRIVILEGED));
         command.args(["--test-threads=1", "--show-output"]).args(filter);
         listen(&mut command, &test.target, &mut tally)?;
     }
-    Ok(Tier { name: "privileged", tally, took: start.elapsed() })
+    Ok(Tier { name, tally, took: start.elapsed() })
 }
 
 fn redis() -> impl Iterator<Item = (&'static str, Option<PathBuf>)> + Clone {
