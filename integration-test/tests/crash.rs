@@ -11,8 +11,12 @@ use std::time::{Instant, SystemTime};
 
 use integration_test::crash::acts::Act;
 use integration_test::crash::{Case, Ground, Load};
+use integration_test::fleet::clients::innocent;
+use integration_test::fleet::store::{self, Kind};
+use integration_test::fleet::{Fleet, Host, client_of};
 use integration_test::lab::binary;
 use netlab::needs_root;
+use nix::sys::signal::Signal;
 use ratelimit_crash::Point::{
     AccessBefore, AccessTried, AdoptApplied, Adopted, ApplyActive, ApplyBegun, ApplyConfig, ApplyDone, ApplyPorts,
     ApplyPrefixes, ApplyRows, ApplyTargets, BansForgotten, CarryApplied, CarryAttached, CarryDetached, Confined,
@@ -122,6 +126,9 @@ const CASES: &[(Act, &[Point])] = &[
     (Act::Detach, &[EndTold, EndLetGo, EndLinks, EndMaps, EndDatapath, EndHistory, EndServed]),
 ];
 
+/// Those of another test, with two hosts.
+const OF_FLEET: [Point; 3] = [Point::FleetJoined, Point::FleetSpread, Point::FleetHeard];
+
 fn cases() -> Vec<Case> {
     let of = |(act, points): &(Act, &[Point])| points.iter().map(|point| Case { point: *point, act: *act }).collect();
     CASES.iter().flat_map(|row| -> Vec<Case> { of(row) }).collect()
@@ -130,10 +137,8 @@ fn cases() -> Vec<Case> {
 #[test]
 fn each_crash_point_has_a_case() {
     let covered: BTreeSet<Point> = cases().iter().map(|case| case.point).collect();
-    // The tests of fleets have these.
-    let of_fleet = [Point::FleetJoined, Point::FleetSpread, Point::FleetHeard];
     let missing: Vec<&str> =
-        Point::ALL.iter().filter(|of| !covered.contains(of) && !of_fleet.contains(of)).map(|of| of.name()).collect();
+        Point::ALL.iter().filter(|of| !covered.contains(of) && !OF_FLEET.contains(of)).map(|of| of.name()).collect();
     assert!(missing.is_empty(), "no case kills the daemon at {missing:?}");
 }
 
@@ -163,14 +168,19 @@ fn is_armed() -> bool {
     bytes.windows(VARIABLE.len()).any(|part| part == VARIABLE.as_bytes())
 }
 
+/// Says so where the binary under test has no points.
+fn skips(test: &str) -> bool {
+    let is_armed = is_armed();
+    if !is_armed {
+        println!("skipped: {test}: no crash points: `cargo build -p ratelimit-userspace -p integration-test`");
+    }
+    !is_armed
+}
+
 #[test]
 fn killed_at_any_point_under_any_load_it_enforces_loses_nothing_and_starts_again() {
     needs_root!();
-    if !is_armed() {
-        let with = "cargo build -p ratelimit-userspace -p integration-test";
-        println!(
-            "skipped: killed_at_any_point_under_any_load_it_enforces_loses_nothing_and_starts_again: the binary has no crash points: `{with}`"
-        );
+    if skips("killed_at_any_point_under_any_load_it_enforces_loses_nothing_and_starts_again") {
         return;
     }
     let (runs, of, seed) = runs();
@@ -204,4 +214,59 @@ fn killed_at_any_point_under_any_load_it_enforces_loses_nothing_and_starts_again
     fs::create_dir_all(&directory).unwrap();
     fs::write(directory.join("figures.json"), format!("{figures:#}\n")).unwrap();
     assert!(failed.is_empty(), "{} of {} runs (seed {seed}):\n{}", failed.len(), runs.len(), failed.join("\n\n"));
+}
+
+/// The rules of two hosts.
+const FLEET_RULES: &str = "[[rule]]\nname = \"minute\"\nports = \"80/tcp\"\nlimits = [\"1000/1m requests\"]\n[[rule]]\nname = \"others\"\nlimits = [\"9/1h connections\"]";
+
+/// What another host's users deny is denied here wholly or not at all, whoever is killed on the way; clients of the host
+/// are answered all the time, and the denied one never.
+#[test]
+fn a_host_of_a_fleet_killed_as_it_joins_speaks_or_hears_starts_again_and_does_what_the_others_do() {
+    needs_root!(store::obstacle());
+    if skips("a_host_of_a_fleet_killed_as_it_joins_speaks_or_hears_starts_again_and_does_what_the_others_do") {
+        return;
+    }
+    let began = Instant::now();
+    let mut fleet = Fleet::new(2, Kind::Single);
+    fleet.configure("on_exit = \"keep\"\nmax_sources = 4096", &fleet.store.settings(), FLEET_RULES);
+    fleet.start();
+    fleet.hosts[0].tell(&["deny", "198.51.100.250", "--for", "1d"]);
+    let mut number = 100;
+    for (clients, point) in [0, 2, 20].into_iter().flat_map(|clients| OF_FLEET.map(|point| (clients, point))) {
+        number += 1;
+        let named = client_of(number);
+        let dies = usize::from(point == Point::FleetHeard);
+        let others: Vec<_> =
+            (1..=clients).map(|of| fleet.client_of_host(dies, &client_of(of), 80, innocent(20))).collect();
+        let denied = fleet.client_of_host(0, "198.51.100.250", 80, innocent(20));
+        if point == Point::FleetJoined {
+            fleet.hosts[dies].end(Signal::SIGKILL);
+            fleet.hosts[dies].arm(point);
+            fleet.hosts[dies].start_to_die();
+        } else {
+            fleet.hosts[dies].arm(point);
+            let _is_killed = fleet.hosts[0].ratelimitd(&["deny", &named, "--for", "1h", "--fleet"]);
+        }
+        fleet.hosts[dies].await_death();
+        fleet.hosts[dies].start();
+        fleet.wait_until_connected();
+        let is_denied = |host: &Host| host.check(&named)["reason"] == "denied";
+        match point {
+            Point::FleetHeard => assert!(fleet.hosts.iter().all(is_denied), "{named} is denied by both"),
+            Point::FleetSpread => assert!(is_denied(&fleet.hosts[0]), "{named} is denied where that was said"),
+            _ => assert!(!fleet.hosts.iter().any(is_denied)),
+        }
+        // Heard again, it is one entry.
+        let list: serde_json::Value = serde_json::from_str(&fleet.hosts[dies].tell(&["list", "--json"])).unwrap();
+        let entries = list["entries"].as_array().unwrap().iter().filter(|of| of["prefix"] == format!("{named}/32"));
+        assert!(entries.count() <= 1, "{list:#}");
+        assert_eq!(denied.stop().answered, 0, "the denied client is answered");
+        for client in others {
+            let tally = client.stop();
+            assert!(tally.answered > 0, "clients go on: {tally:?}");
+        }
+        println!("fleet: killed at {} with {clients} clients", point.name());
+    }
+    println!("crash points of a fleet: 9 of 9 runs in {:.0} s", began.elapsed().as_secs_f64());
 }
