@@ -300,9 +300,9 @@ impl Ground {
 
     /// The word for a source in `list`; nothing where it has none.
     pub fn listed(&self, source: [u8; 4]) -> Option<String> {
-        let prefix = format!("{}/32", word(source));
+        let source = word(source);
         let list = self.json(&["list"]);
-        let entry = list["entries"].as_array().expect("entries").iter().find(|of| of["prefix"] == prefix);
+        let entry = list["entries"].as_array().expect("entries").iter().find(|of| of["prefix"] == source);
         entry.map(|of| of["state"].as_str().expect("a state").to_owned())
     }
 }

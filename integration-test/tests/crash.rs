@@ -259,7 +259,7 @@ fn a_host_of_a_fleet_killed_as_it_joins_speaks_or_hears_starts_again_and_does_wh
         }
         // Heard again, it is one entry.
         let list: serde_json::Value = serde_json::from_str(&fleet.hosts[dies].tell(&["list", "--json"])).unwrap();
-        let entries = list["entries"].as_array().unwrap().iter().filter(|of| of["prefix"] == format!("{named}/32"));
+        let entries = list["entries"].as_array().unwrap().iter().filter(|of| of["prefix"] == named);
         assert!(entries.count() <= 1, "{list:#}");
         assert_eq!(denied.stop().answered, 0, "the denied client is answered");
         for client in others {

@@ -48,12 +48,7 @@ pub(super) struct LinkInfo {
 /// # Errors
 /// What the kernel answers; and where it is a link of another kind.
 pub(super) fn pinned(path: &Path) -> io::Result<LinkInfo> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    let mut attr = GetAttr { path: path.as_ptr() as u64, fd: 0, flags: 0 };
-    // SAFETY: the path lives until the call returns, and ends with a zero.
-    let fd = unsafe { bpf::call(Command::OBJ_GET, &mut attr) }?;
-    // SAFETY: the kernel has just made it, and nothing else has it.
-    let link = unsafe { OwnedFd::from_raw_fd(fd) };
+    let link = open(path)?;
     let mut info = Info::default();
     // SAFETY: it is integers alone, those that the kernel writes of a link, and points to nothing.
     unsafe { bpf::look_at(link.as_fd(), &mut info) }?;
@@ -61,4 +56,17 @@ pub(super) fn pinned(path: &Path) -> io::Result<LinkInfo> {
         return Err(io::Error::other("it is no XDP link"));
     }
     Ok(LinkInfo { program: info.program, interface: info.interface })
+}
+
+/// Holds what is pinned at `path`.
+///
+/// # Errors
+/// What the kernel answers.
+pub(super) fn open(path: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut attr = GetAttr { path: path.as_ptr() as u64, fd: 0, flags: 0 };
+    // SAFETY: the path lives until the call returns, and ends with a zero.
+    let fd = unsafe { bpf::call(Command::OBJ_GET, &mut attr) }?;
+    // SAFETY: the kernel has just made it, and nothing else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -12,6 +12,7 @@ use nix::fcntl::{Flock, FlockArg, OFlag};
 use ratelimit_common::layout;
 use ratelimit_crash::{Point, reach};
 
+use crate::link_info;
 use ratelimit_policy::files;
 
 /// Where pins lie on a host that is set up as usual.
@@ -299,7 +300,11 @@ fn remove_files(root: &Path, interface: Option<&str>) -> Result<Vec<String>, Pin
         let (gone, left): (Vec<_>, Vec<_>) =
             links_in(&dir).into_iter().partition(|(pinned, _)| interface.is_none_or(|interface| interface == pinned));
         for (pinned, path) in gone {
+            // Held until its file is gone, or the filter would go on for a moment: the kernel takes it off at once where a
+            // descriptor is the last that holds it, and later where a file is (`bpf_link_put`, kernel/bpf/syscall.c, Linux 6.18).
+            let held = link_info::open(&path);
             remove(&path)?;
+            drop(held);
             removed.push(pinned);
         }
         reach(Point::EndLinks);
