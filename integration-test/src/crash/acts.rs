@@ -208,9 +208,9 @@ impl Act {
                 assert_eq!(ground.ears.judge(), Judged::by(before), "after a roll-back");
                 ground.assert_passing(cast.named, 82, 1, u64::from(!is_denied));
             }
-            Self::Allow => drop(assert_one_of(ground, cast, "allowed", &[OVER, WEB_MAX])),
+            Self::Allow => drop(assert_one_of(ground, cast, "exempt", &[OVER, WEB_MAX])),
             Self::Undeny => drop(assert_one_of(ground, cast, "denied", &[0, WEB_MAX])),
-            Self::Unallow => drop(assert_one_of(ground, cast, "allowed", &[OVER, WEB_MAX])),
+            Self::Unallow => drop(assert_one_of(ground, cast, "exempt", &[OVER, WEB_MAX])),
             Self::Unblock => assert_banned_or_free(ground, cast),
             Self::Panic | Self::Enforce => {
                 let is_held = ground.json(&["stats"])["hold"].is_object();
