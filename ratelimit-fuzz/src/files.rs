@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use ratelimit_common::layout::{LIMITS_MAX, RULES_MAX};
+use ratelimit_common::layout::{LIMITS_MAX, RULES_MAX, Unit};
 use ratelimit_policy::config::lists::{LIST_ENTRIES_MAX, parse};
 use ratelimit_policy::config::{Config, file};
-use ratelimit_policy::desired::{DesiredState, Unit};
+use ratelimit_policy::desired::DesiredState;
 use ratelimit_policy::diagnostic::Diagnostics;
 use ratelimit_policy::fixture::{Choices, config_text, limit, list_text, policy};
 use ratelimit_policy::plan::{apply, changes, diff};

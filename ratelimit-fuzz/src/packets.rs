@@ -1,9 +1,9 @@
 //! What senders of packets write: one frame, and a conversation of them.
 
+use ratelimit_common::layout::Unit;
 use ratelimit_common::packet::{Packet, Parsed, Target, parse};
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verdict::Action;
-use ratelimit_policy::desired::Unit;
 use ratelimit_policy::fixture::{limit, policy};
 use ratelimit_report::replay::{Kind, Replay};
 
