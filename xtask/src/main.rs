@@ -6,6 +6,7 @@ mod accuracy;
 mod bench;
 mod cargo;
 mod demo;
+mod figures;
 mod fuzz;
 mod install;
 mod interrupt;
@@ -45,6 +46,8 @@ enum Command {
     Screenshots,
     /// Measure what the program costs a packet
     Bench(bench::Options),
+    /// Gather what docs/TESTING.md says in numbers
+    Figures(figures::Options),
     /// Hold the requests that are counted against the logs of real servers
     Accuracy(accuracy::Options),
     /// Have libFuzzer look for bytes that a fuzz target panics on
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         Command::Test(options) => test::run(&options),
         Command::Screenshots => test::screenshots::run(),
         Command::Bench(options) => bench::run(&options),
+        Command::Figures(options) => figures::run(&options),
         Command::Accuracy(options) => accuracy::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Tidy => tidy::run(),

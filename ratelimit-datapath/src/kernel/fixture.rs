@@ -3,12 +3,14 @@
 
 mod advance;
 mod generator;
+mod held_maps;
 mod hostile;
 mod size;
 mod testing;
 
 pub use self::advance::{Advance, Steps};
 pub use self::generator::{Flood, Generator, OpenConnection, OpenConnections, Order, Sources};
+pub use self::held_maps::held_maps;
 pub use self::hostile::read_hostile;
 pub use self::size::ProgramSize;
 pub use self::testing::{Bare, TestRun, object};

@@ -53,7 +53,7 @@ use self::counters::Rows;
 #[cfg(any(test, feature = "fixture"))]
 pub use self::fixture::{
     Advance, Bare, Flood, Generator, OpenConnection, OpenConnections, Order, ProgramSize, Sources, Steps, TestRun,
-    object, read_hostile,
+    held_maps, object, read_hostile,
 };
 use self::generation::Generations;
 pub use self::left::read_left;
