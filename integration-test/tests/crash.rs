@@ -19,14 +19,13 @@ use netlab::needs_root;
 use nix::sys::signal::Signal;
 use ratelimit_crash::Point::{
     AccessBefore, AccessTried, AdoptApplied, Adopted, ApplyActive, ApplyBegun, ApplyConfig, ApplyDone, ApplyPorts,
-    ApplyPrefixes, ApplyRows, ApplyTargets, BansForgotten, CarryApplied, CarryAttached, CarryDetached, Confined,
-    ConfirmDone, ConfirmKept, ConfirmSettled, Detached, EndDatapath, EndHistory, EndLetGo, EndLinks, EndMaps,
-    EndServed, EndTold, Forgotten, GrantApplied, GrantKept, HistoryBegun, HistoryCommitted, HistoryOpened,
-    HistoryWritten, Lifted, Linked, LinksAside, LinksNamed, Listed, MapsMade, ModeApplied, ModeKept, Pinned,
-    PinsLocked, PinsMade, ProgramLoaded, Ready, Recalled, ReloadCarried, ReloadRead, ReloadSettled, Replaced,
-    RollBackDone, RollBackRecorded, Serving, SocketBeside, SocketBound, StartApplied, Started, StoreRemoved,
-    StoreRenamed, StoreSaved, StoreSynced, StoreWritten, TakenOver, TrialApplied, TrialRecorded, Unpinned,
-    WindowsForgotten,
+    ApplyPrefixes, ApplyRows, ApplyTargets, BansRemoved, CacheRemoved, CarryApplied, CarryAttached, CarryDetached,
+    Confined, ConfirmDone, ConfirmKept, ConfirmSettled, Detached, EndDatapath, EndHistory, EndLetGo, EndLinks, EndMaps,
+    EndServed, EndTold, GrantApplied, GrantKept, HistoryBegun, HistoryCommitted, HistoryOpened, HistoryWritten, Lifted,
+    Linked, LinksAside, LinksNamed, Listed, MapsMade, ModeApplied, ModeKept, Pinned, PinsLocked, PinsMade,
+    ProgramLoaded, Ready, Recalled, ReloadCarried, ReloadRead, ReloadSettled, Replaced, RollBackDone, RollBackRecorded,
+    Serving, SocketBeside, SocketBound, StartApplied, Started, StoreRemoved, StoreRenamed, StoreSaved, StoreSynced,
+    StoreWritten, TakenOver, TrialApplied, TrialRecorded, Unpinned, WindowsRemoved,
 };
 use ratelimit_crash::{Point, VARIABLE};
 use serde_json::json;
@@ -118,7 +117,7 @@ const CASES: &[(Act, &[Point])] = &[
     (Act::Allow, &[GrantApplied, GrantKept]),
     (Act::Undeny, &[GrantApplied, StoreRenamed, GrantKept]),
     (Act::Unallow, &[GrantApplied, GrantKept]),
-    (Act::Unblock, &[WindowsForgotten, BansForgotten, Forgotten, Lifted]),
+    (Act::Unblock, &[WindowsRemoved, BansRemoved, CacheRemoved, Lifted]),
     (Act::Panic, &[ApplyActive, ModeApplied, StoreWritten, StoreRenamed, ModeKept]),
     (Act::Enforce, &[ModeApplied, StoreRemoved, ModeKept]),
     (Act::StopKeep, &[EndTold, EndDatapath, EndHistory, EndServed]),

@@ -62,16 +62,16 @@ impl Kernel {
             }
             removed.windows += slots.len();
         }
-        reach(Point::WindowsForgotten);
+        reach(Point::WindowsRemoved);
         let now = self.read_clock()?;
         for entry in self.ban_entries()?.into_iter().filter(|entry| clients.contains(&entry.client)) {
             let was_there = self.remove_ban(entry.client, entry.slot)?;
             removed.bans += usize::from(was_there && entry.ban.holds(now));
         }
-        reach(Point::BansForgotten);
+        reach(Point::BansRemoved);
         self.begin_epoch()?;
         self.remove_entries(|of| clients.contains(&of))?;
-        reach(Point::Forgotten);
+        reach(Point::CacheRemoved);
         Ok(removed)
     }
 
