@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use netlab::{Bpffs, Child, End, Namespace, Output, veth};
 use nix::sys::signal::Signal;
+use ratelimit_crash::{Point, VARIABLE, reached};
 use serde_json::Value;
 
 use crate::lab::{HANGS_AFTER, binary, number, once, run};
@@ -292,7 +293,24 @@ impl Host {
         let mut command = self.namespace.command_with(&self.bpffs, binary());
         command.env("RATELIMITD_SOCKET", self.directory.join("control.sock"));
         command.env("RATELIMITD_STATE_DIR", self.directory.join("state"));
+        command.env(VARIABLE, self.crash_file());
         command
+    }
+
+    fn crash_file(&self) -> PathBuf {
+        self.directory.join("crash-point")
+    }
+
+    /// Has its daemon killed when it comes to this point.
+    pub fn arm(&self, point: Point) {
+        fs::write(self.crash_file(), format!("{} 0", point.name())).expect(WORKS);
+    }
+
+    /// Waits until its daemon was killed there.
+    pub fn await_death(&mut self) {
+        let mut daemon = self.daemon.take().expect("it runs");
+        let status = daemon.wait(HANGS_AFTER).expect("it comes to the point");
+        fs::remove_file(reached(&self.crash_file())).unwrap_or_else(|_| panic!("{status}: {}", daemon.stderr()));
     }
 
     /// The binary with these arguments, run to its end.
@@ -316,6 +334,13 @@ impl Host {
         let child = Child::start(command).expect("the daemon starts");
         child.wait_for_line("ratelimitd: ready", HANGS_AFTER).expect("the daemon is ready");
         self.daemon = Some(child);
+    }
+
+    /// Starts a daemon that is killed, at a point that it comes to sooner or later.
+    pub fn start_to_die(&mut self) {
+        let mut command = self.command();
+        command.args(["run", "--config"]).arg(self.file());
+        self.daemon = Some(Child::start(command).expect("the daemon starts"));
     }
 
     /// Ends its daemon by this signal.

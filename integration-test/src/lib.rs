@@ -4,6 +4,7 @@
 pub mod browser;
 pub mod clients;
 pub mod cost;
+pub mod crash;
 pub mod established;
 pub mod fail2ban;
 pub mod fake;

@@ -1,6 +1,7 @@
 //! What the daemon does with the datapath, one blocking step at a time. Times come in as a [`Moment`].
 
 use ratelimit_common::time::Nanos;
+use ratelimit_crash::{Point, reach};
 
 use super::certificate::Certificate;
 use super::enforced::Enforced;
@@ -86,6 +87,7 @@ impl<D: Datapath> Engine<D> {
         };
         over.into_iter().for_each(|over| engine.journal.add(Occurrence::new(EventKind::Trial, over)));
         let started = engine.recall(unfinished, refused_lists, moment).and_then(|is_on_trial| {
+            reach(Point::Recalled);
             // What an earlier run's windows have refused is known before the first packet that counts.
             engine.observe(moment);
             engine.attach_all(is_on_trial, moment)
@@ -139,6 +141,7 @@ impl<D: Datapath> Engine<D> {
             self.apply_unread()?;
         } else if kept.is_empty() && !is_on_trial {
             self.datapath.apply(&self.enforced.desired.policy)?;
+            reach(Point::StartApplied);
         }
         let (taken_over, anew): (Vec<_>, Vec<_>) =
             self.enforced.desired.interfaces.iter().partition(|interface| kept.contains(interface));
@@ -154,8 +157,10 @@ impl<D: Datapath> Engine<D> {
             }
         }
         self.datapath.take_over_earlier()?;
+        reach(Point::Adopted);
         if !kept.is_empty() && !is_on_trial && !is_unread {
             self.datapath.apply(&self.enforced.desired.policy)?;
+            reach(Point::AdoptApplied);
         }
         self.enforced.must_apply = false;
         let left = self.datapath.kept();

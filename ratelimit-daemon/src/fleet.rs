@@ -19,6 +19,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use ratelimit_common::layout::Fault;
 use ratelimit_common::time::Nanos;
+use ratelimit_crash::{Point, reach};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -266,6 +267,7 @@ impl<D: Datapath> Engine<D> {
         let (fleet, acts, task) = Fleet::begin(begin, way, now);
         let task = runtime.spawn(task);
         runtime.spawn(hear.all(acts));
+        reach(Point::FleetJoined);
         Ok(Joined { by: wanted.clone(), secret, fleet, task, shared })
     }
 

@@ -11,6 +11,7 @@ use super::journal::Event;
 use super::moment::Moment;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{GrantReport, GrantRequest, Problem, ProblemKind};
+use ratelimit_crash::{Point, reach};
 use ratelimit_datapath::Datapath;
 use ratelimit_fleet::acts::What;
 use ratelimit_policy::access::{By, ENTRIES_MAX, Entered, Entry, Further, Ledger, OWNER_BYTES_MAX, REASON_BYTES_MAX};
@@ -173,12 +174,14 @@ impl<D: Datapath> Engine<D> {
             self.enforced.must_apply |= self.trials.pending.is_some();
             return Err(Problem::datapath(error));
         }
+        reach(Point::GrantApplied);
         self.overrides.grants.next_end = None;
         self.statistics.outdate();
         if let Err(error) = self.overrides.grants.keep(&self.host.store, clocks) {
             tracing::warn!("{error}");
             notes.push(format!("a restart forgets it: {error}"));
         }
+        reach(Point::GrantKept);
         Ok(())
     }
 

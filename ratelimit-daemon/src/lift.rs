@@ -14,6 +14,7 @@ use super::journal::Event;
 use super::moment::Moment;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{Problem, ResetReport, SourceRequest, Still, UnblockReport};
+use ratelimit_crash::{Point, reach};
 use ratelimit_datapath::{Ban, Datapath, DatapathError};
 use ratelimit_fleet::acts::What;
 use ratelimit_policy::access::{By, Entry};
@@ -116,6 +117,7 @@ impl<D: Datapath> Engine<D> {
         if let Some(within) = within {
             // With those that have ended goes how many there were in a row.
             self.datapath.lift_bans(within).map_err(|error| not_freed(error, by))?;
+            reach(Point::Lifted);
         }
         let untold = bans.len().saturating_sub(told);
         Ok(Freed { bans, blocked, untold })

@@ -9,6 +9,7 @@ use super::moment::Moment;
 use super::source::{ConfigSource, Loaded};
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{ApplyReport, ApplyRequest, Problem, ProblemKind, ReloadReport, ReloadRequest};
+use ratelimit_crash::{Point, reach};
 use ratelimit_datapath::Datapath;
 use ratelimit_policy::config::{Config, beside};
 use ratelimit_policy::desired::DesiredState;
@@ -99,6 +100,7 @@ impl<D: Datapath> Engine<D> {
             }
             Ok(loaded)
         });
+        reach(Point::ReloadRead);
         match loaded {
             Ok(loaded) => {
                 let secret = self.fleet.secret_news(loaded.config.fleet.as_ref());
@@ -146,6 +148,7 @@ impl<D: Datapath> Engine<D> {
             }
             outcome
         });
+        reach(Point::ReloadCarried);
         match outcome {
             Ok(changes) => {
                 tracing::info!("reloaded {path}: {}", if changes.is_empty() { "no change" } else { "carried out" });
@@ -154,6 +157,7 @@ impl<D: Datapath> Engine<D> {
                 self.fleet.loaded();
                 self.follow_fleet(moment);
                 self.settle();
+                reach(Point::ReloadSettled);
                 self.trials.succeeded(moment);
                 Ok(changes)
             }

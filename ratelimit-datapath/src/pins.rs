@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use ratelimit_common::layout;
+use ratelimit_crash::{Point, reach};
 
+use crate::link_info;
 use ratelimit_policy::files;
 
 /// Where pins lie on a host that is set up as usual.
@@ -103,9 +105,11 @@ impl Pins {
         for made in [root, &dir] {
             make(made)?;
         }
+        reach(Point::PinsMade);
         // What was there before us was made, or filled, in between.
         refuse_foreign(root)?;
         let lock = lock(&dir)?;
+        reach(Point::PinsLocked);
         Ok(Self { dir, earlier, _lock: lock })
     }
 
@@ -206,6 +210,15 @@ impl Pins {
     /// Where the file cannot be removed. One that is not there is no error.
     pub fn remove_link(&self, interface: &str) -> Result<(), PinsError> {
         remove(&self.link(interface))
+    }
+
+    /// Gives an interface's link the file of another, in one step; what is pinned there is no longer.
+    ///
+    /// # Errors
+    /// Where the file cannot be renamed.
+    pub fn rename_link(&self, from: &str, to: &str) -> Result<(), PinsError> {
+        let path = self.link(from);
+        fs::rename(&path, self.link(to)).map_err(|source| PinsError::Io { what: "rename", path, source })
     }
 }
 
@@ -418,11 +431,17 @@ fn remove_files(root: &Path, interface: Option<&str>) -> Result<Vec<String>, Pin
         let (gone, left): (Vec<_>, Vec<_>) =
             links_in(&dir).into_iter().partition(|(pinned, _)| interface.is_none_or(|interface| interface == pinned));
         for (pinned, path) in gone {
+            // Held until its file is gone, or the filter would go on for a moment: the kernel takes it off at once where a
+            // descriptor is the last that holds it, and later where a file is (`bpf_link_put`, kernel/bpf/syscall.c, Linux 6.18).
+            let held = bpf::open_pin(&path, bpf::Access::Whole);
             remove(&path)?;
+            drop(held);
             removed.push(pinned);
         }
+        reach(Point::EndLinks);
         if left.is_empty() {
             entries(&dir)?.iter().try_for_each(|path| remove(path))?;
+            reach(Point::EndMaps);
             remove_dir(&dir)?;
         }
     }

@@ -15,7 +15,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::{cargo, run, setup, workspace};
+use crate::{cargo, run, setup, shipped, workspace};
 pub(crate) use layout::{File, Layout};
 
 #[derive(Args)]
@@ -33,6 +33,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     setup::ensure(setup::Tier::Build)?;
     let artifacts = cargo::build(&["--release", "--package", "ratelimit-userspace", "--bin", "ratelimitd"])?;
     let binary = &cargo::binary(&artifacts, "ratelimitd")?.executable;
+    shipped::refuse_crash_points(binary)?;
     let files = files(binary, &Layout::below(&options.prefix))?;
 
     let root = options.destdir.as_deref().unwrap_or(Path::new("/"));

@@ -8,6 +8,7 @@ mod cargo;
 mod demo;
 mod dist;
 mod figures;
+mod fuzz;
 mod install;
 mod interrupt;
 mod lint;
@@ -16,6 +17,7 @@ mod packages;
 mod pins;
 mod run;
 mod setup;
+mod shipped;
 mod test;
 mod tidy;
 mod workspace;
@@ -53,6 +55,8 @@ enum Command {
     Figures(figures::Options),
     /// Hold the requests that are counted against the logs of real servers
     Accuracy(accuracy::Options),
+    /// Have libFuzzer look for bytes that a fuzz target panics on
+    Fuzz(fuzz::Options),
     /// Check the invariants that a grep can hold
     Tidy,
     /// Count the lines of code that are shipped, by crate
@@ -73,6 +77,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::Figures(options) => figures::run(&options),
         Command::Accuracy(options) => accuracy::run(&options),
+        Command::Fuzz(options) => fuzz::run(&options),
         Command::Tidy => tidy::run(),
         Command::Lines => tidy::lines::run(),
         Command::Lint => lint::run(),

@@ -52,14 +52,16 @@ enum Tier {
     Kernels,
     /// The package under a real systemd, in a container
     Systemd,
-    /// The same over a reboot, in qemu; only where it is asked for
+    /// The same over a reboot, in qemu; only where it is named
     SystemdVm,
+    /// The daemon killed at each crash point under each load; only where it is named: the privileged tier does a third
+    Crash,
 }
 
 impl Tier {
-    /// A machine that boots twice takes some minutes, so that nobody should wait for it by default.
+    /// What takes some minutes nobody should wait for by default.
     fn is_wanted(self, only: Option<Self>) -> bool {
-        only.map_or(self != Self::SystemdVm, |only| only == self)
+        only.map_or(!matches!(self, Self::SystemdVm | Self::Crash), |only| only == self)
     }
 }
 
@@ -79,6 +81,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             Tier::Kernels => kernels::kernels(filter)?,
             Tier::Systemd => systemd::systemd(filter, &wanted)?,
             Tier::SystemdVm => systemd::vm::reboot(filter, &wanted)?,
+            Tier::Crash => tiers::crash(filter)?,
         });
     }
     print!("{summary}");

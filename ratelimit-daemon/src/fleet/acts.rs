@@ -15,6 +15,7 @@ use crate::lift::Freed;
 use crate::moment::Moment;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{GrantRequest, Problem, ProblemKind};
+use ratelimit_crash::{Point, reach};
 use ratelimit_datapath::{Ban, Datapath, KernelEvent, KernelEventKind};
 use ratelimit_fleet::acts::{Act, RESET_FOR, What};
 use ratelimit_fleet::run::State;
@@ -92,6 +93,7 @@ impl<D: Datapath> Engine<D> {
     pub(crate) fn spread(&self, prefix: IpNet, what: What) {
         if let Some((fleet, _)) = self.fleet.shared() {
             fleet.spread(prefix, what);
+            reach(Point::FleetSpread);
         }
     }
 
@@ -133,6 +135,7 @@ impl<D: Datapath> Engine<D> {
             What::Unallow { by } => self.take_off_heard(Grant::Exempt, prefix, &Requester::fleet(&host, &by), moment),
             What::Undeny { by } => self.take_off_heard(Grant::Denied, prefix, &Requester::fleet(&host, &by), moment),
         };
+        reach(Point::FleetHeard);
         if let Err(problem) = done {
             let said = format!("what {host} says of {} is not done here: {}", source_text(prefix), problem.message);
             tracing::warn!("fleet: {said}");

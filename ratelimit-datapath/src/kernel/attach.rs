@@ -8,6 +8,7 @@ use aya::programs::links::FdLink;
 use aya::programs::xdp::{XdpLink, XdpMode as AyaMode};
 use aya::programs::{ProgramInfo, loaded_programs};
 use ratelimit_common::layout::{self, INTERFACES_MAX};
+use ratelimit_crash::{Point, reach};
 
 use super::held::{self, Held};
 use super::{ConfigWords, Kernel, program, state};
@@ -234,6 +235,7 @@ impl Kernel {
         let before = self.take_own(found, ours)?;
         // The interface is listed before its first packet comes.
         self.list(found)?;
+        reach(Point::Listed);
         match before.map_or_else(|| self.link(found), Ok) {
             Ok((link, mode, origin)) => {
                 // Whatever was pinned under this name has made room.
@@ -290,9 +292,11 @@ impl Kernel {
         }
         if let Some(pins) = &self.pins {
             pins.remove_link(name)?;
+            reach(Point::Unpinned);
         }
         self.links.held.retain(|held| held.name != name);
         self.links.forget(name);
+        reach(Point::Detached);
         Ok(())
     }
 
@@ -325,6 +329,7 @@ impl Kernel {
         let link = XdpLink::try_from(link).context("the pinned link is no XDP link")?;
         let program = program(&mut self.ebpf)?;
         let id = program.attach_to_link(link).context("replace the program of the pinned link")?;
+        reach(Point::Replaced);
         fd_link(program.take_link(id).context("take the link")?)
     }
 
@@ -363,6 +368,7 @@ impl Kernel {
         };
         let program = program(&mut self.ebpf)?;
         let id = program.attach_to_if_index(found.index, flags).map_err(|error| refused(found, mode, error))?;
+        reach(Point::Linked);
         fd_link(program.take_link(id).context("take the link")?)
     }
 

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use aya::programs::links::{FdLink, PinnedLink};
 
+use ratelimit_crash::{Point, reach};
+
 use crate::interface::Interface;
 use crate::link_info::{self, LinkInfo};
 use crate::pins::{self, Earlier, Pins};
@@ -74,21 +76,29 @@ pub(super) fn take(pins: &Pins, root: &Path, present: &[Interface]) -> Result<Ve
     for (file, _) in gone {
         pins.remove_link(&file)?;
     }
-    // Two may have changed names, so all files go before any comes. None of the links ends: they are open here.
-    held.iter().filter(|(file, held)| *file != held.name).try_for_each(|(file, _)| pins.remove_link(file))?;
-    let mut taken = Vec::new();
-    for (file, held) in held {
-        let link = if file == held.name { held.link } else { pin(pins, held.link, &held.name)? };
-        taken.push(Held { link, ..held });
-    }
-    Ok(taken)
+    // Two may have changed names, so all files are moved aside before any is named. At every moment each link has one: it
+    // must not end with this process.
+    let moved: Vec<&(String, Held)> = held.iter().filter(|(file, held)| *file != held.name).collect();
+    moved.iter().try_for_each(|(file, held)| pins.rename_link(file, &aside(&held.name)))?;
+    reach(Point::LinksAside);
+    moved.iter().try_for_each(|(_, held)| pins.rename_link(&aside(&held.name), &held.name))?;
+    reach(Point::LinksNamed);
+    Ok(held.into_iter().map(|(_, held)| held).collect())
+}
+
+/// Where a link's file is between two names: no interface has a space in its own (`dev_valid_name`, net/core/dev.c, Linux
+/// 6.18). A start that finds it there names it as any other.
+fn aside(name: &str) -> String {
+    format!("{name} aside")
 }
 
 /// Pins a link under an interface's name. What is pinned there holds an interface that had that name before.
 pub(super) fn pin(pins: &Pins, link: FdLink, name: &str) -> Result<FdLink, DatapathError> {
     pins.remove_link(name)?;
     let path = pins.link(name);
-    Ok(link.pin(&path).with_context(|| format!("pin {}", path.display()))?.into())
+    let link = link.pin(&path).with_context(|| format!("pin {}", path.display()))?.into();
+    reach(Point::Pinned);
+    Ok(link)
 }
 
 fn open(name: String, path: &Path, present: &[Interface]) -> Result<Held, DatapathError> {

@@ -5,6 +5,7 @@ use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use ratelimit_common::admission::CELLS_PER_SUMMARY;
 use ratelimit_common::layout::{self, PREFIX_MISSES_PER_SET, SETS_PER_CONN_CELL, SETS_PER_WORD, map};
 use ratelimit_common::source::Family;
+use ratelimit_crash::{Point, reach};
 
 use super::attach::{self, Links};
 use super::counters::Rows;
@@ -80,6 +81,7 @@ impl Kernel {
         let taken = kernel.carry_over().and_then(|()| kernel.take_over(options, lru_slack()));
         taken.or_else(|refused| kernel.undo_move(refused))?;
         kernel.seed_sampling()?;
+        reach(Point::TakenOver);
         Ok(kernel)
     }
 
@@ -97,8 +99,10 @@ impl Kernel {
             }
             loader.load(object::ELF).map_err(|error| state::load_error("make the maps", error.into()))
         })?;
+        reach(Point::MapsMade);
         let program: &mut Xdp = program(&mut ebpf)?;
         program.load().map_err(|error| state::load_error("load the program", error.into()))?;
+        reach(Point::ProgramLoaded);
         if let Err(error) = charge::load(&mut ebpf) {
             tracing::warn!("no application can charge a source: {:#}", anyhow::Error::from(error));
         }

@@ -47,6 +47,7 @@ use ratelimit_common::layout::{
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window::Cell;
+use ratelimit_crash::{Point, reach};
 
 use self::attach::{Links, Slot};
 use self::clients::{Client, Lengths};
@@ -54,7 +55,7 @@ use self::counters::Rows;
 #[cfg(any(test, feature = "fixture"))]
 pub use self::fixture::{
     Advance, Bare, Beside, Contents, Entries, Flood, Generator, OpenConnection, OpenConnections, Order, ProgramSize,
-    Sources, Steps, TestRun, dump, held_maps, linked, object, restore,
+    Sources, Steps, TestRun, dump, held_maps, linked, object, read_hostile, restore,
 };
 use self::generation::Generations;
 pub(crate) use self::left::lapse;
@@ -356,6 +357,7 @@ impl Datapath for Kernel {
         match on_exit {
             OnExit::Detach => {
                 self.links.let_go();
+                reach(Point::EndLetGo);
                 self.pins.as_ref().map_or(Ok(()), Pins::remove_all)?;
             }
             OnExit::Keep => {}
