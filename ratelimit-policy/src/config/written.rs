@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::syntax::{SyntaxError, near_miss, shortened};
-use crate::diagnostic::{Diagnostic, Excerpt, Place};
+use crate::diagnostic::{Diagnostic, Excerpt, Place, in_address};
 
 /// A value as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,7 +107,12 @@ impl Source {
         written.map(|written| self.read(written, parse)).transpose()
     }
 
-    pub(super) fn wrong(&self, written: &Written, error: SyntaxError) -> Diagnostic {
+    pub(super) fn wrong(&self, written: &Written, mut error: SyntaxError) -> Diagnostic {
+        let (Origin::Key { key: name, .. } | Origin::Flag(name)) = &written.origin;
+        // What is said of addresses does not repeat them.
+        if !matches!(*name, "url" | "--fleet") && written.text.split_once("://").is_some_and(|of| in_address(of.1)) {
+            "what stands there may hold a password, and is not repeated".clone_into(&mut error.problem);
+        }
         let help = error.help.into_iter().collect();
         match (&written.origin, self) {
             (Origin::Key { prefix, key, of, span }, Self::File { path, contents }) => {
