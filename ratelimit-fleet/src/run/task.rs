@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until};
 use super::{Kernel, Message, State, Status};
 use crate::acts::{Act, Ledger};
 use crate::core::{Core, after};
-use crate::hosts::{GONE_AFTER, Hosts, Record, SILENT_AFTER};
+use crate::hosts::{self, GONE_AFTER, Hosts, Record, SILENT_AFTER};
 use crate::names::Shard;
 use crate::store::access::Access;
 use crate::store::link::{Beat, ConnectError, Heard, Link};
@@ -85,6 +85,8 @@ pub(super) struct Task {
     outages: u64,
     admitted: u64,
     lost: Arc<AtomicU64>,
+    /// What the record says of the limits.
+    marks: Option<Vec<u32>>,
     acts: mpsc::Sender<Act>,
     status: Status,
     published: watch::Sender<Status>,
@@ -101,8 +103,10 @@ impl Task {
         acts: mpsc::Sender<Act>,
         published: watch::Sender<Status>,
     ) -> Self {
+        let marks = hosts::marks(core.limits());
         Self {
             core,
+            marks,
             me,
             access: Arc::new(access),
             interval,
@@ -191,11 +195,12 @@ impl Task {
         match message {
             Message::Crossed(subject, bucket) => self.core.crossed(subject, bucket, now),
             Message::CrossingsLost(count) => self.core.crossings_lost(count),
-            Message::Act(prefix, what) => {
-                if matches!(what, crate::acts::What::Reset { .. }) {
-                    self.core.reset(prefix);
+            Message::Act(begun) => {
+                if matches!(begun.what, crate::acts::What::Reset { .. }) {
+                    self.core.reset(begun.prefix);
                 }
-                self.ledger.begin(self.core.host(), prefix, what, now);
+                self.status.acts_taken = self.status.acts_taken.max(begun.number);
+                self.ledger.begin(self.core.host(), begun, now);
                 // At once, where no beat is on its way.
                 self.beats_at = Instant::now();
             }
@@ -203,6 +208,7 @@ impl Task {
             Message::Limits(limits) => {
                 kernel.set_limits(&limits);
                 self.core.set_limits(limits);
+                self.marks = hosts::marks(self.core.limits());
             }
             // Who asked may have gone.
             Message::Standing(subject, answer) => drop(answer.send(self.core.standing(subject, now))),
@@ -246,6 +252,8 @@ impl Task {
             admitted_last_minute: self.admitted,
             outages: self.outages,
             process: self.me.process,
+            hosts: self.core.hosts(),
+            limits: self.marks.clone(),
         };
         let beat = Beat {
             keys: [names.hosts_key(), names.acts_key()],
@@ -407,6 +415,7 @@ impl Task {
         status.counters = self.core.counters();
         status.lost = self.lost.load(Ordering::Relaxed) + self.ledger.lost();
         status.tracked = self.core.tracked();
+        status.acts_unsaid = self.ledger.unsaid();
         if before != (status.state, status.trouble) {
             status.log();
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
 use ratelimit_common::time::{BucketIndex, Nanos, SECOND_NS};
-use ratelimit_fleet::acts::Act;
+use ratelimit_fleet::acts::{Act, Begun, What};
 use ratelimit_fleet::core::Settings;
 use ratelimit_fleet::names::{HostId, Names};
 use ratelimit_fleet::run::{Begin, Fleet, Kernel};
@@ -114,6 +114,12 @@ impl Host {
             }
         }
         admitted
+    }
+
+    /// All hosts are to do this.
+    pub(crate) fn spread(&self, prefix: IpNet, what: What) {
+        let at_ns = now().0;
+        assert!(self.fleet.spread(Begun { number: at_ns, at_ns, prefix, what }), "there is room");
     }
 
     /// As many of each as the others are told of.

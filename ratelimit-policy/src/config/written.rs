@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::syntax::{SyntaxError, near_miss, shortened};
-use crate::diagnostic::{Diagnostic, Excerpt, Place, in_address};
+use crate::diagnostic::{Diagnostic, Excerpt, Place};
 
 /// A value as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,7 +110,7 @@ impl Source {
     pub(super) fn wrong(&self, written: &Written, mut error: SyntaxError) -> Diagnostic {
         let (Origin::Key { key: name, .. } | Origin::Flag(name)) = &written.origin;
         // What is said of addresses does not repeat them.
-        if !matches!(*name, "url" | "--fleet") && written.text.split_once("://").is_some_and(|of| in_address(of.1)) {
+        if !matches!(*name, "url" | "--fleet") && written.text.split_once("://").is_some_and(|of| of.1.contains('@')) {
             "what stands there may hold a password, and is not repeated".clone_into(&mut error.problem);
         }
         let help = error.help.into_iter().collect();
