@@ -133,6 +133,11 @@ impl Fleet {
         tokio::time::timeout(Duration::from_millis(200), answered).await.ok()?.ok()?
     }
 
+    /// Messages that were lost for want of room.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     /// How the fleet does, now.
     pub fn status(&self) -> Status {
         self.status.borrow().clone()

@@ -183,7 +183,7 @@ impl<D: Datapath> Engine<D> {
         let Some(config) = &self.enforced.config.fleet else { return Fleet::default() };
         let told = &self.fleet.told;
         let since = if told.state == state { told.since } else { Some(moment.wall) };
-        let status = self.fleet.status().unwrap_or_default();
+        let status = self.fleet.counted();
         let ago = |at: Nanos| seconds(now.0.saturating_sub(at.0));
         Fleet {
             state,

@@ -146,7 +146,7 @@ impl<D: Datapath> Engine<D> {
 
     fn counts(&mut self, limits: &[FleetLimit], subjects: &[Subject]) -> Result<Vec<Vec<Count>>, DatapathError> {
         let mut counts = vec![Vec::new(); subjects.len()];
-        let Some((_, shared)) = self.fleet.shared() else { return Ok(counts) };
+        let Some(shared) = self.fleet.enforced() else { return Ok(counts) };
         for (at, places) in by_limit(shared, limits, subjects.iter().map(|subject| subject.limit)) {
             let clients: Vec<IpNet> =
                 places.iter().filter_map(|place| subjects.get(*place)).map(|subject| subject.source).collect();
@@ -160,7 +160,7 @@ impl<D: Datapath> Engine<D> {
     }
 
     fn write_told(&mut self, limits: &[FleetLimit], told: &[Told]) -> Result<(), DatapathError> {
-        let Some((_, shared)) = self.fleet.shared() else { return Ok(()) };
+        let Some(shared) = self.fleet.enforced() else { return Ok(()) };
         for (at, places) in by_limit(shared, limits, told.iter().map(|told| told.subject.limit)) {
             let rule = self.enforced.desired.policy.rules.get(at.rule);
             let Some(limit) = rule.and_then(|rule| rule.limits.get(at.limit)) else { continue };
