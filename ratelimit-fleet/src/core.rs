@@ -212,15 +212,15 @@ impl Core {
         if self.is_tick || self.is_retry {
             self.retry_at = None;
         }
-        let mut due: Vec<Subject> = self
+        let mut due: Vec<(Option<Nanos>, Subject)> = self
             .tracked
             .iter()
             .filter(|(_, known)| known.has_crossed || self.is_tick || (self.is_retry && known.has_failed))
-            .map(|(subject, _)| *subject)
+            .map(|(subject, known)| (known.tried_at, *subject))
             .collect();
         // Those that waited longest first: what does not fit in a round is among them in the next.
-        due.sort_unstable_by_key(|subject| (self.tracked.get(subject).map(|known| known.tried_at), *subject));
-        due
+        due.sort_unstable();
+        due.into_iter().map(|(_, subject)| subject).collect()
     }
 
     /// The store lost what it had, for certain: all is said again.

@@ -27,8 +27,9 @@ const ACTS_MAX: usize = 1024;
 
 /// What the task needs of the kernel.
 pub trait Kernel: Send + 'static {
-    /// This host's own counts in the window of each source, in the order asked; nothing of a source that has none.
-    fn read(&mut self, subjects: Vec<Subject>) -> impl Future<Output = Vec<Vec<Count>>> + Send;
+    /// The counts in the window of each source, in the order asked; an empty list of a source that has none, and none of one
+    /// that could not be looked up.
+    fn read(&mut self, subjects: Vec<Subject>) -> impl Future<Output = Vec<Option<Vec<Count>>>> + Send;
 
     /// Puts what the others admitted beside the own counts. A source or bucket that is not there any more is skipped.
     fn write(&mut self, told: Vec<Told>) -> impl Future<Output = ()> + Send;

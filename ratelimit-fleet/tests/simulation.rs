@@ -265,19 +265,26 @@ impl Fleet {
         self.hosts[host].wakes_at = u64::MAX;
         let local = self.local(host, now);
         let due = self.hosts[host].core.due(local);
-        let read: Vec<Vec<Count>> = due.iter().map(|subject| self.look_up(host, *subject)).collect();
+        let read: Vec<_> = due.iter().map(|subject| Some(self.look_up(host, *subject))).collect();
         let round = self.hosts[host].core.round(local, &due, &read);
         for call in round.calls {
             self.send(host, call, now);
+        }
+        let kernel = &mut self.hosts[host].kernel;
+        for told in round.told {
+            if let Some(cells) = kernel.get_mut(&told.subject.source) {
+                cells.entry(told.bucket.0).or_default().others = told.others;
+            }
         }
         self.wake_later(host, now);
     }
 
     fn look_up(&self, host: usize, subject: Subject) -> Vec<Count> {
         let cells = self.hosts[host].kernel.get(&subject.source);
-        let counts =
-            cells.into_iter().flatten().map(|(bucket, cell)| Count { bucket: BucketIndex(*bucket), own: cell.own });
-        counts.collect()
+        let count = |(bucket, cell): (&u64, &Cell)| {
+            Count { bucket: BucketIndex(*bucket), own: cell.own, others: cell.others }
+        };
+        cells.into_iter().flatten().map(count).collect()
     }
 
     fn send(&mut self, host: usize, call: Call, now: u64) {

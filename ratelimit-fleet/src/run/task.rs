@@ -166,7 +166,11 @@ impl Task {
             if is_free && now() >= self.core.wakes_at() {
                 let due = self.core.due(now());
                 let read = if due.is_empty() { Vec::new() } else { kernel.read(due.clone()).await };
-                self.queue.extend(self.core.round(now(), &due, &read).calls);
+                let round = self.core.round(now(), &due, &read);
+                self.queue.extend(round.calls);
+                if !round.told.is_empty() {
+                    kernel.write(round.told).await;
+                }
             }
             self.exchange();
             self.publish();
