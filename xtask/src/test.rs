@@ -3,6 +3,7 @@
 //! The privileged tests are built as the user and run as root, one at a time; some of them once more on other kernels.
 //! A test that cannot run prints `skipped: NAME: REASON` and passes; where CI is set, one of those fails the whole.
 
+mod fleet;
 mod harness;
 mod kernels;
 pub(crate) mod screenshots;
@@ -41,18 +42,28 @@ enum Tier {
     Privileged,
     /// The BPF program on other kernels, in qemu
     Kernels,
+    /// A fleet for a minute in each trouble, and what it costs; twenty minutes, writes docs/FLEET.md, only where it is named
+    Fleet,
+}
+
+impl Tier {
+    /// Whether it runs where no tier is named.
+    fn is_of_all(self) -> bool {
+        self != Self::Fleet
+    }
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     setup::ensure(setup::Tier::Test)?;
     let filter = options.filter.as_deref();
     let mut summary = Summary::default();
-    for tier in Tier::value_variants().iter().filter(|tier| options.tier.is_none_or(|only| only == **tier)) {
+    for tier in Tier::value_variants().iter().filter(|tier| options.tier.map_or(tier.is_of_all(), |only| only == **tier)) {
         summary.add(match tier {
             Tier::Unprivileged => tiers::unprivileged(filter)?,
             Tier::Models => tiers::models(filter)?,
             Tier::Privileged => tiers::privileged(filter)?,
             Tier::Kernels => kernels::kernels(filter)?,
+            Tier::Fleet => fleet::fleet(filter)?,
         });
     }
     print!("{summary}");
