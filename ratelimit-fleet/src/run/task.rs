@@ -2,7 +2,7 @@
 
 mod heard;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -72,6 +72,8 @@ pub(super) struct Task {
     queue: VecDeque<Call>,
     /// The shards that have a call on its way.
     busy: HashSet<Shard>,
+    /// Those that do not answer, and since when.
+    silent: HashMap<Shard, Instant>,
     beats_at: Instant,
     is_beating: bool,
     has_beaten: bool,
@@ -119,6 +121,7 @@ impl Task {
             pending: FuturesUnordered::new(),
             queue: VecDeque::new(),
             busy: HashSet::new(),
+            silent: HashMap::new(),
             beats_at: Instant::now(),
             is_beating: false,
             has_beaten: false,
@@ -319,11 +322,15 @@ impl Task {
                 self.busy.remove(&call.shard);
                 match answer {
                     Ok(said) => {
+                        // What was not said there meanwhile is of buckets that others may take for final by now.
+                        let silent = self.silent.remove(&call.shard);
+                        self.was_away |= silent.is_some_and(|since| since.elapsed() >= self.interval);
                         self.answered(generation, took, now);
                         self.pulse.heard(StorePart::Shard(call.shard.0));
                         return self.core.answered(&call, &said, now);
                     }
                     Err(trouble) => {
+                        self.silent.entry(call.shard).or_insert_with(Instant::now);
                         self.core.failed(&call, now);
                         self.give_up(|waiting| waiting.shard == call.shard, now);
                         self.failed(generation, StorePart::Shard(call.shard.0), trouble);
