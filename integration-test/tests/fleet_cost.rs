@@ -118,7 +118,8 @@ fn four_hosts_with_ten_thousand_active_sources_each_cost_what_is_stated() {
     let per_second = |from: f64, to: f64| (to - from) / (after.at - before.at).as_secs_f64();
     let cpu = per_second(before.daemons, after.daemons) / hosts * 100.0;
     let idle = (still.daemons - idle.daemons) / (still.at - idle.at).as_secs_f64() / hosts * 100.0;
-    let (calls, server) = (per_second(before.calls, after.calls) / hosts, per_second(before.server, after.server) * 100.0);
+    let (calls, server) =
+        (per_second(before.calls, after.calls) / hosts, per_second(before.server, after.server) * 100.0);
     let up = per_second(before.bytes.0, after.bytes.0) / hosts / 1000.0;
     let down = per_second(before.bytes.1, after.bytes.1) / hosts / 1000.0;
     println!("measured: cost: active sources | {SOURCES}");
@@ -130,7 +131,10 @@ fn four_hosts_with_ten_thousand_active_sources_each_cost_what_is_stated() {
     for host in &fleet.hosts {
         let stats = host.stats();
         let of = &stats["fleet"];
-        println!("host {}: {} sources, {} reports, {} lost", host.number, of["sources"], of["reports"], of["reports_lost"]);
+        println!(
+            "host {}: {} sources, {} reports, {} lost",
+            host.number, of["sources"], of["reports"], of["reports_lost"]
+        );
         assert_eq!(of["sources"], SOURCES);
         assert_eq!(of["reports_lost"], 0);
         assert_eq!(of["rounds_failed"], 0);

@@ -410,7 +410,8 @@ mod tests {
     fn what_users_said_is_unsaid_until_the_store_took_it_and_what_is_from_before_a_restart_is_said_unless_overtaken() {
         let mut ledger = Ledger::default();
         let deny = || What::Deny { until_ns: None, reason: None, by: "root".to_owned() };
-        let begun = |number, seconds, what| Begun { number, at_ns: later(seconds).0, prefix: prefix("192.0.2.1/32"), what };
+        let begun =
+            |number, seconds, what| Begun { number, at_ns: later(seconds).0, prefix: prefix("192.0.2.1/32"), what };
         ledger.begin(ME, begun(1, 0, deny()), NOW);
         begin(&mut ledger, prefix("192.0.2.9/32"), ban(600), NOW);
         assert_eq!(ledger.unsaid(), [1], "bans are not among them");

@@ -223,7 +223,8 @@ mod tests {
 
     #[test]
     fn what_an_older_host_says_is_read_and_says_nothing_of_its_limits() {
-        let older = br#"{"name":"a","version":"0.1.0","ahead_ns":null,"admitted_last_minute":0,"outages":0,"process":9}"#;
+        let older =
+            br#"{"name":"a","version":"0.1.0","ahead_ns":null,"admitted_last_minute":0,"outages":0,"process":9}"#;
         let sealed = names(1).seal(&context(HostId([2; 8])), older, [3; 12]);
         let mut hosts = Hosts::default();
         hosts.learn(&names(1), 10, &[(vec![2; 8], [&9_u64.to_be_bytes()[..], &sealed].concat())], ME);

@@ -282,9 +282,8 @@ impl Fleet {
 
     fn look_up(&self, host: usize, subject: Subject) -> Vec<Count> {
         let cells = self.hosts[host].kernel.get(&subject.source);
-        let count = |(bucket, cell): (&u64, &Cell)| {
-            Count { bucket: BucketIndex(*bucket), own: cell.own, others: cell.others }
-        };
+        let count =
+            |(bucket, cell): (&u64, &Cell)| Count { bucket: BucketIndex(*bucket), own: cell.own, others: cell.others };
         cells.into_iter().flatten().map(count).collect()
     }
 

@@ -46,7 +46,8 @@ pub fn access_trouble(fleet: &Fleet) -> Vec<String> {
 }
 
 fn access_trouble_of(fleet: &Fleet, reader: u32) -> Vec<String> {
-    let files = [("secret", &fleet.secret_file), ("password", &fleet.store.password_file), ("key", &fleet.store.key_file)];
+    let files =
+        [("secret", &fleet.secret_file), ("password", &fleet.store.password_file), ("key", &fleet.store.key_file)];
     let files = files.into_iter().filter_map(|(what, path)| Some((what, path.as_deref()?)));
     files.flat_map(|(what, path)| [of_another(what, path, reader), open_to_others(what, path)]).flatten().collect()
 }
@@ -65,7 +66,8 @@ fn trouble_of(fleet: &Fleet, reader: u32) -> Vec<String> {
         let write = "write the password of the store's user into its first line";
         said.extend(first_line.err().map(|error| sentence("password", path, &error, write)));
     }
-    let certificates = [("CA", &fleet.store.ca_file), ("certificate", &fleet.store.cert_file), ("key", &fleet.store.key_file)];
+    let certificates =
+        [("CA", &fleet.store.ca_file), ("certificate", &fleet.store.cert_file), ("key", &fleet.store.key_file)];
     for (what, path) in certificates.iter().filter_map(|(what, path)| Some((what, path.as_ref()?))) {
         let read = files::read_of_anyone(path, FILE_BYTES_MAX);
         said.extend(read.err().map(|error| sentence(what, path, &error, "put a PEM file there")));
@@ -127,15 +129,10 @@ mod tests {
     fn what_is_wrong_with_a_file_is_said_with_what_to_do() {
         let dir = tempfile::tempdir().unwrap();
         let secret = "s".repeat(BYTES_MIN);
+        let fleet =
+            Fleet { secret_file: Some(file(dir.path(), "secret", &secret, 0o600)), ..Fleet::at("rediss://192.0.2.1") };
         let fleet = Fleet {
-            secret_file: Some(file(dir.path(), "secret", &secret, 0o600)),
-            ..Fleet::at("rediss://192.0.2.1")
-        };
-        let fleet = Fleet {
-            store: Access {
-                password_file: Some(file(dir.path(), "password", "p\n", 0o600)),
-                ..fleet.store.clone()
-            },
+            store: Access { password_file: Some(file(dir.path(), "password", "p\n", 0o600)), ..fleet.store.clone() },
             ..fleet
         };
         assert_eq!(trouble_of(&fleet, reader()), [""; 0]);

@@ -57,7 +57,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     setup::ensure(setup::Tier::Test)?;
     let filter = options.filter.as_deref();
     let mut summary = Summary::default();
-    for tier in Tier::value_variants().iter().filter(|tier| options.tier.map_or(tier.is_of_all(), |only| only == **tier)) {
+    for tier in
+        Tier::value_variants().iter().filter(|tier| options.tier.map_or(tier.is_of_all(), |only| only == **tier))
+    {
         summary.add(match tier {
             Tier::Unprivileged => tiers::unprivileged(filter)?,
             Tier::Models => tiers::models(filter)?,

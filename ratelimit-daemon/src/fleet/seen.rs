@@ -123,7 +123,8 @@ fn misfit(ties: &Ties, status: &Status) -> Option<(Misfit, String)> {
     let joined = ties.joined.as_ref()?;
     if let Some(other) = others(joined, status).find(|of| of.record.hosts != 0 && of.record.hosts != said) {
         let (name, theirs) = (printable(&other.record.name), other.record.hosts);
-        let words = format!("`hosts` is {said} here and {theirs} on {name}: say the same on all, the bound is for that");
+        let words =
+            format!("`hosts` is {said} here and {theirs} on {name}: say the same on all, the bound is for that");
         return Some((Misfit::HostsDiffer, words));
     }
     let mut alone: Vec<String> = limits(joined, status)

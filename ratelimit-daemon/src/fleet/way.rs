@@ -160,9 +160,8 @@ impl<D: Datapath> Engine<D> {
             let cells = self.datapath.admitted(at, &clients)?;
             for (place, cells) in places.into_iter().zip(cells) {
                 let used = cells.iter().filter(|cell| cell.count > 0 || cell.others > 0);
-                let count = |cell: &Cell| {
-                    Count { bucket: cell.bucket, own: cell.count, others: cell.others << unit_bits }
-                };
+                let count =
+                    |cell: &Cell| Count { bucket: cell.bucket, own: cell.count, others: cell.others << unit_bits };
                 counts[place] = Some(used.map(count).collect());
             }
         }

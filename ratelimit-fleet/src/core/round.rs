@@ -207,12 +207,7 @@ impl Tracked {
 }
 
 /// What the others may take of a limit at most: all, but for what no store can take; none where their sum is garbage.
-fn most_of_others(
-    known: &Tracked,
-    (limit, terms): (&FleetLimit, Terms),
-    floor_percent: u8,
-    now: Nanos,
-) -> Option<u64> {
+fn most_of_others(known: &Tracked, (limit, terms): (&FleetLimit, Terms), floor_percent: u8, now: Nanos) -> Option<u64> {
     let is_garbage = known.others(limit, now) > terms.believable();
     (!is_garbage).then_some(match floor_percent {
         // Also what is above the limit: the kernel has room for twice of it, and a window that rises may want it.

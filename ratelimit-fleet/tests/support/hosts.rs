@@ -47,7 +47,8 @@ pub(crate) struct Windows(Arc<Mutex<Cells>>);
 impl Kernel for Windows {
     fn read(&mut self, subjects: Vec<Subject>) -> impl Future<Output = Vec<Option<Vec<Count>>>> + Send {
         let cells = self.0.lock().unwrap();
-        let count = |(bucket, cell): (&u64, &Cell)| Count { bucket: BucketIndex(*bucket), own: cell.own, others: cell.others };
+        let count =
+            |(bucket, cell): (&u64, &Cell)| Count { bucket: BucketIndex(*bucket), own: cell.own, others: cell.others };
         let read = |subject: &Subject| Some(cells.get(&subject.source).into_iter().flatten().map(count).collect());
         std::future::ready(subjects.iter().map(read).collect())
     }

@@ -5,7 +5,16 @@ use std::net::Ipv6Addr;
 
 /// The keys under `[fleet]` whose values are no secrets, whatever is wrong with them.
 const OPEN: [&str; 11] = [
-    "name", "interval", "hosts", "bans", "floor", "username", "secret_file", "password_file", "ca_file", "cert_file",
+    "name",
+    "interval",
+    "hosts",
+    "bans",
+    "floor",
+    "username",
+    "secret_file",
+    "password_file",
+    "ca_file",
+    "cert_file",
     "key_file",
 ];
 
@@ -33,7 +42,8 @@ pub(crate) fn in_address(rest: &str) -> bool {
     let behind_brackets = rest.rsplit(']').next().unwrap_or(rest);
     let port = behind_brackets.split_once(':').map(|(_, port)| port.trim_end_matches('/'));
     let is_bare = rest.trim_end_matches('/').parse::<Ipv6Addr>().is_ok();
-    rest.contains(['@', '?', '%']) || !is_bare && port.is_some_and(|port| !port.bytes().all(|byte| byte.is_ascii_digit()))
+    rest.contains(['@', '?', '%'])
+        || !is_bare && port.is_some_and(|port| !port.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// The table that lines are in, from the last header above them.

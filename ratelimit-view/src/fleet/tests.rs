@@ -104,12 +104,9 @@ fn what_is_not_summed_says_so_with_the_bound_that_holds() {
         shared_with: None,
     };
     let bound = "\n  the fleet admits of a source at most 400\n";
-    for (shared_with, said) in [
-        (None, ""),
-        (Some(3), ""),
-        (Some(2), "; ONLY 2 OF 3 OTHER HOSTS HAVE IT"),
-        (Some(0), "; NO OTHER HOST HAS IT"),
-    ] {
+    for (shared_with, said) in
+        [(None, ""), (Some(3), ""), (Some(2), "; ONLY 2 OF 3 OTHER HOSTS HAVE IT"), (Some(0), "; NO OTHER HOST HAS IT")]
+    {
         let line = format!("Rule ssh: 100 connections in 1m, NOT SUMMED, each host by itself{said}{bound}");
         assert_eq!(shared_limit(&FleetLimit { shared_with, ..of.clone() }, 4), line);
     }

@@ -97,7 +97,10 @@ mod tests {
             ["state: away | 4000 | 4000 | 4000", "whole: back | 1.0 s | 1010", "cost: CPU | 3 %"].map(str::to_owned);
         let section = section(&measured).unwrap();
         let new = replaced("# A\n\n## Measured\n\nold\n\n## Last\n\nb\n", &section).unwrap();
-        assert!(new.starts_with("# A\n\n## Measured\n\nBy `cargo") && new.ends_with("| CPU | 3 % |\n\n## Last\n\nb\n"), "{new}");
+        assert!(
+            new.starts_with("# A\n\n## Measured\n\nBy `cargo") && new.ends_with("| CPU | 3 % |\n\n## Last\n\nb\n"),
+            "{new}"
+        );
         assert!(!new.contains("old") && new.contains("|---|---|---|---|\n| away | 4000 | 4000 | 4000 |\n"), "{new}");
         assert!(super::section(&measured[..2]).is_err());
         assert!(replaced("# A\n", &section).is_err());

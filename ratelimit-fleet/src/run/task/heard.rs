@@ -61,8 +61,8 @@ mod tests {
     use super::*;
     use crate::core::{Core, Settings};
     use crate::hosts::{Record, SILENT_AFTER};
-    use crate::names::{HostId, Names};
     use crate::names::Shard;
+    use crate::names::{HostId, Names};
     use crate::run::task::Done;
     use crate::run::{Status, task::Me};
     use crate::store::access::Access;

@@ -39,7 +39,10 @@ fn every_key_reads_as_documented() {
         ("name = \"web\"", Fleet { name: "web".into(), ..default() }),
         ("secret_file = \"fleet.secret\"", Fleet { secret_file: Some("/etc/fleet.secret".into()), ..default() }),
         ("username = \"rl\"", Fleet { store: Access { username: Some("rl".into()), ..default().store }, ..default() }),
-        ("password_file = \"/p\"", Fleet { store: Access { password_file: Some("/p".into()), ..default().store }, ..default() }),
+        (
+            "password_file = \"/p\"",
+            Fleet { store: Access { password_file: Some("/p".into()), ..default().store }, ..default() },
+        ),
         ("interval = \"200ms\"", Fleet { interval: Duration::from_millis(200), ..default() }),
         ("interval = \"1m\"", Fleet { interval: Duration::from_secs(60), ..default() }),
         ("hosts = 2", Fleet { hosts: 2, ..default() }),
@@ -292,7 +295,10 @@ fn a_fleet_that_helps_little_is_warned_of() {
 #[test]
 fn the_stores_are_the_addresses_that_are_no_loopback_and_no_name() {
     let of = |urls: &[&str]| {
-        let fleet = Fleet { store: Access { urls: urls.iter().map(|url| (*url).to_owned()).collect(), ..Access::default() }, ..Fleet::at("") };
+        let fleet = Fleet {
+            store: Access { urls: urls.iter().map(|url| (*url).to_owned()).collect(), ..Access::default() },
+            ..Fleet::at("")
+        };
         fleet.stores().iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     let urls = ["redis://192.0.2.1:6379", "redis://[2001:db8::1]", "redis://store.example", "redis://127.0.0.1"];
