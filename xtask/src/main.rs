@@ -6,6 +6,7 @@ mod accuracy;
 mod bench;
 mod cargo;
 mod demo;
+mod figures;
 mod install;
 mod interrupt;
 mod lint;
@@ -43,6 +44,8 @@ enum Command {
     Screenshots,
     /// Measure what the program costs a packet
     Bench(bench::Options),
+    /// Gather what docs/TESTING.md says in numbers
+    Figures(figures::Options),
     /// Hold the requests that are counted against the logs of real servers
     Accuracy(accuracy::Options),
     /// Check the invariants that a grep can hold
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Command::Test(options) => test::run(&options),
         Command::Screenshots => test::screenshots::run(),
         Command::Bench(options) => bench::run(&options),
+        Command::Figures(options) => figures::run(&options),
         Command::Accuracy(options) => accuracy::run(&options),
         Command::Tidy => tidy::run(),
         Command::Lines => tidy::lines::run(),

@@ -3,10 +3,12 @@
 
 mod advance;
 mod generator;
+mod held_maps;
 mod size;
 mod testing;
 
 pub use self::advance::{Advance, Steps};
 pub use self::generator::{Flood, Generator, OpenConnection, OpenConnections, Order, Sources};
+pub use self::held_maps::held_maps;
 pub use self::size::ProgramSize;
 pub use self::testing::{Bare, TestRun, object};

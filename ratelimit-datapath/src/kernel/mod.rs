@@ -52,7 +52,7 @@ use self::counters::Rows;
 #[cfg(any(test, feature = "fixture"))]
 pub use self::fixture::{
     Advance, Bare, Flood, Generator, OpenConnection, OpenConnections, Order, ProgramSize, Sources, Steps, TestRun,
-    object,
+    held_maps, object,
 };
 use self::generation::Generations;
 pub use self::left::read_left;

@@ -42,10 +42,17 @@ impl Tally {
     }
 
     /// What another one has come to, its tests named with where they ran.
-    pub(super) fn add(&mut self, place: &str, other: Self) {
-        let named = |test: String| format!("{place}: {test}");
-        self.failed.extend(other.failed.into_iter().map(named));
-        self.skipped.extend(other.skipped.into_iter().map(|skip| Skip { test: named(skip.test), ..skip }));
+    pub(super) fn add(&mut self, place: &str, mut other: Self) {
+        for test in other.failed.iter_mut().chain(other.skipped.iter_mut().map(|skip| &mut skip.test)) {
+            *test = format!("{place}: {test}");
+        }
+        self.append(other);
+    }
+
+    /// What another one has come to.
+    pub(super) fn append(&mut self, other: Self) {
+        self.failed.extend(other.failed);
+        self.skipped.extend(other.skipped);
         self.ok += other.ok;
         self.ok_but_skipped += other.ok_but_skipped;
     }

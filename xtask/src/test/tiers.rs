@@ -1,21 +1,27 @@
 //! The tiers: what runs as the user, what runs under every order of its threads, and what runs as root.
 
 use std::io::{BufRead, BufReader, Read};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 
 use super::harness::{Echo, Tally};
 use super::summary::Tier;
+use crate::cargo::{self, Artifact};
 use crate::setup::axe;
 use crate::setup::machine::{PROMTOOL, REDIS};
-use crate::{cargo, run, workspace};
+use crate::{run, workspace};
 
 pub(super) const PRIVILEGED: &str = "integration-test";
 /// Binaries and tests in one go, so that both are linked with the same libraries.
 pub(super) const EVERYTHING: [&str; 2] = ["--workspace", "--all-targets"];
+/// How many files of privileged tests run at a time: most of them wait most of the time.
+const AT_ONCE: usize = 2;
 /// Tells the privileged tests which binary to run.
 const BINARY_VARIABLE: &str = "RATELIMITD_BIN";
 /// Tells them where promtool is, if it is there.
@@ -55,20 +61,68 @@ pub(super) fn models(filter: Option<&str>) -> Result<Tier> {
     Ok(Tier { name: "models", tally, took: start.elapsed() })
 }
 
-/// One at a time: they share the machine's network namespaces and BPF file systems.
+/// Files that measure, or that keep both CPUs busy: each has the machine to itself.
+const ALONE: [&str; 12] = [
+    "budget",
+    "cost",
+    "cpus",
+    "depth",
+    "drop_cache_full",
+    "events",
+    "fleet_hosts",
+    "fleet_trouble",
+    "flood",
+    "large",
+    "receivers",
+    "scale",
+];
+
+/// Two files at a time, then those that measure, one by one. Namespaces, BPF file systems and directories are each test's own.
 pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
     let start = Instant::now();
     let artifacts = cargo::build(&EVERYTHING)?;
-    let binary = cargo::binary(&artifacts, "ratelimitd")?;
+    let binary = &cargo::binary(&artifacts, "ratelimitd")?.executable;
+    let (alone, together): (Vec<&Artifact>, Vec<&Artifact>) = artifacts
+        .iter()
+        .filter(|artifact| artifact.is_test_in(PRIVILEGED))
+        .partition(|test| ALONE.contains(&test.target.as_str()));
     let mut tally = Tally::default();
-    for test in artifacts.iter().filter(|artifact| artifact.is_test_in(PRIVILEGED)) {
-        eprintln!("     Running {}", test.executable.display());
-        let mut command = as_root(&test.executable, &binary.executable, &[]);
-        command.current_dir(workspace::root().join(PRIVILEGED));
-        command.args(["--test-threads=1", "--show-output"]).args(filter);
-        listen(&mut command, &test.target, &mut tally)?;
+    for (tests, at_once) in [(together, AT_ONCE), (alone, 1)] {
+        let waiting = Mutex::new(tests.into_iter());
+        let tallies = thread::scope(|scope| {
+            let work = || -> Result<Tally> {
+                let mut tally = Tally::default();
+                while let Some(test) = next(&waiting) {
+                    run_privileged(test, binary, filter, &mut tally)?;
+                }
+                Ok(tally)
+            };
+            let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
+            workers
+                .into_iter()
+                .map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)))
+                .collect::<Vec<_>>()
+        });
+        for of_worker in tallies {
+            tally.append(of_worker?);
+        }
     }
     Ok(Tier { name: "privileged", tally, took: start.elapsed() })
+}
+
+fn next<'a>(waiting: &Mutex<impl Iterator<Item = &'a Artifact>>) -> Option<&'a Artifact> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner).next()
+}
+
+fn run_privileged(test: &Artifact, binary: &Path, filter: Option<&str>, tally: &mut Tally) -> Result<()> {
+    let start = Instant::now();
+    eprintln!("     Running {}", test.executable.display());
+    let mut command = as_root(&test.executable, binary, &[]);
+    command.current_dir(workspace::root().join(PRIVILEGED));
+    command.args(["--test-threads=1", "--show-output"]).args(filter);
+    listen(&mut command, &test.target, tally)?;
+    eprintln!("     {} took {:.1} s", test.target, start.elapsed().as_secs_f32());
+    Ok(())
 }
 
 fn redis() -> impl Iterator<Item = (&'static str, Option<PathBuf>)> + Clone {

@@ -1,0 +1,40 @@
+//! What a daemon takes of memory while nothing happens, as JSON on stdout. `cargo xtask figures` runs it as root.
+//!
+//! Argument: the daemon's binary. It has the one-liner's defaults, in a namespace of its own.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use integration_test::lab::Lab;
+use ratelimit_datapath::kernel::held_maps;
+use serde_json::json;
+
+/// Until what only the start needs is given back.
+const SETTLED: Duration = Duration::from_secs(5);
+
+fn main() -> Result<()> {
+    let binary: PathBuf = std::env::args_os().nth(1).context("the daemon's binary is missing")?.into();
+    if let Some(obstacle) = netlab::obstacle() {
+        bail!("{obstacle}");
+    }
+    let lab = Lab::new();
+    let daemon = lab.start_copy(&binary, &["--iface", "s0", "--limit", "1000/5m"]);
+    std::thread::sleep(SETTLED);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).context("read its status")?;
+    let maps = held_maps(daemon.child.id()).context("read its maps")?;
+    let report = json!({
+        "rss_kilobytes": kilobytes(&status, "VmRSS:")?,
+        "peak_rss_kilobytes": kilobytes(&status, "VmHWM:")?,
+        "map_bytes": maps,
+    });
+    println!("{report:#}");
+    Ok(())
+}
+
+/// `VmRSS:     1234 kB`
+fn kilobytes(status: &str, key: &str) -> Result<u64> {
+    let line =
+        status.lines().find_map(|line| line.strip_prefix(key)).with_context(|| format!("no {key} in its status"))?;
+    line.trim().trim_end_matches("kB").trim().parse().with_context(|| format!("read {key}"))
+}
