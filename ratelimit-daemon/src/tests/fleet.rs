@@ -454,6 +454,8 @@ async fn what_is_said_to_all_hosts_while_the_store_is_away_is_heard_after_a_rest
     let state = async || one.ask(FleetStatus {}).await.fleet.state == FleetState::Away;
     eventually("away", SOON, state).await;
     one.ask(deny("203.0.113.2")).await;
+    // A fake kernel's clock does not run, and what is said in the same instant is no newer.
+    one.kernel.advance(SECOND_NS);
     let unblock = UnblockRequest { prefix: Some("203.0.113.1".to_owned()), fleet: true, ..UnblockRequest::default() };
     one.ask(unblock).await;
     one.end().await;

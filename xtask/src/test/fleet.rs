@@ -17,6 +17,8 @@ use crate::{cargo, run, workspace};
 const DOCUMENT: &str = "docs/FLEET.md";
 /// The section that this writes.
 const HEADING: &str = "## Measured";
+/// What it is put before where it is not there yet.
+const NEXT: &str = "## Compared";
 /// How a line begins that a test has measured: what kind it is and its columns follow.
 const MARK: &str = "measured: ";
 const TESTS: [&str; 2] = ["fleet_trouble", "fleet_cost"];
@@ -61,8 +63,12 @@ fn write(section: &str) -> Result<()> {
 
 /// The document with this section instead of its own.
 fn replaced(text: &str, section: &str) -> Result<String> {
-    let (before, old) = text.split_once(HEADING).with_context(|| format!("{DOCUMENT} has no `{HEADING}`"))?;
-    let after = old.find("\n## ").map_or("", |at| &old[at + 1..]);
+    if let Some((before, old)) = text.split_once(HEADING) {
+        let after = old.find("\n## ").map_or("", |at| &old[at + 1..]);
+        return Ok(format!("{before}{section}\n{after}"));
+    }
+    let at = text.find(NEXT).with_context(|| format!("{DOCUMENT} has neither `{HEADING}` nor `{NEXT}`"))?;
+    let (before, after) = text.split_at(at);
     Ok(format!("{before}{section}\n{after}"))
 }
 
@@ -103,6 +109,11 @@ mod tests {
         );
         assert!(!new.contains("old") && new.contains("|---|---|---|---|\n| away | 4000 | 4000 | 4000 |\n"), "{new}");
         assert!(super::section(&measured[..2]).is_err());
+        let first = replaced("# A\n\n## Compared\n\nb\n", &section).unwrap();
+        assert!(
+            first.starts_with("# A\n\n## Measured\n") && first.ends_with("| CPU | 3 % |\n\n## Compared\n\nb\n"),
+            "{first}"
+        );
         assert!(replaced("# A\n", &section).is_err());
     }
 }
