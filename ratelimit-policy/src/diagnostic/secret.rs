@@ -1,4 +1,4 @@
-//! Whether a line of a file may hold a password or a key that somebody wrote there by mistake: then it is not repeated.
+//! Whether a line of a file may hold a password or a key written there by mistake: then it is not repeated.
 //! Pure, and of text: what is no TOML has lines too.
 
 use std::net::Ipv6Addr;

@@ -51,7 +51,7 @@ async fn another_number_of_hosts_on_another_host_is_said() {
 }
 
 #[tokio::test]
-async fn counters_only_grow_when_the_fleet_begins_anew_and_while_it_cannot() {
+async fn counters_only_grow_when_the_fleet_starts_over_and_while_it_cannot() {
     let Some(store) = Store::start("counters_only_grow") else { return };
     let change = |config: &mut Config| {
         config.policy = shared();
