@@ -154,7 +154,7 @@ impl Fleet {
     }
 
     /// What the other hosts' servers have heard of a client in the window, which this host must know of by and by: what is
-    /// older it has forgotten, however long a busy machine took.
+    /// older it counts no more, however long a busy machine took.
     fn heard_by_others(&self, host: usize, from: &str) -> u64 {
         self.log.at_others(from, host, Instant::now().checked_sub(self.window))
     }
