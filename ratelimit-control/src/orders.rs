@@ -233,6 +233,9 @@ pub struct ResetReport {
     pub limits: u64,
     /// Bans that were lifted.
     pub bans: u64,
+    /// What else there is to know.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// To set the mode of every rule.

@@ -117,6 +117,7 @@ impl<D: Datapath> Engine<D> {
         let clocks = Clocks { now: self.datapath.now()?, wall: moment.wall };
         self.look_around();
         self.overrides.grants.recall(&self.host.store, clocks);
+        self.fleet.recall(&self.host.store);
         self.recall_hold();
         match refused_lists {
             Some(refused) => self.watched.lists.skip(refused),

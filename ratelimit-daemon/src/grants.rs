@@ -144,11 +144,10 @@ impl<D: Datapath> Engine<D> {
         let user = listed.user.clone().unwrap_or_default();
         let by = listed.owner.as_ref().map_or_else(|| user.clone(), |owner| format!("{user} for {owner}"));
         let (reason, until) = (listed.reason.clone(), listed.until);
-        if request.fleet {
-            let until_ns = entered.entry.until.map(|until| until.0);
-            self.spread(prefix, spread(grant, until_ns, reason.clone(), by.clone()));
-        }
-        notes.extend(self.fleet_note(Reach::of(request.fleet)));
+        let until_ns = entered.entry.until.map(|until| until.0);
+        let said = request.fleet.then(|| (prefix, spread(grant, until_ns, reason.clone(), by.clone())));
+        let spread = if said.is_some() { self.spread(said, clocks.now) } else { Ok(()) };
+        notes.extend(self.fleet_note(Reach::of(request.fleet), spread));
         self.journal.tell(Event::Grant { grant, prefix, by, reason, until, frees: frees.len() }, moment);
         Ok(GrantReport {
             schema: SCHEMA,

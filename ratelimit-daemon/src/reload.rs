@@ -103,13 +103,7 @@ impl<D: Datapath> Engine<D> {
         reach(Point::ReloadRead);
         match loaded {
             Ok(loaded) => {
-                let secret = self.fleet.secret_news(loaded.config.fleet.as_ref());
-                changes.extend(self.take_on(loaded, &path, moment)?);
-                match secret {
-                    Some(Ok(true)) => changes.push("the fleet's secret is read anew".to_owned()),
-                    Some(Err(why)) => notes.push(why),
-                    Some(Ok(false)) | None => {}
-                }
+                changes.extend(self.take_on(loaded, &path, &mut notes, moment)?);
             }
             Err(problem) => return Err(self.trials.failed(problem)),
         }
@@ -129,9 +123,17 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// Carries out a configuration, whole or not at all, and notes how that went.
-    pub(super) fn take_on(&mut self, loaded: Loaded, path: &str, moment: Moment) -> Result<Vec<String>, Problem> {
+    /// Carries out a configuration, whole or not at all, and notes how that went. Says what became of the fleet's secret,
+    /// too: that is read with it.
+    pub(super) fn take_on(
+        &mut self,
+        loaded: Loaded,
+        path: &str,
+        notes: &mut Vec<String>,
+        moment: Moment,
+    ) -> Result<Vec<String>, Problem> {
         let now = self.clocks(moment)?.now;
+        let secret = self.fleet.secret_news(loaded.config.fleet.as_ref());
         let outcome = self.trials.settled(now).and_then(|()| {
             self.look_around();
             let tripped = std::mem::take(&mut self.overrides.breaker);
@@ -150,7 +152,12 @@ impl<D: Datapath> Engine<D> {
         });
         reach(Point::ReloadCarried);
         match outcome {
-            Ok(changes) => {
+            Ok(mut changes) => {
+                match secret {
+                    Some(Ok(true)) => changes.push("the fleet's secret is read anew".to_owned()),
+                    Some(Err(why)) => notes.push(why),
+                    Some(Ok(false)) | None => {}
+                }
                 tracing::info!("reloaded {path}: {}", if changes.is_empty() { "no change" } else { "carried out" });
                 self.enforced.source.set_text(loaded.text, path.into());
                 self.watched.lists.taken(&self.enforced.config.list_files, moment);

@@ -157,7 +157,7 @@ impl<D: Datapath> Engine<D> {
             notes.push(format!("a restart and a reload read {own}: copy {} there to keep it", file.display()));
         }
         let changes = match request.confirm_seconds {
-            None => self.take_on(loaded, &file.display().to_string(), moment)?,
+            None => self.take_on(loaded, &file.display().to_string(), &mut notes, moment)?,
             Some(seconds) => {
                 let changes = self.try_out(loaded, file, seconds, clocks, &mut notes)?;
                 if self.trials.pending.is_some() {

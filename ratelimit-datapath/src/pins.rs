@@ -12,7 +12,7 @@ use nix::fcntl::{Flock, FlockArg, OFlag};
 use ratelimit_common::layout;
 use ratelimit_crash::{Point, reach};
 
-use crate::link_info;
+use crate::bpf;
 use ratelimit_policy::files;
 
 /// Where pins lie on a host that is set up as usual.

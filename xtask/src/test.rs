@@ -3,6 +3,7 @@
 //! The privileged tests are built as the user and run as root, one at a time; some of them once more on other kernels.
 //! A test that cannot run prints `skipped: NAME: REASON` and passes; where CI is set, one of those fails the whole.
 
+mod fleet;
 mod harness;
 mod kernels;
 pub(crate) mod screenshots;
@@ -56,12 +57,14 @@ enum Tier {
     SystemdVm,
     /// The daemon killed at each crash point under each load; only where it is named: the privileged tier does a third
     Crash,
+    /// A fleet for a minute in each trouble, and what it costs; twenty minutes, writes docs/FLEET.md, only where it is named
+    Fleet,
 }
 
 impl Tier {
     /// What takes some minutes nobody should wait for by default.
     fn is_wanted(self, only: Option<Self>) -> bool {
-        only.map_or(!matches!(self, Self::SystemdVm | Self::Crash), |only| only == self)
+        only.map_or(!matches!(self, Self::SystemdVm | Self::Crash | Self::Fleet), |only| only == self)
     }
 }
 
@@ -82,6 +85,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             Tier::Systemd => systemd::systemd(filter, &wanted)?,
             Tier::SystemdVm => systemd::vm::reboot(filter, &wanted)?,
             Tier::Crash => tiers::crash(filter)?,
+            Tier::Fleet => fleet::fleet(filter)?,
         });
     }
     print!("{summary}");

@@ -61,13 +61,13 @@ fn fleet(old: Option<&Fleet>, new: Option<&Fleet>) -> Vec<String> {
         let file =
             |of: &Option<PathBuf>| of.as_ref().map_or_else(|| "none".to_owned(), |path| path.display().to_string());
         [
-            ("fleet", format!("{} by {}", of.name, of.urls.join(", "))),
+            ("fleet", format!("{} by {}", of.name, of.store.urls.join(", "))),
             ("fleet secret", file(&of.secret_file)),
-            ("fleet user", of.username.clone().unwrap_or_else(|| "default".to_owned())),
-            ("fleet password", file(&of.password_file)),
-            ("fleet CA", file(&of.ca_file)),
-            ("fleet certificate", file(&of.cert_file)),
-            ("fleet key", file(&of.key_file)),
+            ("fleet user", of.store.username.clone().unwrap_or_else(|| "default".to_owned())),
+            ("fleet password", file(&of.store.password_file)),
+            ("fleet CA", file(&of.store.ca_file)),
+            ("fleet certificate", file(&of.store.cert_file)),
+            ("fleet key", file(&of.store.key_file)),
             ("fleet interval", duration::short(u64::try_from(of.interval.as_nanos()).unwrap_or(u64::MAX))),
             ("fleet hosts", of.hosts.to_string()),
             ("fleet bans", if of.bans { "reach all hosts" } else { "stay on their host" }.to_owned()),
@@ -121,15 +121,15 @@ mod tests {
         };
         for (change, line) in [
             (
-                (|of| of.urls.push("redis://192.0.2.2".into())) as fn(&mut Fleet),
+                (|of| of.store.urls.push("redis://192.0.2.2".into())) as fn(&mut Fleet),
                 "fleet: default by redis://192.0.2.1 -> default by redis://192.0.2.1, redis://192.0.2.2",
             ),
             (|of| of.secret_file = Some("/f".into()), "fleet secret: none -> /f"),
-            (|of| of.username = Some("rl".into()), "fleet user: default -> rl"),
-            (|of| of.password_file = Some("/f".into()), "fleet password: none -> /f"),
-            (|of| of.ca_file = Some("/f".into()), "fleet CA: none -> /f"),
-            (|of| of.cert_file = Some("/f".into()), "fleet certificate: none -> /f"),
-            (|of| of.key_file = Some("/f".into()), "fleet key: none -> /f"),
+            (|of| of.store.username = Some("rl".into()), "fleet user: default -> rl"),
+            (|of| of.store.password_file = Some("/f".into()), "fleet password: none -> /f"),
+            (|of| of.store.ca_file = Some("/f".into()), "fleet CA: none -> /f"),
+            (|of| of.store.cert_file = Some("/f".into()), "fleet certificate: none -> /f"),
+            (|of| of.store.key_file = Some("/f".into()), "fleet key: none -> /f"),
             (|of| of.interval *= 5, "fleet interval: 1s -> 5s"),
             (|of| of.hosts = 4, "fleet hosts: 8 -> 4"),
             (|of| of.bans = false, "fleet bans: reach all hosts -> stay on their host"),
