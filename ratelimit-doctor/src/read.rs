@@ -187,8 +187,8 @@ fn files(file: &ConfigFile, socket: &Path, state_dir: &Path) -> Vec<FileSeen> {
         if let Some(fleet) = &config.fleet {
             let secrets = [
                 ("fleet's secret", &fleet.secret_file),
-                ("fleet's password", &fleet.password_file),
-                ("fleet's key", &fleet.key_file),
+                ("fleet's password", &fleet.store.password_file),
+                ("fleet's key", &fleet.store.key_file),
             ];
             named.extend(secrets.into_iter().filter_map(|(what, path)| Some((what, path.clone()?, Rule::Secret))));
         }
