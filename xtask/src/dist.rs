@@ -121,7 +121,8 @@ pub(crate) fn epoch() -> Result<u64> {
     }
     let mut log = Command::new("git");
     log.current_dir(workspace::root()).args(["log", "-1", "--format=%ct"]);
-    let commit = run::answer(&mut log).context("when the sources were made: set SOURCE_DATE_EPOCH, seconds since 1970")?;
+    let commit =
+        run::answer(&mut log).context("when the sources were made: set SOURCE_DATE_EPOCH, seconds since 1970")?;
     commit.parse().with_context(|| format!("git gave {commit:?} for a time"))
 }
 

@@ -67,7 +67,10 @@ pub(crate) fn build(binary: &Path, out: &Path, epoch: u64, compression: Compress
     let mut members = vec![
         File::text("/DEBIAN/control".into(), control),
         File::text("/DEBIAN/md5sums".into(), sums),
-        File::text("/DEBIAN/conffiles".into(), config.iter().map(|path| format!("{}\n", path.display())).collect::<String>()),
+        File::text(
+            "/DEBIAN/conffiles".into(),
+            config.iter().map(|path| format!("{}\n", path.display())).collect::<String>(),
+        ),
     ];
     for script in SCRIPTS {
         members.push(File::program(Path::new("/DEBIAN").join(script), read_text(&debian.join(script))?));
@@ -95,7 +98,8 @@ fn copyright(debian: &Path) -> Result<String> {
 
 /// ` -- NAME <ADDRESS>  DATE` of the newest version.
 fn maintainer(changelog: &str) -> Result<&str> {
-    let trailer = changelog.lines().find_map(|line| line.strip_prefix(" -- ")).context("dist/debian/changelog has no trailer")?;
+    let trailer =
+        changelog.lines().find_map(|line| line.strip_prefix(" -- ")).context("dist/debian/changelog has no trailer")?;
     let (name, _) = trailer.split_once("  ").context("the changelog's trailer has no date")?;
     Ok(name)
 }
@@ -113,7 +117,8 @@ fn kilobytes(files: &[PathBuf]) -> Result<u64> {
 fn depends(binary: &Path, scratch: &Path) -> Result<String> {
     install::start_empty(scratch)?;
     let source = "Source: ratelimitd\n\nPackage: ratelimitd\nArchitecture: any\n";
-    install::place(&File::text("/debian/control".into(), source), &scratch.join("debian/control")).context("write a control file")?;
+    install::place(&File::text("/debian/control".into(), source), &scratch.join("debian/control"))
+        .context("write a control file")?;
     let binary = fs::canonicalize(binary).with_context(|| format!("find {}", binary.display()))?;
     let said = run::answer(Command::new("dpkg-shlibdeps").current_dir(scratch).arg("-O").arg("-e").arg(binary))?;
     fs::remove_dir_all(scratch).with_context(|| format!("remove {}", scratch.display()))?;
@@ -144,9 +149,15 @@ mod tests {
         for script in SCRIPTS {
             let text = read_text(&workspace::root().join("dist/debian").join(script)).unwrap();
             let commands: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.starts_with('#')).collect();
-            assert!(!commands.iter().any(|line| line.contains("invoke start") || line.contains("systemctl start")), "{script}");
+            assert!(
+                !commands.iter().any(|line| line.contains("invoke start") || line.contains("systemctl start")),
+                "{script}"
+            );
             let enables = commands.iter().filter(|line| line.contains("deb-systemd-helper enable")).count();
-            assert!(enables == usize::from(script == "postinst") && text.contains("was-enabled") == (enables == 1), "{script}");
+            assert!(
+                enables == usize::from(script == "postinst") && text.contains("was-enabled") == (enables == 1),
+                "{script}"
+            );
         }
     }
 }

@@ -14,10 +14,8 @@ use crate::run;
 pub(super) fn write(file: &Path, dynamic: &Path, fixed: &Path, made: &[PathBuf]) -> Result<()> {
     let version: Value = serde_json::from_str(&run::answer(Command::new(dynamic).args(["version", "--json"]))?)
         .context("read the version")?;
-    let mut sizes = BTreeMap::from([
-        ("binary, dynamic".to_owned(), bytes(dynamic)?),
-        ("binary, static".to_owned(), bytes(fixed)?),
-    ]);
+    let mut sizes =
+        BTreeMap::from([("binary, dynamic".to_owned(), bytes(dynamic)?), ("binary, static".to_owned(), bytes(fixed)?)]);
     for path in made {
         sizes.insert(path.file_name().unwrap_or_default().to_string_lossy().into_owned(), bytes(path)?);
     }

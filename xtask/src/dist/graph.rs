@@ -26,8 +26,8 @@ pub(crate) struct Graph {
 /// What its manifest and the lock file say of a package.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct About {
-    name: String,
-    version: String,
+    pub(crate) name: String,
+    pub(crate) version: String,
     /// An SPDX expression; older ones have a slash for OR.
     pub(crate) license: Option<String>,
     pub(crate) description: Option<String>,

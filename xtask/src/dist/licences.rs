@@ -40,7 +40,11 @@ pub(super) fn texts() -> Result<String> {
         let files = files(about)?;
         let note = if files.is_empty() { "; its package has no text of it" } else { "" };
         let licence = about.expression().unwrap_or_else(|| "no licence named".to_owned());
-        writeln!(list, "{title}: {licence}{note}{}", about.repository.as_ref().map_or_else(String::new, |url| format!(" ({url})")))?;
+        writeln!(
+            list,
+            "{title}: {licence}{note}{}",
+            about.repository.as_ref().map_or_else(String::new, |url| format!(" ({url})"))
+        )?;
         for file in files {
             let text = fs::read(&file).with_context(|| format!("read {}", file.display()))?;
             let text = String::from_utf8_lossy(&text).replace("\r\n", "\n");
@@ -79,7 +83,8 @@ pub(crate) fn refused() -> Result<Vec<String>> {
 
 fn accepted(about: &About, allowed: &[String]) -> Result<(), String> {
     let text = about.expression().ok_or("it names no licence")?;
-    let expression = spdx::Expression::parse_mode(&text, spdx::ParseMode::LAX).map_err(|error| format!("{text}: {error}"))?;
+    let expression =
+        spdx::Expression::parse_mode(&text, spdx::ParseMode::LAX).map_err(|error| format!("{text}: {error}"))?;
     let is_allowed = |needed: &spdx::LicenseReq| allowed.contains(&needed.to_string());
     if expression.evaluate(is_allowed) { Ok(()) } else { Err(format!("{text} is not among what deny.toml allows")) }
 }

@@ -89,7 +89,8 @@ fn depends<'a>(reference_of: &str, below: impl IntoIterator<Item = &'a Id>) -> V
 fn sqlite(about: &About) -> Result<Value> {
     let header = about.manifest_path.with_file_name("sqlite3").join("sqlite3.h");
     let text = read_text(&header)?;
-    let line = text.lines().find_map(|line| line.strip_prefix("#define SQLITE_VERSION ")).context("no version of SQLite")?;
+    let line =
+        text.lines().find_map(|line| line.strip_prefix("#define SQLITE_VERSION ")).context("no version of SQLite")?;
     let version = line.trim().trim_matches('"');
     let purl = format!("pkg:generic/sqlite@{version}");
     Ok(json!({

@@ -55,7 +55,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     }
     paths.retain(|path| path.symlink_metadata().is_ok());
     let is_ours = options.destdir.is_some() || workspace::is_root();
-    if is_ours { remove(&paths, &layout, root)? } else { remove_as_root(&paths)? }
+    if is_ours {
+        remove(&paths, &layout, root)?
+    } else {
+        remove_as_root(&paths)?
+    }
     if options.destdir.is_none() {
         systemctl(&["daemon-reload"])?;
     }
@@ -208,7 +212,10 @@ mod tests {
         uninstall(root.path(), false);
         let mut kept = left(root.path());
         kept.sort();
-        assert_eq!(kept, ["etc/ratelimitd/ratelimitd.toml", "usr/local/share/man/man1/other.1", "var/lib/ratelimitd/history.db"]);
+        assert_eq!(
+            kept,
+            ["etc/ratelimitd/ratelimitd.toml", "usr/local/share/man/man1/other.1", "var/lib/ratelimitd/history.db"]
+        );
         uninstall(root.path(), true);
         assert_eq!(left(root.path()), ["usr/local/share/man/man1/other.1"]);
         assert!(!root.path().join("etc/ratelimitd").exists());

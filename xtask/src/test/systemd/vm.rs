@@ -23,7 +23,7 @@ use crate::{run, workspace};
 
 const ROW: &str = "after a reboot the filter is in place before nginx answers, and not one request more is answered";
 /// Two boots, a verification of the program in each, and the installation: 150 s of a machine that has nothing else to do.
-const TIME_MAX: Duration = Duration::from_secs(900);
+const TIME_MAX: Duration = Duration::from_secs(1200);
 const ARGUMENTS: &str =
     "-accel tcg,thread=multi,tb-size=256 -cpu max -smp 2 -m 1024 -nodefaults -display none -serial stdio";
 const KERNEL_ARGUMENTS: &str = "root=/dev/vda rw console=ttyS0 quiet loglevel=3 panic=-1";
