@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use netlab::{Bpffs, Child, End, Namespace, Output, veth};
 use nix::sys::signal::Signal;
+use ratelimit_crash::{Point, VARIABLE, reached};
 use serde_json::Value;
 
 use crate::lab::{HANGS_AFTER, binary, number, once, run};
@@ -67,6 +68,8 @@ pub struct Fleet {
     pub log: Log,
     /// Where the clients are.
     pub client: Arc<Namespace>,
+    /// The window of the limit that is asked whether it is summed.
+    pub window: Duration,
     directory: tempfile::TempDir,
 }
 
@@ -85,7 +88,7 @@ impl Fleet {
         let hosts = (0..hosts).map(|number| Host::new(number, directory.path(), &client, &store, &log)).collect();
         let store = Store::start(store, directory.path(), kind);
         fs::write(directory.path().join("fleet.secret"), "of this fleet alone, ".repeat(2)).expect(WORKS);
-        Self { hosts, store, log, client: Arc::new(client), directory }
+        Self { hosts, store, log, client: Arc::new(client), window: Duration::from_secs(20), directory }
     }
 
     /// Its own directory.
@@ -151,24 +154,28 @@ impl Fleet {
         assert_eq!((tally.lost, self.log.at_host(from, host) - before), (0, tally.sent), "{from} at {host}: {tally:?}");
     }
 
-    /// What the other hosts' servers have heard of a client.
+    /// What the other hosts' servers have heard of a client in the window, which this host must know of by and by: what is
+    /// older it counts no more, however long a busy machine took.
     fn heard_by_others(&self, host: usize, from: &str) -> u64 {
-        (0..self.hosts.len()).filter(|other| *other != host).map(|other| self.log.at_host(from, other)).sum()
+        self.log.at_others(from, host, Instant::now().checked_sub(self.window))
     }
 
     /// What a host says that others admitted of a client's connections, and of which none is invented.
     pub fn elsewhere(&self, host: usize, from: &str, rule: &str) -> u64 {
         let elsewhere = self.hosts[host].elsewhere(from, rule);
-        let heard = self.heard_by_others(host, from);
+        let heard = self.log.at_others(from, host, None);
         assert!(elsewhere <= heard, "host {host}: {elsewhere} of {from} elsewhere, who was {heard} times there");
         elsewhere
     }
 
-    /// Whether each host knows what the others admitted of a client that has not gone on for a window.
+    /// Whether each host knows what the others admitted of a client in the window.
     pub fn is_whole(&self, from: &str, rule: &str) -> bool {
         let unsaid = UNSAID_MAX * (self.hosts.len() as u64 - 1);
-        let knows =
-            |host: &Host| self.elsewhere(host.number, from, rule) + unsaid >= self.heard_by_others(host.number, from);
+        let knows = |host: &Host| {
+            // First what is known: then what leaves the window meanwhile is not missed.
+            let known = self.elsewhere(host.number, from, rule);
+            known + unsaid >= self.heard_by_others(host.number, from)
+        };
         self.hosts.iter().all(knows)
     }
 
@@ -292,7 +299,24 @@ impl Host {
         let mut command = self.namespace.command_with(&self.bpffs, binary());
         command.env("RATELIMITD_SOCKET", self.directory.join("control.sock"));
         command.env("RATELIMITD_STATE_DIR", self.directory.join("state"));
+        command.env(VARIABLE, self.crash_file());
         command
+    }
+
+    fn crash_file(&self) -> PathBuf {
+        self.directory.join("crash-point")
+    }
+
+    /// Has its daemon killed when it comes to this point.
+    pub fn arm(&self, point: Point) {
+        fs::write(self.crash_file(), format!("{} 0", point.name())).expect(WORKS);
+    }
+
+    /// Waits until its daemon was killed there.
+    pub fn await_death(&mut self) {
+        let mut daemon = self.daemon.take().expect("it runs");
+        let status = daemon.wait(HANGS_AFTER).expect("it comes to the point");
+        fs::remove_file(reached(&self.crash_file())).unwrap_or_else(|_| panic!("{status}: {}", daemon.stderr()));
     }
 
     /// The binary with these arguments, run to its end.
@@ -316,6 +340,13 @@ impl Host {
         let child = Child::start(command).expect("the daemon starts");
         child.wait_for_line("ratelimitd: ready", HANGS_AFTER).expect("the daemon is ready");
         self.daemon = Some(child);
+    }
+
+    /// Starts a daemon that is killed, at a point that it comes to sooner or later.
+    pub fn start_to_die(&mut self) {
+        let mut command = self.command();
+        command.args(["run", "--config"]).arg(self.file());
+        self.daemon = Some(Child::start(command).expect("the daemon starts"));
     }
 
     /// Ends its daemon by this signal.

@@ -4,13 +4,16 @@
 pub mod browser;
 pub mod clients;
 pub mod cost;
+pub mod crash;
 pub mod established;
+pub mod fail2ban;
 pub mod fake;
 pub mod fixtures;
 pub mod fleet;
 pub mod flood;
 pub mod frames;
 pub mod lab;
+pub mod layouts;
 pub mod machine;
 pub mod numbers;
 pub mod oracle;

@@ -53,7 +53,8 @@ pub struct Program {
     counted: (u64, BTreeMap<Verdict, u64>),
 }
 
-fn options(policy: &Policy, clock: Clock, room: Room) -> Options {
+/// How it is loaded.
+pub fn options(policy: &Policy, clock: Clock, room: Room) -> Options {
     Options {
         pins: None,
         xdp_mode: XdpModeChoice::Auto,

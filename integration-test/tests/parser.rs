@@ -331,7 +331,7 @@ fn by_etherparse(bytes: &[u8]) -> Option<Parsed> {
         Some(TransportSlice::Udp(udp)) => Target::Udp {
             port: udp.destination_port(),
             source_port: udp.source_port(),
-            quic_initial: is_initial(udp.payload()),
+            quic_initial: may_hold_initial(udp.payload(), payload.fragmented),
             quic_short: udp.payload().len() >= 6 && udp.payload()[0] < 0x80,
             payload_bytes: u16::try_from(udp.payload().len()).unwrap(),
         },
@@ -350,14 +350,17 @@ fn essential(yes: bool) -> Target {
     if yes { Target::ControlTraffic } else { Target::Other }
 }
 
-fn is_initial(data: &[u8]) -> bool {
+/// Of a datagram, the first fragment's part of which this is if `is_fragment`.
+fn may_hold_initial(data: &[u8], is_fragment: bool) -> bool {
     // A QUIC packet has at least the length of a name behind its version.
     let Some((&[first, ref version @ ..], [_, ..])) = data.split_first_chunk::<5>() else { return false };
     let (is_long, kind) = (first >> 7 == 1, first >> 4 & 0b11);
+    let may_be_long = is_fragment || data.len() >= 1200;
     match (is_long, u32::from_be_bytes(*version)) {
         (false, _) | (true, 0) => false,
-        (true, 1) => kind == 0,
-        (true, 0x6b33_43cf) => kind == 1,
+        // Initial, 0-RTT, Handshake, Retry; of version 2 each is one further.
+        (true, 1) => kind == 0 || may_be_long && kind != 3,
+        (true, 0x6b33_43cf) => kind == 1 || may_be_long && kind != 0,
         (true, _) => true,
     }
 }

@@ -249,6 +249,31 @@ fn on_ports_that_speak_no_quic_initials_open_nothing_after_the_first_datagram() 
 }
 
 #[test]
+fn an_initial_behind_another_packet_of_its_datagram_opens_as_one_in_front_does() {
+    needs_root!();
+    const VERSION_2: u32 = 0x6b33_43cf;
+    let mut program = Program::new(&policy(&[strict(2, Unit::Connections)]));
+    let mut opened = |first, version, bytes: usize| {
+        program.advance(3_600_000_000_000);
+        let start = quic(first, version);
+        let data = [&start[..], &vec![0; bytes - start.len()]].concat();
+        let datagram = frame(IPV4, V4::of(UDP).around(udp(443, data)));
+        let words: Vec<_> = (0..24).map(|_| program.verdict(&datagram)).collect();
+        (words.iter().filter(|word| **word == "within_limit").count(), words[23])
+    };
+    // 0-RTT and Handshake of both versions: each run of eight is one connection, and the third is refused.
+    for (first, version) in [(0xd0, 1), (0xe0, 1), (0xe0, VERSION_2), (0xf0, VERSION_2)] {
+        assert_eq!(opened(first, version, 1200), (2, "over_limit"), "{first:x} of {version:x}");
+        // No server takes an Initial from so short a datagram. The first one opens the flow.
+        assert_eq!(opened(first, version, 1199), (1, "not_counted"), "{first:x} of {version:x}");
+    }
+    // Behind a Retry and a short header there is nothing.
+    for (first, version) in [(0xf0, 1), (0xc0, VERSION_2), (0x40, 1)] {
+        assert_eq!(opened(first, version, 1200), (1, "not_counted"), "{first:x} of {version:x}");
+    }
+}
+
+#[test]
 fn each_request_that_comes_with_a_syn_counts() {
     needs_root!();
     let mut program = Program::new(&policy(&[strict(5, Unit::Requests)]));

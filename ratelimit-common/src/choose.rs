@@ -144,6 +144,15 @@ pub const fn enforced(rule: &Rule, reason: Reason) -> Verdict {
     }
 }
 
+/// The same where enforcement has lapsed: as if the rule were in dry run.
+#[inline(always)]
+pub const fn lapsed(verdict: Verdict) -> Verdict {
+    match verdict.reason.action() {
+        Action::Pass => verdict,
+        Action::Drop => Verdict { reason: Reason::DryRun, ..verdict },
+    }
+}
+
 /// The number of the first of these rules.
 #[inline(always)]
 pub fn lowest<R: Rules>(rules: &R, of: RuleSet) -> Option<u32> {

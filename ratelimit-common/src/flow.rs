@@ -42,7 +42,7 @@ const _: () = assert!(size_of::<Flow>() == 16);
 pub struct Datagram {
     /// Whether its destination port speaks QUIC: a flow there whose beginning was not seen is taken for it.
     pub speaks_quic: bool,
-    /// Whether it may begin with a QUIC Initial packet.
+    /// Whether it may hold a QUIC Initial packet.
     pub quic_initial: bool,
     /// Whether it begins with a short header, if it is QUIC.
     pub quic_short: bool,

@@ -2,7 +2,7 @@
 //!
 //! Keys hold addresses in network order; counters and everything else are in host order. Nothing here has
 //! hidden padding, and each size is asserted beside its type. A change of any layout raises [`VERSION`], which
-//! is part of the pin path: pins of another version are refused, never reinterpreted.
+//! is part of the pin path: pins of an earlier version are read as what they were, those of any other refused.
 
 use crate::gcra::Rate;
 use crate::hash::HashKey;
@@ -280,8 +280,8 @@ impl Rule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Config {
-    /// Wall clock minus monotonic clock, nanoseconds, as it was when this state began. It never follows a step of the
-    /// wall clock.
+    /// Wall clock minus monotonic clock, nanoseconds, as it was when this state began, and what the machine was suspended
+    /// since: the monotonic clock stands still then. It never follows a step of the wall clock.
     pub wall_offset_ns: u64,
     /// Of the hashes: secret, so that no sender chooses what shares a place. It stays as long as the maps do.
     pub seed: HashKey,
@@ -297,8 +297,9 @@ pub struct Config {
     pub insertions_max: u32,
     /// Insertions of one CPU, since the program was loaded, that are on no budget: the maps were empty.
     pub insertions_free: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// For the daemon: one more than the seconds that the machine had been suspended since it booted, as `wall_offset_ns`
+    /// has them; 0 is not known. Packets do not read it.
+    pub suspended: u32,
     /// [`crate::admission::generation_shift`] of the longest window.
     pub generation_shift: u32,
     /// Indexes of the protected interfaces; 0 is unused. The position is the row of an interface in the counters.

@@ -110,8 +110,8 @@ pub enum Target {
         port: u16,
         /// Source port.
         source_port: u16,
-        /// Whether it begins with a QUIC Initial packet, or may do so: of a version that is not known here, or behind
-        /// what a fragment cuts off.
+        /// Whether it holds a QUIC Initial packet, or may do so: of a version that is not known here, behind another
+        /// packet, or behind what a fragment cuts off.
         quic_initial: bool,
         /// Whether it begins as a QUIC packet of a connection that is established already: with a short header.
         quic_short: bool,
@@ -431,7 +431,10 @@ fn udp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
     };
     let (quic_initial, quic_short) = if span.holds(UdpHdr::LEN + QUIC_START_LEN) {
         match frame.bytes(span.start + UdpHdr::LEN) {
-            Some(start) => (is_quic_initial(start), start[0] & QUIC_LONG_HEADER == 0),
+            Some(start) => {
+                let has_room = span.is_fragment || span.holds(UdpHdr::LEN + QUIC_INITIAL_MIN);
+                (may_hold_initial(start, has_room), start[0] & QUIC_LONG_HEADER == 0)
+            }
             None => (true, false),
         }
     } else {
@@ -455,19 +458,26 @@ const QUIC_START_LEN: usize = 6;
 const QUIC_LONG_HEADER: u8 = 0x80;
 /// A long header and its type. The fixed bit beside them may be greased (RFC 9287), so it says nothing.
 const QUIC_LONG_TYPE: u8 = 0xb0;
+/// The shortest datagram in which a server takes an Initial (RFC 9000, section 14.1).
+const QUIC_INITIAL_MIN: usize = 1200;
 
-/// Whether it is an Initial of version 1 (RFC 9000, section 17.2.2) or 2 (RFC 9369, section 3.2), or a long header of
-/// a version whose types are not known here: a server may take that for an Initial, and else it would be a way around
-/// a limit of connections. Version 0 is a server's list of versions, which opens nothing.
+/// Whether a datagram that begins so is an Initial of version 1 (RFC 9000, section 17.2.2) or 2 (RFC 9369, section
+/// 3.2), or may have one behind another packet of a long header: a server takes one there too (RFC 9000, section
+/// 12.2), where the datagram `has_room` for one. Behind a Retry, which a server sends, and behind a short header, whose
+/// packet ends with the datagram, there is none. So is a long header of a version whose types are not known here: a
+/// server may take that for an Initial, and else it would be a way around a limit of connections. Version 0 is a
+/// server's list of versions, which opens nothing.
 ///
 /// Other protocols whose datagrams look so count one connection for each run of them, as QUIC does: more, never less.
 #[inline(always)]
-const fn is_quic_initial(start: [u8; QUIC_START_LEN]) -> bool {
+const fn may_hold_initial(start: [u8; QUIC_START_LEN], has_room: bool) -> bool {
     let [first, version @ .., _] = start;
-    match u32::from_be_bytes(version) {
-        0x0000_0000 => false,
-        0x0000_0001 => first & QUIC_LONG_TYPE == 0x80,
-        0x6b33_43cf => first & QUIC_LONG_TYPE == 0x90,
-        _ => first & QUIC_LONG_HEADER != 0,
-    }
+    let (initial, retry) = match u32::from_be_bytes(version) {
+        0x0000_0000 => return false,
+        0x0000_0001 => (0x80, 0xb0),
+        0x6b33_43cf => (0x90, 0x80),
+        _ => return first & QUIC_LONG_HEADER != 0,
+    };
+    let kind = first & QUIC_LONG_TYPE;
+    kind == initial || has_room && first & QUIC_LONG_HEADER != 0 && kind != retry
 }

@@ -38,6 +38,9 @@ pub struct GrantRequest {
     /// On every host of the fleet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fleet: bool,
+    /// The program whose denial it is, as in `fail2ban/sshd`: entries of others for the same prefix stay apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
 }
 
 impl GrantRequest {
@@ -139,6 +142,9 @@ pub struct UnblockRequest {
     /// Denials too on every host of the fleet; bans are lifted there anyway, unless the fleet spreads none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fleet: bool,
+    /// Denials of this owner alone, and of those below it; bans and counters stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
 }
 
 impl UnblockRequest {
@@ -227,6 +233,9 @@ pub struct ResetReport {
     pub limits: u64,
     /// Bans that were lifted.
     pub bans: u64,
+    /// What else there is to know.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// To set the mode of every rule.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use ratelimit_datapath::orphans::{Left, Orphans};
+use ratelimit_datapath::orphans::{Lapse, Left, Orphans};
 use ratelimit_policy::config::duration;
 
 /// What to do where no daemon answers.
@@ -17,14 +17,28 @@ pub fn since(left: &Left, now: Timestamp) -> Option<Timestamp> {
     now.checked_sub(left.alone?).ok()
 }
 
-/// `STILL ENFORCING on eth0 without a daemon since 2026-01-01 10:00:00 UTC (3m)`.
+/// `STILL ENFORCING on eth0 without a daemon since 2026-01-01 10:00:00 UTC (3m), in dry run in 57m`; or that it drops
+/// nothing any more.
 pub fn still_enforcing(left: &Left, now: Timestamp) -> String {
     let since = since(left, now).zip(left.alone).map_or_else(String::new, |(since, alone)| {
-        let alone = Duration::from_secs(alone.as_secs()).as_nanos();
-        let alone = duration::short(u64::try_from(alone).unwrap_or(u64::MAX));
-        format!(" since {} ({alone})", since.strftime("%F %T UTC"))
+        format!(" since {} ({})", since.strftime("%F %T UTC"), seconds(alone))
     });
-    format!("STILL ENFORCING on {} without a daemon{since}", left.interfaces())
+    let interfaces = left.interfaces();
+    match left.lapse {
+        None => format!("STILL ENFORCING on {interfaces} without a daemon{since}"),
+        Some(Lapse::In(after)) => {
+            format!("STILL ENFORCING on {interfaces} without a daemon{since}, in dry run in {}", seconds(after))
+        }
+        Some(Lapse::Since(ago)) => format!(
+            "NOTHING IS DROPPED on {interfaces}: the filter is in dry run for {}, without a daemon{since}",
+            seconds(ago)
+        ),
+    }
+}
+
+/// In whole seconds.
+fn seconds(duration: Duration) -> String {
+    duration::short(u64::try_from(Duration::from_secs(duration.as_secs()).as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// What comes before the rest of an error.
@@ -41,7 +55,7 @@ pub(super) fn help(orphans: &Orphans) -> Vec<String> {
         Orphans::Nothing => START.map(str::to_owned).to_vec(),
         Orphans::Enforcing(left) => {
             let pins: Vec<_> = left.links.iter().map(|(_, path)| path.display().to_string()).collect();
-            let start = if left.is_of_this_version() {
+            let start = if left.is_taken_over() {
                 "start the daemon, which takes the filter over with its counters: sudo systemctl start ratelimitd"
             } else {
                 "it is that of another version, which this one cannot take over"
@@ -76,12 +90,18 @@ mod tests {
             dir: dir.into(),
             links: vec![("eth0".into(), format!("{dir}/link-eth0").into()), ("eth1".into(), "link-eth1".into())],
             alone,
+            lapse: None,
         };
         let now = "2026-01-01T10:03:00Z".parse().unwrap();
         let own = left(&version, Some(Duration::from_millis(180_500)));
         let said = "STILL ENFORCING on eth0, eth1 without a daemon since 2026-01-01 09:59:59 UTC (3m)";
         assert_eq!(still_enforcing(&own, now), said);
         assert_eq!(still_enforcing(&left(&version, None), now), "STILL ENFORCING on eth0, eth1 without a daemon");
+        let lapses = |lapse| still_enforcing(&Left { lapse: Some(lapse), ..own.clone() }, now);
+        assert_eq!(lapses(Lapse::In(Duration::from_millis(3_420_900))), format!("{said}, in dry run in 57m"));
+        let over = "NOTHING IS DROPPED on eth0, eth1: the filter is in dry run for 2m, without a daemon since \
+                    2026-01-01 09:59:59 UTC (3m)";
+        assert_eq!(lapses(Lapse::Since(Duration::from_secs(120))), over);
         let help = |left: Left| help(&Orphans::Enforcing(left)).join("\n");
         for words in ["link-eth0, link-eth1", "systemctl start ratelimitd", "sudo ratelimitd detach", "sudo rm -r /sys"]
         {

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::{Gid, Group};
+use ratelimit_crash::{Point, reach};
 
 /// Members of this group may read statistics.
 pub const GROUP: &str = "ratelimitd";
@@ -77,6 +78,7 @@ impl ControlSocket {
         let lock = lock(path)?;
         remove_stale(path)?;
         let listener = place(path)?;
+        reach(Point::SocketBound);
         Ok(Self { path: path.to_owned(), listener, _lock: lock })
     }
 
@@ -158,6 +160,7 @@ fn place(path: &Path) -> Result<UnixListener, SocketError> {
     {
         tracing::warn!(path = %path.display(), "cannot give the control socket to group {GROUP}: {refused}");
     }
+    reach(Point::SocketBeside);
     fs::rename(&beside, path).map_err(error("put in place", path))?;
     Ok(listener)
 }

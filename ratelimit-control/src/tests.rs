@@ -152,7 +152,7 @@ const CHANGES: [(&str, &str, &str); 13] = [
     (
         "/v1/unblock",
         r#"{"prefix":"192.0.2.7"}"#,
-        "UnblockRequest { prefix: Some(\"192.0.2.7\"), all: false, fleet: false }",
+        "UnblockRequest { prefix: Some(\"192.0.2.7\"), all: false, fleet: false, owner: None }",
     ),
     ("/v1/deny", r#"{"prefix":"2001:db8::7"}"#, "Deny(GrantRequest { prefix: \"2001:db8::7\""),
     ("/v1/unblock", r#"{"prefix":"2001:db8::7/128"}"#, "UnblockRequest { prefix: Some(\"2001:db8::7/128\")"),
@@ -161,7 +161,7 @@ const CHANGES: [(&str, &str, &str); 13] = [
     ("/v1/mode", r#"{"mode":"dry-run"}"#, "ModeRequest { mode: DryRun }"),
     ("/v1/apply", r#"{"confirm_seconds":60}"#, "confirm_seconds: Some(60)"),
     ("/v1/confirm", "", "Confirm by root"),
-    ("/v1/unblock", r#"{"all":true}"#, "UnblockRequest { prefix: None, all: true, fleet: false }"),
+    ("/v1/unblock", r#"{"all":true}"#, "UnblockRequest { prefix: None, all: true, fleet: false, owner: None }"),
     ("/v1/unallow", r#"{"prefix":"192.0.2.7"}"#, "PrefixRequest { prefix: \"192.0.2.7\", fleet: false }"),
     ("/v1/rollback", "ignored", "Rollback by root"),
 ];

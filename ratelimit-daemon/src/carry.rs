@@ -42,7 +42,7 @@ carry! {
     ChargeRequest: |engine, request, by, moment| engine.up_to_date().charge(&request, by, moment);
     Allow: |engine, Allow(request), by, moment| engine.grant(Grant::Exempt, request.target()?, &request, by, moment);
     Deny: |engine, Deny(request), by, moment| engine.grant(Grant::Denied, request.target()?, &request, by, moment);
-    UnblockRequest: |engine, request, by, moment| engine.unblock(request.target()?, Reach::of(request.fleet), by, moment);
+    UnblockRequest: |engine, request, by, moment| engine.unblock_for(&request, by, moment);
     PrefixRequest: |engine, request, by, moment| engine.unallow(request.target()?, Reach::of(request.fleet), by, moment);
     SourceRequest: |engine, request, by, moment| engine.reset(&request, by, moment);
     ModeRequest: |engine, request, by, moment| engine.set_mode(request.mode, by, moment);

@@ -1,5 +1,6 @@
 //! Carries out a plan whole or not at all.
 
+use ratelimit_crash::{Point, reach};
 use ratelimit_datapath::{Datapath, DatapathError, XdpMode};
 use ratelimit_policy::desired::Policy;
 use ratelimit_policy::plan::Plan;
@@ -41,14 +42,17 @@ fn steps<'a, D: Datapath>(
         attached.push((interface.clone(), datapath.attach(interface)?));
         done.push(Done::Attached(interface));
     }
+    reach(Point::CarryAttached);
     if let Some(policy) = &plan.policy {
         datapath.apply(policy)?;
         done.push(Done::Applied(before));
     }
+    reach(Point::CarryApplied);
     for interface in &plan.detach {
         datapath.detach(interface)?;
         done.push(Done::Detached(interface));
     }
+    reach(Point::CarryDetached);
     Ok(attached)
 }
 

@@ -6,6 +6,7 @@ use super::moment::Moment;
 use super::past::CLOSE_WITHIN;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{DetachReport, Problem, ProblemKind};
+use ratelimit_crash::{Point, reach};
 use ratelimit_datapath::{Datapath, DatapathError};
 use ratelimit_policy::config::OnExit;
 use ratelimit_report::event::EventKind;
@@ -59,9 +60,12 @@ impl<D: Datapath> Engine<D> {
 
     fn end(&mut self, left: OnExit, by: Option<&Requester>, moment: Moment) -> Result<(), DatapathError> {
         self.tell_begun(moment);
+        self.settle_fleet();
         let reading = self.datapath.read().ok();
         let done = self.statistics.done(reading.as_ref(), moment.uptime);
+        reach(Point::EndTold);
         self.datapath.shutdown(left)?;
+        reach(Point::EndDatapath);
         let interfaces = self.watched.links.attached_names();
         if !interfaces.is_empty() {
             let by = by.map(ToString::to_string);
@@ -69,6 +73,7 @@ impl<D: Datapath> Engine<D> {
         }
         self.journal.say_unlogged();
         self.journal.past.close(CLOSE_WITHIN);
+        reach(Point::EndHistory);
         Ok(())
     }
 }

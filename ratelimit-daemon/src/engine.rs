@@ -1,6 +1,7 @@
 //! What the daemon does with the datapath, one blocking step at a time. Times come in as a [`Moment`].
 
 use ratelimit_common::time::Nanos;
+use ratelimit_crash::{Point, reach};
 
 use super::certificate::Certificate;
 use super::enforced::Enforced;
@@ -86,6 +87,7 @@ impl<D: Datapath> Engine<D> {
         };
         over.into_iter().for_each(|over| engine.journal.add(Occurrence::new(EventKind::Trial, over)));
         let started = engine.recall(unfinished, refused_lists, moment).and_then(|is_on_trial| {
+            reach(Point::Recalled);
             // What an earlier run's windows have refused is known before the first packet that counts.
             engine.observe(moment);
             engine.attach_all(is_on_trial, moment)
@@ -96,6 +98,7 @@ impl<D: Datapath> Engine<D> {
             }
             return Err(error);
         }
+        engine.begin_beating(moment);
         let reading = engine.datapath.read().ok();
         engine.statistics.begin(reading.as_ref());
         if let Some(reading) = &reading {
@@ -114,6 +117,7 @@ impl<D: Datapath> Engine<D> {
         let clocks = Clocks { now: self.datapath.now()?, wall: moment.wall };
         self.look_around();
         self.overrides.grants.recall(&self.host.store, clocks);
+        self.fleet.recall(&self.host.store);
         self.recall_hold();
         match refused_lists {
             Some(refused) => self.watched.lists.skip(refused),
@@ -133,8 +137,12 @@ impl<D: Datapath> Engine<D> {
     fn attach_all(&mut self, is_on_trial: bool, moment: Moment) -> Result<(), DatapathError> {
         let absent = self.enforced.source.absent();
         let (kept, alone) = (self.datapath.kept(), self.datapath.alone_for());
-        if kept.is_empty() && !is_on_trial {
+        let is_unread = self.datapath.is_unread();
+        if is_unread {
+            self.apply_unread()?;
+        } else if kept.is_empty() && !is_on_trial {
             self.datapath.apply(&self.enforced.desired.policy)?;
+            reach(Point::StartApplied);
         }
         let (taken_over, anew): (Vec<_>, Vec<_>) =
             self.enforced.desired.interfaces.iter().partition(|interface| kept.contains(interface));
@@ -149,8 +157,11 @@ impl<D: Datapath> Engine<D> {
                 (Err(error), Absent::Awaited | Absent::Refused) => return Err(error),
             }
         }
-        if !kept.is_empty() && !is_on_trial {
+        self.datapath.take_over_earlier()?;
+        reach(Point::Adopted);
+        if !kept.is_empty() && !is_on_trial && !is_unread {
             self.datapath.apply(&self.enforced.desired.policy)?;
+            reach(Point::AdoptApplied);
         }
         self.enforced.must_apply = false;
         let left = self.datapath.kept();
@@ -160,6 +171,15 @@ impl<D: Datapath> Engine<D> {
         }
         self.let_go_of_others();
         Ok(())
+    }
+
+    /// Where an earlier layout's program judges every packet until it is replaced, what comes after it is written first: of a
+    /// trial that goes on, both policies.
+    fn apply_unread(&mut self) -> Result<(), DatapathError> {
+        let (policy, now) = (&self.enforced.desired.policy, self.datapath.now()?);
+        let Some(pending) = &self.trials.pending else { return self.datapath.apply(policy) };
+        self.datapath.apply(&self.overrides.policy_of(&pending.before, now))?;
+        self.datapath.apply_until(policy, pending.until)
     }
 
     /// An earlier run may have left more interfaces attached than are wanted now. One that cannot be let go is no reason to fail:
@@ -206,6 +226,7 @@ impl<D: Datapath> Engine<D> {
     /// What has to be done as time passes.
     fn tidy(&mut self, reading: &Reading, moment: Moment) {
         self.notice_trial();
+        self.notice_suspension();
         let Self { datapath, enforced, watched, journal, .. } = self;
         watched.follow_bans(datapath, &enforced.desired.policy, journal, reading, moment);
         if self.watched.is_time_to_look_around(moment.uptime) {

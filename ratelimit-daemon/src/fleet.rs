@@ -6,6 +6,7 @@
 
 mod acts;
 mod hosts;
+mod kept;
 mod limits;
 mod recent;
 mod seen;
@@ -19,11 +20,13 @@ use std::time::Duration;
 use anyhow::Context as _;
 use ratelimit_common::layout::Fault;
 use ratelimit_common::time::Nanos;
+use ratelimit_crash::{Point, reach};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 pub(super) use self::acts::Reach;
+use self::kept::Kept;
 use self::limits::SharedLimits;
 use self::recent::Recent;
 use self::seen::Told;
@@ -31,13 +34,15 @@ use self::way::Way;
 pub(super) use self::way::{Ask, Asks};
 use super::engine::Engine;
 use super::moment::Moment;
+use super::store::Store;
 use ratelimit_datapath::{Datapath, DatapathError, Reading};
 use ratelimit_fleet::core::Settings;
 use ratelimit_fleet::names::{HostId, Names};
 use ratelimit_fleet::run::{Begin, Fleet, Status};
-use ratelimit_fleet::store::access::Access;
+use ratelimit_fleet::store::access;
 use ratelimit_fleet::tracked::Subject;
 use ratelimit_policy::config::fleet as config;
+use ratelimit_policy::desired::Policy;
 use ratelimit_policy::secret;
 
 /// How often packets are asked whether a count crossed a step: nothing announces that, and other hosts are to know of it
@@ -63,16 +68,24 @@ pub(super) struct Ties {
     steps_lost: Option<u64>,
     admitted: Recent,
     told: Told,
+    /// What users said to all hosts.
+    kept: Kept,
+    /// What was counted in the fleets before this one: counters only grow.
+    earlier: Status,
 }
 
 /// A fleet that this host is in.
 #[derive(Debug)]
 struct Joined {
     by: config::Fleet,
+    host: HostId,
     secret: Secret,
     fleet: Fleet,
     task: JoinHandle<()>,
+    /// Those of the policy that packets are held to.
     shared: SharedLimits,
+    /// Whether the task calls them so: it had no room to hear it.
+    is_told: bool,
 }
 
 /// A fleet that could not begin.
@@ -109,7 +122,14 @@ impl Ties {
             steps_lost: None,
             admitted: Recent::default(),
             told: Told::default(),
+            kept: Kept::default(),
+            earlier: Status::default(),
         }
+    }
+
+    /// What an earlier run was told.
+    pub(super) fn recall(&mut self, store: &Store) {
+        self.kept.recall(store);
     }
 
     /// What the fleet's task asks for; once.
@@ -127,9 +147,14 @@ impl Ties {
         self.must_read = true;
     }
 
-    /// The fleet, and what its limits are called there.
+    /// The fleet, and what its limits are called there; none while its task has not heard how they are called.
     pub(super) fn shared(&self) -> Option<(&Fleet, &SharedLimits)> {
-        self.joined.as_ref().map(|joined| (&joined.fleet, &joined.shared))
+        self.joined.as_ref().filter(|joined| joined.is_told).map(|joined| (&joined.fleet, &joined.shared))
+    }
+
+    /// The shared limits that packets are held to, where they are.
+    fn enforced(&self) -> Option<&SharedLimits> {
+        self.joined.as_ref().map(|joined| &joined.shared)
     }
 
     /// What becomes of the secret when a configuration is loaded: whether it is another, or why it cannot be read. None
@@ -149,15 +174,38 @@ impl Ties {
         }
     }
 
+    /// How the fleet does, where this host is in one.
     fn status(&self) -> Option<Status> {
-        self.joined.as_ref().map(|joined| joined.fleet.status())
+        self.joined.as_ref().map(|joined| joined.fleet.status().since(&self.earlier))
+    }
+
+    /// The same, with what was counted before where it is in none.
+    fn counted(&self) -> Status {
+        self.status().unwrap_or_else(|| Status::default().since(&self.earlier))
     }
 
     /// Leaves the fleet, which ends its task at once.
-    fn leave(&mut self) {
+    fn leave(&mut self, store: &Store) {
+        if let Some(joined) = &self.joined {
+            self.kept.settle(&joined.fleet.status(), store);
+        }
+        self.earlier = self.counted();
         self.joined = None;
         self.generation += 1;
         self.admitted = Recent::default();
+    }
+}
+
+impl Joined {
+    /// Has the task call the limits as this policy does. Where it has no room to hear that, it is asked again.
+    fn follow(&mut self, policy: &Policy) {
+        if !self.shared.are_of(policy) {
+            self.shared = SharedLimits::of(policy);
+            self.is_told = false;
+        }
+        if !self.is_told {
+            self.is_told = self.fleet.set_limits(self.shared.limits());
+        }
     }
 }
 
@@ -166,7 +214,7 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn follow_fleet(&mut self, moment: Moment) {
         let Some(wanted) = &self.enforced.config.fleet else {
             if self.fleet.joined.is_some() || self.fleet.failed.is_some() {
-                self.fleet.leave();
+                self.fleet.leave(&self.host.store);
                 self.fleet.failed = None;
             }
             return;
@@ -182,7 +230,7 @@ impl<D: Datapath> Engine<D> {
             }
             let is_same = joined.by == *wanted && !ended;
             if !is_same || (must_read && self::secret(wanted).is_ok_and(|secret| secret != joined.secret)) {
-                self.fleet.leave();
+                self.fleet.leave(&self.host.store);
             }
         }
         if self.fleet.joined.is_none() {
@@ -190,13 +238,7 @@ impl<D: Datapath> Engine<D> {
             self.join(wanted, must_read, moment);
         }
         let Some(joined) = &mut self.fleet.joined else { return };
-        let policy = &self.enforced.desired.policy;
-        if !joined.shared.are_of(policy) {
-            let shared = SharedLimits::of(policy);
-            if joined.fleet.set_limits(shared.limits()) {
-                joined.shared = shared;
-            }
-        }
+        joined.follow(&self.enforced.desired.policy);
     }
 
     fn join(&mut self, wanted: config::Fleet, is_asked: bool, moment: Moment) {
@@ -206,22 +248,26 @@ impl<D: Datapath> Engine<D> {
         if self.fleet.failed.as_ref().is_some_and(is_tried) {
             return;
         }
-        match self.begin(&wanted) {
-            Ok(joined) => (self.fleet.joined, self.fleet.failed) = (Some(joined), None),
+        let secret = self::secret(&wanted);
+        let had_secret = secret.is_ok();
+        match secret.and_then(|secret| self.begin(&wanted, secret)) {
+            Ok(joined) => {
+                self.fleet.kept.begin(&wanted.name, &self.host.store);
+                self.fleet.kept.give(&joined.fleet);
+                (self.fleet.joined, self.fleet.failed) = (Some(joined), None);
+            }
             Err(error) => {
                 let why = format!("{error:#}");
                 if self.fleet.failed.as_ref().is_none_or(|failed| failed.why != why) {
                     tracing::warn!("fleet: {why}; this host holds its limits by itself");
                 }
-                let had_secret = self::secret(&wanted).is_ok();
                 self.fleet.failed = Some(Failed { by: wanted, why, had_secret, at: moment.uptime });
             }
         }
     }
 
-    fn begin(&mut self, wanted: &config::Fleet) -> anyhow::Result<Joined> {
+    fn begin(&mut self, wanted: &config::Fleet, secret: Secret) -> anyhow::Result<Joined> {
         let runtime = tokio::runtime::Handle::try_current().context("find the runtime")?;
-        let secret = self::secret(wanted)?;
         let names = match &secret.0 {
             Some(secret) => Names::new(&wanted.name, secret),
             None => Names::without_secret(&wanted.name),
@@ -233,20 +279,13 @@ impl<D: Datapath> Engine<D> {
         if secret.0.is_none() {
             tracing::warn!("fleet: without `secret_file` every user of this host may read and write what it tells");
         }
-        let access = Access {
-            urls: wanted.urls.clone(),
-            username: wanted.username.clone(),
-            password_file: wanted.password_file.clone(),
-            ca_file: wanted.ca_file.clone(),
-            cert_file: wanted.cert_file.clone(),
-            key_file: wanted.key_file.clone(),
-        };
-        access.check()?;
+        access::check(&wanted.store)?;
         let (began, at) = (self.datapath.now()?, Instant::now());
         let now = move || Nanos(began.0.saturating_add(u64::try_from(at.elapsed().as_nanos()).unwrap_or(u64::MAX)));
         let shared = SharedLimits::of(&self.enforced.desired.policy);
+        let host = HostId::of_state(self.datapath.secret());
         let begin = Begin {
-            host: HostId::of_state(self.datapath.secret()),
+            host,
             process: RandomState::new().hash_one(std::process::id()),
             name: hosts::own_name(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -258,7 +297,7 @@ impl<D: Datapath> Engine<D> {
                 ..Settings::default()
             },
             limits: shared.limits(),
-            access,
+            access: wanted.store.clone(),
         };
         self.fleet.generation += 1;
         let way = Way::new(self.fleet.way.clone(), self.fleet.generation, shared.limits());
@@ -266,7 +305,15 @@ impl<D: Datapath> Engine<D> {
         let (fleet, acts, task) = Fleet::begin(begin, way, now);
         let task = runtime.spawn(task);
         runtime.spawn(hear.all(acts));
-        Ok(Joined { by: wanted.clone(), secret, fleet, task, shared })
+        reach(Point::FleetJoined);
+        Ok(Joined { by: wanted.clone(), host, secret, fleet, task, shared, is_told: true })
+    }
+
+    /// What the store has by now is not said again by the next run.
+    pub(super) fn settle_fleet(&mut self) {
+        if let Some(joined) = &self.fleet.joined {
+            self.fleet.kept.settle(&joined.fleet.status(), &self.host.store);
+        }
     }
 
     /// Tells the fleet which counts crossed a step.
@@ -281,9 +328,12 @@ impl<D: Datapath> Engine<D> {
     fn try_tell_steps(&mut self) -> Result<(), DatapathError> {
         let Some(joined) = &self.fleet.joined else { return Ok(()) };
         let mut crossed = BTreeSet::new();
+        let mut unnamed = 0;
         for _ in 0..PARTS_MAX {
             let more = self.datapath.steps(&mut |step| {
-                if let Some(limit) = joined.shared.id(step.at) {
+                if !joined.is_told {
+                    unnamed += 1;
+                } else if let Some(limit) = joined.shared.id(step.at) {
                     crossed.insert((Subject { limit, source: step.client }, step.bucket));
                 }
             })?;
@@ -292,6 +342,9 @@ impl<D: Datapath> Engine<D> {
             }
         }
         crossed.into_iter().for_each(|(subject, bucket)| joined.fleet.crossed(subject, bucket));
+        if unnamed > 0 {
+            joined.fleet.crossings_lost(unnamed);
+        }
         Ok(())
     }
 
@@ -307,6 +360,8 @@ impl<D: Datapath> Engine<D> {
             }
             let admitted = joined.shared.admitted(reading, &self.enforced.desired.policy);
             joined.fleet.admitted_last_minute(self.fleet.admitted.last_minute(admitted, moment.uptime));
+            self.fleet.kept.give(&joined.fleet);
+            self.fleet.kept.settle(&joined.fleet.status(), &self.host.store);
         }
         if let Some(news) = self.tell_fleet_state(moment) {
             self.journal.add(news);
@@ -318,3 +373,6 @@ fn secret(wanted: &config::Fleet) -> anyhow::Result<Secret> {
     let read = |path: &Path| secret::read(path).with_context(|| format!("read {}", path.display()));
     wanted.secret_file.as_deref().map(read).transpose().map(Secret)
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,9 +11,10 @@ use super::journal::Event;
 use super::moment::Moment;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{GrantReport, GrantRequest, Problem, ProblemKind};
+use ratelimit_crash::{Point, reach};
 use ratelimit_datapath::Datapath;
 use ratelimit_fleet::acts::What;
-use ratelimit_policy::access::{By, ENTRIES_MAX, Entered, Entry, Further, Ledger, REASON_BYTES_MAX};
+use ratelimit_policy::access::{By, ENTRIES_MAX, Entered, Entry, Further, Ledger, OWNER_BYTES_MAX, REASON_BYTES_MAX};
 use ratelimit_policy::config::Safety;
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::config::syntax::turns_text;
@@ -81,7 +82,7 @@ impl<D: Datapath> Engine<D> {
         let over = self.overrides.grants.ledger.expire(clocks.now);
         for entry in &over {
             let by = match &entry.by {
-                By::Command { user, .. } => user.clone(),
+                By::Command { user, .. } => entry.owner.as_ref().unwrap_or(user).clone(),
                 By::Configuration | By::Safety => String::new(),
             };
             self.journal.tell(Event::GrantEnd { grant: entry.grant, prefix: entry.prefix, by }, moment);
@@ -123,7 +124,8 @@ impl<D: Datapath> Engine<D> {
         }
         let by = By::Command { user: by.to_string(), is_forced: request.force };
         let reason = checked_reason(request.reason.as_deref())?;
-        let entry = Entry { prefix, grant, by, reason, since: Some(clocks.wall), until };
+        let owner = checked_owner(grant, request)?;
+        let entry = Entry { prefix, grant, by, owner, reason, since: Some(clocks.wall), until };
         let mut notes: Vec<String> = target.note(ipv6_prefix).into_iter().collect();
         let frees = match grant {
             Grant::Exempt => self.blocked_within(prefix, clocks.now)?,
@@ -139,13 +141,13 @@ impl<D: Datapath> Engine<D> {
         notes.extend(self.notes_on(&entered.entry, clocks));
         self.change_grants(clocks, &mut notes, after)?;
         let listed = Listed::of(&entered.entry, true, clocks);
-        let by = listed.user.clone().unwrap_or_default();
+        let user = listed.user.clone().unwrap_or_default();
+        let by = listed.owner.as_ref().map_or_else(|| user.clone(), |owner| format!("{user} for {owner}"));
         let (reason, until) = (listed.reason.clone(), listed.until);
-        if request.fleet {
-            let until_ns = entered.entry.until.map(|until| until.0);
-            self.spread(prefix, spread(grant, until_ns, reason.clone(), by.clone()));
-        }
-        notes.extend(self.fleet_note(Reach::of(request.fleet)));
+        let until_ns = entered.entry.until.map(|until| until.0);
+        let said = request.fleet.then(|| (prefix, spread(grant, until_ns, reason.clone(), by.clone())));
+        let spread = if said.is_some() { self.spread(said, clocks.now) } else { Ok(()) };
+        notes.extend(self.fleet_note(Reach::of(request.fleet), spread));
         self.journal.tell(Event::Grant { grant, prefix, by, reason, until, frees: frees.len() }, moment);
         Ok(GrantReport {
             schema: SCHEMA,
@@ -171,12 +173,14 @@ impl<D: Datapath> Engine<D> {
             self.enforced.must_apply |= self.trials.pending.is_some();
             return Err(Problem::datapath(error));
         }
+        reach(Point::GrantApplied);
         self.overrides.grants.next_end = None;
         self.statistics.outdate();
         if let Err(error) = self.overrides.grants.keep(&self.host.store, clocks) {
             tracing::warn!("{error}");
             notes.push(format!("a restart forgets it: {error}"));
         }
+        reach(Point::GrantKept);
         Ok(())
     }
 
@@ -246,6 +250,11 @@ impl<D: Datapath> Engine<D> {
             let whose = whose(&self.entry_of(&around, clocks.now));
             notes.push(format!("overrides {whose}{}", until_clause(entry.until, clocks)));
         }
+        let is_exempt = |of: &&Entry| of.prefix == entry.prefix && of.grant == Grant::Exempt && of.holds(clocks.now);
+        if let Some(first) = self.overrides.grants.beside().find(is_exempt).filter(|_| entry.owner.is_some()) {
+            let until = until_text(first.until, clocks);
+            notes.push(format!("{} goes before it: nothing is dropped, {until}", whose(first)));
+        }
         let inside = |access: &&Access| entry.prefix.contains(&access.prefix) && access.prefix != entry.prefix;
         let exceptions: Vec<&Access> = policy.access.iter().filter(other).filter(inside).collect();
         if let Some(first) = exceptions.first() {
@@ -301,7 +310,7 @@ pub(super) fn whose(entry: &Entry) -> String {
         Grant::Denied => ("denial", source_text(entry.prefix)),
     };
     match &entry.by {
-        By::Command { user, .. } => format!("{user}'s {what} of {prefix}"),
+        By::Command { user, .. } => format!("{}'s {what} of {prefix}", entry.owner.as_ref().unwrap_or(user)),
         By::Configuration => format!("the configuration's {what} of {prefix}"),
         By::Safety => format!("the {what} of {prefix} for safety"),
     }
@@ -350,6 +359,33 @@ fn until(grant: Grant, request: &GrantRequest, clocks: Clocks) -> Result<Option<
             Err(Problem::new(ProblemKind::BadRequest, why))
         }
     }
+}
+
+/// The owner that is named, if one may be.
+fn checked_owner(grant: Grant, request: &GrantRequest) -> Result<Option<String>, Problem> {
+    let Some(owner) = &request.owner else { return Ok(None) };
+    let why = match grant {
+        Grant::Exempt => "only a denial has an owner",
+        Grant::Denied if request.fleet => "an owner's entries are those of one host: leave out one of owner and fleet",
+        Grant::Denied => {
+            check_owner(owner)?;
+            return Ok(Some(owner.clone()));
+        }
+    };
+    Err(Problem::new(ProblemKind::BadRequest, why))
+}
+
+/// Refuses what is no owner's name.
+pub(super) fn check_owner(owner: &str) -> Result<(), Problem> {
+    let is_of_it = |c: char| c.is_ascii_alphanumeric() || "._:/@+-".contains(c);
+    let parts_are_there = owner.split('/').all(|part| !part.is_empty());
+    if owner.len() <= OWNER_BYTES_MAX && parts_are_there && owner.chars().all(is_of_it) {
+        return Ok(());
+    }
+    let why = format!(
+        "an owner is named as in fail2ban/sshd: letters, digits and ._:@+- with / between parts, {OWNER_BYTES_MAX} bytes at most"
+    );
+    Err(Problem::new(ProblemKind::BadRequest, why))
 }
 
 fn checked_reason(reason: Option<&str>) -> Result<Option<String>, Problem> {

@@ -11,6 +11,7 @@ use super::journal::Occurrence;
 use super::moment::Moment;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{ModeReport, ModeWord, Problem};
+use ratelimit_crash::{Point, reach};
 use ratelimit_datapath::{Datapath, Reading};
 use ratelimit_policy::config::OnExit;
 use ratelimit_policy::config::syntax::printable;
@@ -98,7 +99,9 @@ impl<D: Datapath> Engine<D> {
             (self.overrides.hold, self.overrides.breaker) = before;
             return Err(Problem::datapath(error));
         }
+        reach(Point::ModeApplied);
         self.remember_hold(&mut notes);
+        reach(Point::ModeKept);
         let said = match &self.overrides.hold {
             Some(hold) => {
                 tracing::error!(user, "{}; `ratelimitd mode enforce` ends it", hold.words());

@@ -25,6 +25,8 @@ struct KeptEntry {
     prefix: IpNet,
     grant: KeptGrant,
     user: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
     reason: Option<String>,
     forced: bool,
     since: Option<Timestamp>,
@@ -68,6 +70,7 @@ impl KeptEntry {
             },
             // What was typed held nothing that a terminal obeys; what was written into the file may.
             by: By::Command { user: printable(&self.user), is_forced: self.forced },
+            owner: self.owner.map(|owner| printable(&owner)),
             reason: self.reason.map(|reason| printable(&reason)),
             since: self.since,
             until: self.until.map(|until| clocks.datapath_of(until)),
@@ -86,6 +89,7 @@ impl KeptEntry {
                 Grant::Denied => KeptGrant::Denied,
             },
             user,
+            owner: entry.owner.clone(),
             reason: entry.reason.clone(),
             forced,
             since: entry.since,

@@ -18,6 +18,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, sleep_until};
 use ratelimit_control::server::{Door, Surface, serve};
 use ratelimit_control::socket::ControlSocket;
 use ratelimit_control::{Command, Commands, Handle};
+use ratelimit_crash::{Point, reach};
 use ratelimit_datapath::{Datapath, DatapathError};
 use ratelimit_policy::config::Config;
 use ratelimit_policy::safety::Around;
@@ -41,6 +42,7 @@ mod grants;
 mod hold;
 mod journal;
 mod kept;
+mod lapse;
 mod lift;
 mod links;
 mod list_watch;
@@ -49,6 +51,7 @@ pub mod netlink;
 mod notify;
 mod orders;
 mod overrides;
+mod owned;
 mod past;
 mod reload;
 mod source;
@@ -57,6 +60,7 @@ mod start;
 mod statistics;
 mod store;
 mod suggest;
+mod suspended;
 mod talkers;
 mod totals;
 mod trial;
@@ -76,6 +80,7 @@ use store::Store;
 pub use certificate::certificate_trouble;
 pub use error::DaemonError;
 pub use source::{ConfigSource, Loaded};
+pub use store::state_directory;
 pub use web::{WebLink, web_link};
 
 /// How often attachments and counters are looked at when nothing announces a change.
@@ -151,7 +156,9 @@ async fn drive<D: Datapath>(
     let datapath = open(&start.config)?;
     // Not on a blocking thread: nothing is served yet, and threads that start later inherit what is given up here.
     let mut engine = Engine::start(datapath, start, host, Moment::now(started))?;
+    reach(Point::Started);
     (surroundings.attached)();
+    reach(Point::Confined);
     attached(&engine.watched.links.attached_names());
     let tls = engine.certificate.tls();
     let login = web::login(&store, listeners.tell(tls.is_some()), &engine.certificate, is_insecure_meant);
@@ -160,10 +167,12 @@ async fn drive<D: Datapath>(
     let (stop, stopped) = watch::channel(());
     let mut servers = listeners.serve(&handle, surroundings.own_uid, Web { login, tls }, &stopped);
     drop(handle);
+    reach(Point::Serving);
     match engine.watched.links.problems(started.elapsed()).as_slice() {
         [] => eprintln!("ratelimitd: ready"),
         away => eprintln!("ratelimitd: up, but NOT PROTECTED: {}", away.join("; ")),
     }
+    reach(Point::Ready);
     let asks = engine.fleet.take_asks();
     let mut owner = Owner { engine: Some(Box::new(engine)), asks, started };
     // Also where an interface is awaited: a service that waits for this daemon must not wait for the interface too.
@@ -177,6 +186,7 @@ async fn drive<D: Datapath>(
     feed.close();
     drop(stop);
     while servers.join_next().await.is_some() {}
+    reach(Point::EndServed);
     drop(socket);
     ended
 }
@@ -273,6 +283,7 @@ impl<D: Datapath> Owner<D> {
                 _ = tell.tick() => {
                     let is_shared = self
                         .on_datapath(|engine, moment| {
+                            engine.beat();
                             engine.tell_begun(moment);
                             engine.fleet.has_shared_limits()
                         })

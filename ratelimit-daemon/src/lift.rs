@@ -14,6 +14,7 @@ use super::journal::Event;
 use super::moment::Moment;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{Problem, ResetReport, SourceRequest, Still, UnblockReport};
+use ratelimit_crash::{Point, reach};
 use ratelimit_datapath::{Ban, Datapath, DatapathError};
 use ratelimit_fleet::acts::What;
 use ratelimit_policy::access::{By, Entry};
@@ -62,8 +63,8 @@ impl<D: Datapath> Engine<D> {
         let denials = self.take_off(Grant::Denied, prefix, clocks, &mut notes)?;
         let denied: Vec<IpNet> = denials.iter().map(|entry| entry.prefix).collect();
         self.tell_unblock(prefix, denials.len(), &freed, by, moment);
-        self.spread_unblock(prefix, &denied, reach, by);
-        notes.extend(self.fleet_note(reach).or_else(|| self.kept_elsewhere(&denials, reach)));
+        let spread = self.spread_unblock(prefix, &denied, (reach, by), clocks.now);
+        notes.extend(self.fleet_note(reach, spread).or_else(|| self.kept_elsewhere(&denials, reach)));
         let Freed { bans, blocked, untold: _ } = freed;
         let still = match prefix {
             Some(prefix) => {
@@ -116,6 +117,7 @@ impl<D: Datapath> Engine<D> {
         if let Some(within) = within {
             // With those that have ended goes how many there were in a row.
             self.datapath.lift_bans(within).map_err(|error| not_freed(error, by))?;
+            reach(Point::Lifted);
         }
         let untold = bans.len().saturating_sub(told);
         Ok(Freed { bans, blocked, untold })
@@ -138,16 +140,25 @@ impl<D: Datapath> Engine<D> {
     }
 
     /// Has the other hosts free it too: bans where the fleet has them together, denials where that was asked.
-    fn spread_unblock(&self, prefix: Option<IpNet>, denied: &[IpNet], reach: Reach, by: &Requester) {
+    fn spread_unblock(
+        &mut self,
+        prefix: Option<IpNet>,
+        denied: &[IpNet],
+        (reach, by): (Reach, &Requester),
+        now: Nanos,
+    ) -> Result<(), String> {
+        let by = by.to_string();
         let meant = prefix.map_or_else(|| EVERYTHING.to_vec(), |prefix| vec![prefix]);
+        let mut said = Vec::new();
         if reach == Reach::Fleet || self.spreads_bans() {
-            meant.iter().for_each(|prefix| self.spread(*prefix, What::Unblock { by: by.to_string() }));
+            said.extend(meant.iter().map(|prefix| (*prefix, What::Unblock { by: by.clone() })));
         }
         if reach == Reach::Fleet {
             // Each of them by its name too: what denied it is not said again then.
             let denied = denied.iter().filter(|of| !meant.contains(of)).take(REMOVED_MAX);
-            meant.iter().chain(denied).for_each(|of| self.spread(*of, What::Undeny { by: by.to_string() }));
+            said.extend(meant.iter().chain(denied).map(|of| (*of, What::Undeny { by: by.clone() })));
         }
+        if said.is_empty() { Ok(()) } else { self.spread(said, now) }
     }
 
     /// Takes off what commands allow in a prefix.
@@ -165,12 +176,14 @@ impl<D: Datapath> Engine<D> {
         let prefix = target.prefix(ipv6_prefix);
         let mut notes: Vec<String> = target.note(ipv6_prefix).into_iter().collect();
         let removed = self.take_off(Grant::Exempt, Some(prefix), clocks, &mut notes)?;
-        if reach == Reach::Fleet {
+        let spread = if reach == Reach::Fleet {
             let others = removed.iter().map(|entry| entry.prefix).filter(|of| *of != prefix).take(REMOVED_MAX);
             let all = std::iter::once(prefix).chain(others);
-            all.for_each(|of| self.spread(of, What::Unallow { by: by.to_string() }));
-        }
-        notes.extend(self.fleet_note(reach).or_else(|| self.kept_elsewhere(&removed, reach)));
+            self.spread(all.map(|of| (of, What::Unallow { by: by.to_string() })), clocks.now)
+        } else {
+            Ok(())
+        };
+        notes.extend(self.fleet_note(reach, spread).or_else(|| self.kept_elsewhere(&removed, reach)));
         let again = |entry: &&Entry| removed.iter().any(|of| of.prefix == entry.prefix);
         let suspended =
             self.overrides.grants.ledger.entries().filter(|entry| entry.grant == Grant::Denied).filter(again);
@@ -198,10 +211,13 @@ impl<D: Datapath> Engine<D> {
     ) -> Result<ResetReport, Problem> {
         self.must_have_fleet(Reach::of(request.fleet), moment)?;
         let client = self.enforced.desired.policy.client(request.source.to_canonical());
-        let report = self.reset_client(client, by, moment)?;
+        let mut report = self.reset_client(client, by, moment)?;
         if request.fleet || self.spreads_bans() {
-            self.spread(client, What::Reset { by: by.to_string() });
+            let now = self.clocks(moment)?.now;
+            // What is lost by a restart is too old after it.
+            let _is_kept = self.spread([(client, What::Reset { by: by.to_string() })], now);
         }
+        report.notes.extend(self.reset_note(Reach::of(request.fleet)));
         Ok(report)
     }
 
@@ -225,6 +241,7 @@ impl<D: Datapath> Engine<D> {
             windows: windows as u64,
             limits: removed.limits as u64,
             bans: bans as u64,
+            notes: Vec::new(),
         })
     }
 
@@ -237,7 +254,7 @@ impl<D: Datapath> Engine<D> {
         notes: &mut Vec<String>,
     ) -> Result<Vec<Entry>, Problem> {
         let mut after = self.overrides.grants.ledger.clone();
-        let taken = after.take_off(grant, |prefix| within.is_none_or(|within| within.contains(&prefix)));
+        let taken = after.take_off(grant, |of| within.is_none_or(|within| within.contains(&of.prefix)));
         if !taken.is_empty() {
             self.change_grants(clocks, notes, after)?;
         }
@@ -274,7 +291,7 @@ impl<D: Datapath> Engine<D> {
     }
 
     /// What grants this to the prefix, or to a part of it, all the same.
-    fn still(&self, grant: Grant, prefix: IpNet, clocks: Clocks) -> Vec<Still> {
+    pub(super) fn still(&self, grant: Grant, prefix: IpNet, clocks: Clocks) -> Vec<Still> {
         let granting = granting(&self.enforced.desired.policy.access, grant, prefix, clocks.now);
         let named = granting.iter().take(NAMED_MAX);
         named.map(|access| self.still_by(&self.entry_of(access, clocks.now), prefix, clocks)).collect()

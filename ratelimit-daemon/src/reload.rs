@@ -9,6 +9,7 @@ use super::moment::Moment;
 use super::source::{ConfigSource, Loaded};
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{ApplyReport, ApplyRequest, Problem, ProblemKind, ReloadReport, ReloadRequest};
+use ratelimit_crash::{Point, reach};
 use ratelimit_datapath::Datapath;
 use ratelimit_policy::config::{Config, beside};
 use ratelimit_policy::desired::DesiredState;
@@ -99,15 +100,10 @@ impl<D: Datapath> Engine<D> {
             }
             Ok(loaded)
         });
+        reach(Point::ReloadRead);
         match loaded {
             Ok(loaded) => {
-                let secret = self.fleet.secret_news(loaded.config.fleet.as_ref());
-                changes.extend(self.take_on(loaded, &path, moment)?);
-                match secret {
-                    Some(Ok(true)) => changes.push("the fleet's secret is read anew".to_owned()),
-                    Some(Err(why)) => notes.push(why),
-                    Some(Ok(false)) | None => {}
-                }
+                changes.extend(self.take_on(loaded, &path, &mut notes, moment)?);
             }
             Err(problem) => return Err(self.trials.failed(problem)),
         }
@@ -127,9 +123,17 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// Carries out a configuration, whole or not at all, and notes how that went.
-    pub(super) fn take_on(&mut self, loaded: Loaded, path: &str, moment: Moment) -> Result<Vec<String>, Problem> {
+    /// Carries out a configuration, whole or not at all, and notes how that went. Says what became of the fleet's secret,
+    /// too: that is read with it.
+    pub(super) fn take_on(
+        &mut self,
+        loaded: Loaded,
+        path: &str,
+        notes: &mut Vec<String>,
+        moment: Moment,
+    ) -> Result<Vec<String>, Problem> {
         let now = self.clocks(moment)?.now;
+        let secret = self.fleet.secret_news(loaded.config.fleet.as_ref());
         let outcome = self.trials.settled(now).and_then(|()| {
             self.look_around();
             let tripped = std::mem::take(&mut self.overrides.breaker);
@@ -146,14 +150,21 @@ impl<D: Datapath> Engine<D> {
             }
             outcome
         });
+        reach(Point::ReloadCarried);
         match outcome {
-            Ok(changes) => {
+            Ok(mut changes) => {
+                match secret {
+                    Some(Ok(true)) => changes.push("the fleet's secret is read anew".to_owned()),
+                    Some(Err(why)) => notes.push(why),
+                    Some(Ok(false)) | None => {}
+                }
                 tracing::info!("reloaded {path}: {}", if changes.is_empty() { "no change" } else { "carried out" });
                 self.enforced.source.set_text(loaded.text, path.into());
                 self.watched.lists.taken(&self.enforced.config.list_files, moment);
                 self.fleet.loaded();
                 self.follow_fleet(moment);
                 self.settle();
+                reach(Point::ReloadSettled);
                 self.trials.succeeded(moment);
                 Ok(changes)
             }

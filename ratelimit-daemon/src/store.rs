@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use ratelimit_crash::{Point, reach};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,11 @@ const BYTES_MAX: u64 = 64 << 20;
 /// A user who may write here decides what is allowed. So only root may, whatever the umask.
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
+
+/// Where this host's state is kept.
+pub fn state_directory() -> PathBuf {
+    Store::of_host().directory
+}
 
 /// A directory of small files.
 #[derive(Clone, Debug)]
@@ -55,6 +61,8 @@ impl Store {
     /// A file's contents. One that cannot be understood is set aside, loudly, and counts as none.
     pub(super) fn load<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         let path = self.path(name);
+        // What a kill left half written.
+        discard(&self.path(&unfinished(name)));
         let bytes = match files::read_own(&path, BYTES_MAX) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return None,
@@ -80,7 +88,7 @@ impl Store {
     /// Writes a file: after a crash there is the old one or the new one.
     pub(super) fn save<T: Serialize>(&self, name: &str, contents: T) -> io::Result<()> {
         let path = self.path(name);
-        let new = self.directory.join(format!("{name}.new"));
+        let new = self.path(&unfinished(name));
         let text = serde_json::to_vec_pretty(&Versioned { version: VERSION, contents })?;
         let write = || {
             if text.len() as u64 > BYTES_MAX {
@@ -90,20 +98,34 @@ impl Store {
             remove_if_there(&new)?;
             let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&new)?;
             file.write_all(&text)?;
+            reach(Point::StoreWritten);
             file.sync_all()?;
+            reach(Point::StoreSynced);
             fs::rename(&new, &path)?;
+            reach(Point::StoreRenamed);
             // The rename itself is on the disk once the directory is.
-            File::open(&self.directory)?.sync_all()
+            File::open(&self.directory)?.sync_all()?;
+            reach(Point::StoreSaved);
+            Ok(())
         };
         write().map_err(|error: io::Error| io::Error::new(error.kind(), format!("write {}: {error}", path.display())))
     }
 
     /// Removes a file; one that is not there is removed already.
     pub(super) fn remove(&self, name: &str) {
-        let path = self.path(name);
-        if let Err(error) = remove_if_there(&path) {
-            tracing::warn!("remove {}: {error}", path.display());
-        }
+        discard(&self.path(name));
+        reach(Point::StoreRemoved);
+    }
+}
+
+/// Where a file is written before it is in its place.
+fn unfinished(name: &str) -> String {
+    format!("{name}.new")
+}
+
+fn discard(path: &Path) {
+    if let Err(error) = remove_if_there(path) {
+        tracing::warn!("remove {}: {error}", path.display());
     }
 }
 
@@ -156,6 +178,17 @@ mod tests {
         store.remove("a.json");
         store.remove("a.json");
         assert_eq!(store.load::<Words>("a.json"), None);
+    }
+
+    #[test]
+    fn what_a_kill_left_half_written_is_removed_and_what_was_there_before_holds() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path().to_owned());
+        let words = Words { words: vec!["one".into()] };
+        store.save("a.json", &words).unwrap();
+        fs::write(directory.path().join("a.json.new"), "{\"version\": 1, \"wor").unwrap();
+        assert_eq!(store.load("a.json"), Some(words));
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod fleet_alone;
 mod fuzz;
 mod grants;
 mod kinds;
+mod lapse;
 mod lifts;
 mod lists;
 mod past;
@@ -100,6 +101,17 @@ async fn start_later(
     adjust: impl FnOnce(&mut Config),
     source: impl FnOnce(&Config) -> ConfigSource,
 ) -> Running {
+    start_on(None, after_ns, watchdog, adjust, source).await
+}
+
+/// The same on this host, where one is given.
+async fn start_on(
+    host: Option<Host>,
+    after_ns: u64,
+    watchdog: Option<Duration>,
+    adjust: impl FnOnce(&mut Config),
+    source: impl FnOnce(&Config) -> ConfigSource,
+) -> Running {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path(), 3);
     adjust(&mut config);
@@ -108,6 +120,8 @@ async fn start_later(
     kernel.advance(after_ns);
     let (events, queue) = mpsc::channel(8);
     let (surroundings, mut told) = surroundings(watchdog);
+    let host = host.unwrap_or_else(|| surroundings.host.clone());
+    let surroundings = Surroundings { host, ..surroundings };
     let source = source(&config);
     let task = tokio::spawn(drive(config, source, |_| Ok(datapath), |_| {}, queue, surroundings));
     assert_eq!(told.recv().await.as_deref(), Some("Ready"));

@@ -13,6 +13,7 @@ use super::source::{ConfigSource, Loaded};
 use super::start::{FILE, Record, Unfinished, Version, remember};
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{ApplyReport, ApplyRequest, ConfirmReport, Problem, ProblemKind, RollbackReport};
+use ratelimit_crash::{Point, reach};
 use ratelimit_datapath::{Datapath, DatapathError, Trial};
 use ratelimit_policy::config::{Config, beside};
 use ratelimit_policy::desired::DesiredState;
@@ -156,7 +157,7 @@ impl<D: Datapath> Engine<D> {
             notes.push(format!("a restart and a reload read {own}: copy {} there to keep it", file.display()));
         }
         let changes = match request.confirm_seconds {
-            None => self.take_on(loaded, &file.display().to_string(), moment)?,
+            None => self.take_on(loaded, &file.display().to_string(), &mut notes, moment)?,
             Some(seconds) => {
                 let changes = self.try_out(loaded, file, seconds, clocks, &mut notes)?;
                 if self.trials.pending.is_some() {
@@ -212,6 +213,7 @@ impl<D: Datapath> Engine<D> {
                 format!("{error}; without it a restart could not roll back, so nothing was changed"),
             )
         })?;
+        reach(Point::TrialRecorded);
         if let Err(error) = self.datapath.apply_until(&desired.policy, until) {
             match earlier {
                 Some(earlier) => remember(&self.host.store, earlier),
@@ -219,6 +221,7 @@ impl<D: Datapath> Engine<D> {
             }
             return Err(Problem::datapath(error));
         }
+        reach(Point::TrialApplied);
         for change in &changes {
             tracing::warn!("on trial for {seconds} s: {change}");
         }
@@ -240,8 +243,10 @@ impl<D: Datapath> Engine<D> {
             self.watch_trial().map_err(Problem::datapath)?;
             return Err(self.trials.too_late());
         }
+        reach(Point::ConfirmKept);
         let file = self.trials.pending.take().map(|pending| pending.record.file).unwrap_or_default();
         self.host.store.remove(FILE);
+        reach(Point::ConfirmSettled);
         self.trials.refused = None;
         self.statistics.outdate();
         self.trials.succeeded(moment);
@@ -250,6 +255,7 @@ impl<D: Datapath> Engine<D> {
         let now = self.clocks(moment)?.now;
         // Without the grants that have ended meanwhile.
         self.put_in_force(now).map_err(Problem::datapath)?;
+        reach(Point::ConfirmDone);
         Ok(ConfirmReport { schema: SCHEMA, file })
     }
 
@@ -258,8 +264,10 @@ impl<D: Datapath> Engine<D> {
         self.notice_trial();
         if self.trials.pending.is_some() {
             self.forget_trial(&format!("{by} said so"));
+            reach(Point::RollBackRecorded);
             let now = self.datapath.now().map_err(Problem::datapath)?;
             self.put_in_force(now).map_err(Problem::datapath)?;
+            reach(Point::RollBackDone);
             let file = self.trials.last_reload.rolled_back.as_ref().map_or_else(String::new, |of| of.file.clone());
             return Ok(RollbackReport { schema: SCHEMA, file, was_over: false });
         }

@@ -39,6 +39,8 @@ pub(super) struct Watched {
     /// Since the daemon started.
     looked_around_at: Duration,
     is_readable: bool,
+    /// Whether the packet path could be told last that a daemon runs.
+    pub(super) is_beating: bool,
 }
 
 impl Watched {
@@ -57,6 +59,7 @@ impl Watched {
             bans_refused: 0,
             looked_around_at: uptime,
             is_readable: true,
+            is_beating: true,
         }
     }
 

@@ -66,6 +66,11 @@ impl<'a> Btf<'a> {
         Ok(bits / 8)
     }
 
+    /// Whether there is a structure of this name.
+    pub(super) fn has_structure(&self, name: &str) -> bool {
+        self.structure(name).is_some()
+    }
+
     fn structure(&self, name: &str) -> Option<&'a [u8]> {
         let is_it = |of: &&&[u8]| kind(of) == Some(KIND_STRUCT) && self.name(of, 0) == Some(name.as_bytes());
         self.types.iter().find(is_it).copied()

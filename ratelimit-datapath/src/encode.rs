@@ -82,7 +82,7 @@ pub(crate) fn encode(policy: &Policy) -> Result<Encoded, EncodeError> {
         sets_mask: 0,
         insertions_max: 0,
         insertions_free: 0,
-        reserved: 0,
+        suspended: 0,
         generation_shift: generation_shift(policy),
         interfaces: [0; INTERFACES_MAX],
         prefixes_generation: 0,

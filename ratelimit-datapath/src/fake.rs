@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::anyhow;
 use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
-use ratelimit_common::hold::{Charges, is};
 use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
@@ -95,6 +94,10 @@ struct World {
     visits_of_bans: u32,
     /// Made once, for the first policy.
     windows_capacity: Option<u64>,
+    /// When enforcement lapses.
+    lapse: Option<Nanos>,
+    /// That the clock stood still for, and nobody has asked yet.
+    suspended_ns: u64,
     calls: Vec<String>,
 }
 
@@ -149,6 +152,8 @@ impl FakeDatapath {
             refusing_removal: false,
             visits_of_bans: 0,
             windows_capacity: None,
+            lapse: None,
+            suspended_ns: 0,
             calls: Vec::new(),
         };
         let kernel = FakeKernel { world: Arc::new(Mutex::new(world)) };
@@ -446,6 +451,19 @@ impl Datapath for FakeDatapath {
         kept.map(|(name, _)| name.clone()).collect()
     }
 
+    fn catch_up(&mut self) -> Result<Option<std::time::Duration>, DatapathError> {
+        Ok(self.kernel.world().catch_up())
+    }
+
+    fn lapse_at(&mut self, at: Option<Nanos>) -> Result<(), DatapathError> {
+        self.kernel.world().lapse = at;
+        Ok(())
+    }
+
+    fn lapse(&mut self) -> Result<Option<Nanos>, DatapathError> {
+        Ok(self.kernel.world().lapse)
+    }
+
     fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError> {
         let mut world = self.kernel.world();
         world.calls.push(format!("attach {interface}"));
@@ -577,16 +595,5 @@ impl Datapath for FakeDatapath {
         };
         world.calls.push(format!("shutdown {word}"));
         Ok(())
-    }
-}
-
-impl FakePacket {
-    fn charges(self) -> Charges {
-        let charges = Charges {
-            bytes: u32::try_from(self.bytes).unwrap_or(u32::MAX),
-            requests: u16::try_from(self.requests).unwrap_or(u16::MAX),
-            ..Charges::default()
-        };
-        charges.with(is::OPENING, self.opens)
     }
 }

@@ -19,11 +19,14 @@ mod alone;
 mod batch;
 mod bpf;
 mod btf;
+pub mod clock;
+pub mod device;
 pub(crate) mod encode;
 mod events;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fake;
 mod fleet;
+mod generic_netlink;
 mod interface;
 pub mod kernel;
 mod link_info;
@@ -32,6 +35,7 @@ pub mod object;
 pub mod orphans;
 pub mod pins;
 pub mod privileges;
+pub mod probe;
 
 pub use events::{EVENTS_PART, EventCount, EventCounts, EventLimit, KernelEvent, KernelEventKind};
 pub use fleet::{KernelStep, LimitAt, STEPS_PART, Told};
@@ -326,6 +330,32 @@ pub trait Datapath: Send + 'static {
     fn alone_for(&self) -> Option<Duration> {
         None
     }
+
+    /// Whether this run has made its state of what an earlier layout's program holds, which still judges every packet:
+    /// what is applied is read by none until [`Datapath::take_over_earlier`] or [`Datapath::attach`].
+    fn is_unread(&self) -> bool {
+        false
+    }
+
+    /// Puts the program into every attachment that a program of an earlier layout has, without a gap, and removes what
+    /// else is left of that. To be called once a policy is applied, and after the interfaces that are new.
+    fn take_over_earlier(&mut self) -> Result<(), DatapathError> {
+        Ok(())
+    }
+
+    /// Moves the datapath's clock ahead by the time for which the machine was suspended, and tells it; none where it was
+    /// not since the last call. Packets follow with what is applied next. Not while a trial runs.
+    fn catch_up(&mut self) -> Result<Option<Duration>, DatapathError> {
+        Ok(None)
+    }
+
+    /// Has enforcement lapse then, by the datapath's clock, or up to a third of a second later: what would be dropped
+    /// passes from then on as [`Reason::DryRun`], and nobody is banned, also where this process is gone. None is never. It
+    /// stays as policies come and go.
+    fn lapse_at(&mut self, at: Option<Nanos>) -> Result<(), DatapathError>;
+
+    /// When enforcement lapses, or has lapsed; none is never.
+    fn lapse(&mut self) -> Result<Option<Nanos>, DatapathError>;
 
     /// Attaches to an interface, or takes over the pinned attachment of an earlier run without a gap. An interface that
     /// went away and is back is attached again: the rest of its old attachment is replaced.

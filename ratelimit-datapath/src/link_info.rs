@@ -1,24 +1,15 @@
 //! What a pinned XDP link holds. aya does not say which interface, so this is `BPF_OBJ_GET` and
 //! `BPF_OBJ_GET_INFO_BY_FD` by hand. Knows paths and file descriptors.
 
-use std::ffi::CString;
+use std::fs;
 use std::io;
-use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::Path;
 
-use super::bpf::{self, Command};
+use super::bpf::{self, Access};
 
 /// `BPF_LINK_TYPE_XDP`, include/uapi/linux/bpf.h.
 const KIND_XDP: u32 = 6;
-
-/// What `union bpf_attr` has for `BPF_OBJ_GET`.
-#[repr(C)]
-struct GetAttr {
-    path: u64,
-    fd: u32,
-    flags: u32,
-}
 
 /// The start of `struct bpf_link_info`, as an XDP link fills it.
 #[repr(C)]
@@ -48,12 +39,7 @@ pub(super) struct LinkInfo {
 /// # Errors
 /// What the kernel answers; and where it is a link of another kind.
 pub(super) fn pinned(path: &Path) -> io::Result<LinkInfo> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    let mut attr = GetAttr { path: path.as_ptr() as u64, fd: 0, flags: 0 };
-    // SAFETY: the path lives until the call returns, and ends with a zero.
-    let fd = unsafe { bpf::call(Command::OBJ_GET, &mut attr) }?;
-    // SAFETY: the kernel has just made it, and nothing else has it.
-    let link = unsafe { OwnedFd::from_raw_fd(fd) };
+    let link = bpf::open_pin(path, Access::Whole)?;
     let mut info = Info::default();
     // SAFETY: it is integers alone, those that the kernel writes of a link, and points to nothing.
     unsafe { bpf::look_at(link.as_fd(), &mut info) }?;
@@ -61,4 +47,15 @@ pub(super) fn pinned(path: &Path) -> io::Result<LinkInfo> {
         return Err(io::Error::other("it is no XDP link"));
     }
     Ok(LinkInfo { program: info.program, interface: info.interface })
+}
+
+/// The number of the program that a pin is, or whose link it is; none of maps, and of what may not be opened.
+pub(super) fn program_of(path: &Path) -> Option<u32> {
+    let object = bpf::open_pin(path, Access::Whole).ok()?;
+    program_in(&fs::read_to_string(format!("/proc/self/fdinfo/{}", object.as_raw_fd())).ok()?)
+}
+
+/// `prog_id:` of a descriptor's lines, which programs and links have.
+pub(super) fn program_in(lines: &str) -> Option<u32> {
+    lines.lines().find_map(|line| line.strip_prefix("prog_id:"))?.trim().parse().ok()
 }

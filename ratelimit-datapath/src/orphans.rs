@@ -10,6 +10,7 @@ use std::time::Duration;
 use nix::sys::stat::{major, minor};
 use ratelimit_common::layout::map;
 
+use crate::kernel::lapse;
 use crate::link_info::{self, LinkInfo};
 use crate::{alone, interface, pins};
 
@@ -42,12 +43,28 @@ pub struct Left {
     pub links: Vec<(String, PathBuf)>,
     /// How long they have been without a daemon, where that is known.
     pub alone: Option<Duration>,
+    /// When they cease to enforce by themselves, where that is set and this user may read it.
+    pub lapse: Option<Lapse>,
+}
+
+/// When a filter without a daemon ceases to drop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lapse {
+    /// In so long.
+    In(Duration),
+    /// It did so long ago.
+    Since(Duration),
 }
 
 impl Left {
     /// The interfaces' names, joined by commas.
     pub fn interfaces(&self) -> String {
         self.links.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether a daemon of this version that starts takes it over.
+    pub fn is_taken_over(&self) -> bool {
+        self.is_of_this_version() || pins::version_of(&self.dir).is_some_and(pins::is_earlier)
     }
 
     /// Whether this program reads what is pinned.
@@ -67,7 +84,9 @@ pub fn orphans(root: &Path) -> Orphans {
     let left = |dir: PathBuf| {
         let links = enforcing(pins::links_in(&dir));
         let alone = alone::since(&dir.join(map::ACTIVE), &dir.join(map::CONFIG));
-        (!links.is_empty()).then(|| Left { root: root.to_owned(), dir, links, alone })
+        // Of another layout nothing is read.
+        let lapse = if dir == pins::version_dir(root) { lapse(&dir) } else { None };
+        (!links.is_empty()).then(|| Left { root: root.to_owned(), dir, links, alone, lapse })
     };
     let Some(left) = pins::versions(root).into_iter().find_map(left) else { return Orphans::Nothing };
     match holder(&left.dir) {
@@ -148,7 +167,7 @@ mod tests {
         let other = root.join("v999999");
         fs::rename(&dir, &other).unwrap();
         let Orphans::Enforcing(left) = orphans(&root) else { panic!("{:?}", orphans(&root)) };
-        assert!(!left.is_of_this_version(), "{left:?}");
+        assert!(!left.is_of_this_version() && !left.is_taken_over(), "{left:?}");
         fs::set_permissions(&root, fs::Permissions::from_mode(0o777)).unwrap();
         let Orphans::Foreign(why) = orphans(&root) else { panic!("{:?}", orphans(&root)) };
         assert!(why.contains("chmod 0700"), "what others could have made is not believed: {why}");

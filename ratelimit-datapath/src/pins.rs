@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use ratelimit_common::layout;
+use ratelimit_crash::{Point, reach};
 
+use crate::bpf;
 use ratelimit_policy::files;
 
 /// Where pins lie on a host that is set up as usual.
@@ -18,6 +20,9 @@ pub const ROOT: &str = "/sys/fs/bpf/ratelimitd";
 
 /// Starts the names of the files that hold links; the interface's name follows.
 const LINK_PREFIX: &str = "link-";
+
+/// The first layout whose pins this version takes over.
+pub(crate) const EARLIEST: u32 = 7;
 
 /// `BPF_FS_MAGIC` of linux/magic.h.
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
@@ -31,6 +36,15 @@ const STICKY: u32 = 0o1000;
 #[derive(Debug)]
 pub struct Pins {
     dir: PathBuf,
+    earlier: Option<Earlier>,
+    _lock: Flock<fs::File>,
+}
+
+/// The pins of an earlier layout, which this version takes over; locked.
+#[derive(Debug)]
+pub(crate) struct Earlier {
+    pub(crate) version: u32,
+    pub(crate) dir: PathBuf,
     _lock: Flock<fs::File>,
 }
 
@@ -53,10 +67,8 @@ pub enum PinsError {
     /// Another daemon has them.
     #[error("{0} is in use by another ratelimitd; stop that one first")]
     Locked(PathBuf),
-    /// There are pins of another layout.
-    #[error(
-        "{0} holds the state of another version, which this one does not read; `ratelimitd detach`, or `rm -r {0}`, takes its filter off"
-    )]
+    /// There are pins of a layout that this version does not read.
+    #[error("{}", other_version(.0))]
     OtherVersion(PathBuf),
     /// Anything else.
     #[error("{what} {path}: {source}")]
@@ -88,13 +100,75 @@ impl Pins {
         let dir = version_dir(root);
         refuse_foreign(root)?;
         refuse_other_versions(root)?;
+        // Nothing is made beside the pins of an earlier version whose daemon runs: it could not start again.
+        let earlier = earlier(root)?;
         for made in [root, &dir] {
             make(made)?;
         }
+        reach(Point::PinsMade);
         // What was there before us was made, or filled, in between.
         refuse_foreign(root)?;
         let lock = lock(&dir)?;
-        Ok(Self { dir, _lock: lock })
+        reach(Point::PinsLocked);
+        Ok(Self { dir, earlier, _lock: lock })
+    }
+
+    /// The pins of an earlier layout that lie beside, if there are any.
+    pub(crate) const fn earlier(&self) -> Option<&Earlier> {
+        self.earlier.as_ref()
+    }
+
+    /// The files of this layout whose names start so.
+    ///
+    /// # Errors
+    /// Where the directory cannot be read.
+    pub(crate) fn starting_with(&self, prefix: &str) -> Result<Vec<PathBuf>, PinsError> {
+        let is_meant = |path: &PathBuf| {
+            path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix))
+        };
+        Ok(entries(&self.dir)?.into_iter().filter(is_meant).collect())
+    }
+
+    /// Removes the maps of an earlier layout, these first: without them nothing of it is carried over any more. Links
+    /// stay.
+    ///
+    /// # Errors
+    /// Where a file cannot be removed.
+    pub(crate) fn remove_earlier_maps(&self, first: &[&str]) -> Result<(), PinsError> {
+        let Some(earlier) = &self.earlier else { return Ok(()) };
+        first.iter().try_for_each(|name| remove(&earlier.dir.join(name)))?;
+        let links: Vec<PathBuf> = earlier.links().into_iter().map(|(_, path)| path).collect();
+        entries(&earlier.dir)?.iter().filter(|path| !links.contains(path)).try_for_each(|path| remove(path))
+    }
+
+    /// Removes what is left of the pins of an earlier layout.
+    ///
+    /// # Errors
+    /// Where a file cannot be removed.
+    pub(crate) fn remove_earlier(&mut self) -> Result<(), PinsError> {
+        let Some(earlier) = self.earlier.take() else { return Ok(()) };
+        entries(&earlier.dir)?.iter().try_for_each(|path| remove(path))?;
+        remove_dir(&earlier.dir)
+    }
+
+    /// Removes the pins of this layout alone, with their directory. Those of an earlier one go on.
+    ///
+    /// # Errors
+    /// Where a file cannot be removed.
+    pub(crate) fn remove_own(&self) -> Result<(), PinsError> {
+        if self.earlier.is_none() {
+            return self.remove_all();
+        }
+        self.clear_own()?;
+        remove_dir(&self.dir)
+    }
+
+    /// Removes the pins of this layout alone.
+    ///
+    /// # Errors
+    /// Where a file cannot be removed.
+    pub(crate) fn clear_own(&self) -> Result<(), PinsError> {
+        entries(&self.dir)?.iter().try_for_each(|path| remove(path))
     }
 
     /// The file of a map.
@@ -136,6 +210,27 @@ impl Pins {
     /// Where the file cannot be removed. One that is not there is no error.
     pub fn remove_link(&self, interface: &str) -> Result<(), PinsError> {
         remove(&self.link(interface))
+    }
+
+    /// Gives an interface's link the file of another, in one step; what is pinned there is no longer.
+    ///
+    /// # Errors
+    /// Where the file cannot be renamed.
+    pub fn rename_link(&self, from: &str, to: &str) -> Result<(), PinsError> {
+        let path = self.link(from);
+        fs::rename(&path, self.link(to)).map_err(|source| PinsError::Io { what: "rename", path, source })
+    }
+}
+
+impl Earlier {
+    /// Its links, each with the name of its interface when it was pinned.
+    pub(crate) fn links(&self) -> Vec<(String, PathBuf)> {
+        links_in(&self.dir)
+    }
+
+    /// The file of a map.
+    pub(crate) fn map(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
     }
 }
 
@@ -219,7 +314,7 @@ fn make(dir: &Path) -> Result<(), PinsError> {
     }
 }
 
-/// Looks whether pins of another layout lie below `root`, and changes nothing.
+/// Looks whether pins lie below `root` that this version neither has nor takes over, and changes nothing.
 ///
 /// # Errors
 /// Where they do, and where it cannot be told.
@@ -227,10 +322,59 @@ pub fn refuse_other_versions(root: &Path) -> Result<(), PinsError> {
     if !root.exists() {
         return Ok(());
     }
-    let own = version_dir(root);
-    match entries(root)?.into_iter().find(|dir| *dir != own) {
-        Some(other) => Err(PinsError::OtherVersion(other)),
+    let (mut others, own) = (entries(root)?, version_dir(root));
+    others.retain(|dir| *dir != own);
+    others.sort_unstable();
+    let read = others.iter().position(|dir| version_of(dir).is_some_and(is_earlier));
+    match others.into_iter().enumerate().find(|(at, _)| Some(*at) != read) {
+        Some((_, other)) => Err(PinsError::OtherVersion(other)),
         None => Ok(()),
+    }
+}
+
+/// The pins of an earlier layout below `root` that this version takes over.
+fn earlier(root: &Path) -> Result<Option<Earlier>, PinsError> {
+    if !root.exists() {
+        return Ok(None);
+    }
+    let dirs = entries(root)?.into_iter();
+    let mut earlier = dirs.filter_map(|dir| Some((version_of(&dir).filter(|version| is_earlier(*version))?, dir)));
+    let Some((version, dir)) = earlier.next() else { return Ok(None) };
+    let lock = lock(&dir)?;
+    Ok(Some(Earlier { version, dir, _lock: lock }))
+}
+
+/// Whether this version takes over pins of this layout.
+pub(crate) fn is_earlier(version: u32) -> bool {
+    (EARLIEST..layout::VERSION).contains(&version)
+}
+
+/// The layout's version that a directory is named after.
+pub(crate) fn version_of(dir: &Path) -> Option<u32> {
+    let name = dir.file_name()?.to_str()?;
+    name.strip_prefix('v')?.parse().ok().filter(|version| name == format!("v{version}"))
+}
+
+/// Why pins of another layout are refused, and what to type.
+fn other_version(dir: &Path) -> String {
+    let path = dir.display();
+    let own = layout::VERSION;
+    let remedy = format!(
+        "what it enforces goes on. Start the version that left it, or take its filter off with its counts and bans: \
+         `sudo ratelimitd detach`, of that version or of this one, or `sudo rm -r {path}`; then start again"
+    );
+    match version_of(dir) {
+        Some(version) if version > own => format!(
+            "{path} holds the state of a newer version, of layout {version}, and this one reads layouts {EARLIEST} to {own}; {remedy}"
+        ),
+        Some(version) if version < EARLIEST => format!(
+            "{path} holds the state of a version that is too old, of layout {version}, and this one reads layouts {EARLIEST} to {own}; {remedy}"
+        ),
+        Some(version) if is_earlier(version) => format!(
+            "{path} holds the state of an earlier version, of layout {version}, which is not read without a daemon; \
+             start ratelimitd, which takes it over, or `sudo ratelimitd detach` takes its filter off"
+        ),
+        Some(_) | None => format!("{path} holds the state of another version, which this one does not read; {remedy}"),
     }
 }
 
@@ -287,11 +431,17 @@ fn remove_files(root: &Path, interface: Option<&str>) -> Result<Vec<String>, Pin
         let (gone, left): (Vec<_>, Vec<_>) =
             links_in(&dir).into_iter().partition(|(pinned, _)| interface.is_none_or(|interface| interface == pinned));
         for (pinned, path) in gone {
+            // Held until its file is gone, or the filter would go on for a moment: the kernel takes it off at once where a
+            // descriptor is the last that holds it, and later where a file is (`bpf_link_put`, kernel/bpf/syscall.c, Linux 6.18).
+            let held = bpf::open_pin(&path, bpf::Access::Whole);
             remove(&path)?;
+            drop(held);
             removed.push(pinned);
         }
+        reach(Point::EndLinks);
         if left.is_empty() {
             entries(&dir)?.iter().try_for_each(|path| remove(path))?;
+            reach(Point::EndMaps);
             remove_dir(&dir)?;
         }
     }
@@ -327,7 +477,7 @@ pub(crate) fn version_dir(root: &Path) -> PathBuf {
     root.join(format!("v{}", layout::VERSION))
 }
 
-fn remove(path: &Path) -> Result<(), PinsError> {
+pub(crate) fn remove(path: &Path) -> Result<(), PinsError> {
     match fs::remove_file(path) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
             Err(PinsError::Io { what: "remove", path: path.to_owned(), source })

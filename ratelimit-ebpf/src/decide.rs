@@ -292,6 +292,34 @@ fn choice(active: Active, protecting: RuleSet, parsed: &ParsedFrame, deferred: &
     Choice::new(choice.reason, index)
 }
 
+/// What would be dropped passes where enforcement has lapsed. Nothing is read for what passes anyway.
+#[inline(always)]
+pub(crate) fn unless_lapsed(verdict: Verdict) -> Verdict {
+    match verdict.reason.action() {
+        Action::Pass => verdict,
+        Action::Drop => {
+            let said = dropped_unless_lapsed(verdict.reason as u32 | (verdict.rule as u32) << 8);
+            Verdict { reason: maps::reason(said & 0xff), rule: (said >> 8) as u8 }
+        }
+    }
+}
+
+/// A verdict to drop, or what it is where enforcement has lapsed: a reason's code and above it the rule's row. A
+/// function of its own, which takes it all and reads [`layout::Active`] again: what is kept over a call takes of the
+/// stack.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn dropped_unless_lapsed(said: u32) -> u32 {
+    let Some(word) = maps::active_word().filter(|word| word.may_lapse()) else { return said };
+    let Some(config) = maps::config(word.generation()) else { return said };
+    let verdict = Verdict { reason: maps::reason(said & 0xff), rule: (said >> 8) as u8 };
+    if !word.has_lapsed(Clock::new(config.wall_offset_ns).coarse()) {
+        return said;
+    }
+    let Verdict { reason, rule } = choose::lapsed(verdict);
+    reason as u32 | (rule as u32) << 8
+}
+
 /// Where the packet is from and what it is sent to: at a glance, or by parsing all of it.
 #[inline(always)]
 fn head(frame: &XdpFrame) -> Result<Head, NoPacket> {

@@ -103,6 +103,12 @@ impl State for Held {
     }
 
     #[inline(always)]
+    fn has_lapsed(&self) -> bool {
+        // What the daemon orders it orders because it runs.
+        !self.is_ordered() && maps::has_lapsed_by(self.coarse().0) != 0
+    }
+
+    #[inline(always)]
     fn precise(&self) -> Nanos {
         Clock::new(self.config.wall_offset_ns).precise()
     }

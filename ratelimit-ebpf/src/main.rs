@@ -71,7 +71,7 @@ mod entry {
         let frame = packet::XdpFrame::new(&ctx);
         let verdict = match maps::active() {
             Some(active) => {
-                let verdict = decide::verdict(active, &frame);
+                let verdict = decide::unless_lapsed(decide::verdict(active, &frame));
                 account::listed(active, &frame, verdict);
                 verdict
             }

@@ -1,6 +1,6 @@
 //! Every map of the program, private, behind accessors that say what may fail. Knows layouts, decides nothing.
 
-use aya_ebpf::bindings::BPF_F_MMAPABLE;
+use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_RDONLY_PROG};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::lpm_trie::{Key, LpmTrie};
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf};
@@ -24,20 +24,23 @@ use ratelimit_common::time::Nanos;
 use crate::clock::Clock;
 use crate::packet::forget;
 
+// What only the daemon writes, the program cannot write: the verifier holds that. But for CONFIG, whose limits are
+// arguments of functions that are verified once: such a function may write what an argument points to, as far as a
+// verifier knows (`check_mem_reg`, kernel/bpf/verifier.c, Linux 6.18).
 #[map]
-static ACTIVE: Array<layout::Active> = Array::with_max_entries(1, 0);
+static ACTIVE: Array<layout::Active> = Array::with_max_entries(1, BPF_F_RDONLY_PROG);
 #[map]
 static CONFIG: Array<Config> = Array::with_max_entries(CONFIGS, 0);
 #[map]
-static PORTS: Array<PortTable> = Array::with_max_entries(GENERATIONS, 0);
+static PORTS: Array<PortTable> = Array::with_max_entries(GENERATIONS, BPF_F_RDONLY_PROG);
 #[map]
-static PREFIXES_V4: LpmTrie<PrefixKeyV4, Prefix> = LpmTrie::with_max_entries(GENERATIONS * PREFIXES_MAX, 0);
+static PREFIXES_V4: LpmTrie<PrefixKeyV4, Prefix> = LpmTrie::with_max_entries(GENERATIONS * PREFIXES_MAX, BPF_F_RDONLY_PROG);
 #[map]
-static PREFIXES_V6: LpmTrie<PrefixKeyV6, Prefix> = LpmTrie::with_max_entries(GENERATIONS * PREFIXES_MAX, 0);
+static PREFIXES_V6: LpmTrie<PrefixKeyV6, Prefix> = LpmTrie::with_max_entries(GENERATIONS * PREFIXES_MAX, BPF_F_RDONLY_PROG);
 #[map]
-static TARGETS_V4: LpmTrie<PrefixKeyV4, RuleSet> = LpmTrie::with_max_entries(GENERATIONS * TARGETS_MAX, 0);
+static TARGETS_V4: LpmTrie<PrefixKeyV4, RuleSet> = LpmTrie::with_max_entries(GENERATIONS * TARGETS_MAX, BPF_F_RDONLY_PROG);
 #[map]
-static TARGETS_V6: LpmTrie<PrefixKeyV6, RuleSet> = LpmTrie::with_max_entries(GENERATIONS * TARGETS_MAX, 0);
+static TARGETS_V6: LpmTrie<PrefixKeyV6, RuleSet> = LpmTrie::with_max_entries(GENERATIONS * TARGETS_MAX, BPF_F_RDONLY_PROG);
 #[map]
 static SOURCES_V4: LruHashMap<SourceKeyV4, Source> = LruHashMap::with_max_entries(SOURCES_CAPACITY, 0);
 #[map]
@@ -95,13 +98,13 @@ static EVENT_TALLIES: PerCpuArray<EventTally> = PerCpuArray::with_max_entries(la
 #[map]
 static STEPS: RingBuf = RingBuf::with_byte_size(STEPS_BYTES, 0);
 #[map]
-static CHARGE_ORDER: Array<ChargeOrder> = Array::with_max_entries(1, 0);
+static CHARGE_ORDER: Array<ChargeOrder> = Array::with_max_entries(1, BPF_F_RDONLY_PROG);
 #[map]
 static SCRATCH: PerCpuArray<Source> = PerCpuArray::with_max_entries(Work::PLACES, 0);
 #[map]
 static CLOCK_CACHE: PerCpuArray<CachedClock> = PerCpuArray::with_max_entries(1, 0);
 #[map]
-static INJECTED_NOW: Array<u64> = Array::with_max_entries(1, 0);
+static INJECTED_NOW: Array<u64> = Array::with_max_entries(1, BPF_F_RDONLY_PROG);
 
 /// 0 in production, where the verifier then drops what depends on it; tests set it when they load the program.
 #[unsafe(no_mangle)]
@@ -135,6 +138,20 @@ pub(crate) fn active() -> Option<Active> {
         config = self::config(word.generation())?;
     }
     Some(Active { config, word })
+}
+
+/// Whether enforcement has lapsed by then. Only for what is refused: it reads [`ACTIVE`] again. A function of its own,
+/// whose stack is free again.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn has_lapsed_by(now_ns: u64) -> u32 {
+    active_word().is_some_and(|word| word.has_lapsed(Nanos(now_ns))) as u32
+}
+
+/// What [`active`] has read, as it is now.
+#[inline(always)]
+pub(crate) fn active_word() -> Option<layout::Active> {
+    ACTIVE.get(0).copied()
 }
 
 /// The class of each port.

@@ -112,8 +112,23 @@ enum Kind {
     Grant,
 }
 
+/// What this host began, and the others have to hear of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Begun {
+    /// Which: later ones of a process have higher numbers.
+    pub number: u64,
+    /// When, in nanoseconds since 1970.
+    pub at_ns: u64,
+    /// Which source or prefix.
+    pub prefix: IpNet,
+    /// What.
+    #[serde(flatten)]
+    pub what: What,
+}
+
 #[derive(Debug)]
 struct Own {
+    number: u64,
     act: Act,
     says_at: Nanos,
     said: u32,
@@ -174,9 +189,13 @@ impl Act {
 }
 
 impl Ledger {
-    /// This host did something that all are to do.
-    pub fn begin(&mut self, host: HostId, prefix: IpNet, what: What, now: Nanos) {
+    /// This host did something that all are to do; also before a restart, where no host has said anything newer since.
+    pub fn begin(&mut self, host: HostId, Begun { number, at_ns, prefix, what }: Begun, now: Nanos) {
         let key = (prefix, what.kind());
+        let is_overtaken = self.newest.get(&key).is_some_and(|newest| *newest > at_ns);
+        if (is_overtaken && after(Nanos(at_ns), AGAIN_AFTER) < now) || what.ends_at(at_ns) <= now {
+            return;
+        }
         // However many bans there are, what a user says has room.
         let most = if matches!(what, What::Ban { .. }) { ACTS_MAX } else { 2 * ACTS_MAX };
         if self.own.len() >= most && !self.own.contains_key(&key) {
@@ -184,11 +203,11 @@ impl Ledger {
             return;
         }
         // Two acts of one instant are still one after the other.
-        let at_ns = now.0.max(self.newest.get(&key).map_or(0, |newest| newest + 1));
+        let at_ns = at_ns.max(self.newest.get(&key).map_or(0, |newest| newest + 1));
         let act = Act { at_ns, said_ns: at_ns, host: host.0, prefix, what };
         self.remember(&act);
         self.lift(&act);
-        self.own.insert(key, Own { act, says_at: now, said: 0 });
+        self.own.insert(key, Own { number, act, says_at: now, said: 0 });
     }
 
     /// What is to be said now, at most [`ROUND_MAX`]: what users said, then bans, each the oldest first. Counts as said with [`Ledger::said`] only.
@@ -208,6 +227,12 @@ impl Ledger {
                 own.says_at = after(now, if own.said == 1 { AGAIN_AFTER } else { REPEATED_EACH });
             }
         }
+    }
+
+    /// What users of this host said that the store has not taken yet, by number.
+    pub fn unsaid(&self) -> Vec<u64> {
+        let is_unsaid = |own: &&Own| own.said == 0 && !matches!(own.act.what, What::Ban { .. });
+        self.own.values().filter(is_unsaid).map(|own| own.number).collect()
     }
 
     /// The store lost what it had: all that is in force is said again.
@@ -295,6 +320,10 @@ mod tests {
         What::Undeny { by: "root".to_owned() }
     }
 
+    fn begin(ledger: &mut Ledger, prefix: IpNet, what: What, now: Nanos) {
+        ledger.begin(ME, Begun { number: now.0, at_ns: now.0, prefix, what }, now);
+    }
+
     fn act(what: What, at: Nanos) -> Act {
         Act { at_ns: at.0, said_ns: at.0, host: OTHER.0, prefix: prefix("192.0.2.1/32"), what }
     }
@@ -302,7 +331,7 @@ mod tests {
     #[test]
     fn an_act_is_said_at_once_soon_again_and_then_each_hour_until_it_ends() {
         let mut ledger = Ledger::default();
-        ledger.begin(ME, prefix("192.0.2.1/32"), ban(7200), NOW);
+        begin(&mut ledger, prefix("192.0.2.1/32"), ban(7200), NOW);
         let said = |ledger: &mut Ledger, seconds| {
             let due = ledger.due(later(seconds));
             ledger.said(&due, later(seconds));
@@ -316,7 +345,7 @@ mod tests {
     #[test]
     fn a_store_that_lost_all_hears_what_is_in_force_again() {
         let mut ledger = Ledger::default();
-        ledger.begin(ME, prefix("192.0.2.1/32"), ban(600), NOW);
+        begin(&mut ledger, prefix("192.0.2.1/32"), ban(600), NOW);
         let due = ledger.due(NOW);
         ledger.said(&due, NOW);
         ledger.store_lost(later(5));
@@ -341,11 +370,11 @@ mod tests {
     fn a_ban_that_was_lifted_is_not_begun_again_by_a_repetition() {
         let mut ledger = Ledger::default();
         let network = Act { prefix: prefix("192.0.2.0/24"), ..act(unblock(), later(2)) };
-        ledger.begin(ME, prefix("192.0.2.9/32"), ban(600), NOW);
+        begin(&mut ledger, prefix("192.0.2.9/32"), ban(600), NOW);
         assert!(ledger.hear(&network, later(2)));
         assert_eq!(ledger.due(later(2)), [], "our own ban within it is not said any more");
-        ledger.begin(ME, prefix("192.0.2.8/32"), ban(600), later(2));
-        ledger.begin(ME, prefix("192.0.2.8/32"), unblock(), later(2));
+        begin(&mut ledger, prefix("192.0.2.8/32"), ban(600), later(2));
+        begin(&mut ledger, prefix("192.0.2.8/32"), unblock(), later(2));
         assert!(ledger.due(later(2)).iter().all(|act| matches!(act.what, What::Unblock { .. })), "one's own likewise");
         assert!(!ledger.hear(&act(ban(600), later(1)), later(3)));
         assert!(ledger.hear(&act(ban(600), later(3)), later(3)), "a new one is");
@@ -360,7 +389,7 @@ mod tests {
         assert_eq!(said.clone().map(|act| ledger.hear(&act, later(2))), [true; 4], "all, in their order");
         assert_eq!(said.map(|act| ledger.hear(&act, later(3))), [false; 4], "once");
         assert_eq!(ledger.due(later(3)), [], "and says none of it for others");
-        ledger.begin(ME, prefix("192.0.2.1/32"), deny(), later(4));
+        begin(&mut ledger, prefix("192.0.2.1/32"), deny(), later(4));
         let own = ledger.due(later(4));
         assert!(!ledger.hear(&own[0], later(5)), "what this process did is not done again");
     }
@@ -370,11 +399,40 @@ mod tests {
         let days = |days: u64| later(days * 86_400);
         let deny = || What::Deny { until_ns: None, reason: None, by: "root".to_owned() };
         let mut ledger = Ledger::default();
-        ledger.begin(ME, prefix("192.0.2.1/32"), deny(), NOW);
+        begin(&mut ledger, prefix("192.0.2.1/32"), deny(), NOW);
         let said = ledger.due(days(30));
         assert!(Ledger::default().hear(&said[0], days(30)), "it is in force, and said each hour");
         assert!(!Ledger::default().hear(&said[0], days(31)), "nobody who may has said it for a day");
         assert!(ledger.hear(&Act { said_ns: days(2).0, ..act(undeny(), later(5)) }, days(2)));
+    }
+
+    #[test]
+    fn what_users_said_is_unsaid_until_the_store_took_it_and_what_is_from_before_a_restart_is_said_unless_overtaken() {
+        let mut ledger = Ledger::default();
+        let deny = || What::Deny { until_ns: None, reason: None, by: "root".to_owned() };
+        let begun =
+            |number, seconds, what| Begun { number, at_ns: later(seconds).0, prefix: prefix("192.0.2.1/32"), what };
+        ledger.begin(ME, begun(1, 0, deny()), NOW);
+        begin(&mut ledger, prefix("192.0.2.9/32"), ban(600), NOW);
+        assert_eq!(ledger.unsaid(), [1], "bans are not among them");
+        let due = ledger.due(NOW);
+        ledger.said(&due, NOW);
+        assert_eq!(ledger.unsaid(), [0; 0]);
+        ledger.store_lost(later(1));
+        assert_eq!(ledger.unsaid(), [0; 0], "others have heard it");
+
+        let mut anew = Ledger::default();
+        anew.begin(ME, begun(1, 0, deny()), later(7200));
+        let due = anew.due(later(7200));
+        assert_eq!((due.len(), due[0].at_ns), (1, NOW.0), "said as of then");
+        assert!(anew.hear(&act(undeny(), later(60)), later(7201)), "another host has taken it back since");
+        assert_eq!((anew.due(later(7201)), anew.unsaid()), (vec![], vec![]));
+        let mut late = Ledger::default();
+        assert!(late.hear(&act(undeny(), later(60)), later(7200)));
+        late.begin(ME, begun(1, 0, deny()), later(7200));
+        assert_eq!(late.due(later(7200)), [], "the same, heard first");
+        late.begin(ME, begun(2, 0, reset()), later(7200));
+        assert_eq!(late.unsaid(), [0; 0], "a reset of long ago is none");
     }
 
     #[test]
@@ -406,13 +464,13 @@ mod tests {
         for number in 0..20_000_u32 {
             let prefix = IpNet::from(std::net::IpAddr::from(number.to_be_bytes()));
             ledger.hear(&Act { prefix, ..act(ban(600), Nanos(NOW.0 + u64::from(number))) }, later(1));
-            ledger.begin(ME, prefix, ban(600), later(2));
+            begin(&mut ledger, prefix, ban(600), later(2));
         }
         assert!(ledger.newest.len() <= ACTS_MAX);
         assert_eq!(ledger.own.len(), ACTS_MAX);
         assert_eq!(ledger.lost(), 10_000);
         assert_eq!(ledger.due(later(2)).len(), ROUND_MAX);
-        ledger.begin(ME, prefix("203.0.113.0/24"), undeny(), later(3));
+        begin(&mut ledger, prefix("203.0.113.0/24"), undeny(), later(3));
         assert!(
             matches!(ledger.due(later(3))[0].what, What::Undeny { .. }),
             "what a user says has room, and comes first"

@@ -68,6 +68,20 @@ pub struct Counters {
     pub store_lost: u64,
 }
 
+impl Counters {
+    /// The same, with what was counted before.
+    #[must_use]
+    pub const fn since(self, before: Self) -> Self {
+        Self {
+            reports: self.reports + before.reports,
+            reports_lost: self.reports_lost + before.reports_lost,
+            garbage: self.garbage + before.garbage,
+            late: self.late + before.late,
+            store_lost: self.store_lost + before.store_lost,
+        }
+    }
+}
+
 /// How a source stands, for `check`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
@@ -198,15 +212,15 @@ impl Core {
         if self.is_tick || self.is_retry {
             self.retry_at = None;
         }
-        let mut due: Vec<Subject> = self
+        let mut due: Vec<(Option<Nanos>, Subject)> = self
             .tracked
             .iter()
             .filter(|(_, known)| known.has_crossed || self.is_tick || (self.is_retry && known.has_failed))
-            .map(|(subject, _)| *subject)
+            .map(|(subject, known)| (known.tried_at, *subject))
             .collect();
         // Those that waited longest first: what does not fit in a round is among them in the next.
-        due.sort_unstable_by_key(|subject| (self.tracked.get(subject).map(|known| known.tried_at), *subject));
-        due
+        due.sort_unstable();
+        due.into_iter().map(|(_, subject)| subject).collect()
     }
 
     /// The store lost what it had, for certain: all is said again.
@@ -265,6 +279,16 @@ impl Core {
     /// This host.
     pub const fn host(&self) -> HostId {
         self.host
+    }
+
+    /// How many hosts there are, as this one was told.
+    pub const fn hosts(&self) -> u32 {
+        self.settings.hosts
+    }
+
+    /// The limits, by their ids.
+    pub fn limits(&self) -> impl ExactSizeIterator<Item = &FleetLimit> {
+        self.limits.iter().map(|(limit, _)| limit)
     }
 
     /// The names of this fleet.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::names::{HostId, Names};
+use ratelimit_policy::fleet::FleetLimit;
 
 /// A host that was not heard of in this time is gone.
 pub const GONE_AFTER: Duration = Duration::from_secs(3600);
@@ -31,6 +32,28 @@ pub struct Record {
     pub outages: u64,
     /// Of its process: two with one id are two machines with one state, or one that was begun again.
     pub process: u64,
+    /// How many hosts it says there are; 0 where it does not say.
+    #[serde(default)]
+    pub hosts: u32,
+    /// The limits that it shares, by [`mark`]; none where it does not say, or has more than [`LIMITS_MAX`].
+    #[serde(default)]
+    pub limits: Option<Vec<u32>>,
+}
+
+/// The most limits that a record names. // x 11 bytes, from each host to each at each beat
+pub const LIMITS_MAX: usize = 256;
+
+/// What stands for a limit in a record: the same on hosts that sum it together.
+pub fn mark(limit: &FleetLimit) -> u32 {
+    let FleetLimit { identity, bucket_ns, full_buckets, amount: _, sum: _ } = limit;
+    let named = format!("{identity} {bucket_ns} {full_buckets}");
+    let hash = ring::digest::digest(&ring::digest::SHA256, named.as_bytes());
+    hash.as_ref().iter().take(4).fold(0, |mark, byte| mark << 8 | u32::from(*byte))
+}
+
+/// The marks of all that a host shares.
+pub fn marks<'a>(limits: impl ExactSizeIterator<Item = &'a FleetLimit>) -> Option<Vec<u32>> {
+    (limits.len() <= LIMITS_MAX).then(|| limits.map(mark).collect())
 }
 
 /// A host, as `ratelimitd fleet` lists it.
@@ -145,7 +168,8 @@ mod tests {
 
     fn record(process: u64, outages: u64) -> Record {
         let name = "a".to_owned();
-        Record { name, version: "0.1.0".to_owned(), ahead_ns: Some(-5), admitted_last_minute: 7, outages, process }
+        let version = "0.1.0".to_owned();
+        Record { name, version, ahead_ns: Some(-5), admitted_last_minute: 7, outages, process, ..Record::default() }
     }
 
     fn listed(id: u8, at_ms: u64, record: &Record, names: &Names) -> (Vec<u8>, Vec<u8>) {
@@ -174,6 +198,38 @@ mod tests {
         hosts.learn(&names(1), 3_600_400, &list, ME);
         assert_eq!(hosts.all(Duration::ZERO).count(), 1, "an hour of silence");
         assert_eq!(hosts.heard(Duration::ZERO), 0);
+    }
+
+    #[test]
+    fn a_limit_has_one_mark_whatever_its_amount_and_another_where_it_is_not_summed_with_it() {
+        let limit = FleetLimit {
+            identity: "web/requests".to_owned(),
+            amount: 1000,
+            bucket_ns: 60,
+            full_buckets: 5,
+            sum: ratelimit_policy::fleet::Sum::Verified,
+        };
+        let same = FleetLimit { amount: 10, sum: ratelimit_policy::fleet::Sum::All, ..limit.clone() };
+        let others = [
+            FleetLimit { identity: "wed/requests".to_owned(), ..limit.clone() },
+            FleetLimit { bucket_ns: 61, ..limit.clone() },
+            FleetLimit { full_buckets: 6, ..limit.clone() },
+        ];
+        assert_eq!(mark(&limit), mark(&same));
+        assert!(others.iter().all(|other| mark(other) != mark(&limit)));
+        let many = vec![limit; LIMITS_MAX + 1];
+        assert_eq!((marks(many.iter()), marks(many[1..].iter()).map(|of| of.len())), (None, Some(LIMITS_MAX)));
+    }
+
+    #[test]
+    fn what_an_older_host_says_is_read_and_says_nothing_of_its_limits() {
+        let older =
+            br#"{"name":"a","version":"0.1.0","ahead_ns":null,"admitted_last_minute":0,"outages":0,"process":9}"#;
+        let sealed = names(1).seal(&context(HostId([2; 8])), older, [3; 12]);
+        let mut hosts = Hosts::default();
+        hosts.learn(&names(1), 10, &[(vec![2; 8], [&9_u64.to_be_bytes()[..], &sealed].concat())], ME);
+        let host = hosts.all(Duration::ZERO).next().unwrap();
+        assert_eq!((host.record.limits, host.record.hosts), (None, 0));
     }
 
     #[test]

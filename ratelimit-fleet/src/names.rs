@@ -90,9 +90,14 @@ impl Names {
         Ok(Self { prefix: key_prefix(name), name: name.to_owned(), fields, seal: LessSafeKey::new(seal) })
     }
 
+    /// The day of a bucket: names hold for one.
+    pub const fn day(bucket_ns: u64, bucket: BucketIndex) -> u64 {
+        bucket.start(bucket_ns).0 / DAY_NS
+    }
+
     /// What a source is called in a bucket of a limit.
     pub fn field(&self, identity: &str, bucket_ns: u64, bucket: BucketIndex, source: IpNet) -> Field {
-        let day = bucket.start(bucket_ns).0 / DAY_NS;
+        let day = Self::day(bucket_ns, bucket);
         let mut context = hmac::Context::with_key(&self.fields);
         context.update(&day.to_be_bytes());
         context.update(&(identity.len() as u64).to_be_bytes());

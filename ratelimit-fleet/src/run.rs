@@ -7,12 +7,11 @@ mod task;
 use std::future::Future;
 use std::time::Duration;
 
-use ipnet::IpNet;
 use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_policy::fleet::FleetLimit;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::acts::{Act, What};
+use crate::acts::{Act, Begun};
 use crate::core::{Core, Settings, Standing};
 use crate::names::{HostId, Names};
 use crate::store::access::Access;
@@ -28,8 +27,9 @@ const ACTS_MAX: usize = 1024;
 
 /// What the task needs of the kernel.
 pub trait Kernel: Send + 'static {
-    /// This host's own counts in the window of each source, in the order asked; nothing of a source that has none.
-    fn read(&mut self, subjects: Vec<Subject>) -> impl Future<Output = Vec<Vec<Count>>> + Send;
+    /// The counts in the window of each source, in the order asked; an empty list of a source that has none, and none of one
+    /// that could not be looked up.
+    fn read(&mut self, subjects: Vec<Subject>) -> impl Future<Output = Vec<Option<Vec<Count>>>> + Send;
 
     /// Puts what the others admitted beside the own counts. A source or bucket that is not there any more is skipped.
     fn write(&mut self, told: Vec<Told>) -> impl Future<Output = ()> + Send;
@@ -71,7 +71,7 @@ pub struct Fleet {
 enum Message {
     Crossed(Subject, BucketIndex),
     CrossingsLost(u64),
-    Act(IpNet, What),
+    Act(Begun),
     Admitted(u64),
     Limits(Vec<FleetLimit>),
     Standing(Subject, oneshot::Sender<Option<Standing>>),
@@ -98,22 +98,23 @@ impl Fleet {
 
     /// The kernel says that a count crossed a step.
     pub fn crossed(&self, subject: Subject, bucket: BucketIndex) {
-        self.send(Message::Crossed(subject, bucket));
+        let _is_sent = self.send(Message::Crossed(subject, bucket));
     }
 
     /// The kernel had no room to say so.
     pub fn crossings_lost(&self, count: u64) {
-        self.send(Message::CrossingsLost(count));
+        let _is_sent = self.send(Message::CrossingsLost(count));
     }
 
-    /// All hosts are to do what this one did.
-    pub fn spread(&self, prefix: IpNet, what: What) {
-        self.send(Message::Act(prefix, what));
+    /// All hosts are to do what this one did. False where there was no room to say so, which is counted.
+    #[must_use]
+    pub fn spread(&self, begun: Begun) -> bool {
+        self.send(Message::Act(begun))
     }
 
     /// What this host admitted under fleet limits in the last minute, for the list of hosts.
     pub fn admitted_last_minute(&self, count: u64) {
-        self.send(Message::Admitted(count));
+        let _is_sent = self.send(Message::Admitted(count));
     }
 
     /// Other limits are in force: from now on ids are places in this list. False where there was no room to say so; then
@@ -126,9 +127,16 @@ impl Fleet {
     /// How a source stands in the fleet; none where it is not reported.
     pub async fn standing(&self, subject: Subject) -> Option<Standing> {
         let (answer, answered) = oneshot::channel();
-        self.send(Message::Standing(subject, answer));
+        if !self.send(Message::Standing(subject, answer)) {
+            return None;
+        }
         // A task that is looking up ten thousand sources is not waited for.
         tokio::time::timeout(Duration::from_millis(200), answered).await.ok()?.ok()?
+    }
+
+    /// Messages that were lost for want of room.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// How the fleet does, now.
@@ -136,9 +144,11 @@ impl Fleet {
         self.status.borrow().clone()
     }
 
-    fn send(&self, message: Message) {
-        if self.messages.try_send(message).is_err() {
+    fn send(&self, message: Message) -> bool {
+        let is_sent = self.messages.try_send(message).is_ok();
+        if !is_sent {
             self.lost.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
+        is_sent
     }
 }

@@ -5,6 +5,7 @@ use ipnet::IpNet;
 use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_policy::fleet::{FleetLimit, Terms};
 
+use crate::names::{Field, Names};
 use crate::wire::{Said, Sequence};
 
 /// Buckets of a window that are remembered, by the low bits of their number: as many as a window of the kernel has.
@@ -30,6 +31,8 @@ pub struct Count {
     pub bucket: BucketIndex,
     /// Its own part, without the others'.
     pub own: u64,
+    /// What it counts for the others, rounded down as it is there.
+    pub others: u64,
 }
 
 /// What the kernel is to count for the others in a bucket; it replaces what it was told before.
@@ -62,7 +65,7 @@ struct Bucket {
     others: u64,
     /// By which report.
     said: Sequence,
-    /// What the kernel was told of them; none where it may have nothing.
+    /// What the kernel counts for them; none where that is not known.
     told: Option<u64>,
     /// No more can come: it was said long enough after its end.
     is_final: bool,
@@ -74,6 +77,8 @@ pub(crate) struct Tracked {
     ring: [Bucket; RING],
     /// When it was exchanged last, or tried to be.
     pub(crate) tried_at: Option<Nanos>,
+    /// What it is called in the store, on which day.
+    field: Option<(u64, Field)>,
     /// When the others' part was said last.
     pub(crate) told_at: Option<Nanos>,
     /// Whether the kernel said that it crossed a step since it was looked up.
@@ -90,15 +95,28 @@ impl Tracked {
         let current = limit.bucket(now);
         let mut was_lost = false;
         for number in window(limit, current) {
-            let own = counts.iter().find(|count| count.bucket.0 == number).map_or(0, |count| count.own);
+            let count = counts.iter().find(|count| count.bucket.0 == number);
+            let (own, others) = count.map_or((0, 0), |count| (count.own, count.others));
             let bucket = self.bucket(number);
             was_lost |= own < bucket.own;
             bucket.own = own;
+            // What was written may have been lost there, or not have been taken.
+            bucket.told = Some(others);
         }
         if was_lost {
-            for bucket in &mut self.ring {
-                bucket.is_final = false;
-                bucket.told = None;
+            self.ask_all();
+        }
+    }
+
+    /// What it is called in the store in a bucket: one name for a day.
+    pub(crate) fn field(&mut self, names: &Names, limit: &FleetLimit, bucket: BucketIndex, source: IpNet) -> Field {
+        let day = Names::day(limit.bucket_ns, bucket);
+        match self.field {
+            Some((of, field)) if of == day => field,
+            Some(_) | None => {
+                let field = names.field(&limit.identity, limit.bucket_ns, bucket, source);
+                self.field = Some((day, field));
+                field
             }
         }
     }
@@ -137,8 +155,6 @@ impl Tracked {
         }
         bucket.others = said.others;
         bucket.is_final = is_final;
-        // What is asked for is told again: the source may have been evicted and come back since.
-        bucket.told = None;
         if was_lost { Answer::StoreLost } else { Answer::Taken }
     }
 
@@ -169,15 +185,22 @@ impl Tracked {
         self.ring.iter_mut().for_each(|bucket| bucket.told = None);
     }
 
-    /// What the kernel is to be told of the others, bucket by bucket; at most `most` together, the oldest first.
-    pub(crate) fn tells(&mut self, subject: Subject, limit: &FleetLimit, now: Nanos, most: u64) -> Vec<Told> {
+    /// What the kernel is to be told of the others, bucket by bucket, where it counts something else in its units of `unit`;
+    /// at most `most` together, the oldest first.
+    pub(crate) fn tells(
+        &mut self,
+        subject: Subject,
+        limit: &FleetLimit,
+        now: Nanos,
+        (most, unit): (u64, u64),
+    ) -> Vec<Told> {
         let mut left = most;
         let mut tells = Vec::new();
         for number in window(limit, limit.bucket(now)) {
             let bucket = self.bucket(number);
             let others = bucket.others.min(left);
             left -= others;
-            if bucket.told != Some(others) {
+            if bucket.told.is_none_or(|told| told / unit != others / unit) {
                 bucket.told = Some(others);
                 tells.push(Told { subject, bucket: BucketIndex(number), others });
             }

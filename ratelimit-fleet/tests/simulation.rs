@@ -265,19 +265,26 @@ impl Fleet {
         self.hosts[host].wakes_at = u64::MAX;
         let local = self.local(host, now);
         let due = self.hosts[host].core.due(local);
-        let read: Vec<Vec<Count>> = due.iter().map(|subject| self.look_up(host, *subject)).collect();
+        let read: Vec<_> = due.iter().map(|subject| Some(self.look_up(host, *subject))).collect();
         let round = self.hosts[host].core.round(local, &due, &read);
         for call in round.calls {
             self.send(host, call, now);
+        }
+        let unit = self.terms.unit(&self.limit);
+        let kernel = &mut self.hosts[host].kernel;
+        for told in round.told {
+            if let Some(cells) = kernel.get_mut(&told.subject.source) {
+                cells.entry(told.bucket.0).or_default().others = told.others / unit * unit;
+            }
         }
         self.wake_later(host, now);
     }
 
     fn look_up(&self, host: usize, subject: Subject) -> Vec<Count> {
         let cells = self.hosts[host].kernel.get(&subject.source);
-        let counts =
-            cells.into_iter().flatten().map(|(bucket, cell)| Count { bucket: BucketIndex(*bucket), own: cell.own });
-        counts.collect()
+        let count =
+            |(bucket, cell): (&u64, &Cell)| Count { bucket: BucketIndex(*bucket), own: cell.own, others: cell.others };
+        cells.into_iter().flatten().map(count).collect()
     }
 
     fn send(&mut self, host: usize, call: Call, now: u64) {
@@ -319,6 +326,8 @@ impl Fleet {
 
     fn answered(&mut self, host: usize, call: usize, answer: usize, now: u64) -> Result<(), Wrong> {
         let local = self.local(host, now);
+        // As the kernel has room for it.
+        let unit = self.terms.unit(&self.limit);
         let (process, call) = &self.calls[call];
         let Host { id, core, kernel, process: current, .. } = &mut self.hosts[host];
         if process >> 8 != *current {
@@ -335,7 +344,7 @@ impl Fleet {
                 ));
             }
             if let Some(cells) = kernel.get_mut(&told.subject.source) {
-                cells.entry(told.bucket.0).or_default().others = told.others;
+                cells.entry(told.bucket.0).or_default().others = told.others / unit * unit;
             }
         }
         Ok(())
@@ -407,6 +416,7 @@ impl Fleet {
         if !is_active || !host.core.not_summed().is_empty() || is_garbage {
             return Ok(());
         }
+        let unit = self.terms.unit(&self.limit);
         // Of a bucket that began since there were no two rounds.
         let last = self.limit.bucket(self.local(at, since)).0;
         for bucket in current - u64::from(self.limit.full_buckets)..=last {
@@ -421,7 +431,7 @@ impl Fleet {
             };
             let expected: u64 = self.hosts.iter().enumerate().map(said).sum();
             let has = cells.get(&bucket).map_or(0, |cell| cell.others);
-            if has < expected {
+            if has < expected / unit * unit {
                 return Err(format!("host {at} holds {has} of {expected} in bucket {bucket} after two quiet rounds"));
             }
         }

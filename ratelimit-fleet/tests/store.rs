@@ -287,7 +287,7 @@ async fn spread(hosts: &mut [Host]) {
     let by = || "root".to_owned();
     let acts = [What::Ban { rule: "web".to_owned(), until_ns }, What::Unblock { by: by() }, What::Reset { by: by() }];
     for what in acts {
-        hosts[0].fleet.spread(source, what.clone());
+        hosts[0].spread(source, what.clone());
         let began = Instant::now();
         for host in &mut hosts[1..] {
             let act =
@@ -315,7 +315,7 @@ async fn acts_reach_every_host_and_the_store_cannot_read_them() {
     store.servers[0].ask::<String>("XADD rl:web:{web:fleet}:acts * a forged").unwrap();
     // Lost acts are said again.
     let deny = What::Deny { until_ns: None, reason: None, by: "root".to_owned() };
-    hosts[0].fleet.spread("203.0.113.0/24".parse().unwrap(), deny);
+    hosts[0].spread("203.0.113.0/24".parse().unwrap(), deny);
     timeout(Duration::from_secs(3), hosts[1].acts.recv()).await.unwrap().unwrap();
     store.servers[0].ask::<String>("FLUSHALL").unwrap();
     let mut late = Host::begin(77, 4, "web", 7, &store.access());
@@ -339,7 +339,7 @@ async fn acts_are_heard_again_after_a_user_of_the_store_named_one_of_the_future(
         sleep(Duration::from_millis(1500)).await;
         let prefix: ipnet::IpNet = format!("203.0.{number}.0/24").parse().unwrap();
         let deny = What::Deny { until_ns: None, reason: None, by: "root".to_owned() };
-        hosts[0].fleet.spread(prefix, deny);
+        hosts[0].spread(prefix, deny);
         let heard = async { while hosts[1].acts.recv().await.is_some_and(|act| act.prefix != prefix) {} };
         timeout(Duration::from_secs(5), heard).await.unwrap_or_else(|_| panic!("after {spoil}"));
         until(Duration::from_secs(5), "connected", || hosts[0].fleet.status().state == State::Connected).await;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use ratelimit_crash::{Point, reach};
 use ratelimit_report::history::Outcome;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension as _, Row, Statement, params};
@@ -88,6 +89,7 @@ impl Store {
     pub(crate) fn write(&mut self, book: &mut Book, acts: &[Act], totals: &[(Millis, Total)]) -> Result<u64, Fault> {
         let Self { connection, sizes, .. } = self;
         let transaction = connection.transaction()?;
+        reach(Point::HistoryBegun);
         let (mut statement, mut rows) = (transaction.prepare_cached(WRITE_EPISODE)?, 0);
         for (key, episode) in book.unwritten() {
             let worth = loop {
@@ -109,8 +111,15 @@ impl Store {
             sizes.written("totals", 0, write_total(&mut statement, *at, total)?);
         }
         drop(statement);
+        let all = rows + (acts.len() + totals.len()) as u64;
+        if all > 0 {
+            reach(Point::HistoryWritten);
+        }
         transaction.commit()?;
-        Ok(rows + (acts.len() + totals.len()) as u64)
+        if all > 0 {
+            reach(Point::HistoryCommitted);
+        }
+        Ok(all)
     }
 
     /// One step of retention; says whether another is due. `rows` is how many were written since the last: what deletes must keep up.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use jiff::Timestamp;
+use ratelimit_crash::{Point, reach};
 use ratelimit_report::event::Event;
 use ratelimit_report::history::HealthState;
 
@@ -214,6 +215,7 @@ impl Writer {
             self.is_resumed = true;
         }
         self.store = Some(store);
+        reach(Point::HistoryOpened);
         Ok(())
     }
 

@@ -13,6 +13,8 @@ use crate::desired::{Access, Grant};
 pub const ENTRIES_MAX: usize = 16_384;
 /// Bytes of a reason.
 pub const REASON_BYTES_MAX: usize = 200;
+/// Bytes of an owner's name. // fail2ban/JAIL/ADDRESS
+pub const OWNER_BYTES_MAX: usize = 128;
 
 /// One prefix, what it may do, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +25,8 @@ pub struct Entry {
     pub grant: Grant,
     /// Who said so.
     pub by: By,
+    /// The program that alone takes it off again, as in `fail2ban/sshd`; none is the administrator's.
+    pub owner: Option<String>,
     /// Why, in words.
     pub reason: Option<String>,
     /// Since when; none where it was not recorded.
@@ -51,7 +55,7 @@ impl Entry {
     /// What the configuration says of a prefix.
     pub const fn configured(access: &Access) -> Self {
         let Access { prefix, grant, until } = *access;
-        Self { prefix, grant, by: By::Configuration, reason: None, since: None, until }
+        Self { prefix, grant, by: By::Configuration, owner: None, reason: None, since: None, until }
     }
 
     /// Whether its time is not over.
@@ -76,6 +80,16 @@ impl Entry {
         let is_same = (until, &after.reason, after.is_forced_denial())
             == (before.until, &before.reason, before.is_forced_denial());
         if is_same { before.clone() } else { after }
+    }
+
+    fn key(&self) -> Key {
+        (self.prefix, self.grant, self.owner.clone())
+    }
+
+    /// Whether it is this owner's, or one's whose name continues this one after a `/`.
+    pub fn is_of(&self, owner: &str) -> bool {
+        let rest = self.owner.as_deref().and_then(|of| of.strip_prefix(owner));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
     fn is_safety(&self) -> bool {
@@ -114,25 +128,28 @@ pub struct Entered {
     pub ended: Option<Entry>,
 }
 
-/// The entries that commands made: of one prefix at most one that exempts and one that denies.
+/// What there is one entry of at most.
+type Key = (IpNet, Grant, Option<String>);
+
+/// The entries that commands made: of one prefix and owner at most one that exempts and one that denies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ledger(BTreeMap<(IpNet, Grant), Entry>);
+pub struct Ledger(BTreeMap<Key, Entry>);
 
 impl Ledger {
-    /// Enters. Where the prefix has an entry of the same grant already, the longer of the two ends holds, unless the
+    /// Enters. Where the prefix has an entry of the same grant and owner already, the longer of the two ends holds, unless the
     /// new one is to replace it, and its reason where the new one gives none. A denial also ends the exemption of the
-    /// same prefix, which would go before it; an exemption only suspends the denial. None if there is no room.
+    /// same prefix, which would go before it, unless a program owns it: none overrides the administrator. An exemption only
+    /// suspends the denial. None if there is no room.
     #[must_use]
     pub fn enter(&mut self, entry: Entry, further: Further, now: Nanos) -> Option<Entered> {
-        let key = (entry.prefix, entry.grant);
-        let has_either = entry.grant == Grant::Denied && self.0.contains_key(&(entry.prefix, Grant::Exempt));
+        let key = entry.key();
+        let exemption = (entry.prefix, Grant::Exempt, None);
+        let ends_it = entry.grant == Grant::Denied && entry.owner.is_none();
+        let has_either = ends_it && self.0.contains_key(&exemption);
         if self.0.len() >= ENTRIES_MAX && !self.0.contains_key(&key) && !has_either {
             return None;
         }
-        let ended = match entry.grant {
-            Grant::Denied => self.0.remove(&(entry.prefix, Grant::Exempt)).filter(|of| of.holds(now)),
-            Grant::Exempt => None,
-        };
+        let ended = if ends_it { self.0.remove(&exemption).filter(|of| of.holds(now)) } else { None };
         let before = self.0.remove(&key).filter(|of| of.holds(now));
         let entry = before.as_ref().map_or_else(|| entry.clone(), |before| entry.after(before, further));
         self.0.insert(key, entry.clone());
@@ -145,14 +162,14 @@ impl Ledger {
     pub fn restore(&mut self, entry: Entry) -> bool {
         let has_room = self.0.len() < ENTRIES_MAX;
         if has_room {
-            self.0.insert((entry.prefix, entry.grant), entry);
+            self.0.insert(entry.key(), entry);
         }
         has_room
     }
 
     /// Takes off the entries of this grant that are meant, and returns them.
-    pub fn take_off(&mut self, grant: Grant, is_meant: impl Fn(IpNet) -> bool) -> Vec<Entry> {
-        self.0.extract_if(.., |(prefix, of), _| *of == grant && is_meant(*prefix)).map(|(_, entry)| entry).collect()
+    pub fn take_off(&mut self, grant: Grant, is_meant: impl Fn(&Entry) -> bool) -> Vec<Entry> {
+        self.0.extract_if(.., |(_, of, _), entry| *of == grant && is_meant(entry)).map(|(_, entry)| entry).collect()
     }
 
     /// Takes out what is over, in order.
@@ -205,7 +222,7 @@ mod tests {
 
     fn entry(prefix: &str, grant: Grant, by: By, until: Option<u64>) -> Entry {
         let prefix = prefix.parse().unwrap();
-        Entry { prefix, grant, by, reason: None, since: None, until: until.map(Nanos) }
+        Entry { prefix, grant, by, owner: None, reason: None, since: None, until: until.map(Nanos) }
     }
 
     fn command(is_forced: bool) -> By {
@@ -241,6 +258,43 @@ mod tests {
         assert_eq!(deciding([&ever, &file], NOW), [&ever]);
     }
 
+    #[test]
+    fn each_owner_has_an_entry_of_its_own_and_takes_off_no_other() {
+        let of = |owner: Option<&str>, until| Entry {
+            owner: owner.map(str::to_owned),
+            ..entry("192.0.2.1/32", Grant::Denied, command(false), Some(until))
+        };
+        let mut ledger = Ledger::default();
+        let all = [
+            of(None, 2_000),
+            of(Some("fail2ban/sshd"), 4_000),
+            of(Some("fail2ban/sshd2"), 3_000),
+            of(Some("b/c"), 5_000),
+        ];
+        all.iter().for_each(|entry| drop(enter(&mut ledger, entry)));
+        assert_eq!(deciding(ledger.entries(), NOW), [&all[3]], "the latest end holds");
+        assert_eq!(
+            ledger.take_off(Grant::Denied, |of| of.is_of("b")),
+            [all[3].clone()],
+            "a name takes what is below it"
+        );
+        assert_eq!(ledger.take_off(Grant::Denied, |of| of.is_of("fail2ban/sshd")), [all[1].clone()]);
+        assert_eq!(deciding(ledger.entries(), NOW), [&all[2]]);
+        assert_eq!(ledger.entries().count(), 2);
+    }
+
+    #[test]
+    fn an_owned_denial_waits_below_the_administrators_exemption() {
+        let mut ledger = Ledger::default();
+        let exempt = entry("192.0.2.1/32", Grant::Exempt, command(false), Some(2_000));
+        let owned =
+            Entry { owner: Some("fail2ban/sshd".into()), ..entry("192.0.2.1/32", Grant::Denied, command(false), None) };
+        enter(&mut ledger, &exempt);
+        assert_eq!(enter(&mut ledger, &owned).ended, None);
+        assert_eq!(deciding(ledger.entries(), NOW), [&exempt]);
+        assert_eq!(deciding(ledger.entries(), Nanos(2_000)), [&owned]);
+    }
+
     fn enter(ledger: &mut Ledger, entry: &Entry) -> Entered {
         ledger.enter(entry.clone(), Further::Extend, NOW).unwrap()
     }
@@ -260,7 +314,7 @@ mod tests {
         enter(&mut ledger, &exempt);
         assert_eq!(enter(&mut ledger, &denied).ended, Some(exempt));
         assert_eq!(ledger.entries().collect::<Vec<_>>(), [&denied]);
-        assert_eq!(ledger.take_off(Grant::Denied, |prefix| prefix == denied.prefix), [denied]);
+        assert_eq!(ledger.take_off(Grant::Denied, |of| of.prefix == denied.prefix), [denied]);
     }
 
     #[test]

@@ -1,8 +1,12 @@
 //! Something wrong that the user wrote, with the place where it stands. How it is printed, and the exit code, are in `error`.
 
+mod secret;
+
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
+
+pub(crate) use self::secret::in_address;
 
 /// Something that the user wrote and that does not work: what, where, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +59,8 @@ pub struct Excerpt {
     pub line: usize,
     /// The mark's first character in the line, from 1.
     pub column: usize,
-    /// The line; of a long one what is around the mark. None where the reader may not read the file.
+    /// The line; of a long one what is around the mark. None where the reader may not read the file, or where a password
+    /// may stand in it.
     pub text: Option<String>,
     /// The marked bytes of `text`.
     pub span: Range<usize>,
@@ -76,12 +81,13 @@ impl Excerpt {
         let end = floor(span.end).clamp(start, line_start + text.len().max(start - line_start));
         let shown_start = floor(start.saturating_sub(AROUND_MAX).max(line_start));
         let shown_end = floor((start + AROUND_MAX).min(line_start + text.len())).max(start);
-        Self {
-            line: contents[..line_start].matches('\n').count() + 1,
-            column: contents[line_start..start].chars().count() + 1,
-            text: Some(contents[shown_start..shown_end].to_owned()),
-            span: start - shown_start..end.min(shown_end) - shown_start,
+        let line = contents[..line_start].matches('\n').count() + 1;
+        let column = contents[line_start..start].chars().count() + 1;
+        if secret::may_hold_one(&contents[..line_start], text) {
+            return Self { line, column, text: None, span: 0..0 };
         }
+        let span = start - shown_start..end.min(shown_end) - shown_start;
+        Self { line, column, text: Some(contents[shown_start..shown_end].to_owned()), span }
     }
 
     /// Line and column of `span` alone.

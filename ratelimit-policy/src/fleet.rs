@@ -128,6 +128,11 @@ impl Terms {
         self.amount.saturating_add(unknown).min(self.bound_alone())
     }
 
+    /// The unit in which the kernel counts the others.
+    pub const fn unit(&self, limit: &FleetLimit) -> u64 {
+        self.rounding / limit.buckets() + 1
+    }
+
     /// What a host keeps of the limit that no store can take, of so many percent.
     pub fn floor(&self, percent: u8) -> u64 {
         self.amount.saturating_mul(percent.into()).div_ceil(100).min(self.amount)

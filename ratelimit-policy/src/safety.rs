@@ -103,6 +103,7 @@ impl Around {
             prefix: IpNet::from(*address),
             grant: Grant::Exempt,
             by: By::Safety,
+            owner: None,
             reason: Some(what.to_owned()),
             since: None,
             until: None,

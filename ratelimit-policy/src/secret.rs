@@ -46,7 +46,8 @@ pub fn access_trouble(fleet: &Fleet) -> Vec<String> {
 }
 
 fn access_trouble_of(fleet: &Fleet, reader: u32) -> Vec<String> {
-    let files = [("secret", &fleet.secret_file), ("password", &fleet.password_file), ("key", &fleet.key_file)];
+    let files =
+        [("secret", &fleet.secret_file), ("password", &fleet.store.password_file), ("key", &fleet.store.key_file)];
     let files = files.into_iter().filter_map(|(what, path)| Some((what, path.as_deref()?)));
     files.flat_map(|(what, path)| [of_another(what, path, reader), open_to_others(what, path)]).flatten().collect()
 }
@@ -57,7 +58,7 @@ fn trouble_of(fleet: &Fleet, reader: u32) -> Vec<String> {
         let make = "make it on one host, `head -c 32 /dev/urandom | base64`, and copy it to the others";
         said.extend(read(path).err().map(|error| sentence("secret", path, &error, make)));
     }
-    if let Some(path) = &fleet.password_file {
+    if let Some(path) = &fleet.store.password_file {
         let first_line = files::read_of_anyone(path, FILE_BYTES_MAX).and_then(|bytes| match bytes.first() {
             None | Some(b'\n' | b'\r') => Err(io::Error::other("its first line is empty")),
             Some(_) => Ok(()),
@@ -65,7 +66,8 @@ fn trouble_of(fleet: &Fleet, reader: u32) -> Vec<String> {
         let write = "write the password of the store's user into its first line";
         said.extend(first_line.err().map(|error| sentence("password", path, &error, write)));
     }
-    let certificates = [("CA", &fleet.ca_file), ("certificate", &fleet.cert_file), ("key", &fleet.key_file)];
+    let certificates =
+        [("CA", &fleet.store.ca_file), ("certificate", &fleet.store.cert_file), ("key", &fleet.store.key_file)];
     for (what, path) in certificates.iter().filter_map(|(what, path)| Some((what, path.as_ref()?))) {
         let read = files::read_of_anyone(path, FILE_BYTES_MAX);
         said.extend(read.err().map(|error| sentence(what, path, &error, "put a PEM file there")));
@@ -98,6 +100,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+    use crate::config::fleet::Access;
 
     /// Who runs this test.
     fn reader() -> u32 {
@@ -126,10 +129,11 @@ mod tests {
     fn what_is_wrong_with_a_file_is_said_with_what_to_do() {
         let dir = tempfile::tempdir().unwrap();
         let secret = "s".repeat(BYTES_MIN);
+        let fleet =
+            Fleet { secret_file: Some(file(dir.path(), "secret", &secret, 0o600)), ..Fleet::at("rediss://192.0.2.1") };
         let fleet = Fleet {
-            secret_file: Some(file(dir.path(), "secret", &secret, 0o600)),
-            password_file: Some(file(dir.path(), "password", "p\n", 0o600)),
-            ..Fleet::at("rediss://192.0.2.1")
+            store: Access { password_file: Some(file(dir.path(), "password", "p\n", 0o600)), ..fleet.store.clone() },
+            ..fleet
         };
         assert_eq!(trouble_of(&fleet, reader()), [""; 0]);
         let of_another = trouble_of(&fleet, reader() + 1);
@@ -156,11 +160,11 @@ mod tests {
             dir.path().join("open").display()
         );
         assert_eq!(open, expected);
-        let empty = of(&|of| of.password_file = Some(file(dir.path(), "empty", "\n", 0o600)));
+        let empty = of(&|of| of.store.password_file = Some(file(dir.path(), "empty", "\n", 0o600)));
         assert!(empty.contains("empty: its first line is empty; write the password"), "{empty}");
-        let ca = of(&|of| of.ca_file = path("ca"));
+        let ca = of(&|of| of.store.ca_file = path("ca"));
         assert!(ca.contains("the fleet's CA cannot be taken from"), "{ca}");
-        let key = of(&|of| of.key_file = Some(file(dir.path(), "key", "k", 0o604)));
+        let key = of(&|of| of.store.key_file = Some(file(dir.path(), "key", "k", 0o604)));
         assert!(key.starts_with("others than its owner may read or write the fleet's key: chmod 600"), "{key}");
         assert!(![short, open, empty, key].join("").contains(&secret));
     }

@@ -44,6 +44,7 @@ pub fn fleet() -> Fleet {
         summed: true,
         bound: 1250,
         bound_words: "at most 1000 + 1x250".to_owned(),
+        shared_with: None,
     };
     let up_to = vec![0.001, 0.005, 0.1];
     Fleet {

@@ -119,6 +119,9 @@ pub struct FleetLimit {
     pub bound: u64,
     /// The same in words, as `check-config` says it: `at most 1000 + 3x125 + 6 + …`.
     pub bound_words: String,
+    /// How many other hosts heard of in the last minute share it; none where there are none, or one does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_with: Option<u64>,
 }
 
 /// What of a source's traffic is summed over the fleet.

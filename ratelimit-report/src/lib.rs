@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod entries;
 pub mod event;
 pub mod export;
 #[cfg(any(test, feature = "fixture"))]

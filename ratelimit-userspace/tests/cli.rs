@@ -181,6 +181,9 @@ transcripts! {
     help_suggest: ["suggest", "--help"];
     help_list: ["list", "-h"];
     help_fleet: ["fleet", "-h"];
+    help_import: ["import", "-h"];
+    help_lists_check: ["lists", "check", "-h"];
+    help_crowdsec: ["crowdsec", "-h"];
     help_allow: ["allow", "--help"];
     help_deny: ["deny", "-h"];
     help_unblock: ["unblock", "-h"];

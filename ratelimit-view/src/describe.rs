@@ -24,10 +24,12 @@ use ratelimit_policy::desired::{
 
 pub use self::beside::acl_words;
 pub use self::json::{ConfigJson, InvalidJson};
+pub use self::per_cpu::{idle_cpus, per_cpu_bytes, per_cpu_words};
 pub use self::start::first_line;
 
 mod beside;
 mod json;
+mod per_cpu;
 mod start;
 
 /// Prefixes that are named one by one; of more, only these.

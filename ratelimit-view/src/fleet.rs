@@ -36,7 +36,7 @@ pub fn fleet(report: &FleetReport) -> String {
     }
     if !of.limits.is_empty() {
         out += "\n";
-        out += &of.limits.iter().map(shared_limit).collect::<String>();
+        out += &of.limits.iter().map(|limit| shared_limit(limit, of.hosts)).collect::<String>();
     }
     out + "\n" + &counters(of)
 }
@@ -100,8 +100,8 @@ fn host(of: &FleetHost) -> [String; 6] {
     ]
 }
 
-/// A limit, what of it is summed, and the bound that holds now.
-fn shared_limit(of: &FleetLimit) -> String {
+/// A limit, what of it is summed, with whom if not with all, and the bound that holds now.
+fn shared_limit(of: &FleetLimit, hosts: u64) -> String {
     let sum = match of.sum {
         Summed::Verified => "established connections",
         Summed::All => "all traffic",
@@ -112,7 +112,12 @@ fn shared_limit(of: &FleetLimit) -> String {
         ("NOT SUMMED, each host by itself".to_owned(), format!("at most {}", number(of.bound)))
     };
     let bound = wrapped(&format!("  the fleet admits of a source {bound}"));
-    format!("Rule {}: {}, {held}\n{bound}", of.rule, limit(&of.limit))
+    let with = match of.shared_with {
+        Some(0) => "; NO OTHER HOST HAS IT".to_owned(),
+        Some(some) if some + 1 < hosts => format!("; ONLY {some} OF {} OTHER HOSTS HAVE IT", hosts - 1),
+        Some(_) | None => String::new(),
+    };
+    format!("Rule {}: {}, {held}{with}\n{bound}", of.rule, limit(&of.limit))
 }
 
 /// Lines of at most so many columns.

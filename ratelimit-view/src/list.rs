@@ -144,7 +144,9 @@ pub(super) const fn state(of: &Listed) -> &'static str {
 
 pub(super) fn author(of: &Listed) -> String {
     match (of.by, &of.user, &of.rule) {
-        (Author::Command, Some(user), _) => user.clone(),
+        (Author::Command, Some(user), _) => {
+            of.owner.as_ref().map_or_else(|| user.clone(), |owner| format!("{user} for {owner}"))
+        }
         (Author::Command, None, _) => "a command".to_owned(),
         (Author::Configuration, ..) => "configuration".to_owned(),
         (Author::Safety, ..) => "safety".to_owned(),

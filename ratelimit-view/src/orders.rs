@@ -58,7 +58,7 @@ pub fn reset(report: &ResetReport) -> String {
         0 => "no bans to lift".to_owned(),
         bans => format!("{} lifted", counted(bans, "ban")),
     };
-    format!("{}: {counters}, {bans}\n", without_length(&report.source))
+    format!("{}: {counters}, {bans}\n{}", without_length(&report.source), notes(&report.notes))
 }
 
 /// What `confirm` has done.

@@ -311,7 +311,7 @@ fn what_commands_did_is_said_in_a_line_or_two() {
     let by_list = still(configured, how);
     let allowed = still(entry.clone(), "ratelimitd unallow 192.0.2.0/24");
     let reset = |source: &str, windows, limits, bans| {
-        reset(&ResetReport { schema: 1, source: source.into(), windows, limits, bans })
+        reset(&ResetReport { schema: 1, source: source.into(), windows, limits, bans, notes: vec![] })
     };
     let roll_back =
         |was_over| rolled_back(&RollbackReport { schema: 1, file: "/etc/ratelimitd/ratelimitd.toml".into(), was_over });

@@ -46,7 +46,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
     let epoch = epoch()?;
     if let Some(binary) = &options.binary {
-        println!("{}", deb::build(binary, &out, epoch)?.display());
+        println!("{}", deb::build(binary, &out, epoch, deb::Compression::Small)?.display());
         return Ok(ExitCode::SUCCESS);
     }
     let target_dir = out.join(".build");
@@ -68,7 +68,7 @@ fn make(out: &Path, target_dir: &Path, epoch: u64) -> Result<()> {
     fs::write(&sbom, sbom::document(epoch)?).with_context(|| format!("write {}", sbom.display()))?;
     let third_party = out.join("THIRD-PARTY-LICENSES");
     fs::write(&third_party, &licences).with_context(|| format!("write {}", third_party.display()))?;
-    let mut made = vec![deb::build(&kept, out, epoch)?, rpm::build(&kept, &licences, out, epoch)?, sbom, third_party];
+    let mut made = vec![deb::build(&kept, out, epoch, deb::Compression::Small)?, rpm::build(&kept, &licences, out, epoch)?, sbom, third_party];
     let fixed = build::release(Linkage::Static, target_dir)?;
     made.push(archive::build(&fixed, &licences, out, epoch)?);
     made.sort();

@@ -3,6 +3,7 @@
 //! Built and staged as the user; only the copy into the system is done as root. A configuration that is there stays.
 
 mod layout;
+mod neighbours;
 pub(crate) mod remove;
 mod unit;
 
@@ -14,7 +15,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::{cargo, run, setup, workspace};
+use crate::{cargo, run, setup, shipped, workspace};
 pub(crate) use layout::{File, Layout};
 
 #[derive(Args)]
@@ -32,6 +33,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     setup::ensure(setup::Tier::Build)?;
     let artifacts = cargo::build(&["--release", "--package", "ratelimit-userspace", "--bin", "ratelimitd"])?;
     let binary = &cargo::binary(&artifacts, "ratelimitd")?.executable;
+    shipped::refuse_crash_points(binary)?;
     let files = files(binary, &Layout::below(&options.prefix))?;
 
     let root = options.destdir.as_deref().unwrap_or(Path::new("/"));
@@ -56,6 +58,7 @@ pub(crate) fn files(binary: &Path, layout: &Layout) -> Result<Vec<File>> {
         File::text(layout.sysusers(), read(&dist.join("systemd/ratelimitd.sysusers"))?),
         File::kept(layout.config(), read(&dist.join("ratelimitd.toml"))?),
     ];
+    files.extend(neighbours::files(layout)?);
     for (shell, path) in layout.completions() {
         let text = run::answer(Command::new(binary).args(["completions", shell]))?;
         ensure!(!text.is_empty(), "`ratelimitd completions {shell}` printed nothing");

@@ -7,6 +7,8 @@ mod bench;
 mod cargo;
 mod demo;
 mod dist;
+mod figures;
+mod fuzz;
 mod install;
 mod interrupt;
 mod lint;
@@ -15,6 +17,7 @@ mod packages;
 mod pins;
 mod run;
 mod setup;
+mod shipped;
 mod test;
 mod tidy;
 mod workspace;
@@ -48,8 +51,12 @@ enum Command {
     Screenshots,
     /// Measure what the program costs a packet
     Bench(bench::Options),
+    /// Gather what docs/TESTING.md says in numbers
+    Figures(figures::Options),
     /// Hold the requests that are counted against the logs of real servers
     Accuracy(accuracy::Options),
+    /// Have libFuzzer look for bytes that a fuzz target panics on
+    Fuzz(fuzz::Options),
     /// Check the invariants that a grep can hold
     Tidy,
     /// Count the lines of code that are shipped, by crate
@@ -68,7 +75,9 @@ fn main() -> ExitCode {
         Command::Test(options) => test::run(&options),
         Command::Screenshots => test::screenshots::run(),
         Command::Bench(options) => bench::run(&options),
+        Command::Figures(options) => figures::run(&options),
         Command::Accuracy(options) => accuracy::run(&options),
+        Command::Fuzz(options) => fuzz::run(&options),
         Command::Tidy => tidy::run(),
         Command::Lines => tidy::lines::run(),
         Command::Lint => lint::run(),

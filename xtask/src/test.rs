@@ -3,13 +3,16 @@
 //! The privileged tests are built as the user and run as root, one at a time; some of them once more on other kernels.
 //! A test that cannot run prints `skipped: NAME: REASON` and passes; where CI is set, one of those fails the whole.
 
+mod fleet;
 mod harness;
 mod kernels;
 pub(crate) mod screenshots;
 mod summary;
+mod systemd;
 mod tiers;
 
 use std::env;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -17,6 +20,7 @@ use clap::{Args, ValueEnum};
 
 use crate::setup;
 use summary::Summary;
+use systemd::Transcript;
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -26,6 +30,12 @@ pub(crate) struct Options {
     /// Run only this tier
     #[arg(long, value_enum)]
     tier: Option<Tier>,
+    /// Of the tier systemd: test this package instead of the one that is built
+    #[arg(long, value_name = "FILE")]
+    package: Option<PathBuf>,
+    /// Of the tier systemd: write docs/SYSTEMD-TRANSCRIPT.md
+    #[arg(long)]
+    write: bool,
     /// Run only the tests whose name contains this
     filter: Option<String>,
 }
@@ -41,18 +51,41 @@ enum Tier {
     Privileged,
     /// The BPF program on other kernels, in qemu
     Kernels,
+    /// The package under a real systemd, in a container
+    Systemd,
+    /// The same over a reboot, in qemu; only where it is named
+    SystemdVm,
+    /// The daemon killed at each crash point under each load; only where it is named: the privileged tier does a third
+    Crash,
+    /// A fleet for a minute in each trouble, and what it costs; twenty minutes, writes docs/FLEET.md, only where it is named
+    Fleet,
+}
+
+impl Tier {
+    /// What takes some minutes nobody should wait for by default.
+    fn is_wanted(self, only: Option<Self>) -> bool {
+        only.map_or(!matches!(self, Self::SystemdVm | Self::Crash | Self::Fleet), |only| only == self)
+    }
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     setup::ensure(setup::Tier::Test)?;
     let filter = options.filter.as_deref();
+    let wanted = systemd::Wanted {
+        package: options.package.as_deref(),
+        transcript: if options.write { Transcript::Written } else { Transcript::Dropped },
+    };
     let mut summary = Summary::default();
-    for tier in Tier::value_variants().iter().filter(|tier| options.tier.is_none_or(|only| only == **tier)) {
+    for tier in Tier::value_variants().iter().filter(|tier| tier.is_wanted(options.tier)) {
         summary.add(match tier {
             Tier::Unprivileged => tiers::unprivileged(filter)?,
             Tier::Models => tiers::models(filter)?,
             Tier::Privileged => tiers::privileged(filter)?,
             Tier::Kernels => kernels::kernels(filter)?,
+            Tier::Systemd => systemd::systemd(filter, &wanted)?,
+            Tier::SystemdVm => systemd::vm::reboot(filter, &wanted)?,
+            Tier::Crash => tiers::crash(filter)?,
+            Tier::Fleet => fleet::fleet(filter)?,
         });
     }
     print!("{summary}");

@@ -47,8 +47,17 @@ impl Log {
 
     /// How many came of this client to this host.
     pub fn at_host(&self, from: &str, host: usize) -> u64 {
+        self.count(from, |seen| seen.host == host)
+    }
+
+    /// How many came of this client to other hosts, from `since` on where that is given.
+    pub fn at_others(&self, from: &str, host: usize, since: Option<Instant>) -> u64 {
+        self.count(from, |seen| seen.host != host && since.is_none_or(|since| seen.at >= since))
+    }
+
+    fn count(&self, from: &str, is_meant: impl Fn(&Arrival) -> bool) -> u64 {
         let from: IpAddr = from.parse().expect("an address");
-        self.lock().iter().filter(|seen| seen.from == from && seen.host == host).count() as u64
+        self.lock().iter().filter(|seen| seen.from == from && is_meant(seen)).count() as u64
     }
 }
 

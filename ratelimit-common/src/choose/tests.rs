@@ -56,7 +56,7 @@ fn memory(count: usize) -> Memory {
         sets_mask: 0,
         insertions_max: 0,
         insertions_free: 0,
-        reserved: 0,
+        suspended: 0,
         generation_shift: 0,
         interfaces: [0; INTERFACES_MAX],
         prefixes_generation: 0,

@@ -35,13 +35,13 @@ pub fn cache_ban<S: State>(state: S) {
 }
 
 /// Bans the source, or bans it again, unless the rule needs verified traffic and there is none. Each ban that begins
-/// is counted once, on whichever CPU was first. `how` is the [`At`] of the limit that refused, with what [`by`] says
+/// is counted once, on whichever CPU was first. None begins where enforcement has lapsed. `how` is the [`At`] of the limit that refused, with what [`by`] says
 /// it was refused by.
 #[inline(always)]
 pub fn ban_source<S: State>(state: S, how: u32) {
     let rule = state.rule();
     let needs_evidence = rule.evidence.any(EvidenceNeeds::BANS) && how & by::ORDER == 0;
-    if needs_evidence && !is_verified(state, how) {
+    if needs_evidence && !is_verified(state, how) || state.has_lapsed() {
         return;
     }
     let (rule, now): (&ban::Rule, _) = (&rule.bans, state.coarse());

@@ -30,6 +30,12 @@ pub trait State: Copy {
         false
     }
 
+    /// Whether enforcement has lapsed, as no daemon runs: nobody is banned then. Asked only where a source is refused.
+    #[inline(always)]
+    fn has_lapsed(&self) -> bool {
+        false
+    }
+
     /// The time to charge at.
     fn precise(&self) -> Nanos;
     /// A time that is never ahead of that and at most a timer tick behind.

@@ -3,13 +3,26 @@
 use super::GENERATIONS;
 use crate::hash::{HashKey, spread};
 use crate::source::Address;
+use crate::time::Nanos;
 
-/// What packets read first, in one load.
+/// What packets read first, in one load: the generation in the lowest bit, in 31 bits above it when enforcement lapses,
+/// and the epoch in the upper half.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Active(pub u64);
 
+const _: () = assert!(GENERATIONS == 2, "a generation has one bit");
+
 impl Active {
+    /// A time of lapse is told in units of 2^28 ns, 268 ms. // 31 bits of them are 18 years: nine behind now, nine ahead
+    const LAPSE_UNIT_BITS: u32 = 28;
+    /// The bits of a time of lapse.
+    const LAPSE_MASK: u32 = u32::MAX >> 1;
+    /// In the difference of two of them: the first is before the second.
+    const IS_BEFORE: u32 = 1 << 30;
+    /// What is another in an epoch after a trial.
+    const AFTER_TRIAL: u32 = 1 << 31 | 1 << 4;
+
     /// The bits of the epoch that a drop-cache entry has.
     pub const ENTRY_EPOCH_MASK: u32 = 0x1f;
 
@@ -34,7 +47,7 @@ impl Active {
     /// apart too.
     #[inline(always)]
     pub const fn epoch_after_trial(epoch: u32) -> u32 {
-        epoch ^ (1 << 31 | 1 << 4)
+        epoch ^ Self::AFTER_TRIAL
     }
 
     /// The other generation, which packets read after a trial that ended by itself. Nothing else begins its epoch,
@@ -42,7 +55,64 @@ impl Active {
     #[inline(always)]
     #[must_use]
     pub const fn after_trial(self) -> Self {
-        Self::new(self.generation() ^ 1, Self::epoch_after_trial(self.epoch()))
+        Self(self.0 ^ ((Self::AFTER_TRIAL as u64) << 32 | 1))
+    }
+
+    /// The same word, by which packets read this generation in this epoch.
+    #[must_use]
+    pub const fn with(self, generation: u32, epoch: u32) -> Self {
+        let lapse = self.0 & ((Self::LAPSE_MASK as u64) << 1);
+        Self(Self::new(generation & (GENERATIONS - 1), epoch).0 | lapse)
+    }
+
+    /// The same word, by which enforcement lapses then, up to a unit later; none is never.
+    #[must_use]
+    pub const fn with_lapse(self, at: Option<Nanos>) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "cut to the bits that there are")]
+        let units = match at {
+            None => 0,
+            Some(at) => match at.0.div_ceil(1 << Self::LAPSE_UNIT_BITS) as u32 & Self::LAPSE_MASK {
+                0 => 1,
+                units => units,
+            },
+        };
+        Self(self.0 & !((Self::LAPSE_MASK as u64) << 1) | (units as u64) << 1)
+    }
+
+    /// Whether enforcement has lapsed by this time: no daemon has said for as long as was configured that it runs.
+    #[inline(always)]
+    pub const fn has_lapsed(self, now: Nanos) -> bool {
+        self.may_lapse() && Self::units(now).wrapping_sub(self.lapse_units()) & Self::IS_BEFORE == 0
+    }
+
+    /// Whether enforcement lapses at some time.
+    #[inline(always)]
+    pub const fn may_lapse(self) -> bool {
+        self.lapse_units() != 0
+    }
+
+    /// When enforcement lapses or has lapsed, seen from this time.
+    pub const fn lapse(self, now: Nanos) -> Option<Nanos> {
+        if !self.may_lapse() {
+            return None;
+        }
+        let ahead = (self.lapse_units().wrapping_sub(Self::units(now)) << 1).cast_signed() >> 1;
+        let units = (now.0 >> Self::LAPSE_UNIT_BITS).saturating_add_signed(ahead as i64);
+        Some(Nanos(units << Self::LAPSE_UNIT_BITS))
+    }
+
+    #[inline(always)]
+    const fn lapse_units(self) -> u32 {
+        #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+        let lower = self.0 as u32;
+        lower >> 1
+    }
+
+    #[inline(always)]
+    const fn units(time: Nanos) -> u32 {
+        #[expect(clippy::cast_possible_truncation, reason = "differences are of 31 bits")]
+        let units = (time.0 >> Self::LAPSE_UNIT_BITS) as u32;
+        units
     }
 
     /// The next epoch. In a drop-cache entry neither it nor the one after its trial is 0, which is none, or all ones.
@@ -96,6 +166,44 @@ impl PrefixMiss {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::SECOND_NS;
+
+    const UNIT: u64 = 1 << Active::LAPSE_UNIT_BITS;
+
+    #[test]
+    fn enforcement_lapses_at_its_time_or_up_to_a_unit_later_and_never_where_no_time_is_set() {
+        let word = Active::new(1, 77);
+        for start in [0, UNIT - 1, UNIT << 31, (UNIT << 31) - 5 * SECOND_NS, 1_800_000_000 * SECOND_NS] {
+            let at = Nanos(start + 2 * SECOND_NS);
+            let set = word.with_lapse(Some(at));
+            assert_eq!((set.generation(), set.epoch()), (1, 77));
+            assert!(!set.has_lapsed(Nanos(start)) && !set.has_lapsed(Nanos(at.0 - 1)), "{start}");
+            // One that would be told as none is a unit later.
+            let latest = if at.0.div_ceil(UNIT) & 0x7fff_ffff == 0 { 2 * UNIT } else { UNIT };
+            assert!(set.has_lapsed(Nanos(at.0 + latest)), "{start}");
+            assert!(set.has_lapsed(Nanos(at.0 + 3_600 * 24 * 365 * 9 * SECOND_NS)), "{start}");
+            for now in [start, at.0 + 86_400 * SECOND_NS] {
+                let told = set.lapse(Nanos(now)).unwrap().0;
+                assert!((at.0..at.0 + latest).contains(&told), "{told} is not {at:?}");
+            }
+            assert_eq!(set.with_lapse(None), word);
+            assert!(!word.has_lapsed(at) && word.lapse(at).is_none());
+        }
+        // Whatever is a multiple of all units that there are.
+        assert!(word.with_lapse(Some(Nanos(UNIT << 31))).may_lapse());
+    }
+
+    #[test]
+    fn the_time_of_lapse_stays_with_another_generation_another_epoch_and_after_a_trial() {
+        let at = Some(Nanos(1_800_000_000 * SECOND_NS));
+        let word = Active::new(0, 9).with_lapse(at);
+        for other in [word.with(1, 12), word.with(3, 12)] {
+            assert_eq!(other, Active::new(1, 12).with_lapse(at));
+        }
+        let after = word.after_trial();
+        assert_eq!(after, Active::new(1, Active::epoch_after_trial(9)).with_lapse(at));
+        assert_eq!(after.after_trial(), word);
+    }
 
     #[test]
     fn no_epoch_is_none_in_an_entry_or_the_same_as_the_one_before_or_that_after_a_trial() {

@@ -15,8 +15,9 @@ use crate::lift::Freed;
 use crate::moment::Moment;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{GrantRequest, Problem, ProblemKind};
+use ratelimit_crash::{Point, reach};
 use ratelimit_datapath::{Ban, Datapath, KernelEvent, KernelEventKind};
-use ratelimit_fleet::acts::{Act, RESET_FOR, What};
+use ratelimit_fleet::acts::{Act, Begun, RESET_FOR, What};
 use ratelimit_fleet::run::State;
 use ratelimit_policy::access::{By, Entry};
 use ratelimit_policy::config::network::Target;
@@ -73,11 +74,24 @@ impl<D: Datapath> Engine<D> {
         Err(Problem::new(ProblemKind::Conflict, why))
     }
 
-    /// What there is to know where other hosts do not hear of it at once.
-    pub(crate) fn fleet_note(&self, reach: Reach) -> Option<String> {
+    /// What there is to know where other hosts do not hear of it at once, or a restart loses it.
+    pub(crate) fn fleet_note(&self, reach: Reach, spread: Result<(), String>) -> Option<String> {
+        let is_away = self.fleet.status().is_some_and(|status| status.state == State::Away);
+        match (reach, spread) {
+            (Reach::Host, _) => None,
+            (Reach::Fleet, Err(error)) => Some(format!("a restart before other hosts hear of this loses it: {error}")),
+            (Reach::Fleet, Ok(())) => {
+                is_away.then(|| "the fleet is away: other hosts hear of this when it is back".to_owned())
+            }
+        }
+    }
+
+    /// The same of a reset, which is none when it is old.
+    pub(crate) fn reset_note(&self, reach: Reach) -> Option<String> {
         let is_away = self.fleet.status().is_some_and(|status| status.state == State::Away);
         (reach == Reach::Fleet && is_away).then(|| {
-            "the fleet is away: other hosts hear of this when it is back, if this daemon runs until then".to_owned()
+            let seconds = RESET_FOR.as_secs();
+            format!("the fleet is away: other hosts reset it only if it is back within {seconds} s")
         })
     }
 
@@ -88,11 +102,18 @@ impl<D: Datapath> Engine<D> {
         is_kept.then(|| "other hosts of the fleet keep it: add --fleet".to_owned())
     }
 
-    /// Has all hosts do what this one did.
-    pub(crate) fn spread(&self, prefix: IpNet, what: What) {
-        if let Some((fleet, _)) = self.fleet.shared() {
-            fleet.spread(prefix, what);
+    /// Has all hosts do what a user of this one said, also after a restart; else why that would lose it.
+    pub(crate) fn spread(&mut self, said: impl IntoIterator<Item = (IpNet, What)>, now: Nanos) -> Result<(), String> {
+        let Some(fleet) = &self.enforced.config.fleet else { return Ok(()) };
+        let kept = self.fleet.kept.add(&fleet.name, said, now, &self.host.store);
+        if let Some(joined) = &self.fleet.joined {
+            self.fleet.kept.give(&joined.fleet);
+            reach(Point::FleetSpread);
         }
+        kept.map_err(|error| {
+            tracing::warn!("{error}");
+            error.to_string()
+        })
     }
 
     /// Whether bans, and what lifts them, reach all hosts unasked.
@@ -101,12 +122,13 @@ impl<D: Datapath> Engine<D> {
     }
 
     /// Spreads the bans among these events that the source's own connections have proved.
-    pub(crate) fn spread_bans(&self, events: &[KernelEvent]) {
-        if !self.spreads_bans() {
+    pub(crate) fn spread_bans(&mut self, events: &[KernelEvent]) {
+        let (true, Ok(now), Some(joined)) = (self.spreads_bans(), self.datapath.now(), &self.fleet.joined) else {
             return;
-        }
-        for (client, what) in events.iter().filter_map(|event| proved_ban(event, &self.enforced.desired.policy)) {
-            self.spread(client, what);
+        };
+        for (prefix, what) in events.iter().filter_map(|event| proved_ban(event, &self.enforced.desired.policy)) {
+            // One that finds no room is counted.
+            let _is_sent = joined.fleet.spread(Begun { number: 0, at_ns: now.0, prefix, what });
         }
     }
 
@@ -133,6 +155,7 @@ impl<D: Datapath> Engine<D> {
             What::Unallow { by } => self.take_off_heard(Grant::Exempt, prefix, &Requester::fleet(&host, &by), moment),
             What::Undeny { by } => self.take_off_heard(Grant::Denied, prefix, &Requester::fleet(&host, &by), moment),
         };
+        reach(Point::FleetHeard);
         if let Err(problem) = done {
             let said = format!("what {host} says of {} is not done here: {}", source_text(prefix), problem.message);
             tracing::warn!("fleet: {said}");

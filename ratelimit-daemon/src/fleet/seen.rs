@@ -12,6 +12,7 @@ use crate::journal::Occurrence;
 use crate::moment::Moment;
 use ratelimit_control::proto::Problem;
 use ratelimit_datapath::Datapath;
+use ratelimit_fleet::hosts::{self, Host, SILENT_AFTER};
 use ratelimit_fleet::run::{ROUND_SECONDS, State, Status};
 use ratelimit_fleet::store::trouble::Trouble;
 use ratelimit_policy::config::syntax::printable;
@@ -19,6 +20,9 @@ use ratelimit_policy::fleet::{Sum, Terms};
 use ratelimit_report::event::EventKind;
 use ratelimit_report::fleet::{Fleet, FleetHost, FleetLimit, FleetReport, FleetState, RoundSeconds, Summed};
 use ratelimit_report::snapshot::SCHEMA;
+
+/// The most limits that are named where nobody shares them.
+const ALONE_NAMED_MAX: usize = 3;
 
 /// What was told last.
 #[derive(Clone, Debug, Default)]
@@ -39,6 +43,10 @@ enum Misfit {
     Unread,
     /// There are more hosts than `hosts` says.
     TooMany,
+    /// Another host says another number.
+    HostsDiffer,
+    /// A limit is shared with nobody.
+    Alone,
 }
 
 /// How it is now.
@@ -108,8 +116,47 @@ fn misfit(ties: &Ties, status: &Status) -> Option<(Misfit, String)> {
         return Some((Misfit::Unread, words));
     }
     let said = fleet.hosts;
-    let words = || format!("{heard} hosts are heard, and `hosts` says {said}: the bound is for {said}");
-    (heard as u64 > u64::from(said)).then(|| (Misfit::TooMany, words()))
+    if heard as u64 > u64::from(said) {
+        let words = format!("{heard} hosts are heard, and `hosts` says {said}: the bound is for {said}");
+        return Some((Misfit::TooMany, words));
+    }
+    let joined = ties.joined.as_ref()?;
+    if let Some(other) = others(joined, status).find(|of| of.record.hosts != 0 && of.record.hosts != said) {
+        let (name, theirs) = (printable(&other.record.name), other.record.hosts);
+        let words =
+            format!("`hosts` is {said} here and {theirs} on {name}: say the same on all, the bound is for that");
+        return Some((Misfit::HostsDiffer, words));
+    }
+    let mut alone: Vec<String> = limits(joined, status)
+        .iter()
+        .filter(|of| of.shared_with == Some(0))
+        .map(|of| format!("{} of rule {}", of.text, of.rule))
+        .collect();
+    let more = alone.len().saturating_sub(ALONE_NAMED_MAX);
+    alone.truncate(ALONE_NAMED_MAX);
+    if more > 0 {
+        alone.push(format!("{more} more"));
+    }
+    let words = || {
+        let alone = alone.join(" and ");
+        format!("no other host has {alone}: rules are shared that have the same name, unit, window and buckets on all")
+    };
+    (!alone.is_empty()).then(|| (Misfit::Alone, words()))
+}
+
+/// The other hosts that are heard now.
+fn others<'a>(joined: &'a Joined, status: &'a Status) -> impl Iterator<Item = &'a Host> {
+    status.hosts.iter().filter(|host| host.id != joined.host && host.age < SILENT_AFTER)
+}
+
+/// How many others share a limit; none where there are none, or where one does not say what it shares.
+fn shared_with(joined: &Joined, status: &Status, mark: u32) -> Option<u64> {
+    let mut shared = None;
+    for host in others(joined, status) {
+        let has_it = host.record.limits.as_ref()?.contains(&mark);
+        *shared.get_or_insert(0) += u64::from(has_it);
+    }
+    shared
 }
 
 const fn state(of: State) -> FleetState {
@@ -183,7 +230,7 @@ impl<D: Datapath> Engine<D> {
         let Some(config) = &self.enforced.config.fleet else { return Fleet::default() };
         let told = &self.fleet.told;
         let since = if told.state == state { told.since } else { Some(moment.wall) };
-        let status = self.fleet.status().unwrap_or_default();
+        let status = self.fleet.counted();
         let ago = |at: Nanos| seconds(now.0.saturating_sub(at.0));
         Fleet {
             state,
@@ -268,6 +315,7 @@ fn limits(joined: &Joined, status: &Status) -> Vec<FleetLimit> {
             summed,
             bound: if summed { joined.by.bound_of(terms) } else { terms.bound_alone() },
             bound_words: terms.to_string(),
+            shared_with: shared_with(joined, status, hosts::mark(&shared.named)),
         });
     }
     rows

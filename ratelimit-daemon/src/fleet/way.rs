@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use ratelimit_common::window::Cell;
 use tokio::sync::{mpsc, oneshot};
 
 use super::limits::SharedLimits;
@@ -32,7 +33,7 @@ pub(crate) struct Ask {
 
 #[derive(Debug)]
 enum Work {
-    Read { limits: Arc<[FleetLimit]>, subjects: Vec<Subject>, reply: oneshot::Sender<Vec<Vec<Count>>> },
+    Read { limits: Arc<[FleetLimit]>, subjects: Vec<Subject>, reply: oneshot::Sender<Vec<Option<Vec<Count>>>> },
     Write { limits: Arc<[FleetLimit]>, told: Vec<Told>, reply: oneshot::Sender<()> },
     Hear(Act),
 }
@@ -92,12 +93,12 @@ impl Hear {
 }
 
 impl Kernel for Way {
-    async fn read(&mut self, subjects: Vec<Subject>) -> Vec<Vec<Count>> {
+    async fn read(&mut self, subjects: Vec<Subject>) -> Vec<Option<Vec<Count>>> {
         let mut read = Vec::with_capacity(subjects.len());
         for piece in subjects.chunks(READ_AT_ONCE) {
             let (limits, subjects) = (Arc::clone(&self.limits), piece.to_vec());
             let mut counts = self.ask(|reply| Work::Read { limits, subjects, reply }).await;
-            counts.resize(piece.len(), Vec::new());
+            counts.resize(piece.len(), None);
             read.append(&mut counts);
         }
         read
@@ -144,23 +145,31 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    fn counts(&mut self, limits: &[FleetLimit], subjects: &[Subject]) -> Result<Vec<Vec<Count>>, DatapathError> {
-        let mut counts = vec![Vec::new(); subjects.len()];
-        let Some((_, shared)) = self.fleet.shared() else { return Ok(counts) };
+    fn counts(
+        &mut self,
+        limits: &[FleetLimit],
+        subjects: &[Subject],
+    ) -> Result<Vec<Option<Vec<Count>>>, DatapathError> {
+        let mut counts = vec![None; subjects.len()];
+        let Some(shared) = self.fleet.enforced() else { return Ok(counts) };
         for (at, places) in by_limit(shared, limits, subjects.iter().map(|subject| subject.limit)) {
             let clients: Vec<IpNet> =
                 places.iter().filter_map(|place| subjects.get(*place)).map(|subject| subject.source).collect();
+            let rule = self.enforced.desired.policy.rules.get(at.rule);
+            let unit_bits = rule.and_then(|rule| rule.limits.get(at.limit)).map_or(0, |of| of.parts().unit_bits());
             let cells = self.datapath.admitted(at, &clients)?;
             for (place, cells) in places.into_iter().zip(cells) {
-                let own = cells.iter().filter(|cell| cell.count > 0);
-                counts[place] = own.map(|cell| Count { bucket: cell.bucket, own: cell.count }).collect();
+                let used = cells.iter().filter(|cell| cell.count > 0 || cell.others > 0);
+                let count =
+                    |cell: &Cell| Count { bucket: cell.bucket, own: cell.count, others: cell.others << unit_bits };
+                counts[place] = Some(used.map(count).collect());
             }
         }
         Ok(counts)
     }
 
     fn write_told(&mut self, limits: &[FleetLimit], told: &[Told]) -> Result<(), DatapathError> {
-        let Some((_, shared)) = self.fleet.shared() else { return Ok(()) };
+        let Some(shared) = self.fleet.enforced() else { return Ok(()) };
         for (at, places) in by_limit(shared, limits, told.iter().map(|told| told.subject.limit)) {
             let rule = self.enforced.desired.policy.rules.get(at.rule);
             let Some(limit) = rule.and_then(|rule| rule.limits.get(at.limit)) else { continue };

@@ -1,6 +1,8 @@
 //! Daemons in a fleet, each over a fake datapath, with a real redis-server: `REDIS_SERVER`, which `cargo xtask test` hands
 //! over, else the one on PATH.
 
+mod followed;
+
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant as Clock;
@@ -9,13 +11,14 @@ use ratelimit_common::layout::Fault;
 use ratelimit_common::time::SECOND_NS;
 
 use super::*;
+use crate::store::Store as StateStore;
 use ratelimit_control::Call;
 use ratelimit_control::proto::{
     Allow, Check, Deny, EventsOf, FleetStatus, GrantRequest, PrefixRequest, SourceRequest, UnblockRequest,
 };
 use ratelimit_datapath::fake::{FakePacket, START};
 use ratelimit_policy::config::fleet::Fleet;
-use ratelimit_policy::desired::{Bans, Shared};
+use ratelimit_policy::desired::{Bans, Mode, Shared};
 use ratelimit_policy::fleet::Sum;
 use ratelimit_report::event::EventKind;
 use ratelimit_report::fleet::FleetState;
@@ -97,12 +100,20 @@ impl Store {
     }
 
     async fn host_with(&self, adjust: impl Fn(&mut Config)) -> Running {
+        self.host_at("none", Around::default, adjust).await
+    }
+
+    /// One that writes down what outlives it under this name, `none` for nothing, and sees these around.
+    async fn host_at(&self, name: &str, look: fn() -> Around, adjust: impl Fn(&mut Config)) -> Running {
         let change = |config: &mut Config| {
             config.policy = shared();
             config.fleet = Some(self.fleet());
             adjust(config);
         };
-        start_later(until_now(), None, change, |config| file([Ok(config.clone()), Ok(config.clone())])).await
+        let directory = if name == "none" { "/dev/null/none".into() } else { self.directory.path().join(name) };
+        let host = Host { store: StateStore::at(directory), look, ..surroundings(None).0.host };
+        let again = |config: &Config| file(std::iter::repeat_n(config.clone(), 2).map(Ok));
+        start_on(Some(host), until_now(), None, change, again).await
     }
 }
 
@@ -314,7 +325,7 @@ async fn what_is_taken_off_one_host_alone_is_said_to_hold_on_the_others_if_it_ca
 #[tokio::test]
 async fn a_store_that_is_away_is_said_once_stops_nothing_and_is_found_again() {
     let Some(mut store) = Store::start("a_store_that_is_away") else { return };
-    let host = store.host().await;
+    let host = store.host_at("state", Around::default, |_| {}).await;
     host.is_connected().await;
     let at_least = async |count: usize| host.told(EventKind::Fleet).await.len() >= count;
     eventually("told", SOON, async || at_least(1).await).await;
@@ -329,7 +340,16 @@ async fn a_store_that_is_away_is_said_once_stops_nothing_and_is_found_again() {
     host.ask(Check { ip: address(SOURCE) }).await;
     let deny = GrantRequest { prefix: "203.0.113.2".to_owned(), fleet: true, ..GrantRequest::default() };
     let denied = host.ask(Deny(deny)).await;
-    assert!(denied.notes.iter().any(|note| note.starts_with("the fleet is away: other hosts hear of")), "{denied:?}");
+    assert!(
+        denied.notes.contains(&"the fleet is away: other hosts hear of this when it is back".to_owned()),
+        "{denied:?}"
+    );
+    let reset = |fleet| SourceRequest { source: address(SOURCE), fleet };
+    assert_eq!(
+        host.ask(reset(true)).await.notes,
+        ["the fleet is away: other hosts reset it only if it is back within 60 s"]
+    );
+    assert_eq!(host.ask(reset(false)).await.notes, [""; 0]);
     host.client.reload().await.unwrap();
     assert!(began.elapsed() < Duration::from_secs(1), "nothing waits for the store: {:?}", began.elapsed());
     store.start_again();
@@ -418,4 +438,41 @@ async fn steps_that_packets_had_no_room_to_tell_are_counted_as_lost() {
     let lost = async || host.ask(FleetStatus {}).await.fleet.reports_lost == 3;
     eventually("counted", SOON, lost).await;
     host.end().await;
+}
+
+#[tokio::test]
+async fn what_is_said_to_all_hosts_while_the_store_is_away_is_heard_after_a_restart_of_the_daemon_too() {
+    let Some(mut store) = Store::start("what_is_said_to_all_hosts") else { return };
+    let (one, other) = (store.host_at("one", Around::default, |_| {}).await, store.host().await);
+    one.is_connected().await;
+    other.is_connected().await;
+    let deny = |prefix: &str| Deny(GrantRequest { prefix: prefix.to_owned(), fleet: true, ..GrantRequest::default() });
+    let is_denied = async |prefix| other.state_of(prefix).await.first().is_some_and(|of| of.0 == Standing::Denied);
+    one.ask(deny("203.0.113.1")).await;
+    eventually("heard", SOON, async || is_denied("203.0.113.1").await).await;
+    store.kill();
+    let state = async || one.ask(FleetStatus {}).await.fleet.state == FleetState::Away;
+    eventually("away", SOON, state).await;
+    one.ask(deny("203.0.113.2")).await;
+    // A fake kernel's clock does not run, and what is said in the same instant is no newer.
+    one.kernel.advance(SECOND_NS);
+    let unblock = UnblockRequest { prefix: Some("203.0.113.1".to_owned()), fleet: true, ..UnblockRequest::default() };
+    one.ask(unblock).await;
+    one.end().await;
+    let kept = store.directory.path().join("one/fleet-acts.json");
+    assert!(kept.exists(), "the store has not heard it");
+    store.start_again();
+    let one = store.host_at("one", Around::default, |_| {}).await;
+    eventually("heard after the restart", SOON, async || is_denied("203.0.113.2").await).await;
+    eventually("and this", SOON, async || !is_denied("203.0.113.1").await).await;
+    eventually("kept no more", SOON, async || !kept.exists()).await;
+    assert!(other.state_of("203.0.113.2").await[0].1.as_ref().is_some_and(|user| user.ends_with(": root)")));
+
+    let lost = other.ask(deny("203.0.113.3")).await;
+    assert!(
+        lost.notes.iter().any(|note| note.contains("a restart before other hosts hear of this loses it")),
+        "{lost:?}"
+    );
+    one.end().await;
+    other.end().await;
 }

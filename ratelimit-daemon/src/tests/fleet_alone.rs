@@ -1,7 +1,7 @@
 //! A daemon in a fleet whose store is not there.
 
 use super::*;
-use ratelimit_control::proto::{Deny, GrantRequest, ReloadReport};
+use ratelimit_control::proto::{ApplyRequest, Deny, GrantRequest, ReloadReport};
 use ratelimit_policy::config::fleet::Fleet;
 use ratelimit_report::snapshot::ListFilter;
 
@@ -47,6 +47,9 @@ async fn a_reload_says_what_became_of_the_secret() {
     std::fs::write(&secret, SECRET.repeat(2)).unwrap();
     assert_eq!(reload().await, (anew, nothing.clone()));
     assert_eq!(reload().await, (nothing.clone(), nothing.clone()));
+    std::fs::write(&secret, SECRET).unwrap();
+    let applied = running.client.call(&ApplyRequest::default()).await.unwrap();
+    assert_eq!((applied.changes, applied.notes), (vec!["the fleet's secret is read anew".to_owned()], nothing.clone()));
     std::fs::remove_file(&secret).unwrap();
     let (changes, notes) = reload().await;
     assert_eq!(changes, nothing);

@@ -1,6 +1,8 @@
 //! What there is now: which policy is in force, how a window reads, and a packet that is judged and counted.
 
 use anyhow::anyhow;
+use ratelimit_common::choose::lapsed;
+use ratelimit_common::hold::{Charges, is};
 
 use super::*;
 
@@ -51,6 +53,8 @@ impl World {
             self.packets.begin_epoch();
         }
         let Judged { verdict, has_banned } = judge(&mut self.packets, self.rules.as_ref()?, self.now);
+        let has_lapsed = self.lapse.is_some_and(|at| at <= self.now);
+        let verdict = if has_lapsed { lapsed(verdict) } else { verdict };
         let rule = self.in_force()?.rules.get(usize::from(verdict.rule)).map(|rule| rule.name.clone());
         let row = self.known.get_mut(interface)?;
         let counts = match &rule {
@@ -62,5 +66,31 @@ impl World {
             *self.bans_begun.entry(rule).or_default() += 1;
         }
         Some(verdict)
+    }
+}
+
+impl World {
+    pub(super) fn catch_up(&mut self) -> Option<std::time::Duration> {
+        let suspended_ns = std::mem::take(&mut self.suspended_ns);
+        self.now = Nanos(self.now.0.saturating_add(suspended_ns));
+        (suspended_ns != 0).then(|| std::time::Duration::from_nanos(suspended_ns))
+    }
+}
+
+impl FakeKernel {
+    /// Suspends the machine for so long: its clock stands still.
+    pub fn suspend(&self, nanoseconds: u64) {
+        self.world().suspended_ns += nanoseconds;
+    }
+}
+
+impl FakePacket {
+    fn charges(self) -> Charges {
+        let charges = Charges {
+            bytes: u32::try_from(self.bytes).unwrap_or(u32::MAX),
+            requests: u16::try_from(self.requests).unwrap_or(u16::MAX),
+            ..Charges::default()
+        };
+        charges.with(is::OPENING, self.opens)
     }
 }

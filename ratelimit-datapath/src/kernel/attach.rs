@@ -8,6 +8,7 @@ use aya::programs::links::FdLink;
 use aya::programs::xdp::{XdpLink, XdpMode as AyaMode};
 use aya::programs::{ProgramInfo, loaded_programs};
 use ratelimit_common::layout::{self, INTERFACES_MAX};
+use ratelimit_crash::{Point, reach};
 
 use super::held::{self, Held};
 use super::{ConfigWords, Kernel, program, state};
@@ -69,7 +70,7 @@ pub(super) struct Links {
     xdp_mode: XdpModeChoice,
     slots: [Option<Slot>; INTERFACES_MAX],
     /// What earlier runs left pinned and this one has not taken over.
-    held: Vec<Held>,
+    pub(super) held: Vec<Held>,
 }
 
 impl Links {
@@ -200,7 +201,10 @@ impl Kernel {
     pub(super) fn take_rows(&mut self, known: &ConfigWords) -> Result<(), DatapathError> {
         let Some((pins, root)) = self.pins.as_ref().and_then(|pins| Some((pins, pins.root()?))) else { return Ok(()) };
         let present = interface::all().context("list the network interfaces")?;
-        let held = held::take(pins, root, &present)?;
+        let mut held = held::take(pins, root, &present)?;
+        if let Some(earlier) = pins.earlier() {
+            held::add_earlier(&mut held, earlier, &present)?;
+        }
         if self.time.is_lost(known.wall_offset_ns) && !held.is_empty() {
             return Err(DatapathError::Pins {
                 path: pins.dir().display().to_string(),
@@ -223,10 +227,15 @@ impl Kernel {
         if let Some(mode) = self.links.slot(name).and_then(|slot| slot.attached(&present, ours)) {
             return Ok(mode);
         }
+        if self.links.held.iter().any(|held| held.earlier.is_some() && held.is_on(found.index)) {
+            self.finish_move()?;
+        }
+        self.before_packets()?;
         let is_known = self.links.slot(name).is_some();
         let before = self.take_own(found, ours)?;
         // The interface is listed before its first packet comes.
         self.list(found)?;
+        reach(Point::Listed);
         match before.map_or_else(|| self.link(found), Ok) {
             Ok((link, mode, origin)) => {
                 // Whatever was pinned under this name has made room.
@@ -278,11 +287,16 @@ impl Kernel {
     }
 
     pub(super) fn detach_interface(&mut self, name: &str) -> Result<(), DatapathError> {
+        if self.links.held.iter().any(|held| held.earlier.is_some() && held.name == name) {
+            self.finish_move()?;
+        }
         if let Some(pins) = &self.pins {
             pins.remove_link(name)?;
+            reach(Point::Unpinned);
         }
         self.links.held.retain(|held| held.name != name);
         self.links.forget(name);
+        reach(Point::Detached);
         Ok(())
     }
 
@@ -311,10 +325,11 @@ impl Kernel {
     }
 
     /// Puts our program in the place of the one that the link holds, between two packets.
-    fn replace_program(&mut self, link: FdLink) -> Result<FdLink, DatapathError> {
+    pub(super) fn replace_program(&mut self, link: FdLink) -> Result<FdLink, DatapathError> {
         let link = XdpLink::try_from(link).context("the pinned link is no XDP link")?;
         let program = program(&mut self.ebpf)?;
         let id = program.attach_to_link(link).context("replace the program of the pinned link")?;
+        reach(Point::Replaced);
         fd_link(program.take_link(id).context("take the link")?)
     }
 
@@ -353,6 +368,7 @@ impl Kernel {
         };
         let program = program(&mut self.ebpf)?;
         let id = program.attach_to_if_index(found.index, flags).map_err(|error| refused(found, mode, error))?;
+        reach(Point::Linked);
         fd_link(program.take_link(id).context("take the link")?)
     }
 
@@ -403,8 +419,14 @@ fn occupied(found: &Interface) -> DatapathError {
             .unwrap_or_default()
     };
     let named: Vec<_> = found.programs.iter().map(|&(mode, id)| (name_of(id), id, mode)).collect();
-    let programs: Vec<_> =
-        named.iter().map(|(name, id, mode)| format!("{name:?}, id {id}, {}", mode.label())).collect();
+    let programs: Vec<_> = named
+        .iter()
+        .map(|(name, id, mode)| match name.as_str() {
+            // As under the unit: the kernel tells it to CAP_SYS_ADMIN alone.
+            "" => format!("id {id}, {}", mode.label()),
+            name => format!("{name:?}, id {id}, {}", mode.label()),
+        })
+        .collect();
     let root = Path::new(pins::ROOT);
     let held = held::all(root, std::slice::from_ref(found)).unwrap_or_default();
     let interface = &found.name;

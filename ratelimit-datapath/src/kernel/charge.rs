@@ -17,7 +17,7 @@ use ratelimit_common::window::{self, BURST_ANY};
 
 use super::clients::Client;
 use super::plain::Plain;
-use super::{Kernel, XDP_PASS, limits_of, rules_len};
+use super::{ConfigWords, Kernel, XDP_PASS, limits_of, rules_len};
 use crate::DatapathError;
 
 /// The shortest frame that the kernel runs a program on is an Ethernet header.
@@ -44,11 +44,7 @@ impl Kernel {
         let client = Client::of(net, self.sources.ipv6_family);
         let limits = &of.limits[..usize::from(of.limits_len).min(LIMITS_MAX)];
         for (at, limit) in limits_of(&of).enumerate() {
-            let largest = if limit.is_gcra == 0 { limit.parts.amount_max() } else { limit.amount };
-            words.rules[0] = of;
-            words.rules[0].limits[0] = Limit { amount: largest, burst: BURST_ANY, ..*limit };
-            (words.rules[0].limits_len, words.rules[0].shadows_len) = (1, 0);
-            self.write_config(CHARGE_GENERATION, words)?;
+            let largest = self.offer(&mut words, of, *limit)?;
             // Whichever of its windows is the one that the source's packets are held to.
             for (side, step) in sides(&of, limit, at < limits.len()) {
                 for amount in runs(limit, amount.min(self.room(client, limit, side, largest)?)) {
@@ -69,6 +65,39 @@ impl Kernel {
             self.order(ChargeOrder { step: ChargeOrder::BAN, ..client.order() })?;
         }
         Ok(())
+    }
+
+    /// Adds to one window of a limit what was admitted of a client without it, also above the limit.
+    pub(super) fn add_to_window(
+        &mut self,
+        client: Client,
+        (rule, limit, side): (usize, Limit, Side),
+        amount: u64,
+    ) -> Result<(), DatapathError> {
+        let step = match side {
+            Side::Unverified => ChargeOrder::CHARGE,
+            Side::Verified => ChargeOrder::CHARGE_VERIFIED,
+            Side::Evidence => ChargeOrder::CHARGE_EVIDENCE,
+            // No order charges what the guard allows.
+            Side::Attempts | Side::Opened | Side::Segments => return Ok(()),
+        };
+        let mut words = self.config_words()?;
+        let Some(of) = words.rules.get(rule).copied() else { return Ok(()) };
+        let largest = self.offer(&mut words, of, limit)?;
+        for amount in runs(&limit, amount.min(self.room(client, &limit, side, largest)?)) {
+            self.order(ChargeOrder { amount, step, ..client.order() })?;
+        }
+        Ok(())
+    }
+
+    /// Makes this limit all that is charged, with as much room as can be counted. Returns how much that is.
+    fn offer(&mut self, words: &mut ConfigWords, of: Rule, limit: Limit) -> Result<u64, DatapathError> {
+        let largest = if limit.is_gcra == 0 { limit.parts.amount_max() } else { limit.amount };
+        words.rules[0] = of;
+        words.rules[0].limits[0] = Limit { amount: largest, burst: BURST_ANY, ..limit };
+        (words.rules[0].limits_len, words.rules[0].shadows_len) = (1, 0);
+        self.write_config(CHARGE_GENERATION, *words)?;
+        Ok(largest)
     }
 
     /// How much more of a limit can be counted: a cell has an end, and a source that is there has been over its limit

@@ -330,7 +330,7 @@ fn stale(entries: Vec<Entry>, now: Nanos) -> Vec<Entry> {
 }
 
 /// One entry of a map of bans, from its bytes; none where they are no such entry.
-fn entry(key: &[u8], value: &[u8]) -> Option<Entry> {
+pub(super) fn entry(key: &[u8], value: &[u8]) -> Option<Entry> {
     let (prefix, slot) = key.split_at_checked(key.len().checked_sub(size_of::<u32>())?)?;
     let words: [[u8; 8]; 4] = value.as_chunks().0.try_into().ok()?;
     let [until_ns, forgotten_ns, _, dropped] = words.map(u64::from_ne_bytes);

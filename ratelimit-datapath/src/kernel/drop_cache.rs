@@ -73,9 +73,9 @@ impl Kernel {
 
     /// Has every packet read this generation, and believe nothing that was cached before.
     pub(super) fn activate(&mut self, generation: u32) -> Result<(), DatapathError> {
-        let epoch = self.active()?.next_epoch();
-        let active = Plain(Active::new(generation % GENERATIONS, epoch));
-        self.array(map::ACTIVE)?.set(0, active, 0).with_context(|| format!("write {}", map::ACTIVE))?;
+        let active = self.active()?;
+        let epoch = active.next_epoch();
+        self.write_active(active.with(generation % GENERATIONS, epoch))?;
         // Packets obey already. What is not retired may be believed again when the number of its epoch comes again,
         // many changes later.
         if let Err(error) = self.retire_entries(epoch) {
@@ -85,6 +85,18 @@ impl Kernel {
             );
         }
         Ok(())
+    }
+
+    /// Has every packet read this word.
+    pub(super) fn write_active(&mut self, active: Active) -> Result<(), DatapathError> {
+        Ok(self.array(map::ACTIVE)?.set(0, Plain(active), 0).with_context(|| format!("write {}", map::ACTIVE))?)
+    }
+
+    /// Has enforcement lapse then.
+    pub(super) fn set_lapse(&mut self, at: Option<Nanos>) -> Result<(), DatapathError> {
+        let active = self.active()?;
+        let wanted = active.with_lapse(at);
+        if wanted == active { Ok(()) } else { self.write_active(wanted) }
     }
 
     /// Takes its epoch from every entry of another, before that one's number comes again.

@@ -2,13 +2,20 @@
 //! daemon has it.
 
 mod advance;
+mod beside;
 mod generator;
 mod held_maps;
+mod hostile;
+mod pinned;
+mod raw;
 mod size;
 mod testing;
 
 pub use self::advance::{Advance, Steps};
+pub use self::beside::Beside;
 pub use self::generator::{Flood, Generator, OpenConnection, OpenConnections, Order, Sources};
 pub use self::held_maps::held_maps;
+pub use self::hostile::read_hostile;
+pub use self::pinned::{Contents, Entries, dump, linked, restore};
 pub use self::size::ProgramSize;
 pub use self::testing::{Bare, TestRun, object};

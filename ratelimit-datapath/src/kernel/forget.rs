@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use ratelimit_common::layout::{GENERATIONS, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, map};
 use ratelimit_common::source::Family;
 use ratelimit_common::verification::Side;
+use ratelimit_crash::{Point, reach};
 
 use super::clients::{Client, Lengths};
 use super::{Kernel, limits_of, map_ref, rules_len, state};
@@ -61,13 +62,16 @@ impl Kernel {
             }
             removed.windows += slots.len();
         }
+        reach(Point::WindowsRemoved);
         let now = self.read_clock()?;
         for entry in self.ban_entries()?.into_iter().filter(|entry| clients.contains(&entry.client)) {
             let was_there = self.remove_ban(entry.client, entry.slot)?;
             removed.bans += usize::from(was_there && entry.ban.holds(now));
         }
+        reach(Point::BansRemoved);
         self.begin_epoch()?;
         self.remove_entries(|of| clients.contains(&of))?;
+        reach(Point::CacheRemoved);
         Ok(removed)
     }
 

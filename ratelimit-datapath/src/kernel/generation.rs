@@ -11,6 +11,7 @@ use ratelimit_common::hash::HashKey;
 use ratelimit_common::layout::{self, GENERATIONS, Prefix, ROWS_MAX, Rule, RuleSet, map};
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
+use ratelimit_crash::{Point, reach};
 
 use super::counters::rows_of;
 use super::plain::{Plain, plain_box};
@@ -73,6 +74,7 @@ impl Kernel {
         let Encoded { mut config, ports, prefixes, targets } =
             encode::encode(policy).context("the policy does not fit the maps")?;
         self.end_trial()?;
+        reach(Point::ApplyBegun);
         let known = self.config_words()?;
         self.settle_units(&known, &mut config, until)?;
         let active = self.active_generation()?;
@@ -90,7 +92,8 @@ impl Kernel {
                     .with_context(|| format!("write {}", map::NEW_SOURCES))?;
             }
         }
-        config.wall_offset_ns = self.time.wall_offset_ns();
+        reach(Point::ApplyRows);
+        (config.wall_offset_ns, config.suspended) = (self.time.wall_offset_ns(), self.time.suspended());
         (config.seed, config.places) = (self.generations.seed, self.generations.seed.of_places());
         config.insertions_max = self.generations.insertions_max;
         config.insertions_free = self.generations.insertions_free;
@@ -98,19 +101,25 @@ impl Kernel {
         config.interfaces = self.links.listed();
         config.until_ns = until.map_or(0, |until| until.0.max(1));
         config.prefixes_generation = self.write_prefixes(known.prefixes_generation % GENERATIONS, prefixes)?;
+        reach(Point::ApplyPrefixes);
         let held = self.generations.tries.targets[generation as usize].take();
         self.write_trie(map::TARGETS_V4, generation, held.as_ref(), &targets, encode::key_v4)?;
         self.write_trie(map::TARGETS_V6, generation, held.as_ref(), &targets, encode::key_v6)?;
         self.generations.tries.targets[generation as usize] = Some(targets);
+        reach(Point::ApplyTargets);
         self.array::<Plain<layout::PortTable>>(map::PORTS)?
             .set(generation, plain_box(ports).as_ref(), 0)
             .with_context(|| format!("write {}", map::PORTS))?;
+        reach(Point::ApplyPorts);
         self.write_config(generation, config)?;
+        reach(Point::ApplyConfig);
         self.activate(generation)?;
+        reach(Point::ApplyActive);
         let rows: Vec<u8> = config.rules[..policy.rules.len()].iter().map(|rule| rule.row).collect();
         self.rows.hand_over(rows, rows_of(&known));
         // A packet may still be reading the other generation; the next call writes that one.
         state::wait_for_packets();
+        reach(Point::ApplyDone);
         Ok(())
     }
 

@@ -1,14 +1,16 @@
 //! The links that earlier runs left pinned, known by what they hold: an interface may have another name since, or be
 //! gone.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use aya::programs::links::{FdLink, PinnedLink};
 
+use ratelimit_crash::{Point, reach};
+
 use crate::interface::Interface;
 use crate::link_info::{self, LinkInfo};
-use crate::pins::{self, Pins};
+use crate::pins::{self, Earlier, Pins};
 use crate::{DatapathError, XdpMode};
 
 /// A pinned link.
@@ -20,18 +22,46 @@ pub(super) struct Held {
     /// How it is attached, where the interface is in this network namespace.
     pub(super) mode: Option<XdpMode>,
     pub(super) link: FdLink,
+    /// Its file, where that is one of an earlier layout's.
+    pub(super) earlier: Option<PathBuf>,
 }
 
 impl Held {
+    /// The same with its file among this layout's.
+    pub(super) fn moved(self, pins: &Pins) -> Result<Self, DatapathError> {
+        let link = pin(pins, self.link, &self.name)?;
+        if let Some(path) = &self.earlier {
+            pins::remove(path)?;
+        }
+        Ok(Self { link, earlier: None, ..self })
+    }
+
     /// Whether the interface that has this index in this network namespace is the one that it holds.
     pub(super) fn is_on(&self, index: u32) -> bool {
         self.mode.is_some() && self.interface == index
     }
 }
 
-/// Every link pinned below `root`.
+/// Every link pinned below `root`, of this layout or of an earlier one.
 pub(super) fn all(root: &Path, present: &[Interface]) -> Result<Vec<Held>, DatapathError> {
-    pins::pinned_interfaces(root).into_iter().map(|name| open(root, name, present)).collect()
+    let (own, is_earlier) = (pins::version_dir(root), |dir: &Path| pins::version_of(dir).is_some_and(pins::is_earlier));
+    let dirs = pins::versions(root).into_iter().filter(|dir| *dir == own || is_earlier(dir));
+    let links = dirs.flat_map(|dir| pins::links_in(&dir));
+    links.map(|(name, path)| open(name, &path, present)).collect()
+}
+
+/// The links of an earlier layout that are not among these yet. What held interfaces that are gone is removed; the others
+/// stay where they are.
+pub(super) fn add_earlier(held: &mut Vec<Held>, earlier: &Earlier, present: &[Interface]) -> Result<(), DatapathError> {
+    for (name, path) in earlier.links() {
+        let link = open(name, &path, present)?;
+        if link.interface == 0 || held.iter().any(|of| of.interface == link.interface && of.name == link.name) {
+            pins::remove(&path)?;
+        } else {
+            held.push(Held { earlier: Some(path), ..link });
+        }
+    }
+    Ok(())
 }
 
 /// The same, to be taken over: what held interfaces that are gone is removed, and the others' files are named as their
@@ -39,39 +69,46 @@ pub(super) fn all(root: &Path, present: &[Interface]) -> Result<Vec<Held>, Datap
 pub(super) fn take(pins: &Pins, root: &Path, present: &[Interface]) -> Result<Vec<Held>, DatapathError> {
     let (gone, held): (Vec<_>, Vec<_>) = pins::pinned_interfaces(root)
         .into_iter()
-        .map(|name| Ok((name.clone(), open(root, name, present)?)))
+        .map(|name| Ok((name.clone(), open(name.clone(), &pins::link_path(root, &name), present)?)))
         .collect::<Result<Vec<_>, DatapathError>>()?
         .into_iter()
         .partition(|(_, held)| held.interface == 0);
     for (file, _) in gone {
         pins.remove_link(&file)?;
     }
-    // Two may have changed names, so all files go before any comes. None of the links ends: they are open here.
-    held.iter().filter(|(file, held)| *file != held.name).try_for_each(|(file, _)| pins.remove_link(file))?;
-    let mut taken = Vec::new();
-    for (file, held) in held {
-        let link = if file == held.name { held.link } else { pin(pins, held.link, &held.name)? };
-        taken.push(Held { link, ..held });
-    }
-    Ok(taken)
+    // Two may have changed names, so all files are moved aside before any is named. At every moment each link has one: it
+    // must not end with this process.
+    let moved: Vec<&(String, Held)> = held.iter().filter(|(file, held)| *file != held.name).collect();
+    moved.iter().try_for_each(|(file, held)| pins.rename_link(file, &aside(&held.name)))?;
+    reach(Point::LinksAside);
+    moved.iter().try_for_each(|(_, held)| pins.rename_link(&aside(&held.name), &held.name))?;
+    reach(Point::LinksNamed);
+    Ok(held.into_iter().map(|(_, held)| held).collect())
+}
+
+/// Where a link's file is between two names: no interface has a space in its own (`dev_valid_name`, net/core/dev.c, Linux
+/// 6.18). A start that finds it there names it as any other.
+fn aside(name: &str) -> String {
+    format!("{name} aside")
 }
 
 /// Pins a link under an interface's name. What is pinned there holds an interface that had that name before.
 pub(super) fn pin(pins: &Pins, link: FdLink, name: &str) -> Result<FdLink, DatapathError> {
     pins.remove_link(name)?;
     let path = pins.link(name);
-    Ok(link.pin(&path).with_context(|| format!("pin {}", path.display()))?.into())
+    let link = link.pin(&path).with_context(|| format!("pin {}", path.display()))?.into();
+    reach(Point::Pinned);
+    Ok(link)
 }
 
-fn open(root: &Path, name: String, present: &[Interface]) -> Result<Held, DatapathError> {
-    let path = pins::link_path(root, &name);
+fn open(name: String, path: &Path, present: &[Interface]) -> Result<Held, DatapathError> {
     let what = || format!("look at {}", path.display());
-    let LinkInfo { program, interface } = link_info::pinned(&path).with_context(what)?;
-    let link = PinnedLink::from_pin(&path).with_context(what)?.into();
+    let LinkInfo { program, interface } = link_info::pinned(path).with_context(what)?;
+    let link = PinnedLink::from_pin(path).with_context(what)?.into();
     let on = present.iter().filter(|there| there.index == interface).find_map(|there| {
         let (mode, _) = there.programs.iter().find(|(_, id)| *id == program)?;
         Some((there.name.clone(), *mode))
     });
     let (name, mode) = on.map_or((name, None), |(name, mode)| (name, Some(mode)));
-    Ok(Held { name, interface, mode, link })
+    Ok(Held { name, interface, mode, link, earlier: None })
 }

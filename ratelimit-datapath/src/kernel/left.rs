@@ -1,6 +1,7 @@
 //! What can be read of a filter that goes on without a daemon: the pinned maps, by no program of this process.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use aya::Pod;
@@ -15,14 +16,32 @@ use ratelimit_common::verdict::Verdict;
 use super::counts::{of_cpus, tallies_in};
 use super::plain::Plain;
 use super::{rules_len, state};
+use crate::bpf::{self, Access};
 use crate::interface::{self, Interface};
-use crate::orphans::Left;
+use crate::orphans::{Lapse, Left};
 use crate::pins::PinsError;
 use crate::{DatapathError, EventCounts, InterfaceReading, Reading, Tallies, link_info};
 use ratelimit_policy::desired::{self, Mode, Policy, Ports, name_hash};
 
+/// When enforcement lapses or has lapsed; none is never, or this user may not read it.
+pub(crate) fn lapse(dir: &Path) -> Option<Lapse> {
+    let active: Array<_, Plain<Active>> = array(dir, map::ACTIVE).ok()?;
+    let active = active.get(&0, 0).ok()?.0;
+    if !active.may_lapse() {
+        return None;
+    }
+    let config: Array<_, Plain<ConfigWords>> = array(dir, map::CONFIG).ok()?;
+    let now = now(&config.get(&active.generation(), 0).ok()?.0).ok()?;
+    let at = active.lapse(now)?;
+    Some(if active.has_lapsed(now) {
+        Lapse::Since(Duration::from_nanos(now.0.saturating_sub(at.0)))
+    } else {
+        Lapse::In(Duration::from_nanos(at.0.saturating_sub(now.0)))
+    })
+}
+
 /// What packets are judged by and what has become of them, as far as pins tell: a rule has its name where that is one
-/// of `names`, and no limits; nothing is said of sources.
+/// of `names`, and no limits; nothing is said of sources. Where enforcement has lapsed, every rule is in dry run.
 ///
 /// # Errors
 /// Where privileges are missing, and where the pins are not of this layout.
@@ -76,7 +95,11 @@ pub fn read_left(left: &Left, names: &[String]) -> Result<(Policy, Reading), Dat
     };
     let table: Array<_, Plain<PortTable>> = array(dir, map::PORTS)?;
     let table = table.get(&generation, 0).context("read PORTS")?.0;
-    Ok((policy(&words, &table, names), reading))
+    let mut policy = policy(&words, &table, names);
+    if matches!(left.lapse, Some(Lapse::Since(_))) {
+        policy.rules.iter_mut().for_each(|rule| rule.mode = Mode::DryRun);
+    }
+    Ok((policy, reading))
 }
 
 /// What packets read, and of which generation it is: after a trial that nobody has confirmed, what was before it.
@@ -129,15 +152,16 @@ fn numbers(dir: &Path, name: &'static str) -> Result<PerCpuArray<MapData, u64>, 
     Ok(PerCpuArray::try_from(Map::PerCpuArray(open(dir, name)?)).with_context(|| format!("open {name}"))?)
 }
 
-fn array<V: Pod>(dir: &Path, name: &'static str) -> Result<Array<MapData, V>, DatapathError> {
+pub(super) fn array<V: Pod>(dir: &Path, name: &'static str) -> Result<Array<MapData, V>, DatapathError> {
     Ok(Array::try_from(Map::Array(open(dir, name)?)).with_context(|| format!("open {name}"))?)
 }
 
-/// A pinned map that is what this layout says.
+/// A pinned map that is what this layout says, by a descriptor through which nothing can be written.
 fn open(dir: &Path, name: &'static str) -> Result<MapData, DatapathError> {
     let path = dir.join(name);
-    let data = MapData::from_pin(&path).map_err(|error| refused("open", &path, error.into()))?;
-    state::EXPECTED.iter().filter(|of| of.name == name).try_for_each(|of| state::check_pin(dir, of))?;
+    let fd = bpf::open_pin(&path, Access::ReadOnly).map_err(|error| refused("open", &path, error.into()))?;
+    let data = MapData::from_fd(fd).map_err(|error| refused("look at", &path, error.into()))?;
+    state::EXPECTED.iter().filter(|of| of.name == name).try_for_each(|of| state::check(&data, &path, of))?;
     Ok(data)
 }
 

@@ -5,9 +5,11 @@ use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use ratelimit_common::admission::CELLS_PER_SUMMARY;
 use ratelimit_common::layout::{self, PREFIX_MISSES_PER_SET, SETS_PER_CONN_CELL, SETS_PER_WORD, map};
 use ratelimit_common::source::Family;
+use ratelimit_crash::{Point, reach};
 
 use super::attach::{self, Links};
 use super::counters::Rows;
+use super::earlier::Move;
 use super::generation::Generations;
 use super::plain::Plain;
 use super::ring::Ring;
@@ -38,7 +40,7 @@ impl Kernel {
         attach::look_at(&config.interfaces, absent, options.pins.as_deref())?;
         #[cfg_attr(not(feature = "trace"), expect(unused_mut, reason = "the log is taken out of it"))]
         let mut kernel = Self::load(&options)?;
-        kernel.links.look_at_modes(&config.interfaces)?;
+        kernel.links.look_at_modes(&config.interfaces).or_else(|refused| kernel.undo_move(refused))?;
         #[cfg(feature = "trace")]
         trace::forward(&mut kernel.ebpf)?;
         Ok(kernel)
@@ -51,23 +53,21 @@ impl Kernel {
     /// Where the kernel cannot, privileges are missing, or pinned maps are not of this layout.
     pub fn load(options: &Options) -> Result<Self, DatapathError> {
         let pins = options.pins.as_deref().map(Pins::open).transpose()?;
+        let moving = match pins.as_ref().map_or(Ok(None), Move::begin) {
+            Ok(moving) => moving,
+            Err(error) => return Err(undone(pins, error)),
+        };
+        let is_unread = moving.as_ref().is_none_or(Move::is_unread);
         let mut ebpf = match Self::load_object(options, pins.as_ref()) {
             Ok(ebpf) => ebpf,
-            Err(error) => {
-                // Maps without a link enforce nothing, and a later start that finds them would think otherwise.
-                if let Some(pins) = pins.filter(|pins| pins.interfaces().is_empty())
-                    && let Err(second) = pins.remove_all()
-                {
-                    tracing::warn!("after a failed start: {second}");
-                }
-                return Err(error);
-            }
+            Err(error) => return Err(undone(pins.filter(|_| is_unread), error)),
         };
         let mut kernel = Self {
             events: Ring::take(&mut ebpf, map::EVENTS)?,
             steps: Ring::take(&mut ebpf, map::STEPS)?,
             ebpf,
             pins,
+            moving,
             links: Links::new(options.xdp_mode),
             time: Time::new(options.clock),
             rows: Rows::default(),
@@ -78,12 +78,43 @@ impl Kernel {
                 windows_per_source: options.windows_per_source.max(1),
             },
         };
-        kernel.take_over(options, lru_slack())?;
+        let taken = kernel.carry_over().and_then(|()| kernel.take_over(options, lru_slack()));
+        taken.or_else(|refused| kernel.undo_move(refused))?;
         kernel.seed_sampling()?;
+        reach(Point::TakenOver);
         Ok(kernel)
     }
 
     fn load_object(options: &Options, pins: Option<&Pins>) -> Result<Ebpf, DatapathError> {
+        // Each try with a longer log verifies the program again. With all of its log that takes minutes on a slow machine,
+        // before the refusal is known.
+        let wanted =
+            if tracing::enabled!(tracing::Level::DEBUG) { VerifierLogLevel::DEBUG } else { VerifierLogLevel::DISABLE };
+        let mut ebpf = Self::with_loader(options, wanted, |loader| {
+            if let Some(pins) = pins {
+                for expected in state::EXPECTED {
+                    state::check_pin(pins.dir(), expected)?;
+                    loader.map_pin_path(expected.name, pins.map(expected.name));
+                }
+            }
+            loader.load(object::ELF).map_err(|error| state::load_error("make the maps", error.into()))
+        })?;
+        reach(Point::MapsMade);
+        let program: &mut Xdp = program(&mut ebpf)?;
+        program.load().map_err(|error| state::load_error("load the program", error.into()))?;
+        reach(Point::ProgramLoaded);
+        if let Err(error) = charge::load(&mut ebpf) {
+            tracing::warn!("no application can charge a source: {:#}", anyhow::Error::from(error));
+        }
+        Ok(ebpf)
+    }
+
+    /// Has a loader used that is set up for these options.
+    pub(super) fn with_loader<T>(
+        options: &Options,
+        log: VerifierLogLevel,
+        load: impl FnOnce(&mut EbpfLoader<'_>) -> T,
+    ) -> T {
         let windows = options.max_sources.saturating_mul(options.windows_per_source.max(1));
         let entries = windows.saturating_add(lru_slack());
         let (v6, v6_wide) = match options.ipv6_family {
@@ -95,13 +126,9 @@ impl Kernel {
         let passed_action = options.passed.action();
         let sends_events = u8::from(options.events == Events::On);
         let socket_fields = Plain(sockets::fields());
-        // Each try with a longer log verifies the program again. With all of its log that takes minutes on a slow machine,
-        // before the refusal is known.
-        let wanted =
-            if tracing::enabled!(tracing::Level::DEBUG) { VerifierLogLevel::DEBUG } else { VerifierLogLevel::DISABLE };
         let mut loader = EbpfLoader::new();
         loader
-            .verifier_log_level(wanted | VerifierLogLevel::STATS)
+            .verifier_log_level(log | VerifierLogLevel::STATS)
             .map_max_entries(map::SOURCES_V4, entries)
             .map_max_entries(map::SOURCES_V6, v6)
             .map_max_entries(map::SOURCES_V6_WIDE, v6_wide)
@@ -116,30 +143,18 @@ impl Kernel {
             .override_global(layout::PASSED_ACTION, &passed_action, true)
             .override_global(layout::SENDS_EVENTS, &sends_events, true)
             .override_global(layout::SOCKET_FIELDS, &socket_fields, true);
-        if let Some(pins) = pins {
-            for expected in state::EXPECTED {
-                state::check_pin(pins.dir(), expected)?;
-                loader.map_pin_path(expected.name, pins.map(expected.name));
-            }
-        }
-        let mut ebpf = loader.load(object::ELF).map_err(|error| state::load_error("make the maps", error.into()))?;
-        let program: &mut Xdp = program(&mut ebpf)?;
-        program.load().map_err(|error| state::load_error("load the program", error.into()))?;
-        if let Err(error) = charge::load(&mut ebpf) {
-            tracing::warn!("no application can charge a source: {:#}", anyhow::Error::from(error));
-        }
-        Ok(ebpf)
+        load(&mut loader)
     }
 
     /// Reads what earlier runs left: the time base, which interface has which row, how many sources there may be.
     fn take_over(&mut self, options: &Options, slack: u32) -> Result<(), DatapathError> {
         let known = self.config_words()?;
-        self.time.take(known.wall_offset_ns)?;
+        self.time.take(known.wall_offset_ns, known.suspended)?;
         self.generations.take(&known, options)?;
         self.take_rows(&known)?;
         self.rows.take(&self.ebpf, &known)?;
         self.sources.windows_max = self.map(map::SOURCES_V4)?.max_entries().saturating_sub(slack);
-        let wide = self.map(map::SOURCES_V6_WIDE)?.max_entries() > ENTRIES_MIN;
+        let wide = self.map(map::SOURCES_V6_WIDE)?.max_entries() > ENTRIES_MIN || known.ipv6_wide == 1;
         if wide != (self.sources.ipv6_family == Family::V6Wide) {
             return Err(DatapathError::Pins {
                 path: self.pins.as_ref().map_or_else(String::new, |pins| pins.dir().display().to_string()),
@@ -156,6 +171,17 @@ impl Kernel {
         }
         Ok(())
     }
+}
+
+/// Removes the pins of a start that failed, unless links are among them. Maps without a link enforce nothing, and a later
+/// start that finds them would think otherwise.
+fn undone(pins: Option<Pins>, error: DatapathError) -> DatapathError {
+    if let Some(pins) = pins.filter(|pins| pins.interfaces().is_empty())
+        && let Err(second) = pins.remove_own()
+    {
+        tracing::warn!("after a failed start: {second}");
+    }
+    error
 }
 
 fn lru_slack() -> u32 {

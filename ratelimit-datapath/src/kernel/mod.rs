@@ -7,6 +7,7 @@ mod clients;
 mod counters;
 mod counts;
 mod drop_cache;
+mod earlier;
 mod events;
 #[cfg(any(test, feature = "fixture"))]
 mod fixture;
@@ -18,6 +19,7 @@ mod left;
 mod load;
 mod options;
 mod plain;
+mod probe;
 mod random;
 mod ring;
 mod shared;
@@ -45,17 +47,21 @@ use ratelimit_common::layout::{
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window::Cell;
+use ratelimit_crash::{Point, reach};
 
 use self::attach::{Links, Slot};
 use self::clients::{Client, Lengths};
 use self::counters::Rows;
 #[cfg(any(test, feature = "fixture"))]
 pub use self::fixture::{
-    Advance, Bare, Flood, Generator, OpenConnection, OpenConnections, Order, ProgramSize, Sources, Steps, TestRun,
-    held_maps, object,
+    Advance, Bare, Beside, Contents, Entries, Flood, Generator, OpenConnection, OpenConnections, Order, ProgramSize,
+    Sources, Steps, TestRun, dump, held_maps, linked, object, read_hostile, restore,
 };
 use self::generation::Generations;
+pub(crate) use self::left::lapse;
 pub use self::left::read_left;
+pub use self::probe::{Refusal, Verified, load_alone};
+pub(crate) use self::state::errno as errno_of;
 pub use self::options::{Clock, Events, Options, Passed, pins_root};
 use self::plain::Plain;
 use self::ring::Ring;
@@ -75,6 +81,8 @@ pub struct Kernel {
     events: Ring<Event>,
     steps: Ring<Step>,
     pins: Option<Pins>,
+    /// The move from an earlier layout that is under way.
+    moving: Option<earlier::Move>,
     links: Links,
     time: Time,
     rows: Rows,
@@ -226,7 +234,29 @@ impl Datapath for Kernel {
 
     fn alone_for(&self) -> Option<std::time::Duration> {
         let pins = self.pins.as_ref()?;
-        alone::since(&pins.map(map::ACTIVE), &pins.map(map::CONFIG))
+        let of = |name| pins.earlier().map_or_else(|| pins.map(name), |earlier| earlier.map(name));
+        alone::since(&of(map::ACTIVE), &of(map::CONFIG))
+    }
+
+    fn is_unread(&self) -> bool {
+        self.moving.as_ref().is_some_and(earlier::Move::is_unread)
+    }
+
+    fn take_over_earlier(&mut self) -> Result<(), DatapathError> {
+        self.finish_move()
+    }
+
+    fn catch_up(&mut self) -> Result<Option<std::time::Duration>, DatapathError> {
+        if let Trial::Running(_) = self.trial_state()? { Ok(None) } else { self.time.catch_up() }
+    }
+
+    fn lapse_at(&mut self, at: Option<Nanos>) -> Result<(), DatapathError> {
+        self.set_lapse(at)
+    }
+
+    fn lapse(&mut self) -> Result<Option<Nanos>, DatapathError> {
+        let now = self.read_clock()?;
+        Ok(self.active()?.lapse(now))
     }
 
     fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError> {
@@ -327,6 +357,7 @@ impl Datapath for Kernel {
         match on_exit {
             OnExit::Detach => {
                 self.links.let_go();
+                reach(Point::EndLetGo);
                 self.pins.as_ref().map_or(Ok(()), Pins::remove_all)?;
             }
             OnExit::Keep => {}
@@ -339,7 +370,8 @@ impl Datapath for Kernel {
             self.detach_interface(&name)?;
         }
         match &self.pins {
-            Some(pins) if pins.interfaces().is_empty() => Ok(pins.remove_all()?),
+            Some(pins) if pins.interfaces().is_empty() && self.is_earlier_in_force() => Ok(pins.remove_own()?),
+            Some(pins) if pins.interfaces().is_empty() && self.moving.is_none() => Ok(pins.remove_all()?),
             Some(_) => self.write_interfaces(),
             None => Ok(()),
         }

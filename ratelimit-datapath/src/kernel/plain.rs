@@ -11,6 +11,8 @@ use ratelimit_common::layout::{
     SourceKeyV6, SourceKeyV6Wide, Step,
 };
 
+use super::earlier::{v7, v8, v9};
+
 /// A layout type whose bytes are all there is to it.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
@@ -45,7 +47,11 @@ plain!(
     SourceKeyV4,
     SourceKeyV6,
     SourceKeyV6Wide,
-    Step
+    Step,
+    v7::Config,
+    v7::Row,
+    v8::Config,
+    v9::Config
 );
 
 /// A boxed table as aya wants to see it, without a copy on the stack.

@@ -64,25 +64,39 @@ pub(super) const EXPECTED: &[Expected] = &[
     expected::<(), ()>(map::STEPS, MapType::RingBuf),
 ];
 
+/// What the map with this name must be.
+pub(super) fn expected_of(name: &'static str) -> Result<&'static Expected, DatapathError> {
+    Ok(EXPECTED.iter().find(|expected| expected.name == name).with_context(|| format!("{name} is not pinned"))?)
+}
+
 /// Whether the pin of a map in this directory, if there is one, is what this layout says.
 pub(super) fn check_pin(dir: &Path, expected: &Expected) -> Result<(), DatapathError> {
     let path = dir.join(expected.name);
     if !path.exists() {
         return Ok(());
     }
-    let misfit = |why: String| DatapathError::Pins {
+    let data = MapData::from_pin(&path).map_err(|error| misfit(&path, &format!("{:#}", anyhow::Error::from(error))))?;
+    check(&data, &path, expected)
+}
+
+fn misfit(path: &Path, why: &str) -> DatapathError {
+    DatapathError::Pins {
         path: path.display().to_string(),
         why: format!("{why}; what it enforces goes on. `ratelimitd detach` takes it off, then start again"),
-    };
-    let data = MapData::from_pin(&path).map_err(|error| misfit(format!("{:#}", anyhow::Error::from(error))))?;
+    }
+}
+
+/// Whether this map, which is pinned there, is what this layout says. Its flags may be those of an earlier build.
+pub(super) fn check(data: &MapData, path: &Path, expected: &Expected) -> Result<(), DatapathError> {
     let info = data.info().with_context(|| format!("look at {}", path.display()))?;
     let kind = info.map_type().with_context(|| format!("look at {}", path.display()))?;
     let (key_len, value_len) = (info.key_size() as usize, info.value_size() as usize);
     if kind != expected.kind || key_len != expected.key_len || value_len != expected.value_len {
-        return Err(misfit(format!(
+        let why = format!(
             "it is a {kind:?} of {key_len} bytes to {value_len}, not a {:?} of {} to {}",
             expected.kind, expected.key_len, expected.value_len
-        )));
+        );
+        return Err(misfit(path, &why));
     }
     Ok(())
 }
@@ -122,6 +136,13 @@ pub(super) fn monotonic_ns() -> Result<u64, DatapathError> {
     clock_ns(ClockId::CLOCK_MONOTONIC)
 }
 
+/// For how long the machine was suspended since it booted. The monotonic clock, and so that of packets, stood still.
+pub(super) fn suspended_ns() -> Result<u64, DatapathError> {
+    // Read in this order, a thread that is not let run in between makes it less.
+    let booted = clock_ns(ClockId::CLOCK_BOOTTIME)?;
+    Ok(booted.saturating_sub(monotonic_ns()?))
+}
+
 fn clock_ns(clock: ClockId) -> Result<u64, DatapathError> {
     let time = clock_gettime(clock).context("read the clock")?;
     let seconds = u64::try_from(time.tv_sec()).context("the clock is before 1970")?;
@@ -143,7 +164,7 @@ pub(super) fn wait_for_packets() {
 }
 
 /// The kernel's answer among an error's causes.
-pub(super) fn errno(error: &anyhow::Error) -> Option<i32> {
+pub(crate) fn errno(error: &anyhow::Error) -> Option<i32> {
     error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>()?.raw_os_error())
 }
 

@@ -1,35 +1,69 @@
 //! What time it is for the program: the kernel's clock made wall-clock time, or one that a test sets.
 
+use std::time::Duration;
+
 use anyhow::Context as _;
 use aya::Ebpf;
 use aya::maps::Array;
 use ratelimit_common::layout::map;
-use ratelimit_common::time::Nanos;
+use ratelimit_common::time::{Nanos, SECOND_NS};
 
 use super::{Clock, map_ref, state};
 use crate::DatapathError;
+
+/// A suspension that is shorter is not followed: it may be a second that was rounded, or two clocks that were not read
+/// at once.
+const SUSPENDED_MIN_NS: u64 = 2 * SECOND_NS;
 
 /// The program's clock.
 #[derive(Debug)]
 pub(super) struct Time {
     clock: Clock,
     wall_offset_ns: u64,
+    /// What `wall_offset_ns` has of the time for which the machine was suspended since it booted.
+    suspended_ns: u64,
 }
 
 impl Time {
     /// One that nobody has set.
     pub(super) const fn new(clock: Clock) -> Self {
-        Self { clock, wall_offset_ns: 0 }
+        Self { clock, wall_offset_ns: 0, suspended_ns: 0 }
     }
 
-    /// Goes on with the time base of earlier runs, if there is one.
-    pub(super) fn take(&mut self, pinned: u64) -> Result<(), DatapathError> {
+    /// Goes on with the time base of earlier runs, if there is one, and with what it has of suspensions, where that run
+    /// has told.
+    pub(super) fn take(&mut self, pinned: u64, suspended: u32) -> Result<(), DatapathError> {
         self.wall_offset_ns = match (self.clock, pinned) {
             (Clock::Injected, _) => 0,
             (Clock::Kernel, 0) => state::wall_offset_ns()?,
             (Clock::Kernel, pinned) => pinned,
         };
+        self.suspended_ns = match (pinned, suspended.checked_sub(1)) {
+            (0, _) | (_, None) => state::suspended_ns()?,
+            (_, Some(seconds)) => u64::from(seconds) * SECOND_NS,
+        };
         Ok(())
+    }
+
+    /// Goes ahead by what the machine was suspended since it did last: the time that has passed and that the kernel's
+    /// monotonic clock does not have. None where there is none.
+    pub(super) fn catch_up(&mut self) -> Result<Option<Duration>, DatapathError> {
+        match self.clock {
+            Clock::Kernel => Ok(self.follow(state::suspended_ns()?)),
+            Clock::Injected => Ok(None),
+        }
+    }
+
+    fn follow(&mut self, suspended_ns: u64) -> Option<Duration> {
+        let more_ns = suspended_ns.checked_sub(self.suspended_ns).filter(|more| *more >= SUSPENDED_MIN_NS)?;
+        self.suspended_ns = suspended_ns;
+        self.wall_offset_ns = self.wall_offset_ns.saturating_add(more_ns);
+        Some(Duration::from_nanos(more_ns))
+    }
+
+    /// [`ratelimit_common::layout::Config::suspended`].
+    pub(super) fn suspended(&self) -> u32 {
+        u32::try_from((self.suspended_ns + SECOND_NS / 2) / SECOND_NS).unwrap_or(u32::MAX).saturating_add(1)
     }
 
     /// Whether a configuration of this time base is that of a test, or of no run at all.
@@ -62,14 +96,32 @@ mod tests {
     #[test]
     fn the_time_base_of_earlier_runs_goes_on_and_a_test_has_none() {
         let mut time = Time::new(Clock::Kernel);
-        time.take(7).unwrap();
+        time.take(7, 0).unwrap();
         assert_eq!(time.wall_offset_ns(), 7);
-        time.take(0).unwrap();
+        time.take(0, 0).unwrap();
         assert!(time.wall_offset_ns() > 7, "it begins with the wall clock");
         assert!(time.is_lost(0) && !time.is_lost(7));
         let mut injected = Time::new(Clock::Injected);
-        injected.take(7).unwrap();
+        injected.take(7, 0).unwrap();
         assert_eq!(injected.wall_offset_ns(), 0);
         assert!(!injected.is_lost(0));
+    }
+
+    #[test]
+    fn the_clock_goes_ahead_by_each_suspension_once_and_never_back() {
+        const HOUR_NS: u64 = 3_600 * SECOND_NS;
+        let mut time = Time::new(Clock::Kernel);
+        time.take(7, 11).unwrap();
+        assert_eq!(time.suspended(), 11, "ten seconds, as the run before has told");
+        let mut follow = |suspended_ns| time.follow(suspended_ns).map(|more| more.as_secs());
+        // Not for what was rounded, and not for a clock that was read late.
+        assert_eq!([10, 11].map(|seconds| follow(seconds * SECOND_NS + 900_000_000)), [None, None]);
+        assert_eq!((follow(10 * SECOND_NS + HOUR_NS), follow(10 * SECOND_NS + HOUR_NS)), (Some(3_600), None));
+        assert_eq!((follow(0), follow(10 * SECOND_NS + 2 * HOUR_NS)), (None, Some(3_600)));
+        assert_eq!((time.wall_offset_ns(), time.suspended()), (7 + 2 * HOUR_NS, 7_211));
+        // A state of a run that has told nothing begins with what there is now.
+        let mut untold = Time::new(Clock::Kernel);
+        untold.take(7, 0).unwrap();
+        assert_eq!((untold.catch_up().unwrap(), untold.wall_offset_ns()), (None, 7));
     }
 }

@@ -4,6 +4,7 @@
 use anyhow::{Context as _, anyhow};
 use ratelimit_common::layout::{Config as ConfigWords, GENERATIONS, map};
 use ratelimit_common::time::Nanos;
+use ratelimit_crash::{Point, reach};
 
 use super::plain::Plain;
 use super::{Kernel, rules_len, state};
@@ -39,8 +40,10 @@ impl Kernel {
             tries = (back + 1) % GENERATIONS;
         }
         self.write_shown(active, tries, tried)?;
+        reach(Point::AccessTried);
         state::wait_for_packets();
         self.write_shown(other, back, before)?;
+        reach(Point::AccessBefore);
         // What was not found in a trie is cached.
         self.begin_epoch()
     }

@@ -16,22 +16,30 @@ use crate::wire::{Call, ENTRIES_MAX, Entry, Group, Said, Sequence};
 pub struct Round {
     /// A call or more for each shard that is asked.
     pub calls: Vec<Call>,
+    /// What the kernel does not count for the others, though it was told.
+    pub told: Vec<Told>,
 }
 
 /// The hash of an entry, in the order in which calls have them.
 type Place = (Shard, u64, BucketIndex);
 
 impl Core {
-    /// The calls for what [`Core::due`] named and `read` looked up, in the same order. Where `read` has nothing of a
-    /// source, the kernel has not.
-    pub fn round(&mut self, now: Nanos, due: &[Subject], read: &[Vec<Count>]) -> Round {
+    /// The calls for what [`Core::due`] named and `read` looked up, in the same order. Where `read` has an empty list of a
+    /// source, the kernel has nothing; where it has none, it could not be looked up, and is due again.
+    pub fn round(&mut self, now: Nanos, due: &[Subject], read: &[Option<Vec<Count>>]) -> Round {
         let mut entries: BTreeMap<Place, Vec<Entry>> = BTreeMap::new();
         let mut exchanged = 0;
+        let mut lacking = Vec::new();
         for (subject, counts) in due.iter().zip(read) {
             let Some((limit, terms)) = self.limits.get(usize::from(subject.limit.0)) else {
                 continue;
             };
             let Some(known) = self.tracked.get_mut(subject) else {
+                continue;
+            };
+            let Some(counts) = counts else {
+                known.has_failed = true;
+                self.retry_at.get_or_insert(after(now, RETRY));
                 continue;
             };
             known.read(limit, now, counts);
@@ -42,6 +50,9 @@ impl Core {
             }
             if !limit.is_summed_at(self.skew.certain()) {
                 continue;
+            }
+            if let Some(most) = most_of_others(known, (limit, *terms), self.settings.floor_percent, now) {
+                lacking.append(&mut known.tells(*subject, limit, now, (most, terms.unit(limit))));
             }
             let wants = if self.is_tick {
                 known.is_due(limit, *terms, now)
@@ -58,19 +69,18 @@ impl Core {
             exchanged += 1;
             known.tried_at = Some(now);
             for Need { bucket, count } in needs {
-                let field = self.names.field(&limit.identity, limit.bucket_ns, bucket, subject.source);
+                let field = known.field(&self.names, limit, bucket, subject.source);
                 let place = (Shard::of(field), limit.bucket_ns, bucket);
                 entries.entry(place).or_default().push(Entry { subject: *subject, bucket, field, count });
             }
         }
-        if entries.is_empty() {
-            return Round::default();
+        if !entries.is_empty() {
+            self.sequence = Sequence((now.0 / 1000).max(self.sequence.0 + 1));
         }
-        self.sequence = Sequence((now.0 / 1000).max(self.sequence.0 + 1));
-        self.calls(entries)
+        Round { calls: self.calls(entries), told: lacking }
     }
 
-    fn calls(&self, entries: BTreeMap<Place, Vec<Entry>>) -> Round {
+    fn calls(&self, entries: BTreeMap<Place, Vec<Entry>>) -> Vec<Call> {
         let mut calls: Vec<Call> = Vec::new();
         let mut room = 0;
         for ((shard, bucket_ns, bucket), entries) in entries {
@@ -91,7 +101,7 @@ impl Core {
                 }
             }
         }
-        Round { calls }
+        calls
     }
 
     /// Takes in what the store answered to a call. The result goes to the kernel.
@@ -173,13 +183,11 @@ impl Core {
         let Some(known) = self.tracked.get_mut(&subject) else {
             return Vec::new();
         };
-        let most = if known.others(limit, now) > terms.believable() {
+        let most = most_of_others(known, (limit, *terms), self.settings.floor_percent, now);
+        if most.is_none() {
             self.counters.garbage += 1;
-            0
-        } else {
-            most_of_others(*terms, self.settings.floor_percent)
-        };
-        known.tells(subject, limit, now, most)
+        }
+        known.tells(subject, limit, now, (most.unwrap_or(0), terms.unit(limit)))
     }
 }
 
@@ -198,13 +206,14 @@ impl Tracked {
     }
 }
 
-/// What the others may take of a limit at most: all, but for what no store can take.
-fn most_of_others(terms: Terms, floor_percent: u8) -> u64 {
-    match floor_percent {
+/// What the others may take of a limit at most: all, but for what no store can take; none where their sum is garbage.
+fn most_of_others(known: &Tracked, (limit, terms): (&FleetLimit, Terms), floor_percent: u8, now: Nanos) -> Option<u64> {
+    let is_garbage = known.others(limit, now) > terms.believable();
+    (!is_garbage).then_some(match floor_percent {
         // Also what is above the limit: the kernel has room for twice of it, and a window that rises may want it.
         0 => u64::MAX,
         percent => terms.amount - terms.floor(percent),
-    }
+    })
 }
 
 /// When no host has more to say of a bucket: those that are behind by a quarter of it have ended it, and have said so.

@@ -34,7 +34,7 @@ fn at(ms: u64) -> Nanos {
 /// One look: the kernel has `own` of each source that is due, in the current bucket.
 fn look(core: &mut Core, now: Nanos, own: u64) -> Vec<Call> {
     let due = core.due(now);
-    let read: Vec<_> = due.iter().map(|_| vec![Count { bucket: limit().bucket(now), own }]).collect();
+    let read: Vec<_> = due.iter().map(|_| Some(vec![Count { bucket: limit().bucket(now), own, others: 0 }])).collect();
     core.round(now, &due, &read).calls
 }
 
@@ -238,4 +238,33 @@ fn a_call_has_a_thousand_entries_at_most() {
     assert_eq!(calls.iter().flat_map(Call::entries).count(), 5000 * 6);
     assert!(calls.iter().all(|call| call.entries().count() <= 1000));
     assert!(calls.iter().all(|call| call.groups.iter().all(|group| !group.entries.is_empty())));
+}
+
+#[test]
+fn what_could_not_be_looked_up_is_neither_zero_nor_given_up_but_looked_up_again() {
+    let mut core = known(four(), 16, 588);
+    let due = core.due(at(2000));
+    assert_eq!(core.round(at(2000), &due, &[None]), Round::default());
+    assert_eq!(core.tracked(), 1);
+    assert!(core.wakes_at() <= at(2300));
+    let calls = look(&mut core, at(2300), 16);
+    assert!(calls.iter().flat_map(Call::entries).any(|entry| entry.count == Some(16)), "{calls:?}");
+}
+
+#[test]
+fn what_the_kernel_does_not_count_though_it_was_told_is_told_again_and_what_it_counts_is_not() {
+    let mut core = known(four(), 16, 588);
+    let mut told = |ms, others| {
+        let due = core.due(at(ms));
+        let read = vec![Some(vec![Count { bucket: BUCKET, own: 16, others }])];
+        let round = core.round(at(ms), &due, &read);
+        for call in &round.calls {
+            assert_eq!(told_now(&answer(&mut core, call, true, 588, at(ms + 1))), None, "no change");
+        }
+        told_now(&round.told)
+    };
+    assert_eq!(told(2000, 588), None);
+    assert_eq!(told(3000, 0), Some(588), "a write that was lost");
+    assert_eq!(told(4000, 588), None);
+    assert_eq!(told(5000, 587), Some(588));
 }

@@ -64,12 +64,29 @@ pub struct Status {
     pub lost: u64,
     /// Sources that are reported.
     pub tracked: usize,
+    /// The number of the last act that the task took.
+    pub acts_taken: u64,
+    /// Of those, what users of this host said that the store has not taken.
+    pub acts_unsaid: Vec<u64>,
 }
 
 impl Status {
     /// All that failed.
     pub fn rounds_failed(&self) -> u64 {
         self.failed.values().sum()
+    }
+
+    /// The same, with what was counted before: of counters that only grow.
+    #[must_use]
+    pub fn since(mut self, before: &Self) -> Self {
+        self.rounds += before.rounds;
+        before.failed.iter().for_each(|(what, count)| *self.failed.entry(what).or_default() += count);
+        self.round_seconds.iter_mut().zip(before.round_seconds).for_each(|(here, before)| *here += before);
+        self.round_ns = self.round_ns.saturating_add(before.round_ns);
+        self.connections += before.connections;
+        self.counters = self.counters.since(before.counters);
+        self.lost += before.lost;
+        self
     }
 
     pub(super) fn answered(&mut self, took_ns: u64, now: Nanos) {

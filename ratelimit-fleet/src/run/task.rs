@@ -2,7 +2,7 @@
 
 mod heard;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until};
 use super::{Kernel, Message, State, Status};
 use crate::acts::{Act, Ledger};
 use crate::core::{Core, after};
-use crate::hosts::{GONE_AFTER, Hosts, Record, SILENT_AFTER};
+use crate::hosts::{self, GONE_AFTER, Hosts, Record, SILENT_AFTER};
 use crate::names::Shard;
 use crate::store::access::Access;
 use crate::store::link::{Beat, ConnectError, Heard, Link};
@@ -72,6 +72,8 @@ pub(super) struct Task {
     queue: VecDeque<Call>,
     /// The shards that have a call on its way.
     busy: HashSet<Shard>,
+    /// Those that do not answer, and since when.
+    silent: HashMap<Shard, Instant>,
     beats_at: Instant,
     is_beating: bool,
     has_beaten: bool,
@@ -85,6 +87,8 @@ pub(super) struct Task {
     outages: u64,
     admitted: u64,
     lost: Arc<AtomicU64>,
+    /// What the record says of the limits.
+    marks: Option<Vec<u32>>,
     acts: mpsc::Sender<Act>,
     status: Status,
     published: watch::Sender<Status>,
@@ -101,8 +105,10 @@ impl Task {
         acts: mpsc::Sender<Act>,
         published: watch::Sender<Status>,
     ) -> Self {
+        let marks = hosts::marks(core.limits());
         Self {
             core,
+            marks,
             me,
             access: Arc::new(access),
             interval,
@@ -115,6 +121,7 @@ impl Task {
             pending: FuturesUnordered::new(),
             queue: VecDeque::new(),
             busy: HashSet::new(),
+            silent: HashMap::new(),
             beats_at: Instant::now(),
             is_beating: false,
             has_beaten: false,
@@ -162,7 +169,11 @@ impl Task {
             if is_free && now() >= self.core.wakes_at() {
                 let due = self.core.due(now());
                 let read = if due.is_empty() { Vec::new() } else { kernel.read(due.clone()).await };
-                self.queue.extend(self.core.round(now(), &due, &read).calls);
+                let round = self.core.round(now(), &due, &read);
+                self.queue.extend(round.calls);
+                if !round.told.is_empty() {
+                    kernel.write(round.told).await;
+                }
             }
             self.exchange();
             self.publish();
@@ -191,11 +202,12 @@ impl Task {
         match message {
             Message::Crossed(subject, bucket) => self.core.crossed(subject, bucket, now),
             Message::CrossingsLost(count) => self.core.crossings_lost(count),
-            Message::Act(prefix, what) => {
-                if matches!(what, crate::acts::What::Reset { .. }) {
-                    self.core.reset(prefix);
+            Message::Act(begun) => {
+                if matches!(begun.what, crate::acts::What::Reset { .. }) {
+                    self.core.reset(begun.prefix);
                 }
-                self.ledger.begin(self.core.host(), prefix, what, now);
+                self.status.acts_taken = self.status.acts_taken.max(begun.number);
+                self.ledger.begin(self.core.host(), begun, now);
                 // At once, where no beat is on its way.
                 self.beats_at = Instant::now();
             }
@@ -203,6 +215,7 @@ impl Task {
             Message::Limits(limits) => {
                 kernel.set_limits(&limits);
                 self.core.set_limits(limits);
+                self.marks = hosts::marks(self.core.limits());
             }
             // Who asked may have gone.
             Message::Standing(subject, answer) => drop(answer.send(self.core.standing(subject, now))),
@@ -246,6 +259,8 @@ impl Task {
             admitted_last_minute: self.admitted,
             outages: self.outages,
             process: self.me.process,
+            hosts: self.core.hosts(),
+            limits: self.marks.clone(),
         };
         let beat = Beat {
             keys: [names.hosts_key(), names.acts_key()],
@@ -307,11 +322,15 @@ impl Task {
                 self.busy.remove(&call.shard);
                 match answer {
                     Ok(said) => {
+                        // What was not said there meanwhile is of buckets that others may take for final by now.
+                        let silent = self.silent.remove(&call.shard);
+                        self.was_away |= silent.is_some_and(|since| since.elapsed() >= self.interval);
                         self.answered(generation, took, now);
                         self.pulse.heard(StorePart::Shard(call.shard.0));
                         return self.core.answered(&call, &said, now);
                     }
                     Err(trouble) => {
+                        self.silent.entry(call.shard).or_insert_with(Instant::now);
                         self.core.failed(&call, now);
                         self.give_up(|waiting| waiting.shard == call.shard, now);
                         self.failed(generation, StorePart::Shard(call.shard.0), trouble);
@@ -407,6 +426,7 @@ impl Task {
         status.counters = self.core.counters();
         status.lost = self.lost.load(Ordering::Relaxed) + self.ledger.lost();
         status.tracked = self.core.tracked();
+        status.acts_unsaid = self.ledger.unsaid();
         if before != (status.state, status.trouble) {
             status.log();
         }

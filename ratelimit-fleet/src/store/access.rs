@@ -5,27 +5,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use ratelimit_policy::config::fleet::Access;
 use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 
 /// The longest file with a password, key or certificate.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-
-/// Where the store is, and who asks.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Access {
-    /// One server, or two or more nodes of a cluster.
-    pub urls: Vec<String>,
-    /// The ACL user; without one `default`.
-    pub username: Option<String>,
-    /// A file whose first line is the password.
-    pub password_file: Option<PathBuf>,
-    /// The certificates that the store's is to be signed by; without it those of the system.
-    pub ca_file: Option<PathBuf>,
-    /// The certificate to show, with `key_file`.
-    pub cert_file: Option<PathBuf>,
-    /// Its key.
-    pub key_file: Option<PathBuf>,
-}
 
 /// Why it cannot be reached this way.
 #[derive(Debug, thiserror::Error)]
@@ -33,21 +17,9 @@ pub enum AccessError {
     /// No address.
     #[error("no address of the store: give `url`")]
     NoUrl,
-    /// One that is none.
-    #[error("`{0}` is no address of a store: write redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH")]
-    BadUrl(String),
-    /// The text of the address is not repeated.
-    #[error("the address of the store has a password in it: give it by `password_file`")]
-    PasswordInUrl,
-    /// A cluster of sockets, or of TLS and plain nodes.
-    #[error("the nodes of a cluster are all redis://, or all rediss://")]
-    MixedUrls,
-    /// Certificates for a connection without TLS.
-    #[error("`ca_file`, `cert_file` and `key_file` are for TLS: write rediss:// in `url`")]
-    TlsFilesWithoutTls,
-    /// One without the other.
-    #[error("`cert_file` and `key_file` belong together")]
-    HalfACertificate,
+    /// One that is none. Its text is not repeated: a password may stand in it.
+    #[error("address {0} of the store is none: write redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH")]
+    BadUrl(usize),
     /// A file.
     #[error("read {path}: {error}")]
     File {
@@ -67,69 +39,46 @@ pub(crate) struct Opened {
     pub(crate) certificates: Option<TlsCertificates>,
 }
 
-impl Access {
-    /// Whether it is a cluster.
-    pub const fn is_cluster(&self) -> bool {
-        self.urls.len() > 1
-    }
+/// Whether it is a cluster.
+pub(crate) const fn is_cluster(access: &Access) -> bool {
+    access.urls.len() > 1
+}
 
-    /// Whether what it says fits together. Reads no file.
-    pub fn check(&self) -> Result<(), AccessError> {
-        self.nodes().map(drop)
-    }
+/// Whether the client takes the addresses; what else must fit together the configuration says. Reads no file.
+pub fn check(access: &Access) -> Result<(), AccessError> {
+    nodes(access).map(drop)
+}
 
-    fn nodes(&self) -> Result<Vec<ConnectionInfo>, AccessError> {
-        if self.urls.is_empty() {
-            return Err(AccessError::NoUrl);
-        }
-        let mut nodes = Vec::new();
-        for url in &self.urls {
-            // A password may stand in what does not parse too.
-            let shown = if url.contains('@') { "the address with an @ in it".to_owned() } else { url.clone() };
-            let info = url.as_str().into_connection_info().map_err(|_| AccessError::BadUrl(shown))?;
-            if info.redis_settings().password().is_some() {
-                return Err(AccessError::PasswordInUrl);
-            }
-            nodes.push(info);
-        }
-        let tls = nodes.iter().filter(|node| is_tls(node)).count();
-        let sockets = nodes.iter().filter(|node| matches!(node.addr(), ConnectionAddr::Unix(_))).count();
-        if (tls != 0 && tls != nodes.len()) || (sockets != 0 && nodes.len() > 1) {
-            return Err(AccessError::MixedUrls);
-        }
-        if self.cert_file.is_some() != self.key_file.is_some() {
-            return Err(AccessError::HalfACertificate);
-        }
-        if tls == 0 && (self.ca_file.is_some() || self.cert_file.is_some()) {
-            return Err(AccessError::TlsFilesWithoutTls);
-        }
-        Ok(nodes)
+fn nodes(access: &Access) -> Result<Vec<ConnectionInfo>, AccessError> {
+    if access.urls.is_empty() {
+        return Err(AccessError::NoUrl);
     }
+    let info = |(at, url): (usize, &String)| url.as_str().into_connection_info().map_err(|_| AccessError::BadUrl(at));
+    (1..).zip(&access.urls).map(info).collect()
+}
 
-    /// Reads the files.
-    pub(crate) fn open(&self) -> Result<Opened, AccessError> {
-        let nodes = self.nodes()?;
-        let password = self.password_file.as_deref().map(password).transpose()?;
-        let is_tls = nodes.iter().any(is_tls);
-        let with_user = |info: ConnectionInfo| {
-            let mut settings = info.redis_settings().clone().set_skip_set_lib_name();
-            if let Some(user) = &self.username {
-                settings = settings.set_username(user);
-            }
-            if let Some(password) = &password {
-                settings = settings.set_password(password);
-            }
-            info.set_redis_settings(settings)
-        };
-        let client_tls = match (&self.cert_file, &self.key_file) {
-            (Some(cert), Some(key)) => Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? }),
-            (Some(_), None) | (None, Some(_)) => return Err(AccessError::HalfACertificate),
-            (None, None) => None,
-        };
-        let root_cert = self.ca_file.as_deref().map(read).transpose()?;
-        let certificates = is_tls.then_some(TlsCertificates { client_tls, root_cert });
-        Ok(Opened { nodes: nodes.into_iter().map(with_user).collect(), certificates })
-    }
+/// Reads the files.
+pub(crate) fn open(access: &Access) -> Result<Opened, AccessError> {
+    let nodes = nodes(access)?;
+    let password = access.password_file.as_deref().map(password).transpose()?;
+    let is_tls = nodes.iter().any(is_tls);
+    let with_user = |info: ConnectionInfo| {
+        let mut settings = info.redis_settings().clone().set_skip_set_lib_name();
+        if let Some(user) = &access.username {
+            settings = settings.set_username(user);
+        }
+        if let Some(password) = &password {
+            settings = settings.set_password(password);
+        }
+        info.set_redis_settings(settings)
+    };
+    let client_tls = match (&access.cert_file, &access.key_file) {
+        (Some(cert), Some(key)) => Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? }),
+        (Some(_), None) | (None, Some(_)) | (None, None) => None,
+    };
+    let root_cert = access.ca_file.as_deref().map(read).transpose()?;
+    let certificates = is_tls.then_some(TlsCertificates { client_tls, root_cert });
+    Ok(Opened { nodes: nodes.into_iter().map(with_user).collect(), certificates })
 }
 
 fn is_tls(node: &ConnectionInfo) -> bool {
@@ -161,29 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn a_password_in_an_address_is_refused_and_not_repeated() {
-        for url in ["redis://:hunter2@192.0.2.1:6379", "redis://rl:hunter2@192.0.2.1", "redis:// :hunter2@x y"] {
-            let error = access(&[url]).check().unwrap_err();
-            assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
-        }
-        assert!(access(&["redis://192.0.2.1:6379"]).check().is_ok());
-    }
-
-    #[test]
-    fn addresses_that_do_not_fit_together_are_refused() {
-        let tls = Access { ca_file: Some("ca".into()), ..access(&["redis://192.0.2.1"]) };
-        let half = Access { cert_file: Some("cert".into()), ..access(&["rediss://192.0.2.1"]) };
-        for (access, words) in [
-            (access(&[]), "no address"),
-            (access(&["http://192.0.2.1"]), "is no address of a store"),
-            (access(&["redis://192.0.2.1", "rediss://192.0.2.2"]), "all redis://, or all rediss://"),
-            (access(&["unix:///run/a", "unix:///run/b"]), "all redis://, or all rediss://"),
-            (tls, "write rediss://"),
-            (half, "belong together"),
-        ] {
-            let error = access.check().unwrap_err().to_string();
-            assert!(error.contains(words), "{error}");
-        }
+    fn what_is_no_address_is_named_by_its_place_and_not_repeated() {
+        let error = check(&access(&["redis://192.0.2.1", "hunter2@192.0.2.1"])).unwrap_err();
+        assert!(
+            error.to_string().starts_with("address 2 of the store is none") && !format!("{error:?}").contains("hun")
+        );
+        assert!(check(&access(&[])).unwrap_err().to_string().contains("no address"));
+        assert!(check(&access(&["redis://192.0.2.1:6379", "rediss://[2001:db8::1]"])).is_ok());
+        assert!(check(&access(&["unix:///run/redis.sock"])).is_ok());
     }
 
     #[test]
@@ -192,11 +126,11 @@ mod tests {
         let file = dir.path().join("password");
         fs::write(&file, "hunter2\r\nmore\n").unwrap();
         let with = |path: &Path| Access { password_file: Some(path.to_owned()), ..access(&["redis://127.0.0.1"]) };
-        let opened = with(&file).open().unwrap();
+        let opened = open(&with(&file)).unwrap();
         assert_eq!(opened.nodes[0].redis_settings().password(), Some("hunter2"));
         fs::write(&file, "\n").unwrap();
-        assert!(with(&file).open().err().unwrap().to_string().contains("no password in its first line"));
-        let error = with(&dir.path().join("none")).open().err().unwrap().to_string();
+        assert!(open(&with(&file)).err().unwrap().to_string().contains("no password in its first line"));
+        let error = open(&with(&dir.path().join("none"))).err().unwrap().to_string();
         assert!(error.contains("none: No such file"), "{error}");
         assert!(!format!("{:?}", with(&file)).contains("hunter2"));
     }

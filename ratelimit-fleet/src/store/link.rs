@@ -9,7 +9,7 @@ use redis::cluster_async::ClusterConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisError};
 use tokio::time::timeout;
 
-use super::access::{Access, AccessError};
+use super::access::{self, Access, AccessError};
 use super::trouble::Trouble;
 use super::{BEAT, EXCHANGE, Script};
 use crate::wire::{Call, Said};
@@ -71,13 +71,13 @@ pub struct Heard {
 impl Link {
     /// A new connection, with files read anew.
     pub async fn connect(access: &Access) -> Result<Self, ConnectError> {
-        let opened = access.open()?;
+        let opened = access::open(access)?;
         // Without it rustls finds two providers, or none, where another part of the program chose.
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             rustls::crypto::ring::default_provider().install_default().ok();
         }
         let link = async {
-            if access.is_cluster() {
+            if access::is_cluster(access) {
                 let mut builder = ClusterClientBuilder::new(opened.nodes)
                     .retries(0)
                     .connection_timeout(CONNECT_WITHIN)

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
 use ratelimit_common::time::{BucketIndex, Nanos, SECOND_NS};
-use ratelimit_fleet::acts::Act;
+use ratelimit_fleet::acts::{Act, Begun, What};
 use ratelimit_fleet::core::Settings;
 use ratelimit_fleet::names::{HostId, Names};
 use ratelimit_fleet::run::{Begin, Fleet, Kernel};
@@ -45,10 +45,11 @@ type Cells = HashMap<IpNet, BTreeMap<u64, Cell>>;
 pub(crate) struct Windows(Arc<Mutex<Cells>>);
 
 impl Kernel for Windows {
-    fn read(&mut self, subjects: Vec<Subject>) -> impl Future<Output = Vec<Vec<Count>>> + Send {
+    fn read(&mut self, subjects: Vec<Subject>) -> impl Future<Output = Vec<Option<Vec<Count>>>> + Send {
         let cells = self.0.lock().unwrap();
-        let count = |(bucket, cell): (&u64, &Cell)| Count { bucket: BucketIndex(*bucket), own: cell.own };
-        let read = |subject: &Subject| cells.get(&subject.source).into_iter().flatten().map(count).collect();
+        let count =
+            |(bucket, cell): (&u64, &Cell)| Count { bucket: BucketIndex(*bucket), own: cell.own, others: cell.others };
+        let read = |subject: &Subject| Some(cells.get(&subject.source).into_iter().flatten().map(count).collect());
         std::future::ready(subjects.iter().map(read).collect())
     }
 
@@ -114,6 +115,12 @@ impl Host {
             }
         }
         admitted
+    }
+
+    /// All hosts are to do this.
+    pub(crate) fn spread(&self, prefix: IpNet, what: What) {
+        let at_ns = now().0;
+        assert!(self.fleet.spread(Begun { number: at_ns, at_ns, prefix, what }), "there is room");
     }
 
     /// As many of each as the others are told of.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Config, Safety};
+use super::{Config, Safety, without_daemon};
 use crate::config::fleet::Fleet;
 use crate::config::history::History;
 use crate::desired::Limit;
@@ -29,7 +29,7 @@ fn changed(what: &str, from: &str, to: &str) -> Option<String> {
     (from != to).then(|| format!("{what}: {from} -> {to}"))
 }
 
-fn safety(of: Safety) -> [(&'static str, String); 4] {
+fn safety(of: Safety) -> [(&'static str, String); 5] {
     let word = |is_exempt: bool| if is_exempt { "allowed" } else { "NOT allowed" }.to_owned();
     let breaker = of.breaker.map_or_else(
         || "off".to_owned(),
@@ -40,6 +40,7 @@ fn safety(of: Safety) -> [(&'static str, String); 4] {
         ("gateways", word(of.exempt_gateway)),
         ("name servers", word(of.exempt_resolvers)),
         ("breaker", breaker),
+        ("without a daemon", without_daemon::words(of.without_daemon_ns)),
     ]
 }
 
@@ -60,13 +61,13 @@ fn fleet(old: Option<&Fleet>, new: Option<&Fleet>) -> Vec<String> {
         let file =
             |of: &Option<PathBuf>| of.as_ref().map_or_else(|| "none".to_owned(), |path| path.display().to_string());
         [
-            ("fleet", format!("{} by {}", of.name, of.urls.join(", "))),
+            ("fleet", format!("{} by {}", of.name, of.store.urls.join(", "))),
             ("fleet secret", file(&of.secret_file)),
-            ("fleet user", of.username.clone().unwrap_or_else(|| "default".to_owned())),
-            ("fleet password", file(&of.password_file)),
-            ("fleet CA", file(&of.ca_file)),
-            ("fleet certificate", file(&of.cert_file)),
-            ("fleet key", file(&of.key_file)),
+            ("fleet user", of.store.username.clone().unwrap_or_else(|| "default".to_owned())),
+            ("fleet password", file(&of.store.password_file)),
+            ("fleet CA", file(&of.store.ca_file)),
+            ("fleet certificate", file(&of.store.cert_file)),
+            ("fleet key", file(&of.store.key_file)),
             ("fleet interval", duration::short(u64::try_from(of.interval.as_nanos()).unwrap_or(u64::MAX))),
             ("fleet hosts", of.hosts.to_string()),
             ("fleet bans", if of.bans { "reach all hosts" } else { "stay on their host" }.to_owned()),
@@ -120,15 +121,15 @@ mod tests {
         };
         for (change, line) in [
             (
-                (|of| of.urls.push("redis://192.0.2.2".into())) as fn(&mut Fleet),
+                (|of| of.store.urls.push("redis://192.0.2.2".into())) as fn(&mut Fleet),
                 "fleet: default by redis://192.0.2.1 -> default by redis://192.0.2.1, redis://192.0.2.2",
             ),
             (|of| of.secret_file = Some("/f".into()), "fleet secret: none -> /f"),
-            (|of| of.username = Some("rl".into()), "fleet user: default -> rl"),
-            (|of| of.password_file = Some("/f".into()), "fleet password: none -> /f"),
-            (|of| of.ca_file = Some("/f".into()), "fleet CA: none -> /f"),
-            (|of| of.cert_file = Some("/f".into()), "fleet certificate: none -> /f"),
-            (|of| of.key_file = Some("/f".into()), "fleet key: none -> /f"),
+            (|of| of.store.username = Some("rl".into()), "fleet user: default -> rl"),
+            (|of| of.store.password_file = Some("/f".into()), "fleet password: none -> /f"),
+            (|of| of.store.ca_file = Some("/f".into()), "fleet CA: none -> /f"),
+            (|of| of.store.cert_file = Some("/f".into()), "fleet certificate: none -> /f"),
+            (|of| of.store.key_file = Some("/f".into()), "fleet key: none -> /f"),
             (|of| of.interval *= 5, "fleet interval: 1s -> 5s"),
             (|of| of.hosts = 4, "fleet hosts: 8 -> 4"),
             (|of| of.bans = false, "fleet bans: reach all hosts -> stay on their host"),
@@ -141,6 +142,10 @@ mod tests {
             (|of| of.safety.exempt_gateway = false, "gateways: allowed -> NOT allowed"),
             (|of| of.safety.exempt_resolvers = false, "name servers: allowed -> NOT allowed"),
             (|of| of.safety.breaker = Some(90), "breaker: off -> more than 90% dropped for 30s"),
+            (
+                |of| of.safety.without_daemon_ns = Some(3_600_000_000_000),
+                "without a daemon: enforce -> dry-run after 1h",
+            ),
             (|of| of.history.enabled = false, "history: on -> off"),
             (|of| of.history.path = Some("/srv/h.db".into()), "history file: that of the state -> /srv/h.db"),
             (|of| of.history.keep_ns /= 30, "history kept for: 30 days -> 1 day"),

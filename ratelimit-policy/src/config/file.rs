@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
+use flate2::read::MultiGzDecoder;
 use ipnet::IpNet;
 use toml::de::DeTable;
 
@@ -18,6 +19,8 @@ pub mod shape;
 
 /// The longest configuration file. Long lists are in files of their own.
 const BYTES_MAX: u64 = 1 << 20;
+/// What a file of gzip begins with.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// Reads and parses the file at `path`.
 pub fn load(path: &Path) -> Result<Config, Diagnostics> {
@@ -49,10 +52,22 @@ fn unreadable(path: &Path, problem: String, help: &str) -> Diagnostic {
     Diagnostic { problem, place: Place::File { path: path.to_owned(), excerpt: None }, help: vec![help.to_owned()] }
 }
 
-/// The contents of a list file, or why there are none. What is not UTF-8 in it is a comment or a mistake, and is seen as such.
+/// The contents of a list file, which gzip may have packed, or why there are none. What is not UTF-8 in it is a comment or a
+/// mistake, and is seen as such.
 pub fn read_list(path: &Path) -> Result<String, String> {
     let bytes = files::read_of_anyone(path, LIST_BYTES_MAX).map_err(|error| reason(&error))?;
+    let bytes = if bytes.starts_with(&GZIP) { unpacked(&bytes).map_err(|error| reason(&error))? } else { bytes };
     Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+}
+
+/// What gzip has packed, as long as a list file may be.
+fn unpacked(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut unpacked = Vec::new();
+    MultiGzDecoder::new(bytes).take(LIST_BYTES_MAX + 1).read_to_end(&mut unpacked)?;
+    if unpacked.len() as u64 > LIST_BYTES_MAX {
+        return Err(io::Error::other(format!("unpacked it is longer than {LIST_BYTES_MAX} bytes")));
+    }
+    Ok(unpacked)
 }
 
 /// The prefixes of a list file alone; what is wrong is said as being in that file.
@@ -129,6 +144,26 @@ mod tests {
             (error.problem.clone(), line, column, error.help.join("; "))
         });
         said.collect()
+    }
+
+    #[test]
+    fn a_packed_list_file_is_unpacked_within_a_bound() {
+        use std::io::Write as _;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("list.gz");
+        let packed = |text: &[u8]| {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            encoder.write_all(text).unwrap();
+            encoder.finish().unwrap()
+        };
+        std::fs::write(&path, packed(b"192.0.2.0/24\n")).unwrap();
+        assert_eq!(load_list(&path).unwrap(), ["192.0.2.0/24".parse().unwrap()]);
+        let whole = packed(b"192.0.2.0/24\n");
+        std::fs::write(&path, &whole[..whole.len() - 9]).unwrap();
+        assert!(load_list(&path).is_err(), "half of it is no list");
+        std::fs::write(&path, packed(&vec![b'#'; usize::try_from(LIST_BYTES_MAX).unwrap() + 1])).unwrap();
+        let error = load_list(&path).unwrap_err().to_string();
+        assert!(error.contains("unpacked it is longer than"), "{error}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::rule::check_name;
 use super::syntax::{SyntaxError, near_miss};
 use super::values::Values;
 use super::written::{Source, Written};
-use crate::diagnostic::{Diagnostic, Excerpt, Found, Place};
+use crate::diagnostic::{Diagnostic, Excerpt, Found, Place, in_address};
 use crate::fleet::{HOSTS_MAX, Terms};
 
 /// The fleet's name unless it is said.
@@ -27,25 +27,32 @@ const INTERVAL_NS_MAX: u64 = 60 * SECOND_NS;
 const FLOOR_MAX: u64 = 99;
 const NODES_MAX: usize = 64;
 
-/// The hosts that hold limits together, and the store by which they tell each other.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fleet {
+/// Where the store is, and who asks. No password or key stands in it, but the files that have them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Access {
     /// One server, or two or more nodes of a cluster: at least one. All `redis://`, all `rediss://`, or one `unix://`.
     pub urls: Vec<String>,
-    /// Which fleet of those that share the store.
-    pub name: String,
-    /// A file with what its hosts alone know; there unless [`Fleet::is_local`].
-    pub secret_file: Option<PathBuf>,
-    /// The store's user.
+    /// The store's user; without one `default`.
     pub username: Option<String>,
-    /// A file with the password.
+    /// A file whose first line is the password.
     pub password_file: Option<PathBuf>,
-    /// The certificates that the store's is to be signed by; only with TLS, as those below.
+    /// The certificates that the store's is to be signed by, else those of the system; only with TLS, as those below.
     pub ca_file: Option<PathBuf>,
     /// The certificate to show, with `key_file`.
     pub cert_file: Option<PathBuf>,
     /// Its key.
     pub key_file: Option<PathBuf>,
+}
+
+/// The hosts that hold limits together, and the store by which they tell each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fleet {
+    /// The store.
+    pub store: Access,
+    /// Which fleet of those that share the store.
+    pub name: String,
+    /// A file with what its hosts alone know; there unless [`Fleet::is_local`].
+    pub secret_file: Option<PathBuf>,
     /// What is not urgent is told so often: 200 ms to a minute.
     pub interval: Duration,
     /// The most hosts: 2 to [`HOSTS_MAX`].
@@ -80,14 +87,9 @@ impl Fleet {
     #[cfg(any(test, feature = "fixture"))]
     pub fn at(url: &str) -> Self {
         Self {
-            urls: vec![url.to_owned()],
+            store: Access { urls: vec![url.to_owned()], ..Access::default() },
             name: NAME_DEFAULT.to_owned(),
             secret_file: None,
-            username: None,
-            password_file: None,
-            ca_file: None,
-            cert_file: None,
-            key_file: None,
             interval: INTERVAL_DEFAULT,
             hosts: HOSTS_DEFAULT,
             bans: true,
@@ -103,14 +105,14 @@ impl Fleet {
 
     /// The store's addresses, where they are written as such, but for this machine's own.
     pub fn stores(&self) -> Vec<IpAddr> {
-        let hosts = self.urls.iter().filter_map(|url| Some(parse_url(url).ok()?.host.trim_matches(['[', ']'])));
+        let hosts = self.store.urls.iter().filter_map(|url| Some(parse_url(url).ok()?.host.trim_matches(['[', ']'])));
         let addresses = hosts.filter_map(|host| host.parse().ok());
         addresses.filter(|address: &IpAddr| !address.is_loopback()).collect()
     }
 
     /// Whether only this machine reaches the store: a socket, or loopback.
     pub fn is_local(&self) -> bool {
-        self.urls.iter().all(|url| parse_url(url).is_ok_and(Url::is_local))
+        self.store.urls.iter().all(|url| parse_url(url).is_ok_and(Url::is_local))
     }
 }
 
@@ -121,22 +123,25 @@ impl FleetSettings {
         let urls = self.urls(source, found);
         let are_right = found.count() == before;
         let is_tls = urls.iter().any(|url| url.scheme == Scheme::Tls);
+        let username = found.keep(source.read_if(self.0.one("username"), parse_username)).flatten();
         let mut path = |key: &str| {
             let path = self.0.one(key).map(|written| source.beside(written, "/etc/ratelimitd/fleet.secret"));
             found.keep(path.transpose()).flatten()
         };
         let fleet = Fleet {
-            urls: self.0.all("url").iter().map(|written| written.text.clone()).collect(),
             secret_file: path("secret_file"),
-            password_file: path("password_file"),
-            ca_file: path("ca_file"),
-            cert_file: path("cert_file"),
-            key_file: path("key_file"),
+            store: Access {
+                urls: self.0.all("url").iter().map(|written| written.text.clone()).collect(),
+                password_file: path("password_file"),
+                ca_file: path("ca_file"),
+                cert_file: path("cert_file"),
+                key_file: path("key_file"),
+                username,
+            },
             name: found
                 .keep(source.read_if(self.0.one("name"), |text| check_name(text).map(|()| text.to_owned())))
                 .flatten()
                 .unwrap_or_else(|| NAME_DEFAULT.to_owned()),
-            username: found.keep(source.read_if(self.0.one("username"), parse_username)).flatten(),
             interval: found
                 .keep(source.read_if(self.0.one("interval"), parse_interval))
                 .flatten()
@@ -167,7 +172,7 @@ impl FleetSettings {
             found.missing("fleet.url", source.missing("--fleet", "fleet.url", None, why, example));
         }
         // They may stand on one line.
-        let is_secret = self.0.all("url").iter().any(|written| written.text.contains(['@', '?']));
+        let is_secret = self.0.all("url").iter().any(|written| may_have_password(&written.text));
         let mut urls: Vec<Url<'_>> = Vec::new();
         for written in self.0.all("url") {
             let url = parse_url(&written.text).and_then(|url| match urls.first() {
@@ -242,12 +247,18 @@ fn without_text(diagnostic: Diagnostic) -> Diagnostic {
     Diagnostic { place, ..diagnostic }
 }
 
+fn may_have_password(text: &str) -> bool {
+    let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
+    if scheme == "unix" { rest.contains(['@', '?']) } else { in_address(rest) }
+}
+
 fn parse_url(text: &str) -> Result<Url<'_>, SyntaxError> {
     const FORMS: &str = "write redis://HOST:PORT, rediss://HOST:PORT for TLS, or unix:///PATH";
     const SCHEMES: [(&str, Scheme); 3] = [("redis", Scheme::Plain), ("rediss", Scheme::Tls), ("unix", Scheme::Socket)];
-    if text.contains(['@', '?']) {
+    if may_have_password(text) {
         let error = SyntaxError::new(0..text.len(), "an address holds no user, no password and no parameters");
-        return Err(error.with_help("name the user by `username`, and a file with the password by `password_file`"));
+        let help = "name the user by `username`, and a file with the password by `password_file`; a port is a number";
+        return Err(error.with_help(help));
     }
     let Some((scheme, rest)) = text.split_once("://") else {
         let error = SyntaxError::new(0..text.len(), format!("`{text}` is not an address of a store"));

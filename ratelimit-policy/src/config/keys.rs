@@ -114,6 +114,17 @@ pub const TOP: &[Key] = &[
         .more("The longer prefix decides; at equal length `allow` does."),
     key("deny_everyone", Value::Boolean, "false", "Whether `deny` may hold all addresses of a family")
         .more("Without it such a file is an error."),
+    key(
+        "bogons",
+        Value::Choice(&["pass", "drop", "drop-private"]),
+        "\"pass\"",
+        "Sources that no host has, as 127.0.0.1 and multicast: pass, like any other; drop, denied; drop-private, and \
+         private networks too",
+    )
+    .more(
+        "They are a list of `deny` by the name `bogons`; all of `allow` goes before it. Link-local, 6to4 and NAT64 \
+         addresses may be real, and are in neither.",
+    ),
 ];
 
 /// Under `[lists]`. The name is the user's.
@@ -319,6 +330,16 @@ pub const SAFETY: &[Key] = &[
         Value::Other("time of 5s to 1h"),
         "\"30s\"",
         "For how long, without a break, it must drop that share",
+    ),
+    key(
+        "without_daemon",
+        Value::Other("`\"enforce\"`, or `\"dry-run after DUR\"` of 2s to 30d"),
+        "\"enforce\"",
+        "What a filter does whose daemon is gone or hangs: enforce, for good; or drop nothing once that lasts DUR",
+    )
+    .more(
+        "For `on_exit = \"keep\"`. The packet path counts what it would drop, and bans nobody. It enforces again at \
+         once when a daemon is back.",
     ),
 ];
 

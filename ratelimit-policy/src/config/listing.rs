@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 
-use super::lists::{ListFile, ListSettings, lines, path};
+use super::bogons;
+use super::lists::{ListFile, ListSettings, lines, path, prefix_text};
 use super::network::{parse_cidr, parse_cidr_of_any_bits, parse_source};
 use super::syntax::{printable, shortened};
 use super::written::{Origin, Source, Written};
@@ -97,18 +98,25 @@ impl fmt::Display for WrittenAt {
     }
 }
 
-/// What `allow` and `deny` come to, in their order. What cannot be parsed is left out: the configuration says what is wrong with it.
+/// What `allow` and `deny` come to, in their order, and the bogons that are denied. What cannot be parsed is left out: the configuration says what is wrong with it.
 pub(super) fn listings(
     source: &Source,
     lists: &[ListSettings],
     access: [(Grant, &[Written]); 2],
     ipv6_prefix: u8,
+    (asked, denied): (Option<&Written>, &[IpNet]),
 ) -> Vec<Listing> {
     let mut of = Listings { source, lists, newlines: newlines(source), found: Vec::new() };
     for (grant, entries) in access {
         let mut seen = BTreeSet::new();
         of.add(grant, None, entries, &mut seen, &|text| parse_source(text, ipv6_prefix).ok());
     }
+    let place = asked.and_then(|asked| of.place(asked));
+    of.found.extend(denied.iter().map(|prefix| Listing {
+        grant: Grant::Denied,
+        list: Some(bogons::LIST.to_owned()),
+        names: Names::Prefix(*prefix, place.clone()),
+    }));
     of.found
 }
 
@@ -230,7 +238,7 @@ fn holds(files: &[ListFile], path: &Path, prefix: IpNet) -> bool {
 /// The prefixes of a list file, each with its line and what stands beside it. A line that is none is passed over.
 fn commented(contents: &str) -> impl Iterator<Item = (IpNet, usize, Option<String>)> {
     lines(contents).filter_map(|line| {
-        let prefix = parse_cidr_of_any_bits(line.entry).ok()?;
+        let prefix = parse_cidr_of_any_bits(&prefix_text(line.entry).ok()??).ok()?;
         let comment = (!line.comment.is_empty()).then(|| printable(&shortened(line.comment.to_owned())));
         Some((prefix, line.number, comment))
     })

@@ -1,6 +1,7 @@
 //! Lists of prefixes: those in a list file, and what `from`, `allow` and `deny` name. Pure: the caller has read
 //! the files.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -82,7 +83,14 @@ pub fn path(entry: &str, source: &Source) -> Option<PathBuf> {
     })
 }
 
+/// Keys that hold the prefix in a line of JSON: those of Spamhaus, AbuseIPDB, CrowdSec and others.
+const PREFIX_KEYS: [&str; 9] =
+    ["cidr", "ip", "ipAddress", "ip_address", "prefix", "network", "range", "value", "address"];
+/// Lines of JSON with this type tell of the list.
+const METADATA: &str = "metadata";
+
 /// Parses a list file: one address or prefix a line, with `#` or `;` before a comment; what follows after a space is not read.
+/// A line may be a JSON object that has one under a key such as `cidr` or `ipAddress`; one of the type `metadata` has none.
 ///
 /// Bits beyond a prefix's length are cut off, as published sets have them. Sorted, each once. What is wrong is said without the text:
 /// the reader of the error may not be allowed to read the file.
@@ -100,7 +108,15 @@ pub fn parse(path: &Path, contents: &str) -> Result<Vec<IpNet>, Diagnostics> {
             found.push(wrong(at, &problem, "join neighbouring prefixes"));
             break;
         }
-        let prefix = parse_cidr_of_any_bits(entry).map_err(|error| match error.span.start {
+        let entry = match prefix_text(entry) {
+            Ok(Some(text)) => text,
+            Ok(None) => continue,
+            Err(problem) => {
+                found.push(wrong(at, problem, "a line of JSON is an object with the prefix under `cidr` or `ip`"));
+                continue;
+            }
+        };
+        let prefix = parse_cidr_of_any_bits(&entry).map_err(|error| match error.span.start {
             0 => wrong(at, "this is no address, and no prefix", CIDR_HELP),
             start => {
                 wrong(at + start, "this is not a prefix length", "lengths are 0 to 32 in IPv4, and 0 to 128 in IPv6")
@@ -111,6 +127,20 @@ pub fn parse(path: &Path, contents: &str) -> Result<Vec<IpNet>, Diagnostics> {
     prefixes.sort_unstable();
     prefixes.dedup();
     found.into_result(prefixes)
+}
+
+/// The text of an entry's prefix, which a line of JSON has within; none where that tells of the list.
+pub(super) fn prefix_text(entry: &str) -> Result<Option<Cow<'_, str>>, &'static str> {
+    if !entry.starts_with('{') {
+        return Ok(Some(Cow::Borrowed(entry)));
+    }
+    let object: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_str(entry).map_err(|_| "this is no JSON object")?;
+    if object.get("type").and_then(serde_json::Value::as_str) == Some(METADATA) {
+        return Ok(None);
+    }
+    let prefix = PREFIX_KEYS.iter().find_map(|key| object.get(*key)?.as_str());
+    prefix.map(|prefix| Some(Cow::Owned(prefix.trim().to_owned()))).ok_or("this JSON object has no prefix")
 }
 
 /// A line of a list file that has an entry.
@@ -133,6 +163,10 @@ pub(super) fn lines(contents: &str) -> impl Iterator<Item = Line<'_>> {
         let text = line.trim_start_matches(is_blank);
         let at = line_at + (line.len() - text.len());
         line_at += line.len() + 1;
+        if text.starts_with('{') {
+            // JSON has its own spaces and marks.
+            return Some(Line { number, at, entry: text.trim_end(), comment: text.trim_end() });
+        }
         let end = text.find(|c: char| c.is_whitespace() || c == '#' || c == ';').unwrap_or(text.len());
         let (entry, rest) = text.split_at(end);
         let comment = rest.trim_start_matches(|c: char| is_blank(c) || c == '#' || c == ';').trim_end();
@@ -325,6 +359,34 @@ mod tests {
         let error = load(9).expect_err("too many");
         let Place::File { excerpt: Some(excerpt), .. } = &error.first().place else { panic!("not in the file") };
         assert!(error.first().problem.contains("more than 1048576 prefixes together") && excerpt.line == 13, "{error}");
+    }
+
+    #[test]
+    fn published_lists_read_as_they_are() {
+        let read = |text: &str| {
+            let prefixes = parse(Path::new("list"), text).map_err(|error| error.to_string())?;
+            Ok::<_, String>(prefixes.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        let spamhaus = "; a list, a date\n192.0.2.0/24 ; SBL1\n203.0.113.0/25 ; SBL2\n";
+        assert_eq!(read(spamhaus).unwrap(), ["192.0.2.0/24", "203.0.113.0/25"]);
+        let lines = "{\"cidr\":\"192.0.2.0/24\",\"sblid\":\"SBL1\",\"rir\":\"a # b\"}\r\n{\"cidr\": \"2001:db8::/32\" }\n\
+            {\"type\":\"metadata\",\"timestamp\":1,\"records\":2}\n";
+        assert_eq!(read(lines).unwrap(), ["192.0.2.0/24", "2001:db8::/32"]);
+        let netset = "#\n# a_level1\n#\n192.0.2.1\n198.51.100.0/24\n";
+        assert_eq!(read(netset).unwrap(), ["192.0.2.1/32", "198.51.100.0/24"]);
+        assert_eq!(read("198.51.100.7\n2001:db8::7\n").unwrap(), ["198.51.100.7/32", "2001:db8::7/128"]);
+        let abuse = "{\"ipAddress\":\"198.51.100.7\",\"abuseConfidenceScore\":100}\n{\"ip\":\"198.51.100.8\"}\n";
+        assert_eq!(read(abuse).unwrap(), ["198.51.100.7/32", "198.51.100.8/32"]);
+        for (text, said) in [
+            ("{\"cidr\":\"192.0.2.0/24\"", "no JSON object"),
+            ("{\"asn\":7}", "has no prefix"),
+            ("{\"cidr\":7}", "has no prefix"),
+            ("{\"cidr\":\"here\"}", "no address"),
+            ("<html>", "no address"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(said) && !error.contains("here") && !error.contains("asn"), "{error}");
+        }
     }
 
     proptest! {

@@ -15,6 +15,7 @@ use crate::desired::{DesiredState, Fixed, Limit, Policy};
 use crate::fleet::Terms;
 
 pub mod beside;
+mod bogons;
 pub mod file;
 pub mod fleet;
 pub mod history;
@@ -32,6 +33,7 @@ pub mod rule;
 pub mod settings;
 pub mod until;
 pub mod values;
+pub mod without_daemon;
 pub mod written;
 
 pub use crate::desired::{OnExit, TlsFiles, XdpModeChoice};
@@ -101,10 +103,12 @@ pub struct Safety {
     pub breaker: Option<u8>,
     /// Once it has done so for this long, in nanoseconds, 5 s to 1 h.
     pub breaker_after_ns: u64,
+    /// After how long without a daemon nothing is dropped any more, in nanoseconds, 2 s to 30 d; none is never.
+    pub without_daemon_ns: Option<u64>,
 }
 
 impl Default for Safety {
-    /// The breaker is off: only the server's operator knows what share of drops is usual under an attack.
+    /// What a daemon has left goes on enforcing. The breaker is off: only the server's operator knows what share of drops is usual under an attack.
     fn default() -> Self {
         Self {
             exempt_ssh_peer: true,
@@ -112,6 +116,7 @@ impl Default for Safety {
             exempt_resolvers: true,
             breaker: None,
             breaker_after_ns: 30 * SECOND_NS,
+            without_daemon_ns: None,
         }
     }
 }

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use ratelimit_common::layout::{INTERFACES_MAX, RULES_MAX, SOURCES_CAPACITY, TARGETS_MAX};
 use ratelimit_common::time::SECOND_NS;
 
+use super::bogons::Bogons;
 use super::fleet::FleetSettings;
 use super::history;
 use super::keys;
@@ -18,6 +19,7 @@ use super::network::{check_interface, parse_number};
 use super::rule::{Context, RuleSettings};
 use super::syntax::{SyntaxError, near_miss};
 use super::values::Values;
+use super::without_daemon;
 use super::written::{Origin, Source, Written};
 use super::{
     Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, OnExit, SOCKET_DEFAULT, Safety, TlsFiles, XdpModeChoice, duration,
@@ -146,7 +148,7 @@ impl Settings {
         let ipv6_prefix = self.prefix(self.top.one("ipv6_prefix"), 128, IPV6_PREFIX_DEFAULT, &mut found);
         found.keep(self.check_rules_number());
         let lists = Lists::new(&self.source, &self.lists, &self.list_files, &mut found);
-        let (access, overruled) = self.access(&lists, ipv6_prefix, &mut found);
+        let (access, overruled, bogons) = self.access(&lists, ipv6_prefix, &mut found);
         let fleet = self.fleet.as_ref().map(|fleet| fleet.fleet(&self.source, &mut found));
         let hosts = fleet.as_ref().map(|fleet| fleet.hosts);
         let OfRules { rules, notes, candidates } = self.rules(&lists, hosts, &mut found);
@@ -174,6 +176,7 @@ impl Settings {
                 &self.lists,
                 [(Grant::Denied, self.top.all("deny")), (Grant::Exempt, self.top.all("allow"))],
                 ipv6_prefix,
+                (self.top.one("bogons"), &bogons),
             ),
         };
         found.into_result(config)
@@ -185,7 +188,7 @@ impl Settings {
         let ipv4_prefix = self.prefix(self.top.one("ipv4_prefix"), 32, IPV4_PREFIX_DEFAULT, &mut found);
         let ipv6_prefix = self.prefix(self.top.one("ipv6_prefix"), 128, IPV6_PREFIX_DEFAULT, &mut found);
         let lists = Lists::new(&self.source, &self.lists, &self.list_files, &mut found);
-        let (access, _) = self.access(&lists, ipv6_prefix, &mut found);
+        let (access, ..) = self.access(&lists, ipv6_prefix, &mut found);
         let hosts = self.fleet.as_ref().map(|fleet| fleet.hosts(&self.source, &mut found));
         let rules = self.rules(&lists, hosts, &mut found).rules;
         found.into_result(Policy { ipv4_prefix, ipv6_prefix, access, rules })
@@ -253,8 +256,13 @@ impl Settings {
         OfRules { rules, notes: context.notes, candidates: context.candidates }
     }
 
-    /// Who is allowed or denied, and the prefixes that are said to be both.
-    fn access(&self, lists: &Lists<'_>, ipv6_prefix: u8, found: &mut Found) -> (Vec<Access>, Vec<IpNet>) {
+    /// Who is allowed or denied, the prefixes that are said to be both, and those that are denied as bogons.
+    fn access(
+        &self,
+        lists: &Lists<'_>,
+        ipv6_prefix: u8,
+        found: &mut Found,
+    ) -> (Vec<Access>, Vec<IpNet>, Vec<IpNet>) {
         let exempt = lists.sources(self.top.all("allow"), ipv6_prefix, found);
         let denied = lists.sources(self.top.all("deny"), ipv6_prefix, found);
         let is_everyone = |prefix: &IpNet| prefix.prefix_len() == 0;
@@ -268,10 +276,13 @@ impl Settings {
             found.push(self.source.wrong(named, error.with_help(help)));
         }
         let overruled = denied.intersection(&exempt).copied().collect();
-        let denied = denied.difference(&exempt).map(|prefix| Access::denied(*prefix));
+        let bogons = self.source.choice(self.top.one("bogons"), Bogons::ALL, Bogons::label);
+        let bogons = found.keep(bogons).unwrap_or_default().denied(&exempt);
+        let denied: BTreeSet<IpNet> = denied.difference(&exempt).chain(&bogons).copied().collect();
+        let denied = denied.into_iter().map(Access::denied);
         let mut access: Vec<Access> = exempt.iter().copied().map(Access::exempt).chain(denied).collect();
         access.sort_unstable();
-        (access, overruled)
+        (access, overruled, bogons)
     }
 
     /// The kernel has room for so many prefixes, whatever they are for.
@@ -298,6 +309,7 @@ impl Settings {
         let (written, default) = (&self.safety, Safety::default());
         let breaker = found.keep(self.source.read_if(written.one("breaker"), parse_breaker)).flatten();
         let after = found.keep(self.source.read_if(written.one("breaker_after"), parse_breaker_after)).flatten();
+        let without = found.keep(self.source.read_if(written.one("without_daemon"), without_daemon::parse)).flatten();
         let mut is_set =
             |key: &str, default| found.keep(self.source.is_set(written.one(key), default)).unwrap_or(default);
         Safety {
@@ -306,6 +318,7 @@ impl Settings {
             exempt_resolvers: is_set("exempt_resolvers", default.exempt_resolvers),
             breaker: breaker.unwrap_or(default.breaker),
             breaker_after_ns: after.unwrap_or(default.breaker_after_ns),
+            without_daemon_ns: without.unwrap_or(default.without_daemon_ns),
         }
     }
 

@@ -107,7 +107,12 @@ impl Source {
         written.map(|written| self.read(written, parse)).transpose()
     }
 
-    pub(super) fn wrong(&self, written: &Written, error: SyntaxError) -> Diagnostic {
+    pub(super) fn wrong(&self, written: &Written, mut error: SyntaxError) -> Diagnostic {
+        let (Origin::Key { key: name, .. } | Origin::Flag(name)) = &written.origin;
+        // What is said of addresses does not repeat them.
+        if !matches!(*name, "url" | "--fleet") && written.text.split_once("://").is_some_and(|of| of.1.contains('@')) {
+            "what stands there may hold a password, and is not repeated".clone_into(&mut error.problem);
+        }
         let help = error.help.into_iter().collect();
         match (&written.origin, self) {
             (Origin::Key { prefix, key, of, span }, Self::File { path, contents }) => {

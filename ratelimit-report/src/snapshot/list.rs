@@ -87,6 +87,9 @@ pub struct Listed {
     /// The name of the user whose command it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// The program whose denial it is, as in `fail2ban/sshd`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     /// The rule that banned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
@@ -261,6 +264,7 @@ impl Listed {
         Self {
             until: entry.until.map(|until| whole_seconds(clocks.wall_of(until))),
             user,
+            owner: entry.owner.clone(),
             reason: entry.reason.clone(),
             since: entry.since.map(whole_seconds),
             decides,
@@ -336,7 +340,15 @@ mod tests {
     }
 
     fn entry(prefix: &str, grant: Grant, by: By, until: Option<Nanos>) -> Entry {
-        Entry { prefix: prefix.parse().unwrap(), grant, by, reason: Some("why".into()), since: None, until }
+        Entry {
+            prefix: prefix.parse().unwrap(),
+            grant,
+            by,
+            owner: None,
+            reason: Some("why".into()),
+            since: None,
+            until,
+        }
     }
 
     #[test]

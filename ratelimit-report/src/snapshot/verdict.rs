@@ -99,7 +99,8 @@ impl Background<'_> {
         let (noun, verb) = if denies(access) { ("denial", "denies") } else { ("allow", "allows") };
         let first = deciding(&entries, self.clocks.now).first().copied().cloned();
         match first {
-            Some(Entry { by: By::Command { user, .. }, reason, .. }) => {
+            Some(Entry { by: By::Command { user, .. }, owner, reason, .. }) => {
+                let user = owner.unwrap_or(user);
                 format!("{user}'s {noun} of {prefix}{}", reason.map_or_else(String::new, |why| format!(": {why}")))
             }
             Some(Entry { by: By::Safety, reason, .. }) => {
@@ -147,6 +148,8 @@ impl Background<'_> {
                 edits.extend(self.edits(denial));
             }
         }
+        // One command takes off those of every owner.
+        commands.dedup();
         // The longest prefix decides, and of one prefix the exemption.
         let client = policy.client(whom.addr());
         let longest = denials.iter().map(|of| of.prefix).chain([client]).max_by_key(IpNet::prefix_len);

@@ -188,13 +188,18 @@ pub(super) async fn mode(socket: &Path, format: OutputFormat) -> anyhow::Result<
     show(&ModeNow::of(&client(socket).call(&Stats::now()).await?), ratelimit_view::mode_now, format)
 }
 
-/// What is allowed, denied and banned.
-pub(super) fn list(daemon: &Daemon<'_>, which: ListArgs) -> anyhow::Result<Exit> {
-    let prefix = which.prefix.as_deref().map(|text| parse_target("CIDR", text)).transpose()?;
-    let prefix = prefix.map(|target| match target {
+/// The prefix that a list is asked for.
+pub(super) fn prefix_asked(text: Option<&str>) -> anyhow::Result<Option<IpNet>> {
+    let target = text.map(|text| parse_target("CIDR", text)).transpose()?;
+    Ok(target.map(|target| match target {
         Target::Address(address) => IpNet::from(address),
         Target::Prefix { network, .. } => network,
-    });
+    }))
+}
+
+/// What is allowed, denied and banned.
+pub(super) fn list(daemon: &Daemon<'_>, which: ListArgs) -> anyhow::Result<Exit> {
+    let prefix = prefix_asked(which.prefix.as_deref())?;
     // What goes to another program is all of it: that one finds what it looks for.
     let is_bounded = daemon.global.format() == OutputFormat::Human && !which.all && io::stdout().is_terminal();
     let most = is_bounded.then_some(ROWS_MAX);

@@ -41,6 +41,7 @@ pub(super) fn parse_grant(args: &GrantArgs) -> anyhow::Result<GrantRequest> {
         force: args.force,
         ssh_peer: safety::ssh_session_of_this_process().map(|session| session.peer),
         fleet: args.fleet.fleet,
+        owner: None,
     })
 }
 
@@ -119,7 +120,7 @@ mod tests {
         ] {
             let of: Vec<&str> = duration.map_or(vec![], |duration| vec!["--for", duration]);
             let cli = Cli::parse_from([&["ratelimitd", "deny", "192.0.2.1", "192.0.2.2"][..], &of].concat());
-            let Some(Command::Deny { grant }) = cli.command else { panic!("{duration:?}") };
+            let Some(Command::Deny { grant, .. }) = cli.command else { panic!("{duration:?}") };
             let request = parse_grant(&grant).unwrap();
             assert_eq!((request.seconds, request.permanent, grant.prefixes.len()), (seconds, is_permanent, 2));
         }

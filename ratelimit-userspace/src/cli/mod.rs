@@ -10,15 +10,20 @@ use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Su
 use crate::error::{Diagnostic, Place, SOCKET_VARIABLE};
 use ratelimit_policy::config::{FILE_DEFAULT, SOCKET_DEFAULT};
 
+pub use self::doctor::{BugReportArgs, DoctorArgs};
 pub use self::limiter::Limiter;
+pub use self::neighbours::{CrowdsecArgs, ListFormat, ListsCommand};
+pub use self::past::{EventsArgs, HistoryArgs};
 pub use self::replay::{FromArgs, ReplayArgs};
 pub use self::run::run;
 
 mod ask;
 mod change;
+mod doctor;
 mod each;
 mod limiter;
 mod manual;
+mod neighbours;
 mod orphan;
 mod paint;
 mod past;
@@ -212,6 +217,30 @@ pub enum Command {
         #[command(flatten)]
         socket: Socket,
     },
+    /// Deny what a file names, each until its own end: what `list --format` writes as plain, nft, ipset or json, or a list
+    Import {
+        /// The file, or - for standard input
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// The program whose denials they are, as in `deny --by`
+        #[arg(long = "by", value_name = "OWNER")]
+        owner: Option<String>,
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Check list files before they are used
+    Lists {
+        /// What to do.
+        #[command(subcommand)]
+        what: ListsCommand,
+    },
+    /// Keep a list file by the decisions of CrowdSec's local API, and tell it of bans; needs no privileges
+    Crowdsec {
+        /// From where, and where to.
+        #[command(flatten)]
+        crowdsec: CrowdsecArgs,
+    },
     /// Show how the hosts do that hold limits together: who was heard when, what is summed, and the bound that holds now
     #[command(after_help = texts::FLEET_EXAMPLES)]
     Fleet {
@@ -263,6 +292,9 @@ pub enum Command {
         /// Who, how long and why.
         #[command(flatten)]
         grant: GrantArgs,
+        /// The program whose denial it is, as in fail2ban/sshd: those of others for the same address stay apart
+        #[arg(long = "by", value_name = "OWNER", conflicts_with = "fleet")]
+        owner: Option<String>,
     },
     /// Free addresses or networks: lift denials and bans, and reset the counters of what is over a limit; exit code 3
     /// if one stays blocked
@@ -274,6 +306,10 @@ pub enum Command {
         /// Lift all bans and all denials by commands; lists and the configuration stay
         #[arg(long, conflicts_with = "prefixes")]
         all: bool,
+        /// Lift only the denials of this owner, as in fail2ban/sshd, and of those below it; bans and counters stay, and
+        /// what others deny is no failure
+        #[arg(long = "by", value_name = "OWNER", conflicts_with = "fleet")]
+        owner: Option<String>,
         /// On every host of the fleet.
         #[command(flatten)]
         fleet: OnFleet,
@@ -365,6 +401,13 @@ pub enum Command {
         #[command(flatten)]
         replay: ReplayArgs,
     },
+    /// Say what could be wrong here before it is: kernel, drivers, other programs, files, service, configuration; exit code
+    /// 1 if something is
+    #[command(after_help = texts::DOCTOR_EXAMPLES)]
+    Doctor(DoctorArgs),
+    /// Pack all that helps to find a fault into one file, with addresses masked and without secrets
+    #[command(after_help = texts::BUG_REPORT_EXAMPLES)]
+    BugReport(BugReportArgs),
     /// Take the filter off an interface, or off all: nothing is limited there any more
     Detach {
         /// The interface; all of them without it
@@ -420,52 +463,12 @@ pub struct ListArgs {
     /// Only entries whose reason, list or comment holds this text
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
+    /// For another program: what is denied and banned as plain (a list file), nft or ipset; or all of it as json
+    #[arg(long, value_enum, value_name = "FORMAT", hide_possible_values = true)]
+    pub format: Option<ListFormat>,
     /// All entries of long lists; a terminal shows the first 50 of each otherwise
     #[arg(long)]
     pub all: bool,
-}
-
-/// Which events to show.
-#[derive(Clone, Debug, Args)]
-pub struct EventsArgs {
-    /// Go on with what follows until interrupted
-    #[arg(short, long)]
-    pub follow: bool,
-    /// Only those of this address, or of all in this network
-    #[arg(long, value_name = "IP|CIDR")]
-    pub source: Option<String>,
-    /// Only those of the rule of this name
-    #[arg(long, value_name = "NAME")]
-    pub rule: Option<String>,
-    /// Only those of this kind: refused, ban, ban_end, would_refuse, would_ban, allow, deny, unblock, ...
-    #[arg(long, value_name = "KIND")]
-    pub kind: Option<String>,
-    /// Only those of the last DUR: 10m, 1h
-    #[arg(long, value_name = "DUR")]
-    pub since: Option<String>,
-}
-
-/// What to show of the history.
-#[derive(Clone, Debug, Args)]
-pub struct HistoryArgs {
-    /// The address or network; without it, the sources that were refused most
-    #[arg(value_name = "IP|CIDR")]
-    pub prefix: Option<String>,
-    /// Only what went on since then: so long ago, as in 24h, or a time, as in 2026-01-31T08:00:00Z
-    #[arg(long, value_name = "TIME")]
-    pub since: Option<String>,
-    /// Only what began until then: so long ago, or a time
-    #[arg(long, value_name = "TIME")]
-    pub until: Option<String>,
-    /// Only of the rule of this name
-    #[arg(long, value_name = "NAME")]
-    pub rule: Option<String>,
-    /// Only for this reason: over_limit, guard, banned, dry_run
-    #[arg(long, value_name = "REASON")]
-    pub reason: Option<String>,
-    /// Comma-separated values, a line each
-    #[arg(long, conflicts_with = "json")]
-    pub csv: bool,
 }
 
 /// Who is allowed or denied, for how long and why.

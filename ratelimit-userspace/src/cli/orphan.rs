@@ -10,7 +10,7 @@ use super::run::{print_json, print_words};
 use crate::error;
 use ratelimit_control::orphan::{since, still_enforcing};
 use ratelimit_datapath::kernel::read_left;
-use ratelimit_datapath::orphans::Left;
+use ratelimit_datapath::orphans::{Lapse, Left};
 use ratelimit_policy::config::rule::RULE_NAME_DEFAULT;
 use ratelimit_policy::config::{FILE_DEFAULT, file};
 use ratelimit_report::snapshot::{Mode, Snapshot};
@@ -33,7 +33,8 @@ pub(super) fn stats(left: &Left, format: OutputFormat, page: Page) -> anyhow::Re
     match format {
         OutputFormat::Human => {
             let lead = still_enforcing(left, now);
-            print_words(&format!("{lead}{}\n\n{}", dry_run(&snapshot), ratelimit_view::left(&snapshot, page)))?;
+            let dry_run = if matches!(left.lapse, Some(Lapse::Since(_))) { "" } else { dry_run(&snapshot) };
+            print_words(&format!("{lead}{dry_run}\n\n{}", ratelimit_view::left(&snapshot, page)))?;
         }
         OutputFormat::Json => drop(print_json(&as_json(&snapshot, left, now)?)?),
     }
@@ -64,8 +65,13 @@ fn as_json(snapshot: &Snapshot, left: &Left, now: Timestamp) -> serde_json::Resu
     let interfaces: Vec<_> = left.links.iter().map(|(name, _)| name).collect();
     let alone = left.alone.map(|alone| alone.as_secs_f64());
     if let Some(fields) = value.as_object_mut() {
-        let without_daemon =
-            json!({ "interfaces": interfaces, "since": since(left, now), "seconds": alone, "pins": pins });
+        let (at, is_over) = match left.lapse {
+            None => (None, false),
+            Some(Lapse::In(after)) => (now.checked_add(after).ok(), false),
+            Some(Lapse::Since(ago)) => (now.checked_sub(ago).ok(), true),
+        };
+        let without_daemon = json!({ "interfaces": interfaces, "since": since(left, now), "seconds": alone, "pins": pins,
+            "dry_run_at": at, "dry_run": is_over });
         fields.insert("without_daemon".to_owned(), without_daemon);
     }
     Ok(value)
@@ -97,10 +103,11 @@ mod tests {
             dir: "/sys/fs/bpf/ratelimitd/v1".into(),
             links: vec![("eth0".into(), "/sys/fs/bpf/ratelimitd/v1/link-eth0".into())],
             alone: Some(std::time::Duration::from_secs(180)),
+            lapse: Some(Lapse::In(std::time::Duration::from_secs(60))),
         };
         let value = as_json(&snapshot, &left, "2026-01-01T10:03:00Z".parse().unwrap()).unwrap();
         let expected = json!({ "interfaces": ["eth0"], "since": "2026-01-01T10:00:00Z", "seconds": 180.0,
-            "pins": ["/sys/fs/bpf/ratelimitd/v1/link-eth0"] });
+            "pins": ["/sys/fs/bpf/ratelimitd/v1/link-eth0"], "dry_run_at": "2026-01-01T10:04:00Z", "dry_run": false });
         assert_eq!(value["without_daemon"], expected);
         assert_eq!((&value["schema"], &value["interfaces"][0]["packets"]["dropped"]), (&json!(1), &json!(40)));
         assert_eq!(value["rules"][0]["dropped"], 40);

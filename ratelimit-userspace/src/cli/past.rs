@@ -2,19 +2,63 @@
 
 use std::ops::ControlFlow;
 
+use clap::Args;
 use jiff::Timestamp;
 use ratelimit_policy::config::duration;
 
+use super::OutputFormat;
 use super::ask::{Daemon, client};
 use super::change::{parse_prefix, parse_seconds, wrong};
 use super::run::{block_on, print, print_words};
-use super::{EventsArgs, HistoryArgs, OutputFormat};
 use crate::error::{Exit, warn};
 use ratelimit_control::Call;
 use ratelimit_control::client::Followed;
 use ratelimit_control::proto::{EventsOf, HistoryOf, Worst};
 use ratelimit_policy::config::syntax::{SyntaxError, json_text, near_miss};
 use ratelimit_report::event::{Event, EventKind};
+
+/// Which events to show.
+#[derive(Clone, Debug, Args)]
+pub struct EventsArgs {
+    /// Go on with what follows until interrupted
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Only those of this address, or of all in this network
+    #[arg(long, value_name = "IP|CIDR")]
+    pub source: Option<String>,
+    /// Only those of the rule of this name
+    #[arg(long, value_name = "NAME")]
+    pub rule: Option<String>,
+    /// Only those of this kind: refused, ban, ban_end, would_refuse, would_ban, allow, deny, unblock, ...
+    #[arg(long, value_name = "KIND")]
+    pub kind: Option<String>,
+    /// Only those of the last DUR: 10m, 1h
+    #[arg(long, value_name = "DUR")]
+    pub since: Option<String>,
+}
+
+/// What to show of the history.
+#[derive(Clone, Debug, Args)]
+pub struct HistoryArgs {
+    /// The address or network; without it, the sources that were refused most
+    #[arg(value_name = "IP|CIDR")]
+    pub prefix: Option<String>,
+    /// Only what went on since then: so long ago, as in 24h, or a time, as in 2026-01-31T08:00:00Z
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// Only what began until then: so long ago, or a time
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<String>,
+    /// Only of the rule of this name
+    #[arg(long, value_name = "NAME")]
+    pub rule: Option<String>,
+    /// Only for this reason: over_limit, guard, banned, dry_run
+    #[arg(long, value_name = "REASON")]
+    pub reason: Option<String>,
+    /// Comma-separated values, a line each
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
+}
 
 /// What happened lately, and with `--follow` what follows.
 pub(super) fn events(daemon: &Daemon<'_>, which: &EventsArgs) -> anyhow::Result<Exit> {

@@ -13,24 +13,26 @@ use tracing::level_filters::LevelFilter;
 use super::ask::Daemon;
 use super::paint::paint;
 use super::{
-    Cli, Command, Extent, Global, Insistence, Limiter, ModeArg, OnFleet, OutputFormat, Repeat, Socket, ask, change,
-    definition, past, texts,
+    Cli, Command, Extent, Global, Insistence, Limiter, ListFormat, ListsCommand, ModeArg, OnFleet, OutputFormat,
+    Repeat, Socket, ask, change, definition, doctor, neighbours, past, texts,
 };
 use crate::error::{self, Diagnostic, Diagnostics, Exit, Place};
 use crate::log;
 use ratelimit_control::proto::{
-    Allow, Confirm, Deny, Explain, FleetStatus, Forget, ModeRequest, ModeWord, PrefixRequest, ReloadRequest, Rollback,
-    SourceRequest, Suggest, UnblockRequest,
+    Allow, Confirm, Deny, Explain, FleetStatus, Forget, GrantRequest, ModeRequest, ModeWord, PrefixRequest,
+    ReloadRequest, Rollback, SourceRequest, Suggest, UnblockRequest,
 };
 use ratelimit_daemon::{self, ConfigSource, Loaded};
 use ratelimit_datapath::interface_names;
 use ratelimit_datapath::kernel::Kernel;
+use ratelimit_datapath::probe;
 use ratelimit_policy::config::lists::KnownLists;
 use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::config::syntax::{json_text, printable_lines};
 use ratelimit_policy::config::{Config, FILE_DEFAULT, file, lint};
 use ratelimit_policy::safety::{self, Around};
 use ratelimit_policy::secret;
+use ratelimit_report::entries::Format;
 use ratelimit_view::{Detail, describe};
 
 /// Does what was asked for.
@@ -70,6 +72,8 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         }
         Some(Command::Top { socket }) => ask::top(&daemon(socket)),
         Some(Command::Check { source, socket }) => ask::check(&daemon(socket), change::parse_target("check", &source)?),
+        Some(Command::Doctor(asked)) => doctor::doctor(asked, &global),
+        Some(Command::BugReport(asked)) => doctor::bug_report(asked, &global),
         Some(Command::Detach { interface, socket }) => {
             block_on(&global, ask::detach(&socket.path, interface.as_deref(), format))
         }
@@ -79,7 +83,19 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         }
         Some(Command::Suggest { from, .. }) if from.is_said() => super::replay::suggest(from, &global),
         Some(Command::Suggest { rule, socket, .. }) => daemon(socket).ask(&Suggest { rule }, ratelimit_view::suggest),
-        Some(Command::List { which, socket }) => ask::list(&daemon(socket), which),
+        Some(Command::List { which, socket }) => match which.format {
+            Some(ListFormat::Plain) => neighbours::export(&daemon(socket), which, Format::Plain),
+            Some(ListFormat::Nft) => neighbours::export(&daemon(socket), which, Format::Nft),
+            Some(ListFormat::Ipset) => neighbours::export(&daemon(socket), which, Format::Ipset),
+            Some(ListFormat::Json) => {
+                let global = Global { json: true, ..global.clone() };
+                ask::list(&Daemon { socket: socket.path, global: &global }, which)
+            }
+            None => ask::list(&daemon(socket), which),
+        },
+        Some(Command::Import { file, owner, socket }) => neighbours::import(&file, owner.as_deref(), &daemon(socket)),
+        Some(Command::Lists { what: ListsCommand::Check { files } }) => neighbours::check_lists(&files),
+        Some(Command::Crowdsec { crowdsec }) => neighbours::crowdsec(crowdsec, &global),
         Some(Command::Fleet { socket }) => daemon(socket).ask(&FleetStatus {}, ratelimit_view::fleet),
         Some(Command::Events { which, socket }) => past::events(&daemon(socket), &which),
         Some(Command::History { which, socket }) => past::history(&daemon(socket), which),
@@ -92,17 +108,21 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             let call = |text: &str| Ok(Allow(request.clone().of(change::parse_prefix(text)?)));
             daemon(grant.socket).each("allow", grant.prefixes, call, ratelimit_view::granted, |_| Exit::Done)
         }
-        Some(Command::Deny { grant }) => {
-            let request = change::parse_grant(&grant)?;
+        Some(Command::Deny { grant, owner }) => {
+            let request = GrantRequest { owner, ..change::parse_grant(&grant)? };
             let call = |text: &str| Ok(Deny(request.clone().of(change::parse_prefix(text)?)));
             daemon(grant.socket).each("deny", grant.prefixes, call, ratelimit_view::granted, |_| Exit::Done)
         }
-        Some(Command::Unblock { all: true, fleet: OnFleet { fleet }, socket, .. }) => {
-            daemon(socket).ask(&UnblockRequest { prefix: None, all: true, fleet }, ratelimit_view::lifted)
+        Some(Command::Unblock { all: true, owner, fleet: OnFleet { fleet }, socket, .. }) => {
+            daemon(socket).ask(&UnblockRequest { prefix: None, all: true, fleet, owner }, ratelimit_view::lifted)
         }
-        Some(Command::Unblock { prefixes, all: false, fleet: OnFleet { fleet }, socket }) => {
-            let call = |text: &str| Ok(UnblockRequest { prefix: Some(change::parse_prefix(text)?), all: false, fleet });
-            daemon(socket).each("unblock", prefixes, call, ratelimit_view::lifted, change::lifted)
+        Some(Command::Unblock { prefixes, all: false, owner, fleet: OnFleet { fleet }, socket }) => {
+            let call = |text: &str| {
+                let prefix = Some(change::parse_prefix(text)?);
+                Ok(UnblockRequest { prefix, all: false, fleet, owner: owner.clone() })
+            };
+            let exit = |report: &_| if owner.is_some() { Exit::Done } else { change::lifted(report) };
+            daemon(socket).each("unblock", prefixes, call, ratelimit_view::lifted, exit)
         }
         Some(Command::Unallow { prefixes, fleet: OnFleet { fleet }, socket }) => {
             let call = |text: &str| Ok(PrefixRequest { prefix: change::parse_prefix(text)?, fleet });
@@ -161,6 +181,10 @@ fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Resul
     log::start(log::level(LevelFilter::INFO, global.verbose, global.quiet));
     warn(&warnings(&config), global);
     tracing::info!("kernel memory: {}", describe::memory_short(&config));
+    if let Some(beside) = probe::processors().ok().and_then(|(possible, online)| describe::idle_cpus(possible, online))
+    {
+        tracing::info!("kernel memory beside: {beside}");
+    }
     let absent = source.absent();
     let described = config.clone();
     let attached = move |interfaces: &[String]| {
@@ -212,16 +236,7 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
             return Err(error.into());
         }
     };
-    let mut warnings = warnings(&config);
-    // /sys may be that of another network namespace.
-    match interface_names() {
-        Ok(present) => {
-            warnings.extend(config.interfaces.iter().filter_map(|name| absent(name, &config.interfaces, &present)))
-        }
-        Err(error) => warnings.push(format!("which interfaces there are is not known: {error}")),
-    }
-    warnings.extend(ratelimit_daemon::certificate_trouble(&config));
-    warnings.extend(config.fleet.iter().flat_map(secret::trouble));
+    let warnings = all_warnings(&config);
     match global.format() {
         OutputFormat::Human => {
             warn(&warnings, global);
@@ -232,6 +247,21 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
         }
         OutputFormat::Json => print_json(&describe::ConfigJson::new(&config, warnings)),
     }
+}
+
+/// The same, with what there is to say of interfaces and of files that it names.
+pub(super) fn all_warnings(config: &Config) -> Vec<String> {
+    let mut warnings = warnings(config);
+    // /sys may be that of another network namespace.
+    match interface_names() {
+        Ok(present) => {
+            warnings.extend(config.interfaces.iter().filter_map(|name| absent(name, &config.interfaces, &present)))
+        }
+        Err(error) => warnings.push(format!("which interfaces there are is not known: {error}")),
+    }
+    warnings.extend(ratelimit_daemon::certificate_trouble(config));
+    warnings.extend(config.fleet.iter().flat_map(secret::trouble));
+    warnings
 }
 
 /// That an interface is not there, and which may be meant that is not named yet. It may come later, so it is no error.
@@ -287,6 +317,13 @@ struct Version {
     layout: u32,
     target: String,
     bpf_object_sha256: String,
+}
+
+/// What `version --json` prints.
+pub(super) fn version_json() -> anyhow::Result<String> {
+    let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
+    let version = Version { schema: 1, version: env!("CARGO_PKG_VERSION"), layout: layout::VERSION, target };
+    Ok(serde_json::to_string_pretty(&version)? + "\n")
 }
 
 fn version(format: OutputFormat) -> anyhow::Result<Exit> {

@@ -198,3 +198,20 @@ Examples:
   ratelimitd completions bash > /usr/share/bash-completion/completions/ratelimitd
   ratelimitd completions zsh  > /usr/share/zsh/site-functions/_ratelimitd
   ratelimitd completions fish > /usr/share/fish/vendor_completions.d/ratelimitd.fish";
+
+pub(super) const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  sudo ratelimitd doctor            what the configuration names
+  sudo ratelimitd doctor eth0       one interface, also before there is a configuration
+  ratelimitd doctor --json          for programs; without root less is seen, and what is said so
+
+Nothing is attached and nothing is changed. Exit code 0: no problem, though there may be warnings; 1: a problem.";
+
+pub(super) const BUG_REPORT_EXAMPLES: &str = "\
+Examples:
+  sudo ratelimitd bug-report                        into this directory
+  sudo ratelimitd bug-report --out /tmp/r.tar.gz    into a file
+  tar -tzf ratelimitd-report-*.tar.gz               what is in it
+
+IPv4, IPv6 and hardware addresses, this host's name and the hosts of URLs are masked, each alike wherever it stands.
+Files of secrets are never in it. Names of rules, interfaces and users are, and comments: read it before you send it.";

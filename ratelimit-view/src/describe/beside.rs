@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use ratelimit_policy::config::fleet::Fleet;
 use ratelimit_policy::config::history::History;
-use ratelimit_policy::config::{Config, Safety, amount, duration};
+use ratelimit_policy::config::{Config, Safety, amount, duration, without_daemon};
 use ratelimit_policy::desired::Limit;
 use ratelimit_policy::fleet::{Sum, acl_line};
 
@@ -29,15 +29,15 @@ pub(super) fn history_words(history: &History) -> String {
 /// Where it is, who is in it, and what it carries.
 pub(super) fn fleet_words(fleet: &Fleet) -> Vec<String> {
     let interval = duration::short(u64::try_from(fleet.interval.as_nanos()).unwrap_or(u64::MAX));
-    let (name, urls, hosts) = (&fleet.name, fleet.urls.join(", "), fleet.hosts);
+    let (name, urls, hosts) = (&fleet.name, fleet.store.urls.join(", "), fleet.hosts);
     let file = |what: &str, path: &Option<PathBuf>| Some(format!("{what} {}", path.as_ref()?.display()));
     let access = [
         file("secret", &fleet.secret_file).or_else(|| Some("no secret".to_owned())),
-        Some(format!("user {}", fleet.username.as_deref().unwrap_or("default"))),
-        file("password", &fleet.password_file),
-        file("CA", &fleet.ca_file),
-        file("certificate", &fleet.cert_file),
-        file("key", &fleet.key_file),
+        Some(format!("user {}", fleet.store.username.as_deref().unwrap_or("default"))),
+        file("password", &fleet.store.password_file),
+        file("CA", &fleet.store.ca_file),
+        file("certificate", &fleet.store.cert_file),
+        file("key", &fleet.store.key_file),
     ];
     let mut lines = vec![
         format!(
@@ -72,7 +72,7 @@ pub(super) fn shared_words(config: &Config, limit: &Limit) -> Option<String> {
 /// The line of an ACL file for the store's user, with what to do with it; it is pasted, so it is one line.
 pub fn acl_words(fleet: &Fleet) -> String {
     let (user, line) = acl(fleet);
-    let then = if fleet.username.is_some() {
+    let then = if fleet.store.username.is_some() {
         String::new()
     } else {
         format!(", with username = \"{user}\" and password_file in [fleet]")
@@ -82,7 +82,7 @@ pub fn acl_words(fleet: &Fleet) -> String {
 
 /// The user, or one that could be, and the line.
 pub(super) fn acl(fleet: &Fleet) -> (&str, String) {
-    let user = fleet.username.as_deref().unwrap_or("ratelimitd");
+    let user = fleet.store.username.as_deref().unwrap_or("ratelimitd");
     (user, acl_line(user, &fleet.name))
 }
 
@@ -100,6 +100,7 @@ pub(super) fn safety_words(safety: Safety) -> String {
         is_exempt(safety.exempt_gateway, "gateways"),
         is_exempt(safety.exempt_resolvers, "name servers"),
         breaker,
+        format!("without a daemon {}", without_daemon::words(safety.without_daemon_ns)),
     ]
     .join(", ")
 }

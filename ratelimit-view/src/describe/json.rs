@@ -55,6 +55,8 @@ struct SafetyJson {
     exempt_resolvers: bool,
     breaker_percent: Option<u8>,
     breaker_after_seconds: f64,
+    /// None: it enforces for good.
+    without_daemon_seconds: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -160,6 +162,7 @@ impl ConfigJson {
                 exempt_resolvers: config.safety.exempt_resolvers,
                 breaker_percent: config.safety.breaker,
                 breaker_after_seconds: seconds(config.safety.breaker_after_ns),
+                without_daemon_seconds: config.safety.without_daemon_ns.map(seconds),
             },
             history: HistoryJson {
                 enabled: config.history.enabled,
@@ -280,14 +283,14 @@ impl From<&Fleet> for FleetJson {
     fn from(fleet: &Fleet) -> Self {
         let file = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
         Self {
-            url: fleet.urls.clone(),
+            url: fleet.store.urls.clone(),
             name: fleet.name.clone(),
             secret_file: file(&fleet.secret_file),
-            username: fleet.username.clone(),
-            password_file: file(&fleet.password_file),
-            ca_file: file(&fleet.ca_file),
-            cert_file: file(&fleet.cert_file),
-            key_file: file(&fleet.key_file),
+            username: fleet.store.username.clone(),
+            password_file: file(&fleet.store.password_file),
+            ca_file: file(&fleet.store.ca_file),
+            cert_file: file(&fleet.store.cert_file),
+            key_file: file(&fleet.store.key_file),
             interval_seconds: fleet.interval.as_secs_f64(),
             hosts: fleet.hosts,
             bans: fleet.bans,

@@ -101,11 +101,15 @@ fn what_is_not_summed_says_so_with_the_bound_that_holds() {
         summed: false,
         bound: 400,
         bound_words: "4x100 over 4 hosts".to_owned(),
+        shared_with: None,
     };
-    assert_eq!(
-        shared_limit(&of),
-        "Rule ssh: 100 connections in 1m, NOT SUMMED, each host by itself\n  the fleet admits of a source at most 400\n"
-    );
+    let bound = "\n  the fleet admits of a source at most 400\n";
+    for (shared_with, said) in
+        [(None, ""), (Some(3), ""), (Some(2), "; ONLY 2 OF 3 OTHER HOSTS HAVE IT"), (Some(0), "; NO OTHER HOST HAS IT")]
+    {
+        let line = format!("Rule ssh: 100 connections in 1m, NOT SUMMED, each host by itself{said}{bound}");
+        assert_eq!(shared_limit(&FleetLimit { shared_with, ..of.clone() }, 4), line);
+    }
 }
 
 #[test]

@@ -15,8 +15,27 @@ const LICENCES: &str = "THIRD-PARTY-LICENSES";
 /// Run by dpkg at install, removal and purge.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
+/// How much time a package's size is worth.
+#[derive(Clone, Copy)]
+pub(crate) enum Compression {
+    /// For people.
+    Small,
+    /// For a test.
+    Quick,
+}
+
+impl Compression {
+    /// Debian's own, or none at all: half a minute for a binary that was not optimised.
+    fn flag(self) -> &'static str {
+        match self {
+            Self::Small => "-Zxz",
+            Self::Quick => "-Znone",
+        }
+    }
+}
+
 /// Makes `ratelimitd_VERSION_ARCHITECTURE.deb` in `out` of a binary, which must run here. `epoch` is the time of its files.
-pub(crate) fn build(binary: &Path, out: &Path, epoch: u64) -> Result<PathBuf> {
+pub(crate) fn build(binary: &Path, out: &Path, epoch: u64, compression: Compression) -> Result<PathBuf> {
     let debian = workspace::root().join("dist/debian");
     let changelog = read_text(&debian.join("changelog"))?;
     let layout = Layout::debian();
@@ -63,7 +82,7 @@ pub(crate) fn build(binary: &Path, out: &Path, epoch: u64) -> Result<PathBuf> {
     let package = out.join(format!("ratelimitd_{VERSION}_{}.deb", architecture()?));
     let mut build = Command::new("dpkg-deb");
     // Owned by root, and no file later than the sources: dpkg-deb takes that from the variable.
-    build.args(["--root-owner-group", "-Zxz", "--build"]).arg(&root).arg(&package);
+    build.args(["--root-owner-group", compression.flag(), "--build"]).arg(&root).arg(&package);
     run::answer(build.env("SOURCE_DATE_EPOCH", epoch.to_string()))?;
     fs::remove_dir_all(&root).with_context(|| format!("remove {}", root.display()))?;
     Ok(package)

@@ -42,6 +42,16 @@ impl Layout {
         self.prefix.join("lib/systemd/system/ratelimitd.service")
     }
 
+    /// Another unit than the daemon's.
+    pub(crate) fn other_unit(&self, name: &str) -> PathBuf {
+        self.prefix.join("lib/systemd/system").join(name)
+    }
+
+    /// What units run that nobody types.
+    pub(crate) fn libexec_dir(&self) -> PathBuf {
+        self.prefix.join("libexec/ratelimitd")
+    }
+
     pub(crate) fn sysusers(&self) -> PathBuf {
         self.prefix.join("lib/sysusers.d/ratelimitd.conf")
     }

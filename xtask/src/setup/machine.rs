@@ -36,6 +36,30 @@ pub(crate) const PROMTOOL: Program = Program {
 pub(crate) const REDIS: Program =
     Program { name: "redis-server", package: "redis-server", purpose: "the store of a fleet", trial: "--version" };
 
+/// Likewise: its package has services for containers that are none of the machine's business.
+pub(crate) const NSPAWN: Program = Program {
+    name: "systemd-nspawn",
+    package: "systemd-container",
+    purpose: "a container with systemd as its first process",
+    trial: "--version",
+};
+
+/// Unpacked without what it depends on, which is Python alone: its package has a service that would read this host's logs.
+const FAIL2BAN: &str = "fail2ban";
+
+/// A fail2ban for the test of its action, used from where it lies.
+pub(super) fn ensure_fail2ban() -> Result<()> {
+    let dir = dir().join(FAIL2BAN);
+    if Path::new("/usr/lib/python3/dist-packages/fail2ban").is_dir() || dir.is_dir() {
+        return Ok(());
+    }
+    if workspace::program("apt-get").is_none() {
+        bail!("there is no apt-get here to get {FAIL2BAN} with");
+    }
+    let unpack = || packages::unpack("setup: programs: fail2ban", &[FAIL2BAN.to_owned()], &dir);
+    unpack().or_else(|_| packages::update("setup: programs").and_then(|()| unpack()))
+}
+
 /// Where packages have programs, in the order in which they are looked for.
 const BIN: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];
 const LIB: [&str; 2] = ["usr/lib", "lib"];

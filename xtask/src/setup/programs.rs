@@ -55,6 +55,9 @@ const FOR_PAGE: [(&str, &str, &str); 3] = [
     ("tar", "tar", "its archive"),
 ];
 
+/// What makes the root file systems of the tests under a real systemd.
+const FOR_SYSTEMD: [(&str, &str, &str); 1] = [("mmdebstrap", "mmdebstrap", "a root file system of Debian's packages")];
+
 /// Packages whose service would run from the machine's next start on.
 const SERVICES: [(&str, &str); 4] =
     [("nginx-light", "nginx"), ("caddy", "caddy"), ("lighttpd", "lighttpd"), ("haproxy", "haproxy")];
@@ -90,6 +93,12 @@ pub(super) fn ensure() -> Result<()> {
     }
     if let Err(error) = machine::PROMTOOL.ensure() {
         say(&format!("{error:#}; the tests of alerts and dashboard are skipped"));
+    }
+    if let Err(error) = machine::NSPAWN.ensure().and_then(|()| ensure_some(&["mmdebstrap"])) {
+        say(&format!("{error:#}; the tests under a real systemd are skipped"));
+    }
+    if let Err(error) = machine::ensure_fail2ban() {
+        say(&format!("{error:#}; the test with fail2ban is skipped"));
     }
     if let Err(error) = machine::REDIS.ensure() {
         say(&format!("{error:#}; the tests of a fleet with its store are skipped"));
@@ -128,9 +137,8 @@ pub(super) fn ensure_for_bench() -> Result<()> {
 pub(super) fn ensure_some(names: &[&str]) -> Result<()> {
     let is_missing =
         |(program, ..): &&(&str, &str, &str)| names.contains(program) && workspace::program(program).is_none();
-    let missing =
-        PROGRAMS.iter().chain(&FOR_ACCURACY).chain(&FOR_PAGE).chain(&FOR_BENCH).chain(&FOR_PACKAGES).chain(&FOR_LINT);
-    let missing: Vec<_> = missing.filter(is_missing).collect();
+    let missing = PROGRAMS.iter().chain(&FOR_ACCURACY).chain(&FOR_PAGE).chain(&FOR_SYSTEMD).chain(&FOR_BENCH);
+    let missing: Vec<_> = missing.chain(&FOR_PACKAGES).chain(&FOR_LINT).filter(is_missing).collect();
     if missing.is_empty() {
         say(&format!("programs: {}", names.join(" ")));
         return Ok(());

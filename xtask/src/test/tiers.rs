@@ -12,9 +12,9 @@ use anyhow::{Context, Result};
 
 use super::harness::{Echo, Tally};
 use super::summary::Tier;
+use crate::cargo::{self, Artifact};
 use crate::setup::axe;
 use crate::setup::machine::{PROMTOOL, REDIS};
-use crate::cargo::{self, Artifact};
 use crate::{run, workspace};
 
 pub(super) const PRIVILEGED: &str = "integration-test";
@@ -31,7 +31,9 @@ const AXE_VARIABLE: &str = "RATELIMITD_AXE";
 /// Tells the fleet's tests where redis-server is, and the libraries of an unpacked one.
 const REDIS_VARIABLES: [&str; 2] = ["REDIS_SERVER", "REDIS_LIBRARIES"];
 /// What of the user's environment the tests see under sudo too.
-const PASSED_ON: [&str; 4] = ["PATH", "CI", "RUST_BACKTRACE", "INSTA_UPDATE"];
+const PASSED_ON: [&str; 5] = ["PATH", "CI", "RUST_BACKTRACE", "INSTA_UPDATE", "RATELIMITD_CRASH_SEED"];
+/// The tests that kill the daemon at its crash points.
+const CRASH: &str = "crash";
 
 /// Every crate but the one that needs root, the BPF crate on the host included.
 pub(super) fn unprivileged(filter: Option<&str>) -> Result<Tier> {
@@ -63,7 +65,17 @@ pub(super) fn models(filter: Option<&str>) -> Result<Tier> {
 
 /// Files that measure, or that keep both CPUs busy: each has the machine to itself.
 const ALONE: [&str; 12] = [
-    "budget", "cost", "cpus", "depth", "drop_cache_full", "events", "fleet_hosts", "fleet_trouble", "flood", "large", "receivers",
+    "budget",
+    "cost",
+    "cpus",
+    "depth",
+    "drop_cache_full",
+    "events",
+    "fleet_hosts",
+    "fleet_trouble",
+    "flood",
+    "large",
+    "receivers",
     "scale",
 ];
 
@@ -83,12 +95,15 @@ pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
             let work = || -> Result<Tally> {
                 let mut tally = Tally::default();
                 while let Some(test) = next(&waiting) {
-                    run_privileged(test, binary, filter, &mut tally)?;
+                    run_privileged(test, binary, filter, &[], &mut tally)?;
                 }
                 Ok(tally)
             };
             let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
-            workers.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic))).collect::<Vec<_>>()
+            workers
+                .into_iter()
+                .map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)))
+                .collect::<Vec<_>>()
         });
         for of_worker in tallies {
             tally.append(of_worker?);
@@ -97,14 +112,33 @@ pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
     Ok(Tier { name: "privileged", tally, took: start.elapsed() })
 }
 
+/// Every crash point under every load.
+pub(super) fn crash(filter: Option<&str>) -> Result<Tier> {
+    let start = Instant::now();
+    let artifacts = cargo::build(&EVERYTHING)?;
+    let binary = &cargo::binary(&artifacts, "ratelimitd")?.executable;
+    let mut tally = Tally::default();
+    let told = [("RATELIMITD_CRASH_RUNS", PathBuf::from("all"))];
+    for test in artifacts.iter().filter(|of| of.is_test_in(PRIVILEGED) && of.target == CRASH) {
+        run_privileged(test, binary, filter, &told, &mut tally)?;
+    }
+    Ok(Tier { name: "crash", tally, took: start.elapsed() })
+}
+
 fn next<'a>(waiting: &Mutex<impl Iterator<Item = &'a Artifact>>) -> Option<&'a Artifact> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner).next()
 }
 
-fn run_privileged(test: &Artifact, binary: &Path, filter: Option<&str>, tally: &mut Tally) -> Result<()> {
+fn run_privileged(
+    test: &Artifact,
+    binary: &Path,
+    filter: Option<&str>,
+    told: &[(&'static str, PathBuf)],
+    tally: &mut Tally,
+) -> Result<()> {
     let start = Instant::now();
     eprintln!("     Running {}", test.executable.display());
-    let mut command = as_root(&test.executable, binary, &[]);
+    let mut command = as_root(&test.executable, binary, told);
     command.current_dir(workspace::root().join(PRIVILEGED));
     command.args(["--test-threads=1", "--show-output"]).args(filter);
     listen(&mut command, &test.target, tally)?;

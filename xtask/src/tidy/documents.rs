@@ -16,8 +16,8 @@ const README_LINES_MAX: usize = 150;
 const README_WORDS_MAX: usize = 1500;
 const ARCHITECTURE_LINES_MAX: usize = 200;
 
-/// Written by `cargo xtask bench` and `cargo xtask accuracy`: some lines are what a machine says of itself.
-const GENERATED: [&str; 2] = ["docs/PERFORMANCE.md", "docs/ACCURACY.md"];
+/// Written by `cargo xtask bench`, `accuracy` and `test --write`: some lines are what a machine says of itself.
+const GENERATED: [&str; 3] = ["docs/PERFORMANCE.md", "docs/ACCURACY.md", "docs/SYSTEMD-TRANSCRIPT.md"];
 
 /// Names of others' that no source here has.
 const FOREIGN: [&str; 4] = ["limit_req", "tcp_rmem", "close_notify", "BPF_F_NO_COMMON_LRU"];

@@ -30,6 +30,7 @@ pub(super) const SHIPPED: &[&str] = &[
     "ratelimit-control/src/",
     "ratelimit-daemon/src/",
     "ratelimit-datapath/src/",
+    "ratelimit-doctor/src/",
     "ratelimit-ebpf/src/",
     "ratelimit-fleet/src/",
     "ratelimit-policy/src/",

@@ -16,6 +16,7 @@ const CRATES: [(&str, &[&str]); 4] = [
             "ratelimit-control/",
             "ratelimit-daemon/",
             "ratelimit-datapath/",
+            "ratelimit-doctor/",
             "ratelimit-policy/",
             "ratelimit-report/",
             "ratelimit-top/",

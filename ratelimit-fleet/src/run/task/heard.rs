@@ -61,9 +61,13 @@ mod tests {
     use super::*;
     use crate::core::{Core, Settings};
     use crate::hosts::{Record, SILENT_AFTER};
+    use crate::names::Shard;
     use crate::names::{HostId, Names};
+    use crate::run::task::Done;
     use crate::run::{Status, task::Me};
     use crate::store::access::Access;
+    use crate::store::trouble::Trouble;
+    use crate::wire::{Call, Said, Sequence};
     use ratelimit_common::time::SECOND_NS;
 
     const NOW: Nanos = Nanos(1_750_000_000 * SECOND_NS);
@@ -101,6 +105,25 @@ mod tests {
         task.publish();
         assert!(!task.status.is_doubled && task.status.hosts_heard == 0);
         assert!(task.status.hosts[0].age >= SILENT_AFTER);
+    }
+
+    #[tokio::test]
+    async fn once_a_shard_answers_that_was_silent_for_an_interval_others_are_told_to_ask_again() {
+        let (mut task, _acts) = task(1);
+        task.is_heard = true;
+        let call = Call { host: HostId([1; 8]), sequence: Sequence(1), shard: Shard(3), groups: Vec::new() };
+        let mut exchanged = |silent_for: u64, answer: Result<Vec<Said>, Trouble>| {
+            task.silent.values_mut().for_each(|since| *since -= Duration::from_millis(silent_for));
+            let call = Box::new(call.clone());
+            task.done(Done::Exchanged { generation: 0, call, took: Duration::ZERO, answer }, NOW);
+            task.outages
+        };
+        assert_eq!(exchanged(0, Err(Trouble::Hung)), 0);
+        assert_eq!(exchanged(100, Ok(Vec::new())), 0, "nothing can have become final meanwhile");
+        assert_eq!(exchanged(0, Err(Trouble::Hung)), 0);
+        assert_eq!(exchanged(500, Err(Trouble::Hung)), 0);
+        assert_eq!(exchanged(500, Ok(Vec::new())), 1);
+        assert_eq!(exchanged(2000, Ok(Vec::new())), 1, "once");
     }
 
     #[tokio::test]

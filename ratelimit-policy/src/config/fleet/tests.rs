@@ -38,8 +38,11 @@ fn every_key_reads_as_documented() {
         ("", default()),
         ("name = \"web\"", Fleet { name: "web".into(), ..default() }),
         ("secret_file = \"fleet.secret\"", Fleet { secret_file: Some("/etc/fleet.secret".into()), ..default() }),
-        ("username = \"rl\"", Fleet { username: Some("rl".into()), ..default() }),
-        ("password_file = \"/p\"", Fleet { password_file: Some("/p".into()), ..default() }),
+        ("username = \"rl\"", Fleet { store: Access { username: Some("rl".into()), ..default().store }, ..default() }),
+        (
+            "password_file = \"/p\"",
+            Fleet { store: Access { password_file: Some("/p".into()), ..default().store }, ..default() },
+        ),
         ("interval = \"200ms\"", Fleet { interval: Duration::from_millis(200), ..default() }),
         ("interval = \"1m\"", Fleet { interval: Duration::from_secs(60), ..default() }),
         ("hosts = 2", Fleet { hosts: 2, ..default() }),
@@ -49,14 +52,14 @@ fn every_key_reads_as_documented() {
         assert_eq!(fleet_of(&format!("{url}\n{line}")), Ok(fleet), "{line}");
     }
     let tls = "url = [\"rediss://a:6380\", \"rediss://b\"]\nsecret_file = \"s\"\nca_file = \"ca\"\ncert_file = \"c\"\nkey_file = \"k\"";
-    let fleet = Fleet {
+    let store = Access {
         urls: vec!["rediss://a:6380".into(), "rediss://b".into()],
-        secret_file: Some("/etc/s".into()),
         ca_file: Some("/etc/ca".into()),
         cert_file: Some("/etc/c".into()),
         key_file: Some("/etc/k".into()),
-        ..default()
+        ..Access::default()
     };
+    let fleet = Fleet { store, secret_file: Some("/etc/s".into()), ..default() };
     assert_eq!(fleet_of(tls), Ok(fleet));
 }
 
@@ -110,6 +113,8 @@ fn a_password_in_an_address_is_refused_and_not_repeated() {
         "redis:// :hunter2@x y",
         "hunter2@x",
         "redis://192.0.2.1?password=hunter2",
+        "redis://rl:hunter2",
+        "redis://:hunter2%40192.0.2.1",
         "unix:///run/redis.sock?pass=hunter2",
     ] {
         for lines in [format!("url = \"{url}\""), format!("url = [\"redis:/\", \"{url}\"]")] {
@@ -117,6 +122,27 @@ fn a_password_in_an_address_is_refused_and_not_repeated() {
             assert!(error.contains("an address holds no user, no password and no parameters"), "{error}");
             assert!(error.contains("/etc/r.toml:3:"), "{error}");
             assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn no_line_that_may_hold_a_password_is_quoted_whatever_is_wrong_with_it() {
+    for lines in [
+        "url = \"redis://:hunter2@192.0.2.1",
+        "url = redis://:hunter2@192.0.2.1",
+        "url = [\"redis://:hunter2@192.0.2.1\"",
+        "password = \"hunter2\"",
+        "pass = hunter2",
+        "url = \"redis://192.0.2.1\" hunter2",
+        "hosts = \"redis://:hunter2@192.0.2.1\"",
+        "url = 3\npassword_file = \"p\"\nmy.key = \"hunter2\"",
+        "store = { password = \"hunter2\" }",
+    ] {
+        let contents = format!("interfaces = [\"eth0\"]\n[fleet]\n{lines}\n[rule]\nlimits = [\"1/1s\"]\n");
+        let error = file::parse(Path::new("/etc/r.toml"), &contents, |_| Err(String::new())).unwrap_err();
+        for one in error.iter() {
+            assert!(!format!("{one} {one:?}").contains("hunter2"), "{lines}: {one:?}");
         }
     }
 }
@@ -269,7 +295,10 @@ fn a_fleet_that_helps_little_is_warned_of() {
 #[test]
 fn the_stores_are_the_addresses_that_are_no_loopback_and_no_name() {
     let of = |urls: &[&str]| {
-        let fleet = Fleet { urls: urls.iter().map(|url| (*url).to_owned()).collect(), ..Fleet::at("") };
+        let fleet = Fleet {
+            store: Access { urls: urls.iter().map(|url| (*url).to_owned()).collect(), ..Access::default() },
+            ..Fleet::at("")
+        };
         fleet.stores().iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     let urls = ["redis://192.0.2.1:6379", "redis://[2001:db8::1]", "redis://store.example", "redis://127.0.0.1"];

@@ -1,0 +1,276 @@
+//! What a daemon is killed in the middle of: how it is brought about, what may be in force then, and what must be after the
+//! next start.
+
+use nix::sys::signal::Signal;
+use ratelimit_crash::Point;
+use serde_json::Value;
+
+use super::policies::{Judged, Letter, WEB_MAX};
+use super::{Cast, Ground, OVER, word};
+
+/// What is killed in the middle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// A start where nothing is pinned.
+    Start,
+    /// A start that takes over what a killed daemon left.
+    Adopt,
+    /// The same, and the file says something else by now.
+    AdoptOther,
+    /// The same, and the interface has another name by now.
+    AdoptRenamed,
+    /// SIGHUP, after the file was changed.
+    Reload,
+    /// A reload that attaches to another interface.
+    AddInterface,
+    /// A reload that leaves one out.
+    DropInterface,
+    /// `apply --confirm`
+    Trial,
+    /// `confirm`
+    Confirm,
+    /// `rollback`
+    RollBack,
+    /// `deny`
+    Deny,
+    /// `deny`, while a file is on trial.
+    DenyOnTrial,
+    /// `allow`
+    Allow,
+    /// `unblock` of what a command denies.
+    Undeny,
+    /// `unallow`
+    Unallow,
+    /// `unblock` of a banned source.
+    Unblock,
+    /// `panic`
+    Panic,
+    /// `mode enforce`, after `panic`.
+    Enforce,
+    /// SIGTERM, with `on_exit = "keep"`.
+    StopKeep,
+    /// SIGTERM, with `on_exit = "detach"`.
+    StopDetach,
+    /// `detach`
+    Detach,
+}
+
+impl Act {
+    /// Whether it is a start, so that the daemon of before must end.
+    pub(super) const fn starts(self) -> bool {
+        matches!(self, Self::Start | Self::Adopt | Self::AdoptOther | Self::AdoptRenamed)
+    }
+
+    /// Whether the filter must not stop for a moment: not where it is to.
+    pub(super) const fn keeps_counts(self) -> bool {
+        !matches!(self, Self::Start | Self::StopDetach | Self::Detach | Self::Panic | Self::Enforce)
+    }
+
+    /// Whether the banned source stays banned.
+    pub(super) const fn keeps_bans(self) -> bool {
+        !matches!(self, Self::Unblock)
+    }
+
+    /// Whether it is about what is dropped at all, so that counts outlive it.
+    pub(super) const fn ends_mode(self) -> bool {
+        matches!(self, Self::Panic | Self::Enforce)
+    }
+
+    /// What may be in force once it was killed.
+    pub(super) fn in_force_alone(self, before: Letter) -> Vec<Judged> {
+        let (old, new) = (Judged::by(before), Judged::by(before.other()));
+        match self {
+            Self::AdoptOther | Self::Reload | Self::Trial | Self::Confirm | Self::RollBack => vec![old, new],
+            Self::DenyOnTrial => vec![new],
+            Self::Start | Self::Panic | Self::Enforce | Self::StopDetach | Self::Detach => vec![old, Judged::ByNone],
+            _ => vec![old],
+        }
+    }
+
+    /// What may be in force once a daemon runs again.
+    pub(super) fn in_force_after(self, before: Letter) -> Vec<Judged> {
+        let (old, new) = (Judged::by(before), Judged::by(before.other()));
+        match self {
+            Self::AdoptOther | Self::Reload | Self::DenyOnTrial => vec![new],
+            Self::Trial | Self::Confirm | Self::RollBack => vec![old, new],
+            Self::Panic | Self::Enforce => vec![old, Judged::ByNone],
+            _ => vec![old],
+        }
+    }
+
+    /// Makes what it needs, while the daemon runs.
+    pub(super) fn prepare(self, ground: &mut Ground, cast: Cast) {
+        let (before, named) = (ground.letter, word(cast.named));
+        match self {
+            Self::DropInterface => {
+                ground.write(before, "keep", &["s0", "s1"]);
+                ground.must(&["reload"]);
+            }
+            Self::Confirm | Self::RollBack => {
+                ground.write(before.other(), "keep", &["s0"]);
+                ground.must(&["apply", "--confirm", "5m"]);
+            }
+            Self::DenyOnTrial => {
+                ground.write_other(before.other());
+                ground.must(&["apply", &ground.other_file().to_string_lossy(), "--confirm", "5m"]);
+            }
+            Self::Undeny => drop(ground.must(&["deny", &named, "--for", "1h"])),
+            Self::Unallow => drop(ground.must(&["allow", &named, "--for", "1h"])),
+            Self::StopDetach => {
+                ground.kill();
+                ground.must(&["detach"]);
+                ground.write(before, "detach", &["s0"]);
+                ground.start();
+            }
+            _ => {}
+        }
+    }
+
+    /// Makes the rest of it, once the sources of the run are known; where it is a start, no daemon runs.
+    pub(super) fn clear(self, ground: &mut Ground) {
+        let before = ground.letter;
+        match self {
+            Self::Start => drop(ground.must(&["detach"])),
+            Self::AdoptOther => ground.write(before.other(), "keep", &["s0"]),
+            Self::AdoptRenamed => {
+                ground.lab.rename("s0", "s7");
+                ground.write(before, "keep", &["s7"]);
+            }
+            Self::Enforce => drop(ground.must(&["panic"])),
+            _ => {}
+        }
+    }
+
+    /// Brings it about; the daemon is killed on the way.
+    pub(super) fn drive(self, ground: &mut Ground, cast: Cast) {
+        let (before, named, banned) = (ground.letter, word(cast.named), word(cast.banned));
+        // Commands find that nobody answers any more.
+        let tell = |ground: &Ground, args: &[&str]| drop(ground.lab.ratelimitd(args));
+        match self {
+            Self::Start | Self::Adopt | Self::AdoptOther | Self::AdoptRenamed => ground.start_to_die(),
+            Self::Reload => {
+                ground.write(before.other(), "keep", &["s0"]);
+                ground.signal(Signal::SIGHUP);
+            }
+            Self::AddInterface => {
+                ground.write(before, "keep", &["s0", "s1"]);
+                tell(ground, &["reload"]);
+            }
+            Self::DropInterface => {
+                ground.write(before, "keep", &["s0"]);
+                tell(ground, &["reload"]);
+            }
+            Self::Trial => {
+                ground.write_other(before.other());
+                tell(ground, &["apply", &ground.other_file().to_string_lossy(), "--confirm", "5m"]);
+            }
+            Self::Confirm => tell(ground, &["confirm"]),
+            Self::RollBack => tell(ground, &["rollback"]),
+            Self::Deny | Self::DenyOnTrial => tell(ground, &["deny", &named, "--for", "1h"]),
+            Self::Allow => tell(ground, &["allow", &named, "--for", "1h"]),
+            Self::Undeny => tell(ground, &["unblock", &named]),
+            Self::Unallow => tell(ground, &["unallow", &named]),
+            Self::Unblock => tell(ground, &["unblock", &banned]),
+            Self::Panic => tell(ground, &["panic"]),
+            Self::Enforce => tell(ground, &["mode", "enforce"]),
+            Self::StopKeep | Self::StopDetach => ground.signal(Signal::SIGTERM),
+            Self::Detach => tell(ground, &["detach"]),
+        }
+    }
+
+    /// After the next start: what is special about it holds, and is made as before.
+    pub(super) fn settle(self, ground: &mut Ground, cast: Cast, point: Point, before: Letter) {
+        match self {
+            Self::AdoptOther | Self::Reload => ground.letter = before.other(),
+            Self::AdoptRenamed => {
+                ground.kill();
+                ground.lab.rename("s7", "s0");
+                ground.write(before, "keep", &["s0"]);
+                ground.start();
+            }
+            Self::AddInterface => {
+                ground.write(before, "keep", &["s0"]);
+                ground.must(&["reload"]);
+            }
+            Self::Trial => {
+                // Where it is not on trial any more there is nothing to roll back.
+                let _is_rolled_back = ground.lab.ratelimitd(&["rollback"]);
+                assert_eq!(ground.ears.judge(), Judged::by(before), "after a roll-back");
+            }
+            Self::Confirm | Self::RollBack => end_trial_of_own_file(self, ground, before),
+            Self::Deny => {
+                assert_one_of(ground, cast, "denied", &[0, WEB_MAX]);
+                assert_history(ground, cast, point);
+            }
+            Self::DenyOnTrial => {
+                let is_denied = assert_one_of(ground, cast, "denied", &[0, WEB_MAX]);
+                ground.must(&["rollback"]);
+                assert_eq!(ground.ears.judge(), Judged::by(before), "after a roll-back");
+                ground.assert_passing(cast.named, 82, 1, u64::from(!is_denied));
+            }
+            Self::Allow => drop(assert_one_of(ground, cast, "exempt", &[OVER, WEB_MAX])),
+            Self::Undeny => drop(assert_one_of(ground, cast, "denied", &[0, WEB_MAX])),
+            Self::Unallow => drop(assert_one_of(ground, cast, "exempt", &[OVER, WEB_MAX])),
+            Self::Unblock => assert_banned_or_free(ground, cast),
+            Self::Panic | Self::Enforce => {
+                let is_held = ground.json(&["stats"])["hold"].is_object();
+                assert_eq!(ground.ears.judge() == Judged::ByNone, is_held, "what is said, and what is done");
+                ground.must(&["mode", "enforce"]);
+            }
+            Self::StopDetach => {
+                ground.kill();
+                ground.write(before, "keep", &["s0"]);
+                ground.start();
+            }
+            Self::Start | Self::Adopt | Self::DropInterface | Self::StopKeep | Self::Detach => {}
+        }
+    }
+}
+
+/// What was tried of the daemon's own file holds for good or not at all.
+fn end_trial_of_own_file(act: Act, ground: &mut Ground, before: Letter) {
+    let _may_be_over = ground.lab.ratelimitd(&["rollback"]);
+    let judged = ground.ears.judge();
+    if judged == Judged::by(before) {
+        ground.write(before, "keep", &["s0"]);
+    } else {
+        assert_eq!((act, judged), (Act::Confirm, Judged::by(before.other())), "after a roll-back");
+        ground.letter = before.other();
+    }
+    ground.must(&["reload"]);
+    assert_eq!(ground.ears.judge(), Judged::by(ground.letter), "after a reload");
+}
+
+/// What commands said of a source is listed and done, or neither; whether it is. `passing` are the frames that come through
+/// with it and without.
+fn assert_one_of(ground: &Ground, cast: Cast, state: &str, passing: &[u64; 2]) -> bool {
+    let listed = ground.listed(cast.named);
+    assert!(listed.as_deref().is_none_or(|of| of == state), "{listed:?}");
+    ground.assert_passing(cast.named, 80, OVER, passing[usize::from(listed.is_none())]);
+    listed.is_some()
+}
+
+/// The act is in the history once it was committed, and once.
+fn assert_history(ground: &Ground, cast: Cast, point: Point) {
+    let is_committed = match point {
+        Point::HistoryCommitted => true,
+        Point::HistoryBegun | Point::HistoryWritten => false,
+        _ => return,
+    };
+    let history: Value = ground.json(&["history", &word(cast.named)]);
+    let acts = history["acts"].as_array().expect("acts").len();
+    assert_eq!(acts, usize::from(is_committed), "{history:#}");
+}
+
+/// Banned as before, or free: no ban, and as much of its limit left as at the beginning.
+fn assert_banned_or_free(ground: &Ground, cast: Cast) {
+    let before = ground.ears.heard(cast.banned, 82);
+    ground.ears.send(cast.banned, 82, 4);
+    ground.ears.fence();
+    let admitted = ground.ears.heard(cast.banned, 82);
+    assert!(
+        [2, 4].contains(&admitted),
+        "{admitted} of the source that was to be freed came through, {before} of them before"
+    );
+    assert_eq!(ground.listed(cast.banned).as_deref(), Some("banned"), "it was banned, or is again");
+}

@@ -1,0 +1,273 @@
+//! `doctor` and `bug-report` where something is really wrong.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use integration_test::frames::flag::SYN;
+use integration_test::frames::proto::TCP;
+use integration_test::frames::{IPV4, frame, tcp, v4};
+use integration_test::lab::{CLIENTS, Lab, binary, number, packets, run};
+use netlab::{Output, PacketSocket, needs_root};
+use ratelimit_datapath::kernel::held_maps;
+use serde_json::Value;
+
+/// A configuration file with what stands at its top.
+fn configured(lab: &Lab, top: &str) -> String {
+    let path = lab.directory().join("ratelimitd.toml");
+    fs::write(&path, format!("{top}\n[rule]\nlimits = [\"3/1h connections\"]\n")).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn checks(output: &Output) -> Vec<Value> {
+    let report: Value = serde_json::from_str(&output.stdout).unwrap_or_else(|_| panic!("{}", output.stderr));
+    assert_eq!(report["schema"], 1);
+    report["checks"].as_array().unwrap().clone()
+}
+
+/// State and what was seen.
+fn found(checks: &[Value], id: &str) -> (String, String) {
+    let of = checks.iter().find(|of| of["id"] == id).unwrap_or_else(|| panic!("{id}: {checks:#?}"));
+    (of["state"].as_str().unwrap().to_owned(), of["seen"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn on_a_veth_all_that_is_tried_is_there_and_nothing_is_attached_or_left() {
+    needs_root!();
+    let lab = Lab::new();
+    let config = configured(&lab, "interfaces = [\"s0\"]");
+    let before = lab.server.ip(&["-details", "link", "show"]).unwrap();
+    let output = lab.ratelimitd(&["doctor", "--json", "--config", &config]);
+    let checks = checks(&output);
+    for id in
+        ["kernel.features", "kernel.program", "kernel.btf", "bpffs.mounted", "interface.ethernet", "interface.mtu"]
+    {
+        assert_eq!(found(&checks, id).0, "ok", "{id}: {:?}", found(&checks, id));
+    }
+    assert!(found(&checks, "kernel.program").1.contains("the verifier takes the program"));
+    assert!(found(&checks, "interface.lro").0 != "unknown" && found(&checks, "interface.vlan").0 == "ok");
+    assert!(found(&checks, "interface.reset").1.contains("veth"), "{checks:#?}");
+    assert_eq!(found(&checks, "interface.xdp").1, "no XDP program is attached");
+    assert_eq!(lab.server.ip(&["-details", "link", "show"]).unwrap(), before);
+    assert!(!lab.pins().exists());
+    let problems = checks.iter().any(|of| of["state"] == "problem");
+    assert_eq!(output.code(), i32::from(problems), "{checks:#?}");
+}
+
+#[test]
+fn what_is_wrong_is_found_with_what_mends_it_and_the_exit_code_says_so() {
+    needs_root!();
+    let lab = Lab::new();
+    lab.connect_second_ends();
+    lab.attach_foreign("s0");
+    lab.server.ip(&["link", "set", "dev", "s1", "mtu", "9000"]).unwrap();
+    let secret = lab.directory().join("fleet.secret");
+    fs::write(&secret, "s".repeat(40)).unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o644)).unwrap();
+    let top = format!(
+        "interfaces = [\"s0\", \"s1\", \"s7\"]\n[fleet]\nurl = \"redis://192.0.2.1:6379\"\nname = \"web\"\nsecret_file = \"{}\"",
+        secret.display()
+    );
+    let config = configured(&lab, &top);
+    let output = lab.ratelimitd(&["doctor", "--json", "--config", &config]);
+    assert_eq!(output.code(), 1, "{}", output.stderr);
+    let checks = checks(&output);
+    let (state, seen) = found(&checks, "interface.xdp");
+    assert!(state == "problem" && seen.contains("/sys/fs/bpf/foreign"), "{seen}");
+    assert_eq!(found(&checks, "files.fleet's_secret").0, "problem");
+    let (state, seen) = found(&checks, "interface.present");
+    assert!(state == "warning" && seen.contains("no interface s7; did you mean s0?"), "{seen}");
+    let mtus: Vec<&str> =
+        checks.iter().filter(|of| of["id"] == "interface.mtu").map(|of| of["seen"].as_str().unwrap()).collect();
+    assert!(mtus.iter().any(|seen| seen.contains("MTU 9000")), "{mtus:?}");
+    assert!(!output.stdout.contains(&"s".repeat(40)));
+
+    let words = lab.ratelimitd(&["doctor", "--config", &config]);
+    assert_eq!(words.code(), 1);
+    for part in ["interface s0\n", "PROBLEM  another XDP program is attached", "mend: ", "why: ", " problems, "] {
+        assert!(words.stdout.contains(part), "{part}: {}", words.stdout);
+    }
+    fs::write(&config, "interfaces = [\"s0\"]\nlimitss = 3\n").unwrap();
+    let bad = lab.ratelimitd(&["doctor", "s1", "--json", "--config", &config]);
+    assert_eq!((bad.code(), found(&self::checks(&bad), "configuration.file").0.as_str()), (1, "problem"));
+    let absent = lab.ratelimitd(&["doctor", "s9"]);
+    assert_eq!(absent.code(), 2);
+    assert!(
+        absent.stderr.contains("did you mean s0?") || absent.stderr.contains("did you mean s1?"),
+        "{}",
+        absent.stderr
+    );
+}
+
+#[test]
+fn a_place_that_is_no_bpf_file_system_is_a_problem() {
+    needs_root!();
+    let lab = Lab::new();
+    let mut command = lab.command("sh");
+    command.arg("-c").arg("mount -t tmpfs none /sys/fs/bpf && exec \"$0\" doctor s0 --json").arg(binary());
+    let output = run(command);
+    assert_eq!(
+        (output.code(), found(&checks(&output), "bpffs.mounted").0.as_str()),
+        (1, "problem"),
+        "{}",
+        output.stderr
+    );
+}
+
+/// All texts of a report, by name.
+fn unpacked(lab: &Lab, path: &Path) -> Vec<(String, String)> {
+    let into = lab.directory().join("unpacked");
+    let _gone = fs::remove_dir_all(&into);
+    fs::create_dir(&into).unwrap();
+    let tar = Command::new("tar").arg("-xzf").arg(path).arg("-C").arg(&into).status().unwrap();
+    assert!(tar.success());
+    let mut left = vec![into.join("ratelimitd-report")];
+    let mut texts = Vec::new();
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                left.push(path);
+            } else {
+                texts.push((
+                    path.strip_prefix(&into).unwrap().display().to_string(),
+                    fs::read_to_string(&path).unwrap(),
+                ));
+            }
+        }
+    }
+    texts
+}
+
+#[test]
+fn a_report_has_no_address_and_no_secret_with_a_daemon_without_one_and_without_root() {
+    needs_root!();
+    const SECRET: &str = "hunter2-Tr0ub4dor-and-more-than-32-bytes";
+    let lab = Lab::new();
+    let _web = lab.web();
+    let secret = lab.directory().join("fleet.secret");
+    fs::write(&secret, SECRET).unwrap();
+    let config = configured(
+        &lab,
+        &format!(
+            "# password: {SECRET}\n# was 198.51.100.7 and 2001:DB8::77\ninterfaces = [\"s0\"]\nallow = [\"198.51.100.0/24\", \"2001:db8:77::/48\"]\non_exit = \"keep\""
+        ),
+    );
+    let report = |name: &str, more: &[&str]| {
+        let path = lab.directory().join(name);
+        let arguments = [&["bug-report", "--config", &config, "--out", path.to_str().unwrap()][..], more].concat();
+        (lab.ratelimitd(&arguments), path)
+    };
+    let is_clean = |texts: &[(String, String)]| {
+        for (name, text) in texts {
+            for gone in [SECRET, "198.51.100", "2001:db8:77", "2001:DB8", CLIENTS[0], "fd09:"] {
+                assert!(!text.contains(gone), "{gone} in {name}: {text}");
+            }
+        }
+    };
+    let has = |texts: &[(String, String)], name: &str| texts.iter().any(|(of, _)| of.ends_with(name));
+
+    let daemon = lab.start(&["run", "--config", &config]);
+    assert_eq!(lab.ratelimitd(&["deny", CLIENTS[1]]).code(), 0);
+    lab.assert_admitted(CLIENTS[0], 80, 3);
+    lab.assert_blocked(CLIENTS[0], 80);
+    let (output, path) = report("one.tar.gz", &[]);
+    assert_eq!(output.code(), 0, "{}", output.stderr);
+    let texts = unpacked(&lab, &path);
+    is_clean(&texts);
+    for name in [
+        "doctor.json",
+        "doctor.txt",
+        "stats.json",
+        "events.jsonl",
+        "list.json",
+        "version.json",
+        "ratelimitd.toml",
+        "pins.txt",
+    ] {
+        assert!(has(&texts, name) && output.stdout.contains(name), "{name}: {}", output.stdout);
+    }
+    let text_of = |name: &str| &texts.iter().find(|(of, _)| of.ends_with(name)).unwrap().1;
+    assert!(text_of("stats.json").contains("<ipv4:"), "{}", text_of("stats.json"));
+    assert!(text_of("README.txt").contains("Masked: IPv4"));
+    let again = report("one.tar.gz", &[]).0;
+    assert_eq!(again.code(), 2, "{}", again.stderr);
+    assert!(again.stderr.contains("is there already"), "{}", again.stderr);
+    let (whole, path) = report("whole.tar.gz", &["--with-addresses"]);
+    assert_eq!(whole.code(), 0);
+    let texts = unpacked(&lab, &path);
+    assert!(texts.iter().any(|(_, text)| text.contains(CLIENTS[0])));
+    assert!(texts.iter().all(|(name, text)| !text.contains(SECRET) || panic!("{name}")));
+
+    daemon.kill();
+    let (output, path) = report("dead.tar.gz", &["--json"]);
+    assert_eq!(output.code(), 0, "{}", output.stderr);
+    let listed: Value = serde_json::from_str(&output.stdout).unwrap();
+    assert!(listed["entries"].as_array().unwrap().len() > 8, "{listed:#}");
+    let texts = unpacked(&lab, &path);
+    is_clean(&texts);
+    assert!(has(&texts, "daemon.txt") && texts.iter().any(|(_, text)| text.contains("STILL ENFORCING on s0")));
+
+    // A user without any privilege, in a directory of his own.
+    let home = lab.directory().join("home");
+    fs::create_dir(&home).unwrap();
+    fs::set_permissions(lab.directory(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&home, fs::Permissions::from_mode(0o777)).unwrap();
+    let copy = lab.directory().join("ratelimitd");
+    fs::copy(binary(), &copy).unwrap();
+    let mut command = lab.command("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]).arg(&copy);
+    command.args(["bug-report", "--config", &config, "--out"]).arg(home.join("user.tar.gz"));
+    let output = run(command);
+    assert_eq!(output.code(), 0, "{}", output.stderr);
+    let texts = unpacked(&lab, &home.join("user.tar.gz"));
+    is_clean(&texts);
+    assert!(texts.iter().any(|(_, text)| text.contains("this process lacks CAP_BPF")), "{texts:#?}");
+    assert_eq!(lab.ratelimitd(&["detach"]).code(), 0);
+}
+
+#[test]
+fn what_possible_processors_take_is_what_the_kernel_gives_them() {
+    needs_root!();
+    let lab = Lab::quiet();
+    let daemon = lab.limit(&["--limit", "3/1h", "--count", "packets"]);
+    let held = held_maps(daemon.child.id()).unwrap();
+    let per_cpu: u64 = ["COUNTERS", "FAULTS", "BANS_BEGUN", "EVENT_TALLIES"].iter().map(|name| held[*name]).sum();
+    let output = lab.ratelimitd(&["doctor", "s0", "--json"]);
+    let (_, seen) = found(&checks(&output), "kernel.processors");
+    let words: Vec<&str> = seen.split_whitespace().collect();
+    let (&[.., amount, unit], possible) = (words.as_slice(), words[2]) else { panic!("{seen}") };
+    let factor = [("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9)].iter().find(|(name, _)| *name == unit).unwrap().1;
+    let said = amount.parse::<f64>().unwrap() * factor;
+    #[expect(clippy::cast_precision_loss, reason = "within a tenth")]
+    let ratio = said / per_cpu as f64;
+    assert!((0.9..1.1).contains(&ratio), "{seen}; the kernel: {per_cpu} of {held:?}");
+    assert!(possible.parse::<u32>().unwrap() > 0);
+}
+
+/// A VLAN device sends its tag beside the frame where the device below it inserts tags; over a veth it arrives so too, as
+/// from a card that strips it. Where that is off, the tag is in the frame.
+#[test]
+fn a_tag_that_is_stripped_changes_no_verdict() {
+    needs_root!();
+    let lab = Lab::quiet();
+    lab.client.ip(&["link", "add", "link", "c0", "name", "v0", "type", "vlan", "id", "100"]).unwrap();
+    lab.client.ip(&["link", "set", "dev", "v0", "up"]).unwrap();
+    let _daemon = lab.limit(&["--limit", "3/1h", "--count", "packets"]);
+    let sender = PacketSocket::sender(&lab.client, "v0").unwrap();
+    let syn = frame(IPV4, v4(TCP, tcp(80, SYN)));
+    let bytes = |stats: &Value| number(stats, "/interfaces/0/bytes/received");
+    let before = bytes(&lab.stats());
+    (0..5).for_each(|_| sender.send(&syn).unwrap());
+    let stripped = lab.stats_once(|stats| packets(stats)[0] == 5);
+    assert_eq!(packets(&stripped), [5, 3, 2, 0], "{stripped:#}");
+    let off = lab.client.run(&["ethtool", "-K", "c0", "txvlan", "off"]).unwrap();
+    assert_eq!(off.code(), 0, "{}", off.stderr);
+    (0..5).for_each(|_| sender.send(&syn).unwrap());
+    let tagged = lab.stats_once(|stats| packets(stats)[0] == 10);
+    assert_eq!(packets(&tagged), [10, 3, 7, 0], "{tagged:#}");
+    let (first, second) = (bytes(&stripped) - before, bytes(&tagged) - bytes(&stripped));
+    assert_eq!(second, first + 5 * 4, "five tags of four bytes are in the frames now, and were not before");
+}

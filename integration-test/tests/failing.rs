@@ -1,0 +1,352 @@
+//! Maps that fail: each operation that can fail on a map of the kernel does so here, for real, on one that is too small.
+//! Also maps that change while they are read, keys that one chooses who knows the seed, and what the program may write.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use integration_test::frames::flag::{ACK, SYN};
+use integration_test::frames::proto::TCP;
+use integration_test::frames::{IPV4, IPV6, SOURCE_V6, V4, V6, frame, syn, tcp};
+use integration_test::program::{Program, Room, cpus, limit, on_cpu, options, policy, rule, tallies};
+use netlab::{Bpffs, needs_root};
+use ratelimit_common::drop_cache::Key;
+use ratelimit_common::hash::HashKey;
+use ratelimit_common::layout::{Fault, Unit, map};
+use ratelimit_common::packet::Head;
+use ratelimit_common::source::{ipv4_mask, ipv6_mask};
+use ratelimit_common::time::SECOND_NS;
+use ratelimit_datapath::kernel::{Beside, Clock, Kernel, Options};
+use ratelimit_datapath::{Datapath as _, Reading};
+use ratelimit_policy::desired::{
+    Bans, Limit, NewSources, Policy, Rule, Shared, WindowForm, drop_cache_sets,
+};
+use ratelimit_policy::fleet::Sum;
+
+const MINUTE_NS: u64 = 60 * SECOND_NS;
+/// Return values of the program.
+const XDP_PASS: u32 = 2;
+
+/// A program whose maps are pinned, for others that share them.
+struct Pinned {
+    kernel: Kernel,
+    _bpffs: Bpffs,
+}
+
+impl Pinned {
+    fn new(policy: &Policy, room: Room) -> Self {
+        let bpffs = Bpffs::mount().unwrap();
+        let options =
+            Options { pins: Some(bpffs.path().join("ratelimitd")), ..options(policy, Clock::Kernel, room) };
+        let mut kernel = Kernel::load(&options).unwrap();
+        kernel.list_unattached("lo").unwrap();
+        kernel.apply(policy).unwrap();
+        Self { kernel, _bpffs: bpffs }
+    }
+
+    fn reading(&mut self) -> Reading {
+        self.kernel.read().unwrap()
+    }
+
+    fn faults(&self) -> BTreeMap<Fault, u64> {
+        self.kernel.faults().unwrap().into_iter().filter(|(_, count)| *count != 0).collect()
+    }
+}
+
+/// Two rules: one of connections that bans, and before it one of packets at another port.
+fn two_rules() -> Policy {
+    let first = rule("first", &[22], 1000);
+    let limits = policy(&[limit(3, Unit::Connections, WindowForm::Strict)]).rules[0].limits.clone();
+    let bans = Some(Bans { steps_ns: vec![10 * MINUTE_NS], forget_ns: 0, needs_proof: false });
+    let web = Rule { name: "web".into(), limits, bans, ..policy(&[limit(3, Unit::Connections, WindowForm::Strict)]).rules[0].clone() };
+    Policy { rules: vec![first, web], ..policy(&[]) }
+}
+
+fn packets(amount: u64) -> Policy {
+    policy(&[limit(amount, Unit::Packets, WindowForm::Strict)])
+}
+
+fn syn_v6(last: u8) -> Vec<u8> {
+    let mut source = SOURCE_V6;
+    source[7] = last;
+    frame(IPV6, V6 { source, ..V6::of(TCP) }.around(tcp(80, SYN)))
+}
+
+fn syn_of(number: u32) -> Vec<u8> {
+    syn(&Ipv4Addr::from(0x1400_0000 + number).to_string(), 80)
+}
+
+fn ack_of(number: u32) -> Vec<u8> {
+    let mut source = V4::of(TCP);
+    source.source = Ipv4Addr::from(0x1400_0000 + number).octets();
+    frame(IPV4, source.around(tcp(80, ACK)))
+}
+
+/// The second rule also has a budget of new sources.
+fn budgeted() -> Policy {
+    let mut policy = two_rules();
+    policy.rules[1].new_sources = Some(NewSources { amount: 1_000_000, window_ns: SECOND_NS });
+    policy
+}
+
+/// Of packets, shared by the hosts of a fleet: each second one is told to the others.
+fn shared(amount: u64) -> Policy {
+    let alone = limit(amount, Unit::Packets, WindowForm::Strict);
+    policy(&[Limit { shared: Some(Shared { sum: Sum::All, step_bits: 1 }), ..alone }])
+}
+
+/// What a program does whose map of this name has so few entries: frames, and how many of them pass.
+struct Case {
+    map: &'static str,
+    entries: u32,
+    policy: Policy,
+    frames: Vec<Vec<u8>>,
+    passes: usize,
+    fault: Fault,
+    /// What it counts at least of that.
+    faults_min: u64,
+}
+
+fn cases() -> Vec<Case> {
+    let over = |frames: Vec<Vec<u8>>, times: usize| frames.iter().cycle().take(frames.len() * times).cloned().collect();
+    let case = |map, policy, frames: Vec<Vec<u8>>, passes, fault, faults_min| {
+        Case { map, entries: 1, policy, frames, passes, fault, faults_min }
+    };
+    vec![
+        // Without a configuration, or its ports, everything passes as an internal error.
+        case(map::CONFIG, packets(3), over(vec![syn_of(1)], 9), 9, Fault::ConfigLookup, 9),
+        case(map::PORTS, packets(3), over(vec![syn_of(1)], 9), 9, Fault::PortsLookup, 9),
+        // What cannot be counted is limited all the same.
+        case(map::COUNTERS, two_rules(), over(vec![syn_of(1)], 9), 3, Fault::CountersLookup, 9),
+        case(map::BANS_BEGUN, two_rules(), over(vec![syn_of(1)], 9), 3, Fault::BansBegunLookup, 1),
+        case(map::EVENT_TALLIES, two_rules(), over(vec![syn_of(1)], 9), 3, Fault::EventTalliesLookup, 1),
+        // Who cannot be banned is limited: the first has the one place that there is.
+        case(map::BANS_V4, two_rules(), over(vec![syn_of(1), syn_of(2), syn_of(3)], 9), 9, Fault::BansV4Insert, 2),
+        case(map::BANS_V6, two_rules(), over(vec![syn_v6(1), syn_v6(2), syn_v6(3)], 9), 9, Fault::BansV6Insert, 2),
+        case(map::NEW_SOURCES, budgeted(), over(vec![syn_of(1)], 9), 3, Fault::NewSourcesLookup, 1),
+        // What others cannot be told is admitted here, and told with the next step. Nobody reads this ring of one page.
+        Case {
+            entries: 4096,
+            ..case(map::STEPS, shared(1000), over(vec![syn_of(1)], 300), 300, Fault::StepsReserve, 50)
+        },
+        // Without the filter of connections each segment is looked up.
+        case(map::CONN_FILTER, packets(3), over((0..64).map(ack_of).collect(), 9), 64 * 3, Fault::ConnFilterLookup, 64),
+        // Without the drop cache the windows refuse.
+        case(map::DROP_CACHE, packets(3), over((0..64).map(syn_of).collect(), 9), 64 * 3, Fault::DropCacheLookup, 64),
+        // Without the filter all count as known.
+        case(map::KNOWN_FILTER, packets(3), over((0..64).map(syn_of).collect(), 9), 64 * 3, Fault::KnownFilterLookup, 64),
+        case(map::KNOWN_SUMMARY, packets(3), over((0..64).map(syn_of).collect(), 9), 64 * 3, Fault::KnownSummaryLookup, 64),
+    ]
+}
+
+#[test]
+fn whatever_map_operation_fails_is_counted_and_packets_pass_or_are_limited_all_the_same() {
+    needs_root!();
+    for Case { map, entries, policy, frames, passes, fault, faults_min } in cases() {
+        let mut pinned = Pinned::new(&policy, Room::default());
+        // The same frames, where all is as it should be.
+        let whole = Beside::load(&pinned.kernel, &[]).unwrap();
+        for frame in &frames {
+            let mut other = frame.clone();
+            if let Some(octet) = other.get_mut(if frame[12] == 0x86 { 25 } else { 27 }) {
+                *octet = octet.wrapping_add(0x40);
+            }
+            whole.test_run(&other, 1).unwrap();
+        }
+        assert_eq!(pinned.faults(), BTreeMap::new(), "{map} is whole");
+        let before: u64 = tallies(&pinned.reading()).values().sum();
+        assert_eq!(before, frames.len() as u64);
+
+        let failing = Beside::load(&pinned.kernel, &[(map, entries)]).unwrap();
+        let passed = frames.iter().filter(|frame| failing.test_run(frame, 1).unwrap().action == XDP_PASS).count();
+        assert_eq!(passed, passes, "{map}");
+        let faults = pinned.faults();
+        assert_eq!(faults.keys().collect::<Vec<_>>(), [&fault], "{map}: {faults:?}");
+        assert!(faults[&fault] >= faults_min, "{map}: {faults:?}");
+        let after = tallies(&pinned.reading());
+        let counted: u64 = after.values().sum();
+        // Packets are in the counters once each, but where it is those that fail.
+        let expected = if map == map::COUNTERS { before } else { before + frames.len() as u64 };
+        assert_eq!(counted, expected, "{map}: {after:?}");
+        if [map::CONFIG, map::PORTS].contains(&map) {
+            assert_eq!(after.get(&("internal_error", None)), Some(&(passes as u64)), "{map}: {after:?}");
+        }
+    }
+}
+
+#[test]
+fn a_window_that_cannot_be_made_passes_the_packet_as_state_full_and_is_counted() {
+    needs_root!();
+    // An LRU map makes room, unless a CPU finds every entry in the hands of another at that moment.
+    let mut pinned = Pinned::new(&packets(3), Room::default());
+    let program = Beside::load(&pinned.kernel, &[(map::SOURCES_V4, 1)]).unwrap();
+    let until = Instant::now() + Duration::from_secs(10);
+    let (is_full, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for cpu in cpus().into_iter().take(2) {
+            let (program, is_full, sent, kernel) = (&program, &is_full, &sent, &pinned.kernel);
+            scope.spawn(move || {
+                on_cpu(cpu);
+                for number in 0_u32.. {
+                    if is_full.load(Ordering::Relaxed) || Instant::now() > until {
+                        break;
+                    }
+                    // Many at once: what a run costs without packets leaves no room for a race.
+                    program.test_run(&syn_of(2 * (number % 100_000) + u32::try_from(cpu & 1).unwrap()), 50).unwrap();
+                    sent.fetch_add(50, Ordering::Relaxed);
+                    if number % 64 == 0 && kernel.faults().unwrap().iter().any(|(_, count)| *count != 0) {
+                        is_full.store(true, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    let (faults, after) = (pinned.faults(), tallies(&pinned.reading()));
+    let count = |word| after.iter().filter(|((reason, _), _)| *reason == word).map(|(_, count)| count).sum::<u64>();
+    println!("of {} packets {} found no room: {faults:?}", sent.load(Ordering::Relaxed), count("state_full"));
+    assert_eq!(count("state_full"), faults.get(&Fault::SourcesV4Insert).copied().unwrap_or(0), "{after:?}");
+    assert!(count("state_full") > 0, "{after:?}");
+    assert_eq!(after.values().sum::<u64>(), sent.load(Ordering::Relaxed));
+}
+
+#[test]
+fn sources_are_read_in_bounded_time_while_every_window_is_replaced_many_times() {
+    needs_root!();
+    const ROUNDS: usize = 12;
+    const CAPACITY: u32 = 4096;
+    let room = Room { max_sources: CAPACITY, windows_per_source: 1, ..Room::default() };
+    let mut pinned = Pinned::new(&packets(1000), room);
+    let program = Beside::load(&pinned.kernel, &[]).unwrap();
+    let (is_over, inserted) = (AtomicBool::new(false), AtomicU64::new(0));
+    // Enough to fill it, before the first reading.
+    (0..2 * CAPACITY).for_each(|number| drop(program.test_run(&syn_of(number), 1).unwrap()));
+    let mut seen = Vec::new();
+    thread::scope(|scope| {
+        let (is_over, inserted) = (&is_over, &inserted);
+        scope.spawn(move || {
+            let mut frame = syn_of(0);
+            let mut number = 2 * CAPACITY;
+            while !is_over.load(Ordering::Relaxed) {
+                number = number.wrapping_add(1) & 0x00ff_ffff;
+                frame[26..30].copy_from_slice(&(0x1400_0000 + number).to_be_bytes());
+                program.test_run(&frame, 1).unwrap();
+                inserted.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let mut rounds = 0;
+        // Until each has been replaced ten times over, on a machine that has other things to do.
+        while rounds < ROUNDS || inserted.load(Ordering::Relaxed) < u64::from(10 * CAPACITY) {
+            let began = Instant::now();
+            let (mut visits, mut sources) = (0_u32, BTreeSet::new());
+            pinned
+                .kernel
+                .visit_sources(&mut |reading| {
+                    visits += 1;
+                    sources.insert(reading.prefix);
+                })
+                .unwrap();
+            seen.push((began.elapsed(), visits, sources.len()));
+            pinned.kernel.read().unwrap();
+            rounds += 1;
+            assert!(began.elapsed() < Duration::from_secs(5), "{seen:?}");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let (longest, most) = (seen.iter().map(|of| of.0).max().unwrap(), seen.iter().map(|of| of.1).max().unwrap());
+    let doubles: u32 = seen.iter().map(|of| of.1 - u32::try_from(of.2).unwrap()).sum();
+    let inserted = inserted.load(Ordering::Relaxed);
+    println!("{inserted} insertions, {} readings: {longest:?} at most, {most} windows at most, {doubles} twice", seen.len());
+    // What comes while it is read may be read too, and twice: not without end.
+    assert!(most <= 4 * CAPACITY, "{seen:?}");
+    assert!(seen.iter().all(|of| of.1 >= CAPACITY / 2), "{seen:?}");
+    assert!(longest < Duration::from_secs(1), "{seen:?}");
+}
+
+/// Those of these sources whose SYNs have their entries in the same set of the drop cache as the first one's.
+fn sharing_a_place(sources: std::ops::RangeFrom<u32>, seed: HashKey, sets: u32) -> impl Iterator<Item = u32> {
+    let mut bytes = syn_of(0);
+    let mut place = move |source: u32| {
+        bytes[26..30].copy_from_slice(&source.to_be_bytes());
+        let head = Head::of(&bytes.as_slice()).unwrap();
+        // Its epoch is no part of the hash.
+        let key = Key::of(&head, 1, ipv4_mask(32), ipv6_mask(64), seed).unwrap();
+        key.place(key.hash(seed)) & u64::from(sets - 1)
+    };
+    let first = place(sources.start);
+    sources.filter(move |source| place(*source) == first)
+}
+
+#[test]
+fn sources_chosen_by_the_seed_to_share_a_place_are_limited_exactly_and_cost_time_alone() {
+    needs_root!();
+    const LIMIT: u64 = 5;
+    const CHOSEN: usize = 200;
+    let mut program = Program::new(&packets(LIMIT));
+    let seed = HashKey(program.kernel().secret());
+    let room = Room::default();
+    let sets = drop_cache_sets(room.max_sources * room.windows_per_source);
+    let mut sharing = sharing_a_place(0x1400_0000.., seed, sets);
+    let colliding: Vec<u32> = sharing.by_ref().take(CHOSEN).collect();
+    let spread: Vec<u32> = (0x1500_0000..).take(CHOSEN).collect();
+    let frames = |of: &[u32]| of.iter().map(|source| syn(&Ipv4Addr::from(*source).to_string(), 80)).collect::<Vec<_>>();
+    let mut times = Vec::new();
+    for frames in [frames(&spread), frames(&colliding)] {
+        for frame in &frames {
+            assert_eq!(program.passed(frame, LIMIT + 3), LIMIT);
+        }
+        // Each is over its limit, and refused each time.
+        let refused: u64 = frames.iter().map(|frame| program.passed(frame, 2)).sum();
+        assert_eq!(refused, 0);
+        let mut of_each: Vec<Duration> = frames.iter().map(|frame| program.time(frame, 1000)).collect();
+        of_each.sort_unstable();
+        times.push(of_each[CHOSEN / 2]);
+    }
+    let not_cached = program.kernel().read().unwrap().not_cached;
+    assert!(not_cached > 0, "so many do not fit their sets, so this says nothing");
+    // One more who shares the place has all of its limit, and one who does not.
+    let innocents = [sharing.next().unwrap(), 0x1700_0001];
+    for innocent in frames(&innocents) {
+        assert_eq!(program.passed(&innocent, LIMIT + 1), LIMIT);
+    }
+    println!("a refusal takes {:?} at a place of its own, {:?} where {CHOSEN} share one", times[0], times[1]);
+    assert!(times[1] < 12 * times[0].max(Duration::from_nanos(40)), "{times:?}");
+}
+
+#[test]
+fn what_only_the_daemon_writes_the_program_cannot() {
+    needs_root!();
+    /// `BPF_F_RDONLY_PROG`, include/uapi/linux/bpf.h.
+    const RDONLY_PROG: u32 = 1 << 7;
+    let mut program = Program::new(&packets(3));
+    let flags: BTreeMap<_, _> = program.kernel().map_flags().unwrap().into_iter().collect();
+    let read_only: Vec<_> =
+        flags.iter().filter(|(_, flags)| **flags & RDONLY_PROG != 0).map(|(name, _)| name.as_str()).collect();
+    // Statics of the program are one map more, which aya makes so.
+    let ours: Vec<_> = read_only.into_iter().filter(|name| !name.starts_with('.')).collect();
+    assert_eq!(
+        ours,
+        [
+            map::ACTIVE,
+            map::CHARGE_ORDER,
+            map::INJECTED_NOW,
+            map::PORTS,
+            map::PREFIXES_V4,
+            map::PREFIXES_V6,
+            map::TARGETS_V4,
+            map::TARGETS_V6,
+        ],
+        "{flags:?}"
+    );
+    // All others it writes: counters, windows, bans, caches.
+    assert!(flags.len() > 30, "{flags:?}");
+}
+
+#[test]
+fn a_pin_that_was_opened_to_be_read_cannot_be_written_through() {
+    needs_root!();
+    let pinned = Pinned::new(&packets(3), Room::default());
+    assert!(!pinned.kernel.a_reader_can_write().unwrap());
+}

@@ -1,0 +1,268 @@
+//! What holds of the decisions: pure, times are arguments.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use jiff::{SignedDuration, Timestamp};
+
+use crate::decision::{Decision, Delta, Value};
+
+/// Ends of one decision that was told twice differ by less.
+const SAME_END: SignedDuration = SignedDuration::from_secs(2);
+
+/// Decisions that hold, by what they are about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Book(BTreeMap<Value, Held>);
+
+/// A decision that holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Until when.
+    pub until: Timestamp,
+    /// [`Decision::label`].
+    pub label: Arc<str>,
+    /// [`Decision::is_local`].
+    pub is_local: bool,
+}
+
+/// What an answer is beside what was known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pull {
+    /// All that holds: what is not in it does not.
+    All,
+    /// What has changed since the last answer.
+    Changes,
+}
+
+/// What is to be denied.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Denied {
+    /// By prefix: none lies within another that lasts as long.
+    pub prefixes: BTreeMap<IpNet, Held>,
+    /// How many were left out, as there is no room.
+    pub left_out: usize,
+}
+
+impl Book {
+    /// Takes an answer: what is deleted first, then what is new. The same answer twice changes nothing.
+    pub fn take(&mut self, delta: Delta, pull: Pull, now: Timestamp) {
+        let Delta { new, deleted, ignored: _ } = delta;
+        match pull {
+            Pull::All => {
+                let all: BTreeSet<Value> = new.iter().filter(|of| of.lasts_ns > 0).map(|of| of.value).collect();
+                self.0.retain(|value, _| all.contains(value));
+            }
+            Pull::Changes => deleted.iter().for_each(|value| drop(self.0.remove(value))),
+        }
+        let mut fresh = BTreeSet::new();
+        for Decision { value, lasts_ns, label, is_local } in new {
+            let until = now.saturating_add(SignedDuration::from_nanos(lasts_ns)).unwrap_or(Timestamp::MAX);
+            if lasts_ns <= 0 {
+                // It ended on its way; what was known of the value is older, unless all of it is in this answer.
+                if pull == Pull::Changes {
+                    self.0.remove(&value);
+                }
+                continue;
+            }
+            let held = Held { until, label, is_local };
+            match self.0.get_mut(&value) {
+                // Told again, a time in whole seconds from now is off by a little: the file stays as it is.
+                Some(of) if of.label == held.label && held.until.duration_since(of.until).abs() <= SAME_END => {}
+                // Of a full answer with several for one value the longest holds.
+                Some(of) if pull == Pull::All && fresh.contains(&value) && of.until >= held.until => {}
+                Some(of) => *of = held,
+                None => drop(self.0.insert(value, held)),
+            }
+            fresh.insert(value);
+        }
+    }
+
+    /// Has what was written down by an earlier run hold until the first answer.
+    pub fn recall(&mut self, kept: impl IntoIterator<Item = (IpNet, Held)>) {
+        self.0.extend(kept.into_iter().map(|(prefix, held)| (Value { prefix, is_address: false }, held)));
+    }
+
+    /// Takes out what is over. Whether there was any.
+    pub fn expire(&mut self, now: Timestamp) -> bool {
+        let before = self.0.len();
+        self.0.retain(|_, held| now < held.until);
+        self.0.len() != before
+    }
+
+    /// Whether a decision covers all of this.
+    pub fn covers(&self, prefix: &IpNet, ipv6_prefix: u8) -> bool {
+        self.0.keys().any(|value| source_of(*value, ipv6_prefix).contains(prefix))
+    }
+
+    /// How many hold.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether none holds.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What is to be denied: an IPv6 address as its source, what lies within what lasts as long not by itself, and no more
+    /// than `most` prefixes: this host's own decisions first, then those that last longest.
+    pub fn denied(&self, ipv6_prefix: u8, most: usize) -> Denied {
+        let mut sources: BTreeMap<IpNet, &Held> = BTreeMap::new();
+        for (value, held) in &self.0 {
+            let of = sources.entry(source_of(*value, ipv6_prefix)).or_insert(held);
+            if of.until < held.until {
+                *of = held;
+            }
+        }
+        // By address and then by length: what is around a prefix is before it.
+        let mut around: Vec<(IpNet, Timestamp)> = Vec::new();
+        let mut kept: Vec<(IpNet, &Held)> = Vec::new();
+        for (prefix, held) in sources {
+            around.retain(|(of, _)| of.contains(&prefix));
+            if around.iter().all(|(_, until)| *until < held.until) {
+                around.push((prefix, held.until));
+                kept.push((prefix, held));
+            }
+        }
+        let left_out = kept.len().saturating_sub(most);
+        if left_out > 0 {
+            kept.sort_by_key(|(_, held)| std::cmp::Reverse((held.is_local, held.until)));
+            kept.truncate(most);
+        }
+        Denied { prefixes: kept.into_iter().map(|(prefix, held)| (prefix, held.clone())).collect(), left_out }
+    }
+}
+
+/// The prefix that is denied for a value.
+fn source_of(value: Value, ipv6_prefix: u8) -> IpNet {
+    match value.prefix {
+        IpNet::V6(_) if value.is_address => {
+            IpNet::new(value.prefix.addr(), ipv6_prefix).map_or(value.prefix, |source| source.trunc())
+        }
+        prefix @ (IpNet::V4(_) | IpNet::V6(_)) => prefix,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECOND: i64 = 1_000_000_000;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn value(text: &str) -> Value {
+        Value { prefix: text.parse().unwrap(), is_address: !text.contains('/') || text.ends_with("/128") }
+    }
+
+    fn ban(text: &str, seconds: i64, is_local: bool) -> Decision {
+        Decision { value: value(text), lasts_ns: seconds * SECOND, label: "s (o)".into(), is_local }
+    }
+
+    fn delta(new: &[Decision], deleted: &[Value]) -> Delta {
+        Delta { new: new.to_vec(), deleted: deleted.to_vec(), ..Delta::default() }
+    }
+
+    fn shown(book: &Book) -> Vec<String> {
+        book.denied(64, 100).prefixes.iter().map(|(of, held)| format!("{of} {}", held.until.as_second())).collect()
+    }
+
+    #[test]
+    fn what_is_deleted_goes_first_and_what_is_new_stays() {
+        let mut book = Book::default();
+        let one = ban("198.51.100.7/32", 60, true);
+        book.take(delta(&[one.clone()], &[]), Pull::All, at(0));
+        book.take(delta(&[ban("198.51.100.7/32", 90, true)], &[one.value]), Pull::Changes, at(10));
+        assert_eq!(shown(&book), ["198.51.100.7/32 100"]);
+        book.take(delta(&[], &[one.value]), Pull::Changes, at(11));
+        assert_eq!(shown(&book), [""; 0]);
+        book.take(delta(&[], &[one.value]), Pull::Changes, at(12));
+    }
+
+    #[test]
+    fn of_a_full_answer_only_what_is_in_it_holds_and_the_longest() {
+        let mut book = Book::default();
+        book.take(delta(&[ban("198.51.100.7/32", 60, true)], &[]), Pull::All, at(0));
+        let full = [ban("198.51.100.8/32", 90, true), ban("198.51.100.8/32", 30, true)];
+        book.take(delta(&full, &[]), Pull::All, at(0));
+        assert_eq!(shown(&book), ["198.51.100.8/32 90"]);
+    }
+
+    #[test]
+    fn what_is_over_ends_by_itself_to_the_second() {
+        let mut book = Book::default();
+        book.take(delta(&[ban("198.51.100.7/32", 60, true), ban("198.51.100.8/32", -5, true)], &[]), Pull::All, at(0));
+        assert!(!book.expire(at(59)) && book.len() == 1);
+        assert!(book.expire(at(60)) && book.is_empty());
+    }
+
+    #[test]
+    fn an_ipv6_address_is_its_source_and_another_address_of_it_keeps_it() {
+        let mut book = Book::default();
+        let both = [ban("2001:db8::7/128", 60, true), ban("2001:db8::9/128", 90, true)];
+        book.take(delta(&both, &[]), Pull::All, at(0));
+        assert_eq!(shown(&book), ["2001:db8::/64 90"]);
+        book.take(delta(&[], &[value("2001:db8::9/128")]), Pull::Changes, at(1));
+        assert_eq!(shown(&book), ["2001:db8::/64 60"]);
+        assert!(book.covers(&"2001:db8::/64".parse().unwrap(), 64));
+        assert!(!book.covers(&"2001:db8::/64".parse().unwrap(), 128));
+    }
+
+    #[test]
+    fn where_there_is_no_room_this_hosts_own_and_the_longest_stay() {
+        let mut book = Book::default();
+        let all =
+            [ban("198.51.100.1/32", 500, false), ban("198.51.100.2/32", 900, false), ban("198.51.100.3/32", 5, true)];
+        book.take(delta(&all, &[]), Pull::All, at(0));
+        let denied = book.denied(64, 2);
+        let prefixes: Vec<String> = denied.prefixes.keys().map(ToString::to_string).collect();
+        assert_eq!((prefixes, denied.left_out), (vec!["198.51.100.2/32".to_owned(), "198.51.100.3/32".to_owned()], 1));
+    }
+
+    fn any_ban() -> impl Strategy<Value = Decision> {
+        (any::<u8>(), 24..=32_u8, -5..50_i64).prop_map(|(last, length, seconds)| {
+            let prefix = IpNet::new(std::net::Ipv4Addr::new(198, 51, 100, last).into(), length).unwrap().trunc();
+            let value = Value { prefix, is_address: length == 32 };
+            Decision { value, lasts_ns: seconds * SECOND, label: "s (o)".into(), is_local: false }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn every_address_is_denied_exactly_while_a_decision_holds_for_it(
+            answers in proptest::collection::vec((proptest::collection::vec(any_ban(), 0..6), any::<bool>()), 1..5),
+            address in any::<u8>(),
+            later in 0..60_i64,
+        ) {
+            let mut book = Book::default();
+            let mut naive: Vec<(Value, i64)> = Vec::new();
+            for (second, (new, is_all)) in (0..).zip(&answers) {
+                // What is deleted are values of the answer before it.
+                let before = second as usize;
+                let deleted: Vec<Value> = answers[..before].iter().flat_map(|(new, _)| new.first()).map(|of| of.value).collect();
+                let mut seen = std::collections::BTreeSet::new();
+                let new: Vec<Decision> = new.iter().filter(|of| seen.insert(of.value)).cloned().collect();
+                if *is_all { naive.clear(); }
+                if !*is_all { naive.retain(|(value, _)| !deleted.contains(value)); }
+                for of in &new {
+                    naive.retain(|(value, _)| *value != of.value);
+                    if of.lasts_ns > 0 { naive.push((of.value, second + of.lasts_ns / SECOND)); }
+                }
+                let pull = if *is_all { Pull::All } else { Pull::Changes };
+                book.take(delta(&new, &deleted), pull, at(second));
+                let again = book.clone();
+                book.take(delta(&new, &deleted), pull, at(second));
+                prop_assert_eq!(&book, &again);
+            }
+            book.expire(at(later));
+            let host: IpNet = std::net::IpAddr::from([198, 51, 100, address]).into();
+            let expected = naive.iter().any(|(value, until)| value.prefix.contains(&host) && later < *until);
+            let denied = book.denied(64, usize::MAX);
+            prop_assert_eq!(denied.prefixes.keys().any(|of| of.contains(&host)), expected);
+        }
+    }
+}

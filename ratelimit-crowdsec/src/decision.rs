@@ -1,0 +1,319 @@
+//! An answer of the decision stream, read as it comes: what is kept of it is small, whatever its size. Pure.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::io::Read;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use crate::go_time;
+use ratelimit_policy::config::syntax::printable;
+
+/// Decisions that are taken of one answer. // 1048576 x 80 B = 84 MB
+pub const DECISIONS_MAX: usize = 1 << 20;
+/// Characters of a label.
+const LABEL_CHARS_MAX: usize = 100;
+/// The one type that is a denial; `captcha` and others are for those that can ask one.
+const BAN: &str = "ban";
+
+/// One answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Delta {
+    /// Decisions that hold from now on.
+    pub new: Vec<Decision>,
+    /// Values that none of them holds for any more.
+    pub deleted: Vec<Value>,
+    /// What was not taken.
+    pub ignored: Ignored,
+}
+
+/// One ban.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Who.
+    pub value: Value,
+    /// How long from now, in nanoseconds; not above 0 where it is over.
+    pub lasts_ns: i64,
+    /// Why, and who says so: `crowdsecurity/ssh-bf (crowdsec)`.
+    pub label: Arc<str>,
+    /// Whether this host's own CrowdSec or administrator says so, not a list that is subscribed to.
+    pub is_local: bool,
+}
+
+/// What a decision is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Value {
+    /// The address as a prefix, or the range.
+    pub prefix: IpNet,
+    /// Whether it is one address, by its scope.
+    pub is_address: bool,
+}
+
+/// Decisions that were not taken, by why.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ignored {
+    /// Of a scope that is no address and no range.
+    pub scopes: u64,
+    /// Of a type that is no ban.
+    pub types: u64,
+    /// Whose value or duration cannot be understood.
+    pub malformed: u64,
+    /// More than [`DECISIONS_MAX`].
+    pub beyond: u64,
+}
+
+impl Ignored {
+    /// In words, where there are any.
+    pub fn words(&self) -> Option<String> {
+        let all = [
+            (self.scopes, "of another scope"),
+            (self.types, "of another type than ban"),
+            (self.malformed, "that cannot be understood"),
+            (self.beyond, "more than are taken at once"),
+        ];
+        let said: Vec<String> = all.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
+        (!said.is_empty()).then(|| said.join(", "))
+    }
+}
+
+/// Reads one answer. An answer that breaks off is an error, and nothing of it counts.
+pub fn read(from: impl Read) -> Result<Delta, serde_json::Error> {
+    let mut deserializer = serde_json::Deserializer::from_reader(from);
+    let mut labels = Labels::default();
+    let delta = Answer(&mut labels).deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(delta)
+}
+
+/// As the local API writes it. Some fields may be missing or null.
+#[derive(Deserialize)]
+struct Wire {
+    #[serde(default)]
+    origin: Option<String>,
+    #[serde(default, rename = "type")]
+    kind: Option<String>,
+    #[serde(default)]
+    scope: Option<String>,
+    #[serde(default)]
+    value: Option<String>,
+    #[serde(default)]
+    duration: Option<String>,
+    #[serde(default)]
+    scenario: Option<String>,
+}
+
+/// Each label once: a list of 100 000 has a few.
+#[derive(Default)]
+struct Labels(HashSet<Arc<str>>);
+
+impl Labels {
+    fn of(&mut self, wire: &Wire) -> Arc<str> {
+        let short = |text: &Option<String>| {
+            let text: String = text.as_deref().unwrap_or("?").chars().take(LABEL_CHARS_MAX).collect();
+            printable(&text).replace(['\n', '\r'], " ")
+        };
+        let label = format!("{} ({})", short(&wire.scenario), short(&wire.origin));
+        if let Some(label) = self.0.get(label.as_str()) {
+            return Arc::clone(label);
+        }
+        let label: Arc<str> = label.into();
+        // Scenarios that differ each time would grow without a bound.
+        if self.0.len() < 4_096 {
+            self.0.insert(Arc::clone(&label));
+        }
+        label
+    }
+}
+
+enum Judged {
+    Taken(Value),
+    Scope,
+    Type,
+    Malformed,
+}
+
+impl Wire {
+    fn judged(&self) -> Judged {
+        let is =
+            |field: &Option<String>, wanted: &str| field.as_deref().is_some_and(|of| of.eq_ignore_ascii_case(wanted));
+        let is_address = is(&self.scope, "ip");
+        if !is_address && !is(&self.scope, "range") {
+            return Judged::Scope;
+        }
+        if !is(&self.kind, BAN) {
+            return Judged::Type;
+        }
+        let prefix = self.value.as_deref().and_then(|text| prefix(text.trim()));
+        prefix.map_or(Judged::Malformed, |prefix| {
+            Judged::Taken(Value { prefix, is_address: is_address && prefix.prefix_len() == prefix.max_prefix_len() })
+        })
+    }
+}
+
+/// An address or a range; bits beyond the length are cut, and an IPv4-mapped address is the IPv4 address.
+fn prefix(text: &str) -> Option<IpNet> {
+    match text.parse::<IpAddr>() {
+        Ok(address) => Some(IpNet::from(address.to_canonical())),
+        Err(_) => ratelimit_policy::config::network::parse_cidr_of_any_bits(text).ok(),
+    }
+}
+
+/// `{"new": [..], "deleted": [..]}`.
+struct Answer<'a>(&'a mut Labels);
+
+impl<'de> DeserializeSeed<'de> for Answer<'_> {
+    type Value = Delta;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Delta, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Answer<'_> {
+    type Value = Delta;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an answer of the decision stream")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Delta, A::Error> {
+        let mut delta = Delta::default();
+        let mut is_stream = false;
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                "new" => map.next_value_seed(Decisions { labels: self.0, delta: &mut delta, part: Part::New })?,
+                "deleted" => {
+                    map.next_value_seed(Decisions { labels: self.0, delta: &mut delta, part: Part::Deleted })?
+                }
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+            }
+            is_stream = true;
+        }
+        // An empty book would be made of any other JSON.
+        if is_stream { Ok(delta) } else { Err(serde::de::Error::missing_field("new")) }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Part {
+    New,
+    Deleted,
+}
+
+/// A list of decisions, or null.
+struct Decisions<'a> {
+    labels: &'a mut Labels,
+    delta: &'a mut Delta,
+    part: Part,
+}
+
+impl<'de> DeserializeSeed<'de> for Decisions<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Decisions<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of decisions, or null")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        let Self { labels, delta: Delta { new, deleted, ignored }, part } = self;
+        while let Some(wire) = list.next_element::<Wire>()? {
+            let value = match wire.judged() {
+                Judged::Taken(value) => value,
+                Judged::Scope => {
+                    ignored.scopes += 1;
+                    continue;
+                }
+                Judged::Type => {
+                    ignored.types += 1;
+                    continue;
+                }
+                Judged::Malformed => {
+                    ignored.malformed += 1;
+                    continue;
+                }
+            };
+            match (part, wire.duration.as_deref().and_then(go_time::nanoseconds)) {
+                (Part::Deleted, _) if deleted.len() < DECISIONS_MAX => deleted.push(value),
+                (Part::New, Some(lasts_ns)) if new.len() < DECISIONS_MAX => {
+                    let is_local = !matches!(wire.origin.as_deref(), Some("CAPI" | "lists"));
+                    new.push(Decision { value, lasts_ns, label: labels.of(&wire), is_local });
+                }
+                (Part::New, None) => ignored.malformed += 1,
+                (Part::New | Part::Deleted, _) => ignored.beyond += 1,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn value(text: &str, is_address: bool) -> Value {
+        Value { prefix: text.parse().unwrap(), is_address }
+    }
+
+    #[test]
+    fn bans_of_addresses_and_ranges_are_taken_and_all_else_is_counted() {
+        let text = r#"{"new":[
+            {"id":1,"uuid":"u","origin":"CAPI","type":"ban","scope":"Ip","value":"198.51.100.7","duration":"3h59m49s","scenario":"crowdsecurity/ssh-bf"},
+            {"id":2,"origin":"cscli","type":"BAN","scope":"range","value":"203.0.113.9/24","duration":"1h","scenario":"manual"},
+            {"origin":"crowdsec","type":"ban","scope":"Ip","value":"2001:db8::7","duration":"10s","scenario":"a\nb"},
+            {"origin":"crowdsec","type":"captcha","scope":"Ip","value":"198.51.100.8","duration":"1h","scenario":"s"},
+            {"origin":"crowdsec","type":"ban","scope":"Country","value":"XX","duration":"1h","scenario":"s"},
+            {"origin":"crowdsec","type":"ban","scope":"Ip","value":"host","duration":"1h","scenario":"s"},
+            {"origin":"crowdsec","type":"ban","scope":"Ip","value":"198.51.100.9","duration":"soon","scenario":"s"},
+            {"origin":null,"type":null}
+        ],"deleted":null,"more":{"a":[1]}}"#;
+        let delta = read(text.as_bytes()).unwrap();
+        let values: Vec<Value> = delta.new.iter().map(|of| of.value).collect();
+        let expected = [value("198.51.100.7/32", true), value("203.0.113.0/24", false), value("2001:db8::7/128", true)];
+        assert_eq!(values, expected);
+        assert_eq!(&*delta.new[0].label, "crowdsecurity/ssh-bf (CAPI)");
+        assert!(!delta.new[2].label.contains('\n'), "{}", delta.new[2].label);
+        assert_eq!([0, 1, 2].map(|at| delta.new[at].is_local), [false, true, true]);
+        assert_eq!(delta.ignored, Ignored { scopes: 2, types: 1, malformed: 2, beyond: 0 });
+    }
+
+    #[test]
+    fn what_is_no_whole_answer_is_an_error() {
+        for text in
+            ["", "{", "[]", "{}", r#"{"message":"no"}"#, r#"{"new":[{"scope":"Ip""#, r#"{"new":[]}x"#, r#"{"new":3}"#]
+        {
+            assert!(read(text.as_bytes()).is_err(), "{text}");
+        }
+        assert_eq!(read(r#"{"new":null,"deleted":null}"#.as_bytes()).unwrap(), Delta::default());
+        let deleted = r#"{"deleted":[{"type":"ban","scope":"Ip","value":"198.51.100.7","duration":"-2h0m1s"}]}"#;
+        assert_eq!(read(deleted.as_bytes()).unwrap().deleted, [value("198.51.100.7/32", true)]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80), text in "\\PC{0,30}") {
+            let _ = read(bytes.as_slice());
+            let decision = serde_json::json!({"new":[{"type":"ban","scope":"ip","value":text,"duration":text,"scenario":text}]});
+            prop_assert!(read(decision.to_string().as_bytes()).is_ok());
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The list file: one prefix a line, until when and why behind a `#`. Written aside and renamed, so that no reader sees
+//! half of it; read again after a restart, so that what holds goes on while the local API is away.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::book::{Denied, Held};
+
+/// Prefixes of the kernel's map; other lists take of it too.
+pub const PREFIXES_MAX: usize = 131_072;
+/// The longest file that is read again. // 131072 x 300 B
+const BYTES_MAX: u64 = 64 << 20;
+/// The daemon reads it as another user.
+const MODE: u32 = 0o644;
+/// Before the time in a comment.
+const UNTIL: &str = "until ";
+/// Before what the local API of this host decided by itself.
+const LOCAL: &str = "local: ";
+
+/// The file's text.
+pub fn text(denied: &Denied) -> String {
+    let mut text =
+        String::from("# Decisions of CrowdSec, written by `ratelimitd crowdsec`: changes by hand are overwritten.\n");
+    if denied.left_out > 0 {
+        let _ = writeln!(text, "# LEFT OUT, as there is no room: {}", denied.left_out);
+    }
+    for (prefix, held) in &denied.prefixes {
+        let until = held.until.round(jiff::Unit::Second).unwrap_or(held.until);
+        let local = if held.is_local { LOCAL } else { "" };
+        let _ = writeln!(text, "{prefix} # {UNTIL}{until} {local}{}", held.label);
+    }
+    text
+}
+
+/// What a text of ours holds; lines that are none are left out.
+pub fn parse(text: &str) -> BTreeMap<IpNet, Held> {
+    text.lines().filter_map(line).collect()
+}
+
+fn line(line: &str) -> Option<(IpNet, Held)> {
+    let (prefix, comment) = line.split_once(" # ")?;
+    let (until, label) = comment.strip_prefix(UNTIL)?.split_once(' ')?;
+    let (label, is_local) = label.strip_prefix(LOCAL).map_or((label, false), |label| (label, true));
+    Some((prefix.parse().ok()?, Held { until: until.parse().ok()?, label: Arc::from(label), is_local }))
+}
+
+/// What an earlier run has written; nothing where there is no file.
+pub fn read(path: &Path) -> io::Result<BTreeMap<IpNet, Held>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(error) => return Err(error),
+    };
+    let mut bytes = Vec::new();
+    file.take(BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(parse(&String::from_utf8_lossy(&bytes)))
+}
+
+/// Writes it: a reader, or a crash, finds the old file or the new one.
+pub fn write(path: &Path, denied: &Denied) -> io::Result<()> {
+    let new = beside(path);
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&new)?;
+    let written = file.write_all(text(denied).as_bytes()).and_then(|()| file.sync_all());
+    if let Err(error) = written.and_then(|()| fs::rename(&new, path)) {
+        let _ = fs::remove_file(&new);
+        return Err(error);
+    }
+    Ok(())
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::Timestamp;
+    use proptest::prelude::*;
+
+    fn denied() -> impl Strategy<Value = Denied> {
+        let prefix = prop_oneof![
+            (any::<u32>(), 0..=32_u8)
+                .prop_map(|(bits, length)| IpNet::new(std::net::Ipv4Addr::from(bits).into(), length)),
+            (any::<u128>(), 0..=128_u8)
+                .prop_map(|(bits, length)| IpNet::new(std::net::Ipv6Addr::from(bits).into(), length)),
+        ];
+        let prefix = prefix.prop_map(|prefix| prefix.unwrap().trunc());
+        let held =
+            (0..4_000_000_000_i64, "[!-~ ]{0,20}[!-~]", any::<bool>()).prop_map(|(until, label, is_local)| Held {
+                until: Timestamp::from_second(until).unwrap(),
+                label: label.trim_start_matches(LOCAL).into(),
+                is_local,
+            });
+        let prefixes = proptest::collection::btree_map(prefix, held, 0..8);
+        prefixes.prop_map(|prefixes| Denied { prefixes, left_out: 0 })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_again_and_is_a_list_file_of_the_same_prefixes(denied in denied()) {
+            let text = text(&denied);
+            prop_assert_eq!(&parse(&text), &denied.prefixes);
+            let listed = ratelimit_policy::config::lists::parse(Path::new("list"), &text).unwrap();
+            let expected: std::collections::BTreeSet<IpNet> = denied.prefixes.keys().copied().collect();
+            prop_assert_eq!(listed.into_iter().collect::<std::collections::BTreeSet<_>>(), expected);
+        }
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_and_is_readable_by_others() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("crowdsec.txt");
+        assert_eq!(read(&path).unwrap(), BTreeMap::new());
+        let held = Held { until: Timestamp::from_second(9).unwrap(), label: "s (o)".into(), is_local: true };
+        let denied = Denied { prefixes: [("192.0.2.7/32".parse().unwrap(), held)].into(), left_out: 3 };
+        fs::write(beside(&path), "left by a crash").unwrap();
+        write(&path, &denied).unwrap();
+        write(&path, &denied).unwrap();
+        assert_eq!(read(&path).unwrap(), denied.prefixes);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
+        assert!(fs::read_to_string(&path).unwrap().contains("LEFT OUT, as there is no room: 3"));
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        assert!(write(Path::new("/nonexistent/crowdsec.txt"), &denied).is_err());
+    }
+}

@@ -1,0 +1,162 @@
+//! What users of this host said to the whole fleet, in a file of the state until the store has it: a restart while the
+//! store is away loses none of it. Bans are not among them: those of a state that is kept hold here on, and another host
+//! begins its own.
+
+use ipnet::IpNet;
+use ratelimit_common::time::Nanos;
+use serde::{Deserialize, Serialize};
+
+use crate::store::Store;
+use ratelimit_fleet::acts::{ACTS_MAX, Begun, What};
+use ratelimit_fleet::run::{Fleet, Status};
+
+/// The file.
+const NAME: &str = "fleet-acts.json";
+
+/// What the store has not taken.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    saved: Saved,
+    /// The number of the last.
+    last: u64,
+    /// The last that this fleet's task was given.
+    given: u64,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Saved {
+    /// Of which fleet.
+    fleet: String,
+    /// By number.
+    acts: Vec<Begun>,
+}
+
+impl Kept {
+    /// What an earlier run has not told.
+    pub(super) fn recall(&mut self, store: &Store) {
+        self.saved = store.load(NAME).unwrap_or_default();
+        for act in &mut self.saved.acts {
+            self.last += 1;
+            act.number = self.last;
+        }
+    }
+
+    /// Another task is to be given all of it. What was said to another fleet is not said to this one.
+    pub(super) fn begin(&mut self, fleet: &str, store: &Store) {
+        self.given = 0;
+        if self.saved.fleet != fleet && !self.saved.acts.is_empty() {
+            let count = self.saved.acts.len();
+            tracing::warn!("fleet: {count} commands were not told to fleet {}, and are dropped", self.saved.fleet);
+            self.saved.acts.clear();
+            self.save(store).unwrap_or_else(|error| tracing::warn!("{error}"));
+        }
+        fleet.clone_into(&mut self.saved.fleet);
+    }
+
+    /// Users said this to all hosts.
+    ///
+    /// # Errors
+    /// If a restart would lose it.
+    pub(super) fn add(
+        &mut self,
+        fleet: &str,
+        said: impl IntoIterator<Item = (IpNet, What)>,
+        now: Nanos,
+        store: &Store,
+    ) -> std::io::Result<()> {
+        if self.saved.fleet != fleet {
+            self.begin(fleet, store);
+        }
+        for (prefix, what) in said {
+            if self.saved.acts.len() == ACTS_MAX {
+                return Err(std::io::Error::other(format!("{ACTS_MAX} commands wait already")));
+            }
+            self.last += 1;
+            self.saved.acts.push(Begun { number: self.last, at_ns: now.0, prefix, what });
+        }
+        self.save(store)
+    }
+
+    /// Gives the task what it was not given; what it has no room for waits, in its order.
+    pub(super) fn give(&mut self, fleet: &Fleet) {
+        let given = self.given;
+        for act in self.saved.acts.iter().filter(|act| act.number > given) {
+            if !fleet.spread(act.clone()) {
+                return;
+            }
+            self.given = act.number;
+        }
+    }
+
+    /// Drops what the store has, or what is over.
+    pub(super) fn settle(&mut self, status: &Status, store: &Store) {
+        let is_open = |act: &Begun| act.number > status.acts_taken || status.acts_unsaid.contains(&act.number);
+        let before = self.saved.acts.len();
+        self.saved.acts.retain(is_open);
+        if self.saved.acts.len() != before
+            && let Err(error) = self.save(store)
+        {
+            tracing::warn!("{error}; a restart tells the fleet once more what it was told");
+        }
+    }
+
+    fn save(&self, store: &Store) -> std::io::Result<()> {
+        if self.saved.acts.is_empty() {
+            store.remove(NAME);
+            return Ok(());
+        }
+        store.save(NAME, &self.saved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn undeny() -> (IpNet, What) {
+        ("192.0.2.0/24".parse().unwrap(), What::Undeny { by: "root".to_owned() })
+    }
+
+    #[test]
+    fn what_the_store_has_not_taken_outlives_a_restart_and_what_it_has_does_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path().to_owned());
+        let mut kept = Kept::default();
+        kept.add("web", [undeny(), undeny(), undeny()], Nanos(5), &store).unwrap();
+        let numbers = |kept: &Kept| kept.saved.acts.iter().map(|act| (act.number, act.at_ns)).collect::<Vec<_>>();
+        kept.settle(&Status { acts_taken: 2, acts_unsaid: vec![2], ..Status::default() }, &store);
+        assert_eq!(numbers(&kept), [(2, 5), (3, 5)], "the third is on its way to the task");
+        let mut anew = Kept::default();
+        anew.recall(&store);
+        anew.begin("web", &store);
+        assert_eq!(numbers(&anew), [(1, 5), (2, 5)]);
+        anew.settle(&Status::default(), &store);
+        assert_eq!(anew.saved.acts.len(), 2, "a task that was not given them says nothing of them");
+        anew.settle(&Status { acts_taken: 2, ..Status::default() }, &store);
+        assert!(anew.saved.acts.is_empty() && !store.path(NAME).exists());
+    }
+
+    #[test]
+    fn what_was_said_to_one_fleet_is_not_said_to_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path().to_owned());
+        let mut kept = Kept::default();
+        kept.add("web", [undeny()], Nanos(5), &store).unwrap();
+        kept.begin("other", &store);
+        assert!(kept.saved.acts.is_empty() && !store.path(NAME).exists());
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_said() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path().to_owned());
+        let mut kept = Kept::default();
+        let many = || (0..ACTS_MAX).map(|_| undeny());
+        kept.add("web", many(), Nanos(5), &store).unwrap();
+        let full = kept.add("web", [undeny()], Nanos(5), &store).unwrap_err();
+        assert!(full.to_string().contains("wait already"), "{full}");
+        let file = directory.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(Kept::default().add("web", [undeny()], Nanos(5), &Store::at(file)).is_err());
+    }
+}

@@ -1,0 +1,188 @@
+//! What drivers say of a network interface beside routing netlink: generic netlink's families `ethtool` and `netdev`
+//! (Documentation/netlink/specs, Linux 6.18). Read only. Messages are attributes within attributes; no library that is
+//! kept up has both families.
+
+use std::io;
+
+use netlink_sys::protocols::NETLINK_GENERIC;
+use netlink_sys::{Socket, SocketAddr};
+
+/// include/uapi/linux/genetlink.h: the controller, its question for a family, and the family's name and number.
+const CONTROLLER: u16 = 0x10;
+const GET_FAMILY: u8 = 3;
+const FAMILY_ID: u16 = 1;
+const FAMILY_NAME: u16 = 2;
+
+/// `NLM_F_REQUEST`, `NLMSG_ERROR`, and the bits of an attribute's type that say how it is written.
+const REQUEST: u16 = 1;
+const ERROR: u16 = 2;
+const NESTED: u16 = 1 << 15;
+const TYPE_MASK: u16 = 0x3fff;
+
+const NETLINK_HEADER: usize = 16;
+const HEADERS: usize = NETLINK_HEADER + 4;
+const ATTRIBUTE_HEADER: usize = 4;
+
+/// include/uapi/linux/netdev.h.
+const DEV_GET: u8 = 1;
+const DEV_IFINDEX: u16 = 1;
+const DEV_XDP_FEATURES: u16 = 3;
+
+/// include/uapi/linux/ethtool_netlink.h.
+const FEATURES_GET: u8 = 11;
+const CHANNELS_GET: u8 = 17;
+const HEADER: u16 = 1;
+const HEADER_DEV_INDEX: u16 = 1;
+const FEATURES_ACTIVE: u16 = 4;
+const BITSET_BITS: u16 = 3;
+const BIT: u16 = 1;
+const BIT_NAME: u16 = 2;
+const CHANNELS_RX_COUNT: u16 = 6;
+const CHANNELS_COMBINED_COUNT: u16 = 9;
+
+/// A family's socket.
+pub(super) struct Family {
+    socket: Socket,
+    id: u16,
+}
+
+impl Family {
+    /// Asks the kernel for a family by name.
+    ///
+    /// # Errors
+    /// Where it has none of that name.
+    pub(super) fn named(name: &str) -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_GENERIC)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        let mut family = Self { socket, id: CONTROLLER };
+        let answer = family.ask(GET_FAMILY, &attribute(FAMILY_NAME, &[name.as_bytes(), &[0]].concat()))?;
+        let id = find(&answer, FAMILY_ID).and_then(|of| of.first_chunk().copied());
+        family.id = u16::from_ne_bytes(id.ok_or_else(|| io::Error::other("a family without a number"))?);
+        Ok(family)
+    }
+
+    /// The attributes of the answer.
+    fn ask(&self, command: u8, attributes: &[u8]) -> io::Result<Vec<u8>> {
+        let len = u32::try_from(HEADERS + attributes.len()).map_err(io::Error::other)?;
+        let mut request = Vec::new();
+        request.extend(len.to_ne_bytes());
+        request.extend(self.id.to_ne_bytes());
+        request.extend(REQUEST.to_ne_bytes());
+        // Sequence and port: there is one question at a time.
+        request.extend([0; 8]);
+        request.extend([command, 1, 0, 0]);
+        request.extend(attributes);
+        self.socket.send(&request, 0)?;
+        let (reply, _) = self.socket.recv_from_full()?;
+        answer(&reply).map(<[u8]>::to_vec)
+    }
+}
+
+/// What a driver says of XDP (`enum netdev_xdp_act`), from Linux 6.3 on.
+///
+/// # Errors
+/// What the kernel answers; older ones have no such family.
+pub(super) fn xdp_features(index: u32) -> io::Result<u64> {
+    let answer = Family::named("netdev")?.ask(DEV_GET, &attribute(DEV_IFINDEX, &index.to_ne_bytes()))?;
+    let of = find(&answer, DEV_XDP_FEATURES).and_then(|of| of.first_chunk().copied());
+    of.map(u64::from_ne_bytes).ok_or_else(|| io::Error::other("the kernel does not say"))
+}
+
+/// The names of the offloads that are on, as in `ethtool -k`: `rx-lro`, `rx-gro-hw`, `rx-vlan-hw-parse`.
+///
+/// # Errors
+/// What the kernel answers.
+pub(super) fn offloads(index: u32) -> io::Result<Vec<String>> {
+    let answer = Family::named("ethtool")?.ask(FEATURES_GET, &device(index))?;
+    let bits = find(&answer, FEATURES_ACTIVE).and_then(|active| find(active, BITSET_BITS)).unwrap_or_default();
+    let name = |(kind, bit): (u16, &[u8])| {
+        let text = find(bit, BIT_NAME).filter(|_| kind == BIT)?;
+        Some(String::from_utf8_lossy(text.split(|byte| *byte == 0).next()?).into_owned())
+    };
+    Ok(attributes_of(bits).filter_map(name).collect())
+}
+
+/// Queues that receive.
+///
+/// # Errors
+/// What the kernel answers; many virtual devices do not know.
+pub(super) fn receive_queues(index: u32) -> io::Result<u32> {
+    let answer = Family::named("ethtool")?.ask(CHANNELS_GET, &device(index))?;
+    let count = |kind| find(&answer, kind).and_then(|of| of.first_chunk().copied()).map_or(0, u32::from_ne_bytes);
+    match count(CHANNELS_RX_COUNT) + count(CHANNELS_COMBINED_COUNT) {
+        0 => Err(io::Error::other("the driver does not say")),
+        queues => Ok(queues),
+    }
+}
+
+fn device(index: u32) -> Vec<u8> {
+    attribute(HEADER | NESTED, &attribute(HEADER_DEV_INDEX, &index.to_ne_bytes()))
+}
+
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(ATTRIBUTE_HEADER + value.len()).unwrap_or(u16::MAX);
+    let mut bytes = Vec::with_capacity(usize::from(len).next_multiple_of(4));
+    bytes.extend(len.to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+/// The attributes of a message, or the error that it is.
+fn answer(message: &[u8]) -> io::Result<&[u8]> {
+    let cut = || io::Error::other("a netlink message that ends too early");
+    let kind = message.get(4..).and_then(<[u8]>::first_chunk).ok_or_else(cut)?;
+    if u16::from_ne_bytes(*kind) == ERROR {
+        let code = message.get(NETLINK_HEADER..).and_then(<[u8]>::first_chunk).ok_or_else(cut)?;
+        return Err(io::Error::from_raw_os_error(i32::from_ne_bytes(*code).saturating_neg()));
+    }
+    message.get(HEADERS..).ok_or_else(cut)
+}
+
+fn find(attributes: &[u8], kind: u16) -> Option<&[u8]> {
+    attributes_of(attributes).find(|(other, _)| *other == kind).map(|(_, value)| value)
+}
+
+/// Types and values; what does not fit ends them.
+fn attributes_of(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let len = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
+        let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & TYPE_MASK;
+        let value = rest.get(ATTRIBUTE_HEADER..len)?;
+        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_found_within_attributes_and_broken_ones_end_them() {
+        let inner = [attribute(BIT_NAME, b"rx-lro\0"), attribute(1, &7_u32.to_ne_bytes())].concat();
+        let outer = [attribute(9, b"x"), attribute(BIT | NESTED, &inner)].concat();
+        let bit = find(&outer, BIT).unwrap();
+        assert_eq!(find(bit, BIT_NAME), Some(&b"rx-lro\0"[..]));
+        assert_eq!(find(bit, 1), Some(&7_u32.to_ne_bytes()[..]));
+        for len in 0..outer.len() {
+            assert!(attributes_of(&outer[..len]).count() <= 2);
+        }
+        for broken in [&[0, 0, 1, 0][..], &[3, 0, 1, 0], &[255, 255, 1, 0, 1]] {
+            assert_eq!(attributes_of(broken).count(), 0, "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_is_the_kernels_and_a_short_message_is_one_too() {
+        let mut message = vec![0; NETLINK_HEADER];
+        message[4..6].copy_from_slice(&ERROR.to_ne_bytes());
+        message.extend((-libc::EOPNOTSUPP).to_ne_bytes());
+        assert_eq!(answer(&message).unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
+        for len in 0..message.len() {
+            assert!(answer(&message[..len]).is_err(), "{len}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What is carried over of a configuration of an earlier layout: what a daemon reads of the one before it. Packets never
+//! meet it: a policy is applied before they come.
+
+use ratelimit_common::ban;
+use ratelimit_common::hash::HashKey;
+use ratelimit_common::layout::{Config, INTERFACES_MAX, LIMITS_MAX, Limit, RULES_MAX, Rule, SHADOWS_MAX};
+use ratelimit_common::window::Parts;
+
+/// The places of a rule's limits, those that hold and shadow limits: the same in every layout so far.
+pub(super) const LIMITS: usize = LIMITS_MAX + SHADOWS_MAX;
+
+/// A configuration, as far as it is carried over.
+pub(super) struct Facts {
+    pub(super) wall_offset_ns: u64,
+    /// None where hashes had a key of another length.
+    pub(super) seed: Option<HashKey>,
+    pub(super) ipv6_mask: [u64; 2],
+    pub(super) ipv4_mask: u32,
+    pub(super) ipv6_wide: u8,
+    pub(super) interfaces: [u32; INTERFACES_MAX],
+    /// When its trial ends, 0 without one.
+    pub(super) until_ns: u64,
+    pub(super) rules: Vec<RuleFacts>,
+}
+
+/// A rule of it.
+pub(super) struct RuleFacts {
+    pub(super) name: u64,
+    pub(super) row: u8,
+    pub(super) dry_run: u8,
+    pub(super) limits_len: u8,
+    pub(super) shadows_len: u8,
+    pub(super) limits: [LimitFacts; LIMITS],
+    pub(super) bans: ban::Rule,
+}
+
+/// A limit of it.
+#[derive(Clone, Copy)]
+pub(super) struct LimitFacts {
+    pub(super) amount: u64,
+    pub(super) bucket_ns: u64,
+    pub(super) slot: u32,
+    pub(super) unit: u8,
+    pub(super) full_buckets: u8,
+    pub(super) is_gcra: u8,
+    pub(super) burst: u64,
+}
+
+impl Facts {
+    /// Writes it over a configuration of today's layout that says nothing yet.
+    pub(super) fn write(&self, config: &mut Config, seed: HashKey) {
+        (config.wall_offset_ns, config.seed) = (self.wall_offset_ns, self.seed.unwrap_or(seed));
+        (config.ipv4_mask, config.ipv6_mask, config.ipv6_wide) = (self.ipv4_mask, self.ipv6_mask, self.ipv6_wide);
+        (config.interfaces, config.until_ns) = (self.interfaces, self.until_ns);
+        for (rule, of) in config.rules.iter_mut().zip(&self.rules) {
+            *rule = of.layout();
+        }
+    }
+}
+
+impl RuleFacts {
+    fn layout(&self) -> Rule {
+        Rule {
+            limits: self.limits.map(LimitFacts::layout),
+            limits_len: self.limits_len,
+            shadows_len: self.shadows_len,
+            dry_run: self.dry_run,
+            row: self.row,
+            name: self.name,
+            bans: self.bans,
+            ..Rule::default()
+        }
+    }
+}
+
+impl LimitFacts {
+    fn layout(self) -> Limit {
+        let Self { amount, bucket_ns, slot, unit, full_buckets, is_gcra, burst } = self;
+        // No limit was shared: a cell's count was its host's alone.
+        let parts = Parts::alone(bucket_ns);
+        Limit { amount, bucket_ns, slot, unit, full_buckets, is_gcra, burst, parts, ..Limit::default() }
+    }
+}
+
+/// The rules that there are: none after the first without a limit.
+pub(super) fn rules<R: Copy>(
+    rules: &[R; RULES_MAX],
+    limits_len: fn(&R) -> u8,
+    facts: fn(R) -> RuleFacts,
+) -> Vec<RuleFacts> {
+    rules.iter().take_while(|rule| limits_len(rule) != 0).map(|rule| facts(*rule)).collect()
+}

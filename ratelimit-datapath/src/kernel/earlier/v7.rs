@@ -1,0 +1,142 @@
+//! Layout 7. Its hashes had a key of 64 bits, its counters 16 reasons, its rules no guard. Windows lay under other keys:
+//! a limit's windows of verified traffic had bit 31 of the slot flipped, where those of what the guard opens are now.
+
+use ratelimit_common::ban;
+use ratelimit_common::layout::{CLASSES_MAX, Counters, INTERFACES_MAX, RULES_MAX, RuleSet, Tally};
+use ratelimit_common::verification::Side;
+
+use super::facts::{Facts, LIMITS, LimitFacts, RuleFacts, rules};
+use super::{Layout, SAME_SINCE_7, SideThen};
+
+pub(super) const LAYOUT: Layout = Layout {
+    version: 7,
+    same: SAME_SINCE_7,
+    windows: Some(&[
+        SideThen { flipped: 0, side: Side::Unverified },
+        SideThen { flipped: 1 << 31, side: Side::Verified },
+        SideThen { flipped: 1 << 30, side: Side::Evidence },
+    ]),
+    counters: Some(super::read_counters::<Row>),
+    config: super::read::<Config>,
+};
+
+/// Reasons of a row of counters; those of today begin with the same ones.
+const REASONS: usize = 16;
+
+/// The counters of one interface and rule on one CPU.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(in crate::kernel) struct Row {
+    by_reason: [Tally; REASONS],
+}
+
+const _: () = assert!(size_of::<Row>() == 256);
+
+impl From<Row> for Counters {
+    fn from(of: Row) -> Self {
+        let mut counters = Self::default();
+        counters.by_reason[..REASONS].copy_from_slice(&of.by_reason);
+        counters
+    }
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Limit {
+    amount: u64,
+    bucket_ns: u64,
+    slot: u32,
+    unit: u8,
+    behind: u8,
+    count_bits: u8,
+    is_gcra: u8,
+    burst: u64,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Rule {
+    limits: [Limit; LIMITS],
+    limits_len: u8,
+    dry_run: u8,
+    refuse_all: u8,
+    counts_connections: u8,
+    row: u8,
+    shadows_len: u8,
+    counts_requests: u8,
+    proof: u8,
+    asks_first: u32,
+    reserved: u32,
+    name: u64,
+    until_ns: u64,
+    new_sources: u64,
+    new_sources_ns: u64,
+    bans: ban::Rule,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(in crate::kernel) struct Config {
+    wall_offset_ns: u64,
+    seed: u64,
+    ipv6_mask: [u64; 2],
+    ipv4_mask: u32,
+    lines_mask: u32,
+    insertions_max: u32,
+    insertions_free: u32,
+    reserved: u32,
+    turn_shift: u32,
+    interfaces: [u32; INTERFACES_MAX],
+    prefixes_generation: u32,
+    has_prefixes_v4: u8,
+    has_prefixes_v6: u8,
+    has_targets: u8,
+    ipv6_wide: u8,
+    until_ns: u64,
+    sets: [RuleSet; 5],
+    class_rules: [RuleSet; CLASSES_MAX],
+    rules: [Rule; RULES_MAX],
+}
+
+const _: () = assert!(size_of::<Limit>() == 32);
+const _: () = assert!(size_of::<Rule>() == 32 * LIMITS + 8 + 8 + 8 + 8 + 16 + 48);
+const _: () = assert!(
+    size_of::<Config>()
+        == 8 + 8 + 16 + 24 + 4 * INTERFACES_MAX + 8 + 8 * 6 + 8 * CLASSES_MAX + size_of::<[Rule; RULES_MAX]>()
+);
+
+impl From<Config> for Facts {
+    fn from(of: Config) -> Self {
+        Self {
+            wall_offset_ns: of.wall_offset_ns,
+            seed: None,
+            ipv6_mask: of.ipv6_mask,
+            ipv4_mask: of.ipv4_mask,
+            ipv6_wide: of.ipv6_wide,
+            interfaces: of.interfaces,
+            until_ns: of.until_ns,
+            rules: rules(&of.rules, |rule| rule.limits_len, RuleFacts::from),
+        }
+    }
+}
+
+impl From<Rule> for RuleFacts {
+    fn from(of: Rule) -> Self {
+        Self {
+            name: of.name,
+            row: of.row,
+            dry_run: of.dry_run,
+            limits_len: of.limits_len,
+            shadows_len: of.shadows_len,
+            limits: of.limits.map(LimitFacts::from),
+            bans: of.bans,
+        }
+    }
+}
+
+impl From<Limit> for LimitFacts {
+    fn from(of: Limit) -> Self {
+        let Limit { amount, bucket_ns, slot, unit, behind, is_gcra, burst, .. } = of;
+        Self { amount, bucket_ns, slot, unit, full_buckets: behind, is_gcra, burst }
+    }
+}

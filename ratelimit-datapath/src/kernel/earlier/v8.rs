@@ -1,0 +1,115 @@
+//! Layout 8: as 7, with the guard, hashes by a key of 128 bits, 24 reasons, and the windows' keys of today.
+
+use ratelimit_common::ban;
+use ratelimit_common::hash::HashKey;
+use ratelimit_common::layout::{CLASSES_MAX, INTERFACES_MAX, QUIC_PORTS_MAX, RULES_MAX, RuleSet};
+
+use super::facts::{Facts, LIMITS, LimitFacts, RuleFacts, rules};
+use super::{Layout, SAME_SINCE_8};
+
+pub(super) const LAYOUT: Layout =
+    Layout { version: 8, same: SAME_SINCE_8, windows: None, counters: None, config: super::read::<Config> };
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Limit {
+    amount: u64,
+    bucket_ns: u64,
+    slot: u32,
+    unit: u8,
+    full_buckets: u8,
+    count_bits: u8,
+    is_gcra: u8,
+    burst: u64,
+    guarded_segments: u64,
+}
+
+/// A rule of layouts 8 to 11.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Rule {
+    limits: [Limit; LIMITS],
+    pub(super) limits_len: u8,
+    dry_run: u8,
+    refuse_all: u8,
+    counts_connections: u8,
+    row: u8,
+    shadows_len: u8,
+    counts_requests: u8,
+    proof: u8,
+    asks_first: u32,
+    flags: [u8; 4],
+    quic_ports: [u16; QUIC_PORTS_MAX],
+    name: u64,
+    until_ns: u64,
+    new_sources: u64,
+    new_sources_ns: u64,
+    bans: ban::Rule,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(in crate::kernel) struct Config {
+    wall_offset_ns: u64,
+    seed: HashKey,
+    ipv6_mask: [u64; 2],
+    ipv4_mask: u32,
+    lines_mask: u32,
+    insertions_max: u32,
+    insertions_free: u32,
+    reserved: u32,
+    turn_shift: u32,
+    interfaces: [u32; INTERFACES_MAX],
+    prefixes_generation: u32,
+    has_prefixes_v4: u8,
+    has_prefixes_v6: u8,
+    has_targets: u8,
+    ipv6_wide: u8,
+    until_ns: u64,
+    sets: [RuleSet; 5],
+    class_rules: [RuleSet; CLASSES_MAX],
+    rules: [Rule; RULES_MAX],
+}
+
+const _: () = assert!(size_of::<Limit>() == 40);
+const _: () = assert!(size_of::<Rule>() == 40 * LIMITS + 8 + 8 + 2 * QUIC_PORTS_MAX + 8 + 8 + 16 + 48);
+const _: () = assert!(
+    size_of::<Config>()
+        == 8 + 16 + 16 + 24 + 4 * INTERFACES_MAX + 8 + 8 * 6 + 8 * CLASSES_MAX + size_of::<[Rule; RULES_MAX]>()
+);
+
+impl From<Config> for Facts {
+    fn from(of: Config) -> Self {
+        Self {
+            wall_offset_ns: of.wall_offset_ns,
+            seed: Some(of.seed),
+            ipv6_mask: of.ipv6_mask,
+            ipv4_mask: of.ipv4_mask,
+            ipv6_wide: of.ipv6_wide,
+            interfaces: of.interfaces,
+            until_ns: of.until_ns,
+            rules: rules(&of.rules, |rule| rule.limits_len, RuleFacts::from),
+        }
+    }
+}
+
+impl From<Rule> for RuleFacts {
+    fn from(of: Rule) -> Self {
+        Self {
+            name: of.name,
+            row: of.row,
+            dry_run: of.dry_run,
+            limits_len: of.limits_len,
+            shadows_len: of.shadows_len,
+            limits: of.limits.map(LimitFacts::from),
+            bans: of.bans,
+        }
+    }
+}
+
+impl From<Limit> for LimitFacts {
+    fn from(of: Limit) -> Self {
+        let Limit { amount, bucket_ns, slot, unit, full_buckets, is_gcra, burst, .. } = of;
+        Self { amount, bucket_ns, slot, unit, full_buckets, is_gcra, burst }
+    }
+}

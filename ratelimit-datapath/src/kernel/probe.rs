@@ -1,0 +1,79 @@
+//! Loads the shipped program for no interface, to learn whether this kernel takes it. Nothing is attached or pinned, and
+//! all of it is gone when the call returns.
+
+use std::time::{Duration, Instant};
+
+use aya::VerifierLogLevel;
+use aya::programs::{ProgramError, Xdp};
+use ratelimit_common::admission;
+use ratelimit_common::source::Family;
+
+use super::{Clock, Events, Kernel, Options, Passed, program, state};
+use crate::{DatapathError, object};
+use ratelimit_policy::config::{MAX_SOURCES_MIN, XdpModeChoice};
+
+/// What became of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// Instructions that the verifier walked; none where the kernel does not say.
+    pub instructions: Option<u32>,
+    /// How long that and the maps took.
+    pub took: Duration,
+}
+
+/// Why the kernel does not take it.
+#[derive(Debug)]
+pub struct Refusal {
+    /// As a start would say it.
+    pub error: DatapathError,
+    /// All that the verifier said; none where it was not the verifier.
+    pub log: Option<String>,
+}
+
+/// Loads the program with the fewest sources.
+///
+/// # Errors
+/// Where the kernel refuses, with the verifier's whole log.
+pub fn load_alone() -> Result<Verified, Box<Refusal>> {
+    let options = Options {
+        pins: None,
+        xdp_mode: XdpModeChoice::Auto,
+        max_sources: MAX_SOURCES_MIN,
+        windows_per_source: 1,
+        ipv6_family: Family::V6,
+        clock: Clock::Kernel,
+        insertions_max: admission::BUDGET,
+        insertions_free: 0,
+        passed: Passed::On,
+        events: Events::On,
+    };
+    let began = Instant::now();
+    match load(&options, VerifierLogLevel::DISABLE) {
+        Ok(instructions) => Ok(Verified { instructions, took: began.elapsed() }),
+        Err((what, first)) => {
+            let is_verifiers = log_in(&first).is_some();
+            // Once more, for all that the verifier has to say.
+            let second = if is_verifiers { load(&options, VerifierLogLevel::VERBOSE).err() } else { None };
+            let log = second.and_then(|(_, error)| log_in(&error)).or_else(|| log_in(&first));
+            Err(Box::new(Refusal { error: state::load_error(what, first), log }))
+        }
+    }
+}
+
+fn load(options: &Options, log: VerifierLogLevel) -> Result<Option<u32>, (&'static str, anyhow::Error)> {
+    let mut ebpf = Kernel::with_loader(options, log, |loader| loader.load(object::ELF))
+        .map_err(|error| ("make the maps", error.into()))?;
+    let program: &mut Xdp = program(&mut ebpf).map_err(|error| ("find the program", error.into()))?;
+    program.load().map_err(|error| ("load the program", error.into()))?;
+    Ok(program.info().ok().and_then(|info| info.verified_instruction_count()))
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "one of some thirty errors has a log")]
+fn log_in(error: &anyhow::Error) -> Option<String> {
+    match error.downcast_ref::<ProgramError>()? {
+        ProgramError::LoadError { verifier_log, .. } => {
+            Some(verifier_log.to_string()).filter(|log| !log.trim().is_empty())
+        }
+        _ => None,
+    }
+}

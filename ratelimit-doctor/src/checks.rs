@@ -1,0 +1,32 @@
+//! Checks: what facts come to. Pure: each is a function from facts to findings.
+
+use crate::facts::Facts;
+use crate::finding::{Report, SCHEMA};
+
+pub(crate) mod configuration;
+pub(crate) mod files;
+pub(crate) mod host;
+pub(crate) mod interface;
+pub(crate) mod kernel;
+pub(crate) mod service;
+
+#[cfg(test)]
+mod tests;
+
+/// What can be done where a thing could not be seen for want of privilege.
+pub(crate) const AS_ROOT: &str = "sudo ratelimitd doctor";
+
+/// Everything that is looked at.
+pub fn examine(facts: &Facts) -> Report {
+    let checks = [
+        kernel::all(&facts.kernel, &facts.machine, facts.file.config()),
+        kernel::bpf_file_system(&facts.bpffs),
+        interface::all(facts),
+        host::all(facts),
+        configuration::all(&facts.file),
+        service::all(facts),
+        files::all(&facts.files),
+    ]
+    .concat();
+    Report { schema: SCHEMA, checks }
+}

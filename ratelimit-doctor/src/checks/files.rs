@@ -1,0 +1,61 @@
+//! Who may read or write the files that matter.
+
+use crate::facts::{FileSeen, Permissions, Rule};
+use crate::finding::{Finding, Subject};
+
+const ABOUT: &str = "files";
+
+const WRITABLE_BY_GROUP: u32 = 0o020;
+const WRITABLE_BY_OTHERS: u32 = 0o002;
+const ANY_OF_OTHERS: u32 = 0o007;
+const ANY_OF_GROUP: u32 = 0o070;
+
+pub(crate) fn all(files: &[FileSeen]) -> Vec<Finding> {
+    files.iter().filter_map(one).collect()
+}
+
+/// None of a file that is not there: where that matters, another check says so.
+fn one(of: &FileSeen) -> Option<Finding> {
+    let id = format!("files.{}", of.what.replace(' ', "_"));
+    let subject = Subject::new(ABOUT, &id, why(of.rule));
+    let path = of.path.display();
+    match &of.seen {
+        Ok(None) => None,
+        Ok(Some(seen)) => {
+            let (what, mode) = (of.what, seen.mode & 0o7777);
+            let words = format!("{what} {path}: user {}, mode {mode:04o}", seen.owner);
+            Some(match trouble(of.rule, *seen) {
+                None => subject.ok(words),
+                Some((trouble, mend)) => subject.problem(format!("{words}: {trouble}"), format!("sudo {mend} {path}")),
+            })
+        }
+        Err(why) => Some(subject.unknown(format!("{} {path} cannot be looked at: {why}", of.what), super::AS_ROOT)),
+    }
+}
+
+const fn why(rule: Rule) -> &'static str {
+    match rule {
+        Rule::WrittenByRoot => "who writes to it says what is limited",
+        Rule::Secret => "who reads it can pass for this host",
+        Rule::Socket => "who connects may read who was blocked; changes are for root alone",
+        Rule::Directory => "who reaches it may read, or change, what the daemon remembers",
+    }
+}
+
+/// What is wrong, and the command that mends it, without the path.
+fn trouble(rule: Rule, of: Permissions) -> Option<(&'static str, &'static str)> {
+    let may = |bits: u32| of.mode & bits != 0;
+    if of.owner != 0 {
+        return Some(("it is not root's", "chown root"));
+    }
+    match rule {
+        Rule::WrittenByRoot => {
+            may(WRITABLE_BY_GROUP | WRITABLE_BY_OTHERS).then_some(("others may write to it", "chmod go-w"))
+        }
+        Rule::Secret => may(ANY_OF_GROUP | ANY_OF_OTHERS).then_some(("others may read or write it", "chmod 0600")),
+        Rule::Socket => may(ANY_OF_OTHERS).then_some(("every user may connect", "chmod 0660")),
+        Rule::Directory => {
+            (may(ANY_OF_OTHERS) || may(WRITABLE_BY_GROUP)).then_some(("others may reach it", "chmod 0750"))
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! Each interface: driver, queues, frame sizes, offloads, and other programs.
+
+use ratelimit_common::layout;
+use ratelimit_datapath::device::{Attached, Device};
+use ratelimit_datapath::pins;
+use ratelimit_policy::config::XdpModeChoice;
+use ratelimit_policy::config::syntax::near_miss;
+
+use super::AS_ROOT;
+use crate::facts::{Daemon, Facts, Known};
+use crate::finding::{Finding, Subject};
+
+/// Bits of `enum netdev_xdp_act`, include/uapi/linux/netdev.h, Linux 6.3.
+const BASIC: u64 = 1;
+const RECEIVES_FRAGMENTS: u64 = 1 << 5;
+
+/// The largest MTU whose frame fits a page of 4096 bytes with the room that XDP wants before and behind it: 256 and 320
+/// bytes, and an Ethernet header with two tags.
+const MTU_OF_A_PAGE: u32 = 4096 - 256 - 320 - 22;
+
+/// Drivers with native XDP, for kernels that do not say, by their names in `ethtool -i`.
+const NATIVE: &[&str] = &[
+    "atlantic",
+    "bnxt_en",
+    "bonding",
+    "cpsw",
+    "ena",
+    "enetc",
+    "fec",
+    "fsl_dpaa2_eth",
+    "gve",
+    "hv_netvsc",
+    "i40e",
+    "ice",
+    "igb",
+    "igc",
+    "ixgbe",
+    "ixgbevf",
+    "lan966x",
+    "mana",
+    "mlx4_en",
+    "mlx5_core",
+    "mtk_soc_eth",
+    "mvneta",
+    "mvpp2",
+    "netsec",
+    "nfp",
+    "qede",
+    "sfc",
+    "sfc-siena",
+    "st_gmac",
+    "stmmac",
+    "thunder-nicvf",
+    "tsnep",
+    "tun",
+    "veth",
+    "virtio_net",
+    "vmxnet3",
+];
+
+/// Those that stop and start the device, or its queues, where a program is attached or taken off: packets are lost for a
+/// moment, and of some the link goes down.
+const RESETS: &[&str] = &[
+    "bnxt_en",
+    "ena",
+    "i40e",
+    "ice",
+    "igb",
+    "igc",
+    "ixgbe",
+    "mlx4_en",
+    "mlx5_core",
+    "mvneta",
+    "nfp",
+    "qede",
+    "st_gmac",
+    "stmmac",
+];
+
+/// Those whose one queue is no lack.
+const SOFTWARE: &[&str] = &["veth", "tun", "bridge", "loopback", "dummy", "ifb"];
+
+pub(crate) fn all(facts: &Facts) -> Vec<Finding> {
+    let devices = match &facts.devices {
+        Ok(devices) => devices,
+        Err(why) => {
+            let subject =
+                Subject::new("interfaces", "interface.list", "what is limited is the interfaces that are named");
+            return vec![subject.unknown(format!("the interfaces cannot be listed: {why}"), AS_ROOT)];
+        }
+    };
+    let mut findings = Vec::new();
+    for name in &facts.wanted {
+        let about = format!("interface {name}");
+        match devices.iter().find(|of| of.name == *name) {
+            None => findings.push(absent(&about, name, &facts.present)),
+            Some(device) => findings.extend(one(&about, device, facts)),
+        }
+    }
+    if facts.wanted.is_empty() {
+        let subject = Subject::new("interfaces", "interface.named", "what is limited is the interfaces that are named");
+        findings.push(subject.unknown("no interface is named by a configuration file", "ratelimitd doctor IF"));
+    }
+    findings
+}
+
+fn one(about: &str, device: &Device, facts: &Facts) -> Vec<Finding> {
+    let mode = facts.file.config().map_or(XdpModeChoice::Auto, |config| config.xdp_mode);
+    [
+        vec![
+            ethernet(about, device),
+            native(about, device, mode),
+            reset(about, device),
+            queues(about, device, facts.machine.online_cpus.as_ref().copied().ok()),
+            frame_size(about, device, mode),
+        ],
+        offloads(about, device),
+        vec![xdp(about, device, &facts.daemon), tcx(about, device)],
+    ]
+    .concat()
+}
+
+fn absent(about: &str, name: &str, present: &[String]) -> Finding {
+    let subject = Subject::new(
+        about,
+        "interface.present",
+        "a service waits for an interface, and limits nothing there until it comes",
+    );
+    let meant = near_miss(name, present.iter().map(String::as_str));
+    let meant = meant.map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
+    subject.warning(format!("there is no interface {name}{meant}"), "ip -brief link")
+}
+
+fn ethernet(about: &str, of: &Device) -> Finding {
+    let subject = Subject::new(about, "interface.ethernet", "the program reads Ethernet frames");
+    if of.has_ethernet_header {
+        subject.ok("its frames have an Ethernet header")
+    } else {
+        subject.problem(
+            "its packets have no Ethernet header (a tunnel, or PPP)",
+            "name the Ethernet interface below it instead: ip -details link",
+        )
+    }
+}
+
+/// What the driver says, else what is known of drivers of its name.
+fn is_native(of: &Device) -> Option<(bool, String)> {
+    let driver = of.driver.as_deref();
+    let named = driver.unwrap_or("of no name");
+    match of.xdp_features {
+        Some(features) => Some((features & BASIC != 0, format!("driver {named} says so"))),
+        None => driver.map(|name| (NATIVE.contains(&name), format!("by the name of its driver, {name}"))),
+    }
+}
+
+fn native(about: &str, of: &Device, mode: XdpModeChoice) -> Finding {
+    let subject = Subject::new(
+        about,
+        "interface.native",
+        "without native XDP a dropped packet costs several times as much: generic mode",
+    );
+    match (is_native(of), mode) {
+        (None, _) => {
+            subject.unknown("whether its driver has native XDP is not known", format!("ethtool -i {}", of.name))
+        }
+        (Some((true, how)), _) => subject.ok(format!("native XDP ({how})")),
+        (Some((false, how)), XdpModeChoice::Native) => subject.problem(
+            format!("no native XDP ({how}), and the configuration asks for it"),
+            "write xdp_mode = \"auto\" into the configuration",
+        ),
+        (Some((false, how)), XdpModeChoice::Auto | XdpModeChoice::Generic) => subject.warning(
+            format!("no native XDP ({how})"),
+            "name the network card below it, if there is one, or accept generic mode: ip -details link",
+        ),
+    }
+}
+
+fn reset(about: &str, of: &Device) -> Finding {
+    let subject = Subject::new(
+        about,
+        "interface.reset",
+        "some drivers stop and start the device where a program is attached or taken off",
+    );
+    match of.driver.as_deref() {
+        None => subject.unknown("whether attaching resets the link is not known", format!("ethtool -i {}", of.name)),
+        Some(driver) if RESETS.contains(&driver) => subject.warning(
+            format!("attaching and detaching restart the device ({driver}): packets are lost for up to seconds"),
+            "start and detach in a quiet hour; on_exit = \"keep\" makes restarts of the daemon attach nothing anew",
+        ),
+        Some(driver) => subject.ok(format!("attaching is not known to reset the link ({driver})")),
+    }
+}
+
+fn queues(about: &str, of: &Device, cpus: Option<u32>) -> Finding {
+    let subject = Subject::new(
+        about,
+        "interface.queues",
+        "a flood is dropped by as many processors as there are queues that receive",
+    );
+    let is_software = of.driver.as_deref().is_some_and(|driver| SOFTWARE.contains(&driver));
+    match (of.receive_queues, cpus) {
+        (Some(queues), Some(cpus)) if queues < cpus && !is_software => subject.warning(
+            format!("{queues} queues receive, for {cpus} processors"),
+            format!("ethtool -l {0}; sudo ethtool -L {0} combined {cpus}, where the driver has as many", of.name),
+        ),
+        (Some(queues), Some(cpus)) => subject.ok(format!("{queues} queues receive, for {cpus} processors")),
+        (None, _) if is_software => subject.ok("its driver is software: it has no queues of hardware"),
+        (Some(_), None) | (None, _) => {
+            subject.unknown("how many queues receive is not known", format!("ethtool -l {}", of.name))
+        }
+    }
+}
+
+fn frame_size(about: &str, of: &Device, mode: XdpModeChoice) -> Finding {
+    let subject = Subject::new(
+        about,
+        "interface.mtu",
+        "a frame larger than a page comes in several buffers, which not every driver takes",
+    );
+    let mtu = of.mtu;
+    if mtu <= MTU_OF_A_PAGE {
+        return subject.ok(format!("MTU {mtu}: a frame fits one buffer"));
+    }
+    let smaller = format!("sudo ip link set {} mtu {MTU_OF_A_PAGE}", of.name);
+    match (of.xdp_features, mode) {
+        (Some(features), _) if features & RECEIVES_FRAGMENTS != 0 => {
+            subject.ok(format!("MTU {mtu}: frames come in several buffers, and driver and program take them"))
+        }
+        (Some(_), XdpModeChoice::Native) => {
+            subject.problem(format!("MTU {mtu}, and the driver takes frames of one buffer alone"), smaller)
+        }
+        (Some(_), XdpModeChoice::Auto | XdpModeChoice::Generic) => subject.warning(
+            format!("MTU {mtu}, and the driver takes frames of one buffer alone: it will be generic mode"),
+            smaller,
+        ),
+        (None, _) => subject.warning(
+            format!("MTU {mtu}; whether the driver takes frames of several buffers is not known"),
+            format!("{smaller}, if the start says GENERIC"),
+        ),
+    }
+}
+
+fn offloads(about: &str, of: &Device) -> Vec<Finding> {
+    let merged = Subject::new(
+        about,
+        "interface.lro",
+        "merged by the card, several packets count as one, and drivers refuse native XDP then",
+    );
+    let tags =
+        Subject::new(about, "interface.vlan", "a tag that the card strips is not in the frame that the program sees");
+    let Some(on) = &of.offloads else {
+        let look = format!("ethtool -k {}", of.name);
+        return vec![
+            merged.unknown("whether the card merges packets is not known", look.clone()),
+            tags.unknown("whether the card strips VLAN tags is not known", look),
+        ];
+    };
+    let is_on = |name: &str| on.iter().any(|of| of == name);
+    let merges: Vec<&str> = [("rx-lro", "lro"), ("rx-gro-hw", "rx-gro-hw")]
+        .into_iter()
+        .filter_map(|(name, flag)| is_on(name).then_some(flag))
+        .collect();
+    let merge = match merges.as_slice() {
+        [] => merged.ok("the card merges no packets (LRO and GRO_HW are off)"),
+        flags => {
+            let off: Vec<String> = flags.iter().map(|flag| format!("{flag} off")).collect();
+            let names = if flags.len() == 2 {
+                "LRO and GRO_HW are"
+            } else if flags == ["lro"] {
+                "LRO is"
+            } else {
+                "GRO_HW is"
+            };
+            merged.warning(
+                format!("{names} on: the card merges packets before they are counted"),
+                format!("sudo ethtool -K {} {}", of.name, off.join(" ")),
+            )
+        }
+    };
+    let strips = if is_on("rx-vlan-hw-parse") || is_on("rx-vlan-stag-hw-parse") {
+        tags.ok("the card strips VLAN tags; the verdict is that of the untagged frame either way")
+    } else {
+        tags.ok("VLAN tags stay in the frames; the program walks two of them")
+    };
+    vec![merge, strips]
+}
+
+/// A program with what keeps it: `"name", id 7, native, pinned at PATH, held by process 9 (name)`.
+fn named(of: &Attached) -> String {
+    let name = if of.name.is_empty() { "without a name".to_owned() } else { format!("\"{}\"", of.name) };
+    let mode = of.mode.map_or_else(String::new, |mode| format!(", {}", mode.label()));
+    let pins: Vec<String> = of.pins.iter().map(|path| path.display().to_string()).collect();
+    let holders: Vec<String> = of.holders.iter().map(|(process, name)| format!("process {process} ({name})")).collect();
+    let pinned = if pins.is_empty() { String::new() } else { format!(", pinned at {}", pins.join(", ")) };
+    let held = if holders.is_empty() { String::new() } else { format!(", held by {}", holders.join(", ")) };
+    let alone = if pins.is_empty() && holders.is_empty() {
+        ", attached by netlink, or its owner is not to be seen"
+    } else {
+        ""
+    };
+    format!("{name}, id {}{mode}{pinned}{held}{alone}", of.id)
+}
+
+/// Whether a program is this limiter's: by its name, and a pin of ours or a daemon that says so.
+fn is_ours(of: &Attached, device: &Device, daemon: &Daemon) -> bool {
+    let is_pinned = of.pins.iter().any(|path| path.starts_with(pins::ROOT));
+    let is_said = match daemon {
+        Daemon::Answers(snapshot, _) => snapshot.interfaces.iter().any(|of| of.name == device.name && of.attached),
+        Daemon::Silent(_) | Daemon::Unknown(_) => false,
+    };
+    of.name == layout::PROGRAM && (is_pinned || is_said)
+}
+
+fn xdp(about: &str, of: &Device, daemon: &Daemon) -> Finding {
+    let subject = Subject::new(
+        about,
+        "interface.xdp",
+        "an interface has one XDP program, and ratelimitd never replaces another's",
+    );
+    let others: Vec<&Attached> = of.xdp.iter().filter(|program| !is_ours(program, of, daemon)).collect();
+    match (of.xdp.as_slice(), others.as_slice()) {
+        ([], _) => subject.ok("no XDP program is attached"),
+        ([ours, ..], []) => subject.ok(format!("its XDP program is ratelimitd's: {}", named(ours))),
+        (_, others) => {
+            let named: Vec<String> = others.iter().map(|program| named(program)).collect();
+            let mend = match others {
+                [one] if one.pins.is_empty() && one.holders.is_empty() => {
+                    format!("sudo ip link set dev {} xdp off", of.name)
+                }
+                [one] if one.name == layout::PROGRAM => {
+                    "stop the other ratelimitd, or say where its socket is".to_owned()
+                }
+                _ => "take it off with the tool that put it there".to_owned(),
+            };
+            subject.problem(format!("another XDP program is attached: {}", named.join("; ")), mend)
+        }
+    }
+}
+
+fn tcx(about: &str, of: &Device) -> Finding {
+    let subject = Subject::new(about, "interface.tcx", "TCX programs run after XDP, on what it passes; both can stay");
+    let tcx: &Known<Vec<Attached>> = &of.tcx;
+    match tcx {
+        Ok(programs) if programs.is_empty() => subject.ok("no TCX program on its way in"),
+        Ok(programs) => {
+            let named: Vec<String> = programs.iter().map(named).collect();
+            subject.ok(format!("TCX programs see what passes: {}", named.join("; ")))
+        }
+        Err(why) => subject.unknown(format!("TCX programs cannot be listed: {why}"), AS_ROOT),
+    }
+}

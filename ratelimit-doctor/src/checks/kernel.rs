@@ -1,0 +1,257 @@
+//! The running kernel: what the program needs of it, tried.
+
+use ratelimit_policy::config::{Config, amount};
+use ratelimit_view::describe::{memory_bytes, per_cpu_bytes, per_cpu_words};
+
+use super::AS_ROOT;
+use crate::facts::{BpfFs, Kernel, Known, Machine, Program};
+use crate::finding::{Finding, Subject};
+
+const ABOUT: &str = "kernel";
+const BPFFS: &str = "BPF file system";
+
+/// Processors that are possible for each that runs, from which on that is said.
+const POSSIBLE_TO_ONLINE: u32 = 4;
+/// Of the memory that is free, the share that maps may take without a warning.
+const MEMORY_SHARE: u64 = 2;
+
+pub(crate) fn all(of: &Kernel, machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
+    let one = |finding: Finding| vec![finding];
+    [
+        one(capabilities(of)),
+        features(of),
+        one(program(of)),
+        one(type_information(of)),
+        one(jit(of)),
+        one(lockdown(of)),
+        one(unprivileged(of)),
+        one(memlock(of)),
+        one(processors(machine)),
+        memory(machine, config),
+    ]
+    .concat()
+}
+
+fn capabilities(of: &Kernel) -> Finding {
+    let subject = Subject::new(
+        ABOUT,
+        "kernel.capabilities",
+        "loading and attaching take CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON; the service has them",
+    );
+    match of.lacks.as_slice() {
+        [] => subject.ok("this process has the capabilities that a start takes"),
+        lacks => subject.unknown(format!("this process lacks {}: less can be seen", lacks.join(", ")), AS_ROOT),
+    }
+}
+
+fn features(of: &Kernel) -> Vec<Finding> {
+    let subject =
+        Subject::new(ABOUT, "kernel.features", "the program uses each of them, and there is no way around one");
+    let names = |wanted: fn(&Known<bool>) -> bool| {
+        let names: Vec<&str> =
+            of.features.iter().filter(|of| wanted(&of.is_there)).map(|feature| feature.name.as_str()).collect();
+        names
+    };
+    let (missing, unknown) = (names(|is_there| *is_there == Ok(false)), names(Result::is_err));
+    let there = of.features.len() - missing.len() - unknown.len();
+    let mut findings = Vec::new();
+    if there > 0 {
+        findings.push(subject.ok(format!("Linux {}: {there} features were tried and are there", of.release)));
+    }
+    for name in missing {
+        findings.push(subject.problem(
+            format!("Linux {} lacks {name}", of.release),
+            "boot a newer kernel, Linux 6.1 or later, with CONFIG_BPF_SYSCALL and CONFIG_BPF_JIT",
+        ));
+    }
+    if let Some(first) = of.features.iter().find_map(|of| of.is_there.as_ref().err()) {
+        let seen = format!("{} features could not be tried: {first}", unknown.len());
+        findings.push(subject.unknown(seen, AS_ROOT));
+    }
+    findings
+}
+
+fn program(of: &Kernel) -> Finding {
+    let subject = Subject::new(
+        ABOUT,
+        "kernel.program",
+        "what the kernel's verifier refuses cannot be started, whatever else is right",
+    );
+    match &of.program {
+        Program::Taken { instructions, took } => {
+            let walked = instructions.map_or_else(String::new, |of| format!(" after {of} instructions"));
+            subject
+                .ok(format!("the verifier takes the program{walked}, in {} ms; it was not attached", took.as_millis()))
+        }
+        Program::Refused { why, .. } => subject.problem(
+            format!("the program is refused: {why}"),
+            "ratelimitd bug-report; its verifier.log says where, and is for the project's tracker",
+        ),
+        Program::NotTried(why) => subject.unknown(format!("the program was not tried: {why}"), AS_ROOT),
+    }
+}
+
+fn type_information(of: &Kernel) -> Finding {
+    let subject = Subject::new(
+        ABOUT,
+        "kernel.btf",
+        "without it requests are counted by what clients say of their connections, not by the host's own sockets",
+    );
+    match &of.type_information {
+        Ok(()) => subject.ok("type information (BTF) is there"),
+        Err(why) => subject.warning(
+            format!("type information (BTF) cannot be used: {why}"),
+            "boot a kernel with CONFIG_DEBUG_INFO_BTF, as the distributions' are",
+        ),
+    }
+}
+
+fn jit(of: &Kernel) -> Finding {
+    let subject = Subject::new(
+        ABOUT,
+        "kernel.jit",
+        "interpreted, each packet costs some ten times as much, and some kernels refuse",
+    );
+    match of.jit {
+        Ok(0) => subject.problem("the JIT compiler is off", "sudo sysctl net.core.bpf_jit_enable=1"),
+        Ok(_) => subject.ok("the JIT compiler is on"),
+        // Where it cannot be switched off there is no such file.
+        Err(ref why) => subject.unknown(format!("whether the JIT compiler is on is not known: {why}"), AS_ROOT),
+    }
+}
+
+fn lockdown(of: &Kernel) -> Finding {
+    let subject = Subject::new(
+        ABOUT,
+        "kernel.lockdown",
+        "lockdown may keep programs from reading kernel memory; this one reads none",
+    );
+    match of.lockdown.as_deref() {
+        None => subject.ok("no lockdown"),
+        Some("none") => subject.ok("lockdown is off"),
+        Some(mode) => match of.program {
+            Program::Taken { .. } => subject.ok(format!("lockdown is {mode}, and the program is taken all the same")),
+            Program::Refused { .. } => subject.problem(
+                format!("lockdown is {mode}"),
+                "boot without lockdown=, or with Secure Boot off, and see whether the program is taken then",
+            ),
+            Program::NotTried(_) => subject.unknown(format!("lockdown is {mode}"), AS_ROOT),
+        },
+    }
+}
+
+fn unprivileged(of: &Kernel) -> Finding {
+    let subject = Subject::new(
+        ABOUT,
+        "kernel.unprivileged",
+        "users who may load BPF programs can try the kernel's verifier for faults",
+    );
+    match of.unprivileged {
+        Ok(0) => subject.warning("every user may load BPF programs", "sudo sysctl kernel.unprivileged_bpf_disabled=1"),
+        Ok(_) => subject.ok("only the privileged may load BPF programs"),
+        Err(ref why) => subject.unknown(format!("who may load BPF programs is not known: {why}"), AS_ROOT),
+    }
+}
+
+fn memlock(of: &Kernel) -> Finding {
+    let subject = Subject::new(
+        ABOUT,
+        "kernel.memlock",
+        "kernels before 5.11 count maps against it; later ones count them in the service's memory cgroup",
+    );
+    match (of.memlock, &of.program) {
+        (None, _) => subject.ok("memory for maps is not limited here; the unit sets no limit either"),
+        (Some(limit), Program::Taken { .. }) => {
+            subject.ok(format!("this shell may lock {}, which the program's maps did not need", amount::rounded(limit)))
+        }
+        (Some(limit), Program::Refused { .. }) => subject.warning(
+            format!("this shell may lock {}", amount::rounded(limit)),
+            "ulimit -l unlimited, and try again; the shipped unit says LimitMEMLOCK=infinity",
+        ),
+        (Some(limit), Program::NotTried(_)) => {
+            subject.unknown(format!("this shell may lock {}", amount::rounded(limit)), AS_ROOT)
+        }
+    }
+}
+
+fn processors(of: &Machine) -> Finding {
+    let subject = Subject::new(
+        ABOUT,
+        "kernel.processors",
+        "maps hold their counters once for each processor that is possible, also where it never runs",
+    );
+    match (&of.possible_cpus, &of.online_cpus) {
+        (Ok(possible), Ok(online)) => {
+            let seen = per_cpu_words(*possible, *online);
+            if *possible >= POSSIBLE_TO_ONLINE.saturating_mul(*online) {
+                let wasted = u64::from(possible.saturating_sub(*online)).saturating_mul(per_cpu_bytes());
+                subject.warning(
+                    seen,
+                    format!("boot with possible_cpus={online} to free {} of kernel memory", amount::rounded(wasted)),
+                )
+            } else {
+                subject.ok(seen)
+            }
+        }
+        (Err(why), _) | (_, Err(why)) => subject
+            .unknown(format!("the number of processors is not known: {why}"), "look into /sys/devices/system/cpu"),
+    }
+}
+
+fn memory(of: &Machine, config: Option<&Config>) -> Vec<Finding> {
+    let Some(config) = config else { return Vec::new() };
+    let subject =
+        Subject::new(ABOUT, "kernel.memory", "maps are made whole at the start, and a start fails without room");
+    let cpus = of.possible_cpus.as_ref().copied().unwrap_or(1);
+    let needed = memory_bytes(config).saturating_add(u64::from(cpus).saturating_mul(per_cpu_bytes()));
+    let needed_words = amount::rounded(needed);
+    vec![match of.available {
+        Ok(free) if needed > free => subject.problem(
+            format!("the maps take {needed_words}, and {} are free", amount::rounded(free)),
+            format!("write a smaller max_sources than {} into the configuration", config.max_sources),
+        ),
+        Ok(free) if needed > free / MEMORY_SHARE => subject.warning(
+            format!("the maps take {needed_words} of {} that are free", amount::rounded(free)),
+            format!("write a smaller max_sources than {} into the configuration", config.max_sources),
+        ),
+        Ok(free) => subject.ok(format!("the maps take {needed_words} of {} that are free", amount::rounded(free))),
+        Err(ref why) => subject.unknown(
+            format!("the maps take {needed_words}; how much is free is not known: {why}"),
+            "look into /proc/meminfo",
+        ),
+    }]
+}
+
+pub(crate) fn bpf_file_system(of: &Known<BpfFs>) -> Vec<Finding> {
+    let why =
+        "on_exit = \"keep\" pins the filter there, so that it outlives a restart; who may write there may take it off";
+    let subject = Subject::new(BPFFS, "bpffs.mounted", why);
+    let of = match of {
+        Ok(of) => of,
+        Err(why) => {
+            return vec![subject.unknown(format!("/sys/fs/bpf cannot be looked at: {why}"), AS_ROOT)];
+        }
+    };
+    if !of.is_mounted {
+        return vec![
+            subject.problem("/sys/fs/bpf is no BPF file system", "sudo mount -t bpf bpf /sys/fs/bpf -o mode=0700"),
+        ];
+    }
+    let (owner, mode) = (of.owner, of.mode & 0o7777);
+    let seen = format!("/sys/fs/bpf is a BPF file system of user {owner}, mode {mode:04o}");
+    let owned = Subject::new(BPFFS, "bpffs.owner", why);
+    let is_sticky = mode & 0o1000 != 0;
+    let mounted = match (owner, mode & 0o022) {
+        (0, 0) => subject.ok(seen),
+        (0, _) if is_sticky => {
+            subject.warning(format!("{seen}: other users may fill it"), "sudo chmod 0700 /sys/fs/bpf")
+        }
+        (0, _) => subject.problem(format!("{seen}: others may take the filter off"), "sudo chmod 0700 /sys/fs/bpf"),
+        _ => subject.problem(format!("{seen}, who may take the filter off"), "sudo chown root:root /sys/fs/bpf"),
+    };
+    let pins = match &of.foreign {
+        None => owned.ok("what is pinned below ratelimitd there, if anything, is root's alone"),
+        Some(why) => owned.problem(why.clone(), "sudo rm -r /sys/fs/bpf/ratelimitd, then start again"),
+    };
+    vec![mounted, pins]
+}

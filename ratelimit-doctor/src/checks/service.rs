@@ -1,0 +1,198 @@
+//! The service: its unit as it is installed against the shipped one, the daemon, what an earlier one left, its state.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ratelimit_datapath::orphans::Orphans;
+use ratelimit_policy::config::amount;
+
+use super::AS_ROOT;
+use crate::facts::{Daemon, Facts, StateDir, Unit};
+use crate::finding::{Finding, Subject};
+
+const ABOUT: &str = "service";
+
+/// The shipped unit.
+pub(crate) const SHIPPED: &str = include_str!("../../../dist/systemd/ratelimitd.service");
+
+/// Settings that may differ: where the program is, how it is restarted.
+const MAY_DIFFER: [&str; 8] = [
+    "ExecStart",
+    "ExecReload",
+    "Restart",
+    "RestartSec",
+    "TimeoutStopSec",
+    "WatchdogSec",
+    "RestartPreventExitStatus",
+    "NotifyAccess",
+];
+
+/// Less room than this for state, and it is said; less than the second, and the history may fail soon.
+const ROOM_FEW: u64 = 1 << 30;
+const ROOM_NONE: u64 = 64 << 20;
+
+pub(crate) fn all(facts: &Facts) -> Vec<Finding> {
+    let mut findings = unit(&facts.unit);
+    findings.extend(shown(&facts.unit));
+    findings.extend(daemon(&facts.daemon));
+    findings.push(state_dir(&facts.state_dir));
+    findings
+}
+
+/// The values of each setting of `[Service]`, in order.
+fn settings(text: &str) -> BTreeMap<&str, Vec<&str>> {
+    let mut is_service = false;
+    let mut settings: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for line in text.lines().map(str::trim) {
+        if line.starts_with('[') {
+            is_service = line == "[Service]";
+        } else if let Some((name, value)) = line.split_once('=').filter(|_| is_service && !line.starts_with(['#', ';']))
+        {
+            settings.entry(name.trim()).or_default().push(value.trim());
+        }
+    }
+    settings
+}
+
+fn unit(of: &Unit) -> Vec<Finding> {
+    let subject = Subject::new(
+        ABOUT,
+        "service.unit",
+        "the shipped unit takes away all that the daemon does not need; settings that are missing give it back",
+    );
+    if !of.is_systemd {
+        return vec![subject.ok("systemd does not run here; nothing is said of a unit")];
+    }
+    let Some((path, text)) = &of.file else {
+        return vec![
+            subject.warning("no unit ratelimitd.service is installed", "install the package, or cargo xtask install"),
+        ];
+    };
+    let shipped = settings(SHIPPED);
+    let installed = settings(text);
+    let differs = |name: &&str| !MAY_DIFFER.contains(name) && installed.get(*name) != shipped.get(*name);
+    let mut names: Vec<&str> = shipped.keys().copied().filter(differs).collect();
+    names.extend(installed.keys().copied().filter(|name| !MAY_DIFFER.contains(name) && !shipped.contains_key(name)));
+    let path = path.display();
+    let file = match names.as_slice() {
+        [] => subject.ok(format!("{path} has the restrictions of the shipped unit")),
+        names => subject.warning(
+            format!("{path} differs from the shipped unit: {}", names.join(", ")),
+            "install the unit of this version, then sudo systemctl daemon-reload",
+        ),
+    };
+    let dropped = Subject::new(ABOUT, "service.drop_in", "a drop-in may give back what the unit takes away");
+    let drop_in = |(path, text): &(std::path::PathBuf, String)| {
+        let (path, settings) = (path.display(), settings(text));
+        let touched: Vec<&str> = settings.keys().copied().filter(|name| !MAY_DIFFER.contains(name)).collect();
+        match touched.as_slice() {
+            [] => dropped.ok(format!("{path} changes no restriction")),
+            names => dropped.warning(
+                format!("{path} sets {}", names.join(", ")),
+                "systemd-analyze security ratelimitd; systemctl cat ratelimitd",
+            ),
+        }
+    };
+    [file].into_iter().chain(of.drop_ins.iter().map(drop_in)).collect()
+}
+
+/// What systemd says of it.
+fn shown(of: &Unit) -> Vec<Finding> {
+    let value = |name: &str| of.shown.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
+    let mut findings = Vec::new();
+    let subject =
+        Subject::new(ABOUT, "service.state", "a service that does not run limits nothing that was not left pinned");
+    if let Some(state) = value("ActiveState") {
+        let result = value("Result").unwrap_or_default();
+        findings.push(match state {
+            "active" | "reloading" => subject.ok(format!("the service is {state}")),
+            "failed" => subject.problem(
+                format!("the service has failed: {result}"),
+                "journalctl -u ratelimitd -n 50, then sudo systemctl restart ratelimitd",
+            ),
+            _ => subject.warning(format!("the service is {state}"), "sudo systemctl enable --now ratelimitd"),
+        });
+    }
+    let subject =
+        Subject::new(ABOUT, "service.restarts", "a daemon that ends by itself has a reason, which the log names");
+    if let Some(restarts) = value("NRestarts").and_then(|of| of.parse::<u64>().ok()) {
+        findings.push(match restarts {
+            0 => subject.ok("systemd did not have to restart it"),
+            _ => subject
+                .warning(format!("systemd has restarted it {restarts} times"), "journalctl -u ratelimitd -p warning"),
+        });
+    }
+    let subject =
+        Subject::new(ABOUT, "service.reload_needed", "systemd runs the unit as it was, not as it stands in the file");
+    if value("NeedDaemonReload") == Some("yes") {
+        findings
+            .push(subject.warning("the unit file has changed since systemd read it", "sudo systemctl daemon-reload"));
+    }
+    findings
+}
+
+fn daemon(of: &Daemon) -> Vec<Finding> {
+    let subject = Subject::new(
+        ABOUT,
+        "service.daemon",
+        "without a daemon nothing changes what is enforced, and no trial, list or ban is told",
+    );
+    let start = "sudo systemctl start ratelimitd; or sudo ratelimitd detach, to take the filter off";
+    match of {
+        Daemon::Answers(snapshot, _) => {
+            let attention = Subject::new(ABOUT, "service.attention", "`ratelimitd stats` says it first");
+            let unprotected = Subject::new(ABOUT, "service.attached", "what is not attached is not limited");
+            let away = snapshot.interfaces.iter().filter(|of| !of.attached).map(|of| {
+                let why = of.problem.as_deref().unwrap_or("it is not attached");
+                unprotected
+                    .problem(format!("NOT PROTECTED: {}: {why}", of.name), format!("ratelimitd doctor {}", of.name))
+            });
+            let mut findings = vec![subject.ok(format!("a daemon answers, version {}", snapshot.version))];
+            findings.extend(away);
+            findings.extend(snapshot.attention.iter().map(|line| attention.warning(line.clone(), "ratelimitd stats")));
+            findings
+        }
+        Daemon::Silent(Orphans::Nothing) => vec![subject.warning("no daemon answers, and no filter is pinned", start)],
+        Daemon::Silent(Orphans::Enforcing(left)) => {
+            let alone = left.alone.map_or_else(String::new, |alone| format!(" for {}", ago(alone)));
+            vec![subject.problem(
+                format!("STILL ENFORCING on {} without a daemon{alone}", left.interfaces()),
+                if left.is_of_this_version() { start } else { "sudo ratelimitd detach: it is another version's" },
+            )]
+        }
+        Daemon::Silent(Orphans::Held(process)) => vec![subject.warning(
+            format!("a daemon runs as process {process} with another socket"),
+            "ratelimitd doctor --socket PATH",
+        )],
+        Daemon::Silent(Orphans::Hidden(root)) => {
+            vec![subject.unknown(format!("no daemon answers, and only root may look into {}", root.display()), AS_ROOT)]
+        }
+        Daemon::Silent(Orphans::Foreign(why)) => {
+            vec![subject.problem(format!("no daemon answers, and {why}"), "sudo rm -r /sys/fs/bpf/ratelimitd")]
+        }
+        Daemon::Unknown(why) => vec![subject.unknown(format!("the daemon cannot be asked: {why}"), AS_ROOT)],
+    }
+}
+
+fn ago(alone: Duration) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "it is shown in two units")]
+    let seconds = alone.as_secs() as f64;
+    ratelimit_view::duration(seconds)
+}
+
+fn state_dir(of: &StateDir) -> Finding {
+    let subject = Subject::new(
+        ABOUT,
+        "service.room",
+        "the history and what commands changed are written there; packets are limited all the same",
+    );
+    let path = of.path.display();
+    match of.free {
+        None => subject.ok(format!("{path} is made at the first start")),
+        Some(free) if free < ROOM_NONE => subject
+            .problem(format!("{} are free in {path}", amount::rounded(free)), format!("df -h {path}; make room there")),
+        Some(free) if free < ROOM_FEW => subject
+            .warning(format!("{} are free in {path}", amount::rounded(free)), format!("df -h {path}; make room there")),
+        Some(free) => subject.ok(format!("{} are free in {path}", amount::rounded(free))),
+    }
+}

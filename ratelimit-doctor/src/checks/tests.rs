@@ -1,0 +1,373 @@
+//! A healthy host, and one thing wrong at a time.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ratelimit_common::layout;
+use ratelimit_datapath::XdpMode;
+use ratelimit_datapath::device::{Attached, Device};
+use ratelimit_datapath::orphans::{Left, Orphans};
+use ratelimit_datapath::probe::Feature;
+use ratelimit_policy::config::XdpModeChoice;
+use ratelimit_policy::safety::{Around, SshSession};
+use ratelimit_report::snapshot::TopTalker;
+
+use super::examine;
+use super::service::SHIPPED;
+use crate::facts::*;
+use crate::finding::{Finding, State};
+
+fn device() -> Device {
+    Device {
+        name: "eth0".into(),
+        index: 2,
+        mtu: 1500,
+        has_ethernet_header: true,
+        driver: Some("virtio_net".into()),
+        xdp_features: Some(0b10_0001),
+        receive_queues: Some(4),
+        offloads: Some(vec!["rx-checksum".into()]),
+        xdp: Vec::new(),
+        tcx: Ok(Vec::new()),
+    }
+}
+
+fn healthy() -> Facts {
+    let config = ratelimit_report::fixture::config(Path::new("/run"), 3);
+    let snapshot = ratelimit_report::fixture::snapshot();
+    let file = |what, path: &str, rule, mode| FileSeen {
+        what,
+        path: path.into(),
+        rule,
+        seen: Ok(Some(Permissions { owner: 0, mode })),
+    };
+    Facts {
+        kernel: Kernel {
+            release: "6.12.0".into(),
+            features: vec![Feature { name: "map LRU hash".into(), is_there: Ok(true) }],
+            program: Program::Taken { instructions: Some(400_000), took: Duration::from_millis(300) },
+            type_information: Ok(()),
+            jit: Ok(1),
+            lockdown: None,
+            unprivileged: Ok(2),
+            memlock: None,
+            lacks: Vec::new(),
+        },
+        bpffs: Ok(BpfFs { is_mounted: true, owner: 0, mode: 0o700, foreign: None }),
+        machine: Machine { possible_cpus: Ok(4), online_cpus: Ok(4), available: Ok(16 << 30) },
+        devices: Ok(vec![device()]),
+        present: vec!["lo".into(), "eth0".into()],
+        wanted: vec!["eth0".into()],
+        file: ConfigFile::Good("/etc/ratelimitd/ratelimitd.toml".into(), Box::new(config), Vec::new()),
+        daemon: Daemon::Answers(Box::new(snapshot), 0.1),
+        files: vec![
+            file("configuration", "/etc/r.toml", Rule::WrittenByRoot, 0o644),
+            file("fleet's secret", "/etc/s", Rule::Secret, 0o600),
+            file("control socket", "/run/s", Rule::Socket, 0o660),
+            file("state directory", "/var/lib/r", Rule::Directory, 0o750),
+        ],
+        unit: Unit {
+            is_systemd: true,
+            file: Some(("/usr/lib/systemd/system/ratelimitd.service".into(), SHIPPED.replace("@BINDIR@", "/usr/bin"))),
+            drop_ins: Vec::new(),
+            shown: vec![("ActiveState".into(), "active".into()), ("NRestarts".into(), "0".into())],
+        },
+        around: Around {
+            ssh: Some(SshSession { peer: [198, 51, 100, 7].into(), host: [192, 0, 2, 1].into(), port: 22 }),
+            gateways: vec![[192, 0, 2, 254].into()],
+            resolvers: vec![[192, 0, 2, 53].into()],
+            ..Around::default()
+        },
+        conntrack: Some((10, 1000)),
+        clock: Clock { is_synchronised: Ok(true), suspended: Ok(Duration::ZERO) },
+        state_dir: StateDir { path: "/var/lib/r".into(), free: Some(100 << 30) },
+        is_root: true,
+    }
+}
+
+fn device_of(facts: &mut Facts) -> &mut Device {
+    facts.devices.as_mut().unwrap().first_mut().unwrap()
+}
+
+fn config_of(facts: &mut Facts) -> &mut ratelimit_policy::config::Config {
+    match &mut facts.file {
+        ConfigFile::Good(_, config, _) => config,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn snapshot_of(facts: &mut Facts) -> &mut ratelimit_report::snapshot::Snapshot {
+    match &mut facts.daemon {
+        Daemon::Answers(snapshot, _) => snapshot,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn program(name: &str, pins: &[&str], holders: &[(u32, &str)]) -> Attached {
+    Attached {
+        id: 7,
+        name: name.into(),
+        mode: Some(XdpMode::Native),
+        pins: pins.iter().map(PathBuf::from).collect(),
+        holders: holders.iter().map(|(id, name)| (*id, (*name).to_owned())).collect(),
+    }
+}
+
+fn left(version: u32) -> Daemon {
+    let root = PathBuf::from("/sys/fs/bpf/ratelimitd");
+    let dir = root.join(format!("v{version}"));
+    let links = vec![("eth0".to_owned(), dir.join("link-eth0"))];
+    Daemon::Silent(Orphans::Enforcing(Left { root, dir, links, alone: Some(Duration::from_secs(180)) }))
+}
+
+/// Those that are not well.
+fn unwell(facts: &Facts) -> Vec<Finding> {
+    examine(facts).checks.into_iter().filter(|of| of.state != State::Ok).collect()
+}
+
+#[test]
+fn on_a_healthy_host_all_is_well_and_every_line_says_why_it_matters() {
+    let mut facts = healthy();
+    snapshot_of(&mut facts).attention.clear();
+    let report = examine(&facts);
+    assert_eq!(unwell(&facts), []);
+    assert!(report.is_without_problem() && report.checks.len() > 30, "{}", report.checks.len());
+    assert!(report.checks.iter().all(|of| !of.why.is_empty() && !of.seen.is_empty() && of.mend.is_none()));
+    // What belongs together stands together.
+    let mut abouts: Vec<&str> = report.checks.iter().map(|of| of.about.as_str()).collect();
+    abouts.dedup();
+    let groups = abouts.len();
+    abouts.sort_unstable();
+    abouts.dedup();
+    assert_eq!(abouts.len(), groups);
+}
+
+type Row = (&'static str, State, &'static str, fn(&mut Facts));
+
+/// What is changed comes to one finding, of this id and state, whose text has these words.
+#[test]
+fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
+    use State::{Problem, Unknown, Warning};
+    let rows: &[Row] = &[
+        ("kernel.features", Problem, "lacks map LRU hash", |f| f.kernel.features[0].is_there = Ok(false)),
+        ("kernel.features", Unknown, "permission denied", |f| {
+            f.kernel.features[0].is_there = Err("permission denied".into())
+        }),
+        ("kernel.program", Problem, "R7 invalid", |f| {
+            f.kernel.program = Program::Refused { why: "R7 invalid".into(), log: None };
+        }),
+        ("kernel.program", Unknown, "it takes CAP_BPF", |f| {
+            f.kernel.program = Program::NotTried("it takes CAP_BPF".into());
+        }),
+        ("kernel.capabilities", Unknown, "CAP_BPF", |f| f.kernel.lacks = vec!["CAP_BPF".into()]),
+        ("kernel.btf", Warning, "no such file", |f| f.kernel.type_information = Err("no such file".into())),
+        ("kernel.jit", Problem, "off", |f| f.kernel.jit = Ok(0)),
+        ("kernel.jit", Unknown, "denied", |f| f.kernel.jit = Err("denied".into())),
+        ("kernel.unprivileged", Warning, "every user", |f| f.kernel.unprivileged = Ok(0)),
+        ("kernel.processors", Warning, "128 possible processors (4 run)", |f| f.machine.possible_cpus = Ok(128)),
+        ("kernel.processors", Warning, "16 possible processors (4 run)", |f| f.machine.possible_cpus = Ok(16)),
+        ("kernel.memory", Problem, "are free", |f| f.machine.available = Ok(1 << 20)),
+        ("kernel.memory", Unknown, "denied", |f| f.machine.available = Err("denied".into())),
+        ("bpffs.mounted", Unknown, "no such file", |f| f.bpffs = Err("no such file".into())),
+        ("bpffs.mounted", Problem, "no BPF file system", |f| f.bpffs.as_mut().unwrap().is_mounted = false),
+        ("bpffs.mounted", Problem, "user 33", |f| f.bpffs.as_mut().unwrap().owner = 33),
+        ("bpffs.mounted", Problem, "mode 0777", |f| f.bpffs.as_mut().unwrap().mode = 0o777),
+        ("bpffs.mounted", Warning, "mode 1777", |f| f.bpffs.as_mut().unwrap().mode = 0o1777),
+        ("bpffs.owner", Problem, "others could", |f| f.bpffs.as_mut().unwrap().foreign = Some("others could".into())),
+        ("interface.list", Unknown, "denied", |f| f.devices = Err("denied".into())),
+        ("interface.named", Unknown, "no interface is named", |f| f.wanted.clear()),
+        ("interface.present", Warning, "no interface eth1; did you mean eth0?", |f| f.wanted = vec!["eth1".into()]),
+        ("interface.ethernet", Problem, "no Ethernet header", |f| device_of(f).has_ethernet_header = false),
+        ("interface.native", Warning, "driver virtio_net says so", |f| device_of(f).xdp_features = Some(0)),
+        ("interface.native", Problem, "asks for it", |f| {
+            device_of(f).xdp_features = Some(0);
+            config_of(f).xdp_mode = XdpModeChoice::Native;
+        }),
+        ("interface.native", Warning, "by the name of its driver, e1000", |f| {
+            device_of(f).xdp_features = None;
+            device_of(f).driver = Some("e1000".into());
+        }),
+        ("interface.reset", Warning, "ixgbe", |f| device_of(f).driver = Some("ixgbe".into())),
+        ("interface.reset", Warning, "mlx5_core", |f| device_of(f).driver = Some("mlx5_core".into())),
+        ("interface.queues", Warning, "1 queues receive, for 4", |f| device_of(f).receive_queues = Some(1)),
+        ("interface.queues", Unknown, "not known", |f| device_of(f).receive_queues = None),
+        ("interface.mtu", Warning, "MTU 9000", |f| {
+            device_of(f).mtu = 9000;
+            device_of(f).xdp_features = Some(1);
+        }),
+        ("interface.mtu", Problem, "MTU 9000", |f| {
+            device_of(f).mtu = 9000;
+            device_of(f).xdp_features = Some(1);
+            config_of(f).xdp_mode = XdpModeChoice::Native;
+        }),
+        ("interface.mtu", Warning, "not known", |f| {
+            device_of(f).mtu = 9000;
+            device_of(f).xdp_features = None;
+        }),
+        ("interface.lro", Warning, "LRO is on", |f| device_of(f).offloads = Some(vec!["rx-lro".into()])),
+        ("interface.lro", Warning, "GRO_HW is on", |f| device_of(f).offloads = Some(vec!["rx-gro-hw".into()])),
+        (
+            "interface.xdp",
+            Problem,
+            "\"xdp_filter\", id 7, native, pinned at /sys/fs/bpf/x, held by process 9 (filterd)",
+            |f| {
+                device_of(f).xdp = vec![program("xdp_filter", &["/sys/fs/bpf/x"], &[(9, "filterd")])];
+            },
+        ),
+        ("interface.xdp", Problem, "attached by netlink", |f| device_of(f).xdp = vec![program("pass", &[], &[])]),
+        ("interface.xdp", Problem, "another XDP program", |f| {
+            device_of(f).xdp = vec![program(layout::PROGRAM, &[], &[(9, "ratelimitd")])];
+            f.daemon = Daemon::Unknown("x".into());
+            // Without a daemon that is said too.
+        }),
+        ("interface.tcx", Unknown, "denied", |f| device_of(f).tcx = Err("denied".into())),
+        ("host.ssh", Warning, "198.51.100.7, is not exempt", |f| config_of(f).safety.exempt_ssh_peer = false),
+        ("host.gateway", Warning, "no default route", |f| f.around.gateways.clear()),
+        ("host.gateway", Warning, "192.0.2.254 is not exempt", |f| config_of(f).safety.exempt_gateway = false),
+        ("host.resolvers", Warning, "192.0.2.53 are not exempt", |f| config_of(f).safety.exempt_resolvers = false),
+        ("host.conntrack", Warning, "800 connections of 1000", |f| f.conntrack = Some((800, 1000))),
+        ("host.proxy", Warning, "93 % of what it counts comes from 203.0.113.9", |f| {
+            let (rule, source) = ("web".to_owned(), "203.0.113.9".to_owned());
+            snapshot_of(f).top_talkers = vec![TopTalker { rule, source, percent: 93 }];
+        }),
+        ("clock.synchronised", Warning, "not synchronised", |f| f.clock.is_synchronised = Ok(false)),
+        ("clock.suspended", Warning, "3600 s", |f| f.clock.suspended = Ok(Duration::from_secs(3600))),
+        ("clock.apart", Warning, "120 s apart", |f| {
+            f.daemon = Daemon::Answers(Box::new(snapshot_of(f).clone()), -120.0);
+        }),
+        ("configuration.file", Problem, "line 3: unknown key", |f| {
+            f.file = ConfigFile::Bad("/etc/r.toml".into(), "line 3: unknown key".into());
+        }),
+        ("configuration.file", Unknown, "denied", |f| {
+            f.file = ConfigFile::Unreadable("/etc/r.toml".into(), "denied".into());
+        }),
+        ("configuration.file", Warning, "there is no /etc/r.toml", |f| {
+            f.file = ConfigFile::Missing("/etc/r.toml".into())
+        }),
+        ("configuration.warning", Warning, "limits your own SSH", |f| {
+            if let ConfigFile::Good(_, _, warnings) = &mut f.file {
+                warnings.push("limits your own SSH".into());
+            }
+        }),
+        ("service.unit", Warning, "no unit", |f| f.unit.file = None),
+        ("service.unit", Warning, "MemoryDenyWriteExecute", |f| {
+            let (_, text) = f.unit.file.as_mut().unwrap();
+            *text = text.replace("MemoryDenyWriteExecute=yes\n", "");
+        }),
+        ("service.unit", Warning, "CapabilityBoundingSet", |f| {
+            let (_, text) = f.unit.file.as_mut().unwrap();
+            *text = text.replace("CAP_PERFMON", "CAP_PERFMON CAP_SYS_ADMIN");
+        }),
+        ("service.drop_in", Warning, "ProtectSystem", |f| {
+            f.unit.drop_ins.push((
+                "/etc/systemd/system/ratelimitd.service.d/a.conf".into(),
+                "[Service]\nProtectSystem=no\n".into(),
+            ));
+        }),
+        ("service.state", Problem, "failed: exit-code", |f| {
+            f.unit.shown = vec![("ActiveState".into(), "failed".into()), ("Result".into(), "exit-code".into())];
+        }),
+        ("service.state", Warning, "inactive", |f| f.unit.shown = vec![("ActiveState".into(), "inactive".into())]),
+        ("service.restarts", Warning, "3 times", |f| f.unit.shown = vec![("NRestarts".into(), "3".into())]),
+        ("service.reload_needed", Warning, "has changed", |f| {
+            f.unit.shown = vec![("NeedDaemonReload".into(), "yes".into())];
+        }),
+        ("service.daemon", Problem, "STILL ENFORCING on eth0 without a daemon for 3m", |f| {
+            f.daemon = left(layout::VERSION)
+        }),
+        ("service.daemon", Problem, "STILL ENFORCING", |f| f.daemon = left(1)),
+        ("service.daemon", Warning, "no filter is pinned", |f| f.daemon = Daemon::Silent(Orphans::Nothing)),
+        ("service.daemon", Warning, "process 9", |f| f.daemon = Daemon::Silent(Orphans::Held(9))),
+        ("service.daemon", Unknown, "only root", |f| f.daemon = Daemon::Silent(Orphans::Hidden("/sys/fs/bpf".into()))),
+        ("service.daemon", Problem, "is a symbolic link", |f| {
+            f.daemon = Daemon::Silent(Orphans::Foreign("x is a symbolic link".into()));
+        }),
+        ("service.attached", Problem, "NOT PROTECTED: eth0: gone", |f| {
+            let of = &mut snapshot_of(f).interfaces[0];
+            (of.attached, of.problem) = (false, Some("gone".into()));
+        }),
+        ("service.room", Problem, "are free", |f| f.state_dir.free = Some(1 << 20)),
+        ("service.room", Warning, "are free", |f| f.state_dir.free = Some(512 << 20)),
+        ("files.configuration", Problem, "others may write", |f| {
+            f.files[0].seen = Ok(Some(Permissions { owner: 0, mode: 0o666 }))
+        }),
+        ("files.configuration", Problem, "not root's", |f| {
+            f.files[0].seen = Ok(Some(Permissions { owner: 33, mode: 0o644 }))
+        }),
+        ("files.fleet's_secret", Problem, "others may read", |f| {
+            f.files[1].seen = Ok(Some(Permissions { owner: 0, mode: 0o604 }))
+        }),
+        ("files.fleet's_secret", Problem, "others may read", |f| {
+            f.files[1].seen = Ok(Some(Permissions { owner: 0, mode: 0o640 }))
+        }),
+        ("files.fleet's_secret", Unknown, "denied", |f| f.files[1].seen = Err("denied".into())),
+        ("files.control_socket", Problem, "every user", |f| {
+            f.files[2].seen = Ok(Some(Permissions { owner: 0, mode: 0o666 }))
+        }),
+        ("files.state_directory", Problem, "others may reach", |f| {
+            f.files[3].seen = Ok(Some(Permissions { owner: 0, mode: 0o755 }))
+        }),
+    ];
+    for (id, state, words, change) in rows {
+        let mut facts = healthy();
+        snapshot_of(&mut facts).attention.clear();
+        change(&mut facts);
+        let found = unwell(&facts);
+        let it = found.iter().find(|of| of.id == *id).unwrap_or_else(|| panic!("{id} {words}: {found:?}"));
+        assert!(it.state == *state && it.seen.contains(words) && it.mend.is_some(), "{id} {words}: {it:?}");
+        // Without a daemon, neither traffic is told; what else is unwell is of the same thing.
+        let is_of_it = |of: &Finding| of.id == *id || of.id == "host.proxy" || of.id.starts_with("service.daemon");
+        assert!(found.iter().all(is_of_it), "{id} {words}: {found:?}");
+        assert_eq!(examine(&facts).is_without_problem(), *state != State::Problem, "{id} {words}");
+    }
+}
+
+#[test]
+fn what_is_our_own_is_no_neighbour_and_what_is_not_there_is_no_trouble() {
+    let rows: &[fn(&mut Facts)] = &[
+        |f| device_of(f).xdp = vec![program(layout::PROGRAM, &["/sys/fs/bpf/ratelimitd/v9/link-eth0"], &[])],
+        |f| device_of(f).xdp = vec![program(layout::PROGRAM, &[], &[(9, "ratelimitd")])],
+        |f| device_of(f).tcx = Ok(vec![program("cil_from_netdev", &["/sys/fs/bpf/cilium"], &[])]),
+        |f| device_of(f).mtu = 9000,
+        |f| device_of(f).offloads = Some(vec!["rx-vlan-hw-parse".into()]),
+        |f| device_of(f).xdp_features = None,
+        |f| f.files.iter_mut().for_each(|file| file.seen = Ok(None)),
+        |f| f.unit = Unit::default(),
+        |f| f.conntrack = None,
+        |f| f.around.ssh = None,
+        |f| f.kernel.lockdown = Some("integrity".into()),
+        |f| f.kernel.memlock = Some(8 << 20),
+        |f| f.machine.possible_cpus = Ok(15),
+        |f| f.conntrack = Some((799, 1000)),
+        |f| f.unit.drop_ins.push(("a.conf".into(), "[Service]\nRestartSec=1\n".into())),
+    ];
+    for (at, change) in rows.iter().enumerate() {
+        let mut facts = healthy();
+        snapshot_of(&mut facts).attention.clear();
+        change(&mut facts);
+        assert_eq!(unwell(&facts), [], "row {at}");
+    }
+}
+
+#[test]
+fn a_refused_program_makes_lockdown_and_the_memory_limit_suspects() {
+    let mut facts = healthy();
+    facts.kernel.program = Program::Refused { why: "no".into(), log: None };
+    (facts.kernel.lockdown, facts.kernel.memlock) = (Some("confidentiality".into()), Some(64 << 10));
+    let found = unwell(&facts);
+    for id in ["kernel.program", "kernel.lockdown", "kernel.memlock"] {
+        assert!(found.iter().any(|of| of.id == id && of.mend.is_some()), "{id}: {found:?}");
+    }
+}
+
+#[test]
+fn the_lines_for_people_are_grouped_and_say_what_mends_it() {
+    let mut facts = healthy();
+    facts.kernel.jit = Ok(0);
+    let words = crate::words(&examine(&facts));
+    assert!(words.starts_with("kernel\n  ok       this process has"), "{words}");
+    assert!(words.contains("  PROBLEM  the JIT compiler is off\n           why: interpreted"), "{words}");
+    assert!(words.contains("           mend: sudo sysctl net.core.bpf_jit_enable=1\n"), "{words}");
+    assert!(words.contains("\n\ninterface eth0\n"), "{words}");
+    assert!(words.trim_end().lines().last().unwrap().starts_with("1 problem, "), "{words}");
+}

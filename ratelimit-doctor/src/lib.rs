@@ -1,0 +1,24 @@
+//! `doctor` and `bug-report`: what could be wrong on a host before it is, and all that is known of a host in one file.
+//!
+//! [`read`] is the one reader; [`examine`] makes findings of what it read, and is pure. Nothing here changes anything,
+//! but for the file that a report is written to.
+
+#![forbid(unsafe_code)]
+
+mod bundle;
+mod checks;
+pub mod facts;
+mod finding;
+mod mask;
+mod read;
+mod report;
+mod secrets;
+mod words;
+
+pub use bundle::{Bundle, BundleError, Entry};
+pub use checks::examine;
+pub use finding::{Finding, Report, SCHEMA, State};
+pub use mask::Masks;
+pub use read::{Asked, absent, read};
+pub use report::{Addresses, collect};
+pub use words::words;

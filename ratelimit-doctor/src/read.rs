@@ -1,0 +1,273 @@
+//! The one reader of facts. It changes nothing; what it cannot read it says.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use jiff::Timestamp;
+use nix::sys::resource::{Resource, getrlimit};
+use ratelimit_control::client::{Client, ClientError};
+use ratelimit_control::proto::Stats;
+use ratelimit_datapath::kernel::load_alone;
+use ratelimit_datapath::{clock, device, interface_names, pins, privileges, probe};
+use ratelimit_policy::config::syntax::near_miss;
+use ratelimit_policy::safety::Around;
+
+use crate::facts::{
+    BpfFs, Clock, ConfigFile, Daemon, Facts, FileSeen, Kernel, Known, Machine, Permissions, Program, Rule, StateDir,
+    Unit,
+};
+
+/// `BPF_FS_MAGIC` of linux/magic.h.
+const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+/// Where a BPF file system is.
+const BPFFS: &str = "/sys/fs/bpf";
+/// The service.
+pub(crate) const SERVICE: &str = "ratelimitd.service";
+/// Where units lie, those of the administrator first.
+const UNITS: [&str; 4] =
+    ["/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system"];
+/// What `systemctl show` is asked for.
+const SHOWN: &str = "ActiveState,SubState,Result,NRestarts,NeedDaemonReload,FragmentPath";
+
+/// What to look at.
+#[derive(Debug)]
+pub struct Asked {
+    /// One interface; else those of the configuration.
+    pub interface: Option<String>,
+    /// The configuration file, as it was read.
+    pub file: ConfigFile,
+    /// The control socket.
+    pub socket: PathBuf,
+    /// Where state is kept.
+    pub state_dir: PathBuf,
+}
+
+/// That an interface is not there, and which may be meant; none where it is, or cannot be told.
+pub fn absent(name: &str) -> Option<String> {
+    let present = interface_names().ok()?;
+    let meant = near_miss(name, present.iter().map(String::as_str));
+    let meant = meant.map_or_else(String::new, |meant| format!("did you mean {meant}? "));
+    let is_absent = !present.iter().any(|of| of == name);
+    is_absent.then(|| format!("{meant}there are {}", present.join(", ")))
+}
+
+/// Reads everything.
+pub async fn read(asked: Asked) -> Facts {
+    let Asked { interface, file, socket, state_dir } = asked;
+    let present = interface_names().unwrap_or_default();
+    let wanted = match (interface, file.config()) {
+        (Some(name), _) => vec![name],
+        (None, Some(config)) => config.interfaces.clone(),
+        (None, None) => Vec::new(),
+    };
+    let devices = device::devices(None).map_err(|error| words(&error));
+    let files = files(&file, &socket, &state_dir);
+    Facts {
+        kernel: kernel(),
+        bpffs: bpf_file_system(),
+        machine: machine(),
+        devices,
+        present,
+        wanted,
+        around: Around::look().with(file.config().and_then(|config| config.fleet.as_ref())),
+        daemon: daemon(&socket).await,
+        files,
+        unit: unit(),
+        conntrack: conntrack(),
+        clock: Clock {
+            is_synchronised: clock::is_synchronised().map_err(|error| words(&error)),
+            suspended: clock::suspended().map_err(|error| words(&error)),
+        },
+        state_dir: StateDir { free: free(&state_dir), path: state_dir },
+        is_root: nix::unistd::geteuid().is_root(),
+        file,
+    }
+}
+
+/// Without the number that Rust adds.
+pub(crate) fn words(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_lowercase()
+}
+
+fn kernel() -> Kernel {
+    let lacks: Vec<String> = privileges::missing().iter().map(ToString::to_string).collect();
+    let program = if lacks.is_empty() {
+        match load_alone() {
+            Ok(of) => Program::Taken { instructions: of.instructions, took: of.took },
+            Err(refusal) => Program::Refused { why: refusal.error.to_string(), log: refusal.log },
+        }
+    } else {
+        Program::NotTried(format!("it takes {}", lacks.join(", ")))
+    };
+    Kernel {
+        release: release(),
+        features: probe::features(),
+        program,
+        type_information: probe::type_information().map_err(|error| format!("{error:#}")),
+        jit: number("/proc/sys/net/core/bpf_jit_enable"),
+        lockdown: fs::read_to_string("/sys/kernel/security/lockdown").ok().as_deref().and_then(chosen),
+        unprivileged: number("/proc/sys/kernel/unprivileged_bpf_disabled"),
+        memlock: getrlimit(Resource::RLIMIT_MEMLOCK)
+            .ok()
+            .map(|(soft, _)| soft)
+            .filter(|soft| *soft != nix::sys::resource::rlim_t::MAX),
+        lacks,
+    }
+}
+
+fn release() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease").map_or_else(|_| "?".to_owned(), |text| text.trim().to_owned())
+}
+
+/// The word in brackets: `none [integrity] confidentiality`.
+fn chosen(text: &str) -> Option<String> {
+    Some(text.split_once('[')?.1.split_once(']')?.0.to_owned())
+}
+
+fn number<T: std::str::FromStr>(path: &str) -> Known<T> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{path}: {}", words(&error)))?;
+    text.trim().parse().map_err(|_| format!("{path} says {}", text.trim()))
+}
+
+fn bpf_file_system() -> Known<BpfFs> {
+    let of = fs::metadata(BPFFS).map_err(|error| words(&error))?;
+    let kind = nix::sys::statfs::statfs(BPFFS).map_err(|errno| words(&errno.into()))?;
+    let foreign = match fs::read_dir(pins::ROOT) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
+        Ok(_) | Err(_) => pins::refuse_foreign(Path::new(pins::ROOT)).err().map(|error| error.to_string()),
+    };
+    Ok(BpfFs { is_mounted: kind.filesystem_type().0 == BPF_FS_MAGIC, owner: of.uid(), mode: of.mode(), foreign })
+}
+
+fn machine() -> Machine {
+    let processors = probe::processors().map_err(|error| error.to_string());
+    let available = || {
+        let text = fs::read_to_string("/proc/meminfo").map_err(|error| words(&error))?;
+        available_in(&text).ok_or_else(|| "/proc/meminfo has no MemAvailable".to_owned())
+    };
+    Machine {
+        possible_cpus: processors.clone().map(|(possible, _)| possible),
+        online_cpus: processors.map(|(_, online)| online),
+        available: available(),
+    }
+}
+
+/// Bytes, from `MemAvailable:  123 kB`.
+fn available_in(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+async fn daemon(socket: &Path) -> Daemon {
+    match Client::new(socket).call(&Stats::now()).await {
+        Ok(snapshot) => {
+            let apart = Timestamp::now().duration_since(snapshot.time).as_secs_f64();
+            Daemon::Answers(Box::new(snapshot), apart)
+        }
+        Err(ClientError::NoDaemon { orphans, .. }) => Daemon::Silent(orphans),
+        Err(error) => Daemon::Unknown(error.to_string()),
+    }
+}
+
+fn files(file: &ConfigFile, socket: &Path, state_dir: &Path) -> Vec<FileSeen> {
+    let path = match file {
+        ConfigFile::Missing(path)
+        | ConfigFile::Unreadable(path, _)
+        | ConfigFile::Bad(path, _)
+        | ConfigFile::Good(path, ..) => path,
+    };
+    let mut named: Vec<(&'static str, PathBuf, Rule)> = vec![("configuration", path.clone(), Rule::WrittenByRoot)];
+    if let Some(config) = file.config() {
+        let lists = config.list_files.iter().map(|list| ("list", list.path.clone(), Rule::WrittenByRoot));
+        named.extend(lists);
+        if let Some(fleet) = &config.fleet {
+            let secrets = [
+                ("fleet's secret", &fleet.secret_file),
+                ("fleet's password", &fleet.password_file),
+                ("fleet's key", &fleet.key_file),
+            ];
+            named.extend(secrets.into_iter().filter_map(|(what, path)| Some((what, path.clone()?, Rule::Secret))));
+        }
+        named.extend(config.tls.iter().map(|tls| ("TLS key", tls.key.clone(), Rule::Secret)));
+    }
+    named.push(("control socket", socket.to_owned(), Rule::Socket));
+    named.push(("state directory", state_dir.to_owned(), Rule::Directory));
+    for name in ["web-token.json", "history.db"] {
+        let what = if name == "history.db" { "history" } else { "web page's token" };
+        named.push((what, state_dir.join(name), Rule::Secret));
+    }
+    let seen =
+        |(what, path, rule): (&'static str, PathBuf, Rule)| FileSeen { what, seen: permissions(&path), path, rule };
+    named.into_iter().map(seen).collect()
+}
+
+fn permissions(path: &Path) -> Known<Option<Permissions>> {
+    match fs::metadata(path) {
+        Ok(of) => Ok(Some(Permissions { owner: of.uid(), mode: of.mode() & 0o7777 })),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(words(&error)),
+    }
+}
+
+fn conntrack() -> Option<(u64, u64)> {
+    let entries = number("/proc/sys/net/netfilter/nf_conntrack_count").ok()?;
+    Some((entries, number("/proc/sys/net/netfilter/nf_conntrack_max").ok()?))
+}
+
+/// Of the file system that the directory is on, also where it is not made yet.
+fn free(dir: &Path) -> Option<u64> {
+    dir.exists()
+        .then(|| nix::sys::statvfs::statvfs(dir).ok())
+        .flatten()
+        .map(|of| u64::from(of.blocks_free()).saturating_mul(of.fragment_size()))
+}
+
+fn unit() -> Unit {
+    if !Path::new("/run/systemd/system").exists() {
+        return Unit::default();
+    }
+    let file = UNITS.iter().find_map(|dir| {
+        let path = Path::new(dir).join(SERVICE);
+        Some((path.clone(), fs::read_to_string(path).ok()?))
+    });
+    let mut drop_ins = Vec::new();
+    for dir in UNITS {
+        let entries =
+            fs::read_dir(Path::new(dir).join(format!("{SERVICE}.d"))).into_iter().flatten().filter_map(Result::ok);
+        let texts = entries.filter_map(|of| Some((of.path(), fs::read_to_string(of.path()).ok()?)));
+        drop_ins.extend(texts.filter(|(path, _)| path.extension().is_some_and(|ending| ending == "conf")));
+    }
+    drop_ins.sort();
+    let text = output("systemctl", &["show", SERVICE, "--property", SHOWN]).unwrap_or_default();
+    let pair = |line: &str| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    Unit { is_systemd: true, file, drop_ins, shown: text.lines().filter_map(pair).collect() }
+}
+
+/// What a program prints, where it is there and ends well.
+pub(crate) fn output(program: &str, args: &[&str]) -> Known<String> {
+    let output = Command::new(program).args(args).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("{program}: {}", words(&error)))?;
+    if !output.status.success() {
+        let talk = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(format!("{program}: {talk}"));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_writes_is_read() {
+        assert_eq!(chosen("none [integrity] confidentiality\n").as_deref(), Some("integrity"));
+        assert_eq!(chosen("none\n"), None);
+        assert_eq!(available_in("MemTotal: 9 kB\nMemAvailable:      3 kB\n"), Some(3072));
+        assert_eq!(available_in("MemTotal: 9 kB\n"), None);
+        assert!(number::<u32>("/nonexistent").unwrap_err().contains("/nonexistent: no such file"));
+    }
+}

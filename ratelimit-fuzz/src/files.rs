@@ -1,0 +1,92 @@
+//! What is in files: configurations, lists, access logs, captures.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use ratelimit_common::layout::{LIMITS_MAX, RULES_MAX, Unit};
+use ratelimit_policy::config::lists::{LIST_ENTRIES_MAX, parse};
+use ratelimit_policy::config::{Config, file};
+use ratelimit_policy::desired::DesiredState;
+use ratelimit_policy::diagnostic::Diagnostics;
+use ratelimit_policy::fixture::{Choices, config_text, limit, list_text, policy};
+use ratelimit_policy::plan::{apply, changes, diff};
+use ratelimit_report::replay::{Asked, Clock, Ports, log, read};
+
+/// A configuration file that names a list of the same bytes.
+pub(crate) fn config(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let (file, list) = text.split_once("\n---\n").unwrap_or((&text, "192.0.2.0/24\n"));
+    understood(file, list);
+}
+
+/// Two configurations that make sense in parts, and the way from one to the other.
+pub(crate) fn config_mix(bytes: &[u8]) {
+    let mut choices = Choices::new(bytes);
+    let list = list_text(&mut choices);
+    let states = [config_text(&mut choices), config_text(&mut choices)].map(|text| understood(&text, &list));
+    let [Some(from), Some(to)] = states else { return };
+    assert_eq!(&apply(&from, &diff(&from, &to)), &to);
+    assert_eq!(changes(&from, &to).is_empty(), from == to, "a change is told, and only a change");
+}
+
+fn understood(text: &str, list: &str) -> Option<DesiredState> {
+    let config: Result<Config, Diagnostics> = file::parse(Path::new("ratelimitd.toml"), text, |_| Ok(list.to_owned()));
+    match config {
+        Ok(config) => {
+            assert!((1..=RULES_MAX).contains(&config.policy.rules.len()));
+            assert!(config.policy.rules.iter().all(|rule| (1..=LIMITS_MAX).contains(&rule.limits.len())));
+            let state = DesiredState::from(&config);
+            assert!(diff(&state, &state).is_empty());
+            Some(state)
+        }
+        Err(errors) => {
+            assert!(errors.iter().all(|error| !error.problem.is_empty()), "{errors:?}");
+            None
+        }
+    }
+}
+
+/// A list file.
+pub(crate) fn list(bytes: &[u8]) {
+    if let Ok(prefixes) = parse(Path::new("list"), &String::from_utf8_lossy(bytes)) {
+        assert!(prefixes.len() <= LIST_ENTRIES_MAX && prefixes.is_sorted());
+        assert!(prefixes.iter().all(|prefix| *prefix == prefix.trunc()));
+    }
+}
+
+fn clock() -> Clock {
+    Clock { zone: jiff::tz::TimeZone::UTC, now: jiff::Timestamp::UNIX_EPOCH }
+}
+
+/// An access log, line by line.
+pub(crate) fn log(bytes: &[u8]) {
+    let mut parser = log::Parser::new(clock());
+    for line in bytes.split(|byte| *byte == b'\n') {
+        if let Err(why) = parser.line(line) {
+            assert!(!why.is_empty());
+        }
+    }
+    replay(bytes);
+}
+
+/// A capture, or whatever else is given to `replay`.
+pub(crate) fn capture(bytes: &[u8]) {
+    replay(bytes);
+}
+
+fn replay(bytes: &[u8]) {
+    // In memory where there is such a file system.
+    static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
+        let shared = Path::new("/dev/shm");
+        let directory = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
+        directory.join(format!("ratelimit-fuzz-{}", std::process::id()))
+    });
+    let policy = policy(vec![limit(3, Unit::Requests)]);
+    fs::write(&*FILE, bytes).unwrap();
+    let outcome = read(&[FILE.clone()], &Asked { policy: &policy, ports: Ports::Default, clock: clock() });
+    fs::remove_file(&*FILE).unwrap();
+    if let Err(error) = outcome {
+        assert!(!error.to_string().is_empty());
+    }
+}

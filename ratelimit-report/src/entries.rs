@@ -1,0 +1,406 @@
+//! What is denied and banned, for other programs: as a list file, for nft and for ipset; and the same read again. Pure.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::snapshot::{ListReport, Listed, State};
+use ratelimit_policy::access::REASON_BYTES_MAX;
+
+/// The table and the sets that are written.
+const TABLE: &str = "inet ratelimitd";
+const SET: [&str; 2] = ["denied4", "denied6"];
+/// The longest that ipset counts.
+const IPSET_SECONDS_MAX: i64 = 2_147_483;
+/// Bytes of a comment of nft. // NFTNL_UDATA_COMMENT_MAXLEN is 128 with its terminator
+const COMMENT_BYTES_MAX: usize = 120;
+
+/// For whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// One prefix a line, with its end and reason as JSON behind a `#`: a list file.
+    Plain,
+    /// A script for `nft -f`.
+    Nft,
+    /// A script for `ipset restore`.
+    Ipset,
+}
+
+/// One denial or ban.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Row {
+    /// Who.
+    pub prefix: IpNet,
+    /// Until when; none is permanent.
+    pub until: Option<Timestamp>,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+/// A line that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {problem}")]
+pub struct Wrong {
+    /// From 1.
+    pub line: usize,
+    /// What is wrong.
+    pub problem: &'static str,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Beside {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    until: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// What is denied or banned in a report, and decides: of one prefix what ends last.
+pub fn rows(report: &ListReport) -> Vec<Row> {
+    let mut rows: BTreeMap<IpNet, Row> = BTreeMap::new();
+    let denies = |of: &&Listed| of.decides && matches!(of.state, State::Denied | State::Banned);
+    for of in report.entries.iter().filter(denies) {
+        let Some(prefix) = prefix_of(&of.prefix) else { continue };
+        let reason = of.reason.clone().or_else(|| of.comment.clone());
+        let row = Row { prefix, until: of.until, reason };
+        let ends = |row: &Row| (row.until.is_none(), row.until);
+        match rows.get_mut(&prefix) {
+            Some(before) if ends(before) >= ends(&row) => {}
+            Some(before) => *before = row,
+            None => drop(rows.insert(prefix, row)),
+        }
+    }
+    rows.into_values().collect()
+}
+
+/// The rows for a program.
+pub fn export(rows: &[Row], format: Format, now: Timestamp) -> String {
+    match format {
+        Format::Plain => rows.iter().map(plain).collect(),
+        Format::Nft => nft(rows, now),
+        Format::Ipset => ipset(rows, now),
+    }
+}
+
+fn plain(row: &Row) -> String {
+    let beside = Beside { until: row.until, reason: row.reason.clone() };
+    // Two texts: it cannot fail. JSON has no line breaks.
+    let beside = serde_json::to_string(&beside).unwrap_or_default();
+    if beside == "{}" { format!("{}\n", row.prefix) } else { format!("{} # {beside}\n", row.prefix) }
+}
+
+fn nft(rows: &[Row], now: Timestamp) -> String {
+    let mut text = format!("add table {TABLE}\n");
+    for (name, kind) in SET.iter().zip(["ipv4_addr", "ipv6_addr"]) {
+        let _ = writeln!(text, "add set {TABLE} {name} {{ type {kind}; flags interval, timeout; }}");
+        let _ = writeln!(text, "flush set {TABLE} {name}");
+    }
+    for row in disjoint(rows) {
+        let set = SET[usize::from(row.prefix.addr().is_ipv6())];
+        let Some(seconds) = seconds_left(&row, now) else { continue };
+        let timeout = seconds.map_or_else(String::new, |seconds| format!(" timeout {seconds}s"));
+        let comment = row.reason.as_deref().map(quoted).filter(|text| !text.is_empty());
+        let comment = comment.map_or_else(String::new, |text| format!(" comment \"{text}\""));
+        let _ = writeln!(text, "add element {TABLE} {set} {{ {}{timeout}{comment} }}", row.prefix);
+    }
+    text
+}
+
+fn ipset(rows: &[Row], now: Timestamp) -> String {
+    let room = rows.len().max(1).next_power_of_two().max(65_536) * 2;
+    let mut text = String::new();
+    for (name, family) in SET.iter().zip(["inet", "inet6"]) {
+        let _ = writeln!(text, "create {name} hash:net family {family} timeout 0 comment maxelem {room} -exist");
+        let _ = writeln!(text, "flush {name}");
+    }
+    for row in rows {
+        let set = SET[usize::from(row.prefix.addr().is_ipv6())];
+        let Some(seconds) = seconds_left(row, now) else { continue };
+        let timeout = seconds.map_or(0, |seconds| seconds.min(IPSET_SECONDS_MAX));
+        let comment = row.reason.as_deref().map(quoted).filter(|text| !text.is_empty());
+        let comment = comment.map_or_else(String::new, |text| format!(" comment \"{text}\""));
+        // hash:net takes no prefix of length 0.
+        let halves: Vec<IpNet> = if row.prefix.prefix_len() == 0 {
+            row.prefix.subnets(1).map_or_else(|_| vec![], Iterator::collect)
+        } else {
+            vec![row.prefix]
+        };
+        for prefix in halves {
+            let _ = writeln!(text, "add {set} {prefix} timeout {timeout}{comment}");
+        }
+    }
+    text
+}
+
+/// Seconds until a row is over, rounded up; none where it is over.
+fn seconds_left(row: &Row, now: Timestamp) -> Option<Option<i64>> {
+    let Some(until) = row.until else { return Some(None) };
+    let left = until.duration_since(now);
+    let seconds = left.as_secs() + i64::from(left.subsec_nanos() > 0);
+    (seconds > 0).then_some(Some(seconds))
+}
+
+/// A text that stands between quotes, where neither program has a way to write one.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::new();
+    for c in text.chars().map(|c| if c == '"' || c == '\\' || c.is_control() { '\'' } else { c }) {
+        if quoted.len() + c.len_utf8() > COMMENT_BYTES_MAX {
+            break;
+        }
+        quoted.push(c);
+    }
+    quoted
+}
+
+/// The same addresses by prefixes that do not overlap, as nft's sets of intervals want them: each address as long as it is
+/// denied by the last row for it.
+fn disjoint(rows: &[Row]) -> Vec<Row> {
+    let mut out = Vec::new();
+    for is_ipv6 in [false, true] {
+        let mut of: Vec<&Row> = rows.iter().filter(|row| row.prefix.addr().is_ipv6() == is_ipv6).collect();
+        of.sort_by_key(|row| row.prefix);
+        let mut rest = of.as_slice();
+        while let Some(first) = rest.first() {
+            let within = rest.iter().take_while(|row| first.prefix.contains(&row.prefix)).count();
+            let (inside, after) = rest.split_at(within);
+            split(first.prefix, None, inside, &mut out);
+            rest = after;
+        }
+    }
+    out
+}
+
+/// `rows` lie within `prefix`, in order. `around` is what holds for all of it.
+fn split(prefix: IpNet, around: Option<&Row>, rows: &[&Row], out: &mut Vec<Row>) {
+    let outlasts = |one: &Row, other: &Row| (one.until.is_none(), one.until) > (other.until.is_none(), other.until);
+    let own = rows.iter().take_while(|row| row.prefix == prefix).count();
+    let (own, inside) = rows.split_at(own);
+    let around = own.iter().copied().fold(around, |of, row| match of {
+        Some(of) if !outlasts(row, of) => Some(of),
+        Some(_) | None => Some(row),
+    });
+    let inside: Vec<&Row> = inside.iter().copied().filter(|row| around.is_none_or(|of| outlasts(row, of))).collect();
+    if inside.is_empty() {
+        out.extend(around.map(|of| Row { prefix, ..of.clone() }));
+        return;
+    }
+    let Ok(halves) = prefix.subnets(prefix.prefix_len() + 1) else { return };
+    for half in halves {
+        let of: Vec<&Row> = inside.iter().copied().filter(|row| half.contains(&row.prefix)).collect();
+        split(half, around, &of, out);
+    }
+}
+
+/// Reads rows again from any of the formats, or from `list --json`. What is over is left out; what a script says beside
+/// elements is passed over.
+///
+/// # Errors
+/// At the first line that is none of them.
+pub fn import(text: &str, now: Timestamp) -> Result<Vec<Row>, Wrong> {
+    if text.trim_start().starts_with('{')
+        && let Ok(report) = serde_json::from_str::<ListReport>(text)
+    {
+        return Ok(rows(&report));
+    }
+    let mut rows = Vec::new();
+    for (line, text) in (1..).zip(text.lines()) {
+        let wrong = |problem| Wrong { line, problem };
+        let words = text.trim();
+        let row = if words.is_empty() || words.starts_with(['#', ';']) {
+            None
+        } else if let Some(element) = words.strip_prefix("add element ") {
+            let inside = element.split_once('{').and_then(|(_, rest)| rest.rsplit_once('}'));
+            Some(element_of(inside.ok_or(wrong("no element between braces"))?.0, now).map_err(wrong)?)
+        } else if words.split(' ').next().is_some_and(|word| matches!(word, "add" | "create" | "flush" | "COMMIT")) {
+            match words.strip_prefix("add ").and_then(|rest| rest.split_once(' ')) {
+                Some(("set" | "table", _)) | None => None,
+                Some((_, element)) => Some(element_of(element, now).map_err(wrong)?),
+            }
+        } else {
+            Some(listed(words).map_err(wrong)?)
+        };
+        rows.extend(row.filter(|row| row.until.is_none_or(|until| now < until)));
+    }
+    Ok(rows)
+}
+
+/// `198.51.100.7 # {"until":"…"}`, or a line of any list.
+fn listed(text: &str) -> Result<Row, &'static str> {
+    let end = text.find(|c: char| c.is_whitespace() || c == '#' || c == ';').unwrap_or(text.len());
+    let (prefix, rest) = text.split_at(end);
+    let prefix = prefix_of(prefix).ok_or("this is no address, and no prefix")?;
+    let comment = rest.trim_start_matches(|c: char| c.is_whitespace() || c == '#' || c == ';').trim_end();
+    if comment.starts_with('{')
+        && let Ok(Beside { until, reason }) = serde_json::from_str(comment)
+    {
+        return Ok(Row { prefix, until, reason });
+    }
+    Ok(Row { prefix, until: None, reason: Some(shortened(comment)).filter(|text| !text.is_empty()) })
+}
+
+/// `198.51.100.7 timeout 3h comment "why"`, in the order of either program.
+fn element_of(text: &str, now: Timestamp) -> Result<Row, &'static str> {
+    let text = text.trim();
+    let (before, comment) = match text.split_once(" comment \"") {
+        Some((before, rest)) => (before, rest.rsplit_once('"').map(|(comment, _)| shortened(comment))),
+        None => (text, None),
+    };
+    let mut words = before.split_whitespace();
+    let prefix = words.next().and_then(prefix_of).ok_or("this is no address, and no prefix")?;
+    let mut until = None;
+    while let Some(word) = words.next() {
+        if word == "timeout" {
+            let seconds = words.next().and_then(seconds).ok_or("this is no time")?;
+            let ends = || now.checked_add(jiff::SignedDuration::from_secs(seconds)).map_err(|_| "this is no time");
+            until = if seconds == 0 { None } else { Some(ends()?) };
+        }
+    }
+    Ok(Row { prefix, until, reason: comment.filter(|text| !text.is_empty()) })
+}
+
+/// Seconds by number alone, as ipset has them, or as nft has them: `1d2h3m4s`.
+fn seconds(text: &str) -> Option<i64> {
+    if let Ok(seconds) = text.parse::<u32>() {
+        return Some(seconds.into());
+    }
+    let mut sum: i64 = 0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit())?;
+        let number: i64 = rest.get(..end)?.parse().ok()?;
+        let after = rest.get(end..)?;
+        let unit_end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
+        let unit = match after.get(..unit_end)? {
+            "d" => 86_400,
+            "h" => 3_600,
+            "m" => 60,
+            "s" => 1,
+            "ms" => 0,
+            _ => return None,
+        };
+        sum = sum.checked_add(number.checked_mul(unit)?)?;
+        rest = after.get(unit_end..)?;
+    }
+    Some(sum.max(1))
+}
+
+fn prefix_of(text: &str) -> Option<IpNet> {
+    match text.parse::<IpAddr>() {
+        Ok(address) => Some(IpNet::from(address.to_canonical())),
+        Err(_) => text.parse::<IpNet>().ok().map(|prefix| prefix.trunc()),
+    }
+}
+
+/// As long as a reason may be.
+fn shortened(text: &str) -> String {
+    let mut end = text.len().min(REASON_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn any_row() -> impl Strategy<Value = Row> {
+        let v4 = (any::<[u8; 2]>(), 0..=32_u8)
+            .prop_map(|([a, b], length)| IpNet::new(IpAddr::from([198, 51, a & 3, b]), length).unwrap().trunc());
+        let v6 = (any::<u8>(), 0..=128_u8).prop_map(|(a, length)| {
+            IpNet::new(IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, a.into()]), length).unwrap().trunc()
+        });
+        let reason = proptest::option::of("[ -~äß€\\\\\"{}#;']{1,40}");
+        (prop_oneof![v4, v6], proptest::option::of(1..100_000_i64), reason).prop_map(|(prefix, seconds, reason)| Row {
+            prefix,
+            until: seconds.map(|seconds| at(1_000 + seconds)),
+            reason,
+        })
+    }
+
+    fn any_rows() -> impl Strategy<Value = Vec<Row>> {
+        proptest::collection::vec(any_row(), 0..8).prop_map(|rows| {
+            let by_prefix: BTreeMap<IpNet, Row> = rows.into_iter().map(|row| (row.prefix, row)).collect();
+            by_prefix.into_values().collect()
+        })
+    }
+
+    /// Until when an address is denied; permanent is the end of time.
+    fn until(rows: &[Row], address: IpAddr) -> Option<Timestamp> {
+        let around = rows.iter().filter(|row| row.prefix.contains(&address));
+        around.map(|row| row.until.unwrap_or(Timestamp::MAX)).max()
+    }
+
+    proptest! {
+        #[test]
+        fn a_list_keeps_every_prefix_end_and_reason_and_is_a_list_file(rows in any_rows()) {
+            let text = export(&rows, Format::Plain, at(1_000));
+            prop_assert_eq!(import(&text, at(1_000)).unwrap(), rows.clone());
+            let listed = ratelimit_policy::config::lists::parse(std::path::Path::new("list"), &text).unwrap();
+            let prefixes: std::collections::BTreeSet<IpNet> = rows.iter().map(|row| row.prefix).collect();
+            prop_assert_eq!(listed.into_iter().collect::<std::collections::BTreeSet<_>>(), prefixes);
+        }
+
+        #[test]
+        fn what_goes_to_ipset_and_nft_denies_every_address_as_long(
+            rows in any_rows(),
+            last in any::<[u8; 2]>(),
+            host in any::<u8>(),
+        ) {
+            let addresses = [
+                IpAddr::from([198, 51, last[0] & 3, last[1]]),
+                IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, host.into()]),
+            ];
+            for format in [Format::Nft, Format::Ipset] {
+                let read = import(&export(&rows, format, at(1_000)), at(1_000)).unwrap();
+                for address in addresses {
+                    prop_assert_eq!(until(&read, address), until(&rows, address), "{:?} {}", format, address);
+                }
+                if format == Format::Nft {
+                    let overlap = read.iter().enumerate().find(|(at, row)| {
+                        read[at + 1..].iter().any(|of| of.prefix.contains(&row.prefix) || row.prefix.contains(&of.prefix))
+                    });
+                    prop_assert_eq!(overlap, None);
+                }
+            }
+        }
+
+        #[test]
+        fn no_text_panics(text in "(\\PC|\n){0,60}|(add |element |\\{|\\}|timeout |comment \"|[0-9.]{1,9} ){0,8}") {
+            let _ = import(&text, at(1_000));
+        }
+    }
+
+    #[test]
+    fn what_others_write_is_read() {
+        let text = "create bad hash:net family inet timeout 60\nadd bad 198.51.100.0/24 timeout 60 comment \"why not\"\n\
+            add bad 198.51.100.7\nadd element inet t s { 2001:db8::/32 timeout 1h30m expires 9m }\n203.0.113.7 ; SBL1\n";
+        let rows = import(text, at(1_000)).unwrap();
+        let shown: Vec<String> = rows
+            .iter()
+            .map(|row| format!("{} {:?} {:?}", row.prefix, row.until.map(Timestamp::as_second), row.reason))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                "198.51.100.0/24 Some(1060) Some(\"why not\")",
+                "198.51.100.7/32 None None",
+                "2001:db8::/32 Some(6400) None",
+                "203.0.113.7/32 None Some(\"SBL1\")",
+            ]
+        );
+        assert_eq!(
+            import("192.0.2.1\nhere\n", at(0)).unwrap_err().to_string(),
+            "line 2: this is no address, and no prefix"
+        );
+    }
+}

@@ -1,0 +1,181 @@
+//! Commands for the programs beside this one: CrowdSec, lists of others, nft and ipset.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use jiff::Timestamp;
+use ratelimit_crowdsec::Options;
+use tokio::time::Duration;
+
+use super::ask::{Daemon, client};
+use super::change::parse_seconds;
+use super::run::{block_on, print, print_words};
+use super::{Global, ListArgs, OutputFormat, Socket};
+use crate::error::{Diagnostic, Exit, Place};
+use ratelimit_control::proto::{Deny, GrantRequest};
+use ratelimit_policy::config::{file, lists};
+use ratelimit_report::entries::{self, Format, Row};
+use ratelimit_report::snapshot::ListFilter;
+
+/// For whom `list` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ListFormat {
+    /// What is denied and banned as a list file, with ends and reasons behind a #
+    Plain,
+    /// The same as a script for nft -f, without overlaps
+    Nft,
+    /// The same as a script for ipset restore
+    Ipset,
+    /// All that is listed, as --json
+    Json,
+}
+
+/// What to do with lists.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ListsCommand {
+    /// Check list files, and say how many prefixes each has; exit code 78 if one cannot be used
+    Check {
+        /// The files
+        #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
+        files: Vec<PathBuf>,
+    },
+}
+
+/// How CrowdSec's decisions become a list file.
+#[derive(Clone, Debug, Args)]
+pub struct CrowdsecArgs {
+    /// The local API
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080/")]
+    pub url: String,
+    /// The file with the key that `cscli bouncers add ratelimitd` prints
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub key_file: PathBuf,
+    /// The list file to keep; a list of the daemon's configuration names it
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub out: PathBuf,
+    /// Between two pulls
+    #[arg(long, value_name = "DUR", default_value = "10s")]
+    pub interval: String,
+    /// Scopes to ask for, with commas between them
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "ip,range")]
+    pub scopes: Vec<String>,
+    /// Origins to ask for, as in crowdsec,cscli,CAPI; all of them without it
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub origins: Vec<String>,
+    /// The prefix of an IPv6 address that is denied
+    #[arg(long, value_name = "LENGTH", default_value_t = 64, value_parser = clap::value_parser!(u8).range(0..=128))]
+    pub ipv6_prefix: u8,
+    /// Prefixes at most: this host's own decisions first, then those that last longest
+    #[arg(long, value_name = "N", default_value_t = ratelimit_crowdsec::list::PREFIXES_MAX)]
+    pub most: usize,
+    /// A file with `login:` and `password:`, as `cscli machines add` writes it: then bans here are told to CrowdSec
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub machine_file: Option<PathBuf>,
+    /// Certificates in PEM to trust in place of the system's
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub ca_file: Option<PathBuf>,
+    /// Pull once, write the file and end
+    #[arg(long)]
+    pub once: bool,
+    /// The daemon to ask.
+    #[command(flatten)]
+    pub socket: Socket,
+}
+
+/// Keeps a list file by CrowdSec's decisions.
+pub(super) fn crowdsec(args: CrowdsecArgs, global: &Global) -> anyhow::Result<Exit> {
+    let interval = parse_seconds("--interval", &args.interval)?;
+    let options = Options {
+        url: args.url,
+        key_file: args.key_file,
+        ca_file: args.ca_file,
+        out: args.out,
+        interval: Duration::from_secs(interval),
+        scopes: args.scopes,
+        origins: args.origins,
+        ipv6_prefix: args.ipv6_prefix,
+        most: args.most,
+        is_once: args.once,
+        machine_file: args.machine_file,
+        socket: args.socket.path,
+    };
+    let level = crate::log::level(tracing::level_filters::LevelFilter::INFO, global.verbose, global.quiet);
+    crate::log::start(level);
+    block_on(global, async {
+        ratelimit_crowdsec::run(&options).await.map_err(|error| {
+            let help = error.help();
+            anyhow::Error::from(Diagnostic { problem: error.to_string(), place: Place::CommandLine, help })
+        })?;
+        Ok(Exit::Done)
+    })
+}
+
+/// What is denied and banned, for another program.
+pub(super) fn export(daemon: &Daemon<'_>, which: ListArgs, format: Format) -> anyhow::Result<Exit> {
+    let prefix = super::ask::prefix_asked(which.prefix.as_deref())?;
+    let filter = ListFilter { rule: which.rule, reason: which.reason, prefix, most: None };
+    block_on(daemon.global, async {
+        let report = client(&daemon.socket).call(&filter).await?;
+        print(entries::export(&entries::rows(&report), format, report.time).as_bytes())
+    })
+}
+
+/// Denies what a file or standard input names, each until its own end.
+pub(super) fn import(file: &Path, owner: Option<&str>, daemon: &Daemon<'_>) -> anyhow::Result<Exit> {
+    let mut bytes = Vec::new();
+    let most = lists::LIST_BYTES_MAX;
+    if file == Path::new("-") {
+        std::io::stdin().take(most).read_to_end(&mut bytes).context("read standard input")?;
+    } else {
+        let opened = std::fs::File::open(file).with_context(|| format!("read {}", file.display()))?;
+        opened.take(most).read_to_end(&mut bytes).with_context(|| format!("read {}", file.display()))?;
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    let rows = entries::import(&text, Timestamp::now()).map_err(|wrong| Diagnostic {
+        problem: format!("{}: {wrong}", file.display()),
+        place: Place::CommandLine,
+        help: vec!["it reads what `ratelimitd list --format` writes: plain, nft, ipset or json".to_owned()],
+    })?;
+    block_on(daemon.global, async {
+        let client = client(&daemon.socket);
+        let (mut done, mut worst) = (0, Exit::Done);
+        for Row { prefix, until, reason } in rows {
+            let left = until.map(|until| until.duration_since(Timestamp::now()).as_secs());
+            let seconds = left.map(|left| u64::try_from(left).unwrap_or(0).max(1));
+            let request = GrantRequest {
+                prefix: prefix.to_string(),
+                seconds,
+                permanent: seconds.is_none(),
+                reason,
+                owner: owner.map(str::to_owned),
+                ssh_peer: ratelimit_policy::safety::ssh_session_of_this_process().map(|session| session.peer),
+                ..GrantRequest::default()
+            };
+            match client.call(&Deny(request)).await {
+                Ok(_) => done += 1,
+                Err(error @ ratelimit_control::client::ClientError::Refused(_)) => {
+                    let error = anyhow::Error::from(error).context(format!("deny {prefix}"));
+                    worst = worst.worse(crate::error::report(&error));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match daemon.global.format() {
+            OutputFormat::Human => print_words(&format!("{done} prefixes are denied\n"))?,
+            OutputFormat::Json => print(format!("{{\"schema\":1,\"denied\":{done}}}\n").as_bytes())?,
+        };
+        Ok(worst)
+    })
+}
+
+/// Checks list files by themselves.
+pub(super) fn check_lists(files: &[PathBuf]) -> anyhow::Result<Exit> {
+    let mut said = String::new();
+    for path in files {
+        let prefixes = file::load_list(path)?;
+        said += &format!("{}: good, {} prefixes\n", path.display(), prefixes.len());
+    }
+    print_words(&said)
+}

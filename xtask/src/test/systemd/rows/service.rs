@@ -1,0 +1,110 @@
+//! The unit as it is meant to be: enabled, reloaded, restarted.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::test::systemd::stage::{Stage, number};
+use crate::test::systemd::traffic::{Client, LIMIT, LIMITS};
+
+/// Of systemd's scale of 10; what is left is said in the unit.
+const EXPOSURE_MAX: f64 = 2.5;
+/// Over its limit from the dry run on.
+pub(super) const OVER: Client = Client(2);
+
+pub(super) fn dry_run(stage: &mut Stage<'_>) -> Result<()> {
+    stage.edit(r#"interfaces = ["eth0"]"#, r#"interfaces = ["web0"]"#)?;
+    stage.edit(r#"limits = ["1000/5m"]"#, LIMITS)?;
+    stage.run("ratelimitd check-config")?;
+    let start = Instant::now();
+    stage.run("systemctl enable --now ratelimitd")?;
+    stage.figures.start_seconds = start.elapsed().as_secs_f64();
+    stage.says("attached to web0")?;
+    let state =
+        stage.run("systemctl show --property=Type,ActiveState,NRestarts,UnitFileState,StatusText ratelimitd")?;
+    for expected in ["Type=notify", "ActiveState=active", "NRestarts=0", "UnitFileState=enabled"] {
+        ensure!(state.contains(expected), "not {expected}");
+    }
+    stage.begin_to_count()?;
+    stage.is_served(OVER, LIMIT + 10)?;
+    stage.run("ratelimitd stats")?;
+    let stats = stage.stats()?;
+    let (dropped, would_drop) = (number(&stats, "/rules/0/dropped")?, number(&stats, "/rules/0/would_drop")?);
+    stage.say(&format!("packets of the rule: {dropped} dropped, {would_drop} would drop"));
+    ensure!(dropped == 0 && would_drop >= 10, "10 requests are over the limit, and none is dropped");
+    stage.all_are_counted().map(drop)
+}
+
+pub(super) fn hardening(stage: &mut Stage<'_>) -> Result<()> {
+    let table = stage.run("systemd-analyze security --no-pager ratelimitd | grep -E '✗|exposure level'")?;
+    let exposure = table.rsplit_once("ratelimitd.service: ").and_then(|(_, rest)| rest.split_whitespace().next());
+    stage.figures.exposure = exposure.and_then(|score| score.parse().ok()).context("no exposure level is said")?;
+    ensure!(stage.figures.exposure <= EXPOSURE_MAX, "more than {EXPOSURE_MAX}");
+    let verified = stage.ran("systemd-analyze verify --man=no ratelimitd.service")?.said();
+    ensure!(verified.is_empty(), "{verified}");
+    stage.run("grep -E '^(Cap(Prm|Eff|Bnd)|NoNewPrivs|Seccomp):' /proc/$(pidof ratelimitd)/status")?;
+    let warnings = stage.run("journalctl --unit=ratelimitd --priority=warning --output=cat --quiet --no-pager")?;
+    ensure!(warnings.is_empty(), "the journal has warnings: {warnings}");
+    Ok(())
+}
+
+pub(super) fn group(stage: &mut Stage<'_>) -> Result<()> {
+    stage.run("ls -ld /run/ratelimitd /run/ratelimitd/control.sock /var/lib/ratelimitd /sys/fs/bpf/ratelimitd")?;
+    let nobody = "setpriv --reuid=nobody --regid=nogroup --clear-groups ratelimitd stats --json";
+    let refused = stage.exits(nobody, 77)?;
+    ensure!(refused.said().contains("ratelimitd"), "no group is named");
+    let member = nobody.replace("--clear-groups", "--groups=ratelimitd");
+    stage.ask(&member)?;
+    stage.say("a member of the group reads them");
+    // Reading is all that a member may.
+    stage.exits(&member.replace("stats --json", "mode enforce"), 77).map(drop)
+}
+
+pub(super) fn enforce(stage: &mut Stage<'_>) -> Result<()> {
+    let process = stage.property("MainPID")?;
+    stage.edit(r#"mode = "dry-run""#, r#"mode = "enforce""#)?;
+    stage.run("systemctl reload ratelimitd")?;
+    stage.is_refused(OVER)?;
+    stage.is_limited(Client(3))?;
+    ensure!(stage.property("MainPID")? == process, "the daemon is another");
+    stage.exits(&format!("ratelimitd check {}", Client(3).address()), 3)?;
+    stage.all_are_counted().map(drop)
+}
+
+pub(super) fn bad_file(stage: &mut Stage<'_>) -> Result<()> {
+    let process = stage.property("MainPID")?;
+    stage.edit(r#"mode = "enforce""#, r#"mode = "enfroce""#)?;
+    stage.exits("systemctl reload ratelimitd", 1)?;
+    stage.run("systemctl is-active ratelimitd")?;
+    stage.run("journalctl --unit=ratelimitd --lines=4 --output=cat --no-pager")?;
+    ensure!(stage.property("MainPID")? == process, "the daemon is another");
+    stage.is_refused(OVER)?;
+    stage.is_limited(Client(4))?;
+    stage.edit(r#"mode = "enfroce""#, r#"mode = "enforce""#)?;
+    stage.run("systemctl reload ratelimitd")?;
+    stage.all_are_counted().map(drop)
+}
+
+pub(super) fn trial(stage: &mut Stage<'_>) -> Result<()> {
+    stage.edit(LIMITS, r#"limits = ["30/10m"]"#)?;
+    stage.run("ratelimitd apply --confirm 60s")?;
+    stage.exits("systemctl reload ratelimitd", 1)?;
+    stage.is_served(OVER, 5)?;
+    stage.run("ratelimitd rollback")?;
+    stage.is_refused(OVER)?;
+    stage.edit(r#"limits = ["30/10m"]"#, LIMITS)?;
+    stage.run("systemctl reload ratelimitd")?;
+    stage.all_are_counted().map(drop)
+}
+
+pub(super) fn restart(stage: &mut Stage<'_>) -> Result<()> {
+    let admitted = stage.number("/rules/0/admitted")?;
+    let client = Client(5);
+    stage.is_limited(client)?;
+    let flood = stage.flood(client)?;
+    stage.run("systemctl restart ratelimitd")?;
+    ensure!(stage.end_flood(flood)? == 0, "packets of a client over its limit came past the filter");
+    ensure!(stage.number("/rules/0/admitted")? > admitted, "what was admitted is no longer counted");
+    stage.is_refused(OVER)?;
+    stage.all_are_counted().map(drop)
+}

@@ -1,0 +1,309 @@
+//! A reboot: the package on a virtual disk, systemd as the first process of a real boot, and the filter in place before
+//! the web server answers.
+//!
+//! The machine is emulated, so its seconds are many times those of a real one. Their order is what is held.
+
+mod disk;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+
+use super::figures::{self, TRANSCRIPT};
+use super::{Transcript, Wanted, rootfs};
+use crate::setup::machine::QEMU;
+use crate::test::harness::Tally;
+use crate::test::summary::Tier;
+use crate::{run, workspace};
+
+const ROW: &str = "after a reboot the filter is in place before nginx answers, and not one request more is answered";
+/// Two boots, a verification of the program in each, and the installation: 150 s of a machine that has nothing else to do.
+const TIME_MAX: Duration = Duration::from_secs(900);
+const ARGUMENTS: &str =
+    "-accel tcg,thread=multi,tb-size=256 -cpu max -smp 2 -m 1024 -nodefaults -display none -serial stdio";
+const KERNEL_ARGUMENTS: &str = "root=/dev/vda rw console=ttyS0 quiet loglevel=3 panic=-1";
+/// What the machine's script says begins with this.
+const SAID: &str = "machine: ";
+const LIMIT: &str = "20";
+
+pub(in crate::test) fn reboot(filter: Option<&str>, wanted: &Wanted<'_>) -> Result<Tier> {
+    let start = Instant::now();
+    let mut tally = Tally::default();
+    if filter.is_none_or(|filter| ROW.contains(filter)) {
+        let missing = ["mmdebstrap", "mke2fs"].into_iter().find(|program| workspace::program(program).is_none());
+        match (super::obstacle(), missing, QEMU.file()) {
+            (Some(reason), ..) => tally.skip(ROW, &reason),
+            (None, Some(program), _) => tally.skip(ROW, &format!("there is no {program}")),
+            (None, None, None) => tally.skip(ROW, &format!("there is no {}", QEMU.name)),
+            (None, None, Some(_)) => {
+                let outcome = boot_twice(wanted);
+                let word = if outcome.is_ok() { "ok" } else { "FAILED" };
+                println!("{:>5.1} s  {ROW} ... {word}", start.elapsed().as_secs_f32());
+                tally.take(&format!("test {ROW} ... {word}"));
+                if let Err(error) = outcome {
+                    println!("\nerror: {error:#}\n");
+                }
+            }
+        }
+    }
+    Ok(Tier { name: "systemd-vm", tally, took: start.elapsed() })
+}
+
+fn boot_twice(wanted: &Wanted<'_>) -> Result<()> {
+    let work = workspace::target_dir().join("systemd");
+    let package = super::package_of(wanted)?;
+    let packages = [&rootfs::SERVER[..], &rootfs::MACHINE].concat();
+    let rootfs = rootfs::ensure("machine", &packages, &work)?;
+    let machine = disk::make(&rootfs.archive, &package, &work)?;
+
+    let start = Instant::now();
+    let mut command = QEMU.command().with_context(|| format!("there is no {}", QEMU.name))?;
+    command.args(ARGUMENTS.split(' ')).args(["-append", KERNEL_ARGUMENTS]);
+    command.arg("-kernel").arg(&machine.kernel).arg("-initrd").arg(&machine.initrd);
+    command.arg("-drive").arg(format!("file={},format=raw,if=virtio", machine.disk.display()));
+    let said = until_off(&mut command)?;
+    fs::remove_file(&machine.disk).with_context(|| format!("remove {}", machine.disk.display()))?;
+
+    let mut figures = Figures::of(&said)?;
+    figures.total_seconds = start.elapsed().as_secs_f64();
+    figures.rootfs_seconds = rootfs.made_in.map(|took| took.as_secs_f64());
+    println!("{}", figures.words());
+    said.hold()?;
+    figures.hold()?;
+    let path = work.join("figures-vm.json");
+    let text = serde_json::to_string_pretty(&figures).context("figures as JSON")?;
+    fs::write(&path, text + "\n").with_context(|| format!("write {}", path.display()))?;
+    if wanted.transcript == Transcript::Written {
+        figures::write_chapter(&workspace::root().join(TRANSCRIPT), figures::Chapter::Reboot, &figures.chapter(&said))?;
+        println!("wrote {TRANSCRIPT}");
+    }
+    Ok(())
+}
+
+/// In seconds; those that end in `at` since the machine's second start.
+#[derive(Debug, Default, Serialize)]
+struct Figures {
+    schema: u32,
+    /// From its first start until systemd says `running`.
+    boot_seconds: f64,
+    /// From `systemctl enable --now` to its return: mostly the program's verification.
+    start_seconds: f64,
+    begun_at: f64,
+    attached_at: f64,
+    ready_at: f64,
+    nginx_begun_at: f64,
+    first_answer_at: f64,
+    running_at: f64,
+    /// How often the client asked in vain before.
+    asked_before: f64,
+    rootfs_seconds: Option<f64>,
+    total_seconds: f64,
+}
+
+impl Figures {
+    fn of(said: &Said) -> Result<Self> {
+        Ok(Self {
+            schema: 1,
+            boot_seconds: said.first_number("running_at")?,
+            start_seconds: said.number("started_seconds")?,
+            begun_at: said.number("begun_at")?,
+            attached_at: said.number("attached_at")?,
+            ready_at: said.number("ready_at")?,
+            nginx_begun_at: said.number("nginx_begun_at")?,
+            first_answer_at: said.number("first_answer_at")?,
+            running_at: said.number("running_at")?,
+            asked_before: said.number("asked_before")?,
+            ..Self::default()
+        })
+    }
+
+    fn steps(&self) -> [(&'static str, f64); 6] {
+        [
+            ("the daemon is started", self.begun_at),
+            ("the filter is attached", self.attached_at),
+            ("the unit is active", self.ready_at),
+            ("nginx is started", self.nginx_begun_at),
+            ("the first request is answered", self.first_answer_at),
+            ("systemd says running", self.running_at),
+        ]
+    }
+
+    /// Each step but the last comes after the one before: the machine may be running before the client is answered.
+    fn hold(&self) -> Result<()> {
+        let steps = self.steps();
+        for pair in steps[..5].windows(2) {
+            let [(before, at), (after, then)] = [pair[0], pair[1]];
+            ensure!(at <= then, "{after} at {then} s, before {before} at {at} s");
+        }
+        ensure!(
+            self.asked_before > 0.0,
+            "the client did not ask before nginx answered, so it would not have seen a gap"
+        );
+        Ok(())
+    }
+
+    fn words(&self) -> String {
+        let steps = self.steps().map(|(step, at)| format!("        {at:>7.2} s  {step}\n"));
+        format!("        after the reboot, since the kernel's start:\n{}", steps.concat())
+    }
+
+    fn chapter(&self, said: &Said) -> String {
+        let steps = self.steps().map(|(step, at)| format!("| {step} | {at:.2} |\n")).concat();
+        let stats: String = said.all("stats").map(|line| format!("    {line}").trim_end().to_owned() + "\n").collect();
+        format!(
+            "Written by `cargo xtask test --tier systemd-vm --write`: the package on a virtual disk, Debian's kernel in an\n\
+             emulated machine, so that its seconds are many times those of a real one. After `systemctl enable --now`\n\
+             ({:.1} s, mostly the program's verification) comes `systemctl reboot`. A client asks four times a second from\n\
+             before the servers start: {:.0} times in vain, then {LIMIT} times with an answer, which is its limit, then no more.\n\n\
+             | after the reboot | seconds since the kernel's start |\n|---|---|\n{steps}\n\
+             What `ratelimitd stats` said then:\n\n{stats}",
+            self.start_seconds, self.asked_before
+        )
+    }
+}
+
+/// Lines of names and values, in their order.
+#[derive(Debug, Default)]
+struct Said(Vec<(String, String)>);
+
+impl Said {
+    fn take(&mut self, line: &str) {
+        let Some((_, said)) = line.split_once(SAID) else { return };
+        let (name, value) = said.split_once(' ').unwrap_or((said, ""));
+        self.0.push((name.to_owned(), value.to_owned()));
+    }
+
+    fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(move |(of, _)| of == name).map(|(_, value)| value.as_str())
+    }
+
+    fn last(&self, name: &str) -> Result<&str> {
+        self.all(name).last().with_context(|| format!("the machine did not say {name}"))
+    }
+
+    fn number(&self, name: &str) -> Result<f64> {
+        parsed(name, self.last(name)?)
+    }
+
+    fn first_number(&self, name: &str) -> Result<f64> {
+        parsed(name, self.all(name).next().with_context(|| format!("the machine did not say {name}"))?)
+    }
+
+    fn hold(&self) -> Result<()> {
+        for (name, expected) in [
+            ("installed", "yes"),
+            ("running", "running"),
+            ("unit", "enabled active restarts 0"),
+            ("answered", LIMIT),
+            ("end", "yes"),
+        ] {
+            let found = self.last(name)?;
+            ensure!(found == expected, "{name} is {found:?}, not {expected:?}");
+        }
+        ensure!(self.number("refused_after")? >= 3.0, "what was over the limit was answered");
+        Ok(())
+    }
+}
+
+fn parsed(name: &str, value: &str) -> Result<f64> {
+    value.trim().parse().with_context(|| format!("{name} is no number: {value:?}"))
+}
+
+fn until_off(command: &mut Command) -> Result<Said> {
+    let deadline = Instant::now() + TIME_MAX;
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut machine = Running(command.spawn().with_context(|| format!("start `{}`", run::shown(command)))?);
+    let lines = run::lines_of(machine.0.stdout.take().context("its output is piped")?);
+    let (mut said, mut tail) = (Said::default(), Vec::new());
+    loop {
+        match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => {
+                said.take(&line);
+                tail.push(line);
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                let last = tail[tail.len().saturating_sub(30)..].join("\n");
+                anyhow::bail!("the machine was not off after {} s; its last lines:\n{last}", TIME_MAX.as_secs());
+            }
+        }
+    }
+    if said.all("end").next().is_none() {
+        let last = tail[tail.len().saturating_sub(30)..].join("\n");
+        anyhow::bail!("the machine went off before its end; its last lines:\n{last}");
+    }
+    Ok(said)
+}
+
+/// Does not outlive the process that waits for it.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has ended already cannot be killed, and need not be.
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// The machine's files.
+struct Machine {
+    kernel: std::path::PathBuf,
+    initrd: std::path::PathBuf,
+    disk: std::path::PathBuf,
+}
+
+impl Machine {
+    fn below(dir: &Path) -> Self {
+        Self { kernel: dir.join("vmlinuz"), initrd: dir.join("initrd.img"), disk: dir.join("disk.img") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINES: &str = "[    1.0] Linux\nmachine: installed yes\nmachine: running running\nmachine: running_at 24.5\n\
+        machine: started_seconds 9.5\nmachine: running running\nmachine: running_at 31\nmachine: unit enabled active restarts 0\n\
+        machine: begun_at 15.1\nmachine: attached_at 25.2\nmachine: ready_at 25.3\nmachine: nginx_begun_at 25.4\n\
+        machine: first_answer_at 27.0\nmachine: asked_before 40\nmachine: answered 20\nmachine: refused_after 3\nmachine: end yes\n";
+
+    fn said(text: &str) -> Said {
+        let mut said = Said::default();
+        text.lines().for_each(|line| said.take(line));
+        said
+    }
+
+    fn held(text: &str) -> Result<()> {
+        let said = said(text);
+        said.hold().and_then(|()| Figures::of(&said)?.hold())
+    }
+
+    #[test]
+    fn a_boot_in_the_right_order_holds() {
+        held(LINES).unwrap();
+        let figures = Figures::of(&said(LINES)).unwrap();
+        assert_eq!((figures.boot_seconds, figures.running_at), (24.5, 31.0));
+    }
+
+    #[test]
+    fn an_answer_before_the_filter_or_one_too_many_does_not() {
+        for (from, to, why) in [
+            ("first_answer_at 27.0", "first_answer_at 25.0", "before nginx is started"),
+            ("nginx_begun_at 25.4", "nginx_begun_at 20.0", "before the unit is active"),
+            ("answered 20", "answered 21", "answered is \"21\""),
+            ("asked_before 40", "asked_before 0", "did not ask"),
+            ("refused_after 3", "refused_after 0", "over the limit was answered"),
+            ("restarts 0", "restarts 1", "unit is"),
+            ("machine: attached_at 25.2\n", "", "did not say attached_at"),
+        ] {
+            let error = held(&LINES.replace(from, to)).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}
