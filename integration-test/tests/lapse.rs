@@ -26,8 +26,7 @@ const UNIT_NS: u64 = 1 << 28;
 /// What is dropped for any reason that a frame alone can have: for a limit, a ban, a denial, too many tags.
 fn strict() -> Policy {
     let denied = Access { prefix: "203.0.113.0/24".parse().unwrap(), grant: Grant::Denied, until: None };
-    let mut policy =
-        Policy { access: vec![denied], ..policy(&[limit(2, Unit::Packets, WindowForm::Strict)]) };
+    let mut policy = Policy { access: vec![denied], ..policy(&[limit(2, Unit::Packets, WindowForm::Strict)]) };
     policy.rules[0].bans = Some(Bans { steps_ns: vec![10 * MINUTE_NS], forget_ns: 0, needs_proof: false });
     policy
 }
@@ -69,7 +68,11 @@ fn what_would_be_dropped_passes_once_enforcement_has_lapsed_and_not_before_and_i
     program.set_now(Nanos(at.0 + UNIT_NS));
     let before = program.counts();
     assert_eq!(verdicts(&mut program, "198.51.100.13"), LAPSED);
-    assert_eq!(program.counts()["dry_run"] - before.get("dry_run").copied().unwrap_or(0), 3, "they are counted as such");
+    assert_eq!(
+        program.counts()["dry_run"] - before.get("dry_run").copied().unwrap_or(0),
+        3,
+        "they are counted as such"
+    );
     // Whatever is applied, it stays lapsed; and a daemon that is back has only to say so.
     let other = Policy { rules: vec![Rule { name: "other".into(), ..strict().rules[0].clone() }], ..strict() };
     program.apply(&other);
@@ -165,7 +168,8 @@ fn a_filter_whose_daemon_is_killed_drops_nothing_after_its_time_and_enforces_whe
     needs_root!();
     const AFTER: Duration = Duration::from_secs(3);
     let lab = Lab::new();
-    let _web = SERVER.map(|address| HttpServer::start(&lab.server, (address.parse::<IpAddr>().unwrap(), 80).into()).unwrap());
+    let _web =
+        SERVER.map(|address| HttpServer::start(&lab.server, (address.parse::<IpAddr>().unwrap(), 80).into()).unwrap());
     write(&lab, "dry-run after 3s");
     let daemon = start(&lab);
     for client in [CLIENTS[0], CLIENTS_V6[0]] {

@@ -34,6 +34,7 @@ fn main() -> Result<()> {
 
 /// `VmRSS:     1234 kB`
 fn kilobytes(status: &str, key: &str) -> Result<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix(key)).with_context(|| format!("no {key} in its status"))?;
+    let line =
+        status.lines().find_map(|line| line.strip_prefix(key)).with_context(|| format!("no {key} in its status"))?;
     line.trim().trim_end_matches("kB").trim().parse().with_context(|| format!("read {key}"))
 }

@@ -51,8 +51,8 @@ use self::clients::{Client, Lengths};
 use self::counters::Rows;
 #[cfg(any(test, feature = "fixture"))]
 pub use self::fixture::{
-    Advance, Bare, Beside, Flood, Generator, OpenConnection, OpenConnections, Order, ProgramSize, Sources, Steps, TestRun,
-    held_maps, object,
+    Advance, Bare, Beside, Flood, Generator, OpenConnection, OpenConnections, Order, ProgramSize, Sources, Steps,
+    TestRun, held_maps, object,
 };
 use self::generation::Generations;
 pub(crate) use self::left::lapse;

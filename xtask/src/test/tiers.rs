@@ -12,9 +12,9 @@ use anyhow::{Context, Result};
 
 use super::harness::{Echo, Tally};
 use super::summary::Tier;
+use crate::cargo::{self, Artifact};
 use crate::setup::axe;
 use crate::setup::machine::{PROMTOOL, REDIS};
-use crate::cargo::{self, Artifact};
 use crate::{run, workspace};
 
 pub(super) const PRIVILEGED: &str = "integration-test";
@@ -63,7 +63,17 @@ pub(super) fn models(filter: Option<&str>) -> Result<Tier> {
 
 /// Files that measure, or that keep both CPUs busy: each has the machine to itself.
 const ALONE: [&str; 12] = [
-    "budget", "cost", "cpus", "depth", "drop_cache_full", "events", "fleet_hosts", "fleet_trouble", "flood", "large", "receivers",
+    "budget",
+    "cost",
+    "cpus",
+    "depth",
+    "drop_cache_full",
+    "events",
+    "fleet_hosts",
+    "fleet_trouble",
+    "flood",
+    "large",
+    "receivers",
     "scale",
 ];
 
@@ -88,7 +98,10 @@ pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
                 Ok(tally)
             };
             let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
-            workers.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic))).collect::<Vec<_>>()
+            workers
+                .into_iter()
+                .map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)))
+                .collect::<Vec<_>>()
         });
         for of_worker in tallies {
             tally.append(of_worker?);
