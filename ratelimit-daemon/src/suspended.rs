@@ -1,6 +1,10 @@
 //! A machine that was suspended: the kernel's monotonic clock stood still, and all that ends, ends later by that. So the
 //! packet path's clock is moved ahead, once for each time.
 
+use std::time::Duration;
+
+use ratelimit_common::time::SECOND_NS;
+
 use super::engine::Engine;
 use super::journal::Occurrence;
 use ratelimit_datapath::Datapath;
@@ -17,7 +21,7 @@ impl<D: Datapath> Engine<D> {
                 // Before packets have the new time, by which the last beat may be long ago.
                 self.beat();
                 self.enforced.must_apply = true;
-                let seconds = suspended.as_secs().saturating_mul(1_000_000_000);
+                let seconds = (suspended + Duration::from_millis(500)).as_secs().saturating_mul(SECOND_NS);
                 let said = format!(
                     "the machine was suspended for {}: windows, bans and entries go on at the time that it is now",
                     duration::words(seconds)

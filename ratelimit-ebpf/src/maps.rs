@@ -34,13 +34,17 @@ static CONFIG: Array<Config> = Array::with_max_entries(CONFIGS, 0);
 #[map]
 static PORTS: Array<PortTable> = Array::with_max_entries(GENERATIONS, BPF_F_RDONLY_PROG);
 #[map]
-static PREFIXES_V4: LpmTrie<PrefixKeyV4, Prefix> = LpmTrie::with_max_entries(GENERATIONS * PREFIXES_MAX, BPF_F_RDONLY_PROG);
+static PREFIXES_V4: LpmTrie<PrefixKeyV4, Prefix> =
+    LpmTrie::with_max_entries(GENERATIONS * PREFIXES_MAX, BPF_F_RDONLY_PROG);
 #[map]
-static PREFIXES_V6: LpmTrie<PrefixKeyV6, Prefix> = LpmTrie::with_max_entries(GENERATIONS * PREFIXES_MAX, BPF_F_RDONLY_PROG);
+static PREFIXES_V6: LpmTrie<PrefixKeyV6, Prefix> =
+    LpmTrie::with_max_entries(GENERATIONS * PREFIXES_MAX, BPF_F_RDONLY_PROG);
 #[map]
-static TARGETS_V4: LpmTrie<PrefixKeyV4, RuleSet> = LpmTrie::with_max_entries(GENERATIONS * TARGETS_MAX, BPF_F_RDONLY_PROG);
+static TARGETS_V4: LpmTrie<PrefixKeyV4, RuleSet> =
+    LpmTrie::with_max_entries(GENERATIONS * TARGETS_MAX, BPF_F_RDONLY_PROG);
 #[map]
-static TARGETS_V6: LpmTrie<PrefixKeyV6, RuleSet> = LpmTrie::with_max_entries(GENERATIONS * TARGETS_MAX, BPF_F_RDONLY_PROG);
+static TARGETS_V6: LpmTrie<PrefixKeyV6, RuleSet> =
+    LpmTrie::with_max_entries(GENERATIONS * TARGETS_MAX, BPF_F_RDONLY_PROG);
 #[map]
 static SOURCES_V4: LruHashMap<SourceKeyV4, Source> = LruHashMap::with_max_entries(SOURCES_CAPACITY, 0);
 #[map]

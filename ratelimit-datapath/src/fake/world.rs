@@ -78,7 +78,7 @@ impl World {
 }
 
 impl FakeKernel {
-    /// Suspends the machine for so long: its clock stands still.
+    /// Suspends the machine: its clock stands still meanwhile.
     pub fn suspend(&self, nanoseconds: u64) {
         self.world().suspended_ns += nanoseconds;
     }

@@ -257,12 +257,7 @@ impl Settings {
     }
 
     /// Who is allowed or denied, the prefixes that are said to be both, and those that are denied as bogons.
-    fn access(
-        &self,
-        lists: &Lists<'_>,
-        ipv6_prefix: u8,
-        found: &mut Found,
-    ) -> (Vec<Access>, Vec<IpNet>, Vec<IpNet>) {
+    fn access(&self, lists: &Lists<'_>, ipv6_prefix: u8, found: &mut Found) -> (Vec<Access>, Vec<IpNet>, Vec<IpNet>) {
         let exempt = lists.sources(self.top.all("allow"), ipv6_prefix, found);
         let denied = lists.sources(self.top.all("deny"), ipv6_prefix, found);
         let is_everyone = |prefix: &IpNet| prefix.prefix_len() == 0;

@@ -29,7 +29,9 @@ pub(super) fn parse(text: &str) -> Result<Option<u64>, SyntaxError> {
         return Err(error.with_help(HELP).with_help_if(help));
     };
     let Ok(after_ns) = duration::parse(after) else {
-        return Err(SyntaxError::new(DRY_RUN_AFTER.len()..text.len(), format!("`{after}` is not a time")).with_help(HELP));
+        return Err(
+            SyntaxError::new(DRY_RUN_AFTER.len()..text.len(), format!("`{after}` is not a time")).with_help(HELP)
+        );
     };
     if (AFTER_MIN_NS..=AFTER_MAX_NS).contains(&after_ns) {
         return Ok(Some(after_ns));
