@@ -8,6 +8,8 @@ use ratelimit_common::verdict::Action;
 use ratelimit_policy::fixture::{limit, policy};
 use ratelimit_report::replay::{Kind, Replay};
 
+use crate::WORKS;
+
 /// Requests and connections that are admitted.
 const MAX: u64 = 3;
 
@@ -34,7 +36,7 @@ pub(crate) fn frame(bytes: &[u8]) {
 /// admitted than the limit says, and whatever begins a request is judged.
 pub(crate) fn conversation(bytes: &[u8]) {
     for unit in [Unit::Connections, Unit::Requests] {
-        let mut replay = Replay::new(&policy(vec![limit(MAX, unit)]), Kind::Capture).unwrap();
+        let mut replay = Replay::new(&policy(vec![limit(MAX, unit)]), Kind::Capture).expect(WORKS);
         let mut bytes = bytes;
         let mut opened = 0;
         let (mut at, mut sequences) = (Nanos(1_800_000_000 * SECOND_NS), [1_000_u32, 9_000]);
