@@ -276,7 +276,7 @@ impl Ground {
             let [_, _, high, low] = cast.within;
             self.assert_passing([11, 5, high, low], 80, OVER, WEB_MAX);
         }
-        self.ears.forget();
+        self.ears.clear();
         assert_eq!(self.pinned(), self.pins, "pins");
         assert_eq!(self.ears.judge(), Judged::by(self.letter), "after all");
     }

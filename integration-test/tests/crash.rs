@@ -218,7 +218,7 @@ fn killed_at_any_point_under_any_load_it_enforces_loses_nothing_and_starts_again
 /// The rules of two hosts.
 const FLEET_RULES: &str = "[[rule]]\nname = \"minute\"\nports = \"80/tcp\"\nlimits = [\"1000/1m requests\"]\n[[rule]]\nname = \"others\"\nlimits = [\"9/1h connections\"]";
 
-/// What another host's users deny is denied here wholly or not at all, whoever is killed on the way; clients of the host
+/// What another host's users deny is denied here wholly or not at all, also where a host is killed on the way; clients of the host
 /// are answered all the time, and the denied one never.
 #[test]
 fn a_host_of_a_fleet_killed_as_it_joins_speaks_or_hears_starts_again_and_does_what_the_others_do() {

@@ -13,6 +13,8 @@ use ratelimit_policy::fixture::{Choices, config_text, limit, list_text, policy};
 use ratelimit_policy::plan::{apply, changes, diff};
 use ratelimit_report::replay::{Asked, Clock, Ports, log, read};
 
+use crate::WORKS;
+
 /// A configuration file that names a list of the same bytes.
 pub(crate) fn config(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
@@ -83,9 +85,9 @@ fn replay(bytes: &[u8]) {
         directory.join(format!("ratelimit-fuzz-{}", std::process::id()))
     });
     let policy = policy(vec![limit(3, Unit::Requests)]);
-    fs::write(&*FILE, bytes).unwrap();
+    fs::write(&*FILE, bytes).expect(WORKS);
     let outcome = read(&[FILE.clone()], &Asked { policy: &policy, ports: Ports::Default, clock: clock() });
-    fs::remove_file(&*FILE).unwrap();
+    fs::remove_file(&*FILE).expect(WORKS);
     if let Err(error) = outcome {
         assert!(!error.to_string().is_empty());
     }

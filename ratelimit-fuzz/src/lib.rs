@@ -5,11 +5,14 @@
 //! to pinned maps.
 
 #![forbid(unsafe_code)]
-#![expect(clippy::unwrap_used, reason = "all of this is test code: where it cannot go on, the target fails")]
+#![expect(clippy::expect_used, reason = "all of this is test code: where it cannot go on, the target fails")]
 
 mod files;
 mod others;
 mod packets;
+
+/// What the target itself does.
+const WORKS: &str = "what a target needs works";
 
 /// A function of bytes.
 #[derive(Clone, Copy, Debug)]

@@ -16,6 +16,8 @@ use ratelimit_fleet::tracked::{LimitId, Subject};
 use ratelimit_fleet::wire::{Call, Entry, Group, Sequence};
 use tower::ServiceExt as _;
 
+use crate::WORKS;
+
 const OWN_UID: u32 = 990;
 
 /// A request on the control socket: method and path in the first line, then the body. It is refused, or asked of an owner who
@@ -27,7 +29,7 @@ pub(crate) fn request(bytes: &[u8]) {
     };
     let head = String::from_utf8_lossy(head);
     let (method, path) = head.split_once(' ').unwrap_or(("GET", &head));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect(WORKS);
     for uid in [Some(0), Some(65_534), None] {
         let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
         let Ok(request) = request.extension(Peer { uid, address: None }).body(Body::from(body.to_vec())) else {
@@ -38,7 +40,7 @@ pub(crate) fn request(bytes: &[u8]) {
             tokio::spawn(refuse_all(commands));
             router(handle, Surface::Socket, OWN_UID).oneshot(request).await
         });
-        let status = answered.unwrap().status();
+        let status = answered.expect(WORKS).status();
         assert_ne!(status.as_u16(), 500, "{head}");
     }
 }
@@ -50,9 +52,9 @@ async fn refuse_all(mut commands: Commands) {
 
 /// What the store answers: sums, the list of hosts, acts; sealed by its secret or not.
 pub(crate) fn fleet(bytes: &[u8]) {
-    static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new("fuzz", &[7; 32]).unwrap());
+    static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new("fuzz", &[7; 32]).expect(WORKS));
     let Some((&[kind, id], bytes)) = bytes.split_first_chunk() else { return };
-    let subject = Subject { limit: LimitId(1), source: "192.0.2.7/32".parse().unwrap() };
+    let subject = Subject { limit: LimitId(1), source: "192.0.2.7/32".parse().expect(WORKS) };
     let entry = Entry { subject, bucket: BucketIndex(5), field: Field([1; 8]), count: Some(3) };
     let group = Group { key: "k".to_owned(), expiry_ms: 1, entries: vec![entry; usize::from(kind % 5) + 1] };
     let call = Call { host: HostId([1; 8]), sequence: Sequence(1), shard: Shard(0), groups: vec![group] };

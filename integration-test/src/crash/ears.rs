@@ -67,13 +67,13 @@ impl Ears {
         (0..count).for_each(|_| self.sender.send(&frame).expect(WORKS));
     }
 
-    /// How many came through of a source, to a port, since these were forgotten.
+    /// How many came through of a source, to a port, since these were cleared.
     pub fn heard(&self, source: [u8; 4], port: u16) -> u64 {
         lock(&self.heard).get(&(source, port)).copied().unwrap_or(0)
     }
 
     /// Begins to count anew.
-    pub fn forget(&self) {
+    pub fn clear(&self) {
         lock(&self.heard).clear();
     }
 
