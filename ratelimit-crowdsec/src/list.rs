@@ -19,6 +19,8 @@ pub const PREFIXES_MAX: usize = 131_072;
 const BYTES_MAX: u64 = 64 << 20;
 /// The daemon reads it as another user.
 const MODE: u32 = 0o644;
+/// The daemon takes no list that has become empty; from this address nobody sends.
+const NOBODY: &str = "0.0.0.0/32 # no decision holds\n";
 /// Before the time in a comment.
 const UNTIL: &str = "until ";
 /// Before what the local API of this host decided by itself.
@@ -30,6 +32,9 @@ pub fn text(denied: &Denied) -> String {
         String::from("# Decisions of CrowdSec, written by `ratelimitd crowdsec`: changes by hand are overwritten.\n");
     if denied.left_out > 0 {
         let _ = writeln!(text, "# LEFT OUT, as there is no room: {}", denied.left_out);
+    }
+    if denied.prefixes.is_empty() {
+        text += NOBODY;
     }
     for (prefix, held) in &denied.prefixes {
         let until = held.until.round(jiff::Unit::Second).unwrap_or(held.until);
@@ -115,7 +120,10 @@ mod tests {
             let text = text(&denied);
             prop_assert_eq!(&parse(&text), &denied.prefixes);
             let listed = ratelimit_policy::config::lists::parse(Path::new("list"), &text).unwrap();
-            let expected: std::collections::BTreeSet<IpNet> = denied.prefixes.keys().copied().collect();
+            let mut expected: std::collections::BTreeSet<IpNet> = denied.prefixes.keys().copied().collect();
+            if expected.is_empty() {
+                expected.insert("0.0.0.0/32".parse().unwrap());
+            }
             prop_assert_eq!(listed.into_iter().collect::<std::collections::BTreeSet<_>>(), expected);
         }
     }
