@@ -121,7 +121,8 @@ fn host_name() -> Option<String> {
 /// What the files of secrets hold that the configuration names, and the state directory has.
 fn secrets(facts: &Facts) -> Secrets {
     let fleet = facts.file.config().and_then(|config| config.fleet.as_ref());
-    let of_fleet = fleet.into_iter().flat_map(|of| [&of.secret_file, &of.store.password_file, &of.store.key_file]).flatten();
+    let of_fleet =
+        fleet.into_iter().flat_map(|of| [&of.secret_file, &of.store.password_file, &of.store.key_file]).flatten();
     let tls = facts.file.config().and_then(|config| config.tls.as_ref()).map(|tls| &tls.key);
     let token = facts.state_dir.path.join("web-token.json");
     let paths: Vec<&Path> = of_fleet.chain(tls).chain([&token]).map(std::path::PathBuf::as_path).collect();

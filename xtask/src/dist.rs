@@ -68,7 +68,12 @@ fn make(out: &Path, target_dir: &Path, epoch: u64) -> Result<()> {
     fs::write(&sbom, sbom::document(epoch)?).with_context(|| format!("write {}", sbom.display()))?;
     let third_party = out.join("THIRD-PARTY-LICENSES");
     fs::write(&third_party, &licences).with_context(|| format!("write {}", third_party.display()))?;
-    let mut made = vec![deb::build(&kept, out, epoch, deb::Compression::Small)?, rpm::build(&kept, &licences, out, epoch)?, sbom, third_party];
+    let mut made = vec![
+        deb::build(&kept, out, epoch, deb::Compression::Small)?,
+        rpm::build(&kept, &licences, out, epoch)?,
+        sbom,
+        third_party,
+    ];
     let fixed = build::release(Linkage::Static, target_dir)?;
     made.push(archive::build(&fixed, &licences, out, epoch)?);
     made.sort();

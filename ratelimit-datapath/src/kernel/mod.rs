@@ -60,11 +60,11 @@ pub use self::fixture::{
 use self::generation::Generations;
 pub(crate) use self::left::lapse;
 pub use self::left::read_left;
-pub use self::probe::{Refusal, Verified, load_alone};
-pub(crate) use self::state::errno as errno_of;
 pub use self::options::{Clock, Events, Options, Passed, pins_root};
 use self::plain::Plain;
+pub use self::probe::{Refusal, Verified, load_alone};
 use self::ring::Ring;
+pub(crate) use self::state::errno as errno_of;
 use self::time::Time;
 use self::windows::Windows;
 use super::pins::Pins;

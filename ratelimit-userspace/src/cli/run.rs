@@ -319,23 +319,32 @@ struct Version {
     bpf_object_sha256: String,
 }
 
+impl Version {
+    fn this() -> Self {
+        Self {
+            schema: 1,
+            version: env!("CARGO_PKG_VERSION"),
+            layout: layout::VERSION,
+            target: format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
+            bpf_object_sha256: ratelimit_datapath::object::sha256(),
+        }
+    }
+}
+
 /// What `version --json` prints.
 pub(super) fn version_json() -> anyhow::Result<String> {
-    let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
-    let version = Version { schema: 1, version: env!("CARGO_PKG_VERSION"), layout: layout::VERSION, target };
-    Ok(serde_json::to_string_pretty(&version)? + "\n")
+    Ok(serde_json::to_string_pretty(&Version::this())? + "\n")
 }
 
 fn version(format: OutputFormat) -> anyhow::Result<Exit> {
-    let (version, layout) = (env!("CARGO_PKG_VERSION"), layout::VERSION);
-    let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
-    let bpf_object_sha256 = ratelimit_datapath::object::sha256();
+    let this = Version::this();
     match format {
         OutputFormat::Human => {
+            let Version { version, layout, target, bpf_object_sha256, .. } = &this;
             let bpf_object = format!("BPF object {bpf_object_sha256} (SHA-256)");
             print(format!("ratelimitd {version}\nlayout     v{layout}\ntarget     {target}\n{bpf_object}\n").as_bytes())
         }
-        OutputFormat::Json => print_json(&Version { schema: 1, version, layout, target, bpf_object_sha256 }),
+        OutputFormat::Json => print_json(&this),
     }
 }
 

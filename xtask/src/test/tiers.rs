@@ -64,13 +64,14 @@ pub(super) fn models(filter: Option<&str>) -> Result<Tier> {
 }
 
 /// Files that measure, or that keep both CPUs busy: each has the machine to itself.
-const ALONE: [&str; 12] = [
+const ALONE: [&str; 13] = [
     "budget",
     "cost",
     "cpus",
     "depth",
     "drop_cache_full",
     "events",
+    "failing",
     "fleet_hosts",
     "fleet_trouble",
     "flood",
