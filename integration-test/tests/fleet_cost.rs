@@ -14,7 +14,7 @@ use netlab::needs_root;
 use ratelimit_datapath::kernel::{Flood, Generator, Order, Sources};
 
 /// Sources of each host, a power of two each: together a little more than 10 000.
-const BITS: [u32; 2] = [13, 11];
+const BITS: [u8; 2] = [13, 11];
 const SOURCES: u64 = (1 << BITS[0]) + (1 << BITS[1]);
 /// Parts of a second in which each sends once.
 const PARTS: u32 = 32;

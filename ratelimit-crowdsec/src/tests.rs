@@ -68,8 +68,8 @@ async fn stream(
         (lapi.new, lapi.deleted) = Default::default();
         json!({ "new": lapi.all, "deleted": null })
     } else {
-        let null = |of: Vec<Value>| if of.is_empty() { Value::Null } else { Value::Array(of) };
-        json!({ "new": null(std::mem::take(&mut lapi.new)), "deleted": null(std::mem::take(&mut lapi.deleted)) })
+        let or_null = |of: Vec<Value>| if of.is_empty() { Value::Null } else { Value::Array(of) };
+        json!({ "new": or_null(std::mem::take(&mut lapi.new)), "deleted": or_null(std::mem::take(&mut lapi.deleted)) })
     };
     let text = text.to_string();
     match lapi.mood {

@@ -283,7 +283,7 @@ async fn grants_reach_every_host_with_fleet_alone_and_resets_always() {
     assert!(other.state_of("203.0.113.1").await.is_empty(), "said for one host");
 
     one.ask(PrefixRequest { prefix: "203.0.113.3".to_owned(), fleet: true }).await;
-    one.ask(UnblockRequest { prefix: Some("203.0.113.0/24".to_owned()), all: false, fleet: true }).await;
+    one.ask(UnblockRequest { prefix: Some("203.0.113.0/24".to_owned()), all: false, fleet: true, owner: None }).await;
     let ended =
         async || other.state_of("203.0.113.2").await.is_empty() && other.state_of("203.0.113.3").await.is_empty();
     eventually("ended there", SOON, ended).await;

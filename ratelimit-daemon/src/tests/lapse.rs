@@ -4,7 +4,6 @@ use super::site::{SECOND_NS, Site};
 use super::*;
 use ratelimit_common::time::Nanos;
 use ratelimit_control::proto::{ApplyRequest, EventsOf, ModeWord};
-use ratelimit_datapath::Datapath as _;
 use ratelimit_policy::config::Safety;
 
 const AFTER: u64 = 60;

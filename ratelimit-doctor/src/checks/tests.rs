@@ -117,7 +117,7 @@ fn left(version: u32) -> Daemon {
     let root = PathBuf::from("/sys/fs/bpf/ratelimitd");
     let dir = root.join(format!("v{version}"));
     let links = vec![("eth0".to_owned(), dir.join("link-eth0"))];
-    Daemon::Silent(Orphans::Enforcing(Left { root, dir, links, alone: Some(Duration::from_secs(180)) }))
+    Daemon::Silent(Orphans::Enforcing(Left { root, dir, links, alone: Some(Duration::from_secs(180)), lapse: None }))
 }
 
 /// Those that are not well.
