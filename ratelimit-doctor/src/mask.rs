@@ -18,7 +18,7 @@ const DIGITS: usize = 10;
 /// Single digits with dots between, from which on they are an address of `ip6.arpa`.
 const NIBBLES_MIN: usize = 16;
 /// What stands between the numbers of an IPv4 address.
-const SEPARATORS: [&str; 9] = [".", "[.]", "(.)", "\\.", "%2e", "%2E", "[dot]", "-", "_"];
+const SEPARATORS: [&str; 8] = [".", "[.]", "(.)", "\\.", "%2e", "[dot]", "-", "_"];
 
 /// The masks of one report.
 pub struct Masks {
@@ -29,6 +29,11 @@ pub struct Masks {
 
 /// What was found at a place: how long it is, and what stands for it; none where it stays.
 type Found = (usize, Option<String>);
+
+/// Whatever the case of its letters.
+fn begins_with(text: &str, prefix: &str) -> bool {
+    text.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+}
 
 impl Masks {
     /// With a random key; the host's own name is masked too.
@@ -155,10 +160,10 @@ impl Masks {
             Some((value, len))
         };
         let (first, len) = number(rest)?;
-        let separator = SEPARATORS.into_iter().find(|of| rest[len..].starts_with(of))?;
+        let separator = SEPARATORS.into_iter().find(|of| begins_with(&rest[len..], of))?;
         let (mut octets, mut end) = ([first, 0, 0, 0], len);
         for octet in &mut octets[1..] {
-            let after = rest[end..].strip_prefix(separator)?;
+            let after = rest[end..].get(separator.len()..).filter(|_| begins_with(&rest[end..], separator))?;
             let (value, len) = number(after)?;
             *octet = value;
             end += separator.len() + len;

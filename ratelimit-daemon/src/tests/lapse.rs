@@ -107,10 +107,11 @@ async fn a_suspended_machine_goes_on_at_the_time_that_it_is_then_and_no_beat_is_
     site.pass(1).await;
     assert_eq!([site.reason("192.0.2.7"), site.reason("192.0.2.7")], ["within_limit", "over_limit"]);
     assert_eq!(lapses_in(&site), Some(AFTER));
-    let told = events(&site).await;
-    let suspended = told.iter().filter(|told| told.contains("the machine was suspended for 1 hour:")).count();
-    assert_eq!(suspended, 1, "{told:?}");
-    site.pass(1).await;
-    assert_eq!(events(&site).await, told, "it is told once");
+    for _ in 0..2 {
+        let told = events(&site).await;
+        let suspended = told.iter().filter(|told| told.contains("the machine was suspended for 1 hour:")).count();
+        assert_eq!(suspended, 1, "it is told once: {told:?}");
+        site.pass(1).await;
+    }
     site.stop().await;
 }

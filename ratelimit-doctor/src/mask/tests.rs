@@ -70,7 +70,7 @@ fn what_is_no_address_stays_and_so_do_loopback_and_no_address_at_all() {
         "2026-11-25T10:04:11Z 10:04:11.123 2026-11-25-10",
         "ratelimit_daemon::engine std::fade::decade crate::decide",
         "Linux 6.12.0-18-amd64, 1.95.0, 3/5m, 80,443, 8000-8100",
-        "eth0.100 a: b:: c",
+        "eth0.100 x: y:: z",
         "1000/5m connections on ports 80,443",
         "web10 xweb1",
     ] {

@@ -26,13 +26,13 @@ pub(super) fn may_hold_one(before: &str, line: &str) -> bool {
     let key = line.split_once('=').map(|(key, _)| key.trim().trim_matches(['"', '\'']).to_lowercase());
     let key = key.as_deref().map(|key| key.rsplit('.').next().unwrap_or(key));
     let is_named = key.is_some_and(|key| SECRET.iter().any(|part| key.contains(part)) && !key.ends_with("_file"));
-    let has_user = line.split_once("://").is_some_and(|(_, rest)| in_address(rest));
+    let has_user = line.split("://").skip(1).any(in_address);
     if is_named || has_user {
         return true;
     }
     let is_of_fleet = header_above(before) == Some("fleet") || is_fleet_key(line);
     let is_open = key.is_some_and(|key| OPEN.contains(&key) && !line.contains('@') && !is_fleet_table(line));
-    let is_plain_address = key == Some("url") && line.contains("://");
+    let is_plain_address = key == Some("url") && line.contains("://") && !has_more_than_texts(line);
     is_of_fleet && !header(line).is_some() && !is_open && !is_plain_address
 }
 
@@ -44,6 +44,15 @@ pub(crate) fn in_address(rest: &str) -> bool {
     let is_bare = rest.trim_end_matches('/').parse::<Ipv6Addr>().is_ok();
     rest.contains(['@', '?', '%'])
         || !is_bare && port.is_some_and(|port| !port.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Whether the value of a line has more than texts in quotes.
+fn has_more_than_texts(line: &str) -> bool {
+    let value = line.split_once('=').map_or(line, |(_, value)| value);
+    value
+        .split('"')
+        .step_by(2)
+        .any(|outside| outside.contains(|c: char| !c.is_whitespace() && !matches!(c, '[' | ']' | ',')))
 }
 
 /// The table that lines are in, from the last header above them.
@@ -80,6 +89,8 @@ mod tests {
             ("[fleet]\n", "url = \"redis://192.0.2.1?password=hunter2"),
             ("[fleet]\n", "url = \"redis://rl:hunter2\""),
             ("[fleet]\n", "url = \"redis://:hunter2%40192.0.2.1\""),
+            ("[fleet]\n", "url = \"redis://192.0.2.1\" hunter2"),
+            ("[fleet]\n", "url = [\"redis://192.0.2.1\"] # hunter2"),
             ("[fleet]\n", "url = hunter2"),
             ("[fleet]\n", "pass = hunter2"),
             ("[fleet]\n", "hunter2"),

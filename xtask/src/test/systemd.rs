@@ -105,8 +105,9 @@ fn act_all(rows: &[Row], stage: &mut Stage<'_>, tally: &mut Tally) -> Vec<Told> 
         tally.take(&format!("test {} ... {word}", row.title));
         told.push(Told { title: row.title.to_owned(), seconds, shown });
         if let (Err(error), Some(failed)) = (outcome, told.last()) {
-            let journal =
-                stage.ask("journalctl --unit=ratelimitd --lines=30 --no-pager --output=cat").unwrap_or_default();
+            let journal = stage
+                .ask("journalctl --unit=ratelimitd.service --lines=30 --no-pager --output=cat")
+                .unwrap_or_default();
             println!("\n{}error: {error:#}\n\nthe journal:\n{journal}\n", failed.shown);
             for after in &rows[index + 1..] {
                 tally.skip(after.title, "a row before it failed");

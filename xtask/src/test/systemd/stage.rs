@@ -109,7 +109,7 @@ impl<'a> Stage<'a> {
     ) -> Result<Duration> {
         while !is_so(self)? {
             if start.elapsed() > limit {
-                let journal = self.ask("journalctl --unit=ratelimitd --lines=20 --no-pager --output=cat")?;
+                let journal = self.ask("journalctl --unit=ratelimitd.service --lines=20 --no-pager --output=cat")?;
                 bail!("not {what} within {} s; the journal: {journal}", limit.as_secs());
             }
             thread::sleep(PAUSE);

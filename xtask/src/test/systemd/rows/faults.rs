@@ -28,7 +28,8 @@ pub(super) fn watchdog(stage: &mut Stage<'_>) -> Result<()> {
         Ok(self::restarts(stage)? == restarts + 1 && stage.is_active()?)
     })?;
     stage.figures.watchdog_seconds = took.as_secs_f64();
-    let said = stage.run("journalctl --unit=ratelimitd --output=cat --no-pager --grep='[Ww]atchdog' | tail -n 2")?;
+    let said =
+        stage.run("journalctl --output=cat --no-pager --grep='[Ww]atchdog' --unit=ratelimitd.service | tail -n 2")?;
     ensure!(said.contains("atchdog"), "it was not the watchdog");
     stage.is_refused(Client(6))?;
     stage.all_are_counted()?;
@@ -69,7 +70,7 @@ pub(super) fn late_interface(stage: &mut Stage<'_>) -> Result<()> {
     ensure!(stage.is_active()?, "it waits for the interface");
     stage.says("late0")?;
     stage.run("systemctl show --property=ActiveState,StatusText ratelimitd")?;
-    stage.run("journalctl --unit=ratelimitd --output=cat --no-pager --grep='NOT PROTECTED' --lines=1")?;
+    stage.run("journalctl --output=cat --no-pager --grep='NOT PROTECTED' --lines=1 --unit=ratelimitd")?;
     stage.is_limited(Client(9))?;
     let come = Instant::now();
     stage.run("ip link add late0 type veth peer name late1 && ip link set late0 up && ip link set late1 up")?;

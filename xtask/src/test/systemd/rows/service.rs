@@ -43,7 +43,8 @@ pub(super) fn hardening(stage: &mut Stage<'_>) -> Result<()> {
     let verified = stage.ran("systemd-analyze verify --man=no ratelimitd.service")?.said();
     ensure!(verified.is_empty(), "{verified}");
     stage.run("grep -E '^(Cap(Prm|Eff|Bnd)|NoNewPrivs|Seccomp):' /proc/$(pidof ratelimitd)/status")?;
-    let warnings = stage.run("journalctl --unit=ratelimitd --priority=warning --output=cat --quiet --no-pager")?;
+    let warnings =
+        stage.run("journalctl --unit=ratelimitd.service --priority=warning --output=cat --quiet --no-pager")?;
     ensure!(warnings.is_empty(), "the journal has warnings: {warnings}");
     Ok(())
 }
@@ -76,7 +77,7 @@ pub(super) fn bad_file(stage: &mut Stage<'_>) -> Result<()> {
     stage.edit(r#"mode = "enforce""#, r#"mode = "enfroce""#)?;
     stage.exits("systemctl reload ratelimitd", 1)?;
     stage.run("systemctl is-active ratelimitd")?;
-    stage.run("journalctl --unit=ratelimitd --lines=4 --output=cat --no-pager")?;
+    stage.run("journalctl --unit=ratelimitd.service --lines=4 --output=cat --no-pager")?;
     ensure!(stage.property("MainPID")? == process, "the daemon is another");
     stage.is_refused(OVER)?;
     stage.is_limited(Client(4))?;

@@ -42,7 +42,7 @@ pub(super) fn detach(stage: &mut Stage<'_>) -> Result<()> {
     stage.edit(r#"on_exit = "keep""#, r#"on_exit = "detach""#)?;
     // A filter that outlives its daemon is not taken over by one that would end it: the journal has the command.
     stage.exits("systemctl restart ratelimitd", 1)?;
-    let said = stage.run("journalctl --unit=ratelimitd --output=cat --no-pager --grep='^error' --lines=1")?;
+    let said = stage.run("journalctl --unit=ratelimitd.service --output=cat --no-pager --grep='^error' --lines=1")?;
     ensure!(said.contains("`ratelimitd detach web0`"), "it is not said what to type");
     ensure!(!said.contains("\"\""), "a name that the kernel does not tell is shown as an empty one");
     stage.is_refused(Client(12))?;

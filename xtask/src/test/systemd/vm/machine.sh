@@ -80,7 +80,7 @@ second_boot() {
     say "ready_at $(seconds ratelimitd ActiveEnterTimestampMonotonic)"
     say "nginx_begun_at $(seconds nginx ExecMainStartTimestampMonotonic)"
     say "nginx_ready_at $(seconds nginx ActiveEnterTimestampMonotonic)"
-    say "attached_at $(journalctl --boot --unit=ratelimitd --output=short-monotonic --no-pager |
+    say "attached_at $(journalctl --boot --unit=ratelimitd.service --output=short-monotonic --no-pager |
         sed -n 's/^\[ *\([0-9.]*\)\].*attached to web0.*/\1/p' | head -n 1)"
     say "first_answer_at $(awk '$2 == 200 { print $1; exit }' $state/asked)"
     say "asked_before $(awk '$2 == 200 { exit } { n++ } END { print n + 0 }' $state/asked)"
