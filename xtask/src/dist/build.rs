@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::tools::AUDITABLE;
-use crate::{cargo, workspace};
+use crate::{cargo, shipped, workspace};
 
 /// How it is linked with the C library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,9 @@ pub(super) fn release(linkage: Linkage, target_dir: &Path) -> Result<PathBuf> {
     // It would go before the other.
     auditable.env_remove("CARGO_ENCODED_RUSTFLAGS");
     let artifacts = cargo::build_by(auditable, &[&arguments[..], &package].concat())?;
-    Ok(cargo::binary(&artifacts, "ratelimitd")?.executable.clone())
+    let binary = &cargo::binary(&artifacts, "ratelimitd")?.executable;
+    shipped::refuse_crash_points(binary)?;
+    Ok(binary.clone())
 }
 
 /// Of several prefixes that fit, the compiler takes the last.
