@@ -208,14 +208,14 @@ fn no_packet_is_unfiltered_while_the_program_is_swapped_and_nothing_is_counted_t
 }
 
 /// What is seen from outside once a move has come so far.
-type Seen = fn(&Lab, u32, u32) -> bool;
+type HasComeTo = fn(&Lab, u32, u32) -> bool;
 
 fn is_pinned(lab: &Lab, layout: u32, name: &str) -> bool {
     lab.pins().join(format!("v{layout}")).join(name).exists()
 }
 
 /// Steps of the move, in their order; a process is killed as soon as one is seen.
-const STEPS: [(&str, Seen); 6] = [
+const STEPS: [(&str, HasComeTo); 6] = [
     ("a map is made or taken over", |lab, _, _| is_pinned(lab, VERSION, "BANS_V4")),
     ("the last map is made", |lab, _, _| is_pinned(lab, VERSION, "STEPS")),
     ("the policy is applied", |lab, _, _| is_applied(lab)),

@@ -185,9 +185,9 @@ impl<'de> Visitor<'de> for Answer<'_> {
         let mut is_stream = false;
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
-                "new" => map.next_value_seed(Decisions { labels: self.0, delta: &mut delta, part: Part::New })?,
+                "new" => map.next_value_seed(Decisions { labels: self.0, delta: &mut delta, part: Field::New })?,
                 "deleted" => {
-                    map.next_value_seed(Decisions { labels: self.0, delta: &mut delta, part: Part::Deleted })?
+                    map.next_value_seed(Decisions { labels: self.0, delta: &mut delta, part: Field::Deleted })?
                 }
                 _ => {
                     map.next_value::<IgnoredAny>()?;
@@ -202,7 +202,7 @@ impl<'de> Visitor<'de> for Answer<'_> {
 }
 
 #[derive(Clone, Copy)]
-enum Part {
+enum Field {
     New,
     Deleted,
 }
@@ -211,7 +211,7 @@ enum Part {
 struct Decisions<'a> {
     labels: &'a mut Labels,
     delta: &'a mut Delta,
-    part: Part,
+    part: Field,
 }
 
 impl<'de> DeserializeSeed<'de> for Decisions<'_> {
@@ -252,13 +252,13 @@ impl<'de> Visitor<'de> for Decisions<'_> {
                 }
             };
             match (part, wire.duration.as_deref().and_then(go_time::nanoseconds)) {
-                (Part::Deleted, _) if deleted.len() < DECISIONS_MAX => deleted.push(value),
-                (Part::New, Some(lasts_ns)) if new.len() < DECISIONS_MAX => {
+                (Field::Deleted, _) if deleted.len() < DECISIONS_MAX => deleted.push(value),
+                (Field::New, Some(lasts_ns)) if new.len() < DECISIONS_MAX => {
                     let is_local = !matches!(wire.origin.as_deref(), Some("CAPI" | "lists"));
                     new.push(Decision { value, lasts_ns, label: labels.of(&wire), is_local });
                 }
-                (Part::New, None) => ignored.malformed += 1,
-                (Part::New | Part::Deleted, _) => ignored.beyond += 1,
+                (Field::New, None) => ignored.malformed += 1,
+                (Field::New | Field::Deleted, _) => ignored.beyond += 1,
             }
         }
         Ok(())

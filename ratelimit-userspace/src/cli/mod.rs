@@ -1,6 +1,5 @@
 //! The command line: what there is to type, and what it says about itself. What is done about it is in [`run`].
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::styling::{AnsiColor, Styles};
@@ -19,6 +18,7 @@ pub use self::run::run;
 
 mod ask;
 mod change;
+mod colour;
 mod doctor;
 mod each;
 mod limiter;
@@ -535,40 +535,9 @@ pub fn definition() -> clap::Command {
     Cli::command()
 }
 
-/// The value of `--color`, before the command line is parsed: help and usage errors are printed while it is. A value
-/// that is none is refused later.
-fn asked_colour(arguments: impl IntoIterator<Item = OsString>) -> Color {
-    let mut words = arguments.into_iter().map_while(|word| word.into_string().ok()).take_while(|word| word != "--");
-    let mut asked = Color::Auto;
-    while let Some(word) = words.next() {
-        let value = match word.strip_prefix("--color") {
-            Some("") => words.next(),
-            Some(value) => value.strip_prefix('=').map(str::to_owned),
-            None => None,
-        };
-        asked = value.and_then(|value| Color::from_str(&value, false).ok()).unwrap_or(asked);
-    }
-    asked
-}
-
-/// Has everything that is printed from now on follow it, and gives it as clap has it.
-fn colour(color: Color) -> clap::ColorChoice {
-    match color {
-        Color::Auto => clap::ColorChoice::Auto,
-        Color::Always => {
-            anstream::ColorChoice::Always.write_global();
-            clap::ColorChoice::Always
-        }
-        Color::Never => {
-            anstream::ColorChoice::Never.write_global();
-            clap::ColorChoice::Never
-        }
-    }
-}
-
 /// Reads the command line. On `--help` and `--version` it prints and ends the process.
 pub fn parse() -> anyhow::Result<Cli> {
-    let definition = definition().color(colour(asked_colour(std::env::args_os())));
+    let definition = definition().color(colour::follow(colour::asked(std::env::args_os())));
     let read = definition.try_get_matches().and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let (cli, matches) = match read {
         Ok(read) => read,

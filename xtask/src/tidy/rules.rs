@@ -54,6 +54,7 @@ pub(super) const LONG_FILES: &[(&str, &str)] = &[
     ("ratelimit-common/src/packet.rs", "one walk over a frame: its bounds are checked from its beginning to its end"),
     ("ratelimit-common/src/window.rs", "one word, and the arithmetic that packs, reads and changes it"),
     ("ratelimit-datapath/src/fake.rs", "for tests alone: one method for each of the trait's"),
+    ("ratelimit-datapath/src/pins.rs", "what outlives a daemon, of this layout and of earlier ones: who makes it and who removes it"),
     ("ratelimit-ebpf/src/maps/sources.rs", "what is unsafe about these maps is in one file"),
     ("ratelimit-report/src/snapshot/mod.rs", "one schema: the fields of `stats --json` and what fills them"),
     ("ratelimit-report/src/snapshot/sources.rs", "one count of all sources, and the ranks that come out of it"),
@@ -192,7 +193,12 @@ pub(super) const RULES: &[Rule] = &[
             "integration-test/tests/events_told.rs",
             "integration-test/tests/flood.rs",
             "integration-test/tests/forged.rs",
+            // The pace of what is sent, over a minute of real time.
+            "integration-test/tests/fleet_cost.rs",
+            "integration-test/tests/fleet_trouble.rs",
             "integration-test/tests/kept.rs",
+            // Packets go on while a program is swapped.
+            "integration-test/tests/layouts.rs",
             "integration-test/tests/suggest.rs",
             "integration-test/tests/watch.rs",
         ],
