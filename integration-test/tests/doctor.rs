@@ -6,11 +6,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use integration_test::frames::flag::SYN;
-use integration_test::frames::proto::TCP;
-use integration_test::frames::{IPV4, frame, tcp, v4};
-use integration_test::lab::{CLIENTS, Lab, binary, number, packets, run};
-use netlab::{Output, PacketSocket, needs_root};
+use integration_test::lab::{CLIENTS, Lab, binary, run};
+use netlab::{Output, needs_root};
 use ratelimit_datapath::kernel::held_maps;
 use serde_json::Value;
 
@@ -245,29 +242,4 @@ fn what_possible_processors_take_is_what_the_kernel_gives_them() {
     let ratio = said / per_cpu as f64;
     assert!((0.9..1.1).contains(&ratio), "{seen}; the kernel: {per_cpu} of {held:?}");
     assert!(possible.parse::<u32>().unwrap() > 0);
-}
-
-/// A VLAN device sends its tag beside the frame where the device below it inserts tags; over a veth it arrives so too, as
-/// from a card that strips it. Where that is off, the tag is in the frame.
-#[test]
-fn a_tag_that_is_stripped_changes_no_verdict() {
-    needs_root!();
-    let lab = Lab::quiet();
-    lab.client.ip(&["link", "add", "link", "c0", "name", "v0", "type", "vlan", "id", "100"]).unwrap();
-    lab.client.ip(&["link", "set", "dev", "v0", "up"]).unwrap();
-    let _daemon = lab.limit(&["--limit", "3/1h", "--count", "packets"]);
-    let sender = PacketSocket::sender(&lab.client, "v0").unwrap();
-    let syn = frame(IPV4, v4(TCP, tcp(80, SYN)));
-    let bytes = |stats: &Value| number(stats, "/interfaces/0/bytes/received");
-    let before = bytes(&lab.stats());
-    (0..5).for_each(|_| sender.send(&syn).unwrap());
-    let stripped = lab.stats_once(|stats| packets(stats)[0] == 5);
-    assert_eq!(packets(&stripped), [5, 3, 2, 0], "{stripped:#}");
-    let off = lab.client.run(&["ethtool", "-K", "c0", "txvlan", "off"]).unwrap();
-    assert_eq!(off.code(), 0, "{}", off.stderr);
-    (0..5).for_each(|_| sender.send(&syn).unwrap());
-    let tagged = lab.stats_once(|stats| packets(stats)[0] == 10);
-    assert_eq!(packets(&tagged), [10, 3, 7, 0], "{tagged:#}");
-    let (first, second) = (bytes(&stripped) - before, bytes(&tagged) - bytes(&stripped));
-    assert_eq!(second, first + 5 * 4, "five tags of four bytes are in the frames now, and were not before");
 }

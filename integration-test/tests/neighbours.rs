@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use integration_test::fail2ban::{self, Fail2ban};
-use integration_test::lab::{CLIENTS, CLIENTS_V6, Lab, binary, once, run};
-use netlab::{Child, needs_root};
+use integration_test::lab::{CLIENTS, CLIENTS_V6, Lab, SERVER, binary, once, run};
+use netlab::{Child, HttpServer, needs_root};
 use serde_json::{Value, json};
 
 /// Prefix, owner and end of what is denied.
@@ -39,6 +39,7 @@ fn fail2ban_bans_unbans_stops_and_restores_each_jail_by_itself() {
     }
     let lab = Lab::new();
     let _web = lab.web();
+    let _web_v6 = HttpServer::start(&lab.server, format!("[{}]:80", SERVER[1]).parse().unwrap()).unwrap();
     let _daemon = lab.limit(&["--limit", "1000/1m", "--count", "connections"]);
     let jails = [("one", 300), ("ever", -1)];
     let fail2ban = Fail2ban::start(&lab, &jails);

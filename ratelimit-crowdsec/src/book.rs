@@ -175,7 +175,7 @@ mod tests {
     fn what_is_deleted_goes_first_and_what_is_new_stays() {
         let mut book = Book::default();
         let one = ban("198.51.100.7/32", 60, true);
-        book.take(delta(&[one.clone()], &[]), Pull::All, at(0));
+        book.take(delta(std::slice::from_ref(&one), &[]), Pull::All, at(0));
         book.take(delta(&[ban("198.51.100.7/32", 90, true)], &[one.value]), Pull::Changes, at(10));
         assert_eq!(shown(&book), ["198.51.100.7/32 100"]);
         book.take(delta(&[], &[one.value]), Pull::Changes, at(11));
@@ -240,9 +240,9 @@ mod tests {
         ) {
             let mut book = Book::default();
             let mut naive: Vec<(Value, i64)> = Vec::new();
-            for (second, (new, is_all)) in (0..).zip(&answers) {
+            for (before, (new, is_all)) in answers.iter().enumerate() {
+                let second = i64::try_from(before).unwrap();
                 // What is deleted are values of the answer before it.
-                let before = second as usize;
                 let deleted: Vec<Value> = answers[..before].iter().flat_map(|(new, _)| new.first()).map(|of| of.value).collect();
                 let mut seen = std::collections::BTreeSet::new();
                 let new: Vec<Decision> = new.iter().filter(|of| seen.insert(of.value)).cloned().collect();

@@ -50,8 +50,8 @@ impl Machine {
     /// Reads a file as `cscli machines add --file` writes it: lines `login: NAME` and `password: TEXT`; others are passed over.
     pub fn read(text: &str) -> Option<Self> {
         let field = |name: &str| {
-            let values = text.lines().filter_map(|line| line.trim().strip_prefix(name)?.trim_start().strip_prefix(':'));
-            let value = values.last()?.trim();
+            let mut values = text.lines().filter_map(|line| line.trim().strip_prefix(name)?.trim_start().strip_prefix(':'));
+            let value = values.next_back()?.trim();
             let quotes = ['"', '\'']
                 .into_iter()
                 .find(|quote| value.len() >= 2 && value.starts_with(*quote) && value.ends_with(*quote));

@@ -333,12 +333,14 @@ async fn a_machine_logs_in_once_and_again_where_its_token_is_refused() {
     reporter.send(&alerts_of(&["2001:db8::/64"])).await.unwrap();
     site.set(|lapi| lapi.mood = Mood::Fails(500));
     assert!(matches!(reporter.send(&alerts_of(&["198.51.100.9"])).await, Err(ClientError::Status(500, _))));
-    let lapi = site.lapi.lock().unwrap();
-    let values: Vec<&Value> = lapi.alerts.iter().map(|of| &of["source"]["value"]).collect();
+    let (alerts, logins) = {
+        let lapi = site.lapi.lock().unwrap();
+        (lapi.alerts.clone(), lapi.logins)
+    };
+    let values: Vec<&Value> = alerts.iter().map(|of| &of["source"]["value"]).collect();
     assert_eq!(values, ["198.51.100.7", "198.51.100.8", "198.51.100.9", "2001:db8::/64"]);
-    assert!(lapi.alerts.iter().all(|of| of.get("decisions").is_none()));
-    assert_eq!(lapi.logins, 2);
-    drop(lapi);
+    assert!(alerts.iter().all(|of| of.get("decisions").is_none()));
+    assert_eq!(logins, 2);
     let wrong = Machine::read("login: host\npassword: other").unwrap();
     let refused = Reporter::new(api(), wrong).send(&alerts_of(&["198.51.100.7"])).await;
     assert!(matches!(refused, Err(ClientError::Refused(403))));

@@ -50,9 +50,12 @@ impl Bundle {
     /// Where it is there, and where it cannot be written: then nothing is left.
     pub fn write(&self, path: &Path, seconds: u64) -> Result<u64, BundleError> {
         let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path);
-        let file = file.map_err(|error| match error.kind() {
-            ErrorKind::AlreadyExists => BundleError::Exists(path.to_owned()),
-            _ => BundleError::Io(path.to_owned(), error),
+        let file = file.map_err(|error| {
+            if error.kind() == ErrorKind::AlreadyExists {
+                BundleError::Exists(path.to_owned())
+            } else {
+                BundleError::Io(path.to_owned(), error)
+            }
         })?;
         self.pack(&file, seconds).and_then(|()| Ok(file.metadata()?.len())).map_err(|error| {
             // Half a report is none; it was made here.

@@ -223,7 +223,7 @@ fn free(dir: &Path) -> Option<u64> {
     dir.exists()
         .then(|| nix::sys::statvfs::statvfs(dir).ok())
         .flatten()
-        .map(|of| u64::from(of.blocks_free()).saturating_mul(of.fragment_size()))
+        .map(|of| of.blocks_free().saturating_mul(of.fragment_size()))
 }
 
 fn unit() -> Unit {

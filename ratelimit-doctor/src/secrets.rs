@@ -123,7 +123,7 @@ fn hide_line(line: &str) -> (String, Option<&'static str>) {
             return (format!("{}{HIDDEN}{newline}", &line[..start]), Some("]"));
         }
         // Of JSON on one line only the value goes; of anything else the rest of the line.
-        let quoted = value.strip_prefix('"').filter(|_| !value.starts_with("\"\"\"")).and_then(|of| end_of_string(of));
+        let quoted = value.strip_prefix('"').filter(|_| !value.starts_with("\"\"\"")).and_then(end_of_string);
         if let Some(end) = quoted {
             let value_end = start + 1 + end;
             let (rest, goes_on) = hide_line(&line[value_end + 1..]);

@@ -94,14 +94,14 @@ fn device_of(facts: &mut Facts) -> &mut Device {
 fn config_of(facts: &mut Facts) -> &mut ratelimit_policy::config::Config {
     match &mut facts.file {
         ConfigFile::Good(_, config, _) => config,
-        other => panic!("{other:?}"),
+        other @ (ConfigFile::Missing(_) | ConfigFile::Unreadable(..) | ConfigFile::Bad(..)) => panic!("{other:?}"),
     }
 }
 
 fn snapshot_of(facts: &mut Facts) -> &mut ratelimit_report::snapshot::Snapshot {
     match &mut facts.daemon {
         Daemon::Answers(snapshot, _) => snapshot,
-        other => panic!("{other:?}"),
+        other @ (Daemon::Silent(_) | Daemon::Unknown(_)) => panic!("{other:?}"),
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) fn may_hold_one(before: &str, line: &str) -> bool {
     let is_of_fleet = header_above(before) == Some("fleet") || is_fleet_key(line);
     let is_open = key.is_some_and(|key| OPEN.contains(&key) && !line.contains('@') && !is_fleet_table(line));
     let is_plain_address = key == Some("url") && line.contains("://") && !has_more_than_texts(line);
-    is_of_fleet && !header(line).is_some() && !is_open && !is_plain_address
+    is_of_fleet && header(line).is_none() && !is_open && !is_plain_address
 }
 
 /// Whether an address, from behind its scheme on, may have a password in it: it has more than a host and a port.
