@@ -14,7 +14,7 @@ use serde_json::Value;
 /// A configuration file with what stands at its top.
 fn configured(lab: &Lab, top: &str) -> String {
     let path = lab.directory().join("ratelimitd.toml");
-    fs::write(&path, format!("{top}\n[rule]\nlimits = [\"3/1h connections\"]\n")).unwrap();
+    fs::write(&path, format!("socket = {:?}\n{top}\n[rule]\nlimits = [\"3/1h connections\"]\n", lab.socket())).unwrap();
     path.to_str().unwrap().to_owned()
 }
 

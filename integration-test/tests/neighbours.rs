@@ -125,7 +125,11 @@ fn a_decision_of_crowdsec_is_in_force_within_seconds_and_gone_after_its_deletion
     let config = lab.directory().join("ratelimitd.toml");
     fs::write(&list, "").unwrap();
     fs::set_permissions(lab.directory(), fs::Permissions::from_mode(0o755)).unwrap();
-    let text = format!("interfaces = [\"s0\"]\ndeny = [\"file:{}\"]\n[rule]\nlimits = [\"1000/1m\"]\n", list.display());
+    let text = format!(
+        "interfaces = [\"s0\"]\nsocket = \"{}\"\ndeny = [\"file:{}\"]\n[rule]\nlimits = [\"1000/1m\"]\n",
+        lab.socket().display(),
+        list.display()
+    );
     fs::write(&config, text).unwrap();
     let _daemon = lab.start(&["run", "--config", config.to_str().unwrap()]);
     let lapi = Publisher::new(&lab);

@@ -50,7 +50,8 @@ impl Machine {
     /// Reads a file as `cscli machines add --file` writes it: lines `login: NAME` and `password: TEXT`; others are passed over.
     pub fn read(text: &str) -> Option<Self> {
         let field = |name: &str| {
-            let mut values = text.lines().filter_map(|line| line.trim().strip_prefix(name)?.trim_start().strip_prefix(':'));
+            let mut values =
+                text.lines().filter_map(|line| line.trim().strip_prefix(name)?.trim_start().strip_prefix(':'));
             let value = values.next_back()?.trim();
             let quotes = ['"', '\'']
                 .into_iter()

@@ -54,7 +54,10 @@ pub(super) const LONG_FILES: &[(&str, &str)] = &[
     ("ratelimit-common/src/packet.rs", "one walk over a frame: its bounds are checked from its beginning to its end"),
     ("ratelimit-common/src/window.rs", "one word, and the arithmetic that packs, reads and changes it"),
     ("ratelimit-datapath/src/fake.rs", "for tests alone: one method for each of the trait's"),
-    ("ratelimit-datapath/src/pins.rs", "what outlives a daemon, of this layout and of earlier ones: who makes it and who removes it"),
+    (
+        "ratelimit-datapath/src/pins.rs",
+        "what outlives a daemon, of this layout and of earlier ones: who makes it and who removes it",
+    ),
     ("ratelimit-ebpf/src/maps/sources.rs", "what is unsafe about these maps is in one file"),
     ("ratelimit-report/src/snapshot/mod.rs", "one schema: the fields of `stats --json` and what fills them"),
     ("ratelimit-report/src/snapshot/sources.rs", "one count of all sources, and the ranks that come out of it"),
