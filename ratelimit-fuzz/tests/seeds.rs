@@ -1,5 +1,4 @@
 //! Every target on its seeds, and on each of them cut short: what libFuzzer begins with, and what it has found.
-#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::BTreeSet;
 use std::fs;

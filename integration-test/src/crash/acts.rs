@@ -1,5 +1,6 @@
 //! What a daemon is killed in the middle of: how it is brought about, what may be in force then, and what must be after the
 //! next start.
+#![expect(clippy::wildcard_enum_match_arm, reason = "an act is of few points, and few acts change what is in force")]
 
 use nix::sys::signal::Signal;
 use ratelimit_crash::Point;
