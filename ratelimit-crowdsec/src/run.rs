@@ -142,8 +142,7 @@ fn secret(path: &Path) -> Result<Vec<u8>, Error> {
 
 fn machine(path: &Path) -> Result<Machine, Error> {
     let text = String::from_utf8_lossy(&secret(path)?).into_owned();
-    let wrong =
-        "has no lines `login: NAME` and `password: TEXT`, as `cscli machines add ratelimitd --auto --file` writes";
+    let wrong = "has no lines `login: NAME` and `password: TEXT`, as `cscli machines add NAME --auto` writes";
     Machine::read(&text).ok_or_else(|| Error::NoSecret(path.to_owned(), wrong))
 }
 
