@@ -7,7 +7,23 @@ use super::*;
 use crate::error::Exit;
 
 /// What follows the program's name in a sentence and is no command.
-const PROSE: [&str; 6] = ["that", "as", "about", "ended", "with", "is"];
+const PROSE: [&str; 15] = [
+    "that",
+    "as",
+    "about",
+    "ended",
+    "with",
+    "is",
+    "never",
+    "may",
+    "takes",
+    "works",
+    "there",
+    "does",
+    "counts",
+    "maintainers",
+    "contributors",
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a workspace").to_owned()
