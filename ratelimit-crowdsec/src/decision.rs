@@ -148,6 +148,7 @@ impl Wire {
             return Judged::Type;
         }
         let prefix = self.value.as_deref().and_then(|text| prefix(text.trim()));
+        let prefix = prefix.filter(|prefix| !ratelimit_policy::safety::is_too_wide(*prefix));
         prefix.map_or(Judged::Malformed, |prefix| {
             Judged::Taken(Value { prefix, is_address: is_address && prefix.prefix_len() == prefix.max_prefix_len() })
         })

@@ -100,6 +100,12 @@ fn help_of(error: &ClientError) -> Option<String> {
 /// # Errors
 /// What cannot be mended by trying again: a file, the URL. Of one pull alone also that.
 pub async fn run(options: &Options) -> Result<(), Error> {
+    if [Some(&options.key_file), options.machine_file.as_ref()].contains(&Some(&options.out)) {
+        return Err(Error::NoSecret(
+            options.out.clone(),
+            "is to be read and to be written: name another file for the list",
+        ));
+    }
     let api = Api::new(&options.url, options.ca_file.as_deref())?;
     let no_key = "has no key: write the one that `cscli bouncers add ratelimitd` prints into it";
     let mut key = HeaderValue::from_bytes(secret(&options.key_file)?.trim_ascii())

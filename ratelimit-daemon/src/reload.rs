@@ -196,6 +196,8 @@ impl<D: Datapath> Engine<D> {
         }
         self.enforced.desired = desired;
         self.enforced.config = config;
+        // The packet path knows `without_daemon` before anyone is told that it holds.
+        self.beat();
         self.statistics.outdate();
         Ok(changes)
     }

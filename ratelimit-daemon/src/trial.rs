@@ -227,6 +227,7 @@ impl<D: Datapath> Engine<D> {
         }
         self.enforced.source.set_text(loaded.text, record.file.clone());
         let before = std::mem::replace(&mut self.enforced.config, loaded.config);
+        self.beat();
         self.enforced.desired = desired;
         self.trials.pending = Some(Running { before, before_path, record, until });
         self.overrides.breaker.reset_counts();
@@ -307,6 +308,7 @@ impl<D: Datapath> Engine<D> {
         // No reload has failed: the configuration that was loaded last is in force.
         self.trials.last_reload.rolled_back = Some(RolledBack { file, why: why.to_owned() });
         self.enforced.config = before;
+        self.beat();
         self.enforced.source.set_text(record.confirmed.clone(), before_path);
         self.watched.lists.skip(record.refused_lists());
         self.overrides.breaker.reset_counts();

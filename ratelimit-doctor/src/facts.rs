@@ -168,6 +168,8 @@ pub struct FileSeen {
 pub enum Rule {
     /// Only root writes to it.
     WrittenByRoot,
+    /// Only its owner writes to it, who may be a user of a unit that fetches it.
+    List,
     /// Only its owner, root, reads it.
     Secret,
     /// Root and its group use it, nobody else.

@@ -182,7 +182,7 @@ fn files(file: &ConfigFile, socket: &Path, state_dir: &Path) -> Vec<FileSeen> {
     };
     let mut named: Vec<(&'static str, PathBuf, Rule)> = vec![("configuration", path.clone(), Rule::WrittenByRoot)];
     if let Some(config) = file.config() {
-        let lists = config.list_files.iter().map(|list| ("list", list.path.clone(), Rule::WrittenByRoot));
+        let lists = config.list_files.iter().map(|list| ("list", list.path.clone(), Rule::List));
         named.extend(lists);
         if let Some(fleet) = &config.fleet {
             let secrets = [

@@ -27,6 +27,12 @@ const ANCESTORS_MAX: usize = 16;
 const SHORTEST_V4: u8 = 8;
 const SHORTEST_V6: u8 = 16;
 
+/// Whether a prefix is more of the Internet than anyone means to deny or to exempt.
+#[must_use]
+pub fn is_too_wide(prefix: IpNet) -> bool {
+    prefix.prefix_len() < limits_of(prefix).0
+}
+
 /// What a store is, as the reason of its exemption.
 pub const STORE: &str = "the fleet's store";
 

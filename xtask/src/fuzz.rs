@@ -133,7 +133,8 @@ fn fuzz(engine: &Path, name: &str, time: Duration, directory: &Path) -> Result<F
         for line in BufReader::new(said).lines() {
             of.take(&line.context("read what libFuzzer says")?);
         }
-        child.wait().context("wait for libFuzzer")?;
+        let status = child.wait().context("wait for libFuzzer")?;
+        ensure!(status.success() || of.executions > 0, "libFuzzer ended with {status} and has run nothing");
         let is_more = names_in(&found)?.len() > before;
         if is_more {
             break;

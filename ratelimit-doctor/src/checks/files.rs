@@ -35,8 +35,8 @@ fn one(of: &FileSeen) -> Option<Finding> {
 
 const fn why(rule: Rule) -> &'static str {
     match rule {
-        Rule::WrittenByRoot => "who writes to it says what is limited",
-        Rule::Secret => "who reads it can pass for this host",
+        Rule::WrittenByRoot | Rule::List => "who writes to it says what is limited",
+        Rule::Secret => "who reads it can pass for this host, or knows who was here",
         Rule::Socket => "who connects may read who was blocked; changes are for root alone",
         Rule::Directory => "who reaches it may read, or change, what the daemon remembers",
     }
@@ -45,11 +45,11 @@ const fn why(rule: Rule) -> &'static str {
 /// What is wrong, and the command that mends it, without the path.
 fn trouble(rule: Rule, of: Permissions) -> Option<(&'static str, &'static str)> {
     let may = |bits: u32| of.mode & bits != 0;
-    if of.owner != 0 {
+    if of.owner != 0 && rule != Rule::List {
         return Some(("it is not root's", "chown root"));
     }
     match rule {
-        Rule::WrittenByRoot => {
+        Rule::WrittenByRoot | Rule::List => {
             may(WRITABLE_BY_GROUP | WRITABLE_BY_OTHERS).then_some(("others may write to it", "chmod go-w"))
         }
         Rule::Secret => may(ANY_OF_GROUP | ANY_OF_OTHERS).then_some(("others may read or write it", "chmod 0600")),

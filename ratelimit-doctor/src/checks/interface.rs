@@ -308,7 +308,8 @@ fn is_ours(of: &Attached, device: &Device, daemon: &Daemon) -> bool {
         Daemon::Answers(snapshot, _) => snapshot.interfaces.iter().any(|of| of.name == device.name && of.attached),
         Daemon::Silent(_) | Daemon::Unknown(_) => false,
     };
-    of.name == layout::PROGRAM && (is_pinned || is_said)
+    // Its name is for those with CAP_SYS_ADMIN.
+    (of.name == layout::PROGRAM || of.name.is_empty()) && (is_pinned || is_said)
 }
 
 fn xdp(about: &str, of: &Device, daemon: &Daemon) -> Finding {
@@ -321,6 +322,10 @@ fn xdp(about: &str, of: &Device, daemon: &Daemon) -> Finding {
     match (of.xdp.as_slice(), others.as_slice()) {
         ([], _) => subject.ok("no XDP program is attached"),
         ([ours, ..], []) => subject.ok(format!("its XDP program is ratelimitd's: {}", named(ours))),
+        (_, [one]) if one.name.is_empty() => subject.unknown(
+            format!("an XDP program is attached, and whose it is only root sees: {}", named(one)),
+            super::AS_ROOT,
+        ),
         (_, others) => {
             let named: Vec<String> = others.iter().map(|program| named(program)).collect();
             let mend = match others {

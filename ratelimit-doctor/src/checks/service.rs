@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ratelimit_datapath::orphans::Orphans;
+use ratelimit_datapath::orphans::{Lapse, Orphans};
 use ratelimit_policy::config::amount;
 
 use super::AS_ROOT;
@@ -155,8 +155,12 @@ fn daemon(of: &Daemon) -> Vec<Finding> {
         Daemon::Silent(Orphans::Nothing) => vec![subject.warning("no daemon answers, and no filter is pinned", start)],
         Daemon::Silent(Orphans::Enforcing(left)) => {
             let alone = left.alone.map_or_else(String::new, |alone| format!(" for {}", ago(alone)));
+            let does = match left.lapse {
+                Some(Lapse::Since(_)) => "NOTHING IS DROPPED, the filter is in dry run,",
+                Some(Lapse::In(_)) | None => "STILL ENFORCING",
+            };
             vec![subject.problem(
-                format!("STILL ENFORCING on {} without a daemon{alone}", left.interfaces()),
+                format!("{does} on {} without a daemon{alone}", left.interfaces()),
                 if left.is_of_this_version() { start } else { "sudo ratelimitd detach: it is another version's" },
             )]
         }

@@ -232,7 +232,6 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
             snapshot_of(f).top_talkers = vec![TopTalker { rule, source, percent: 93 }];
         }),
         ("clock.synchronised", Warning, "not synchronised", |f| f.clock.is_synchronised = Ok(false)),
-        ("clock.suspended", Warning, "3600 s", |f| f.clock.suspended = Ok(Duration::from_secs(3600))),
         ("clock.apart", Warning, "120 s apart", |f| {
             f.daemon = Daemon::Answers(Box::new(snapshot_of(f).clone()), -120.0);
         }),
@@ -329,6 +328,16 @@ fn what_is_our_own_is_no_neighbour_and_what_is_not_there_is_no_trouble() {
         |f| device_of(f).xdp = vec![program(layout::PROGRAM, &[], &[(9, "ratelimitd")])],
         |f| device_of(f).tcx = Ok(vec![program("cil_from_netdev", &["/sys/fs/bpf/cilium"], &[])]),
         |f| device_of(f).mtu = 9000,
+        |f| device_of(f).xdp = vec![program("", &["/sys/fs/bpf/ratelimitd/v9/link-eth0"], &[])],
+        |f| f.clock.suspended = Ok(Duration::from_secs(3600)),
+        |f| {
+            f.files.push(FileSeen {
+                what: "list",
+                path: "/var/lib/ratelimitd-feeds/a.txt".into(),
+                rule: Rule::List,
+                seen: Ok(Some(Permissions { owner: 998, mode: 0o644 })),
+            })
+        },
         |f| device_of(f).offloads = Some(vec!["rx-vlan-hw-parse".into()]),
         |f| device_of(f).xdp_features = None,
         |f| f.files.iter_mut().for_each(|file| file.seen = Ok(None)),

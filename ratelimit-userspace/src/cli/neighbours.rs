@@ -175,6 +175,15 @@ pub(super) fn check_lists(files: &[PathBuf]) -> anyhow::Result<Exit> {
     let mut said = String::new();
     for path in files {
         let prefixes = file::load_list(path)?;
+        if let Some(wide) = prefixes.iter().find(|prefix| ratelimit_policy::safety::is_too_wide(**prefix)) {
+            let problem = format!("{wide} is more of the Internet than a list means to deny");
+            return Err(Diagnostic {
+                problem,
+                place: Place::File { path: path.clone(), excerpt: None },
+                help: Vec::new(),
+            }
+            .into());
+        }
         said += &format!("{}: good, {} prefixes\n", path.display(), prefixes.len());
     }
     print_words(&said)

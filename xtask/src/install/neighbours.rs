@@ -9,9 +9,13 @@ use super::{File, read};
 use crate::workspace;
 
 /// The units: of CrowdSec, and of published lists.
-const UNITS: [&str; 3] = ["ratelimitd-crowdsec.service", "ratelimitd-feed@.service", "ratelimitd-feed@.timer"];
+pub(super) const UNITS: [&str; 3] =
+    ["ratelimitd-crowdsec.service", "ratelimitd-feed@.service", "ratelimitd-feed@.timer"];
 const FEED: &str = "ratelimitd-feed";
 const ACTION: &str = "fail2ban/action.d/ratelimitd.conf";
+
+/// What the units keep.
+pub(super) const STATES: [&str; 2] = ["/var/lib/ratelimitd-crowdsec", "/var/lib/ratelimitd-feeds"];
 
 /// All of them. None is enabled.
 pub(super) fn files(layout: &Layout) -> Result<Vec<File>> {
@@ -24,7 +28,7 @@ pub(super) fn files(layout: &Layout) -> Result<Vec<File>> {
         files.push(File::text(layout.other_unit(unit), text));
     }
     files.push(File::program(layout.libexec_dir().join(FEED), read(&dist.join("feeds").join(FEED))?));
-    files.push(File::text(action(), read(&dist.join(ACTION))?));
+    files.push(File::kept(action(), read(&dist.join(ACTION))?));
     Ok(files)
 }
 

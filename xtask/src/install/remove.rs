@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use super::{Layout, below};
+use super::{Layout, below, neighbours};
 use crate::{run, workspace};
 
 const UNIT: &str = "ratelimitd.service";
@@ -47,11 +47,12 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     } else if config.exists() {
         println!("kept      {} (--purge removes it)", config.display());
     }
-    let state = below(root, Path::new(STATE));
-    if options.purge {
-        paths.push(state);
-    } else if state.exists() {
-        println!("kept      {} (--purge removes it)", state.display());
+    for state in [STATE].into_iter().chain(neighbours::STATES).map(|state| below(root, Path::new(state))) {
+        if options.purge {
+            paths.push(state);
+        } else if state.exists() {
+            println!("kept      {} (--purge removes it)", state.display());
+        }
     }
     paths.retain(|path| path.symlink_metadata().is_ok());
     let is_ours = options.destdir.is_some() || workspace::is_root();
@@ -70,6 +71,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 fn installed(layout: &Layout, root: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = vec![layout.program(), layout.unit(), layout.sysusers(), layout.document("")];
     paths.extend(layout.completions().map(|(_, path)| path));
+    paths.extend(neighbours::files(layout)?.into_iter().map(|file| file.path));
     let mut paths: Vec<_> = paths.iter().map(|path| below(root, path)).collect();
     for name in ["ratelimitd.1", "ratelimitd.toml.5"] {
         let dir = below(root, &layout.man_page(OsStr::new(name))).with_file_name("");
@@ -88,6 +90,12 @@ fn installed(layout: &Layout, root: &Path) -> Result<Vec<PathBuf>> {
 fn end(layout: &Layout) -> Result<()> {
     if layout.unit().exists() {
         systemctl(&["disable", "--now", "--quiet", UNIT])?;
+    }
+    for unit in neighbours::UNITS.into_iter().filter(|unit| layout.other_unit(unit).exists()) {
+        // Of a template, all that run; those that are enabled go with their links.
+        let running = unit.replace('@', "@*");
+        systemctl(&["stop", "--quiet", &running])?;
+        systemctl(&["disable", "--quiet", unit])?;
     }
     if Path::new(PINS).exists() {
         let program = layout.program().to_string_lossy().into_owned();
@@ -168,6 +176,7 @@ mod tests {
             File::kept(layout.config(), config.to_owned()),
         ];
         files.extend(layout.completions().map(|(_, path)| File::text(path, "completion")));
+        files.extend(neighbours::files(layout).unwrap());
         files.extend(super::super::documents(layout).unwrap());
         super::super::write(&files, root).unwrap();
     }
