@@ -98,7 +98,7 @@ impl<D: Datapath> Engine<D> {
             }
             return Err(error);
         }
-        engine.begin_beating(moment);
+        engine.beat_and_tell(moment);
         let reading = engine.datapath.read().ok();
         engine.statistics.begin(reading.as_ref());
         if let Some(reading) = &reading {

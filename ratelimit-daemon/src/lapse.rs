@@ -27,8 +27,8 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// The first beat. Where enforcement had lapsed before it, that is told.
-    pub(super) fn begin_beating(&mut self, moment: Moment) {
+    /// A beat. Where enforcement had lapsed before it, as no daemon ran, or this one hung, that is told.
+    pub(super) fn beat_and_tell(&mut self, moment: Moment) {
         let lapsed = match (self.datapath.lapse(), self.datapath.now()) {
             (Ok(Some(at)), Ok(now)) if at <= now => Some(Clocks { now, wall: moment.wall }.wall_of(at)),
             (Ok(_) | Err(_), _) => None,
@@ -36,7 +36,7 @@ impl<D: Datapath> Engine<D> {
         self.beat();
         if let Some(since) = lapsed {
             let said = format!(
-                "NOTHING WAS DROPPED since {}, as no daemon had run for the time of without_daemon; it enforces again",
+                "NOTHING WAS DROPPED since {}, as no daemon had run, or it hung, for the time of without_daemon; it enforces again",
                 since.strftime("%F %T UTC")
             );
             tracing::warn!("{said}");

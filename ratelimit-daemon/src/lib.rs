@@ -283,7 +283,7 @@ impl<D: Datapath> Owner<D> {
                 _ = tell.tick() => {
                     let is_shared = self
                         .on_datapath(|engine, moment| {
-                            engine.beat();
+                            engine.beat_and_tell(moment);
                             engine.tell_begun(moment);
                             engine.fleet.has_shared_limits()
                         })

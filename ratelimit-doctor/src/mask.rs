@@ -17,6 +17,8 @@ const RUN_MAX: usize = 45;
 const DIGITS: usize = 10;
 /// Single digits with dots between, from which on they are an address of `ip6.arpa`.
 const NIBBLES_MIN: usize = 16;
+/// Bytes of a URL before its host.
+const USER_MAX: usize = 256;
 /// What stands between the numbers of an IPv4 address.
 const SEPARATORS: [&str; 8] = [".", "[.]", "(.)", "\\.", "%2e", "[dot]", "-", "_"];
 
@@ -188,7 +190,9 @@ impl Masks {
 
     /// The name of a URL's host: `redis://NAME:6379`.
     fn name_of_url(&self, text: &str, at: usize) -> Option<Found> {
-        let before = &text[..at];
+        // A URL's user and password are short; to look further back would take as long as all that stands before.
+        let floor = (at.saturating_sub(USER_MAX)..=at).find(|from| text.is_char_boundary(*from)).unwrap_or(at);
+        let before = &text[floor..at];
         let rest = &text[at..];
         let is_start = before.ends_with("://")
             || before.rsplit_once("://").is_some_and(|(_, user)| {

@@ -9,7 +9,7 @@ use ratelimit_policy::files;
 const HIDDEN: &str = "<secret>";
 
 /// Words that a secret stands behind; a key that ends in `file` names where it is, which is none.
-const WORDS: [&str; 12] = [
+const WORDS: [&str; 16] = [
     "secret",
     "password",
     "passwd",
@@ -22,6 +22,10 @@ const WORDS: [&str; 12] = [
     "private-key",
     "authorization",
     "cookie",
+    "credential",
+    "requirepass",
+    "pwd",
+    "psk",
 ];
 
 /// A shorter line of a file of secrets would be found in words.

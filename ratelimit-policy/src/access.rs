@@ -11,6 +11,8 @@ use crate::desired::{Access, Grant};
 
 /// Entries that commands can make. // 16384 x 200 B = 3 MB of JSON at most
 pub const ENTRIES_MAX: usize = 16_384;
+/// Of them, those that no program can take.
+const KEPT_FOR_USERS: usize = 1024;
 /// Bytes of a reason.
 pub const REASON_BYTES_MAX: usize = 200;
 /// Bytes of an owner's name. // fail2ban/JAIL/ADDRESS
@@ -146,7 +148,9 @@ impl Ledger {
         let exemption = (entry.prefix, Grant::Exempt, None);
         let ends_it = entry.grant == Grant::Denied && entry.owner.is_none();
         let has_either = ends_it && self.0.contains_key(&exemption);
-        if self.0.len() >= ENTRIES_MAX && !self.0.contains_key(&key) && !has_either {
+        // Programs enter what clients bring about: that leaves room for the administrator.
+        let most = if entry.owner.is_some() { ENTRIES_MAX - KEPT_FOR_USERS } else { ENTRIES_MAX };
+        if self.0.len() >= most && !self.0.contains_key(&key) && !has_either {
             return None;
         }
         let ended = if ends_it { self.0.remove(&exemption).filter(|of| of.holds(now)) } else { None };

@@ -125,12 +125,19 @@ pub(super) fn export(daemon: &Daemon<'_>, which: ListArgs, format: Format) -> an
 /// Denies what a file or standard input names, each until its own end.
 pub(super) fn import(file: &Path, owner: Option<&str>, daemon: &Daemon<'_>) -> anyhow::Result<Exit> {
     let mut bytes = Vec::new();
-    let most = lists::LIST_BYTES_MAX;
+    // One more, to know of what is longer.
+    let most = lists::LIST_BYTES_MAX + 1;
     if file == Path::new("-") {
         std::io::stdin().take(most).read_to_end(&mut bytes).context("read standard input")?;
     } else {
         let opened = std::fs::File::open(file).with_context(|| format!("read {}", file.display()))?;
         opened.take(most).read_to_end(&mut bytes).with_context(|| format!("read {}", file.display()))?;
+    }
+    if bytes.len() as u64 == most {
+        let problem = format!("{} is longer than {} bytes, and nothing of it is denied", file.display(), most - 1);
+        return Err(
+            Diagnostic { problem, place: Place::CommandLine, help: vec!["cut it into several".to_owned()] }.into()
+        );
     }
     let text = String::from_utf8_lossy(&bytes);
     let rows = entries::import(&text, Timestamp::now()).map_err(|wrong| Diagnostic {
@@ -175,7 +182,11 @@ pub(super) fn check_lists(files: &[PathBuf]) -> anyhow::Result<Exit> {
     let mut said = String::new();
     for path in files {
         let prefixes = file::load_list(path)?;
-        if let Some(wide) = prefixes.iter().find(|prefix| ratelimit_policy::safety::is_too_wide(**prefix)) {
+        // Published lists have all that is reserved, 224.0.0.0/3.
+        let is_reserved =
+            |prefix: &ipnet::IpNet| matches!(prefix, ipnet::IpNet::V4(of) if of.addr().octets()[0] >= 224);
+        let is_wide = |prefix: &&ipnet::IpNet| ratelimit_policy::safety::is_too_wide(**prefix) && !is_reserved(prefix);
+        if let Some(wide) = prefixes.iter().find(is_wide) {
             let problem = format!("{wide} is more of the Internet than a list means to deny");
             return Err(Diagnostic {
                 problem,
