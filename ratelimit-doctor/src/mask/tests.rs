@@ -109,7 +109,10 @@ fn left(text: &str) -> Vec<String> {
     let parses = |word: &&str| {
         let word = word.trim_matches('.');
         let address = word.parse::<IpAddr>().or_else(|_| word.trim_end_matches(':').parse());
-        address.is_ok_and(|address| !address.is_loopback() && !address.is_unspecified())
+        address.is_ok_and(|address: IpAddr| {
+            let address = address.to_canonical();
+            !address.is_loopback() && !address.is_unspecified() && address != IpAddr::V4(Ipv4Addr::BROADCAST)
+        })
     };
     words.filter(parses).map(str::to_owned).collect()
 }
