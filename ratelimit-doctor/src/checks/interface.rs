@@ -115,7 +115,7 @@ fn one(about: &str, device: &Device, facts: &Facts) -> Vec<Finding> {
             frame_size(about, device, mode),
         ],
         offloads(about, device),
-        vec![xdp(about, device, &facts.daemon), tcx(about, device)],
+        vec![xdp(about, device, facts), tcx(about, device)],
     ]
     .concat()
 }
@@ -312,17 +312,17 @@ fn is_ours(of: &Attached, device: &Device, daemon: &Daemon) -> bool {
     (of.name == layout::PROGRAM || of.name.is_empty()) && (is_pinned || is_said)
 }
 
-fn xdp(about: &str, of: &Device, daemon: &Daemon) -> Finding {
+fn xdp(about: &str, of: &Device, facts: &Facts) -> Finding {
     let subject = Subject::new(
         about,
         "interface.xdp",
         "an interface has one XDP program, and ratelimitd never replaces another's",
     );
-    let others: Vec<&Attached> = of.xdp.iter().filter(|program| !is_ours(program, of, daemon)).collect();
+    let others: Vec<&Attached> = of.xdp.iter().filter(|program| !is_ours(program, of, &facts.daemon)).collect();
     match (of.xdp.as_slice(), others.as_slice()) {
         ([], _) => subject.ok("no XDP program is attached"),
         ([ours, ..], []) => subject.ok(format!("its XDP program is ratelimitd's: {}", named(ours))),
-        (_, [one]) if one.name.is_empty() => subject.unknown(
+        (_, [one]) if one.name.is_empty() && !facts.is_root => subject.unknown(
             format!("an XDP program is attached, and whose it is only root sees: {}", named(one)),
             super::AS_ROOT,
         ),
