@@ -285,6 +285,8 @@ mod tests {
             {"origin":"crowdsec","type":"ban","scope":"Country","value":"XX","duration":"1h","scenario":"s"},
             {"origin":"crowdsec","type":"ban","scope":"Ip","value":"host","duration":"1h","scenario":"s"},
             {"origin":"crowdsec","type":"ban","scope":"Ip","value":"198.51.100.9","duration":"soon","scenario":"s"},
+            {"origin":"crowdsec","type":"ban","scope":"Range","value":"0.0.0.0/0","duration":"1h","scenario":"s"},
+            {"origin":"crowdsec","type":"ban","scope":"Range","value":"::/8","duration":"1h","scenario":"s"},
             {"origin":null,"type":null}
         ],"deleted":null,"more":{"a":[1]}}"#;
         let delta = read(text.as_bytes()).unwrap();
@@ -294,7 +296,7 @@ mod tests {
         assert_eq!(&*delta.new[0].label, "crowdsecurity/ssh-bf (CAPI)");
         assert!(!delta.new[2].label.contains('\n'), "{}", delta.new[2].label);
         assert_eq!([0, 1, 2].map(|at| delta.new[at].is_local), [false, true, true]);
-        assert_eq!(delta.ignored, Ignored { scopes: 2, types: 1, malformed: 2, beyond: 0 });
+        assert_eq!(delta.ignored, Ignored { scopes: 2, types: 1, malformed: 4, beyond: 0 });
     }
 
     #[test]

@@ -263,6 +263,21 @@ mod tests {
     }
 
     #[test]
+    fn programs_leave_room_for_the_administrator() {
+        let mut ledger = Ledger::default();
+        let mut has_room = |entry| ledger.enter(entry, Further::Extend, NOW).is_some();
+        let of = |number: usize, owner: Option<&str>| Entry {
+            owner: owner.map(str::to_owned),
+            ..entry(&format!("10.{}.{}.1/32", number / 256, number % 256), Grant::Denied, command(false), None)
+        };
+        let most = ENTRIES_MAX - KEPT_FOR_USERS;
+        assert!((0..most).all(|number| has_room(of(number, Some("a")))));
+        assert!(!has_room(of(most, Some("a"))), "a program has no more");
+        assert!((most..ENTRIES_MAX).all(|number| has_room(of(number, None))));
+        assert!(!has_room(of(ENTRIES_MAX, None)), "nobody has more than there are");
+    }
+
+    #[test]
     fn each_owner_has_an_entry_of_its_own_and_takes_off_no_other() {
         let of = |owner: Option<&str>, until| Entry {
             owner: owner.map(str::to_owned),
