@@ -45,13 +45,20 @@ mod windows;
 pub(super) struct Layout {
     version: u32,
     /// Maps that are taken over themselves.
-    same: &'static [&'static str],
+    same: &'static [&'static [&'static str]],
     /// How the keys of windows differed, where they did; their values have always been the same.
     windows: Option<&'static [SideThen]>,
     /// How counters are read, where they had another form.
     counters: Option<ReadCounters>,
     /// Reads both generations of the configuration.
     config: fn(&Earlier) -> Result<[Facts; GENERATIONS as usize], DatapathError>,
+}
+
+impl Layout {
+    /// Whether a map of it is taken over itself.
+    fn has(&self, map: &str) -> bool {
+        self.same.iter().copied().flatten().any(|name| *name == map)
+    }
 }
 
 /// The counters of each CPU in these rows.
@@ -67,40 +74,14 @@ pub(super) struct SideThen {
 static LAYOUTS: [&Layout; 5] = [&v7::LAYOUT, &v8::LAYOUT, &v9::LAYOUT, &v10::LAYOUT, &v11::LAYOUT];
 
 /// Maps that mean the same since layout 7.
-const SAME_SINCE_7: &[&str] =
+const SINCE_7: &[&str] =
     &[map::BANS_V4, map::BANS_V6, map::BANS_V6_WIDE, map::FLOWS_V4, map::FLOWS_V6, map::FAULTS, map::BANS_BEGUN];
 
-/// Since layout 8.
-const SAME_SINCE_8: &[&str] = &[
-    map::BANS_V4,
-    map::BANS_V6,
-    map::BANS_V6_WIDE,
-    map::FLOWS_V4,
-    map::FLOWS_V6,
-    map::FAULTS,
-    map::BANS_BEGUN,
-    map::SOURCES_V4,
-    map::SOURCES_V6,
-    map::SOURCES_V6_WIDE,
-    map::COUNTERS,
-];
+/// Those that came to since layout 8.
+const SINCE_8: &[&str] = &[map::SOURCES_V4, map::SOURCES_V6, map::SOURCES_V6_WIDE, map::COUNTERS];
 
-/// Since layout 11.
-const SAME_SINCE_11: &[&str] = &[
-    map::BANS_V4,
-    map::BANS_V6,
-    map::BANS_V6_WIDE,
-    map::FLOWS_V4,
-    map::FLOWS_V6,
-    map::FAULTS,
-    map::BANS_BEGUN,
-    map::SOURCES_V4,
-    map::SOURCES_V6,
-    map::SOURCES_V6_WIDE,
-    map::COUNTERS,
-    map::EVENTS,
-    map::EVENT_TALLIES,
-];
+/// And since layout 11.
+const SINCE_11: &[&str] = &[map::EVENTS, map::EVENT_TALLIES];
 
 /// What is copied: without these pins nothing more is carried over.
 const COPIED: [&str; 4] = [map::SOURCES_V4, map::SOURCES_V6, map::SOURCES_V6_WIDE, map::COUNTERS];
@@ -137,7 +118,7 @@ impl Move {
         if pins.interfaces().is_empty() && !is_swapped(pins, earlier)? {
             stage = Stage::Unread;
             pins.clear_own()?;
-            for expected in state::EXPECTED.iter().filter(|expected| layout.same.contains(&expected.name)) {
+            for expected in state::EXPECTED.iter().filter(|expected| layout.has(expected.name)) {
                 state::check_pin(&earlier.dir, expected)?;
                 share(earlier, pins, expected.name)?;
             }
@@ -375,7 +356,7 @@ mod tests {
     fn every_layout_since_the_earliest_is_taken_over() {
         let versions: Vec<u32> = LAYOUTS.iter().map(|layout| layout.version).collect();
         assert_eq!(versions, (pins::EARLIEST..layout::VERSION).collect::<Vec<_>>());
-        for name in LAYOUTS.iter().flat_map(|layout| layout.same) {
+        for name in LAYOUTS.iter().flat_map(|layout| layout.same).copied().flatten() {
             assert!(state::EXPECTED.iter().any(|expected| expected.name == *name), "{name} is not pinned");
         }
     }
@@ -383,7 +364,7 @@ mod tests {
     #[test]
     fn what_is_not_taken_over_itself_is_copied() {
         for layout in LAYOUTS {
-            let is_same = |name: &str| layout.same.contains(&name);
+            let is_same = |name: &str| layout.has(name);
             assert_eq!(is_same(map::SOURCES_V4), layout.windows.is_none(), "windows of {}", layout.version);
             assert_eq!(is_same(map::COUNTERS), layout.counters.is_none(), "counters of {}", layout.version);
         }

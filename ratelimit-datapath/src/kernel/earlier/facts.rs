@@ -3,7 +3,9 @@
 
 use ratelimit_common::ban;
 use ratelimit_common::hash::HashKey;
-use ratelimit_common::layout::{Config, INTERFACES_MAX, LIMITS_MAX, Limit, RULES_MAX, Rule, SHADOWS_MAX};
+use ratelimit_common::layout::{
+    CLASSES_MAX, Config, INTERFACES_MAX, LIMITS_MAX, Limit, RULES_MAX, Rule, RuleSet, SHADOWS_MAX,
+};
 use ratelimit_common::window::Parts;
 
 /// The places of a rule's limits, those that hold and shadow limits: the same in every layout so far.
@@ -82,11 +84,48 @@ impl LimitFacts {
     }
 }
 
-/// The rules that there are: none after the first without a limit.
-pub(super) fn rules<R: Copy>(
-    rules: &[R; RULES_MAX],
-    limits_len: fn(&R) -> u8,
-    facts: fn(R) -> RuleFacts,
-) -> Vec<RuleFacts> {
-    rules.iter().take_while(|rule| limits_len(rule) != 0).map(|rule| facts(*rule)).collect()
+/// What a configuration of layouts 7 to 11 ends with, whose rules are `R`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Rest<R> {
+    ipv6_mask: [u64; 2],
+    ipv4_mask: u32,
+    sets_mask: u32,
+    insertions_max: u32,
+    insertions_free: u32,
+    reserved: u32,
+    generation_shift: u32,
+    interfaces: [u32; INTERFACES_MAX],
+    prefixes_generation: u32,
+    has_prefixes_v4: u8,
+    has_prefixes_v6: u8,
+    has_targets: u8,
+    ipv6_wide: u8,
+    until_ns: u64,
+    sets: [RuleSet; 5],
+    class_rules: [RuleSet; CLASSES_MAX],
+    rules: [R; RULES_MAX],
+}
+
+const _: () =
+    assert!(size_of::<Rest<u64>>() == 16 + 24 + 4 * INTERFACES_MAX + 8 + 8 * 6 + 8 * CLASSES_MAX + 8 * RULES_MAX);
+
+impl<R: Copy> Rest<R>
+where
+    RuleFacts: From<R>,
+{
+    /// The configuration that begins with these two. There is no rule after the first without a limit.
+    pub(super) fn facts(&self, wall_offset_ns: u64, seed: Option<HashKey>) -> Facts {
+        let rules = self.rules.iter().copied().map(RuleFacts::from).take_while(|rule| rule.limits_len != 0).collect();
+        Facts {
+            wall_offset_ns,
+            seed,
+            ipv6_mask: self.ipv6_mask,
+            ipv4_mask: self.ipv4_mask,
+            ipv6_wide: self.ipv6_wide,
+            interfaces: self.interfaces,
+            until_ns: self.until_ns,
+            rules,
+        }
+    }
 }

@@ -2,15 +2,15 @@
 //! a limit's windows of verified traffic had bit 31 of the slot flipped, where those of what the guard opens are now.
 
 use ratelimit_common::ban;
-use ratelimit_common::layout::{CLASSES_MAX, Counters, INTERFACES_MAX, RULES_MAX, RuleSet, Tally};
+use ratelimit_common::layout::{Counters, Tally};
 use ratelimit_common::verification::Side;
 
-use super::facts::{Facts, LIMITS, LimitFacts, RuleFacts, rules};
-use super::{Layout, SAME_SINCE_7, SideThen};
+use super::facts::{Facts, LIMITS, LimitFacts, Rest, RuleFacts};
+use super::{Layout, SINCE_7, SideThen};
 
 pub(super) const LAYOUT: Layout = Layout {
     version: 7,
-    same: SAME_SINCE_7,
+    same: &[SINCE_7],
     windows: Some(&[
         SideThen { flipped: 0, side: Side::Unverified },
         SideThen { flipped: 1 << 31, side: Side::Verified },
@@ -79,44 +79,16 @@ struct Rule {
 pub(in crate::kernel) struct Config {
     wall_offset_ns: u64,
     seed: u64,
-    ipv6_mask: [u64; 2],
-    ipv4_mask: u32,
-    lines_mask: u32,
-    insertions_max: u32,
-    insertions_free: u32,
-    reserved: u32,
-    turn_shift: u32,
-    interfaces: [u32; INTERFACES_MAX],
-    prefixes_generation: u32,
-    has_prefixes_v4: u8,
-    has_prefixes_v6: u8,
-    has_targets: u8,
-    ipv6_wide: u8,
-    until_ns: u64,
-    sets: [RuleSet; 5],
-    class_rules: [RuleSet; CLASSES_MAX],
-    rules: [Rule; RULES_MAX],
+    rest: Rest<Rule>,
 }
 
 const _: () = assert!(size_of::<Limit>() == 32);
 const _: () = assert!(size_of::<Rule>() == 32 * LIMITS + 8 + 8 + 8 + 8 + 16 + 48);
-const _: () = assert!(
-    size_of::<Config>()
-        == 8 + 8 + 16 + 24 + 4 * INTERFACES_MAX + 8 + 8 * 6 + 8 * CLASSES_MAX + size_of::<[Rule; RULES_MAX]>()
-);
+const _: () = assert!(size_of::<Config>() == 8 + 8 + size_of::<Rest<Rule>>());
 
 impl From<Config> for Facts {
     fn from(of: Config) -> Self {
-        Self {
-            wall_offset_ns: of.wall_offset_ns,
-            seed: None,
-            ipv6_mask: of.ipv6_mask,
-            ipv4_mask: of.ipv4_mask,
-            ipv6_wide: of.ipv6_wide,
-            interfaces: of.interfaces,
-            until_ns: of.until_ns,
-            rules: rules(&of.rules, |rule| rule.limits_len, RuleFacts::from),
-        }
+        of.rest.facts(of.wall_offset_ns, None)
     }
 }
 

@@ -2,13 +2,13 @@
 
 use ratelimit_common::ban;
 use ratelimit_common::hash::HashKey;
-use ratelimit_common::layout::{CLASSES_MAX, INTERFACES_MAX, QUIC_PORTS_MAX, RULES_MAX, RuleSet};
+use ratelimit_common::layout::QUIC_PORTS_MAX;
 
-use super::facts::{Facts, LIMITS, LimitFacts, RuleFacts, rules};
-use super::{Layout, SAME_SINCE_8};
+use super::facts::{Facts, LIMITS, LimitFacts, Rest, RuleFacts};
+use super::{Layout, SINCE_7, SINCE_8};
 
 pub(super) const LAYOUT: Layout =
-    Layout { version: 8, same: SAME_SINCE_8, windows: None, counters: None, config: super::read::<Config> };
+    Layout { version: 8, same: &[SINCE_7, SINCE_8], windows: None, counters: None, config: super::read::<Config> };
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -29,7 +29,7 @@ struct Limit {
 #[repr(C)]
 pub(super) struct Rule {
     limits: [Limit; LIMITS],
-    pub(super) limits_len: u8,
+    limits_len: u8,
     dry_run: u8,
     refuse_all: u8,
     counts_connections: u8,
@@ -52,44 +52,16 @@ pub(super) struct Rule {
 pub(in crate::kernel) struct Config {
     wall_offset_ns: u64,
     seed: HashKey,
-    ipv6_mask: [u64; 2],
-    ipv4_mask: u32,
-    lines_mask: u32,
-    insertions_max: u32,
-    insertions_free: u32,
-    reserved: u32,
-    turn_shift: u32,
-    interfaces: [u32; INTERFACES_MAX],
-    prefixes_generation: u32,
-    has_prefixes_v4: u8,
-    has_prefixes_v6: u8,
-    has_targets: u8,
-    ipv6_wide: u8,
-    until_ns: u64,
-    sets: [RuleSet; 5],
-    class_rules: [RuleSet; CLASSES_MAX],
-    rules: [Rule; RULES_MAX],
+    rest: Rest<Rule>,
 }
 
 const _: () = assert!(size_of::<Limit>() == 40);
 const _: () = assert!(size_of::<Rule>() == 40 * LIMITS + 8 + 8 + 2 * QUIC_PORTS_MAX + 8 + 8 + 16 + 48);
-const _: () = assert!(
-    size_of::<Config>()
-        == 8 + 16 + 16 + 24 + 4 * INTERFACES_MAX + 8 + 8 * 6 + 8 * CLASSES_MAX + size_of::<[Rule; RULES_MAX]>()
-);
+const _: () = assert!(size_of::<Config>() == 8 + 16 + size_of::<Rest<Rule>>());
 
 impl From<Config> for Facts {
     fn from(of: Config) -> Self {
-        Self {
-            wall_offset_ns: of.wall_offset_ns,
-            seed: Some(of.seed),
-            ipv6_mask: of.ipv6_mask,
-            ipv4_mask: of.ipv4_mask,
-            ipv6_wide: of.ipv6_wide,
-            interfaces: of.interfaces,
-            until_ns: of.until_ns,
-            rules: rules(&of.rules, |rule| rule.limits_len, RuleFacts::from),
-        }
+        of.rest.facts(of.wall_offset_ns, Some(of.seed))
     }
 }
 
