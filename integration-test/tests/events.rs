@@ -349,7 +349,7 @@ fn events_cost_less_than_a_twentieth_of_the_packets_of_sources_that_begin_to_be_
         ratios[ratios.len() / 2]
     };
     while ratios.len() < PAIRS || (ratios.len() < PAIRS_MAX && median(&mut ratios) > 1.05) {
-        let order = if ratios.len() % 2 == 0 { [Events::On, Events::Off] } else { [Events::Off, Events::On] };
+        let order = if ratios.len().is_multiple_of(2) { [Events::On, Events::Off] } else { [Events::Off, Events::On] };
         let [on, off] = time_of_a_pair(EACH, order);
         println!("{on:?} a packet with events, {off:?} without");
         ratios.push(on.as_secs_f64() / off.as_secs_f64());
