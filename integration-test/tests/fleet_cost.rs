@@ -72,7 +72,7 @@ fn generator(fleet: &Fleet, to: &Host, first: u8) -> Generator {
     fleet.client.inside(|| Ok(Generator::load(&flood, &interface)?)).unwrap()
 }
 
-/// The crowds of all hosts for so long.
+/// Sends from the crowds of all hosts, for this many seconds.
 fn send(fleet: &Fleet, crowds: &mut [Crowd], seconds: u64) {
     let client = &fleet.client;
     thread::scope(|scope| {
