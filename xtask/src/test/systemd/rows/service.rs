@@ -83,9 +83,11 @@ pub(super) fn told(stage: &mut Stage<'_>) -> Result<()> {
     stage.until("in the journal", Instant::now(), TOLD_WITHIN, |stage| {
         Ok(!stage.ask(&format!("{entries} --quiet --output=cat"))?.is_empty())
     })?;
-    let message = stage.run(&format!("{entries} --quiet --output=cat"))?;
-    let entry = json(&stage.ask(&format!("{entries} --output=json"))?)?;
-    let event = json(&stage.run(&format!("ratelimitd events --json --source {address} --kind refused"))?)?;
+    // The newest of each: a bucket that ends meanwhile has an event of its own.
+    let message = stage.run(&format!("{entries} --lines=1 --quiet --output=cat"))?;
+    let entry = json(&stage.ask(&format!("{entries} --lines=1 --output=json"))?)?;
+    let events = format!("ratelimitd events --json --source {address} --kind refused | tail -n 1");
+    let event = json(&stage.run(&events)?)?;
     ensure!(event["detail"] == message.as_str(), "the journal and `events` have other words");
     for field in ["source", "rule", "limit", "used", "reason"] {
         let said = entry.get(format!("RATELIMITD_{}", field.to_uppercase())).and_then(Value::as_str);
@@ -94,8 +96,8 @@ pub(super) fn told(stage: &mut Stage<'_>) -> Result<()> {
     }
     let check = json(&stage.exits(&format!("ratelimitd check {address} --json"), 3)?.stdout)?;
     let history = json(&stage.run(&format!("ratelimitd history {address} --json"))?)?;
-    for (where_, reason) in [("check", &check["reason"]), ("history", &history["episodes"][0]["reason"])] {
-        ensure!(*reason == event["reason"], "{where_} says {reason}, `events` {}", event["reason"]);
+    for (command, reason) in [("check", &check["reason"]), ("history", &history["episodes"][0]["reason"])] {
+        ensure!(*reason == event["reason"], "{command} says {reason}, `events` {}", event["reason"]);
     }
     stage.say(&format!("all four say {}", event["reason"]));
     Ok(())
