@@ -29,7 +29,7 @@ const LIBRARY_PACKAGE: &str = "libstd-rust-web-dev";
 
 /// What is checked and run is not optimised, and has no debug information: it need not be quick, but soon there. Said as
 /// flags of the target, so that the host's share of the build (macros, build scripts) stays the one that is there.
-const FLAGS: [&str; 2] = ["-Cdebuginfo=0", "-Copt-level=0"];
+const FLAGS: [&str; 3] = ["-Cdebuginfo=0", "-Copt-level=0", "-Cstrip=symbols"];
 /// Likewise for C, which takes its level from the profile.
 const PROFILE: &str = "profile.dev.package.libsqlite3-sys.opt-level=0";
 
