@@ -63,7 +63,9 @@ pub(crate) fn ensure() -> Result<Cross> {
         Ok(()) => None,
         Err(reason) => {
             let of_debian = of_debian().with_context(|| {
-                format!("there is no standard library of Rust for {TARGET}: neither rustup's ({reason:#}), nor Debian's")
+                format!(
+                    "there is no standard library of Rust for {TARGET}: neither rustup's ({reason:#}), nor Debian's"
+                )
             })?;
             Some(of_debian)
         }

@@ -24,7 +24,6 @@ const ARGUMENTS: &str = "-accel tcg -smp 2 -m 2048 -nodefaults -no-reboot -displ
 const KERNEL_ARGUMENTS: &str = "quiet loglevel=1 panic=-1";
 
 /// An architecture: what qemu is told of it.
-#[derive(Debug)]
 pub(super) struct Kind {
     qemu: &'static Program,
     arguments: &'static [&'static str],
@@ -32,8 +31,7 @@ pub(super) struct Kind {
     time_max: Duration,
 }
 
-pub(super) const X86_64: Kind =
-    Kind { qemu: &QEMU, arguments: &["-cpu", "max"], console: "ttyS0", time_max: TIME_MAX };
+pub(super) const X86_64: Kind = Kind { qemu: &QEMU, arguments: &["-cpu", "max"], console: "ttyS0", time_max: TIME_MAX };
 /// The kernel signs its pointers, by an algorithm that takes long to emulate; it need not be that one.
 pub(super) const AARCH64: Kind = Kind {
     qemu: &QEMU_AARCH64,
