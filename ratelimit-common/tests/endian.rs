@@ -1,5 +1,6 @@
 //! A machine that stores the high byte first is refused by the compiler, in one sentence. Every such machine that the
 //! compiler knows; what it compiles is the file that says so.
+#![expect(clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::path::Path;
 use std::process::Command;
