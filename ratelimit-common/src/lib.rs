@@ -10,6 +10,7 @@ pub mod ban;
 pub mod choose;
 pub mod conversation;
 pub mod drop_cache;
+mod endian;
 pub mod events;
 pub mod flow;
 pub mod gcra;

@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
+use ratelimit_common::drop_cache::{BUSY, ONE_DROPPED};
 use ratelimit_common::time::BucketIndex;
 use ratelimit_common::window::{self, Admitted, BURST_ANY, CELLS, Cells, Charge, FULL_BUCKETS_MIN, Limit, Parts};
 
@@ -242,4 +243,33 @@ fn while_the_bucket_turns_what_others_admitted_takes_nothing_from_the_count() {
 fn a_bucket_that_others_open_is_settled_like_one_of_our_own() {
     const THREADS: &[&[Demand]] = &[&[tell(NOW + 1, 1), charge(NOW + 1, 1)], &[charge(NOW, 1), charge(NOW + 2, 1)]];
     in_every_order(shared(2, FULL_BUCKETS_MIN), 1, THREADS, Expected { at_least: 1, preemptions: Some(3) });
+}
+
+/// An entry of the drop cache as `ratelimit-ebpf/src/maps/drop_cache.rs` writes and reads it: another source takes its place
+/// while a packet of the first one asks. The first load is one that later loads wait for, as aarch64 does where their
+/// address is made of it; a relaxed one finds the refusal of the other source here.
+#[test]
+fn a_packet_is_never_refused_by_an_entry_of_another_source() {
+    const SOURCES: [u64; 2] = [10, 20];
+    const WORDS: [u64; 2] = [1, 2];
+    loom::model(|| {
+        let entry = Arc::new([AtomicU64::new(WORDS[0]), AtomicU64::new(SOURCES[0])]);
+        let writer = {
+            let entry = Arc::clone(&entry);
+            thread::spawn(move || {
+                let [word, source] = &*entry;
+                if word.compare_exchange(WORDS[0], BUSY, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                    source.store(SOURCES[1], Ordering::Relaxed);
+                    word.swap(WORDS[1], Ordering::SeqCst);
+                }
+            })
+        };
+        let [word, source] = &*entry;
+        let read = word.load(Ordering::Acquire);
+        if source.load(Ordering::Relaxed) == SOURCES[0] && read != BUSY {
+            let counted = word.compare_exchange(read, read + ONE_DROPPED, Ordering::SeqCst, Ordering::SeqCst);
+            assert!(counted.is_err() || read == WORDS[0], "refused by the entry {read} of another source");
+        }
+        writer.join().expect("the thread does not panic");
+    });
 }

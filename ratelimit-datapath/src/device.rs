@@ -2,7 +2,7 @@
 //! programs that are on it, with what keeps each there. Read only.
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, c_char};
+use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -171,14 +171,15 @@ fn held_by(process: u32) -> Vec<u32> {
 #[repr(C)]
 struct DriverInfo {
     command: u32,
-    driver: [c_char; 32],
+    // C's `char` has a sign on some machines and none on others; the kernel wants bytes.
+    driver: [u8; 32],
     rest: [u8; 160],
 }
 
 /// `struct ifreq`, with a pointer for its data.
 #[repr(C)]
 struct Request {
-    name: [c_char; libc::IFNAMSIZ],
+    name: [u8; libc::IFNAMSIZ],
     data: *mut DriverInfo,
     rest: [u8; 16],
 }
@@ -189,14 +190,12 @@ fn driver(name: &str) -> io::Result<String> {
     let mut request = Request { name: [0; libc::IFNAMSIZ], data: &raw mut info, rest: [0; 16] };
     // The last one stays 0.
     for (to, from) in request.name[..libc::IFNAMSIZ - 1].iter_mut().zip(name.bytes()) {
-        *to = from.cast_signed();
+        *to = from;
     }
     // SAFETY: the request and what it points to live until the call returns, each as long as the kernel's own.
     if unsafe { libc::ioctl(socket.as_raw_fd(), ETHTOOL, &raw mut request) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    info.driver[31] = 0;
-    // SAFETY: it ends with a 0, within the array.
-    let driver = unsafe { CStr::from_ptr(info.driver.as_ptr()) };
+    let driver = CStr::from_bytes_until_nul(&info.driver).map_err(io::Error::other)?;
     Ok(driver.to_string_lossy().into_owned())
 }

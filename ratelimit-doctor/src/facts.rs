@@ -114,6 +114,8 @@ pub struct Machine {
     pub online_cpus: Known<u32>,
     /// Memory that is free, in bytes.
     pub available: Known<u64>,
+    /// Of a page: 4096, and on some kernels of aarch64 16 384 or 65 536.
+    pub page_bytes: u32,
 }
 
 /// The configuration file.

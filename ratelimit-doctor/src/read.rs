@@ -153,7 +153,14 @@ fn machine() -> Machine {
         possible_cpus: processors.clone().map(|(possible, _)| possible),
         online_cpus: processors.map(|(_, online)| online),
         available: available(),
+        page_bytes: page_bytes(),
     }
+}
+
+/// What nearly all machines have where the C library does not say.
+fn page_bytes() -> u32 {
+    let said = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten();
+    said.and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(4096)
 }
 
 /// Bytes, from `MemAvailable:  123 kB`.

@@ -22,9 +22,10 @@ const BEGIN: &str = "<!-- begin: `cargo xtask figures --write` -->";
 const END: &str = "<!-- end -->";
 
 /// Title, where another command leaves its figures below the target directory, and that command.
-const GATHERED: [[&str; 3]; 4] = [
+const GATHERED: [[&str; 3]; 5] = [
     ["Packages", "dist/figures.json", "cargo xtask dist --check"],
     ["Under systemd", "systemd/figures.json", "cargo xtask test --tier systemd"],
+    ["On aarch64", "aarch64/figures.json", "cargo xtask test --tier aarch64"],
     ["Crash points", "crash/figures.json", "cargo xtask test --tier crash"],
     ["Fuzzing", "fuzz/figures.json", "cargo xtask fuzz"],
 ];

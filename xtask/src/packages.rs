@@ -1,5 +1,5 @@
 //! Debian's packages without their installation: downloaded and unpacked in a directory of ours, which takes no root
-//! and changes nothing of the system.
+//! and changes nothing of the system. Those of another architecture too, by lists of their own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,24 +9,80 @@ use anyhow::{Context, Result, ensure};
 
 use crate::run;
 
+/// Whose packages.
+#[derive(Clone, Debug)]
+pub(crate) enum Apt {
+    /// This machine's.
+    Host,
+    /// Another architecture's, as Debian calls it, with apt's lists in that directory. Nothing of it is installed here.
+    Foreign { architecture: &'static str, lists: PathBuf },
+}
+
+impl Apt {
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        if let Self::Foreign { architecture, lists } = self {
+            for of in ["Architecture", "Architectures"] {
+                command.arg("-o").arg(format!("APT::{of}={architecture}"));
+            }
+            // What may sign is the system's to say.
+            for (of, at) in [("State::lists", "lists"), ("State::status", "status"), ("Cache", "cache")] {
+                command.arg("-o").arg(format!("Dir::{of}={}", lists.join(at).display()));
+            }
+        }
+        command
+    }
+
+    /// Makes apt's lists new: this machine's as root.
+    pub(crate) fn update(&self, purpose: &str) -> Result<()> {
+        let mut command = match self {
+            Self::Host => run::as_root("apt-get", &["update", "-q"]).context("neither root nor sudo")?,
+            Self::Foreign { lists, .. } => {
+                for made in ["lists/partial", "cache/archives/partial"] {
+                    fs::create_dir_all(lists.join(made)).with_context(|| format!("make {}", lists.display()))?;
+                }
+                let status = lists.join("status");
+                fs::write(&status, "").with_context(|| format!("write {}", status.display()))?;
+                let mut command = self.command("apt-get");
+                command.args(["update", "-q"]);
+                command
+            }
+        };
+        run::step(&format!("{purpose}: apt-get update"), &mut command)
+    }
+
+    /// What `packages` would bring that is not installed, themselves among it: `name=version`, as apt-get takes it. That
+    /// apt-get would have to remove another package for it does not matter, since nothing is installed.
+    pub(crate) fn missing_for(&self, packages: &[&str]) -> Result<Vec<String>> {
+        let mut simulate = self.command("apt-get");
+        simulate.args(["install", "--simulate", "--no-install-recommends"]).args(packages);
+        let missing: Vec<_> = run::answer(&mut simulate)?.lines().filter_map(to_install).collect();
+        ensure!(!missing.is_empty(), "apt-get says that {} is installed", packages.join(" "));
+        Ok(missing)
+    }
+
+    /// Leaves in `dir` what is in the packages, whole or not at all: an interrupt leaves `dir` as it was.
+    pub(crate) fn unpack(&self, purpose: &str, packages: &[String], dir: &Path) -> Result<()> {
+        unpack_by(self, purpose, packages, dir)
+    }
+}
+
 /// Makes apt's lists new; this alone takes root.
 pub(crate) fn update(purpose: &str) -> Result<()> {
-    let mut command = run::as_root("apt-get", &["update", "-q"]).context("neither root nor sudo")?;
-    run::step(&format!("{purpose}: apt-get update"), &mut command)
+    Apt::Host.update(purpose)
 }
 
-/// What `package` would bring that is not installed, itself among it: `name=version`, as apt-get takes it. That apt-get
-/// would have to remove another package for it does not matter, since nothing is installed.
+/// [`Apt::missing_for`], of this machine.
 pub(crate) fn missing_for(package: &str) -> Result<Vec<String>> {
-    let mut simulate = Command::new("apt-get");
-    simulate.args(["install", "--simulate", "--no-install-recommends", package]);
-    let packages: Vec<_> = run::answer(&mut simulate)?.lines().filter_map(to_install).collect();
-    ensure!(!packages.is_empty(), "apt-get says that {package} is installed");
-    Ok(packages)
+    Apt::Host.missing_for(&[package])
 }
 
-/// Leaves in `dir` what is in the packages, whole or not at all: an interrupt leaves `dir` as it was.
+/// [`Apt::unpack`], of this machine.
 pub(crate) fn unpack(purpose: &str, packages: &[String], dir: &Path) -> Result<()> {
+    Apt::Host.unpack(purpose, packages, dir)
+}
+
+fn unpack_by(apt: &Apt, purpose: &str, packages: &[String], dir: &Path) -> Result<()> {
     let parts = dir.with_added_extension("parts");
     remove(&parts)?;
     let (archives, root) = (parts.join("archives"), parts.join("root"));
@@ -34,7 +90,7 @@ pub(crate) fn unpack(purpose: &str, packages: &[String], dir: &Path) -> Result<(
         fs::create_dir_all(made).with_context(|| format!("make {}", made.display()))?;
     }
     let label = format!("{purpose}: downloading {}", some_of(packages));
-    run::step(&label, Command::new("apt-get").args(["download", "-q"]).args(packages).current_dir(&archives))?;
+    run::step(&label, apt.command("apt-get").args(["download", "-q"]).args(packages).current_dir(&archives))?;
     for archive in files(&archives)? {
         run::answer(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(&root))?;
     }

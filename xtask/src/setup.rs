@@ -7,6 +7,8 @@
 mod apt;
 pub(crate) mod axe;
 mod compiler;
+pub(crate) mod cross;
+pub(crate) mod guest;
 mod linker;
 pub(crate) mod linter;
 mod llvm;
@@ -66,6 +68,12 @@ pub(crate) fn accuracy_programs() -> Vec<&'static str> {
 /// What makes a Debian package.
 pub(crate) fn ensure_packaging_programs() -> Result<()> {
     programs::ensure_for_packages()
+}
+
+/// A machine of aarch64, for the tests that run there: qemu, and Debian's packages of arm64 unpacked.
+pub(crate) fn ensure_aarch64_machine() -> Result<guest::Guest> {
+    machine::QEMU_AARCH64.ensure()?;
+    guest::ensure()
 }
 
 /// What `cargo xtask bench` runs: namespaces, and other limiters.

@@ -3,6 +3,7 @@
 //! The privileged tests are built as the user and run as root, one at a time; some of them once more on other kernels.
 //! A test that cannot run prints `skipped: NAME: REASON` and passes; where CI is set, one of those fails the whole.
 
+mod cross;
 mod fleet;
 mod harness;
 mod kernels;
@@ -51,6 +52,10 @@ enum Tier {
     Privileged,
     /// The BPF program on other kernels, in qemu
     Kernels,
+    /// What is built for aarch64, and that nothing is for a big-endian machine
+    Cross,
+    /// The BPF program and the daemon on aarch64, in qemu; only where it is named
+    Aarch64,
     /// The package under a real systemd, in a container
     Systemd,
     /// The same over a reboot, in qemu; only where it is named
@@ -64,7 +69,7 @@ enum Tier {
 impl Tier {
     /// What takes some minutes nobody should wait for by default.
     fn is_wanted(self, only: Option<Self>) -> bool {
-        only.map_or(!matches!(self, Self::SystemdVm | Self::Crash | Self::Fleet), |only| only == self)
+        only.map_or(!matches!(self, Self::Aarch64 | Self::SystemdVm | Self::Crash | Self::Fleet), |only| only == self)
     }
 }
 
@@ -82,6 +87,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             Tier::Models => tiers::models(filter)?,
             Tier::Privileged => tiers::privileged(filter)?,
             Tier::Kernels => kernels::kernels(filter)?,
+            Tier::Cross => cross::cross(filter),
+            Tier::Aarch64 => kernels::aarch64::aarch64(filter)?,
             Tier::Systemd => systemd::systemd(filter, &wanted)?,
             Tier::SystemdVm => systemd::vm::reboot(filter, &wanted)?,
             Tier::Crash => tiers::crash(filter)?,

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::AsFd as _;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use anyhow::Context as _;
 use aya::maps::{PerCpuArray, PerCpuValues};
@@ -87,8 +87,10 @@ impl Kernel {
         Ok(())
     }
 
-    /// Has every packet read this word.
+    /// Has every packet read this word. What was written before is there by then, also on machines that order stores
+    /// weakly (aarch64): a packet finds the rest by an address that it makes of this word, which orders its loads.
     pub(super) fn write_active(&mut self, active: Active) -> Result<(), DatapathError> {
+        fence(Ordering::SeqCst);
         Ok(self.array(map::ACTIVE)?.set(0, Plain(active), 0).with_context(|| format!("write {}", map::ACTIVE))?)
     }
 

@@ -14,9 +14,9 @@ use crate::finding::{Finding, Subject};
 const BASIC: u64 = 1;
 const RECEIVES_FRAGMENTS: u64 = 1 << 5;
 
-/// The largest MTU whose frame fits a page of 4096 bytes with the room that XDP wants before and behind it: 256 and 320
-/// bytes, and an Ethernet header with two tags.
-const MTU_OF_A_PAGE: u32 = 4096 - 256 - 320 - 22;
+/// What a page has to have room for beside the MTU: what XDP wants before and behind the frame, 256 and 320 bytes, and an
+/// Ethernet header with two tags.
+const BESIDE_MTU: u32 = 256 + 320 + 22;
 
 /// Drivers with native XDP, for kernels that do not say, by their names in `ethtool -i`.
 const NATIVE: &[&str] = &[
@@ -112,7 +112,7 @@ fn one(about: &str, device: &Device, facts: &Facts) -> Vec<Finding> {
             native(about, device, mode),
             reset(about, device),
             queues(about, device, facts.machine.online_cpus.as_ref().copied().ok()),
-            frame_size(about, device, mode),
+            frame_size(about, device, facts.machine.page_bytes, mode),
         ],
         offloads(about, device),
         vec![xdp(about, device, facts), tcx(about, device)],
@@ -211,17 +211,17 @@ fn queues(about: &str, of: &Device, cpus: Option<u32>) -> Finding {
     }
 }
 
-fn frame_size(about: &str, of: &Device, mode: XdpModeChoice) -> Finding {
+fn frame_size(about: &str, of: &Device, page_bytes: u32, mode: XdpModeChoice) -> Finding {
     let subject = Subject::new(
         about,
         "interface.mtu",
         "a frame larger than a page comes in several buffers, which not every driver takes",
     );
-    let mtu = of.mtu;
-    if mtu <= MTU_OF_A_PAGE {
+    let (mtu, mtu_of_a_page) = (of.mtu, page_bytes.saturating_sub(BESIDE_MTU));
+    if mtu <= mtu_of_a_page {
         return subject.ok(format!("MTU {mtu}: a frame fits one buffer"));
     }
-    let smaller = format!("sudo ip link set {} mtu {MTU_OF_A_PAGE}", of.name);
+    let smaller = format!("sudo ip link set {} mtu {mtu_of_a_page}", of.name);
     match (of.xdp_features, mode) {
         (Some(features), _) if features & RECEIVES_FRAGMENTS != 0 => {
             subject.ok(format!("MTU {mtu}: frames come in several buffers, and driver and program take them"))

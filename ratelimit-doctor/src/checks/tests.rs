@@ -56,7 +56,7 @@ fn healthy() -> Facts {
             lacks: Vec::new(),
         },
         bpffs: Ok(BpfFs { is_mounted: true, owner: 0, mode: 0o700, foreign: None }),
-        machine: Machine { possible_cpus: Ok(4), online_cpus: Ok(4), available: Ok(16 << 30) },
+        machine: Machine { possible_cpus: Ok(4), online_cpus: Ok(4), available: Ok(16 << 30), page_bytes: 4096 },
         devices: Ok(vec![device()]),
         present: vec!["lo".into(), "eth0".into()],
         wanted: vec!["eth0".into()],
@@ -328,6 +328,12 @@ fn what_is_our_own_is_no_neighbour_and_what_is_not_there_is_no_trouble() {
         |f| device_of(f).xdp = vec![program(layout::PROGRAM, &[], &[(9, "ratelimitd")])],
         |f| device_of(f).tcx = Ok(vec![program("cil_from_netdev", &["/sys/fs/bpf/cilium"], &[])]),
         |f| device_of(f).mtu = 9000,
+        // One buffer has room for it where pages are larger, as on some kernels of aarch64.
+        |f| {
+            device_of(f).mtu = 9000;
+            device_of(f).xdp_features = Some(1);
+            f.machine.page_bytes = 16_384;
+        },
         |f| device_of(f).xdp = vec![program("", &["/sys/fs/bpf/ratelimitd/v9/link-eth0"], &[])],
         |f| f.clock.suspended = Ok(Duration::from_secs(3600)),
         |f| {

@@ -51,16 +51,32 @@ fn way(set: *mut CacheSet, way: usize) -> *mut DropEntry {
     unsafe { (&raw mut (*set).0).cast::<DropEntry>().add(way & (WAYS - 1)) }
 }
 
-/// An entry as it is now.
+/// An entry as it is now. Its word first: what is believed of the rest is confirmed by an exchange of that word, so a source
+/// of before would be taken for the word's.
 #[inline(always)]
 fn read(entry: *mut DropEntry) -> DropEntry {
     // SAFETY: as in `way`. Volatile: other CPUs write it.
     unsafe {
-        DropEntry {
-            word: (&raw const (*entry).word).read_volatile(),
-            source: (&raw const (*entry).source).read_volatile(),
-        }
+        let word = (&raw const (*entry).word).read_volatile();
+        let source = (&raw const (*entry).source).byte_add(after(word)).read_volatile();
+        DropEntry { word, source }
     }
+}
+
+/// 0, made of what was loaded: where it is part of an address, the load there comes after the one that gave it. aarch64
+/// promises that of addresses, and of no other two loads; x86_64 of all, and for it this is nothing.
+#[inline(always)]
+#[cfg_attr(not(bpf_target_arch = "aarch64"), expect(unused_variables, reason = "only aarch64 needs it"))]
+fn after(loaded: u64) -> usize {
+    #[cfg(bpf_target_arch = "aarch64")]
+    {
+        let mut zero = loaded as usize;
+        // SAFETY: the instruction takes all bits from a register.
+        unsafe { core::arch::asm!("{0} &= 0", inout(reg) zero, options(pure, nomem, nostack)) };
+        zero
+    }
+    #[cfg(not(bpf_target_arch = "aarch64"))]
+    0
 }
 
 /// The cached drop of a packet with this key and that [`Key::hash`], if there is one; counts the packet there.
@@ -151,7 +167,7 @@ extern "C" fn counted(number: u32, source: u64, what: u64, now: u64) -> u32 {
         }
         let Some(cause) = cause(number, at) else { return 0 };
         // SAFETY: as in `cause`. Volatile: other CPUs write it.
-        let cause = unsafe { cause.read_volatile() };
+        let cause = unsafe { cause.byte_add(after(before.word)).read_volatile() };
         for _ in 0..one_register(TRIES_MAX) {
             if !before.is_of(key) || cause.until_ns <= now {
                 return 0;

@@ -15,7 +15,7 @@ use crate::pins::Pins;
 use crate::run;
 
 /// Where Debian's packages put rustc.
-const DEBIAN_SYSROOT: &str = "/usr";
+pub(super) const DEBIAN_SYSROOT: &str = "/usr";
 
 pub(super) struct Compiler {
     /// Its name in rustup.

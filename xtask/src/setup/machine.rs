@@ -21,6 +21,13 @@ pub(crate) const QEMU: Program = Program {
     purpose: "a machine with another kernel",
     trial: "--version",
 };
+/// For the tier of aarch64 alone.
+pub(crate) const QEMU_AARCH64: Program = Program {
+    name: "qemu-system-aarch64",
+    package: "qemu-system-arm",
+    purpose: "a machine of another architecture",
+    trial: "--version",
+};
 pub(crate) const SHELL: Program =
     Program { name: "busybox", package: "busybox-static", purpose: "the shell of that machine", trial: "true" };
 pub(crate) const ALL: [Program; 2] = [QEMU, SHELL];

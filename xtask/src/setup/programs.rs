@@ -4,7 +4,7 @@ use std::env::consts::ARCH;
 
 use anyhow::{Context, Result};
 
-use super::{apt, axe, machine, say};
+use super::{apt, axe, cross, machine, say};
 use crate::workspace;
 
 /// A program, its package, what it is for.
@@ -87,6 +87,9 @@ pub(super) fn ensure() -> Result<()> {
         && let Err(error) = machine::ensure()
     {
         say(&format!("{error:#}; the tests on other kernels are skipped"));
+    }
+    if let Err(error) = cross::ensure() {
+        say(&format!("{error:#}; what is built for aarch64 is not checked"));
     }
     if let Err(error) = axe::ensure() {
         say(&format!("{error:#}; the test of the web page's accessibility is skipped"));

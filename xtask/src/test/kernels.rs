@@ -3,6 +3,7 @@
 //! Each kernel is Debian's, booted by qemu without hardware's help, with the tests and their libraries as all there is.
 //! Nothing is installed, qemu itself included, and no root is needed.
 
+pub(super) mod aarch64;
 mod console;
 mod cpio;
 mod image;
@@ -13,7 +14,7 @@ use std::env::consts::ARCH;
 use std::panic::resume_unwind;
 use std::process::Command;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -24,6 +25,7 @@ use crate::cargo::{self, Artifact};
 use crate::run;
 use crate::setup::machine::{self as programs, Program};
 use console::Console;
+use image::Source;
 use machine::Machine;
 
 /// The versions that the README names, beside the one that developers have.
@@ -53,30 +55,34 @@ fn run_everywhere(test: &Artifact, filter: Option<&str>, tally: &mut Tally) -> R
     }
     let initramfs = initramfs::write(&test.executable, filter)?;
     let mut machines = Vec::new();
-    for (version, image) in VERSIONS.into_iter().zip(image::ensure(&VERSIONS)?) {
+    for (version, image) in VERSIONS.into_iter().zip(image::ensure(&Source::x86_64(), &VERSIONS)?) {
         let name = title(version);
         match image {
             Ok(image) => {
                 eprintln!("     Running {} on Linux {}", test.target, image.release);
-                machines.push(Machine { name, kernel: image.file, initramfs: &initramfs });
+                machines.push(Machine { kind: &machine::X86_64, name, kernel: image.file, initramfs: &initramfs });
             }
             Err(reason) => tally.skipped.push(Skip { test: name, reason }),
         }
     }
-    let tallies: Vec<Result<Tally>> = thread::scope(|scope| {
-        let running: Vec<_> = machines.iter().map(|machine| scope.spawn(|| tally_of(machine))).collect();
-        running.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
-    });
-    for (machine, of_machine) in machines.iter().zip(tallies) {
-        tally.add(&machine.name, of_machine?);
+    for (machine, of_machine) in machines.iter().zip(run_at_once(&machines)) {
+        tally.add(&machine.name, of_machine?.0);
     }
     Ok(())
 }
 
-fn tally_of(machine: &Machine<'_>) -> Result<Tally> {
-    let mut console = Console::default();
+/// What the tests of each came to, and how long it ran.
+fn run_at_once(machines: &[Machine<'_>]) -> Vec<Result<(Tally, Duration)>> {
+    thread::scope(|scope| {
+        let running: Vec<_> = machines.iter().map(|machine| scope.spawn(|| tally_of(machine))).collect();
+        running.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    })
+}
+
+fn tally_of(machine: &Machine<'_>) -> Result<(Tally, Duration)> {
+    let (mut console, start) = (Console::default(), Instant::now());
     let end = machine.run(&mut console)?;
-    Ok(console.into_tally(end))
+    Ok((console.into_tally(end), start.elapsed()))
 }
 
 /// Without it no machine need be booted where the filter names none of these tests.

@@ -15,11 +15,13 @@ use crate::setup::machine::{self, SHELL};
 
 /// Where the kernel has it, and what the script expects.
 const DIRECTORIES: [&str; 4] = ["dev", "proc", "sys", "tmp"];
+/// Where the shell lies.
+pub(super) const SHELL_FILE: &str = "bin/busybox";
 
 /// Not compressed: the machine would take longer to unpack it than to read it.
 pub(super) fn write(test: &Path, filter: Option<&str>) -> Result<PathBuf> {
     let shell = SHELL.file().with_context(|| format!("there is no {}", SHELL.name))?;
-    let mut files = BTreeMap::from([("bin/busybox".to_owned(), shell.clone()), ("bin/tests".to_owned(), test.into())]);
+    let mut files = BTreeMap::from([(SHELL_FILE.to_owned(), shell.clone()), ("bin/tests".to_owned(), test.into())]);
     // A static one has none, and ldd fails for it.
     let of_shell = run::answer(Command::new("ldd").arg(&shell)).unwrap_or_default();
     let of_test = run::answer(Command::new("ldd").arg(test))?;
@@ -30,17 +32,22 @@ pub(super) fn write(test: &Path, filter: Option<&str>) -> Result<PathBuf> {
 
     fs::create_dir_all(machine::dir()).with_context(|| format!("make {}", machine::dir().display()))?;
     let path = machine::dir().join("initramfs.cpio");
-    let written = File::create(&path).map_err(anyhow::Error::from).and_then(|file| fill(file, &files, filter));
-    written.with_context(|| format!("write {}", path.display()))?;
+    archive(&path, &files, &script("", &[tests("tests", filter.as_slice())]))?;
     Ok(path)
 }
 
-fn fill(file: File, files: &BTreeMap<String, PathBuf>, filter: Option<&str>) -> Result<()> {
+/// These files, by their paths in the machine, and what it does first.
+pub(super) fn archive(path: &Path, files: &BTreeMap<String, PathBuf>, script: &str) -> Result<()> {
+    let written = File::create(path).map_err(anyhow::Error::from).and_then(|file| fill(file, files, script));
+    written.with_context(|| format!("write {}", path.display()))
+}
+
+fn fill(file: File, files: &BTreeMap<String, PathBuf>, script: &str) -> Result<()> {
     let mut archive = Archive::new(BufWriter::new(file));
     for directory in directories(files.keys().map(String::as_str)) {
         archive.directory(directory)?;
     }
-    archive.executable("init", script(filter).as_bytes())?;
+    archive.executable("init", script.as_bytes())?;
     for (path, source) in files {
         let bytes = fs::read(source).with_context(|| format!("read {}", source.display()))?;
         archive.executable(path, &bytes)?;
@@ -60,8 +67,15 @@ fn libraries(ldd: &str) -> impl Iterator<Item = &str> {
     ldd.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
 }
 
-fn script(filter: Option<&str>) -> String {
-    let filter = filter.map_or_else(String::new, |filter| format!(" '{}'", filter.replace('\'', r"'\''")));
+/// The command that runs those tests of a program in /bin whose names contain one of the filters; all where there is none.
+pub(super) fn tests(program: &str, filters: &[&str]) -> String {
+    let quoted = filters.iter().map(|filter| format!(" '{}'", filter.replace('\'', r"'\''")));
+    format!("/bin/{program} --test-threads=1 --show-output{}", quoted.collect::<String>())
+}
+
+/// Runs the commands one after the other, and tells how the last one ended that ended badly.
+pub(super) fn script(before: &str, commands: &[String]) -> String {
+    let commands: String = commands.iter().map(|command| format!("{command} || code=$?\n")).collect();
     format!(
         "#!/bin/busybox sh\n\
         b=/bin/busybox\n\
@@ -69,9 +83,11 @@ fn script(filter: Option<&str>) -> String {
         $b mount -t sysfs sysfs /sys\n\
         $b mount -t devtmpfs devtmpfs /dev\n\
         $b mount -t bpf bpf /sys/fs/bpf\n\
+        {before}\
         $b ip link set lo up\n\
-        /bin/tests --test-threads=1 --show-output{filter}\n\
-        echo \"{}$?\"\n\
+        code=0\n\
+        {commands}\
+        echo \"{}$code\"\n\
         $b poweroff -f\n",
         console::ENDED
     )
@@ -97,7 +113,15 @@ mod tests {
 
     #[test]
     fn a_filter_is_one_word_to_the_shell() {
-        assert!(script(Some("a b'$c")).contains(r" --show-output 'a b'\''$c'"));
-        assert!(script(None).contains(" --show-output\n"));
+        assert!(tests("t", &["a b'$c", "d"]).ends_with(r" --show-output 'a b'\''$c' 'd'"));
+        assert!(tests("t", &[]).ends_with("/bin/t --test-threads=1 --show-output"));
+    }
+
+    #[test]
+    fn what_ends_badly_is_told_also_where_something_ends_well_after_it() {
+        let script = script("", &["(exit 3)".to_owned(), "true".to_owned()]);
+        let tail = script.split_once("code=0\n").unwrap().1.replace("$b poweroff -f", "");
+        let said = run::answer(Command::new("sh").arg("-c").arg(format!("code=0\n{tail}"))).unwrap();
+        assert_eq!(said, format!("{}3", console::ENDED));
     }
 }

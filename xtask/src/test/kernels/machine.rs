@@ -9,17 +9,36 @@ use anyhow::{Context, Result};
 
 use super::console::Console;
 use crate::run;
-use crate::setup::machine::QEMU;
+use crate::setup::machine::{Program, QEMU, QEMU_AARCH64};
 use crate::test::harness::Echo;
 
 /// A test that loads the program takes up to 25 s beside another machine: its verification, emulated. The longest of the test programs
 /// has 21. What needs more has become too much for the oldest kernel's verifier, and is not waited for.
 const TIME_MAX: Duration = Duration::from_secs(1100);
+/// All the test programs one after the other, and the daemon's starts, beside another machine.
+const TIME_MAX_AARCH64: Duration = Duration::from_secs(3600);
 
 /// Emulated, so that it is the same everywhere. Off at a panic (`panic=-1` restarts, and `-no-reboot` makes that an end);
 /// the kernel's own messages would cut the tests' lines in two, and a panic is printed at any level.
-const ARGUMENTS: &str = "-accel tcg -cpu max -smp 2 -m 2048 -nodefaults -no-reboot -display none -serial stdio";
-const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet loglevel=1 panic=-1";
+const ARGUMENTS: &str = "-accel tcg -smp 2 -m 2048 -nodefaults -no-reboot -display none -serial stdio";
+const KERNEL_ARGUMENTS: &str = "quiet loglevel=1 panic=-1";
+
+/// An architecture: what qemu is told of it.
+pub(super) struct Kind {
+    qemu: &'static Program,
+    arguments: &'static [&'static str],
+    console: &'static str,
+    time_max: Duration,
+}
+
+pub(super) const X86_64: Kind = Kind { qemu: &QEMU, arguments: &["-cpu", "max"], console: "ttyS0", time_max: TIME_MAX };
+/// The kernel signs its pointers, by an algorithm that takes long to emulate; it need not be that one.
+pub(super) const AARCH64: Kind = Kind {
+    qemu: &QEMU_AARCH64,
+    arguments: &["-machine", "virt", "-cpu", "max,pauth-impdef=on"],
+    console: "ttyAMA0",
+    time_max: TIME_MAX_AARCH64,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
@@ -28,6 +47,7 @@ pub(super) enum End {
 }
 
 pub(super) struct Machine<'a> {
+    pub(super) kind: &'static Kind,
     /// What its lines are shown with.
     pub(super) name: String,
     pub(super) kernel: PathBuf,
@@ -37,10 +57,12 @@ pub(super) struct Machine<'a> {
 impl Machine<'_> {
     /// Shows each line that a person wants to see when it comes.
     pub(super) fn run(&self, console: &mut Console) -> Result<End> {
-        let mut command = QEMU.command().with_context(|| format!("there is no {}", QEMU.name))?;
-        command.args(ARGUMENTS.split(' ')).args(["-append", KERNEL_ARGUMENTS]);
+        let Kind { qemu, arguments, console: of_kernel, time_max } = self.kind;
+        let mut command = qemu.command().with_context(|| format!("there is no {}", qemu.name))?;
+        command.args(*arguments).args(ARGUMENTS.split(' '));
+        command.arg("-append").arg(format!("console={of_kernel} {KERNEL_ARGUMENTS}"));
         command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(self.initramfs);
-        run_for(TIME_MAX, &mut command, &self.name, console)
+        run_for(*time_max, &mut command, &self.name, console)
     }
 }
 
