@@ -17,7 +17,6 @@ use ratelimit_crash::{Point, VARIABLE, reached};
 use serde_json::Value;
 
 use crate::lab::{Daemon, HANGS_AFTER, Lab, binary};
-use crate::layouts::{Fixture, Kind};
 use acts::Act;
 use ears::{Ears, Traffic};
 use policies::{Judged, Letter, WEB_MAX, config};
@@ -132,8 +131,7 @@ impl Ground {
 
     /// Begins with nothing of before, and the entries of every run.
     pub fn begin(&mut self) {
-        self.kill();
-        let _nothing_is_there = self.lab.ratelimitd(&["detach"]);
+        self.remove();
         let _may_be_there = fs::remove_dir_all(self.lab.directory().join("state"));
         let _is_armed = fs::remove_file(self.point_file());
         if self.lab.server.ip(&["link", "show", "dev", "s0"]).is_err() {
@@ -222,12 +220,10 @@ impl Ground {
         fs::write(self.point_file(), format!("{} {passes}", point.name())).expect(WORKS);
     }
 
-    /// A filter of an earlier layout in the place of the daemon and of what it has pinned: by the first configuration.
-    fn restore(&mut self, layout: u32, kind: Kind, interfaces: &[&str]) {
+    /// Kills the daemon, and takes its filter off with all that it has pinned.
+    fn remove(&mut self) {
         self.kill();
         let _nothing_is_there = self.lab.ratelimitd(&["detach"]);
-        Fixture::of_kind(layout, kind).restore_on(&self.lab, interfaces);
-        self.letter = Letter::A;
     }
 
     /// Waits until the daemon was killed by itself, at the point.
@@ -340,8 +336,7 @@ impl Ground {
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        self.kill();
-        let _nothing_is_there = self.lab.ratelimitd(&["detach"]);
+        self.remove();
     }
 }
 

@@ -98,17 +98,23 @@ impl Fixture {
     }
 }
 
-/// Puts the record of a trial into the laboratory's directory of state. By the wall clock it ends this many seconds from
-/// now: by that of packets when its fixture says.
+/// Puts the filter of a daemon whose trial runs on `s0` and `s1`, and its record of that into the laboratory's directory
+/// of state. The trial has so long to go, by the clock of packets and on the wall.
 ///
 /// # Panics
 /// Where the layout has none.
-pub fn restore_record(lab: &Lab, layout: u32, left: Duration) {
+pub fn restore_trial(lab: &Lab, layout: u32, left: Duration) {
     let path = directory(layout).join(RECORD);
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("read {}: {error}", path.display()));
     let text = text.replace(PLACE, &lab.directory().to_string_lossy());
     let mut record: serde_json::Value = serde_json::from_str(&text).expect("the record is JSON");
+    let until: Timestamp = record["until"].as_str().and_then(|until| until.parse().ok()).expect("a trial has an end");
+    let mut fixture = Fixture::of_kind(layout, Kind::OnTrial);
+    // Packets meet the wall's time when their daemon was started.
+    let now = until - left;
+    fixture.contents.now_ns = u64::try_from(now.as_nanosecond()).expect("it is later than 1970");
     record["until"] = (Timestamp::now() + left).to_string().into();
+    fixture.restore_on(lab, &["s0", "s1"]);
     let state = lab.directory().join("state");
     fs::create_dir_all(&state).expect("the directory of state");
     fs::write(state.join("trial.json"), record.to_string()).expect("the record is written");

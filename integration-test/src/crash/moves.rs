@@ -9,7 +9,7 @@ use ratelimit_crash::Point;
 
 use super::policies::{Judged, Letter, WEB_MAX};
 use super::{Cast, Ground, OVER, WORKS};
-use crate::layouts::{Kind, restore_record};
+use crate::layouts::{Fixture, Kind, restore_trial};
 
 /// The layout whose windows and counters are copied.
 const COPIED: u32 = 7;
@@ -71,12 +71,15 @@ impl Moved {
 
     /// Puts the filter of the earlier version there.
     pub(super) fn prepare(self, ground: &mut Ground) {
-        let interfaces: &[&str] = if self == Self::Widened { &["s0"] } else { &["s0", "s1"] };
-        let kind = if self.is_on_trial() { Kind::OnTrial } else { Kind::Letters };
-        ground.restore(self.layout(), kind, interfaces);
-        if self.is_on_trial() {
-            restore_record(&ground.lab, self.layout(), TRIAL);
+        ground.remove();
+        match self {
+            Self::OnTrial | Self::SharedOnTrial => restore_trial(&ground.lab, self.layout(), TRIAL),
+            Self::Widened => Fixture::of_kind(self.layout(), Kind::Letters).restore(&ground.lab),
+            Self::Copied | Self::Shared | Self::Resumed | Self::Narrowed => {
+                Fixture::of_kind(self.layout(), Kind::Letters).restore_on(&ground.lab, &["s0", "s1"]);
+            }
         }
+        ground.letter = Letter::A;
     }
 
     /// Makes what the start finds beside.
