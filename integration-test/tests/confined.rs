@@ -6,9 +6,9 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::time::Duration;
 
-use integration_test::lab::{CLIENTS, Daemon, HANGS_AFTER, Lab, ask, once};
+use integration_test::lab::{CLIENTS, Daemon, Lab, ask, once};
 use integration_test::unit;
-use netlab::{Child, needs_root};
+use netlab::needs_root;
 use nix::sys::signal::Signal;
 
 /// Why a unit's restrictions cannot be put on a program here.
