@@ -25,15 +25,15 @@ use ratelimit_crash::Point::{
     EndServed, EndTold, GrantApplied, GrantKept, HistoryBegun, HistoryCommitted, HistoryOpened, HistoryWritten, Lifted,
     Linked, LinksAside, LinksNamed, Listed, MapsMade, ModeApplied, ModeKept, MoveAdded, MoveCharged, MoveCleared,
     MoveConverted, MoveCopied, MoveCounted, MoveDone, MoveEmptied, MoveGone, MoveLink, MoveMarked, MoveRead,
-    MoveRecopied, MoveShared, MoveSwapped, MoveUnmarked, MoveUnshared, Pinned, PinsLocked, PinsMade,
-    ProgramLoaded, Ready, Recalled, ReloadCarried, ReloadRead, ReloadSettled, Replaced, RollBackDone, RollBackRecorded,
-    Serving, SocketBeside, SocketBound, StartApplied, Started, StoreRemoved, StoreRenamed, StoreSaved, StoreSynced,
+    MoveRecopied, MoveShared, MoveSwapped, MoveUnmarked, MoveUnshared, Pinned, PinsLocked, PinsMade, ProgramLoaded,
+    Ready, Recalled, ReloadCarried, ReloadRead, ReloadSettled, Replaced, RollBackDone, RollBackRecorded, Serving,
+    SocketBeside, SocketBound, StartApplied, Started, StoreRemoved, StoreRenamed, StoreSaved, StoreSynced,
     StoreWritten, TakenOver, TrialApplied, TrialRecorded, Unpinned, WindowsRemoved,
 };
 use ratelimit_crash::{Point, VARIABLE};
 use serde_json::json;
 
-/// `all` is every run; else each case has one of the loads, by the seed.
+/// `all` is every run; else each case has one of the loads, by the seed, and a third of the moves do.
 const RUNS_VARIABLE: &str = "RATELIMITD_CRASH_RUNS";
 /// Which load each case has.
 const SEED_VARIABLE: &str = "RATELIMITD_CRASH_SEED";
@@ -197,11 +197,10 @@ fn runs() -> (Vec<(Case, Load)>, usize, u64) {
     let only = env::var("RATELIMITD_CRASH_ONLY").ok();
     let mut chosen = Vec::new();
     for (at, load) in Load::ALL.into_iter().enumerate() {
-        let is_chosen = |case: usize| is_all || (case as u64 + at as u64 + seed).is_multiple_of(loads as u64);
-        let is_meant = |case: &Case| {
-            only.as_ref().is_none_or(|only| case.to_string().contains(only))
-        };
-        let of_load = cases.iter().enumerate().filter(|(case, of)| is_chosen(*case) && is_meant(of));
+        let is_due = |case: usize, part: usize| (case as u64 + at as u64 + seed).is_multiple_of(part as u64);
+        let is_chosen = |case: usize, of: &Case| is_all || is_due(case, loads * of.act.in_every());
+        let is_meant = |case: &Case| only.as_ref().is_none_or(|only| case.to_string().contains(only));
+        let of_load = cases.iter().enumerate().filter(|(case, of)| is_chosen(*case, of) && is_meant(of));
         chosen.extend(of_load.map(|(_, case)| (*case, load)));
     }
     (chosen, cases.len() * loads, seed)

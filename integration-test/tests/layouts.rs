@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use integration_test::crash::ears::Ears;
+use integration_test::crash::policies::{Judged, Letter, config};
 use integration_test::frames::flag::SYN;
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, V4, frame, tcp};
-use integration_test::crash::ears::Ears;
-use integration_test::crash::policies::{Judged, Letter, config};
 use integration_test::lab::{CLIENTS, CLIENTS_V6, Daemon, HANGS_AFTER, Lab, SERVER, assert_refused, number, once};
 use integration_test::layouts::{Fixture, Kind, PLACE, RECORD, configuration, directory, restore_trial};
 use integration_test::unit;
@@ -241,7 +241,8 @@ enum End {
 #[test]
 fn a_trial_goes_on_over_a_move_and_ends_as_it_would_have() {
     needs_root!();
-    let ends = [FIRST, SHARED].map(|layout| [End::Before, End::Alone, End::RollBack, End::Confirm].map(|end| (layout, end)));
+    let ends =
+        [FIRST, SHARED].map(|layout| [End::Before, End::Alone, End::RollBack, End::Confirm].map(|end| (layout, end)));
     each(ends.as_flattened(), |(layout, end)| {
         let left = match end {
             End::Before => Duration::ZERO,
@@ -331,7 +332,7 @@ fn no_packet_is_unfiltered_while_the_program_is_swapped_and_nothing_is_counted_t
         let (is_fast, is_over, sent) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
         thread::scope(|scope| {
             let flow = scope.spawn(|| send(&lab, &is_fast, &sent, &is_over));
-            let mut daemon = start_changed(&lab, |text| text.replace("[\"s0\"]", &format!("{interfaces:?}")));
+            let mut daemon = start_changed(&lab, |text| text.replace("[\"s0\"]", &format!("{there:?}")));
             let before = sent.load(Ordering::Relaxed);
             is_fast.store(true, Ordering::Relaxed);
             while sent.load(Ordering::Relaxed) < before.max(BULK_LIMIT) + 10_000 {

@@ -70,6 +70,14 @@ impl Act {
         !matches!(self, Self::Start | Self::StopDetach | Self::Detach | Self::Panic | Self::Enforce)
     }
 
+    /// In every which run that does not do all of it is: a move takes more than twice as long as another act.
+    pub const fn in_every(self) -> usize {
+        match self {
+            Self::Move(_) => 3,
+            _ => 1,
+        }
+    }
+
     /// How many frames of who sends on may be admitted beyond the limit.
     pub(super) const fn misses(self, point: Point) -> u64 {
         match self {

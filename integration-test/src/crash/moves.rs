@@ -91,6 +91,7 @@ impl Moved {
         ground.write(Letter::B, "keep", &["s0", "s1"]);
         match self {
             Self::Narrowed => {
+                ground.write(Letter::B, "keep", &["s0"]);
                 ground.lab.client.ip(&["link", "del", "c1"]).expect(WORKS);
             }
             Self::Resumed => {

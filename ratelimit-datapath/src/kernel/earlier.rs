@@ -210,6 +210,23 @@ struct Tally {
 }
 
 impl Tally {
+    /// What has become of windows.
+    fn words(&self, moving: &Move) -> String {
+        match (moving.layout.windows, self.gap) {
+            (None, _) => ", whose windows go on as they are".to_owned(),
+            (Some(_), None) => {
+                format!(": went on with a move that was cut short, and charged {} windows", self.charged)
+            }
+            (Some(_), Some(gap)) => format!(
+                ": copied {} windows, the last look at them began {:.1} ms before the program was replaced; {} were \
+                 charged with what was admitted in between",
+                moving.windows.len(),
+                gap.as_secs_f64() * 1e3,
+                self.charged
+            ),
+        }
+    }
+
     /// What the earlier program may have admitted that is not in what was copied.
     fn uncopied(&self) -> String {
         self.gap.map_or_else(
@@ -319,12 +336,14 @@ impl Kernel {
         reach(Point::MoveAdded);
         self.move_pins()?;
         tracing::info!(
+            layout = moving.layout.version,
             windows = moving.windows.len(),
             recopied = tally.recopied,
             charged = tally.charged,
             gap_us = tally.gap.map(|gap| gap.as_micros()),
-            "took over the state of layout {}",
-            moving.layout.version
+            "took over the state of layout {}{}",
+            moving.layout.version,
+            tally.words(moving)
         );
         Ok(())
     }
