@@ -1,4 +1,4 @@
-//! The unit file as systemd would read it: its capabilities, and the system calls that it allows.
+//! The unit file as systemd would read it: its capabilities, and the system calls that it allows; and the daemon under it.
 //!
 //! Knows the few settings that the tests hold a daemon to. Names of system calls and their sets come from
 //! `systemd-analyze` and the kernel's headers, so that the unit file is all that says what is allowed.
@@ -8,9 +8,15 @@ use std::fs;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use netlab::Child;
+
+use crate::lab::{Daemon, HANGS_AFTER, Lab, binary};
 
 /// The shipped unit.
 pub const TEXT: &str = include_str!("../../dist/systemd/ratelimitd.service");
+
+/// What the unit's group has for a number in tests.
+pub const GID: u32 = 64_321;
 
 /// Numbers of system calls by name, where a compiler is installed.
 const HEADERS: [&str; 3] = [
@@ -60,6 +66,23 @@ pub fn system_calls() -> Result<BTreeSet<u32>> {
     }
     // What this machine's kernel has no number for cannot be called.
     Ok(allowed.iter().filter_map(|name| numbers.get(name)).copied().collect())
+}
+
+/// The daemon with these arguments under the unit's restrictions, which the binary `confine` puts on it, and with the
+/// unit's group in the host's list of groups. Returns once it is ready.
+///
+/// # Panics
+/// Where it does not come to that.
+pub fn start(lab: &Lab, confine: &str, args: &[&str]) -> Daemon {
+    let groups = lab.directory().join("group");
+    let known = fs::read_to_string("/etc/group").expect("the host has groups");
+    fs::write(&groups, format!("{known}{}:x:{GID}:\n", setting("Group")[0])).expect("a file");
+    let mut command = lab.command("sh");
+    command.arg("-c").arg(r#"mount --bind "$0" /etc/group && exec "$@""#).arg(groups);
+    command.arg(confine).arg(binary()).args(args);
+    let child = Child::start(command).expect("the daemon starts");
+    child.wait_for_line("ratelimitd: ready", HANGS_AFTER).expect("the daemon is ready");
+    Daemon { child }
 }
 
 /// Sets of system calls by name, and what they have: names, and names of sets.

@@ -6,12 +6,10 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::time::Duration;
 
-use integration_test::lab::{CLIENTS, Daemon, HANGS_AFTER, Lab, ask, once};
+use integration_test::lab::{CLIENTS, Daemon, Lab, ask, once};
 use integration_test::unit;
-use netlab::{Child, needs_root};
+use netlab::needs_root;
 use nix::sys::signal::Signal;
-
-const GID: u32 = 64_321;
 
 /// Why a unit's restrictions cannot be put on a program here.
 fn is_unconfinable() -> Option<String> {
@@ -30,17 +28,9 @@ fn write_config(lab: &Lab, list: &str) -> String {
     path.display().to_string()
 }
 
-/// A daemon of this file, with the unit's group in the host's list of groups.
+/// A daemon of this file.
 fn start(lab: &Lab, config: &str) -> Daemon {
-    let groups = lab.directory().join("group");
-    let name = unit::setting("Group")[0];
-    fs::write(&groups, format!("{}{name}:x:{GID}:\n", fs::read_to_string("/etc/group").unwrap())).unwrap();
-    let mut command = lab.command("sh");
-    command.arg("-c").arg(r#"mount --bind "$0" /etc/group && exec "$@""#).arg(groups);
-    command.arg(env!("CARGO_BIN_EXE_confine")).arg(integration_test::lab::binary()).args(["run", "--config", config]);
-    let child = Child::start(command).unwrap();
-    child.wait_for_line("ratelimitd: ready", HANGS_AFTER).unwrap();
-    Daemon { child }
+    unit::start(lab, env!("CARGO_BIN_EXE_confine"), &["run", "--config", config])
 }
 
 /// A field of what the kernel says of a process.
@@ -68,7 +58,7 @@ fn the_daemon_does_all_that_it_is_for_under_the_restrictions_of_its_unit() {
     assert_eq!(fields, [&of_unit, &kept, &kept, "0000000000000000", "1", "2"]);
 
     let socket = fs::metadata(lab.socket()).unwrap();
-    assert_eq!((socket.gid(), socket.permissions().mode() & 0o777), (GID, 0o660));
+    assert_eq!((socket.gid(), socket.permissions().mode() & 0o777), (unit::GID, 0o660));
     assert!(!daemon.child.stderr().contains("WARN"), "{}", daemon.child.stderr());
     lab.assert_admitted(CLIENTS[0], 80, 3);
 

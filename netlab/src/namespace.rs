@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
@@ -234,8 +234,12 @@ pub(crate) fn sweep() -> Result<Vec<String>> {
     for line in must("ip", &["netns", "list"])?.lines() {
         let Some(name) = line.split_whitespace().next() else { continue };
         if crate::is_leftover(name) {
-            must("ip", &["netns", "del", name])?;
-            swept.push(format!("namespace {name}"));
+            match must("ip", &["netns", "del", name]) {
+                Ok(_) => swept.push(format!("namespace {name}")),
+                // Another run has swept it at the same time.
+                Err(_) if !Path::new("/run/netns").join(name).exists() => {}
+                Err(error) => return Err(error),
+            }
         }
     }
     Ok(swept)

@@ -137,8 +137,11 @@ impl Pins {
     pub(crate) fn remove_earlier_maps(&self, first: &[&str]) -> Result<(), PinsError> {
         let Some(earlier) = &self.earlier else { return Ok(()) };
         first.iter().try_for_each(|name| remove(&earlier.dir.join(name)))?;
+        reach(Point::MoveEmptied);
         let links: Vec<PathBuf> = earlier.links().into_iter().map(|(_, path)| path).collect();
-        entries(&earlier.dir)?.iter().filter(|path| !links.contains(path)).try_for_each(|path| remove(path))
+        entries(&earlier.dir)?.iter().filter(|path| !links.contains(path)).try_for_each(|path| remove(path))?;
+        reach(Point::MoveUnshared);
+        Ok(())
     }
 
     /// Removes what is left of the pins of an earlier layout.

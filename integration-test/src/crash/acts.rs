@@ -6,6 +6,7 @@ use nix::sys::signal::Signal;
 use ratelimit_crash::Point;
 use serde_json::Value;
 
+use super::moves::Moved;
 use super::policies::{Judged, Letter, WEB_MAX};
 use super::{Cast, Ground, OVER, word};
 
@@ -54,17 +55,35 @@ pub enum Act {
     StopDetach,
     /// `detach`
     Detach,
+    /// A start over the pins of another layout, on two interfaces, after the file was changed.
+    Move(Moved),
 }
 
 impl Act {
     /// Whether it is a start, so that the daemon of before must end.
     pub(super) const fn starts(self) -> bool {
-        matches!(self, Self::Start | Self::Adopt | Self::AdoptOther | Self::AdoptRenamed)
+        matches!(self, Self::Start | Self::Adopt | Self::AdoptOther | Self::AdoptRenamed | Self::Move(_))
     }
 
     /// Whether the filter must not stop for a moment: not where it is to.
     pub(super) const fn keeps_counts(self) -> bool {
         !matches!(self, Self::Start | Self::StopDetach | Self::Detach | Self::Panic | Self::Enforce)
+    }
+
+    /// In every which run that does not do all of it is: a move takes more than twice as long as another act.
+    pub const fn in_every(self) -> usize {
+        match self {
+            Self::Move(_) => 3,
+            _ => 1,
+        }
+    }
+
+    /// How many frames of who sends on may be admitted beyond the limit.
+    pub(super) const fn misses(self, point: Point) -> u64 {
+        match self {
+            Self::Move(moved) => moved.misses(point),
+            _ => 0,
+        }
     }
 
     /// Whether the banned source stays banned.
@@ -83,6 +102,7 @@ impl Act {
         match self {
             Self::AdoptOther | Self::Reload | Self::Trial | Self::Confirm | Self::RollBack => vec![old, new],
             Self::DenyOnTrial => vec![new],
+            Self::Move(moved) => moved.in_force_alone(),
             Self::Start | Self::Panic | Self::Enforce | Self::StopDetach | Self::Detach => vec![old, Judged::ByNone],
             _ => vec![old],
         }
@@ -92,7 +112,7 @@ impl Act {
     pub(super) fn in_force_after(self, before: Letter) -> Vec<Judged> {
         let (old, new) = (Judged::by(before), Judged::by(before.other()));
         match self {
-            Self::AdoptOther | Self::Reload | Self::DenyOnTrial => vec![new],
+            Self::AdoptOther | Self::Reload | Self::DenyOnTrial | Self::Move(_) => vec![new],
             Self::Trial | Self::Confirm | Self::RollBack => vec![old, new],
             Self::Panic | Self::Enforce => vec![old, Judged::ByNone],
             _ => vec![old],
@@ -123,12 +143,13 @@ impl Act {
                 ground.write(before, "detach", &["s0"]);
                 ground.start();
             }
+            Self::Move(moved) => moved.prepare(ground),
             _ => {}
         }
     }
 
     /// Makes the rest of it, once the sources of the run are known; where it is a start, no daemon runs.
-    pub(super) fn clear(self, ground: &mut Ground) {
+    pub(super) fn clear(self, ground: &mut Ground, cast: Cast) {
         let before = ground.letter;
         match self {
             Self::Start => drop(ground.must(&["detach"])),
@@ -138,6 +159,7 @@ impl Act {
                 ground.write(before, "keep", &["s7"]);
             }
             Self::Enforce => drop(ground.must(&["panic"])),
+            Self::Move(moved) => moved.clear(ground, cast),
             _ => {}
         }
     }
@@ -148,7 +170,7 @@ impl Act {
         // Commands find that nobody answers any more.
         let tell = |ground: &Ground, args: &[&str]| drop(ground.lab.ratelimitd(args));
         match self {
-            Self::Start | Self::Adopt | Self::AdoptOther | Self::AdoptRenamed => ground.start_to_die(),
+            Self::Start | Self::Adopt | Self::AdoptOther | Self::AdoptRenamed | Self::Move(_) => ground.start_to_die(),
             Self::Reload => {
                 ground.write(before.other(), "keep", &["s0"]);
                 ground.signal(Signal::SIGHUP);
@@ -223,6 +245,7 @@ impl Act {
                 ground.write(before, "keep", &["s0"]);
                 ground.start();
             }
+            Self::Move(moved) => moved.settle(ground, cast),
             Self::Start | Self::Adopt | Self::DropInterface | Self::StopKeep | Self::Detach => {}
         }
     }

@@ -63,8 +63,13 @@ impl Ears {
 
     /// Sends so many frames.
     pub fn send(&self, source: [u8; 4], port: u16, count: u64) {
+        self.send_by(&self.sender, source, port, count);
+    }
+
+    /// The same through another interface.
+    pub fn send_by(&self, sender: &PacketSocket, source: [u8; 4], port: u16, count: u64) {
         let frame = frame_of(source, port);
-        (0..count).for_each(|_| self.sender.send(&frame).expect(WORKS));
+        (0..count).for_each(|_| sender.send(&frame).expect(WORKS));
     }
 
     /// How many came through of a source, to a port, since these were cleared.

@@ -24,6 +24,7 @@ use ratelimit_common::hash::HashKey;
 use ratelimit_common::layout::{Active, COUNTERS_LEN, Counters, GENERATIONS, map};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verification::Side;
+use ratelimit_crash::{Point, reach};
 
 use self::facts::Facts;
 use self::windows::Window;
@@ -94,6 +95,8 @@ pub(super) struct Move {
     counters: HashMap<u32, Vec<Counters>>,
     /// When windows were copied last.
     copied_at: Nanos,
+    /// When the last look at windows and counters began; none where a run before this one has copied them.
+    looked_at: Option<Instant>,
     stage: Stage,
 }
 
@@ -118,12 +121,15 @@ impl Move {
         if pins.interfaces().is_empty() && !is_swapped(pins, earlier)? {
             stage = Stage::Unread;
             pins.clear_own()?;
+            reach(Point::MoveCleared);
             for expected in state::EXPECTED.iter().filter(|expected| layout.has(expected.name)) {
                 state::check_pin(&earlier.dir, expected)?;
                 share(earlier, pins, expected.name)?;
             }
+            reach(Point::MoveShared);
         }
-        Ok(Some(Self { layout, windows: HashMap::new(), counters: HashMap::new(), copied_at: Nanos(0), stage }))
+        let (windows, counters) = (HashMap::new(), HashMap::new());
+        Ok(Some(Self { layout, windows, counters, copied_at: Nanos(0), looked_at: None, stage }))
     }
 
     /// Whether no packet reads this version's maps.
@@ -198,8 +204,36 @@ struct Tally {
     recopied: usize,
     /// Windows that were charged after it.
     charged: usize,
-    /// From the last look at the first window until every link had the new program.
-    gap: Duration,
+    /// From the beginning of the last look at windows and counters until every link had the new program: no packet that
+    /// was admitted before it was missed there. None where a run before this one has looked.
+    gap: Option<Duration>,
+}
+
+impl Tally {
+    /// What has become of windows.
+    fn words(&self, moving: &Move) -> String {
+        match (moving.layout.windows, self.gap) {
+            (None, _) => ", whose windows go on as they are".to_owned(),
+            (Some(_), None) => {
+                format!(": went on with a move that was cut short, and charged {} windows", self.charged)
+            }
+            (Some(_), Some(gap)) => format!(
+                ": copied {} windows, the last look at them began {:.1} ms before the program was replaced; {} were \
+                 charged with what was admitted in between",
+                moving.windows.len(),
+                gap.as_secs_f64() * 1e3,
+                self.charged
+            ),
+        }
+    }
+
+    /// What the earlier program may have admitted that is not in what was copied.
+    fn uncopied(&self) -> String {
+        self.gap.map_or_else(
+            || "what the earlier program has admitted after a run before this one had copied its windows".to_owned(),
+            |gap| format!("what was admitted in the last {:.1} ms of the earlier program", gap.as_secs_f64() * 1e3),
+        )
+    }
 }
 
 impl Kernel {
@@ -224,23 +258,30 @@ impl Kernel {
             self.write_config(generation, words)?;
         }
         self.array(map::ACTIVE)?.set(0, active, 0).context("write ACTIVE")?;
+        reach(Point::MoveConverted);
         let all: Vec<u32> = (0..u32::try_from(COUNTERS_LEN).unwrap_or(0)).collect();
-        self.copy_counters(moving, &all)?;
-        self.copy_windows(moving)?;
+        self.copy(moving, &all)?;
+        reach(Point::MoveCopied);
         Ok(())
+    }
+
+    /// Copies these rows of counters and all windows where they are other than at the last copy; how many windows.
+    fn copy(&mut self, moving: &mut Move, rows: &[u32]) -> Result<usize, DatapathError> {
+        moving.looked_at = Some(Instant::now());
+        self.copy_counters(moving, rows)?;
+        self.copy_windows(moving)
     }
 
     /// Copies once more what has changed, before packets read the new maps.
     pub(super) fn before_packets(&mut self) -> Result<(), DatapathError> {
         let Some(mut moving) = self.moving.take_if(|moving| moving.stage == Stage::Unread) else { return Ok(()) };
         let rows = self.rows_in_use(&moving);
-        let copied = rows.and_then(|rows| {
-            self.copy_counters(&mut moving, &rows)?;
-            self.copy_windows(&mut moving)
-        });
+        let copied = rows.and_then(|rows| self.copy(&mut moving, &rows));
         moving.stage = Stage::Read;
         self.moving = Some(moving);
-        copied.map(drop)
+        copied?;
+        reach(Point::MoveRead);
+        Ok(())
     }
 
     /// Leaves an earlier layout's pins as they were where this run cannot start, so that its version can.
@@ -253,9 +294,14 @@ impl Kernel {
         Err(refused)
     }
 
-    /// Whether pins of an earlier layout are all that enforces.
+    /// Whether pins of an earlier layout are all that enforces: also where no program could be replaced.
     pub(super) fn is_earlier_in_force(&self) -> bool {
-        self.moving.as_ref().is_some_and(|moving| moving.stage != Stage::Swapping)
+        let is_untouched = |pins: &Pins| {
+            let is_swapped = pins.earlier().map(|earlier| is_swapped(pins, earlier));
+            pins.interfaces().is_empty() && matches!(is_swapped, Some(Ok(false)))
+        };
+        let is_so = |moving: &Move| moving.stage != Stage::Swapping || self.pins.as_ref().is_some_and(is_untouched);
+        self.moving.as_ref().is_some_and(is_so)
     }
 
     /// See [`crate::Datapath::take_over_earlier`].
@@ -269,46 +315,54 @@ impl Kernel {
     }
 
     fn finish(&mut self, moving: &mut Move) -> Result<(), DatapathError> {
-        let mut tally = Tally::default();
-        let (begun, rows) = (Instant::now(), self.rows_in_use(moving)?);
+        let (mut tally, rows) = (Tally::default(), self.rows_in_use(moving)?);
+        // A link that has this program makes the next start go on; until then it begins again.
+        self.mark_program()?;
         if moving.stage == Stage::Unread {
-            self.copy_counters(moving, &rows)?;
-            tally.recopied = self.copy_windows(moving)?;
+            tally.recopied = self.copy(moving, &rows)?;
+            reach(Point::MoveRecopied);
         }
         let is_resumed = moving.stage == Stage::Swapping;
         moving.stage = Stage::Swapping;
-        self.pin_program()?;
         self.swap_earlier()?;
-        tally.gap = begun.elapsed();
+        tally.gap = moving.looked_at.map(|looked_at| looked_at.elapsed());
         // Nothing charges the earlier maps from here on.
         state::wait_for_packets();
-        let added = self.add_counters(moving, &rows, is_resumed).and_then(|()| self.add_windows(moving, is_resumed));
-        match added {
+        reach(Point::MoveSwapped);
+        match self.add(moving, &rows, is_resumed) {
             Ok(charged) => tally.charged = charged,
-            Err(error) => tracing::warn!(
-                "what was admitted in the last {} ms of the earlier program is not counted: {:#}",
-                tally.gap.as_millis(),
-                anyhow::Error::from(error)
-            ),
+            Err(error) => tracing::warn!("{} is not counted: {:#}", tally.uncopied(), anyhow::Error::from(error)),
         }
+        reach(Point::MoveAdded);
         self.move_pins()?;
         tracing::info!(
+            layout = moving.layout.version,
             windows = moving.windows.len(),
             recopied = tally.recopied,
             charged = tally.charged,
-            gap_us = tally.gap.as_micros(),
-            "took over the state of layout {}",
-            moving.layout.version
+            gap_us = tally.gap.map(|gap| gap.as_micros()),
+            "took over the state of layout {}{}",
+            moving.layout.version,
+            tally.words(moving)
         );
         Ok(())
     }
 
+    /// Adds what the earlier program has counted and admitted after the last copy; to how many windows.
+    fn add(&mut self, moving: &Move, rows: &[u32], is_resumed: bool) -> Result<usize, DatapathError> {
+        self.add_counters(moving, rows, is_resumed)?;
+        reach(Point::MoveCounted);
+        self.add_windows(moving, is_resumed)
+    }
+
     /// Has a later start know this run's program in a link.
-    fn pin_program(&mut self) -> Result<(), DatapathError> {
+    fn mark_program(&mut self) -> Result<(), DatapathError> {
         let id = self.program_id()?;
         let path = self.pins.as_ref().map(|pins| pins.map(&format!("{PROGRAM_PREFIX}{id}")));
         let Some(path) = path.filter(|path| !path.exists()) else { return Ok(()) };
-        Ok(program(&mut self.ebpf)?.pin(&path).with_context(|| format!("pin {}", path.display()))?)
+        program(&mut self.ebpf)?.pin(&path).with_context(|| format!("pin {}", path.display()))?;
+        reach(Point::MoveMarked);
+        Ok(())
     }
 
     /// Puts this version's program into every link of the earlier one, each between two packets.
@@ -338,7 +392,10 @@ impl Kernel {
         let moved = held.map(|held| if held.earlier.is_some() { held.moved(pins) } else { Ok(held) });
         self.links.held = moved.collect::<Result<_, _>>()?;
         pins.starting_with(PROGRAM_PREFIX)?.iter().try_for_each(|path| pins::remove(path))?;
-        Ok(pins.remove_earlier()?)
+        reach(Point::MoveUnmarked);
+        pins.remove_earlier()?;
+        reach(Point::MoveDone);
+        Ok(())
     }
 
     fn earlier(&self) -> Result<&Earlier, DatapathError> {

@@ -32,6 +32,7 @@ impl Held {
         let link = pin(pins, self.link, &self.name)?;
         if let Some(path) = &self.earlier {
             pins::remove(path)?;
+            reach(Point::MoveLink);
         }
         Ok(Self { link, earlier: None, ..self })
     }
@@ -57,6 +58,7 @@ pub(super) fn add_earlier(held: &mut Vec<Held>, earlier: &Earlier, present: &[In
         let link = open(name, &path, present)?;
         if link.interface == 0 || held.iter().any(|of| of.interface == link.interface && of.name == link.name) {
             pins::remove(&path)?;
+            reach(Point::MoveGone);
         } else {
             held.push(Held { earlier: Some(path), ..link });
         }

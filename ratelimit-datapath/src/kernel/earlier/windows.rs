@@ -8,6 +8,7 @@ use ratelimit_common::layout::{Limit, Source, SourceKeyV4, SourceKeyV6, SourceKe
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verification::Side;
 use ratelimit_common::window::{CELLS, Cell};
+use ratelimit_crash::{Point, reach};
 
 use super::super::clients::Client;
 use super::super::{limits_of, map_ref, rules_len, state};
@@ -90,6 +91,7 @@ impl Kernel {
             if amount != 0 {
                 self.add_to_window(window.client, (*rule, *limit, *side), amount)?;
                 added += 1;
+                reach(Point::MoveCharged);
             }
         }
         Ok(added)
