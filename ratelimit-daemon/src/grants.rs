@@ -57,8 +57,8 @@ impl Grants {
             let why = entry.reason.as_deref().unwrap_or_default();
             tracing::info!(prefix = %entry.prefix, "{} is never limited: it is {why}", entry.prefix);
         }
-        if safety != self.safety {
-            // The next look finds that the policy is not what it should be.
+        if safety != self.safety || around != self.around {
+            // The next look finds that the policy is not what it should be: of lists other entries may be passed over.
             self.next_end = None;
         }
         self.safety = safety;
@@ -192,7 +192,7 @@ impl<D: Datapath> Engine<D> {
             let (prefix, written) = (source_text(prefix), self.enforced.written(prefix, Grant::Exempt));
             let edit = written.first().map_or_else(|| "remove it there".to_owned(), |place| place.edit(&prefix));
             let why = format!(
-                "{prefix} is allowed by the configuration, and of one prefix allow goes before deny: {edit} first"
+                "{prefix} is allowed by the configuration, and of one prefix allow overrides deny: {edit} first"
             );
             return Err(Problem::new(ProblemKind::BadRequest, why));
         }
@@ -253,7 +253,7 @@ impl<D: Datapath> Engine<D> {
         let is_exempt = |of: &&Entry| of.prefix == entry.prefix && of.grant == Grant::Exempt && of.holds(clocks.now);
         if let Some(first) = self.overrides.grants.beside().find(is_exempt).filter(|_| entry.owner.is_some()) {
             let until = until_text(first.until, clocks);
-            notes.push(format!("{} goes before it: nothing is dropped, {until}", whose(first)));
+            notes.push(format!("{} overrides it: nothing is dropped, {until}", whose(first)));
         }
         let inside = |access: &&Access| entry.prefix.contains(&access.prefix) && access.prefix != entry.prefix;
         let exceptions: Vec<&Access> = policy.access.iter().filter(other).filter(inside).collect();

@@ -68,6 +68,7 @@ impl<D: Datapath> Engine<D> {
         }
         let mut snapshot = self.snapshot(moment).map_err(Problem::datapath)?;
         snapshot.attention = (self.host.attention)(&snapshot);
+        snapshot.attention.extend(self.watched.lists.passed_over_words());
         let snapshot = Arc::new(snapshot);
         self.statistics.newest = Some((moment.at, Arc::clone(&snapshot)));
         Ok(snapshot)

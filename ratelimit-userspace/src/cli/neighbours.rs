@@ -16,8 +16,12 @@ use super::{Global, ListArgs, OutputFormat, Socket};
 use crate::error::{Diagnostic, Exit, Place};
 use ratelimit_control::proto::{Deny, GrantRequest};
 use ratelimit_policy::config::{file, lists};
+use ratelimit_policy::safety::Around;
 use ratelimit_report::entries::{self, Format, Row};
 use ratelimit_report::snapshot::ListFilter;
+
+/// Entries that are named one by one.
+const NAMED_MAX: usize = 16;
 
 /// For whom `list` writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -177,25 +181,33 @@ pub(super) fn import(file: &Path, owner: Option<&str>, daemon: &Daemon<'_>) -> a
     })
 }
 
-/// Checks list files by themselves.
-pub(super) fn check_lists(files: &[PathBuf]) -> anyhow::Result<Exit> {
-    let mut said = String::new();
+/// Checks list files by themselves, by the rules that the daemon has for them on this host. Of an entry that the daemon would
+/// pass over is warned; a file with nothing else cannot be used.
+pub(super) fn check_lists(files: &[PathBuf], global: &Global) -> anyhow::Result<Exit> {
+    let (around, mut said) = (Around::look(), String::new());
     for path in files {
         let prefixes = file::load_list(path)?;
-        // Published lists have all that is reserved, 224.0.0.0/3.
-        let is_reserved =
-            |prefix: &ipnet::IpNet| matches!(prefix, ipnet::IpNet::V4(of) if of.addr().octets()[0] >= 224);
-        let is_wide = |prefix: &&ipnet::IpNet| ratelimit_policy::safety::is_too_wide(**prefix) && !is_reserved(prefix);
-        if let Some(wide) = prefixes.iter().find(is_wide) {
-            let problem = format!("{wide} is more of the Internet than a list means to deny");
-            return Err(Diagnostic {
-                problem,
-                place: Place::File { path: path.clone(), excerpt: None },
-                help: Vec::new(),
-            }
-            .into());
+        let why = |prefix: &ipnet::IpNet| around.objection_to_listing(*prefix);
+        let objections: Vec<String> = prefixes.iter().filter_map(why).collect();
+        if objections.len() == prefixes.len()
+            && let Some(first) = objections.first()
+        {
+            let problem = format!("all that it holds would be passed over: {first}");
+            let place = Place::File { path: path.clone(), excerpt: None };
+            return Err(Diagnostic { problem, place, help: Vec::new() }.into());
         }
-        said += &format!("{}: good, {} prefixes\n", path.display(), prefixes.len());
+        let more = objections.len().saturating_sub(NAMED_MAX);
+        let of = |why: &String| format!("{}: {why}: `deny` passes it over", path.display());
+        let mut warnings: Vec<String> = objections.iter().take(NAMED_MAX).map(of).collect();
+        if more > 0 {
+            warnings.push(format!("{}: {more} more entries are passed over", path.display()));
+        }
+        super::run::warn(&warnings, global);
+        let passed_over = match objections.len() {
+            0 => String::new(),
+            count => format!(", of which {count} would be passed over"),
+        };
+        said += &format!("{}: good, {} prefixes{passed_over}\n", path.display(), prefixes.len());
     }
     print_words(&said)
 }
