@@ -1,23 +1,19 @@
 //! Commands for the programs beside this one: CrowdSec, lists of others, nft and ipset.
 
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
-use jiff::Timestamp;
 use ratelimit_crowdsec::Options;
 use tokio::time::Duration;
 
 use super::ask::{Daemon, client};
 use super::change::parse_seconds;
 use super::run::{block_on, print, print_words};
-use super::{Global, ListArgs, OutputFormat, Socket};
+use super::{Global, ListArgs, Socket};
 use crate::error::{Diagnostic, Exit, Place};
-use ratelimit_control::proto::{Deny, GrantRequest};
-use ratelimit_policy::config::{file, lists};
+use ratelimit_policy::config::file;
 use ratelimit_policy::safety::Around;
-use ratelimit_report::entries::{self, Format, Row};
+use ratelimit_report::entries::{self, Format};
 use ratelimit_report::snapshot::ListFilter;
 
 /// Entries that are named one by one.
@@ -123,61 +119,6 @@ pub(super) fn export(daemon: &Daemon<'_>, which: ListArgs, format: Format) -> an
     block_on(daemon.global, async {
         let report = client(&daemon.socket).call(&filter).await?;
         print(entries::export(&entries::rows(&report), format, report.time).as_bytes())
-    })
-}
-
-/// Denies what a file or standard input names, each until its own end.
-pub(super) fn import(file: &Path, owner: Option<&str>, daemon: &Daemon<'_>) -> anyhow::Result<Exit> {
-    let mut bytes = Vec::new();
-    // One more, to know of what is longer.
-    let most = lists::LIST_BYTES_MAX + 1;
-    if file == Path::new("-") {
-        std::io::stdin().take(most).read_to_end(&mut bytes).context("read standard input")?;
-    } else {
-        let opened = std::fs::File::open(file).with_context(|| format!("read {}", file.display()))?;
-        opened.take(most).read_to_end(&mut bytes).with_context(|| format!("read {}", file.display()))?;
-    }
-    if bytes.len() as u64 == most {
-        let problem = format!("{} is longer than {} bytes, and nothing of it is denied", file.display(), most - 1);
-        return Err(
-            Diagnostic { problem, place: Place::CommandLine, help: vec!["cut it into several".to_owned()] }.into()
-        );
-    }
-    let text = String::from_utf8_lossy(&bytes);
-    let rows = entries::import(&text, Timestamp::now()).map_err(|wrong| Diagnostic {
-        problem: format!("{}: {wrong}", file.display()),
-        place: Place::CommandLine,
-        help: vec!["it reads what `ratelimitd list --format` writes: plain, nft, ipset or json".to_owned()],
-    })?;
-    block_on(daemon.global, async {
-        let client = client(&daemon.socket);
-        let (mut done, mut worst) = (0, Exit::Done);
-        for Row { prefix, until, reason } in rows {
-            let left = until.map(|until| until.duration_since(Timestamp::now()).as_secs());
-            let seconds = left.map(|left| u64::try_from(left).unwrap_or(0).max(1));
-            let request = GrantRequest {
-                prefix: prefix.to_string(),
-                seconds,
-                permanent: seconds.is_none(),
-                reason,
-                owner: owner.map(str::to_owned),
-                ssh_peer: ratelimit_policy::safety::ssh_session_of_this_process().map(|session| session.peer),
-                ..GrantRequest::default()
-            };
-            match client.call(&Deny(request)).await {
-                Ok(_) => done += 1,
-                Err(error @ ratelimit_control::client::ClientError::Refused(_)) => {
-                    let error = anyhow::Error::from(error).context(format!("deny {prefix}"));
-                    worst = worst.worse(crate::error::report(&error));
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        match daemon.global.format() {
-            OutputFormat::Human => print_words(&format!("{done} prefixes are denied\n"))?,
-            OutputFormat::Json => print(format!("{{\"schema\":1,\"denied\":{done}}}\n").as_bytes())?,
-        };
-        Ok(worst)
     })
 }
 
