@@ -121,7 +121,7 @@ pub(super) fn parse_address(text: &str) -> Result<IpAddr, Problem> {
 }
 
 /// An address or a prefix.
-pub(super) fn parse_target(text: &str) -> Result<Target, Problem> {
+pub fn parse_target(text: &str) -> Result<Target, Problem> {
     Target::parse(text).map_err(|error| {
         let help = error.help.map_or(String::new(), |help| format!("; {help}"));
         Problem::new(ProblemKind::BadRequest, format!("{}{help}", error.problem))

@@ -51,6 +51,11 @@ pub struct Row {
 }
 
 impl Row {
+    /// A permanent denial by a command.
+    pub const fn command(prefix: IpNet, reason: Option<String>) -> Self {
+        Self::listed(prefix, None, reason)
+    }
+
     /// What a line of any list says.
     const fn listed(prefix: IpNet, until: Option<Timestamp>, reason: Option<String>) -> Self {
         Self { prefix, until, reason, by: Author::Command, owner: None }

@@ -47,7 +47,7 @@ fn healthy() -> Facts {
         kernel: Kernel {
             release: "6.12.0".into(),
             features: vec![Feature { name: "map LRU hash".into(), is_there: Ok(true) }],
-            program: Program::Taken { instructions: Some(400_000), took: Duration::from_millis(300) },
+            program: Program::Taken { instructions: Some(400_000), is_jited: None, took: Duration::from_millis(300) },
             type_information: Ok(()),
             jit: Ok(1),
             lockdown: None,
@@ -164,6 +164,13 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         ("kernel.btf", Warning, "no such file", |f| f.kernel.type_information = Err("no such file".into())),
         ("kernel.jit", Problem, "off", |f| f.kernel.jit = Ok(0)),
         ("kernel.jit", Unknown, "denied", |f| f.kernel.jit = Err("denied".into())),
+        ("kernel.jit", Ok, "made machine code", |f| {
+            f.kernel.jit = Err("in another namespace".into());
+            f.kernel.program = Program::Taken { instructions: None, is_jited: Some(true), took: Duration::ZERO };
+        }),
+        ("kernel.jit", Problem, "would be interpreted", |f| {
+            f.kernel.program = Program::Taken { instructions: None, is_jited: Some(false), took: Duration::ZERO };
+        }),
         ("kernel.unprivileged", Warning, "every user", |f| f.kernel.unprivileged = Ok(0)),
         ("kernel.processors", Warning, "128 possible processors (4 run)", |f| f.machine.possible_cpus = Ok(128)),
         ("kernel.processors", Warning, "16 possible processors (4 run)", |f| f.machine.possible_cpus = Ok(16)),

@@ -58,18 +58,21 @@ pub struct CrowdsecArgs {
     /// Between two pulls
     #[arg(long, value_name = "DUR", default_value = "10s")]
     pub interval: String,
-    /// Scopes to ask for, with commas between them
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "ip,range")]
+    /// Scopes to ask for: ip, range, or both with a comma between them
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "ip,range", ignore_case = true,
+          value_parser = ["ip", "range"], hide_possible_values = true)]
     pub scopes: Vec<String>,
     /// Origins to ask for, as in crowdsec,cscli,CAPI; all of them without it
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", value_delimiter = ',',
+          value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub origins: Vec<String>,
     /// The prefix of an IPv6 address that is denied
-    #[arg(long, value_name = "LENGTH", default_value_t = 64, value_parser = clap::value_parser!(u8).range(0..=128))]
+    #[arg(long, value_name = "LENGTH", default_value_t = 64, value_parser = clap::value_parser!(u8).range(16..=128))]
     pub ipv6_prefix: u8,
     /// Prefixes at most: this host's own decisions first, then those that last longest
-    #[arg(long, value_name = "N", default_value_t = ratelimit_crowdsec::list::PREFIXES_MAX)]
-    pub most: usize,
+    #[arg(long, value_name = "N", default_value_t = ratelimit_crowdsec::list::PREFIXES_MAX,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(ratelimit_crowdsec::list::PREFIXES_MAX)))]
+    pub most: u32,
     /// A file with `login:` and `password:`, as `cscli machines add` writes it: then bans here are told to CrowdSec
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub machine_file: Option<PathBuf>,
@@ -96,7 +99,7 @@ pub(super) fn crowdsec(args: CrowdsecArgs, global: &Global) -> anyhow::Result<Ex
         scopes: args.scopes,
         origins: args.origins,
         ipv6_prefix: args.ipv6_prefix,
-        most: args.most,
+        most: args.most as usize,
         is_once: args.once,
         machine_file: args.machine_file,
         socket: args.socket.path,
@@ -104,10 +107,7 @@ pub(super) fn crowdsec(args: CrowdsecArgs, global: &Global) -> anyhow::Result<Ex
     let level = crate::log::level(tracing::level_filters::LevelFilter::INFO, global.verbose, global.quiet);
     crate::log::start(level);
     block_on(global, async {
-        ratelimit_crowdsec::run(&options).await.map_err(|error| {
-            let help = error.help();
-            anyhow::Error::from(Diagnostic { problem: error.to_string(), place: Place::CommandLine, help })
-        })?;
+        ratelimit_crowdsec::run(&options).await?;
         Ok(Exit::Done)
     })
 }

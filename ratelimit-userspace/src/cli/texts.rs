@@ -117,6 +117,7 @@ Examples:
   ratelimitd history
   ratelimitd history 198.51.100.7
   ratelimitd history 198.51.100.0/24 --since 7d --csv
+  ratelimitd history 198.51.100.7 --since 7d --format abuse
   ratelimitd history --since 24h --reason banned --json";
 
 pub(super) const SUGGEST_EXAMPLES: &str = "\
