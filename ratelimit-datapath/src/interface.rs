@@ -157,3 +157,67 @@ fn attached(xdp: &[LinkXdp]) -> Vec<(XdpMode, u32)> {
     }
     programs
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(4 + value.len()).unwrap();
+        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn link(index: u32, attributes: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = vec![0; HEADERS];
+        bytes.extend(attributes.concat());
+        let length = u32::try_from(bytes.len()).unwrap();
+        bytes[..4].copy_from_slice(&length.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&NEW_LINK.to_ne_bytes());
+        // ARPHRD_ETHER and the index, of `struct ifinfomsg`.
+        bytes[18..20].copy_from_slice(&1_u16.to_ne_bytes());
+        bytes[20..24].copy_from_slice(&index.to_ne_bytes());
+        bytes
+    }
+
+    /// Name, index and MTU of each.
+    fn read(mut bytes: &[u8]) -> io::Result<Vec<(String, u32, u32)>> {
+        let mut all = Vec::new();
+        while !bytes.is_empty() {
+            let (message, len) = next(bytes)?;
+            let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) = message.payload else { panic!("no link") };
+            all.extend(interface(link).map(|of| (of.name, of.index, of.mtu)));
+            bytes = &bytes[len..];
+        }
+        Ok(all)
+    }
+
+    #[test]
+    fn what_is_no_text_in_one_interface_hides_no_other() {
+        const ALIAS: u16 = 20;
+        const PORT: u16 = 38;
+        let mtu = attribute(4, &1500_u32.to_ne_bytes());
+        let odd = [attribute(NAME, b"a\xff\xfeb\0"), attribute(ALIAS, b"\xff"), attribute(PORT, b"\xfe\0"), mtu.clone()];
+        let plain = [attribute(NAME, b"eth0\0"), mtu, attribute(9999, b"?")];
+        let bytes = [link(2, &odd), link(3, &plain)].concat();
+        let expected = [("a\u{fffd}\u{fffd}b".to_owned(), 2, 1500), ("eth0".to_owned(), 3, 1500)];
+        assert_eq!(read(&bytes).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_cut_off_is_an_error_and_panics_nowhere() {
+        let whole = link(3, &[attribute(NAME, b"eth0\0"), attribute(4, &1500_u32.to_ne_bytes())]);
+        for len in 1..whole.len() {
+            assert!(read(&whole[..len]).is_err(), "{len}");
+        }
+        for at in 0..whole.len() {
+            for byte in [0, 1, 3, 0xff] {
+                let mut broken = whole.clone();
+                broken[at] = byte;
+                let _ = std::panic::catch_unwind(|| next(&broken).map(drop)).expect("no panic");
+            }
+        }
+    }
+}
