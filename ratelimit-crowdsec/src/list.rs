@@ -114,14 +114,13 @@ mod tests {
                 .prop_map(|(bits, length)| IpNet::new(std::net::Ipv6Addr::from(bits).into(), length)),
         ];
         let prefix = prefix.prop_map(|prefix| prefix.unwrap().trunc());
-        let held =
-            (0..4_000_000_000_i64, "(local: |other: ){0,2}[!-~ ]{0,20}[!-~]", any::<bool>()).prop_map(
-                |(until, label, is_local)| Held {
-                    until: Timestamp::from_second(until).unwrap(),
-                    label: label.into(),
-                    is_local,
-                },
-            );
+        let held = (0..4_000_000_000_i64, "(local: |other: ){0,2}[!-~ ]{0,20}[!-~]", any::<bool>()).prop_map(
+            |(until, label, is_local)| Held {
+                until: Timestamp::from_second(until).unwrap(),
+                label: label.into(),
+                is_local,
+            },
+        );
         let prefixes = proptest::collection::btree_map(prefix, held, 0..8);
         prefixes.prop_map(|prefixes| Denied { prefixes, left_out: 0 })
     }

@@ -3,7 +3,7 @@
 use ratelimit_common::time::{Nanos, SECOND_NS};
 
 use super::engine::Engine;
-use super::grants::{SECONDS_MAX, checked_reason, check_owner};
+use super::grants::{SECONDS_MAX, check_owner, checked_reason};
 use super::journal::{Event, Occurrence};
 use super::moment::Moment;
 use ratelimit_control::Requester;
@@ -32,7 +32,8 @@ impl<D: Datapath> Engine<D> {
         let mut entered = Vec::new();
         for row in &request.rows {
             let objection = |prefix| {
-                let locks_out = |why| format!("{why}: this may lock you out; `ratelimitd deny --force` denies it anyway");
+                let locks_out =
+                    |why| format!("{why}: this may lock you out; `ratelimitd deny --force` denies it anyway");
                 let overridden = self.overriding_exemption(prefix, &exempted);
                 overridden.or_else(|| self.overrides.grants.around.objection(prefix, from).map(locks_out))
             };
@@ -52,7 +53,9 @@ impl<D: Datapath> Engine<D> {
                             entered.push(done.entry);
                             continue;
                         }
-                        None => format!("there are {ENTRIES_MAX} entries already; put long lists into the configuration"),
+                        None => {
+                            format!("there are {ENTRIES_MAX} entries already; put long lists into the configuration")
+                        }
                     }
                 }
                 Err(why) => why,

@@ -112,7 +112,8 @@ impl ListWatch {
     pub(super) fn passed_over_words(&self) -> Option<String> {
         let count = self.passed_over.len();
         let entries = if count == 1 { "entry of a list file is" } else { "entries of list files are" };
-        (count > 0).then(|| format!("{count} {entries} PASSED OVER: the log and `ratelimitd check-config` say which and why"))
+        (count > 0)
+            .then(|| format!("{count} {entries} PASSED OVER: the log and `ratelimitd check-config` say which and why"))
     }
 
     /// Those that cannot be followed, and why, by path.
@@ -266,7 +267,10 @@ impl<D: Datapath> Engine<D> {
         for file in config.list_files.iter().filter(|file| !file.prefixes.is_empty()) {
             let is_passed_over = |prefix: &IpNet| config.too_wide.binary_search(prefix).is_ok();
             if file.prefixes.iter().all(is_passed_over) && !self.enforced.config.list_files.contains(file) {
-                return Err(format!("all that {} holds is more of the Internet than a list should", file.path.display()));
+                return Err(format!(
+                    "all that {} holds is more of the Internet than a list should",
+                    file.path.display()
+                ));
             }
         }
         let before = std::mem::replace(&mut self.enforced.config, config);

@@ -95,7 +95,11 @@ fn lean(message: &[u8]) -> Vec<u8> {
         let (length, kind) = (usize::from(u16::from_ne_bytes([*a, *b])), u16::from_ne_bytes([*c, *d]));
         let Some(value) = rest.get(4..length) else { break };
         if READ.contains(&(kind & KIND)) {
-            let value = if kind & KIND == NAME { String::from_utf8_lossy(value).into_owned().into_bytes() } else { value.to_vec() };
+            let value = if kind & KIND == NAME {
+                String::from_utf8_lossy(value).into_owned().into_bytes()
+            } else {
+                value.to_vec()
+            };
             let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
             lean.extend(length.to_ne_bytes().into_iter().chain(kind.to_ne_bytes()).chain(value));
             lean.resize(lean.len().next_multiple_of(4), 0);
@@ -187,7 +191,9 @@ mod tests {
         let mut all = Vec::new();
         while !bytes.is_empty() {
             let (message, len) = next(bytes)?;
-            let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) = message.payload else { panic!("no link") };
+            let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) = message.payload else {
+                panic!("no link")
+            };
             all.extend(interface(link).map(|of| (of.name, of.index, of.mtu)));
             bytes = &bytes[len..];
         }
@@ -199,7 +205,8 @@ mod tests {
         const ALIAS: u16 = 20;
         const PORT: u16 = 38;
         let mtu = attribute(4, &1500_u32.to_ne_bytes());
-        let odd = [attribute(NAME, b"a\xff\xfeb\0"), attribute(ALIAS, b"\xff"), attribute(PORT, b"\xfe\0"), mtu.clone()];
+        let odd =
+            [attribute(NAME, b"a\xff\xfeb\0"), attribute(ALIAS, b"\xff"), attribute(PORT, b"\xfe\0"), mtu.clone()];
         let plain = [attribute(NAME, b"eth0\0"), mtu, attribute(9999, b"?")];
         let bytes = [link(2, &odd), link(3, &plain)].concat();
         let expected = [("a\u{fffd}\u{fffd}b".to_owned(), 2, 1500), ("eth0".to_owned(), 3, 1500)];

@@ -178,7 +178,8 @@ fn hide_urls(line: &str) -> String {
         let (host, behind) = url.split_at(shown);
         out.push_str(host);
         let plain = behind.trim_end_matches([')', ']', ',', '.', ';', ':', '}', '|']);
-        let is_database = plain.strip_prefix('/').is_some_and(|of| of.len() <= 2 && of.bytes().all(|c| c.is_ascii_digit()));
+        let is_database =
+            plain.strip_prefix('/').is_some_and(|of| of.len() <= 2 && of.bytes().all(|c| c.is_ascii_digit()));
         if is_database || plain.is_empty() {
             out.push_str(behind);
         } else {

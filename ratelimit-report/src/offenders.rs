@@ -90,9 +90,11 @@ pub fn of_worst(report: &WorstReport) -> Vec<Offender> {
 impl Offender {
     fn of(episodes: &[&Episode]) -> Option<Self> {
         let first = episodes.first()?;
-        let sum = |of: fn(&Episode) -> u64| episodes.iter().fold(0, |sum: u64, episode| sum.saturating_add(of(episode)));
+        let sum =
+            |of: fn(&Episode) -> u64| episodes.iter().fold(0, |sum: u64, episode| sum.saturating_add(of(episode)));
         let names = |of: fn(&Episode) -> &str| {
-            let names: BTreeSet<&str> = episodes.iter().map(|episode| of(episode)).filter(|name| !name.is_empty()).collect();
+            let names: BTreeSet<&str> =
+                episodes.iter().map(|episode| of(episode)).filter(|name| !name.is_empty()).collect();
             names.into_iter().map(str::to_owned).collect()
         };
         let goes_on = episodes.iter().any(|of| of.ended.is_none());
@@ -119,26 +121,38 @@ impl Offender {
 /// The offenders for a program, or a desk.
 pub fn export(offenders: &[Offender], format: Format, now: Timestamp) -> String {
     let rows = || {
-        let row = |of: &Offender| Some(Row::command(of.prefix()?, Some(format!("{}: {}", of.reasons.join(","), of.rules.join(",")))));
+        let row = |of: &Offender| {
+            Some(Row::command(of.prefix()?, Some(format!("{}: {}", of.reasons.join(","), of.rules.join(",")))))
+        };
         offenders.iter().filter(|of| !of.would).filter_map(row).collect::<Vec<_>>()
     };
     match format {
         Format::Plain => plain(offenders),
         // Texts, numbers and times: it cannot fail.
         Format::Json => offenders.iter().map(|of| serde_json::to_string(of).unwrap_or_default() + "\n").collect(),
-        Format::Abuse => offenders.iter().filter(|of| !of.would).map(|of| letter(of, now)).collect::<Vec<_>>().join("\n"),
+        Format::Abuse => {
+            offenders.iter().filter(|of| !of.would).map(|of| letter(of, now)).collect::<Vec<_>>().join("\n")
+        }
         Format::Nft => entries::export(&rows(), entries::Format::Nft, now),
         Format::Ipset => entries::export(&rows(), entries::Format::Ipset, now),
     }
 }
 
 fn plain(offenders: &[Offender]) -> String {
-    let mut text = "# source first last packets episodes rules reasons; times are UTC, - goes on or has none\n".to_owned();
+    let mut text =
+        "# source first last packets episodes rules reasons; times are UTC, - goes on or has none\n".to_owned();
     let listed = |names: &[String]| if names.is_empty() { "-".to_owned() } else { names.join(",").replace(' ', "_") };
     for of in offenders {
         let last = of.last.map_or_else(|| "-".to_owned(), instant);
         let (rules, reasons) = (listed(&of.rules), listed(&of.reasons));
-        let _ = writeln!(text, "{} {} {last} {} {} {rules} {reasons}", of.source, instant(of.first), of.packets, of.episodes);
+        let _ = writeln!(
+            text,
+            "{} {} {last} {} {} {rules} {reasons}",
+            of.source,
+            instant(of.first),
+            of.packets,
+            of.episodes
+        );
     }
     text
 }
@@ -200,7 +214,8 @@ mod tests {
     }
 
     fn report() -> HistoryReport {
-        let banned = Episode { reason: "banned".to_owned(), limit: String::new(), ..episode("192.0.2.1", 500, Some(900), 5) };
+        let banned =
+            Episode { reason: "banned".to_owned(), limit: String::new(), ..episode("192.0.2.1", 500, Some(900), 5) };
         let dry = Episode { would: true, reason: "dry_run".to_owned(), ..episode("192.0.2.3", 7, Some(8), 999) };
         let episodes =
             vec![banned, episode("192.0.2.1", 10, Some(70), 30), dry, episode("2001:db8:1:2::/64", 20, None, 40)];

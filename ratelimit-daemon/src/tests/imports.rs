@@ -111,7 +111,8 @@ async fn what_cannot_be_denied_is_refused_by_name_and_the_others_hold() {
     ];
     let report = import(&site, rows.clone()).await;
     assert_eq!((report.entered, report.unchanged), (2, 0));
-    let refused: Vec<String> = report.refused.iter().map(|of| printable(&format!("{}: {}", of.prefix, of.why))).collect();
+    let refused: Vec<String> =
+        report.refused.iter().map(|of| printable(&format!("{}: {}", of.prefix, of.why))).collect();
     for (at, words) in [
         "0.0.0.0/1: 0.0.0.0/1 contains the default gateway",
         "192.0.2.0/24: 192.0.2.0/24 contains the default gateway, 192.0.2.1: this may lock you out",

@@ -211,7 +211,9 @@ fn reset(about: &str, of: &Device) -> Finding {
     match of.driver.as_deref().map(|driver| (driver, resets(driver))) {
         None => subject.unknown("whether attaching resets the link is not known", format!("ethtool -i {}", of.name)),
         Some((driver, Some(calls))) => subject.warning(
-            format!("attaching and detaching restart the device ({driver}: {calls}): packets are lost for up to seconds"),
+            format!(
+                "attaching and detaching restart the device ({driver}: {calls}): packets are lost for up to seconds"
+            ),
             "start and detach in a quiet hour; on_exit = \"keep\" makes restarts of the daemon attach nothing anew",
         ),
         Some((driver, None)) => subject.ok(format!("attaching is not known to reset the link ({driver})")),

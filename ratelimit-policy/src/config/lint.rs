@@ -73,7 +73,9 @@ pub fn warnings(config: &Config, now: Nanos) -> Vec<String> {
         let prefix = access.prefix;
         warnings.push(match (access.grant, prefix.prefix_len()) {
             (Grant::Exempt, 0) => format!("{prefix} is allowed: no source of that family is limited"),
-            (Grant::Exempt, _) => format!("{prefix} is allowed, which is more of the Internet than `allow` should hold"),
+            (Grant::Exempt, _) => {
+                format!("{prefix} is allowed, which is more of the Internet than `allow` should hold")
+            }
             (Grant::Denied, _) => format!("{prefix} is denied, which is more of the Internet than `deny` should hold"),
         });
     }

@@ -180,7 +180,9 @@ mod tests {
 
     #[test]
     fn what_the_administrator_writes_himself_or_means_holds() {
-        let written = config("deny = [\"file:drop.txt\", \"0.0.0.0/1\", \"@own\"]\n[lists]\nown = [\"10.0.0.0/8\", \"192.0.2.0/24\"]");
+        let written = config(
+            "deny = [\"file:drop.txt\", \"0.0.0.0/1\", \"@own\"]\n[lists]\nown = [\"10.0.0.0/8\", \"192.0.2.0/24\"]",
+        );
         assert_eq!(denied(&written), ["0.0.0.0/1", "10.0.0.0/8", "127.0.0.0/8", "192.0.2.0/24", "224.0.0.0/3"]);
         let meant = config("deny_everyone = true\ndeny = [\"file:drop.txt\"]");
         assert_eq!(denied(&meant), ["0.0.0.0/1", "127.0.0.0/8", "224.0.0.0/3", "::/1"]);
@@ -189,7 +191,8 @@ mod tests {
 
     #[test]
     fn a_list_that_rules_are_for_may_be_as_wide_as_it_likes() {
-        let of = config("[lists]\nall = \"file:drop.txt\"\n[[rule]]\nname = \"x\"\nfrom = [\"@all\"]\nlimits = [\"9/s\"]");
+        let of =
+            config("[lists]\nall = \"file:drop.txt\"\n[[rule]]\nname = \"x\"\nfrom = [\"@all\"]\nlimits = [\"9/s\"]");
         assert!(of.too_wide.is_empty() && around().passed_over(&of).is_empty());
         assert!(of.policy.rules[0].from.iter().any(|prefix| prefix.prefix_len() == 1));
     }
@@ -201,6 +204,9 @@ mod tests {
         let config = file::parse(Path::new("r.toml"), text, |_| Ok(many.clone() + "192.0.2.7\n")).unwrap();
         assert_eq!(config.policy.access.len(), 1, "{:?}", config.policy.access);
         let words = Around::default().passed_over_words(&config);
-        assert_eq!((words.len(), words[NAMED_MAX].as_str()), (NAMED_MAX + 1, "84 more entries of list files are passed over"));
+        assert_eq!(
+            (words.len(), words[NAMED_MAX].as_str()),
+            (NAMED_MAX + 1, "84 more entries of list files are passed over")
+        );
     }
 }

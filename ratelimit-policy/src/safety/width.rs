@@ -35,7 +35,8 @@ pub fn is_too_wide(prefix: IpNet) -> bool {
 /// Why it is too wide for what `what` holds; none where it is not.
 pub(super) fn objection(prefix: IpNet, what: &str) -> Option<String> {
     let (shortest, family) = limits_of(prefix);
-    is_too_wide(prefix).then(|| format!("{prefix} is more of {family} than {what} should hold: /{shortest} at the most"))
+    is_too_wide(prefix)
+        .then(|| format!("{prefix} is more of {family} than {what} should hold: /{shortest} at the most"))
 }
 
 /// The shortest prefix that is meant rather than mistaken, and its family.

@@ -79,12 +79,9 @@ fn read(file: &Path) -> anyhow::Result<String> {
 }
 
 /// Without rows of a configuration, and without bans that hold on this host.
-async fn without_what_holds_anyway(
-    rows: Vec<Row>,
-    client: &Client,
-    done: &mut Done,
-) -> Result<Vec<Row>, ClientError> {
-    let (configured, mut rows): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(|row| row.by == Author::Configuration);
+async fn without_what_holds_anyway(rows: Vec<Row>, client: &Client, done: &mut Done) -> Result<Vec<Row>, ClientError> {
+    let (configured, mut rows): (Vec<Row>, Vec<Row>) =
+        rows.into_iter().partition(|row| row.by == Author::Configuration);
     done.configured = configured.len();
     if rows.iter().any(|row| row.by == Author::Ban) {
         let banned = entries::rows(&client.call(&ListFilter::default()).await?).into_iter();

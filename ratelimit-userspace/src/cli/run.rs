@@ -93,7 +93,9 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             }
             None => ask::list(&daemon(socket), which),
         },
-        Some(Command::Import { file, owner, socket }) => super::import::import(&file, owner.as_deref(), &daemon(socket)),
+        Some(Command::Import { file, owner, socket }) => {
+            super::import::import(&file, owner.as_deref(), &daemon(socket))
+        }
         Some(Command::Lists { what: ListsCommand::Check { files } }) => neighbours::check_lists(&files, &global),
         Some(Command::Crowdsec { crowdsec }) => neighbours::crowdsec(crowdsec, &global),
         Some(Command::Fleet { socket }) => daemon(socket).ask(&FleetStatus {}, ratelimit_view::fleet),
