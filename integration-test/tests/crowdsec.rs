@@ -111,6 +111,16 @@ fn a_ban_in_the_kernel_is_an_alert_with_source_scope_reason_and_times() {
     assert!(!told.iter().any(|of| of["source"]["value"] == CLIENTS[1]), "{told:#?}");
     assert_eq!(told.len(), 2, "each once: {told:#?}");
     drop(crowdsec);
+    // For an abuse desk: the same ban, once the history has it.
+    let history = |format: &str| lab.ratelimitd(&["history", CLIENTS[0], "--format", format]).stdout;
+    let line = once(|| history("plain").lines().find(|line| line.starts_with(CLIENTS[0])).map(str::to_owned));
+    let line = line.unwrap_or_else(|| panic!("{}", history("plain")));
+    assert!(line.split(' ').count() == 7 && line.contains("banned") && line.contains(" default "), "{line}");
+    let first: Value = serde_json::from_str(history("json").lines().next().unwrap()).unwrap();
+    assert_eq!((&first["source"], &first["schema"]), (&json!(CLIENTS[0]), &json!(1)), "{first:#}");
+    assert!(history("abuse").contains(&format!("Subject: Traffic beyond our limits from {}\n", CLIENTS[0])));
+    assert!(history("nft").contains(&format!("{{ {}/32", CLIENTS[0])) && history("ipset").contains(CLIENTS[0]));
+    assert_refused(&lab.ratelimitd(&["history", "--format", "plain", "--csv"]), 2, &["--csv"]);
 }
 
 #[test]
