@@ -11,7 +11,7 @@ use super::proto::{Problem, ProblemKind};
 /// Denials of one request.
 pub const ROWS_MAX: usize = 1_000;
 /// The longest request. // 1000 rows of an address, an owner of 128 bytes and a reason of 200, of which each may be escaped
-const BODY_BYTES_MAX: usize = 2 << 20;
+pub(super) const BODY_BYTES_MAX: usize = 2 << 20;
 
 /// To deny many prefixes, each until its own end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -114,7 +114,7 @@ async fn what_cannot_be_denied_is_refused_by_name_and_the_others_hold() {
     let refused: Vec<String> =
         report.refused.iter().map(|of| printable(&format!("{}: {}", of.prefix, of.why))).collect();
     for (at, words) in [
-        "0.0.0.0/1: 0.0.0.0/1 contains the default gateway",
+        "0.0.0.0/1: 0.0.0.0/1 is more of IPv4 than `deny` should hold: /8 at the most: this may lock you out",
         "192.0.2.0/24: 192.0.2.0/24 contains the default gateway, 192.0.2.1: this may lock you out",
         "here: `here` is not an IP address",
         "198.51.100.8: it is over",

@@ -191,8 +191,8 @@ mod tests {
 
     #[test]
     fn a_list_that_rules_are_for_may_be_as_wide_as_it_likes() {
-        let of =
-            config("[lists]\nall = \"file:drop.txt\"\n[[rule]]\nname = \"x\"\nfrom = [\"@all\"]\nlimits = [\"9/s\"]");
+        let text = "interfaces = [\"eth0\"]\n[lists]\nall = \"file:drop.txt\"\n[rule]\nfrom = [\"@all\"]\nlimits = [\"9/s\"]\n";
+        let of = file::parse(Path::new("r.toml"), text, |_| Ok(LIST.to_owned())).expect(text);
         assert!(of.too_wide.is_empty() && around().passed_over(&of).is_empty());
         assert!(of.policy.rules[0].from.iter().any(|prefix| prefix.prefix_len() == 1));
     }
