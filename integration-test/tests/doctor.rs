@@ -103,8 +103,10 @@ fn an_interface_whose_name_is_no_text_hides_no_other_and_the_compiler_is_known_i
     needs_root!();
     let lab = Lab::new();
     let mut command = lab.command("sh");
-    command
-        .args(["-c", "n=$(printf 'a\\377\\376b') && ip link add \"$n\" type dummy && ip link set \"$n\" alias \"$n\""]);
+    command.args([
+        "-c",
+        "n=$(printf 'a\\377\\376b') && ip link add \"$n\" type veth peer name p9 && ip link set \"$n\" alias \"$n\"",
+    ]);
     let added = run(command);
     assert_eq!(added.code(), 0, "{}", added.stderr);
     let output = lab.ratelimitd(&["doctor", "s0", "--json"]);

@@ -22,6 +22,7 @@ use ratelimit_policy::config::file::load_list;
 use ratelimit_policy::config::lists::{KnownLists, ListFile};
 use ratelimit_policy::safety::PassedOver;
 use ratelimit_report::event::EventKind;
+use ratelimit_report::snapshot::passed_over_words;
 
 /// Two looks closer together than this are one: what is written for a moment has to come to rest in between.
 const LOOK_EVERY: Duration = Duration::from_millis(1_500);
@@ -108,12 +109,14 @@ impl ListWatch {
         now
     }
 
+    /// How many entries are passed over.
+    pub(super) fn passed_over(&self) -> u64 {
+        self.passed_over.len() as u64
+    }
+
     /// That entries are passed over, if any: how many, as no source may be named to all.
     pub(super) fn passed_over_words(&self) -> Option<String> {
-        let count = self.passed_over.len();
-        let entries = if count == 1 { "entry of a list file is" } else { "entries of list files are" };
-        (count > 0)
-            .then(|| format!("{count} {entries} PASSED OVER: the log and `ratelimitd check-config` say which and why"))
+        passed_over_words(self.passed_over())
     }
 
     /// Those that cannot be followed, and why, by path.

@@ -68,7 +68,6 @@ impl<D: Datapath> Engine<D> {
         }
         let mut snapshot = self.snapshot(moment).map_err(Problem::datapath)?;
         snapshot.attention = (self.host.attention)(&snapshot);
-        snapshot.attention.extend(self.watched.lists.passed_over_words());
         let snapshot = Arc::new(snapshot);
         self.statistics.newest = Some((moment.at, Arc::clone(&snapshot)));
         Ok(snapshot)
@@ -109,6 +108,7 @@ impl<D: Datapath> Engine<D> {
             would_ban: self.watched.would_bans.counts(&self.enforced.desired.policy, reading.now),
             history: self.journal.past.health(),
             fleet: self.fleet_seen(reading.now, moment),
+            list_entries_passed_over: self.watched.lists.passed_over(),
             stale_lists: self.watched.lists.stale().map(|(path, why)| StaleList::new(path, why)).collect(),
         }))
     }
