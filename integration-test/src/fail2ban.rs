@@ -37,6 +37,11 @@ fn root() -> Option<PathBuf> {
 impl<'a> Fail2ban<'a> {
     /// Starts one with these jails: a name, and how long it bans in seconds.
     pub fn start(lab: &'a Lab, jails: &[(&str, i64)]) -> Self {
+        Self::start_with(lab, jails, "")
+    }
+
+    /// The same with further lines for every jail.
+    pub fn start_with(lab: &'a Lab, jails: &[(&str, i64)], lines: &str) -> Self {
         let root = root().expect("fail2ban");
         let directory = lab.directory().join("fail2ban");
         let at = |name: &str| directory.join(name).display().to_string();
@@ -66,7 +71,7 @@ impl<'a> Fail2ban<'a> {
             if !log.exists() {
                 fs::write(&log, "").expect("a log file");
             }
-            text += &format!("[{name}]\nlogpath = {}\nbantime = {seconds}\n", log.display());
+            text += &format!("[{name}]\nlogpath = {}\nbantime = {seconds}\n{lines}", log.display());
         }
         write("jail.conf", text);
         let mut server = command(lab, &root, &directory, "fail2ban-server");

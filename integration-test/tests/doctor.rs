@@ -99,6 +99,30 @@ fn what_is_wrong_is_found_with_what_mends_it_and_the_exit_code_says_so() {
 }
 
 #[test]
+fn an_interface_whose_name_is_no_text_hides_no_other_and_the_compiler_is_known_in_any_namespace() {
+    needs_root!();
+    let lab = Lab::new();
+    let mut command = lab.command("sh");
+    command.args([
+        "-c",
+        "n=$(printf 'a\\377\\376b') && ip link add \"$n\" type veth peer name p9 && ip link set \"$n\" alias \"$n\"",
+    ]);
+    let added = run(command);
+    assert_eq!(added.code(), 0, "{}", added.stderr);
+    let output = lab.ratelimitd(&["doctor", "s0", "--json"]);
+    let checks = checks(&output);
+    assert_eq!(found(&checks, "interface.ethernet").0, "ok", "{checks:#?}");
+    assert_eq!(found(&checks, "interface.reset").1, "attaching is not known to reset the link (veth)");
+    // The sysctl is not there in a namespace; what became of the program is.
+    let (state, seen) = found(&checks, "kernel.jit");
+    assert_eq!(state, "ok", "{seen}");
+    let _daemon = lab.limit(&["--limit", "1000/1m"]);
+    assert_eq!(lab.stats()["interfaces"][0]["attached"], true);
+    let absent = lab.ratelimitd(&["doctor", "nope"]);
+    assert_eq!(absent.code(), 2, "{}", absent.stderr);
+}
+
+#[test]
 fn a_place_that_is_no_bpf_file_system_is_a_problem() {
     needs_root!();
     let lab = Lab::new();

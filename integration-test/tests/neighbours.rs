@@ -6,10 +6,12 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use integration_test::fail2ban::{self, Fail2ban};
-use integration_test::lab::{CLIENTS, CLIENTS_V6, Lab, SERVER, binary, once, run};
+use integration_test::lab::{CLIENTS, CLIENTS_V6, Lab, SERVER, assert_refused, binary, once, run};
 use netlab::{Child, HttpServer, needs_root};
 use serde_json::{Value, json};
 
@@ -79,9 +81,45 @@ fn fail2ban_bans_unbans_stops_and_restores_each_jail_by_itself() {
     until(&lab, &[("10.9.0.4", "", false), (source, &owners[1], false)], &log);
 }
 
+/// Seconds from an entry's beginning to its end.
+fn lasts(lab: &Lab, owner: &str) -> Option<u64> {
+    let script = lab.ratelimitd(&["list", "--format", "ipset", CLIENTS[0]]).stdout;
+    let is_there = denied(lab).iter().any(|(_, of, _)| of == owner);
+    let line =
+        script.lines().find(|line| line.starts_with("add ") && line.contains(CLIENTS[0])).filter(|_| is_there)?;
+    line.split_once(" timeout ")?.1.split(' ').next()?.parse().ok()
+}
+
+#[test]
+fn bans_that_grow_end_when_the_last_one_says() {
+    needs_root!();
+    if let Some(why) = fail2ban::missing() {
+        println!("skipped: bans_that_grow_end_when_the_last_one_says: {why}");
+        return;
+    }
+    let lab = Lab::new();
+    let _daemon = lab.limit(&["--limit", "1000/1m", "--count", "connections"]);
+    // Each ban is five seconds longer than the one before. fail2ban bans as long as at first, and then says that it lasts.
+    let growing = "bantime.increment = true\nbantime.formula = ban.Time + 5 * ban.Count\n";
+    let fail2ban = Fail2ban::start_with(&lab, &[("grow", 4)], growing);
+    let owner = "fail2ban/grow";
+    fail2ban.fail("grow", CLIENTS[0]);
+    let first = once(|| lasts(&lab, owner)).unwrap_or_else(|| panic!("{}", fail2ban.log()));
+    assert!((1..=5).contains(&first), "{first} s\n{}", fail2ban.log());
+    // What is unbanned by hand is not counted: it has to end by itself.
+    once(|| fail2ban.log().contains("Unban").then_some(())).unwrap_or_else(|| panic!("{}", fail2ban.log()));
+    until(&lab, &[], &|| fail2ban.log());
+    fail2ban.fail("grow", CLIENTS[0]);
+    let grown = once(|| lasts(&lab, owner).filter(|seconds| *seconds > 5));
+    assert!(grown.is_some(), "{:?} after {first} s\n{}", lasts(&lab, owner), fail2ban.log());
+    assert!(fail2ban.log().contains("Increase Ban"), "{}", fail2ban.log());
+    assert!(!fail2ban.log().contains("ERROR"), "{}", fail2ban.log());
+}
+
 /// Answers every request with the text that is set, in the server's namespace.
 struct Publisher {
     text: Arc<Mutex<String>>,
+    says_length: Arc<AtomicBool>,
     port: u16,
 }
 
@@ -92,6 +130,8 @@ impl Publisher {
         let port = listener.local_addr().unwrap().port();
         let text = Arc::new(Mutex::new(String::new()));
         let answers = Arc::clone(&text);
+        let says_length = Arc::new(AtomicBool::new(true));
+        let says = Arc::clone(&says_length);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut stream = stream.unwrap();
@@ -101,14 +141,13 @@ impl Publisher {
                 let status = if is_known && text.starts_with("; first") { "304 Not Modified" } else { "200 OK" };
                 let body = if status.starts_with("304") { "" } else { &text };
                 let tag = if text.starts_with("; first") { "ETag: \"1\"\r\n" } else { "" };
-                let answer = format!(
-                    "HTTP/1.1 {status}\r\n{tag}Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
-                    body.len()
-                );
+                let length = format!("Content-Length: {}\r\n", body.len());
+                let length = if says.load(Ordering::Relaxed) { length.as_str() } else { "" };
+                let answer = format!("HTTP/1.1 {status}\r\n{tag}{length}Connection: close\r\n\r\n{body}");
                 let _ = stream.write_all(answer.as_bytes());
             }
         });
-        Self { text, port }
+        Self { text, says_length, port }
     }
 
     fn set(&self, text: &str) {
@@ -183,6 +222,22 @@ fn a_feed_is_fetched_where_it_changed_and_kept_where_it_is_no_list() {
         let refused = fetch();
         assert_eq!((refused.code(), kept().as_str()), (78, lines), "{}", refused.stderr);
     }
+    // Longer than a list file may be, said beforehand or not; and cut off.
+    let long = "192.0.2.7 # a comment of forty bytes and no less\n".repeat((18 << 20) / 48);
+    for (text, says_length) in [(long.as_str(), true), (long.as_str(), false), ("192.0.2.0/24\n192.0.2.1", true)] {
+        publisher.set(text);
+        publisher.says_length.store(says_length, Ordering::Relaxed);
+        let refused = fetch();
+        assert!(refused.code() != 0 && kept() == lines, "{says_length}: {}", refused.stderr);
+    }
+    // What is too wide is passed over by the daemon, and a file with nothing else is no list.
+    let part = "0.0.0.0/1\n203.0.113.0/24\n";
+    publisher.set(part);
+    let warned = fetch();
+    assert_eq!((warned.code(), kept().as_str()), (0, part), "{}", warned.stderr);
+    assert!(warned.stderr.contains("0.0.0.0/1 is more of IPv4 than a list should hold"), "{}", warned.stderr);
+    publisher.set("0.0.0.0/1\n128.0.0.0/1\n");
+    assert_eq!((fetch().code(), kept().as_str()), (78, part));
     let names = fs::read_dir(lab.directory()).unwrap().map(|of| of.unwrap().file_name());
     assert!(!names.into_iter().any(|name| name.to_string_lossy().contains(".new")));
 }
@@ -223,4 +278,86 @@ fn what_is_denied_goes_to_nft_and_comes_back_whole() {
             .collect()
     };
     assert_eq!(without_seconds(&again), without_seconds(&plain));
+}
+
+#[test]
+fn a_list_that_denies_half_of_all_or_this_host_denies_the_rest_of_it() {
+    needs_root!();
+    let lab = Lab::new();
+    let _web = lab.web();
+    let config = lab.directory().join("ratelimitd.toml");
+    fs::set_permissions(lab.directory(), fs::Permissions::from_mode(0o755)).unwrap();
+    let text = "interfaces = [\"s0\"]\ndeny = [\"file:bad.txt\"]\n[rule]\nlimits = [\"1000/1m connections\"]\n";
+    fs::write(&config, format!("socket = {:?}\n{text}", lab.socket())).unwrap();
+    // The server's own network, half of the Internet, and one client.
+    let list = format!("0.0.0.0/1\n10.9.0.0/24\n{}\n", CLIENTS[0]);
+    fs::write(lab.directory().join("bad.txt"), &list).unwrap();
+    let config = config.to_str().unwrap();
+    let words = ["0.0.0.0/1 is more of IPv4", "10.9.0.0/24 holds 10.9.0.1, an address of this host", "is passed over"];
+    assert_refused(&lab.ratelimitd(&["check-config", config]), 0, &words);
+    let checked = lab.ratelimitd(&["lists", "check", lab.directory().join("bad.txt").to_str().unwrap()]);
+    assert_refused(&checked, 0, &words[..2]);
+    let daemon = lab.start(&["run", "--config", config]);
+    lab.assert_blocked(CLIENTS[0], 80);
+    lab.open(CLIENTS[1], 80);
+    let said = || lab.ratelimitd(&["stats"]).stdout.contains("2 entries of list files are PASSED OVER").then_some(());
+    assert!(once(said).is_some(), "{}", lab.ratelimitd(&["stats"]).stdout);
+    let health = lab.ratelimitd(&["events", "--json", "--kind", "reload"]).stdout;
+    assert!(once(|| lab.ratelimitd(&["events"]).stdout.contains("10.9.0.0/24 holds 10.9.0.1").then_some(())).is_some());
+    assert!(!health.contains("error"), "{health}");
+    // Another list, by reload and by the file's watch.
+    for (way, denied, open) in [(["reload"].as_slice(), CLIENTS[1], CLIENTS[0]), (&[], CLIENTS[2], CLIENTS[1])] {
+        fs::write(lab.directory().join("bad.txt"), format!("0.0.0.0/1\n128.0.0.0/2\n{denied}\n")).unwrap();
+        if !way.is_empty() {
+            assert_refused(&lab.ratelimitd(way), 0, &[]);
+        }
+        assert!(once(|| lab.is_blocked(denied, 80).then_some(())).is_some(), "{denied}");
+        lab.open(open, 80);
+    }
+    drop(daemon);
+}
+
+#[test]
+fn ten_thousand_denials_go_out_and_come_back_unchanged() {
+    needs_root!();
+    let lab = Lab::new();
+    fs::set_permissions(lab.directory(), fs::Permissions::from_mode(0o755)).unwrap();
+    let at = |name: &str| lab.directory().join(name).to_str().unwrap().to_owned();
+    let text = "interfaces = [\"s0\"]\ndeny = [\"203.0.113.0/24\", \"file:bad.txt\"]\n[rule]\nlimits = [\"9/1m\"]\n";
+    fs::write(at("ratelimitd.toml"), format!("socket = {:?}\n{text}", lab.socket())).unwrap();
+    fs::write(at("bad.txt"), "192.0.2.0/24\n").unwrap();
+    let _daemon = lab.start(&["run", "--config", &at("ratelimitd.toml")]);
+    let lines: String =
+        (0..10_000_u32).map(|of| format!("198.{}.{}.{}\n", 18 + of / 65_536, of / 256 % 256, of % 256)).collect();
+    fs::write(at("many.txt"), lines).unwrap();
+    let began = Instant::now();
+    let imported = lab.ratelimitd(&["import", &at("many.txt"), "--by", "test/many", "--json"]);
+    let took = began.elapsed();
+    println!("10000 denials were imported in {took:?}");
+    let report: Value = serde_json::from_str(&imported.stdout).unwrap();
+    assert_eq!((imported.code(), &report["denied"]), (0, &json!(10_000)), "{}", imported.stderr);
+    assert!(took.as_secs() < 30, "{took:?}");
+    assert_eq!(lab.ratelimitd(&["deny", "198.51.100.0/24", "--for", "1h", "--reason", "a"]).code(), 0);
+    assert_eq!(lab.ratelimitd(&["deny", "198.51.100.7", "--for", "permanent"]).code(), 0);
+    // Ends by the wall clock are rounded: that they stay is held by the daemon's own tests.
+    let entries = || {
+        let mut list: Value = serde_json::from_str(&lab.ratelimitd(&["list", "--json"]).stdout).unwrap();
+        list["entries"].as_array_mut().unwrap().iter_mut().for_each(|of| of["until"] = json!(of["until"].is_null()));
+        list["entries"].clone()
+    };
+    let before = entries();
+    for format in ["plain", "nft", "ipset", "json"] {
+        fs::write(at(format), lab.ratelimitd(&["list", "--format", format]).stdout).unwrap();
+        let again = lab.ratelimitd(&["import", &at(format), "--json"]);
+        let report: Value = serde_json::from_str(&again.stdout).unwrap();
+        let counts = ["denied", "unchanged", "refused", "of_configuration"].map(|key| report[key].clone());
+        assert_eq!(counts, [10_002, 10_002, 0, 2].map(|count| json!(count)), "{format}: {}", again.stderr);
+        assert_eq!(entries(), before, "{format}");
+    }
+    fs::write(at("part"), "198.51.100.9\n0.0.0.0/1\n").unwrap();
+    assert_refused(&lab.ratelimitd(&["import", &at("part")]), 3, &["0.0.0.0/1 is not denied", "may lock you out"]);
+    fs::write(at("none"), "0.0.0.0/1\n").unwrap();
+    assert_refused(&lab.ratelimitd(&["import", &at("none")]), 2, &["0.0.0.0/1 is not denied"]);
+    fs::write(at("bad"), "198.51.100.10\nhere\n").unwrap();
+    assert_refused(&lab.ratelimitd(&["import", &at("bad")]), 2, &["line 2: this is no address"]);
 }

@@ -15,11 +15,11 @@ use tokio::sync::oneshot;
 
 use super::proto::{
     Allow, ApplyRequest, ChargeRequest, Check, CheckPrefix, Confirm, Deny, Detach, Explain, FleetStatus, Forget,
-    Healthz, HistoryOf, ModeRequest, PrefixRequest, Problem, ReloadRequest, Rollback, Series, SourceRequest,
+    Healthz, HistoryOf, Import, ModeRequest, PrefixRequest, Problem, ReloadRequest, Rollback, Series, SourceRequest,
     StandingOf, Stats, Suggest, UnblockRequest, Worst,
 };
 use super::requester::Requester;
-use super::server::{Service, method};
+use super::server::{BODY_BYTES_MAX, Service, method};
 use ratelimit_report::snapshot::ListFilter;
 
 /// Sixteen interfaces with every counter are 100 kB.
@@ -35,6 +35,9 @@ pub trait Call: Serialize + DeserializeOwned + fmt::Debug + Send + 'static {
 
     /// The longest report that a client reads.
     const REPORT_BYTES_MAX: usize = REPORT_BYTES_MAX;
+
+    /// The longest body that the socket takes.
+    const BODY_BYTES_MAX: usize = BODY_BYTES_MAX;
 
     /// Whether a report may be large: few such are made at a time.
     const SIZE: Size = Size::Small;
@@ -223,6 +226,7 @@ commands! {
         Charge(ChargeRequest),
         Allow(Allow),
         Deny(Deny),
+        Import(Import),
         Unblock(UnblockRequest),
         Unallow(PrefixRequest),
         Reset(SourceRequest),

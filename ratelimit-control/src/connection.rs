@@ -20,8 +20,9 @@ use tokio::time::timeout;
 use tower::ServiceExt as _;
 
 use super::follow::Lasting;
+use super::import;
 use super::large::Impatient;
-use super::places::Place;
+use super::places::{Caller, Place};
 use super::server::{BODY_BYTES_MAX, CONNECTION_TIME_MAX, CONNECTIONS_EACH, Door, HEADER_TIME_MAX, Peer, Refusal};
 
 /// Bytes of a request's head. hyper takes no smaller buffer.
@@ -39,32 +40,46 @@ where
     };
     let id = place.id();
     let lasting = Lasting::default();
+    // Only root and the daemon's own user have commands with long bodies.
+    let body_bytes_max = match caller {
+        Caller::Privileged => BODY_BYTES_MAX.max(import::BODY_BYTES_MAX),
+        Caller::User(_) | Caller::Address(_) => BODY_BYTES_MAX,
+    };
     let (router, tls, lasts) = (door.router(caller), door.tls.clone(), lasting.clone());
-    let served = async move {
+    let served = Served { peer, router, body_bytes_max };
+    let answering = async move {
         let place = Arc::new(place);
         match tls {
-            None => connection(stream, peer, router, place, lasts).await,
+            None => connection(stream, served, place, lasts).await,
             Some(tls) => match timeout(HEADER_TIME_MAX, tls.accept(stream)).await {
-                Ok(Ok(stream)) => connection(stream, peer, router, place, lasts).await,
+                Ok(Ok(stream)) => connection(stream, served, place, lasts).await,
                 Ok(Err(error)) => tracing::debug!("a TLS handshake failed: {error}"),
                 Err(_) => tracing::debug!("a TLS handshake took longer than {HEADER_TIME_MAX:?}"),
             },
         }
     };
     let task = connections.spawn(async move {
-        tokio::pin!(served);
+        tokio::pin!(answering);
         // A connection that runs out of time is dropped, and so closed. One that follows events lasts, and goes where its place is
         // needed.
-        while timeout(CONNECTION_TIME_MAX, &mut served).await.is_err() && lasting.is_set() {}
+        while timeout(CONNECTION_TIME_MAX, &mut answering).await.is_err() && lasting.is_set() {}
     });
     door.places.held_by(id, task);
 }
 
-fn connection<S>(stream: S, peer: Peer, router: Router, place: Arc<Place>, lasting: Lasting) -> impl Future<Output = ()>
+/// What a connection is served.
+struct Served {
+    peer: Peer,
+    router: Router,
+    body_bytes_max: usize,
+}
+
+fn connection<S>(stream: S, served: Served, place: Arc<Place>, lasting: Lasting) -> impl Future<Output = ()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let stream = Impatient::new(stream, lasting.clone());
+    let Served { peer, router, body_bytes_max } = served;
     let service = service_fn(move |request: Request<Incoming>| {
         let (router, place, lasting) = (router.clone(), Arc::clone(&place), lasting.clone());
         async move {
@@ -74,13 +89,13 @@ where
                 return Ok(refusal(StatusCode::BAD_REQUEST, "say the length of a body by Content-Length alone"));
             }
             // What is said to be too long is not waited for.
-            if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
-                return Ok(too_long());
+            if body.size_hint().lower() > body_bytes_max as u64 {
+                return Ok(too_long(body_bytes_max));
             }
             // While it waits for the rest of the request, it waits for its client.
-            let body = match to_bytes(Body::new(body), BODY_BYTES_MAX).await {
+            let body = match to_bytes(Body::new(body), body_bytes_max).await {
                 Ok(body) => Body::from(body),
-                Err(error) => return Ok(unread(&error)),
+                Err(error) => return Ok(unread(&error, body_bytes_max)),
             };
             let mut request = Request::from_parts(parts, body);
             request.extensions_mut().insert(peer);
@@ -103,13 +118,13 @@ where
 }
 
 /// A request without all of its body.
-fn unread(error: &axum::Error) -> Response {
+fn unread(error: &axum::Error, bytes_max: usize) -> Response {
     let is_too_long = std::error::Error::source(error).is_some_and(|source| source.is::<LengthLimitError>());
-    if is_too_long { too_long() } else { refusal(StatusCode::BAD_REQUEST, "its body is not all there") }
+    if is_too_long { too_long(bytes_max) } else { refusal(StatusCode::BAD_REQUEST, "its body is not all there") }
 }
 
-fn too_long() -> Response {
-    refusal(StatusCode::PAYLOAD_TOO_LARGE, &format!("a body has at most {BODY_BYTES_MAX} bytes"))
+fn too_long(bytes_max: usize) -> Response {
+    refusal(StatusCode::PAYLOAD_TOO_LARGE, &format!("a body has at most {bytes_max} bytes"))
 }
 
 fn refusal(status: StatusCode, why: &str) -> Response {

@@ -13,6 +13,7 @@ pub mod client;
 mod connection;
 pub mod feed;
 mod follow;
+mod import;
 mod large;
 mod orders;
 pub mod orphan;

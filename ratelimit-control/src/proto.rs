@@ -11,6 +11,7 @@ use ratelimit_report::snapshot::SCHEMA;
 /// Metrics in the Prometheus text format.
 pub const METRICS: &str = "/metrics";
 
+pub use super::import::{Import, ImportReport, ImportRow, ROWS_MAX, RefusedRow};
 pub use super::orders::{
     Allow, ApplyReport, ApplyRequest, ChargeRequest, Confirm, ConfirmReport, Deny, Detach, GrantReport, GrantRequest,
     ModeReport, ModeRequest, ModeWord, PrefixRequest, ReloadRequest, ResetReport, Rollback, RollbackReport,
@@ -120,7 +121,7 @@ pub(super) fn parse_address(text: &str) -> Result<IpAddr, Problem> {
 }
 
 /// An address or a prefix.
-pub(super) fn parse_target(text: &str) -> Result<Target, Problem> {
+pub fn parse_target(text: &str) -> Result<Target, Problem> {
     Target::parse(text).map_err(|error| {
         let help = error.help.map_or(String::new(), |help| format!("; {help}"));
         Problem::new(ProblemKind::BadRequest, format!("{}{help}", error.problem))

@@ -57,7 +57,7 @@ const STOP_TIME_MAX: Duration = Duration::from_secs(1);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Statistics over TCP may be so old: anyone may ask there, and a reading visits every source.
 const TCP_AGE_MAX: Duration = Duration::from_secs(1);
-/// The largest body of a request.
+/// The largest body of a request, unless its command says otherwise.
 pub(super) const BODY_BYTES_MAX: usize = 4096;
 
 /// Where a request comes in.
@@ -311,10 +311,12 @@ pub(super) fn method<C: Call>() -> MethodRouter<Service>
 where
     Command: From<Ask<C>>,
 {
-    match C::ROUTE.verb {
+    let carried = match C::ROUTE.verb {
         Verb::Get => get(carry::<C>),
         Verb::Post => post(carry::<C>),
-    }
+    };
+    // Who may send it is known before its body is read.
+    carried.layer(DefaultBodyLimit::max(C::BODY_BYTES_MAX))
 }
 
 /// Has the owner carry a command out, for a requester who may send it.

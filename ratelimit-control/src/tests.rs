@@ -142,7 +142,7 @@ async fn post(surface: Surface, peer: Option<u32>, path: &str, body: &str) -> (S
 }
 
 /// A request that changes something, and how the stub names it.
-const CHANGES: [(&str, &str, &str); 13] = [
+const CHANGES: [(&str, &str, &str); 14] = [
     ("/v1/allow", r#"{"prefix":"192.0.2.0/24","reason":"office"}"#, "Allow(GrantRequest { prefix: \"192.0.2.0/24\""),
     (
         "/v1/deny",
@@ -164,6 +164,12 @@ const CHANGES: [(&str, &str, &str); 13] = [
     ("/v1/unblock", r#"{"all":true}"#, "UnblockRequest { prefix: None, all: true, fleet: false, owner: None }"),
     ("/v1/unallow", r#"{"prefix":"192.0.2.7"}"#, "PrefixRequest { prefix: \"192.0.2.7\", fleet: false }"),
     ("/v1/rollback", "ignored", "Rollback by root"),
+    (
+        "/v1/import",
+        r#"{"rows":[{"prefix":"192.0.2.7","until":"2026-01-01T00:00:00Z","owner":"a"},{"prefix":"192.0.2.8"}]}"#,
+        "Import { rows: [ImportRow { prefix: \"192.0.2.7\", until: Some(2026-01-01T00:00:00Z), reason: None, owner: \
+         Some(\"a\") }, ImportRow { prefix: \"192.0.2.8\"",
+    ),
 ];
 
 #[tokio::test]
@@ -236,6 +242,14 @@ async fn a_body_that_is_not_what_is_asked_for_is_answered_in_words() {
         let problem: Problem = serde_json::from_str(&answer).expect(&answer);
         assert!(is == status && problem.message.contains(words), "{path}: {is} {answer}");
     }
+    let row = r#"{"prefix":"2001:db8::7"},"#;
+    let rows = |count: usize| format!(r#"{{"rows":[{}]}}"#, row.repeat(count).trim_end_matches(','));
+    assert_eq!(post(Surface::Socket, Some(0), "/v1/import", &rows(1_000)).await.0, StatusCode::CONFLICT, "25 kB");
+    let (status, answer) = post(Surface::Socket, Some(0), "/v1/import", &rows(1_001)).await;
+    assert!(status == StatusCode::BAD_REQUEST && answer.contains("at most 1000 rows"), "{answer}");
+    let huge = "x".repeat((2 << 20) + 1);
+    assert_eq!(post(Surface::Socket, Some(0), "/v1/import", &huge).await.0, StatusCode::PAYLOAD_TOO_LARGE);
+    assert_eq!(post(Surface::Socket, Some(1000), "/v1/import", &huge).await.0, StatusCode::FORBIDDEN);
     let large = format!(r#"{{"prefix":"{}"}}"#, "x".repeat(5000));
     assert_eq!(post(Surface::Socket, Some(0), "/v1/deny", &large).await.0, StatusCode::PAYLOAD_TOO_LARGE);
     let (status, answer) = ask(Surface::Socket, Some(0), "GET", "/api/v1/explain/192.0.2.7?to=htp").await;

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use crate::book::Pull;
 use crate::decision::{self, Delta};
 
 /// The name and version that the local API shows for this bouncer.
@@ -25,8 +26,9 @@ pub const USER_AGENT: &str = concat!("crowdsec-ratelimitd/", env!("CARGO_PKG_VER
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// Until an answer begins, and between two pieces of it.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// All of an answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(600);
+/// All of an answer, and of one that has all decisions: 12 MB of the community's list at 100 kB/s.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+const ALL_WITHIN: Duration = Duration::from_secs(300);
 /// A stream of a million decisions. // 1048576 x 250 B
 const STREAM_BYTES_MAX: usize = 256 << 20;
 /// Any other answer.
@@ -129,17 +131,22 @@ impl Api {
         format!("{scheme}://{host}:{}{}/", self.port, self.path)
     }
 
-    /// Pulls decisions; `query` is without `?`. What is read is small, however long the answer.
-    pub async fn decisions(&self, key: &HeaderValue, query: &str) -> Result<Delta, ClientError> {
+    /// Pulls decisions; `query` is without `?`. What is read is small, however long the answer, which has to be there within a
+    /// time that `pull` allows.
+    pub async fn decisions(&self, key: &HeaderValue, query: &str, pull: Pull) -> Result<Delta, ClientError> {
+        let within = match pull {
+            Pull::All => ALL_WITHIN,
+            Pull::Changes => ANSWER_WITHIN,
+        };
         let target = format!("/v1/decisions/stream?{query}");
-        let pull = async {
+        let pulled = async {
             let answer = self.send(Method::GET, &target, &[("x-api-key", key)], Bytes::new()).await?;
             if answer.status != StatusCode::OK {
                 return Err(self.refusal(answer).await);
             }
             self.stream(answer).await
         };
-        tokio::time::timeout(ANSWER_WITHIN, pull).await.map_err(|_| ClientError::TimedOut(self.place()))?
+        tokio::time::timeout(within, pulled).await.map_err(|_| ClientError::TimedOut(self.place()))?
     }
 
     /// Sends a body of JSON, and gives the answer's status and text.
@@ -201,7 +208,11 @@ impl Api {
     /// Reads an answer of decisions while it comes.
     async fn stream(&self, mut answer: Answer) -> Result<Delta, ClientError> {
         let (pieces, waiting) = mpsc::channel(WAITING);
-        let reading = tokio::task::spawn_blocking(move || decision::read(io::BufReader::new(Pieces::new(waiting))));
+        let began = Instant::now();
+        let since = move || i64::try_from(began.elapsed().as_nanos()).unwrap_or(i64::MAX);
+        let reading = tokio::task::spawn_blocking(move || {
+            decision::read_slowly(io::BufReader::new(Pieces::new(waiting)), &since)
+        });
         let mut bytes = 0;
         let mut broken = None;
         loop {

@@ -82,10 +82,20 @@ impl Ignored {
 
 /// Reads one answer. An answer that breaks off is an error, and nothing of it counts.
 pub fn read(from: impl Read) -> Result<Delta, serde_json::Error> {
+    read_slowly(from, &|| 0)
+}
+
+/// The same of one that comes slowly. `since` says how many nanoseconds ago it began: a decision lasts as long as is said
+/// from when it came, and not from the answer's end, which may be minutes later.
+pub fn read_slowly(from: impl Read, since: &dyn Fn() -> i64) -> Result<Delta, serde_json::Error> {
     let mut deserializer = serde_json::Deserializer::from_reader(from);
-    let mut labels = Labels::default();
-    let delta = Answer(&mut labels).deserialize(&mut deserializer)?;
+    let mut labels = Labels { known: HashSet::new(), since };
+    let mut delta = Answer(&mut labels).deserialize(&mut deserializer)?;
     deserializer.end()?;
+    let end = since();
+    for decision in &mut delta.new {
+        decision.lasts_ns = decision.lasts_ns.saturating_sub(end);
+    }
     Ok(delta)
 }
 
@@ -106,24 +116,26 @@ struct Wire {
     scenario: Option<String>,
 }
 
-/// Each label once: a list of 100 000 has a few.
-#[derive(Default)]
-struct Labels(HashSet<Arc<str>>);
+/// Each label once: a list of 100 000 has a few. And the clock.
+struct Labels<'c> {
+    known: HashSet<Arc<str>>,
+    since: &'c dyn Fn() -> i64,
+}
 
-impl Labels {
+impl Labels<'_> {
     fn of(&mut self, wire: &Wire) -> Arc<str> {
         let short = |text: &Option<String>| {
             let text: String = text.as_deref().unwrap_or("?").chars().take(LABEL_CHARS_MAX).collect();
             printable(&text).replace(['\n', '\r'], " ")
         };
         let label = format!("{} ({})", short(&wire.scenario), short(&wire.origin));
-        if let Some(label) = self.0.get(label.as_str()) {
+        if let Some(label) = self.known.get(label.as_str()) {
             return Arc::clone(label);
         }
         let label: Arc<str> = label.into();
         // Scenarios that differ each time would grow without a bound.
-        if self.0.len() < 4_096 {
-            self.0.insert(Arc::clone(&label));
+        if self.known.len() < 4_096 {
+            self.known.insert(Arc::clone(&label));
         }
         label
     }
@@ -164,9 +176,9 @@ fn prefix(text: &str) -> Option<IpNet> {
 }
 
 /// `{"new": [..], "deleted": [..]}`.
-struct Answer<'a>(&'a mut Labels);
+struct Answer<'a, 'c>(&'a mut Labels<'c>);
 
-impl<'de> DeserializeSeed<'de> for Answer<'_> {
+impl<'de> DeserializeSeed<'de> for Answer<'_, '_> {
     type Value = Delta;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Delta, D::Error> {
@@ -174,7 +186,7 @@ impl<'de> DeserializeSeed<'de> for Answer<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Answer<'_> {
+impl<'de> Visitor<'de> for Answer<'_, '_> {
     type Value = Delta;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -209,13 +221,13 @@ enum Field {
 }
 
 /// A list of decisions, or null.
-struct Decisions<'a> {
-    labels: &'a mut Labels,
+struct Decisions<'a, 'c> {
+    labels: &'a mut Labels<'c>,
     delta: &'a mut Delta,
     part: Field,
 }
 
-impl<'de> DeserializeSeed<'de> for Decisions<'_> {
+impl<'de> DeserializeSeed<'de> for Decisions<'_, '_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -223,7 +235,7 @@ impl<'de> DeserializeSeed<'de> for Decisions<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Decisions<'_> {
+impl<'de> Visitor<'de> for Decisions<'_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -256,6 +268,7 @@ impl<'de> Visitor<'de> for Decisions<'_> {
                 (Field::Deleted, _) if deleted.len() < DECISIONS_MAX => deleted.push(value),
                 (Field::New, Some(lasts_ns)) if new.len() < DECISIONS_MAX => {
                     let is_local = !matches!(wire.origin.as_deref(), Some("CAPI" | "lists"));
+                    let lasts_ns = lasts_ns.saturating_add((labels.since)());
                     new.push(Decision { value, lasts_ns, label: labels.of(&wire), is_local });
                 }
                 (Field::New, None) => ignored.malformed += 1,
@@ -297,6 +310,23 @@ mod tests {
         assert!(!delta.new[2].label.contains('\n'), "{}", delta.new[2].label);
         assert_eq!([0, 1, 2].map(|at| delta.new[at].is_local), [false, true, true]);
         assert_eq!(delta.ignored, Ignored { scopes: 2, types: 1, malformed: 4, beyond: 0 });
+    }
+
+    #[test]
+    fn a_decision_lasts_from_when_it_came_however_long_the_rest_of_the_answer_takes() {
+        let ban = |address: &str, duration: &str| {
+            format!(r#"{{"type":"ban","scope":"Ip","value":"{address}","duration":"{duration}","scenario":"s"}}"#)
+        };
+        let all = [ban("198.51.100.1", "10s"), ban("198.51.100.2", "10s"), ban("198.51.100.3", "2s")];
+        let text = format!("{{\"new\":[{}],\"deleted\":null}}", all.join(","));
+        // A second before each decision, and one before the end.
+        let passed = std::cell::Cell::new(0);
+        let since = || {
+            passed.set(passed.get() + 1_000_000_000);
+            passed.get()
+        };
+        let lasts: Vec<i64> = read_slowly(text.as_bytes(), &since).unwrap().new.iter().map(|of| of.lasts_ns).collect();
+        assert_eq!(lasts, [7_000_000_000, 8_000_000_000, 1_000_000_000]);
     }
 
     #[test]

@@ -24,6 +24,9 @@ pub(crate) fn nanoseconds(text: &str) -> Option<i64> {
     if rest == "0" {
         return Some(0);
     }
+    if rest.is_empty() {
+        return None;
+    }
     let mut sum: i128 = 0;
     while !rest.is_empty() {
         let (whole, after) = digits(rest)?;
@@ -42,8 +45,7 @@ pub(crate) fn nanoseconds(text: &str) -> Option<i64> {
         sum = sum.saturating_add(number(fraction)? * unit / scale);
         rest = after;
     }
-    let ends = (sign == 1 || sum > 0 || text.len() > 1) && text.len() > 1;
-    ends.then(|| i64::try_from(sign * sum).unwrap_or(if sign < 0 { i64::MIN } else { i64::MAX }))
+    Some(i64::try_from(sign * sum).unwrap_or(if sign < 0 { i64::MIN } else { i64::MAX }))
 }
 
 /// The digits that a text begins with, and the rest.
@@ -68,6 +70,10 @@ mod tests {
             ("-1h0m0s", -3_600_000_000_000),
             ("0s", 0),
             ("0", 0),
+            ("-0", 0),
+            ("+0", 0),
+            ("-0s", 0),
+            ("+1s", 1_000_000_000),
             ("1.5s", 1_500_000_000),
             ("100ms", 100_000_000),
             ("1.5h", 5_400_000_000_000),

@@ -14,4 +14,4 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-pub use self::run::{Error, Options, run};
+pub use self::run::{Error, Options, Trouble, run};

@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use crate::book::{Denied, Held};
 
 /// Prefixes of the kernel's map; other lists take of it too.
-pub const PREFIXES_MAX: usize = 131_072;
+pub const PREFIXES_MAX: u32 = 131_072;
 /// The longest file that is read again. // 131072 x 300 B
 const BYTES_MAX: u64 = 64 << 20;
 /// The daemon reads it as another user.
@@ -25,6 +25,8 @@ const NOBODY: &str = "0.0.0.0/32 # no decision holds\n";
 const UNTIL: &str = "until ";
 /// Before what the local API of this host decided by itself.
 const LOCAL: &str = "local: ";
+/// Before what it did not, where the scenario's own name begins like one of these.
+const OTHER: &str = "other: ";
 
 /// The file's text.
 pub fn text(denied: &Denied) -> String {
@@ -38,8 +40,13 @@ pub fn text(denied: &Denied) -> String {
     }
     for (prefix, held) in &denied.prefixes {
         let until = held.until.round(jiff::Unit::Second).unwrap_or(held.until);
-        let local = if held.is_local { LOCAL } else { "" };
-        let _ = writeln!(text, "{prefix} # {UNTIL}{until} {local}{}", held.label);
+        let is_unclear = held.label.starts_with(LOCAL) || held.label.starts_with(OTHER);
+        let whose = match (held.is_local, is_unclear) {
+            (true, _) => LOCAL,
+            (false, true) => OTHER,
+            (false, false) => "",
+        };
+        let _ = writeln!(text, "{prefix} # {UNTIL}{until} {whose}{}", held.label);
     }
     text
 }
@@ -52,7 +59,10 @@ pub fn parse(text: &str) -> BTreeMap<IpNet, Held> {
 fn line(line: &str) -> Option<(IpNet, Held)> {
     let (prefix, comment) = line.split_once(" # ")?;
     let (until, label) = comment.strip_prefix(UNTIL)?.split_once(' ')?;
-    let (label, is_local) = label.strip_prefix(LOCAL).map_or((label, false), |label| (label, true));
+    let (label, is_local) = match (label.strip_prefix(LOCAL), label.strip_prefix(OTHER)) {
+        (Some(label), _) => (label, true),
+        (None, other) => (other.unwrap_or(label), false),
+    };
     Some((prefix.parse().ok()?, Held { until: until.parse().ok()?, label: Arc::from(label), is_local }))
 }
 
@@ -104,12 +114,13 @@ mod tests {
                 .prop_map(|(bits, length)| IpNet::new(std::net::Ipv6Addr::from(bits).into(), length)),
         ];
         let prefix = prefix.prop_map(|prefix| prefix.unwrap().trunc());
-        let held =
-            (0..4_000_000_000_i64, "[!-~ ]{0,20}[!-~]", any::<bool>()).prop_map(|(until, label, is_local)| Held {
+        let held = (0..4_000_000_000_i64, "(local: |other: ){0,2}[!-~ ]{0,20}[!-~]", any::<bool>()).prop_map(
+            |(until, label, is_local)| Held {
                 until: Timestamp::from_second(until).unwrap(),
-                label: label.trim_start_matches(LOCAL).into(),
+                label: label.into(),
                 is_local,
-            });
+            },
+        );
         let prefixes = proptest::collection::btree_map(prefix, held, 0..8);
         prefixes.prop_map(|prefixes| Denied { prefixes, left_out: 0 })
     }

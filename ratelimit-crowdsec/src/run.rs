@@ -2,7 +2,7 @@
 //! taken out while the local API is away, too.
 
 use std::cell::RefCell;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -60,6 +60,9 @@ pub enum Error {
     /// A file with a secret has none.
     #[error("{0} {1}")]
     NoSecret(PathBuf, &'static str),
+    /// The list file is one of those that are read.
+    #[error("{0} is to be read and to be written: name another file for the list")]
+    Same(PathBuf),
     /// The list file cannot be written.
     #[error("cannot write {0}: {1}")]
     Write(PathBuf, io::Error),
@@ -71,7 +74,46 @@ pub enum Error {
     Signals(io::Error),
 }
 
+/// What kind of trouble it is, as exit codes tell them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// What was asked for cannot be: a URL that is none, a file that is not there.
+    Usage,
+    /// What a file says is not what belongs there.
+    Config,
+    /// This user may not, or the local API does not take the key.
+    NotPermitted,
+    /// The local API does not answer, or not as one.
+    Unavailable,
+    /// Anything else.
+    Internal,
+}
+
 impl Error {
+    /// What kind it is.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "a few of some forty kinds are the user's to mend")]
+    pub fn trouble(&self) -> Trouble {
+        let of_file = |error: &io::Error| match error.kind() {
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Trouble::NotPermitted,
+            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::IsADirectory => Trouble::Usage,
+            _ => Trouble::Internal,
+        };
+        match self {
+            Self::Base(BaseError::Url(_)) => Trouble::Usage,
+            Self::Base(BaseError::Certificates(..)) | Self::NoSecret(..) => Trouble::Config,
+            Self::Secret(_, error) | Self::Write(_, error) => of_file(error),
+            Self::Pull(ClientError::Refused(_)) => Trouble::NotPermitted,
+            Self::Pull(
+                ClientError::Unreachable(..)
+                | ClientError::TimedOut(_)
+                | ClientError::Status(..)
+                | ClientError::Unintelligible(_),
+            ) => Trouble::Unavailable,
+            Self::Same(_) => Trouble::Usage,
+            Self::Signals(_) => Trouble::Internal,
+        }
+    }
+
     /// What to do, a clause each.
     pub fn help(&self) -> Vec<String> {
         match self {
@@ -80,7 +122,7 @@ impl Error {
                 vec![format!("this user must be able to write into the directory of {}", path.display())]
             }
             Self::Pull(error) => help_of(error).into_iter().collect(),
-            Self::Base(_) | Self::NoSecret(..) | Self::Signals(_) => Vec::new(),
+            Self::Base(_) | Self::NoSecret(..) | Self::Same(_) | Self::Signals(_) => Vec::new(),
         }
     }
 }
@@ -101,10 +143,7 @@ fn help_of(error: &ClientError) -> Option<String> {
 /// What cannot be mended by trying again: a file, the URL. Of one pull alone also that.
 pub async fn run(options: &Options) -> Result<(), Error> {
     if [Some(&options.key_file), options.machine_file.as_ref()].contains(&Some(&options.out)) {
-        return Err(Error::NoSecret(
-            options.out.clone(),
-            "is to be read and to be written: name another file for the list",
-        ));
+        return Err(Error::Same(options.out.clone()));
     }
     let api = Api::new(&options.url, options.ca_file.as_deref())?;
     let no_key = "has no key: write the one that `cscli bouncers add ratelimitd` prints into it";
@@ -198,10 +237,12 @@ impl Keeper<'_> {
     async fn run(&mut self) -> Result<(), Error> {
         let mut ticks = tokio::time::interval(self.options.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // What ended while no run kept the file.
+        self.write(Timestamp::now())?;
         loop {
             ticks.tick().await;
-            let (api, key, query) = (self.api.clone(), self.key.clone(), self.query());
-            let pull = async move { api.decisions(&key, &query).await };
+            let (api, key, query, pull) = (self.api.clone(), self.key.clone(), self.query(), self.pull());
+            let pull = async move { api.decisions(&key, &query, pull).await };
             tokio::pin!(pull);
             // A pull that hangs keeps nothing in force that is over.
             let pulled = loop {
@@ -216,14 +257,18 @@ impl Keeper<'_> {
     }
 
     async fn pull_once(&mut self) -> Result<(), ClientError> {
-        let delta = self.api.decisions(&self.key, &self.query()).await?;
+        let delta = self.api.decisions(&self.key, &self.query(), self.pull()).await?;
         self.take(Ok(delta));
         Ok(())
     }
 
+    fn pull(&self) -> Pull {
+        if self.state == State::Follows { Pull::Changes } else { Pull::All }
+    }
+
     /// All of it first, and whenever an answer was lost: the local API counts changes from the last that it sent.
     fn query(&self) -> String {
-        let mut query = format!("startup={}&scopes={}", self.state != State::Follows, escaped(&self.options.scopes));
+        let mut query = format!("startup={}&scopes={}", self.pull() == Pull::All, escaped(&self.options.scopes));
         if !self.options.origins.is_empty() {
             query += &format!("&origins={}", escaped(&self.options.origins));
         }
@@ -237,8 +282,7 @@ impl Keeper<'_> {
                 if let Some(ignored) = delta.ignored.words() {
                     tracing::info!("decisions that were passed over: {ignored}");
                 }
-                let pull = if self.state == State::Follows { Pull::Changes } else { Pull::All };
-                self.book.borrow_mut().take(delta, pull, Timestamp::now());
+                self.book.borrow_mut().take(delta, self.pull(), Timestamp::now());
                 if self.state != State::Follows {
                     tracing::info!("{new} decisions of {:?}; changes follow", self.api);
                 } else if new + deleted > 0 {
@@ -261,8 +305,8 @@ impl Keeper<'_> {
     fn write(&mut self, now: Timestamp) -> Result<(), Error> {
         let mut book = self.book.borrow_mut();
         book.expire(now);
-        // Without an answer there is nothing to say, but what an earlier run has said.
-        if self.state == State::Begins || (self.written.is_none() && matches!(self.state, State::Away(_))) {
+        // Without an answer there is nothing to say, but what an earlier run has said, as long as it holds.
+        if self.state != State::Follows && self.written.is_none() {
             return Ok(());
         }
         let denied = book.denied(self.options.ipv6_prefix, self.options.most);

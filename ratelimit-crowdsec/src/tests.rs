@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Api, ClientError};
 use crate::report::{Alert, Machine, Reporter, alert};
-use crate::{Error, Options, list, run};
+use crate::{Error, Options, Trouble, list, run};
 use ratelimit_report::event::{Event, EventKind};
 
 const KEY: &str = "a key of the test";
@@ -34,6 +34,8 @@ enum Mood {
     Hangs,
     /// Half of an answer, and the connection ends.
     BreaksOff,
+    /// A byte at a time, until it may go on.
+    Drips(Arc<tokio::sync::Notify>),
 }
 
 #[derive(Debug, Default)]
@@ -75,6 +77,27 @@ async fn stream(
     match lapi.mood {
         Mood::Answers => answer(200, &text),
         Mood::Fails(status) => answer(status, "no"),
+        Mood::Drips(ref may_end) => {
+            let may_end = Arc::clone(may_end);
+            let (mut sender, body) = http_body_util::channel::Channel::<hyper::body::Bytes, std::io::Error>::new(2);
+            tokio::spawn(async move {
+                let (first, last) = text.split_at(text.len() - 1);
+                let mut drops = first.bytes().map(|byte| vec![byte]);
+                loop {
+                    tokio::select! {
+                        biased;
+                        () = may_end.notified() => break,
+                        () = tokio::time::sleep(Duration::from_millis(20)) => {
+                            let Some(drop) = drops.next() else { continue };
+                            if sender.send_data(drop.into()).await.is_err() { return; }
+                        }
+                    }
+                }
+                let rest: Vec<u8> = drops.flatten().chain(last.bytes()).collect();
+                let _ = sender.send_data(rest.into()).await;
+            });
+            Response::new(Body::new(body))
+        }
         Mood::Hangs | Mood::BreaksOff => {
             let half = text.get(..text.len() / 2).unwrap().to_owned();
             let hangs = matches!(lapi.mood, Mood::Hangs);
@@ -150,7 +173,7 @@ impl Site {
             scopes: vec!["ip".into(), "range".into()],
             origins: Vec::new(),
             ipv6_prefix: 64,
-            most: list::PREFIXES_MAX,
+            most: list::PREFIXES_MAX as usize,
             is_once: false,
             machine_file: None,
             socket: PathBuf::from("/nonexistent"),
@@ -267,6 +290,69 @@ async fn a_local_api_that_fails_hangs_or_breaks_off_keeps_what_holds_until_it_is
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn what_an_earlier_run_wrote_ends_in_time_and_holds_till_then_while_an_answer_drips() {
+    let site = Site::new().await;
+    let may_end = Arc::new(tokio::sync::Notify::new());
+    let held = |seconds: i64| crate::book::Held {
+        until: jiff::Timestamp::now() + jiff::SignedDuration::from_secs(seconds),
+        label: "crowdsecurity/ssh-bf (crowdsec)".into(),
+        is_local: true,
+    };
+    let prefixes = [("198.51.100.6/32", -5), ("198.51.100.7/32", 2), ("198.51.100.8/32", 3_600)];
+    let prefixes = prefixes.map(|(prefix, seconds)| (prefix.parse().unwrap(), held(seconds)));
+    list::write(&site.out(), &crate::book::Denied { prefixes: prefixes.into(), left_out: 0 }).unwrap();
+    site.set(|lapi| (lapi.mood, lapi.all) = (Mood::Drips(Arc::clone(&may_end)), vec![ban("198.51.100.9", "1h")]));
+    let began = Instant::now();
+    beside(site.options(), async {
+        // What was over when it began goes at once, whatever the answer does.
+        site.until(&["198.51.100.7/32", "198.51.100.8/32"]).await;
+        site.until(&["198.51.100.8/32"]).await;
+        assert!(began.elapsed() >= Duration::from_secs(1), "it went too soon: {:?}", began.elapsed());
+        assert_eq!(site.lapi.lock().unwrap().asked.len(), 1, "the answer still drips");
+        may_end.notify_one();
+        site.set(|lapi| lapi.mood = Mood::Answers);
+        site.until(&["198.51.100.9/32"]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn each_trouble_is_told_from_the_others() {
+    let site = Site::new().await;
+    let once = || Options { is_once: true, ..site.options() };
+    let trouble = |options: Options| async move { run(&options).await.unwrap_err().trouble() };
+    for (status, expected) in [
+        (401, Trouble::NotPermitted),
+        (403, Trouble::NotPermitted),
+        (404, Trouble::Unavailable),
+        (500, Trouble::Unavailable),
+        (503, Trouble::Unavailable),
+    ] {
+        site.set(|lapi| lapi.mood = Mood::Fails(status));
+        assert_eq!(trouble(once()).await, expected, "{status}");
+    }
+    site.set(|lapi| lapi.mood = Mood::BreaksOff);
+    assert_eq!(trouble(once()).await, Trouble::Unavailable);
+    site.set(|lapi| lapi.mood = Mood::Answers);
+    assert_eq!(trouble(Options { url: "http://127.0.0.1:1/".into(), ..once() }).await, Trouble::Unavailable);
+    assert_eq!(trouble(Options { url: "127.0.0.1".into(), ..once() }).await, Trouble::Usage);
+    assert_eq!(trouble(Options { key_file: "/nonexistent/key".into(), ..once() }).await, Trouble::Usage);
+    assert_eq!(trouble(Options { out: site.directory.path().join("key"), ..once() }).await, Trouble::Usage);
+    assert_eq!(trouble(Options { out: "/nonexistent/list".into(), ..once() }).await, Trouble::Usage);
+    assert_eq!(trouble(Options { out: "/proc/list".into(), ..once() }).await, Trouble::Usage);
+    let machine_file = Some(site.directory.path().join("key"));
+    assert_eq!(trouble(Options { machine_file, ..once() }).await, Trouble::Config);
+    let https = Options { url: "https://a/".into(), ca_file: Some(site.directory.path().join("key")), ..once() };
+    assert_eq!(trouble(https).await, Trouble::Config);
+    let denied = |kind| Error::Write("list".into(), std::io::Error::from(kind)).trouble();
+    assert_eq!(denied(std::io::ErrorKind::PermissionDenied), Trouble::NotPermitted);
+    assert_eq!(denied(std::io::ErrorKind::ReadOnlyFilesystem), Trouble::NotPermitted);
+    assert_eq!(denied(std::io::ErrorKind::StorageFull), Trouble::Internal);
+    let unread = Error::Secret("key".into(), std::io::ErrorKind::PermissionDenied.into()).trouble();
+    assert_eq!(unread, Trouble::NotPermitted);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use super::engine::Engine;
 use super::fleet::Reach;
 use super::moment::Moment;
 use ratelimit_control::proto::{
-    Allow, ApplyRequest, ChargeRequest, Confirm, Deny, Detach, Explain, FleetStatus, Healthz, ModeRequest,
+    Allow, ApplyRequest, ChargeRequest, Confirm, Deny, Detach, Explain, FleetStatus, Healthz, Import, ModeRequest,
     PrefixRequest, Problem, ReloadRequest, Rollback, SourceRequest, StandingOf, Stats, Suggest, UnblockRequest,
 };
 use ratelimit_control::{Call, Carry, Requester};
@@ -42,6 +42,7 @@ carry! {
     ChargeRequest: |engine, request, by, moment| engine.up_to_date().charge(&request, by, moment);
     Allow: |engine, Allow(request), by, moment| engine.grant(Grant::Exempt, request.target()?, &request, by, moment);
     Deny: |engine, Deny(request), by, moment| engine.grant(Grant::Denied, request.target()?, &request, by, moment);
+    Import: |engine, request, by, moment| engine.import(&request, by, moment);
     UnblockRequest: |engine, request, by, moment| engine.unblock_for(&request, by, moment);
     PrefixRequest: |engine, request, by, moment| engine.unallow(request.target()?, Reach::of(request.fleet), by, moment);
     SourceRequest: |engine, request, by, moment| engine.reset(&request, by, moment);

@@ -204,7 +204,8 @@ impl<D: Datapath> Engine<D> {
     /// Looks whether everything is attached and readable, and attaches again what is back.
     pub(super) fn supervise(&mut self, moment: Moment) -> Supervision {
         let notes = self.journal.past.trouble().into_iter().chain(self.certificate.trouble());
-        let notes: Vec<String> = notes.chain(self.fleet_trouble()).collect();
+        let notes: Vec<String> =
+            notes.chain(self.fleet_trouble()).chain(self.watched.lists.passed_over_words()).collect();
         let reading = match self.watched.read(&mut self.datapath) {
             Ok(reading) => reading,
             Err(problem) => {
@@ -237,6 +238,7 @@ impl<D: Datapath> Engine<D> {
         self.expire_grants(clocks, moment);
         self.watch_breaker(reading, moment);
         self.watch_lists(reading.now, moment);
+        self.tell_passed_over();
         let Self { datapath, enforced, watched, .. } = self;
         watched.talkers.look(datapath, &enforced.desired.policy, reading, moment.uptime);
         let applied = if self.enforced.must_apply { self.put_in_force(reading.now) } else { Ok(()) };
@@ -253,6 +255,9 @@ impl<D: Datapath> Engine<D> {
         }
         for (path, _) in self.watched.lists.stale() {
             words += &format!("list file {} IS NOT FOLLOWED; ", path.display());
+        }
+        if let Some(passed_over) = self.watched.lists.passed_over_words() {
+            words += &format!("{passed_over}; ");
         }
         words
     }

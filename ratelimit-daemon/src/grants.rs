@@ -1,5 +1,6 @@
 //! What commands enter beside the configuration: who is allowed and who is denied.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -27,7 +28,7 @@ const ALLOW_FOR: Duration = Duration::from_secs(3_600);
 /// How long a denial holds unless it is said.
 const DENY_FOR: Duration = Duration::from_secs(4 * 3_600);
 /// What is to hold longer is permanent, and has to be said so. // 10 years
-const SECONDS_MAX: u64 = 10 * 365 * 86_400;
+pub(super) const SECONDS_MAX: u64 = 10 * 365 * 86_400;
 /// Sources that are named in an answer.
 pub(super) const NAMED_MAX: usize = 20;
 
@@ -57,8 +58,8 @@ impl Grants {
             let why = entry.reason.as_deref().unwrap_or_default();
             tracing::info!(prefix = %entry.prefix, "{} is never limited: it is {why}", entry.prefix);
         }
-        if safety != self.safety {
-            // The next look finds that the policy is not what it should be.
+        if safety != self.safety || around != self.around {
+            // The next look finds that the policy is not what it should be: of lists other entries may be passed over.
             self.next_end = None;
         }
         self.safety = safety;
@@ -186,14 +187,7 @@ impl<D: Datapath> Engine<D> {
 
     /// Refuses a denial that may lock out someone who is needed, or that would not do anything.
     fn object_to(&self, prefix: IpNet, request: &GrantRequest, by: &Requester) -> Result<(), Problem> {
-        let configs = self.trials.pending.iter().map(|pending| &pending.before).chain([&self.enforced.config]);
-        let mut configured = configs.flat_map(|config| &config.policy.access);
-        if configured.any(|of| of.prefix == prefix && of.grant == Grant::Exempt) {
-            let (prefix, written) = (source_text(prefix), self.enforced.written(prefix, Grant::Exempt));
-            let edit = written.first().map_or_else(|| "remove it there".to_owned(), |place| place.edit(&prefix));
-            let why = format!(
-                "{prefix} is allowed by the configuration, and of one prefix allow goes before deny: {edit} first"
-            );
+        if let Some(why) = self.overriding_exemption(prefix, &self.configured_exemptions()) {
             return Err(Problem::new(ProblemKind::BadRequest, why));
         }
         let from = CameFrom { ssh: request.ssh_peer, web: by.web_address() };
@@ -208,6 +202,22 @@ impl<D: Datapath> Engine<D> {
             }
             None => Ok(()),
         }
+    }
+
+    /// Prefixes that the configuration allows, also the one that a trial may go back to.
+    pub(super) fn configured_exemptions(&self) -> HashSet<IpNet> {
+        let configs = self.trials.pending.iter().map(|pending| &pending.before).chain([&self.enforced.config]);
+        configs.flat_map(|config| config.policy.prefixes(Grant::Exempt)).collect()
+    }
+
+    /// Why a denial would not do anything: `exempted` are [`Self::configured_exemptions`].
+    pub(super) fn overriding_exemption(&self, prefix: IpNet, exempted: &HashSet<IpNet>) -> Option<String> {
+        if !exempted.contains(&prefix) {
+            return None;
+        }
+        let (prefix, written) = (source_text(prefix), self.enforced.written(prefix, Grant::Exempt));
+        let edit = written.first().map_or_else(|| "remove it there".to_owned(), |place| place.edit(&prefix));
+        Some(format!("{prefix} is allowed by the configuration, and of one prefix allow overrides deny: {edit} first"))
     }
 
     /// What became of an entry that there was already.
@@ -253,7 +263,7 @@ impl<D: Datapath> Engine<D> {
         let is_exempt = |of: &&Entry| of.prefix == entry.prefix && of.grant == Grant::Exempt && of.holds(clocks.now);
         if let Some(first) = self.overrides.grants.beside().find(is_exempt).filter(|_| entry.owner.is_some()) {
             let until = until_text(first.until, clocks);
-            notes.push(format!("{} goes before it: nothing is dropped, {until}", whose(first)));
+            notes.push(format!("{} overrides it: nothing is dropped, {until}", whose(first)));
         }
         let inside = |access: &&Access| entry.prefix.contains(&access.prefix) && access.prefix != entry.prefix;
         let exceptions: Vec<&Access> = policy.access.iter().filter(other).filter(inside).collect();
@@ -388,7 +398,7 @@ pub(super) fn check_owner(owner: &str) -> Result<(), Problem> {
     Err(Problem::new(ProblemKind::BadRequest, why))
 }
 
-fn checked_reason(reason: Option<&str>) -> Result<Option<String>, Problem> {
+pub(super) fn checked_reason(reason: Option<&str>) -> Result<Option<String>, Problem> {
     let Some(reason) = reason.map(str::trim).filter(|reason| !reason.is_empty()) else { return Ok(None) };
     let why = if reason.len() > REASON_BYTES_MAX {
         format!("a reason has at most {REASON_BYTES_MAX} bytes, and this one {}", reason.len())

@@ -133,6 +133,11 @@ impl Journal {
         self.remember(event.told(at));
     }
 
+    /// Has the history alone keep one, of many that another event tells together.
+    pub(super) fn keep_alone(&mut self, event: &Event, at: Timestamp) {
+        self.past.record(event.told(at));
+    }
+
     /// Tells the history that a spell goes on.
     pub(super) fn goes_on(&mut self, event: &Event, at: Timestamp) {
         self.past.record(event.told(at));

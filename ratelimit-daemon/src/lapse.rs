@@ -6,6 +6,7 @@ use super::engine::Engine;
 use super::journal::Occurrence;
 use super::moment::Moment;
 use ratelimit_datapath::Datapath;
+use ratelimit_policy::config::Config;
 use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::Clocks;
 
@@ -25,6 +26,14 @@ impl<D: Datapath> Engine<D> {
             }
             (Err(error), false) => tracing::debug!("likewise: {:#}", anyhow::Error::from(error)),
         }
+    }
+
+    /// Another configuration holds from now on: the packet path knows its `without_daemon` before anyone is told. Returns
+    /// the one before.
+    pub(super) fn hold_to(&mut self, config: Config) -> Config {
+        let before = std::mem::replace(&mut self.enforced.config, config);
+        self.beat();
+        before
     }
 
     /// A beat. Where enforcement had lapsed before it, as no daemon ran, or this one hung, that is told.

@@ -40,6 +40,7 @@ mod fleet;
 mod freed;
 mod grants;
 mod hold;
+mod import;
 mod journal;
 mod kept;
 mod lapse;

@@ -1,7 +1,7 @@
 //! The list files that the running configuration names: each is read again once it has changed and come to rest. What is wrong
 //! with one leaves what it held before in force, and is said once. The configuration file itself is not watched.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +20,9 @@ use ratelimit_datapath::Datapath;
 use ratelimit_policy::config::Config;
 use ratelimit_policy::config::file::load_list;
 use ratelimit_policy::config::lists::{KnownLists, ListFile};
+use ratelimit_policy::safety::PassedOver;
 use ratelimit_report::event::EventKind;
+use ratelimit_report::snapshot::passed_over_words;
 
 /// Two looks closer together than this are one: what is written for a moment has to come to rest in between.
 const LOOK_EVERY: Duration = Duration::from_millis(1_500);
@@ -73,6 +75,8 @@ pub(super) struct ListWatch {
     stale: BTreeMap<PathBuf, String>,
     /// What was tried in them and not confirmed: not followed until a file holds something else.
     refused: KnownLists,
+    /// Entries that are passed over: said once each.
+    passed_over: BTreeSet<IpNet>,
 }
 
 impl ListWatch {
@@ -89,11 +93,30 @@ impl ListWatch {
 
     /// Reads every file again, as the age of what is in force is unknown. Skips what was tried and not confirmed.
     pub(super) fn skip(&mut self, refused: KnownLists) {
-        *self = Self { looked_at: self.looked_at, refused, ..Self::default() };
+        let passed_over = std::mem::take(&mut self.passed_over);
+        *self = Self { looked_at: self.looked_at, refused, passed_over, ..Self::default() };
     }
 
     fn is_refused(&self, file: &ListFile, prefixes: &Arc<[IpNet]>) -> bool {
         self.refused.get(&file.path) == Some(prefixes)
+    }
+
+    /// Which entries are passed over now: those of them that were not before.
+    fn pass_over(&mut self, mut now: Vec<PassedOver>) -> Vec<PassedOver> {
+        let all = now.iter().map(|of| of.prefix).collect();
+        let before = std::mem::replace(&mut self.passed_over, all);
+        now.retain(|of| !before.contains(&of.prefix));
+        now
+    }
+
+    /// How many entries are passed over.
+    pub(super) fn passed_over(&self) -> u64 {
+        self.passed_over.len() as u64
+    }
+
+    /// That entries are passed over, if any: how many, as no source may be named to all.
+    pub(super) fn passed_over_words(&self) -> Option<String> {
+        passed_over_words(self.passed_over())
     }
 
     /// Those that cannot be followed, and why, by path.
@@ -170,6 +193,16 @@ fn missing(from: &[IpNet], of: &[IpNet]) -> usize {
 }
 
 impl<D: Datapath> Engine<D> {
+    /// Says which entries of lists are passed over, each once.
+    pub(super) fn tell_passed_over(&mut self) {
+        let now = self.overrides.grants.around.passed_over(&self.enforced.config);
+        let news = self.watched.lists.pass_over(now);
+        for said in PassedOver::words_of(&news, &self.enforced.config) {
+            tracing::warn!("{said}");
+            self.journal.add(Occurrence::new(EventKind::Reload, said));
+        }
+    }
+
     /// Reads list files that have changed, and puts what they hold in force as a reload does. Not while a file is on trial, which
     /// whatever is applied would end.
     pub(super) fn watch_lists(&mut self, now: Nanos, moment: Moment) {
@@ -234,6 +267,15 @@ impl<D: Datapath> Engine<D> {
     fn relist(&mut self, known: &KnownLists, now: Nanos) -> Result<(), String> {
         let Some(config) = self.enforced.source.with_lists(known) else { return Ok(()) };
         let config: Config = config.map_err(|error| format!("{error:#}").replace('\n', "; "))?;
+        for file in config.list_files.iter().filter(|file| !file.prefixes.is_empty()) {
+            let is_passed_over = |prefix: &IpNet| config.too_wide.binary_search(prefix).is_ok();
+            if file.prefixes.iter().all(is_passed_over) && !self.enforced.config.list_files.contains(file) {
+                return Err(format!(
+                    "all that {} holds is more of the Internet than a list should",
+                    file.path.display()
+                ));
+            }
+        }
         let before = std::mem::replace(&mut self.enforced.config, config);
         self.put_in_force(now).map_err(|error| {
             self.enforced.config = before;

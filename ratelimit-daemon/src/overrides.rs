@@ -6,7 +6,7 @@ use ratelimit_common::time::Nanos;
 use super::breaker::Breaker;
 use super::grants::Grants;
 use super::hold::Hold;
-use ratelimit_policy::access::{Entry, merged};
+use ratelimit_policy::access::merged;
 use ratelimit_policy::config::Config;
 use ratelimit_policy::desired::{Access, Mode, Policy};
 use ratelimit_policy::safety::SshSession;
@@ -32,18 +32,19 @@ impl Overrides {
         policy
     }
 
-    /// The grants of a configuration, commands and safety together.
+    /// The grants of a configuration, commands and safety together; without the entries of lists that are passed over here.
     pub(super) fn access_of(&self, config: &Config, now: Nanos) -> Vec<Access> {
-        let configured: Vec<Entry> = config.policy.access.iter().map(Entry::configured).collect();
+        let configured = self.grants.around.entries(config);
         merged(self.grants.beside().chain(&configured), now)
     }
 
-    /// Says to the requester of a configuration, and in the log, whom it may lock out.
+    /// Says to the requester of a configuration, and in the log, whom it may lock out, and which entries of lists are passed over.
     pub(super) fn warn_of_lockouts(&self, config: &Config, caller: Option<SshSession>, now: Nanos) -> Vec<String> {
         let policy = Policy { access: self.access_of(config, now), ..config.policy.clone() };
         let warnings = self.grants.around.lockouts(&policy, caller, now);
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-        warnings
+        // The next look logs these.
+        [warnings, self.grants.around.passed_over_words(config)].concat()
     }
 
     /// What stops rules from dropping, for the status line.

@@ -195,9 +195,7 @@ impl<D: Datapath> Engine<D> {
             self.watched.links.attached(&interface, mode);
         }
         self.enforced.desired = desired;
-        self.enforced.config = config;
-        // The packet path knows `without_daemon` before anyone is told that it holds.
-        self.beat();
+        self.hold_to(config);
         self.statistics.outdate();
         Ok(changes)
     }

@@ -108,6 +108,7 @@ impl<D: Datapath> Engine<D> {
             would_ban: self.watched.would_bans.counts(&self.enforced.desired.policy, reading.now),
             history: self.journal.past.health(),
             fleet: self.fleet_seen(reading.now, moment),
+            list_entries_passed_over: self.watched.lists.passed_over(),
             stale_lists: self.watched.lists.stale().map(|(path, why)| StaleList::new(path, why)).collect(),
         }))
     }

@@ -29,6 +29,7 @@ mod fleet;
 mod fleet_alone;
 mod fuzz;
 mod grants;
+mod imports;
 mod kinds;
 mod lapse;
 mod lifts;

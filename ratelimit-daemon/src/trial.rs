@@ -226,8 +226,7 @@ impl<D: Datapath> Engine<D> {
             tracing::warn!("on trial for {seconds} s: {change}");
         }
         self.enforced.source.set_text(loaded.text, record.file.clone());
-        let before = std::mem::replace(&mut self.enforced.config, loaded.config);
-        self.beat();
+        let before = self.hold_to(loaded.config);
         self.enforced.desired = desired;
         self.trials.pending = Some(Running { before, before_path, record, until });
         self.overrides.breaker.reset_counts();
@@ -307,8 +306,7 @@ impl<D: Datapath> Engine<D> {
         self.journal.add(Occurrence::new(EventKind::Trial, format!("{file} is rolled back: {why}")));
         // No reload has failed: the configuration that was loaded last is in force.
         self.trials.last_reload.rolled_back = Some(RolledBack { file, why: why.to_owned() });
-        self.enforced.config = before;
-        self.beat();
+        self.hold_to(before);
         self.enforced.source.set_text(record.confirmed.clone(), before_path);
         self.watched.lists.skip(record.refused_lists());
         self.overrides.breaker.reset_counts();

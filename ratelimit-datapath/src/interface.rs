@@ -49,11 +49,7 @@ pub(super) fn all() -> io::Result<Vec<Interface>> {
         let (reply, _) = socket.recv_from_full()?;
         let mut rest = reply.as_slice();
         while !rest.is_empty() {
-            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(io::Error::other)?;
-            let len = (message.header.length as usize).next_multiple_of(4).min(rest.len());
-            if len == 0 {
-                return Err(io::Error::other("a netlink message of no length"));
-            }
+            let (message, len) = next(rest)?;
             match message.payload {
                 NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => interfaces.extend(interface(link)),
                 NetlinkPayload::Done(_) => {
@@ -66,6 +62,53 @@ pub(super) fn all() -> io::Result<Vec<Interface>> {
             rest = &rest[len..];
         }
     }
+}
+
+/// `struct nlmsghdr`, and `struct ifinfomsg` behind it.
+const HEADERS: usize = 16 + 16;
+/// `RTM_NEWLINK` of linux/rtnetlink.h.
+const NEW_LINK: u16 = 16;
+/// `IFLA_IFNAME`, `IFLA_MTU`, `IFLA_XDP` of linux/if_link.h, and the flags beside an attribute's kind.
+const NAME: u16 = 3;
+const READ: [u16; 3] = [NAME, 4, 43];
+const KIND: u16 = 0x3fff;
+
+/// The next message, and how long it is with what fills it up.
+fn next(rest: &[u8]) -> io::Result<(NetlinkMessage<RouteNetlinkMessage>, usize)> {
+    let length = rest.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes) as usize);
+    let Some(bytes) = rest.get(..length).filter(|bytes| !bytes.is_empty()) else {
+        return Err(io::Error::other(format!("a netlink message of {length} bytes, of which {} came", rest.len())));
+    };
+    let message = NetlinkMessage::deserialize(&lean(bytes)).map_err(io::Error::other)?;
+    Ok((message, length.next_multiple_of(4).min(rest.len())))
+}
+
+/// A message with no more than the attributes that are read. Names need not be UTF-8, nor aliases and names of ports, which
+/// anyone who makes an interface chooses: one must not hide all others.
+fn lean(message: &[u8]) -> Vec<u8> {
+    let kind = message.get(4..6).and_then(|bytes| bytes.first_chunk()).map(|bytes| u16::from_ne_bytes(*bytes));
+    let Some(mut lean) = message.get(..HEADERS).filter(|_| kind == Some(NEW_LINK)).map(<[u8]>::to_vec) else {
+        return message.to_vec();
+    };
+    let mut rest = &message[HEADERS..];
+    while let Some([a, b, c, d]) = rest.first_chunk() {
+        let (length, kind) = (usize::from(u16::from_ne_bytes([*a, *b])), u16::from_ne_bytes([*c, *d]));
+        let Some(value) = rest.get(4..length) else { break };
+        if READ.contains(&(kind & KIND)) {
+            let value = if kind & KIND == NAME {
+                String::from_utf8_lossy(value).into_owned().into_bytes()
+            } else {
+                value.to_vec()
+            };
+            let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
+            lean.extend(length.to_ne_bytes().into_iter().chain(kind.to_ne_bytes()).chain(value));
+            lean.resize(lean.len().next_multiple_of(4), 0);
+        }
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    let length = u32::try_from(lean.len()).unwrap_or(u32::MAX);
+    lean[..4].copy_from_slice(&length.to_ne_bytes());
+    lean
 }
 
 /// The names of every interface of this thread's network namespace.
@@ -117,4 +160,71 @@ fn attached(xdp: &[LinkXdp]) -> Vec<(XdpMode, u32)> {
         }));
     }
     programs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(4 + value.len()).unwrap();
+        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn link(index: u32, attributes: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = vec![0; HEADERS];
+        bytes.extend(attributes.concat());
+        let length = u32::try_from(bytes.len()).unwrap();
+        bytes[..4].copy_from_slice(&length.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&NEW_LINK.to_ne_bytes());
+        // ARPHRD_ETHER and the index, of `struct ifinfomsg`.
+        bytes[18..20].copy_from_slice(&1_u16.to_ne_bytes());
+        bytes[20..24].copy_from_slice(&index.to_ne_bytes());
+        bytes
+    }
+
+    /// Name, index and MTU of each.
+    fn read(mut bytes: &[u8]) -> io::Result<Vec<(String, u32, u32)>> {
+        let mut all = Vec::new();
+        while !bytes.is_empty() {
+            let (message, len) = next(bytes)?;
+            let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) = message.payload else {
+                panic!("no link")
+            };
+            all.extend(interface(link).map(|of| (of.name, of.index, of.mtu)));
+            bytes = &bytes[len..];
+        }
+        Ok(all)
+    }
+
+    #[test]
+    fn what_is_no_text_in_one_interface_hides_no_other() {
+        const ALIAS: u16 = 20;
+        const PORT: u16 = 38;
+        let mtu = attribute(4, &1500_u32.to_ne_bytes());
+        let odd =
+            [attribute(NAME, b"a\xff\xfeb\0"), attribute(ALIAS, b"\xff"), attribute(PORT, b"\xfe\0"), mtu.clone()];
+        let plain = [attribute(NAME, b"eth0\0"), mtu, attribute(9999, b"?")];
+        let bytes = [link(2, &odd), link(3, &plain)].concat();
+        let expected = [("a\u{fffd}\u{fffd}b".to_owned(), 2, 1500), ("eth0".to_owned(), 3, 1500)];
+        assert_eq!(read(&bytes).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_cut_off_is_an_error_and_panics_nowhere() {
+        let whole = link(3, &[attribute(NAME, b"eth0\0"), attribute(4, &1500_u32.to_ne_bytes())]);
+        for len in 1..whole.len() {
+            assert!(read(&whole[..len]).is_err(), "{len}");
+        }
+        for at in 0..whole.len() {
+            for byte in [0, 1, 3, 0xff] {
+                let mut broken = whole.clone();
+                broken[at] = byte;
+                let _ = std::panic::catch_unwind(|| next(&broken).map(drop)).expect("no panic");
+            }
+        }
+    }
 }

@@ -78,6 +78,8 @@ pub enum Program {
     Taken {
         /// Instructions that the verifier walked, where the kernel says.
         instructions: Option<u32>,
+        /// Whether the JIT compiler made the machine's instructions of it, where the kernel says.
+        is_jited: Option<bool>,
         /// How long it took.
         took: Duration,
     },

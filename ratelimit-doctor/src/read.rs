@@ -97,7 +97,7 @@ fn kernel() -> Kernel {
     let lacks: Vec<String> = privileges::missing().iter().map(ToString::to_string).collect();
     let program = if lacks.is_empty() {
         match load_alone() {
-            Ok(of) => Program::Taken { instructions: of.instructions, took: of.took },
+            Ok(of) => Program::Taken { instructions: of.instructions, is_jited: of.is_jited, took: of.took },
             Err(refusal) => Program::Refused { why: refusal.error.to_string(), log: refusal.log },
         }
     } else {

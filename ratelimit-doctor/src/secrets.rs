@@ -1,5 +1,5 @@
 //! Takes out of a text what is secret: what files of secrets hold, values beside words such as `password`, what stands
-//! before the `@` of a URL, and private keys.
+//! before the `@` of a URL and behind its host, and private keys.
 
 use std::path::Path;
 
@@ -153,7 +153,9 @@ fn end_of_string(text: &str) -> Option<usize> {
     })
 }
 
-/// Without what stands before the `@` of URLs, which may hold a slash where nobody has escaped it.
+/// Without what stands before the `@` of URLs, which may hold a slash where nobody has escaped it, and without their paths and
+/// queries: webhooks and feeds have their keys there. A local path, behind no host, is none but for its query; neither is the
+/// number of a store's database.
 fn hide_urls(line: &str) -> String {
     let mut out = String::new();
     let mut rest = line;
@@ -163,24 +165,29 @@ fn hide_urls(line: &str) -> String {
         let len =
             after.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>' | '`')).unwrap_or(after.len());
         let (url, further) = after.split_at(len);
-        match url.rsplit_once('@') {
+        let url = match url.rsplit_once('@') {
             Some((_, host)) => {
                 out.push_str(HIDDEN);
                 out.push('@');
-                out.push_str(host);
-                rest = further;
+                host
             }
-            None => {
-                // A link that logs in has its code behind the path.
-                let shown = url.split_once("/login#").map_or(url, |(shown, _)| shown);
-                out.push_str(shown);
-                if shown.len() < url.len() {
-                    out.push_str("/login#");
-                    out.push_str(HIDDEN);
-                }
-                rest = further;
-            }
+            None => url,
+        };
+        let is_local = url.starts_with('/');
+        let shown = url.find(|c: char| matches!(c, '?' | '#') || (c == '/' && !is_local)).unwrap_or(url.len());
+        let (host, behind) = url.split_at(shown);
+        out.push_str(host);
+        let plain = behind.trim_end_matches([')', ']', ',', '.', ';', ':', '}', '|']);
+        let is_database =
+            plain.strip_prefix('/').is_some_and(|of| of.len() <= 2 && of.bytes().all(|c| c.is_ascii_digit()));
+        if is_database || plain.is_empty() {
+            out.push_str(behind);
+        } else {
+            out.push_str(plain.get(..1).unwrap_or_default());
+            out.push_str(HIDDEN);
+            out.push_str(&behind[plain.len()..]);
         }
+        rest = further;
     }
     out.push_str(rest);
     out
@@ -210,6 +217,15 @@ mod tests {
             format!("redis://:pa/{SECRET}@a:6379/0"),
             format!("redis://:p@{SECRET}@a:6379/0"),
             format!("http://127.0.0.1:9464/login#{SECRET}"),
+            format!("URL=https://hooks.example.org/services/T0/{SECRET}\nnext = 1"),
+            format!("url = \"https://example.org/{SECRET}/list.txt\" # a feed"),
+            format!("https://example.org/list?key={SECRET}&format=text, and so on"),
+            format!("https://example.org?{SECRET}"),
+            format!("https://example.org/a#{SECRET}"),
+            format!("(https://u:p@example.org/a/{SECRET})"),
+            format!("unix:///run/valkey.sock?pw={SECRET}"),
+            format!("redis+unix:///run/valkey.sock?db=1&x={SECRET}"),
+            format!("cannot reach https://[2001:db8::1]:8443/lapi/{SECRET}: refused"),
             format!("Authorization: Bearer {SECRET}"),
             format!("-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----\nnext = 1"),
         ] {
@@ -237,7 +253,9 @@ mod tests {
             "password_file = \"/etc/x\"\nhosts = 4\n",
             "the fleet's secret cannot be taken from /etc/x: permission denied\n",
             "{\"id\":\"files.secret\",\"state\":\"ok\"}\n",
-            "see https://example.org/a?b=c#d\n",
+            "see https://example.org/ and http://127.0.0.1:8080, redis://192.0.2.1:6379/0\n",
+            "file:///etc/ratelimitd/feeds/drop.env and unix:///run/valkey.sock\n",
+            "(https://example.org).\n",
             "",
         ] {
             assert_eq!(Secrets::default().hide(text), text);

@@ -160,6 +160,11 @@ impl Ledger {
         Some(Entered { entry, before, ended })
     }
 
+    /// What is entered for the prefix, grant and owner of an entry.
+    pub fn held(&self, entry: &Entry) -> Option<&Entry> {
+        self.0.get(&entry.key())
+    }
+
     /// Enters what an earlier run had entered, a denial beside the exemption that suspends it. False if there is no
     /// room.
     #[must_use]

@@ -66,6 +66,7 @@ pub fn config(directory: &Path, amount: u64) -> Config {
         notes: Vec::new(),
         candidates: Vec::new(),
         overruled: Vec::new(),
+        too_wide: Vec::new(),
         lists: Vec::new(),
         list_files: Vec::new(),
         listings: Vec::new(),

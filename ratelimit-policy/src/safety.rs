@@ -16,6 +16,11 @@ use crate::desired::Grant;
 
 mod listed;
 mod lockout;
+mod needed;
+mod width;
+
+pub use self::needed::PassedOver;
+pub use self::width::is_too_wide;
 
 /// `RTF_UP` and `RTF_GATEWAY`, include/uapi/linux/route.h.
 const ROUTE_BY_GATEWAY: u32 = 0x1 | 0x2;
@@ -23,15 +28,6 @@ const ROUTE_BY_GATEWAY: u32 = 0x1 | 0x2;
 const ROUTE_REJECTS: u32 = 0x200;
 /// Processes between a command and the shell that SSH has started: `sudo` is one or two.
 const ANCESTORS_MAX: usize = 16;
-/// A shorter prefix is more of the Internet than anyone means to deny or to exempt.
-const SHORTEST_V4: u8 = 8;
-const SHORTEST_V6: u8 = 16;
-
-/// Whether a prefix is more of the Internet than anyone means to deny or to exempt.
-#[must_use]
-pub fn is_too_wide(prefix: IpNet) -> bool {
-    prefix.prefix_len() < limits_of(prefix).0
-}
 
 /// What a store is, as the reason of its exemption.
 pub const STORE: &str = "the fleet's store";
@@ -135,18 +131,14 @@ impl Around {
 
     /// Why exempting `prefix` would be a mistake.
     pub fn objection_to_exempting(prefix: IpNet) -> Option<String> {
-        let (shortest, family) = limits_of(prefix);
-        let everybody = format!("{prefix} is all of {family}: no source would be limited");
-        let many = || format!("{prefix} is more of {family} than `allow` should hold: /{shortest} at the most");
         match prefix.prefix_len() {
-            0 => Some(everybody),
-            length => (length < shortest).then(many),
+            0 => Some(format!("{prefix} is all of {}: no source would be limited", width::limits_of(prefix).1)),
+            _ => width::objection(prefix, "`allow`"),
         }
     }
 
     /// Why denying `prefix` would be a mistake, for one who came from there.
     pub fn objection(&self, prefix: IpNet, from: CameFrom) -> Option<String> {
-        let (shortest, family) = limits_of(prefix);
         let inside = |addresses: &[IpAddr], what: &str| {
             let address = addresses.iter().find(|address| prefix.contains(*address))?;
             let is_one = prefix.prefix_len() == prefix.max_prefix_len();
@@ -160,18 +152,7 @@ impl Around {
             .or_else(|| inside(&self.gateways, "the default gateway"))
             .or_else(|| inside(&self.resolvers, "a name server that this host asks"))
             .or_else(|| inside(&self.stores, STORE))
-            .or_else(|| {
-                (prefix.prefix_len() < shortest)
-                    .then(|| format!("{prefix} is more of {family} than `deny` should hold: /{shortest} at the most"))
-            })
-    }
-}
-
-/// The shortest prefix that is meant rather than mistaken, and its family.
-const fn limits_of(prefix: IpNet) -> (u8, &'static str) {
-    match prefix {
-        IpNet::V4(_) => (SHORTEST_V4, "IPv4"),
-        IpNet::V6(_) => (SHORTEST_V6, "IPv6"),
+            .or_else(|| width::objection(prefix, "`deny`"))
     }
 }
 

@@ -8,14 +8,19 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::snapshot::{ListReport, Listed, State};
+use crate::snapshot::{Author, ListReport, Listed, State};
 use ratelimit_policy::access::REASON_BYTES_MAX;
+use ratelimit_policy::config::lists::prefix_text;
 
 /// The table and the sets that are written.
 const TABLE: &str = "inet ratelimitd";
 const SET: [&str; 2] = ["denied4", "denied6"];
 /// The longest that ipset counts.
 const IPSET_SECONDS_MAX: i64 = 2_147_483;
+/// Before the lines of a script that are for [`import`] alone. The other programs take them for comments.
+const OWN: &str = "#= ";
+/// The first of them, before the time of the script.
+const HEAD: &str = "#= ratelimitd 1 ";
 /// Bytes of a comment of nft. // NFTNL_UDATA_COMMENT_MAXLEN is 128 with its terminator
 const COMMENT_BYTES_MAX: usize = 120;
 
@@ -39,6 +44,26 @@ pub struct Row {
     pub until: Option<Timestamp>,
     /// Why.
     pub reason: Option<String>,
+    /// Who entered it: what a configuration denies or a rule bans is no command's, and ends with those.
+    pub by: Author,
+    /// The program whose denial it is.
+    pub owner: Option<String>,
+}
+
+impl Row {
+    /// A permanent denial by a command.
+    pub const fn command(prefix: IpNet, reason: Option<String>) -> Self {
+        Self::listed(prefix, None, reason)
+    }
+
+    /// What a line of any list says.
+    const fn listed(prefix: IpNet, until: Option<Timestamp>, reason: Option<String>) -> Self {
+        Self { prefix, until, reason, by: Author::Command, owner: None }
+    }
+
+    fn end(&self) -> (bool, Option<Timestamp>) {
+        (self.until.is_none(), self.until)
+    }
 }
 
 /// A line that cannot be read.
@@ -57,6 +82,19 @@ struct Beside {
     until: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    #[serde(default = "a_command", skip_serializing_if = "is_a_command")]
+    by: Author,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
+}
+
+const fn a_command() -> Author {
+    Author::Command
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_a_command(by: &Author) -> bool {
+    *by == Author::Command
 }
 
 /// What is denied or banned in a report, and decides: of one prefix what ends last.
@@ -65,11 +103,10 @@ pub fn rows(report: &ListReport) -> Vec<Row> {
     let denies = |of: &&Listed| of.decides && matches!(of.state, State::Denied | State::Banned);
     for of in report.entries.iter().filter(denies) {
         let Some(prefix) = prefix_of(&of.prefix) else { continue };
-        let reason = of.reason.clone().or_else(|| of.comment.clone());
-        let row = Row { prefix, until: of.until, reason };
-        let ends = |row: &Row| (row.until.is_none(), row.until);
+        let reason = of.reason.as_deref().or(of.comment.as_deref()).map(shortened);
+        let row = Row { prefix, until: of.until, reason, by: of.by, owner: of.owner.clone() };
         match rows.get_mut(&prefix) {
-            Some(before) if ends(before) >= ends(&row) => {}
+            Some(before) if before.end() >= row.end() => {}
             Some(before) => *before = row,
             None => drop(rows.insert(prefix, row)),
         }
@@ -87,14 +124,20 @@ pub fn export(rows: &[Row], format: Format, now: Timestamp) -> String {
 }
 
 fn plain(row: &Row) -> String {
-    let beside = Beside { until: row.until, reason: row.reason.clone() };
+    let beside = Beside { until: row.until, reason: row.reason.clone(), by: row.by, owner: row.owner.clone() };
     // Two texts: it cannot fail. JSON has no line breaks.
     let beside = serde_json::to_string(&beside).unwrap_or_default();
     if beside == "{}" { format!("{}\n", row.prefix) } else { format!("{} # {beside}\n", row.prefix) }
 }
 
+/// What [`import`] reads of a script that nobody has edited, so that nothing of the rows is lost by it.
+fn own_lines(rows: &[Row], now: Timestamp) -> String {
+    let rows = rows.iter().map(|row| format!("{OWN}{}", plain(row)));
+    std::iter::once(format!("{HEAD}{now}\n")).chain(rows).collect()
+}
+
 fn nft(rows: &[Row], now: Timestamp) -> String {
-    let mut text = format!("add table {TABLE}\n");
+    let mut text = own_lines(rows, now) + &format!("add table {TABLE}\n");
     for (name, kind) in SET.iter().zip(["ipv4_addr", "ipv6_addr"]) {
         let _ = writeln!(text, "add set {TABLE} {name} {{ type {kind}; flags interval, timeout; }}");
         let _ = writeln!(text, "flush set {TABLE} {name}");
@@ -112,7 +155,7 @@ fn nft(rows: &[Row], now: Timestamp) -> String {
 
 fn ipset(rows: &[Row], now: Timestamp) -> String {
     let room = rows.len().max(1).next_power_of_two().max(65_536) * 2;
-    let mut text = String::new();
+    let mut text = own_lines(rows, now);
     for (name, family) in SET.iter().zip(["inet", "inet6"]) {
         let _ = writeln!(text, "create {name} hash:net family {family} timeout 0 comment maxelem {room} -exist");
         let _ = writeln!(text, "flush {name}");
@@ -176,7 +219,7 @@ fn disjoint(rows: &[Row]) -> Vec<Row> {
 
 /// `rows` lie within `prefix`, in order. `around` is what holds for all of it.
 fn split(prefix: IpNet, around: Option<&Row>, rows: &[&Row], out: &mut Vec<Row>) {
-    let outlasts = |one: &Row, other: &Row| (one.until.is_none(), one.until) > (other.until.is_none(), other.until);
+    let outlasts = |one: &Row, other: &Row| one.end() > other.end();
     let own = rows.iter().take_while(|row| row.prefix == prefix).count();
     let (own, inside) = rows.split_at(own);
     let around = own.iter().copied().fold(around, |of, row| match of {
@@ -196,16 +239,45 @@ fn split(prefix: IpNet, around: Option<&Row>, rows: &[&Row], out: &mut Vec<Row>)
 }
 
 /// Reads rows again from any of the formats, or from `list --json`. What is over is left out; what a script says beside
-/// elements is passed over.
+/// elements is passed over. A script of ours that nobody has edited is the rows that it was made of; in an edited one each
+/// element is of the row that it was made of.
 ///
 /// # Errors
 /// At the first line that is none of them.
 pub fn import(text: &str, now: Timestamp) -> Result<Vec<Row>, Wrong> {
-    if text.trim_start().starts_with('{')
+    let mut rows = if text.trim_start().starts_with('{')
         && let Ok(report) = serde_json::from_str::<ListReport>(text)
     {
-        return Ok(rows(&report));
+        rows(&report)
+    } else {
+        match own_rows(text) {
+            Some((made, at)) if [Format::Nft, Format::Ipset].iter().any(|of| export(&made, *of, at) == text) => made,
+            Some((made, at)) => lines(text, at)?.into_iter().map(|row| of_its_row(row, &made)).collect(),
+            None => lines(text, now)?,
+        }
+    };
+    rows.retain(|row| row.until.is_none_or(|until| now < until));
+    Ok(rows)
+}
+
+/// The rows that a script of ours was made of, and when.
+fn own_rows(text: &str) -> Option<(Vec<Row>, Timestamp)> {
+    let mut own = text.lines().map_while(|line| line.strip_prefix(OWN));
+    let at = own.next()?.strip_prefix(HEAD.strip_prefix(OWN)?)?.parse().ok()?;
+    let rows: Result<Vec<Row>, _> = own.map(listed).collect();
+    Some((rows.ok()?, at))
+}
+
+/// An element with the author of the row that decided for it when it was written.
+fn of_its_row(element: Row, made: &[Row]) -> Row {
+    let around = made.iter().filter(|row| row.prefix.contains(&element.prefix));
+    match around.max_by_key(|row| row.end()) {
+        Some(row) => Row { by: row.by, owner: row.owner.clone(), ..element },
+        None => element,
     }
+}
+
+fn lines(text: &str, now: Timestamp) -> Result<Vec<Row>, Wrong> {
     let mut rows = Vec::new();
     for (line, text) in (1..).zip(text.lines()) {
         let wrong = |problem| Wrong { line, problem };
@@ -220,10 +292,15 @@ pub fn import(text: &str, now: Timestamp) -> Result<Vec<Row>, Wrong> {
                 Some(("set" | "table", _)) | None => None,
                 Some((_, element)) => Some(element_of(element, now).map_err(wrong)?),
             }
+        } else if words.starts_with('{') {
+            // As in a list file; what tells of the list is no entry.
+            let text = prefix_text(words).map_err(wrong)?;
+            let prefix = |text: &str| prefix_of(text).ok_or(wrong("this is no address, and no prefix"));
+            text.map(|text| Ok(Row::listed(prefix(&text)?, None, None))).transpose()?
         } else {
             Some(listed(words).map_err(wrong)?)
         };
-        rows.extend(row.filter(|row| row.until.is_none_or(|until| now < until)));
+        rows.extend(row);
     }
     Ok(rows)
 }
@@ -235,11 +312,11 @@ fn listed(text: &str) -> Result<Row, &'static str> {
     let prefix = prefix_of(prefix).ok_or("this is no address, and no prefix")?;
     let comment = rest.trim_start_matches(|c: char| c.is_whitespace() || c == '#' || c == ';').trim_end();
     if comment.starts_with('{')
-        && let Ok(Beside { until, reason }) = serde_json::from_str(comment)
+        && let Ok(Beside { until, reason, by, owner }) = serde_json::from_str(comment)
     {
-        return Ok(Row { prefix, until, reason });
+        return Ok(Row { prefix, until, reason, by, owner });
     }
-    Ok(Row { prefix, until: None, reason: Some(shortened(comment)).filter(|text| !text.is_empty()) })
+    Ok(Row::listed(prefix, None, Some(shortened(comment)).filter(|text| !text.is_empty())))
 }
 
 /// `198.51.100.7 timeout 3h comment "why"`, in the order of either program.
@@ -259,7 +336,7 @@ fn element_of(text: &str, now: Timestamp) -> Result<Row, &'static str> {
             until = if seconds == 0 { None } else { Some(ends()?) };
         }
     }
-    Ok(Row { prefix, until, reason: comment.filter(|text| !text.is_empty()) })
+    Ok(Row::listed(prefix, until, comment.filter(|text| !text.is_empty())))
 }
 
 /// Seconds by number alone, as ipset has them, or as nft has them: `1d2h3m4s`.
@@ -305,102 +382,4 @@ fn shortened(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
-    }
-
-    fn any_row() -> impl Strategy<Value = Row> {
-        let v4 = (any::<[u8; 2]>(), 0..=32_u8)
-            .prop_map(|([a, b], length)| IpNet::new(IpAddr::from([198, 51, a & 3, b]), length).unwrap().trunc());
-        let v6 = (any::<u8>(), 0..=128_u8).prop_map(|(a, length)| {
-            IpNet::new(IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, a.into()]), length).unwrap().trunc()
-        });
-        let reason = proptest::option::of("[ -~äß€\\\\\"{}#;']{1,40}");
-        (prop_oneof![v4, v6], proptest::option::of(1..100_000_i64), reason).prop_map(|(prefix, seconds, reason)| Row {
-            prefix,
-            until: seconds.map(|seconds| at(1_000 + seconds)),
-            reason,
-        })
-    }
-
-    fn any_rows() -> impl Strategy<Value = Vec<Row>> {
-        proptest::collection::vec(any_row(), 0..8).prop_map(|rows| {
-            let by_prefix: BTreeMap<IpNet, Row> = rows.into_iter().map(|row| (row.prefix, row)).collect();
-            by_prefix.into_values().collect()
-        })
-    }
-
-    /// Until when an address is denied; permanent is the end of time.
-    fn until(rows: &[Row], address: IpAddr) -> Option<Timestamp> {
-        let around = rows.iter().filter(|row| row.prefix.contains(&address));
-        around.map(|row| row.until.unwrap_or(Timestamp::MAX)).max()
-    }
-
-    proptest! {
-        #[test]
-        fn a_list_keeps_every_prefix_end_and_reason_and_is_a_list_file(rows in any_rows()) {
-            let text = export(&rows, Format::Plain, at(1_000));
-            prop_assert_eq!(import(&text, at(1_000)).unwrap(), rows.clone());
-            let listed = ratelimit_policy::config::lists::parse(std::path::Path::new("list"), &text).unwrap();
-            let prefixes: std::collections::BTreeSet<IpNet> = rows.iter().map(|row| row.prefix).collect();
-            prop_assert_eq!(listed.into_iter().collect::<std::collections::BTreeSet<_>>(), prefixes);
-        }
-
-        #[test]
-        fn what_goes_to_ipset_and_nft_denies_every_address_as_long(
-            rows in any_rows(),
-            last in any::<[u8; 2]>(),
-            host in any::<u8>(),
-        ) {
-            let addresses = [
-                IpAddr::from([198, 51, last[0] & 3, last[1]]),
-                IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, host.into()]),
-            ];
-            for format in [Format::Nft, Format::Ipset] {
-                let read = import(&export(&rows, format, at(1_000)), at(1_000)).unwrap();
-                for address in addresses {
-                    prop_assert_eq!(until(&read, address), until(&rows, address), "{:?} {}", format, address);
-                }
-                if format == Format::Nft {
-                    let overlap = read.iter().enumerate().find(|(at, row)| {
-                        read[at + 1..].iter().any(|of| of.prefix.contains(&row.prefix) || row.prefix.contains(&of.prefix))
-                    });
-                    prop_assert_eq!(overlap, None);
-                }
-            }
-        }
-
-        #[test]
-        fn no_text_panics(text in "(\\PC|\n){0,60}|(add |element |\\{|\\}|timeout |comment \"|[0-9.]{1,9} ){0,8}") {
-            let _ = import(&text, at(1_000));
-        }
-    }
-
-    #[test]
-    fn what_others_write_is_read() {
-        let text = "create bad hash:net family inet timeout 60\nadd bad 198.51.100.0/24 timeout 60 comment \"why not\"\n\
-            add bad 198.51.100.7\nadd element inet t s { 2001:db8::/32 timeout 1h30m expires 9m }\n203.0.113.7 ; SBL1\n";
-        let rows = import(text, at(1_000)).unwrap();
-        let shown: Vec<String> = rows
-            .iter()
-            .map(|row| format!("{} {:?} {:?}", row.prefix, row.until.map(Timestamp::as_second), row.reason))
-            .collect();
-        assert_eq!(
-            shown,
-            [
-                "198.51.100.0/24 Some(1060) Some(\"why not\")",
-                "198.51.100.7/32 None None",
-                "2001:db8::/32 Some(6400) None",
-                "203.0.113.7/32 None Some(\"SBL1\")",
-            ]
-        );
-        assert_eq!(
-            import("192.0.2.1\nhere\n", at(0)).unwrap_err().to_string(),
-            "line 2: this is no address, and no prefix"
-        );
-    }
-}
+mod tests;

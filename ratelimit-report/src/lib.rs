@@ -11,5 +11,6 @@ pub mod fixture;
 pub mod fleet;
 pub mod history;
 pub mod observe;
+pub mod offenders;
 pub mod replay;
 pub mod snapshot;

@@ -10,6 +10,7 @@ use clap::builder::styling::{AnsiColor, Style};
 use ratelimit_control::client::ClientError;
 use ratelimit_control::proto::ProblemKind;
 use ratelimit_control::socket::SocketError;
+use ratelimit_crowdsec::{Error as CrowdsecError, Trouble};
 use ratelimit_daemon::DaemonError;
 use ratelimit_datapath::DatapathError;
 use ratelimit_policy::text::syntax::printable;
@@ -27,7 +28,8 @@ pub enum Exit {
     Internal = 1,
     /// A bad flag, a bad limit, no such interface.
     Usage = 2,
-    /// `check`: the source is blocked. `unblock`, `unallow`: something else holds all the same.
+    /// `check`: the source is blocked. `unblock`, `unallow`: something else holds all the same. `import`: some
+    /// entries are refused.
     Blocked = 3,
     /// The kernel or driver cannot, or no daemon answers (`EX_UNAVAILABLE`).
     Unavailable = 69,
@@ -63,13 +65,13 @@ impl Exit {
             }
             Self::Blocked => {
                 "`check`: a rule drops packets of it; `unblock`: something else still blocks it; `unallow`: something \
-                 else allows it"
+                 else allows it; `import`: some entries are refused, the others hold"
             }
-            Self::Unavailable => "the kernel or driver cannot, or no daemon answers",
+            Self::Unavailable => "the kernel or driver cannot, or no daemon answers; `crowdsec`: no local API answers",
             Self::Occupied => {
                 "the interface has another XDP program, the socket another daemon, or a trial has to be confirmed first"
             }
-            Self::NotPrivileged => "not privileged",
+            Self::NotPrivileged => "not privileged; `crowdsec`: the local API does not take the key",
             Self::Config => "bad configuration file",
         }
     }
@@ -167,13 +169,26 @@ impl From<&anyhow::Error> for Exit {
     }
 }
 
+impl From<&CrowdsecError> for Exit {
+    fn from(error: &CrowdsecError) -> Self {
+        match error.trouble() {
+            Trouble::Usage => Self::Usage,
+            Trouble::Config => Self::Config,
+            Trouble::NotPermitted => Self::NotPrivileged,
+            Trouble::Unavailable => Self::Unavailable,
+            Trouble::Internal => Self::Internal,
+        }
+    }
+}
+
 fn exit_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     let diagnostic = cause.downcast_ref::<Diagnostic>().map(Exit::from);
     let diagnostics = || cause.downcast_ref::<Diagnostics>().map(|of| Exit::from(of.first()));
     let datapath = || cause.downcast_ref::<DatapathError>().map(Exit::from);
     let daemon = || cause.downcast_ref::<DaemonError>().map(Exit::from);
     let client = || cause.downcast_ref::<ClientError>().map(Exit::from);
-    diagnostic.or_else(diagnostics).or_else(datapath).or_else(daemon).or_else(client)
+    let crowdsec = || cause.downcast_ref::<CrowdsecError>().map(Exit::from);
+    diagnostic.or_else(diagnostics).or_else(datapath).or_else(daemon).or_else(client).or_else(crowdsec)
 }
 
 /// Where the control socket is, unless a flag says so.
@@ -271,7 +286,8 @@ pub fn render(error: &anyhow::Error) -> String {
 fn help_of_cause(cause: &(dyn std::error::Error + 'static)) -> Vec<String> {
     let client = cause.downcast_ref::<ClientError>().map(ClientError::help);
     let daemon = || cause.downcast_ref::<DaemonError>().map(DaemonError::help);
-    client.or_else(daemon).unwrap_or_default()
+    let crowdsec = || cause.downcast_ref::<CrowdsecError>().map(CrowdsecError::help);
+    client.or_else(daemon).or_else(crowdsec).unwrap_or_default()
 }
 
 fn push_diagnostic(out: &mut String, title: &str, diagnostic: &Diagnostic) {

@@ -20,29 +20,43 @@ pub(crate) use layout::{File, Layout};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Install below this directory instead of into the running system
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Where the program is installed.
+#[derive(Args)]
+pub(crate) struct Place {
+    /// Below this directory instead of in the running system, whose service is left alone
     #[arg(long, value_name = "DIR")]
     destdir: Option<PathBuf>,
-    /// Where the program will be found
+    /// Where the program is found
     #[arg(long, value_name = "DIR", default_value = "/usr/local")]
     prefix: PathBuf,
 }
 
-pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    ensure!(options.prefix.is_absolute(), "--prefix {} is no absolute path", options.prefix.display());
+impl Place {
+    /// Where the files are, and what they are below; an error where the prefix is relative.
+    fn layout(&self) -> Result<(Layout, &Path)> {
+        ensure!(self.prefix.is_absolute(), "--prefix {} is no absolute path", self.prefix.display());
+        Ok((Layout::below(&self.prefix), self.destdir.as_deref().unwrap_or(Path::new("/"))))
+    }
+}
+
+pub(crate) fn run(Options { place }: &Options) -> Result<ExitCode> {
+    let (layout, root) = place.layout()?;
     setup::ensure(setup::Tier::Build)?;
     let artifacts = cargo::build(&["--release", "--package", "ratelimit-userspace", "--bin", "ratelimitd"])?;
     let binary = &cargo::binary(&artifacts, "ratelimitd")?.executable;
     shipped::refuse_crash_points(binary)?;
-    let files = files(binary, &Layout::below(&options.prefix))?;
+    let files = files(binary, &layout)?;
 
-    let root = options.destdir.as_deref().unwrap_or(Path::new("/"));
-    if options.destdir.is_some() || workspace::is_root() {
+    if place.destdir.is_some() || workspace::is_root() {
         write(&files, root)?;
     } else {
         copy_as_root(&files, binary)?;
     }
-    match &options.destdir {
+    match &place.destdir {
         Some(destdir) => println!("installed below {}", destdir.display()),
         None => println!("{}", how_to_start()),
     }

@@ -54,6 +54,23 @@ async fn enforcement_goes_on_while_a_daemon_runs_lapses_once_it_is_gone_and_that
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_daemon_that_hung_for_longer_enforces_again_and_tells_it_once_when_it_goes_on() {
+    let mut site = site(Some(AFTER * SECOND_NS));
+    site.start().await;
+    assert_eq!([site.reason("192.0.2.7"), site.reason("192.0.2.7")], ["within_limit", "over_limit"]);
+    // Packets come on, and the daemon does nothing meanwhile.
+    site.kernel.advance(AFTER * SECOND_NS);
+    assert_eq!(site.reason("192.0.2.7"), "dry_run");
+    site.pass(0).await;
+    assert_eq!((site.reason("192.0.2.7"), lapses_in(&site)), ("over_limit", Some(AFTER)));
+    site.pass(1).await;
+    site.pass(1).await;
+    let told = events(&site).await;
+    assert_eq!(told.iter().filter(|told| told.contains("NOTHING WAS DROPPED since")).count(), 1, "{told:?}");
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn unless_it_is_asked_for_enforcement_never_lapses_also_where_an_earlier_daemon_had_it_lapse() {
     let mut site = site(None);
     site.start().await;

@@ -8,6 +8,8 @@ use ratelimit_policy::config::lists::KnownLists;
 use ratelimit_policy::desired::{Grant, Mode};
 use ratelimit_report::export;
 
+mod passed_over;
+
 const FILE: &str = "interfaces = [\"eth0\"]\ndeny = [\"@bad\", \"file:other.txt\"]\n[lists]\nbad = \"file:bad.txt\"\n[rule]\nlimits = [\"3/5m\"]\n";
 
 pub(super) fn root() -> Requester {
@@ -21,10 +23,16 @@ pub(super) struct Watched {
     lines: Lines,
     began: Instant,
     uptime: Duration,
+    look: fn() -> Around,
 }
 
 /// A daemon of this directory's file, as a start makes it.
-fn begin(directory: &Path, datapath: FakeDatapath, moment: Moment) -> Result<Engine<FakeDatapath>, DaemonError> {
+fn begin(
+    directory: &Path,
+    datapath: FakeDatapath,
+    moment: Moment,
+    look: fn() -> Around,
+) -> Result<Engine<FakeDatapath>, DaemonError> {
     let path = directory.join("ratelimitd.toml");
     let load = |path: &Path| {
         let text = file::read_text(path)?;
@@ -33,8 +41,7 @@ fn begin(directory: &Path, datapath: FakeDatapath, moment: Moment) -> Result<Eng
     let Loaded { config, text } = load(&path).unwrap();
     let parse = |path: &Path, text: &str, known: &KnownLists| Ok(file::parse_beside(path, text, known)?);
     let source = ConfigSource::file(path, text, load, parse);
-    let host =
-        Host { look: Around::default, attention: ratelimit_view::attention, store: Store::at(directory.join("state")) };
+    let host = Host { look, attention: ratelimit_view::attention, store: Store::at(directory.join("state")) };
     let start = Start::new(config, source, &host.store, moment.wall)?;
     Ok(Engine::start(datapath, start, host, moment)?)
 }
@@ -42,6 +49,11 @@ fn begin(directory: &Path, datapath: FakeDatapath, moment: Moment) -> Result<Eng
 impl Watched {
     /// A daemon whose `bad.txt` and `other.txt` have one prefix each.
     pub(super) fn new() -> Self {
+        Self::on(Around::default)
+    }
+
+    /// The same on a host with these around.
+    fn on(look: fn() -> Around) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
         write("ratelimitd.toml", FILE);
@@ -50,8 +62,8 @@ impl Watched {
         let (datapath, kernel) = FakeDatapath::new(&["eth0"]);
         let (began, uptime) = (Instant::now(), Duration::ZERO);
         let moment = Moment { at: began, uptime, wall: Timestamp::now() };
-        let engine = begin(directory.path(), datapath, moment).unwrap();
-        let mut watched = Self { directory, kernel, engine, lines: Lines::default(), began, uptime };
+        let engine = begin(directory.path(), datapath, moment, look).unwrap();
+        let mut watched = Self { directory, kernel, engine, lines: Lines::default(), began, uptime, look };
         // The files are so young that they are read once more.
         watched.look();
         watched
@@ -101,7 +113,7 @@ impl Watched {
     /// As SIGKILL and a new start do.
     fn restart(&mut self) -> Result<(), DaemonError> {
         let (moment, datapath) = (self.moment(), self.kernel.reopen());
-        self.engine = begin(self.directory.path(), datapath, moment)?;
+        self.engine = begin(self.directory.path(), datapath, moment, self.look)?;
         Ok(())
     }
 
@@ -175,7 +187,8 @@ async fn a_broken_list_keeps_the_old_one_is_said_once_and_holds_no_other_back() 
         (Some("# nothing\n".to_owned()), "bad.txt has become empty"),
         (Some("#".repeat((16 << 20) + 1)), "it is longer than 16777216 bytes"),
         (Some(lines()), "more than 200000 entries"),
-        (Some("0.0.0.0/1\n128.0.0.0/1\n".to_owned()), "together these are 0.0.0.0/0"),
+        (Some((0..=255).map(|at| format!("{at}.0.0.0/8\n")).collect()), "together these are 0.0.0.0/0"),
+        (Some("0.0.0.0/1\n128.0.0.0/1\n".to_owned()), "bad.txt holds is more of the Internet than a list should"),
     ] {
         match contents {
             Some(contents) => site.write("bad.txt", contents),

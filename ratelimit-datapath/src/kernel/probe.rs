@@ -17,6 +17,8 @@ use ratelimit_policy::config::{MAX_SOURCES_MIN, XdpModeChoice};
 pub struct Verified {
     /// Instructions that the verifier walked; none where the kernel does not say.
     pub instructions: Option<u32>,
+    /// Whether the JIT compiler made the machine's instructions of it; none where the kernel does not say.
+    pub is_jited: Option<bool>,
     /// How long that and the maps took.
     pub took: Duration,
 }
@@ -49,7 +51,7 @@ pub fn load_alone() -> Result<Verified, Box<Refusal>> {
     };
     let began = Instant::now();
     match load(&options, VerifierLogLevel::DISABLE) {
-        Ok(instructions) => Ok(Verified { instructions, took: began.elapsed() }),
+        Ok((instructions, is_jited)) => Ok(Verified { instructions, is_jited, took: began.elapsed() }),
         Err((what, first)) => {
             let is_verifiers = log_in(&first).is_some();
             // Once more, for all that the verifier has to say.
@@ -60,12 +62,16 @@ pub fn load_alone() -> Result<Verified, Box<Refusal>> {
     }
 }
 
-fn load(options: &Options, log: VerifierLogLevel) -> Result<Option<u32>, (&'static str, anyhow::Error)> {
+/// The instructions that the verifier walked, and whether the JIT compiler took the program.
+type Taken = (Option<u32>, Option<bool>);
+
+fn load(options: &Options, log: VerifierLogLevel) -> Result<Taken, (&'static str, anyhow::Error)> {
     let mut ebpf = Kernel::with_loader(options, log, |loader| loader.load(object::ELF))
         .map_err(|error| ("make the maps", error.into()))?;
     let program: &mut Xdp = program(&mut ebpf).map_err(|error| ("find the program", error.into()))?;
     program.load().map_err(|error| ("load the program", error.into()))?;
-    Ok(program.info().ok().and_then(|info| info.verified_instruction_count()))
+    let info = program.info().ok();
+    Ok((info.as_ref().and_then(|info| info.verified_instruction_count()), info.map(|info| info.size_jitted() > 0)))
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "one of some thirty errors has a log")]

@@ -59,22 +59,48 @@ const NATIVE: &[&str] = &[
 ];
 
 /// Those that stop and start the device, or its queues, where a program is attached or taken off: packets are lost for a
-/// moment, and of some the link goes down.
-const RESETS: &[&str] = &[
-    "bnxt_en",
-    "ena",
-    "i40e",
-    "ice",
-    "igb",
-    "igc",
-    "ixgbe",
-    "mlx4_en",
-    "mlx5_core",
-    "mvneta",
-    "nfp",
-    "qede",
-    "st_gmac",
-    "stmmac",
+/// moment, and of some the link goes down. Beside each is what its `ndo_bpf` calls for `XDP_SETUP_PROG` on a device that is
+/// up, as Linux's drivers/net/ethernet has it; `swap` are those that do so too where one program replaces another.
+const RESETS: &[(&str, &str)] = &[
+    // aquantia/atlantic/aq_main.c, aq_xdp_setup
+    ("atlantic", "aq_ndev_close, aq_ndev_open"),
+    // broadcom/bnxt/bnxt_xdp.c, bnxt_xdp_set: swap
+    ("bnxt_en", "bnxt_close_nic, bnxt_open_nic"),
+    // amazon/ena/ena_xdp.c, ena_xdp_set
+    ("ena", "ena_down, ena_up"),
+    // freescale/dpaa2/dpaa2-eth.c, dpaa2_eth_setup_xdp: swap
+    ("fsl_dpaa2_eth", "dev_close, dev_open"),
+    // intel/i40e/i40e_main.c, i40e_xdp_setup
+    ("i40e", "i40e_prep_for_reset, i40e_reset_and_rebuild"),
+    // intel/ice/ice_main.c, ice_xdp_setup_prog
+    ("ice", "ice_down, ice_up"),
+    // intel/igb/igb_main.c, igb_xdp_setup
+    ("igb", "igb_close, igb_open"),
+    // intel/igc/igc_xdp.c, igc_xdp_set_prog
+    ("igc", "igc_close, igc_open; later igc_disable_rx_ring and back"),
+    // intel/ixgbe/ixgbe_main.c, ixgbe_xdp_setup
+    ("ixgbe", "ixgbe_setup_tc, which closes and opens it"),
+    // intel/ixgbevf/ixgbevf_main.c, ixgbevf_xdp_setup
+    ("ixgbevf", "ixgbevf_close, ixgbevf_open"),
+    // mellanox/mlx4/en_netdev.c, mlx4_xdp_set
+    ("mlx4_en", "mlx4_en_stop_port, mlx4_en_start_port"),
+    // mellanox/mlx5/core/en_main.c, mlx5e_xdp_set
+    ("mlx5_core", "mlx5e_safe_switch_params, which opens other channels"),
+    // mediatek/mtk_eth_soc.c, mtk_xdp_setup
+    ("mtk_soc_eth", "mtk_stop, mtk_open"),
+    // marvell/mvneta.c, mvneta_xdp_setup
+    ("mvneta", "mvneta_stop, mvneta_open"),
+    // marvell/mvpp2/mvpp2_main.c, mvpp2_xdp_setup
+    ("mvpp2", "mvpp2_stop, mvpp2_open"),
+    // netronome/nfp/nfp_net_common.c, nfp_net_xdp_setup_drv
+    ("nfp", "nfp_net_ring_reconfig"),
+    // qlogic/qede/qede_filter.c, qede_xdp_set: swap
+    ("qede", "qede_reload: qede_unload, qede_load"),
+    // stmicro/stmmac/stmmac_xdp.c, stmmac_xdp_set_prog; the name is by the version of the hardware
+    ("st_gmac", "stmmac_release, stmmac_open; later stmmac_xdp_release, stmmac_xdp_open"),
+    ("stmmac", "the same"),
+    // cavium/thunder/nicvf_main.c, nicvf_xdp_setup: swap
+    ("thunder-nicvf", "nicvf_stop, nicvf_open"),
 ];
 
 /// Those whose one queue is no lack.
@@ -181,13 +207,16 @@ fn reset(about: &str, of: &Device) -> Finding {
         "interface.reset",
         "some drivers stop and start the device where a program is attached or taken off",
     );
-    match of.driver.as_deref() {
+    let resets = |driver: &str| RESETS.iter().find(|(name, _)| *name == driver).map(|(_, calls)| *calls);
+    match of.driver.as_deref().map(|driver| (driver, resets(driver))) {
         None => subject.unknown("whether attaching resets the link is not known", format!("ethtool -i {}", of.name)),
-        Some(driver) if RESETS.contains(&driver) => subject.warning(
-            format!("attaching and detaching restart the device ({driver}): packets are lost for up to seconds"),
+        Some((driver, Some(calls))) => subject.warning(
+            format!(
+                "attaching and detaching restart the device ({driver}: {calls}): packets are lost for up to seconds"
+            ),
             "start and detach in a quiet hour; on_exit = \"keep\" makes restarts of the daemon attach nothing anew",
         ),
-        Some(driver) => subject.ok(format!("attaching is not known to reset the link ({driver})")),
+        Some((driver, None)) => subject.ok(format!("attaching is not known to reset the link ({driver})")),
     }
 }
 

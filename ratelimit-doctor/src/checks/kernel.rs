@@ -78,7 +78,7 @@ fn program(of: &Kernel) -> Finding {
         "what the kernel's verifier refuses cannot be started, whatever else is right",
     );
     match &of.program {
-        Program::Taken { instructions, took } => {
+        Program::Taken { instructions, took, .. } => {
             let walked = instructions.map_or_else(String::new, |of| format!(" after {of} instructions"));
             subject
                 .ok(format!("the verifier takes the program{walked}, in {} ms; it was not attached", took.as_millis()))
@@ -112,11 +112,18 @@ fn jit(of: &Kernel) -> Finding {
         "kernel.jit",
         "interpreted, each packet costs some ten times as much, and some kernels refuse",
     );
-    match of.jit {
-        Ok(0) => subject.problem("the JIT compiler is off", "sudo sysctl net.core.bpf_jit_enable=1"),
-        Ok(_) => subject.ok("the JIT compiler is on"),
-        // Where it cannot be switched off there is no such file.
-        Err(ref why) => subject.unknown(format!("whether the JIT compiler is on is not known: {why}"), AS_ROOT),
+    const ON: &str = "sudo sysctl net.core.bpf_jit_enable=1";
+    // What became of the program says it, wherever this runs: the sysctl is in the first network namespace alone.
+    let is_jited = match of.program {
+        Program::Taken { is_jited, .. } => is_jited,
+        Program::Refused { .. } | Program::NotTried(_) => None,
+    };
+    match (is_jited, &of.jit) {
+        (Some(true), _) => subject.ok("the JIT compiler is on: it made machine code of the program"),
+        (Some(false), _) => subject.problem("the JIT compiler is off: the program would be interpreted", ON),
+        (None, Ok(0)) => subject.problem("the JIT compiler is off", ON),
+        (None, Ok(_)) => subject.ok("the JIT compiler is on"),
+        (None, Err(why)) => subject.unknown(format!("whether the JIT compiler is on is not known: {why}"), AS_ROOT),
     }
 }
 

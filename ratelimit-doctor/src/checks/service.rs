@@ -1,9 +1,10 @@
 //! The service: its unit as it is installed against the shipped one, the daemon, what an earlier one left, its state.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use ratelimit_datapath::orphans::{Lapse, Orphans};
+use jiff::Timestamp;
+use ratelimit_control::orphan::still_enforcing;
+use ratelimit_datapath::orphans::Orphans;
 use ratelimit_policy::config::amount;
 
 use super::AS_ROOT;
@@ -154,13 +155,8 @@ fn daemon(of: &Daemon) -> Vec<Finding> {
         }
         Daemon::Silent(Orphans::Nothing) => vec![subject.warning("no daemon answers, and no filter is pinned", start)],
         Daemon::Silent(Orphans::Enforcing(left)) => {
-            let alone = left.alone.map_or_else(String::new, |alone| format!(" for {}", ago(alone)));
-            let does = match left.lapse {
-                Some(Lapse::Since(_)) => "NOTHING IS DROPPED, the filter is in dry run,",
-                Some(Lapse::In(_)) | None => "STILL ENFORCING",
-            };
             vec![subject.problem(
-                format!("{does} on {} without a daemon{alone}", left.interfaces()),
+                still_enforcing(left, Timestamp::now()),
                 if left.is_of_this_version() { start } else { "sudo ratelimitd detach: it is another version's" },
             )]
         }
@@ -176,12 +172,6 @@ fn daemon(of: &Daemon) -> Vec<Finding> {
         }
         Daemon::Unknown(why) => vec![subject.unknown(format!("the daemon cannot be asked: {why}"), AS_ROOT)],
     }
-}
-
-fn ago(alone: Duration) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "it is shown in two units")]
-    let seconds = alone.as_secs() as f64;
-    ratelimit_view::duration(seconds)
 }
 
 fn state_dir(of: &StateDir) -> Finding {

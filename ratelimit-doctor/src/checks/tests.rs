@@ -6,7 +6,7 @@ use std::time::Duration;
 use ratelimit_common::layout;
 use ratelimit_datapath::XdpMode;
 use ratelimit_datapath::device::{Attached, Device};
-use ratelimit_datapath::orphans::{Left, Orphans};
+use ratelimit_datapath::orphans::{Lapse, Left, Orphans};
 use ratelimit_datapath::probe::Feature;
 use ratelimit_policy::config::XdpModeChoice;
 use ratelimit_policy::safety::{Around, SshSession};
@@ -47,7 +47,7 @@ fn healthy() -> Facts {
         kernel: Kernel {
             release: "6.12.0".into(),
             features: vec![Feature { name: "map LRU hash".into(), is_there: Ok(true) }],
-            program: Program::Taken { instructions: Some(400_000), took: Duration::from_millis(300) },
+            program: Program::Taken { instructions: Some(400_000), is_jited: None, took: Duration::from_millis(300) },
             type_information: Ok(()),
             jit: Ok(1),
             lockdown: None,
@@ -143,6 +143,28 @@ fn on_a_healthy_host_all_is_well_and_every_line_says_why_it_matters() {
     assert_eq!(abouts.len(), groups);
 }
 
+#[test]
+fn what_became_of_the_program_tells_of_the_compiler_where_no_sysctl_does() {
+    let mut facts = healthy();
+    facts.kernel.jit = Err("no such file".into());
+    facts.kernel.program = Program::Taken { instructions: None, is_jited: Some(true), took: Duration::ZERO };
+    assert_eq!(unwell(&facts), []);
+}
+
+#[test]
+fn a_dead_filter_is_told_in_the_words_of_every_other_command() {
+    for lapse in [None, Some(Lapse::In(Duration::from_secs(60))), Some(Lapse::Since(Duration::from_secs(60)))] {
+        let mut facts = healthy();
+        facts.daemon = left(layout::VERSION);
+        let Daemon::Silent(Orphans::Enforcing(left)) = &mut facts.daemon else { panic!("nothing is left") };
+        left.lapse = lapse;
+        // When it was left is the clock's.
+        left.alone = None;
+        let said = ratelimit_control::orphan::still_enforcing(left, jiff::Timestamp::UNIX_EPOCH);
+        assert!(unwell(&facts).iter().any(|of| of.id == "service.daemon" && of.seen == said), "{said}");
+    }
+}
+
 type Row = (&'static str, State, &'static str, fn(&mut Facts));
 
 /// What is changed comes to one finding, of this id and state, whose text has these words.
@@ -164,6 +186,9 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         ("kernel.btf", Warning, "no such file", |f| f.kernel.type_information = Err("no such file".into())),
         ("kernel.jit", Problem, "off", |f| f.kernel.jit = Ok(0)),
         ("kernel.jit", Unknown, "denied", |f| f.kernel.jit = Err("denied".into())),
+        ("kernel.jit", Problem, "would be interpreted", |f| {
+            f.kernel.program = Program::Taken { instructions: None, is_jited: Some(false), took: Duration::ZERO };
+        }),
         ("kernel.unprivileged", Warning, "every user", |f| f.kernel.unprivileged = Ok(0)),
         ("kernel.processors", Warning, "128 possible processors (4 run)", |f| f.machine.possible_cpus = Ok(128)),
         ("kernel.processors", Warning, "16 possible processors (4 run)", |f| f.machine.possible_cpus = Ok(16)),
@@ -272,7 +297,7 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         ("service.reload_needed", Warning, "has changed", |f| {
             f.unit.shown = vec![("NeedDaemonReload".into(), "yes".into())];
         }),
-        ("service.daemon", Problem, "STILL ENFORCING on eth0 without a daemon for 3m", |f| {
+        ("service.daemon", Problem, "STILL ENFORCING on eth0 without a daemon since 2", |f| {
             f.daemon = left(layout::VERSION)
         }),
         ("service.daemon", Problem, "STILL ENFORCING", |f| f.daemon = left(1)),

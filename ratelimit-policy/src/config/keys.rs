@@ -122,7 +122,7 @@ pub const TOP: &[Key] = &[
          private networks too",
     )
     .more(
-        "They are a list of `deny` by the name `bogons`; all of `allow` goes before it. Link-local, 6to4 and NAT64 \
+        "They are a list of `deny` by the name `bogons`; all of `allow` overrides it. Link-local, 6to4 and NAT64 \
          addresses may be real, and are in neither.",
     ),
 ];

@@ -8,6 +8,7 @@ use super::overlap::{self, Shared};
 use super::{Config, duration};
 use crate::desired::{Grant, Limit, Mode, Rule, WindowForm, date};
 use crate::fleet;
+use crate::safety::is_too_wide;
 
 /// Pairs of overlapping rules that are named; the others are only counted.
 const OVERLAPS_NAMED_MAX: usize = 16;
@@ -68,8 +69,15 @@ pub fn warnings(config: &Config, now: Nanos) -> Vec<String> {
             config.policy.ipv6_prefix
         ));
     }
-    for prefix in config.policy.prefixes(Grant::Exempt).filter(|prefix| prefix.prefix_len() == 0) {
-        warnings.push(format!("{prefix} is allowed: no source of that family is limited"));
+    for access in config.policy.access.iter().filter(|of| is_too_wide(of.prefix)) {
+        let prefix = access.prefix;
+        warnings.push(match (access.grant, prefix.prefix_len()) {
+            (Grant::Exempt, 0) => format!("{prefix} is allowed: no source of that family is limited"),
+            (Grant::Exempt, _) => {
+                format!("{prefix} is allowed, which is more of the Internet than `allow` should hold")
+            }
+            (Grant::Denied, _) => format!("{prefix} is denied, which is more of the Internet than `deny` should hold"),
+        });
     }
     warnings
 }

@@ -130,7 +130,10 @@ pub fn parse(path: &Path, contents: &str) -> Result<Vec<IpNet>, Diagnostics> {
 }
 
 /// The text of an entry's prefix, which a line of JSON has within; none where that tells of the list.
-pub(super) fn prefix_text(entry: &str) -> Result<Option<Cow<'_, str>>, &'static str> {
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn prefix_text(entry: &str) -> Result<Option<Cow<'_, str>>, &'static str> {
     if !entry.starts_with('{') {
         return Ok(Some(Cow::Borrowed(entry)));
     }

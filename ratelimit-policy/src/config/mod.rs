@@ -82,6 +82,8 @@ pub struct Config {
     pub candidates: Vec<(String, Vec<Limit>)>,
     /// Prefixes of both `allow` and `deny`, sorted: they are exempt.
     pub overruled: Vec<IpNet>,
+    /// Prefixes that list files have `deny` name and that are too wide for that, sorted: they are passed over.
+    pub too_wide: Vec<IpNet>,
     /// The named lists and how many prefixes each has, by name.
     pub lists: Vec<(String, usize)>,
     /// The list files that were read for it, by path.

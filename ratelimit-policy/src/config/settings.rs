@@ -14,6 +14,7 @@ use super::fleet::FleetSettings;
 use super::history;
 use super::keys;
 use super::limits::Slots;
+use super::listing::{Listing, Names};
 use super::lists::{self, Contents, KnownLists, LIST_FILES_MAX, ListFile, ListFiles, ListSettings, Lists, Named};
 use super::network::{check_interface, parse_number};
 use super::rule::{Context, RuleSettings};
@@ -27,6 +28,7 @@ use super::{
 };
 use crate::desired::{Access, Grant, Limit, Policy, Rule};
 use crate::diagnostic::{Diagnostic, Diagnostics, Found};
+use crate::safety::is_too_wide;
 
 /// Length of the IPv4 prefix that is one client unless it is said.
 pub const IPV4_PREFIX_DEFAULT: u8 = 32;
@@ -67,6 +69,17 @@ struct OfRules {
     rules: Vec<Rule>,
     notes: Vec<(String, String)>,
     candidates: Vec<(String, Vec<Limit>)>,
+}
+
+/// Who is allowed or denied.
+struct Granted {
+    access: Vec<Access>,
+    /// The prefixes that are said to be both.
+    overruled: Vec<IpNet>,
+    /// Those that are denied as bogons.
+    bogons: Vec<IpNet>,
+    /// [`Config::too_wide`].
+    too_wide: Vec<IpNet>,
 }
 
 impl Settings {
@@ -148,7 +161,7 @@ impl Settings {
         let ipv6_prefix = self.prefix(self.top.one("ipv6_prefix"), 128, IPV6_PREFIX_DEFAULT, &mut found);
         found.keep(self.check_rules_number());
         let lists = Lists::new(&self.source, &self.lists, &self.list_files, &mut found);
-        let (access, overruled, bogons) = self.access(&lists, ipv6_prefix, &mut found);
+        let Granted { access, overruled, bogons, too_wide } = self.access(&lists, ipv6_prefix, &mut found);
         let fleet = self.fleet.as_ref().map(|fleet| fleet.fleet(&self.source, &mut found));
         let hosts = fleet.as_ref().map(|fleet| fleet.hosts);
         let OfRules { rules, notes, candidates } = self.rules(&lists, hosts, &mut found);
@@ -169,15 +182,10 @@ impl Settings {
             notes,
             candidates,
             overruled,
+            too_wide,
             lists: lists.counts(),
             list_files: self.list_files_of(&lists),
-            listings: listing::listings(
-                &self.source,
-                &self.lists,
-                [(Grant::Denied, self.top.all("deny")), (Grant::Exempt, self.top.all("allow"))],
-                ipv6_prefix,
-                (self.top.one("bogons"), &bogons),
-            ),
+            listings: self.listings(ipv6_prefix, &bogons),
         };
         found.into_result(config)
     }
@@ -188,7 +196,7 @@ impl Settings {
         let ipv4_prefix = self.prefix(self.top.one("ipv4_prefix"), 32, IPV4_PREFIX_DEFAULT, &mut found);
         let ipv6_prefix = self.prefix(self.top.one("ipv6_prefix"), 128, IPV6_PREFIX_DEFAULT, &mut found);
         let lists = Lists::new(&self.source, &self.lists, &self.list_files, &mut found);
-        let (access, ..) = self.access(&lists, ipv6_prefix, &mut found);
+        let access = self.access(&lists, ipv6_prefix, &mut found).access;
         let hosts = self.fleet.as_ref().map(|fleet| fleet.hosts(&self.source, &mut found));
         let rules = self.rules(&lists, hosts, &mut found).rules;
         found.into_result(Policy { ipv4_prefix, ipv6_prefix, access, rules })
@@ -256,13 +264,34 @@ impl Settings {
         OfRules { rules, notes: context.notes, candidates: context.candidates }
     }
 
-    /// Who is allowed or denied, the prefixes that are said to be both, and those that are denied as bogons.
-    fn access(&self, lists: &Lists<'_>, ipv6_prefix: u8, found: &mut Found) -> (Vec<Access>, Vec<IpNet>, Vec<IpNet>) {
+    fn listings(&self, ipv6_prefix: u8, bogons: &[IpNet]) -> Vec<Listing> {
+        let access = [(Grant::Denied, self.top.all("deny")), (Grant::Exempt, self.top.all("allow"))];
+        listing::listings(&self.source, &self.lists, access, ipv6_prefix, (self.top.one("bogons"), bogons))
+    }
+
+    /// Takes out of what is denied what list files alone name and is too wide for one; returns it.
+    fn take_out_too_wide(&self, denied: &mut BTreeSet<IpNet>, ipv6_prefix: u8) -> Vec<IpNet> {
+        let mut wide: BTreeSet<IpNet> = denied.iter().copied().filter(|prefix| is_too_wide(*prefix)).collect();
+        if wide.is_empty() {
+            return Vec::new();
+        }
+        for listing in self.listings(ipv6_prefix, &[]) {
+            match (listing.grant, listing.names) {
+                (Grant::Denied, Names::Prefix(prefix, _)) => drop(wide.remove(&prefix)),
+                (Grant::Exempt, _) | (Grant::Denied, Names::File(_)) => {}
+            }
+        }
+        denied.retain(|prefix| !wide.contains(prefix));
+        wide.into_iter().collect()
+    }
+
+    fn access(&self, lists: &Lists<'_>, ipv6_prefix: u8, found: &mut Found) -> Granted {
         let exempt = lists.sources(self.top.all("allow"), ipv6_prefix, found);
-        let denied = lists.sources(self.top.all("deny"), ipv6_prefix, found);
+        let mut denied = lists.sources(self.top.all("deny"), ipv6_prefix, found);
+        let is_meant = found.keep(self.source.is_set(self.top.one("deny_everyone"), false)).unwrap_or(true);
+        let too_wide = if is_meant { Vec::new() } else { self.take_out_too_wide(&mut denied, ipv6_prefix) };
         let is_everyone = |prefix: &IpNet| prefix.prefix_len() == 0;
         let everyone = IpNet::aggregate(&denied.iter().copied().collect()).into_iter().find(is_everyone);
-        let is_meant = found.keep(self.source.is_set(self.top.one("deny_everyone"), false)).unwrap_or(true);
         if let (Some(prefix), Some(last), false) = (everyone, self.top.all("deny").last(), is_meant) {
             let named = self.top.all("deny").iter().find(|written| written.text == prefix.to_string()).unwrap_or(last);
             let problem = format!("together these are {prefix}, so every source would be denied");
@@ -277,7 +306,7 @@ impl Settings {
         let denied = denied.into_iter().map(Access::denied);
         let mut access: Vec<Access> = exempt.iter().copied().map(Access::exempt).chain(denied).collect();
         access.sort_unstable();
-        (access, overruled, bogons)
+        Granted { access, overruled, bogons, too_wide }
     }
 
     /// The kernel has room for so many prefixes, whatever they are for.

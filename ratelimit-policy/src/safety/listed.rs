@@ -5,13 +5,15 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use ratelimit_common::time::Nanos;
 
+use super::needed::holder;
 use super::{Around, STORE};
 use crate::config::Config;
-use crate::desired::Grant;
+use crate::desired::{Grant, covering};
 
 impl Around {
     /// Each prefix that a configuration denies and that holds an address of this host, or one that `[safety]` exempts from it: which
-    /// list it is in, and whom it would have hit. What is not exempted is said by [`Around::lockouts`].
+    /// list it is in, and whom it would have hit. What is not exempted is said by [`Around::lockouts`], and what is passed over in
+    /// list files by [`Around::passed_over`].
     pub fn listed(&self, config: &Config, now: Nanos) -> Vec<String> {
         let own = self.own.iter().filter(|address| !address.is_loopback() && !address.is_unspecified());
         let exempted = self.exemptions(config.safety);
@@ -24,6 +26,7 @@ impl Around {
             (&self.stores[..], STORE),
         ];
         let needed = needed.iter().flat_map(|(all, what)| all.iter().filter(is_exempted).map(move |of| (of, *what)));
+        let held = self.held(config);
         let mut told: Vec<IpNet> = Vec::new();
         let mut lines = Vec::new();
         for (address, what, remedy) in own
@@ -32,7 +35,9 @@ impl Around {
                 (address, what, if what == STORE { "[fleet] allows it" } else { "[safety] allows it" })
             }))
         {
-            let denied = config.policy.grant(*address, now).filter(|access| access.grant == Grant::Denied);
+            let mut around = covering(&config.policy.access, IpNet::from(*address));
+            let decides = around.find(|of| of.holds(now) && !held.contains_key(&of.prefix));
+            let denied = decides.filter(|access| access.grant == Grant::Denied);
             let Some(prefix) = denied.map(|access| access.prefix).filter(|prefix| !told.contains(prefix)) else {
                 continue;
             };
@@ -40,16 +45,6 @@ impl Around {
             lines.push(format!("{} has {prefix}, which holds {address}, {what}: {remedy}", holder(config, prefix)));
         }
         lines
-    }
-}
-
-/// Where a configuration denies a prefix: the list's name and file, or the key.
-fn holder(config: &Config, prefix: IpNet) -> String {
-    let denies = |by: &str| by == "deny" || by.starts_with("list ");
-    let mut files = config.list_files.iter().filter(|file| denies(&file.named_by));
-    match files.find(|file| file.prefixes.binary_search(&prefix).is_ok()) {
-        Some(file) => format!("{} ({})", file.named_by, file.path.display()),
-        None => "deny".to_owned(),
     }
 }
 
@@ -87,16 +82,11 @@ mod tests {
                     "deny has 2001:db8::/32, which holds 2001:db8::5, an address of this host: take it out, or `allow` it",
                 ],
             ),
+            ("deny = [\"file:drop.txt\"]", vec![]),
             (
-                "deny = [\"file:drop.txt\"]",
+                "deny = [\"file:drop.txt\", \"192.0.2.0/24\"]",
                 vec![
                     "deny (drop.txt) has 192.0.2.0/24, which holds 192.0.2.5, an address of this host: take it out, or `allow` it",
-                ],
-            ),
-            (
-                "deny = [\"@bad\"]\n[lists]\nbad = \"file:drop.txt\"",
-                vec![
-                    "list bad (drop.txt) has 192.0.2.0/24, which holds 192.0.2.5, an address of this host: take it out, or `allow` it",
                 ],
             ),
             ("deny = [\"file:drop.txt\"]\nallow = [\"192.0.2.0/28\"]", vec![]),

@@ -3,7 +3,7 @@
 use ratelimit_common::time::Nanos;
 
 use super::{Around, SshSession};
-use crate::access::{Entry, merged};
+use crate::access::merged;
 use crate::config::Config;
 use crate::desired::{Access, Grant, Mode, Policy, Protocol, Rule, Sent};
 
@@ -11,7 +11,7 @@ impl Around {
     /// What a configuration by itself, with the exemptions that follow from it here, does to those who administer the host: a
     /// sentence each, without a full stop.
     pub fn warnings(&self, config: &Config, now: Nanos) -> Vec<String> {
-        let configured: Vec<Entry> = config.policy.access.iter().map(Entry::configured).collect();
+        let configured = self.entries(config);
         let safety = self.exemptions(config.safety);
         let access = merged(safety.iter().chain(&configured), now);
         self.lockouts(&Policy { access, ..config.policy.clone() }, None, now)

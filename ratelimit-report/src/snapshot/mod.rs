@@ -26,6 +26,7 @@ mod decision;
 mod explain;
 mod guard;
 mod list;
+mod list_files;
 mod mode_now;
 mod new_sources;
 mod prefix;
@@ -42,6 +43,7 @@ pub use check::{Bucket, Budget, CheckLimit, CheckReport, Outcome};
 pub use explain::{ExplainReport, Step, StepOutcome};
 pub use guard::{CheckGuard, Guarded};
 pub use list::{Author, Clocks, ListFilter, ListParts, ListReport, Listed, Omitted, Overriding};
+pub use list_files::{StaleList, passed_over_words};
 pub use mode_now::{ModeNow, RuleMode};
 pub use new_sources::{NewSources, Overload, overload};
 pub use prefix::{Extent, PrefixParts, PrefixReport, PrefixSources, Within};
@@ -105,6 +107,9 @@ pub struct Snapshot {
     /// List files that have changed and cannot be read: what they held before stays in force, until they change again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stale_lists: Vec<StaleList>,
+    /// How many entries of list files are passed over: they are too wide, or hold what this host needs.
+    #[serde(default)]
+    pub list_entries_passed_over: u64,
     /// The state of the history; none where none is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<Health>,
@@ -145,23 +150,6 @@ pub struct Hold {
     pub since: Timestamp,
 }
 
-/// A list file that cannot be followed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StaleList {
-    /// Its path.
-    pub file: String,
-    /// What is wrong with it. Left out where sources may not be named: it quotes the file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-}
-
-impl StaleList {
-    /// The file at a path, and what is wrong with it.
-    pub fn new(path: &std::path::Path, error: &str) -> Self {
-        Self { file: path.display().to_string(), error: Some(error.to_owned()) }
-    }
-}
-
 /// What the daemon knows beside a reading and its configuration.
 #[derive(Clone, Debug, Default)]
 pub struct DaemonState {
@@ -177,6 +165,8 @@ pub struct DaemonState {
     pub confirm_within_ns: Option<u64>,
     /// See [`Snapshot::stale_lists`].
     pub stale_lists: Vec<StaleList>,
+    /// See [`Snapshot::list_entries_passed_over`].
+    pub list_entries_passed_over: u64,
     /// See [`Snapshot::history`].
     pub history: Option<Health>,
     /// See [`Snapshot::fleet`].
@@ -423,6 +413,7 @@ impl Snapshot {
             fallen_back: Vec::new(),
             confirm_within_seconds: None,
             stale_lists: Vec::new(),
+            list_entries_passed_over: 0,
             history: None,
             fleet: Fleet::default(),
             top_talkers: Vec::new(),
@@ -450,6 +441,7 @@ impl Snapshot {
             fallen_back,
             confirm_within_ns,
             stale_lists,
+            list_entries_passed_over,
             history,
             fleet,
             top_talkers,
@@ -464,7 +456,7 @@ impl Snapshot {
             rule.would_ban = would_ban.iter().find(|(name, _)| *name == rule.name).map(|(_, of)| *of);
         }
         self.confirm_within_seconds = confirm_within_ns.map(seconds);
-        Self { hold, fallen_back, stale_lists, history, fleet, top_talkers, ..self }
+        Self { hold, fallen_back, stale_lists, list_entries_passed_over, history, fleet, top_talkers, ..self }
     }
 
     /// The same without anything that names a source.

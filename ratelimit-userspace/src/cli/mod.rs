@@ -21,6 +21,7 @@ mod change;
 mod colour;
 mod doctor;
 mod each;
+mod import;
 mod limiter;
 mod manual;
 mod neighbours;
@@ -217,7 +218,8 @@ pub enum Command {
         #[command(flatten)]
         socket: Socket,
     },
-    /// Deny what a file names, each until its own end: what `list --format` writes as plain, nft, ipset or json, or a list
+    /// Deny what a file names, each until its own end: what `list --format` writes as plain, nft, ipset or json, or a list;
+    /// exit code 3 if some of it is refused
     Import {
         /// The file, or - for standard input
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]

@@ -1,23 +1,23 @@
 //! Commands for the programs beside this one: CrowdSec, lists of others, nft and ipset.
 
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
-use jiff::Timestamp;
 use ratelimit_crowdsec::Options;
 use tokio::time::Duration;
 
 use super::ask::{Daemon, client};
 use super::change::parse_seconds;
 use super::run::{block_on, print, print_words};
-use super::{Global, ListArgs, OutputFormat, Socket};
+use super::{Global, ListArgs, Socket};
 use crate::error::{Diagnostic, Exit, Place};
-use ratelimit_control::proto::{Deny, GrantRequest};
-use ratelimit_policy::config::{file, lists};
-use ratelimit_report::entries::{self, Format, Row};
+use ratelimit_policy::config::file;
+use ratelimit_policy::safety::Around;
+use ratelimit_report::entries::{self, Format};
 use ratelimit_report::snapshot::ListFilter;
+
+/// Entries that are named one by one.
+const NAMED_MAX: usize = 16;
 
 /// For whom `list` writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -58,18 +58,21 @@ pub struct CrowdsecArgs {
     /// Between two pulls
     #[arg(long, value_name = "DUR", default_value = "10s")]
     pub interval: String,
-    /// Scopes to ask for, with commas between them
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "ip,range")]
+    /// Scopes to ask for: ip, range, or both with a comma between them
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "ip,range", ignore_case = true,
+          value_parser = ["ip", "range"], hide_possible_values = true)]
     pub scopes: Vec<String>,
     /// Origins to ask for, as in crowdsec,cscli,CAPI; all of them without it
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", value_delimiter = ',',
+          value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub origins: Vec<String>,
     /// The prefix of an IPv6 address that is denied
-    #[arg(long, value_name = "LENGTH", default_value_t = 64, value_parser = clap::value_parser!(u8).range(0..=128))]
+    #[arg(long, value_name = "LENGTH", default_value_t = 64, value_parser = clap::value_parser!(u8).range(16..=128))]
     pub ipv6_prefix: u8,
     /// Prefixes at most: this host's own decisions first, then those that last longest
-    #[arg(long, value_name = "N", default_value_t = ratelimit_crowdsec::list::PREFIXES_MAX)]
-    pub most: usize,
+    #[arg(long, value_name = "N", default_value_t = ratelimit_crowdsec::list::PREFIXES_MAX,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(ratelimit_crowdsec::list::PREFIXES_MAX)))]
+    pub most: u32,
     /// A file with `login:` and `password:`, as `cscli machines add` writes it: then bans here are told to CrowdSec
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub machine_file: Option<PathBuf>,
@@ -96,7 +99,7 @@ pub(super) fn crowdsec(args: CrowdsecArgs, global: &Global) -> anyhow::Result<Ex
         scopes: args.scopes,
         origins: args.origins,
         ipv6_prefix: args.ipv6_prefix,
-        most: args.most,
+        most: args.most as usize,
         is_once: args.once,
         machine_file: args.machine_file,
         socket: args.socket.path,
@@ -104,10 +107,7 @@ pub(super) fn crowdsec(args: CrowdsecArgs, global: &Global) -> anyhow::Result<Ex
     let level = crate::log::level(tracing::level_filters::LevelFilter::INFO, global.verbose, global.quiet);
     crate::log::start(level);
     block_on(global, async {
-        ratelimit_crowdsec::run(&options).await.map_err(|error| {
-            let help = error.help();
-            anyhow::Error::from(Diagnostic { problem: error.to_string(), place: Place::CommandLine, help })
-        })?;
+        ratelimit_crowdsec::run(&options).await?;
         Ok(Exit::Done)
     })
 }
@@ -122,80 +122,33 @@ pub(super) fn export(daemon: &Daemon<'_>, which: ListArgs, format: Format) -> an
     })
 }
 
-/// Denies what a file or standard input names, each until its own end.
-pub(super) fn import(file: &Path, owner: Option<&str>, daemon: &Daemon<'_>) -> anyhow::Result<Exit> {
-    let mut bytes = Vec::new();
-    // One more, to know of what is longer.
-    let most = lists::LIST_BYTES_MAX + 1;
-    if file == Path::new("-") {
-        std::io::stdin().take(most).read_to_end(&mut bytes).context("read standard input")?;
-    } else {
-        let opened = std::fs::File::open(file).with_context(|| format!("read {}", file.display()))?;
-        opened.take(most).read_to_end(&mut bytes).with_context(|| format!("read {}", file.display()))?;
-    }
-    if bytes.len() as u64 == most {
-        let problem = format!("{} is longer than {} bytes, and nothing of it is denied", file.display(), most - 1);
-        return Err(
-            Diagnostic { problem, place: Place::CommandLine, help: vec!["cut it into several".to_owned()] }.into()
-        );
-    }
-    let text = String::from_utf8_lossy(&bytes);
-    let rows = entries::import(&text, Timestamp::now()).map_err(|wrong| Diagnostic {
-        problem: format!("{}: {wrong}", file.display()),
-        place: Place::CommandLine,
-        help: vec!["it reads what `ratelimitd list --format` writes: plain, nft, ipset or json".to_owned()],
-    })?;
-    block_on(daemon.global, async {
-        let client = client(&daemon.socket);
-        let (mut done, mut worst) = (0, Exit::Done);
-        for Row { prefix, until, reason } in rows {
-            let left = until.map(|until| until.duration_since(Timestamp::now()).as_secs());
-            let seconds = left.map(|left| u64::try_from(left).unwrap_or(0).max(1));
-            let request = GrantRequest {
-                prefix: prefix.to_string(),
-                seconds,
-                permanent: seconds.is_none(),
-                reason,
-                owner: owner.map(str::to_owned),
-                ssh_peer: ratelimit_policy::safety::ssh_session_of_this_process().map(|session| session.peer),
-                ..GrantRequest::default()
-            };
-            match client.call(&Deny(request)).await {
-                Ok(_) => done += 1,
-                Err(error @ ratelimit_control::client::ClientError::Refused(_)) => {
-                    let error = anyhow::Error::from(error).context(format!("deny {prefix}"));
-                    worst = worst.worse(crate::error::report(&error));
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        match daemon.global.format() {
-            OutputFormat::Human => print_words(&format!("{done} prefixes are denied\n"))?,
-            OutputFormat::Json => print(format!("{{\"schema\":1,\"denied\":{done}}}\n").as_bytes())?,
-        };
-        Ok(worst)
-    })
-}
-
-/// Checks list files by themselves.
-pub(super) fn check_lists(files: &[PathBuf]) -> anyhow::Result<Exit> {
-    let mut said = String::new();
+/// Checks list files by themselves, by the rules that the daemon has for them on this host. Of an entry that the daemon would
+/// pass over is warned; a file with nothing else cannot be used.
+pub(super) fn check_lists(files: &[PathBuf], global: &Global) -> anyhow::Result<Exit> {
+    let (around, mut said) = (Around::look(), String::new());
     for path in files {
         let prefixes = file::load_list(path)?;
-        // Published lists have all that is reserved, 224.0.0.0/3.
-        let is_reserved =
-            |prefix: &ipnet::IpNet| matches!(prefix, ipnet::IpNet::V4(of) if of.addr().octets()[0] >= 224);
-        let is_wide = |prefix: &&ipnet::IpNet| ratelimit_policy::safety::is_too_wide(**prefix) && !is_reserved(prefix);
-        if let Some(wide) = prefixes.iter().find(is_wide) {
-            let problem = format!("{wide} is more of the Internet than a list means to deny");
-            return Err(Diagnostic {
-                problem,
-                place: Place::File { path: path.clone(), excerpt: None },
-                help: Vec::new(),
-            }
-            .into());
+        let why = |prefix: &ipnet::IpNet| around.objection_to_listing(*prefix);
+        let objections: Vec<String> = prefixes.iter().filter_map(why).collect();
+        if objections.len() == prefixes.len()
+            && let Some(first) = objections.first()
+        {
+            let problem = format!("all that it holds would be passed over: {first}");
+            let place = Place::File { path: path.clone(), excerpt: None };
+            return Err(Diagnostic { problem, place, help: Vec::new() }.into());
         }
-        said += &format!("{}: good, {} prefixes\n", path.display(), prefixes.len());
+        let more = objections.len().saturating_sub(NAMED_MAX);
+        let of = |why: &String| format!("{}: {why}: `deny` passes it over", path.display());
+        let mut warnings: Vec<String> = objections.iter().take(NAMED_MAX).map(of).collect();
+        if more > 0 {
+            warnings.push(format!("{}: {more} more entries are passed over", path.display()));
+        }
+        super::run::warn(&warnings, global);
+        let passed_over = match objections.len() {
+            0 => String::new(),
+            count => format!(", of which {count} would be passed over"),
+        };
+        said += &format!("{}: good, {} prefixes{passed_over}\n", path.display(), prefixes.len());
     }
     print_words(&said)
 }

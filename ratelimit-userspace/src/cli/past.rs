@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use ratelimit_policy::config::duration;
 
@@ -16,6 +16,7 @@ use ratelimit_control::client::Followed;
 use ratelimit_control::proto::{EventsOf, HistoryOf, Worst};
 use ratelimit_policy::config::syntax::{SyntaxError, json_text, near_miss};
 use ratelimit_report::event::{Event, EventKind};
+use ratelimit_report::offenders::{self, Format, Offender};
 
 /// Which events to show.
 #[derive(Clone, Debug, Args)]
@@ -58,6 +59,37 @@ pub struct HistoryArgs {
     /// Comma-separated values, a line each
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
+    /// A row a source, for others: plain (a line each, a list file too), json (an object a line), abuse (a letter to the
+    /// network's abuse desk), nft or ipset
+    #[arg(long, value_enum, value_name = "FORMAT", hide_possible_values = true, conflicts_with_all = ["csv", "json"])]
+    pub format: Option<HistoryFormat>,
+}
+
+/// For whom `history` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HistoryFormat {
+    /// A line a source: first and last time, packets, episodes, rules, reasons
+    Plain,
+    /// An object a line
+    Json,
+    /// A letter to the network's abuse desk
+    Abuse,
+    /// A script for nft -f
+    Nft,
+    /// A script for ipset restore
+    Ipset,
+}
+
+impl From<HistoryFormat> for Format {
+    fn from(format: HistoryFormat) -> Self {
+        match format {
+            HistoryFormat::Plain => Self::Plain,
+            HistoryFormat::Json => Self::Json,
+            HistoryFormat::Abuse => Self::Abuse,
+            HistoryFormat::Nft => Self::Nft,
+            HistoryFormat::Ipset => Self::Ipset,
+        }
+    }
 }
 
 /// What happened lately, and with `--follow` what follows.
@@ -115,20 +147,42 @@ pub(super) fn history(daemon: &Daemon<'_>, which: HistoryArgs) -> anyhow::Result
     let at = |flag, text: Option<&str>| text.map(|text| parse_time(flag, text, now)).transpose();
     let since = at("--since", which.since.as_deref())?;
     let until = at("--until", which.until.as_deref())?;
-    let HistoryArgs { prefix, rule, reason, csv, .. } = which;
+    let HistoryArgs { prefix, rule, reason, csv, format, .. } = which;
     match prefix {
         Some(prefix) => {
             let call = HistoryOf { prefix: parse_prefix(&prefix)?, since, until, rule, reason };
+            if let Some(format) = format {
+                return offenders(daemon, &call, format, |of| (offenders::of_history(of), of.more_episodes));
+            }
             answer(daemon, &call, csv.then_some(|of: &_| ratelimit_report::history::HistoryReport::csv(of)), |of| {
                 ratelimit_view::history(of, now)
             })
         }
         None => {
             let call = Worst { since, until, rule, reason };
+            if let Some(format) = format {
+                return offenders(daemon, &call, format, |of| (offenders::of_worst(of), of.omitted > 0));
+            }
             let csv = csv.then_some(|of: &_| ratelimit_report::history::WorstReport::csv(of));
             answer(daemon, &call, csv, ratelimit_view::worst)
         }
     }
+}
+
+/// A row a source, and whether there are more than the daemon tells at once.
+fn offenders<C: Call>(
+    daemon: &Daemon<'_>,
+    call: &C,
+    format: HistoryFormat,
+    of: impl Fn(&C::Report) -> (Vec<Offender>, bool),
+) -> anyhow::Result<Exit> {
+    block_on(daemon.global, async {
+        let (offenders, is_more) = of(&client(&daemon.socket).call(call).await?);
+        if is_more {
+            warn("there is more than is told at once: --since and --until show the rest");
+        }
+        print(offenders::export(&offenders, format.into(), Timestamp::now()).as_bytes())
+    })
 }
 
 fn answer<C: Call>(

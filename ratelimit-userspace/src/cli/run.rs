@@ -93,8 +93,10 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             }
             None => ask::list(&daemon(socket), which),
         },
-        Some(Command::Import { file, owner, socket }) => neighbours::import(&file, owner.as_deref(), &daemon(socket)),
-        Some(Command::Lists { what: ListsCommand::Check { files } }) => neighbours::check_lists(&files),
+        Some(Command::Import { file, owner, socket }) => {
+            super::import::import(&file, owner.as_deref(), &daemon(socket))
+        }
+        Some(Command::Lists { what: ListsCommand::Check { files } }) => neighbours::check_lists(&files, &global),
         Some(Command::Crowdsec { crowdsec }) => neighbours::crowdsec(crowdsec, &global),
         Some(Command::Fleet { socket }) => daemon(socket).ask(&FleetStatus {}, ratelimit_view::fleet),
         Some(Command::Events { which, socket }) => past::events(&daemon(socket), &which),
@@ -200,7 +202,8 @@ fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Resul
 /// What there is to say about a configuration, by itself and on this host.
 fn warnings(config: &Config) -> Vec<String> {
     let (around, now) = (Around::look().with(config.fleet.as_ref()), now());
-    [lint::warnings(config, now), around.warnings(config, now), around.listed(config, now)].concat()
+    let of_lists = around.passed_over_words(config);
+    [lint::warnings(config, now), around.warnings(config, now), around.listed(config, now), of_lists].concat()
 }
 
 pub(super) fn block_on(global: &Global, answer: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {

@@ -70,11 +70,11 @@ Exit codes:
    2  usage: a bad flag, a bad limit, no such interface, a file that cannot be replayed, a change
       that `--force` would need
    3  `check`: a rule drops packets of it; `unblock`: something else still blocks it; `unallow`:
-      something else allows it
-  69  the kernel or driver cannot, or no daemon answers
+      something else allows it; `import`: some entries are refused, the others hold
+  69  the kernel or driver cannot, or no daemon answers; `crowdsec`: no local API answers
   75  the interface has another XDP program, the socket another daemon, or a trial has to be
       confirmed first
-  77  not privileged
+  77  not privileged; `crowdsec`: the local API does not take the key
   78  bad configuration file";
 
 pub(super) const STATS_EXAMPLES: &str = "\
@@ -117,6 +117,7 @@ Examples:
   ratelimitd history
   ratelimitd history 198.51.100.7
   ratelimitd history 198.51.100.0/24 --since 7d --csv
+  ratelimitd history 198.51.100.7 --since 7d --format abuse
   ratelimitd history --since 24h --reason banned --json";
 
 pub(super) const SUGGEST_EXAMPLES: &str = "\

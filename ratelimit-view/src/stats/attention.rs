@@ -4,7 +4,7 @@ use super::columns::wrap;
 use super::{counted, number};
 use crate::{fleet, wait};
 use ratelimit_report::history::HealthState;
-use ratelimit_report::snapshot::{Overload, Snapshot, XdpMode};
+use ratelimit_report::snapshot::{Overload, Snapshot, XdpMode, passed_over_words};
 
 /// Lines of one sentence, where the screen is bounded: an error may be long.
 const LINES_MAX: usize = 3;
@@ -110,6 +110,7 @@ fn configured(snapshot: &Snapshot, out: &mut Vec<String>) {
         let why = list.error.as_deref().unwrap_or("see the log");
         out.push(format!("LIST FILE {} IS NOT FOLLOWED, and what it held before holds: {why}", list.file));
     }
+    out.extend(passed_over_words(snapshot.list_entries_passed_over));
 }
 
 /// That more new sources come than can be remembered, and what helps.

@@ -39,6 +39,7 @@ fn troubled() -> Snapshot {
     snapshot.config.rolled_back = Some(RolledBack { file, why: "it was not confirmed in time".into() });
     let error = Some("line 7: `10.9.0.300` is no address".to_owned());
     snapshot.stale_lists = vec![StaleList { file: "/etc/ratelimitd/bad.txt".into(), error }];
+    snapshot.list_entries_passed_over = 2;
     snapshot.top_talkers = vec![TopTalker { rule: "default".into(), source: "198.51.100.7".into(), percent: 91 }];
     snapshot.sources.overload = Overload::Sampling;
     snapshot.sources.sampled_one_in = 256;

@@ -36,3 +36,44 @@ pub(super) fn files(layout: &Layout) -> Result<Vec<File>> {
 fn action() -> PathBuf {
     Path::new("/etc").join(ACTION)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn timer() -> String {
+        String::from_utf8(read(&workspace::root().join("dist/systemd/ratelimitd-feed@.timer")).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_timer_that_makes_up_for_missed_days_goes_by_the_calendar() {
+        let text = timer();
+        let has = |setting: &str| text.lines().any(|line| line.starts_with(setting));
+        assert!(has("OnCalendar=daily") && has("RandomizedDelaySec="), "{text}");
+        // systemd.timer(5): Persistent= has no effect on any other.
+        for monotonic in ["OnActiveSec", "OnBootSec", "OnStartupSec", "OnUnitActiveSec", "OnUnitInactiveSec"] {
+            assert!(!has(monotonic), "{monotonic}");
+        }
+    }
+
+    #[test]
+    fn systemd_takes_the_timer_and_what_it_starts() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        std::fs::write(at("ratelimitd-feed@.timer"), timer()).unwrap();
+        let service = read(&workspace::root().join("dist/systemd/ratelimitd-feed@.service")).unwrap();
+        let service = String::from_utf8(service).unwrap().replace("@LIBEXECDIR@/ratelimitd-feed", "/bin/true");
+        std::fs::write(at("ratelimitd-feed@.service"), service).unwrap();
+        let mut command = Command::new("systemd-analyze");
+        command.args(["verify", "--man=no"]).arg(at("ratelimitd-feed@.timer"));
+        match command.output() {
+            Err(_) => println!("skipped: systemd_takes_the_timer_and_what_it_starts: there is no systemd-analyze"),
+            Ok(output) => {
+                let said = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success() && !said.contains("ratelimitd-feed"), "{said}");
+            }
+        }
+    }
+}

@@ -8,10 +8,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Args;
 
-use super::{Layout, below, neighbours};
+use super::{Layout, Place, below, neighbours};
 use crate::{run, workspace};
 
 const UNIT: &str = "ratelimitd.service";
@@ -21,22 +21,17 @@ const STATE: &str = "/var/lib/ratelimitd";
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Remove from below this directory, and end no service
-    #[arg(long, value_name = "DIR")]
-    destdir: Option<PathBuf>,
-    /// Where the program was installed
-    #[arg(long, value_name = "DIR", default_value = "/usr/local")]
-    prefix: PathBuf,
+    #[command(flatten)]
+    place: Place,
     /// Remove the configuration, also where it was changed, and the state: history, grants, tokens
     #[arg(long)]
     purge: bool,
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    ensure!(options.prefix.is_absolute(), "--prefix {} is no absolute path", options.prefix.display());
-    let layout = Layout::below(&options.prefix);
-    let root = options.destdir.as_deref().unwrap_or(Path::new("/"));
-    if options.destdir.is_none() {
+    let (layout, root) = options.place.layout()?;
+    let is_system = options.place.destdir.is_none();
+    if is_system {
         end(&layout)?;
     }
     let shipped = super::read(&workspace::root().join("dist/ratelimitd.toml"))?;
@@ -55,13 +50,13 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         }
     }
     paths.retain(|path| path.symlink_metadata().is_ok());
-    let is_ours = options.destdir.is_some() || workspace::is_root();
+    let is_ours = !is_system || workspace::is_root();
     if is_ours {
         remove(&paths, &layout, root)?
     } else {
         remove_as_root(&paths)?
     }
-    if options.destdir.is_none() {
+    if is_system {
         systemctl(&["daemon-reload"])?;
     }
     Ok(ExitCode::SUCCESS)
@@ -193,7 +188,8 @@ mod tests {
     }
 
     fn uninstall(root: &Path, purge: bool) {
-        run(&Options { destdir: Some(root.to_owned()), prefix: "/usr/local".into(), purge }).unwrap();
+        let place = Place { destdir: Some(root.to_owned()), prefix: "/usr/local".into() };
+        run(&Options { place, purge }).unwrap();
     }
 
     #[test]

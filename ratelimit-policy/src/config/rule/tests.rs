@@ -170,13 +170,22 @@ fn allow_goes_before_deny_and_what_is_in_both_is_remembered() {
 
 #[test]
 fn everyone_is_denied_only_where_that_is_said() {
-    for deny in ["0.0.0.0/0", "file:all.txt", "::/0"] {
+    for deny in ["0.0.0.0/0", "0.0.0.0/1\", \"128.0.0.0/1", "::/0"] {
         let contents = |more: &str| format!("deny = [\"{deny}\"]\n{more}\n[rule]\nlimits = [\"1/s\"]\n");
         let (problem, line, _, help) = wrong(&contents(""));
         assert!(problem.contains("so every source would be denied"), "{problem}");
         assert_eq!((line, help.contains("deny_everyone = true")), (2, true));
         assert!(parsed(&contents("deny_everyone = true")).is_ok());
     }
+}
+
+#[test]
+fn halves_of_everyone_in_a_list_file_are_passed_over_unless_everyone_is_meant() {
+    let contents = |more: &str| format!("deny = [\"file:all.txt\"]\n{more}\n[rule]\nlimits = [\"1/s\"]\n");
+    let config = parsed(&contents("")).unwrap();
+    assert!(config.policy.access.is_empty());
+    assert_eq!(prefixes(&config.too_wide), ["0.0.0.0/1", "128.0.0.0/1"]);
+    assert_eq!(parsed(&contents("deny_everyone = true")).unwrap().policy.access.len(), 2);
 }
 
 #[test]

@@ -1,0 +1,212 @@
+//! Entries of list files that are not put in force: what is too wide, and what holds an address that this host needs. A list
+//! is written by others, so one line of it must not do what `deny` asks `--force` for. What the configuration itself names is
+//! the administrator's word and is put in force. Pure.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::{Around, STORE, is_too_wide, width};
+use crate::access::Entry;
+use crate::config::Config;
+use crate::config::listing::Names;
+use crate::desired::{Grant, covering};
+
+/// Entries that are named one by one.
+const NAMED_MAX: usize = 16;
+
+/// An entry of a list file that is passed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassedOver {
+    /// The prefix.
+    pub prefix: IpNet,
+    /// Whom it holds that this host needs; none where it is too wide.
+    holds: Option<(IpAddr, &'static str)>,
+}
+
+impl PassedOver {
+    /// Where it stands, why it is passed over and what to do, without a full stop.
+    pub fn words(&self, config: &Config) -> String {
+        let Self { prefix, holds: held } = *self;
+        let why = match held {
+            Some((address, what)) => holds(prefix, address, what),
+            None => width::objection(prefix, "a list").unwrap_or_default(),
+        };
+        format!("{}: {why}: it is passed over; write it into `deny` if it is meant", holder(config, prefix))
+    }
+
+    /// The same of several, the first few one by one.
+    pub fn words_of(all: &[Self], config: &Config) -> Vec<String> {
+        let more = all.len().saturating_sub(NAMED_MAX);
+        let mut lines: Vec<String> = all.iter().take(NAMED_MAX).map(|of| of.words(config)).collect();
+        if more > 0 {
+            lines.push(format!("{more} more entries of list files are passed over"));
+        }
+        lines
+    }
+}
+
+impl Around {
+    /// Whom this host needs, and what each is: an entry of a list that holds one of them is passed over. Nothing arrives from
+    /// loopback addresses, which published lists hold.
+    fn needed(&self) -> impl Iterator<Item = (IpAddr, &'static str)> {
+        let own = self.own.iter().filter(|of| !of.is_loopback() && !of.is_unspecified());
+        let peer = self.ssh.map(|session| (session.peer, "the peer of the SSH session that started this"));
+        let all = |of: &'_ [IpAddr], what: &'static str| of.iter().map(|of| (*of, what)).collect::<Vec<_>>();
+        peer.into_iter()
+            .chain(own.map(|of| (*of, "an address of this host")))
+            .chain(all(&self.gateways, "the default gateway"))
+            .chain(all(&self.resolvers, "a name server that this host asks"))
+            .chain(all(&self.stores, STORE))
+    }
+
+    /// Prefixes that list files alone have a configuration deny, and that hold an address which this host needs.
+    pub(super) fn held(&self, config: &Config) -> BTreeMap<IpNet, (IpAddr, &'static str)> {
+        let mut held = BTreeMap::new();
+        for (address, what) in self.needed() {
+            let around = covering(&config.policy.access, address.into()).filter(|of| of.grant == Grant::Denied);
+            // What is too wide and yet denied is meant: `deny_everyone`.
+            let around = around.filter(|of| !is_too_wide(of.prefix));
+            for access in around.filter(|of| is_of_lists_alone(config, of.prefix)) {
+                held.entry(access.prefix).or_insert((address, what));
+            }
+        }
+        held
+    }
+
+    /// What a configuration allows and denies on this host: without the entries of lists that hold an address which it needs.
+    pub fn entries(&self, config: &Config) -> Vec<Entry> {
+        let held = self.held(config);
+        let is_in_force = |entry: &Entry| entry.grant == Grant::Exempt || !held.contains_key(&entry.prefix);
+        config.policy.access.iter().map(Entry::configured).filter(is_in_force).collect()
+    }
+
+    /// The entries of list files that are passed over on this host.
+    pub fn passed_over(&self, config: &Config) -> Vec<PassedOver> {
+        let wide = config.too_wide.iter().map(|prefix| PassedOver { prefix: *prefix, holds: None });
+        let held = self.held(config).into_iter();
+        wide.chain(held.map(|(prefix, holds)| PassedOver { prefix, holds: Some(holds) })).collect()
+    }
+
+    /// The same in sentences without a full stop, the first few one by one.
+    pub fn passed_over_words(&self, config: &Config) -> Vec<String> {
+        PassedOver::words_of(&self.passed_over(config), config)
+    }
+
+    /// Why a list file's prefix would be passed over on this host by whatever configuration denies it.
+    pub fn objection_to_listing(&self, prefix: IpNet) -> Option<String> {
+        let held = || self.needed().find(|(address, _)| prefix.contains(address));
+        width::objection(prefix, "a list").or_else(|| held().map(|(address, what)| holds(prefix, address, what)))
+    }
+}
+
+fn holds(prefix: IpNet, address: IpAddr, what: &str) -> String {
+    let is_one = prefix.prefix_len() == prefix.max_prefix_len();
+    if is_one { format!("{address} is {what}") } else { format!("{prefix} holds {address}, {what}") }
+}
+
+/// Whether list files name it, and the configuration itself does not.
+fn is_of_lists_alone(config: &Config, prefix: IpNet) -> bool {
+    let is_written = config.listings.iter().any(|of| match &of.names {
+        Names::Prefix(other, _) => of.grant == Grant::Denied && *other == prefix,
+        Names::File(_) => false,
+    });
+    !is_written && config.list_files.iter().any(|file| file.prefixes.binary_search(&prefix).is_ok())
+}
+
+/// Where a configuration denies a prefix: the list's name and file, or the key.
+pub(super) fn holder(config: &Config, prefix: IpNet) -> String {
+    let denies = |by: &str| by == "deny" || by.starts_with("list ");
+    let mut files = config.list_files.iter().filter(|file| denies(&file.named_by));
+    match files.find(|file| file.prefixes.binary_search(&prefix).is_ok()) {
+        Some(file) => format!("{} ({})", file.named_by, file.path.display()),
+        None => "deny".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::file;
+    use crate::safety::ssh_session;
+
+    const LIST: &str = "0.0.0.0/1\n10.0.0.0/8\n127.0.0.0/8\n192.0.2.0/24\n198.51.100.7\n203.0.113.0/24\n224.0.0.0/3\n2001:db8::/32\n::/1\n";
+
+    fn around() -> Around {
+        let address = |text: &str| text.parse().unwrap();
+        Around {
+            ssh: ssh_session("198.51.100.7 51000 192.0.2.5 22"),
+            gateways: vec![address("10.0.0.1"), address("fe80::1")],
+            resolvers: vec![address("10.0.0.53")],
+            own: vec![address("127.0.0.1"), address("0.0.0.0"), address("192.0.2.5"), address("2001:db8::5")],
+            stores: vec![address("203.0.113.6")],
+        }
+    }
+
+    fn config(top: &str) -> Config {
+        let text = format!("interfaces = [\"eth0\"]\n{top}\n[rule]\nlimits = [\"1/s\"]\n");
+        file::parse(Path::new("r.toml"), &text, |_| Ok(LIST.to_owned())).expect(&text)
+    }
+
+    fn denied(config: &Config) -> Vec<String> {
+        let entries = around().entries(config);
+        entries.iter().filter(|of| of.grant == Grant::Denied).map(|of| of.prefix.to_string()).collect()
+    }
+
+    #[test]
+    fn a_line_that_is_too_wide_or_holds_who_is_needed_is_passed_over_and_the_others_hold() {
+        for top in ["deny = [\"file:drop.txt\"]", "deny = [\"@bad\"]\n[lists]\nbad = \"file:drop.txt\""] {
+            let config = config(top);
+            assert_eq!(denied(&config), ["127.0.0.0/8", "224.0.0.0/3"], "{top}");
+            let words = around().passed_over_words(&config);
+            for (prefix, why) in [
+                ("0.0.0.0/1", "is more of IPv4 than a list should hold: /8 at the most"),
+                ("::/1", "is more of IPv6 than a list should hold: /16 at the most"),
+                ("10.0.0.0/8", "holds 10.0.0.1, the default gateway"),
+                ("192.0.2.0/24", "holds 192.0.2.5, an address of this host"),
+                ("198.51.100.7", "is the peer of the SSH session that started this"),
+                ("203.0.113.0/24", "holds 203.0.113.6, the fleet's store"),
+                ("2001:db8::/32", "holds 2001:db8::5, an address of this host"),
+            ] {
+                let line = format!("(drop.txt): {prefix} {why}: it is passed over; write it into `deny`");
+                assert_eq!(words.iter().filter(|of| of.contains(&line)).count(), 1, "{line}: {words:?}");
+            }
+            assert_eq!(words.len(), 7, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_administrator_writes_himself_or_means_holds() {
+        let written = config(
+            "deny = [\"file:drop.txt\", \"0.0.0.0/1\", \"@own\"]\n[lists]\nown = [\"10.0.0.0/8\", \"192.0.2.0/24\"]",
+        );
+        assert_eq!(denied(&written), ["0.0.0.0/1", "10.0.0.0/8", "127.0.0.0/8", "192.0.2.0/24", "224.0.0.0/3"]);
+        let meant = config("deny_everyone = true\ndeny = [\"file:drop.txt\"]");
+        assert_eq!(denied(&meant), ["0.0.0.0/1", "127.0.0.0/8", "224.0.0.0/3", "::/1"]);
+        assert!(config("").too_wide.is_empty());
+    }
+
+    #[test]
+    fn a_list_that_rules_are_for_may_be_as_wide_as_it_likes() {
+        let text = "interfaces = [\"eth0\"]\n[lists]\nall = \"file:drop.txt\"\n[rule]\nfrom = [\"@all\"]\nlimits = [\"9/s\"]\n";
+        let of = file::parse(Path::new("r.toml"), text, |_| Ok(LIST.to_owned())).expect(text);
+        assert!(of.too_wide.is_empty() && around().passed_over(&of).is_empty());
+        assert!(of.policy.rules[0].from.iter().any(|prefix| prefix.prefix_len() == 1));
+    }
+
+    #[test]
+    fn of_many_the_first_are_named_and_the_rest_counted() {
+        let many: String = (0..100).map(|at| format!("{}.0.0.0/7\n", at * 2)).collect();
+        let text = "interfaces = [\"eth0\"]\ndeny = [\"file:drop.txt\"]\n[rule]\nlimits = [\"1/s\"]\n";
+        let config = file::parse(Path::new("r.toml"), text, |_| Ok(many.clone() + "192.0.2.7\n")).unwrap();
+        assert_eq!(config.policy.access.len(), 1, "{:?}", config.policy.access);
+        let words = Around::default().passed_over_words(&config);
+        assert_eq!(
+            (words.len(), words[NAMED_MAX].as_str()),
+            (NAMED_MAX + 1, "84 more entries of list files are passed over")
+        );
+    }
+}

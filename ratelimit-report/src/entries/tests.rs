@@ -1,0 +1,136 @@
+//! Round trips of rows through every format, and what others write.
+
+use super::*;
+use proptest::prelude::*;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn any_row() -> impl Strategy<Value = Row> {
+    let v4 = (any::<[u8; 2]>(), 0..=32_u8)
+        .prop_map(|([a, b], length)| IpNet::new(IpAddr::from([198, 51, a & 3, b]), length).unwrap().trunc());
+    let v6 = (any::<u8>(), 0..=128_u8).prop_map(|(a, length)| {
+        IpNet::new(IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, a.into()]), length).unwrap().trunc()
+    });
+    let reason = proptest::option::of("[ -~äß€\\\\\"{}#;']{1,40}");
+    let by = proptest::sample::select(vec![Author::Command, Author::Command, Author::Configuration, Author::Ban]);
+    let owner = proptest::option::of("[a-z]{1,8}/[a-z0-9.:]{1,20}");
+    let all = (prop_oneof![v4, v6], proptest::option::of(1..100_000_i64), reason, by, owner);
+    all.prop_map(|(prefix, seconds, reason, by, owner)| Row {
+        prefix,
+        until: seconds.map(|seconds| at(1_000 + seconds)),
+        reason,
+        by,
+        owner: owner.filter(|_| by == Author::Command),
+    })
+}
+
+fn any_rows() -> impl Strategy<Value = Vec<Row>> {
+    proptest::collection::vec(any_row(), 0..8).prop_map(|rows| {
+        let by_prefix: BTreeMap<IpNet, Row> = rows.into_iter().map(|row| (row.prefix, row)).collect();
+        by_prefix.into_values().collect()
+    })
+}
+
+/// Until when an address is denied; permanent is the end of time.
+fn until(rows: &[Row], address: IpAddr) -> Option<Timestamp> {
+    let around = rows.iter().filter(|row| row.prefix.contains(&address));
+    around.map(|row| row.until.unwrap_or(Timestamp::MAX)).max()
+}
+
+proptest! {
+    #[test]
+    fn a_list_keeps_every_prefix_end_and_reason_and_is_a_list_file(rows in any_rows()) {
+        let text = export(&rows, Format::Plain, at(1_000));
+        prop_assert_eq!(import(&text, at(1_000)).unwrap(), rows.clone());
+        let listed = ratelimit_policy::config::lists::parse(std::path::Path::new("list"), &text).unwrap();
+        let prefixes: std::collections::BTreeSet<IpNet> = rows.iter().map(|row| row.prefix).collect();
+        prop_assert_eq!(listed.into_iter().collect::<std::collections::BTreeSet<_>>(), prefixes);
+    }
+
+    #[test]
+    fn every_format_gives_back_the_rows_that_it_was_made_of(rows in any_rows(), later in 0..200_000_i64) {
+        let (made, read) = (Timestamp::from_nanosecond(1_000_500_000_003).unwrap(), at(1_001 + later));
+        let left: Vec<Row> = rows.iter().filter(|row| row.until.is_none_or(|until| read < until)).cloned().collect();
+        for format in [Format::Plain, Format::Nft, Format::Ipset] {
+            let text = export(&rows, format, made);
+            prop_assert_eq!(import(&text, read).unwrap(), left.clone(), "{:?}", format);
+            prop_assert!(text.lines().all(|line| line.len() < 1_000), "ipset reads lines of 1024 bytes");
+        }
+    }
+
+    #[test]
+    fn an_edited_script_says_what_its_elements_say_and_whose_they_are(rows in any_rows(), gone in any::<u8>()) {
+        for format in [Format::Nft, Format::Ipset] {
+            let text = export(&rows, format, at(1_000));
+            let is_element = |line: &&str| line.starts_with("add element ") || line.starts_with("add denied");
+            let elements: Vec<&str> = text.lines().filter(is_element).collect();
+            if elements.is_empty() { continue; }
+            let gone = elements[usize::from(gone) % elements.len()];
+            let edited = text.replacen(&format!("{gone}\n"), "", 1);
+            let read = import(&edited, at(1_000)).unwrap();
+            prop_assert_eq!(read.len(), elements.len() - 1);
+            for element in read {
+                let of = rows.iter().filter(|row| row.prefix.contains(&element.prefix)).max_by_key(|row| row.end()).unwrap();
+                prop_assert_eq!((element.by, element.owner), (of.by, of.owner.clone()));
+            }
+        }
+    }
+
+    #[test]
+    fn what_goes_to_ipset_and_nft_denies_every_address_as_long(
+        rows in any_rows(),
+        last in any::<[u8; 2]>(),
+        host in any::<u8>(),
+    ) {
+        let addresses = [
+            IpAddr::from([198, 51, last[0] & 3, last[1]]),
+            IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, host.into()]),
+        ];
+        for format in [Format::Nft, Format::Ipset] {
+            // Its elements alone, as another program has them.
+            let read = lines(&export(&rows, format, at(1_000)), at(1_000)).unwrap();
+            for address in addresses {
+                prop_assert_eq!(until(&read, address), until(&rows, address), "{:?} {}", format, address);
+            }
+            if format == Format::Nft {
+                let overlap = read.iter().enumerate().find(|(at, row)| {
+                    read[at + 1..].iter().any(|of| of.prefix.contains(&row.prefix) || row.prefix.contains(&of.prefix))
+                });
+                prop_assert_eq!(overlap, None);
+            }
+        }
+    }
+
+    #[test]
+    fn no_text_panics(text in "(\\PC|\n){0,60}|(add |element |\\{|\\}|timeout |comment \"|[0-9.]{1,9} ){0,8}") {
+        let _ = import(&text, at(1_000));
+    }
+}
+
+#[test]
+fn what_others_write_is_read() {
+    let text = "create bad hash:net family inet timeout 60\nadd bad 198.51.100.0/24 timeout 60 comment \"why not\"\n\
+        add bad 198.51.100.7\nadd element inet t s { 2001:db8::/32 timeout 1h30m expires 9m }\n203.0.113.7 ; SBL1\n\
+        {\"type\":\"metadata\"}\n{\"cidr\":\"203.0.113.8/32\",\"sblid\":\"SBL2\"}\n";
+    let rows = import(text, at(1_000)).unwrap();
+    let shown: Vec<String> = rows
+        .iter()
+        .map(|row| format!("{} {:?} {:?}", row.prefix, row.until.map(Timestamp::as_second), row.reason))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            "198.51.100.0/24 Some(1060) Some(\"why not\")",
+            "198.51.100.7/32 None None",
+            "2001:db8::/32 Some(6400) None",
+            "203.0.113.7/32 None Some(\"SBL1\")",
+            "203.0.113.8/32 None None",
+        ]
+    );
+    assert_eq!(
+        import("192.0.2.1\nhere\n", at(0)).unwrap_err().to_string(),
+        "line 2: this is no address, and no prefix"
+    );
+}

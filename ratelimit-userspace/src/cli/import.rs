@@ -1,0 +1,206 @@
+//! `import`: denies what a file or standard input names, each until its own end.
+
+use std::collections::HashMap;
+use std::io::Read as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+use ipnet::IpNet;
+use jiff::{SignedDuration, Timestamp};
+
+use super::OutputFormat;
+use super::ask::{Daemon, client};
+use super::run::{block_on, print, print_words};
+use crate::error::{Diagnostic, Exit, Place};
+use ratelimit_control::client::{Client, ClientError};
+use ratelimit_control::proto::{Import, ImportRow, ROWS_MAX, RefusedRow};
+use ratelimit_policy::config::lists;
+use ratelimit_policy::safety;
+use ratelimit_report::entries::{self, Row};
+use ratelimit_report::snapshot::{Author, ListFilter};
+
+/// Entries that are refused and are named one by one.
+const NAMED_MAX: usize = 20;
+/// Ends that differ by less are the same: they are written in whole seconds.
+const SAME_END: SignedDuration = SignedDuration::from_secs(2);
+
+/// What has become of the rows.
+#[derive(Debug, Default)]
+struct Done {
+    all: usize,
+    entered: u64,
+    unchanged: u64,
+    refused: Vec<RefusedRow>,
+    /// Of a configuration.
+    configured: usize,
+    /// Bans that hold here already.
+    banned: usize,
+    notes: Vec<String>,
+}
+
+/// Denies what a file or standard input names. What it says to come from a configuration is left out: that denies it, as long
+/// as it says so.
+pub(super) fn import(file: &Path, owner: Option<&str>, daemon: &Daemon<'_>) -> anyhow::Result<Exit> {
+    let text = read(file)?;
+    let rows = entries::import(&text, Timestamp::now()).map_err(|wrong| Diagnostic {
+        problem: format!("{}: {wrong}", file.display()),
+        place: Place::CommandLine,
+        help: vec!["it reads what `ratelimitd list --format` writes: plain, nft, ipset or json".to_owned()],
+    })?;
+    block_on(daemon.global, async {
+        let client = client(&daemon.socket);
+        let mut done = Done { all: rows.len(), ..Done::default() };
+        let rows = without_what_holds_anyway(rows, &client, &mut done).await?;
+        let failed = send(rows, owner, &client, &mut done).await.err();
+        say(&done, failed.is_none(), daemon)?;
+        match failed {
+            Some(error) => Err(error.into()),
+            None => Ok(exit(&done)),
+        }
+    })
+}
+
+fn read(file: &Path) -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    // One more, to know of what is longer.
+    let most = lists::LIST_BYTES_MAX + 1;
+    if file == Path::new("-") {
+        std::io::stdin().take(most).read_to_end(&mut bytes).context("read standard input")?;
+    } else {
+        let opened = std::fs::File::open(file).with_context(|| format!("read {}", file.display()))?;
+        opened.take(most).read_to_end(&mut bytes).with_context(|| format!("read {}", file.display()))?;
+    }
+    if bytes.len() as u64 == most {
+        let problem = format!("{} is longer than {} bytes, and nothing of it is denied", file.display(), most - 1);
+        let help = vec!["cut it into several".to_owned()];
+        return Err(Diagnostic { problem, place: Place::CommandLine, help }.into());
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Without rows of a configuration, and without bans that hold on this host.
+async fn without_what_holds_anyway(rows: Vec<Row>, client: &Client, done: &mut Done) -> Result<Vec<Row>, ClientError> {
+    let (configured, mut rows): (Vec<Row>, Vec<Row>) =
+        rows.into_iter().partition(|row| row.by == Author::Configuration);
+    done.configured = configured.len();
+    if rows.iter().any(|row| row.by == Author::Ban) {
+        let banned = entries::rows(&client.call(&ListFilter::default()).await?).into_iter();
+        let banned: HashMap<IpNet, Option<Timestamp>> = banned.map(|row| (row.prefix, row.until)).collect();
+        let before = rows.len();
+        rows.retain(|row| row.by != Author::Ban || !banned.get(&row.prefix).is_some_and(|end| lasts(*end, row.until)));
+        done.banned = before - rows.len();
+    }
+    Ok(rows)
+}
+
+/// Whether one end is no sooner than another.
+fn lasts(held: Option<Timestamp>, asked: Option<Timestamp>) -> bool {
+    match (held, asked) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(held), Some(asked)) => asked.duration_since(held) <= SAME_END,
+    }
+}
+
+/// Sends them, many at once.
+async fn send(rows: Vec<Row>, owner: Option<&str>, client: &Client, done: &mut Done) -> Result<(), ClientError> {
+    let ssh_peer = safety::ssh_session_of_this_process().map(|session| session.peer);
+    for chunk in rows.chunks(ROWS_MAX) {
+        let row = |row: &Row| ImportRow {
+            prefix: row.prefix.to_string(),
+            until: row.until,
+            reason: row.reason.clone(),
+            owner: owner.or(row.owner.as_deref()).map(str::to_owned),
+        };
+        let report = client.call(&Import { rows: chunk.iter().map(row).collect(), ssh_peer }).await?;
+        done.entered += report.entered;
+        done.unchanged += report.unchanged;
+        done.refused.extend(report.refused);
+        done.notes.extend(report.notes);
+    }
+    Ok(())
+}
+
+/// 3 where some are denied and others are refused; 2 where all are refused.
+const fn exit(done: &Done) -> Exit {
+    match (done.refused.is_empty(), done.entered + done.unchanged) {
+        (true, _) => Exit::Done,
+        (false, 0) => Exit::Usage,
+        (false, _) => Exit::Blocked,
+    }
+}
+
+fn say(done: &Done, is_whole: bool, daemon: &Daemon<'_>) -> anyhow::Result<()> {
+    for RefusedRow { prefix, why } in done.refused.iter().take(NAMED_MAX) {
+        crate::error::report(&anyhow::anyhow!("{prefix} is not denied: {why}"));
+    }
+    let more = done.refused.len().saturating_sub(NAMED_MAX);
+    if more > 0 {
+        crate::error::report(&anyhow::anyhow!("{more} more are not denied"));
+    }
+    super::run::warn(&done.notes, daemon.global);
+    let (denied, refused) = (done.entered + done.unchanged, done.refused.len());
+    match daemon.global.format() {
+        OutputFormat::Human => {
+            let mut words = format!("{denied} prefixes are denied");
+            for (count, what) in [
+                (usize::try_from(done.unchanged).unwrap_or(usize::MAX), "of them were already"),
+                (refused, "are refused"),
+                (done.configured, "come from a configuration and are left out: its lists deny them"),
+                (done.banned, "are banned here already"),
+            ] {
+                if count > 0 {
+                    words += &format!("; {count} {what}");
+                }
+            }
+            if !is_whole {
+                let all = done.all;
+                words += &format!("; it was broken off, and of the {all} in the file the others are not");
+            }
+            print_words(&(words + "\n"))?;
+        }
+        OutputFormat::Json => {
+            let (unchanged, configured, banned) = (done.unchanged, done.configured, done.banned);
+            let line = format!(
+                "{{\"schema\":1,\"denied\":{denied},\"unchanged\":{unchanged},\"refused\":{refused},\
+                 \"of_configuration\":{configured},\"banned_already\":{banned},\"whole\":{is_whole}}}\n"
+            );
+            print(line.as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exit_code_says_whether_all_some_or_none_are_denied() {
+        let refused = vec![RefusedRow { prefix: "0.0.0.0/1".to_owned(), why: "wide".to_owned() }];
+        for (entered, unchanged, refused, expected) in [
+            (0, 0, vec![], Exit::Done),
+            (2, 0, vec![], Exit::Done),
+            (1, 0, refused.clone(), Exit::Blocked),
+            (0, 1, refused.clone(), Exit::Blocked),
+            (0, 0, refused, Exit::Usage),
+        ] {
+            assert_eq!(exit(&Done { entered, unchanged, refused, ..Done::default() }), expected);
+        }
+    }
+
+    #[test]
+    fn a_ban_holds_already_where_it_ends_no_sooner() {
+        let at = |second| Some(Timestamp::from_second(second).unwrap());
+        for (held, asked, expected) in [
+            (None, None, true),
+            (None, at(9), true),
+            (at(9), None, false),
+            (at(9), at(11), true),
+            (at(9), at(12), false),
+            (at(9), at(3), true),
+        ] {
+            assert_eq!(lasts(held, asked), expected, "{held:?} {asked:?}");
+        }
+    }
+}
