@@ -16,10 +16,9 @@ use super::{VERSION, architecture, read_text, tree};
 use crate::install::{self, File, Layout};
 use crate::{run, workspace};
 
-/// What `docker run` and the manifests in dist/kubernetes call it.
 const NAME: &str = "ratelimitd";
-/// Where registries of others would be named; this one is on no registry.
-const NOWHERE: &str = "localhost";
+/// What `docker run` and the manifests in dist/kubernetes call it: an image of no registry.
+const REPOSITORY: &str = "localhost/ratelimitd";
 
 const OF_INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const OF_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -65,15 +64,15 @@ pub(crate) fn build(binary: &Path, licences: &str, out: &Path, epoch: u64, layer
     let manifest = json!({
         "schemaVersion": 2, "mediaType": OF_MANIFEST, "config": config, "layers": [layer], "annotations": labels,
     });
+    let tag = format!("{REPOSITORY}:{VERSION}");
     let mut described = image.add_json(&manifest, OF_MANIFEST)?;
     described["platform"] = json!({ "architecture": architecture()?, "os": "linux" });
     described["annotations"] = json!({
         "org.opencontainers.image.ref.name": VERSION,
-        "io.containerd.image.name": format!("{NOWHERE}/{NAME}:{VERSION}"),
+        "io.containerd.image.name": tag,
     });
     image.write("index.json", &json!({ "schemaVersion": 2, "mediaType": OF_INDEX, "manifests": [described] }))?;
     image.write("oci-layout", &json!({ "imageLayoutVersion": "1.0.0" }))?;
-    let tag = format!("{NAME}:{VERSION}");
     image.write("manifest.json", &json!([{ "Config": path_of(&config)?, "Layers": [path_of(&layer)?], "RepoTags": [tag] }]))?;
 
     let package = out.join(format!("ratelimitd-{VERSION}-{}-image.tar", std::env::consts::ARCH));
