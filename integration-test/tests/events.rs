@@ -292,19 +292,50 @@ fn of_a_million_sources_that_begin_to_be_refused_each_is_sent_or_counted_as_lost
 }
 
 /// Sources that begin to be refused in a period of the budget where a million do within a minute.
-const SOURCES_OF_A_PERIOD: u32 = 2234;
-const ROUNDS: u32 = 20;
-const ROUNDS_MAX: u32 = 40;
+const SOURCES_OF_A_PERIOD: u32 = 2240;
+/// Sources whose packets are timed together: what else the machine does adds to few of them.
+const TOGETHER: u32 = 32;
+const PAIRS: usize = 3;
+const ROUNDS: u32 = 10;
+/// A program's maps lie luckily or unluckily in memory: more pairs come closer to what events cost.
+const PAIRS_MAX: usize = 7;
 
 /// How long this program takes for the packets of so many new sources: of each, as many that are within its limit as
-/// over it.
-fn time_of(program: &mut Program, first: u32, packets_each: u32) -> Duration {
-    (first..first + SOURCES_OF_A_PERIOD)
-        .map(|number| {
-            let frame = syn_of(number);
-            (0..packets_each).map(|_| program.time(&frame, 1)).sum::<Duration>()
-        })
-        .sum()
+/// over it. A time for each [`TOGETHER`] of them, in the order in which they take from a period's budget.
+fn times_of(program: &mut Program, first: u32, packets_each: u32) -> Vec<Duration> {
+    let together = |first: u32| {
+        (first..first + TOGETHER)
+            .map(|number| {
+                let frame = syn_of(number);
+                (0..packets_each).map(|_| program.time(&frame, 1)).sum::<Duration>()
+            })
+            .sum()
+    };
+    (first..first + SOURCES_OF_A_PERIOD).step_by(TOGETHER as usize).map(together).collect()
+}
+
+/// What a packet takes with events, and what without: of each [`TOGETHER`] the best of all rounds.
+fn time_of_a_pair(packets_each: u32, order: [Events; 2]) -> [Duration; 2] {
+    let room = Room { max_sources: 100_000, windows_per_source: 1, ..Room::default() };
+    let policy = policy(&[connections(u64::from(packets_each) / 2)]);
+    let mut programs = order.map(|events| (events, Program::with_events(&policy, room, events)));
+    programs.sort_by_key(|(events, _)| *events != Events::On);
+    let mut best = [const { Vec::new() }; 2];
+    for round in 0..ROUNDS {
+        for ((_, program), best) in programs.iter_mut().zip(&mut best) {
+            // Each round has a budget of its own, as each period has.
+            std::thread::sleep(Duration::from_nanos(PERIOD_NS));
+            let times = times_of(program, round * SOURCES_OF_A_PERIOD, packets_each);
+            best.resize(times.len(), Duration::MAX);
+            best.iter_mut().zip(times).for_each(|(best, time)| *best = time.min(*best));
+            program.events();
+        }
+    }
+    let counts = programs.each_mut().map(|(_, program)| program.event_counts().refused);
+    assert_eq!(counts[0].sent + counts[0].lost, u64::from(ROUNDS * SOURCES_OF_A_PERIOD));
+    assert!(counts[0].sent >= u64::from(ROUNDS * BUDGET), "{counts:?}");
+    assert_eq!(counts[1], EventCount::default());
+    best.map(|best| best.iter().sum::<Duration>() / (SOURCES_OF_A_PERIOD * packets_each))
 }
 
 #[test]
@@ -312,27 +343,16 @@ fn events_cost_less_than_a_twentieth_of_the_packets_of_sources_that_begin_to_be_
     needs_root!();
     const EACH: u32 = 8;
     on_one_cpu();
-    let room = Room { max_sources: 100_000, windows_per_source: 1, ..Room::default() };
-    let policy = policy(&[connections(u64::from(EACH) / 2)]);
-    let mut programs = [Events::On, Events::Off].map(|events| Program::with_events(&policy, room, events));
-    let mut best = [Duration::MAX; 2];
-    // What else the machine does only adds to a round: more of them come closer to what the program takes.
-    let mut rounds = 0;
-    while rounds < ROUNDS || (rounds < ROUNDS_MAX && best[0] * 20 > best[1] * 21) {
-        for (program, best) in programs.iter_mut().zip(&mut best) {
-            // Each round has a budget of its own, as each period has.
-            std::thread::sleep(Duration::from_nanos(PERIOD_NS));
-            *best = time_of(program, rounds * SOURCES_OF_A_PERIOD, EACH).min(*best);
-            program.events();
-        }
-        rounds += 1;
+    let mut ratios: Vec<f64> = Vec::new();
+    let median = |ratios: &mut Vec<f64>| {
+        ratios.sort_by(f64::total_cmp);
+        ratios[ratios.len() / 2]
+    };
+    while ratios.len() < PAIRS || (ratios.len() < PAIRS_MAX && median(&mut ratios) > 1.05) {
+        let order = if ratios.len() % 2 == 0 { [Events::On, Events::Off] } else { [Events::Off, Events::On] };
+        let [on, off] = time_of_a_pair(EACH, order);
+        println!("{on:?} a packet with events, {off:?} without");
+        ratios.push(on.as_secs_f64() / off.as_secs_f64());
     }
-    let counts = programs.each_mut().map(|program| program.event_counts().refused);
-    let packets = SOURCES_OF_A_PERIOD * EACH;
-    let [on, off] = best.map(|best| best / packets);
-    println!("{on:?} a packet with events, {off:?} without; {counts:?}");
-    assert_eq!(counts[0].sent + counts[0].lost, u64::from(rounds * SOURCES_OF_A_PERIOD));
-    assert!(counts[0].sent >= u64::from(rounds * BUDGET), "{counts:?}");
-    assert_eq!(counts[1], EventCount::default());
-    assert!(best[0] * 20 <= best[1] * 21, "{on:?} a packet with events, {off:?} without");
+    assert!(median(&mut ratios) <= 1.05, "{ratios:?}");
 }

@@ -36,8 +36,8 @@ impl Kind {
 
 const _: () = assert!(Kind::ALL.len() == Kind::COUNT as usize);
 
-/// Events of one kind that a CPU sends in a period of [`crate::admission`]: 3800 a second.
-pub const BUDGET: u32 = 512;
+/// Events of one kind that a CPU sends in a period of [`crate::admission`]: 1900 a second.
+pub const BUDGET: u32 = 256;
 
 /// What became of the events of one kind on one CPU: each that began is in `sent` or in `lost`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -19,12 +19,13 @@ const fn row(title: &'static str, act: fn(&mut Stage<'_>) -> Result<()>) -> Row 
     Row { title, act }
 }
 
-pub(super) const ALL: [Row; 20] = [
+pub(super) const ALL: [Row; 21] = [
     row("an installed package enforces nothing", packages::install),
     row("enabled in dry run, a client over its limit is served and counted as would drop", service::dry_run),
     row("the unit is confined as far as recorded, and warns of nothing", service::hardening),
     row("members of the group read the statistics, others do not", service::group),
     row("enforcing after a reload, a client is limited", service::enforce),
+    row("the journal, events, check and history say the same of a limited client", service::told),
     row("a file with a mistake is refused by systemctl reload, and the old policy is enforced", service::bad_file),
     row("a reload under a trial is refused, and the trial goes on", service::trial),
     row("a restart loses no count and leaves no packet unfiltered", service::restart),

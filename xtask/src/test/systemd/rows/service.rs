@@ -1,12 +1,14 @@
 //! The unit as it is meant to be: enabled, reloaded, restarted.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
-use crate::test::systemd::stage::{Stage, number};
+use crate::test::systemd::stage::{Stage, json, number};
 use crate::test::systemd::traffic::{Client, LIMIT, LIMITS};
 
+const TOLD_WITHIN: Duration = Duration::from_secs(5);
 /// Of systemd's scale of 10; what is left is said in the unit.
 const EXPOSURE_MAX: f64 = 2.5;
 /// Over its limit from the dry run on.
@@ -70,6 +72,33 @@ pub(super) fn enforce(stage: &mut Stage<'_>) -> Result<()> {
     ensure!(stage.property("MainPID")? == process, "the daemon is another");
     stage.exits(&format!("ratelimitd check {}", Client(3).address()), 3)?;
     stage.all_are_counted().map(drop)
+}
+
+/// The journal is asked by the fields that an administrator asks it by.
+pub(super) fn told(stage: &mut Stage<'_>) -> Result<()> {
+    let address = Client(3).address();
+    let entries = format!(
+        "journalctl --no-pager _SYSTEMD_UNIT=ratelimitd.service RATELIMITD_SOURCE={address} RATELIMITD_KIND=refused"
+    );
+    stage.until("in the journal", Instant::now(), TOLD_WITHIN, |stage| {
+        Ok(!stage.ask(&format!("{entries} --quiet --output=cat"))?.is_empty())
+    })?;
+    let message = stage.run(&format!("{entries} --quiet --output=cat"))?;
+    let entry = json(&stage.ask(&format!("{entries} --output=json"))?)?;
+    let event = json(&stage.run(&format!("ratelimitd events --json --source {address} --kind refused"))?)?;
+    ensure!(event["detail"] == message.as_str(), "the journal and `events` have other words");
+    for field in ["source", "rule", "limit", "used", "reason"] {
+        let said = entry.get(format!("RATELIMITD_{}", field.to_uppercase())).and_then(Value::as_str);
+        let expected = event[field].as_str().map_or_else(|| event[field].to_string(), str::to_owned);
+        ensure!(said == Some(&expected), "{field}: {said:?} in the journal, {expected} in `events`");
+    }
+    let check = json(&stage.exits(&format!("ratelimitd check {address} --json"), 3)?.stdout)?;
+    let history = json(&stage.run(&format!("ratelimitd history {address} --json"))?)?;
+    for (where_, reason) in [("check", &check["reason"]), ("history", &history["episodes"][0]["reason"])] {
+        ensure!(*reason == event["reason"], "{where_} says {reason}, `events` {}", event["reason"]);
+    }
+    stage.say(&format!("all four say {}", event["reason"]));
+    Ok(())
 }
 
 pub(super) fn bad_file(stage: &mut Stage<'_>) -> Result<()> {
