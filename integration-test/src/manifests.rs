@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use saphyr::{LoadableYamlNode as _, Scalar, Yaml};
 use serde_json::Value;
 
 /// Where they lie.
@@ -23,7 +24,23 @@ pub fn files() -> Vec<PathBuf> {
 /// The documents of a file.
 pub fn documents(name: &str) -> Vec<Value> {
     let text = fs::read_to_string(directory().join(name)).expect("a manifest");
-    serde_saphyr::from_multiple(&text).expect("YAML")
+    Yaml::load_from_str(&text).expect("YAML").iter().map(value).collect()
+}
+
+/// As JSON, which is what a cluster is sent.
+fn value(yaml: &Yaml<'_>) -> Value {
+    match yaml {
+        Yaml::Value(Scalar::Null) => Value::Null,
+        Yaml::Value(Scalar::Boolean(is_so)) => (*is_so).into(),
+        Yaml::Value(Scalar::Integer(number)) => (*number).into(),
+        Yaml::Value(Scalar::FloatingPoint(number)) => number.0.into(),
+        Yaml::Value(Scalar::String(text)) => text.clone().into(),
+        Yaml::Sequence(list) => list.iter().map(value).collect(),
+        Yaml::Mapping(map) => {
+            map.iter().map(|(key, of)| (key.as_str().expect("a key is a text").to_owned(), value(of))).collect()
+        }
+        Yaml::Tagged(..) | Yaml::Representation(..) | Yaml::Alias(_) | Yaml::BadValue => panic!("{yaml:?} in a manifest"),
+    }
 }
 
 /// The one document of a kind.
