@@ -24,8 +24,15 @@ const IMAGE: &str = "RATELIMITD_IMAGE";
 /// Where `cargo xtask setup` unpacks a runtime, below `target`.
 const UNPACKED: &str = "kernels/crun/usr/bin/crun";
 /// What runtimes hide of /proc and /sys, and what nobody may write there.
-const MASKED: [&str; 7] =
-    ["/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/scsi", "/sys/firmware"];
+const MASKED: [&str; 7] = [
+    "/proc/acpi",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/scsi",
+    "/sys/firmware",
+];
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// Why no container can be run; none where it can.
@@ -194,7 +201,8 @@ impl<'a> Node<'a> {
             Some(other) => panic!("{other} takes a privileged container"),
         };
         let access = if mount["readOnly"] == true { "ro" } else { "rw" };
-        json!({ "destination": mount["mountPath"], "type": "bind", "source": source, "options": ["rbind", propagation, access] })
+        let options = ["rbind", propagation, access];
+        json!({ "destination": mount["mountPath"], "type": "bind", "source": source, "options": options })
     }
 
     fn runtime_config(&self, container: &Value, root: &Path, mounts: Vec<Value>) -> Value {
@@ -215,8 +223,9 @@ impl<'a> Node<'a> {
             ("/dev", "tmpfs", vec!["nosuid", "strictatime", "mode=755", "size=65536k"]),
             ("/sys", "sysfs", vec!["nosuid", "noexec", "nodev", "ro"]),
         ];
-        let file_systems = file_systems
-            .map(|(path, kind, options)| json!({ "destination": path, "type": kind, "source": kind, "options": options }));
+        let file_systems = file_systems.map(
+            |(path, kind, options)| json!({ "destination": path, "type": kind, "source": kind, "options": options }),
+        );
         let mut linux = json!({
             "namespaces": [
                 { "type": "mount" }, { "type": "pid" }, { "type": "ipc" }, { "type": "uts" },

@@ -39,7 +39,9 @@ fn value(yaml: &Yaml<'_>) -> Value {
         Yaml::Mapping(map) => {
             map.iter().map(|(key, of)| (key.as_str().expect("a key is a text").to_owned(), value(of))).collect()
         }
-        Yaml::Tagged(..) | Yaml::Representation(..) | Yaml::Alias(_) | Yaml::BadValue => panic!("{yaml:?} in a manifest"),
+        Yaml::Tagged(..) | Yaml::Representation(..) | Yaml::Alias(_) | Yaml::BadValue => {
+            panic!("{yaml:?} in a manifest")
+        }
     }
 }
 

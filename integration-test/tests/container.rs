@@ -60,7 +60,8 @@ fn a_container_of_the_daemonset_limits_a_client_and_the_next_one_goes_on_with_it
     assert!(is_ready(&lab, &of["readinessProbe"]), "{}", container.child.stderr());
     assert!(!container.child.stderr().contains("WARN"), "{}", container.child.stderr());
 
-    let (of_manifest, kept) = (mask(&manifests::capabilities(of)), mask(&["CAP_BPF", "CAP_NET_ADMIN"].map(str::to_owned)));
+    let (of_manifest, kept) =
+        (mask(&manifests::capabilities(of)), mask(&["CAP_BPF", "CAP_NET_ADMIN"].map(str::to_owned)));
     let fields = ["CapBnd", "CapPrm", "CapEff", "CapInh", "NoNewPrivs"].map(|field| container.status(field));
     assert_eq!(fields, [&of_manifest, &kept, &kept, "0000000000000000", "1"]);
 
@@ -128,7 +129,8 @@ impl Shell {
 /// Where the machines with other kernels have their shell.
 fn busybox() -> PathBuf {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernels/busybox-static");
-    let all = [target.join("usr/bin/busybox"), target.join("bin/busybox"), "/usr/bin/busybox".into(), "/bin/busybox".into()];
+    let all =
+        [target.join("usr/bin/busybox"), target.join("bin/busybox"), "/usr/bin/busybox".into(), "/bin/busybox".into()];
     all.into_iter().find(|path| path.is_file()).unwrap()
 }
 
@@ -169,6 +171,9 @@ fn a_profile_that_forbids_bpf_is_named_and_not_root() {
         "syscalls": [{ "names": ["bpf"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1 }],
     }));
     let (code, said) = node.start(&pod, "ratelimitd", None).end();
-    assert!(code == 77 && said.contains("a seccomp or AppArmor profile") && !said.contains("run as root"), "{code}: {said}");
+    assert!(
+        code == 77 && said.contains("a seccomp or AppArmor profile") && !said.contains("run as root"),
+        "{code}: {said}"
+    );
     assert!(!lab.has_xdp("s0"));
 }

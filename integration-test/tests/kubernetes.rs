@@ -49,7 +49,8 @@ fn every_manifest_is_what_kubernetes_takes() {
     // That something would be said at all.
     let text = std::fs::read_to_string(manifests::directory().join(DAEMON)).unwrap();
     let directory = tempfile::tempdir().unwrap();
-    for (from, to) in [("hostNetwork: true", "hostNetwork: 1"), ("readOnlyRootFilesystem:", "readOnlyRootFileSystem:")] {
+    for (from, to) in [("hostNetwork: true", "hostNetwork: 1"), ("readOnlyRootFilesystem:", "readOnlyRootFileSystem:")]
+    {
         let wrong = directory.path().join("wrong.yaml");
         assert!(text.contains(from));
         std::fs::write(&wrong, text.replace(from, to)).unwrap();
@@ -143,11 +144,14 @@ fn probes_and_arguments_are_commands_that_there_are() {
         for container in manifests::containers(&pod) {
             let args = manifests::texts(&container["args"]);
             let probes = ["startupProbe", "livenessProbe", "readinessProbe"];
-            let mut commands: Vec<_> = probes.iter().map(|probe| manifests::texts(&container[probe]["exec"]["command"])).collect();
+            let mut commands: Vec<_> =
+                probes.iter().map(|probe| manifests::texts(&container[probe]["exec"]["command"])).collect();
             commands.push(if args.is_empty() { args } else { [&["ratelimitd"][..], &args].concat() });
             for command in commands.iter().filter(|command| !command.is_empty()) {
                 assert_eq!(command[0], "ratelimitd", "{name}");
-                definition().try_get_matches_from(command).unwrap_or_else(|error| panic!("{name}: {command:?}: {error}"));
+                definition()
+                    .try_get_matches_from(command)
+                    .unwrap_or_else(|error| panic!("{name}: {command:?}: {error}"));
             }
         }
     }

@@ -197,7 +197,11 @@ pub(super) fn load_error(what: &str, error: anyhow::Error) -> DatapathError {
 /// What it means that the kernel did not permit something: with all capabilities that it takes, a container's profile
 /// is the reason, and root would be told no other answer.
 pub(super) fn denied(what: String) -> DatapathError {
-    if privileges::missing().is_empty() { DatapathError::Forbidden { what } } else { DatapathError::NotPrivileged { what } }
+    if privileges::missing().is_empty() {
+        DatapathError::Forbidden { what }
+    } else {
+        DatapathError::NotPrivileged { what }
+    }
 }
 
 /// The end of what the verifier says, on one line: the reason is there. All of it, which may be megabytes, goes to the

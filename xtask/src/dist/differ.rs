@@ -24,8 +24,10 @@ pub(super) fn compare(ours: &Path, theirs: &Path, sums: &str) -> Result<usize> {
     let [our_sums, their_sums] = [ours, theirs].map(|dir| read_text(&dir.join(sums)));
     let (our_sums, their_sums) = (our_sums?, their_sums?);
     let names = |text: &str| text.lines().filter_map(|line| Some(line.split_once("  ")?.1.to_owned())).collect();
-    let all: BTreeSet<String> = [&our_sums, &their_sums].into_iter().flat_map(|text| -> Vec<_> { names(text) }).collect();
-    let line = |text: &str, name: &str| text.lines().find(|line| line.ends_with(&format!("  {name}"))).map(str::to_owned);
+    let all: BTreeSet<String> =
+        [&our_sums, &their_sums].into_iter().flat_map(|text| -> Vec<_> { names(text) }).collect();
+    let line =
+        |text: &str, name: &str| text.lines().find(|line| line.ends_with(&format!("  {name}"))).map(str::to_owned);
     let differ: Vec<_> = all.iter().filter(|name| line(&our_sums, name) != line(&their_sums, name)).collect();
     if differ.is_empty() {
         return Ok(all.len());
@@ -56,7 +58,9 @@ fn packages(one: &Path, other: &Path, scratch: &Path) -> Result<String> {
     let found = directories(&dirs[0], &dirs[1])?;
     fs::remove_dir_all(scratch).with_context(|| format!("remove {}", scratch.display()))?;
     let said = match found.as_slice() {
-        [] => "all files in it are the same, so its own headers differ: names, times, or how it is compressed".to_owned(),
+        [] => {
+            "all files in it are the same, so its own headers differ: names, times, or how it is compressed".to_owned()
+        }
         all => all.iter().take(FILES_MAX).map(|line| format!("\n  {line}")).collect(),
     };
     let more = found.len().saturating_sub(FILES_MAX);

@@ -26,8 +26,14 @@ const OF_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const OF_LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 
 /// Mounted over or written to, with their modes; all others are 0755.
-const DIRECTORIES: [(&str, u32); 6] =
-    [("dev", 0o755), ("proc", 0o555), ("run/ratelimitd", 0o750), ("sys", 0o555), ("tmp", 0o1777), ("var/lib/ratelimitd", 0o750)];
+const DIRECTORIES: [(&str, u32); 6] = [
+    ("dev", 0o755),
+    ("proc", 0o555),
+    ("run/ratelimitd", 0o750),
+    ("sys", 0o555),
+    ("tmp", 0o1777),
+    ("var/lib/ratelimitd", 0o750),
+];
 
 /// How much time the layer's size is worth.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,7 +79,10 @@ pub(crate) fn build(binary: &Path, licences: &str, out: &Path, epoch: u64, layer
     });
     image.write("index.json", &json!({ "schemaVersion": 2, "mediaType": OF_INDEX, "manifests": [described] }))?;
     image.write("oci-layout", &json!({ "imageLayoutVersion": "1.0.0" }))?;
-    image.write("manifest.json", &json!([{ "Config": path_of(&config)?, "Layers": [path_of(&layer)?], "RepoTags": [tag] }]))?;
+    image.write(
+        "manifest.json",
+        &json!([{ "Config": path_of(&config)?, "Layers": [path_of(&layer)?], "RepoTags": [tag] }]),
+    )?;
 
     let package = out.join(format!("ratelimitd-{VERSION}-{}-image.tar", std::env::consts::ARCH));
     archive(&image.dir, &package, epoch)?;
@@ -256,7 +265,8 @@ mod tests {
     #[test]
     fn each_descriptor_names_a_blob_of_its_size_and_digest() {
         let out = tempfile::tempdir().unwrap();
-        for (layer, media_type) in [(Layer::Plain, OF_LAYER), (Layer::Compressed, &format!("{OF_LAYER}+gzip"))] {
+        let compressed = format!("{OF_LAYER}+gzip");
+        for (layer, media_type) in [(Layer::Plain, OF_LAYER), (Layer::Compressed, compressed.as_str())] {
             let dir = unpacked(&image(out.path(), layer));
             let index = value(&dir.path().join("index.json"));
             let manifest = value(&blob(dir.path(), &index["manifests"][0]));
@@ -311,10 +321,14 @@ mod tests {
             ("drwxrwxrwt", "tmp/"),
             ("drwxr-x---", "var/lib/ratelimitd/"),
         ] {
-            assert!(list.lines().any(|line| line.starts_with(mode) && line.ends_with(&format!(" {name}"))), "{name}: {list}");
+            assert!(
+                list.lines().any(|line| line.starts_with(mode) && line.ends_with(&format!(" {name}"))),
+                "{name}: {list}"
+            );
         }
         let root = unpacked(&layer);
-        let config: toml::Table = read_text(&root.path().join("etc/ratelimitd/ratelimitd.toml")).unwrap().parse().unwrap();
+        let config: toml::Table =
+            read_text(&root.path().join("etc/ratelimitd/ratelimitd.toml")).unwrap().parse().unwrap();
         assert_eq!(config["rule"]["mode"].as_str(), Some("dry-run"));
         // With its libraries it runs where there is nothing else.
         let loader = list.lines().any(|line| line.contains("/ld-linux"));

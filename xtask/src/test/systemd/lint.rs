@@ -70,7 +70,9 @@ mod tests {
     #[test]
     fn a_package_with_an_error_fails_with_what_is_wrong() {
         if workspace::program("lintian").is_none() {
-            println!("skipped: test::systemd::lint::tests::a_package_with_an_error_fails_with_what_is_wrong: no lintian");
+            println!(
+                "skipped: test::systemd::lint::tests::a_package_with_an_error_fails_with_what_is_wrong: no lintian"
+            );
             return;
         }
         let control = "Package: a\nVersion: 1\nArchitecture: all\nMaintainer: nobody\nDescription: a\n";
