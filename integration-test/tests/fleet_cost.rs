@@ -3,62 +3,83 @@
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
-use std::thread::sleep;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use integration_test::fleet::store::{self, Kind};
 use integration_test::fleet::{Fleet, Host};
 use integration_test::frames::proto::UDP;
 use integration_test::frames::{IPV4, V4, frame, padded, udp};
-use netlab::needs_root;
+use netlab::{Namespace, needs_root};
 use ratelimit_datapath::kernel::{Flood, Generator, Order, Sources};
 
-/// Sources of each host, a power of two each: together a little more than 10 000.
-const BITS: [u8; 2] = [13, 11];
-const SOURCES: u64 = (1 << BITS[0]) + (1 << BITS[1]);
+/// Sources of each host, a power of two. With those of its neighbour that ask it too it has more than [`ACTIVE_MIN`].
+const BITS: u8 = 13;
+const SOURCES: u32 = 1 << BITS;
+const ACTIVE_MIN: u64 = 10_000;
+/// What the daemon may need of a CPU, in percent, for [`ACTIVE_MIN`] sources.
+const CPU_MAX: f64 = 5.0;
 /// Parts of a second in which each sends once.
-const PARTS: u32 = 32;
+const PARTS: u32 = 4;
 const BEFORE: u64 = 15; // more than a bucket: all are reported, and the window has several
 const SECONDS: u64 = 20; // two buckets
-/// Nobody is refused, and a step is few packets.
-const RULES: &str = "[[rule]]\nname = \"web\"\nports = \"9/udp\"\nlimits = [\"400/1m packets\"]\nfleet_sum = \"all\"";
+/// A step is 8 packets, which a source sends in each bucket. Nobody is refused in so few seconds.
+const RULES: &str = "[[rule]]\nname = \"web\"\nports = \"9/udp\"\nlimits = [\"64/1m packets\"]\nfleet_sum = \"all\"";
+/// Of what a source sends to its host so much less goes to the next one, which so has others' sums to write.
+const ELSEWHERE: u32 = 8;
 
-/// The sources of one host; the same on all.
-struct Crowd([(Generator, u64); 2]);
+/// The sources of one host, which ask the next one too.
+struct Crowd {
+    here: Generator,
+    there: Generator,
+}
 
 impl Crowd {
     fn of(fleet: &Fleet, host: &Host) -> Self {
-        let shown = host.namespace.ip(&["-br", "link", "show", "dev", "s0"]).unwrap();
-        let link = shown.split_whitespace().nth(2).unwrap();
-        let link = link.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap());
-        let mut packet = frame(IPV4, V4 { source: [0; 4], ..V4::of(UDP) }.around(udp(9, [])));
-        packet.splice(..6, link);
-        packet[30..34].copy_from_slice(&[10, 9, u8::try_from(host.number).unwrap(), 1]);
-        let packet = padded(packet, 60);
-        let interface = format!("c{}", host.number);
-        Self([(20, BITS[0]), (21, BITS[1])].map(|(first, bits)| {
-            let sources = Sources { first: [first, 0, 0, 0].into(), bits, order: Order::InTurn, host_bits: 0 };
-            let flood = Flood { frame: packet.clone(), sources, others: None, connections: None };
-            let generator = fleet.client.inside(|| Ok(Generator::load(&flood, &interface)?)).unwrap();
-            (generator, 1 << bits)
-        }))
+        let next = &fleet.hosts[(host.number + 1) % fleet.hosts.len()];
+        let first = 20 + u8::try_from(host.number).unwrap();
+        Self { here: generator(fleet, host, first), there: generator(fleet, next, first) }
     }
 
-    fn send_part(&mut self, fleet: &Fleet) {
-        for (generator, sources) in &mut self.0 {
-            fleet.client.inside(|| Ok(generator.send(u32::try_from(*sources).unwrap() / PARTS)?)).unwrap();
+    /// Each source sends once a second. A call takes as long as the kernel waits for its readers: crowds send beside each other.
+    fn send(&mut self, client: &Namespace, seconds: u64) {
+        let began = Instant::now();
+        for part in 0..u32::try_from(seconds).unwrap() * PARTS {
+            for (generator, packets) in
+                [(&mut self.here, SOURCES / PARTS), (&mut self.there, SOURCES / PARTS / ELSEWHERE)]
+            {
+                client.inside(|| Ok(generator.send(packets)?)).unwrap();
+            }
+            let due = Duration::from_secs(1) / PARTS * (part + 1);
+            let late = began.elapsed().saturating_sub(due);
+            assert!(late < Duration::from_secs(1), "this machine sends too slowly: {late:?} late");
+            sleep(due.saturating_sub(began.elapsed()));
         }
     }
 }
 
-/// Each source of each host sends once a second.
+/// Packets to a host from [`SOURCES`] sources, of which this is the first byte.
+fn generator(fleet: &Fleet, to: &Host, first: u8) -> Generator {
+    let shown = to.namespace.ip(&["-br", "link", "show", "dev", "s0"]).unwrap();
+    let link = shown.split_whitespace().nth(2).unwrap();
+    let link = link.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap());
+    let mut packet = frame(IPV4, V4 { source: [0; 4], ..V4::of(UDP) }.around(udp(9, [])));
+    packet.splice(..6, link);
+    packet[30..34].copy_from_slice(&[10, 9, u8::try_from(to.number).unwrap(), 1]);
+    let sources = Sources { first: [first, 0, 0, 0].into(), bits: BITS, order: Order::InTurn, host_bits: 0 };
+    let flood = Flood { frame: padded(packet, 60), sources, others: None, connections: None };
+    let interface = format!("c{}", to.number);
+    fleet.client.inside(|| Ok(Generator::load(&flood, &interface)?)).unwrap()
+}
+
+/// The crowds of all hosts for so long.
 fn send(fleet: &Fleet, crowds: &mut [Crowd], seconds: u64) {
-    let began = Instant::now();
-    for part in 0..u32::try_from(seconds).unwrap() * PARTS {
-        crowds.iter_mut().for_each(|crowd| crowd.send_part(fleet));
-        let due = Duration::from_secs(1) / PARTS * (part + 1);
-        sleep(due.saturating_sub(began.elapsed()));
-    }
+    let client = &fleet.client;
+    thread::scope(|scope| {
+        for crowd in crowds {
+            scope.spawn(move || crowd.send(client, seconds));
+        }
+    });
 }
 
 /// Seconds of CPU that a process has had.
@@ -106,6 +127,7 @@ fn four_hosts_with_ten_thousand_active_sources_each_cost_what_is_stated() {
     let mut fleet = Fleet::new(4, Kind::Single);
     fleet.configure("", &fleet.store.settings(), RULES);
     fleet.start();
+    sleep(Duration::from_secs(5));
     let idle = usage(&fleet);
     sleep(Duration::from_secs(5));
     let still = usage(&fleet);
@@ -122,10 +144,14 @@ fn four_hosts_with_ten_thousand_active_sources_each_cost_what_is_stated() {
         (per_second(before.calls, after.calls) / hosts, per_second(before.server, after.server) * 100.0);
     let up = per_second(before.bytes.0, after.bytes.0) / hosts / 1000.0;
     let down = per_second(before.bytes.1, after.bytes.1) / hosts / 1000.0;
-    println!("measured: cost: active sources | {SOURCES}");
+    let sources = |host: &Host| host.stats()["fleet"]["sources"].as_u64().unwrap();
+    let sources = fleet.hosts.iter().map(sources).min().unwrap();
+    let cpu_of_min = cpu * ACTIVE_MIN as f64 / sources as f64;
+    println!("measured: cost: active sources of a host | {sources}");
     println!("measured: cost: commands a second | {calls:.0}");
     println!("measured: cost: kB a second, up and down | {up:.0} and {down:.0}");
     println!("measured: cost: the whole daemon, of a CPU | {cpu:.1} %");
+    println!("measured: cost: the same, of {ACTIVE_MIN} sources | {cpu_of_min:.1} %");
     println!("measured: cost: the same without traffic | {idle:.1} %");
     println!("measured: cost: the store, for all hosts, of a CPU | {server:.1} %");
     for host in &fleet.hosts {
@@ -135,11 +161,12 @@ fn four_hosts_with_ten_thousand_active_sources_each_cost_what_is_stated() {
             "host {}: {} sources, {} reports, {} lost",
             host.number, of["sources"], of["reports"], of["reports_lost"]
         );
-        assert_eq!(of["sources"], SOURCES);
+        assert!(of["sources"].as_u64().unwrap() >= ACTIVE_MIN);
         assert_eq!(of["reports_lost"], 0);
         assert_eq!(of["rounds_failed"], 0);
         assert_eq!(stats["rules"][0]["dropped"], 0);
     }
+    assert!(cpu_of_min < CPU_MAX, "{cpu_of_min} % of a CPU");
     assert!(calls <= 64.0, "{calls} commands a second");
     assert!(up + down <= 1000.0, "{up} and {down} kB a second");
 }

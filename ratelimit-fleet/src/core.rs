@@ -230,9 +230,10 @@ impl Core {
         self.tracked.values_mut().for_each(Tracked::store_lost);
     }
 
-    /// A host was away and is back: what it has to say of buckets that seemed final is asked for.
+    /// A host was away and is back: what it has to say of buckets that seemed final is asked for, at once.
     pub fn rejoined(&mut self, now: Nanos) {
         self.unsettle(now);
+        self.tick_at = self.tick_at.min(now);
         self.tracked.values_mut().for_each(Tracked::ask_all);
     }
 

@@ -399,8 +399,9 @@ impl Task {
             self.pulse.connected();
         }
         if self.is_heard && std::mem::take(&mut self.was_away) {
-            // Others ask again when they see it; this host asks what it missed.
+            // Others ask again when they see it, which is soon; this host asks what it missed.
             self.outages += 1;
+            self.beats_at = Instant::now();
             self.core.rejoined(now);
         }
         self.status.answered(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), now);

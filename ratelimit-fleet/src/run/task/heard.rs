@@ -127,6 +127,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_host_that_is_back_says_so_and_asks_without_waiting_for_an_interval() {
+        let (mut task, _acts) = task(1);
+        let waits = |task: &mut Task| {
+            task.core.due(NOW);
+            task.beats_at = Instant::now() + Duration::from_secs(1);
+            task.core.wakes_at() > NOW
+        };
+        assert!(waits(&mut task));
+        (task.is_heard, task.was_away) = (true, true);
+        task.answered(0, Duration::ZERO, NOW);
+        assert!(task.beats_at <= Instant::now() && task.core.wakes_at() <= NOW);
+        assert!(waits(&mut task), "once");
+        task.answered(0, Duration::ZERO, NOW);
+        assert!(task.beats_at > Instant::now() && task.core.wakes_at() > NOW);
+    }
+
+    #[tokio::test]
     async fn acts_for_which_there_is_no_room_are_heard_later_and_none_is_lost() {
         let (mut task, mut carried_out) = task(1024);
         let said = |number: u32| {
