@@ -3,6 +3,7 @@
 
 pub mod browser;
 pub mod clients;
+pub mod container;
 pub mod cost;
 pub mod crash;
 pub mod established;
@@ -15,6 +16,7 @@ pub mod frames;
 pub mod lab;
 pub mod layouts;
 pub mod machine;
+pub mod manifests;
 pub mod numbers;
 pub mod oracle;
 pub mod program;

@@ -104,6 +104,7 @@ impl Problem {
             DatapathError::Occupied { .. }
             | DatapathError::Unsupported { .. }
             | DatapathError::NotPrivileged { .. }
+            | DatapathError::Forbidden { .. }
             | DatapathError::InUse { .. }
             | DatapathError::Pins { .. }
             | DatapathError::Other(_) => ProblemKind::Datapath,

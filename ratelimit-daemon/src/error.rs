@@ -60,7 +60,7 @@ impl DaemonError {
             Self::Socket(SocketError::Io { source, .. }) | Self::WebLink { source, .. } => {
                 source.kind() == ErrorKind::PermissionDenied
             }
-            Self::Datapath(DatapathError::NotPrivileged { .. }) => true,
+            Self::Datapath(DatapathError::NotPrivileged { .. } | DatapathError::Forbidden { .. }) => true,
             Self::Socket(_)
             | Self::Datapath(_)
             | Self::Listen { .. }

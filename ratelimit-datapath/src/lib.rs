@@ -95,6 +95,15 @@ pub enum DatapathError {
         /// What was tried.
         what: String,
     },
+    /// Refused although it has all that it takes: what confines it says no.
+    #[error(
+        "{what}: refused, although it has CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON; a seccomp or AppArmor profile, SELinux, \
+         a user namespace, or the kernel's lockdown forbids it"
+    )]
+    Forbidden {
+        /// What was tried.
+        what: String,
+    },
     /// Another daemon has the pinned state.
     #[error("the pinned state in {path} belongs to another ratelimitd that runs; {remedy}")]
     InUse {

@@ -115,7 +115,7 @@ impl From<&DatapathError> for Exit {
             DatapathError::NoSuchInterface { .. } => Self::Usage,
             DatapathError::Occupied { .. } | DatapathError::InUse { .. } => Self::Occupied,
             DatapathError::Unsupported { .. } | DatapathError::Pins { .. } => Self::Unavailable,
-            DatapathError::NotPrivileged { .. } => Self::NotPrivileged,
+            DatapathError::NotPrivileged { .. } | DatapathError::Forbidden { .. } => Self::NotPrivileged,
             DatapathError::Other(_) => Self::Internal,
         }
     }
@@ -417,11 +417,12 @@ mod tests {
     #[test]
     fn each_failure_has_its_exit_code() {
         let interface = || "eth0".to_owned();
-        let rows: [(DatapathError, u8); 7] = [
+        let rows: [(DatapathError, u8); 8] = [
             (DatapathError::NoSuchInterface { name: interface(), present: String::new() }, 2),
             (DatapathError::Occupied { interface: interface(), owner: String::new() }, 75),
             (DatapathError::Unsupported { what: interface(), why: String::new() }, 69),
             (DatapathError::NotPrivileged { what: interface() }, 77),
+            (DatapathError::Forbidden { what: interface() }, 77),
             (DatapathError::InUse { path: String::new(), remedy: "" }, 75),
             (DatapathError::Pins { path: String::new(), why: String::new() }, 69),
             (DatapathError::Other(anyhow::anyhow!("x")), 1),

@@ -3,8 +3,10 @@
 mod archive;
 mod build;
 pub(crate) mod deb;
+mod differ;
 mod figures;
 mod graph;
+pub(crate) mod image;
 pub(crate) mod licences;
 mod rpm;
 mod sbom;
@@ -15,7 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::{run, setup, workspace};
@@ -34,6 +36,9 @@ pub(crate) struct Options {
     /// Make the Debian package alone, of this binary: for trials
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
+    /// Of that binary, make the container image instead
+    #[arg(long, requires = "binary")]
+    image: bool,
     /// Where the packages go
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -46,7 +51,12 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
     let epoch = epoch()?;
     if let Some(binary) = &options.binary {
-        println!("{}", deb::build(binary, &out, epoch, deb::Compression::Small)?.display());
+        let made = if options.image {
+            image::build(binary, &licences::texts()?, &out, epoch, image::Layer::Compressed)?
+        } else {
+            deb::build(binary, &out, epoch, deb::Compression::Small)?
+        };
+        println!("{}", made.display());
         return Ok(ExitCode::SUCCESS);
     }
     let target_dir = out.join(".build");
@@ -76,6 +86,7 @@ fn make(out: &Path, target_dir: &Path, epoch: u64) -> Result<()> {
     ];
     let fixed = build::release(Linkage::Static, target_dir)?;
     made.push(archive::build(&fixed, &licences, out, epoch)?);
+    made.push(image::build(&fixed, &licences, out, epoch, image::Layer::Compressed)?);
     made.sort();
     let sums = out.join(SUMS);
     fs::write(&sums, tree::sums("sha256sum", out, &made)?).with_context(|| format!("write {}", sums.display()))?;
@@ -86,11 +97,8 @@ fn make(out: &Path, target_dir: &Path, epoch: u64) -> Result<()> {
 fn check(out: &Path, epoch: u64) -> Result<()> {
     let elsewhere = std::env::temp_dir().join(format!("ratelimitd-dist-{}", std::process::id()));
     let outcome = build_copy(&elsewhere, epoch).and_then(|again| {
-        let [ours, theirs] = [out, &again].map(|dir| read_text(&dir.join(SUMS)));
-        let (ours, theirs) = (ours?, theirs?);
-        let differ: Vec<_> = ours.lines().filter(|line| !theirs.lines().any(|other| other == *line)).collect();
-        ensure!(differ.is_empty(), "built elsewhere, these come out otherwise:\n{}", differ.join("\n"));
-        eprintln!("dist: {} files are the same, built in {}", ours.lines().count(), elsewhere.display());
+        let same = differ::compare(out, &again, SUMS)?;
+        eprintln!("dist: {same} files are the same, built in {}", elsewhere.display());
         Ok(())
     });
     fs::remove_dir_all(&elsewhere).ok();

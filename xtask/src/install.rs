@@ -87,7 +87,7 @@ pub(crate) fn files(binary: &Path, layout: &Layout) -> Result<Vec<File>> {
 fn documents(layout: &Layout) -> Result<Vec<File>> {
     let root = workspace::root();
     let mut documents = vec![File::text(layout.document("README.md"), read(&root.join("README.md"))?)];
-    for directory in ["docs", "examples", "dist/grafana", "dist/prometheus"] {
+    for directory in ["docs", "examples", "dist/grafana", "dist/kubernetes", "dist/prometheus"] {
         let path = root.join(directory);
         for entry in fs::read_dir(&path).with_context(|| format!("list {}", path.display()))? {
             let entry = entry.with_context(|| format!("list {}", path.display()))?;
@@ -212,6 +212,7 @@ mod tests {
             "docs/OPERATIONS.md",
             "examples/site.toml",
             "dist/grafana/ratelimitd.json",
+            "dist/kubernetes/ratelimitd.yaml",
         ] {
             let path = Path::new("/usr/share/doc/ratelimitd").join(name);
             assert!(documents.iter().any(|file| file.path == path && !file.content.is_empty()), "{name}");

@@ -16,6 +16,7 @@ pub(crate) mod machine;
 mod probe;
 mod programs;
 mod record;
+mod schemas;
 
 use std::fs;
 use std::path::PathBuf;

@@ -352,7 +352,11 @@ impl Kernel {
                     }
                     return Ok((self.pin(link, &found.name)?, mode));
                 }
-                Err(error @ (DatapathError::Occupied { .. } | DatapathError::NotPrivileged { .. })) => {
+                Err(
+                    error @ (DatapathError::Occupied { .. }
+                    | DatapathError::NotPrivileged { .. }
+                    | DatapathError::Forbidden { .. }),
+                ) => {
                     return Err(error);
                 }
                 Err(error) => refusal = Some(error),
@@ -397,7 +401,7 @@ fn refused(found: &Interface, mode: XdpMode, error: ProgramError) -> DatapathErr
             let now = interface::named(&found.name).ok().flatten();
             occupied(now.as_ref().unwrap_or(found))
         }
-        Some(libc::EPERM | libc::EACCES) => DatapathError::NotPrivileged { what },
+        Some(libc::EPERM | libc::EACCES) => state::denied(what),
         Some(libc::EOPNOTSUPP) => {
             unsupported("its driver has no native XDP; `--xdp-mode auto` or `generic` does without".into())
         }

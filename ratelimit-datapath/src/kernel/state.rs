@@ -175,7 +175,7 @@ pub(super) fn load_error(what: &str, error: anyhow::Error) -> DatapathError {
     let missing: Vec<String> = privileges::missing().iter().map(ToString::to_string).collect();
     if errno(&error) == Some(libc::EPERM) || (errno(&error) == Some(libc::EACCES) && !missing.is_empty()) {
         let without = if missing.is_empty() { String::new() } else { format!(" without {}", missing.join(" and ")) };
-        return DatapathError::NotPrivileged { what: format!("{what}{without}") };
+        return denied(format!("{what}{without}"));
     }
     if errno(&error) == Some(libc::ENOMEM) {
         // The maps of sources are nearly all that is asked for.
@@ -191,6 +191,16 @@ pub(super) fn load_error(what: &str, error: anyhow::Error) -> DatapathError {
     DatapathError::Unsupported {
         what: what.to_owned(),
         why: format!("{why}; Linux 5.18 or later is needed, with BPF and its JIT compiler"),
+    }
+}
+
+/// What it means that the kernel did not permit something: with all capabilities that it takes, a container's profile
+/// is the reason, and root would be told no other answer.
+pub(super) fn denied(what: String) -> DatapathError {
+    if privileges::missing().is_empty() {
+        DatapathError::Forbidden { what }
+    } else {
+        DatapathError::NotPrivileged { what }
     }
 }
 
@@ -212,7 +222,7 @@ impl From<PinsError> for DatapathError {
                 return Self::Unsupported { what: "keep the filter over restarts".into(), why: error.to_string() };
             }
             PinsError::Io { what, path, source } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-                return Self::NotPrivileged { what: format!("{what} {}", path.display()) };
+                return denied(format!("{what} {}", path.display()));
             }
             PinsError::Locked(path) => {
                 return Self::InUse {

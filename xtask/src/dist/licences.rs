@@ -27,7 +27,7 @@ struct Licences {
 }
 
 /// The texts, each once, below the packages that have it.
-pub(super) fn texts() -> Result<String> {
+pub(crate) fn texts() -> Result<String> {
     let about = graph::about()?;
     let mut packages_of: BTreeMap<String, (String, BTreeSet<String>)> = BTreeMap::new();
     let mut list = String::new();

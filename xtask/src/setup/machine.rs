@@ -43,6 +43,10 @@ pub(crate) const PROMTOOL: Program = Program {
 pub(crate) const REDIS: Program =
     Program { name: "redis-server", package: "redis-server", purpose: "the store of a fleet", trial: "--version" };
 
+/// Likewise: nobody asked for a runtime of containers on this machine.
+pub(crate) const CRUN: Program =
+    Program { name: "crun", package: "crun", purpose: "a runtime of containers", trial: "--version" };
+
 /// Likewise: its package has services for containers that are none of the machine's business.
 pub(crate) const NSPAWN: Program = Program {
     name: "systemd-nspawn",

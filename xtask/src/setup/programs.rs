@@ -4,7 +4,7 @@ use std::env::consts::ARCH;
 
 use anyhow::{Context, Result};
 
-use super::{apt, axe, cross, machine, say};
+use super::{apt, axe, cross, machine, say, schemas};
 use crate::workspace;
 
 /// A program, its package, what it is for.
@@ -105,6 +105,15 @@ pub(super) fn ensure() -> Result<()> {
     }
     if let Err(error) = machine::REDIS.ensure() {
         say(&format!("{error:#}; the tests of a fleet with its store are skipped"));
+    }
+    if let Err(error) = machine::CRUN.ensure() {
+        say(&format!("{error:#}; the tests of the container image are skipped"));
+    }
+    if let Err(error) = schemas::ensure() {
+        say(&format!("{error:#}; the manifests for Kubernetes are not held to its schemas"));
+    }
+    if let Err(error) = ensure_some(&FOR_LINT.map(|(program, ..)| program)) {
+        say(&format!("{error:#}; the check of the Debian package is skipped"));
     }
     Ok(())
 }

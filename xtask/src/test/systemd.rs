@@ -5,6 +5,7 @@
 
 mod container;
 mod figures;
+mod lint;
 mod package;
 mod rootfs;
 mod rows;
@@ -74,6 +75,7 @@ fn obstacle() -> Option<String> {
 fn run(rows: &[Row], wanted: &Wanted<'_>, tally: &mut Tally) -> Result<()> {
     let work = workspace::target_dir().join("systemd");
     let package = package_of(wanted)?;
+    let lint = lint::Lint::start(&package);
     let rootfs = rootfs::ensure("server", &rootfs::SERVER, &work)?;
     let mut figures = Figures { schema: 1, ..Figures::default() };
     figures.rootfs_seconds = rootfs.made_in.map(|took| took.as_secs_f64());
@@ -89,6 +91,7 @@ fn run(rows: &[Row], wanted: &Wanted<'_>, tally: &mut Tally) -> Result<()> {
     let told = act_all(rows, &mut stage, tally);
     figures.total_seconds = begun.elapsed().as_secs_f64();
     drop(container);
+    lint.end(tally)?;
     report(&figures, &told, wanted, tally, &work, rows.len() == rows::ALL.len())
 }
 

@@ -1,5 +1,6 @@
 //! The tiers: what runs as the user, what runs under every order of its threads, and what runs as root.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use super::summary::Tier;
 use crate::cargo::{self, Artifact};
 use crate::setup::axe;
 use crate::setup::machine::{PROMTOOL, REDIS};
-use crate::{run, workspace};
+use crate::{dist, run, workspace};
 
 pub(super) const PRIVILEGED: &str = "integration-test";
 /// Binaries and tests in one go, so that both are linked with the same libraries.
@@ -30,6 +31,8 @@ const PROMTOOL_VARIABLE: &str = "PROMTOOL";
 const AXE_VARIABLE: &str = "RATELIMITD_AXE";
 /// Tells the fleet's tests where redis-server is, and the libraries of an unpacked one.
 const REDIS_VARIABLES: [&str; 2] = ["REDIS_SERVER", "REDIS_LIBRARIES"];
+/// Tells them where the container image is.
+const IMAGE_VARIABLE: &str = "RATELIMITD_IMAGE";
 /// What of the user's environment the tests see under sudo too.
 const PASSED_ON: [&str; 5] = ["PATH", "CI", "RUST_BACKTRACE", "INSTA_UPDATE", "RATELIMITD_CRASH_SEED"];
 /// The tests that kill the daemon at its crash points.
@@ -89,6 +92,7 @@ pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
         .iter()
         .filter(|artifact| artifact.is_test_in(PRIVILEGED))
         .partition(|test| ALONE.contains(&test.target.as_str()));
+    let told = [(IMAGE_VARIABLE, image_of(binary)?)];
     let mut tally = Tally::default();
     for (tests, at_once) in [(together, AT_ONCE), (alone, 1)] {
         let waiting = Mutex::new(tests.into_iter());
@@ -96,7 +100,7 @@ pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
             let work = || -> Result<Tally> {
                 let mut tally = Tally::default();
                 while let Some(test) = next(&waiting) {
-                    run_privileged(test, binary, filter, &[], &mut tally)?;
+                    run_privileged(test, binary, filter, &told, &mut tally)?;
                 }
                 Ok(tally)
             };
@@ -111,6 +115,15 @@ pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
         }
     }
     Ok(Tier { name: "privileged", tally, took: start.elapsed() })
+}
+
+/// As `cargo xtask dist` makes it, of the binary that all other tests run.
+fn image_of(binary: &Path) -> Result<PathBuf> {
+    let out = workspace::target_dir().join("image");
+    fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
+    let stripped = out.join("ratelimitd");
+    run::answer(Command::new("strip").arg("-o").arg(&stripped).arg(binary))?;
+    dist::image::build(&stripped, &dist::licences::texts()?, &out, dist::epoch()?, dist::image::Layer::Plain)
 }
 
 /// Every crash point under every load.
