@@ -325,10 +325,21 @@ impl Drop for Container {
     }
 }
 
-/// crun, with what it knows of containers in the bundle, and no cgroups: a test's machine may have any kind.
+/// Where a machine that has both kinds of cgroups has the second, beside the first.
+const UNIFIED: &str = "/sys/fs/cgroup/unified";
+
+/// crun, with what it knows of containers in the bundle, and no cgroups. It refuses a machine that has both kinds of them:
+/// there it sees the second kind alone.
 fn runtime(bundle: &Path) -> Command {
     let program = crun().expect("crun");
-    let mut command = Command::new(&program);
+    let mut command = if Path::new(UNIFIED).is_dir() {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "slave", "sh", "-ec"]);
+        command.arg(format!("mount --bind {UNIFIED} /sys/fs/cgroup; exec \"$0\" \"$@\"")).arg(&program);
+        command
+    } else {
+        Command::new(&program)
+    };
     // The libraries of an unpacked one lie beside it.
     let root = program.ancestors().nth(3).filter(|root| root.ends_with("crun"));
     if let Some(root) = root {

@@ -22,5 +22,6 @@ impl StaleList {
 /// That entries of list files are passed over, if any: how many, as no source may be named to all.
 pub fn passed_over_words(count: u64) -> Option<String> {
     let entries = if count == 1 { "entry of a list file is" } else { "entries of list files are" };
-    (count > 0).then(|| format!("{count} {entries} PASSED OVER: the log and `ratelimitd check-config` say which and why"))
+    (count > 0)
+        .then(|| format!("{count} {entries} PASSED OVER: the log and `ratelimitd check-config` say which and why"))
 }

@@ -225,16 +225,26 @@ enum DetachedBy {
     Command,
 }
 
+/// What `detach` is to take off.
+#[derive(Clone, Copy)]
+pub(super) struct Unwanted<'a> {
+    /// All of them without it.
+    pub(super) interface: Option<&'a str>,
+    /// Whether it is fine that nothing is attached.
+    pub(super) may_be_missing: bool,
+}
+
 /// Takes the filter off one interface, or all: by the daemon if one answers, else what an earlier one has left pinned.
-pub(super) async fn detach(socket: &Path, interface: Option<&str>, format: OutputFormat) -> anyhow::Result<Exit> {
-    let call = Detach { interface: interface.map(str::to_owned) };
+pub(super) async fn detach(socket: &Path, unwanted: Unwanted<'_>, format: OutputFormat) -> anyhow::Result<Exit> {
+    let call = Detach { interface: unwanted.interface.map(str::to_owned) };
     let (detached, by) = match client(socket).call(&call).await {
         Ok(report) if report.stopping => (report.detached, DetachedBy::DaemonThatEnds),
         Ok(report) => (report.detached, DetachedBy::Daemon),
-        Err(error @ ClientError::NoDaemon { .. }) => (remove_pinned(interface, error)?, DetachedBy::Command),
+        Err(error @ ClientError::NoDaemon { .. }) => (remove_pinned(unwanted, error)?, DetachedBy::Command),
         Err(error) => return Err(error.into()),
     };
     match format {
+        OutputFormat::Human if detached.is_empty() => print_words("nothing was attached\n"),
         OutputFormat::Human => {
             let how = match by {
                 DetachedBy::Daemon => "nothing is limited there any more",
@@ -247,12 +257,12 @@ pub(super) async fn detach(socket: &Path, interface: Option<&str>, format: Outpu
     }
 }
 
-fn remove_pinned(interface: Option<&str>, no_daemon: ClientError) -> anyhow::Result<Vec<String>> {
+fn remove_pinned(unwanted: Unwanted<'_>, no_daemon: ClientError) -> anyhow::Result<Vec<String>> {
     let root = Path::new(pins::ROOT);
     if let Orphans::Hidden(_) = orphans::orphans(root) {
         return Err(DatapathError::NotPrivileged { what: format!("look for a pinned filter in {}", pins::ROOT) }.into());
     }
-    let removed = pins::remove_pinned(root, interface).map_err(|error| match error {
+    let removed = pins::remove_pinned(root, unwanted.interface).map_err(|error| match error {
         PinsError::Locked(path) => DatapathError::InUse {
             path: path.display().to_string(),
             remedy: "say where its socket is, `ratelimitd detach --socket PATH`, or stop it first",
@@ -262,5 +272,5 @@ fn remove_pinned(interface: Option<&str>, no_daemon: ClientError) -> anyhow::Res
         | PinsError::OtherVersion(_)
         | PinsError::Io { .. }) => error.into(),
     })?;
-    if removed.is_empty() { Err(no_daemon.into()) } else { Ok(removed) }
+    if removed.is_empty() && !unwanted.may_be_missing { Err(no_daemon.into()) } else { Ok(removed) }
 }

@@ -415,6 +415,9 @@ pub enum Command {
         /// The interface; all of them without it
         #[arg(value_name = "IF")]
         interface: Option<String>,
+        /// Nothing attached is no error: for scripts that run more than once
+        #[arg(long)]
+        if_attached: bool,
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,

@@ -74,8 +74,9 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Check { source, socket }) => ask::check(&daemon(socket), change::parse_target("check", &source)?),
         Some(Command::Doctor(asked)) => doctor::doctor(asked, &global),
         Some(Command::BugReport(asked)) => doctor::bug_report(asked, &global),
-        Some(Command::Detach { interface, socket }) => {
-            block_on(&global, ask::detach(&socket.path, interface.as_deref(), format))
+        Some(Command::Detach { interface, if_attached, socket }) => {
+            let wanted = ask::Unwanted { interface: interface.as_deref(), may_be_missing: if_attached };
+            block_on(&global, ask::detach(&socket.path, wanted, format))
         }
         Some(Command::Explain { source, to, to_address, socket }) => {
             let sent = change::parse_sent(&source, &to, to_address.as_deref())?;
