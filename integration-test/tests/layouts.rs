@@ -93,6 +93,10 @@ fn bans(entries: &[(String, Vec<(usize, String)>)]) -> BTreeMap<String, String> 
     entries.iter().map(|(key, runs)| (key.clone(), runs[0].1[..16].to_owned())).collect()
 }
 
+fn banned(lab: &Lab) -> u64 {
+    number(&lab.stats(), "/sources/banned")
+}
+
 /// Packets of all interfaces and rules, as the counters' map has them, by reason.
 fn counted(fixture: &Fixture, reason: usize) -> u64 {
     let packets = |runs: &Vec<(usize, String)>| -> u64 {
@@ -155,13 +159,14 @@ fn what_an_earlier_version_counted_banned_and_denied_goes_on_under_this_one() {
 
 /// The fixture's sources stand as they did, with a connection more of the first; then they use what is left to them.
 fn assert_moved(lab: &Lab, layout: u32, fixture: &Fixture) {
-    assert_eq!(pinned(lab), [own()], "of layout {layout}");
+    let earlier = bans(&fixture.entries("BANS_V4"));
+    assert_eq!((pinned(lab), banned(lab)), (vec![own()], earlier.len() as u64), "of layout {layout}");
     assert_eq!((used(lab, CLIENTS[0], "web"), used(lab, CLIENTS[0], "pages")), (8, 7), "of layout {layout}");
     lab.assert_admitted(CLIENTS[0], 80, 2);
     lab.assert_blocked(CLIENTS[1], 80);
     let now = dump(&lab.pins().join(own())).unwrap();
     let now = bans(&now.maps["BANS_V4"].entries);
-    for (key, ends) in bans(&fixture.entries("BANS_V4")) {
+    for (key, ends) in earlier {
         assert_eq!(now.get(&key), Some(&ends), "{key} of layout {layout} ends when it did");
     }
     (0..12).for_each(|_| drop(lab.open(CLIENTS[2], 80)));
@@ -197,9 +202,14 @@ fn what_sources_of_ipv6_have_used_and_their_bans_go_on() {
         // Of one /64, and of another, which is banned.
         (0..3).for_each(|_| drop(lab.open(CLIENTS_V6[0], 80)));
         (0..4).for_each(|_| drop(lab.open(CLIENTS_V6[1], 80)));
-        (0..10).for_each(|_| drop(lab.http(CLIENTS_V6[2], 80)));
+        // Goes on over the limit in a connection that is open, which bans.
+        let mut open = lab.open(CLIENTS_V6[2], 80);
+        (0..9).for_each(|_| drop(lab.http(CLIENTS_V6[2], 80)));
         lab.assert_blocked(CLIENTS_V6[2], 80);
+        open.write_all(b"GET").unwrap();
         let _daemon = start(&lab);
+        assert_eq!(lab.ratelimitd(&["check", CLIENTS_V6[2]]).code(), 3);
+        assert_eq!(banned(&lab), 2, "of layout {layout}: the fixture's and this one");
         assert_eq!((pinned(&lab), used(&lab, CLIENTS_V6[0], "web")), (vec![own()], 7), "of layout {layout}");
         lab.assert_blocked(CLIENTS_V6[2], 80);
         lab.assert_admitted(CLIENTS_V6[0], 80, 3);
@@ -215,6 +225,7 @@ fn what_addresses_of_ipv6_that_are_sources_have_used_goes_on() {
         let _servers = servers(&lab);
         Fixture::of_kind(layout, Kind::Wide).restore(&lab);
         let _daemon = start_changed(&lab, wide);
+        assert_eq!(banned(&lab), 1, "of layout {layout}");
         assert_eq!((pinned(&lab), used(&lab, CLIENTS_V6[0], "web")), (vec![own()], 7), "of layout {layout}");
         lab.assert_blocked(CLIENTS_V6[1], 80);
         lab.assert_admitted(CLIENTS_V6[0], 80, 3);
@@ -449,12 +460,21 @@ fn fixtures_are_made_of_real_traffic() {
     }
 }
 
+/// Uses all ten connections of `web`, is refused, and goes on in one that is open, which bans.
+fn be_banned(lab: &Lab, from: &str) {
+    let mut open = lab.open(from, 80);
+    (0..9).for_each(|_| drop(lab.http(from, 80)));
+    lab.assert_blocked(from, 80);
+    open.write_all(b"GET").unwrap();
+    let is_banned = || (banned(lab) == 1).then_some(());
+    once(is_banned).unwrap_or_else(|| panic!("{from} is not banned: {:#}", lab.stats()));
+}
+
 fn fill_plain(lab: &Lab) {
     let daemon = start(lab);
     (0..7).for_each(|_| drop(lab.open(CLIENTS[0], 80)));
     (0..7).for_each(|_| drop(lab.http(CLIENTS[0], 82)));
-    (0..10).for_each(|_| drop(lab.http(CLIENTS[1], 80)));
-    lab.assert_blocked(CLIENTS[1], 80);
+    be_banned(lab, CLIENTS[1]);
     lab.assert_blocked(CLIENTS[1], 80);
     lab.open(CLIENTS[2], 80);
     let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
@@ -469,8 +489,7 @@ fn fill_plain(lab: &Lab) {
 fn fill_wide(lab: &Lab) {
     let daemon = start_changed(lab, wide);
     (0..7).for_each(|_| drop(lab.open(CLIENTS_V6[0], 80)));
-    (0..10).for_each(|_| drop(lab.http(CLIENTS_V6[1], 80)));
-    lab.assert_blocked(CLIENTS_V6[1], 80);
+    be_banned(lab, CLIENTS_V6[1]);
     daemon.kill();
 }
 
