@@ -125,6 +125,13 @@ pub enum DatapathError {
     Other(#[from] anyhow::Error),
 }
 
+impl DatapathError {
+    /// Whether the other mode of XDP would be refused as well.
+    const fn is_of_every_mode(&self) -> bool {
+        matches!(self, Self::Occupied { .. } | Self::NotPrivileged { .. } | Self::Forbidden { .. })
+    }
+}
+
 /// One interface's attachment and counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceReading {

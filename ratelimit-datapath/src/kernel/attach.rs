@@ -352,13 +352,7 @@ impl Kernel {
                     }
                     return Ok((self.pin(link, &found.name)?, mode));
                 }
-                Err(
-                    error @ (DatapathError::Occupied { .. }
-                    | DatapathError::NotPrivileged { .. }
-                    | DatapathError::Forbidden { .. }),
-                ) => {
-                    return Err(error);
-                }
+                Err(error) if error.is_of_every_mode() => return Err(error),
                 Err(error) => refusal = Some(error),
             }
         }

@@ -11,13 +11,8 @@ const WORDS: &str = include_str!("words.txt");
 const OTHER_WORD: &str = "xtask/src/tidy/words.txt has another word for this";
 
 /// The words themselves; and records of sizes of functions and of maps, with the names that they had then.
-const EXCEPT: [&str; 5] = [
-    "xtask/src/tidy/words.txt",
-    "xtask/src/tidy/words.rs",
-    "docs/performance.json",
-    "integration-test/fixtures/layout-7/contents.json",
-    "integration-test/fixtures/layout-12/contents.json",
-];
+const EXCEPT: [&str; 3] = ["xtask/src/tidy/words.txt", "xtask/src/tidy/words.rs", "docs/performance.json"];
+const FIXTURES: &str = "integration-test/fixtures/layout-";
 
 /// Where one of the words stays: files, the text that has it, and why.
 const LAWFUL: &[(&[&str], &str, &str)] = &[
@@ -58,7 +53,7 @@ pub(super) fn breaches(files: &[(String, String)]) -> Vec<Breach> {
 }
 
 fn breaches_in(path: &str, text: &str, phrases: &[Vec<&str>]) -> Vec<Breach> {
-    if EXCEPT.contains(&path) {
+    if EXCEPT.contains(&path) || path.starts_with(FIXTURES) {
         return Vec::new();
     }
     let lines: Vec<&str> = text.lines().collect();
