@@ -97,6 +97,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             super::import::import(&file, owner.as_deref(), &daemon(socket))
         }
         Some(Command::Lists { what: ListsCommand::Check { files } }) => neighbours::check_lists(&files, &global),
+        Some(Command::Lists { what: ListsCommand::FromMmdb(args) }) => super::from_mmdb::from_mmdb(args, &global),
         Some(Command::Crowdsec { crowdsec }) => neighbours::crowdsec(crowdsec, &global),
         Some(Command::Fleet { socket }) => daemon(socket).ask(&FleetStatus {}, ratelimit_view::fleet),
         Some(Command::Events { which, socket }) => past::events(&daemon(socket), &which),
