@@ -356,7 +356,7 @@ mod tests {
     fn lists_of_one_large_file_are_bounded_together() {
         let file: String = (0..131_072).map(|at| format!("{}\n", std::net::Ipv4Addr::from_bits(at))).collect();
         let load = |lists: usize| {
-            let named: String = (0..lists).map(|at| format!("l{at} = \"file:x\"\n")).collect();
+            let named: String = (0..lists).map(|at| format!("l{at:02} = \"file:x\"\n")).collect();
             let text = format!("interfaces = [\"eth0\"]\n[rule]\nlimits = [\"1/1s\"]\n[lists]\n{named}");
             crate::config::file::parse(Path::new("r.toml"), &text, |_| Ok(file.clone()))
         };
