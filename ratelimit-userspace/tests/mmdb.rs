@@ -1,6 +1,6 @@
 //! Lists out of databases in MaxMind's format, which are made here: the function against what the networks say, and
 //! `lists from-mmdb` through the real binary.
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::BTreeSet;
 use std::fs;
