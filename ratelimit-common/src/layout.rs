@@ -94,8 +94,11 @@ pub const QUIC_PORTS_MAX: usize = 8;
 pub const BAN_STEPS_MAX: usize = crate::ban::STEPS_MAX;
 /// Bans of each family: running, or ended and still kept. // 65536 x 96 B = 6 MB, in use or not
 pub const BANS_CAPACITY: u32 = 65_536;
-/// Prefixes of sources of each family and generation.
-pub const PREFIXES_MAX: u32 = 131_072;
+/// Prefixes of sources of each family in a configuration, where there is memory: the tries take it as they are filled.
+/// // 1048576 x 216 B = 226 MB at the very most
+pub const PREFIXES_MAX: u32 = 1 << 20;
+/// Those of each family and generation in the tries: commands and safety have room beside the largest configuration.
+pub const PREFIXES_CAPACITY: u32 = PREFIXES_MAX + (1 << 16);
 /// Prefixes of destinations of each family and generation.
 pub const TARGETS_MAX: u32 = 4_096;
 /// UDP flows remembered where connections are counted. // 65536 x 72 B = 5 MB, 65536 x 88 B = 6 MB

@@ -16,8 +16,8 @@ use ratelimit_report::snapshot::{
     CheckReport, ExplainReport, ListFilter, ListReport, PrefixReport, Snapshot, SuggestReport,
 };
 
-/// As many prefixes as the kernel takes. // 2 x 200000 x 500 B = 200 MB
-const LIST_BYTES_MAX: usize = 256 << 20;
+/// As many prefixes as the kernel takes. // 2 x 1048576 x 256 B = 537 MB
+const LIST_BYTES_MAX: usize = 512 << 20;
 
 /// Reads everything.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

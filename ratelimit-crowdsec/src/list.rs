@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,10 +13,12 @@ use ipnet::IpNet;
 
 use crate::book::{Denied, Held};
 
-/// Prefixes of the kernel's map; other lists take of it too.
-pub const PREFIXES_MAX: u32 = 131_072;
-/// The longest file that is read again. // 131072 x 300 B
-const BYTES_MAX: u64 = 64 << 20;
+/// Prefixes that the file has, unless it is said otherwise.
+pub const PREFIXES_DEFAULT: u32 = 131_072;
+/// Prefixes of one family that the kernel has room for; other lists take of it too.
+pub const PREFIXES_MAX: u32 = ratelimit_common::layout::PREFIXES_MAX;
+/// The longest file that is written and read again: a list file.
+const BYTES_MAX: u64 = ratelimit_policy::config::lists::LIST_BYTES_MAX;
 /// The daemon reads it as another user.
 const MODE: u32 = 0o644;
 /// The daemon takes no list that has become empty; from this address nobody sends.
@@ -80,13 +82,22 @@ pub fn read(path: &Path) -> io::Result<BTreeMap<IpNet, Held>> {
 
 /// Writes it: a reader, or a crash, finds the old file or the new one.
 pub fn write(path: &Path, denied: &Denied) -> io::Result<()> {
+    replace(path, &text(denied))
+}
+
+/// Puts a list file of this text in the place of what is there, readable by all.
+pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     let new = beside(path);
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&new)?;
-    let written = file.write_all(text(denied).as_bytes()).and_then(|()| file.sync_all());
+    // Whatever the umask says.
+    let written = file
+        .set_permissions(fs::Permissions::from_mode(MODE))
+        .and_then(|()| file.write_all(text.as_bytes()))
+        .and_then(|()| file.sync_all());
     if let Err(error) = written.and_then(|()| fs::rename(&new, path)) {
         let _ = fs::remove_file(&new);
         return Err(error);
@@ -141,7 +152,6 @@ mod tests {
 
     #[test]
     fn a_file_is_replaced_whole_and_is_readable_by_others() {
-        use std::os::unix::fs::PermissionsExt as _;
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("crowdsec.txt");
         assert_eq!(read(&path).unwrap(), BTreeMap::new());

@@ -4,6 +4,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::time::Duration;
 
 use super::bpf::{self, Command};
 
@@ -64,6 +65,46 @@ pub(super) fn visit_part(
     Batch::new(key_len, value_len, max_entries).visit(map, from, &mut entry)
 }
 
+/// Visits every entry of the trie `map`, whose keys and values have these sizes in bytes. Its position is a key.
+///
+/// # Errors
+/// What the kernel answers; `EINVAL` or `ENOTSUPP` from kernels before 5.13.
+pub(super) fn visit_trie(
+    map: BorrowedFd<'_>,
+    key_len: usize,
+    value_len: usize,
+    max_entries: u32,
+    mut entry: impl FnMut(&[u8], &[u8]),
+) -> io::Result<()> {
+    let mut batch = Batch::new(key_len, value_len, max_entries);
+    let (mut position, mut next) = (None, vec![0_u8; key_len]);
+    // Each batch but the last is full.
+    for _ in 0..=max_entries as usize / batch.len {
+        let from: Option<&Vec<u8>> = position.as_ref();
+        let mut attr = BatchAttr {
+            in_batch: from.map_or(0, |key| key.as_ptr() as u64),
+            out_batch: next.as_mut_ptr() as u64,
+            keys: batch.keys.as_mut_ptr() as u64,
+            values: batch.values.as_mut_ptr() as u64,
+            count: u32::try_from(batch.len).unwrap_or(u32::MAX),
+            map_fd: map.as_raw_fd().unsigned_abs(),
+            ..BatchAttr::default()
+        };
+        // SAFETY: the buffers hold `count` keys and values, and a key for the position, and live until the call returns.
+        let error = unsafe { bpf::call(Command::MAP_LOOKUP_BATCH, &mut attr) }.err();
+        match error.as_ref().and_then(io::Error::raw_os_error) {
+            None | Some(libc::ENOENT) => {}
+            Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
+        }
+        batch.entries(attr.count).for_each(|(key, value)| entry(key, value));
+        if error.is_some() {
+            break;
+        }
+        position = Some(next.clone());
+    }
+    Ok(())
+}
+
 /// Room for the entries of one call.
 struct Batch {
     key_len: usize,
@@ -111,10 +152,15 @@ impl Batch {
                 None | Some(libc::ENOENT) => {}
                 Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
             }
-            let entries = self.keys.chunks_exact(self.key_len).zip(self.values.chunks_exact(self.value_len));
-            entries.take(attr.count as usize).for_each(|(key, value)| entry(key, value));
+            self.entries(attr.count).for_each(|(key, value)| entry(key, value));
             return Ok(error.is_none().then_some(next));
         }
+    }
+
+    /// Those that a call has returned.
+    fn entries(&self, count: u32) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let entries = self.keys.chunks_exact(self.key_len).zip(self.values.chunks_exact(self.value_len));
+        entries.take(count as usize)
     }
 }
 
@@ -125,6 +171,13 @@ pub(super) struct Stopped {
     pub(super) error: io::Error,
 }
 
+/// Entries changed by one call: nothing ends a call, so it is to take milliseconds.
+const CHANGED_LEN: usize = 16_384;
+/// How often an entry is tried again for which there is no memory, and after which pause: a trie takes what is free at
+/// once, without waiting for what can be made free (`lpm_trie_node_alloc`, kernel/bpf/lpm_trie.c, Linux 6.18).
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(10);
+
 /// Writes entries: so many keys, and the value of each.
 ///
 /// # Errors
@@ -133,8 +186,23 @@ pub(super) struct Stopped {
 /// # Safety
 /// `K` and `V` have the sizes of the map's keys and values.
 pub(super) unsafe fn update<K: Copy, V: Copy>(map: BorrowedFd<'_>, keys: &[K], values: &[V]) -> Result<(), Stopped> {
-    // SAFETY: as promised.
-    unsafe { change(Command::MAP_UPDATE_BATCH, map, keys, &values[..keys.len()]) }
+    let (mut at, mut tries) = (0, 0);
+    while at < keys.len() {
+        let end = keys.len().min(at + CHANGED_LEN);
+        // SAFETY: as promised.
+        let written = unsafe { change(Command::MAP_UPDATE_BATCH, map, &keys[at..end], &values[at..end]) };
+        let Err(stopped) = written else {
+            at = end;
+            continue;
+        };
+        tries = if stopped.at == 0 { tries + 1 } else { 1 };
+        at += stopped.at;
+        if stopped.error.raw_os_error() != Some(libc::ENOMEM) || tries > TRIES {
+            return Err(Stopped { at, ..stopped });
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
 }
 
 /// Removes the entries of these keys.
@@ -145,8 +213,12 @@ pub(super) unsafe fn update<K: Copy, V: Copy>(map: BorrowedFd<'_>, keys: &[K], v
 /// # Safety
 /// `K` has the size of the map's keys.
 pub(super) unsafe fn remove<K: Copy>(map: BorrowedFd<'_>, keys: &[K]) -> Result<(), Stopped> {
-    // SAFETY: as promised; no value is read.
-    unsafe { change::<K, ()>(Command::MAP_DELETE_BATCH, map, keys, &[]) }
+    for (begin, keys) in (0..).step_by(CHANGED_LEN).zip(keys.chunks(CHANGED_LEN)) {
+        // SAFETY: as promised; no value is read.
+        let removed = unsafe { change::<K, ()>(Command::MAP_DELETE_BATCH, map, keys, &[]) };
+        removed.map_err(|stopped| Stopped { at: begin + stopped.at, ..stopped })?;
+    }
+    Ok(())
 }
 
 /// # Safety

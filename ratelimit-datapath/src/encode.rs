@@ -1,6 +1,7 @@
 //! From a policy to the words that packets are judged by. Pure: no map, no kernel.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use ratelimit_common::access::{PERMANENT, STEPS, Step};
@@ -10,8 +11,8 @@ use ratelimit_common::ban;
 use ratelimit_common::hash::HashKey;
 use ratelimit_common::hold;
 use ratelimit_common::layout::{
-    BAN_STEPS_MAX, CLASSES_MAX, Config, GENERATION_BITS, INTERFACES_MAX, LIMITS_MAX, Limit, PREFIXES_MAX, PortTable,
-    Prefix, PrefixKeyV4, PrefixKeyV6, RULES_MAX, Rule, RuleSet, SHADOWS_MAX, TARGETS_MAX, Unit,
+    BAN_STEPS_MAX, CLASSES_MAX, Config, GENERATION_BITS, INTERFACES_MAX, LIMITS_MAX, Limit, PREFIXES_CAPACITY,
+    PortTable, Prefix, PrefixKeyV4, PrefixKeyV6, RULES_MAX, Rule, RuleSet, SHADOWS_MAX, TARGETS_MAX, Unit,
 };
 use ratelimit_common::source::{Family, ipv4_mask, ipv6_mask};
 use ratelimit_common::verification::{self, EvidenceNeeds};
@@ -33,7 +34,7 @@ pub(crate) enum EncodeError {
     BanSteps(String, usize),
     #[error("the ports of the rules overlap in more than {} ways; give fewer rules ports of their own", CLASSES_MAX - 1)]
     Classes,
-    #[error("{0} prefixes of sources of one family; there is room for {PREFIXES_MAX}")]
+    #[error("{0} prefixes of sources of one family; there is room for {PREFIXES_CAPACITY}")]
     Prefixes(usize),
     #[error("{0} prefixes of destinations of one family; there is room for {TARGETS_MAX}")]
     Targets(usize),
@@ -65,7 +66,7 @@ pub(crate) fn encode(policy: &Policy) -> Result<Encoded, EncodeError> {
     let (prefixes, targets) = (prefixes(policy), targets(policy));
     let of_family = |is_v4: bool| prefixes.keys().filter(|net| matches!(net, IpNet::V4(_)) == is_v4).count();
     let (prefixes_v4, prefixes_v6) = (of_family(true), of_family(false));
-    if prefixes_v4.max(prefixes_v6) > PREFIXES_MAX as usize {
+    if prefixes_v4.max(prefixes_v6) > PREFIXES_CAPACITY as usize {
         return Err(EncodeError::Prefixes(prefixes_v4.max(prefixes_v6)));
     }
     let targets_v4 = targets.keys().filter(|net| matches!(net, IpNet::V4(_))).count();
@@ -240,6 +241,18 @@ pub(crate) fn key_v6(net: &IpNet, generation: u32) -> Option<(u32, PrefixKeyV6)>
         *word = u32::from_ne_bytes(*bytes);
     }
     Some((GENERATION_BITS + u32::from(net.prefix_len()), data))
+}
+
+/// The IPv4 prefix of so many bits of an address's bytes.
+pub(crate) fn net_v4(bits: u32, address: &[u8]) -> Option<IpNet> {
+    let octets: [u8; 4] = address.try_into().ok()?;
+    IpNet::new(IpAddr::from(octets), u8::try_from(bits).ok()?).ok()
+}
+
+/// Likewise of IPv6.
+pub(crate) fn net_v6(bits: u32, address: &[u8]) -> Option<IpNet> {
+    let octets: [u8; 16] = address.try_into().ok()?;
+    IpNet::new(IpAddr::from(octets), u8::try_from(bits).ok()?).ok()
 }
 
 /// A rule as the core reads it.

@@ -19,6 +19,6 @@ pub use bundle::{Bundle, BundleError, Entry};
 pub use checks::examine;
 pub use finding::{Finding, Report, SCHEMA, State};
 pub use mask::Masks;
-pub use read::{Asked, absent, read};
+pub use read::{Asked, absent, available_memory, read};
 pub use report::{Addresses, collect};
 pub use words::words;

@@ -145,14 +145,10 @@ fn bpf_file_system() -> Known<BpfFs> {
 
 fn machine() -> Machine {
     let processors = probe::processors().map_err(|error| error.to_string());
-    let available = || {
-        let text = fs::read_to_string("/proc/meminfo").map_err(|error| words(&error))?;
-        available_in(&text).ok_or_else(|| "/proc/meminfo has no MemAvailable".to_owned())
-    };
     Machine {
         possible_cpus: processors.clone().map(|(possible, _)| possible),
         online_cpus: processors.map(|(_, online)| online),
-        available: available(),
+        available: available_memory(),
         page_bytes: page_bytes(),
     }
 }
@@ -161,6 +157,12 @@ fn machine() -> Machine {
 fn page_bytes() -> u32 {
     let said = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten();
     said.and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(4096)
+}
+
+/// Bytes of memory that could be had, or why that is not known.
+pub fn available_memory() -> Result<u64, String> {
+    let text = fs::read_to_string("/proc/meminfo").map_err(|error| words(&error))?;
+    available_in(&text).ok_or_else(|| "/proc/meminfo has no MemAvailable".to_owned())
 }
 
 /// Bytes, from `MemAvailable:  123 kB`.

@@ -14,7 +14,7 @@ use ratelimit_common::hold::Inserted;
 use ratelimit_common::layout::{
     self, BANS_CAPACITY, CACHE_SETS, CONFIGS, CONVERSATIONS_CAPACITY, COUNTERS_LEN, ChargeOrder, Config,
     ConversationKeyV4, ConversationKeyV6, Counters, EVENTS_BYTES, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4,
-    FlowKeyV6, GENERATION_BITS, GENERATIONS, PREFIX_MISSES_PER_SET, PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4,
+    FlowKeyV6, GENERATION_BITS, GENERATIONS, PREFIX_MISSES_PER_SET, PREFIXES_CAPACITY, PortTable, Prefix, PrefixKeyV4,
     PrefixKeyV6, ROWS_MAX, RULES_MAX, Rule, RuleSet, SETS_PER_CONN_CELL, SETS_PER_WORD, SOURCES_CAPACITY, STEPS_BYTES,
     Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX,
 };
@@ -35,10 +35,10 @@ static CONFIG: Array<Config> = Array::with_max_entries(CONFIGS, 0);
 static PORTS: Array<PortTable> = Array::with_max_entries(GENERATIONS, BPF_F_RDONLY_PROG);
 #[map]
 static PREFIXES_V4: LpmTrie<PrefixKeyV4, Prefix> =
-    LpmTrie::with_max_entries(GENERATIONS * PREFIXES_MAX, BPF_F_RDONLY_PROG);
+    LpmTrie::with_max_entries(GENERATIONS * PREFIXES_CAPACITY, BPF_F_RDONLY_PROG);
 #[map]
 static PREFIXES_V6: LpmTrie<PrefixKeyV6, Prefix> =
-    LpmTrie::with_max_entries(GENERATIONS * PREFIXES_MAX, BPF_F_RDONLY_PROG);
+    LpmTrie::with_max_entries(GENERATIONS * PREFIXES_CAPACITY, BPF_F_RDONLY_PROG);
 #[map]
 static TARGETS_V4: LpmTrie<PrefixKeyV4, RuleSet> =
     LpmTrie::with_max_entries(GENERATIONS * TARGETS_MAX, BPF_F_RDONLY_PROG);

@@ -7,3 +7,4 @@ pub mod error;
 #[cfg(test)]
 mod fuzz;
 pub mod log;
+pub mod mmdb;

@@ -183,6 +183,7 @@ transcripts! {
     help_fleet: ["fleet", "-h"];
     help_import: ["import", "-h"];
     help_lists_check: ["lists", "check", "-h"];
+    help_lists_from_mmdb: ["lists", "from-mmdb", "-h"];
     help_crowdsec: ["crowdsec", "-h"];
     help_allow: ["allow", "--help"];
     help_deny: ["deny", "-h"];

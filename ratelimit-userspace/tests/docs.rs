@@ -150,7 +150,8 @@ fn span_problem(code: &str) -> Option<String> {
 fn has_flag(flag: &str) -> bool {
     let root = definition();
     let has = |command: &clap::Command| command.get_arguments().any(|argument| argument.get_long() == Some(flag));
-    has(&root) || root.get_subcommands().any(has) || ["help", "version"].contains(&flag)
+    let below = |command: &clap::Command| has(command) || command.get_subcommands().any(has);
+    has(&root) || root.get_subcommands().any(below) || ["help", "version"].contains(&flag)
 }
 
 fn has_key(key: &str) -> bool {

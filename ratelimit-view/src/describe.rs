@@ -25,11 +25,13 @@ use ratelimit_policy::desired::{
 pub use self::beside::acl_words;
 pub use self::json::{ConfigJson, InvalidJson};
 pub use self::per_cpu::{idle_cpus, per_cpu_bytes, per_cpu_words};
+pub use self::prefixes::{PrefixesMemory, prefixes_memory, prefixes_warning, prefixes_words};
 pub use self::start::first_line;
 
 mod beside;
 mod json;
 mod per_cpu;
+mod prefixes;
 mod start;
 
 /// Prefixes that are named one by one; of more, only these.
@@ -380,12 +382,12 @@ fn caches_words(of: &CachesMemory) -> String {
     format!("drop cache and other caches: {} sets = {bytes}, {} B a source", of.lines, of.source_bytes)
 }
 
-/// How many prefixes each named list and each list file has.
+/// How many prefixes each named list and each list file has, and what many take.
 fn lists_words(config: &Config) -> Vec<String> {
     let count = |count: usize| format!("{count} prefix{}", if count == 1 { "" } else { "es" });
     let named = config.lists.iter().map(|(name, len)| format!("@{name}: {}", count(*len)));
     let file = |file: &ListFile| format!("{} ({}): {}", file.path.display(), file.named_by, count(file.prefixes.len()));
-    named.chain(config.list_files.iter().map(file)).collect()
+    named.chain(config.list_files.iter().map(file)).chain(prefixes_words(&prefixes_memory(config))).collect()
 }
 
 /// All kernel memory that is taken before the first packet comes, in bytes.

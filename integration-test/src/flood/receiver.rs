@@ -107,6 +107,8 @@ pub struct Counts {
     pub new_dropped: u64,
     /// Nothing to any limit.
     pub not_counted: u64,
+    /// Of an exempt source.
+    pub exempt: u64,
     /// Packets of new sources that were sampled out.
     pub not_admitted: u64,
     /// Anything else.
@@ -122,6 +124,7 @@ impl Counts {
             within: self.within - before.within,
             new_dropped: self.new_dropped - before.new_dropped,
             not_counted: self.not_counted - before.not_counted,
+            exempt: self.exempt - before.exempt,
             not_admitted: self.not_admitted - before.not_admitted,
             other: self.other - before.other,
             passed: self.passed - before.passed,
@@ -199,7 +202,7 @@ impl<'a> Receiver<'a> {
     /// Fails where something else became of `sent` frames than the row says.
     pub fn check(&mut self, row: &Row, before: Counts, sent: u64) -> Result<Counts> {
         let counts = self.counts()?.since(before);
-        let Counts { over, within, new_dropped, not_counted, not_admitted, other, passed } = counts;
+        let Counts { over, within, new_dropped, not_counted, exempt, not_admitted, other, passed } = counts;
         let is_right = match &self.loaded {
             // Over IPv6 some come that nobody sent.
             Loaded::Bare(_) | Loaded::NftDrop(_) | Loaded::IptablesDrop(_) => over >= sent && passed == 0,
@@ -208,6 +211,7 @@ impl<'a> Receiver<'a> {
                 let is_judged = match row.expected {
                     Expected::Over => over == sent,
                     Expected::Within => within == sent,
+                    Expected::Exempt => exempt == sent,
                     Expected::NotCounted => not_counted + within == sent && within <= sent / GUARDED_SHARE,
                     Expected::New => over == 0 && within + new_dropped + not_admitted == sent,
                     Expected::NewOverBudget => {
@@ -223,6 +227,7 @@ impl<'a> Receiver<'a> {
                 let off = match row.expected {
                     Expected::Over => within,
                     Expected::Within
+                    | Expected::Exempt
                     | Expected::NotCounted
                     | Expected::New
                     | Expected::NewOverBudget
@@ -235,7 +240,9 @@ impl<'a> Receiver<'a> {
             // What finds its table full is dropped before any rule counts it.
             Loaded::Hashlimit(_) => match row.expected {
                 Expected::Over => over + within == sent && within <= sent / OFF_MAX,
-                Expected::Within | Expected::NotCounted => over + within == sent && over <= sent / OFF_MAX,
+                Expected::Within | Expected::Exempt | Expected::NotCounted => {
+                    over + within == sent && over <= sent / OFF_MAX
+                }
                 Expected::New | Expected::NewOverBudget | Expected::HalfNew => {
                     over + within <= sent && over <= sent / OFF_MAX
                 }
@@ -321,9 +328,9 @@ pub fn counts_of(kernel: &mut Kernel, wire: &Wire) -> Result<Counts> {
             Reason::NewSourceBudget => &mut counts.new_dropped,
             Reason::NotAdmitted => &mut counts.not_admitted,
             Reason::NotCounted => &mut counts.not_counted,
+            Reason::Exempt => &mut counts.exempt,
             Reason::NotIp
             | Reason::NotProtected
-            | Reason::Exempt
             | Reason::DryRun
             | Reason::Malformed
             | Reason::StateFull

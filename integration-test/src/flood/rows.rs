@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ratelimit_common::layout::Unit;
+use ratelimit_common::layout::{PREFIXES_MAX, Unit};
 use ratelimit_common::time::SECOND_NS;
 use ratelimit_datapath::kernel::{Flood, Order, Sources};
 use ratelimit_policy::desired::{Access, NewSources, Policy, Ports, Rule, WindowForm, slot};
@@ -57,6 +57,8 @@ pub enum Expected {
     Over,
     /// All are within the limit.
     Within,
+    /// All are of an exempt source.
+    Exempt,
     /// No limit counts them: all pass. Of data the guard counts a segment in 16 KB.
     NotCounted,
     /// All are of sources that were not seen yet, so none is over the limit.
@@ -112,7 +114,7 @@ pub struct Row {
     pub rules: usize,
     /// Buckets of ten minutes to a window.
     pub buckets: u8,
-    /// Exempt prefixes; none holds a source.
+    /// Exempt prefixes; none holds a source, but of what is to be exempt.
     pub exempt: u32,
     /// Sources that the limiter remembers.
     pub max_sources: u32,
@@ -237,6 +239,9 @@ const MANY: &str = "10.77.0.0";
 const FORGED: &str = "11.0.0.0";
 /// Between two of the exempt prefixes.
 const AMONG_EXEMPT: &str = "21.0.1.7";
+
+/// Within one of them.
+const EXEMPT: &str = "21.0.0.7";
 
 /// One source over its limit, from which the others differ.
 pub fn one_source() -> Row {
@@ -374,6 +379,22 @@ fn of_sources() -> Vec<Row> {
             ..within.clone()
         },
         Row {
+            id: "exempt_1048576",
+            name: "the same beside 1 048 576 exempt prefixes".into(),
+            exempt: PREFIXES_MAX,
+            beside: Beside::Bare,
+            ..within.clone()
+        },
+        Row {
+            id: "listed_1048576",
+            name: "one source of one of 1 048 576 exempt prefixes".into(),
+            sources: in_turn(EXEMPT, 0),
+            expected: Expected::Exempt,
+            exempt: PREFIXES_MAX,
+            beside: Beside::Bare,
+            ..within.clone()
+        },
+        Row {
             id: "within_64",
             name: "64 sources within their limit".into(),
             sources: in_turn(MANY, 6),
@@ -414,11 +435,11 @@ mod tests {
     }
 
     #[test]
-    fn no_row_has_an_exempt_source_and_the_last_rule_judges() {
+    fn no_row_but_the_one_that_says_so_has_an_exempt_source_and_the_last_rule_judges() {
         for row in all() {
             let policy = row.policy(1 << 20);
             let prefixes = policy.access.iter().filter(|access| access.prefix.contains(&row.sources.first)).count();
-            assert_eq!(prefixes, 0, "{}", row.name);
+            assert_eq!(prefixes, usize::from(row.expected == Expected::Exempt), "{}", row.name);
             assert_eq!((policy.access.len(), policy.rules.len()), (row.exempt as usize, row.rules));
             assert_eq!(policy.rules.iter().position(|rule| rule.ports.tcp == [(PORT, PORT)]), Some(row.rules - 1));
         }

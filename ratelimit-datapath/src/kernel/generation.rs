@@ -1,38 +1,29 @@
 //! Writes a policy into the generation that no packet reads, and then has every packet read that one.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::AsFd as _;
+use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use aya::Pod;
-use aya::maps::lpm_trie::{Key, LpmTrie};
 use ipnet::IpNet;
 use ratelimit_common::hash::HashKey;
-use ratelimit_common::layout::{self, GENERATIONS, Prefix, ROWS_MAX, Rule, RuleSet, map};
+use ratelimit_common::layout::{self, GENERATIONS, Prefix, ROWS_MAX, Rule, map};
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 use ratelimit_crash::{Point, reach};
 
 use super::counters::rows_of;
 use super::plain::{Plain, plain_box};
-use super::{Kernel, Options, drop_cache, map_mut, random, state};
+use super::tries::Tries;
+use super::{Kernel, Options, drop_cache, random, state};
+use crate::DatapathError;
 use crate::encode::{self, Encoded};
-use crate::{DatapathError, batch};
 use ratelimit_policy::desired::Policy;
-
-/// What the generations of the tries hold, as far as this run knows.
-#[derive(Debug, Default)]
-struct Tries {
-    prefixes: [Option<BTreeMap<IpNet, Prefix>>; GENERATIONS as usize],
-    targets: [Option<BTreeMap<IpNet, RuleSet>>; GENERATIONS as usize],
-}
 
 /// What is applied, and what every configuration holds.
 #[derive(Debug)]
 pub(super) struct Generations {
     /// What was applied last.
     pub(super) policy: Option<Policy>,
-    tries: Tries,
+    pub(super) tries: Tries,
     /// Of the program's hashes.
     seed: HashKey,
     insertions_max: u32,
@@ -124,71 +115,15 @@ impl Kernel {
     }
 
     /// Writes what is known of the prefixes of sources, unless that is what packets read already; returns the
-    /// generation of the tries that has it. // a list of 100 000 prefixes takes a tenth of a second, so only what
-    /// differs is written
+    /// generation of the tries that has it. // a million prefixes take a second, so only what differs is written
     fn write_prefixes(&mut self, active: u32, prefixes: BTreeMap<IpNet, Prefix>) -> Result<u32, DatapathError> {
+        self.know_prefixes()?;
         if self.generations.tries.prefixes[active as usize].as_ref() == Some(&prefixes) {
             return Ok(active);
         }
         let generation = (active + 1) % GENERATIONS;
         self.write_prefixes_of(generation, prefixes)?;
         Ok(generation)
-    }
-
-    /// Writes these into a generation of the tries, also while packets read it: each finds what was there or what is
-    /// there now.
-    pub(super) fn write_prefixes_of(
-        &mut self,
-        generation: u32,
-        prefixes: BTreeMap<IpNet, Prefix>,
-    ) -> Result<(), DatapathError> {
-        let held = self.generations.tries.prefixes[generation as usize].take();
-        self.write_trie(map::PREFIXES_V4, generation, held.as_ref(), &prefixes, encode::key_v4)?;
-        self.write_trie(map::PREFIXES_V6, generation, held.as_ref(), &prefixes, encode::key_v6)?;
-        self.generations.tries.prefixes[generation as usize] = Some(prefixes);
-        Ok(())
-    }
-
-    /// Makes one generation of a trie exactly what is wanted: by what differs from what it holds, or anew where that
-    /// is not known, after an error or at the start.
-    fn write_trie<const N: usize, V: Copy + PartialEq>(
-        &mut self,
-        name: &'static str,
-        generation: u32,
-        held: Option<&BTreeMap<IpNet, V>>,
-        wanted: &BTreeMap<IpNet, V>,
-        key: impl Fn(&IpNet, u32) -> Option<(u32, [u32; N])>,
-    ) -> Result<(), DatapathError>
-    where
-        Plain<V>: Pod,
-    {
-        let map = map_mut(&mut self.ebpf, name)?;
-        let trie: LpmTrie<_, [u32; N], Plain<V>> = LpmTrie::try_from(&*map).with_context(|| format!("open {name}"))?;
-        let key = |net: &IpNet| key(net, generation).map(|(bits, data)| Key::new(bits, data));
-        let stale: Vec<_> = match held {
-            Some(held) => held.keys().filter(|net| !wanted.contains_key(net)).filter_map(&key).collect(),
-            None => {
-                let all = trie.keys().collect::<Result<Vec<_>, _>>().with_context(|| format!("list {name}"))?;
-                let of = |key: &Key<[u32; N]>| (key.prefix_len(), key.data());
-                let wanted: BTreeSet<_> = wanted.keys().filter_map(&key).map(|key| of(&key)).collect();
-                all.into_iter().filter(|key| key.data()[0] == generation && !wanted.contains(&of(key))).collect()
-            }
-        };
-        let is_new = |net: &IpNet, value: &V| held.and_then(|held| held.get(net)) != Some(value);
-        let new = wanted.iter().filter(|(net, value)| is_new(net, value));
-        let (nets, (keys, values)): (Vec<_>, (Vec<_>, Vec<_>)) =
-            new.filter_map(|(net, value)| Some((*net, (key(net)?, Plain(*value))))).unzip();
-        let map = state::data(map)?.fd().as_fd();
-        // SAFETY: the map was opened above with these types of keys and values.
-        unsafe { batch::remove(map, &stale) }
-            .map_err(|stopped| stopped.error)
-            .with_context(|| format!("remove from {name}"))?;
-        // SAFETY: likewise.
-        unsafe { batch::update(map, &keys, &values) }.or_else(|stopped| {
-            let net = nets.get(stopped.at).map_or_else(String::new, ToString::to_string);
-            Err(stopped.error).with_context(|| format!("write {net} to {name}"))
-        })?;
-        Ok(())
     }
 }
 

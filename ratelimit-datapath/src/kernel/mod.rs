@@ -29,6 +29,7 @@ mod time;
 #[cfg(feature = "trace")]
 mod trace;
 mod trial;
+mod tries;
 mod units;
 mod windows;
 

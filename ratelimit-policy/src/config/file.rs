@@ -63,7 +63,10 @@ pub fn read_list(path: &Path) -> Result<String, String> {
 /// What gzip has packed, as long as a list file may be.
 fn unpacked(bytes: &[u8]) -> io::Result<Vec<u8>> {
     let mut unpacked = Vec::new();
-    MultiGzDecoder::new(bytes).take(LIST_BYTES_MAX + 1).read_to_end(&mut unpacked)?;
+    MultiGzDecoder::new(bytes).take(LIST_BYTES_MAX + 1).read_to_end(&mut unpacked).map_err(|error| {
+        let what = if error.kind() == io::ErrorKind::UnexpectedEof { "cut off" } else { "damaged" };
+        io::Error::other(format!("it is packed by gzip, and {what}: {error}"))
+    })?;
     if unpacked.len() as u64 > LIST_BYTES_MAX {
         return Err(io::Error::other(format!("unpacked it is longer than {LIST_BYTES_MAX} bytes")));
     }
@@ -159,8 +162,23 @@ mod tests {
         std::fs::write(&path, packed(b"192.0.2.0/24\n")).unwrap();
         assert_eq!(load_list(&path).unwrap(), ["192.0.2.0/24".parse().unwrap()]);
         let whole = packed(b"192.0.2.0/24\n");
-        std::fs::write(&path, &whole[..whole.len() - 9]).unwrap();
-        assert!(load_list(&path).is_err(), "half of it is no list");
+        for cut in 2..whole.len() {
+            std::fs::write(&path, &whole[..cut]).unwrap();
+            let error = load_list(&path).unwrap_err().to_string();
+            assert!(error.contains("it is packed by gzip, and cut off"), "{cut} bytes: {error}");
+        }
+        for at in [2, whole.len() - 8] {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1;
+            std::fs::write(&path, damaged).unwrap();
+            let error = load_list(&path).unwrap_err().to_string();
+            assert!(error.contains("it is packed by gzip, and damaged"), "byte {at}: {error}");
+        }
+        // Several members are one file, and so is a file of as much as there may be.
+        std::fs::write(&path, [packed(b"192.0.2.0/25\n"), packed(b"192.0.2.128/25\n")].concat()).unwrap();
+        assert_eq!(load_list(&path).unwrap().len(), 2);
+        std::fs::write(&path, packed(&vec![b'\n'; usize::try_from(LIST_BYTES_MAX).unwrap()])).unwrap();
+        assert!(load_list(&path).unwrap().is_empty());
         std::fs::write(&path, packed(&vec![b'#'; usize::try_from(LIST_BYTES_MAX).unwrap() + 1])).unwrap();
         let error = load_list(&path).unwrap_err().to_string();
         assert!(error.contains("unpacked it is longer than"), "{error}");

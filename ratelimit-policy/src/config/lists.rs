@@ -15,15 +15,17 @@ use super::syntax::{SyntaxError, near_miss};
 use super::written::{Source, Written};
 use crate::diagnostic::{Diagnostic, Diagnostics, Excerpt, Found, Place};
 
-/// The most entries of a list file. // 200000 x 18 B = 3.6 MB
-pub const LIST_ENTRIES_MAX: usize = 200_000;
-/// The longest list file: 200 000 of the longest prefixes, a comment behind each.
-pub const LIST_BYTES_MAX: u64 = 16 << 20;
-/// List files in a configuration. // 32 x 16 MiB = 537 MB while they are read, at the very most
+/// The most entries of a list file: as many of each family as the kernel has room for. // 2097152 x 18 B = 38 MB
+pub const LIST_ENTRIES_MAX: usize = 2 * PREFIXES_MAX as usize;
+/// The longest list file, unpacked: so many of common prefixes, a comment behind each.
+pub const LIST_BYTES_MAX: u64 = 64 << 20;
+/// All list files together, while they are read.
+pub const LISTS_BYTES_MAX: u64 = 256 << 20;
+/// List files in a configuration.
 pub const LIST_FILES_MAX: usize = 32;
 
-/// Prefixes of all named lists together, each list counted. // 1048576 x 30 B = 31 MB
-pub const LISTED_MAX: usize = 1 << 20;
+/// Prefixes of all named lists together, each list counted. // 2097152 x 30 B = 63 MB
+pub const LISTED_MAX: usize = 1 << 21;
 
 /// How a list file is named where a prefix may stand.
 const FILE_MARK: &str = "file:";
@@ -345,23 +347,23 @@ mod tests {
     #[test]
     fn as_many_entries_as_documented_and_no_more() {
         let lines = |count| (0..count).map(|at| format!("{}\n", std::net::Ipv4Addr::from_bits(at)));
-        assert_eq!(parsed(&lines(200_000).collect::<String>()).len(), LIST_ENTRIES_MAX);
-        let error = parse(Path::new("list"), &lines(200_001).collect::<String>()).expect_err("too many");
-        assert!(error.first().problem.contains("more than 200000 entries"), "{error}");
+        assert_eq!(parsed(&lines(2_097_152).collect::<String>()).len(), LIST_ENTRIES_MAX);
+        let error = parse(Path::new("list"), &lines(2_097_153).collect::<String>()).expect_err("too many");
+        assert!(error.first().problem.contains("more than 2097152 entries"), "{error}");
     }
 
     #[test]
     fn lists_of_one_large_file_are_bounded_together() {
         let file: String = (0..131_072).map(|at| format!("{}\n", std::net::Ipv4Addr::from_bits(at))).collect();
         let load = |lists: usize| {
-            let named: String = (0..lists).map(|at| format!("l{at} = \"file:x\"\n")).collect();
+            let named: String = (0..lists).map(|at| format!("l{at:02} = \"file:x\"\n")).collect();
             let text = format!("interfaces = [\"eth0\"]\n[rule]\nlimits = [\"1/1s\"]\n[lists]\n{named}");
             crate::config::file::parse(Path::new("r.toml"), &text, |_| Ok(file.clone()))
         };
-        assert!(load(8).is_ok());
-        let error = load(9).expect_err("too many");
+        assert!(load(16).is_ok());
+        let error = load(17).expect_err("too many");
         let Place::File { excerpt: Some(excerpt), .. } = &error.first().place else { panic!("not in the file") };
-        assert!(error.first().problem.contains("more than 1048576 prefixes together") && excerpt.line == 13, "{error}");
+        assert!(error.first().problem.contains("more than 2097152 prefixes together") && excerpt.line == 21, "{error}");
     }
 
     #[test]

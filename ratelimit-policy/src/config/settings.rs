@@ -15,7 +15,9 @@ use super::history;
 use super::keys;
 use super::limits::Slots;
 use super::listing::{Listing, Names};
-use super::lists::{self, Contents, KnownLists, LIST_FILES_MAX, ListFile, ListFiles, ListSettings, Lists, Named};
+use super::lists::{
+    self, Contents, KnownLists, LIST_FILES_MAX, LISTS_BYTES_MAX, ListFile, ListFiles, ListSettings, Lists, Named,
+};
 use super::network::{check_interface, parse_number};
 use super::rule::{Context, RuleSettings};
 use super::syntax::{SyntaxError, near_miss};
@@ -111,6 +113,7 @@ impl Settings {
         read: impl Fn(&Path) -> Result<String, String>,
     ) -> Result<(), Diagnostic> {
         let mut files = ListFiles::new();
+        let mut bytes = 0;
         for (by, entry) in self.entries() {
             let Some(path) = lists::path(&entry.text, &self.source) else { continue };
             if files.contains_key(&path) {
@@ -125,6 +128,14 @@ impl Settings {
                 Some(prefixes) => Contents::Known(prefixes.clone()),
                 None => Contents::Read(read(&path)),
             };
+            if let Contents::Read(Ok(text)) = &contents {
+                bytes += text.len() as u64;
+            }
+            if bytes > LISTS_BYTES_MAX {
+                let problem = format!("with this file the list files are longer than {LISTS_BYTES_MAX} bytes together");
+                let error = SyntaxError::new(0..entry.text.len(), problem).with_help("leave out what others hold too");
+                return Err(self.source.wrong(entry, error));
+            }
             files.insert(path, Named { by, contents });
         }
         self.list_files = files;

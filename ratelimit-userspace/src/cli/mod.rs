@@ -21,6 +21,7 @@ mod change;
 mod colour;
 mod doctor;
 mod each;
+mod from_mmdb;
 mod import;
 mod limiter;
 mod manual;
@@ -231,7 +232,7 @@ pub enum Command {
         #[command(flatten)]
         socket: Socket,
     },
-    /// Check list files before they are used
+    /// Check list files before they are used, or make one of a database
     Lists {
         /// What to do.
         #[command(subcommand)]

@@ -9,8 +9,9 @@ use tokio::time::Duration;
 use super::ask::{Daemon, client};
 use super::change::parse_seconds;
 use super::run::{block_on, print, print_words};
-use super::{Global, ListArgs, Socket};
+use super::{Global, ListArgs, OutputFormat, Socket};
 use crate::error::{Diagnostic, Exit, Place};
+use crate::mmdb::Selector;
 use ratelimit_policy::config::file;
 use ratelimit_policy::safety::Around;
 use ratelimit_report::entries::{self, Format};
@@ -41,6 +42,30 @@ pub enum ListsCommand {
         #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
         files: Vec<PathBuf>,
     },
+    /// Make a list file of autonomous systems and countries, out of a database in MaxMind's format
+    #[command(after_help = super::texts::FROM_MMDB_EXAMPLES)]
+    FromMmdb(FromMmdbArgs),
+}
+
+/// Which list to make of which database.
+#[derive(Clone, Debug, Args)]
+pub struct FromMmdbArgs {
+    /// The database: .mmdb of MaxMind, DB-IP, IPinfo or others
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+    /// The networks of this autonomous system; repeatable
+    #[arg(long, value_name = "N", value_parser = Selector::asn, required_unless_present = "country")]
+    pub asn: Vec<Selector>,
+    /// The networks of this country, by its two letters; repeatable
+    #[arg(long, value_name = "XX", value_parser = Selector::country)]
+    pub country: Vec<Selector>,
+    /// The list file, which is replaced whole; - and nothing are standard output
+    #[arg(short = 'o', long = "out", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub out: Option<PathBuf>,
+    // In the place of the one of every command, whose `-o` is another one.
+    /// How to print what was made: human or json
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "human", hide_possible_values = true)]
+    pub output: OutputFormat,
 }
 
 /// How CrowdSec's decisions become a list file.
@@ -70,7 +95,7 @@ pub struct CrowdsecArgs {
     #[arg(long, value_name = "LENGTH", default_value_t = 64, value_parser = clap::value_parser!(u8).range(16..=128))]
     pub ipv6_prefix: u8,
     /// Prefixes at most: this host's own decisions first, then those that last longest
-    #[arg(long, value_name = "N", default_value_t = ratelimit_crowdsec::list::PREFIXES_MAX,
+    #[arg(long, value_name = "N", default_value_t = ratelimit_crowdsec::list::PREFIXES_DEFAULT,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(ratelimit_crowdsec::list::PREFIXES_MAX)))]
     pub most: u32,
     /// A file with `login:` and `password:`, as `cscli machines add` writes it: then bans here are told to CrowdSec

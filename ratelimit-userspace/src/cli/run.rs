@@ -98,6 +98,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             super::import::import(&file, owner.as_deref(), &daemon(socket))
         }
         Some(Command::Lists { what: ListsCommand::Check { files } }) => neighbours::check_lists(&files, &global),
+        Some(Command::Lists { what: ListsCommand::FromMmdb(args) }) => super::from_mmdb::from_mmdb(args, &global),
         Some(Command::Crowdsec { crowdsec }) => neighbours::crowdsec(crowdsec, &global),
         Some(Command::Fleet { socket }) => daemon(socket).ask(&FleetStatus {}, ratelimit_view::fleet),
         Some(Command::Events { which, socket }) => past::events(&daemon(socket), &which),
@@ -204,7 +205,12 @@ fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Resul
 fn warnings(config: &Config) -> Vec<String> {
     let (around, now) = (Around::look().with(config.fleet.as_ref()), now());
     let of_lists = around.passed_over_words(config);
-    [lint::warnings(config, now), around.warnings(config, now), around.listed(config, now), of_lists].concat()
+    let prefixes = describe::prefixes_memory(config);
+    let of_memory = ratelimit_doctor::available_memory().ok();
+    let of_memory = of_memory.and_then(|available| describe::prefixes_warning(&prefixes, available));
+    let of_memory = of_memory.into_iter().collect();
+    [lint::warnings(config, now), around.warnings(config, now), around.listed(config, now), of_lists, of_memory]
+        .concat()
 }
 
 pub(super) fn block_on(global: &Global, answer: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {

@@ -216,3 +216,11 @@ Examples:
 
 IPv4, IPv6 and hardware addresses, this host's name and the hosts of URLs are masked, each alike wherever it stands.
 Files of secrets are never in it. Names of rules, interfaces and users are, and comments: read it before you send it.";
+
+pub(super) const FROM_MMDB_EXAMPLES: &str = "\
+Examples:
+  Two autonomous systems and a country, as a list for `deny` or for a rule's `from`:
+    ratelimitd lists from-mmdb GeoLite2-ASN.mmdb --asn 64496 --asn 64497 -o crawlers.txt
+    ratelimitd lists from-mmdb GeoLite2-Country.mmdb --country XX -o xx.txt
+
+The daemon follows the file. Where nothing is found, or the database is damaged, the old file stays.";

@@ -6,7 +6,9 @@ use ipnet::IpNet;
 use serde::Serialize;
 
 use super::beside::acl;
-use super::{CachesMemory, Memory, caches_memory, limit_words, memory, memory_bytes, seconds};
+use super::{
+    CachesMemory, Memory, PrefixesMemory, caches_memory, limit_words, memory, memory_bytes, prefixes_memory, seconds,
+};
 use ratelimit_policy::config::Config;
 use ratelimit_policy::config::fleet::Fleet;
 use ratelimit_policy::desired::{Grant, Limit, Rule, date};
@@ -37,6 +39,7 @@ pub struct ConfigJson {
     memory: [Memory; 2],
     notes_memory: CachesMemory,
     memory_bytes: u64,
+    prefixes_memory: PrefixesMemory,
     lists: Vec<ListJson>,
 }
 
@@ -177,6 +180,7 @@ impl ConfigJson {
             memory: memory(config),
             notes_memory: caches_memory(config),
             memory_bytes: memory_bytes(config),
+            prefixes_memory: prefixes_memory(config),
             lists: lists(config),
         }
     }

@@ -110,8 +110,13 @@ fn every_command_that_is_named_exists() {
                 continue;
             };
             named += 1;
-            let own: BTreeSet<_> =
-                command.iter().flat_map(|command| command.get_arguments()).filter_map(clap::Arg::get_long).collect();
+            let below = command.iter().flat_map(|command| command.get_subcommands());
+            let own: BTreeSet<_> = command
+                .into_iter()
+                .chain(below)
+                .flat_map(|command| command.get_arguments())
+                .filter_map(clap::Arg::get_long)
+                .collect();
             for flag in words.iter().filter_map(|word| word.strip_prefix("--")) {
                 let flag = flag.split('=').next().unwrap_or_default();
                 let is_global = ["json", "output", "color", "verbose", "quiet", "help", "version"].contains(&flag);

@@ -1,0 +1,179 @@
+//! The tries of prefixes: what they hold, read many entries at once, and made what is wanted by what differs. A million
+//! prefixes take a second, so nothing is written that is there already, also not by a run after another one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd as _;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use aya::Pod;
+use aya::maps::lpm_trie::{Key, LpmTrie};
+use ipnet::IpNet;
+use ratelimit_common::access::{STEPS, Step};
+use ratelimit_common::layout::{GENERATION_BITS, GENERATIONS, Prefix, PrefixKeyV4, PrefixKeyV6, RuleSet, map};
+
+use super::plain::Plain;
+use super::{Kernel, map_mut, state};
+use crate::{DatapathError, batch, encode};
+
+/// Entries from which on it is said how long they take.
+const SAID_FROM: usize = 50_000;
+
+/// What the generations of the tries hold, as far as this run knows.
+#[derive(Debug, Default)]
+pub(super) struct Tries {
+    pub(super) prefixes: [Option<BTreeMap<IpNet, Prefix>>; GENERATIONS as usize],
+    pub(super) targets: [Option<BTreeMap<IpNet, RuleSet>>; GENERATIONS as usize],
+}
+
+impl Kernel {
+    /// Reads what the tries of sources hold, where this run does not know it: after its start, or an error.
+    pub(super) fn know_prefixes(&mut self) -> Result<(), DatapathError> {
+        if self.generations.tries.prefixes.iter().all(Option::is_some) {
+            return Ok(());
+        }
+        let mut held = [const { BTreeMap::new() }; GENERATIONS as usize];
+        self.read_trie(map::PREFIXES_V4, size_of::<PrefixKeyV4>(), &mut held, encode::net_v4)?;
+        self.read_trie(map::PREFIXES_V6, size_of::<PrefixKeyV6>(), &mut held, encode::net_v6)?;
+        for (known, held) in self.generations.tries.prefixes.iter_mut().zip(held) {
+            *known = Some(held);
+        }
+        Ok(())
+    }
+
+    /// Adds what a trie holds to its generations. `net` makes a prefix of its length and of the bytes of its address.
+    fn read_trie(
+        &mut self,
+        name: &'static str,
+        data_len: usize,
+        held: &mut [BTreeMap<IpNet, Prefix>; GENERATIONS as usize],
+        net: impl Fn(u32, &[u8]) -> Option<IpNet>,
+    ) -> Result<(), DatapathError> {
+        let entries = self.map(name)?.max_entries();
+        let (map, key_len) = (state::data(map_mut(&mut self.ebpf, name)?)?.fd().as_fd(), size_of::<u32>() + data_len);
+        batch::visit_trie(map, key_len, size_of::<Prefix>(), entries, |key, value| {
+            let mut add = || {
+                let (length, rest) = key.split_first_chunk::<4>()?;
+                let (generation, address) = rest.split_first_chunk::<4>()?;
+                let held = held.get_mut(u32::from_ne_bytes(*generation) as usize)?;
+                let length = u32::from_ne_bytes(*length).checked_sub(GENERATION_BITS)?;
+                held.insert(net(length, address)?, prefix(value)?);
+                Some(())
+            };
+            // What is none of ours is in no generation that packets read.
+            add();
+        })
+        .with_context(|| format!("read {name}"))?;
+        Ok(())
+    }
+
+    /// Writes these into a generation of the tries, also while packets read it: each finds what was there or what is
+    /// there now.
+    pub(super) fn write_prefixes_of(
+        &mut self,
+        generation: u32,
+        prefixes: BTreeMap<IpNet, Prefix>,
+    ) -> Result<(), DatapathError> {
+        self.know_prefixes()?;
+        self.check_room(&prefixes)?;
+        let held = self.generations.tries.prefixes[generation as usize].take();
+        self.write_trie(map::PREFIXES_V4, generation, held.as_ref(), &prefixes, encode::key_v4)?;
+        self.write_trie(map::PREFIXES_V6, generation, held.as_ref(), &prefixes, encode::key_v6)?;
+        self.generations.tries.prefixes[generation as usize] = Some(prefixes);
+        Ok(())
+    }
+
+    /// That the maps have room for these: pinned ones may be those of a version with smaller ones.
+    fn check_room(&self, prefixes: &BTreeMap<IpNet, Prefix>) -> Result<(), DatapathError> {
+        let v4 = prefixes.keys().filter(|net| matches!(net, IpNet::V4(_))).count();
+        for (name, count) in [(map::PREFIXES_V4, v4), (map::PREFIXES_V6, prefixes.len() - v4)] {
+            let room = self.map(name)?.max_entries() / GENERATIONS;
+            if count > room as usize {
+                return Err(DatapathError::Pins {
+                    path: self.pins.as_ref().map_or_else(|| name.into(), |pins| pins.map(name).display().to_string()),
+                    why: format!(
+                        "it has room for {room} prefixes, and {count} are wanted; what it enforces goes on. \
+                         `ratelimitd detach` forgets its state, then start again"
+                    ),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes one generation of a trie exactly what is wanted: by what differs from what it holds, or anew where that
+    /// is not known, after an error or at the start.
+    pub(super) fn write_trie<const N: usize, V: Copy + PartialEq>(
+        &mut self,
+        name: &'static str,
+        generation: u32,
+        held: Option<&BTreeMap<IpNet, V>>,
+        wanted: &BTreeMap<IpNet, V>,
+        key: impl Fn(&IpNet, u32) -> Option<(u32, [u32; N])>,
+    ) -> Result<(), DatapathError>
+    where
+        Plain<V>: Pod,
+    {
+        let began = Instant::now();
+        let map = map_mut(&mut self.ebpf, name)?;
+        let trie: LpmTrie<_, [u32; N], Plain<V>> = LpmTrie::try_from(&*map).with_context(|| format!("open {name}"))?;
+        let key = |net: &IpNet| key(net, generation).map(|(bits, data)| Key::new(bits, data));
+        let stale: Vec<_> = match held {
+            Some(held) => held.keys().filter(|net| !wanted.contains_key(net)).filter_map(&key).collect(),
+            None => {
+                let all = trie.keys().collect::<Result<Vec<_>, _>>().with_context(|| format!("list {name}"))?;
+                let of = |key: &Key<[u32; N]>| (key.prefix_len(), key.data());
+                let wanted: BTreeSet<_> = wanted.keys().filter_map(&key).map(|key| of(&key)).collect();
+                all.into_iter().filter(|key| key.data()[0] == generation && !wanted.contains(&of(key))).collect()
+            }
+        };
+        let is_new = |net: &IpNet, value: &V| held.and_then(|held| held.get(net)) != Some(value);
+        let new = wanted.iter().filter(|(net, value)| is_new(net, value));
+        let (nets, (keys, values)): (Vec<_>, (Vec<_>, Vec<_>)) =
+            new.filter_map(|(net, value)| Some((*net, (key(net)?, Plain(*value))))).unzip();
+        let changes = stale.len() + keys.len();
+        if changes >= SAID_FROM {
+            tracing::info!(map = name, "writing {} prefixes, and removing {}", keys.len(), stale.len());
+        }
+        let map = state::data(map)?.fd().as_fd();
+        // SAFETY: the map was opened above with these types of keys and values.
+        unsafe { batch::remove(map, &stale) }
+            .map_err(|stopped| stopped.error)
+            .with_context(|| format!("remove from {name}"))?;
+        // SAFETY: likewise.
+        let written = unsafe { batch::update(map, &keys, &values) };
+        if let Err(stopped) = written {
+            // No packet is to find what was not there, and the memory is free again.
+            let is_held = |net: &IpNet| held.is_some_and(|held| held.contains_key(net));
+            let added: Vec<_> =
+                nets.iter().zip(&keys).take(stopped.at).filter(|(net, _)| !is_held(net)).map(|(_, key)| *key).collect();
+            // SAFETY: likewise.
+            if let Err(second) = unsafe { batch::remove(map, &added) } {
+                tracing::warn!("after a failed write: remove from {name}: {}", second.error);
+            }
+            if stopped.error.raw_os_error() == Some(libc::ENOMEM) {
+                return Err(DatapathError::Unsupported {
+                    what: format!("hold {} prefixes in {name}", wanted.keys().filter_map(key).count()),
+                    why: format!("the kernel had no memory left after {}; name fewer, or shorter ones", stopped.at),
+                });
+            }
+            let net = nets.get(stopped.at).map_or_else(String::new, ToString::to_string);
+            return Err(anyhow::Error::from(stopped.error).context(format!("write {net} to {name}")).into());
+        }
+        if changes >= SAID_FROM {
+            tracing::info!(map = name, took_ms = began.elapsed().as_millis(), "wrote {} prefixes", keys.len());
+        }
+        Ok(())
+    }
+}
+
+/// A value of the tries of sources.
+fn prefix(bytes: &[u8]) -> Option<Prefix> {
+    let mut words = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
+    let rules = words.next()?;
+    let mut access = [Step(0); STEPS];
+    for step in &mut access {
+        *step = Step(words.next()?);
+    }
+    Some(Prefix { rules, access })
+}

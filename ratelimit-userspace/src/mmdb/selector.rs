@@ -1,0 +1,64 @@
+//! What to select in a database, as it is written.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// An autonomous system or a country.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Selector {
+    /// Its number.
+    Asn(u32),
+    /// Its two letters, capitals.
+    Country([u8; 2]),
+}
+
+impl Selector {
+    /// An autonomous system, as in `64496` or `AS64496`.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn asn(text: &str) -> Result<Self, String> {
+        asn(text).map(Self::Asn).ok_or_else(|| "the number of an autonomous system is meant, as in 64496".to_owned())
+    }
+
+    /// A country, as in `DE`.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn country(text: &str) -> Result<Self, String> {
+        country(text).map(Self::Country).ok_or_else(|| "the two letters of a country are meant, as in DE".to_owned())
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Asn(number) => write!(f, "AS{number}"),
+            Self::Country([first, second]) => write!(f, "{}{}", char::from(*first), char::from(*second)),
+        }
+    }
+}
+
+/// The number of an autonomous system, with or without `AS` before it. 0 is none.
+pub(super) fn asn(text: &str) -> Option<u32> {
+    let digits = match text.get(..2) {
+        Some(mark) if mark.eq_ignore_ascii_case("as") => &text[2..],
+        Some(_) | None => text,
+    };
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    u32::from_str(digits).ok().filter(|number| is_number && *number != 0)
+}
+
+/// A country's two letters, as capitals.
+pub(super) fn country(text: &str) -> Option<[u8; 2]> {
+    let letters: [u8; 2] = text.as_bytes().try_into().ok()?;
+    letters.iter().all(u8::is_ascii_alphabetic).then(|| letters.map(|letter| letter.to_ascii_uppercase()))
+}
+
+/// All of them, with commas between them.
+pub(super) fn words(all: &[Selector]) -> String {
+    let mut all = all.to_vec();
+    all.sort_unstable();
+    all.dedup();
+    all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
