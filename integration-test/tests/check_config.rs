@@ -40,8 +40,8 @@ fn a_list_that_holds_whom_the_host_needs_is_named() {
     let top = format!("interfaces = [\"s0\"]\ndeny = [\"file:drop.txt\", \"{}\", \"{}\"]", CLIENTS[0], CLIENTS[1]);
     let of = warnings(&lab, &top);
     for part in [
-        format!("drop.txt) has 10.9.0.1/32, which holds {}, an address of this host", SERVER[0]),
-        format!("drop.txt) has fd09::/64, which holds {}, an address of this host", SERVER[1]),
+        format!("drop.txt): {} is an address of this host: it is passed over", SERVER[0]),
+        format!("drop.txt): fd09::/64 holds {}, an address of this host: it is passed over", SERVER[1]),
         format!("deny has {0}/32, which holds {0}, the default gateway: [safety] allows it", CLIENTS[0]),
         format!("deny has {0}/32, which holds {0}, the peer of your SSH session: [safety] allows it", CLIENTS[1]),
     ] {
