@@ -388,6 +388,8 @@ fn without_a_file_or_with_a_dash_the_list_goes_to_standard_output() {
         let output = said(&run(directory.path(), &[&["c.mmdb", "--country", "de"][..], more].concat()));
         assert_eq!(output, (Some(0), expected.to_owned(), String::new()));
     }
+    let (code, _, stderr) = said(&run(directory.path(), &["c.mmdb"]));
+    assert!(code == Some(2) && stderr.contains("--asn or --country is missing"), "{stderr}");
     let json = ["c.mmdb", "--country", "DE", "--country", "FR", "-o", "l", "--json", "-q"];
     let (code, stdout, stderr) = said(&run(directory.path(), &json));
     let made: serde_json::Value = serde_json::from_str(&stdout).unwrap();

@@ -35,6 +35,11 @@ struct Made<'a> {
 /// Makes the list.
 pub(super) fn from_mmdb(args: FromMmdbArgs, global: &Global) -> anyhow::Result<Exit> {
     let asked = [args.asn, args.country].concat();
+    if asked.is_empty() {
+        let (problem, help) = ("--asn or --country is missing", "say which networks: `--asn 64496`, `--country XX`");
+        let problem = problem.to_owned();
+        return Err(Diagnostic { problem, place: Place::CommandLine, help: vec![help.to_owned()] }.into());
+    }
     let out = args.out.as_deref().filter(|path| *path != Path::new("-"));
     let listed = read(&args.file, &asked, out)?;
     let of = args.file.display();

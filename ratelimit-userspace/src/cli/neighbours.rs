@@ -54,7 +54,7 @@ pub struct FromMmdbArgs {
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
     /// The networks of this autonomous system; repeatable
-    #[arg(long, value_name = "N", value_parser = Selector::asn, required_unless_present = "country")]
+    #[arg(long, value_name = "N", value_parser = Selector::asn)]
     pub asn: Vec<Selector>,
     /// The networks of this country, by its two letters; repeatable
     #[arg(long, value_name = "XX", value_parser = Selector::country)]
