@@ -75,7 +75,7 @@ fn obstacle() -> Option<String> {
 fn run(rows: &[Row], wanted: &Wanted<'_>, tally: &mut Tally) -> Result<()> {
     let work = workspace::target_dir().join("systemd");
     let package = package_of(wanted)?;
-    let lint = lint::Lint::start(&package);
+    let lint = lint::Lint::start(&package, wanted.package.is_none());
     let rootfs = rootfs::ensure("server", &rootfs::SERVER, &work)?;
     let mut figures = Figures { schema: 1, ..Figures::default() };
     figures.rootfs_seconds = rootfs.made_in.map(|took| took.as_secs_f64());
