@@ -56,7 +56,8 @@ impl Moved {
     pub(super) const fn misses(self, point: Point) -> u64 {
         match (self, point) {
             (Self::Shared | Self::SharedOnTrial, _) => 0,
-            (_, Point::Replaced | Point::MoveSwapped | Point::MoveCounted | Point::MoveCharged) => 1,
+            // What is attached anew is attached after the copy.
+            (_, Point::Pinned | Point::Replaced | Point::MoveSwapped | Point::MoveCounted | Point::MoveCharged) => 1,
             _ => 0,
         }
     }
