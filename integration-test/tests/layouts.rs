@@ -202,11 +202,7 @@ fn what_sources_of_ipv6_have_used_and_their_bans_go_on() {
         // Of one /64, and of another, which is banned.
         (0..3).for_each(|_| drop(lab.open(CLIENTS_V6[0], 80)));
         (0..4).for_each(|_| drop(lab.open(CLIENTS_V6[1], 80)));
-        // Goes on over the limit in a connection that is open, which bans.
-        let mut open = lab.open(CLIENTS_V6[2], 80);
-        (0..9).for_each(|_| drop(lab.http(CLIENTS_V6[2], 80)));
-        lab.assert_blocked(CLIENTS_V6[2], 80);
-        open.write_all(b"GET").unwrap();
+        exceed(&lab, CLIENTS_V6[2]);
         let _daemon = start(&lab);
         assert_eq!(lab.ratelimitd(&["check", CLIENTS_V6[2]]).code(), 3);
         assert_eq!(banned(&lab), 2, "of layout {layout}: the fixture's and this one");
@@ -461,11 +457,15 @@ fn fixtures_are_made_of_real_traffic() {
 }
 
 /// Uses all ten connections of `web`, is refused, and goes on in one that is open, which bans.
-fn be_banned(lab: &Lab, from: &str) {
+fn exceed(lab: &Lab, from: &str) {
     let mut open = lab.open(from, 80);
     (0..9).for_each(|_| drop(lab.http(from, 80)));
     lab.assert_blocked(from, 80);
     open.write_all(b"GET").unwrap();
+}
+
+fn be_banned(lab: &Lab, from: &str) {
+    exceed(lab, from);
     let is_banned = || (banned(lab) == 1).then_some(());
     once(is_banned).unwrap_or_else(|| panic!("{from} is not banned: {:#}", lab.stats()));
 }

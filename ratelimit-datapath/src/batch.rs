@@ -10,6 +10,8 @@ use super::bpf::{self, Command};
 
 /// Entries asked for at once. The kernel hands out whole hash buckets, so a batch may come back shorter.
 const BATCH_LEN: usize = 16_384;
+/// Bytes of a position in a hash map: the number of a bucket, of 32 bits; room for more does no harm.
+const BUCKET_LEN: usize = 8;
 
 /// `struct { ... } batch` of `union bpf_attr`.
 #[repr(C)]
@@ -37,16 +39,9 @@ pub(super) fn visit(
     max_entries: u32,
     mut entry: impl FnMut(&[u8], &[u8]),
 ) -> io::Result<()> {
-    let mut batch = Batch::new(key_len, value_len, max_entries);
-    let mut position = None;
     // Each batch moves on by at least one bucket, and there are at most twice as many buckets as entries.
-    for _ in 0..=2 * u64::from(max_entries).next_power_of_two() {
-        position = batch.visit(map, position, &mut entry)?;
-        if position.is_none() {
-            break;
-        }
-    }
-    Ok(())
+    let batches = 2 * u64::from(max_entries).next_power_of_two();
+    Batch::new(key_len, value_len, max_entries).visit_all(map, BUCKET_LEN, batches, &mut entry)
 }
 
 /// Visits the entries of one batch, from where another has ended, and tells where this one has; none where that is
@@ -62,7 +57,10 @@ pub(super) fn visit_part(
     from: Option<u64>,
     mut entry: impl FnMut(&[u8], &[u8]),
 ) -> io::Result<Option<u64>> {
-    Batch::new(key_len, value_len, max_entries).visit(map, from, &mut entry)
+    let (from, mut next) = (from.map(u64::to_ne_bytes), [0; BUCKET_LEN]);
+    let mut batch = Batch::new(key_len, value_len, max_entries);
+    let more = batch.visit(map, from.as_ref().map(<[u8; BUCKET_LEN]>::as_slice), &mut next, &mut entry)?;
+    Ok(more.then(|| u64::from_ne_bytes(next)))
 }
 
 /// Visits every entry of the trie `map`, whose keys and values have these sizes in bytes. Its position is a key.
@@ -77,32 +75,9 @@ pub(super) fn visit_trie(
     mut entry: impl FnMut(&[u8], &[u8]),
 ) -> io::Result<()> {
     let mut batch = Batch::new(key_len, value_len, max_entries);
-    let (mut position, mut next) = (None, vec![0_u8; key_len]);
     // Each batch but the last is full.
-    for _ in 0..=max_entries as usize / batch.len {
-        let from: Option<&Vec<u8>> = position.as_ref();
-        let mut attr = BatchAttr {
-            in_batch: from.map_or(0, |key| key.as_ptr() as u64),
-            out_batch: next.as_mut_ptr() as u64,
-            keys: batch.keys.as_mut_ptr() as u64,
-            values: batch.values.as_mut_ptr() as u64,
-            count: u32::try_from(batch.len).unwrap_or(u32::MAX),
-            map_fd: map.as_raw_fd().unsigned_abs(),
-            ..BatchAttr::default()
-        };
-        // SAFETY: the buffers hold `count` keys and values, and a key for the position, and live until the call returns.
-        let error = unsafe { bpf::call(Command::MAP_LOOKUP_BATCH, &mut attr) }.err();
-        match error.as_ref().and_then(io::Error::raw_os_error) {
-            None | Some(libc::ENOENT) => {}
-            Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
-        }
-        batch.entries(attr.count).for_each(|(key, value)| entry(key, value));
-        if error.is_some() {
-            break;
-        }
-        position = Some(next.clone());
-    }
-    Ok(())
+    let batches = u64::from(max_entries) / batch.len as u64;
+    batch.visit_all(map, key_len, batches, &mut entry)
 }
 
 /// Room for the entries of one call.
@@ -120,25 +95,43 @@ impl Batch {
         Self { key_len, value_len, keys: vec![0; len * key_len], values: vec![0; len * value_len], len }
     }
 
+    /// Visits the entries of batch after batch, as many as there are at most. A position has so many bytes.
+    fn visit_all(
+        &mut self,
+        map: BorrowedFd<'_>,
+        position_len: usize,
+        batches: u64,
+        entry: &mut impl FnMut(&[u8], &[u8]),
+    ) -> io::Result<()> {
+        let (mut from, mut next) = (None::<Vec<u8>>, vec![0; position_len]);
+        for _ in 0..=batches {
+            if !self.visit(map, from.as_deref(), &mut next, entry)? {
+                break;
+            }
+            from = Some(next.clone());
+        }
+        Ok(())
+    }
+
+    /// Visits the entries of one batch, and tells whether more follow, from `next` on.
     fn visit(
         &mut self,
         map: BorrowedFd<'_>,
-        from: Option<u64>,
+        from: Option<&[u8]>,
+        next: &mut [u8],
         entry: &mut impl FnMut(&[u8], &[u8]),
-    ) -> io::Result<Option<u64>> {
-        // The position is a bucket number of 32 bits for hash maps; room for more does no harm.
-        let (position, mut next) = (from.unwrap_or(0), 0_u64);
+    ) -> io::Result<bool> {
         loop {
             let mut attr = BatchAttr {
-                in_batch: if from.is_none() { 0 } else { (&raw const position) as u64 },
-                out_batch: (&raw mut next) as u64,
+                in_batch: from.map_or(0, |position| position.as_ptr() as u64),
+                out_batch: next.as_mut_ptr() as u64,
                 keys: self.keys.as_mut_ptr() as u64,
                 values: self.values.as_mut_ptr() as u64,
                 count: u32::try_from(self.len).unwrap_or(u32::MAX),
                 map_fd: map.as_raw_fd().unsigned_abs(),
                 ..BatchAttr::default()
             };
-            // SAFETY: the buffers hold `count` keys and values, and live until the call returns.
+            // SAFETY: the buffers hold `count` keys and values, and a position each, and live until the call returns.
             let error = unsafe { bpf::call(Command::MAP_LOOKUP_BATCH, &mut attr) }.err();
             match error.as_ref().and_then(io::Error::raw_os_error) {
                 // One bucket alone has more entries than the buffers: nothing was copied.
@@ -153,7 +146,7 @@ impl Batch {
                 Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
             }
             self.entries(attr.count).for_each(|(key, value)| entry(key, value));
-            return Ok(error.is_none().then_some(next));
+            return Ok(error.is_none());
         }
     }
 
