@@ -142,7 +142,7 @@ fn each_trouble_with_the_local_api_and_the_file_has_its_exit_code() {
     assert_refused(&alone(&["--key-file", &key, "--out", &out, "--url", "here"]), 2, &["no URL"]);
     fs::write(lab.directory().join("empty"), "\n").unwrap();
     assert_refused(&alone(&["--key-file", &path("empty"), "--out", &out, "--url", &url]), 78, &["has no key"]);
-    for (flag, wrong) in [("--scopes", "country"), ("--most", "0"), ("--most", "131073"), ("--ipv6-prefix", "0")] {
+    for (flag, wrong) in [("--scopes", "country"), ("--most", "0"), ("--most", "1048577"), ("--ipv6-prefix", "0")] {
         assert_refused(&once(&[flag, wrong]), 2, &[flag]);
     }
 }
