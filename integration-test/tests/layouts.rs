@@ -384,7 +384,7 @@ fn took_over(daemon: &Daemon) -> String {
 #[ignore = "opt-in: a measurement"]
 fn the_gap_of_a_move_is_measured() {
     needs_root!();
-    for windows in [100, 1_000, 10_000, 100_000, 500_000_u32] {
+    for windows in [256, 1_000, 10_000, 100_000, 500_000_u32] {
         let lab = Lab::quiet();
         let mut fixture = Fixture::of(FIRST);
         let of = fixture.contents.maps.get_mut("SOURCES_V4").unwrap();
