@@ -13,7 +13,7 @@ use std::process::Command;
 
 use netlab::{Child, PacketSocket};
 use nix::sys::signal::Signal;
-use ratelimit_crash::{Point, VARIABLE, reached};
+use ratelimit_crash::{Point, VARIABLE, passed, reached};
 use serde_json::Value;
 
 use crate::lab::{Daemon, HANGS_AFTER, Lab, binary};
@@ -216,8 +216,7 @@ impl Ground {
     }
 
     fn arm(&self, point: Point, passes: u32) {
-        let _of_before = fs::remove_file(reached(&self.point_file()));
-        fs::write(self.point_file(), format!("{} {passes}", point.name())).expect(WORKS);
+        ratelimit_crash::arm(&self.point_file(), point, passes).expect(WORKS);
     }
 
     /// Kills the daemon, and takes its filter off with all that it has pinned.
@@ -288,7 +287,7 @@ impl Ground {
             self.ears.fence();
             let admitted = |source, port| self.ears.heard(source, port);
             let more = admitted(cast.within, 80).checked_sub(WEB_MAX);
-            let bound = act.misses(point);
+            let bound = act.misses(point, &passed(&self.point_file()));
             assert!(more.is_some_and(|more| more <= bound), "{more:?} beyond the limit of the source that sent on");
             assert_eq!(admitted(cast.offender, 80), WEB_MAX, "admitted of the source over its limit, in all");
             if act.keeps_bans() {

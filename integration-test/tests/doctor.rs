@@ -11,6 +11,9 @@ use netlab::{Output, needs_root};
 use ratelimit_datapath::kernel::held_maps;
 use serde_json::Value;
 
+/// Maps that have a copy of each value for each processor.
+const PER_CPU: [&str; 4] = ["COUNTERS", "FAULTS", "BANS_BEGUN", "EVENT_TALLIES"];
+
 /// A configuration file with what stands at its top.
 fn configured(lab: &Lab, top: &str) -> String {
     let path = lab.directory().join("ratelimitd.toml");
@@ -255,7 +258,7 @@ fn what_possible_processors_take_is_what_the_kernel_gives_them() {
     let lab = Lab::quiet();
     let daemon = lab.limit(&["--limit", "3/1h", "--count", "packets"]);
     let held = held_maps(daemon.child.id()).unwrap();
-    let per_cpu: u64 = ["COUNTERS", "FAULTS", "BANS_BEGUN", "EVENT_TALLIES"].iter().map(|name| held[*name]).sum();
+    let per_cpu: u64 = PER_CPU.iter().map(|name| held[*name]).sum();
     let output = lab.ratelimitd(&["doctor", "s0", "--json"]);
     let (_, seen) = found(&checks(&output), "kernel.processors");
     let words: Vec<&str> = seen.split_whitespace().collect();
@@ -266,4 +269,22 @@ fn what_possible_processors_take_is_what_the_kernel_gives_them() {
     let ratio = said / per_cpu as f64;
     assert!((0.9..1.1).contains(&ratio), "{seen}; the kernel: {per_cpu} of {held:?}");
     assert!(possible.parse::<u32>().unwrap() > 0);
+}
+
+#[test]
+fn the_memory_that_is_promised_is_what_the_kernel_takes() {
+    needs_root!();
+    let lab = Lab::quiet();
+    for more in [&["--ipv6-prefix", "128"][..], &["--max-sources", "100000"], &["--max-sources", "16384"]] {
+        let args = [&["--limit", "3/1h", "--count", "packets"], more].concat();
+        let daemon = lab.limit(&args);
+        let held = held_maps(daemon.child.id()).unwrap();
+        let held: u64 = held.iter().filter(|(name, _)| !PER_CPU.contains(&name.as_str())).map(|(_, bytes)| bytes).sum();
+        let said = lab.ratelimitd(&[&["check-config", "--json", "--iface", "s0"], &args[..]].concat());
+        let said: Value = serde_json::from_str(&said.stdout).unwrap();
+        let promised = said["memory_bytes"].as_u64().unwrap();
+        assert!(promised.abs_diff(held) < held / 50, "{more:?}: {promised} B are promised, the kernel takes {held}");
+        daemon.kill();
+        assert_eq!(lab.ratelimitd(&["detach"]).code(), 0);
+    }
 }

@@ -1,9 +1,11 @@
 //! With the feature: the file that arms a point, and the end of the process at it.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -18,13 +20,49 @@ static FILE: LazyLock<Option<PathBuf>> = LazyLock::new(|| std::env::var_os(VARIA
 /// What the file is called once its point has killed.
 #[must_use]
 pub fn reached(file: &Path) -> PathBuf {
+    beside(file, ".reached")
+}
+
+/// Which points were passed while one was armed, in order, that which killed is the last; and when, since 1970.
+#[must_use]
+pub fn passed(file: &Path) -> Vec<(String, Duration)> {
+    let text = fs::read_to_string(beside(file, ".passed")).unwrap_or_default();
+    let of_line = |line: &str| {
+        let (name, micros) = line.split_once(' ')?;
+        Some((name.to_owned(), Duration::from_micros(micros.parse().ok()?)))
+    };
+    text.lines().filter_map(of_line).collect()
+}
+
+/// Arms a point that is passed so often before it kills, and forgets what was passed for another.
+///
+/// # Errors
+/// What the file system answers.
+pub fn arm(file: &Path, point: Point, passes: u32) -> std::io::Result<()> {
+    for of_before in [reached(file), beside(file, ".passed")] {
+        let _there_may_be_none = fs::remove_file(of_before);
+    }
+    fs::write(file, format!("{} {passes}", point.name()))
+}
+
+fn beside(file: &Path, ending: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
-    name.push(".reached");
+    name.push(ending);
     name.into()
+}
+
+fn note(file: &Path, point: Point) {
+    let Ok(mut passed) = OpenOptions::new().append(true).create(true).open(beside(file, ".passed")) else { return };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    // A test looks for the line, and misses it.
+    let _is_noted = passed.write_all(format!("{} {}\n", point.name(), now.as_micros()).as_bytes());
 }
 
 pub(crate) fn reach(point: Point) {
     let Some(file) = FILE.as_ref() else { return };
+    if file.exists() {
+        note(file, point);
+    }
     if is_due(file, point) {
         // A signal to oneself is handled before kill(2) returns, to this thread or another.
         while kill(Pid::this(), Signal::SIGKILL).is_ok() {
@@ -72,6 +110,22 @@ mod tests {
             fs::write(&file, broken).unwrap();
             assert!(!is_due(&file, Point::Ready), "{broken:?}");
         }
+    }
+
+    #[test]
+    fn what_was_passed_is_noted_in_order_and_forgotten_with_the_next_that_is_armed() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("point");
+        assert_eq!(passed(&file), []);
+        arm(&file, Point::Ready, 0).unwrap();
+        note(&file, Point::Serving);
+        note(&file, Point::Ready);
+        assert!(is_due(&file, Point::Ready));
+        let [(first, began), (second, ended)] = &passed(&file)[..] else { panic!("{:?}", passed(&file)) };
+        assert_eq!([first, second], [Point::Serving.name(), Point::Ready.name()]);
+        assert!(began <= ended);
+        arm(&file, Point::Serving, 1).unwrap();
+        assert_eq!((passed(&file), reached(&file).exists()), (Vec::new(), false));
     }
 
     #[test]

@@ -11,7 +11,7 @@
 mod armed;
 
 #[cfg(feature = "armed")]
-pub use armed::{VARIABLE, reached};
+pub use armed::{VARIABLE, arm, passed, reached};
 
 macro_rules! points {
     ($($point:ident $name:literal $step:literal)*) => {

@@ -3,6 +3,7 @@
 //! file descriptors and bytes.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::time::Duration;
 
@@ -179,12 +180,25 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// # Safety
 /// `K` and `V` have the sizes of the map's keys and values.
 pub(super) unsafe fn update<K: Copy, V: Copy>(map: BorrowedFd<'_>, keys: &[K], values: &[V]) -> Result<(), Stopped> {
+    // SAFETY: as promised.
+    let write =
+        |part: Range<usize>| unsafe { change(Command::MAP_UPDATE_BATCH, map, &keys[part.clone()], &values[part]) };
+    in_parts(keys.len(), write, || std::thread::sleep(PAUSE))
+}
+
+/// Changes so many entries, a part each call, and tries one again after a pause for which there is no memory now.
+///
+/// # Errors
+/// At the first entry that is not taken.
+fn in_parts(
+    len: usize,
+    mut change: impl FnMut(Range<usize>) -> Result<(), Stopped>,
+    mut pause: impl FnMut(),
+) -> Result<(), Stopped> {
     let (mut at, mut tries) = (0, 0);
-    while at < keys.len() {
-        let end = keys.len().min(at + CHANGED_LEN);
-        // SAFETY: as promised.
-        let written = unsafe { change(Command::MAP_UPDATE_BATCH, map, &keys[at..end], &values[at..end]) };
-        let Err(stopped) = written else {
+    while at < len {
+        let end = len.min(at + CHANGED_LEN);
+        let Err(stopped) = change(at..end) else {
             at = end;
             continue;
         };
@@ -193,7 +207,7 @@ pub(super) unsafe fn update<K: Copy, V: Copy>(map: BorrowedFd<'_>, keys: &[K], v
         if stopped.error.raw_os_error() != Some(libc::ENOMEM) || tries > TRIES {
             return Err(Stopped { at, ..stopped });
         }
-        std::thread::sleep(PAUSE);
+        pause();
     }
     Ok(())
 }
@@ -227,4 +241,43 @@ unsafe fn change<K, V>(command: Command, map: BorrowedFd<'_>, keys: &[K], values
     // SAFETY: the slices hold `count` keys and values, and live until the call returns.
     let called = unsafe { bpf::call(command, &mut attr) };
     called.map(|_| ()).map_err(|error| Stopped { at: attr.count as usize, error })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stopped(at: usize, errno: i32) -> Result<(), Stopped> {
+        Err(Stopped { at, error: io::Error::from_raw_os_error(errno) })
+    }
+
+    #[test]
+    fn an_entry_without_memory_is_tried_again_and_each_is_written_once() {
+        // There is memory for a thousand entries, then for none three times.
+        let (mut written, mut calls, mut pauses) = (Vec::new(), 0, 0);
+        let write = |part: Range<usize>| {
+            calls += 1;
+            let taken = if calls % 4 == 1 { part.len().min(1000) } else { 0 };
+            written.extend(part.start..part.start + taken);
+            if taken == part.len() { Ok(()) } else { stopped(taken, libc::ENOMEM) }
+        };
+        in_parts(20_500, write, || pauses += 1).unwrap();
+        assert_eq!(written, Vec::from_iter(0..20_500));
+        assert_eq!((calls, pauses), (81, 80), "a pause before each further call");
+    }
+
+    #[test]
+    fn where_there_is_no_memory_for_long_it_ends_at_that_entry_and_at_once_for_any_other_error() {
+        let (mut calls, mut pauses) = (0, 0);
+        let write = |_| {
+            calls += 1;
+            stopped(if calls == 1 { 7 } else { 0 }, libc::ENOMEM)
+        };
+        let ended = in_parts(100, write, || pauses += 1).unwrap_err();
+        assert_eq!((ended.at, ended.error.raw_os_error()), (7, Some(libc::ENOMEM)));
+        assert_eq!((calls, pauses), (TRIES + 1, TRIES));
+
+        let ended = in_parts(100, |_| stopped(3, libc::E2BIG), || panic!("no pause")).unwrap_err();
+        assert_eq!((ended.at, ended.error.raw_os_error()), (3, Some(libc::E2BIG)));
+    }
 }

@@ -58,7 +58,7 @@ impl Exit {
     pub const fn words(self) -> &'static str {
         match self {
             Self::Done => "done",
-            Self::Internal => "internal error",
+            Self::Internal => "internal error; of `doctor`, a problem",
             Self::Usage => {
                 "usage: a bad flag, a bad limit, no such interface, a file that cannot be replayed, a change that \
                  `--force` would need"

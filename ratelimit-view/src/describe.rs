@@ -2,15 +2,8 @@
 
 use std::fmt::Write as _;
 
-use ratelimit_common::admission::CELLS_PER_SUMMARY;
-use ratelimit_common::drop_cache::{CacheSet, DropCause, WAYS};
-use ratelimit_common::layout::{
-    CONVERSATIONS_CAPACITY, EVENTS_BYTES, FLOWS_CAPACITY, PREFIX_MISSES_PER_SET, SETS_PER_CONN_CELL, SETS_PER_WORD,
-    SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Unit,
-};
-use ratelimit_common::source::Family;
+use ratelimit_common::layout::Unit;
 use ratelimit_common::verification::Side;
-use serde::Serialize;
 
 use ipnet::IpNet;
 
@@ -18,18 +11,19 @@ use self::beside::{fleet_words, history_words, safety_words, shared_words};
 use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::config::{Config, OnExit, Safety, XdpModeChoice, amount, duration};
 use ratelimit_policy::desired::{
-    Bans, Grant, Guard, Limit, Mode, NewSources, QuicPorts, Refuse, Rule, Unparsable, WindowForm, date,
-    drop_cache_sets, unit_label,
+    Bans, Grant, Guard, Limit, Mode, NewSources, QuicPorts, Refuse, Rule, Unparsable, WindowForm, date, unit_label,
 };
 
 pub use self::beside::acl_words;
 pub use self::json::{ConfigJson, InvalidJson};
+pub use self::memory::{CachesMemory, Memory, caches_memory, memory, memory_bytes, memory_short};
 pub use self::per_cpu::{idle_cpus, per_cpu_bytes, per_cpu_words};
 pub use self::prefixes::{PrefixesMemory, prefixes_memory, prefixes_warning, prefixes_words};
 pub use self::start::first_line;
 
 mod beside;
 mod json;
+mod memory;
 mod per_cpu;
 mod prefixes;
 mod start;
@@ -39,9 +33,6 @@ const PREFIXES_NAMED_MAX: usize = 8;
 /// Columns of a description, and those before its values.
 const WIDTH_MAX: usize = 100;
 const INDENT: usize = 12;
-
-/// What the kernel adds to a key and a value of an LRU hash map, `struct htab_elem` in kernel/bpf/hashtab.c, Linux 6.18.
-const ELEMENT_OVERHEAD_BYTES: u64 = 48;
 
 /// An amount with its unit: `1 connection`, `1000 packets`, `50MB`.
 pub fn quantity(amount: u64, unit: Unit) -> String {
@@ -105,70 +96,6 @@ fn bound(limit: &Limit) -> String {
             of_unit(limit.amount)
         ),
     }
-}
-
-/// Bytes of kernel memory that remembering one source of this family in one limit takes.
-pub fn element_bytes(family: Family) -> u64 {
-    let key = match family {
-        Family::V4 => size_of::<SourceKeyV4>(),
-        Family::V6 => size_of::<SourceKeyV6>(),
-        Family::V6Wide => size_of::<SourceKeyV6Wide>(),
-    };
-    let value = size_of::<ratelimit_common::layout::Source>();
-    // Both are rounded up to 8 bytes.
-    ELEMENT_OVERHEAD_BYTES + ((key.next_multiple_of(8) + value.next_multiple_of(8)) as u64)
-}
-
-/// Kernel memory for the sources of one family.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Memory {
-    /// `ipv4` or `ipv6`.
-    pub family: &'static str,
-    /// Sources that can be remembered, each limit counting on its own.
-    pub sources: u64,
-    /// Limits that each source can be counted in, see [`ratelimit_policy::desired::Policy::windows_per_source`].
-    pub limits: u64,
-    /// Bytes of one source in one limit.
-    pub element_bytes: u64,
-    /// All of it.
-    pub bytes: u64,
-}
-
-/// Kernel memory for the sources, IPv4 first.
-pub fn memory(config: &Config) -> [Memory; 2] {
-    let limits = u64::from(config.policy.windows_per_source());
-    let of = |family: &'static str, key: Family| {
-        let (sources, element_bytes) = (u64::from(config.max_sources), element_bytes(key));
-        Memory { family, sources, limits, element_bytes, bytes: sources * element_bytes * limits }
-    };
-    [of("ipv4", Family::V4), of("ipv6", Family::of_ipv6_prefix(config.policy.ipv6_prefix))]
-}
-
-/// Kernel memory of the caches beside the windows, of both families together: the drop cache, known sources, sources in no
-/// list, and the host's own connections.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct CachesMemory {
-    /// Lines, each for eight windows.
-    pub lines: u64,
-    /// All of it.
-    pub bytes: u64,
-    /// Bytes of it for each source of one family that can be remembered, rounded up.
-    pub source_bytes: u64,
-}
-
-/// Kernel memory of the caches beside the windows.
-pub fn caches_memory(config: &Config) -> CachesMemory {
-    let lines = drop_cache_sets(config.max_sources.saturating_mul(config.policy.windows_per_source()));
-    let (line, word) = (size_of::<CacheSet>() as u64, size_of::<u64>() as u64);
-    // Each set has drop-cache entries with their causes, known sources, connections and prefix misses. Some sets together have
-    // a word that says which have entries, and which have known sources.
-    let (causes, cell, unlisted) =
-        (size_of::<[DropCause; WAYS]>() as u64, 2 * word, u64::from(PREFIX_MISSES_PER_SET) * word);
-    let connections = 2 * cell / u64::from(SETS_PER_CONN_CELL);
-    let bytes = u64::from(lines) * (line + causes + cell + connections + unlisted)
-        + u64::from(lines / SETS_PER_WORD) * word
-        + u64::from(lines / CELLS_PER_SUMMARY) * cell;
-    CachesMemory { lines: lines.into(), bytes, source_bytes: bytes.div_ceil(config.max_sources.max(1).into()) }
 }
 
 /// A configuration in words, lines ended.
@@ -240,10 +167,11 @@ pub fn config_words(config: &Config) -> String {
     }
     for (position, memory) in memory(config).iter().enumerate() {
         let name = if position == 0 { "memory" } else { "" };
-        line(name, &memory_words(memory));
+        line(name, &memory::of_sources_words(memory));
     }
-    line("", &caches_words(&caches_memory(config)));
-    line("", &connections_words());
+    line("", &memory::of_caches_words(&caches_memory(config)));
+    line("", &memory::of_connections_words());
+    line("", &memory::of_bans_words());
     line("", &format!("together {}, allocated at the start", amount::rounded(memory_bytes(config))));
     for (position, words) in lists_words(config).iter().enumerate() {
         line(if position == 0 { "lists" } else { "" }, words);
@@ -359,27 +287,10 @@ fn refuse_words(rule: &Rule) -> &'static str {
     }
 }
 
-/// Memory of the maps of connections and flows, which have one size whatever is counted.
-fn connections_bytes() -> u64 {
-    let connections = u64::from(CONVERSATIONS_CAPACITY) * (120 + 144);
-    let flows = u64::from(FLOWS_CAPACITY) * (72 + 88);
-    connections + flows
-}
-
-fn connections_words() -> String {
-    let bytes = amount::rounded(connections_bytes());
-    format!("{CONVERSATIONS_CAPACITY} connections and {FLOWS_CAPACITY} UDP flows of each = {bytes}")
-}
-
 /// What a budget of new sources means, in words.
 fn new_sources_words(of: NewSources) -> String {
     let window = duration::words(of.window_ns);
     format!("at most {} in {window}; packets of further ones are dropped", of.amount)
-}
-
-fn caches_words(of: &CachesMemory) -> String {
-    let bytes = amount::rounded(of.bytes);
-    format!("drop cache and other caches: {} sets = {bytes}, {} B a source", of.lines, of.source_bytes)
 }
 
 /// How many prefixes each named list and each list file has, and what many take.
@@ -388,26 +299,6 @@ fn lists_words(config: &Config) -> Vec<String> {
     let named = config.lists.iter().map(|(name, len)| format!("@{name}: {}", count(*len)));
     let file = |file: &ListFile| format!("{} ({}): {}", file.path.display(), file.named_by, count(file.prefixes.len()));
     named.chain(config.list_files.iter().map(file)).chain(prefixes_words(&prefixes_memory(config))).collect()
-}
-
-/// All kernel memory that is taken before the first packet comes, in bytes.
-pub fn memory_bytes(config: &Config) -> u64 {
-    let [ipv4, ipv6] = memory(config).map(|memory| memory.bytes);
-    ipv4 + ipv6 + caches_memory(config).bytes + connections_bytes() + u64::from(EVENTS_BYTES)
-}
-
-/// All kernel memory that is taken before the first packet comes, in a phrase.
-pub fn memory_short(config: &Config) -> String {
-    let bytes = memory_bytes(config);
-    let of_one = memory(config).map(|memory| memory.element_bytes * memory.limits).into_iter().max().unwrap_or(0);
-    format!("{} for {} sources of each family, up to {of_one} B each", amount::rounded(bytes), config.max_sources)
-}
-
-fn memory_words(memory: &Memory) -> String {
-    let family = if memory.family == "ipv4" { "IPv4" } else { "IPv6" };
-    let limits = if memory.limits == 1 { String::new() } else { format!(" x {} windows", memory.limits) };
-    let bytes = amount::rounded(memory.bytes);
-    format!("{family}: {} sources x {} B{limits} = {bytes}", memory.sources, memory.element_bytes)
 }
 
 /// A duration as JSON has it.
@@ -446,19 +337,6 @@ mod tests {
             "1kB in 5 minutes (lenient; buckets of 1 minute: up to 2kB in 5 minutes where two windows meet)"
         );
         assert_eq!(quantity(1, Unit::Packets), "1 packet");
-    }
-
-    #[test]
-    fn notes_take_what_the_kernel_allocates_for_them() {
-        let directory = std::path::Path::new("/run");
-        let of = caches_memory(&ratelimit_report::fixture::config(directory, 10));
-        assert_eq!((of.lines, of.bytes, of.source_bytes), (32_768, 8_437_760, 33));
-    }
-
-    #[test]
-    fn a_source_takes_what_the_kernel_allocates() {
-        let bytes = [Family::V4, Family::V6, Family::V6Wide].map(element_bytes);
-        assert_eq!(bytes, [128, 136, 144]);
     }
 
     #[test]

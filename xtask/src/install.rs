@@ -63,6 +63,11 @@ pub(crate) fn run(Options { place }: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The example of a configuration, in dry run.
+fn config(layout: &Layout) -> Result<File> {
+    Ok(File::kept(layout.config(), read(&workspace::root().join("dist/ratelimitd.toml"))?))
+}
+
 /// All that is installed of this binary, which must run here: it writes its own pages and completions.
 pub(crate) fn files(binary: &Path, layout: &Layout) -> Result<Vec<File>> {
     let dist = workspace::root().join("dist");
@@ -70,7 +75,7 @@ pub(crate) fn files(binary: &Path, layout: &Layout) -> Result<Vec<File>> {
         File::program(layout.program(), read(binary)?),
         File::text(layout.unit(), unit::render(&layout.bin_dir())?),
         File::text(layout.sysusers(), read(&dist.join("systemd/ratelimitd.sysusers"))?),
-        File::kept(layout.config(), read(&dist.join("ratelimitd.toml"))?),
+        config(layout)?,
     ];
     files.extend(neighbours::files(layout)?);
     for (shell, path) in layout.completions() {

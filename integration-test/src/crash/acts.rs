@@ -2,6 +2,8 @@
 //! next start.
 #![expect(clippy::wildcard_enum_match_arm, reason = "an act is of few points, and few acts change what is in force")]
 
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 use ratelimit_crash::Point;
 use serde_json::Value;
@@ -78,10 +80,10 @@ impl Act {
         }
     }
 
-    /// How many frames of who sends on may be admitted beyond the limit.
-    pub(super) const fn misses(self, point: Point) -> u64 {
+    /// How many frames of who sends on may be admitted beyond the limit, where these points were passed at these times.
+    pub(super) fn misses(self, point: Point, passed: &[(String, Duration)]) -> u64 {
         match self {
-            Self::Move(moved) => moved.misses(point),
+            Self::Move(moved) => moved.misses(point, passed),
             _ => 0,
         }
     }

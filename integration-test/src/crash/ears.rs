@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_micros(200);
 /// Between two rounds of traffic.
 const ROUND: Duration = Duration::from_millis(2);
 /// Between two frames of who stays within the limit: fewer than that has left, however long a run takes.
-const SLOWLY: Duration = Duration::from_millis(100);
+pub(super) const SLOWLY: Duration = Duration::from_millis(100);
 const SLOWLY_MAX: u32 = 8;
 /// Others of a flood, in a round and in all.
 const OTHERS: usize = 8;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use netlab::PacketSocket;
 use ratelimit_crash::Point;
 
+use super::ears::SLOWLY;
 use super::policies::{Judged, Letter, WEB_MAX};
 use super::{Cast, Ground, OVER, WORKS};
 use crate::layouts::{Fixture, Kind, restore_trial};
@@ -19,6 +20,13 @@ const SHARED: u32 = 11;
 const BETWEEN: u64 = 5;
 /// How long a trial goes on.
 const TRIAL: Duration = Duration::from_secs(240);
+
+/// How long before the kill the last look at the windows began, at most: after the point before it was passed.
+fn since_last_look(passed: &[(String, Duration)]) -> Duration {
+    let looked = [Point::MoveRead.name(), Point::MoveRecopied.name()];
+    let begun = passed.windows(2).rev().find(|of| looked.contains(&of[1].0.as_str())).map(|of| of[0].1);
+    begun.zip(passed.last()).map_or(Duration::ZERO, |(begun, (_, killed))| killed.saturating_sub(begun))
+}
 
 /// What is moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +59,15 @@ impl Moved {
         matches!(self, Self::OnTrial | Self::SharedOnTrial)
     }
 
-    /// Who sends a frame in a tenth of a second has one at most between the last look at its window and the swap. With
-    /// the kill, the larger of what both programs have admitted since is counted, not the sum.
-    pub(super) const fn misses(self, point: Point) -> u64 {
+    /// Who sends slowly has so many frames at most between the last look at its window and the kill. With the kill, the
+    /// larger of what both programs have admitted since is counted, not the sum.
+    pub(super) fn misses(self, point: Point, passed: &[(String, Duration)]) -> u64 {
         match (self, point) {
             (Self::Shared | Self::SharedOnTrial, _) => 0,
             // What is attached anew is attached after the copy.
-            (_, Point::Pinned | Point::Replaced | Point::MoveSwapped | Point::MoveCounted | Point::MoveCharged) => 1,
+            (_, Point::Pinned | Point::Replaced | Point::MoveSwapped | Point::MoveCounted | Point::MoveCharged) => {
+                1 + u64::try_from(since_last_look(passed).as_nanos() / SLOWLY.as_nanos()).expect(WORKS)
+            }
             _ => 0,
         }
     }

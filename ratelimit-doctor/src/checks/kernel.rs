@@ -1,7 +1,7 @@
 //! The running kernel: what the program needs of it, tried.
 
 use ratelimit_policy::config::{Config, amount};
-use ratelimit_view::describe::{memory_bytes, per_cpu_bytes, per_cpu_words};
+use ratelimit_view::describe::{memory_bytes, per_cpu_bytes, per_cpu_words, prefixes_memory};
 
 use super::AS_ROOT;
 use crate::facts::{BpfFs, Kernel, Known, Machine, Program};
@@ -210,17 +210,22 @@ fn memory(of: &Machine, config: Option<&Config>) -> Vec<Finding> {
     let subject =
         Subject::new(ABOUT, "kernel.memory", "maps are made whole at the start, and a start fails without room");
     let cpus = of.possible_cpus.as_ref().copied().unwrap_or(1);
-    let needed = memory_bytes(config).saturating_add(u64::from(cpus).saturating_mul(per_cpu_bytes()));
+    let prefixes = prefixes_memory(config).bytes_changed;
+    let others = memory_bytes(config).saturating_add(u64::from(cpus).saturating_mul(per_cpu_bytes()));
+    let needed = others.saturating_add(prefixes);
     let needed_words = amount::rounded(needed);
+    let remedy = if prefixes > others {
+        "name fewer prefixes in lists, or shorter ones".to_owned()
+    } else {
+        format!("write a smaller max_sources than {} into the configuration", config.max_sources)
+    };
     vec![match of.available {
-        Ok(free) if needed > free => subject.problem(
-            format!("the maps take {needed_words}, and {} are free", amount::rounded(free)),
-            format!("write a smaller max_sources than {} into the configuration", config.max_sources),
-        ),
-        Ok(free) if needed > free / MEMORY_SHARE => subject.warning(
-            format!("the maps take {needed_words} of {} that are free", amount::rounded(free)),
-            format!("write a smaller max_sources than {} into the configuration", config.max_sources),
-        ),
+        Ok(free) if needed > free => {
+            subject.problem(format!("the maps take {needed_words}, and {} are free", amount::rounded(free)), remedy)
+        }
+        Ok(free) if needed > free / MEMORY_SHARE => {
+            subject.warning(format!("the maps take {needed_words} of {} that are free", amount::rounded(free)), remedy)
+        }
         Ok(free) => subject.ok(format!("the maps take {needed_words} of {} that are free", amount::rounded(free))),
         Err(ref why) => subject.unknown(
             format!("the maps take {needed_words}; how much is free is not known: {why}"),

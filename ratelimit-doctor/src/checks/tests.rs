@@ -128,6 +128,21 @@ fn unwell(facts: &Facts) -> Vec<Finding> {
 }
 
 #[test]
+fn prefixes_of_lists_count_as_memory_and_are_what_to_name_fewer_of() {
+    let mut facts = healthy();
+    facts.machine.available = Ok(400_000_000);
+    assert_eq!(unwell(&facts), [], "without them there is enough");
+    let prefixes = (0..1_000_000).map(|at| std::net::IpAddr::from(std::net::Ipv4Addr::from_bits(at)).into());
+    config_of(&mut facts).policy.rules[0].from = prefixes.collect();
+    let found = unwell(&facts);
+    assert_eq!(
+        found.iter().map(|of| (of.id.as_str(), of.state)).collect::<Vec<_>>(),
+        [("kernel.memory", State::Problem)]
+    );
+    assert!(found[0].mend.as_ref().unwrap().contains("fewer prefixes"), "{found:#?}");
+}
+
+#[test]
 fn on_a_healthy_host_all_is_well_and_every_line_says_why_it_matters() {
     let facts = healthy();
     let report = examine(&facts);

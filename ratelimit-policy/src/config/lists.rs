@@ -353,6 +353,15 @@ mod tests {
     }
 
     #[test]
+    fn a_feed_may_be_as_long_as_a_list_file() {
+        let script = include_str!("../../../dist/feeds/ratelimitd-feed");
+        assert!(script.contains(&format!("--max-filesize {LIST_BYTES_MAX} ")), "{script}");
+        // In blocks of 512 bytes, and room for the answer's head.
+        let most: u64 = script.split_once("\nulimit -f ").unwrap().1.split('\n').next().unwrap().parse().unwrap();
+        assert!(most * 512 > LIST_BYTES_MAX, "{most}");
+    }
+
+    #[test]
     fn lists_of_one_large_file_are_bounded_together() {
         let file: String = (0..131_072).map(|at| format!("{}\n", std::net::Ipv4Addr::from_bits(at))).collect();
         let load = |lists: usize| {

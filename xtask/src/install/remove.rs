@@ -34,13 +34,14 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if is_system {
         end(&layout)?;
     }
-    let shipped = super::read(&workspace::root().join("dist/ratelimitd.toml"))?;
     let mut paths = installed(&layout, root)?;
-    let config = below(root, &layout.config());
-    if options.purge || fs::read(&config).is_ok_and(|text| text == shipped) {
-        paths.push(config);
-    } else if config.exists() {
-        println!("kept      {} (--purge removes it)", config.display());
+    for file in [super::config(&layout)?].into_iter().chain(neighbours::files(&layout)?).filter(|file| file.is_kept) {
+        let path = below(root, &file.path);
+        if options.purge || fs::read(&path).is_ok_and(|text| text == file.content) {
+            paths.push(path);
+        } else if path.exists() {
+            println!("kept      {} (--purge removes it)", path.display());
+        }
     }
     for state in [STATE].into_iter().chain(neighbours::STATES).map(|state| below(root, Path::new(state))) {
         if options.purge {
@@ -66,7 +67,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 fn installed(layout: &Layout, root: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = vec![layout.program(), layout.unit(), layout.sysusers(), layout.document("")];
     paths.extend(layout.completions().map(|(_, path)| path));
-    paths.extend(neighbours::files(layout)?.into_iter().map(|file| file.path));
+    paths.extend(neighbours::files(layout)?.into_iter().filter(|file| !file.is_kept).map(|file| file.path));
     let mut paths: Vec<_> = paths.iter().map(|path| below(root, path)).collect();
     for name in ["ratelimitd.1", "ratelimitd.toml.5"] {
         let dir = below(root, &layout.man_page(OsStr::new(name))).with_file_name("");
@@ -214,12 +215,19 @@ mod tests {
             fs::create_dir_all(&dir).unwrap();
             fs::write(dir.join(text), "").unwrap();
         }
+        let action = "etc/fail2ban/action.d/ratelimitd.conf";
+        fs::write(root.path().join(action), "mine").unwrap();
         uninstall(root.path(), false);
         let mut kept = left(root.path());
         kept.sort();
         assert_eq!(
             kept,
-            ["etc/ratelimitd/ratelimitd.toml", "usr/local/share/man/man1/other.1", "var/lib/ratelimitd/history.db"]
+            [
+                action,
+                "etc/ratelimitd/ratelimitd.toml",
+                "usr/local/share/man/man1/other.1",
+                "var/lib/ratelimitd/history.db"
+            ]
         );
         uninstall(root.path(), true);
         assert_eq!(left(root.path()), ["usr/local/share/man/man1/other.1"]);

@@ -34,7 +34,8 @@ const REDIS_VARIABLES: [&str; 2] = ["REDIS_SERVER", "REDIS_LIBRARIES"];
 /// Tells them where the container image is.
 const IMAGE_VARIABLE: &str = "RATELIMITD_IMAGE";
 /// What of the user's environment the tests see under sudo too.
-const PASSED_ON: [&str; 5] = ["PATH", "CI", "RUST_BACKTRACE", "INSTA_UPDATE", "RATELIMITD_CRASH_SEED"];
+const PASSED_ON: [&str; 6] =
+    ["PATH", "CI", "RUST_BACKTRACE", "INSTA_UPDATE", "RATELIMITD_CRASH_SEED", "RATELIMITD_CRASH_ONLY"];
 /// The tests that kill the daemon at its crash points.
 const CRASH: &str = "crash";
 

@@ -6,50 +6,63 @@ use super::{Breach, breach};
 
 const TABLE: &str = "docs/HOSTILE.md";
 const REASON: &str = "docs/HOSTILE.md names a test that is not there: `name` (C), (U), (I) or (X) for its crate";
+const NO_TEST: &str = "a row of docs/HOSTILE.md names no test";
+
+/// Whether tests of a path are those of a letter.
+type Letter = fn(&str) -> bool;
 
 /// What stands behind the names of tests, and where these are.
-const CRATES: [(&str, &[&str]); 4] = [
-    ("(C)", &["ratelimit-common/"]),
-    (
-        "(U)",
-        &[
-            "ratelimit-control/",
-            "ratelimit-daemon/",
-            "ratelimit-datapath/",
-            "ratelimit-doctor/",
-            "ratelimit-policy/",
-            "ratelimit-report/",
-            "ratelimit-top/",
-            "ratelimit-userspace/",
-            "ratelimit-view/",
-            "ratelimit-web/",
-        ],
-    ),
-    ("(I)", &["integration-test/"]),
-    ("(X)", &["xtask/"]),
-];
+const LETTERS: [(&str, Letter); 4] =
+    [("(C)", is_common), ("(U)", is_of_user_space), ("(I)", is_integration), ("(X)", is_xtask)];
 
-/// A test by the paths that its file may be below of, and its name.
-type Test<'a> = (&'static [&'static str], &'a str);
+fn is_common(path: &str) -> bool {
+    path.starts_with("ratelimit-common/")
+}
+
+fn is_integration(path: &str) -> bool {
+    path.starts_with("integration-test/")
+}
+
+fn is_xtask(path: &str) -> bool {
+    path.starts_with("xtask/")
+}
+
+fn is_of_user_space(path: &str) -> bool {
+    !is_common(path) && !is_integration(path) && !is_xtask(path)
+}
+
+/// A test by its letter, if it has one, and its name.
+type Test<'a> = (Option<Letter>, &'a str);
 
 /// `files` are the repository's, path and text.
 pub(super) fn breaches(files: &[(String, String)]) -> Vec<Breach> {
     let sources = files.iter().filter(|(path, _)| path.ends_with(".rs"));
     let tests: BTreeSet<(&str, &str)> =
         sources.flat_map(|(path, text)| tests_in(text).map(move |name| (path.as_str(), name))).collect();
-    let is_there = |(directories, name): &Test<'_>| {
-        let is_in = |path: &str| directories.iter().any(|directory| path.starts_with(directory));
-        tests.iter().any(|(path, test)| test == name && is_in(path))
+    let is_there = |(is_in, name): &Test<'_>| {
+        tests.iter().any(|(path, test)| test == name && is_in.is_some_and(|is_in| is_in(path)))
     };
     let tables = files.iter().filter(|(path, _)| path == TABLE);
     let lines = tables.flat_map(|(_, text)| text.lines().enumerate());
-    lines
-        .filter(|(_, line)| named_in(line).iter().any(|named| !is_there(named)))
-        .map(|(index, line)| breach(TABLE, index + 1, line, REASON))
-        .collect()
+    let of_line = |(index, line): (usize, &str)| {
+        let named = named_in(line);
+        let reason = if named.is_empty() {
+            is_row(line).then_some(NO_TEST)
+        } else {
+            named.iter().any(|named| !is_there(named)).then_some(REASON)
+        };
+        reason.map(|reason| breach(TABLE, index + 1, line, reason))
+    };
+    lines.filter_map(of_line).collect()
 }
 
-/// The names in a row's last column, with the directories of the letter behind them; none where no letter follows.
+/// Whether it is a scenario: `| S1 |`, `| R1 |`.
+fn is_row(line: &str) -> bool {
+    let name = line.strip_prefix("| ").and_then(|rest| rest.strip_prefix(['S', 'R']));
+    name.is_some_and(|number| number.starts_with(|digit: char| digit.is_ascii_digit()))
+}
+
+/// The names in a row's last column, with the letter behind them.
 fn named_in(line: &str) -> Vec<Test<'_>> {
     // The text behind the last bar of a row is empty.
     let Some(column) = line.rsplit('|').nth(1) else { return Vec::new() };
@@ -58,11 +71,11 @@ fn named_in(line: &str) -> Vec<Test<'_>> {
         let is_code = index % 2 == 1;
         if is_code && piece.contains('_') && !piece.contains(' ') {
             waiting.push(piece);
-        } else if let Some((_, directories)) = CRATES.iter().find(|(letter, _)| !is_code && piece.contains(letter)) {
-            named.extend(waiting.drain(..).map(|name| (*directories, name)));
+        } else if let Some((_, is_in)) = LETTERS.iter().find(|(letter, _)| !is_code && piece.contains(letter)) {
+            named.extend(waiting.drain(..).map(|name| (Some(*is_in), name)));
         }
     }
-    named.extend(waiting.into_iter().map(|name| (&[] as &[&str], name)));
+    named.extend(waiting.into_iter().map(|name| (None, name)));
     named
 }
 
@@ -93,7 +106,15 @@ mod tests {
 
     #[test]
     fn a_named_test_is_there_in_its_crate() {
-        assert!(lines_in_breach("text\n| S1 | `no_test` | `a_b`, `c_d` (C) |\n| S2 | x | not yet |\n").is_empty());
+        assert!(lines_in_breach("text\n| S1 | `no_test` | `a_b`, `c_d` (C) |\nSo much for S2.\n").is_empty());
+    }
+
+    #[test]
+    fn a_row_without_a_test_is_a_breach() {
+        assert_eq!(
+            lines_in_breach("| | scenario | test |\n|---|---|---|\n| S2 | x | not yet |\n| R1 | x | by hand |\n"),
+            [3, 4]
+        );
     }
 
     #[test]

@@ -14,7 +14,8 @@ use crate::test::systemd::traffic::{self, Client, LIMIT};
 const OVER: Client = Client(14);
 /// The same, of the second installation.
 const OVER_LATER: Client = Client(15);
-const FILES_OF_OURS: &str = "/etc/ratelimitd /var/lib/ratelimitd /run/ratelimitd /sys/fs/bpf/ratelimitd /etc/systemd/system/multi-user.target.wants/ratelimitd.service";
+/// What the units beside the daemon's leave that were enabled and have run.
+const BESIDE: &str = "systemctl enable --quiet ratelimitd-crowdsec.service ratelimitd-feed@drop.timer && mkdir -p /var/lib/ratelimitd-crowdsec /var/lib/ratelimitd-feeds";
 
 fn apt(what: &str) -> String {
     format!("apt-get {what} -qq -o Dpkg::Use-Pty=0")
@@ -70,6 +71,7 @@ pub(super) fn upgrade_while_stopped(stage: &mut Stage<'_>) -> Result<()> {
 }
 
 pub(super) fn remove(stage: &mut Stage<'_>) -> Result<()> {
+    stage.run(BESIDE)?;
     stage.run(&apt("remove -y ratelimitd"))?;
     nothing_enforces(stage)?;
     stage.is_served(OVER, 3)?;
@@ -109,12 +111,12 @@ pub(super) fn purge_while_stopped(stage: &mut Stage<'_>) -> Result<()> {
 
 /// The group stays, as Debian has it of every package: files of it may be anywhere.
 fn stays_nothing(stage: &mut Stage<'_>) -> Result<()> {
-    let left = stage.ask(&format!("ls -d {FILES_OF_OURS} 2>/dev/null || true"))?;
-    ensure!(left.is_empty(), "there is still {left}");
-    let files = stage.ask(
+    ensure!(!stage.has(PINS)?, "there is still {PINS}");
+    let left = stage.ask(
         "find / -xdev -path /proc -prune -o -name '*ratelimitd*' -print | grep -v -E '^/(sys|proc|dev|mnt)' || true",
     )?;
-    stage.say(&format!("files with its name that are left: {}", if files.is_empty() { "none" } else { &files }));
+    ensure!(left.is_empty(), "there is still {left}");
+    stage.say("no file with its name is left");
     stage.run("getent group ratelimitd")?;
     Ok(())
 }

@@ -1,0 +1,166 @@
+//! Kernel memory of the maps that are made whole at the start, before the first packet comes.
+
+use ratelimit_common::admission::CELLS_PER_SUMMARY;
+use ratelimit_common::ban::Ban;
+use ratelimit_common::conversation::Conversation;
+use ratelimit_common::drop_cache::{CacheSet, DropCause, WAYS};
+use ratelimit_common::flow::Flow;
+use ratelimit_common::layout::{
+    BANS_CAPACITY, CONVERSATIONS_CAPACITY, ConversationKeyV4, ConversationKeyV6, EVENTS_BYTES, FLOWS_CAPACITY,
+    FlowKeyV4, FlowKeyV6, PREFIX_MISSES_PER_SET, SETS_PER_CONN_CELL, SETS_PER_WORD, STEPS_BYTES, Source, SourceKeyV4,
+    SourceKeyV6, SourceKeyV6Wide,
+};
+use ratelimit_common::source::Family;
+use ratelimit_policy::config::{Config, amount};
+use ratelimit_policy::desired::drop_cache_sets;
+use serde::Serialize;
+
+/// What the kernel adds to a key and a value of a hash map, `struct htab_elem` in kernel/bpf/hashtab.c, Linux 6.18.
+const ELEMENT_OVERHEAD_BYTES: u64 = 48;
+/// `struct bucket` there. A map has as many as it may have elements, rounded up to a power of two.
+const BUCKET_BYTES: u64 = 16;
+
+/// An element of a hash map: its key and its value are rounded up to 8 bytes each.
+const fn element_bytes(key: usize, value: usize) -> u64 {
+    ELEMENT_OVERHEAD_BYTES + (key.next_multiple_of(8) + value.next_multiple_of(8)) as u64
+}
+
+/// A hash map of so many elements of a key and a value.
+const fn map_bytes<K, V>(elements: u32) -> u64 {
+    let elements = elements as u64;
+    elements * element_bytes(size_of::<K>(), size_of::<V>()) + elements.next_power_of_two() * BUCKET_BYTES
+}
+
+/// Kernel memory for the sources of one family.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// `ipv4` or `ipv6`.
+    pub family: &'static str,
+    /// Sources that can be remembered.
+    pub sources: u64,
+    /// Limits that each source can be counted in, see [`ratelimit_policy::desired::Policy::windows_per_source`].
+    pub limits: u64,
+    /// Bytes of one source in one limit, its part of the map's buckets included, rounded up.
+    pub element_bytes: u64,
+    /// All of it.
+    pub bytes: u64,
+}
+
+/// Kernel memory for the sources, IPv4 first.
+pub fn memory(config: &Config) -> [Memory; 2] {
+    let limits = u64::from(config.policy.windows_per_source());
+    let of = |family: &'static str, key: Family| {
+        let key = match key {
+            Family::V4 => size_of::<SourceKeyV4>(),
+            Family::V6 => size_of::<SourceKeyV6>(),
+            Family::V6Wide => size_of::<SourceKeyV6Wide>(),
+        };
+        let (sources, elements) = (u64::from(config.max_sources), u64::from(config.max_sources) * limits);
+        // The map has room for some more, so that a power of two of them takes twice as many buckets.
+        let buckets = (elements + 1).next_power_of_two() * BUCKET_BYTES;
+        let element_bytes = element_bytes(key, size_of::<Source>()) + buckets.div_ceil(elements.max(1));
+        Memory { family, sources, limits, element_bytes, bytes: elements * element_bytes }
+    };
+    [of("ipv4", Family::V4), of("ipv6", Family::of_ipv6_prefix(config.policy.ipv6_prefix))]
+}
+
+/// Kernel memory of the caches beside the windows, of both families together: the drop cache, known sources, sources in no
+/// list, and the host's own connections.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CachesMemory {
+    /// Lines, each for eight windows.
+    pub lines: u64,
+    /// All of it.
+    pub bytes: u64,
+    /// Bytes of it for each source of one family that can be remembered, rounded up.
+    pub source_bytes: u64,
+}
+
+/// Kernel memory of the caches beside the windows.
+pub fn caches_memory(config: &Config) -> CachesMemory {
+    let lines = drop_cache_sets(config.max_sources.saturating_mul(config.policy.windows_per_source()));
+    let (line, word) = (size_of::<CacheSet>() as u64, size_of::<u64>() as u64);
+    // Each set has drop-cache entries with their causes, known sources, connections and prefix misses. Some sets together have
+    // a word that says which have entries, and which have known sources.
+    let (causes, cell, unlisted) =
+        (size_of::<[DropCause; WAYS]>() as u64, 2 * word, u64::from(PREFIX_MISSES_PER_SET) * word);
+    let connections = 2 * cell / u64::from(SETS_PER_CONN_CELL);
+    let bytes = u64::from(lines) * (line + causes + cell + connections + unlisted)
+        + u64::from(lines / SETS_PER_WORD) * word
+        + u64::from(lines / CELLS_PER_SUMMARY) * cell;
+    CachesMemory { lines: lines.into(), bytes, source_bytes: bytes.div_ceil(config.max_sources.max(1).into()) }
+}
+
+/// Memory of the maps of connections and flows, which have one size whatever is counted.
+const fn connections_bytes() -> u64 {
+    map_bytes::<ConversationKeyV4, Conversation>(CONVERSATIONS_CAPACITY)
+        + map_bytes::<ConversationKeyV6, Conversation>(CONVERSATIONS_CAPACITY)
+        + map_bytes::<FlowKeyV4, Flow>(FLOWS_CAPACITY)
+        + map_bytes::<FlowKeyV6, Flow>(FLOWS_CAPACITY)
+}
+
+/// That of bans, which is the same whatever one source is.
+const fn bans_bytes() -> u64 {
+    map_bytes::<SourceKeyV4, Ban>(BANS_CAPACITY)
+        + map_bytes::<SourceKeyV6, Ban>(BANS_CAPACITY)
+        + map_bytes::<SourceKeyV6Wide, Ban>(BANS_CAPACITY)
+}
+
+/// All kernel memory that is taken before the first packet comes, in bytes; what each possible processor takes is beside it.
+pub fn memory_bytes(config: &Config) -> u64 {
+    let [ipv4, ipv6] = memory(config).map(|memory| memory.bytes);
+    let rings = u64::from(EVENTS_BYTES) + u64::from(STEPS_BYTES);
+    ipv4 + ipv6 + caches_memory(config).bytes + connections_bytes() + bans_bytes() + rings
+}
+
+/// All kernel memory that is taken before the first packet comes, in a phrase.
+pub fn memory_short(config: &Config) -> String {
+    let bytes = memory_bytes(config);
+    let of_one = memory(config).map(|memory| memory.element_bytes * memory.limits).into_iter().max().unwrap_or(0);
+    format!("{} for {} sources of each family, up to {of_one} B each", amount::rounded(bytes), config.max_sources)
+}
+
+pub(super) fn of_sources_words(memory: &Memory) -> String {
+    let family = if memory.family == "ipv4" { "IPv4" } else { "IPv6" };
+    let limits = if memory.limits == 1 { String::new() } else { format!(" x {} windows", memory.limits) };
+    let bytes = amount::rounded(memory.bytes);
+    format!("{family}: {} sources x {} B{limits} = {bytes}", memory.sources, memory.element_bytes)
+}
+
+pub(super) fn of_caches_words(of: &CachesMemory) -> String {
+    let bytes = amount::rounded(of.bytes);
+    format!("drop cache and other caches: {} sets = {bytes}, {} B a source", of.lines, of.source_bytes)
+}
+
+pub(super) fn of_connections_words() -> String {
+    let bytes = amount::rounded(connections_bytes());
+    format!("{CONVERSATIONS_CAPACITY} connections and {FLOWS_CAPACITY} UDP flows of each = {bytes}")
+}
+
+pub(super) fn of_bans_words() -> String {
+    format!("{BANS_CAPACITY} bans of each kind of source = {}", amount::rounded(bans_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_take_what_the_kernel_allocates_for_them() {
+        let directory = std::path::Path::new("/run");
+        let of = caches_memory(&ratelimit_report::fixture::config(directory, 10));
+        assert_eq!((of.lines, of.bytes, of.source_bytes), (32_768, 8_437_760, 33));
+    }
+
+    #[test]
+    fn an_element_takes_what_the_kernel_allocates() {
+        let config = ratelimit_report::fixture::config(std::path::Path::new("/run"), 10);
+        let [ipv4, ipv6] = memory(&config);
+        // As maps of so many and some more tell in their descriptors: two buckets each, of 16 bytes.
+        assert_eq!((ipv4.element_bytes, ipv6.element_bytes), (128 + 32, 136 + 32));
+        assert_eq!(map_bytes::<ConversationKeyV4, Conversation>(131_072), 17_825_792);
+        assert_eq!(map_bytes::<FlowKeyV6, Flow>(65_536), 6_815_744);
+        assert_eq!(map_bytes::<SourceKeyV6Wide, Ban>(65_536), 7_864_320);
+        assert_eq!(map_bytes::<SourceKeyV4, Ban>(65_537), 65_537 * 88 + 131_072 * 16);
+    }
+}
