@@ -27,6 +27,14 @@ pub(super) fn write(file: &Path, dynamic: &Path, fixed: &Path, made: &[PathBuf])
     fs::write(file, text).with_context(|| format!("write {}", file.display()))
 }
 
+/// Adds how many of the files came out as the same bytes, built from a copy elsewhere.
+pub(super) fn add_reproduced(file: &Path, same: usize) -> Result<()> {
+    let mut figures: Value = serde_json::from_str(&super::read_text(file)?).context("read the figures")?;
+    figures["files_reproduced"] = json!(same);
+    let text = serde_json::to_string_pretty(&figures).context("write JSON")? + "\n";
+    fs::write(file, text).with_context(|| format!("write {}", file.display()))
+}
+
 fn bytes(path: &Path) -> Result<u64> {
     Ok(fs::metadata(path).with_context(|| format!("look at {}", path.display()))?.len())
 }
