@@ -86,7 +86,13 @@ pub fn write(path: &Path, denied: &Denied) -> io::Result<()> {
 }
 
 /// Puts a list file of this text in the place of what is there, readable by all.
+///
+/// # Errors
+/// What the file system answers, and where something is there that is no regular file: a device, a FIFO, a link.
 pub fn replace(path: &Path, text: &str) -> io::Result<()> {
+    if path.symlink_metadata().is_ok_and(|there| !there.is_file()) {
+        return Err(io::Error::other("it is there already, and is no regular file"));
+    }
     let new = beside(path);
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -134,6 +140,22 @@ mod tests {
         );
         let prefixes = proptest::collection::btree_map(prefix, held, 0..8);
         prefixes.prop_map(|prefixes| Denied { prefixes, left_out: 0 })
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_not_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        replace(&at("list"), "192.0.2.1\n").unwrap();
+        replace(&at("list"), "192.0.2.2\n").unwrap();
+        assert_eq!(fs::read_to_string(at("list")).unwrap(), "192.0.2.2\n");
+        std::os::unix::fs::symlink(at("list"), at("link")).unwrap();
+        std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        for name in ["link", "socket", "."] {
+            let error = replace(&at(name), "192.0.2.3\n").unwrap_err();
+            assert!(error.to_string().contains("no regular file"), "{name}: {error}");
+        }
+        assert_eq!(fs::read_to_string(at("list")).unwrap(), "192.0.2.2\n");
     }
 
     proptest! {

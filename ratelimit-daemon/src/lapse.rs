@@ -10,10 +10,22 @@ use ratelimit_policy::config::Config;
 use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::Clocks;
 
+/// Reading a file and its lists and putting them in force takes no longer: a million prefixes take some seconds.
+const BUSY_NS: u64 = 60_000_000_000;
+
 impl<D: Datapath> Engine<D> {
     /// Says to the packet path that a daemon runs. Called far more often than the shortest time that it waits.
     pub(super) fn beat(&mut self) {
-        let after = self.enforced.config.safety.without_daemon_ns;
+        self.beat_for(0);
+    }
+
+    /// Before what may take longer than the packet path waits: it waits for the next beat by a minute more.
+    pub(super) fn beat_ahead(&mut self) {
+        self.beat_for(BUSY_NS);
+    }
+
+    fn beat_for(&mut self, more_ns: u64) {
+        let after = self.enforced.config.safety.without_daemon_ns.map(|after| after.saturating_add(more_ns));
         let until = |now: Nanos| after.map(|after| Nanos(now.0.saturating_add(after)));
         let said = self.datapath.now().and_then(|now| self.datapath.lapse_at(until(now)));
         let was_beating = std::mem::replace(&mut self.watched.is_beating, said.is_ok());

@@ -28,6 +28,10 @@ use ratelimit_report::snapshot::passed_over_words;
 const LOOK_EVERY: Duration = Duration::from_millis(1_500);
 /// A file that changed less long before it was read may have changed again after that, by a clock that is this coarse.
 const SETTLED_AFTER: jiff::SignedDuration = jiff::SignedDuration::from_secs(2);
+/// A file that changes for so long is said to be not followed.
+const RESTLESS_AFTER: Duration = Duration::from_secs(30);
+/// Why that is so.
+const RESTLESS: &str = "it changes all the time; it is read once it has rested for two seconds";
 /// Why a list is not followed that a trial has come with.
 const REFUSED: &str = "what it holds was tried and not confirmed; `ratelimitd reload` puts it in force";
 
@@ -71,6 +75,8 @@ pub(super) struct ListWatch {
     /// As each was at the last look.
     seen: BTreeMap<PathBuf, Stamp>,
     looked_at: Duration,
+    /// Those that were another at each look, since when.
+    restless: BTreeMap<PathBuf, Duration>,
     /// Those that cannot be followed, and why.
     stale: BTreeMap<PathBuf, String>,
     /// What was tried in them and not confirmed: not followed until a file holds something else.
@@ -138,15 +144,26 @@ impl ListWatch {
             stamp == before.get(*path) && stamp != self.read.get(*path)
         };
         let mut changed: Vec<PathBuf> = now.keys().filter(has_changed).cloned().collect();
+        self.restless.retain(|path, _| now.contains_key(path) && now.get(path) != before.get(path));
+        for (path, _) in now.iter().filter(|(path, stamp)| before.get(*path).is_some_and(|before| before != *stamp)) {
+            self.restless.entry(path.clone()).or_insert(at);
+        }
         for path in &changed {
             self.read.extend(now.get(path).map(|stamp| (path.clone(), *stamp)));
         }
         if !changed.is_empty() {
-            changed.extend(self.stale.keys().filter(|path| now.contains_key(*path)).cloned());
+            let rests = |path: &&PathBuf| now.contains_key(*path) && !self.restless.contains_key(*path);
+            changed.extend(self.stale.keys().filter(rests).cloned());
             changed.sort_unstable();
             changed.dedup();
         }
         changed
+    }
+
+    /// Those that have changed at each look for so long that nobody can mean it.
+    fn never_resting(&self, files: &[ListFile], at: Duration) -> Vec<ListFile> {
+        let is_so = |file: &&ListFile| self.restless.get(&file.path).is_some_and(|since| at - *since >= RESTLESS_AFTER);
+        files.iter().filter(is_so).cloned().collect()
     }
 
     /// A file cannot be followed: said once for each thing that is wrong with it.
@@ -210,9 +227,13 @@ impl<D: Datapath> Engine<D> {
             return;
         }
         let paths = self.watched.lists.changed(&self.enforced.config.list_files, moment.uptime);
+        for file in self.watched.lists.never_resting(&self.enforced.config.list_files, moment.uptime) {
+            self.keep_list(&file, RESTLESS);
+        }
         if paths.is_empty() {
             return;
         }
+        self.beat_ahead();
         let files = self.enforced.config.list_files.clone();
         let mut changed: Vec<(ListFile, Arc<[IpNet]>)> = Vec::new();
         for file in files.into_iter().filter(|file| paths.contains(&file.path)) {

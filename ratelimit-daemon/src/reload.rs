@@ -72,6 +72,7 @@ impl<D: Datapath> Engine<D> {
     /// Reads the file anew and carries it out, whole or not at all.
     pub(super) fn reload(&mut self, request: ReloadRequest, moment: Moment) -> Reloaded {
         self.notice_trial();
+        self.beat_ahead();
         let now = self.clocks(moment)?.now;
         let (mut changes, mut notes) = (Vec::new(), Vec::new());
         // First, since no fault of the policy keeps an old certificate.

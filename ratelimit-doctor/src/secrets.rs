@@ -9,7 +9,7 @@ use ratelimit_policy::files;
 const HIDDEN: &str = "<secret>";
 
 /// Words that a secret stands behind; a key that ends in `file` names where it is, which is none.
-const WORDS: [&str; 16] = [
+const WORDS: [&str; 18] = [
     "secret",
     "password",
     "passwd",
@@ -26,6 +26,8 @@ const WORDS: [&str; 16] = [
     "requirepass",
     "pwd",
     "psk",
+    "bearer",
+    "akia",
 ];
 
 /// A shorter line of a file of secrets would be found in words.

@@ -89,11 +89,6 @@ impl Excerpt {
         let span = start - shown_start..end.min(shown_end) - shown_start;
         Self { line, column, text: Some(contents[shown_start..shown_end].to_owned()), span }
     }
-
-    /// Line and column of `span` alone.
-    pub fn without_text(contents: &str, span: Range<usize>) -> Self {
-        Self { text: None, span: 0..0, ..Self::of(contents, span) }
-    }
 }
 
 impl std::error::Error for Diagnostic {}
@@ -204,6 +199,11 @@ impl Found {
         if !self.unread.iter().any(is_in) {
             self.push(diagnostic);
         }
+    }
+
+    /// No more is told apart than was found so far.
+    pub fn is_full(&self) -> bool {
+        self.all.len() == TOLD_MAX
     }
 
     /// How much was found so far.

@@ -316,7 +316,12 @@ fn listed(text: &str) -> Result<Row, &'static str> {
     {
         return Ok(Row { prefix, until, reason, by, owner });
     }
-    Ok(Row::listed(prefix, None, Some(shortened(comment)).filter(|text| !text.is_empty())))
+    // As `ratelimitd crowdsec` writes its list.
+    let (until, comment) = match comment.strip_prefix("until ").map(|rest| rest.split_once(' ').unwrap_or((rest, ""))) {
+        Some((until, rest)) => until.parse().map_or((None, comment), |until| (Some(until), rest)),
+        None => (None, comment),
+    };
+    Ok(Row::listed(prefix, until, Some(shortened(comment)).filter(|text| !text.is_empty())))
 }
 
 /// `198.51.100.7 timeout 3h comment "why"`, in the order of either program.

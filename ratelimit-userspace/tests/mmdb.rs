@@ -371,6 +371,11 @@ fn a_list_is_made_whole_or_the_old_one_stays() {
         assert!(stderr.contains(what) && !stderr.contains("panicked"), "{arguments:?}: {stderr}");
         assert_eq!(fs::read_to_string(at("list.txt")).unwrap(), list, "{arguments:?}");
     }
+    let (code, _, stderr) = said(&run(directory.path(), &["asn.mmdb", "--asn", "64496", "-o", "./asn.mmdb"]));
+    assert!(code == Some(2) && stderr.contains("would replace the database"), "{stderr}");
+    assert_eq!(fs::read(at("asn.mmdb")).unwrap(), asns);
+    let (code, _, stderr) = said(&run(directory.path(), &["asn.mmdb", "--asn", "64496", "-o", "."]));
+    assert!(code == Some(78) && stderr.contains("no regular file"), "{stderr}");
     let (code, _, stderr) = said(&run(directory.path(), &["asn.mmdb", "--asn", "64496", "-o", "none/list.txt"]));
     assert!(code == Some(78) && stderr.contains("cannot write the list file"), "{stderr}");
     let names: BTreeSet<_> = fs::read_dir(directory.path()).unwrap().map(|of| of.unwrap().file_name()).collect();

@@ -174,6 +174,37 @@ async fn a_file_that_goes_on_changing_is_read_once_it_rests() {
 }
 
 #[tokio::test]
+async fn a_file_that_never_rests_is_said_to_be_not_followed_once_and_is_followed_when_it_does() {
+    let mut site = Watched::new();
+    let mut said = String::new();
+    for octet in 1..40 {
+        site.write("other.txt", format!("10.0.0.0/8\n10.{octet}.0.0/16\n"));
+        said += &site.look();
+    }
+    assert_eq!(said.matches("NOT FOLLOWED").count(), 1, "{said}");
+    assert!(said.contains("it changes all the time"), "{said}");
+    let said = site.two_looks();
+    assert!(said.contains("is followed again") && site.denied().contains(&"10.39.0.0/16".to_owned()), "{said}");
+}
+
+#[tokio::test]
+async fn the_packet_path_waits_longer_while_lists_are_read() {
+    let mut site = Watched::new();
+    site.write("ratelimitd.toml", FILE.replace("[rule]", "[safety]\nwithout_daemon = \"dry-run after 1h\"\n[rule]"));
+    site.said(|engine, moment| engine.reload(ReloadRequest::default(), moment)).0.unwrap();
+    let lapses_in = |site: &mut Watched| {
+        let mut kernel = site.kernel.peek();
+        (kernel.lapse().unwrap().unwrap().0 - kernel.now().unwrap().0) / site::SECOND_NS
+    };
+    assert_eq!(lapses_in(&mut site), 3600, "after a reload as before");
+    site.write("bad.txt", "192.0.2.0/25\n");
+    site.two_looks();
+    assert_eq!(lapses_in(&mut site), 3660);
+    site.said(|engine, _| engine.beat());
+    assert_eq!(lapses_in(&mut site), 3600);
+}
+
+#[tokio::test]
 async fn a_broken_list_keeps_the_old_one_is_said_once_and_holds_no_other_back() {
     let mut site = Watched::new();
     let path = site.directory.path().join("bad.txt");

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use flate2::read::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use ipnet::IpNet;
 use toml::de::DeTable;
 
@@ -60,17 +60,29 @@ pub fn read_list(path: &Path) -> Result<String, String> {
     Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
+/// Members of a file by gzip: each takes its time, however little is in it. `bgzip` makes one of 64 kB.
+const GZIP_MEMBERS_MAX: usize = 4096;
+
 /// What gzip has packed, as long as a list file may be.
 fn unpacked(bytes: &[u8]) -> io::Result<Vec<u8>> {
     let mut unpacked = Vec::new();
-    MultiGzDecoder::new(bytes).take(LIST_BYTES_MAX + 1).read_to_end(&mut unpacked).map_err(|error| {
-        let what = if error.kind() == io::ErrorKind::UnexpectedEof { "cut off" } else { "damaged" };
-        io::Error::other(format!("it is packed by gzip, and {what}: {error}"))
-    })?;
-    if unpacked.len() as u64 > LIST_BYTES_MAX {
-        return Err(io::Error::other(format!("unpacked it is longer than {LIST_BYTES_MAX} bytes")));
+    let mut rest = bytes;
+    for _ in 0..GZIP_MEMBERS_MAX {
+        let mut member = GzDecoder::new(rest);
+        let room = (LIST_BYTES_MAX + 1).saturating_sub(unpacked.len() as u64);
+        (&mut member).take(room).read_to_end(&mut unpacked).map_err(|error| {
+            let what = if error.kind() == io::ErrorKind::UnexpectedEof { "cut off" } else { "damaged" };
+            io::Error::other(format!("it is packed by gzip, and {what}: {error}"))
+        })?;
+        if unpacked.len() as u64 > LIST_BYTES_MAX {
+            return Err(io::Error::other(format!("unpacked it is longer than {LIST_BYTES_MAX} bytes")));
+        }
+        rest = member.into_inner();
+        if rest.is_empty() {
+            return Ok(unpacked);
+        }
     }
-    Ok(unpacked)
+    Err(io::Error::other(format!("it is packed by gzip in more than {GZIP_MEMBERS_MAX} members")))
 }
 
 /// The prefixes of a list file alone; what is wrong is said as being in that file.
@@ -182,6 +194,11 @@ mod tests {
         std::fs::write(&path, packed(&vec![b'#'; usize::try_from(LIST_BYTES_MAX).unwrap() + 1])).unwrap();
         let error = load_list(&path).unwrap_err().to_string();
         assert!(error.contains("unpacked it is longer than"), "{error}");
+        std::fs::write(&path, packed(b"").repeat(GZIP_MEMBERS_MAX)).unwrap();
+        assert!(load_list(&path).unwrap().is_empty());
+        std::fs::write(&path, packed(b"").repeat(GZIP_MEMBERS_MAX + 1)).unwrap();
+        let error = load_list(&path).unwrap_err().to_string();
+        assert!(error.contains("more than 4096 members"), "{error}");
     }
 
     #[test]

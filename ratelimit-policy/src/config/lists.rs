@@ -88,6 +88,8 @@ pub fn path(entry: &str, source: &Source) -> Option<PathBuf> {
 /// Keys that hold the prefix in a line of JSON: those of Spamhaus, AbuseIPDB, CrowdSec and others.
 const PREFIX_KEYS: [&str; 9] =
     ["cidr", "ip", "ipAddress", "ip_address", "prefix", "network", "range", "value", "address"];
+/// A line of JSON takes some twenty times as much memory while it is read.
+const JSON_BYTES_MAX: usize = 64 << 10;
 /// Lines of JSON with this type tell of the list.
 const METADATA: &str = "metadata";
 
@@ -97,38 +99,65 @@ const METADATA: &str = "metadata";
 /// Bits beyond a prefix's length are cut off, as published sets have them. Sorted, each once. What is wrong is said without the text:
 /// the reader of the error may not be allowed to read the file.
 pub fn parse(path: &Path, contents: &str) -> Result<Vec<IpNet>, Diagnostics> {
-    let wrong = |at: usize, problem: &str, help: &str| Diagnostic {
-        problem: format!("bad line in a list file: {problem}"),
-        place: Place::File { path: path.to_owned(), excerpt: Some(Box::new(Excerpt::without_text(contents, at..at))) },
-        help: vec![help.to_owned()],
+    let wrong = |line: usize, column: usize, problem: &str, help: &str| {
+        let excerpt = Excerpt { line, column, text: None, span: 0..0 };
+        Diagnostic {
+            problem: format!("bad line in a list file: {problem}"),
+            place: Place::File { path: path.to_owned(), excerpt: Some(Box::new(excerpt)) },
+            help: vec![help.to_owned()],
+        }
     };
     let mut found = Found::default();
     let mut prefixes = Vec::new();
-    for Line { at, entry, .. } in lines(contents) {
+    for Line { number, column, entry, comment } in lines(contents) {
         if prefixes.len() == LIST_ENTRIES_MAX {
             let problem = format!("there are more than {LIST_ENTRIES_MAX} entries");
-            found.push(wrong(at, &problem, "join neighbouring prefixes"));
+            found.push(wrong(number, column, &problem, "join neighbouring prefixes"));
+        }
+        // A file of another kind has as many errors as lines.
+        if found.is_full() || prefixes.len() == LIST_ENTRIES_MAX {
             break;
+        }
+        if !entry.starts_with('{') && comment.contains('\r') {
+            let problem = "a carriage return stands in it, and ends no line";
+            found.push(wrong(number, column, problem, "end lines as Unix does, or Windows"));
+            continue;
         }
         let entry = match prefix_text(entry) {
             Ok(Some(text)) => text,
             Ok(None) => continue,
             Err(problem) => {
-                found.push(wrong(at, problem, "a line of JSON is an object with the prefix under `cidr` or `ip`"));
+                let help = "a line of JSON is an object with the prefix under `cidr` or `ip`";
+                found.push(wrong(number, column, problem, help));
                 continue;
             }
         };
         let prefix = parse_cidr_of_any_bits(&entry).map_err(|error| match error.span.start {
-            0 => wrong(at, "this is no address, and no prefix", CIDR_HELP),
+            0 => wrong(number, column, "this is no address, and no prefix", CIDR_HELP),
             start => {
-                wrong(at + start, "this is not a prefix length", "lengths are 0 to 32 in IPv4, and 0 to 128 in IPv6")
+                let help = "lengths are 0 to 32 in IPv4, and 0 to 128 in IPv6";
+                wrong(number, column + start, "this is not a prefix length", help)
             }
         });
         prefixes.extend(found.keep(prefix));
     }
     prefixes.sort_unstable();
     prefixes.dedup();
+    if let Some(family) = too_many_of(&prefixes) {
+        found.push(Diagnostic {
+            problem: format!("there are more than {PREFIXES_MAX} prefixes of {family} in this list file"),
+            place: Place::File { path: path.to_owned(), excerpt: None },
+            help: vec!["join neighbouring prefixes".to_owned()],
+        });
+    }
     found.into_result(prefixes)
+}
+
+/// The family of which there are more prefixes than the kernel has room for.
+fn too_many_of(prefixes: &[IpNet]) -> Option<&'static str> {
+    let ipv4 = prefixes.iter().filter(|prefix| prefix.addr().is_ipv4()).count();
+    let is_too_many = |count: usize| count > PREFIXES_MAX as usize;
+    if is_too_many(ipv4) { Some("IPv4") } else { is_too_many(prefixes.len() - ipv4).then_some("IPv6") }
 }
 
 /// The text of an entry's prefix, which a line of JSON has within; none where that tells of the list.
@@ -138,6 +167,9 @@ pub fn parse(path: &Path, contents: &str) -> Result<Vec<IpNet>, Diagnostics> {
 pub fn prefix_text(entry: &str) -> Result<Option<Cow<'_, str>>, &'static str> {
     if !entry.starts_with('{') {
         return Ok(Some(Cow::Borrowed(entry)));
+    }
+    if entry.len() > JSON_BYTES_MAX {
+        return Err("this line of JSON is longer than 65536 bytes");
     }
     let object: serde_json::Map<String, serde_json::Value> =
         serde_json::from_str(entry).map_err(|_| "this is no JSON object")?;
@@ -152,8 +184,8 @@ pub fn prefix_text(entry: &str) -> Result<Option<Cow<'_, str>>, &'static str> {
 pub(super) struct Line<'a> {
     /// From 1.
     pub(super) number: usize,
-    /// Where the entry begins in the file, in bytes.
-    at: usize,
+    /// Where the entry begins in it, in characters from 1.
+    column: usize,
     /// The entry.
     pub(super) entry: &'a str,
     /// What follows it, without the mark before it.
@@ -163,19 +195,17 @@ pub(super) struct Line<'a> {
 /// The lines of a list file that have an entry.
 pub(super) fn lines(contents: &str) -> impl Iterator<Item = Line<'_>> {
     let is_blank = |c: char| c.is_whitespace() || c == '\u{feff}';
-    let mut line_at = 0;
     contents.split('\n').zip(1..).filter_map(move |(line, number)| {
         let text = line.trim_start_matches(is_blank);
-        let at = line_at + (line.len() - text.len());
-        line_at += line.len() + 1;
+        let column = line[..line.len() - text.len()].chars().count() + 1;
         if text.starts_with('{') {
             // JSON has its own spaces and marks.
-            return Some(Line { number, at, entry: text.trim_end(), comment: text.trim_end() });
+            return Some(Line { number, column, entry: text.trim_end(), comment: text.trim_end() });
         }
         let end = text.find(|c: char| c.is_whitespace() || c == '#' || c == ';').unwrap_or(text.len());
         let (entry, rest) = text.split_at(end);
         let comment = rest.trim_start_matches(|c: char| is_blank(c) || c == '#' || c == ';').trim_end();
-        (!entry.is_empty()).then_some(Line { number, at, entry, comment })
+        (!entry.is_empty()).then_some(Line { number, column, entry, comment })
     })
 }
 
@@ -347,9 +377,35 @@ mod tests {
     #[test]
     fn as_many_entries_as_documented_and_no_more() {
         let lines = |count| (0..count).map(|at| format!("{}\n", std::net::Ipv4Addr::from_bits(at)));
-        assert_eq!(parsed(&lines(2_097_152).collect::<String>()).len(), LIST_ENTRIES_MAX);
+        let both =
+            |count| lines(count).chain((0..count).map(|at| format!("2001:db8::{:x}:{:x}\n", at >> 16, at & 0xffff)));
+        assert_eq!(parsed(&both(1_048_576).collect::<String>()).len(), LIST_ENTRIES_MAX);
         let error = parse(Path::new("list"), &lines(2_097_153).collect::<String>()).expect_err("too many");
         assert!(error.first().problem.contains("more than 2097152 entries"), "{error}");
+        let error = parse(Path::new("list"), &lines(1_048_577).collect::<String>()).expect_err("of one family");
+        assert!(error.first().problem.contains("more than 1048576 prefixes of IPv4"), "{error}");
+        assert_eq!(parse(Path::new("list"), &lines(1_048_576).collect::<String>()).unwrap().len(), 1_048_576);
+    }
+
+    #[test]
+    fn a_file_of_another_kind_is_refused_at_once_however_long_it_is() {
+        let began = std::time::Instant::now();
+        for line in ["x\n", "{}\n", "{\"a\":1}\n", "192.0.2.1/33\n", "1.2.3.4\r5.6.7.8\r\n"] {
+            let error = parse(Path::new("list"), &line.repeat((4 << 20) / line.len())).expect_err("no list");
+            assert_eq!(error.iter().count(), 64, "{line:?}");
+        }
+        assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn a_line_of_json_has_a_bound_and_lone_carriage_returns_are_said() {
+        let object = |zeros: usize| format!("{{\"a\":\"{}\",\"ip\":\"192.0.2.1\"}}\n", "0".repeat(zeros));
+        assert_eq!(parse(Path::new("list"), &object(60_000)).unwrap().len(), 1);
+        let error = parse(Path::new("list"), &object(70_000)).expect_err("too long");
+        assert!(error.first().problem.contains("longer than 65536 bytes"), "{error}");
+        let error = parse(Path::new("list"), "192.0.2.1\r192.0.2.2\r").expect_err("one line");
+        assert!(error.first().problem.contains("carriage return"), "{error}");
+        assert_eq!(parse(Path::new("list"), "192.0.2.1 # of one\r\n192.0.2.2\r\n").unwrap().len(), 2);
     }
 
     #[test]

@@ -110,6 +110,22 @@ proptest! {
 }
 
 #[test]
+fn a_list_of_crowdsecs_decisions_ends_as_they_do_and_leaves_out_what_is_over() {
+    let text = "192.0.2.7 # until 1970-01-01T00:00:50Z other: cscli: probing\n\
+                192.0.2.8 # until 1970-01-01T00:00:05Z gone\n192.0.2.9 # until noon\n192.0.2.10 # until 1970-01-01T00:00:50Z\n";
+    let rows = import(text, at(10)).unwrap();
+    let seen: Vec<_> = rows.iter().map(|row| (row.prefix.to_string(), row.until, row.reason.as_deref())).collect();
+    assert_eq!(
+        seen,
+        [
+            ("192.0.2.7/32".to_owned(), Some(at(50)), Some("other: cscli: probing")),
+            ("192.0.2.9/32".to_owned(), None, Some("until noon")),
+            ("192.0.2.10/32".to_owned(), Some(at(50)), None),
+        ]
+    );
+}
+
+#[test]
 fn what_others_write_is_read() {
     let text = "create bad hash:net family inet timeout 60\nadd bad 198.51.100.0/24 timeout 60 comment \"why not\"\n\
         add bad 198.51.100.7\nadd element inet t s { 2001:db8::/32 timeout 1h30m expires 9m }\n203.0.113.7 ; SBL1\n\

@@ -121,8 +121,8 @@ fn written(path: &Path, bytes: u64, bundle: &Bundle, addresses: Addresses, globa
             let line = |of: &ratelimit_doctor::Entry| format!("  {:>9}  {}\n", of.text.len(), of.name);
             let lines: String = bundle.entries.iter().map(line).collect();
             let said = match addresses {
-                Addresses::Masked => "addresses are masked, secrets are not in it",
-                Addresses::Kept => "WITH ADDRESSES; secrets are not in it",
+                Addresses::Masked => "addresses are masked, and secrets that are known as such",
+                Addresses::Kept => "WITH ADDRESSES; secrets that are known as such are masked",
             };
             print_words(&format!("{}: {bytes} bytes, {said}\n{lines}\nRead it before you send it.\n", path.display()))
         }

@@ -1,5 +1,6 @@
 //! `lists from-mmdb`: a list file out of a database. Reads the file, keeps the time, writes the list.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,13 @@ pub(super) fn from_mmdb(args: FromMmdbArgs, global: &Global) -> anyhow::Result<E
         return Err(Diagnostic { problem, place: Place::CommandLine, help: vec![help.to_owned()] }.into());
     }
     let out = args.out.as_deref().filter(|path| *path != Path::new("-"));
+    let is_of = |path: &Path| path.metadata().map(|of| (of.dev(), of.ino())).ok();
+    if out.is_some_and(|out| is_of(out).is_some() && is_of(out) == is_of(&args.file)) {
+        let problem = "the list would replace the database".to_owned();
+        return Err(
+            Diagnostic { problem, place: Place::CommandLine, help: vec!["name another file".to_owned()] }.into()
+        );
+    }
     let listed = read(&args.file, &asked, out)?;
     let of = args.file.display();
     let missing = listed.missing.iter().map(|of_it| format!("{of}: no network is of {of_it}"));
