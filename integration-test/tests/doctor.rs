@@ -285,6 +285,5 @@ fn the_memory_that_is_promised_is_what_the_kernel_takes() {
         let promised = said["memory_bytes"].as_u64().unwrap();
         assert!(promised.abs_diff(held) < held / 50, "{more:?}: {promised} B are promised, the kernel takes {held}");
         daemon.kill();
-        assert_eq!(lab.ratelimitd(&["detach"]).code(), 0);
     }
 }

@@ -223,7 +223,7 @@ fn a_feed_is_fetched_where_it_changed_and_kept_where_it_is_no_list() {
         assert_eq!((refused.code(), kept().as_str()), (78, lines), "{}", refused.stderr);
     }
     // Longer than a list file may be, said beforehand or not; and cut off.
-    let long = "192.0.2.7 # a comment of forty bytes and no less\n".repeat((18 << 20) / 48);
+    let long = "192.0.2.7 # a comment of forty bytes and no less\n".repeat((66 << 20) / 48);
     for (text, says_length) in [(long.as_str(), true), (long.as_str(), false), ("192.0.2.0/24\n192.0.2.1", true)] {
         publisher.set(text);
         publisher.says_length.store(says_length, Ordering::Relaxed);

@@ -55,7 +55,7 @@ fn note(file: &Path, point: Point) {
     let Ok(mut passed) = OpenOptions::new().append(true).create(true).open(beside(file, ".passed")) else { return };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     // A test looks for the line, and misses it.
-    let _is_noted = passed.write_all(format!("{} {}\n", point.name(), now.as_micros()).as_bytes());
+    let _is_missed_by_a_test = passed.write_all(format!("{} {}\n", point.name(), now.as_micros()).as_bytes());
 }
 
 pub(crate) fn reach(point: Point) {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_passed_is_noted_in_order_and_forgotten_with_the_next_that_is_armed() {
+    fn what_was_passed_is_written_in_order_and_gone_with_the_next_that_is_armed() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("point");
         assert_eq!(passed(&file), []);

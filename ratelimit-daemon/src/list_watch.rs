@@ -28,7 +28,7 @@ use ratelimit_report::snapshot::passed_over_words;
 const LOOK_EVERY: Duration = Duration::from_millis(1_500);
 /// A file that changed less long before it was read may have changed again after that, by a clock that is this coarse.
 const SETTLED_AFTER: jiff::SignedDuration = jiff::SignedDuration::from_secs(2);
-/// A file that changes for so long is said to be not followed.
+/// A file that changes at each look is said to be not followed after this time.
 const RESTLESS_AFTER: Duration = Duration::from_secs(30);
 /// Why that is so.
 const RESTLESS: &str = "it changes all the time; it is read once it has rested for two seconds";
@@ -160,7 +160,7 @@ impl ListWatch {
         changed
     }
 
-    /// Those that have changed at each look for so long that nobody can mean it.
+    /// Those that have changed at each look for longer than anybody means it.
     fn never_resting(&self, files: &[ListFile], at: Duration) -> Vec<ListFile> {
         let is_so = |file: &&ListFile| self.restless.get(&file.path).is_some_and(|since| at - *since >= RESTLESS_AFTER);
         files.iter().filter(is_so).cloned().collect()
