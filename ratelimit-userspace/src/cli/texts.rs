@@ -66,7 +66,7 @@ Examples:
 
 Exit codes:
    0  done
-   1  internal error
+   1  internal error; of `doctor`, a problem
    2  usage: a bad flag, a bad limit, no such interface, a file that cannot be replayed, a change
       that `--force` would need
    3  `check`: a rule drops packets of it; `unblock`: something else still blocks it; `unallow`:

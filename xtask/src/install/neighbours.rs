@@ -61,13 +61,15 @@ mod tests {
     #[test]
     fn systemd_takes_every_unit() {
         let directory = tempfile::tempdir().unwrap();
-        for file in files(&Layout::below(Path::new("/usr/local"))).unwrap() {
+        let layout = Layout::below(Path::new("/usr/local"));
+        let feed = format!("={} ", layout.libexec_dir().join(FEED).display());
+        for file in files(&layout).unwrap() {
             let name = file.path.file_name().unwrap();
             if UNITS.iter().any(|unit| name == *unit) {
                 // Of what is not installed here.
                 let text = String::from_utf8(file.content).unwrap();
                 let text = text.replace("=/usr/local/bin/ratelimitd ", "=/bin/true ");
-                let text = text.replace("=/usr/local/libexec/ratelimitd-feed ", "=/bin/true ");
+                let text = text.replace(&feed, "=/bin/true ");
                 std::fs::write(directory.path().join(name), text).unwrap();
             }
         }
