@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use ratelimit_report::entries::UNTIL;
 
 use crate::book::{Denied, Held};
 
@@ -23,8 +24,6 @@ const BYTES_MAX: u64 = ratelimit_policy::config::lists::LIST_BYTES_MAX;
 const MODE: u32 = 0o644;
 /// The daemon takes no list that has become empty; from this address nobody sends.
 const NOBODY: &str = "0.0.0.0/32 # no decision holds\n";
-/// Before the time in a comment.
-const UNTIL: &str = "until ";
 /// Before what the local API of this host decided by itself.
 const LOCAL: &str = "local: ";
 /// Before what it did not, where the scenario's own name begins like one of these.

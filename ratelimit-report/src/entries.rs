@@ -21,6 +21,8 @@ const IPSET_SECONDS_MAX: i64 = 2_147_483;
 const OWN: &str = "#= ";
 /// The first of them, before the time of the script.
 const HEAD: &str = "#= ratelimitd 1 ";
+/// Before the end in a comment of the list that `ratelimitd crowdsec` keeps.
+pub const UNTIL: &str = "until ";
 /// Bytes of a comment of nft. // NFTNL_UDATA_COMMENT_MAXLEN is 128 with its terminator
 const COMMENT_BYTES_MAX: usize = 120;
 
@@ -316,8 +318,7 @@ fn listed(text: &str) -> Result<Row, &'static str> {
     {
         return Ok(Row { prefix, until, reason, by, owner });
     }
-    // As `ratelimitd crowdsec` writes its list.
-    let (until, comment) = match comment.strip_prefix("until ").map(|rest| rest.split_once(' ').unwrap_or((rest, ""))) {
+    let (until, comment) = match comment.strip_prefix(UNTIL).map(|rest| rest.split_once(' ').unwrap_or((rest, ""))) {
         Some((until, rest)) => until.parse().map_or((None, comment), |until| (Some(until), rest)),
         None => (None, comment),
     };

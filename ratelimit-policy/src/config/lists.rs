@@ -117,9 +117,10 @@ pub fn parse(path: &Path, contents: &str) -> Result<Vec<IpNet>, Diagnostics> {
         if prefixes.len() == LIST_ENTRIES_MAX {
             let problem = format!("there are more than {LIST_ENTRIES_MAX} entries");
             found.push(wrong(number, column, &problem, "join neighbouring prefixes"));
+            break;
         }
         // A file of another kind has as many errors as lines.
-        if found.is_full() || prefixes.len() == LIST_ENTRIES_MAX {
+        if found.is_full() {
             break;
         }
         let entry = match prefix_text(entry) {
@@ -142,7 +143,7 @@ pub fn parse(path: &Path, contents: &str) -> Result<Vec<IpNet>, Diagnostics> {
     }
     prefixes.sort_unstable();
     prefixes.dedup();
-    if let Some(family) = too_many_of(&prefixes) {
+    if let Some(family) = too_many_of(prefixes.iter()) {
         found.push(Diagnostic {
             problem: format!("there are more than {PREFIXES_MAX} prefixes of {family} in this list file"),
             place: Place::File { path: path.to_owned(), excerpt: None },
@@ -159,10 +160,11 @@ fn lone_return(contents: &str) -> Option<usize> {
 }
 
 /// The family of which there are more prefixes than the kernel has room for.
-fn too_many_of(prefixes: &[IpNet]) -> Option<&'static str> {
-    let ipv4 = prefixes.iter().filter(|prefix| prefix.addr().is_ipv4()).count();
+fn too_many_of<'a>(prefixes: impl ExactSizeIterator<Item = &'a IpNet>) -> Option<&'static str> {
+    let all = prefixes.len();
+    let ipv4 = prefixes.filter(|prefix| prefix.addr().is_ipv4()).count();
     let is_too_many = |count: usize| count > PREFIXES_MAX as usize;
-    if is_too_many(ipv4) { Some("IPv4") } else { is_too_many(prefixes.len() - ipv4).then_some("IPv6") }
+    if is_too_many(ipv4) { Some("IPv4") } else { is_too_many(all - ipv4).then_some("IPv6") }
 }
 
 /// The text of an entry's prefix, which a line of JSON has within; none where that tells of the list.
@@ -305,9 +307,7 @@ impl<'a> Lists<'a> {
 
     /// That the kernel has room for these. `last` is what is pointed at if not.
     pub(super) fn check_number(&self, last: &Written, prefixes: &BTreeSet<IpNet>) -> Result<(), Diagnostic> {
-        let v4 = prefixes.iter().filter(|prefix| prefix.addr().is_ipv4()).count();
-        let most = usize::try_from(PREFIXES_MAX).unwrap_or(usize::MAX);
-        if v4.max(prefixes.len() - v4) <= most {
+        if too_many_of(prefixes.iter()).is_none() {
             return Ok(());
         }
         let problem = format!("there are more than {PREFIXES_MAX} prefixes of one family");

@@ -43,7 +43,7 @@ pub(super) fn from_mmdb(args: FromMmdbArgs, global: &Global) -> anyhow::Result<E
     }
     let out = args.out.as_deref().filter(|path| *path != Path::new("-"));
     let is_of = |path: &Path| path.metadata().map(|of| (of.dev(), of.ino())).ok();
-    if out.is_some_and(|out| is_of(out).is_some() && is_of(out) == is_of(&args.file)) {
+    if out.and_then(is_of).is_some_and(|there| Some(there) == is_of(&args.file)) {
         let problem = "the list would replace the database".to_owned();
         return Err(
             Diagnostic { problem, place: Place::CommandLine, help: vec!["name another file".to_owned()] }.into()

@@ -25,10 +25,15 @@ const fn element_bytes(key: usize, value: usize) -> u64 {
     ELEMENT_OVERHEAD_BYTES + (key.next_multiple_of(8) + value.next_multiple_of(8)) as u64
 }
 
+/// The buckets of a hash map of so many elements.
+const fn buckets_bytes(elements: u64) -> u64 {
+    elements.next_power_of_two() * BUCKET_BYTES
+}
+
 /// A hash map of so many elements of a key and a value.
 const fn map_bytes<K, V>(elements: u32) -> u64 {
     let elements = elements as u64;
-    elements * element_bytes(size_of::<K>(), size_of::<V>()) + elements.next_power_of_two() * BUCKET_BYTES
+    elements * element_bytes(size_of::<K>(), size_of::<V>()) + buckets_bytes(elements)
 }
 
 /// Kernel memory for the sources of one family.
@@ -57,8 +62,8 @@ pub fn memory(config: &Config) -> [Memory; 2] {
         };
         let (sources, elements) = (u64::from(config.max_sources), u64::from(config.max_sources) * limits);
         // The map has room for some more, so that a power of two of them takes twice as many buckets.
-        let buckets = (elements + 1).next_power_of_two() * BUCKET_BYTES;
-        let element_bytes = element_bytes(key, size_of::<Source>()) + buckets.div_ceil(elements.max(1));
+        let buckets = buckets_bytes(elements + 1).div_ceil(elements.max(1));
+        let element_bytes = element_bytes(key, size_of::<Source>()) + buckets;
         Memory { family, sources, limits, element_bytes, bytes: elements * element_bytes }
     };
     [of("ipv4", Family::V4), of("ipv6", Family::of_ipv6_prefix(config.policy.ipv6_prefix))]

@@ -23,15 +23,18 @@ pub(super) fn write(file: &Path, dynamic: &Path, fixed: &Path, made: &[PathBuf])
         println!("{bytes:>10} bytes  {name}");
     }
     let figures = json!({ "schema": 1, "bytes": sizes, "bpf_object_sha256": version["bpf_object_sha256"] });
-    let text = serde_json::to_string_pretty(&figures).context("write JSON")? + "\n";
-    fs::write(file, text).with_context(|| format!("write {}", file.display()))
+    save(file, &figures)
 }
 
 /// Adds how many of the files came out as the same bytes, built from a copy elsewhere.
 pub(super) fn add_reproduced(file: &Path, same: usize) -> Result<()> {
     let mut figures: Value = serde_json::from_str(&super::read_text(file)?).context("read the figures")?;
     figures["files_reproduced"] = json!(same);
-    let text = serde_json::to_string_pretty(&figures).context("write JSON")? + "\n";
+    save(file, &figures)
+}
+
+fn save(file: &Path, figures: &Value) -> Result<()> {
+    let text = serde_json::to_string_pretty(figures).context("write JSON")? + "\n";
     fs::write(file, text).with_context(|| format!("write {}", file.display()))
 }
 
