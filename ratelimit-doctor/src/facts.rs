@@ -103,8 +103,8 @@ pub struct BpfFs {
     pub owner: u32,
     /// Its mode.
     pub mode: u32,
-    /// Why what is pinned there may not be ours.
-    pub foreign: Option<String>,
+    /// Why what is pinned there may not be ours, and the command that mends it.
+    pub foreign: Option<(String, String)>,
 }
 
 /// Processors and memory.
@@ -148,6 +148,8 @@ impl ConfigFile {
 pub enum Daemon {
     /// A daemon, and how long ago, by its clock, it read its maps: less than a second, unless a clock was stepped.
     Answers(Box<Snapshot>, f64),
+    /// One that takes the request and does not answer: what was said of it.
+    Hangs(String),
     /// Nobody; what an earlier one has left.
     Silent(Orphans),
     /// It cannot be told.
@@ -180,6 +182,10 @@ pub enum Rule {
     Socket,
     /// Only root and its group reach what is in it.
     Directory,
+    /// A directory above others: only root puts files into it, or takes them out.
+    Above,
+    /// The same of a list, which may be another user's.
+    AboveList,
 }
 
 /// Who may do what.

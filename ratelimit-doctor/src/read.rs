@@ -1,5 +1,6 @@
 //! The one reader of facts. It changes nothing; what it cannot read it says.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt as _;
@@ -13,6 +14,7 @@ use ratelimit_control::proto::Stats;
 use ratelimit_datapath::kernel::load_alone;
 use ratelimit_datapath::{clock, device, interface_names, pins, privileges, probe};
 use ratelimit_policy::config::syntax::near_miss;
+use ratelimit_policy::files;
 use ratelimit_policy::safety::Around;
 
 use crate::facts::{
@@ -31,6 +33,9 @@ const UNITS: [&str; 4] =
     ["/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system"];
 /// What `systemctl show` is asked for.
 const SHOWN: &str = "ActiveState,SubState,Result,NRestarts,NeedDaemonReload,FragmentPath";
+
+/// The longest file of a unit.
+const UNIT_BYTES_MAX: u64 = 1 << 20;
 
 /// What to look at.
 #[derive(Debug)]
@@ -72,7 +77,8 @@ pub async fn read(asked: Asked) -> Facts {
         devices,
         present,
         wanted,
-        around: Around::look().with(file.config().and_then(|config| config.fleet.as_ref())),
+        around: Around::look(ratelimit_datapath::default_gateways().unwrap_or_default())
+            .with(file.config().and_then(|config| config.fleet.as_ref())),
         daemon: daemon(&socket).await,
         files,
         unit: unit(),
@@ -138,9 +144,20 @@ fn bpf_file_system() -> Known<BpfFs> {
     let kind = nix::sys::statfs::statfs(BPFFS).map_err(|errno| words(&errno.into()))?;
     let foreign = match fs::read_dir(pins::ROOT) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
-        Ok(_) | Err(_) => pins::refuse_foreign(Path::new(pins::ROOT)).err().map(|error| error.to_string()),
+        Ok(_) | Err(_) => pins::refuse_foreign(Path::new(pins::ROOT)).err().map(foreign),
     };
     Ok(BpfFs { is_mounted: kind.filesystem_type().0 == BPF_FS_MAGIC, owner: of.uid(), mode: of.mode(), foreign })
+}
+
+/// Why, and what mends it: of the file system itself, what is said of that.
+fn foreign(error: pins::PinsError) -> (String, String) {
+    let why = error.to_string();
+    match error {
+        pins::PinsError::Foreign { path, .. } if path == Path::new(BPFFS) => {
+            (why, format!("sudo chown root:root {BPFFS}; sudo chmod 0700 {BPFFS}"))
+        }
+        _ => (why, format!("sudo rm -r {}, then start again", pins::ROOT)),
+    }
 }
 
 fn machine() -> Machine {
@@ -178,6 +195,7 @@ async fn daemon(socket: &Path) -> Daemon {
             Daemon::Answers(Box::new(snapshot), apart)
         }
         Err(ClientError::NoDaemon { orphans, .. }) => Daemon::Silent(orphans),
+        Err(error @ ClientError::TimedOut { .. }) => Daemon::Hangs(error.to_string()),
         Err(error) => Daemon::Unknown(error.to_string()),
     }
 }
@@ -209,9 +227,29 @@ fn files(file: &ConfigFile, socket: &Path, state_dir: &Path) -> Vec<FileSeen> {
         let what = if name == "history.db" { "history" } else { "web page's token" };
         named.push((what, state_dir.join(name), Rule::Secret));
     }
+    named.extend(above(&named));
     let seen =
         |(what, path, rule): (&'static str, PathBuf, Rule)| FileSeen { what, seen: permissions(&path), path, rule };
     named.into_iter().map(seen).collect()
+}
+
+/// The directories above, as they are named and as links lead to them.
+fn above(named: &[(&'static str, PathBuf, Rule)]) -> Vec<(&'static str, PathBuf, Rule)> {
+    let mut above: BTreeMap<PathBuf, Rule> = BTreeMap::new();
+    for (_, path, rule) in named {
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let rule = if *rule == Rule::List { Rule::AboveList } else { Rule::Above };
+        let real = fs::canonicalize(&absolute).ok();
+        let directories = absolute.ancestors().skip(1).chain(real.iter().flat_map(|path| path.ancestors().skip(1)));
+        for directory in directories.filter(|directory| directory.is_dir()) {
+            // What is above another file as well is root's.
+            let of = above.entry(directory.to_owned()).or_insert(rule);
+            if rule == Rule::Above {
+                *of = rule;
+            }
+        }
+    }
+    above.into_iter().map(|(path, rule)| ("directory", path, rule)).collect()
 }
 
 fn permissions(path: &Path) -> Known<Option<Permissions>> {
@@ -241,19 +279,23 @@ fn unit() -> Unit {
     }
     let file = UNITS.iter().find_map(|dir| {
         let path = Path::new(dir).join(SERVICE);
-        Some((path.clone(), fs::read_to_string(path).ok()?))
+        Some((path.clone(), unit_text(&path)?))
     });
     let mut drop_ins = Vec::new();
     for dir in UNITS {
         let entries =
             fs::read_dir(Path::new(dir).join(format!("{SERVICE}.d"))).into_iter().flatten().filter_map(Result::ok);
-        let texts = entries.filter_map(|of| Some((of.path(), fs::read_to_string(of.path()).ok()?)));
+        let texts = entries.filter_map(|of| Some((of.path(), unit_text(&of.path())?)));
         drop_ins.extend(texts.filter(|(path, _)| path.extension().is_some_and(|ending| ending == "conf")));
     }
     drop_ins.sort();
     let text = output("systemctl", &["show", SERVICE, "--property", SHOWN]).unwrap_or_default();
     let pair = |line: &str| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
     Unit { is_systemd: true, file, drop_ins, shown: text.lines().filter_map(pair).collect() }
+}
+
+fn unit_text(path: &Path) -> Option<String> {
+    String::from_utf8(files::read_named(path, UNIT_BYTES_MAX).ok()?).ok()
 }
 
 /// What a program prints, where it is there and ends well.

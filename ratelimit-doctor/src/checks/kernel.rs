@@ -263,7 +263,7 @@ pub(crate) fn bpf_file_system(of: &Known<BpfFs>) -> Vec<Finding> {
     };
     let pins = match &of.foreign {
         None => owned.ok("what is pinned below ratelimitd there, if anything, is root's alone"),
-        Some(why) => owned.problem(why.clone(), "sudo rm -r /sys/fs/bpf/ratelimitd, then start again"),
+        Some((why, mend)) => owned.problem(why.clone(), mend.clone()),
     };
     vec![mounted, pins]
 }
