@@ -20,9 +20,9 @@ const NIBBLES_MIN: usize = 16;
 /// Bytes of a URL before its host.
 const USER_MAX: usize = 256;
 /// What stands for the dot between the numbers of an IPv4 address, longest first.
-const DOTS: [&str; 17] = [
+const DOTS: [&str; 19] = [
     " [dot] ", " (dot) ", " [.] ", "[dot]", "(dot)", "{dot}", "%252e", " dot ", "%2e", "[.]", "(.)", "{.}", "\\.",
-    "[.", ".]", "。", ".",
+    "[.", ".]", "。", "․", "·", ".",
 ];
 /// And in names, the same one between all of them.
 const DASHES: [&str; 2] = ["-", "_"];
@@ -154,7 +154,9 @@ impl Masks {
             .chunks(2)
             .take_while(|of| of[0].is_ascii_hexdigit() && of.get(1).is_none_or(|dot| *dot == b'.'))
             .count();
-        let is_address = count >= NIBBLES_MIN && !before.is_some_and(|before| before.is_ascii_hexdigit());
+        let is_named = begins_with(rest.get(count * 2..).unwrap_or_default(), "ip6.arpa");
+        let is_address = (count >= NIBBLES_MIN || (count > 0 && is_named))
+            && !before.is_some_and(|before| before.is_ascii_hexdigit());
         is_address.then(|| {
             let len = (count * 2 - 1).min(bytes.len());
             (len, Some(self.token("ipv6", rest[..len].to_ascii_lowercase().as_bytes())))
@@ -271,13 +273,14 @@ impl Masks {
 
     /// `2001-db8--7`, as names have it.
     fn v6_by_dashes(&self, before: Option<u8>, rest: &str) -> Option<Found> {
-        let len = rest.find(|c: char| !(c.is_ascii_hexdigit() || c == '-')).unwrap_or(rest.len()).min(RUN_MAX);
-        let spelled = rest[..len].trim_end_matches('-');
+        let dash = if rest.as_bytes().get(digits_at(rest)) == Some(&b'_') { '_' } else { '-' };
+        let len = rest.find(|c: char| !(c.is_ascii_hexdigit() || c == dash)).unwrap_or(rest.len()).min(RUN_MAX);
+        let spelled = rest[..len].trim_end_matches(dash);
         let spelled = if rest[spelled.len()..len].len() > 1 { &rest[..spelled.len() + 2] } else { spelled };
-        let group = spelled.split('-').next().unwrap_or_default();
-        let is_one = group.len() > 2 && group.bytes().any(|c| c.is_ascii_digit()) && spelled.matches('-').count() > 1;
+        let group = spelled.split(dash).next().unwrap_or_default();
+        let is_one = group.len() > 2 && group.bytes().any(|c| c.is_ascii_digit()) && spelled.matches(dash).count() > 1;
         let goes_on = before.is_some_and(|before| before.is_ascii_alphanumeric());
-        let address = spelled.replace('-', ":").parse::<Ipv6Addr>().ok().filter(|_| is_one && !goes_on)?;
+        let address = spelled.replace(dash, ":").parse::<Ipv6Addr>().ok().filter(|_| is_one && !goes_on)?;
         Some((spelled.len(), self.address(IpAddr::V6(address))))
     }
 
@@ -293,6 +296,9 @@ impl Masks {
             let Some((value, len)) = octet(&rest[end + between..]) else { break };
             octets.push(value);
             end += between + len;
+        }
+        if octets.len() < 4 && begins_with(&rest[end..], ".in-addr.arpa") {
+            return Some((end, Some(self.token("ipv4", &octets))));
         }
         let address: [u8; 4] = octets.first_chunk().copied()?;
         if dash.is_some() {

@@ -16,6 +16,7 @@ use ratelimit_datapath::{clock, device, interface_names, pins, privileges, probe
 use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::files;
 use ratelimit_policy::safety::Around;
+use ratelimit_report::snapshot::Snapshot;
 
 use crate::facts::{
     BpfFs, Clock, ConfigFile, Daemon, Facts, FileSeen, Kernel, Known, Machine, Permissions, Program, Rule, StateDir,
@@ -189,13 +190,19 @@ fn available_in(text: &str) -> Option<u64> {
 }
 
 async fn daemon(socket: &Path) -> Daemon {
-    match Client::new(socket).call(&Stats::now()).await {
+    told(Client::new(socket).call(&Stats::now()).await)
+}
+
+fn told(answer: Result<Snapshot, ClientError>) -> Daemon {
+    match answer {
         Ok(snapshot) => {
             let apart = Timestamp::now().duration_since(snapshot.time).as_secs_f64();
             Daemon::Answers(Box::new(snapshot), apart)
         }
         Err(ClientError::NoDaemon { orphans, .. }) => Daemon::Silent(orphans),
-        Err(error @ ClientError::TimedOut { .. }) => Daemon::Hangs(error.to_string()),
+        Err(error @ (ClientError::TimedOut { .. } | ClientError::Unanswered { .. })) => {
+            Daemon::Hangs(error.to_string())
+        }
         Err(error) => Daemon::Unknown(error.to_string()),
     }
 }
@@ -312,6 +319,43 @@ pub(crate) fn output(program: &str, args: &[&str]) -> Known<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ratelimit_control::client::Wanted;
+
+    #[test]
+    fn a_daemon_that_takes_a_request_and_does_not_answer_hangs() {
+        let path = PathBuf::from("/run/s");
+        let timed_out = ClientError::TimedOut { path: path.clone(), wanted: Wanted::Read };
+        let Daemon::Hangs(why) = told(Err(timed_out)) else { panic!("it hangs") };
+        assert!(why.contains("/run/s did not answer within"), "{why}");
+        let other = told(Err(ClientError::Unintelligible { path, what: "HTTP 418".into() }));
+        assert!(matches!(other, Daemon::Unknown(_)), "{other:?}");
+    }
+
+    #[test]
+    fn directories_above_files_are_those_that_they_are_named_by_and_those_that_links_lead_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let [real, link] = ["real", "link"].map(|name| directory.path().join(name));
+        fs::create_dir(&real).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        fs::write(real.join("a.toml"), "").unwrap();
+        let named = [("configuration", link.join("a.toml"), Rule::WrittenByRoot), ("list", link.join("a"), Rule::List)];
+        let all = above(&named);
+        for path in [link.as_path(), &real, directory.path(), Path::new("/")] {
+            let of: Vec<Rule> = all.iter().filter(|of| of.1 == path).map(|of| of.2).collect();
+            assert_eq!(of, [Rule::Above], "{}", path.display());
+        }
+        assert_eq!(above(&named[1..]).iter().find(|of| of.1 == link).map(|of| of.2), Some(Rule::AboveList));
+    }
+
+    #[test]
+    fn what_mends_a_foreign_file_system_is_not_to_remove_what_is_in_it() {
+        let of = |path: &str| {
+            let why = "belongs to user 33".to_owned();
+            foreign(pins::PinsError::Foreign { path: path.into(), why, remedy: "x".into() }).1
+        };
+        assert!(of("/sys/fs/bpf").starts_with("sudo chown root:root /sys/fs/bpf"), "{}", of("/sys/fs/bpf"));
+        assert!(of("/sys/fs/bpf/ratelimitd/v1").starts_with("sudo rm -r /sys/fs/bpf/ratelimitd,"));
+    }
 
     #[test]
     fn what_the_kernel_writes_is_read() {

@@ -9,7 +9,7 @@ fn masks() -> Masks {
 }
 
 /// Written by hand: each has an address that must be gone.
-const NASTY: [(&str, &str); 75] = [
+const NASTY: [(&str, &str); 79] = [
     ("192.0.2.77", "0.2.77"),
     ("src=192.0.2.77,", "0.2.77"),
     ("192.0.2.77:443", "0.2.77"),
@@ -85,6 +85,10 @@ const NASTY: [(&str, &str); 75] = [
     ("0xC000024D", "24D"),
     ("192.0[.]2[dot]77", "2[dot]77"),
     ("192 dot 0 dot 2 dot 77", "2 dot 77"),
+    ("192․0․2․77", "2․77"),
+    ("2001_db8__77", "db8"),
+    ("8.b.d.0.1.0.0.2.ip6.arpa", "8.b.d"),
+    ("2.0.192.in-addr.arpa", "2.0.192"),
 ];
 
 #[test]

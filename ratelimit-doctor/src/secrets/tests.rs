@@ -161,9 +161,16 @@ fn no_secret_is_left_of_what_users_wrote_in_reasons_and_comments() {
 
 #[test]
 fn a_secret_of_letters_alone_is_hidden_beside_its_word_in_any_text() {
-    for text in
-        ["token swordfish", "the password is swordfish.", "bearer swordfish", "denied 192.0.2.1: secret 'swordfish'"]
-    {
+    for text in [
+        "token swordfish",
+        "the password is swordfish.",
+        "bearer swordfish",
+        "denied 192.0.2.1: secret 'swordfish'",
+        "Environment=REDISCLI_AUTH=swordfish",
+        "Environment=\"PASS=swordfish\" \"B=2\"",
+        "ExecStart=/usr/bin/redis-cli -a swordfish",
+        "reason=\"the password is swordfish\" by=root",
+    ] {
         for whose in [Whose::Ours, Whose::Users, Whose::Configuration] {
             let hidden = Secrets::default().hide(text, whose);
             assert!(!hidden.contains("swordfish"), "{whose:?}: {text} -> {hidden}");

@@ -51,7 +51,7 @@ const PREFIXES: [(&str, usize); 39] = [
 ];
 
 /// Programs that take passwords as arguments.
-const PROGRAMS: [&str; 27] = [
+const PROGRAMS: [&str; 34] = [
     "sshpass",
     "redis-cli",
     "valkey-cli",
@@ -79,6 +79,13 @@ const PROGRAMS: [&str; 27] = [
     "rabbitmqadmin",
     "etcdctl",
     "influx",
+    "docker",
+    "podman",
+    "skopeo",
+    "helm",
+    "kubectl",
+    "gh",
+    "lftp",
 ];
 /// Their options.
 const OPTIONS: [char; 7] = ['a', 'b', 'p', 'P', 'u', 'U', 'w'];

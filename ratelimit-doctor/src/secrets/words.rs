@@ -50,7 +50,7 @@ const WORDS: [&str; 29] = [
 ];
 
 /// Parts of names that a secret stands behind where it is given to them: `pass=`, `REDISCLI_AUTH=`, `license_key:`.
-const PARTS: [&str; 24] = [
+const PARTS: [&str; 29] = [
     "pass",
     "pw",
     "pws",
@@ -75,14 +75,19 @@ const PARTS: [&str; 24] = [
     "seed",
     "webhook",
     "serial",
+    "sessid",
+    "phpsessid",
+    "privkey",
+    "2fa",
+    "mfa",
 ];
 
 /// Those of them that are as plain as the words, where users write.
-const PLAIN: [&str; 9] = ["pw", "pws", "auth", "otp", "totp", "jwt", "cred", "creds", "sessionid"];
+const PLAIN: [&str; 12] =
+    ["pw", "pws", "auth", "otp", "totp", "jwt", "cred", "creds", "sessionid", "privkey", "2fa", "mfa"];
 
 /// What goes on behind `secret` in a sentence, which has none then.
-const SENTENCE: &str =
-    " a again all also an and any are as at be because been before begins behind below beside between bucket \
+const SENTENCE: &str = " a again all also an and any are as at be because been before begins behind below beside between bucket \
      buckets but by can cannot changed changes could did do does ends every expired expires file files for found \
      from gone had has have held here hides holds if in into invalid is isn't it its kept key keys list lists \
      made may me might missing must name names needed needs never no nobody none not now of off on once one only \
@@ -199,9 +204,11 @@ fn has_part(name: &str) -> bool {
         PARTS.contains(&part.as_str())
     };
     name.split(['_', '-']).any(|part| {
-        let begins = |c: &(usize, char)| c.1.is_uppercase() && part[..c.0].ends_with(char::is_lowercase);
-        let last = part.char_indices().filter(begins).last().map_or(0, |(at, _)| at);
-        is_one(part) || is_one(&part[last..]) || is_one(&part[..last])
+        let begins = |(at, c): &(usize, char)| c.is_uppercase() && part[..*at].ends_with(char::is_lowercase);
+        let mut from = 0;
+        let mut humps = part.char_indices().filter(begins).map(|(at, _)| at).collect::<Vec<_>>();
+        humps.push(part.len());
+        is_one(part) || humps.into_iter().any(|at| is_one(&part[std::mem::replace(&mut from, at)..at]))
     })
 }
 
@@ -265,7 +272,9 @@ fn given(line: &str, from: usize, name: &Name, whose: Whose) -> Value {
     if !name.is_word {
         let text = value.trim_matches(['"', '\'']);
         let is_plain = text.is_empty() || is_path(text) || matches!(text, "true" | "false" | "null");
-        let is_ours = name.kind == Kind::Code && whose == Whose::Ours;
+        // `Environment=REDISCLI_AUTH=X`
+        let is_variable = !line[name.key.clone()].contains(char::is_lowercase) && line[..from].ends_with('=');
+        let is_ours = name.kind == Kind::Code && whose == Whose::Ours && !is_variable;
         let is_table = name.kind == Kind::Code && value.starts_with(['[', '{']);
         if is_plain || is_table || (is_ours && !is_made_up(value.split(char::is_whitespace).next().unwrap_or_default()))
         {
