@@ -153,12 +153,12 @@ fn bpf_file_system() -> Known<BpfFs> {
 /// Why, and what mends it: of the file system itself, what is said of that.
 fn foreign(error: pins::PinsError) -> (String, String) {
     let why = error.to_string();
-    match error {
-        pins::PinsError::Foreign { path, .. } if path == Path::new(BPFFS) => {
-            (why, format!("sudo chown root:root {BPFFS}; sudo chmod 0700 {BPFFS}"))
-        }
-        _ => (why, format!("sudo rm -r {}, then start again", pins::ROOT)),
+    if let pins::PinsError::Foreign { path, .. } = error
+        && path == Path::new(BPFFS)
+    {
+        return (why, format!("sudo chown root:root {BPFFS}; sudo chmod 0700 {BPFFS}"));
     }
+    (why, format!("sudo rm -r {}, then start again", pins::ROOT))
 }
 
 fn machine() -> Machine {

@@ -454,12 +454,14 @@ fn the_lines_for_people_are_grouped_and_say_what_mends_it() {
     assert!(words.trim_end().lines().last().unwrap().starts_with("1 problem, "), "{words}");
 }
 
-/// Without a daemon: what its check and that of traffic say to type.
+/// What is changed, and what the check of the daemon and that of traffic say to type then.
+type Mends = (fn(&mut Facts), &'static str, &'static str);
+
 #[test]
 fn what_mends_a_daemon_that_does_not_answer_is_what_would_mend_it() {
     const START: &str = "sudo systemctl start ratelimitd";
     const RUN: &str = "sudo ratelimitd run --config /etc/ratelimitd/ratelimitd.toml";
-    let rows: &[(fn(&mut Facts), &str, &str)] = &[
+    let rows: &[Mends] = &[
         (|f| f.daemon = Daemon::Silent(Orphans::Nothing), START, START),
         (
             |f| {

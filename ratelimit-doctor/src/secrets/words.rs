@@ -236,7 +236,8 @@ fn value_of(line: &str, name: &Name, whose: Whose) -> Value {
     let is_users = is_of_users(name, whose);
     let spaced = rest.trim_start_matches(['"', '\'', '`']);
     let is_plain = PLAIN.contains(&line[name.key.clone()].to_ascii_lowercase().as_str());
-    if !name.is_word && !(is_users && is_plain) {
+    let is_like_word = name.is_word || (is_users && is_plain);
+    if !is_like_word {
         let first = spaced.trim_start();
         let start = line.len() - first.len();
         let token = first.split(char::is_whitespace).next().unwrap_or_default();
