@@ -90,7 +90,7 @@ impl<D: Datapath> Engine<D> {
         Ok(Basis {
             policy: self.enforced.desired.policy.clone(),
             beside: self.beside(clocks),
-            access: config.policy.access.clone(),
+            access: self.overrides.grants.around.access(config),
             listings: config.listings.clone(),
             list_files: config.list_files.clone(),
             bans,

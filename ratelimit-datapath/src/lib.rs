@@ -36,10 +36,12 @@ pub mod orphans;
 pub mod pins;
 pub mod privileges;
 pub mod probe;
+mod routes;
 
 pub use events::{EVENTS_PART, EventCount, EventCounts, EventLimit, KernelEvent, KernelEventKind};
 pub use fleet::{KernelStep, LimitAt, STEPS_PART, Told};
 pub use interface::names as interface_names;
+pub use routes::default_gateways;
 
 /// How an XDP program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -547,7 +547,10 @@ pub fn parse() -> anyhow::Result<Cli> {
     let read = definition.try_get_matches().and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let (cli, matches) = match read {
         Ok(read) => read,
-        Err(error) => return Err(refused::diagnostic(&error).unwrap_or_else(|| error.exit()).into()),
+        Err(error) => {
+            let arguments: Vec<_> = std::env::args_os().collect();
+            return Err(refused::diagnostic(&error, &arguments).unwrap_or_else(|| error.exit()).into());
+        }
     };
     if let Some((command, _)) = matches.subcommand() {
         let typed = |id: &clap::Id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine);
