@@ -152,6 +152,9 @@ impl<C: Call> Ask<C> {
     }
 }
 
+/// Turns of the runtime in which connections see which clients have gone, while the owner was busy or the daemon stood still.
+const LOOKS: usize = 3;
+
 /// An answer that is not sent yet.
 #[must_use]
 pub struct Answer(Box<dyn FnOnce() + Send>);
@@ -194,6 +197,16 @@ macro_rules! commands {
             /// Where each goes.
             pub const ROUTES: &[Route] = &[$(<$call as Call>::ROUTE,)* $(<$slow as Call>::ROUTE,)*];
 
+            /// Its path, where it changes something, and nobody waits for its answer any more.
+            fn abandoned(&self) -> Option<&'static str> {
+                let (is_abandoned, route) = match self {
+                    $(Self::$name(ask) => (ask.reply.is_closed(), <$call as Call>::ROUTE),)*
+                    $(Self::$later(ask) => (ask.reply.is_closed(), <$slow as Call>::ROUTE),)*
+                };
+                // An application may charge without waiting.
+                (is_abandoned && route.access == Access::Change).then_some(route.path)
+            }
+
             /// Has the owner do it.
             pub fn carry_out<When, Owner>(self, owner: &mut Owner, when: When) -> Answer
             where
@@ -213,6 +226,18 @@ macro_rules! commands {
                 $(.route(<$slow as Call>::ROUTE.path, method::<$slow>()))*
         }
     };
+}
+
+impl Command {
+    /// The same, unless its client has gone: a command that was given up must not be carried out later.
+    pub async fn awaited(self) -> Option<Self> {
+        for _ in 0..LOOKS {
+            tokio::task::yield_now().await;
+        }
+        let Some(path) = self.abandoned() else { return Some(self) };
+        tracing::warn!("{path} is not carried out: who asked for it has gone");
+        None
+    }
 }
 
 commands! {

@@ -109,6 +109,7 @@ impl<D: Datapath> Engine<D> {
             history: self.journal.past.health(),
             fleet: self.fleet_seen(reading.now, moment),
             list_entries_passed_over: self.watched.lists.passed_over(),
+            unkept: self.unkept_words(),
             stale_lists: self.watched.lists.stale().map(|(path, why)| StaleList::new(path, why)).collect(),
         }))
     }

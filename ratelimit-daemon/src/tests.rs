@@ -39,6 +39,7 @@ mod site;
 mod suggest;
 mod told;
 mod trials;
+mod unkept;
 mod verdicts;
 mod web;
 

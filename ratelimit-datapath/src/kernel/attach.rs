@@ -13,8 +13,8 @@ use ratelimit_crash::{Point, reach};
 use super::held::{self, Held};
 use super::{ConfigWords, Kernel, program, state};
 use crate::interface::{self, Interface};
-use crate::pins;
 use crate::{Absent, DatapathError, XdpMode};
+use crate::{orphans, pins};
 use ratelimit_policy::config::XdpModeChoice;
 
 /// One interface that has a row in the counters.
@@ -425,10 +425,12 @@ fn occupied(found: &Interface) -> DatapathError {
             name => format!("{name:?}, id {id}, {}", mode.label()),
         })
         .collect();
-    let root = Path::new(pins::ROOT);
+    let (root, interface) = (Path::new(pins::ROOT), &found.name);
     let held = held::all(root, std::slice::from_ref(found)).unwrap_or_default();
-    let interface = &found.name;
-    let remedy = if held.iter().any(|held| held.is_on(found.index)) {
+    let is_held = held.iter().any(|held| held.is_on(found.index));
+    let remedy = if let Some(process) = orphans::holder(&pins::version_dir(root)).filter(|_| is_held) {
+        format!("It is of ratelimitd, process {process}: `ratelimitd detach --socket PATH {interface}` takes it off")
+    } else if is_held {
         format!(
             "It is ratelimitd's own, kept by an earlier run: `ratelimitd detach {interface}` takes it off, `--on-exit keep` takes it over"
         )

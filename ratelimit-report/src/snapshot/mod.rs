@@ -110,6 +110,9 @@ pub struct Snapshot {
     /// How many entries of list files are passed over: they are too wide, or hold what this host needs.
     #[serde(default)]
     pub list_entries_passed_over: u64,
+    /// That a restart forgets what commands have changed, and why; a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unkept: Option<String>,
     /// The state of the history; none where none is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<Health>,
@@ -167,6 +170,8 @@ pub struct DaemonState {
     pub stale_lists: Vec<StaleList>,
     /// See [`Snapshot::list_entries_passed_over`].
     pub list_entries_passed_over: u64,
+    /// See [`Snapshot::unkept`].
+    pub unkept: Option<String>,
     /// See [`Snapshot::history`].
     pub history: Option<Health>,
     /// See [`Snapshot::fleet`].
@@ -414,6 +419,7 @@ impl Snapshot {
             confirm_within_seconds: None,
             stale_lists: Vec::new(),
             list_entries_passed_over: 0,
+            unkept: None,
             history: None,
             fleet: Fleet::default(),
             top_talkers: Vec::new(),
@@ -442,6 +448,7 @@ impl Snapshot {
             confirm_within_ns,
             stale_lists,
             list_entries_passed_over,
+            unkept,
             history,
             fleet,
             top_talkers,
@@ -456,7 +463,7 @@ impl Snapshot {
             rule.would_ban = would_ban.iter().find(|(name, _)| *name == rule.name).map(|(_, of)| *of);
         }
         self.confirm_within_seconds = confirm_within_ns.map(seconds);
-        Self { hold, fallen_back, stale_lists, list_entries_passed_over, history, fleet, top_talkers, ..self }
+        Self { hold, fallen_back, stale_lists, list_entries_passed_over, unkept, history, fleet, top_talkers, ..self }
     }
 
     /// The same without anything that names a source.

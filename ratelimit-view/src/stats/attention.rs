@@ -53,6 +53,7 @@ pub fn attention(snapshot: &Snapshot) -> Vec<String> {
         out.push(format!("GENERIC MODE on {}: it limits all the same, and a packet costs more", generic.join(", ")));
     }
     held(snapshot, &mut out);
+    out.extend(snapshot.unkept.clone());
     configured(snapshot, &mut out);
     out.extend(fleet::attention(&snapshot.fleet));
     out.extend(snapshot.top_talkers.iter().map(|of| format!("RULE {}: {}", of.rule, of.words())));
