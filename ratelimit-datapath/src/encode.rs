@@ -506,6 +506,28 @@ mod tests {
     }
 
     #[test]
+    fn the_limits_of_the_source_come_first_and_groups_after_them_by_their_masks() {
+        let mut grouped = single();
+        let own = grouped.rules[0].limits[0];
+        let group = |slot, per| desired::Limit { slot, per, ..own };
+        grouped.rules[0].limits = vec![group(7, Per::Prefix { v4: 24, v6: 56 }), own, group(8, Per::List)];
+        let rule = encode(&grouped).unwrap().config.rules[0];
+        assert_eq!((rule.limits_len, rule.own_len, rule.is_plain), (3, 1, 0));
+        assert_eq!([0, 1, 2].map(|at| rule.limits[at].slot), [own.slot, 7, 8]);
+        let prefix = Group { ipv4_mask: ipv4_mask(24), is_list: 0, ipv6_mask: ipv6_mask(56)[0] };
+        let list = Group { is_list: 1, ..Group::default() };
+        assert_eq!(rule.groups, [Group::default(), prefix, list, Group::default()]);
+        grouped.rules[0].limits[0].per = Per::Prefix { v4: 24, v6: 65 };
+        assert_eq!(encode(&grouped).unwrap_err(), EncodeError::NarrowGroup("default".into()));
+        let plain = encode(&single()).unwrap().config.rules[0];
+        assert_eq!((plain.limits_len, plain.own_len, plain.is_plain), (1, 1, 1));
+        let mut alone = single();
+        alone.rules[0].limits[0].per = Per::Prefix { v4: 24, v6: 56 };
+        let alone = encode(&alone).unwrap().config.rules[0];
+        assert_eq!((alone.limits_len, alone.own_len, alone.is_plain, alone.known_first), (1, 0, 0, 0));
+    }
+
+    #[test]
     fn a_budget_of_new_sources_is_one_of_its_rule_and_none_is_0() {
         let mut policy = policy(vec![rule("a", &[(80, 80)], &[]), rule("b", &[(81, 81)], &[])]);
         policy.rules[1].new_sources = Some(desired::NewSources { amount: 20_000, window_ns: SECOND_NS });

@@ -27,6 +27,7 @@ mod rules;
 mod traffic;
 
 pub(crate) use events::Told;
+pub use groups::LIST;
 #[cfg(any(test, feature = "fixture"))]
 pub use packets::{Judged, Packets, Sender};
 pub use rules::Rules;

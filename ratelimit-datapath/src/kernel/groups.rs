@@ -1,12 +1,13 @@
 //! What contains a source, where a limit is of that: whose windows those are that lie beside a source's own.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 use ratelimit_common::layout::{Group, Rule};
 use ratelimit_common::source::IPV6_NARROW_PREFIX_MAX;
 
 use super::clients::Lengths;
+use crate::memory::LIST;
 
 /// Whose windows a limit's are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,9 +19,6 @@ pub(super) enum Holder {
     /// Those of all sources of the rule.
     List,
 }
-
-/// Where the windows of a list are: no client is all addresses.
-pub(super) const LIST: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0));
 
 impl Holder {
     /// Of the rule's limit at this position.

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::{IpNet, Ipv4Net};
 use ratelimit_common::layout::Group;
 
-/// All sources of a rule, as the kernel's maps have them.
-const LIST: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0));
+/// All sources of a rule, as the kernel's maps have them: no client is all addresses.
+pub const LIST: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0));
 
 /// The prefix that a group is, of this client.
 pub(super) fn holder(group: &Group, client: IpNet) -> IpNet {
