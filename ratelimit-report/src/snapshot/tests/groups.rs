@@ -17,7 +17,9 @@ fn crawled() -> (FakeDatapath, Policy) {
     let policy = grouped();
     let (datapath, kernel) = fake(&policy);
     for source in ["203.0.113.1", "203.0.113.2", "203.0.113.3"] {
-        (0..2).for_each(|_| drop(kernel.packet("eth0", opening(source))));
+        for _ in 0..2 {
+            kernel.packet("eth0", opening(source));
+        }
     }
     kernel.packet("eth0", opening("203.0.114.1"));
     (datapath, policy)
