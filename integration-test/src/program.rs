@@ -13,7 +13,7 @@ use ratelimit_common::verdict::Reason;
 use ratelimit_datapath::kernel::{Advance, Clock, Events, Kernel, Options, Passed, ProgramSize, Steps};
 use ratelimit_datapath::{Datapath, EventCounts, KernelEvent, Reading, Tallies};
 use ratelimit_policy::config::XdpModeChoice;
-use ratelimit_policy::desired::{Limit, Policy, Ports, Rule, WindowForm, slot};
+use ratelimit_policy::desired::{Limit, Per, Policy, Ports, Rule, WindowForm, slot};
 
 /// 10:00 of some day in 2026.
 pub const TEN_O_CLOCK: Nanos = Nanos(29_700_600 * 60 * SECOND_NS);
@@ -338,5 +338,6 @@ pub fn limit_over(amount: u64, unit: Unit, form: WindowForm, buckets: u8, bucket
         burst: None,
         slot,
         shared: None,
+        per: Per::Source,
     }
 }

@@ -13,19 +13,21 @@ use crate::window;
 mod active;
 mod event;
 mod faults;
+mod groups;
 mod keys;
 pub mod map;
 
 pub use active::{Active, PrefixMiss};
 pub use event::{EVENT_TALLIES, EVENTS_BYTES, EVENTS_MAX, EVENTS_OF_REFUSALS_BYTES, Event, STEPS_BYTES, Step};
 pub use faults::{FAULTS_MAX, Fault, NOT_CACHED};
+pub use groups::Group;
 pub use keys::{
     ConversationKeyV4, ConversationKeyV6, FlowKeyV4, FlowKeyV6, GENERATION_BITS, Prefix, PrefixKeyV4, PrefixKeyV6,
     Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
 };
 
 /// The layout's version, as in `/sys/fs/bpf/ratelimitd/v11`.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 
 /// The XDP program's name.
 pub const PROGRAM: &str = "ratelimitd";
@@ -222,7 +224,8 @@ impl Unit {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Rule {
-    /// The first `limits_len` of them hold, all at once. From [`LIMITS_MAX`] on, the first `shadows_len` are counted
+    /// The first `limits_len` of them hold, all at once: the first `own_len` the source, the others each the group
+    /// that contains it. From [`LIMITS_MAX`] on, the first `shadows_len` are counted
     /// beside and never enforced.
     pub limits: [Limit; LIMITS_MAX + SHADOWS_MAX],
     /// How many limits there are.
@@ -266,12 +269,26 @@ pub struct Rule {
     pub new_sources_ns: u64,
     /// How it bans.
     pub bans: crate::ban::Rule,
+    /// Of the limit at the same position, where that is not of the source itself.
+    pub groups: [Group; LIMITS_MAX],
+    /// How many of its limits are of the source itself.
+    pub own_len: u8,
+    /// Zero.
+    pub reserved: [u8; 7],
 }
 
-const _: () =
-    assert!(size_of::<Rule>() == 40 * (LIMITS_MAX + SHADOWS_MAX) + 8 + 8 + 2 * QUIC_PORTS_MAX + 8 + 8 + 16 + 48);
+const _: () = assert!(
+    size_of::<Rule>()
+        == 40 * (LIMITS_MAX + SHADOWS_MAX) + 8 + 8 + 2 * QUIC_PORTS_MAX + 8 + 8 + 16 + 48 + 16 * LIMITS_MAX + 8
+);
 
 impl Rule {
+    /// Whether some of its limits are of groups.
+    #[inline(always)]
+    pub const fn has_groups(&self) -> bool {
+        self.own_len != self.limits_len
+    }
+
     /// Whether its UDP port speaks QUIC.
     #[inline(always)]
     pub fn speaks_quic(&self, port: u16) -> bool {

@@ -167,7 +167,7 @@ fn push_limits(lines: &mut Vec<String>, before: &Rule, after: &Rule) {
     };
     for limit in &after.limits {
         let Some(old) = before.limits.iter().find(|old| old.slot == limit.slot) else { continue };
-        let unit = unit_label(limit.unit);
+        let unit = format!("{}{}", unit_label(limit.unit), limit.per);
         if old.rate() != limit.rate() {
             lines.push(format!("{what}: {} -> {} {unit}", old.rate(), limit.rate()));
         }

@@ -37,6 +37,7 @@ mod counts;
 mod facts;
 mod v10;
 mod v11;
+pub(super) mod v12;
 pub(super) mod v7;
 pub(super) mod v8;
 pub(super) mod v9;
@@ -72,7 +73,7 @@ pub(super) struct SideThen {
 }
 
 /// Every layout that is taken over.
-static LAYOUTS: [&Layout; 5] = [&v7::LAYOUT, &v8::LAYOUT, &v9::LAYOUT, &v10::LAYOUT, &v11::LAYOUT];
+static LAYOUTS: [&Layout; 6] = [&v7::LAYOUT, &v8::LAYOUT, &v9::LAYOUT, &v10::LAYOUT, &v11::LAYOUT, &v12::LAYOUT];
 
 /// Maps that mean the same since layout 7.
 const SINCE_7: &[&str] =
@@ -83,6 +84,9 @@ const SINCE_8: &[&str] = &[map::SOURCES_V4, map::SOURCES_V6, map::SOURCES_V6_WID
 
 /// And since layout 11.
 const SINCE_11: &[&str] = &[map::EVENTS, map::EVENT_TALLIES];
+
+/// And since layout 12.
+const SINCE_12: &[&str] = &[map::STEPS];
 
 /// What is copied: without these pins nothing more is carried over.
 const COPIED: [&str; 4] = [map::SOURCES_V4, map::SOURCES_V6, map::SOURCES_V6_WIDE, map::COUNTERS];

@@ -14,6 +14,7 @@ mod fixture;
 mod fleet;
 mod forget;
 mod generation;
+mod groups;
 mod held;
 mod left;
 mod load;
@@ -327,14 +328,14 @@ impl Datapath for Kernel {
         if rules_len(&words) == 0 {
             return Ok(());
         }
-        let Lengths { ipv4, ipv6 } = Lengths::of(&words);
+        let own = Lengths::of(&words);
         let (cached_drops, family, windows) = (self.cached_drops()?, self.sources.ipv6_family, Windows::of(&words));
         let is_cache_empty = cached_drops.is_empty();
         for (name, key_len) in [(map::SOURCES_V4, size_of::<SourceKeyV4>()), self.sources.ipv6_map()] {
             let data = state::data(map_ref(&self.ebpf, name)?)?;
             let entries = self.map(name)?.max_entries();
             batch::visit(data.fd().as_fd(), key_len, size_of::<Source>(), entries, |key, value| {
-                if let Some(mut reading) = state::source_reading(key, value, ipv4, ipv6) {
+                if let Some(mut reading) = state::source_reading(key, value, |slot| windows.holder(slot).lengths(own)) {
                     if !is_cache_empty {
                         let cached_drops = cached_drops.of(Client::of(reading.prefix, family), reading.slot);
                         reading.window.refused = reading.window.refused.and(cached_drops.dropped);

@@ -160,10 +160,11 @@ pub const RULE: &[Key] = &[
         "limits",
         LIMITS,
         "required",
-        "At most N in any DUR, for each source: 1000/5m, 10/s, \"10/1m,60/1h\", 50MB/1m; repeatable, all must hold",
+        "At most N in any DUR, for each source: 1000/5m, 10/s, \"10/1m,60/1h\", 50MB/1m; or for all of a prefix \
+        together: \"5000/1m per /24,/56\"; repeatable, all must hold",
     )
     .flags("--limit", "N/DUR")
-    .more("See [Limits](#limits)."),
+    .more("`per list` is for all sources of the list in `from`. See [Limits](#limits), [GROUPS.md](GROUPS.md)."),
     key(
         "count",
         Value::Choice(&["requests", "connections", "packets", "bytes"]),

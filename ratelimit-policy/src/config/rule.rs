@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use ratelimit_common::layout::{BAN_STEPS_MAX, LIMITS_MAX, SHADOWS_MAX, Unit};
 use ratelimit_common::time::SECOND_NS;
 
-use super::limits::{Slots, Spec};
+use super::limits::{Groups, Slots, Spec};
 use super::lists::Lists;
 use super::network::parse_cidr;
 use super::syntax::{SyntaxError, items, turns_text};
@@ -50,6 +50,8 @@ pub struct RuleSettings {
 pub(super) struct Context<'a> {
     pub(super) source: &'a Source,
     pub(super) lists: &'a Lists<'a>,
+    /// The lengths of the IPv4 and the IPv6 prefix that are one source.
+    pub(super) clients: (u8, u8),
     /// Of the fleet, where there is one.
     pub(super) hosts: Option<u32>,
     pub(super) found: &'a mut Found,
@@ -94,6 +96,7 @@ impl RuleSettings {
             window: self.values.one("window"),
             burst: self.values.one("burst"),
             fleet: self.in_fleet(context),
+            groups: context.groups(self.values.list("from")),
         };
         let before = context.found.count();
         let limits = self.limits_of(&name, &spec, "rule.limits", context);
@@ -126,6 +129,7 @@ impl RuleSettings {
             new_sources: found.keep(new_sources).flatten(),
             quic_ports: quic_ports.unwrap_or_default(),
             unparsable: found.keep(unparsable).unwrap_or_default(),
+            list: spec.groups.list_of(&limits),
             ..Rule::new(name, ports, limits)
         }
     }
@@ -150,6 +154,7 @@ impl RuleSettings {
             window,
             burst: of.one("burst"),
             fleet: self.in_fleet(context),
+            groups: context.groups(Some(of.all("from"))),
         };
         let limits = self.limits_of(&name, &spec, "rule.override.limits", context);
         let until = context.found.keep(source.read_if(of.one("until"), until::parse)).flatten();
@@ -157,7 +162,8 @@ impl RuleSettings {
             context.found.keep(source.read(written, check_note));
             context.notes.push((name.clone(), written.text.clone()));
         }
-        Rule { name, from, limits, until, shadow_limits: Vec::new(), ..rule.clone() }
+        let list = spec.groups.list_of(&limits);
+        Rule { name, from, limits, until, list, shadow_limits: Vec::new(), ..rule.clone() }
     }
 
     fn checked_name(&self, context: &mut Context<'_>) -> String {
@@ -276,6 +282,11 @@ impl RuleSettings {
 }
 
 impl Context<'_> {
+    fn groups<'s>(&self, from: Option<&'s [Written]>) -> Groups<'s> {
+        let (ipv4_prefix, ipv6_prefix) = self.clients;
+        Groups { ipv4_prefix, ipv6_prefix, from }
+    }
+
     /// The name of one rule, which no other has; `written` is where it says so.
     fn unique(&mut self, name: String, written: Option<&Written>) -> String {
         if self.names.insert(name.clone()) {

@@ -16,7 +16,7 @@ use ratelimit_common::verification::EvidenceNeeds;
 use ratelimit_common::window::amount_max;
 
 use ratelimit_datapath::memory::{Conversations, Rules, Sources, address};
-use ratelimit_policy::desired::{Limit, Mode, Policy, Ports, Rule};
+use ratelimit_policy::desired::{Limit, Mode, Per, Policy, Ports, Rule};
 
 /// Sources that are judged; of more, only how much came from them is told.
 // 2^20 x (72 + 40 B a limit and ~100 B) = 222 MB
@@ -58,7 +58,9 @@ pub(super) struct Judge {
 impl Judge {
     pub(super) fn new(policy: &Policy) -> Option<Self> {
         // A dry run, which bans no source.
-        let rule = Rule { mode: Mode::DryRun, bans: None, ..policy.rules.first()?.clone() };
+        let mut rule = Rule { mode: Mode::DryRun, bans: None, ..policy.rules.first()?.clone() };
+        // As the kernel's core has them: those of each source first.
+        rule.limits.sort_by_key(|limit| limit.per != Per::Source);
         let rules = Rules::new(&Policy { rules: vec![rule], ..policy.clone() })?;
         // What comes from where, nobody proves to who reads of it: it is all one.
         let rule = layout::Rule { evidence: EvidenceNeeds::default(), ..*rules.rule(0) };

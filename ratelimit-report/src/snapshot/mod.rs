@@ -24,6 +24,7 @@ pub use ratelimit_policy::desired::{Mode, WindowForm};
 mod check;
 mod decision;
 mod explain;
+mod groups;
 mod guard;
 mod list;
 mod list_files;
@@ -41,6 +42,7 @@ mod words;
 pub use crate::observe::{Distribution as BusiestWindow, Gap};
 pub use check::{Bucket, Budget, CheckLimit, CheckReport, Outcome};
 pub use explain::{ExplainReport, Step, StepOutcome};
+pub use groups::{GroupWindow, Members, TopGroup, group_of};
 pub use guard::{CheckGuard, Guarded};
 pub use list::{Author, Clocks, ListFilter, ListParts, ListReport, Listed, Omitted, Overriding};
 pub use list_files::{StaleList, passed_over_words};
@@ -125,6 +127,9 @@ pub struct Snapshot {
     /// Sources nearest to or over their limit, worst first. Left out where sources may not be named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top: Option<Vec<TopSource>>,
+    /// Groups of sources nearest to or over their limit, worst first. Left out where sources may not be named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<TopGroup>,
     /// What wants attention, a sentence each. Left out where sources may not be named: it may name them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attention: Vec<String>,
@@ -180,6 +185,8 @@ pub struct DaemonState {
     pub top_talkers: Vec<TopTalker>,
     /// See [`Rule::would_ban`]: by the rule's name.
     pub would_ban: Vec<(String, WouldBan)>,
+    /// See [`Snapshot::groups`].
+    pub groups: Vec<TopGroup>,
 }
 
 /// One interface.
@@ -424,6 +431,7 @@ impl Snapshot {
             fleet: Fleet::default(),
             top_talkers: Vec::new(),
             attention: Vec::new(),
+            groups: Vec::new(),
             top: Some(top),
         }
     }
@@ -453,6 +461,7 @@ impl Snapshot {
             fleet,
             top_talkers,
             would_ban,
+            groups,
         } = state;
         self.sources.banned = banned.iter().copied().fold(0, u64::saturating_add);
         for interface in self.interfaces.iter_mut().filter(|interface| !interface.attached) {
@@ -463,7 +472,18 @@ impl Snapshot {
             rule.would_ban = would_ban.iter().find(|(name, _)| *name == rule.name).map(|(_, of)| *of);
         }
         self.confirm_within_seconds = confirm_within_ns.map(seconds);
-        Self { hold, fallen_back, stale_lists, list_entries_passed_over, unkept, history, fleet, top_talkers, ..self }
+        Self {
+            hold,
+            fallen_back,
+            stale_lists,
+            list_entries_passed_over,
+            unkept,
+            history,
+            fleet,
+            top_talkers,
+            groups,
+            ..self
+        }
     }
 
     /// The same without anything that names a source.
@@ -471,6 +491,7 @@ impl Snapshot {
         self.top = None;
         self.top_talkers.clear();
         self.attention.clear();
+        self.groups.clear();
         self.config.error = None;
         self.config.rolled_back.iter_mut().for_each(|of| of.why.clear());
         self.stale_lists.iter_mut().for_each(|of| of.error = None);

@@ -20,6 +20,7 @@ use ratelimit_policy::desired::{Access, Mode as DesiredMode, Refuse};
 mod agreement;
 mod budgets;
 mod fleet;
+mod groups;
 mod guard;
 
 fn fake(policy: &Policy) -> (FakeDatapath, FakeKernel) {

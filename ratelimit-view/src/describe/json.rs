@@ -11,7 +11,7 @@ use super::{
 };
 use ratelimit_policy::config::Config;
 use ratelimit_policy::config::fleet::Fleet;
-use ratelimit_policy::desired::{Grant, Limit, Rule, date};
+use ratelimit_policy::desired::{Grant, Limit, Per, Rule, date};
 use ratelimit_policy::diagnostic::{Diagnostic, Diagnostics, Place};
 use ratelimit_report::snapshot;
 
@@ -126,6 +126,8 @@ struct RuleJson {
 struct LimitJson {
     #[serde(flatten)]
     limit: snapshot::Limit,
+    /// `/24,/56` or `list`; none is each source.
+    per: Option<String>,
     burst: Option<u64>,
     words: String,
     fleet: Option<SharedJson>,
@@ -265,7 +267,8 @@ impl RuleJson {
 
 impl From<&Limit> for LimitJson {
     fn from(limit: &Limit) -> Self {
-        Self { limit: limit.into(), burst: limit.burst, words: limit_words(limit), fleet: None }
+        let per = Some(limit.per).filter(|per| *per != Per::Source).map(|per| per.label());
+        Self { limit: limit.into(), per, burst: limit.burst, words: limit_words(limit), fleet: None }
     }
 }
 

@@ -9,6 +9,8 @@ use crate::config::{Config, file};
 use crate::desired::{Access, Bans, Grant, Mode, NewSources, QuicPorts, Refuse, Rule, Unparsable, WindowForm};
 use crate::diagnostic::{Diagnostic, Place};
 
+mod groups;
+
 fn parsed(contents: &str) -> Result<Config, Diagnostic> {
     let read = |path: &Path| match path.to_str() {
         Some("etc/drop.txt") => Ok("; DROP\n1.10.16.0/20 ; SBL1\n2001:db8:bad::/48\n".to_owned()),
