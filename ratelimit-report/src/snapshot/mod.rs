@@ -22,7 +22,9 @@ pub use ratelimit_datapath::XdpMode;
 pub use ratelimit_policy::desired::{Mode, WindowForm};
 
 mod check;
+mod closed;
 mod decision;
+mod events;
 mod explain;
 mod guard;
 mod list;
@@ -40,6 +42,8 @@ mod words;
 
 pub use crate::observe::{Distribution as BusiestWindow, Gap};
 pub use check::{Bucket, Budget, CheckLimit, CheckReport, Outcome};
+pub use closed::Closed;
+pub use events::Events;
 pub use explain::{ExplainReport, Step, StepOutcome};
 pub use guard::{CheckGuard, Guarded};
 pub use list::{Author, Clocks, ListFilter, ListParts, ListReport, Listed, Omitted, Overriding};
@@ -110,6 +114,9 @@ pub struct Snapshot {
     /// How many entries of list files are passed over: they are too wide, or hold what this host needs.
     #[serde(default)]
     pub list_entries_passed_over: u64,
+    /// Connections that were ended since the daemon started, of who was denied or banned.
+    #[serde(default, skip_serializing_if = "Closed::is_none")]
+    pub connections: Closed,
     /// The state of the history; none where none is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<Health>,
@@ -125,18 +132,6 @@ pub struct Snapshot {
     /// What wants attention, a sentence each. Left out where sources may not be named: it may name them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attention: Vec<String>,
-}
-
-/// Events of sources that began to be refused or banned.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Events {
-    /// Told to the daemon.
-    pub sent: u64,
-    /// Over the budget, or the ring was full. Together with those that were told, all that began.
-    pub lost: u64,
-    /// The names of all kinds of events, also of those that the daemon tells by itself.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub kinds: Vec<String>,
 }
 
 /// The order to drop nothing.
@@ -167,6 +162,8 @@ pub struct DaemonState {
     pub stale_lists: Vec<StaleList>,
     /// See [`Snapshot::list_entries_passed_over`].
     pub list_entries_passed_over: u64,
+    /// See [`Snapshot::connections`].
+    pub connections: Closed,
     /// See [`Snapshot::history`].
     pub history: Option<Health>,
     /// See [`Snapshot::fleet`].
@@ -414,6 +411,7 @@ impl Snapshot {
             confirm_within_seconds: None,
             stale_lists: Vec::new(),
             list_entries_passed_over: 0,
+            connections: Closed::default(),
             history: None,
             fleet: Fleet::default(),
             top_talkers: Vec::new(),
@@ -442,6 +440,7 @@ impl Snapshot {
             confirm_within_ns,
             stale_lists,
             list_entries_passed_over,
+            connections,
             history,
             fleet,
             top_talkers,
@@ -456,7 +455,17 @@ impl Snapshot {
             rule.would_ban = would_ban.iter().find(|(name, _)| *name == rule.name).map(|(_, of)| *of);
         }
         self.confirm_within_seconds = confirm_within_ns.map(seconds);
-        Self { hold, fallen_back, stale_lists, list_entries_passed_over, history, fleet, top_talkers, ..self }
+        Self {
+            hold,
+            fallen_back,
+            stale_lists,
+            list_entries_passed_over,
+            connections,
+            history,
+            fleet,
+            top_talkers,
+            ..self
+        }
     }
 
     /// The same without anything that names a source.

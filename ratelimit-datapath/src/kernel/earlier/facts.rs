@@ -66,7 +66,7 @@ impl RuleFacts {
             limits: self.limits.map(LimitFacts::layout),
             limits_len: self.limits_len,
             shadows_len: self.shadows_len,
-            dry_run: self.dry_run,
+            refuses: self.dry_run,
             row: self.row,
             name: self.name,
             bans: self.bans,
