@@ -272,8 +272,18 @@ pub fn events(datapath: &mut dyn Datapath) -> Vec<KernelEvent> {
 
 /// Whether a packet with this word passed.
 pub fn is_pass(word: &str) -> bool {
-    !["over_limit", "contended", "banned", "denied", "new_source_budget", "too_many_tags", "guard", "too_many_headers"]
-        .contains(&word)
+    ![
+        "over_limit",
+        "contended",
+        "banned",
+        "denied",
+        "new_source_budget",
+        "too_many_tags",
+        "guard",
+        "too_many_headers",
+        "reset",
+    ]
+    .contains(&word)
 }
 
 /// Has this thread run on one CPU from now on: each CPU has a budget of its own.

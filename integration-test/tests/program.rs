@@ -6,6 +6,7 @@ use netlab::needs_root;
 use std::thread;
 
 use caps::{CapSet, CapsHashSet};
+use etherparse::{PacketHeaders, TransportHeader};
 use integration_test::fixtures::{self, Fate, Fixture};
 use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{DEST_OPTIONS, TCP, UDP};
@@ -15,7 +16,7 @@ use integration_test::unit;
 use nix::unistd::{SysconfVar, sysconf};
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_policy::desired::{Access, Mode, Refuse, Unparsable, WindowForm};
+use ratelimit_policy::desired::{Access, Mode, Refuse, RefuseWith, Unparsable, WindowForm};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 /// Longer than any window here, and than a UDP flow is remembered.
@@ -424,4 +425,41 @@ fn the_verifier_has_room_left() {
         .size()
         .verified_instructions;
     assert!(verified < VERIFIED_MAX, "the verifier looked at {verified} instructions, and gives up at a million");
+}
+
+#[test]
+fn a_syn_over_a_limit_of_connections_becomes_its_own_answer() {
+    needs_root!();
+    let mut policy = policy(&[limit(1, Unit::Connections, WindowForm::Strict)]);
+    policy.rules[0].refuse_with = RefuseWith::Reset;
+    let mut program = Program::new(&policy);
+    for (ether_type, packet) in [
+        (IPV4, V4::of(TCP).around(tcp_with(80, SYN, &[2, 4, 5, 180], b"data"))),
+        (IPV6, V6::of(TCP).around(tcp_with(80, SYN, &[2, 4, 5, 180], &[]))),
+    ] {
+        let syn = frame(ether_type, packet);
+        let tagged = [&syn[..12], &[0x81, 0, 0, 7], &syn[12..]].concat();
+        assert_eq!(program.kernel().test_run_of(&syn).unwrap(), (2, syn.clone()), "within the limit");
+        for (syn, link) in [(&syn, 14), (&tagged, 18)] {
+            let (action, answer) = program.kernel().test_run_of(syn).unwrap();
+            assert_eq!(action, 3, "XDP_TX");
+            assert!(answer.len() <= syn.len());
+            assert_eq!(answer[..link], [&syn[6..12], &syn[..6], &syn[12..link]].concat());
+            let (sent, back) = (
+                PacketHeaders::from_ethernet_slice(syn).unwrap(),
+                PacketHeaders::from_ethernet_slice(&answer).unwrap(),
+            );
+            let (Some(TransportHeader::Tcp(sent)), Some(TransportHeader::Tcp(back))) = (sent.transport, back.transport)
+            else {
+                panic!("no segment")
+            };
+            assert!(back.rst && back.ack && !back.syn);
+            assert_eq!(back.acknowledgment_number, sent.sequence_number.wrapping_add(1));
+            assert_eq!((back.source_port, back.destination_port), (sent.destination_port, sent.source_port));
+        }
+    }
+    policy.rules[0].mode = Mode::DryRun;
+    program.apply(&policy);
+    let syn = frame(IPV4, V4::of(TCP).around(tcp(80, SYN)));
+    assert_eq!(program.kernel().test_run_of(&syn).unwrap(), (2, syn), "a dry run changes no packet");
 }

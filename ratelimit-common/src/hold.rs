@@ -120,7 +120,7 @@ fn hold_all<S: State>(state: S) -> Reason {
     } else if let Some(at) = state.suspected() {
         state.suspect(at);
     }
-    let mut bans = rule.bans.steps_len != 0 && rule.dry_run == 0;
+    let mut bans = rule.bans.steps_len != 0 && !rule.is_dry_run();
     if result.is(Reason::WithinLimit) {
         // Where bans need verified traffic, only that shows that the window which banned is within the limit again.
         let is_admitted = !rule.evidence.any(EvidenceNeeds::BANS)

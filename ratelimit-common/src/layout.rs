@@ -220,6 +220,16 @@ impl Unit {
     }
 }
 
+/// What a rule does with what it refuses, other than to drop it: [`Rule::refuses`].
+pub mod refuses {
+    /// It passes as [`super::Reason::DryRun`]. No other is set then.
+    pub const NOTHING: u8 = 1;
+    /// By a reset, where its client is verified.
+    pub const BY_RESET: u8 = 2;
+    /// By a reset where it is a SYN, too: every interface is attached in native mode.
+    pub const SYN_BY_RESET: u8 = 4;
+}
+
 /// One rule, as the packet path reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -230,8 +240,8 @@ pub struct Rule {
     pub limits: [Limit; LIMITS_MAX + SHADOWS_MAX],
     /// How many limits there are.
     pub limits_len: u8,
-    /// 1: what would be dropped passes as [`Reason::DryRun`].
-    pub dry_run: u8,
+    /// Some of [`refuses`]; 0: what it refuses is dropped.
+    pub refuses: u8,
     /// 1: once over a limit, everything of the source to this rule's ports is dropped, counted or not.
     pub refuse_all: u8,
     /// 1: some limit counts connections, so UDP flows are looked up.
@@ -287,6 +297,18 @@ impl Rule {
     #[inline(always)]
     pub const fn has_groups(&self) -> bool {
         self.own_len != self.limits_len
+    }
+
+    /// Whether what would be dropped passes as [`Reason::DryRun`].
+    #[inline(always)]
+    pub const fn is_dry_run(&self) -> bool {
+        self.refuses & refuses::NOTHING != 0
+    }
+
+    /// Whether what is refused of a verified client is answered by a reset.
+    #[inline(always)]
+    pub const fn refuses_by_reset(&self) -> bool {
+        self.refuses & refuses::BY_RESET != 0
     }
 
     /// Whether its UDP port speaks QUIC.

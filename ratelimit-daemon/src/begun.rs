@@ -233,6 +233,7 @@ impl<D: Datapath> Engine<D> {
             // Where this goes on, the maps cannot be read, which supervision says.
             tracing::debug!("take what packets tell: {:#}", anyhow::Error::from(error));
         }
+        self.close_due(moment);
     }
 
     fn try_tell_begun(&mut self, moment: Moment) -> Result<(), DatapathError> {
@@ -240,6 +241,7 @@ impl<D: Datapath> Engine<D> {
             let mut events = Vec::new();
             let more = self.datapath.events(&mut |event| events.push(event))?;
             self.spread_bans(&events);
+            self.kill_banned(&events, moment.uptime);
             let Self { datapath, enforced, watched, journal, .. } = self;
             if !events.is_empty() {
                 let clocks = Clocks { now: datapath.now()?, wall: moment.wall };

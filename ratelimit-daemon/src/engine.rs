@@ -4,6 +4,7 @@ use ratelimit_common::time::Nanos;
 use ratelimit_crash::{Point, reach};
 
 use super::certificate::Certificate;
+use super::closer::Closer;
 use super::enforced::Enforced;
 use super::fleet::Ties;
 use super::journal::{Event, Journal, Occurrence};
@@ -47,6 +48,7 @@ pub(super) struct Engine<D> {
     pub(super) certificate: Certificate,
     pub(super) fleet: Ties,
     pub(super) unkept: Unkept,
+    pub(super) closer: Closer,
 }
 
 /// What one look at the datapath has found.
@@ -87,6 +89,7 @@ impl<D: Datapath> Engine<D> {
             statistics: Statistics::default(),
             fleet: Ties::none(),
             unkept: Unkept::default(),
+            closer: Closer::default(),
         };
         over.into_iter().for_each(|over| engine.journal.add(Occurrence::new(EventKind::Trial, over)));
         let started = engine.recall(unfinished, refused_lists, moment).and_then(|is_on_trial| {

@@ -122,6 +122,9 @@ impl<D: Datapath> Engine<D> {
         let clocks = self.clocks(moment)?;
         let until = until(grant, request, clocks)?;
         match grant {
+            Grant::Exempt if request.kill => {
+                return Err(Problem::new(ProblemKind::BadRequest, "only a denial ends connections"));
+            }
             Grant::Exempt => object_to_exempting(prefix, request)?,
             Grant::Denied => self.object_to(prefix, request, by)?,
         }
@@ -142,6 +145,11 @@ impl<D: Datapath> Engine<D> {
         notes.extend(self.what_changed(&entry, &entered, clocks));
         notes.extend(self.notes_on(&entered.entry, clocks));
         self.change_grants(clocks, &mut notes, after)?;
+        let before_kill = self.closer.total();
+        if request.kill {
+            notes.push(self.kill_denied(prefix, moment));
+        }
+        let connections = request.kill.then(|| self.closer.total().since(before_kill));
         let listed = Listed::of(&entered.entry, true, clocks);
         let user = listed.user.clone().unwrap_or_default();
         let by = listed.owner.as_ref().map_or_else(|| user.clone(), |owner| format!("{user} for {owner}"));
@@ -156,6 +164,7 @@ impl<D: Datapath> Engine<D> {
             entry: listed,
             before: entered.before.map(|before| Listed::of(&before, true, clocks)),
             frees_count: frees.len() as u64,
+            connections,
             frees: frees.into_iter().take(NAMED_MAX).collect(),
             notes,
         })

@@ -32,6 +32,7 @@ mod breaker;
 mod carry;
 mod carry_out;
 mod certificate;
+mod closer;
 mod ending;
 mod enforced;
 mod engine;

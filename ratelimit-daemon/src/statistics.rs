@@ -112,6 +112,7 @@ impl<D: Datapath> Engine<D> {
             confirm_within_ns: self.trials.pending.as_ref().map(left),
             top_talkers: self.watched.talkers.top_talkers().to_vec(),
             would_ban: self.watched.would_bans.counts(&self.enforced.desired.policy, reading.now),
+            connections: self.closer.total(),
             history: self.journal.past.health(),
             fleet: self.fleet_seen(reading.now, moment),
             list_entries_passed_over: self.watched.lists.passed_over(),

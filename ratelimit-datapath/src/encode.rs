@@ -12,12 +12,12 @@ use ratelimit_common::hash::HashKey;
 use ratelimit_common::hold;
 use ratelimit_common::layout::{
     BAN_STEPS_MAX, CLASSES_MAX, Config, GENERATION_BITS, Group, INTERFACES_MAX, LIMITS_MAX, Limit, PREFIXES_CAPACITY,
-    PortTable, Prefix, PrefixKeyV4, PrefixKeyV6, RULES_MAX, Rule, RuleSet, SHADOWS_MAX, TARGETS_MAX, Unit,
+    PortTable, Prefix, PrefixKeyV4, PrefixKeyV6, RULES_MAX, Rule, RuleSet, SHADOWS_MAX, TARGETS_MAX, Unit, refuses,
 };
 use ratelimit_common::source::{Family, IPV6_NARROW_PREFIX_MAX, ipv4_mask, ipv6_mask};
 use ratelimit_common::verification::{self, EvidenceNeeds};
 
-use ratelimit_policy::desired::{self, Access, Mode, Per, Policy, Ports, Refuse, Unparsable};
+use ratelimit_policy::desired::{self, Access, Mode, Per, Policy, Ports, Refuse, RefuseWith, Unparsable};
 
 /// Why the maps cannot hold a policy.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -289,7 +289,7 @@ pub(crate) fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
     let mut encoded = Rule {
         limits,
         limits_len: u8::try_from(count).unwrap_or(u8::MAX),
-        dry_run: u8::from(rule.mode == Mode::DryRun),
+        refuses: refuses(rule),
         refuse_all: u8::from(rule.refuse == Refuse::All),
         counts_connections: u8::from(counts(rule, Unit::Connections)),
         row: 0,
@@ -327,6 +327,15 @@ fn group(per: Per) -> Option<Group> {
         }
         Per::Prefix { .. } => None,
         Per::List => Some(Group { is_list: 1, ..Group::default() }),
+    }
+}
+
+/// [`Rule::refuses`], as if every interface were attached in native mode.
+fn refuses(rule: &desired::Rule) -> u8 {
+    match (rule.mode, rule.refuse_with) {
+        (Mode::DryRun, RefuseWith::Drop | RefuseWith::Reset) => refuses::NOTHING,
+        (Mode::Enforce, RefuseWith::Drop) => 0,
+        (Mode::Enforce, RefuseWith::Reset) => refuses::BY_RESET | refuses::SYN_BY_RESET,
     }
 }
 

@@ -67,6 +67,8 @@ pub struct Kernel {
     pub unprivileged: Known<u32>,
     /// Memory that this process may lock, in bytes; none without a limit.
     pub memlock: Option<u64>,
+    /// Whether it can end open connections.
+    pub ends_connections: Known<bool>,
     /// Capabilities that this process lacks to load the program.
     pub lacks: Vec<String>,
 }

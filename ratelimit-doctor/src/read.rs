@@ -12,7 +12,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use ratelimit_control::client::{Client, ClientError};
 use ratelimit_control::proto::Stats;
 use ratelimit_datapath::kernel::load_alone;
-use ratelimit_datapath::{clock, device, interface_names, pins, privileges, probe};
+use ratelimit_datapath::{clock, connections, device, interface_names, pins, privileges, probe};
 use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::files;
 use ratelimit_policy::safety::Around;
@@ -122,6 +122,7 @@ fn kernel() -> Kernel {
             .ok()
             .map(|(soft, _)| soft)
             .filter(|soft| *soft != nix::sys::resource::rlim_t::MAX),
+        ends_connections: connections::can_end().map_err(|error| error.to_string()),
         lacks,
     }
 }

@@ -39,6 +39,7 @@ fn count(interface: usize, frame: &XdpFrame<'_>, verdict: Verdict) {
         | Reason::TooManyHeaders
         | Reason::NewSourceBudget
         | Reason::Guard
+        | Reason::Reset
         | Reason::NotAdmitted => frame.known_len(),
     };
     maps::count(counters_index(interface, verdict.rule), verdict.reason, bytes as u64);

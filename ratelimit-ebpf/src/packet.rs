@@ -102,7 +102,7 @@ extern "C" fn step<S: Step>(_: u32, walked: *mut Walked<S>) -> u64 {
 /// verifier wants to see that it would do no harm.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn parse_frame(ctx: *mut xdp_md, parsed: *mut ParsedFrame) -> u32 {
+pub(crate) extern "C" fn parse_frame(ctx: *mut xdp_md, parsed: *mut ParsedFrame) -> u32 {
     let Some(parsed) = maps::place(parsed) else { return 0 };
     let ctx = XdpContext::new(ctx);
     let frame = XdpFrame::new(&ctx);
@@ -171,7 +171,7 @@ pub(crate) fn one_register(mut value: usize) -> usize {
 macro_rules! load {
     ($name:ident, $word:ty, $class:ident, $instruction:literal) => {
         #[inline(always)]
-        unsafe fn $name(address: usize) -> $word {
+        pub(crate) unsafe fn $name(address: usize) -> $word {
             let word: $word;
             // SAFETY: the caller has checked the packet's end; the instruction reads and does nothing else.
             unsafe {

@@ -113,6 +113,10 @@ pub struct Rule {
     pub mode: Mode,
     /// What of a source over its limit is dropped.
     pub refuse: Refuse,
+    /// How its clients learn that they are refused.
+    pub refuse_with: RefuseWith,
+    /// Whether a ban ends the connections that its source has to the rule's ports.
+    pub block_kill: bool,
     /// Whether its limits of requests hold connections too, and segments that begin none.
     pub guard: Guard,
     /// Whose packets it judges: those from these prefixes, sorted, each once; none is everyone's.
@@ -148,6 +152,8 @@ impl Rule {
             name,
             mode: Mode::Enforce,
             refuse: Refuse::Excess,
+            refuse_with: RefuseWith::Drop,
+            block_kill: false,
             guard: Guard::Auto,
             from: Vec::new(),
             to: Vec::new(),
@@ -211,6 +217,16 @@ pub enum Refuse {
     Excess,
     /// Every packet to the rule's ports, until the bucket after the last refusal, and then until the window frees.
     All,
+}
+
+/// How a client learns that it is refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RefuseWith {
+    /// Not at all: it waits, and sends again.
+    #[default]
+    Drop,
+    /// Its connection is reset, or the one that it opens is refused: what can be forged is dropped.
+    Reset,
 }
 
 /// Destination ports: inclusive ranges, sorted, not touching.
@@ -313,6 +329,8 @@ pub fn date(at: Nanos) -> String {
 labels!(pub Mode { Enforce => "enforce", DryRun => "dry-run" });
 
 labels!(pub Refuse { Excess => "excess", All => "all" });
+
+labels!(pub RefuseWith { Drop => "drop", Reset => "reset" });
 
 labels!(pub WindowForm { Strict => "strict", Lenient => "lenient", Fixed => "fixed", Gcra => "gcra" });
 

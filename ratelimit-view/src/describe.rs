@@ -11,7 +11,8 @@ use self::beside::{fleet_words, history_words, safety_words, shared_words};
 use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::config::{Config, OnExit, Safety, XdpModeChoice, amount, duration};
 use ratelimit_policy::desired::{
-    Bans, Grant, Guard, Limit, Mode, NewSources, Per, QuicPorts, Refuse, Rule, Unparsable, WindowForm, date, unit_label,
+    Bans, Grant, Guard, Limit, Mode, NewSources, Per, QuicPorts, Refuse, RefuseWith, Rule, Unparsable, WindowForm, date,
+    unit_label,
 };
 
 pub use self::beside::acl_words;
@@ -152,11 +153,20 @@ pub fn config_words(config: &Config) -> String {
             line("  candidates", &format!("{}: held against what is observed", amounts.join(", ")));
         }
         line("  refuses", refuse_words(rule));
+        if rule.refuse_with == RefuseWith::Reset {
+            line(
+                "  tells",
+                "clients by a reset, where they are verified; and those whose SYN is over a limit of connections",
+            );
+        }
         for words in guard_words(rule) {
             line("  guard", &words);
         }
         if let Some(bans) = &rule.bans {
             line("  bans", &bans_words(bans));
+            if rule.block_kill {
+                line("  kills", "the source's open connections to these ports, when it is banned");
+            }
         }
         if let Some(of) = rule.new_sources {
             line("  new sources", &new_sources_words(of));

@@ -7,7 +7,7 @@ use ratelimit_common::verdict::{Action, Reason};
 
 use super::{counted, fleet, number, table};
 use ratelimit_report::fleet::FleetState;
-use ratelimit_report::snapshot::{Mode, Overload, Rule, Snapshot};
+use ratelimit_report::snapshot::{Closed, Mode, Overload, Rule, Snapshot};
 
 mod attention;
 mod columns;
@@ -170,6 +170,17 @@ fn sources(snapshot: &Snapshot, width: usize) -> Vec<String> {
     }
     if of.not_admitted > 0 {
         out.push(format!("  {} of sources that could not be remembered", counted(of.not_admitted, "packet")));
+    }
+    let Closed { ended, left_open, passed_over } = snapshot.connections;
+    if !snapshot.connections.is_none() {
+        let left =
+            if left_open == 0 { String::new() } else { format!("; {} beyond the budget stay open", number(left_open)) };
+        let over = if passed_over == 0 {
+            String::new()
+        } else {
+            format!("; those of {} not looked for", counted(passed_over, "source"))
+        };
+        out.push(format!("  {} ended of who was denied or banned{left}{over}", counted(ended, "connection")));
     }
     if of.overload == Overload::None && of.overloaded_periods > 0 {
         let periods = counted(of.overloaded_periods, "time");

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::ban::{self, Ban};
 use crate::events::Kind;
-use crate::layout::{BAN_STEPS_MAX, Event, Limit, Step};
+use crate::layout::{BAN_STEPS_MAX, Event, Limit, Step, refuses};
 use crate::time::SECOND_NS;
 use crate::window::{CELLS, Parts};
 
@@ -356,7 +356,7 @@ fn what_passes_is_no_event_also_at_the_limit() {
 
 #[test]
 fn a_rule_in_dry_run_and_a_shadow_limit_would_refuse() {
-    let dry = memory(Rule { dry_run: 1, ..rule(&[limit(7, Unit::Packets, 1)]) });
+    let dry = memory(Rule { refuses: refuses::NOTHING, ..rule(&[limit(7, Unit::Packets, 1)]) });
     for _ in 0..5 {
         dry.judges(PACKET);
     }

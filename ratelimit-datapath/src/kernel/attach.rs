@@ -7,7 +7,7 @@ use aya::programs::ProgramError;
 use aya::programs::links::FdLink;
 use aya::programs::xdp::{XdpLink, XdpMode as AyaMode};
 use aya::programs::{ProgramInfo, loaded_programs};
-use ratelimit_common::layout::{self, INTERFACES_MAX};
+use ratelimit_common::layout::{self, INTERFACES_MAX, Rule, refuses};
 use ratelimit_crash::{Point, reach};
 
 use super::held::{self, Held};
@@ -68,6 +68,8 @@ impl Slot {
 /// Which interfaces have which row, and the links on them.
 pub(super) struct Links {
     xdp_mode: XdpModeChoice,
+    /// Whether this run has attached to an interface in generic mode, or taken one over.
+    is_generic: bool,
     slots: [Option<Slot>; INTERFACES_MAX],
     /// What earlier runs left pinned and this one has not taken over.
     pub(super) held: Vec<Held>,
@@ -76,7 +78,8 @@ pub(super) struct Links {
 impl Links {
     /// On nothing yet.
     pub(super) fn new(xdp_mode: XdpModeChoice) -> Self {
-        Self { xdp_mode, slots: Default::default(), held: Vec::new() }
+        let is_generic = xdp_mode == XdpModeChoice::Generic;
+        Self { xdp_mode, is_generic, slots: Default::default(), held: Vec::new() }
     }
 
     /// The interface that has each row.
@@ -87,6 +90,13 @@ impl Links {
     /// The index of the interface that has each row, 0 where none has it.
     pub(super) fn listed(&self) -> [u32; INTERFACES_MAX] {
         self.slots.each_ref().map(|slot| slot.as_ref().map_or(0, Slot::index))
+    }
+
+    /// Has no SYN answered where an interface is attached in generic mode: an answer might lose its VLAN tag there.
+    pub(super) fn let_answer(&self, rules: &mut [Rule]) {
+        if self.is_generic {
+            rules.iter_mut().for_each(|rule| rule.refuses &= !refuses::SYN_BY_RESET);
+        }
     }
 
     /// Gives an interface the first row, also where another has it.
@@ -242,6 +252,10 @@ impl Kernel {
                 self.links.held.retain(|held| held.name != name);
                 if let Some(slot) = self.links.slots.iter_mut().flatten().find(|slot| slot.name == name) {
                     (slot.link, slot.origin) = (Some(link), origin);
+                }
+                if mode == XdpMode::Generic && !self.links.is_generic {
+                    self.links.is_generic = true;
+                    self.write_interfaces()?;
                 }
                 Ok(mode)
             }

@@ -64,7 +64,7 @@ impl Kernel {
             let window = self.window(client, judged.slot(limit.slot))?;
             is_over |= window.is_some_and(|window| exceeds(limit, &window, now));
         }
-        let bans = is_over && of.bans.steps_len != 0 && of.dry_run == 0;
+        let bans = is_over && of.bans.steps_len != 0 && !of.is_dry_run();
         if bans && !self.ban(client, of.bans.slot)?.is_some_and(|ban| ban.holds(now)) {
             self.order(ChargeOrder { step: ChargeOrder::BAN, ..client.order() })?;
         }

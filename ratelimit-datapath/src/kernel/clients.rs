@@ -175,7 +175,7 @@ impl Kernel {
     /// lost: that it dropped one, or began a shorter one.
     pub(super) fn ban_until(&mut self, net: IpNet, rule: usize, until: Nanos) -> Result<bool, DatapathError> {
         let words = self.config_words()?;
-        let Some(rule) = words.rules[..rules_len(&words)].get(rule).filter(|rule| rule.dry_run == 0) else {
+        let Some(rule) = words.rules[..rules_len(&words)].get(rule).filter(|rule| !rule.is_dry_run()) else {
             return Ok(false);
         };
         let (client, slot, now) = (Client::of(net, self.sources.ipv6_family), rule.bans.slot, self.read_clock()?);

@@ -71,8 +71,9 @@ use self::time::Time;
 use self::windows::Windows;
 use super::pins::Pins;
 use super::{
-    Ban, BanReading, BansPosition, Datapath, DatapathError, InterfaceReading, KernelEvent, KernelStep, LimitAt,
-    Reading, Removed, SourceReading, Told, Trial, VisitedBans, XdpMode, alone, batch, interface,
+    Ban, BanReading, BansPosition, Connection, Datapath, DatapathError, Ended, InterfaceReading, KernelEvent,
+    KernelStep, LimitAt, Reading, Removed, SourceReading, Told, Trial, VisitedBans, XdpMode, alone, batch, connections,
+    interface,
 };
 use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::Policy;
@@ -121,19 +122,22 @@ const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 
 impl Kernel {
-    /// Lists the interfaces that have a row, in what packets read, now or after a trial. Every other word is written
+    /// Lists the interfaces that have a row, in what packets read, now or after a trial, and whether SYNs are answered
+    /// there. Every other word is written
     /// as it was. While the index of an interface is written, its packets may count as unlisted: none where it is
     /// listed before it is attached.
     fn write_interfaces(&mut self) -> Result<(), DatapathError> {
         let (active, interfaces) = (self.active_generation()?, self.links.listed());
-        let words = self.config_words()?;
+        let mut words = self.config_words()?;
+        self.links.let_answer(&mut words.rules);
         self.write_config(active, ConfigWords { interfaces, ..words })?;
         if words.until_ns == 0 {
             return Ok(());
         }
         // Packets may go back to the other one.
         let before = (active + 1) % GENERATIONS;
-        let words = self.config_words_of(before)?;
+        let mut words = self.config_words_of(before)?;
+        self.links.let_answer(&mut words.rules);
         self.write_config(before, ConfigWords { interfaces, ..words })
     }
 
@@ -321,6 +325,20 @@ impl Datapath for Kernel {
 
     fn tell_others(&mut self, at: LimitAt, told: &[Told]) -> Result<usize, DatapathError> {
         self.write_others(at, told)
+    }
+
+    fn end_connections(
+        &mut self,
+        wanted: &mut dyn FnMut(&Connection) -> bool,
+        most: usize,
+    ) -> Result<Ended, DatapathError> {
+        connections::end(wanted, most).map_err(|error| match error.raw_os_error() {
+            Some(libc::EOPNOTSUPP) => DatapathError::Unsupported {
+                what: "end connections".into(),
+                why: "this kernel was built without INET_DIAG_DESTROY; what they send is dropped all the same".into(),
+            },
+            Some(_) | None => anyhow::Error::new(error).context("end connections").into(),
+        })
     }
 
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {

@@ -53,6 +53,7 @@ fn healthy() -> Facts {
             lockdown: None,
             unprivileged: Ok(2),
             memlock: None,
+            ends_connections: Ok(true),
             lacks: Vec::new(),
         },
         bpffs: Ok(BpfFs { is_mounted: true, owner: 0, mode: 0o700, foreign: None }),
@@ -192,6 +193,10 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         ("kernel.features", Problem, "lacks map LRU hash", |f| f.kernel.features[0].is_there = Ok(false)),
         ("kernel.features", Unknown, "permission denied", |f| {
             f.kernel.features[0].is_there = Err("permission denied".into())
+        }),
+        ("kernel.connections", Warning, "without INET_DIAG_DESTROY", |f| f.kernel.ends_connections = Ok(false)),
+        ("kernel.connections", Unknown, "permission", |f| {
+            f.kernel.ends_connections = Err("no permission".into());
         }),
         ("kernel.program", Problem, "R7 invalid", |f| {
             f.kernel.program = Program::Refused { why: "R7 invalid".into(), log: None };

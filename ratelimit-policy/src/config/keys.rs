@@ -207,6 +207,17 @@ pub const RULE: &[Key] = &[
     .flag("--refuse", "WHAT")
     .more("`all` lasts until the bucket after the last refusal, and then until the window frees."),
     key(
+        "refuse_with",
+        Value::Choice(&["drop", "reset"]),
+        "\"drop\"",
+        "How a client learns that it is refused: drop, it waits; reset, its connection is reset, and a connection over \
+        a limit of connections is refused",
+    )
+    .more(
+        "`reset` is for TCP that is verified; UDP, fragments and what can be forged are dropped. SYNs are answered in \
+         native mode alone. See [what clients see](OPERATIONS.md#what-a-refused-client-sees).",
+    ),
+    key(
         "guard",
         Value::Choice(&["auto", "off"]),
         "\"auto\"",
@@ -240,6 +251,9 @@ pub const RULE: &[Key] = &[
         "Whether unverified traffic bans too: connection attempts and datagrams",
     )
     .more("For a host that forwards to others, whose connections it does not have. See [bans](FLOODS.md#bans)."),
+    key("block_kill", Value::Boolean, "false", "Whether a ban ends the source's open connections to these ports").more(
+        "At most 1000 a second. Others stay open, and starve. See [closing](OPERATIONS.md#end-open-connections).",
+    ),
     key(
         "shadow_limits",
         Value::List("list of at most 8 limits"),

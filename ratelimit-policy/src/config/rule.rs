@@ -9,11 +9,11 @@ use ratelimit_common::time::SECOND_NS;
 use super::limits::{Groups, Slots, Spec};
 use super::lists::Lists;
 use super::network::parse_cidr;
-use super::syntax::{SyntaxError, items, turns_text};
+use super::syntax::{SyntaxError, items, printable, shortened, turns_text};
 use super::values::Values;
 use super::written::{OfRule, Source, Written};
 use super::{duration, limit, limits, new_sources, ports, until};
-use crate::desired::{Bans, Guard, Limit, Mode, Ports, QuicPorts, Refuse, Rule, Unparsable};
+use crate::desired::{Bans, Guard, Limit, Mode, Ports, QuicPorts, Refuse, RefuseWith, Rule, Unparsable};
 use crate::diagnostic::Found;
 
 /// The rule's name unless it is said.
@@ -113,6 +113,8 @@ impl RuleSettings {
         let shadow_limits = limits::shadows(&name, &spec, shadows, SHADOWS_MAX, source, &mut context.slots, found);
         let mode = source.choice(self.values.one("mode"), Mode::ALL, Mode::label);
         let refuse = source.choice(self.values.one("refuse"), Refuse::ALL, Refuse::label);
+        let refuse_with = source.read_if(self.values.one("refuse_with"), refuse_with);
+        let block_kill = self.block_kill(source, found);
         let guard = source.choice(self.values.one("guard"), Guard::ALL, Guard::label);
         let unparsable = source.choice(self.values.one("unparsable"), Unparsable::ALL, Unparsable::label);
         let under_attack_ok = source.is_set(self.values.one("under_attack_ok"), false);
@@ -120,6 +122,8 @@ impl RuleSettings {
         Rule {
             mode: found.keep(mode).unwrap_or(Mode::Enforce),
             refuse: found.keep(refuse).unwrap_or(Refuse::Excess),
+            refuse_with: found.keep(refuse_with).flatten().unwrap_or_default(),
+            block_kill,
             guard: found.keep(guard).unwrap_or(Guard::Auto),
             from,
             to: self.receivers(source, found),
@@ -256,6 +260,15 @@ impl RuleSettings {
         prefixes
     }
 
+    fn block_kill(&self, source: &Source, found: &mut Found) -> bool {
+        let written = self.values.one("block_kill");
+        let has_none = self.values.all("block_for").is_empty();
+        if let Some(written) = written.filter(|_| has_none) {
+            found.push(source.wrong(written, without_ban(&written.text, "there is no ban that could end connections")));
+        }
+        found.keep(source.is_set(written, false)).unwrap_or(false)
+    }
+
     fn bans(&self, source: &Source, found: &mut Found) -> Option<Bans> {
         let mut steps_ns: Vec<u64> = Vec::new();
         for written in self.values.all("block_for") {
@@ -307,6 +320,23 @@ impl Context<'_> {
         self.names.insert(name.clone());
         name
     }
+}
+
+/// How a rule refuses. A page is nobody's here: a filter that has one packet of a connection cannot say it safely.
+fn refuse_with(text: &str) -> Result<RefuseWith, SyntaxError> {
+    let of = RefuseWith::ALL.iter().copied().find(|of| of.label() == text);
+    of.ok_or_else(|| {
+        let all = 0..text.len();
+        if text == "429" {
+            SyntaxError::new(all, "a page cannot be sent from here").with_help(
+                "use \"reset\", which clients of TLS are told by too; or have the \
+                     application answer 429, as `check` and `charge` of the API tell it",
+            )
+        } else {
+            SyntaxError::new(all, format!("`{}` is not one of them", printable(&shortened(text.to_owned()))))
+                .with_help("it is \"drop\" or \"reset\"")
+        }
+    })
 }
 
 /// What is said of bans where there are none.

@@ -22,7 +22,9 @@ pub use ratelimit_datapath::XdpMode;
 pub use ratelimit_policy::desired::{Mode, WindowForm};
 
 mod check;
+mod closed;
 mod decision;
+mod events;
 mod explain;
 mod groups;
 mod guard;
@@ -41,6 +43,8 @@ mod words;
 
 pub use crate::observe::{Distribution as BusiestWindow, Gap};
 pub use check::{Bucket, Budget, CheckLimit, CheckReport, Outcome};
+pub use closed::Closed;
+pub use events::Events;
 pub use explain::{ExplainReport, Step, StepOutcome};
 pub use groups::{GroupWindow, Members, TopGroup, group_of};
 pub use guard::{CheckGuard, Guarded};
@@ -115,6 +119,9 @@ pub struct Snapshot {
     /// That a restart forgets what commands have changed, and why; a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unkept: Option<String>,
+    /// Connections that were ended since the daemon started, of who was denied or banned.
+    #[serde(default, skip_serializing_if = "Closed::is_none")]
+    pub connections: Closed,
     /// The state of the history; none where none is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<Health>,
@@ -133,18 +140,6 @@ pub struct Snapshot {
     /// What wants attention, a sentence each. Left out where sources may not be named: it may name them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attention: Vec<String>,
-}
-
-/// Events of sources that began to be refused or banned.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Events {
-    /// Told to the daemon.
-    pub sent: u64,
-    /// Over the budget, or the ring was full. Together with those that were told, all that began.
-    pub lost: u64,
-    /// The names of all kinds of events, also of those that the daemon tells by itself.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub kinds: Vec<String>,
 }
 
 /// The order to drop nothing.
@@ -177,6 +172,8 @@ pub struct DaemonState {
     pub list_entries_passed_over: u64,
     /// See [`Snapshot::unkept`].
     pub unkept: Option<String>,
+    /// See [`Snapshot::connections`].
+    pub connections: Closed,
     /// See [`Snapshot::history`].
     pub history: Option<Health>,
     /// See [`Snapshot::fleet`].
@@ -427,6 +424,7 @@ impl Snapshot {
             stale_lists: Vec::new(),
             list_entries_passed_over: 0,
             unkept: None,
+            connections: Closed::default(),
             history: None,
             fleet: Fleet::default(),
             top_talkers: Vec::new(),
@@ -457,6 +455,7 @@ impl Snapshot {
             stale_lists,
             list_entries_passed_over,
             unkept,
+            connections,
             history,
             fleet,
             top_talkers,
@@ -478,6 +477,7 @@ impl Snapshot {
             stale_lists,
             list_entries_passed_over,
             unkept,
+            connections,
             history,
             fleet,
             top_talkers,

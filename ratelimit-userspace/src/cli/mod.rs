@@ -295,6 +295,9 @@ pub enum Command {
         /// Who, how long and why.
         #[command(flatten)]
         grant: GrantArgs,
+        /// End open connections from there to the protected ports, on this host; at most 1000 a second
+        #[arg(long)]
+        kill: bool,
         /// The program whose denial it is, as in fail2ban/sshd: those of others for the same address stay apart
         #[arg(long = "by", value_name = "OWNER", conflicts_with = "fleet")]
         owner: Option<String>,

@@ -112,8 +112,8 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             let call = |text: &str| Ok(Allow(request.clone().of(change::parse_prefix(text)?)));
             daemon(grant.socket).each("allow", grant.prefixes, call, ratelimit_view::granted, |_| Exit::Done)
         }
-        Some(Command::Deny { grant, owner }) => {
-            let request = GrantRequest { owner, ..change::parse_grant(&grant)? };
+        Some(Command::Deny { grant, kill, owner }) => {
+            let request = GrantRequest { kill, owner, ..change::parse_grant(&grant)? };
             let call = |text: &str| Ok(Deny(request.clone().of(change::parse_prefix(text)?)));
             daemon(grant.socket).each("deny", grant.prefixes, call, ratelimit_view::granted, |_| Exit::Done)
         }

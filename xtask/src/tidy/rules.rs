@@ -146,6 +146,7 @@ pub(super) const RULES: &[Rule] = &[
         paths: &["ratelimit-ebpf/src/"],
         except: &[
             "ratelimit-ebpf/src/packet.rs",
+            "ratelimit-ebpf/src/refusal.rs",
             "ratelimit-ebpf/src/generator.rs",
             "ratelimit-ebpf/src/maps.rs",
             "ratelimit-ebpf/src/maps/",

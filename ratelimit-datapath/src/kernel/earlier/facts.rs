@@ -72,7 +72,7 @@ impl RuleFacts {
             limits_len: self.limits_len,
             own_len: self.limits_len,
             shadows_len: self.shadows_len,
-            dry_run: self.dry_run,
+            refuses: self.dry_run,
             row: self.row,
             name: self.name,
             bans: self.bans,

@@ -77,7 +77,11 @@ fn a_key_with_its_default_is_a_file_without_it() {
             continue;
         }
         // What is of bans is an error without one.
-        let bans = if ["forget_after", "ban_unproven"].contains(&key.name) { "block_for = \"1m\"\n" } else { "" };
+        let bans = if ["forget_after", "ban_unproven", "block_kill"].contains(&key.name) {
+            "block_for = \"1m\"\n"
+        } else {
+            ""
+        };
         let text = file_with(table.prefix, &format!("{bans}{} = {}", key.name, key.default));
         assert_eq!(parse(&text), parse(&file_with(table.prefix, bans)), "{text}");
         assert!(parse(&text).is_ok(), "{text}");
