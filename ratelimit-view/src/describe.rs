@@ -158,6 +158,9 @@ pub fn config_words(config: &Config) -> String {
         if let Some(bans) = &rule.bans {
             line("  bans", &bans_words(bans));
         }
+        if let Some(sources) = rule.block_prefix_after {
+            line("  bans", &format!("a /24 or /56 as well, once {sources} of its sources are banned"));
+        }
         if let Some(of) = rule.new_sources {
             line("  new sources", &new_sources_words(of));
         }
