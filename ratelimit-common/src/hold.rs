@@ -262,10 +262,9 @@ fn time_to_look_at<S: State>(state: S, limit: &layout::Limit) -> Nanos {
 /// groups.
 #[inline(always)]
 pub fn charge_all<S: State>(state: S) -> Reason {
-    match state.charge_own() {
-        Reason::WithinLimit if state.rule().has_groups() => state.charge_groups(),
-        reason => reason,
-    }
+    let reason = state.charge_own();
+    let admitted = matches!(reason, Reason::WithinLimit);
+    if admitted && state.rule().has_groups() { state.charge_groups() } else { reason }
 }
 
 /// [`charge_all`] of the limits that are of the source itself.

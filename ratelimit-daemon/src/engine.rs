@@ -246,6 +246,7 @@ impl<D: Datapath> Engine<D> {
         let clocks = Clocks { now: reading.now, wall: moment.wall };
         self.expire_grants(clocks, moment);
         self.keep_again(clocks, moment);
+        self.deny_prefixes(reading, moment);
         self.watch_breaker(reading, moment);
         self.watch_lists(reading.now, moment);
         self.tell_passed_over();

@@ -57,6 +57,7 @@ mod orders;
 mod overrides;
 mod owned;
 mod past;
+mod prefix_bans;
 mod reload;
 mod source;
 mod spells;

@@ -385,7 +385,8 @@ fn group_still(of: &CheckLimit, prefix: IpNet, clocks: Clocks) -> Still {
         reason: Some(format!("the group is over its limit: {} of {} used", of.used, of.limit)),
         ..Listed::of(&denial, true, clocks)
     };
-    Still { entry, lift: free_group(group) }
+    let lift = free_group(group);
+    Still { entry, lift: lift.strip_prefix("to free it: ").unwrap_or(&lift).to_owned() }
 }
 
 /// What was asked for is not done, or not all of it.

@@ -35,6 +35,7 @@ mod lapse;
 mod lifts;
 mod lists;
 mod past;
+mod prefix_bans;
 mod site;
 mod suggest;
 mod told;

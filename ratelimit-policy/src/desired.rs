@@ -131,6 +131,9 @@ pub struct Rule {
     pub shadow_limits: Vec<Limit>,
     /// Whether exceeding a limit bans, and for how long.
     pub bans: Option<Bans>,
+    /// Once it has banned so many sources of one /24 or /56, all of that is denied; none is never. 2 at least, and only
+    /// where its bans need verified traffic.
+    pub block_prefix_after: Option<u32>,
     /// A share of dropped packets that is too large does not turn it into a dry run.
     pub under_attack_ok: bool,
     /// How many new sources it admits; none is any number.
@@ -161,6 +164,7 @@ impl Rule {
             limits,
             shadow_limits: Vec::new(),
             bans: None,
+            block_prefix_after: None,
             under_attack_ok: false,
             new_sources: None,
             quic_ports: QuicPorts::DEFAULT,

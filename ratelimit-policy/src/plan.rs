@@ -98,6 +98,8 @@ pub fn changes(current: &DesiredState, wanted: &DesiredState) -> Vec<String> {
             changed(of("to"), prefixes_or(&before.to, "any address"), prefixes_or(&rule.to, "any address"));
             changed(of("end"), end(before.until), end(rule.until));
             changed(of("bans"), bans(before.bans.as_ref()), bans(rule.bans.as_ref()));
+            let prefixes = |rule: &Rule| rule.block_prefix_after.map_or_else(|| "off".to_owned(), |of| of.to_string());
+            changed(of("banned sources that deny their prefix"), prefixes(before), prefixes(rule));
             let under_attack = |rule: &Rule| if rule.under_attack_ok { "off" } else { "on" }.to_owned();
             changed(of("breaker"), under_attack(before), under_attack(rule));
             let budget = |rule: &Rule| rule.new_sources.map_or_else(|| "any number".to_owned(), |of| of.to_string());

@@ -168,6 +168,9 @@ pub fn config_words(config: &Config) -> String {
                 line("  kills", "the source's open connections to these ports, when it is banned");
             }
         }
+        if let Some(sources) = rule.block_prefix_after {
+            line("  bans", &format!("a /24 or /56 as well, once {sources} of its sources are banned"));
+        }
         if let Some(of) = rule.new_sources {
             line("  new sources", &new_sources_words(of));
         }

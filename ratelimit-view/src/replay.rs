@@ -53,8 +53,7 @@ fn words(file: &FileRead) -> String {
 
 fn of_limit(of: &LimitReport, sources: u64) -> String {
     let unit = of.limit.unit.label();
-    let per = of.per.as_ref().map_or_else(String::new, |per| format!(" per {per}"));
-    let mut out = format!("Limit {}{per}, {}\n", limit(&of.limit), form(&of.limit));
+    let mut out = format!("Limit {}, {}\n", limit(&of.limit), form(&of.limit));
     out += &format!("  admitted     {} {unit}\n", number(of.admitted));
     out += &format!("  refused      {} {unit}\n", number(of.refused));
     out += &format!("  over limit   {} of {}\n", number(of.sources_limited), counted(sources, "source"));

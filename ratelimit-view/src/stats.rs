@@ -81,7 +81,7 @@ pub fn stats_below(notice: Option<&str>, snapshot: &Snapshot, page: Page) -> Str
         foot.extend(super::counting(&snapshot.counting).lines().flat_map(|line| wrap(line, width)));
     }
     let groups = groups::lines(&snapshot.groups, width, page.rows);
-    foot.splice(0..0, groups.into_iter().skip(1));
+    foot.splice(0..0, groups);
     // Each section has an empty line before it.
     let left = rows.saturating_sub(out.len() + 1 + foot.len());
     let sources = snapshot.top.as_deref().unwrap_or_default();

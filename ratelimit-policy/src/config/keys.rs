@@ -245,6 +245,17 @@ pub const RULE: &[Key] = &[
         "After so long without a ban the next one is the first again",
     ),
     key(
+        "block_prefix_after",
+        Value::Integer(2, 256),
+        "off",
+        "Deny a /24 or /56 once so many of its sources are banned, for as long as the rule bans then",
+    )
+    .more(
+        "A ban counts until `forget_after` is over. The prefix is denied by an entry of `ratelimitd/RULE`, which `list` \
+         shows and `unblock` removes. No prefix is denied that holds, or lies in, what is allowed, nor one of a gateway, \
+         a resolver or who is logged in by SSH.",
+    ),
+    key(
         "ban_unproven",
         Value::Boolean,
         "false",

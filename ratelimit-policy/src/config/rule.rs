@@ -8,7 +8,7 @@ use ratelimit_common::time::SECOND_NS;
 
 use super::limits::{Groups, Slots, Spec};
 use super::lists::Lists;
-use super::network::parse_cidr;
+use super::network::{parse_cidr, parse_number};
 use super::syntax::{SyntaxError, items, printable, shortened, turns_text};
 use super::values::Values;
 use super::written::{OfRule, Source, Written};
@@ -34,6 +34,9 @@ pub const CANDIDATES_MAX: usize = 8;
 pub const NAME_LEN_MAX: usize = 32;
 /// The longest note: it is a line of a list.
 const NOTE_LEN_MAX: usize = 200;
+/// Banned sources that deny their prefix: one would be a ban of a neighbour, and a /24 has no more.
+const PREFIX_AFTER_MIN: u64 = 2;
+const PREFIX_AFTER_MAX: u64 = 256;
 
 /// Everything that can be set of a rule, as it was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -129,6 +132,7 @@ impl RuleSettings {
             to: self.receivers(source, found),
             shadow_limits,
             bans: self.bans(source, found),
+            block_prefix_after: self.block_prefix_after(source, found),
             under_attack_ok: found.keep(under_attack_ok).unwrap_or(false),
             new_sources: found.keep(new_sources).flatten(),
             quic_ports: quic_ports.unwrap_or_default(),
@@ -291,6 +295,21 @@ impl RuleSettings {
         let without_proof = found.keep(source.is_set(self.values.one("ban_unproven"), false)).unwrap_or(false);
         let forget_ns = forget_ns.flatten().unwrap_or(FORGET_NS_DEFAULT);
         (!steps_ns.is_empty()).then_some(Bans { steps_ns, forget_ns, needs_proof: !without_proof })
+    }
+
+    /// What can be forged would let anyone have a prefix denied.
+    fn block_prefix_after(&self, source: &Source, found: &mut Found) -> Option<u32> {
+        let written = self.values.one("block_prefix_after")?;
+        if self.values.all("block_for").is_empty() {
+            found
+                .push(source.wrong(written, without_ban(&written.text, "there is no ban that could grow to a prefix")));
+        } else if matches!(source.is_set(self.values.one("ban_unproven"), false), Ok(true)) {
+            let error =
+                SyntaxError::new(0..written.text.len(), "whoever forges sources could have their prefix denied");
+            found.push(source.wrong(written, error.with_help("leave out one of block_prefix_after and ban_unproven")));
+        }
+        let number = source.read(written, |text| parse_number(text, PREFIX_AFTER_MIN, PREFIX_AFTER_MAX));
+        found.keep(number).and_then(|number| u32::try_from(number).ok())
     }
 }
 

@@ -91,9 +91,6 @@ pub struct LimitReport {
     /// The limit.
     #[serde(flatten)]
     pub limit: Limit,
-    /// `/24,/56` or `list` where it is of groups of sources.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub per: Option<String>,
     /// Admitted, in its unit.
     pub admitted: u64,
     /// Refused by it, in its unit. What another limit refused is in neither.
@@ -260,7 +257,6 @@ impl LimitReport {
         limited.sort_by(|one, other| other.refused.cmp(&one.refused).then_with(|| one.source.cmp(&other.source)));
         Self {
             limit: limit.into(),
-            per: Some(limit.per).filter(|per| *per != Per::Source).map(Per::label),
             admitted: fared().map(|(_, fared)| fared.admitted).sum(),
             refused: fared().map(|(_, fared)| fared.refused).sum(),
             sources_limited: limited.len() as u64,

@@ -61,7 +61,7 @@ pub use suggest::{
 pub use top_talker::{TALKER_ADVICE, TALKER_PERCENT, TalkerWatch, TopTalker, Visit};
 pub use used::used_most;
 pub use verdict::{Background, RuleVerdict};
-pub use words::{Counting, Limit, Unit};
+pub use words::{Counting, Limit, PerGroup, Unit};
 
 pub use sources::source_text;
 

@@ -11,7 +11,7 @@ use super::{
 };
 use ratelimit_policy::config::Config;
 use ratelimit_policy::config::fleet::Fleet;
-use ratelimit_policy::desired::{Grant, Limit, Per, Rule, date};
+use ratelimit_policy::desired::{Grant, Limit, Rule, date};
 use ratelimit_policy::diagnostic::{Diagnostic, Diagnostics, Place};
 use ratelimit_report::snapshot;
 
@@ -114,6 +114,7 @@ struct RuleJson {
     candidates: Vec<LimitJson>,
     block_for_seconds: Vec<f64>,
     forget_after_seconds: Option<f64>,
+    block_prefix_after: Option<u32>,
     ban_unproven: bool,
     block_kill: bool,
     under_attack_ok: bool,
@@ -128,8 +129,6 @@ struct RuleJson {
 struct LimitJson {
     #[serde(flatten)]
     limit: snapshot::Limit,
-    /// `/24,/56` or `list`; none is each source.
-    per: Option<String>,
     burst: Option<u64>,
     words: String,
     fleet: Option<SharedJson>,
@@ -257,6 +256,7 @@ impl RuleJson {
                 .map(|step_ns| seconds(*step_ns))
                 .collect(),
             forget_after_seconds: rule.bans.as_ref().map(|bans| seconds(bans.forget_ns)),
+            block_prefix_after: rule.block_prefix_after,
             ban_unproven: rule.bans.as_ref().is_some_and(|bans| !bans.needs_proof),
             block_kill: rule.block_kill,
             under_attack_ok: rule.under_attack_ok,
@@ -271,8 +271,7 @@ impl RuleJson {
 
 impl From<&Limit> for LimitJson {
     fn from(limit: &Limit) -> Self {
-        let per = Some(limit.per).filter(|per| *per != Per::Source).map(|per| per.label());
-        Self { limit: limit.into(), per, burst: limit.burst, words: limit_words(limit), fleet: None }
+        Self { limit: limit.into(), burst: limit.burst, words: limit_words(limit), fleet: None }
     }
 }
 

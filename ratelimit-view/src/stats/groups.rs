@@ -6,13 +6,13 @@ use ratelimit_report::snapshot::{State, TopGroup};
 /// Groups that a screen has, whatever there are.
 const GROUPS_SHOWN: usize = 3;
 
-/// A line for each in at most so many, with an empty one before them; what is within half of its limit is left out of a screen.
+/// A line for each in at most so many, with an empty one after them; what is within half of its limit is left out of a screen.
 pub(super) fn lines(groups: &[TopGroup], width: usize, room: Option<usize>) -> Vec<String> {
     let is_near = |of: &&TopGroup| room.is_none() || of.state == State::OverLimit || of.used >= of.limit / 2;
     let shown = groups.iter().filter(is_near).take(room.map_or(usize::MAX, |room| room.min(GROUPS_SHOWN)));
     let mut out: Vec<String> = shown.map(line).map(|line| super::super::cut(&line, width)).collect();
     if !out.is_empty() {
-        out.insert(0, String::new());
+        out.push(String::new());
     }
     out
 }
@@ -71,10 +71,10 @@ mod tests {
         assert_eq!(
             lines(&[group(), near], usize::MAX, None),
             [
-                "",
                 "Group 203.0.113.0/24: 5,000 of 5,000 requests by 212 sources in 1m (rule web), 1,234 packets dropped, \
                  over the limit; passes again in 12 s",
                 "Group list asn64496: 2,500 of 5,000 requests in 1m (rule web), 7 packets would be dropped",
+                "",
             ]
         );
     }

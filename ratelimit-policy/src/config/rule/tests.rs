@@ -302,6 +302,20 @@ fn what_is_wrong_with_one_of_several_rules_is_said_with_its_name_and_place() {
             "the last one",
         ),
         (
+            "name = \"b\"\nlimits = [\"5/s\"]\nblock_prefix_after = 8",
+            "bad value for `rule.block_prefix_after` of rule b: there is no ban that could grow to a prefix",
+            8,
+            22,
+            "say how long a source is banned",
+        ),
+        (
+            "name = \"b\"\nlimits = [\"5/s\"]\nblock_for = \"1m\"\nban_unproven = true\nblock_prefix_after = 8",
+            "bad value for `rule.block_prefix_after` of rule b: whoever forges sources could have their prefix denied",
+            10,
+            22,
+            "leave out one of",
+        ),
+        (
             "name = \"b\"\nlimits = [\"5/s\"]\nforget_after = \"1d\"",
             "bad value for `rule.forget_after` of rule b: there is no ban to forget",
             8,
