@@ -194,11 +194,11 @@ mod tests {
         match end(&mut wanted, 2) {
             Ok(of) => {
                 assert_eq!(of, Ended { ended: 2, left: 1 });
-                let ended = clients.iter_mut().filter(|client| {
+                let is_ended = clients.iter_mut().map(|client| {
                     client.set_read_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
                     client.read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset)
                 });
-                assert_eq!(ended.count(), 2);
+                assert_eq!(is_ended.filter(|is| *is).count(), 2);
             }
             // Not root, or a kernel that cannot.
             Err(error) => assert!(matches!(error.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP)), "{error}"),
