@@ -218,7 +218,7 @@ fn metrics_are_served_at_an_address_that_the_host_gets_later_and_limits_hold_bef
     let later = "192.0.2.77:9464";
     let path = write(&lab, &file(&lab, "2/1h", "").replace(LISTEN, later));
     let daemon = lab.start(&["run", "--config", &path]);
-    daemon.child.wait_for_line("192.0.2.77 is no address of this host yet", HANGS_AFTER).unwrap();
+    assert!(daemon.child.stderr().contains("192.0.2.77 is no address of this host yet"));
     lab.assert_admitted(CLIENTS[0], 80, 2);
     lab.server.add_address("lo", "192.0.2.77/32").unwrap();
     let address = later.parse().unwrap();

@@ -82,10 +82,6 @@ pub(crate) fn open(path: &Path) -> Result<Connection, Fault> {
     if let Some(directory) = path.parent() {
         DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory)?;
     }
-    // To write to a pipe would wait for a reader.
-    if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
-        return Err(Fault::Other(format!("{} is no regular file", path.display())));
-    }
     OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)?;
     let mut connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;

@@ -54,7 +54,7 @@ fn a_configuration_that_is_a_pipe_is_refused_by_whatever_reads_it_and_nothing_wa
     assert!(made.success());
     for (arguments, code) in [
         (&["check-config", "pipe"][..], 78),
-        (&["--config", "pipe"], 78),
+        (&["run", "--config", "pipe"], 78),
         (&["doctor", "--config", "pipe", "--socket", "none"], 1),
         (&["bug-report", "--config", "pipe", "--socket", "none", "--out", "report.tar.gz"], 0),
     ] {
