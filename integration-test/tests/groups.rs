@@ -170,8 +170,8 @@ fn a_source_and_its_group_are_reset_apart() {
     let all = ["198.51.100.0/24", "198.51.100.0/32", "198.51.100.9/32"];
     assert_eq!(clients(&mut program, "198.51.100.0/24"), all);
     // The first address of its group has the group's bytes for a key.
-    let forgotten = program.kernel().forget_all(&["198.51.100.0/32".parse().unwrap()]).unwrap();
-    assert_eq!((forgotten.windows, forgotten.limits), (1, 1));
+    let removed = program.kernel().forget_all(&["198.51.100.0/32".parse().unwrap()]).unwrap();
+    assert_eq!((removed.windows, removed.limits), (1, 1));
     assert_eq!(program.passed(&source, 10), 0, "its group has used all");
     program.kernel().forget_all(&["198.51.100.0/24".parse().unwrap()]).unwrap();
     assert_eq!(program.passed(&source, 10), 3);

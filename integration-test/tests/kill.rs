@@ -13,8 +13,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, connect, listen, socket};
 use serde_json::Value;
 
-/// A connection that lives says nothing for so long.
-const LIVES: Duration = Duration::from_millis(200);
+/// A connection that is open says nothing until then.
+const OPEN_AFTER: Duration = Duration::from_millis(200);
 
 /// Both ends of a connection.
 struct Pair {
@@ -37,7 +37,7 @@ impl Pair {
 
     /// Whether what its server says arrives.
     fn lives(&mut self) -> bool {
-        self.client.set_read_timeout(Some(LIVES)).unwrap();
+        self.client.set_read_timeout(Some(OPEN_AFTER)).unwrap();
         let is_quiet = self.client.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
         self.client.set_read_timeout(Some(HANGS_AFTER)).unwrap();
         is_quiet && self.server.write_all(b"x").is_ok() && self.client.read_exact(&mut [0]).is_ok()
@@ -181,6 +181,6 @@ fn so_many_connections_end_in_a_second_and_the_others_follow() {
     let stats = lab.stats_once(|stats| number(stats, "/connections/ended") >= ALL as u64);
     assert_eq!(number(&stats, "/connections/ended"), ALL as u64);
     assert_eq!(number(&stats, "/connections/left_open"), 0);
-    other.set_read_timeout(Some(LIVES)).unwrap();
+    other.set_read_timeout(Some(OPEN_AFTER)).unwrap();
     assert_eq!(other.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
 }

@@ -230,7 +230,7 @@ fn heard(listener: &PacketSocket, client: &[u8]) -> (usize, usize) {
                 (frames, bytes) = (frames + 1, bytes + frame.len());
                 quiet_since = Instant::now();
             }
-            None => std::thread::sleep(Duration::from_millis(2)),
+            None => std::thread::yield_now(),
         }
     }
     (frames, bytes)

@@ -16,6 +16,7 @@ mod faults;
 mod groups;
 mod keys;
 pub mod map;
+mod order;
 
 pub use active::{Active, PrefixMiss};
 pub use event::{EVENT_TALLIES, EVENTS_BYTES, EVENTS_MAX, EVENTS_OF_REFUSALS_BYTES, Event, STEPS_BYTES, Step};
@@ -25,6 +26,7 @@ pub use keys::{
     ConversationKeyV4, ConversationKeyV6, FlowKeyV4, FlowKeyV6, GENERATION_BITS, Prefix, PrefixKeyV4, PrefixKeyV6,
     Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
 };
+pub use order::ChargeOrder;
 
 /// The layout's version, as in `/sys/fs/bpf/ratelimitd/v11`.
 pub const VERSION: u32 = 13;
@@ -380,45 +382,6 @@ const _: () = assert!(
     size_of::<Config>()
         == 8 + 16 + 8 + 16 + 24 + 4 * INTERFACES_MAX + 8 + 8 * 6 + 8 * CLASSES_MAX + size_of::<[Rule; RULES_MAX]>()
 );
-
-/// What [`CHARGE_PROGRAM`] is to do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct ChargeOrder {
-    /// The source's prefix in network order: IPv4 in the first 4 bytes.
-    pub prefix: [[u8; 8]; 2],
-    /// How much, in the limit's unit. Of others: units of [`window::Parts::unit_bits`].
-    pub amount: u64,
-    /// Of others: the bucket that they admitted it in.
-    pub bucket: u64,
-    /// Which map the source is in: [`ChargeOrder::V4`], [`ChargeOrder::V6`] or [`ChargeOrder::V6_WIDE`].
-    pub family: u32,
-    /// [`ChargeOrder::CHARGE`] or another of these.
-    pub step: u32,
-}
-
-const _: () = assert!(size_of::<ChargeOrder>() == 40);
-
-impl ChargeOrder {
-    /// [`map::SOURCES_V4`].
-    pub const V4: u32 = 0;
-    /// [`map::SOURCES_V6`].
-    pub const V6: u32 = 1;
-    /// [`map::SOURCES_V6_WIDE`].
-    pub const V6_WIDE: u32 = 2;
-    /// Charge the limit.
-    pub const CHARGE: u32 = 0;
-    /// Ban by the rule.
-    pub const BAN: u32 = 1;
-    /// Charge the limit's window of verified traffic.
-    pub const CHARGE_VERIFIED: u32 = 2;
-    /// Charge the limit's window of the evidence for a ban.
-    pub const CHARGE_EVIDENCE: u32 = 3;
-    /// Write what other hosts admitted, in the limit's own window.
-    pub const OTHERS: u32 = 4;
-    /// The same in its window of verified traffic.
-    pub const OTHERS_VERIFIED: u32 = 5;
-}
 
 /// The class of each destination port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use ratelimit_report::snapshot::{Closed, source_text};
 
 /// Connections that are ended in a second.
 const EACH_SECOND: usize = 1_000;
-/// For so long those of one order are, that the budget did not hold at first.
+/// How long those of one order are ended that the budget had no room for at first.
 const GO_ON_FOR: Duration = Duration::from_secs(10);
 /// Orders that are carried out at one time; the connections of later ones stay open.
 const ORDERS_MAX: usize = 256;

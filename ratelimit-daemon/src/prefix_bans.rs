@@ -43,7 +43,7 @@ struct Last {
     /// Its number in a row, from 1.
     step: u32,
     /// From then on the next is the first again.
-    forgotten: Nanos,
+    starts_again: Nanos,
 }
 
 /// The banned sources of a prefix.
@@ -90,28 +90,28 @@ impl PrefixBans {
         let of = |(&(rule, prefix), banned): (&(usize, IpNet), &Banned)| {
             let rule = policy.rules.get(rule)?;
             let (after, bans) = grows(rule)?;
-            let last = self.last.get(&(rule.name.clone(), prefix)).filter(|last| now < last.forgotten);
+            let last = self.last.get(&(rule.name.clone(), prefix)).filter(|last| now < last.starts_again);
             // What was banned before its last denial ended is what that was for.
             if banned.sources < after || last.is_some_and(|last| banned.newest <= last.until) {
                 return None;
             }
             let step = last.map_or(1, |last| last.step.saturating_add(1));
             let until = Nanos(now.0.saturating_add(bans.length_ns(step)?));
-            let last = Last { until, step, forgotten: Nanos(until.0.saturating_add(bans.forget_ns)) };
+            let last = Last { until, step, starts_again: Nanos(until.0.saturating_add(bans.forget_ns)) };
             Some(Due { rule: rule.name.clone(), prefix, sources: banned.sources, until, last })
         };
         counts.iter().filter_map(of).collect()
     }
 
     fn denied(&mut self, due: &Due, now: Nanos) {
-        self.last.retain(|_, last| now < last.forgotten);
+        self.last.retain(|_, last| now < last.starts_again);
         if self.last.len() < REMEMBERED_MAX {
             self.last.insert((due.rule.clone(), due.prefix), due.last);
         }
     }
 }
 
-/// Counts a ban, unless its rule has forgotten it or denies no prefix.
+/// Counts a ban, unless its rule starts again after it or denies no prefix.
 fn count(counts: &mut BTreeMap<(usize, IpNet), Banned>, policy: &Policy, of: BanReading, now: Nanos) {
     let ban = of.ban;
     let Some((_, bans)) = policy.rules.get(ban.rule).and_then(grows) else { return };

@@ -1,4 +1,4 @@
-//! What messages of netlink are within, whoever asks (include/uapi/linux/netlink.h).
+//! What messages of netlink are within, of all protocols (include/uapi/linux/netlink.h).
 
 use std::io;
 

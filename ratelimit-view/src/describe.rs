@@ -11,8 +11,8 @@ use self::beside::{fleet_words, history_words, safety_words, shared_words};
 use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::config::{Config, OnExit, Safety, XdpModeChoice, amount, duration};
 use ratelimit_policy::desired::{
-    Bans, Grant, Guard, Limit, Mode, NewSources, Per, QuicPorts, Refuse, RefuseWith, Rule, Unparsable, WindowForm, date,
-    unit_label,
+    Bans, Grant, Guard, Limit, Mode, NewSources, Per, QuicPorts, Refuse, RefuseWith, Rule, Unparsable, WindowForm,
+    date, unit_label,
 };
 
 pub use self::beside::acl_words;

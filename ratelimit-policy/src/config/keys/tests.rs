@@ -61,7 +61,11 @@ fn each_choice_is_taken_and_another_word_is_refused_with_all_of_them() {
 
 /// What is of bans is an error without one.
 fn with_bans(key: &str) -> &'static str {
-    if ["forget_after", "block_prefix_after", "ban_unproven", "block_kill"].contains(&key) { "block_for = \"1m\"\n" } else { "" }
+    if ["forget_after", "block_prefix_after", "ban_unproven", "block_kill"].contains(&key) {
+        "block_for = \"1m\"\n"
+    } else {
+        ""
+    }
 }
 
 #[test]

@@ -310,7 +310,7 @@ fn what_is_wrong_with_one_of_several_rules_is_said_with_its_name_and_place() {
         ),
         (
             "name = \"b\"\nlimits = [\"5/s\"]\nblock_for = \"1m\"\nban_unproven = true\nblock_prefix_after = 8",
-            "bad value for `rule.block_prefix_after` of rule b: whoever forges sources could have their prefix denied",
+            "bad value for `rule.block_prefix_after` of rule b: forged sources could have their prefix denied",
             10,
             22,
             "leave out one of",
