@@ -304,8 +304,7 @@ impl RuleSettings {
             found
                 .push(source.wrong(written, without_ban(&written.text, "there is no ban that could grow to a prefix")));
         } else if matches!(source.is_set(self.values.one("ban_unproven"), false), Ok(true)) {
-            let error =
-                SyntaxError::new(0..written.text.len(), "forged sources could have their prefix denied");
+            let error = SyntaxError::new(0..written.text.len(), "forged sources could have their prefix denied");
             found.push(source.wrong(written, error.with_help("leave out one of block_prefix_after and ban_unproven")));
         }
         let number = source.read(written, |text| parse_number(text, PREFIX_AFTER_MIN, PREFIX_AFTER_MAX));

@@ -16,7 +16,7 @@ use ratelimit_common::verdict::{Action, Reason};
 use serde::{Deserialize, Serialize};
 
 use ratelimit_datapath::{InterfaceReading, Reading, Tallies};
-use ratelimit_policy::desired::{self, Policy};
+use ratelimit_policy::desired::Policy;
 
 pub use ratelimit_datapath::XdpMode;
 pub use ratelimit_policy::desired::{Mode, WindowForm};
@@ -36,6 +36,7 @@ mod prefix;
 mod rate;
 mod sources;
 mod suggest;
+mod summed;
 mod top_talker;
 mod used;
 mod verdict;
@@ -64,6 +65,7 @@ pub use verdict::{Background, RuleVerdict};
 pub use words::{Counting, Limit, PerGroup, Unit};
 
 pub use sources::source_text;
+use summed::{rule, sum_by_reason};
 
 /// The schema's number.
 pub const SCHEMA: u32 = 1;
@@ -555,42 +557,6 @@ fn counters(rule: &str, tallies: &Tallies) -> Vec<Counter> {
         Counter { rule: rule.to_owned(), verdict, reason: reason.label().to_owned(), packets, bytes }
     };
     Reason::ALL.iter().map(of).collect()
-}
-
-fn rule(at: usize, rule: &desired::Rule, reading: &Reading, tracked: &Tracked) -> Rule {
-    let rows: Vec<_> = reading.interfaces.iter().filter_map(|interface| interface.rules.get(at)).collect();
-    let packets =
-        |reason: Reason| rows.iter().fold(0_u64, |sum, tallies| sum.saturating_add(tallies.of(reason).packets));
-    let traffic = Traffic::of(rows.iter().copied());
-    let shadows = rule.shadow_limits.iter().zip(tracked.shadows.get(at).into_iter().flatten());
-    let shadows =
-        shadows.map(|(limit, of)| ShadowLimit { limit: limit.into(), would_drop: of.packets, sources: of.sources });
-    Rule {
-        name: rule.name.clone(),
-        mode: rule.mode,
-        ports: rule.ports.to_string(),
-        limits: rule.limits.iter().map(Limit::from).collect(),
-        admitted: packets(Reason::WithinLimit),
-        dropped: traffic.packets.dropped,
-        would_drop: traffic.packets.would_drop,
-        not_counted: packets(Reason::NotCounted),
-        bans: reading.bans_begun.get(at).copied().unwrap_or(0),
-        banned: 0,
-        would_ban: None,
-        sources_over_limit: tracked.over_limit.get(at).copied().unwrap_or(0),
-        shadow_limits: shadows.collect(),
-        new_sources: rule.new_sources.map(NewSources::from),
-    }
-}
-
-fn sum_by_reason(reading: &Reading) -> BTreeMap<String, u64> {
-    let mut sums: BTreeMap<_, _> = Reason::ALL.iter().map(|reason| (reason.label().to_owned(), 0_u64)).collect();
-    let rows = reading.interfaces.iter().flat_map(|interface| interface.rules.iter().chain([&interface.unruled]));
-    for (reason, tally) in rows.chain([&reading.unlisted]).flat_map(|tallies| &tallies.0) {
-        let sum = sums.entry(reason.label().to_owned()).or_default();
-        *sum = sum.saturating_add(tally.packets);
-    }
-    sums
 }
 
 fn mode_of(policy: &Policy) -> Mode {

@@ -154,8 +154,7 @@ mod tests {
     fn a_bad_value_leads_to_the_page_of_its_own_command() {
         for (arguments, command) in [
             (&["lists", "from-mmdb", "f", "--country", "XXX"][..], "ratelimitd lists from-mmdb"),
-            (&["apply", "--confirm", "0s"], "ratelimitd apply"),
-            (&["--limit", "1/1x", "--iface", "lo", "--ipv6-prefix", "x"], "ratelimitd"),
+            (&["crowdsec", "--ipv6-prefix", "129"], "ratelimitd crowdsec"),
         ] {
             let (problem, help) = said(arguments);
             assert!(help.ends_with(&format!("`{command} --help` has all of it")), "{problem}: {help}");
