@@ -197,14 +197,20 @@ macro_rules! commands {
             /// Where each goes.
             pub const ROUTES: &[Route] = &[$(<$call as Call>::ROUTE,)* $(<$slow as Call>::ROUTE,)*];
 
-            /// Its path, where it changes something, and nobody waits for its answer any more.
-            fn abandoned(&self) -> Option<&'static str> {
-                let (is_abandoned, route) = match self {
-                    $(Self::$name(ask) => (ask.reply.is_closed(), <$call as Call>::ROUTE),)*
-                    $(Self::$later(ask) => (ask.reply.is_closed(), <$slow as Call>::ROUTE),)*
-                };
-                // An application may charge without waiting.
-                (is_abandoned && route.access == Access::Change).then_some(route.path)
+            /// Where it goes.
+            const fn route(&self) -> Route {
+                match self {
+                    $(Self::$name(_) => <$call as Call>::ROUTE,)*
+                    $(Self::$later(_) => <$slow as Call>::ROUTE,)*
+                }
+            }
+
+            /// Whether nobody waits for its answer any more.
+            fn is_abandoned(&self) -> bool {
+                match self {
+                    $(Self::$name(ask) => ask.reply.is_closed(),)*
+                    $(Self::$later(ask) => ask.reply.is_closed(),)*
+                }
             }
 
             /// Has the owner do it.
@@ -231,11 +237,18 @@ macro_rules! commands {
 impl Command {
     /// The same, unless its client has gone: a command that was given up must not be carried out later.
     pub async fn awaited(self) -> Option<Self> {
+        let route = self.route();
+        // Questions change nothing, and an application may charge without waiting.
+        if route.access != Access::Change {
+            return Some(self);
+        }
         for _ in 0..LOOKS {
             tokio::task::yield_now().await;
         }
-        let Some(path) = self.abandoned() else { return Some(self) };
-        tracing::warn!("{path} is not carried out: who asked for it has gone");
+        if !self.is_abandoned() {
+            return Some(self);
+        }
+        tracing::warn!("{} is not carried out: who asked for it has gone", route.path);
         None
     }
 }
