@@ -78,6 +78,10 @@ pub fn place<F: Frame>(frame: &F) -> Option<Place> {
 
 /// Version 4, and a header without options.
 const PLAIN_VIHL: u8 = 0x45;
+/// A whole packet of IPv4, and a TCP header, in bytes.
+const V4_BYTES: u8 = 40;
+const TCP_BYTES: u8 = 20;
+const _: () = assert!(V4_BYTES as usize == 4 * V4_WORDS && TCP_BYTES as usize == 4 * TCP_WORDS);
 const DONT_FRAGMENT: u16 = 0x4000;
 /// Of what is answered here.
 const HOPS: u8 = 64;
@@ -87,7 +91,7 @@ const HOPS: u8 = 64;
 pub const fn v4(ip: [u32; IPV4_WORDS], tcp: [u32; TCP_WORDS], way: Way) -> [u32; V4_WORDS] {
     let [[vihl, tos, _, _], [_, _, _, _], [ttl, proto, _, _]] =
         [ip[0].to_ne_bytes(), ip[1].to_ne_bytes(), ip[2].to_ne_bytes()];
-    let length = 4 * V4_WORDS as u8;
+    let length = V4_BYTES;
     let (first, second, third, [source, destination]) = match way {
         Way::On => ([vihl, tos, 0, length], ip[1], [ttl, proto, 0, 0], [ip[3], ip[4]]),
         Way::Back => {
@@ -106,7 +110,7 @@ pub const fn v4(ip: [u32; IPV4_WORDS], tcp: [u32; TCP_WORDS], way: Way) -> [u32;
 #[inline(always)]
 pub const fn v6(ip: [u32; IPV6_WORDS], tcp: [u32; TCP_WORDS], way: Way) -> [u32; V6_WORDS] {
     let [_, _, proto, hops] = ip[1].to_ne_bytes();
-    let length = 4 * TCP_WORDS as u8;
+    let length = TCP_BYTES;
     let (first, hops) = match way {
         Way::On => (ip[0], hops),
         Way::Back => (u32::from_ne_bytes([0x60, 0, 0, 0]), HOPS),
@@ -128,7 +132,7 @@ const fn tcp(of: [u32; TCP_WORDS], way: Way, addresses: u64) -> [u32; TCP_WORDS]
     /// The header's length in words, and RST and ACK.
     const RESET: u32 = u32::from_ne_bytes([0x50, 0x14, 0, 0]);
     /// What the pseudo-header has beside the addresses: the protocol, and the length of a header.
-    const PSEUDO: u32 = u32::from_ne_bytes([0, IpProto::Tcp as u8, 0, 4 * TCP_WORDS as u8]);
+    const PSEUDO: u32 = u32::from_ne_bytes([0, IpProto::Tcp as u8, 0, TCP_BYTES]);
     let (ports, sequence, acknowledged) = match way {
         Way::On => (of[0], of[1], of[2]),
         // The SYN takes one number.

@@ -32,12 +32,12 @@ impl Interface {
 }
 
 /// Every interface of this network namespace, by index.
-#[expect(clippy::wildcard_enum_match_arm, reason = "messages of other kinds come, and more are to come")]
 pub(super) fn all() -> io::Result<Vec<Interface>> {
     let mut interfaces = Vec::new();
-    dump(RouteNetlinkMessage::GetLink(LinkMessage::default()), &mut |message| match message {
-        RouteNetlinkMessage::NewLink(link) => interfaces.extend(interface(link)),
-        _ => {}
+    dump(RouteNetlinkMessage::GetLink(LinkMessage::default()), &mut |message| {
+        if let RouteNetlinkMessage::NewLink(link) = message {
+            interfaces.extend(interface(link));
+        }
     })?;
     interfaces.sort_by_key(|interface: &Interface| interface.index);
     Ok(interfaces)
