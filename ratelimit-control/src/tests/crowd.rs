@@ -191,7 +191,9 @@ async fn a_command_whose_client_has_gone_is_not_carried_out() {
     let served = Served::new(Surface::Socket, &handle);
     let body = r#"{"source":"192.0.2.1","rule":"a","amount":1}"#;
     let request = format!("POST /v1/charge HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-    drop(served.say(user(1_000), request.as_bytes()).await);
+    let charging = served.say(user(1_000), request.as_bytes()).await;
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    drop(charging);
     assert!(commands.recv().await.unwrap().awaited().await.is_some());
 }
 
