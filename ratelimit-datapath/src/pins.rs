@@ -17,6 +17,9 @@ use ratelimit_policy::files;
 
 mod left_over;
 
+/// Starts the names of the files that hold programs while links are moved from an earlier layout.
+pub(crate) const PROGRAM_PREFIX: &str = "program-";
+
 /// Where pins lie on a host that is set up as usual.
 pub const ROOT: &str = "/sys/fs/bpf/ratelimitd";
 

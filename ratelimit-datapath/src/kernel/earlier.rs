@@ -30,7 +30,7 @@ use self::facts::Facts;
 use self::windows::Window;
 use super::plain::Plain;
 use super::{Kernel, program, random, state};
-use crate::pins::{self, Earlier, Pins};
+use crate::pins::{self, Earlier, PROGRAM_PREFIX, Pins};
 use crate::{DatapathError, link_info};
 
 mod counts;
@@ -141,9 +141,6 @@ impl Move {
         self.stage == Stage::Unread
     }
 }
-
-/// Starts the names of the files that hold programs while links are moved.
-const PROGRAM_PREFIX: &str = "program-";
 
 /// Whether a link of the earlier layout has a program of this version: those that a move puts into links are pinned
 /// meanwhile, since to find one by its id takes a capability that the daemon does not have.

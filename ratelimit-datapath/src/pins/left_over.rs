@@ -4,7 +4,9 @@ use std::path::Path;
 
 use ratelimit_common::layout::map;
 
-use super::{PinsError, entries, is_earlier, links_in, lock, remove, remove_dir, version_dir, version_of};
+use super::{
+    PROGRAM_PREFIX, PinsError, entries, is_earlier, links_in, lock, remove, remove_dir, version_dir, version_of,
+};
 
 /// What is read of an earlier layout: without these there is nothing to go on with.
 const READ: [&str; 6] =
@@ -24,10 +26,18 @@ pub(super) fn remove_all(root: &Path) -> Result<(), PinsError> {
         if is_left_over(root, dir) {
             entries(dir)?.iter().try_for_each(|path| remove(path))?;
             remove_dir(dir)?;
+            // Where a move out of it was at its last step, nothing has to know the program in the links any more.
+            let own = entries(&version_dir(root)).unwrap_or_default();
+            own.iter().filter(|path| is_mark(path)).try_for_each(|path| remove(path))?;
             tracing::info!("removed {}: an earlier run had left it, and nothing in it that enforces", dir.display());
         }
     }
     Ok(())
+}
+
+/// Whether a file holds a program while a move is under way.
+fn is_mark(path: &Path) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(PROGRAM_PREFIX))
 }
 
 /// Whether a directory holds nothing: of an earlier layout also where no link is left and not all maps are, since a removal takes
@@ -82,5 +92,10 @@ mod tests {
         fs::write(own.join("link-eth0"), "").unwrap();
         fs::write(at(&earlier).join(map::ACTIVE), "").unwrap();
         assert!(!is_left_over(&root, &at(&earlier)) && !is_left_over(&root, &own));
+        // One that was cut short at its last step is over.
+        fs::write(own.join("program-7"), "").unwrap();
+        fs::remove_file(at(&earlier).join(map::ACTIVE)).unwrap();
+        remove_all(&root).unwrap();
+        assert!(!at(&earlier).exists() && !own.join("program-7").exists() && own.join("link-eth0").exists());
     }
 }
