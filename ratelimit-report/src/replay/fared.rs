@@ -141,10 +141,10 @@ impl Judge {
         let counts_nowhere = limits.iter().all(|limit| charges.of(limit).0 == 0);
         let is_full = self.sources.len() >= self.sources_max;
         let fared = match self.sources.get_mut(&client) {
-            // Where everything is refused of who is over a limit, that is too.
-            Some(fared) if !counts_nowhere || self.rule.refuse_all != 0 => fared,
-            Some(_) => return Reason::NotCounted,
-            None if counts_nowhere => return Reason::NotCounted,
+            _ if counts_nowhere && self.rule.refuse_all == 0 => return Reason::NotCounted,
+            Some(fared) => fared,
+            // Where everything is refused of who is over a limit, that is too: here, over that of its group.
+            None if counts_nowhere => return self.windows.hold(client, &self.rule, charges, now).reason,
             None if is_full => {
                 self.unplaced += 1;
                 return Reason::NotAdmitted;
