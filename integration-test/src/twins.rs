@@ -106,8 +106,7 @@ fn random_rule(random: &mut Random, name: &str, now: Nanos) -> Rule {
         guard: Guard::Off,
         refuse: if random.one_in(3) { Refuse::All } else { Refuse::Excess },
         until: random_end(random, now),
-        // What becomes of a ban whose rule has groups is in `hold` tests of common.
-        bans: bans.filter(|_| limits.iter().all(|limit| limit.per == Per::Source)),
+        bans,
         shadow_limits: random_limits(random, name, 0, 3)
             .into_iter()
             .map(|limit| Limit { slot: limit.slot | 1 << 28, ..limit })

@@ -130,9 +130,10 @@ fn hold_all<S: State>(state: S) -> Reason {
             state.record_admitted();
         }
         // The limit that another CPU has filled is not known: where bans need verified traffic, the next packet bans.
-        // Nor is what a group has used proof of one of its sources.
-        bans &= !rule.evidence.any(EvidenceNeeds::BANS) && !rule.has_groups();
-        reason = state.charge_all();
+        bans &= !rule.evidence.any(EvidenceNeeds::BANS);
+        let is_by_group;
+        (reason, is_by_group) = state.charge_all();
+        bans &= !is_by_group;
     } else if result.is(Reason::OverLimit) || result.is(Reason::Guard) {
         state.cache_refusal(result.at(), false);
     }
@@ -259,12 +260,12 @@ fn time_to_look_at<S: State>(state: S, limit: &layout::Limit) -> Nanos {
 
 /// Charges every limit of the rule that counts the packet. A charge that one of them refuses after all, because
 /// another CPU was faster, is taken back from the others. What the source's own limits do not admit is not charged to
-/// groups.
+/// groups: whether it was they that decided is told beside the reason.
 #[inline(always)]
-pub fn charge_all<S: State>(state: S) -> Reason {
+pub fn charge_all<S: State>(state: S) -> (Reason, bool) {
     let reason = state.charge_own();
     let admitted = matches!(reason, Reason::WithinLimit);
-    if admitted && state.rule().has_groups() { state.charge_groups() } else { reason }
+    if admitted && state.rule().has_groups() { (state.charge_groups(), true) } else { (reason, false) }
 }
 
 /// [`charge_all`] of the limits that are of the source itself.

@@ -51,7 +51,8 @@ impl<D: Datapath> Engine<D> {
             rule_named(&self.enforced.desired.policy, name)?;
         }
         let reading = self.try_observe(moment).map_err(Problem::datapath)?;
-        Ok(SuggestReport::build(&self.enforced.desired.policy, &self.watched.observer, reading.now, rule))
+        let (policy, lists) = (&self.enforced.desired.policy, &self.enforced.config.list_files);
+        Ok(SuggestReport::build(policy, &self.watched.observer, reading.now, rule, lists))
     }
 }
 

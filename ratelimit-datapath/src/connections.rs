@@ -4,8 +4,8 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
-use netlink_sys::{Socket, SocketAddr};
 
 use crate::netlink::{self, Message};
 
@@ -94,10 +94,7 @@ pub fn can_end() -> io::Result<bool> {
 }
 
 fn open() -> io::Result<Socket> {
-    let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    Ok(socket)
+    netlink::open(NETLINK_SOCK_DIAG)
 }
 
 fn visit(family: u8, each: &mut dyn FnMut(Connection)) -> io::Result<()> {

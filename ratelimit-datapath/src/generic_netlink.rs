@@ -4,8 +4,10 @@
 
 use std::io;
 
+use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_GENERIC;
-use netlink_sys::{Socket, SocketAddr};
+
+use crate::netlink::{self, Message};
 
 /// include/uapi/linux/genetlink.h: the controller, its question for a family, and the family's name and number.
 const CONTROLLER: u16 = 0x10;
@@ -13,14 +15,13 @@ const GET_FAMILY: u8 = 3;
 const FAMILY_ID: u16 = 1;
 const FAMILY_NAME: u16 = 2;
 
-/// `NLM_F_REQUEST`, `NLMSG_ERROR`, and the bits of an attribute's type that say how it is written.
+/// `NLM_F_REQUEST`, and the bits of an attribute's type that say how it is written.
 const REQUEST: u16 = 1;
-const ERROR: u16 = 2;
 const NESTED: u16 = 1 << 15;
 const TYPE_MASK: u16 = 0x3fff;
 
-const NETLINK_HEADER: usize = 16;
-const HEADERS: usize = NETLINK_HEADER + 4;
+/// `struct genlmsghdr`.
+const HEADER_BYTES: usize = 4;
 const ATTRIBUTE_HEADER: usize = 4;
 
 /// include/uapi/linux/netdev.h.
@@ -52,10 +53,7 @@ impl Family {
     /// # Errors
     /// Where it has none of that name.
     pub(super) fn named(name: &str) -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_GENERIC)?;
-        socket.bind_auto()?;
-        socket.connect(&SocketAddr::new(0, 0))?;
-        let mut family = Self { socket, id: CONTROLLER };
+        let mut family = Self { socket: netlink::open(NETLINK_GENERIC)?, id: CONTROLLER };
         let answer = family.ask(GET_FAMILY, &attribute(FAMILY_NAME, &[name.as_bytes(), &[0]].concat()))?;
         let id = find(&answer, FAMILY_ID).and_then(|of| of.first_chunk().copied());
         family.id = u16::from_ne_bytes(id.ok_or_else(|| io::Error::other("a family without a number"))?);
@@ -64,16 +62,8 @@ impl Family {
 
     /// The attributes of the answer.
     fn ask(&self, command: u8, attributes: &[u8]) -> io::Result<Vec<u8>> {
-        let len = u32::try_from(HEADERS + attributes.len()).map_err(io::Error::other)?;
-        let mut request = Vec::new();
-        request.extend(len.to_ne_bytes());
-        request.extend(self.id.to_ne_bytes());
-        request.extend(REQUEST.to_ne_bytes());
-        // Sequence and port: there is one question at a time.
-        request.extend([0; 8]);
-        request.extend([command, 1, 0, 0]);
-        request.extend(attributes);
-        self.socket.send(&request, 0)?;
+        let body = [&[command, 1, 0, 0], attributes].concat();
+        self.socket.send(&netlink::request(self.id, REQUEST, &body), 0)?;
         let (reply, _) = self.socket.recv_from_full()?;
         answer(&reply).map(<[u8]>::to_vec)
     }
@@ -132,13 +122,12 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
 
 /// The attributes of a message, or the error that it is.
 fn answer(message: &[u8]) -> io::Result<&[u8]> {
-    let cut = || io::Error::other("a netlink message that ends too early");
-    let kind = message.get(4..).and_then(<[u8]>::first_chunk).ok_or_else(cut)?;
-    if u16::from_ne_bytes(*kind) == ERROR {
-        let code = message.get(NETLINK_HEADER..).and_then(<[u8]>::first_chunk).ok_or_else(cut)?;
-        return Err(io::Error::from_raw_os_error(i32::from_ne_bytes(*code).saturating_neg()));
-    }
-    message.get(HEADERS..).ok_or_else(cut)
+    let of = match netlink::messages(message).next() {
+        Some(Message::Of(body)) => body.get(HEADER_BYTES..),
+        Some(Message::Answer(Err(error))) => return Err(error),
+        Some(Message::Answer(Ok(())) | Message::Done) | None => None,
+    };
+    of.ok_or_else(|| io::Error::other("a netlink message that ends too early"))
 }
 
 fn find(attributes: &[u8], kind: u16) -> Option<&[u8]> {
@@ -177,9 +166,7 @@ mod tests {
 
     #[test]
     fn an_error_is_the_kernels_and_a_short_message_is_one_too() {
-        let mut message = vec![0; NETLINK_HEADER];
-        message[4..6].copy_from_slice(&ERROR.to_ne_bytes());
-        message.extend((-libc::EOPNOTSUPP).to_ne_bytes());
+        let message = netlink::request(2, 0, &(-libc::EOPNOTSUPP).to_ne_bytes());
         assert_eq!(answer(&message).unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
         for len in 0..message.len() {
             assert!(answer(&message[..len]).is_err(), "{len}");

@@ -7,9 +7,8 @@ use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkLayerType, LinkMessage, LinkXdp, XdpAttached};
 use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{Socket, SocketAddr};
 
-use super::XdpMode;
+use super::{XdpMode, netlink};
 
 /// One network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,9 +45,7 @@ pub(super) fn all() -> io::Result<Vec<Interface>> {
 /// Every object that is asked for.
 #[expect(clippy::wildcard_enum_match_arm, reason = "messages of other kinds come, and more are to come")]
 pub(super) fn dump(asked: RouteNetlinkMessage, take: &mut dyn FnMut(RouteNetlinkMessage)) -> io::Result<()> {
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
+    let socket = netlink::open(NETLINK_ROUTE)?;
     let mut request = NetlinkMessage::from(asked);
     request.header.flags = NLM_F_REQUEST | NLM_F_DUMP | NLM_F_ACK;
     request.finalize();

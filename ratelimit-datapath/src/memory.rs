@@ -84,7 +84,7 @@ impl Sources {
 
     /// Charges it alone: what is held to this rule beside the one that judges it.
     pub fn charge(&mut self, client: IpNet, rule: &Rule, charges: Charges, now: Nanos) -> Held {
-        self.step(client, rule, charges, now, |packet| hold::charge_all(packet))
+        self.step(client, rule, charges, now, |packet| hold::charge_all(packet).0)
     }
 
     fn step(

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use netlink_sys::{Socket, SocketAddr};
+
 /// `struct nlmsghdr`.
 pub(crate) const HEADER: usize = 16;
 const ERROR: u16 = 2;
@@ -16,6 +18,17 @@ pub(crate) enum Message<'a> {
     Done,
     /// That something was done, or why it was not.
     Answer(io::Result<()>),
+}
+
+/// A socket of this protocol, in this thread's network namespace.
+///
+/// # Errors
+/// What the kernel answers.
+pub(crate) fn open(protocol: isize) -> io::Result<Socket> {
+    let mut socket = Socket::new(protocol)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    Ok(socket)
 }
 
 /// A question.

@@ -129,10 +129,7 @@ impl Pins {
     /// # Errors
     /// Where the directory cannot be read.
     pub(crate) fn starting_with(&self, prefix: &str) -> Result<Vec<PathBuf>, PinsError> {
-        let is_meant = |path: &PathBuf| {
-            path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix))
-        };
-        Ok(entries(&self.dir)?.into_iter().filter(is_meant).collect())
+        starting_with(&self.dir, prefix)
     }
 
     /// Removes the maps of an earlier layout, these first: without them nothing of it is carried over any more. Links
@@ -493,6 +490,13 @@ pub(crate) fn remove(path: &Path) -> Result<(), PinsError> {
         }
         Ok(()) | Err(_) => Ok(()),
     }
+}
+
+/// The files in a directory whose names begin like this.
+fn starting_with(dir: &Path, prefix: &str) -> Result<Vec<PathBuf>, PinsError> {
+    let is_meant =
+        |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix));
+    Ok(entries(dir)?.into_iter().filter(is_meant).collect())
 }
 
 fn entries(dir: &Path) -> Result<Vec<PathBuf>, PinsError> {

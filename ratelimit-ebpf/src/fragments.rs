@@ -55,5 +55,5 @@ fn charge(Active { word, .. }: Active, index: u32) -> u32 {
     };
     deferred.judge_by(word.generation(), index);
     deferred.keep_charges(Charges { bytes: parsed.ip_bytes(), requests: 1, ..Charges::default() }, Leaves::Nothing);
-    Held::packet().map_or(Reason::InternalError as u32, |held| held.charge_all() as u32)
+    Held::packet().map_or(Reason::InternalError as u32, |held| held.charge_all().0 as u32)
 }

@@ -291,9 +291,11 @@ impl State for Held {
     }
 
     #[inline(always)]
-    fn charge_all(&self) -> Reason {
-        let code = charge_own();
-        maps::reason(if code == CHARGES_GROUPS { charge_groups() } else { code })
+    fn charge_all(&self) -> (Reason, bool) {
+        match charge_own() {
+            CHARGES_GROUPS => (maps::reason(charge_groups()), true),
+            code => (maps::reason(code), false),
+        }
     }
 
     #[inline(always)]

@@ -86,7 +86,10 @@ fn replay(bytes: &[u8]) {
     });
     let policy = policy(vec![limit(3, Unit::Requests)]);
     fs::write(&*FILE, bytes).expect(WORKS);
-    let outcome = read(std::slice::from_ref(&FILE), &Asked { policy: &policy, ports: Ports::Default, clock: clock() });
+    let outcome = read(
+        std::slice::from_ref(&FILE),
+        &Asked { policy: &policy, ports: Ports::Default, clock: clock(), lists: &[] },
+    );
     fs::remove_file(&*FILE).expect(WORKS);
     if let Err(error) = outcome {
         assert!(!error.to_string().is_empty());

@@ -12,5 +12,6 @@ pub mod fleet;
 pub mod history;
 pub mod observe;
 pub mod offenders;
+pub mod origins;
 pub mod replay;
 pub mod snapshot;

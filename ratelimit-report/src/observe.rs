@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window::amount_max;
@@ -112,6 +113,12 @@ impl Observer {
     pub fn observed(&self, limit: &Limit) -> Option<Observed> {
         let of = self.limits.get(*self.slots.get(&limit.slot)?)?;
         of.has_begun().then(|| of.observed())
+    }
+
+    /// The sources that wanted more than this in a window of the limit, and how much in their busiest, in order.
+    pub fn over(&self, limit: &Limit, amount: u64) -> Vec<(IpNet, u64)> {
+        let of = self.slots.get(&limit.slot).and_then(|at| self.limits.get(*at));
+        of.map_or_else(Vec::new, |of| of.over(amount))
     }
 
     /// Bytes of memory that the sources take.

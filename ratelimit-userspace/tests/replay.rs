@@ -312,3 +312,77 @@ fn a_suggestion_from_a_log_is_what_its_sources_wanted() {
     let three = observed["candidates"].as_array().expect("a list").iter().find(|of| of["amount"] == 3).expect("it");
     assert_eq!((&three["sources_blocked"], &three["blocked"]), (&1.into(), &2.into()));
 }
+
+/// A log of a crawler of 30 addresses of a prefix, 40 requests each, and of 25 readers; and list files beside it.
+fn crawled() -> TempDir {
+    let directory = TempDir::new().expect("a directory for files");
+    let line = |source: &str| format!("{source} - - [10/Oct/2026:13:55:36 +0000] \"GET / HTTP/1.1\" 200 5\n");
+    let crawler = (1..=30).map(|last| line(&format!("203.0.113.{last}")).repeat(40));
+    let readers = (1..=25).map(|last| line(&format!("198.51.{last}.7")).repeat(1 + last % 3));
+    let files = [
+        ("access.log", crawler.chain(readers).collect()),
+        ("as64496.txt", "203.0.113.0/25\n2001:db8::/32\n".to_owned()),
+        ("partners.txt", "203.0.113.7 # one of ours\n".to_owned()),
+        ("unknown.txt", "192.0.2.0/24\n".to_owned()),
+        ("broken.txt", "nobody\n".to_owned()),
+    ];
+    for (name, contents) in files {
+        std::fs::write(directory.path().join(name), contents).expect(name);
+    }
+    directory
+}
+
+const LISTS: [&str; 6] = ["--list", "as64496.txt", "--list", "partners.txt", "--list", "unknown.txt"];
+
+#[test]
+fn replay_says_which_lists_and_prefixes_what_is_refused_comes_from() {
+    let directory = crawled();
+    let asked = [&["replay", "access.log", "--limit", "30/1m"], &LISTS[..]].concat();
+    let report = json(&[&asked[..], &["--json"]].concat(), directory.path());
+    let row = |file: &str, sources: u64, refused: u64| serde_json::json!({"file": file, "sources": sources, "refused": refused});
+    assert_eq!(
+        report["limits"][0]["lists"],
+        Value::from(vec![row("as64496.txt", 30, 300), row("partners.txt", 1, 10)])
+    );
+    let words = transcript_in(&asked, directory.path());
+    let table = words.split("LIST").nth(1).expect("a table");
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(
+        rows[..3],
+        [vec!["SOURCES", "REFUSED"], vec!["as64496.txt", "30", "300"], vec!["partners.txt", "1", "10"]]
+    );
+}
+
+#[test]
+fn suggest_says_which_lists_and_prefixes_those_over_the_proposed_limit_are_in() {
+    let directory = crawled();
+    let asked = [&["suggest", "--from", "access.log"], &LISTS[..]].concat();
+    let report = json(&[&asked[..], &["--json"]].concat(), directory.path());
+    let limit = &report["rules"][0]["limits"][0];
+    let proposed = limit["proposal"]["amount"].as_u64().expect("a proposal");
+    assert!(proposed < 40, "{limit}");
+    assert_eq!(limit["prefixes"], serde_json::json!([{"prefix": "203.0.113.0/24", "sources": 30, "wanted": 1200}]));
+    let lists = serde_json::json!([
+        {"file": "as64496.txt", "sources": 30, "wanted": 1200},
+        {"file": "partners.txt", "sources": 1, "wanted": 40}
+    ]);
+    assert_eq!(limit["lists"], lists);
+    let words = transcript_in(&asked, directory.path());
+    assert!(words.contains("Prefixes with several sources over it:\n"), "{words}");
+    assert!(words.contains("Lists with sources over it:\n"), "{words}");
+}
+
+#[test]
+fn a_list_that_cannot_be_read_ends_it_with_its_line_and_suggest_asks_for_a_log_beside_it() {
+    let directory = crawled();
+    for (arguments, code, word) in [
+        (&["replay", "access.log", "--limit", "3/1m", "--list", "broken.txt"][..], 78, "broken.txt:1:1"),
+        (&["replay", "access.log", "--limit", "3/1m", "--list", "none.txt"], 78, "none.txt"),
+        (&["suggest", "--list", "partners.txt"], 2, "--from"),
+    ] {
+        let output = run(arguments, directory.path());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(word), "{arguments:?}: {said}");
+    }
+}

@@ -2,12 +2,12 @@
 
 use super::{counted, counting, form, limit, number, table};
 use jiff::{Timestamp, Unit};
-use ratelimit_report::replay::{FileRead, Input, Kind, LimitReport, Limited, PrefixLimited, Report};
+use ratelimit_report::replay::{FileRead, Input, Kind, LimitReport, Limited, ListLimited, PrefixLimited, Report};
 
 /// Sources of a limit that are named one by one.
 const NAMED_MAX: usize = 20;
 /// Prefixes that are.
-const PREFIXES_NAMED_MAX: usize = 5;
+pub(super) const PREFIXES_NAMED_MAX: usize = 5;
 /// Files that are named one by one.
 const FILES_MAX: usize = 10;
 
@@ -77,6 +77,11 @@ fn of_limit(of: &LimitReport, sources: u64) -> String {
         out += "\n";
         let row = |of: &PrefixLimited| [of.prefix.clone(), number(of.sources), number(of.refused)];
         out += &table(["PREFIX", "SOURCES", "REFUSED"], &[1, 2], of.prefixes.iter().take(PREFIXES_NAMED_MAX).map(row));
+    }
+    if !of.lists.is_empty() {
+        out += "\n";
+        let row = |of: &ListLimited| [of.file.clone(), number(of.sources), number(of.refused)];
+        out += &table(["LIST", "SOURCES", "REFUSED"], &[1, 2], of.lists.iter().map(row));
     }
     out
 }

@@ -1,12 +1,12 @@
 //! `ratelimitd suggest`.
 
-use super::replay::input;
+use super::replay::{PREFIXES_NAMED_MAX, input};
 use super::{counted, duration, limit, number, table};
 use ratelimit_policy::config::amount;
 use ratelimit_report::replay::Suggested;
 use ratelimit_report::snapshot::{
-    BusiestWindow, Candidate, Gap, LimitSuggestion, Mode, Observation, Proposal, ProposalReason, RuleSuggestion,
-    SuggestReport, Unit,
+    BusiestWindow, Candidate, Gap, LimitSuggestion, ListOver, Mode, Observation, PrefixOver, Proposal, ProposalReason,
+    RuleSuggestion, SuggestReport, Unit,
 };
 
 /// What every limit could be, for people.
@@ -67,10 +67,28 @@ fn of_limit(of: &LimitSuggestion) -> String {
     if let Some(proposal) = &of.proposal {
         out += &proposal_words(proposal, of);
     }
+    out += &origins(of);
     if !of.notes.is_empty() {
         out += "\n";
     }
     of.notes.iter().for_each(|note| out += &format!("Note: {note}\n"));
+    out
+}
+
+/// Where the sources over the proposed limit are.
+fn origins(of: &LimitSuggestion) -> String {
+    let mut out = String::new();
+    if !of.prefixes.is_empty() {
+        let row = |of: &PrefixOver| [of.prefix.clone(), number(of.sources), number(of.wanted)];
+        let rows = of.prefixes.iter().take(PREFIXES_NAMED_MAX).map(row);
+        out += "\nPrefixes with several sources over it:\n";
+        out += &indented(&table(["PREFIX", "SOURCES", "WANTED"], &[1, 2], rows));
+    }
+    if !of.lists.is_empty() {
+        let row = |of: &ListOver| [of.file.clone(), number(of.sources), number(of.wanted)];
+        out += "\nLists with sources over it:\n";
+        out += &indented(&table(["LIST", "SOURCES", "WANTED"], &[1, 2], of.lists.iter().map(row)));
+    }
     out
 }
 

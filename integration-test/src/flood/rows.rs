@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ratelimit_common::layout::{PREFIXES_MAX, Unit};
 use ratelimit_common::time::SECOND_NS;
 use ratelimit_datapath::kernel::{Flood, Order, Sources};
-use ratelimit_policy::desired::{Access, NewSources, Policy, Ports, Rule, WindowForm, slot};
+use ratelimit_policy::desired::{Access, Limit, NewSources, Per, Policy, Ports, Rule, WindowForm, slot};
 
 use super::connections::Open;
 use super::wire::{CLIENT, Family};
@@ -110,6 +110,8 @@ pub struct Row {
     pub expected: Expected,
     /// How many new sources the limiter's rule passes, if it says so. No other limiter has that.
     pub new_sources: Option<NewSources>,
+    /// The groups that the limit is of; then each source has one of its own too, and is within it.
+    pub group: Option<Per>,
     /// Rules; the last judges.
     pub rules: usize,
     /// Buckets of ten minutes to a window.
@@ -179,9 +181,14 @@ impl Row {
             let amount = self.packets_an_hour(frames);
             let mut limit = limit_over(amount, self.unit, WindowForm::Strict, self.buckets, bucket_ns);
             limit.slot = slot(&name, self.unit, bucket_ns);
+            let mut limits = vec![limit];
+            if let Some(per) = self.group {
+                limits.push(Limit { per, slot: !limit.slot, ..limit });
+                limits[0].amount = PLENTY;
+            }
             let ports = vec![(port, port)];
             let ports = Ports { tcp: ports.clone(), udp: ports, other_protocols: false };
-            Rule { new_sources: self.new_sources, ..Rule::new(name, ports, vec![limit]) }
+            Rule { new_sources: self.new_sources, ..Rule::new(name, ports, limits) }
         };
         let exempt = (0..self.exempt).map(|at| {
             // Every second /24 from 20.0.0.0 on: the sources of these rows are between two of them.
@@ -256,6 +263,7 @@ pub fn one_source() -> Row {
         open: None,
         expected: Expected::Over,
         new_sources: None,
+        group: None,
         rules: 1,
         buckets: 6,
         exempt: 0,
@@ -370,6 +378,12 @@ fn of_sources() -> Vec<Row> {
         // Its source ports are random: of each it is known by then that no connection has it.
         Row { packet: Packet::Data, before: 3 << 16, ..row("data", "data segments, one source over its limit") },
         Row { rules: 64, beside: Beside::Bare, ..row("rules_64", "one source over the limit of the last of 64 rules") },
+        Row {
+            sources: in_turn(MANY, 8),
+            group: Some(Per::Prefix { v4: 24, v6: 56 }),
+            beside: Beside::Bare,
+            ..row("group", "256 sources within their limits, their /24 over its own")
+        },
         within.clone(),
         Row {
             id: "exempt_100000",
@@ -391,6 +405,13 @@ fn of_sources() -> Vec<Row> {
             sources: in_turn(EXEMPT, 0),
             expected: Expected::Exempt,
             exempt: PREFIXES_MAX,
+            beside: Beside::Bare,
+            ..within.clone()
+        },
+        Row {
+            id: "within_group",
+            name: "one source within its limit and within that of its /24".into(),
+            group: Some(Per::Prefix { v4: 24, v6: 56 }),
             beside: Beside::Bare,
             ..within.clone()
         },
@@ -464,7 +485,8 @@ mod tests {
         let of_packets = |row: &&Row| row.expected == Expected::Over && row.sources.order == Order::InTurn;
         for row in of_sources().iter().filter(of_packets) {
             let Amount::Of(amount) = row.amount else { panic!("{} has no limit to be over", row.name) };
-            let sources = if row.family() == Family::V6 { 1 } else { 1 << row.sources.bits };
+            let is_one = row.family() == Family::V6 || row.group.is_some();
+            let sources = if is_one { 1 } else { 1 << row.sources.bits };
             assert!(u64::from(row.before) >= sources * (amount + 1), "{}", row.name);
         }
     }

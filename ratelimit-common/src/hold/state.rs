@@ -165,7 +165,7 @@ pub trait State: Copy {
 
     /// [`super::charge_all`].
     #[inline(always)]
-    fn charge_all(&self) -> Reason {
+    fn charge_all(&self) -> (Reason, bool) {
         super::charge_all(*self)
     }
 

@@ -247,7 +247,7 @@ fn what_one_limit_refuses_is_charged_to_none_whatever_was_charged_before() {
     assert_eq!([memory.used(0), memory.used(1), memory.used(2)], [1, 1, 100]);
     // Another CPU was faster behind the look: what was charged before is taken back, and nothing else.
     memory.charges.set(PACKET);
-    assert_eq!(charge_all(&memory), Reason::OverLimit);
+    assert_eq!(charge_all(&memory), (Reason::OverLimit, false));
     assert_eq!([memory.used(0), memory.used(1), memory.used(2)], [1, 1, 100]);
 }
 

@@ -3,6 +3,7 @@
 use ratelimit_common::time::SECOND_NS;
 
 use super::*;
+use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::desired::Mode;
 use ratelimit_report::snapshot::{LimitSuggestion, Observation, SuggestReport};
 
@@ -95,5 +96,28 @@ async fn a_rule_that_there_is_not_is_said_with_those_that_there_are() {
     running.kernel.permit_read();
     sleep(Duration::from_secs(60)).await;
     assert!(running.client.suggest(None).await.is_ok(), "it goes on where it can read again");
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_over_a_limit_are_told_by_prefix_and_by_the_configurations_list_files() {
+    let listed = |config: &mut Config| {
+        config.policy.rules[0].mode = Mode::DryRun;
+        let prefixes = vec!["198.51.100.0/25".parse().unwrap()].into();
+        config.list_files =
+            vec![ListFile { path: "crawlers.txt".into(), named_by: "list crawlers".to_owned(), prefixes }];
+    };
+    let running = start(None, listed, |_| ConfigSource::Flags).await;
+    for source in ["198.51.100.7", "198.51.100.8", "198.51.100.200", "192.0.2.1"] {
+        for _ in 0..25 {
+            running.kernel.packet("eth0", opening(source));
+        }
+    }
+    minutes(&running, 1).await;
+    let report = running.client.suggest(None).await.unwrap();
+    let (limit, _) = of_first(&report);
+    let prefixes: Vec<_> = limit.prefixes.iter().map(|of| (&*of.prefix, of.sources)).collect();
+    let lists: Vec<_> = limit.lists.iter().map(|of| (&*of.file, of.sources)).collect();
+    assert_eq!((prefixes, lists), (vec![("198.51.100.0/24", 3)], vec![("crawlers.txt", 2)]));
     running.stop().await;
 }

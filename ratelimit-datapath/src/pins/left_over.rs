@@ -5,7 +5,8 @@ use std::path::Path;
 use ratelimit_common::layout::map;
 
 use super::{
-    PROGRAM_PREFIX, PinsError, entries, is_earlier, links_in, lock, remove, remove_dir, version_dir, version_of,
+    PROGRAM_PREFIX, PinsError, entries, is_earlier, links_in, lock, remove, remove_dir, starting_with, version_dir,
+    version_of,
 };
 
 /// What is read of an earlier layout: without these there is nothing to go on with.
@@ -27,17 +28,12 @@ pub(super) fn remove_all(root: &Path) -> Result<(), PinsError> {
             entries(dir)?.iter().try_for_each(|path| remove(path))?;
             remove_dir(dir)?;
             // Where a move out of it was at its last step, nothing has to know the program in the links any more.
-            let own = entries(&version_dir(root)).unwrap_or_default();
-            own.iter().filter(|path| is_mark(path)).try_for_each(|path| remove(path))?;
+            let marks = starting_with(&version_dir(root), PROGRAM_PREFIX).unwrap_or_default();
+            marks.iter().try_for_each(|path| remove(path))?;
             tracing::info!("removed {}: an earlier run had left it, and nothing in it that enforces", dir.display());
         }
     }
     Ok(())
-}
-
-/// Whether a file holds a program while a move is under way.
-fn is_mark(path: &Path) -> bool {
-    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(PROGRAM_PREFIX))
 }
 
 /// Whether a directory holds nothing: of an earlier layout also where no link is left and not all maps are, since a removal takes

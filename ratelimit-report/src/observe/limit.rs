@@ -1,7 +1,8 @@
 //! One limit: all the sources that were seen in it. Its memory is bounded by the number of sources, and said.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
+use ipnet::IpNet;
 use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::window::{BURST_ANY, CELLS, Cell};
 
@@ -206,6 +207,19 @@ impl Observation {
             demand: self.totals.demand,
             candidates: self.totals.amounts.iter().zip(blocked).map(candidate).collect(),
         }
+    }
+
+    pub(super) fn over(&self, amount: u64) -> Vec<(IpNet, u64)> {
+        // Verified traffic and the rest of one source are two windows.
+        let mut peaks: BTreeMap<IpNet, u64> = BTreeMap::new();
+        for ((source, _), at) in &self.index {
+            let peak = self.seen.get(*at as usize).map_or(0, |seen| seen.peak);
+            if peak > amount {
+                let of = peaks.entry(*source).or_default();
+                *of = of.saturating_add(peak);
+            }
+        }
+        peaks.into_iter().collect()
     }
 
     pub(super) fn bytes(&self) -> usize {

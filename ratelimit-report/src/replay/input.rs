@@ -12,6 +12,7 @@ use super::capture::{self, CaptureError, CaptureStream};
 use super::gzip::{self, Condition, Gunzip};
 use super::log::{Clock, FORMATS, LogStream, Looks, looks, packed};
 use super::{FileRead, Kind, Present, Read, Replay, Report, Suggested};
+use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::desired::Policy;
 
 /// What is looked at to tell what a file is.
@@ -66,19 +67,21 @@ pub struct Asked<'a> {
     pub ports: Ports,
     /// For times that do not say all.
     pub clock: Clock,
+    /// List files of which is told what of them would be refused.
+    pub lists: &'a [ListFile],
 }
 
 /// Replays the files at these paths as one; `-` is standard input.
 pub fn read(paths: &[PathBuf], asked: &Asked<'_>) -> Result<Report, InputError> {
     let (replay, read, files) = play(opened(paths)?, asked, |kind| Replay::new(asked.policy, kind))?;
-    Ok(replay.finish(read, files))
+    Ok(replay.finish(read, files, asked.lists))
 }
 
 /// Proposes limits by the files at these paths.
 pub fn suggest(paths: &[PathBuf], asked: &Asked<'_>, present: Present) -> Result<Suggested, InputError> {
     let begin = |kind| Replay::observing(asked.policy, kind, present);
     let (replay, read, files) = play(opened(paths)?, asked, begin)?;
-    replay.suggest(read, files).ok_or_else(|| InputError::Read { name: names(&[]), source: None })
+    replay.suggest(read, files, asked.lists).ok_or_else(|| InputError::Read { name: names(&[]), source: None })
 }
 
 /// Something to read, as it is called in errors.

@@ -14,6 +14,7 @@ use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 
 use ratelimit_datapath::memory;
+use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::desired::Policy;
 
 pub mod capture;
@@ -28,7 +29,7 @@ mod report;
 pub use self::input::{Asked, InputError, Ports, read, suggest};
 pub use self::log::Clock;
 pub use self::observing::Suggested;
-pub use self::report::{FileRead, Input, Kind, LimitReport, Limited, PrefixLimited, Report};
+pub use self::report::{FileRead, Input, Kind, LimitReport, Limited, ListLimited, PrefixLimited, Report};
 
 use self::fared::Judge;
 use self::observing::Observing;
@@ -121,17 +122,17 @@ impl Replay {
         self.newest
     }
 
-    /// What the limits would have made of it.
-    pub fn finish(self, read: Read, files: Vec<FileRead>) -> Report {
+    /// What the limits would have made of it. Says which of these list files what is refused came from.
+    pub fn finish(self, read: Read, files: Vec<FileRead>, lists: &[ListFile]) -> Report {
         let input = self.input(&read, files);
-        Report::new(self.judge, input, read)
+        Report::new(self.judge, input, read, lists)
     }
 
-    /// What limits are proposed by it: none where it was not to be observed.
-    pub fn suggest(self, read: Read, files: Vec<FileRead>) -> Option<Suggested> {
+    /// What limits are proposed by it, likewise: none where it was not to be observed.
+    pub fn suggest(self, read: Read, files: Vec<FileRead>, lists: &[ListFile]) -> Option<Suggested> {
         let input = self.input(&read, files);
         let warnings = self.judge.warnings(&input, read);
-        Some(self.observing?.finish(self.newest, &self.judge, input, warnings))
+        Some(self.observing?.finish(self.newest, &self.judge, input, warnings, lists))
     }
 
     fn input(&self, read: &Read, files: Vec<FileRead>) -> Input {

@@ -13,6 +13,7 @@ use super::{Input, Present};
 use crate::observe::Observer;
 use crate::snapshot::SuggestReport;
 use ratelimit_datapath::SourceReading;
+use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::desired::{Limit, Policy};
 
 /// Amounts of requests and connections that are held against what was wanted, where no limit is said to begin with.
@@ -110,12 +111,19 @@ impl Observing {
     }
 
     /// What limits are proposed.
-    pub(super) fn finish(mut self, at: Nanos, judge: &Judge, input: Input, warnings: Vec<String>) -> Suggested {
+    pub(super) fn finish(
+        mut self,
+        at: Nanos,
+        judge: &Judge,
+        input: Input,
+        warnings: Vec<String>,
+        lists: &[ListFile],
+    ) -> Suggested {
         if self.newest.is_some() {
             self.round(at, judge);
         }
         let is_present = self.present == Present::Said;
-        let report = SuggestReport::of_past(&self.policy, &self.observer, at, is_present);
+        let report = SuggestReport::of_past(&self.policy, &self.observer, at, is_present, lists);
         Suggested { report, input, warnings }
     }
 }

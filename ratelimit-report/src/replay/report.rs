@@ -1,8 +1,5 @@
 //! What a replay ends in: `ratelimitd replay --json`, schema 1. Pure.
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
-
 use ipnet::IpNet;
 use jiff::Timestamp;
 use ratelimit_common::time::Nanos;
@@ -11,8 +8,10 @@ use serde::Serialize;
 use super::Read;
 use super::fared::{Fared, Judge};
 use super::proxies;
+use crate::origins::{self, Sum};
 use crate::snapshot::{Counting, Limit, SCHEMA, source_text, timestamp};
-use ratelimit_policy::desired::{self, Per};
+use ratelimit_policy::config::lists::ListFile;
+use ratelimit_policy::desired;
 
 /// What was replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -103,6 +102,9 @@ pub struct LimitReport {
     /// groups of a limit that has some, else each IPv4 /24 and IPv6 /56.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub prefixes: Vec<PrefixLimited>,
+    /// The list files that any of it came from, of those that were named, worst first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lists: Vec<ListLimited>,
 }
 
 /// A prefix with several sources that would have been limited.
@@ -116,10 +118,16 @@ pub struct PrefixLimited {
     pub refused: u64,
 }
 
-/// Prefixes that are told.
-const PREFIXES_MAX: usize = 20;
-/// What a prefix is of a limit of each source.
-const STEP: Per = Per::Prefix { v4: 24, v6: 56 };
+/// A list file with sources that would have been limited.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct ListLimited {
+    /// The file.
+    pub file: String,
+    /// Its sources that would have been limited.
+    pub sources: u64,
+    /// Refused of them, in the limit's unit.
+    pub refused: u64,
+}
 
 /// A source that would have been limited.
 #[derive(Debug, Serialize)]
@@ -188,10 +196,10 @@ impl Kind {
 }
 
 impl Report {
-    pub(super) fn new(judge: Judge, input: Input, read: Read) -> Self {
+    pub(super) fn new(judge: Judge, input: Input, read: Read, lists: &[ListFile]) -> Self {
         let warnings = judge.warnings(&input, read);
         let limits: Vec<LimitReport> =
-            judge.limits().iter().enumerate().map(|(at, limit)| LimitReport::new(limit, at, &judge)).collect();
+            judge.limits().iter().enumerate().map(|(at, limit)| LimitReport::new(limit, at, &judge, lists)).collect();
         let ports = match input.kind {
             Kind::Capture => Some(judge.ports().to_string()),
             Kind::AccessLog => None,
@@ -235,7 +243,7 @@ impl Input {
 }
 
 impl LimitReport {
-    fn new(limit: &desired::Limit, at: usize, judge: &Judge) -> Self {
+    fn new(limit: &desired::Limit, at: usize, judge: &Judge, lists: &[ListFile]) -> Self {
         let fared = || judge.sources.iter().filter_map(|(client, fared)| Some((client, fared.limits.get(at)?)));
         let mut limited: Vec<Limited> = fared()
             .filter_map(|(client, Fared { admitted, refused, span, .. })| {
@@ -249,11 +257,10 @@ impl LimitReport {
                 })
             })
             .collect();
-        let per = match limit.per {
-            Per::Prefix { .. } => limit.per,
-            Per::Source | Per::List => STEP,
-        };
-        let prefixes = prefixes(per, fared().filter(|(_, of)| of.span.is_some()));
+        let refused: Vec<(IpNet, u64)> =
+            fared().filter(|(_, of)| of.span.is_some()).map(|(client, of)| (*client, of.refused)).collect();
+        let prefixes = origins::prefixes(limit.per, &refused).into_iter();
+        let lists = origins::lists(lists, &refused).into_iter();
         limited.sort_by(|one, other| other.refused.cmp(&one.refused).then_with(|| one.source.cmp(&other.source)));
         Self {
             limit: limit.into(),
@@ -261,27 +268,20 @@ impl LimitReport {
             refused: fared().map(|(_, fared)| fared.refused).sum(),
             sources_limited: limited.len() as u64,
             limited,
-            prefixes,
+            prefixes: prefixes
+                .map(|(prefix, Sum { sources, amount })| PrefixLimited {
+                    prefix: prefix.to_string(),
+                    sources,
+                    refused: amount,
+                })
+                .collect(),
+            lists: lists
+                .map(|(list, Sum { sources, amount })| ListLimited {
+                    file: list.path.display().to_string(),
+                    sources,
+                    refused: amount,
+                })
+                .collect(),
         }
     }
-}
-
-/// The prefixes of this length that several of these sources are in, worst first.
-fn prefixes<'a>(per: Per, limited: impl Iterator<Item = (&'a IpNet, &'a Fared)>) -> Vec<PrefixLimited> {
-    let mut sums: BTreeMap<IpNet, (u64, u64)> = BTreeMap::new();
-    for (client, of) in limited {
-        if let Some(prefix) = per.prefix_of(client.addr()).filter(|prefix| prefix.contains(client)) {
-            let (sources, refused) = sums.entry(prefix).or_default();
-            (*sources, *refused) = (*sources + 1, refused.saturating_add(of.refused));
-        }
-    }
-    let mut sums: Vec<_> = sums.into_iter().filter(|(_, (sources, _))| *sources > 1).collect();
-    // Those with as much stay in order.
-    sums.sort_by_key(|(_, (_, refused))| Reverse(*refused));
-    let told = |(prefix, (sources, refused)): (IpNet, (u64, u64))| PrefixLimited {
-        prefix: prefix.to_string(),
-        sources,
-        refused,
-    };
-    sums.into_iter().take(PREFIXES_MAX).map(told).collect()
 }

@@ -33,12 +33,12 @@ fn replayed_all(files: &[&[u8]], policy: &Policy) -> Result<Report, InputError> 
         .enumerate()
         .map(|(at, contents)| Named { name: name(at), input: Box::new(std::io::Cursor::new(contents.to_vec())) });
     let (replay, read, files) = play(inputs.collect(), &asked(policy), |kind| Replay::new(policy, kind))?;
-    Ok(replay.finish(read, files))
+    Ok(replay.finish(read, files, &[]))
 }
 
 fn asked(policy: &Policy) -> Asked<'_> {
     let now = jiff::Timestamp::from_second((START / SECOND_NS) as i64).unwrap();
-    Asked { policy, ports: Ports::Default, clock: Clock { zone: jiff::tz::TimeZone::UTC, now } }
+    Asked { policy, ports: Ports::Default, clock: Clock { zone: jiff::tz::TimeZone::UTC, now }, lists: &[] }
 }
 
 /// A frame that carries this from one to the other.
@@ -517,7 +517,7 @@ proptest! {
         let input = Named { name: "it".to_owned(), input: Box::new(std::io::Cursor::new(contents.clone())) };
         let begin = |kind| Replay::observing(&policy, kind, Present::Said);
         let (replay, read, files) = play(vec![input], &asked(&policy), begin).unwrap();
-        let suggested = replay.suggest(read, files).unwrap();
+        let suggested = replay.suggest(read, files, &[]).unwrap();
         let observed = suggested.report.rules[0].limits[0].observed.clone().unwrap();
         prop_assert_eq!((observed.wanted, observed.missed_buckets), (lines.len() as u64, 0));
         for candidate in observed.candidates {

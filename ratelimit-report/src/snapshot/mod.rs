@@ -57,7 +57,8 @@ pub use prefix::{Extent, PrefixParts, PrefixReport, PrefixSources, Within};
 pub use rate::{Rates, Sample, Samples};
 pub use sources::{Blocked, ByFamily, Census, Shadowed, State, TOP_DEFAULT, TopSource, Tracked};
 pub use suggest::{
-    Candidate, LimitSuggestion, Observation, Paste, Proposal, ProposalReason, RuleSuggestion, SuggestReport,
+    Candidate, LimitSuggestion, ListOver, Observation, Paste, PrefixOver, Proposal, ProposalReason, RuleSuggestion,
+    SuggestReport,
 };
 pub use top_talker::{TALKER_ADVICE, TALKER_PERCENT, TalkerWatch, TopTalker, Visit};
 pub use used::used_most;

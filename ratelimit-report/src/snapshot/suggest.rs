@@ -1,5 +1,6 @@
-//! `ratelimitd suggest`: limits from what was observed. Names no source. Pure.
+//! `ratelimitd suggest`: limits from what was observed. Names no source, but where several of them are. Pure.
 
+use ipnet::IpNet;
 use jiff::Timestamp;
 use ratelimit_common::layout::Unit as Counted;
 use ratelimit_common::time::Nanos;
@@ -8,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Limit, Mode, SCHEMA, seconds, timestamp};
 use crate::observe::{self, Distribution as BusiestWindow, Gap, Observed, Observer, SOURCES_MIN};
+use crate::origins::{self, Sum};
+use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::desired::{self, Policy, Refuse};
 
 /// With so many sources, and a window's length of observation, a proposal is not provisional.
@@ -59,8 +62,37 @@ pub struct LimitSuggestion {
     pub observed: Option<Observation>,
     /// What the limit could be; none where too little is known.
     pub proposal: Option<Proposal>,
+    /// The prefixes, IPv4 /24 and IPv6 /56, with several sources that want more than what is proposed, or than the limit
+    /// where nothing is, those first that want most.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prefixes: Vec<PrefixOver>,
+    /// The list files that have any such source, likewise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lists: Vec<ListOver>,
     /// Caveats about these numbers, a clause each.
     pub notes: Vec<String>,
+}
+
+/// A prefix with several sources over a limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrefixOver {
+    /// The prefix.
+    pub prefix: String,
+    /// Those sources.
+    pub sources: u64,
+    /// What they wanted, each in its busiest window, in the limit's unit.
+    pub wanted: u64,
+}
+
+/// A list file with sources over a limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListOver {
+    /// The file.
+    pub file: String,
+    /// Those sources.
+    pub sources: u64,
+    /// What they wanted, each in its busiest window, in the limit's unit.
+    pub wanted: u64,
 }
 
 /// What was observed of one limit.
@@ -136,16 +168,17 @@ pub enum ProposalReason {
 
 impl SuggestReport {
     /// Of every rule of the policy, or of the one with this name, at `now` by the datapath's clock.
-    pub fn build(policy: &Policy, observer: &Observer, now: Nanos, only: Option<&str>) -> Self {
+    /// Says which of these list files the sources over a proposed limit are in.
+    pub fn build(policy: &Policy, observer: &Observer, now: Nanos, only: Option<&str>, lists: &[ListFile]) -> Self {
         let rules = policy.rules.iter().filter(|rule| only.is_none_or(|name| rule.name == name));
-        let rules = rules.map(|rule| RuleSuggestion::build(rule, observer, Basis::Live)).collect();
+        let rules = rules.map(|rule| RuleSuggestion::build(rule, observer, Basis::Live, lists)).collect();
         Self { schema: SCHEMA, time: timestamp(now), rules }
     }
 
     /// Of what is past, up to `now`: no limit held there. Those of the policy are in force elsewhere, or only say what to observe.
-    pub fn of_past(policy: &Policy, observer: &Observer, now: Nanos, is_present: bool) -> Self {
+    pub fn of_past(policy: &Policy, observer: &Observer, now: Nanos, is_present: bool, lists: &[ListFile]) -> Self {
         let basis = Basis::Past { is_present };
-        let rules = policy.rules.iter().map(|rule| RuleSuggestion::build(rule, observer, basis)).collect();
+        let rules = policy.rules.iter().map(|rule| RuleSuggestion::build(rule, observer, basis, lists)).collect();
         Self { schema: SCHEMA, time: timestamp(now), rules }
     }
 }
@@ -160,8 +193,15 @@ enum Basis {
 }
 
 impl RuleSuggestion {
-    fn build(rule: &desired::Rule, observer: &Observer, basis: Basis) -> Self {
-        let of_limit = |limit| LimitSuggestion::build(rule, limit, observer.observed(limit), basis);
+    fn build(rule: &desired::Rule, observer: &Observer, basis: Basis, lists: &[ListFile]) -> Self {
+        let of_limit = |limit| {
+            let mut of = LimitSuggestion::build(rule, limit, observer.observed(limit), basis);
+            let most = of.proposal.as_ref().map_or(limit.amount, |proposal| proposal.amount);
+            if of.proposal.is_some() || !of.is_assumed {
+                of.say_where(&observer.over(limit, most), lists);
+            }
+            of
+        };
         let limits: Vec<LimitSuggestion> = rule.limits.iter().map(of_limit).collect();
         let is_any = limits.iter().any(|of| of.proposal.is_some());
         let written = rule.limits.iter().zip(&limits).map(|(limit, of)| {
@@ -237,8 +277,28 @@ impl LimitSuggestion {
             is_assumed,
             observed: observed.map(|of| Observation::build(limit, &of)),
             proposal,
+            prefixes: Vec::new(),
+            lists: Vec::new(),
             notes,
         }
+    }
+
+    /// Says where these sources are.
+    fn say_where(&mut self, over: &[(IpNet, u64)], lists: &[ListFile]) {
+        let prefixes = origins::prefixes(desired::Per::Source, over).into_iter();
+        let prefix = |(prefix, Sum { sources, amount }): (IpNet, _)| PrefixOver {
+            prefix: prefix.to_string(),
+            sources,
+            wanted: amount,
+        };
+        self.prefixes = prefixes.map(prefix).collect();
+        let lists = origins::lists(lists, over).into_iter();
+        let list = |(list, Sum { sources, amount }): (&ListFile, _)| ListOver {
+            file: list.path.display().to_string(),
+            sources,
+            wanted: amount,
+        };
+        self.lists = lists.map(list).collect();
     }
 }
 

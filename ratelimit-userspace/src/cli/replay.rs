@@ -10,6 +10,8 @@ use super::limiter::{Limiter, arguments};
 use super::run::{print_json, print_words, warn};
 use super::{Global, OutputFormat};
 use crate::error::{Diagnostic, Diagnostics, Exit, Place};
+use ratelimit_policy::config::file;
+use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::desired::Policy;
 use ratelimit_report::replay::{self, Asked, Clock, InputError, Ports, Present};
 
@@ -19,6 +21,9 @@ pub struct ReplayArgs {
     /// Captures (pcap, pcapng) or access logs, also packed by gzip; several are merged by time; - is standard input
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath, required = true)]
     files: Vec<PathBuf>,
+    /// Say how much of what is refused comes from this list file; several may be named
+    #[arg(long = "list", value_name = "LIST", value_hint = ValueHint::FilePath)]
+    lists: Vec<PathBuf>,
     /// What they are held to.
     #[command(flatten)]
     held: Held,
@@ -66,6 +71,9 @@ pub struct FromArgs {
     /// Observe what captures or access logs have, as `replay` reads them, and ask no daemon; - is standard input
     #[arg(long = "from", value_name = "FILE", value_hint = ValueHint::FilePath, num_args = 1..)]
     files: Vec<PathBuf>,
+    /// With --from: say how many of those over the proposed limits are in this list file; several may be named
+    #[arg(long = "list", value_name = "LIST", value_hint = ValueHint::FilePath, requires = "files")]
+    lists: Vec<PathBuf>,
     /// With --from: which limits hold now; without, what is wanted in 5m
     #[command(flatten)]
     held: Held,
@@ -81,7 +89,9 @@ impl FromArgs {
 /// Replays files and prints what their limits would have made of them.
 pub(super) fn replay(asked: ReplayArgs, global: &Global) -> anyhow::Result<Exit> {
     let (policy, ports) = asked.held.policy()?;
-    let report = replay::read(&asked.files, &Asked { policy: &policy, ports, clock: clock() }).map_err(diagnosed)?;
+    let lists = loaded(asked.lists)?;
+    let with = Asked { policy: &policy, ports, clock: clock(), lists: &lists };
+    let report = replay::read(&asked.files, &with).map_err(diagnosed)?;
     match global.format() {
         OutputFormat::Human => {
             warn(&report.warnings, global);
@@ -93,14 +103,16 @@ pub(super) fn replay(asked: ReplayArgs, global: &Global) -> anyhow::Result<Exit>
 
 /// Prints what limits are proposed by files.
 pub(super) fn suggest(asked: FromArgs, global: &Global) -> anyhow::Result<Exit> {
-    let FromArgs { files, held: Held(held) } = asked;
+    let FromArgs { files, lists, held: Held(held) } = asked;
     let (held, present) = match (held.text("--limit"), held.text("--count")) {
         (Some(_), _) => (held, Present::Said),
         (None, Some("bytes")) => (held.with("--limit", BYTES_ASSUMED), Present::Assumed),
         (None, Some(_) | None) => (held.with("--limit", LIMIT_ASSUMED), Present::Assumed),
     };
     let (policy, ports) = Held(held).policy()?;
-    let of = replay::suggest(&files, &Asked { policy: &policy, ports, clock: clock() }, present).map_err(diagnosed)?;
+    let lists = loaded(lists)?;
+    let with = Asked { policy: &policy, ports, clock: clock(), lists: &lists };
+    let of = replay::suggest(&files, &with, present).map_err(diagnosed)?;
     match global.format() {
         OutputFormat::Human => {
             warn(&of.warnings, global);
@@ -108,6 +120,15 @@ pub(super) fn suggest(asked: FromArgs, global: &Global) -> anyhow::Result<Exit> 
         }
         OutputFormat::Json => print_json(&of),
     }
+}
+
+/// The list files at these paths.
+fn loaded(paths: Vec<PathBuf>) -> Result<Vec<ListFile>, Diagnostics> {
+    let load = |path: PathBuf| {
+        let prefixes = file::load_list(&path)?.into();
+        Ok(ListFile { named_by: path.display().to_string(), path, prefixes })
+    };
+    paths.into_iter().map(load).collect()
 }
 
 /// What is observed where no limit is said: in five minutes, so much or more.

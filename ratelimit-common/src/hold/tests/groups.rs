@@ -67,7 +67,7 @@ fn what_a_group_refuses_is_charged_to_no_source_and_to_no_group_before() {
     // Another CPU filled it behind the look: all that was charged before is taken back.
     memory.source.set(0x0107);
     memory.charges.set(PACKET);
-    assert_eq!(charge_all(&memory), Reason::OverLimit);
+    assert_eq!(charge_all(&memory), (Reason::OverLimit, true));
     let used = [(0x0107, 0), (0x0100, 1), (0x0100, 2)].map(|(of, at)| memory.used_by(of, at, Side::Unverified));
     assert_eq!(used, [0, 4, 4]);
     assert_eq!(memory.group.get(), None, "the source stands in its own place again");
