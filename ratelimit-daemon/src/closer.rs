@@ -3,7 +3,6 @@
 //!
 //! Knows the policy and the datapath. What is to end is looked up when it is ended, by the policy that holds then.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -27,18 +26,28 @@ const ORDERS_MAX: usize = 256;
 pub(super) enum Whose {
     /// Those of a denied prefix, to all that is protected.
     Denied(IpNet),
-    /// Those of a banned source, to what the rule of this name judges.
-    Banned(IpNet, String),
+    /// Those of a source that is banned until then, to what the rule of this name judges.
+    Banned(IpNet, String, Nanos),
 }
 
 /// What is to end, and what came of all that was.
 #[derive(Debug, Default)]
 pub(super) struct Closer {
-    orders: Vec<(Whose, Duration)>,
+    orders: Vec<Order>,
     budget: Budget,
     total: Closed,
     /// The kernel cannot, which was said.
     has_failed: bool,
+}
+
+/// Whose connections are to end, and until when they are.
+#[derive(Debug, PartialEq, Eq)]
+struct Order {
+    whose: Whose,
+    /// Since the start.
+    until: Duration,
+    /// Those that the last pass had no room for.
+    left: u64,
 }
 
 /// How many may be ended now.
@@ -79,41 +88,52 @@ impl Closer {
         self.total
     }
 
-    fn order(&mut self, whose: Whose, uptime: Duration) {
-        if self.orders.len() >= ORDERS_MAX {
-            self.total.passed_over = self.total.passed_over.saturating_add(1);
-        } else if !self.orders.iter().any(|(of, _)| *of == whose) {
-            self.orders.push((whose, uptime.saturating_add(GO_ON_FOR)));
+    /// False where there are too many orders.
+    fn order(&mut self, whose: Whose, uptime: Duration) -> bool {
+        if self.orders.iter().any(|of| of.whose == whose) {
+            return true;
         }
+        let has_room = self.orders.len() < ORDERS_MAX;
+        if has_room {
+            self.orders.push(Order { whose, until: uptime.saturating_add(GO_ON_FOR), left: 0 });
+        } else {
+            self.total.passed_over = self.total.passed_over.saturating_add(1);
+        }
+        has_room
     }
 
-    /// Takes in what came of a pass, and says it in words, if there is anything to say. What is left and may not be
-    /// ended any more is counted.
-    fn take(&mut self, of: Ended, uptime: Duration) -> Option<String> {
-        let Ended { ended, left } = of;
+    /// Forgets the orders of sources within, or all: they are free.
+    pub(super) fn forget(&mut self, prefix: Option<IpNet>) {
+        self.orders.retain(|of| match &of.whose {
+            Whose::Denied(other) | Whose::Banned(other, ..) => prefix.is_some_and(|prefix| !prefix.contains(other)),
+        });
+    }
+
+    /// Takes in how many a pass has ended, where each order knows what is left of its own, and says it in words, if there
+    /// is anything to say. What is left of an order and is not ended any more is counted.
+    fn take(&mut self, ended: u64, uptime: Duration) -> Option<String> {
         self.budget.spend(ended);
         self.total.ended = self.total.ended.saturating_add(ended);
-        let names: Vec<String> = self.orders.iter().take(3).map(|(whose, _)| whose.to_string()).collect();
+        let names: Vec<String> = self.orders.iter().take(3).map(|of| of.whose.to_string()).collect();
         let more = self.orders.len().saturating_sub(names.len());
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
         let names = format!("{}{more}", names.join(", "));
-        if left == 0 {
-            self.orders.clear();
-        } else {
-            self.orders.retain(|(_, until)| uptime < *until);
-        }
-        let is_over = self.orders.is_empty();
-        if is_over {
-            self.total.left_open = self.total.left_open.saturating_add(left);
-        }
-        match (ended, left, is_over) {
-            (0, 0, _) | (0, _, false) => None,
-            (_, 0, _) => Some(format!("ended {ended} connections of {names}")),
-            (_, _, false) => {
-                Some(format!("ended {ended} connections of {names}; {left} more follow, {EACH_SECOND} a second"))
+        let (mut follow, mut stay) = (0_u64, 0_u64);
+        self.orders.retain(|of| {
+            let goes_on = of.left > 0 && uptime < of.until;
+            let sum = if goes_on { &mut follow } else { &mut stay };
+            *sum = sum.saturating_add(of.left);
+            goes_on
+        });
+        self.total.left_open = self.total.left_open.saturating_add(stay);
+        match (ended, follow, stay) {
+            (0, _, 0) => None,
+            (_, 0, 0) => Some(format!("ended {ended} connections of {names}")),
+            (_, _, 0) => {
+                Some(format!("ended {ended} connections of {names}; {follow} more follow, {EACH_SECOND} a second"))
             }
-            (_, _, true) => Some(format!(
-                "ended {ended} connections of {names}; {left} more STAY OPEN: {EACH_SECOND} a second are ended, for {} s; \
+            (..) => Some(format!(
+                "ended {ended} connections of {names}; {stay} more STAY OPEN: {EACH_SECOND} a second are ended, for {} s; \
                  what they send is dropped",
                 GO_ON_FOR.as_secs()
             )),
@@ -125,7 +145,7 @@ impl std::fmt::Display for Whose {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Denied(prefix) => f.write_str(&source_text(*prefix)),
-            Self::Banned(client, rule) => write!(f, "{} (banned by rule {rule})", source_text(*client)),
+            Self::Banned(client, rule, _) => write!(f, "{} (banned by rule {rule})", source_text(*client)),
         }
     }
 }
@@ -133,33 +153,48 @@ impl std::fmt::Display for Whose {
 impl Whose {
     /// Whether this connection is one of those: what its client sends is dropped, for this reason.
     fn has(&self, of: &Connection, policy: &Policy, now: Nanos) -> bool {
-        let (prefix, grant) = match self {
-            Self::Denied(prefix) => (prefix, Some(Grant::Denied)),
-            Self::Banned(client, _) => (client, None),
+        let grant = policy.grant(of.remote, now).map(|access| access.grant);
+        let is_meant = match self {
+            Self::Denied(prefix) => prefix.contains(&of.remote) && grant == Some(Grant::Denied),
+            // One that is denied meanwhile is dropped as well.
+            Self::Banned(client, _, until) => {
+                client.contains(&of.remote) && now < *until && grant != Some(Grant::Exempt)
+            }
         };
-        if !prefix.contains(&of.remote) || grant_of(policy, of.remote, now) != grant {
+        if !is_meant {
             return false;
         }
         let sent = Sent { from: of.remote, to: Some(of.local), protocol: Protocol::Tcp, port: of.port };
         let is_named = |rule: &Rule| match self {
             Self::Denied(_) => true,
-            Self::Banned(_, name) => rule.name == *name,
+            Self::Banned(_, name, _) => rule.name == *name,
         };
         policy.rule_for(&sent, now).is_some_and(|(_, rule)| rule.mode == Mode::Enforce && is_named(rule))
     }
 }
 
-fn grant_of(policy: &Policy, address: IpAddr, now: Nanos) -> Option<Grant> {
-    policy.grant(address, now).map(|access| access.grant)
-}
-
 impl<D: Datapath> Engine<D> {
     /// Ends the connections of a prefix that was denied now; what there is to say of that.
     pub(super) fn kill_denied(&mut self, prefix: IpNet, moment: Moment) -> String {
-        self.closer.order(Whose::Denied(prefix), moment.uptime);
+        let whose = Whose::Denied(prefix);
+        if !self.closer.order(whose.clone(), moment.uptime) {
+            return format!("its connections STAY OPEN: those of {ORDERS_MAX} others are being ended");
+        }
         match self.try_close(moment) {
-            Ok(said) => said.unwrap_or_else(|| "it has no open connections".to_owned()),
+            Ok(Some(said)) => said,
+            // The budget is spent on others.
+            Ok(None) if self.closer.orders.iter().any(|of| of.whose == whose) => {
+                format!("its connections are ended after those of others, {EACH_SECOND} a second")
+            }
+            Ok(None) => "it has no open connections to what a rule enforces".to_owned(),
             Err(why) => format!("its connections STAY OPEN: {why}"),
+        }
+    }
+
+    /// Has the connections ended of a prefix that this rule has denied, where it ends those of whom it bans.
+    pub(super) fn kill_prefix(&mut self, prefix: IpNet, rule: &str, uptime: Duration) {
+        if self.enforced.desired.policy.rules.iter().any(|of| of.name == rule && of.block_kill) {
+            self.closer.order(Whose::Denied(prefix), uptime);
         }
     }
 
@@ -167,18 +202,18 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn kill_banned(&mut self, events: &[KernelEvent], uptime: Duration) {
         let Self { closer, enforced, .. } = self;
         for event in events {
-            let KernelEventKind::Ban { .. } = event.kind else { continue };
+            let KernelEventKind::Ban { until, .. } = event.kind else { continue };
             let rule = event.rule.and_then(|at| enforced.desired.policy.rules.get(at));
             if let Some(rule) = rule.filter(|rule| rule.block_kill) {
-                closer.order(Whose::Banned(event.client, rule.name.clone()), uptime);
+                closer.order(Whose::Banned(event.client, rule.name.clone(), until), uptime);
             }
         }
     }
 
     /// The same of a source that another host has banned by this rule.
-    pub(super) fn kill_client(&mut self, client: IpNet, rule: usize, uptime: Duration) {
+    pub(super) fn kill_client(&mut self, client: IpNet, rule: usize, until: Nanos, uptime: Duration) {
         if let Some(rule) = self.enforced.desired.policy.rules.get(rule).filter(|rule| rule.block_kill) {
-            self.closer.order(Whose::Banned(client, rule.name.clone()), uptime);
+            self.closer.order(Whose::Banned(client, rule.name.clone(), until), uptime);
         }
     }
 
@@ -198,12 +233,22 @@ impl<D: Datapath> Engine<D> {
     fn try_close(&mut self, moment: Moment) -> Result<Option<String>, String> {
         let Self { closer, datapath, enforced, .. } = self;
         let most = closer.budget.fill(moment.uptime);
-        let (orders, policy) = (&closer.orders, &enforced.desired.policy);
+        let (orders, policy) = (&mut closer.orders, &enforced.desired.policy);
+        orders.iter_mut().for_each(|of| of.left = 0);
+        let mut found = 0_usize;
         let ended = datapath.now().and_then(|now| {
-            datapath.end_connections(&mut |of| orders.iter().any(|(whose, _)| whose.has(of, policy, now)), most)
+            let mut is_wanted = |of: &Connection| {
+                let Some(order) = orders.iter_mut().find(|order| order.whose.has(of, policy, now)) else {
+                    return false;
+                };
+                found += 1;
+                order.left += u64::from(found > most);
+                true
+            };
+            datapath.end_connections(&mut is_wanted, most)
         });
         match ended {
-            Ok(ended) => {
+            Ok(Ended { ended, .. }) => {
                 closer.has_failed = false;
                 let said = closer.take(ended, moment.uptime);
                 said.iter().for_each(|said| tracing::info!("{said}"));
@@ -220,6 +265,8 @@ impl<D: Datapath> Engine<D> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -236,21 +283,53 @@ mod tests {
         assert_eq!(budget.fill(60 * SECOND), 1_000);
     }
 
+    /// Takes in a pass that has so much left of each order.
+    fn pass(closer: &mut Closer, ended: u64, left: &[u64], uptime: Duration) -> Option<String> {
+        closer.orders.iter_mut().zip(left).for_each(|(of, left)| of.left = *left);
+        closer.take(ended, uptime)
+    }
+
+    fn denied(prefix: &str) -> Whose {
+        Whose::Denied(prefix.parse().unwrap())
+    }
+
     #[test]
     fn what_the_budget_does_not_hold_follows_and_in_the_end_is_counted_and_told() {
         let mut closer = Closer::default();
-        let denied = Whose::Denied("198.51.100.0/24".parse().unwrap());
-        closer.order(denied.clone(), SECOND);
-        closer.order(denied, 2 * SECOND);
+        assert!(closer.order(denied("198.51.100.0/24"), SECOND));
+        assert!(closer.order(denied("198.51.100.0/24"), 2 * SECOND));
         assert_eq!(closer.orders.len(), 1, "one order for one prefix");
-        let said = closer.take(Ended { ended: 1_000, left: 600 }, SECOND);
+        let said = pass(&mut closer, 1_000, &[600], SECOND);
         assert_eq!(said.unwrap(), "ended 1000 connections of 198.51.100.0/24; 600 more follow, 1000 a second");
-        assert_eq!(closer.take(Ended { ended: 0, left: 600 }, SECOND), None);
-        let said = closer.take(Ended { ended: 590, left: 10 }, 11 * SECOND).unwrap();
+        assert_eq!(pass(&mut closer, 0, &[600], SECOND), None);
+        let said = pass(&mut closer, 590, &[10], 11 * SECOND).unwrap();
         assert!(said.starts_with("ended 590 connections of 198.51.100.0/24; 10 more STAY OPEN"), "{said}");
         assert_eq!(closer.total(), Closed { ended: 1_590, left_open: 10, passed_over: 0 });
         assert!(closer.orders.is_empty());
-        assert_eq!(closer.take(Ended::default(), 12 * SECOND), None);
+        assert_eq!(pass(&mut closer, 0, &[], 12 * SECOND), None);
+    }
+
+    #[test]
+    fn what_is_left_of_one_order_is_counted_while_others_go_on() {
+        let mut closer = Closer::default();
+        closer.order(denied("198.51.100.0/24"), SECOND);
+        closer.order(denied("203.0.113.0/24"), 9 * SECOND);
+        let said = pass(&mut closer, 1_000, &[30, 70], 11 * SECOND).unwrap();
+        assert!(said.contains("30 more STAY OPEN"), "{said}");
+        assert_eq!(closer.total(), Closed { ended: 1_000, left_open: 30, passed_over: 0 });
+        assert_eq!(closer.orders.iter().map(|of| &of.whose).collect::<Vec<_>>(), [&denied("203.0.113.0/24")]);
+        let said = pass(&mut closer, 70, &[0], 12 * SECOND).unwrap();
+        assert_eq!(said, "ended 70 connections of 203.0.113.0/24");
+        assert_eq!(closer.total(), Closed { ended: 1_070, left_open: 30, passed_over: 0 });
+    }
+
+    #[test]
+    fn who_is_freed_keeps_what_is_still_open() {
+        let mut closer = Closer::default();
+        closer.order(Whose::Banned("198.51.100.7/32".parse().unwrap(), "web".to_owned(), Nanos(1)), SECOND);
+        closer.order(denied("203.0.113.0/24"), SECOND);
+        closer.forget("198.51.100.0/24".parse().ok());
+        assert_eq!(closer.orders.iter().map(|of| &of.whose).collect::<Vec<_>>(), [&denied("203.0.113.0/24")]);
     }
 
     #[test]
@@ -260,7 +339,7 @@ mod tests {
             closer.order(Whose::Denied(IpNet::from(IpAddr::from((0x0a00_0000 + last).to_be_bytes()))), SECOND);
         }
         assert_eq!((closer.orders.len(), closer.total().passed_over), (256, 44));
-        let said = closer.take(Ended { ended: 7, left: 0 }, SECOND).unwrap();
+        let said = closer.take(7, SECOND).unwrap();
         assert_eq!(said, "ended 7 connections of 10.0.0.0, 10.0.0.1, 10.0.0.2 and 253 more");
     }
 }

@@ -60,7 +60,7 @@ impl Grants {
             let why = entry.reason.as_deref().unwrap_or_default();
             tracing::info!(prefix = %entry.prefix, "{} is never limited: it is {why}", entry.prefix);
         }
-        if safety != self.safety || around != self.around {
+        if safety != self.safety || !around.exempts_like(&self.around) {
             // The next look finds that the policy is not what it should be: of lists other entries may be passed over.
             self.next_end = None;
         }

@@ -119,6 +119,7 @@ impl<D: Datapath> Engine<D> {
             self.datapath.lift_bans(within).map_err(|error| not_freed(error, by))?;
             reach(Point::Lifted);
         }
+        self.closer.forget(within);
         let untold = bans.len().saturating_sub(told);
         Ok(Freed { bans, blocked, untold })
     }

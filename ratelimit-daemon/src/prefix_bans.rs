@@ -1,46 +1,50 @@
 //! Bans that grow to the prefix: where a rule has banned so many sources of one /24 or /56, all of it is denied for as long
 //! as the rule's next ban lasts.
 //!
-//! What counts is in the maps of bans: one is kept there until the rule forgets it. So nothing but the ends of denials is
-//! remembered here, and a daemon that starts counts as the one before it did. Only bans that needed verified traffic
-//! count: those that can be forged would let anyone deny a prefix.
+//! What counts is in the maps of bans: one is kept there until the rule forgets it. Nothing but the ends of denials is
+//! remembered here: those that run are found in the ledger by a daemon that starts. For the others it takes what it finds
+//! at its first look to have been denied before, and what begins after that counts. Only rules whose bans need verified
+//! traffic deny prefixes: others would let anyone deny one.
 
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
-use ratelimit_common::time::Nanos;
+use ratelimit_common::time::{Nanos, SECOND_NS};
 
 use super::engine::Engine;
 use super::journal::Event;
 use super::moment::Moment;
 use ratelimit_datapath::{BanReading, BansPosition, Datapath, DatapathError, Reading};
-use ratelimit_policy::access::{By, Entry, Further};
-use ratelimit_policy::desired::{Bans, Grant, Policy, Rule};
+use ratelimit_policy::access::{By, ENTRIES_MAX, Entry, Further};
+use ratelimit_policy::desired::{Bans, DENIED_IPV4_PREFIX, DENIED_IPV6_PREFIX, Grant, Policy, Rule};
 use ratelimit_policy::safety::CameFrom;
 use ratelimit_report::snapshot::{Clocks, source_text};
 
-/// Lengths of the prefixes that are denied: what a provider gives to one customer, as a rule.
-const IPV4_PREFIX: u8 = 24;
-const IPV6_PREFIX: u8 = 56;
 /// Whose entries they are, before the name of the rule.
 const OWNER: &str = "ratelimitd";
-/// Prefixes whose last denial is remembered. // 4096 x ~100 B
-const REMEMBERED_MAX: usize = 4_096;
+/// Prefixes whose last denial is remembered; no other is denied. // 16384 x ~100 B
+const REMEMBERED_MAX: usize = ENTRIES_MAX;
+/// Prefixes that one look denies. The next goes on.
+const DENIED_AT_ONCE: usize = 256;
+/// Ends are kept to the second.
+const ROUNDING_NS: u64 = SECOND_NS;
 
 /// What was denied, and how many bans were counted at the last look.
 #[derive(Debug, Default)]
 pub(super) struct PrefixBans {
     /// By the rule's name and the prefix.
     last: BTreeMap<(String, IpNet), Last>,
-    /// Bans that these rules had begun at the last look; none before the first.
+    /// Bans that these rules had begun at the last look; none where there is more to look at.
     begun: Option<u64>,
+    /// Whether this daemon has looked before.
+    has_looked: bool,
 }
 
 /// The last denial of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Last {
     until: Nanos,
-    /// Its number in a row, from 1.
+    /// Its number in a row, from 1; 0 of one that was before this daemon.
     step: u32,
     /// From then on the next is the first again.
     starts_again: Nanos,
@@ -72,8 +76,26 @@ fn grows(rule: &Rule) -> Option<(u32, &Bans)> {
 
 /// The prefix around a source that is denied with it; none of a source that is as large.
 fn around(source: IpNet) -> Option<IpNet> {
-    let length = if source.addr().is_ipv4() { IPV4_PREFIX } else { IPV6_PREFIX };
+    let length = if source.addr().is_ipv4() { DENIED_IPV4_PREFIX } else { DENIED_IPV6_PREFIX };
     (source.prefix_len() > length).then(|| IpNet::new(source.addr(), length).ok()).flatten().map(|net| net.trunc())
+}
+
+impl Due {
+    fn reason(&self) -> String {
+        format!("{} of its sources were banned by rule {}", self.sources, self.rule)
+    }
+
+    fn entry(&self, clocks: Clocks) -> Entry {
+        Entry {
+            prefix: self.prefix,
+            grant: Grant::Denied,
+            by: By::Command { user: OWNER.to_owned(), is_forced: false },
+            owner: Some(format!("{OWNER}/{}", self.rule)),
+            reason: Some(self.reason()),
+            since: Some(clocks.wall),
+            until: Some(self.until),
+        }
+    }
 }
 
 impl PrefixBans {
@@ -103,10 +125,48 @@ impl PrefixBans {
         counts.iter().filter_map(of).collect()
     }
 
-    fn denied(&mut self, due: &Due, now: Nanos) {
-        self.last.retain(|_, last| now < last.starts_again);
-        if self.last.len() < REMEMBERED_MAX {
-            self.last.insert((due.rule.clone(), due.prefix), due.last);
+    /// Whether there is room to remember a denial of this prefix.
+    fn has_room(&self, due: &Due) -> bool {
+        self.last.len() < REMEMBERED_MAX || self.last.contains_key(&(due.rule.clone(), due.prefix))
+    }
+
+    fn denied(&mut self, due: &Due) {
+        self.last.insert((due.rule.clone(), due.prefix), due.last);
+    }
+
+    /// One that is not denied now is asked about again when a ban begins in it, and that is no time in a row.
+    fn spared(&mut self, due: Due, now: Nanos) {
+        let step = due.last.step.saturating_sub(1);
+        self.denied(&Due { last: Last { until: now, step, ..due.last }, ..due });
+    }
+
+    /// Takes in the denials that an earlier daemon has left.
+    fn resume<'a>(&mut self, policy: &Policy, entries: impl Iterator<Item = &'a Entry>, clocks: Clocks) {
+        for entry in entries {
+            let rule = entry.owner.as_ref().and_then(|owner| owner.strip_prefix(OWNER)?.strip_prefix('/'));
+            let Some(rule) = policy.rules.iter().find(|of| rule == Some(&*of.name)) else { continue };
+            let (Some((_, bans)), Some(until)) = (grows(rule), entry.until) else { continue };
+            // Its length tells its number in a row, or one that is as long.
+            let left_ns = until.0.saturating_sub(clocks.now.0);
+            let past_ns = entry.since.map_or(0, |since| clocks.wall.duration_since(since).as_nanos());
+            let length_ns = left_ns.saturating_add(u64::try_from(past_ns).unwrap_or(0));
+            let steps = u32::try_from(bans.steps_ns.len()).unwrap_or(u32::MAX).max(1);
+            let is_as_long =
+                |step: &u32| bans.length_ns(*step).is_none_or(|of| of.saturating_add(ROUNDING_NS) >= length_ns);
+            let step = (1..=steps).find(is_as_long).unwrap_or(steps);
+            let last = Last { until, step, starts_again: Nanos(until.0.saturating_add(bans.forget_ns)) };
+            self.last.insert((rule.name.clone(), entry.prefix), last);
+        }
+    }
+
+    /// Takes these to have been denied before this daemon was.
+    fn take_for_denied(&mut self, policy: &Policy, dues: Vec<Due>, now: Nanos) {
+        for due in dues {
+            let Some((_, bans)) = policy.rules.iter().find(|rule| rule.name == due.rule).and_then(grows) else {
+                continue;
+            };
+            let starts_again = Nanos(now.0.saturating_add(bans.forget_ns));
+            self.denied(&Due { last: Last { until: now, step: 0, starts_again }, ..due });
         }
     }
 }
@@ -129,6 +189,11 @@ impl<D: Datapath> Engine<D> {
     /// Denies the prefixes of which a rule has banned as many sources as it says, where any ban has begun since the last
     /// look.
     pub(super) fn deny_prefixes(&mut self, reading: &Reading, moment: Moment) {
+        if self.trials.pending.is_some() {
+            // What a file on trial bans must not outlast it: after it is a first look again.
+            (self.watched.prefix_bans.begun, self.watched.prefix_bans.has_looked) = (None, false);
+            return;
+        }
         if !self.watched.prefix_bans.is_due(&self.enforced.desired.policy, reading) {
             return;
         }
@@ -146,37 +211,61 @@ impl<D: Datapath> Engine<D> {
             let policy = &self.enforced.desired.policy;
             position = self.datapath.visit_bans(from, &mut |of| count(&mut counts, policy, of, now))?;
         }
-        for due in self.watched.prefix_bans.due(&self.enforced.desired.policy, &counts, now) {
-            self.deny_prefix(&due, Clocks { now, wall: moment.wall }, moment);
+        let clocks = Clocks { now, wall: moment.wall };
+        let Self { watched, enforced, overrides, .. } = self;
+        let (bans, policy) = (&mut watched.prefix_bans, &enforced.desired.policy);
+        bans.last.retain(|_, last| now < last.starts_again);
+        if !std::mem::replace(&mut bans.has_looked, true) {
+            bans.resume(policy, overrides.grants.ledger.entries(), clocks);
+            let dues = bans.due(policy, &counts, now);
+            bans.take_for_denied(policy, dues, now);
+            return Ok(());
         }
+        let mut dues = bans.due(policy, &counts, now);
+        if dues.len() > DENIED_AT_ONCE {
+            dues.truncate(DENIED_AT_ONCE);
+            bans.begun = None;
+        }
+        self.deny_all(dues, clocks, moment);
         Ok(())
     }
 
-    fn deny_prefix(&mut self, due: &Due, clocks: Clocks, moment: Moment) {
-        let name = source_text(due.prefix);
-        if let Some(why) = self.spares(due.prefix, clocks) {
-            tracing::info!("{name} has {} sources banned by rule {} and is not denied: {why}", due.sources, due.rule);
-            self.watched.prefix_bans.denied(due, clocks.now);
-            return;
-        }
-        let reason = format!("{} of its sources were banned by rule {}", due.sources, due.rule);
-        let by = By::Command { user: OWNER.to_owned(), is_forced: false };
-        let owner = Some(format!("{OWNER}/{}", due.rule));
-        let until = Some(due.until);
-        let (prefix, grant, since) = (due.prefix, Grant::Denied, Some(clocks.wall));
-        let entry = Entry { prefix, grant, by, owner, reason: Some(reason.clone()), since, until };
+    /// Denies all that may be denied of these, as one change.
+    fn deny_all(&mut self, dues: Vec<Due>, clocks: Clocks, moment: Moment) {
         let mut after = self.overrides.grants.ledger.clone();
-        if after.enter(entry, Further::Extend, clocks.now).is_none() {
-            tracing::warn!("{name} is not denied: there are too many entries");
+        let (mut entered, mut without_room) = (Vec::new(), 0_usize);
+        for due in dues {
+            if let Some(why) = self.spares(due.prefix, clocks) {
+                let Due { sources, rule, .. } = &due;
+                let name = source_text(due.prefix);
+                tracing::info!("{name} has {sources} sources banned by rule {rule} and is not denied: {why}");
+                self.watched.prefix_bans.spared(due, clocks.now);
+                continue;
+            }
+            let has_room = self.watched.prefix_bans.has_room(&due);
+            match has_room.then(|| after.enter(due.entry(clocks), Further::Extend, clocks.now)).flatten() {
+                Some(_) => entered.push(due),
+                None => without_room += 1,
+            }
+        }
+        if without_room > 0 {
+            tracing::warn!("{without_room} prefixes with banned sources are not denied: there are too many entries");
+        }
+        if entered.is_empty() {
             return;
         }
         if let Err(problem) = self.change_grants(clocks, &mut Vec::new(), after) {
-            tracing::warn!("{name} is not denied: {problem}");
+            tracing::warn!("{} prefixes with banned sources are not denied: {problem}", entered.len());
+            self.watched.prefix_bans.begun = None;
             return;
         }
-        self.watched.prefix_bans.denied(due, clocks.now);
-        let (by, until) = (format!("{OWNER} for rule {}", due.rule), Some(clocks.wall_of(due.until)));
-        self.journal.tell(Event::Grant { grant, prefix, by, reason: Some(reason), until, frees: 0 }, moment);
+        for due in entered {
+            self.watched.prefix_bans.denied(&due);
+            self.kill_prefix(due.prefix, &due.rule, moment.uptime);
+            let (by, until) = (format!("{OWNER} for rule {}", due.rule), Some(clocks.wall_of(due.until)));
+            let (grant, prefix, reason) = (Grant::Denied, due.prefix, Some(due.reason()));
+            self.journal.tell(Event::Grant { grant, prefix, by, reason, until, frees: 0 }, moment);
+        }
     }
 
     /// Why a prefix is never denied: someone in it, or around it, is allowed or needed.

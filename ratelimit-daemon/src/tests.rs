@@ -29,6 +29,7 @@ mod fleet;
 mod fleet_alone;
 mod fuzz;
 mod grants;
+mod groups;
 mod imports;
 mod kinds;
 mod lapse;

@@ -22,7 +22,7 @@ use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::desired::{Access, Grant, Policy, Sent};
 use ratelimit_report::snapshot::{
     self, Background, CheckLimit, CheckReport, Clocks, ExplainReport, ListFilter, ListParts, ListReport, Members,
-    PrefixParts, PrefixReport, TopSource, Within,
+    PrefixParts, PrefixReport, TopGroup, TopSource, Within,
 };
 
 impl<D: Datapath> Engine<D> {
@@ -54,6 +54,11 @@ impl<D: Datapath> Engine<D> {
         let mut within = Within::new(policy, clocks.now, prefix);
         self.datapath.visit_sources(&mut |reading| within.visit(&reading)).map_err(Problem::datapath)?;
         let (tracked, sources) = within.finish(bans);
+        let mut members = Members::of_windows(policy, clocks.now, &tracked.groups);
+        if !members.is_empty() {
+            self.datapath.visit_sources(&mut |reading| members.visit(&reading)).map_err(Problem::datapath)?;
+        }
+        let groups = TopGroup::all(policy, clocks.now, &tracked.groups, &members);
         let addresses: Vec<IpAddr> = tracked.leaders.iter().map(IpNet::addr).collect();
         let windows = self.datapath.sources(&addresses).map_err(Problem::datapath)?;
         let top = tracked.leaders.iter().zip(&windows);
@@ -65,7 +70,8 @@ impl<D: Datapath> Engine<D> {
             let written =
                 |prefix: IpNet, grant: Grant| list.places.get(&(prefix, grant)).into_iter().cloned().collect();
             let background = basis.beside.background(&basis.access, &written);
-            PrefixReport::build(PrefixParts { prefix, background: &background, list: &list, sources, top }, most)
+            let parts = PrefixParts { prefix, background: &background, list: &list, sources, top, groups };
+            PrefixReport::build(parts, most)
         })
     }
 

@@ -18,8 +18,9 @@ const ONE: u16 = 1 | 4;
 const ALL: u16 = 1 | 0x300;
 
 const TCP: u8 = 6;
-/// All but those that wait for late segments (6), are closed (7), or listen (10).
-const STATES: u32 = 0x1fff & !(1 << 0 | 1 << 6 | 1 << 7 | 1 << 10);
+/// All but those whose handshake has not ended (3, 12), which the kernel would forget without a word, those that wait for
+/// late segments (6), are closed (7), or listen (10).
+const STATES: u32 = 0x1fff & !(1 << 0 | 1 << 3 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 12);
 
 /// `struct inet_diag_sockid`, and where it is in `struct inet_diag_msg`.
 const NAME_BYTES: usize = 48;
@@ -40,6 +41,13 @@ pub struct Connection {
     /// What the kernel finds it by: its family, and a name with a number that no later connection has.
     family: u8,
     name: [u8; NAME_BYTES],
+}
+
+impl Connection {
+    /// One that no kernel has, for fakes.
+    pub const fn fake(remote: IpAddr, local: IpAddr, port: u16) -> Self {
+        Self { remote, local, port, family: 0, name: [0; NAME_BYTES] }
+    }
 }
 
 /// What came of it.
@@ -77,7 +85,7 @@ pub fn end(wanted: &mut dyn FnMut(&Connection) -> bool, most: usize) -> io::Resu
     Ok(of)
 }
 
-/// Whether this kernel can end connections: it says so of one that there is not.
+/// Whether this kernel can end connections: it lists them, and says so of one that there is not.
 ///
 /// # Errors
 /// What it answers else.
@@ -85,6 +93,11 @@ pub fn can_end() -> io::Result<bool> {
     let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let family = u8::try_from(libc::AF_INET).unwrap_or(0);
     let nobody = Connection { remote: none, local: none, port: 0, family, name: [0; NAME_BYTES] };
+    // Without inet_diag it knows neither question.
+    match visit(family, &mut |_| {}) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(false),
+        Ok(()) | Err(_) => {}
+    }
     match destroy(&mut open()?, &nobody) {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(false),
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(true),

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::AddAssign as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,8 +19,8 @@ use ratelimit_common::verification::Side;
 use ratelimit_common::window::{self, Cell};
 
 use super::{
-    Ban, BanReading, BansPosition, Datapath, DatapathError, InterfaceReading, KernelEvent, KernelStep, LimitAt,
-    Reading, Removed, SourceReading, Tallies, Told, Trial, VisitedBans, XdpMode,
+    Ban, BanReading, BansPosition, Connection, Datapath, DatapathError, Ended, InterfaceReading, KernelEvent,
+    KernelStep, LimitAt, Reading, Removed, SourceReading, Tallies, Told, Trial, VisitedBans, XdpMode,
 };
 pub use crate::memory::Sender;
 use crate::memory::{Judged, Packets, Rules};
@@ -99,6 +100,8 @@ struct World {
     /// That the clock stood still for, and nobody has asked yet.
     suspended_ns: u64,
     calls: Vec<String>,
+    /// The host's.
+    connections: Vec<Connection>,
 }
 
 #[derive(Debug, Default)]
@@ -155,6 +158,7 @@ impl FakeDatapath {
             lapse: None,
             suspended_ns: 0,
             calls: Vec::new(),
+            connections: Vec::new(),
         };
         let kernel = FakeKernel { world: Arc::new(Mutex::new(world)) };
         (Self { kernel: kernel.clone() }, kernel)
@@ -171,6 +175,16 @@ impl World {
 impl FakeKernel {
     fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The host has these connections too.
+    pub fn connect(&self, connections: impl IntoIterator<Item = Connection>) {
+        self.world().connections.extend(connections);
+    }
+
+    /// How many connections the host has.
+    pub fn connections(&self) -> usize {
+        self.world().connections.len()
     }
 
     /// Lets one packet arrive on an interface. None if nothing is attached there.
@@ -545,6 +559,23 @@ impl Datapath for FakeDatapath {
 
     fn tell_others(&mut self, at: LimitAt, told: &[Told]) -> Result<usize, DatapathError> {
         self.kernel.world().tell_others(at, told)
+    }
+
+    fn end_connections(
+        &mut self,
+        wanted: &mut dyn FnMut(&Connection) -> bool,
+        most: usize,
+    ) -> Result<Ended, DatapathError> {
+        let mut of = Ended::default();
+        self.kernel.world().connections.retain(|connection| {
+            if !wanted(connection) {
+                return true;
+            }
+            let is_left = of.ended == most as u64;
+            (if is_left { &mut of.left } else { &mut of.ended }).add_assign(1);
+            is_left
+        });
+        Ok(of)
     }
 
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {

@@ -414,12 +414,9 @@ pub trait Datapath: Send + 'static {
     /// Ends those of the host's own TCP connections that are `wanted`, so many of them at most.
     fn end_connections(
         &mut self,
-        _wanted: &mut dyn FnMut(&Connection) -> bool,
-        _most: usize,
-    ) -> Result<Ended, DatapathError> {
-        // A datapath without a host has none.
-        Ok(Ended::default())
-    }
+        wanted: &mut dyn FnMut(&Connection) -> bool,
+        most: usize,
+    ) -> Result<Ended, DatapathError>;
 
     /// Visits every window of every source, in no order; a source that comes or goes meanwhile may be missed.
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError>;

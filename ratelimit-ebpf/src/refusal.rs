@@ -65,6 +65,14 @@ extern "C" fn end_by_reset() -> u32 {
     RESET
 }
 
+/// Whether the segment that was parsed is for the kernel to answer: without a socket, of a connection that has ended so; 1
+/// where it is.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn repeats(ctx: *mut xdp_md) -> u32 {
+    (maps::connection_state_of(ctx) == UNKNOWN && is_repetition() != 0) as u32
+}
+
 /// Whether the segment at hand is one of a connection that has ended so; 1 where it is.
 #[unsafe(no_mangle)]
 #[inline(never)]

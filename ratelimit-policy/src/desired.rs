@@ -295,6 +295,11 @@ pub const fn unit_label(unit: Unit) -> &'static str {
     }
 }
 
+/// What is denied around banned sources, by `block_prefix_after`: what a provider gives to one customer, as a rule.
+pub const DENIED_IPV4_PREFIX: u8 = 24;
+/// The same of IPv6.
+pub const DENIED_IPV6_PREFIX: u8 = 56;
+
 /// [`Limit::slot`]: FNV-1a, 32 bits, over the rule's name, a zero byte, the unit's code and the bucket's length (little
 /// endian). Pinned state is found again by it, so it changes only with [`ratelimit_common::layout::VERSION`].
 pub fn slot(rule: &str, unit: Unit, bucket_ns: u64) -> u32 {

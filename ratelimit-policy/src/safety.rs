@@ -29,6 +29,10 @@ const ANCESTORS_MAX: usize = 16;
 /// The longest file that names resolvers.
 const RESOLVERS_BYTES_MAX: u64 = 1 << 20;
 
+/// Sessions of systemd-logind that are looked at, and the longest file of one.
+const SESSIONS_MAX: usize = 256;
+const SESSION_BYTES_MAX: u64 = 1 << 16;
+
 /// What a store is, as the reason of its exemption.
 pub const STORE: &str = "the fleet's store";
 
@@ -66,6 +70,8 @@ pub struct Around {
     pub own: Vec<IpAddr>,
     /// The fleet's stores.
     pub stores: Vec<IpAddr>,
+    /// Where those come from who are logged in now, by SSH as a rule.
+    pub logins: Vec<IpAddr>,
 }
 
 impl Around {
@@ -89,7 +95,14 @@ impl Around {
             resolvers: named,
             own: own_addresses(),
             stores: Vec::new(),
+            logins: logins(Path::new("/run/systemd/sessions")),
         }
+    }
+
+    /// Whether exemptions and lists come to the same: logins are no part of that.
+    pub fn exempts_like(&self, other: &Self) -> bool {
+        let without_logins = |of: &Self| Self { logins: Vec::new(), ..of.clone() };
+        without_logins(self) == without_logins(other)
     }
 
     /// With what a configuration says beside it: its fleet's stores.
@@ -146,6 +159,7 @@ impl Around {
         inside(from.ssh.as_slice(), "the peer of your SSH session")
             .or_else(|| inside(from.web.as_slice(), "the address that your browser comes from"))
             .or_else(|| inside(peer.as_slice(), "the peer of the SSH session that started the daemon"))
+            .or_else(|| inside(&self.logins, "where someone is logged in from"))
             .or_else(|| inside(&self.own, "an address of this host"))
             .or_else(|| inside(&self.gateways, "the default gateway"))
             .or_else(|| inside(&self.resolvers, "a name server that this host asks"))
@@ -207,6 +221,28 @@ pub fn resolvers(contents: &str) -> Vec<IpAddr> {
     contents.lines().filter_map(server).collect()
 }
 
+/// Where sessions come from that systemd-logind has in this directory: a file each, of `NAME=VALUE` lines.
+fn logins(directory: &Path) -> Vec<IpAddr> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let login = |entry: std::io::Result<fs::DirEntry>| {
+        let bytes = files::read_named(&entry.ok()?.path(), SESSION_BYTES_MAX).ok()?;
+        login_in(&String::from_utf8_lossy(&bytes))
+    };
+    let mut logins: Vec<IpAddr> = entries.take(SESSIONS_MAX).filter_map(login).collect();
+    logins.sort_unstable();
+    logins.dedup();
+    logins
+}
+
+/// Where one session comes from, unless it has ended.
+fn login_in(session: &str) -> Option<IpAddr> {
+    let value = |name: &str| session.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    if value("STATE") == Some("closing") {
+        return None;
+    }
+    without_zone(value("REMOTE_HOST")?).parse().ok()
+}
+
 fn own_addresses() -> Vec<IpAddr> {
     let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
     let address = |of: nix::ifaddrs::InterfaceAddress| {
@@ -241,7 +277,33 @@ mod tests {
             resolvers: vec![address("192.0.2.53")],
             own: vec![address("127.0.0.1"), address("192.0.2.5"), address("2001:db8::5")],
             stores: vec![address("203.0.113.6")],
+            logins: vec![address("198.51.100.99")],
         }
+    }
+
+    #[test]
+    fn who_is_logged_in_from_elsewhere_is_found_until_the_session_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, contents) in [
+            (
+                "1",
+                "# This is private data. Do not parse.\nUID=0\nSTATE=active\nREMOTE=1\nREMOTE_HOST=198.51.100.7\nTYPE=tty\n",
+            ),
+            ("2", "STATE=active\nREMOTE=0\nTTY=tty1\n"),
+            ("3", "STATE=closing\nREMOTE=1\nREMOTE_HOST=203.0.113.9\n"),
+            ("4", "STATE=online\nREMOTE_HOST=fe80::7%eth0\n"),
+            ("5", "STATE=active\nREMOTE_HOST=office.example\n"),
+            ("6", ""),
+        ] {
+            fs::write(directory.path().join(name), contents).unwrap();
+        }
+        fs::create_dir(directory.path().join("7")).unwrap();
+        assert_eq!(logins(directory.path()), [address("198.51.100.7"), address("fe80::7")]);
+        assert_eq!(logins(&directory.path().join("none")), [] as [IpAddr; 0]);
+        let around = Around { logins: logins(directory.path()), ..Around::default() };
+        assert!(around.exempts_like(&Around::default()) && around.exemptions(Safety::default()).is_empty());
+        let said = around.objection("198.51.100.0/24".parse().unwrap(), CameFrom::default()).unwrap();
+        assert_eq!(said, "198.51.100.0/24 contains where someone is logged in from, 198.51.100.7");
     }
 
     #[test]

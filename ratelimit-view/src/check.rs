@@ -67,6 +67,10 @@ pub fn check_prefix(report: &PrefixReport) -> String {
         out += "\n";
         out += &stats::top(&report.top);
     }
+    if !report.groups.is_empty() {
+        out += "\n";
+        out += &stats::groups(&report.groups);
+    }
     out
 }
 

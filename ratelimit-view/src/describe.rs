@@ -11,8 +11,8 @@ use self::beside::{fleet_words, history_words, safety_words, shared_words};
 use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::config::{Config, OnExit, Safety, XdpModeChoice, amount, duration};
 use ratelimit_policy::desired::{
-    Bans, Grant, Guard, Limit, Mode, NewSources, Per, QuicPorts, Refuse, RefuseWith, Rule, Unparsable, WindowForm,
-    date, unit_label,
+    Bans, DENIED_IPV4_PREFIX, DENIED_IPV6_PREFIX, Grant, Guard, Limit, Mode, NewSources, Per, Policy, QuicPorts,
+    Refuse, RefuseWith, Rule, Unparsable, WindowForm, date, unit_label,
 };
 
 pub use self::beside::acl_words;
@@ -153,11 +153,8 @@ pub fn config_words(config: &Config) -> String {
             line("  candidates", &format!("{}: held against what is observed", amounts.join(", ")));
         }
         line("  refuses", refuse_words(rule));
-        if rule.refuse_with == RefuseWith::Reset {
-            line(
-                "  tells",
-                "clients by a reset, where they are verified; and those whose SYN is over a limit of connections",
-            );
+        if let Some(words) = reset_words(rule, config.xdp_mode) {
+            line("  tells", &words);
         }
         for words in guard_words(rule) {
             line("  guard", &words);
@@ -169,7 +166,10 @@ pub fn config_words(config: &Config) -> String {
             }
         }
         if let Some(sources) = rule.block_prefix_after {
-            line("  bans", &format!("a /24 or /56 as well, once {sources} of its sources are banned"));
+            line(
+                "  bans",
+                &format!("{} as well, once {sources} of its sources are banned", denied_with(&config.policy)),
+            );
         }
         if let Some(of) = rule.new_sources {
             line("  new sources", &new_sources_words(of));
@@ -271,6 +271,37 @@ fn ports_words(rule: &Rule) -> String {
 }
 
 /// What limits of requests bound besides, a line each; none without such limits, or where TCP is not judged.
+/// Whom a rule tells by a reset that it refuses.
+fn reset_words(rule: &Rule, mode: XdpModeChoice) -> Option<String> {
+    if rule.refuse_with != RefuseWith::Reset {
+        return None;
+    }
+    if rule.ports.tcp.is_empty() && !rule.ports.other_protocols {
+        return Some("nobody: a reset is of TCP, and it has no TCP port".to_owned());
+    }
+    let clients = "clients by a reset, where they are verified";
+    let counts_connections = rule.limits.iter().any(|limit| limit.unit == Unit::Connections);
+    Some(match (counts_connections, mode) {
+        (true, XdpModeChoice::Auto | XdpModeChoice::Native) => {
+            format!("{clients}; in native mode also those whose SYN is over a limit of connections")
+        }
+        (true, XdpModeChoice::Generic) => {
+            format!("{clients}; SYNs over a limit of connections are dropped in generic mode")
+        }
+        (false, _) => clients.to_owned(),
+    })
+}
+
+/// Which prefixes are denied with the sources in them.
+fn denied_with(policy: &Policy) -> &'static str {
+    match (policy.ipv4_prefix > DENIED_IPV4_PREFIX, policy.ipv6_prefix > DENIED_IPV6_PREFIX) {
+        (true, true) => "a /24 or /56",
+        (true, false) => "a /24 of IPv4",
+        (false, true) => "a /56 of IPv6",
+        (false, false) => "no prefix, as a source is as large,",
+    }
+}
+
 fn guard_words(rule: &Rule) -> Vec<String> {
     let words = |limit: &Limit| {
         let layout = limit.layout();

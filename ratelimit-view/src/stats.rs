@@ -19,6 +19,7 @@ mod top;
 pub use attention::attention;
 pub(super) use columns::wrap;
 pub use columns::wrap_at;
+pub(super) use groups::groups;
 pub use interfaces::attachment;
 pub use rules::mode_of;
 pub use top::state;

@@ -211,7 +211,7 @@ pub(super) fn around() -> Around {
         gateways: vec![address("192.0.2.1")],
         resolvers: vec![address("192.0.2.53")],
         own: vec![address("192.0.2.5")],
-        stores: Vec::new(),
+        ..Around::default()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use ratelimit_common::layout::Unit;
-use ratelimit_common::time::SECOND_NS;
+use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::verification::ConnectionState;
 use ratelimit_datapath::fake::Sender;
@@ -14,6 +14,11 @@ use super::bans::Site;
 use super::lists::root;
 use super::*;
 use crate::fleet::Reach;
+use crate::prefix_bans::PrefixBans;
+use crate::start::{Record, Unfinished, Version};
+use ipnet::IpNet;
+use ratelimit_control::proto::GrantRequest;
+use ratelimit_datapath::Connection;
 
 /// One packet a source, bans of one and of ten minutes, and three of them deny a prefix.
 fn site(adjust: impl FnOnce(&mut Config)) -> Site {
@@ -121,4 +126,153 @@ fn what_is_forged_denies_no_prefix() {
     }
     site.pass(2);
     assert_eq!(denied(&site), [""; 0]);
+}
+
+/// As a daemon that starts over the same maps and the same ledger.
+fn restart(site: &mut Site) {
+    site.engine.watched.prefix_bans = PrefixBans::default();
+}
+
+fn end_of(site: &Site, prefix: &str) -> Option<Nanos> {
+    let prefix = prefix.parse().unwrap();
+    let entries = &mut site.engine.overrides.grants.ledger.entries();
+    entries.find(|entry| entry.prefix == prefix).and_then(|entry| entry.until)
+}
+
+#[test]
+fn a_restart_lengthens_no_denial_denies_nothing_again_and_knows_which_in_a_row_it_was() {
+    let mut site = site(|_| {});
+    (1..=3).for_each(|host| exceed(&site, &format!("198.51.100.{host}")));
+    site.pass(2);
+    let end = end_of(&site, "198.51.100.0/24");
+    assert!(end.is_some());
+    site.pass(30);
+    restart(&mut site);
+    assert_eq!(site.pass(5), [""; 0]);
+    assert_eq!(end_of(&site, "198.51.100.0/24"), end);
+    // It ends, and one more of it is the second time in a row.
+    site.pass(40);
+    assert_eq!(denied(&site), [""; 0]);
+    exceed(&site, "198.51.100.9");
+    site.pass(2);
+    site.pass(300);
+    assert_eq!(denied(&site), ["198.51.100.0/24"], "for ten minutes");
+    // That one ends too; what it was for is still in the maps and denies nothing after a restart.
+    site.pass(310);
+    assert_eq!(denied(&site), [""; 0]);
+    restart(&mut site);
+    site.pass(3);
+    assert_eq!(denied(&site), [""; 0]);
+    exceed(&site, "198.51.100.10");
+    site.pass(2);
+    assert_eq!(denied(&site), ["198.51.100.0/24"], "what began since");
+}
+
+#[test]
+fn what_a_file_on_trial_bans_denies_no_prefix_during_it_or_after_it() {
+    let mut site = site(|_| {});
+    let (before, policy) = (site.engine.enforced.config.clone(), site.engine.enforced.desired.policy.clone());
+    let until = Nanos(site.engine.datapath.now().unwrap().0 + 600 * SECOND_NS);
+    site.engine.datapath.apply_until(&policy, until).unwrap();
+    let text = |path| Version { path: Path::new(path), text: "", lists: &[] };
+    let record = Record::new(text("new.toml"), text("kept.toml"), site.moment().wall);
+    let unfinished = Unfinished { before, before_path: "kept.toml".into(), record };
+    let moment = site.moment();
+    assert!(site.engine.resume(unfinished, moment).unwrap());
+    (1..=3).for_each(|host| exceed(&site, &format!("198.51.100.{host}")));
+    site.pass(2);
+    assert!(site.engine.trials.pending.is_some());
+    assert_eq!(denied(&site), [""; 0]);
+    site.engine.trials.pending = None;
+    site.pass(3);
+    assert_eq!(denied(&site), [""; 0], "banned by what was tried");
+    exceed(&site, "198.51.100.4");
+    site.pass(2);
+    assert_eq!(denied(&site), ["198.51.100.0/24"]);
+}
+
+#[test]
+fn many_prefixes_are_denied_a_few_hundred_at_a_time_by_one_change_each() {
+    let mut site = site(|config| config.max_sources = 10_000);
+    for prefix in 0..300_u32 {
+        (1..=3).for_each(|host| exceed(&site, &Ipv4Addr::from_bits(0x0a00_0000 | prefix << 8 | host).to_string()));
+    }
+    let applied = |site: &Site| site.kernel.calls().iter().filter(|call| *call == "apply").count();
+    let before = applied(&site);
+    site.pass(1);
+    assert_eq!((denied(&site).len(), applied(&site) - before), (256, 1));
+    site.pass(1);
+    assert_eq!((denied(&site).len(), applied(&site) - before), (300, 2));
+}
+
+#[test]
+fn a_rule_that_ends_connections_ends_those_of_a_prefix_that_it_denies() {
+    for (block_kill, left) in [(true, 2), (false, 4)] {
+        let mut site = site(|config| config.policy.rules[0].block_kill = block_kill);
+        let to = |remote: &str, port| Connection::fake(remote.parse().unwrap(), [203, 0, 113, 1].into(), port);
+        site.kernel.connect([
+            to("198.51.100.77", 80),
+            to("198.51.100.78", 443),
+            to("198.51.100.79", 22),
+            to("198.51.101.77", 80),
+        ]);
+        (1..=3).for_each(|host| exceed(&site, &format!("198.51.100.{host}")));
+        site.pass(2);
+        let moment = site.moment();
+        site.engine.close_due(moment);
+        assert_eq!(site.kernel.connections(), left, "those to other ports and of neighbours stay");
+    }
+}
+
+#[test]
+fn a_denial_that_ends_connections_says_what_became_of_them() {
+    let mut site = site(|_| {});
+    let of = |prefix: [u8; 3], count: u8| {
+        (0..count).map(move |last| {
+            Connection::fake([prefix[0], prefix[1], prefix[2], last].into(), [203, 0, 113, 1].into(), 80)
+        })
+    };
+    for third in 1..=5 {
+        site.kernel.connect(of([10, 1, third], 250));
+    }
+    site.kernel.connect(of([10, 2, 0], 10));
+    let moment = site.moment();
+    let mut kill = |prefix: &str| {
+        let request = GrantRequest { prefix: prefix.into(), kill: true, ..GrantRequest::default() };
+        let target = Target::parse(prefix).unwrap();
+        let report = site.engine.grant(Grant::Denied, target, &request, &root(), moment).unwrap();
+        report.notes.into_iter().find(|note| note.contains("connections")).expect("it says")
+    };
+    assert_eq!(kill("10.3.0.0/24"), "it has no open connections to what a rule enforces");
+    assert_eq!(kill("10.1.0.0/20"), "ended 1000 connections of 10.1.0.0/20; 250 more follow, 1000 a second");
+    assert_eq!(kill("10.2.0.0/24"), "its connections are ended after those of others, 1000 a second");
+    let later = |seconds| Moment { uptime: moment.uptime + Duration::from_secs(seconds), ..moment };
+    site.engine.close_due(later(1));
+    assert_eq!(site.kernel.connections(), 0);
+}
+
+#[test]
+fn a_ban_that_has_ended_or_was_lifted_ends_no_connection_and_one_that_is_denied_meanwhile_does() {
+    let client: IpNet = "198.51.100.7/32".parse().unwrap();
+    for (lift, seconds, deny, left) in
+        [(false, 1, false, 0), (false, 61, false, 1), (true, 1, false, 1), (false, 1, true, 0)]
+    {
+        let mut site = site(|config| config.policy.rules[0].block_kill = true);
+        exceed(&site, "198.51.100.7");
+        let until = site.engine.datapath.now().unwrap().0 + 60 * SECOND_NS;
+        let moment = site.moment();
+        site.engine.kill_client(client, 0, Nanos(until), moment.uptime);
+        let target = Target::parse("198.51.100.7").unwrap();
+        if lift {
+            site.engine.unblock(Some(target), Reach::Host, &root(), moment).unwrap();
+        }
+        if deny {
+            let request = GrantRequest { prefix: "198.51.100.7".into(), ..GrantRequest::default() };
+            site.engine.grant(Grant::Denied, target, &request, &root(), moment).unwrap();
+        }
+        site.kernel.connect([Connection::fake(client.addr(), [203, 0, 113, 1].into(), 80)]);
+        site.kernel.advance(seconds * SECOND_NS);
+        site.engine.close_due(moment);
+        assert_eq!(site.kernel.connections(), left, "lifted: {lift}, after {seconds} s, denied: {deny}");
+    }
 }

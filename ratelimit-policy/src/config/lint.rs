@@ -6,7 +6,7 @@ use ratelimit_common::time::Nanos;
 use super::fleet::Fleet;
 use super::overlap::{self, Shared};
 use super::{Config, duration};
-use crate::desired::{Grant, Limit, Mode, Per, Rule, WindowForm, date};
+use crate::desired::{DENIED_IPV4_PREFIX, DENIED_IPV6_PREFIX, Grant, Limit, Mode, Per, Policy, Rule, WindowForm, date};
 use crate::fleet;
 use crate::safety::is_too_wide;
 
@@ -38,6 +38,7 @@ pub fn warnings(config: &Config, now: Nanos) -> Vec<String> {
         warnings.extend(implied(rule));
         warnings.extend(too_small(rule));
         warnings.extend(of_groups(rule, config.fleet.is_some()));
+        warnings.extend(denies_no_prefix(rule, &config.policy));
         if rule.ports.other_protocols {
             warnings.push(format!("rule {}: every port and protocol is limited, SSH and ICMP included", rule.name));
         } else if rule.ports.tcp.iter().any(|(first, last)| (*first..=*last).contains(&22)) {
@@ -194,6 +195,22 @@ fn of_groups(rule: &Rule, is_in_fleet: bool) -> Vec<String> {
     let is_alone = |limit: &&Limit| format!("rule {}: {limit}: each host of the fleet holds it by itself", rule.name);
     warnings.extend(groups.iter().filter(|_| is_in_fleet).map(is_alone));
     warnings
+}
+
+/// Families of which no ban grows to a prefix, as a source is as large.
+fn denies_no_prefix(rule: &Rule, policy: &Policy) -> Vec<String> {
+    let is_as_large = [
+        (policy.ipv4_prefix <= DENIED_IPV4_PREFIX, "ipv4_prefix", policy.ipv4_prefix, DENIED_IPV4_PREFIX),
+        (policy.ipv6_prefix <= DENIED_IPV6_PREFIX, "ipv6_prefix", policy.ipv6_prefix, DENIED_IPV6_PREFIX),
+    ];
+    let words = |(_, key, length, denied)| {
+        format!(
+            "rule {}: block_prefix_after denies no /{denied}: {key} is {length}, so a source is as large",
+            rule.name
+        )
+    };
+    let families = is_as_large.into_iter().filter(|(is, ..)| *is && rule.block_prefix_after.is_some());
+    families.map(words).collect()
 }
 
 /// Limits that one full packet is over. No source gets a window by a packet that fits none, so `check` knows nothing of it.

@@ -64,6 +64,7 @@ mod tests {
             resolvers: vec![address("10.0.0.53")],
             own: vec![address("127.0.0.1"), address("192.0.2.5"), address("192.0.2.6"), address("2001:db8::5")],
             stores: vec![address("10.0.1.6")],
+            logins: Vec::new(),
         };
         let text = format!("interfaces = [\"eth0\"]\n{top}\n[rule]\nlimits = [\"1/s\"]\n");
         let list = |_: &Path| Ok("127.0.0.0/8\n192.0.2.0/24\n".to_owned());

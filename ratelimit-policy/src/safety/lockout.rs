@@ -82,6 +82,7 @@ mod tests {
             resolvers: vec![address("192.0.2.53")],
             own: Vec::new(),
             stores: Vec::new(),
+            logins: Vec::new(),
         }
     }
 

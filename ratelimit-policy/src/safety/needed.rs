@@ -148,6 +148,7 @@ mod tests {
             resolvers: vec![address("10.0.0.53")],
             own: vec![address("127.0.0.1"), address("0.0.0.0"), address("192.0.2.5"), address("2001:db8::5")],
             stores: vec![address("203.0.113.6")],
+            logins: Vec::new(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! How all of a prefix stands: `ratelimitd check CIDR --json`. Pure.
 
+use std::collections::BTreeMap;
+
 use ipnet::IpNet;
 use jiff::Timestamp;
 use ratelimit_common::time::Nanos;
@@ -8,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::list::{ListFilter, ListParts, ListReport, Listed, Omitted};
 use super::sources::{Blocked, Census, TOP_DEFAULT, TopSource, Tracked, source_text};
 use super::verdict::Background;
-use super::{Outcome, SCHEMA, timestamp};
+use super::{Outcome, SCHEMA, State, TopGroup, timestamp};
 use ratelimit_datapath::{Ban, SourceReading};
-use ratelimit_policy::desired::{Access, Mode, Policy, denies};
+use ratelimit_policy::desired::{Access, Grant, Mode, Per, Policy, denies};
 
 /// How all of a prefix stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,10 +39,13 @@ pub struct PrefixReport {
     pub omitted: Vec<Omitted>,
     /// Sources nearest to or over their limit, worst first.
     pub top: Vec<TopSource>,
+    /// Groups within it, or that it is part of, likewise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<TopGroup>,
 }
 
 /// How much of a prefix is blocked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Extent {
     /// Nothing.
@@ -69,18 +74,38 @@ pub struct PrefixSources {
 pub struct Within<'a> {
     census: Census,
     blocked: Blocked<'a>,
+    /// By their slots, limits that are of groups; of a list also whether it has any of the prefix.
+    of_groups: BTreeMap<u32, Option<bool>>,
 }
 
 impl<'a> Within<'a> {
     /// None so far, at `now` by the datapath's clock.
     pub fn new(policy: &'a Policy, now: Nanos, prefix: IpNet) -> Self {
-        Self { census: Census::new(policy, now, TOP_DEFAULT), blocked: Blocked::new(policy, now, prefix) }
+        let limits = policy.rules.iter().flat_map(|rule| rule.limits.iter().map(move |limit| (rule, limit)));
+        let of_groups = limits.filter_map(|(rule, limit)| {
+            let is_in_list = || rule.from.iter().any(|from| from.contains(&prefix) || prefix.contains(from));
+            match limit.per {
+                Per::Source => None,
+                Per::Prefix { .. } => Some((limit.slot, None)),
+                Per::List => Some((limit.slot, Some(is_in_list()))),
+            }
+        });
+        Self {
+            census: Census::new(policy, now, TOP_DEFAULT),
+            blocked: Blocked::new(policy, now, prefix),
+            of_groups: of_groups.collect(),
+        }
     }
 
     /// Looks at one window.
     pub fn visit(&mut self, reading: &SourceReading) {
-        if self.blocked.is_within(reading.prefix) {
+        let group = self.of_groups.get(&reading.slot);
+        // A list's window is of no prefix.
+        let is_within = group.copied().flatten().unwrap_or_else(|| self.blocked.is_within(reading.prefix));
+        if is_within {
             self.census.visit(reading);
+        }
+        if is_within && group.is_none() {
             self.blocked.visit(reading);
         }
     }
@@ -115,17 +140,21 @@ pub struct PrefixParts<'a> {
     pub sources: PrefixSources,
     /// The worst sources, in any order.
     pub top: Vec<TopSource>,
+    /// The worst groups, the worst first.
+    pub groups: Vec<TopGroup>,
 }
 
 impl PrefixReport {
     /// Puts the parts together; of the entries so many of each origin.
     pub fn build(parts: PrefixParts<'_>, most: Option<u64>) -> Self {
-        let PrefixParts { prefix, background, list, sources, top } = parts;
+        let PrefixParts { prefix, background, list, sources, top, groups } = parts;
         let filter = ListFilter { prefix: Some(prefix), most, ..ListFilter::default() };
         let ListReport { entries, omitted, .. } = ListReport::build(list, &filter);
         let (policy, now) = (list.policy, background.clocks.now);
         let around = policy.grant_around(prefix, now);
-        let blocked = extent(policy, prefix, around, now, sources.blocked);
+        let is_exempt = around.is_some_and(|access| access.grant == Grant::Exempt);
+        let refused = if is_exempt { Extent::None } else { refused_by_groups(policy, prefix, &groups) };
+        let blocked = extent(policy, prefix, around, now, sources.blocked).max(refused);
         Self {
             schema: SCHEMA,
             prefix: source_text(prefix),
@@ -137,8 +166,22 @@ impl PrefixReport {
             entries,
             omitted,
             top: TopSource::rank(top),
+            groups,
         }
     }
+}
+
+/// How much of a prefix is in groups that are over a limit that is enforced.
+fn refused_by_groups(policy: &Policy, prefix: IpNet, groups: &[TopGroup]) -> Extent {
+    let refuses = |of: &TopGroup| {
+        let rule = policy.rules.iter().find(|rule| rule.name == of.rule && rule.mode == Mode::Enforce)?;
+        let holds_all = match of.group.parse::<IpNet>() {
+            Ok(group) => group.contains(&prefix),
+            Err(_) => rule.from.iter().any(|from| from.contains(&prefix)),
+        };
+        (of.state == State::OverLimit).then_some(if holds_all { Extent::All } else { Extent::Some })
+    };
+    groups.iter().filter_map(refuses).max().unwrap_or(Extent::None)
 }
 
 fn extent(policy: &Policy, prefix: IpNet, around: Option<Access>, now: Nanos, blocked: u64) -> Extent {

@@ -158,7 +158,8 @@ impl Background<'_> {
         let longest = denials.iter().map(|of| of.prefix).chain([client]).max_by_key(IpNet::prefix_len);
         let allow = format!("sudo ratelimitd allow {}", typed(longest.unwrap_or(client)));
         if edits.is_empty() {
-            return commands.join(" && ");
+            // While a wider denial stands, the first ends with an exit code.
+            return commands.join("; ");
         }
         let first = commands.iter().map(|command| format!("{command}; "));
         format!(

@@ -9,12 +9,22 @@ const GROUPS_SHOWN: usize = 3;
 /// A line for each in at most so many, with an empty one after them; what is within half of its limit is left out of a screen.
 pub(super) fn lines(groups: &[TopGroup], width: usize, room: Option<usize>) -> Vec<String> {
     let is_near = |of: &&TopGroup| room.is_none() || of.state == State::OverLimit || of.used >= of.limit / 2;
-    let shown = groups.iter().filter(is_near).take(room.map_or(usize::MAX, |room| room.min(GROUPS_SHOWN)));
-    let mut out: Vec<String> = shown.map(line).map(|line| super::super::cut(&line, width)).collect();
+    let near: Vec<&TopGroup> = groups.iter().filter(is_near).collect();
+    let shown = near.len().min(room.map_or(usize::MAX, |room| room.min(GROUPS_SHOWN)));
+    let mut out: Vec<String> = near[..shown].iter().map(|of| super::super::cut(&line(of), width)).collect();
+    let more = near.len() - shown;
+    if more > 0 && shown > 0 {
+        out.push(format!("and {}: --json has them", counted(more as u64, "more group")));
+    }
     if !out.is_empty() {
         out.push(String::new());
     }
     out
+}
+
+/// All of them, a line each, however wide.
+pub(in super::super) fn groups(groups: &[TopGroup]) -> String {
+    groups.iter().map(|of| line(of) + "\n").collect()
 }
 
 /// `203.0.113.0/24: 5,000 of 5,000 requests by 212 sources in 1m, over the limit, 40 packets dropped; passes again in 12 s`.
@@ -83,7 +93,9 @@ mod tests {
     fn a_screen_has_those_that_matter() {
         let quiet = TopGroup { used: 2_499, state: State::Ok, ..group() };
         assert!(lines(std::slice::from_ref(&quiet), 80, Some(9)).is_empty());
-        assert_eq!(lines(&vec![group(); 9], 80, Some(9)).len(), 4);
+        let screen = lines(&vec![group(); 9], 80, Some(9));
+        assert_eq!(screen.len(), 5);
+        assert_eq!(screen[3..], ["and 6 more groups: --json has them", ""]);
         assert_eq!(lines(&[quiet], 80, None).len(), 2);
     }
 }

@@ -182,7 +182,7 @@ fn what_undoes_a_denial_lifts_every_one_around_and_the_wait_is_that_of_all() {
     let told = Background { beside: entries.iter().collect(), ..unknown() };
     let of = &checked(&policy, "10.88.0.9", &[], &told).verdicts[0];
     // The exemption around them goes before the denial around that.
-    assert_eq!(of.undo.as_deref(), Some("sudo ratelimitd unblock 10.88.0.9 && sudo ratelimitd unblock 10.88.0.0/24"));
+    assert_eq!(of.undo.as_deref(), Some("sudo ratelimitd unblock 10.88.0.9; sudo ratelimitd unblock 10.88.0.0/24"));
     assert_eq!(of.until.map(|at| at.to_string()).as_deref(), Some("2026-01-01T10:01:00Z"), "the one that decides");
     assert!((of.retry_after_seconds - 300.0).abs() < f64::EPSILON, "{}", of.retry_after_seconds);
     policy.access[0].until = Some(Nanos(NOW.0 + 50 * SECOND_NS));
@@ -277,7 +277,8 @@ fn a_prefix_is_summed_up() {
         let clocks = Clocks { now: NOW, wall: timestamp(NOW) };
         let list = ListParts { policy, entries: entries.iter().collect(), bans, places: Places::new(), clocks };
         let background = unknown();
-        let parts = PrefixParts { prefix: whole, background: &background, list: &list, sources, top };
+        let parts =
+            PrefixParts { prefix: whole, background: &background, list: &list, sources, top, groups: Vec::new() };
         PrefixReport::build(parts, Some(5))
     };
     let report = of(&policy, "192.0.2.0/24", &bans);

@@ -17,6 +17,9 @@ const IPV6_MOST: u8 = 64;
 
 pub(super) const HELP: &str = "a group of sources is per /24,/56 (the IPv4 length, then the IPv6 length), or per list";
 
+/// What a limit may count.
+const UNITS: [&str; 4] = ["requests", "connections", "packets", "bytes"];
+
 /// What stands before a group, trimmed, and where the word begins that introduces one.
 pub(super) fn split(text: &str) -> (&str, Option<usize>) {
     let is_word = |at: &usize| {
@@ -66,19 +69,30 @@ pub(super) fn read(text: &str) -> Result<Per, SyntaxError> {
         return Err(error.with_help(format!("say both, the one of IPv4 first: per {both}")));
     }
     if !scanner.take(',') {
-        return Err(SyntaxError::new(scanner.next_span(), "this does not belong in a group").with_help(HELP));
+        return Err(foreign(text, &scanner));
     }
     scanner.take_while(amount::is_space);
     let (v6, v6_span) = length(&mut scanner)?;
     scanner.take_while(amount::is_space);
     if !scanner.is_done() {
-        return Err(SyntaxError::new(scanner.next_span(), "this does not belong in a group").with_help(HELP));
+        return Err(foreign(text, &scanner));
     }
     if v4 > u64::from(IPV4_MOST) && (1..=u64::from(IPV4_MOST)).contains(&v6) && v4 <= u64::from(IPV6_MOST) {
         let error = SyntaxError::new(v4_span, format!("/{v4} is no group of IPv4 addresses"));
         return Err(error.with_help(format!("the length of IPv4 comes first: per /{v6},/{v4}")));
     }
     Ok(Per::Prefix { v4: within(v4, v4_span, IPV4_MOST, "IPv4")?, v6: within(v6, v6_span, IPV6_MOST, "IPv6")? })
+}
+
+/// What is no part of a group.
+fn foreign(text: &str, scanner: &Scanner<'_>) -> SyntaxError {
+    let span = scanner.next_span();
+    let word = text[span.start..].trim();
+    let error = SyntaxError::new(span, "this does not belong in a group");
+    if UNITS.contains(&word) {
+        return error.with_help(format!("what is counted comes before the group: 5/1m {word} per /24,/56"));
+    }
+    error.with_help(HELP)
 }
 
 fn length(scanner: &mut Scanner<'_>) -> Result<(u64, Range<usize>), SyntaxError> {
@@ -202,6 +216,12 @@ mod tests {
             ("5/1m per /24,/", 13..14, "this is no prefix length", HELP),
             ("5/1m per /24,/56,/64", 16..17, "this does not belong in a group", HELP),
             ("5/1m per /24;/56", 12..13, "this does not belong in a group", HELP),
+            (
+                "5/1m per /24,/56 connections",
+                17..18,
+                "this does not belong in a group",
+                "what is counted comes before the group: 5/1m connections per /24,/56",
+            ),
             ("5/1m per /99999999999999999999,/56", 9..30, "this is no prefix length", HELP),
             (
                 "5/1m /24,/56",

@@ -45,6 +45,13 @@ pub(super) fn hardening(stage: &mut Stage<'_>) -> Result<()> {
     let verified = stage.ran("systemd-analyze verify --man=no ratelimitd.service")?.said();
     ensure!(verified.is_empty(), "{verified}");
     stage.run("grep -E '^(Cap(Prm|Eff|Bnd)|NoNewPrivs|Seccomp):' /proc/$(pidof ratelimitd)/status")?;
+    // A container has some of this read-only by itself; a machine has not.
+    let inside = "nsenter --target $(pidof ratelimitd) --mount test";
+    for path in ["/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/sys/kernel/mm/transparent_hugepage/enabled"]
+    {
+        stage.run(&format!("{inside} ! -w {path}"))?;
+    }
+    stage.run(&format!("{inside} -w /sys/fs/bpf/ratelimitd"))?;
     let warnings =
         stage.run("journalctl --unit=ratelimitd.service --priority=warning --output=cat --quiet --no-pager")?;
     ensure!(warnings.is_empty(), "the journal has warnings: {warnings}");
