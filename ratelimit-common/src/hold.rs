@@ -134,6 +134,9 @@ fn hold_all<S: State>(state: S) -> Reason {
         let is_by_group;
         (reason, is_by_group) = state.charge_all();
         bans &= !is_by_group;
+    } else if result.is(Reason::NotAdmitted) && rule.has_groups() {
+        // Its source is not remembered. Its groups are, and hold what new sources have of them too.
+        reason = state.charge_groups(reason);
     } else if result.is(Reason::OverLimit) || result.is(Reason::Guard) {
         state.cache_refusal(result.at(), false);
     }
@@ -170,8 +173,13 @@ pub fn check_limits<S: State>(state: S, charges: Charges) -> CheckResult {
     let rule = state.rule();
     let mut result = CheckResult::of(Reason::NotCounted);
     for (position, _) in limits::<S>(rule, rule.limits_len.into()) {
+        // A source that is sampled out is held to its groups alone.
+        if result.is(Reason::NotAdmitted) && position < rule.own_len.into() {
+            continue;
+        }
         result = state.check_limit(position, charges, result.reason());
-        if !result.is(Reason::NotCounted) && !result.is(Reason::WithinLimit) {
+        let goes_on = result.is(Reason::NotAdmitted) && rule.has_groups();
+        if !result.is(Reason::NotCounted) && !result.is(Reason::WithinLimit) && !goes_on {
             break;
         }
     }
@@ -219,7 +227,7 @@ fn check_window<S: State>(
         }
         state.keep_suspected(at);
     }
-    CheckResult::of(if amount == 0 { before } else { Reason::WithinLimit })
+    CheckResult::of(if amount == 0 || matches!(before, Reason::NotAdmitted) { before } else { Reason::WithinLimit })
 }
 
 /// The gate for new sources: why the packet is sampled out or refused, if it is.
@@ -264,8 +272,8 @@ fn time_to_look_at<S: State>(state: S, limit: &layout::Limit) -> Nanos {
 #[inline(always)]
 pub fn charge_all<S: State>(state: S) -> (Reason, bool) {
     let reason = state.charge_own();
-    let admitted = matches!(reason, Reason::WithinLimit);
-    if admitted && state.rule().has_groups() { (state.charge_groups(), true) } else { (reason, false) }
+    let passes = matches!(reason.action(), Action::Pass);
+    if passes && state.rule().has_groups() { (state.charge_groups(reason), true) } else { (reason, false) }
 }
 
 /// [`charge_all`] of the limits that are of the source itself.

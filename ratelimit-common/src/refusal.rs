@@ -76,6 +76,45 @@ pub fn place<F: Frame>(frame: &F) -> Option<Place> {
     }
 }
 
+/// Whether a host would answer the SYN that this frame is, whose headers begin there: it comes from one host and goes to
+/// one, by its link's addresses and its own, and is nothing but a SYN. None where it is cut off.
+#[inline(always)]
+pub fn is_answered<F: Frame>(frame: &F, place: Place) -> Option<bool> {
+    let [to, _, _, _, _, _, by, _] = frame.bytes(0)?;
+    let (is_between_hosts, tcp) = match place {
+        Place::V4(at) => {
+            let [[source, ..], [destination, ..]]: [[u8; 4]; 2] =
+                [frame.bytes(at + offset_of!(Ipv4Hdr, src_addr))?, frame.bytes(at + offset_of!(Ipv4Hdr, dst_addr))?];
+            (is_host_v4(source) && is_host_v4(destination), at + Ipv4Hdr::LEN)
+        }
+        Place::V6(at) => {
+            let [source, destination]: [[u8; 8]; 2] =
+                [frame.bytes(at + offset_of!(Ipv6Hdr, src_addr))?, frame.bytes(at + offset_of!(Ipv6Hdr, dst_addr))?];
+            (is_host_v6(source) && is_host_v6(destination), at + Ipv6Hdr::LEN)
+        }
+    };
+    let [offset, flags] = frame.bytes(tcp + FLAGS_AT)?;
+    let is_syn_alone = flags & (FIN | RST) == 0 && offset >> 4 >= TCP_BYTES / 4;
+    Some((to | by) & GROUP_ADDRESS == 0 && is_between_hosts && is_syn_alone)
+}
+
+/// Whether an IPv4 address that begins so may be a host's: none of this network, of this host, of many.
+const fn is_host_v4(first: u8) -> bool {
+    first != 0 && first != 127 && first < 224
+}
+
+/// The same of IPv6: none of many, and none of the first /64, as `::1` and mapped ones are.
+const fn is_host_v6(first: [u8; 8]) -> bool {
+    first[0] != 0xff && u64::from_ne_bytes(first) != 0
+}
+
+/// The bit of a link's address that is of many.
+const GROUP_ADDRESS: u8 = 1;
+/// Where a TCP header has its length and its flags, and two of those.
+const FLAGS_AT: usize = 12;
+const FIN: u8 = 1;
+const RST: u8 = 4;
+
 /// Version 4, and a header without options.
 const PLAIN_VIHL: u8 = 0x45;
 /// A whole packet of IPv4, and a TCP header, in bytes.

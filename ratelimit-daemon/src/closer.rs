@@ -18,7 +18,7 @@ use ratelimit_report::snapshot::{Closed, source_text};
 const EACH_SECOND: usize = 1_000;
 /// How long those of one order are ended that the budget had no room for at first.
 const GO_ON_FOR: Duration = Duration::from_secs(10);
-/// Orders that are carried out at one time; the connections of later ones stay open.
+/// Bans whose connections are ended at one time; those of later ones stay open.
 const ORDERS_MAX: usize = 256;
 
 /// Whose connections are to end.
@@ -46,8 +46,8 @@ struct Order {
     whose: Whose,
     /// Since the start.
     until: Duration,
-    /// Those that the last pass had no room for.
-    left: u64,
+    /// What the last pass has ended of it, and had no room for.
+    of: Ended,
 }
 
 /// How many may be ended now.
@@ -88,18 +88,16 @@ impl Closer {
         self.total
     }
 
-    /// False where there are too many orders.
-    fn order(&mut self, whose: Whose, uptime: Duration) -> bool {
+    /// A denial is there for the administrator, and has room whatever is banned.
+    fn order(&mut self, whose: Whose, uptime: Duration) {
         if self.orders.iter().any(|of| of.whose == whose) {
-            return true;
+            return;
         }
-        let has_room = self.orders.len() < ORDERS_MAX;
-        if has_room {
-            self.orders.push(Order { whose, until: uptime.saturating_add(GO_ON_FOR), left: 0 });
+        if matches!(whose, Whose::Denied(_)) || self.orders.len() < ORDERS_MAX {
+            self.orders.push(Order { whose, until: uptime.saturating_add(GO_ON_FOR), of: Ended::default() });
         } else {
             self.total.passed_over = self.total.passed_over.saturating_add(1);
         }
-        has_room
     }
 
     /// Forgets the orders of sources within, or all: they are free.
@@ -120,9 +118,9 @@ impl Closer {
         let names = format!("{}{more}", names.join(", "));
         let (mut follow, mut stay) = (0_u64, 0_u64);
         self.orders.retain(|of| {
-            let goes_on = of.left > 0 && uptime < of.until;
+            let goes_on = of.of.left > 0 && uptime < of.until;
             let sum = if goes_on { &mut follow } else { &mut stay };
-            *sum = sum.saturating_add(of.left);
+            *sum = sum.saturating_add(of.of.left);
             goes_on
         });
         self.total.left_open = self.total.left_open.saturating_add(stay);
@@ -174,21 +172,22 @@ impl Whose {
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Ends the connections of a prefix that was denied now; what there is to say of that.
-    pub(super) fn kill_denied(&mut self, prefix: IpNet, moment: Moment) -> String {
+    /// Ends the connections of a prefix that was denied now; what there is to say of that, and how many there were.
+    pub(super) fn kill_denied(&mut self, prefix: IpNet, moment: Moment) -> (String, Ended) {
         let whose = Whose::Denied(prefix);
-        if !self.closer.order(whose.clone(), moment.uptime) {
-            return format!("its connections STAY OPEN: those of {ORDERS_MAX} others are being ended");
-        }
-        match self.try_close(moment) {
-            Ok(Some(said)) => said,
-            // The budget is spent on others.
-            Ok(None) if self.closer.orders.iter().any(|of| of.whose == whose) => {
-                format!("its connections are ended after those of others, {EACH_SECOND} a second")
+        self.closer.order(whose.clone(), moment.uptime);
+        let of = match self.close(moment) {
+            Ok(passes) => passes.into_iter().find(|(of, _)| *of == whose).map_or_else(Ended::default, |(_, of)| of),
+            Err(why) => return (format!("its connections STAY OPEN: {why}"), Ended::default()),
+        };
+        let said = match (of.ended, of.left) {
+            (0, 0) => "it has no open connections to what a rule enforces".to_owned(),
+            (ended, 0) => format!("ended {ended} of its connections"),
+            (ended, left) => {
+                format!("ended {ended} of its connections; {left} more follow, {EACH_SECOND} a second in all")
             }
-            Ok(None) => "it has no open connections to what a rule enforces".to_owned(),
-            Err(why) => format!("its connections STAY OPEN: {why}"),
-        }
+        };
+        (said, of)
     }
 
     /// Has the connections ended of a prefix that this rule has denied, where it ends those of whom it bans.
@@ -223,26 +222,27 @@ impl<D: Datapath> Engine<D> {
             return;
         }
         let had_failed = self.closer.has_failed;
-        match self.try_close(moment) {
+        match self.close(moment) {
             Ok(_) => {}
             Err(_) if had_failed => {}
             Err(why) => tracing::warn!("connections of banned sources STAY OPEN: {why}"),
         }
     }
 
-    fn try_close(&mut self, moment: Moment) -> Result<Option<String>, String> {
+    /// One pass; what it has done of each order.
+    fn close(&mut self, moment: Moment) -> Result<Vec<(Whose, Ended)>, String> {
         let Self { closer, datapath, enforced, .. } = self;
         let most = closer.budget.fill(moment.uptime);
         let (orders, policy) = (&mut closer.orders, &enforced.desired.policy);
-        orders.iter_mut().for_each(|of| of.left = 0);
+        orders.iter_mut().for_each(|order| order.of = Ended::default());
         let mut found = 0_usize;
         let ended = datapath.now().and_then(|now| {
-            let mut is_wanted = |of: &Connection| {
-                let Some(order) = orders.iter_mut().find(|order| order.whose.has(of, policy, now)) else {
+            let mut is_wanted = |connection: &Connection| {
+                let Some(order) = orders.iter_mut().find(|order| order.whose.has(connection, policy, now)) else {
                     return false;
                 };
                 found += 1;
-                order.left += u64::from(found > most);
+                *(if found > most { &mut order.of.left } else { &mut order.of.ended }) += 1;
                 true
             };
             datapath.end_connections(&mut is_wanted, most)
@@ -250,9 +250,11 @@ impl<D: Datapath> Engine<D> {
         match ended {
             Ok(Ended { ended, .. }) => {
                 closer.has_failed = false;
-                let said = closer.take(ended, moment.uptime);
-                said.iter().for_each(|said| tracing::info!("{said}"));
-                Ok(said)
+                let passes = closer.orders.iter().map(|order| (order.whose.clone(), order.of)).collect();
+                if let Some(said) = closer.take(ended, moment.uptime) {
+                    tracing::info!("{said}");
+                }
+                Ok(passes)
             }
             Err(error) => {
                 closer.has_failed = true;
@@ -285,7 +287,7 @@ mod tests {
 
     /// Takes in a pass that has so much left of each order.
     fn pass(closer: &mut Closer, ended: u64, left: &[u64], uptime: Duration) -> Option<String> {
-        closer.orders.iter_mut().zip(left).for_each(|(of, left)| of.left = *left);
+        closer.orders.iter_mut().zip(left).for_each(|(order, left)| order.of = Ended { ended: 0, left: *left });
         closer.take(ended, uptime)
     }
 
@@ -296,8 +298,8 @@ mod tests {
     #[test]
     fn what_the_budget_does_not_hold_follows_and_in_the_end_is_counted_and_told() {
         let mut closer = Closer::default();
-        assert!(closer.order(denied("198.51.100.0/24"), SECOND));
-        assert!(closer.order(denied("198.51.100.0/24"), 2 * SECOND));
+        closer.order(denied("198.51.100.0/24"), SECOND);
+        closer.order(denied("198.51.100.0/24"), 2 * SECOND);
         assert_eq!(closer.orders.len(), 1, "one order for one prefix");
         let said = pass(&mut closer, 1_000, &[600], SECOND);
         assert_eq!(said.unwrap(), "ended 1000 connections of 198.51.100.0/24; 600 more follow, 1000 a second");
@@ -336,10 +338,17 @@ mod tests {
     fn more_orders_than_there_may_be_are_counted() {
         let mut closer = Closer::default();
         for last in 0..300_u32 {
-            closer.order(Whose::Denied(IpNet::from(IpAddr::from((0x0a00_0000 + last).to_be_bytes()))), SECOND);
+            let client = IpNet::from(IpAddr::from((0x0a00_0000 + last).to_be_bytes()));
+            closer.order(Whose::Banned(client, "web".to_owned(), Nanos(1)), SECOND);
         }
         assert_eq!((closer.orders.len(), closer.total().passed_over), (256, 44));
+        closer.order(denied("203.0.113.0/24"), SECOND);
+        assert_eq!(closer.orders.pop().map(|of| of.whose), Some(denied("203.0.113.0/24")));
         let said = closer.take(7, SECOND).unwrap();
-        assert_eq!(said, "ended 7 connections of 10.0.0.0, 10.0.0.1, 10.0.0.2 and 253 more");
+        assert_eq!(
+            said,
+            "ended 7 connections of 10.0.0.0 (banned by rule web), 10.0.0.1 (banned by rule web), 10.0.0.2 (banned by rule web) and \
+             253 more"
+        );
     }
 }

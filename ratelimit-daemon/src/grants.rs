@@ -13,7 +13,7 @@ use super::moment::Moment;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{GrantReport, GrantRequest, Problem, ProblemKind};
 use ratelimit_crash::{Point, reach};
-use ratelimit_datapath::Datapath;
+use ratelimit_datapath::{Datapath, Ended};
 use ratelimit_fleet::acts::What;
 use ratelimit_policy::access::{
     By, ENTRIES_MAX, Entered, Entry, Further, KEPT_FOR_ALLOW, Ledger, OWNER_BYTES_MAX, REASON_BYTES_MAX,
@@ -23,7 +23,7 @@ use ratelimit_policy::config::network::Target;
 use ratelimit_policy::config::syntax::turns_text;
 use ratelimit_policy::desired::{Access, Grant};
 use ratelimit_policy::safety::{Around, CameFrom};
-use ratelimit_report::snapshot::{Blocked, Clocks, Listed, SCHEMA, source_text};
+use ratelimit_report::snapshot::{Blocked, Clocks, Closed, Listed, SCHEMA, source_text};
 
 /// How long an exemption holds unless it is said.
 const ALLOW_FOR: Duration = Duration::from_secs(3_600);
@@ -145,11 +145,11 @@ impl<D: Datapath> Engine<D> {
         notes.extend(self.what_changed(&entry, &entered, clocks));
         notes.extend(self.notes_on(&entered.entry, clocks));
         self.change_grants(clocks, &mut notes, after)?;
-        let before_kill = self.closer.total();
-        if request.kill {
-            notes.push(self.kill_denied(prefix, moment));
-        }
-        let connections = request.kill.then(|| self.closer.total().since(before_kill));
+        let connections = request.kill.then(|| {
+            let (said, Ended { ended, left }) = self.kill_denied(prefix, moment);
+            notes.push(said);
+            Closed { ended, left_open: left, passed_over: 0 }
+        });
         let listed = Listed::of(&entered.entry, true, clocks);
         let user = listed.user.clone().unwrap_or_default();
         let by = listed.owner.as_ref().map_or_else(|| user.clone(), |owner| format!("{user} for {owner}"));

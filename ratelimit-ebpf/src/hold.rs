@@ -6,7 +6,7 @@ use ratelimit_common::events::Kind;
 use ratelimit_common::hold::{self, At, Charged, Charges, CheckResult, GateBypass, Inserted, State, by};
 use ratelimit_common::layout::{CHARGE_GENERATION, ChargeOrder, Config, Event, LIMITS_MAX, Limit, Rule, Step};
 use ratelimit_common::time::{BucketIndex, Nanos};
-use ratelimit_common::verdict::Reason;
+use ratelimit_common::verdict::{Action, Reason};
 use ratelimit_common::verification::Side;
 use ratelimit_common::window::CELLS;
 
@@ -293,14 +293,14 @@ impl State for Held {
     #[inline(always)]
     fn charge_all(&self) -> (Reason, bool) {
         match charge_own() {
-            CHARGES_GROUPS => (maps::reason(charge_groups()), true),
+            code if code & CHARGES_GROUPS != 0 => (maps::reason(charge_groups(code & !CHARGES_GROUPS)), true),
             code => (maps::reason(code), false),
         }
     }
 
     #[inline(always)]
-    fn charge_groups(&self) -> Reason {
-        maps::reason(charge_groups())
+    fn charge_groups(&self, own: Reason) -> Reason {
+        maps::reason(charge_groups(own as u32))
     }
 
     #[inline(always)]
@@ -390,8 +390,8 @@ macro_rules! steps {
     };
 }
 
-/// No reason's code: the source's own limits have admitted the packet, and those of groups come next. Here, as main
-/// has no room on its stack to look at the rule between.
+/// Above all reasons' codes: the source's own limits pass the packet for this one, and those of groups come next. Here,
+/// as main has no room on its stack to look at the rule between.
 const CHARGES_GROUPS: u32 = 0x100;
 
 /// What a step returns that returns nothing.
@@ -411,13 +411,15 @@ steps! {
     check_limit(position: u32, charges: u64, before: u32) -> u32, or CheckResult::of(Reason::InternalError).0,
         held of Work::PACKET =>
             hold::check_limit(held, position as usize, Charges::from_word(charges), maps::reason(before)).0;
-    /// [`hold::charge_own`]; a reason's code, or [`CHARGES_GROUPS`].
+    /// [`hold::charge_own`]; a reason's code, with [`CHARGES_GROUPS`].
     charge_own() -> u32, or Reason::InternalError as u32, held of Work::PACKET => {
         let reason = hold::charge_own(held);
-        if reason == Reason::WithinLimit && held.rule.has_groups() { CHARGES_GROUPS } else { reason as u32 }
+        let goes_on = reason.action() == Action::Pass && held.rule.has_groups();
+        reason as u32 | if goes_on { CHARGES_GROUPS } else { 0 }
     };
-    /// [`hold::charge_groups`]; a reason's code.
-    charge_groups() -> u32, or Reason::InternalError as u32, held of Work::PACKET => hold::charge_groups(held) as u32;
+    /// [`hold::charge_groups`]; a reason's code, of one.
+    charge_groups(own: u32) -> u32, or Reason::InternalError as u32, held of Work::PACKET =>
+        hold::charge_groups(held, maps::reason(own)) as u32;
     /// [`hold::charge_group`], of a position; a reason's code.
     charge_group(position: u32) -> u32, or Reason::InternalError as u32, held of Work::PACKET =>
         hold::charge_group(held, position as usize) as u32;

@@ -96,7 +96,11 @@ extern "C" fn reset(ctx: *mut xdp_md) -> u32 {
     let Some(way) = maps::parsed().map(way_of) else { return 0 };
     let context = XdpContext::new(ctx);
     let frame = XdpFrame::new(&context);
-    let is_written = match refusal::place(&frame) {
+    let place = refusal::place(&frame);
+    if matches!(way, Way::Back) && !place.and_then(|place| refusal::is_answered(&frame, place)).unwrap_or(false) {
+        return 0;
+    }
+    let is_written = match place {
         Some(Place::V4(at)) => {
             let (Some(ip), Some(tcp)) = (words(&frame, at), tcp(&frame, at + 4 * refusal::IPV4_WORDS)) else {
                 return 0;

@@ -22,15 +22,15 @@ pub(super) fn turn_back<S: State>(state: S, at: At) {
     }
 }
 
-/// [`super::charge_all`] of the limits that are of groups.
+/// [`super::charge_all`] of the limits that are of groups, of a packet that its source's own limits pass for this reason.
 #[inline(always)]
-pub fn charge_groups<S: State>(state: S) -> Reason {
+pub fn charge_groups<S: State>(state: S, own: Reason) -> Reason {
     let rule = state.rule();
-    // The source has passed the gate, and a group is not gated for it again.
-    if rule.own_len != 0 {
+    // Where the source has passed the gate, a group is not gated for it again.
+    if rule.own_len != 0 && matches!(own, Reason::WithinLimit) {
         let _whatever = new_source_gate(state, GateBypass::VerifiedOrTooLarge);
     }
-    let mut reason = Reason::WithinLimit;
+    let mut reason = own;
     for (position, _) in limits::<S>(rule, rule.limits_len.into()) {
         if position < rule.own_len.into() {
             continue;

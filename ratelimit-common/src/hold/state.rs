@@ -177,8 +177,8 @@ pub trait State: Copy {
 
     /// [`super::charge_groups`].
     #[inline(always)]
-    fn charge_groups(&self) -> Reason {
-        super::charge_groups(*self)
+    fn charge_groups(&self, own: Reason) -> Reason {
+        super::charge_groups(*self, own)
     }
 
     /// [`super::charge_group`].

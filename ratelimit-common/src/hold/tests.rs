@@ -31,6 +31,8 @@ struct Memory {
     charged: [Cell<u64>; LIMITS_MAX],
     /// Whether a source that has no window is refused.
     is_full: Cell<bool>,
+    /// Whether sources are sampled out before any limit is looked at.
+    samples_out: Cell<bool>,
     is_known: Cell<u64>,
     events: RefCell<Vec<Event>>,
     steps: RefCell<Vec<Step>>,
@@ -82,11 +84,11 @@ impl State for &Memory {
     fn count_ban(&self) {}
 
     fn gates_new_sources(&self) -> bool {
-        false
+        self.samples_out.get()
     }
 
-    fn new_source_gate(&self, _: GateBypass) -> Option<Reason> {
-        None
+    fn new_source_gate(&self, bypass: GateBypass) -> Option<Reason> {
+        (self.samples_out.get() && bypass == GateBypass::None).then_some(Reason::NotAdmitted)
     }
 
     fn refuses_insertion(&self) -> Option<Charged> {
@@ -159,6 +161,7 @@ fn memory(rule: Rule) -> Memory {
         ban: Cell::new(None),
         charged: <[Cell<u64>; LIMITS_MAX]>::default(),
         is_full: Cell::new(false),
+        samples_out: Cell::new(false),
         is_known: Cell::new(0),
         events: RefCell::default(),
         steps: RefCell::default(),

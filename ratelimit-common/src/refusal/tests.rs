@@ -155,3 +155,57 @@ fn what_has_anything_beside_plain_headers_has_no_place() {
     assert_eq!(with(&v6, 20, 17), None, "UDP");
     assert_eq!(with(&v6, 13, 0x06), None, "ARP");
 }
+
+#[test]
+fn a_syn_that_no_host_would_answer_is_not_answered_here() {
+    let sent = |source: [u8; 16], destination: [u8; 16], tags| Sent {
+        tags,
+        source,
+        destination,
+        ports: (40_000, 80),
+        sequence: 1,
+        acknowledged: 0,
+        hops: 64,
+        payload: Vec::new(),
+    };
+    let v4 = |address: [u8; 4]| std::array::from_fn(|at| if at < 4 { address[at] } else { 0 });
+    let v6 = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap().octets();
+    let answered = |frame: &[u8]| is_answered(&frame, place(&frame).unwrap());
+    let (host, other) = (v4([198, 51, 100, 7]), v4([192, 0, 2, 1]));
+    for tags in 0..3 {
+        let plain = sent(host, other, tags).frame(false, true);
+        assert_eq!(answered(&plain), Some(true), "{tags} tags");
+        let tcp_at = plain.len() - 24;
+        // Of many on the link, to or from; with RST, with FIN, with both; a header of four words.
+        for (at, byte) in [
+            (0, 0xff),
+            (0, 0x33),
+            (6, 0x01),
+            (tcp_at + 13, 0x06),
+            (tcp_at + 13, 0x03),
+            (tcp_at + 13, 0x07),
+            (tcp_at + 12, 0x40),
+        ] {
+            let mut frame = plain.clone();
+            frame[at] = byte;
+            assert_eq!(answered(&frame), Some(false), "byte {at} is {byte:#x}");
+        }
+        assert_eq!(answered(&plain[..tcp_at + 12]), None, "cut off");
+        // ECN's bits stand beside a plain SYN.
+        let mut of_ecn = plain;
+        of_ecn[tcp_at + 13] |= 0xc0;
+        assert_eq!(answered(&of_ecn), Some(true));
+    }
+    for no_host in [[0, 0, 0, 0], [127, 0, 0, 1], [224, 0, 0, 1], [255, 255, 255, 255], [240, 1, 2, 3]] {
+        for (source, destination) in [(v4(no_host), other), (host, v4(no_host))] {
+            assert_eq!(answered(&sent(source, destination, 0).frame(false, true)), Some(false), "{no_host:?}");
+        }
+    }
+    let (host, other) = (v6("2001:db8::7"), v6("fe80::1"));
+    assert_eq!(answered(&sent(host, other, 1).frame(true, true)), Some(true));
+    for no_host in ["::", "::1", "ff02::1", "::ffff:192.0.2.1"] {
+        for (source, destination) in [(v6(no_host), other), (host, v6(no_host))] {
+            assert_eq!(answered(&sent(source, destination, 0).frame(true, true)), Some(false), "{no_host}");
+        }
+    }
+}

@@ -6,7 +6,9 @@ use ratelimit_common::time::Nanos;
 use super::fleet::Fleet;
 use super::overlap::{self, Shared};
 use super::{Config, duration};
-use crate::desired::{DENIED_IPV4_PREFIX, DENIED_IPV6_PREFIX, Grant, Limit, Mode, Per, Policy, Rule, WindowForm, date};
+use crate::desired::{
+    DENIED_IPV4_PREFIX, DENIED_IPV6_PREFIX, Grant, Limit, Mode, Per, Policy, Refuse, RefuseWith, Rule, WindowForm, date,
+};
 use crate::fleet;
 use crate::safety::is_too_wide;
 
@@ -39,6 +41,7 @@ pub fn warnings(config: &Config, now: Nanos) -> Vec<String> {
         warnings.extend(too_small(rule));
         warnings.extend(of_groups(rule, config.fleet.is_some()));
         warnings.extend(denies_no_prefix(rule, &config.policy));
+        warnings.extend(forged_syns(rule));
         if rule.ports.other_protocols {
             warnings.push(format!("rule {}: every port and protocol is limited, SSH and ICMP included", rule.name));
         } else if rule.ports.tcp.iter().any(|(first, last)| (*first..=*last).contains(&22)) {
@@ -197,6 +200,24 @@ fn of_groups(rule: &Rule, is_in_fleet: bool) -> Vec<String> {
     warnings
 }
 
+/// What forged SYNs do to open connections where all is refused of who is over a limit of connections.
+fn forged_syns(rule: &Rule) -> Option<String> {
+    let is_counted = |limit: &&Limit| limit.unit == Unit::Connections && rule.refuse == Refuse::All;
+    // A group is what most are hurt by.
+    let limit = rule.limits.iter().filter(is_counted).max_by_key(|limit| limit.per != Per::Source)?;
+    let (what, whose) = match (rule.refuse_with, limit.per) {
+        (RefuseWith::Reset, Per::Source) => ("ends", "of the source that they name"),
+        (RefuseWith::Reset, Per::Prefix { .. } | Per::List) => ("ends", "of the whole group that they name"),
+        (RefuseWith::Drop, Per::Source) => return None,
+        (RefuseWith::Drop, Per::Prefix { .. } | Per::List) => ("stops", "of the whole group that they name"),
+    };
+    Some(format!(
+        "rule {}: {limit}: forged SYNs fill it, and refuse = \"all\" then {what} open connections {whose}: \
+         refuse = \"excess\" leaves them",
+        rule.name
+    ))
+}
+
 /// Families of which no ban grows to a prefix, as a source is as large.
 fn denies_no_prefix(rule: &Rule, policy: &Policy) -> Vec<String> {
     let is_as_large = [
@@ -282,6 +303,48 @@ mod tests {
 
     fn rule(name: &str, lines: &str) -> String {
         format!("[[rule]]\nname = \"{name}\"\nlimits = [\"1/s\"]\n{lines}\n")
+    }
+
+    #[test]
+    fn what_forged_syns_would_end_and_prefixes_that_are_never_denied_are_said() {
+        let found = |lines: &str| {
+            let contents = format!("interfaces = [\"eth0\"]\n[rule]\n{lines}\n");
+            let config = file::parse(Path::new("r.toml"), &contents, |_| Err("none".to_owned())).expect(&contents);
+            warnings(&config, Nanos(0))
+        };
+        let own = "limits = [\"9/1m connections\"]\nrefuse = \"all\"";
+        let group = "limits = [\"9/1m connections\", \"99/1m connections per /24,/56\"]";
+        for (lines, said) in [
+            (own.to_owned(), None),
+            (format!("{own}\nrefuse_with = \"reset\""), Some("ends open connections of the source that they name")),
+            (group.to_owned(), None),
+            (format!("{group}\nrefuse = \"all\""), Some("stops open connections of the whole group that they name")),
+            (
+                format!("{group}\nrefuse = \"all\"\nrefuse_with = \"reset\""),
+                Some("ends open connections of the whole group that they name"),
+            ),
+        ] {
+            let found = found(&lines);
+            assert_eq!(
+                found.iter().filter(|of| said.is_some_and(|said| of.contains(said))).count(),
+                found.len(),
+                "{found:?}"
+            );
+            assert_eq!(found.len(), usize::from(said.is_some()), "{lines}: {found:?}");
+        }
+        let bans = "limits = [\"9/1m\"]\nblock_for = \"1m\"\nblock_prefix_after = 8";
+        for (top, said) in
+            [("", 0), ("ipv4_prefix = 24", 1), ("ipv6_prefix = 48", 1), ("ipv4_prefix = 16\nipv6_prefix = 56", 2)]
+        {
+            let contents = format!("interfaces = [\"eth0\"]\n{top}\n[rule]\n{bans}\n");
+            let config = file::parse(Path::new("r.toml"), &contents, |_| Err("none".to_owned())).expect(&contents);
+            let found = warnings(&config, Nanos(0));
+            assert_eq!(
+                found.iter().filter(|of| of.contains("block_prefix_after denies no /")).count(),
+                said,
+                "{top}: {found:?}"
+            );
+        }
     }
 
     #[test]

@@ -14,16 +14,6 @@ pub struct Closed {
 }
 
 impl Closed {
-    /// What has come since these were counted.
-    #[must_use]
-    pub const fn since(self, before: Self) -> Self {
-        Self {
-            ended: self.ended.saturating_sub(before.ended),
-            left_open: self.left_open.saturating_sub(before.left_open),
-            passed_over: self.passed_over.saturating_sub(before.passed_over),
-        }
-    }
-
     /// Nothing was to end.
     pub const fn is_none(&self) -> bool {
         self.ended == 0 && self.left_open == 0 && self.passed_over == 0

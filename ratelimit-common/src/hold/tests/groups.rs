@@ -120,12 +120,34 @@ fn a_group_is_told_once_in_a_bucket_however_many_of_its_sources_are_refused() {
 }
 
 #[test]
-fn a_sampled_out_source_is_not_charged_to_its_group() {
-    let memory = memory(grouped(&[limit(7, Unit::Packets, 3), limit(8, Unit::Packets, 2)], 1));
-    assert_eq!(memory.judges_of(0x0105, PACKET), Reason::WithinLimit);
-    memory.is_full.set(true);
-    assert_eq!(memory.judges_of(0x0106, PACKET), Reason::NotAdmitted);
-    assert_eq!(memory.used_by(0x0100, 1, Side::Unverified), 1);
-    assert_eq!(memory.judges_of(0x0105, PACKET), Reason::WithinLimit, "a known source is counted in both");
-    assert_eq!(memory.used_by(0x0100, 1, Side::Unverified), 2);
+fn a_sampled_out_source_is_held_to_the_group_that_is_remembered_and_is_not_remembered_itself() {
+    for before_any_limit in [false, true] {
+        let memory =
+            memory(grouped(&[limit(7, Unit::Packets, 3), limit(8, Unit::Packets, 3), limit(9, Unit::Packets, 9)], 1));
+        assert_eq!(memory.judges_of(0x0105, PACKET), Reason::WithinLimit);
+        memory.is_full.set(true);
+        memory.samples_out.set(before_any_limit);
+        let used = |of: u32| [0, 1, 2].map(|at| memory.used_by(of, at, Side::Unverified));
+        assert_eq!(memory.judges_of(0x0106, PACKET), Reason::NotAdmitted);
+        assert_eq!(memory.judges_of(0x0107, PACKET), Reason::NotAdmitted);
+        assert_eq!((used(0x0100), used(0x0106)), ([0, 3, 3], [0, 0, 0]));
+        for source in [0x0106, 0x0108] {
+            assert_eq!(memory.judges_of(source, PACKET), Reason::OverLimit, "the group is full");
+        }
+        assert_eq!(memory.judges_of(0x0205, PACKET), Reason::NotAdmitted, "of a group that is not known");
+        assert_eq!((used(0x0100), used(0x0200)), ([0, 3, 3], [0, 0, 0]));
+    }
+}
+
+#[test]
+fn a_packet_that_is_more_than_a_limit_bans_where_the_limit_is_the_sources_own() {
+    for (own, group, bans) in [(0, 5, true), (5, 0, false)] {
+        let mut banning = grouped(&[limit(7, Unit::Packets, own), limit(8, Unit::Packets, group)], 1);
+        let mut steps_ns = [0; BAN_STEPS_MAX];
+        steps_ns[0] = 10 * SECOND_NS;
+        banning.bans = ban::Rule { steps_ns, forget_ns: SECOND_NS, steps_len: 1, slot: 3 };
+        let memory = memory(banning);
+        assert_eq!(memory.judges_of(0x0105, PACKET), Reason::OverLimit);
+        assert_eq!(memory.ban.get().is_some(), bans, "{own} of its own, {group} of its group");
+    }
 }
