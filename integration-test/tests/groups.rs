@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{TCP, UDP};
 use integration_test::frames::{IPV4, V4, frame, syn, tcp_with, udp};
 use integration_test::lab::{CLIENTS, Daemon, HANGS_AFTER, Lab, SERVER, is_answered, number};
-use integration_test::program::{Program, TEN_O_CLOCK, limit, policy};
+use integration_test::program::{Program, Room, TEN_O_CLOCK, limit, on_one_cpu, policy};
 use ipnet::IpNet;
 use netlab::{PacketSocket, needs_root, nginx, without_offloads};
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -80,6 +80,33 @@ fn each_of_16_prefixes_with_4096_sources_within_their_limits_admits_exactly_its_
             assert_eq!(used(&mut program, name, &group), Some(holds), "{name} by /{ipv6_prefix}");
         }
     }
+}
+
+#[test]
+fn a_group_admits_no_more_of_new_sources_while_forged_ones_flood() {
+    needs_root!();
+    on_one_cpu();
+    const GROUP: usize = 100;
+    let room = Room { max_sources: 32_768, insertions_max: 4, ..Room::default() };
+    let mut program = Program::with_room(&grouped(20, GROUP as u64), room);
+    let word = |program: &mut Program, source: &str| program.judged(&syn(source, 80)).0;
+    assert_eq!(word(&mut program, "203.0.113.1"), "within_limit");
+    for forged in 0..256_u32 {
+        let source = Ipv4Addr::from_bits(0x1000_0000 | forged << 12).to_string();
+        program.passes(&syn(&source, 80));
+    }
+    assert!(program.shift() > 0, "there is an overload");
+    let words: Vec<&str> = (2..=254).map(|host| word(&mut program, &format!("203.0.113.{host}"))).collect();
+    let count = |of: &str| words.iter().filter(|word| **word == of).count();
+    assert!(count("not_admitted") > GROUP / 2, "{words:?}");
+    assert_eq!(count("not_admitted") + count("within_limit"), GROUP - 1, "{words:?}");
+    assert_eq!(count("over_limit"), words.len() - (GROUP - 1), "{words:?}");
+    assert_eq!(used(&mut program, "203.0.113.0/24", &connections(1, PREFIX)), Some(GROUP as u64));
+    // Groups that are not known are remembered on the budget.
+    (0..200_u32).for_each(|at| drop(word(&mut program, &format!("20.0.{at}.1"))));
+    let groups =
+        (0..200_u32).filter(|at| used(&mut program, &format!("20.0.{at}.0/24"), &connections(1, PREFIX)).is_some());
+    assert!(groups.count() < 100, "sampled");
 }
 
 #[test]

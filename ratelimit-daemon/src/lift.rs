@@ -120,6 +120,7 @@ impl<D: Datapath> Engine<D> {
             reach(Point::Lifted);
         }
         self.closer.forget(within);
+        self.watched.prefix_bans.forget(within);
         let untold = bans.len().saturating_sub(told);
         Ok(Freed { bans, blocked, untold })
     }

@@ -134,6 +134,11 @@ impl PrefixBans {
         self.last.insert((due.rule.clone(), due.prefix), due.last);
     }
 
+    /// Forgets the denials within, or all: they were lifted, with the bans that they were for.
+    pub(super) fn forget(&mut self, prefix: Option<IpNet>) {
+        self.last.retain(|(_, of), _| prefix.is_some_and(|prefix| !prefix.contains(of)));
+    }
+
     /// One that is not denied now is asked about again when a ban begins in it, and that is no time in a row.
     fn spared(&mut self, due: Due, now: Nanos) {
         let step = due.last.step.saturating_sub(1);

@@ -102,6 +102,9 @@ fn one_unblock_undoes_it() {
     site.pass(5);
     assert_eq!(denied(&site), [""; 0]);
     assert_eq!(judged(&site, "198.51.100.2", ConnectionState::Established), Reason::WithinLimit);
+    (11..=13).for_each(|host| exceed(&site, &format!("198.51.100.{host}")));
+    site.pass(2);
+    assert_eq!(denied(&site), ["198.51.100.0/24"], "it is not immune either");
 }
 
 #[test]

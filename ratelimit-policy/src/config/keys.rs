@@ -252,8 +252,10 @@ pub const RULE: &[Key] = &[
     )
     .more(
         "A ban counts until `forget_after` is over. The prefix is denied by an entry of `ratelimitd/RULE`, which `list` \
-         shows and `unblock` removes. No prefix is denied that holds, or lies in, what is allowed, nor one of a gateway, \
-         a resolver or who is logged in by SSH.",
+         shows and `unblock` removes; a file without the key leaves it until its end. No prefix is denied that holds, or \
+         lies in, what is allowed, nor one of a gateway, a resolver or a login that systemd-logind knows. What begins \
+         while a file is on trial does not count, nor what a start finds. A /24 of a cloud or a mobile network has many \
+         customers: choose the number by `stats`.",
     ),
     key(
         "ban_unproven",
