@@ -19,12 +19,12 @@ use crate::conversations;
 use crate::fragments;
 use crate::hold::{Held, verify};
 use crate::maps::{self, Active, Deferred, NoPacket, ParsedFrame};
-use crate::packet::{XdpFrame, forget, one_register};
+use crate::packet::{PacketFrame, forget, one_register};
 use crate::verification;
 
 /// Judges one packet, and charges it where it is admitted.
 #[inline(always)]
-pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
+pub(crate) fn verdict(active: Active, frame: &PacketFrame) -> Verdict {
     let head = match head(frame) {
         Ok(head) => head,
         Err(NoPacket::NotIp) => return Verdict::unruled(Reason::NotIp),
@@ -322,7 +322,7 @@ extern "C" fn dropped_unless_lapsed(said: u32) -> u32 {
 
 /// Where the packet is from and what it is sent to: at a glance, or by parsing all of it.
 #[inline(always)]
-fn head(frame: &XdpFrame) -> Result<Head, NoPacket> {
+fn head(frame: &PacketFrame) -> Result<Head, NoPacket> {
     match Head::of(frame) {
         Some(head) => Ok(head),
         None if is_of_other_protocol(frame) => Err(NoPacket::NotIp),
@@ -399,7 +399,7 @@ impl Rules for Maps {
 
 /// What the rule that judges the packet at hand says of it.
 #[inline(always)]
-fn judge(frame: &XdpFrame, deferred: &mut Deferred, rule: &Rule) -> Reason {
+fn judge(frame: &PacketFrame, deferred: &mut Deferred, rule: &Rule) -> Reason {
     deferred.is_asked = (known_first(rule, deferred.key()) && are_gated(rule)) as u32;
     if deferred.is_asked != 0 {
         let reason = maps::reason(new_source_gate(GateBypass::None as u32));

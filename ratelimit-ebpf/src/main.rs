@@ -37,6 +37,9 @@ mod fragments;
 #[cfg(target_arch = "bpf")]
 mod hold;
 #[cfg(target_arch = "bpf")]
+#[path = "hook/xdp.rs"]
+mod hook;
+#[cfg(target_arch = "bpf")]
 #[expect(
     clippy::multiple_unsafe_ops_per_block,
     reason = "a place in a map and what is read or written there are safe for one reason"
@@ -68,7 +71,7 @@ mod entry {
     /// The whole of a packet's way. `frags`: frames of several buffers too, or jumbo frames could not be attached to.
     #[xdp(frags)]
     fn ratelimitd(ctx: XdpContext) -> u32 {
-        let frame = packet::XdpFrame::new(&ctx);
+        let frame = packet::PacketFrame::new(&ctx);
         let verdict = match maps::active() {
             Some(active) => {
                 let verdict = decide::unless_lapsed(decide::verdict(active, &frame));

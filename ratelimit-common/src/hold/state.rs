@@ -24,6 +24,12 @@ pub trait State: Copy {
     fn rule(&self) -> &Rule;
     /// What the packet charges.
     fn charges(&self) -> Charges;
+    /// What a packet with these charges is charged by a limit, and on which side. A frame that was put together of
+    /// several packets is charged as those.
+    #[inline(always)]
+    fn charged_by(&self, charges: Charges, limit: &Limit) -> (u64, Side) {
+        charges.of(limit)
+    }
     /// Whether it is no packet at all: the daemon charges the source.
     #[inline(always)]
     fn is_ordered(&self) -> bool {
