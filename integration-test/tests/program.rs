@@ -9,12 +9,16 @@ use caps::{CapSet, CapsHashSet};
 use integration_test::fixtures::{self, Fate, Fixture};
 use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{DEST_OPTIONS, TCP, UDP};
-use integration_test::frames::{IPV4, IPV6, SOURCE_V4, SOURCE_V6, V4, V6, extension, frame, quic, tcp, tcp_with, udp};
+use integration_test::frames::{
+    IPV4, IPV6, SOURCE_V4, SOURCE_V6, V4, V6, extension, frame, quic, tcp, tcp_with, udp, v4,
+};
 use integration_test::program::{Program, limit, limit_over, policy};
 use integration_test::unit;
 use nix::unistd::{SysconfVar, sysconf};
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
+use ratelimit_common::verdict::Reason;
+use ratelimit_datapath::kernel::{Link, Merged};
 use ratelimit_policy::desired::{Access, Mode, Refuse, Unparsable, WindowForm};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
@@ -424,4 +428,59 @@ fn the_verifier_has_room_left() {
         .size()
         .verified_instructions;
     assert!(verified < VERIFIED_MAX, "the verifier looked at {verified} instructions, and gives up at a million");
+}
+
+#[test]
+fn at_tcx_each_named_frame_is_judged_as_at_xdp_with_an_ethernet_header_and_without() {
+    needs_root!();
+    for link in [Link::Ethernet, Link::None] {
+        let mut program = Program::new(&policy(&[limit(1, Unit::Packets, WindowForm::Strict)]));
+        program.by_tcx(link, Merged::default());
+        each_gets(&mut program, Unit::Packets, 1, "over_limit");
+    }
+}
+
+#[test]
+fn at_tcx_what_was_put_together_is_counted_as_the_packets_that_it_was() {
+    needs_root!();
+    const HEADERS: u64 = 14 + 20 + 20;
+    let whole = frame(IPV4, v4(TCP, tcp_with(80, ACK, &[], &[0; 450])));
+    let long = whole.len() as u64;
+    // Four of 100 bytes and one of 50, counted by the kernel or not.
+    for packets in [5, 0] {
+        let mut program = Program::new(&policy(&[limit(10, Unit::Packets, WindowForm::Strict)]));
+        program.by_tcx(Link::Ethernet, Merged { packets, payload_bytes: 100 });
+        assert_eq!((0..3).map(|_| program.passes(&whole)).collect::<Vec<_>>(), [true, true, false]);
+        assert_eq!(program.tally(Reason::WithinLimit), (10, 2 * (long + 4 * HEADERS)));
+        assert_eq!(program.tally(Reason::OverLimit), (5, long + 4 * HEADERS));
+        program.by_tcx(Link::Ethernet, Merged::default());
+        assert!(!program.passes(&whole), "ten were counted, and one more is over");
+    }
+    let charged = 450 + 5 * (HEADERS - 14);
+    for (limited, passes) in [(charged, true), (charged - 1, false)] {
+        let mut program = Program::new(&policy(&[limit(limited, Unit::Bytes, WindowForm::Strict)]));
+        program.by_tcx(Link::Ethernet, Merged { packets: 5, payload_bytes: 100 });
+        assert_eq!(program.passes(&whole), passes, "{limited} bytes");
+    }
+}
+
+#[test]
+fn at_tcx_what_was_put_together_of_more_than_an_ipv4_header_can_say_is_counted_too() {
+    needs_root!();
+    let mut program = Program::new(&policy(&[limit(10, Unit::Packets, WindowForm::Strict)]));
+    program.by_tcx(Link::Ethernet, Merged { packets: 10, payload_bytes: 100 });
+    // The kernel writes no length there.
+    let whole = frame(IPV4, V4::claiming_len(TCP, 0).around(tcp_with(80, ACK, &[], &[0; 1000])));
+    assert!(program.passes(&whole));
+    assert!(!program.passes(&whole));
+    assert_eq!(program.tally(Reason::WithinLimit).0, 10);
+}
+
+#[test]
+fn the_verifier_has_room_left_for_the_program_at_tcx() {
+    needs_root!();
+    let mut program = Program::new(&policy(&[limit(1, Unit::Packets, WindowForm::Strict)]));
+    let size = program.kernel().classifier_size().unwrap();
+    println!("at TCX: {} instructions verified, {} bytes", size.verified_instructions, size.jited_bytes);
+    assert!(size.verified_instructions < VERIFIED_MAX, "{size:?}");
 }

@@ -11,6 +11,7 @@ mod packets;
 mod relay;
 mod servers;
 mod settled;
+mod tun;
 
 pub use bpffs::Bpffs;
 pub use child::{Child, Output};
@@ -19,6 +20,7 @@ pub use packets::PacketSocket;
 pub use relay::{Forwarded, Relay, Trouble};
 pub use servers::{HttpServer, UdpCounter, nginx, nginx_with_http2, nginx_with_tls, serving};
 pub use settled::settled;
+pub use tun::Tun;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};

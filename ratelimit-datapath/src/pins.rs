@@ -307,6 +307,15 @@ fn not_ours(of: &fs::Metadata, is_shared: bool) -> Option<NotOurs> {
     (is_writable && !(is_shared && is_sticky)).then_some(NotOurs::Writable(mode))
 }
 
+/// Makes a directory of this process's, which is not there yet, for its owner alone.
+///
+/// # Errors
+/// Where it cannot be made.
+pub(crate) fn make_private(dir: &Path) -> Result<(), PinsError> {
+    let made = fs::DirBuilder::new().mode(DIRECTORY_MODE).create(dir);
+    made.map_err(|source| PinsError::Io { what: "create", path: dir.to_owned(), source })
+}
+
 /// Makes a directory that is for its owner alone, where it is missing.
 fn make(dir: &Path) -> Result<(), PinsError> {
     match fs::DirBuilder::new().mode(DIRECTORY_MODE).create(dir) {

@@ -23,7 +23,7 @@ pub(crate) type Context = TcContext;
 #[unsafe(no_mangle)]
 static HAS_LINK_HEADER: Global<u8> = Global::new(1);
 
-/// Where [`load_beyond`] leaves what it has read.
+/// Where [`beyond`] leaves what it has read.
 #[map]
 static BEYOND: PerCpuArray<Beyond> = PerCpuArray::with_max_entries(1, 0);
 /// What the frame at hand counts as.
@@ -120,42 +120,33 @@ impl Reader {
     }
 }
 
-/// The bytes at `offset` wherever they are. // a helper call: of most packets only the payload is not read in place
+/// The bytes at `offset` wherever they are. In place and not a function: the longest chain of calls ends here, and has no
+/// stack left. // a helper call: of most packets only the payload is not read in place
 #[inline(always)]
 fn beyond<const N: usize>(ctx: &Context, offset: usize) -> Option<[u8; N]> {
-    if load_beyond(raw(ctx), offset as u32, N as u32) == 0 {
+    let room = BEYOND.get_ptr_mut(0)?;
+    let ctx = raw(ctx).cast();
+    let result = if has_link_header() {
+        // SAFETY: the context is valid for the run of the program, and there is room for so many bytes.
+        unsafe { bpf_skb_load_bytes(ctx, offset as u32, room.cast(), N as u32) }
+    } else {
+        let offset = offset.checked_sub(ETHERNET_BYTES)? as u32;
+        // From the IP header on, whatever else a tunnel has left before it.
+        let from = bpf_hdr_start_off::BPF_HDR_START_NET;
+        // SAFETY: likewise.
+        unsafe { bpf_skb_load_bytes_relative(ctx, offset, room.cast(), N as u32, from) }
+    };
+    if result != 0 {
         return None;
     }
-    let read = BEYOND.get_ptr(0)?;
     let mut bytes = [0; N];
     for at in (0..N).step_by(size_of::<u64>()) {
         // SAFETY: this CPU's element, which lives as long as the map and has no other writer.
-        let word = unsafe { (&raw const (*read).0[at / size_of::<u64>()]).read_volatile() }.to_ne_bytes();
+        let word = unsafe { (&raw const (*room).0[at / size_of::<u64>()]).read_volatile() }.to_ne_bytes();
         let len = if N - at < size_of::<u64>() { N - at } else { size_of::<u64>() };
         bytes[at..at + len].copy_from_slice(&word[..len]);
     }
     Some(bytes)
-}
-
-/// Leaves so many bytes in [`BEYOND`]; 1 where they are there. A function of its own, which the verifier walks once.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn load_beyond(ctx: *mut Raw, offset: u32, len: u32) -> u32 {
-    let Some(room) = BEYOND.get_ptr_mut(0) else { return 0 };
-    if len == 0 || len as usize > BEYOND_BYTES {
-        return 0;
-    }
-    let result = if has_link_header() {
-        // SAFETY: the context is valid for the run of the program, and there is room for so many bytes.
-        unsafe { bpf_skb_load_bytes(ctx.cast(), offset, room.cast(), len) }
-    } else {
-        let Some(offset) = offset.checked_sub(ETHERNET_BYTES as u32) else { return 0 };
-        // From the IP header on, whatever else a tunnel has left before it.
-        let from = bpf_hdr_start_off::BPF_HDR_START_NET;
-        // SAFETY: likewise.
-        unsafe { bpf_skb_load_bytes_relative(ctx.cast(), offset, room.cast(), len, from) }
-    };
-    (result == 0) as u32
 }
 
 /// The frame's length, with the Ethernet header that it may not have.
