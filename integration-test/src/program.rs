@@ -12,7 +12,7 @@ use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verdict::Reason;
 use ratelimit_datapath::kernel::{Advance, Clock, Events, Kernel, Link, Merged, Options, Passed, ProgramSize, Steps};
 use ratelimit_datapath::{Datapath, EventCounts, KernelEvent, Reading, Tallies};
-use ratelimit_policy::config::XdpModeChoice;
+use ratelimit_policy::config::{HookChoice, XdpModeChoice};
 use ratelimit_policy::desired::{Limit, Policy, Ports, Rule, WindowForm, slot};
 
 /// 10:00 of some day in 2026.
@@ -100,6 +100,9 @@ impl Program {
     }
 
     fn of(policy: &Policy, options: &Options) -> Self {
+        if options.hook == HookChoice::Tcx {
+            netlab::usual_bpffs().expect("maps can be shared");
+        }
         let mut kernel = Kernel::load(options).expect("the program loads");
         // Frames seem to come in by the loopback interface; to it nothing is attached.
         kernel.list_unattached("lo").expect("every namespace has a loopback interface");
@@ -160,6 +163,7 @@ impl Program {
 
     /// From now on frames come in at TCX, by such a link, and each was put together of this.
     pub fn by_tcx(&mut self, link: Link, merged: Merged) {
+        netlab::usual_bpffs().expect("maps can be shared");
         self.skb = Some((link, merged));
     }
 

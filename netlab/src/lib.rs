@@ -13,7 +13,7 @@ mod servers;
 mod settled;
 mod tun;
 
-pub use bpffs::Bpffs;
+pub use bpffs::{Bpffs, usual_bpffs};
 pub use child::{Child, Output};
 pub use namespace::{End, Namespace, acquaint, veth, without_offloads};
 pub use packets::PacketSocket;

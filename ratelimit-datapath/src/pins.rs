@@ -25,7 +25,7 @@ const LINK_PREFIX: &str = "link-";
 pub(crate) const EARLIEST: u32 = 7;
 
 /// `BPF_FS_MAGIC` of linux/magic.h.
-const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+pub(crate) const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
 /// Pins are root's alone, whatever the umask.
 const DIRECTORY_MODE: u32 = 0o700;

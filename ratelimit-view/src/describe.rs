@@ -224,7 +224,7 @@ pub fn bans_words(bans: &Bans) -> String {
 
 fn hook_words(hook: HookChoice) -> &'static str {
     match hook {
-        HookChoice::Auto => "auto: XDP; TCX where that is taken or frames have no Ethernet header",
+        HookChoice::Auto => "auto: at XDP; where that is taken, by TCX",
         HookChoice::Xdp => "XDP or not at all",
         HookChoice::Tcx => "TCX: beside other programs, about 350 ns a packet more",
     }

@@ -313,6 +313,9 @@ fn limiter_at(
 ) -> Result<Kernel> {
     wire.receiver.inside(|| {
         let policy = row.policy(frames);
+        if hook == HookChoice::Tcx {
+            netlab::usual_bpffs()?;
+        }
         let mut kernel = Kernel::load(&Options {
             pins: None,
             hook,

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
-use aya::programs::ProgramError;
 use aya::programs::links::FdLink;
 use aya::programs::xdp::{XdpLink, XdpMode as AyaMode};
 use ratelimit_common::layout::INTERFACES_MAX;
@@ -11,8 +10,8 @@ use ratelimit_crash::{Point, reach};
 
 use super::classifier::LinkHeader;
 use super::held::{self, Held};
-use super::place::{self, occupied};
-use super::{ConfigWords, Kernel, program, state};
+use super::place;
+use super::{ConfigWords, Kernel, program};
 use crate::interface::{self, Interface};
 use crate::pins;
 use crate::{Absent, Attachment, DatapathError, Hook, XdpMode};
@@ -419,7 +418,7 @@ impl Kernel {
             XdpMode::Generic => AyaMode::Skb,
         };
         let program = program(&mut self.ebpf)?;
-        let id = program.attach_to_if_index(found.index, flags).map_err(|error| refused(found, mode, error))?;
+        let id = program.attach_to_if_index(found.index, flags).map_err(|error| place::refused(found, mode, error))?;
         reach(Point::Linked);
         fd_link(program.take_link(id).context("take the link")?)
     }
@@ -437,26 +436,4 @@ fn fd_link(link: XdpLink) -> Result<FdLink, DatapathError> {
         what: "attach with a BPF link".into(),
         why: "Linux 5.18 or later is needed".into(),
     })
-}
-
-/// What the kernel's refusal to attach means, and what mends it.
-fn refused(found: &Interface, mode: XdpMode, error: ProgramError) -> DatapathError {
-    let error = anyhow::Error::from(error);
-    let what = format!("attach to {} in {} mode", found.name, mode.label());
-    let unsupported = |why: String| DatapathError::Unsupported { what: what.clone(), why };
-    match state::errno(&error) {
-        Some(libc::EBUSY | libc::EEXIST) => {
-            let now = interface::named(&found.name).ok().flatten();
-            occupied(now.as_ref().unwrap_or(found))
-        }
-        Some(libc::EPERM | libc::EACCES) => state::denied(what),
-        Some(libc::EOPNOTSUPP) => {
-            unsupported("its driver has no native XDP; `--xdp-mode auto` or `generic` does without".into())
-        }
-        Some(libc::ERANGE | libc::EINVAL) => unsupported(format!(
-            "its driver refuses ({error:#}); often the MTU of {} is too large, or LRO is on: try `ethtool -K {} lro off`, or a smaller MTU",
-            found.mtu, found.name
-        )),
-        _ => DatapathError::Other(error.context(what)),
-    }
 }

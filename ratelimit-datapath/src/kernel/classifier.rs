@@ -12,6 +12,7 @@ use aya::programs::tc::{SchedClassifierLink, TcAttachOptions, TcAttachType};
 use aya::programs::{LinkOrder, SchedClassifier};
 use aya::util::KernelVersion;
 use aya::{Ebpf, VerifierLogLevel};
+use nix::sys::statfs::{Statfs, statfs};
 use ratelimit_common::layout::{self, map};
 use ratelimit_crash::{Point, reach};
 
@@ -200,6 +201,13 @@ impl Shared {
             }
             return Ok(Self { dir: dir.to_owned(), is_own: false, maps: Vec::new() });
         }
+        let is_bpf = |of: Statfs| of.filesystem_type().0 == pins::BPF_FS_MAGIC;
+        if !Path::new(pins::ROOT).parent().is_some_and(|parent| statfs(parent).is_ok_and(is_bpf)) {
+            return Err(DatapathError::Unsupported {
+                what: "share the maps with the program for TCX".into(),
+                why: "there is no BPF file system; mount one with `mount -t bpf bpf /sys/fs/bpf`".into(),
+            });
+        }
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let dir = Path::new(pins::ROOT).with_file_name(format!("ratelimitd-{}-{number}", std::process::id()));
         pins::make_private(&dir).map_err(DatapathError::from)?;
@@ -208,20 +216,9 @@ impl Shared {
 
     fn add(&mut self, name: &'static str, map: BorrowedFd<'_>) -> Result<(), DatapathError> {
         let path = self.dir.join(format!("{PREFIX}{name}"));
-        bpf::pin(map, &path).map_err(|error| match error.raw_os_error() {
-            // The file system is of another kind.
-            Some(libc::EINVAL) if self.is_own => no_bpf_file_system(),
-            _ => anyhow::Error::from(error).context(format!("pin {}", path.display())).into(),
-        })?;
+        bpf::pin(map, &path).with_context(|| format!("pin {}", path.display()))?;
         self.maps.push((name, path));
         Ok(())
-    }
-}
-
-fn no_bpf_file_system() -> DatapathError {
-    DatapathError::Unsupported {
-        what: "share the maps with the program for TCX".into(),
-        why: "there is no BPF file system; mount one with `mount -t bpf bpf /sys/fs/bpf`".into(),
     }
 }
 

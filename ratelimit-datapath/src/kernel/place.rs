@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
-use aya::programs::{ProgramInfo, loaded_programs};
+use aya::programs::{ProgramError, ProgramInfo, loaded_programs};
 use ratelimit_common::layout;
 
-use super::{classifier, held};
-use crate::interface::Interface;
-use crate::{Attachment, DatapathError, Hook, bpf, pins};
+use super::{classifier, held, state};
+use crate::interface::{self, Interface};
+use crate::{Attachment, DatapathError, Hook, XdpMode, bpf, pins};
 use ratelimit_policy::config::HookChoice;
 
 /// Where a program that is not attached yet goes.
@@ -27,12 +27,12 @@ pub(super) fn hook_for(found: &Interface, choice: HookChoice) -> Result<Hook, Da
     match hook {
         Hook::Xdp if !found.has_ethernet_header() => Err(without_header(found, choice)),
         Hook::Xdp if !is_free => Err(occupied(found)),
-        Hook::Xdp => Ok(Hook::Xdp),
         Hook::Tcx if !found.has_ethernet_header() && !found.is_headless() => Err(without_header(found, choice)),
         Hook::Tcx if !classifier::is_there() => Err(classifier::missing(&found.name)),
         Hook::Tcx if is_ours(found) => Err(occupied(found)),
-        Hook::Tcx if at_tcx(found).is_some() => Err(occupied(found)),
-        Hook::Tcx => Ok(Hook::Tcx),
+        // Or one packet would be counted twice.
+        Hook::Xdp | Hook::Tcx if at_tcx(found).is_some() => Err(occupied(found)),
+        Hook::Xdp | Hook::Tcx => Ok(hook),
     }
 }
 
@@ -77,7 +77,7 @@ fn name_of(id: u32) -> String {
 
 /// Who has XDP of an interface, in words; none where nobody has.
 pub(super) fn holder(found: &Interface) -> Option<String> {
-    let named = |(mode, id): &(crate::XdpMode, u32)| match name_of(*id).as_str() {
+    let named = |(mode, id): &(XdpMode, u32)| match name_of(*id).as_str() {
         "" => format!("id {id}, {}", mode.label()),
         name => format!("{name:?}, id {id}, {}", mode.label()),
     };
@@ -120,4 +120,26 @@ pub(super) fn occupied(found: &Interface) -> DatapathError {
         "It is left alone; take it off with the tool that put it there, and start again".to_owned()
     };
     DatapathError::Occupied { interface: interface.clone(), owner: format!("{owner}. {remedy}") }
+}
+
+/// What the kernel's refusal to attach means, and what mends it.
+pub(super) fn refused(found: &Interface, mode: XdpMode, error: ProgramError) -> DatapathError {
+    let error = anyhow::Error::from(error);
+    let what = format!("attach to {} in {} mode", found.name, mode.label());
+    let unsupported = |why: String| DatapathError::Unsupported { what: what.clone(), why };
+    match state::errno(&error) {
+        Some(libc::EBUSY | libc::EEXIST) => {
+            let now = interface::named(&found.name).ok().flatten();
+            occupied(now.as_ref().unwrap_or(found))
+        }
+        Some(libc::EPERM | libc::EACCES) => state::denied(what),
+        Some(libc::EOPNOTSUPP) => {
+            unsupported("its driver has no native XDP; `--xdp-mode auto` or `generic` does without".into())
+        }
+        Some(libc::ERANGE | libc::EINVAL) => unsupported(format!(
+            "its driver refuses ({error:#}); often the MTU of {} is too large, or LRO is on: try `ethtool -K {} lro off`, or a smaller MTU",
+            found.mtu, found.name
+        )),
+        _ => DatapathError::Other(error.context(what)),
+    }
 }
