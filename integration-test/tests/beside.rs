@@ -58,8 +58,9 @@ fn beside_a_foreign_program_it_limits_by_tcx_through_kill_and_restart_and_leaves
     assert_eq!(hook_of(&lab.stats()).0, "tcx");
     lab.assert_blocked(CLIENTS[0], 80);
     lab.assert_admitted(CLIENTS[2], 80, 3);
-    // By name, as the capabilities of a service let it: the link goes on where it was.
-    let refused = lab.ratelimitd(&["--iface", "s0", "--limit", "9/1h", "--socket", "other.sock"]);
+    // One limits it, at whichever hook.
+    let elsewhere = lab.directory().join("other.sock");
+    let refused = lab.ratelimitd(&["--iface", "s0", "--limit", "9/1h", "--socket", elsewhere.to_str().unwrap()]);
     assert_refused(&refused, 75, &["s0 already has", "ratelimitd"]);
 
     assert_eq!(daemon.end(Signal::SIGTERM), 0);
