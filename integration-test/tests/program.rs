@@ -45,7 +45,8 @@ fn is_run_at_tcx(fixture: &Fixture) -> bool {
         Some([0x86, 0xdd]) => 40,
         Some(_) | None => 1,
     };
-    frame.len() >= FRAME_MIN + least
+    // And it has room in one page, beside what the kernel keeps there.
+    (FRAME_MIN + least..3000).contains(&frame.len())
 }
 
 fn syn_from(source: [u8; 4]) -> Vec<u8> {
@@ -461,7 +462,9 @@ fn at_tcx_each_named_frame_is_judged_as_at_xdp_with_an_ethernet_header_and_witho
     for link in [Link::Ethernet, Link::None] {
         let mut program = Program::new(&policy(&[limit(1, Unit::Packets, WindowForm::Strict)]));
         program.by_tcx(link, Merged::default());
-        let frames = runnable().filter(is_run_at_tcx);
+        // The header is there all the same, so that a frame seems longer by that than it is.
+        let is_long = |fixture: &Fixture| link == Link::None && fixture.fate == Fate::Malformed;
+        let frames = runnable().filter(is_run_at_tcx).filter(|fixture| !is_long(fixture));
         each_of(frames, &mut program, Unit::Packets, 1, "over_limit");
     }
 }
