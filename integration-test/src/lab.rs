@@ -108,9 +108,14 @@ impl Lab {
 
     /// Puts a program that is not ours on an interface of the server, by netlink, without a link.
     pub fn attach_foreign(&self, interface: &str) {
+        self.attach_foreign_of(&self.server, interface);
+    }
+
+    /// The same on one of this namespace.
+    pub fn attach_foreign_of(&self, namespace: &Namespace, interface: &str) {
         let program = self.bpffs.pin_passing_program("foreign").expect("a program");
         let program = program.to_str().expect("a path of ASCII");
-        self.server.ip(&["link", "set", "dev", interface, "xdp", "pinned", program]).expect("it is attached");
+        namespace.ip(&["link", "set", "dev", interface, "xdp", "pinned", program]).expect("it is attached");
     }
 
     /// The control socket of daemons that are not told another.

@@ -2,7 +2,7 @@
 //! windows, units, bans, who is one client). Slow, simple, and without a line of the code that it judges.
 
 use std::collections::{HashMap, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 mod conversation;
 mod frames;
@@ -17,13 +17,13 @@ mod tls;
 pub use packet::{Kind, Outcome, Packet};
 pub use part::Parts;
 use part::{Newest, Step};
-pub use policy::{Bans, Form, Grant, Guard, Limit, Mode, Nanos, Policy, Prefix, Refuse, Rule, Unit};
+pub use policy::{Bans, Form, Grant, Guard, Limit, Mode, Nanos, Per, Policy, Prefix, Refuse, Rule, Unit};
 use policy::{SECOND, bucket_start, cut, first_held_against, first_of_window, is_in, leaks_in};
 use shut::Shut;
 
-/// Whose counter it is: a rule, a client, one kind of bucket, and whether that leaks. A limit that changes its amount,
+/// Whose counter it is: a rule, a client or a group of them, one kind of bucket, and whether that leaks. A limit that changes its amount,
 /// form or number of buckets keeps it.
-type Counter = (&'static str, IpAddr, Unit, Nanos, bool);
+type Counter = (&'static str, (Per, IpAddr), Unit, Nanos, bool);
 
 #[derive(Clone, Copy, Debug)]
 struct Ban {
@@ -178,11 +178,12 @@ impl Oracle {
             self.shut_out(rule, packet, ban.until);
             return Outcome::Banned;
         }
-        let outcome = self.charge(rule, packet, cost, now);
+        let (outcome, is_by_group) = self.charge(rule, packet, cost, now);
         // A source that was not admitted since is refused for the same as before.
         let is_another = self.bans.get(&(rule.name, client)).is_none_or(|ban| ban.is_over || now >= ban.reset);
         if let (Outcome::OverLimit, Mode::Enforce, Some(bans), true) = (outcome, rule.mode, &rule.bans, is_another)
             && !bans.needs_proof
+            && !is_by_group
         {
             let before = ban.filter(|ban| now < ban.reset).map_or(0, |ban| ban.before + 1);
             let until = now + bans.steps[before.min(bans.steps.len() - 1)];
@@ -192,9 +193,12 @@ impl Oracle {
         outcome
     }
 
-    fn charge(&mut self, rule: &Rule, packet: &Packet, cost: impl Fn(Unit) -> u64, now: Nanos) -> Outcome {
+    /// What becomes of it, and whether it is a group that refuses it.
+    fn charge(&mut self, rule: &Rule, packet: &Packet, cost: impl Fn(Unit) -> u64, now: Nanos) -> (Outcome, bool) {
         let client = self.client(packet.source);
-        let counter = |limit: &Limit| (rule.name, client, limit.unit, limit.bucket, limit.form == Form::Leaky);
+        let (ipv4_prefix, ipv6_prefix) = (self.policy.ipv4_prefix, self.policy.ipv6_prefix);
+        let counter = |limit: &Limit| counter(rule, limit, packet.source, (ipv4_prefix, ipv6_prefix));
+        let is_group = |limit: &Limit| limit.per != Per::Client;
         let refuses = |limit: &&Limit| {
             let counter = counter(limit);
             if !self.begun.contains(&counter) {
@@ -219,12 +223,15 @@ impl Oracle {
             };
             !self.fits(&counter, limit, cost, now)
         };
-        if let Some(limit) = rule.limits.iter().find(refuses) {
+        // A client is held to its own limits first.
+        let (own, groups): (Vec<&Limit>, Vec<&Limit>) = rule.limits.iter().partition(|limit| !is_group(limit));
+        let limits = [own, groups].concat();
+        if let Some(limit) = limits.iter().copied().find(refuses) {
             self.refused.insert(counter(limit), now);
             self.shut_connection(rule, limit, packet, now);
-            return Outcome::OverLimit;
+            return (Outcome::OverLimit, is_group(limit));
         }
-        let counted: Vec<&Limit> = rule.limits.iter().filter(|limit| cost(limit.unit) > 0).collect();
+        let counted: Vec<&Limit> = limits.into_iter().filter(|limit| cost(limit.unit) > 0).collect();
         if let Some(ban) = self.bans.get_mut(&(rule.name, client))
             && let Some(bans) = &rule.bans
             && !counted.is_empty()
@@ -237,14 +244,14 @@ impl Oracle {
         }
         for limit in &counted {
             if !self.fits(&counter(limit), limit, cost(limit.unit), now) {
-                return Outcome::OverLimit;
+                return (Outcome::OverLimit, is_group(limit));
             }
             self.begun.insert(counter(limit));
         }
         for limit in &counted {
             self.add(counter(limit), limit, cost(limit.unit), now);
         }
-        if counted.is_empty() { Outcome::NotCounted } else { Outcome::WithinLimit }
+        (if counted.is_empty() { Outcome::NotCounted } else { Outcome::WithinLimit }, false)
     }
 
     /// Charges a fragment to a rule that it may belong to, or to none of its limits. Whether it is within them.
@@ -254,9 +261,10 @@ impl Oracle {
             Unit::Requests | Unit::Packets => 1,
             Unit::Bytes => packet.bytes,
         };
-        let client = self.client(packet.source);
-        let counted: Vec<&Limit> = rule.limits.iter().filter(|limit| cost(limit.unit) > 0).collect();
-        let counter = |limit: &Limit| (rule.name, client, limit.unit, limit.bucket, limit.form == Form::Leaky);
+        let mut counted: Vec<&Limit> = rule.limits.iter().filter(|limit| cost(limit.unit) > 0).collect();
+        counted.sort_by_key(|limit| limit.per != Per::Client);
+        let (ipv4_prefix, ipv6_prefix) = (self.policy.ipv4_prefix, self.policy.ipv6_prefix);
+        let counter = |limit: &Limit| counter(rule, limit, packet.source, (ipv4_prefix, ipv6_prefix));
         for limit in &counted {
             if !self.fits(&counter(limit), limit, cost(limit.unit), now) {
                 if self.begun.contains(&counter(limit)) {
@@ -314,4 +322,17 @@ impl Oracle {
         };
         cut(source, len).unwrap_or(source)
     }
+}
+
+/// What counts traffic of this source for a limit of the rule, where so many bits of an address are one client.
+fn counter(rule: &Rule, limit: &Limit, source: IpAddr, (ipv4, ipv6): (u8, u8)) -> Counter {
+    let (v4, v6) = match limit.per {
+        Per::Client => (ipv4, ipv6),
+        Per::Prefix(v4, v6) => (v4, v6),
+        Per::Rule => (0, 0),
+    };
+    let whom = cut(source, if source.is_ipv4() { v4 } else { v6 }).unwrap_or(source);
+    // Both families are one there.
+    let whom = if limit.per == Per::Rule { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { whom };
+    (rule.name, (limit.per, whom), limit.unit, limit.bucket, limit.form == Form::Leaky)
 }

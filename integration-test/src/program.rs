@@ -13,7 +13,7 @@ use ratelimit_common::verdict::Reason;
 use ratelimit_datapath::kernel::{Advance, Clock, Events, Kernel, Link, Merged, Options, Passed, ProgramSize, Steps};
 use ratelimit_datapath::{Datapath, EventCounts, KernelEvent, Reading, Tallies};
 use ratelimit_policy::config::{HookChoice, XdpModeChoice};
-use ratelimit_policy::desired::{Limit, Policy, Ports, Rule, WindowForm, slot};
+use ratelimit_policy::desired::{Limit, Per, Policy, Ports, Rule, WindowForm, slot};
 
 /// 10:00 of some day in 2026.
 pub const TEN_O_CLOCK: Nanos = Nanos(29_700_600 * 60 * SECOND_NS);
@@ -194,6 +194,12 @@ impl Program {
         self.kernel.program_size().expect("the kernel tells")
     }
 
+    /// The same of the program at TCX.
+    pub fn size_at_tcx(&mut self) -> ProgramSize {
+        netlab::usual_bpffs().expect("maps can be shared");
+        self.kernel.classifier_size().expect("the kernel tells")
+    }
+
     /// Sends one frame, and says what became of it: the one counter that moved, which must agree with the action.
     pub fn verdict(&mut self, frame: &[u8]) -> &'static str {
         self.judged(frame).0
@@ -295,8 +301,18 @@ pub fn events(datapath: &mut dyn Datapath) -> Vec<KernelEvent> {
 
 /// Whether a packet with this word passed.
 pub fn is_pass(word: &str) -> bool {
-    !["over_limit", "contended", "banned", "denied", "new_source_budget", "too_many_tags", "guard", "too_many_headers"]
-        .contains(&word)
+    ![
+        "over_limit",
+        "contended",
+        "banned",
+        "denied",
+        "new_source_budget",
+        "too_many_tags",
+        "guard",
+        "too_many_headers",
+        "reset",
+    ]
+    .contains(&word)
 }
 
 /// Has this thread run on one CPU from now on: each CPU has a budget of its own.
@@ -361,5 +377,6 @@ pub fn limit_over(amount: u64, unit: Unit, form: WindowForm, buckets: u8, bucket
         burst: None,
         slot,
         shared: None,
+        per: Per::Source,
     }
 }

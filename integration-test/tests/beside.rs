@@ -2,6 +2,7 @@
 //! with the same verdicts, counters and lifecycle.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
@@ -9,8 +10,8 @@ use std::time::Duration;
 
 use integration_test::frames::proto::{TCP, UDP};
 use integration_test::frames::{IPV4, SERVICE_VLAN, V4, VLAN, tagged, tcp, udp_from};
-use integration_test::lab::{CLIENTS, CLIENTS_V6, HANGS_AFTER, Lab, SERVER, assert_refused, number, packets};
-use netlab::{PacketSocket, Tun, UdpCounter, needs_root};
+use integration_test::lab::{CLIENTS, CLIENTS_V6, HANGS_AFTER, Lab, SERVER, assert_refused, binary, number, packets};
+use netlab::{Child, PacketSocket, Tun, UdpCounter, needs_root};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -145,6 +146,32 @@ fn packets_without_an_ethernet_header_are_limited_and_counted_to_the_byte() {
     }
     let source: std::net::IpAddr = [192, 0, 2, 2].into();
     assert!(integration_test::lab::once(|| (heard.datagrams().get(&source) == Some(&3)).then_some(())).is_some());
+}
+
+#[test]
+fn an_interface_without_a_header_that_comes_later_is_limited_too() {
+    needs_root!();
+    let lab = Lab::new();
+    let file = lab.directory().join("ratelimitd.toml");
+    let text = format!(
+        "interfaces = [\"s0\", \"tun0\"]\nsocket = \"{}\"\n[rule]\nlimits = [\"3/1h packets\"]\nports = \"5000/udp\"\n",
+        lab.socket().display()
+    );
+    fs::write(&file, text).unwrap();
+    let mut command = lab.command(binary());
+    command.args(["run", "--config"]).arg(&file);
+    let daemon = Child::start(command).unwrap();
+    daemon.wait_for_line("ratelimitd: up, but NOT PROTECTED: tun0 is not attached", HANGS_AFTER).unwrap();
+    // By now it may load no program any more.
+    let mut tun = Tun::new(&lab.server, "tun0", "192.0.2.1/24").unwrap();
+    let stats = lab.stats_once(|stats| stats.pointer("/interfaces/1/attached").unwrap() == true);
+    assert_eq!(stats.pointer("/interfaces/1/hook").unwrap(), "tcx");
+    let packet = V4 { source: [192, 0, 2, 2], ..V4::of(UDP) }.around(udp_from(4000, 5000, [7; 100]));
+    for _ in 0..5 {
+        tun.send(&packet).unwrap();
+    }
+    let stats = lab.stats_once(|stats| number(stats, "/interfaces/1/packets/received") >= 5);
+    assert_eq!(number(&stats, "/interfaces/1/packets/dropped"), 2, "{stats:#}");
 }
 
 #[test]

@@ -35,17 +35,23 @@ fn an_interface_is_looked_for_in_the_callers_own_network_namespace() {
 fn a_list_that_holds_whom_the_host_needs_is_named() {
     needs_root!();
     let lab = Lab::new();
-    lab.server.ip(&["route", "add", "default", "via", CLIENTS[0]]).unwrap();
+    // Each next hop is a gateway.
+    let hops = [CLIENTS[0], CLIENTS[2]].map(|hop| ["nexthop", "via", hop]).concat();
+    lab.server.ip(&[&["route", "add", "default"], hops.as_slice()].concat()).unwrap();
     fs::write(lab.directory().join("drop.txt"), "198.51.100.0/24\n10.9.0.1\nfd09::/64 ; ours\n").unwrap();
-    let top = format!("interfaces = [\"s0\"]\ndeny = [\"file:drop.txt\", \"{}\", \"{}\"]", CLIENTS[0], CLIENTS[1]);
+    let top = format!(
+        "interfaces = [\"s0\"]\ndeny = [\"file:drop.txt\", \"{}\", \"{}\", \"{}\"]",
+        CLIENTS[0], CLIENTS[1], CLIENTS[2]
+    );
     let of = warnings(&lab, &top);
     for part in [
         format!("drop.txt): {} is an address of this host: it is passed over", SERVER[0]),
         format!("drop.txt): fd09::/64 holds {}, an address of this host: it is passed over", SERVER[1]),
         format!("deny has {0}/32, which holds {0}, the default gateway: [safety] allows it", CLIENTS[0]),
+        format!("deny has {0}/32, which holds {0}, the default gateway: [safety] allows it", CLIENTS[2]),
         format!("deny has {0}/32, which holds {0}, the peer of your SSH session: [safety] allows it", CLIENTS[1]),
     ] {
         assert!(of.iter().any(|line| line.contains(&part)), "{part}: {of:?}");
     }
-    assert_eq!(of.len(), 4, "{of:?}");
+    assert_eq!(of.len(), 5, "{of:?}");
 }

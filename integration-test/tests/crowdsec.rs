@@ -116,7 +116,7 @@ fn a_ban_in_the_kernel_is_an_alert_with_source_scope_reason_and_times() {
     let first: Value = serde_json::from_str(history("json").lines().next().unwrap()).unwrap();
     assert_eq!((&first["source"], &first["schema"]), (&json!(CLIENTS[0]), &json!(1)), "{first:#}");
     assert!(history("abuse").contains(&format!("Subject: Traffic beyond our limits from {}\n", CLIENTS[0])));
-    assert!(history("nft").contains(&format!("{{ {}/32", CLIENTS[0])) && history("ipset").contains(CLIENTS[0]));
+    assert!(history("nft").contains(&format!("{}/32", CLIENTS[0])) && history("ipset").contains(CLIENTS[0]));
     assert_refused(&lab.ratelimitd(&["history", "--format", "plain", "--csv"]), 2, &["--csv"]);
 }
 

@@ -71,9 +71,16 @@ fn what_is_wrong_is_found_with_what_mends_it_and_the_exit_code_says_so() {
         secret.display()
     );
     let config = configured(&lab, &top);
+    fs::set_permissions(lab.directory(), fs::Permissions::from_mode(0o777)).unwrap();
     let output = lab.ratelimitd(&["doctor", "--json", "--config", &config]);
     assert_eq!(output.code(), 1, "{}", output.stderr);
     let checks = checks(&output);
+    let open = checks.iter().filter(|of| of["id"] == "files.directory" && of["state"] == "problem");
+    let seen: Vec<&str> = open.map(|of| of["seen"].as_str().unwrap()).collect();
+    assert!(
+        seen.len() == 1 && seen[0].contains(lab.directory().to_str().unwrap()) && seen[0].contains("0777"),
+        "the sticky /tmp above it is none: {checks:#?}"
+    );
     let (state, seen) = found(&checks, "interface.xdp");
     assert!(state == "problem" && seen.contains("/sys/fs/bpf/foreign"), "{seen}");
     assert_eq!(found(&checks, "files.fleet's_secret").0, "problem");
@@ -194,7 +201,10 @@ fn a_report_has_no_address_and_no_secret_with_a_daemon_without_one_and_without_r
     let has = |texts: &[(String, String)], name: &str| texts.iter().any(|(of, _)| of.ends_with(name));
 
     let daemon = lab.start(&["run", "--config", &config]);
-    assert_eq!(lab.ratelimitd(&["deny", CLIENTS[1]]).code(), 0);
+    for (client, reason) in [(CLIENTS[1], "stole a cookie: see \"ticket 7\""), (CLIENTS[2], &format!("token {SECRET}"))]
+    {
+        assert_eq!(lab.ratelimitd(&["deny", client, "--reason", reason]).code(), 0);
+    }
     lab.assert_admitted(CLIENTS[0], 80, 3);
     lab.assert_blocked(CLIENTS[0], 80);
     let (output, path) = report("one.tar.gz", &[]);
@@ -213,6 +223,13 @@ fn a_report_has_no_address_and_no_secret_with_a_daemon_without_one_and_without_r
     ] {
         assert!(has(&texts, name) && output.stdout.contains(name), "{name}: {}", output.stdout);
     }
+    for (name, text) in texts.iter().filter(|(name, _)| name.ends_with(".json")) {
+        assert!(serde_json::from_str::<Value>(text).is_ok(), "{name}: {text}");
+    }
+    let list: Value = serde_json::from_str(&texts.iter().find(|(of, _)| of.ends_with("list.json")).unwrap().1).unwrap();
+    let reasons: Vec<&str> =
+        list["entries"].as_array().unwrap().iter().filter_map(|of| of["reason"].as_str()).collect();
+    assert!(reasons.contains(&"stole a cookie: <secret>") && reasons.contains(&"token <secret>"), "{reasons:?}");
     let text_of = |name: &str| &texts.iter().find(|(of, _)| of.ends_with(name)).unwrap().1;
     assert!(text_of("stats.json").contains("<ipv4:"), "{}", text_of("stats.json"));
     assert!(text_of("README.txt").contains("Masked: IPv4"));

@@ -261,6 +261,22 @@ fn detach_takes_the_filter_off_with_a_daemon_and_without() {
 }
 
 #[test]
+fn empty_directories_of_other_layouts_are_in_nobodys_way() {
+    needs_root!();
+    let lab = Lab::new();
+    let _web = lab.web();
+    let leave = || ["v7", "v999"].into_iter().for_each(|of| fs::create_dir_all(lab.pins().join(of)).unwrap());
+    leave();
+    let detached = lab.ratelimitd(&["detach"]);
+    assert_eq!((detached.code(), &*detached.stdout), (0, "nothing was attached\n"), "{}", detached.stderr);
+    assert!(!lab.pins().exists());
+    leave();
+    let _daemon = lab.limit(&KEEP);
+    lab.assert_admitted(CLIENTS[0], 80, 3);
+    assert_eq!(fs::read_dir(lab.pins()).unwrap().count(), 1);
+}
+
+#[test]
 fn detach_by_a_wrong_socket_is_refused_while_a_daemon_runs() {
     needs_root!();
     let lab = Lab::new();
@@ -272,6 +288,10 @@ fn detach_by_a_wrong_socket_is_refused_while_a_daemon_runs() {
         let refused = lab.ratelimitd(&[&["detach", "--socket", elsewhere.to_str().unwrap()], interface].concat());
         assert_refused(&refused, 75, &["belongs to another ratelimitd", "--socket PATH"]);
     }
+    let second = ["--iface", "s0", "--limit", "3/1h", "--socket", elsewhere.to_str().unwrap()];
+    let refused = lab.ratelimitd(&second);
+    assert_refused(&refused, 75, &[&format!("ratelimitd, process {}", daemon.child.id()), "--socket PATH"]);
+    assert!(!refused.stderr.contains("earlier run"), "{}", refused.stderr);
     daemon.kill();
     lab.assert_blocked(CLIENTS[0], 80);
     assert_eq!(lab.ratelimitd(&["detach", "--socket", elsewhere.to_str().unwrap()]).code(), 0);

@@ -6,21 +6,24 @@ use netlab::needs_root;
 use std::thread;
 
 use caps::{CapSet, CapsHashSet};
+use etherparse::{PacketHeaders, TransportHeader};
 use integration_test::fixtures::{self, Fate, Fixture};
 use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{DEST_OPTIONS, TCP, UDP};
 use integration_test::frames::{
     IPV4, IPV6, SOURCE_V4, SOURCE_V6, V4, V6, extension, frame, quic, tcp, tcp_with, udp, v4,
 };
-use integration_test::program::{Program, limit, limit_over, policy};
+use integration_test::program::{Program, Room, limit, limit_over, options, policy};
 use integration_test::unit;
+use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{SysconfVar, sysconf};
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verdict::Reason;
-use ratelimit_datapath::kernel::{Link, Merged};
+use ratelimit_datapath::kernel::{Clock, Kernel, Link, Merged, Options, has_tcx};
+use ratelimit_datapath::{Attachment, Datapath as _, DatapathError};
 use ratelimit_policy::config::HookChoice;
-use ratelimit_policy::desired::{Access, Mode, Refuse, Unparsable, WindowForm};
+use ratelimit_policy::desired::{Access, Limit, Mode, Per, Refuse, RefuseWith, Unparsable, WindowForm};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 /// Longer than any window here, and than a UDP flow is remembered.
@@ -506,6 +509,43 @@ fn at_tcx_what_was_put_together_of_more_than_an_ipv4_header_can_say_is_counted_t
 }
 
 #[test]
+fn at_tcx_a_group_is_charged_all_that_was_put_together() {
+    needs_root!();
+    let [own, of_group] = [100, 12].map(|amount| limit(amount, Unit::Packets, WindowForm::Strict));
+    let of_group = Limit { per: Per::Prefix { v4: 24, v6: 56 }, slot: own.slot + 1_000_000, ..of_group };
+    let mut program = Program::new(&policy(&[own, of_group]));
+    program.by_tcx(Link::Ethernet, Merged { packets: 5, payload_bytes: 100 });
+    let from = |host| {
+        let source = [198, 51, 100, host];
+        frame(IPV4, V4 { source, ..V4::of(TCP) }.around(tcp_with(80, ACK, &[], &[0; 450])))
+    };
+    assert_eq!([1, 2, 1, 3].map(|host| program.passes(&from(host))), [true, true, false, false]);
+    assert_eq!((program.tally(Reason::WithinLimit).0, program.tally(Reason::OverLimit).0), (10, 10));
+    program.by_tcx(Link::Ethernet, Merged::default());
+    assert_eq!([4, 5, 6].map(|host| program.passes(&from(host))), [true, true, false], "two are left");
+}
+
+#[test]
+fn what_is_to_be_at_tcx_is_there_or_is_told_which_kernel_it_takes() {
+    needs_root!();
+    // The loopback interface of a namespace that has nothing else.
+    let run = || {
+        unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        netlab::usual_bpffs().unwrap();
+        let policy = policy(&[limit(1, Unit::Packets, WindowForm::Strict)]);
+        let at_tcx = Options { hook: HookChoice::Tcx, ..options(&policy, Clock::Kernel, Room::default()) };
+        Kernel::load(&at_tcx).unwrap().attach("lo")
+    };
+    match thread::spawn(run).join().unwrap() {
+        Ok(attached) => assert_eq!((attached, has_tcx()), (Attachment::Tcx, true)),
+        Err(error) => {
+            let is_said = error.to_string().contains("it takes Linux 6.6 or later") && !has_tcx();
+            assert!(is_said && matches!(error, DatapathError::Unsupported { .. }), "{error}");
+        }
+    }
+}
+
+#[test]
 fn the_verifier_has_room_left_for_the_program_at_tcx() {
     needs_root!();
     let mut program = Program::new(&policy(&[limit(1, Unit::Packets, WindowForm::Strict)]));
@@ -513,4 +553,41 @@ fn the_verifier_has_room_left_for_the_program_at_tcx() {
     let size = program.kernel().classifier_size().unwrap();
     println!("at TCX: {} instructions verified, {} bytes", size.verified_instructions, size.jited_bytes);
     assert!(size.verified_instructions < VERIFIED_MAX, "{size:?}");
+}
+
+#[test]
+fn a_syn_over_a_limit_of_connections_becomes_its_own_answer() {
+    needs_root!();
+    let mut policy = policy(&[limit(1, Unit::Connections, WindowForm::Strict)]);
+    policy.rules[0].refuse_with = RefuseWith::Reset;
+    let mut program = Program::new(&policy);
+    for (ether_type, packet) in [
+        (IPV4, V4::of(TCP).around(tcp_with(80, SYN, &[2, 4, 5, 180], b"data"))),
+        (IPV6, V6::of(TCP).around(tcp_with(80, SYN, &[2, 4, 5, 180], &[]))),
+    ] {
+        let syn = frame(ether_type, packet);
+        let tagged = [&syn[..12], &[0x81, 0, 0, 7], &syn[12..]].concat();
+        assert_eq!(program.kernel().test_run_of(&syn).unwrap(), (2, syn.clone()), "within the limit");
+        for (syn, link) in [(&syn, 14), (&tagged, 18)] {
+            let (action, answer) = program.kernel().test_run_of(syn).unwrap();
+            assert_eq!(action, 3, "XDP_TX");
+            assert!(answer.len() <= syn.len());
+            assert_eq!(answer[..link], [&syn[6..12], &syn[..6], &syn[12..link]].concat());
+            let (sent, back) = (
+                PacketHeaders::from_ethernet_slice(syn).unwrap(),
+                PacketHeaders::from_ethernet_slice(&answer).unwrap(),
+            );
+            let (Some(TransportHeader::Tcp(sent)), Some(TransportHeader::Tcp(back))) = (sent.transport, back.transport)
+            else {
+                panic!("no segment")
+            };
+            assert!(back.rst && back.ack && !back.syn);
+            assert_eq!(back.acknowledgment_number, sent.sequence_number.wrapping_add(1));
+            assert_eq!((back.source_port, back.destination_port), (sent.destination_port, sent.source_port));
+        }
+    }
+    policy.rules[0].mode = Mode::DryRun;
+    program.apply(&policy);
+    let syn = frame(IPV4, V4::of(TCP).around(tcp(80, SYN)));
+    assert_eq!(program.kernel().test_run_of(&syn).unwrap(), (2, syn), "a dry run changes no packet");
 }

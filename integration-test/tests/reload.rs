@@ -7,7 +7,7 @@ use std::fs;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use integration_test::lab::{CLIENTS, Daemon, HANGS_AFTER, Lab, ask, once};
+use integration_test::lab::{CLIENTS, Daemon, HANGS_AFTER, Lab, ask, assert_refused, binary, number, once, run};
 use nix::sys::signal::Signal;
 use ratelimit_control::Call as _;
 use ratelimit_control::proto::{Detach, ReloadRequest};
@@ -175,4 +175,53 @@ fn over_tcp_nothing_names_a_source_and_nothing_writes() {
         assert!(answer.starts_with("HTTP/1.1 404"), "{path}: {answer}");
     }
     lab.assert_blocked(CLIENTS[0], 80);
+}
+
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_refused_and_the_daemon_goes_on_answering() {
+    needs_root!();
+    let lab = Lab::new();
+    let daemon = start(&lab, "2/1h");
+    let path = lab.directory().join("ratelimitd.toml");
+    fs::remove_file(&path).unwrap();
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for command in [&["reload"][..], &["apply", path.to_str().unwrap()], &["check-config", path.to_str().unwrap()]] {
+        assert_refused(&lab.ratelimitd(command), 78, &["it is a pipe, not a file"]);
+    }
+    assert_eq!(number(&lab.stats(), "/rules/0/limits/0/amount"), 2);
+    assert_eq!(daemon.end(Signal::SIGTERM), 0);
+}
+
+#[test]
+fn a_command_that_was_given_up_while_the_daemon_stood_still_is_not_carried_out() {
+    needs_root!();
+    let lab = Lab::new();
+    let daemon = start(&lab, "2/1h");
+    daemon.child.signal(Signal::SIGSTOP).unwrap();
+    for command in ["panic", "detach"] {
+        let mut given_up = lab.command("timeout");
+        given_up.args(["--signal=KILL", "0.5"]).arg(binary()).arg(command);
+        assert_ne!(run(given_up).code(), 0, "{command}");
+    }
+    daemon.child.signal(Signal::SIGCONT).unwrap();
+    for command in ["/v1/mode", "/v1/detach"] {
+        daemon.child.wait_for_line(&format!("{command} is not carried out"), HANGS_AFTER).unwrap();
+    }
+    assert!(lab.stats().get("hold").is_none() && lab.has_xdp("s0"));
+}
+
+#[test]
+fn metrics_are_served_at_an_address_that_the_host_gets_later_and_limits_hold_before() {
+    needs_root!();
+    let lab = Lab::new();
+    let _web = lab.web();
+    let later = "192.0.2.77:9464";
+    let path = write(&lab, &file(&lab, "2/1h", "").replace(LISTEN, later));
+    let daemon = lab.start(&["run", "--config", &path]);
+    assert!(daemon.child.stderr().contains("192.0.2.77 is no address of this host yet"));
+    lab.assert_admitted(CLIENTS[0], 80, 2);
+    lab.server.add_address("lo", "192.0.2.77/32").unwrap();
+    let address = later.parse().unwrap();
+    let mut stream = lab.server.inside(|| Ok(TcpStream::connect_timeout(&address, Duration::from_secs(5))?)).unwrap();
+    assert!(ask(&mut stream, "/metrics").contains("ratelimitd_attached"));
 }

@@ -171,7 +171,7 @@ pub mod known_first {
     pub const fn of(rule: &Rule) -> u32 {
         // An unknown source may be banned, or refused everything; and packets that the gate drops count for shadow
         // limits.
-        if rule.limits_len == 0 || rule.bans.steps_len != 0 || rule.refuse_all != 0 || rule.shadows_len != 0 {
+        if rule.own_len == 0 || rule.bans.steps_len != 0 || rule.refuse_all != 0 || rule.shadows_len != 0 {
             return 0;
         }
         let Limit { unit, amount, .. } = rule.limits[0];
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn a_rule_asks_first_where_nothing_else_comes_before() {
         let rule = |unit: Unit, amount| {
-            let mut rule = layout::Rule { limits_len: 1, ..layout::Rule::default() };
+            let mut rule = layout::Rule { limits_len: 1, own_len: 1, ..layout::Rule::default() };
             rule.limits[0] = layout::Limit { unit: unit as u8, amount, ..layout::Limit::default() };
             rule
         };

@@ -138,9 +138,9 @@ pub fn too_many_tags<R: Rules>(rules: &R) -> Verdict {
 /// The verdict of a rule that has found this.
 #[inline(always)]
 pub const fn enforced(rule: &Rule, reason: Reason) -> Verdict {
-    match (reason.action(), rule.dry_run) {
-        (Action::Pass, _) | (Action::Drop, 0) => Verdict { reason, rule: rule.row },
-        (Action::Drop, _) => Verdict { reason: Reason::DryRun, rule: rule.row },
+    match (reason.action(), rule.is_dry_run()) {
+        (Action::Pass, _) | (Action::Drop, false) => Verdict { reason, rule: rule.row },
+        (Action::Drop, true) => Verdict { reason: Reason::DryRun, rule: rule.row },
     }
 }
 

@@ -12,6 +12,7 @@
 
 mod accounted;
 mod clear;
+mod ended;
 mod head;
 mod http2;
 mod place;
@@ -44,8 +45,7 @@ pub struct Conversation {
     hole_end: u32,
     /// Of a TLS record, of HTTP/2's preface, or of a frame of it in the clear, the bytes to come; or [`LOST`].
     record_left: u32,
-    /// What the server had said when the first record came that may end the handshake; behind it, HTTP/2: when a frame
-    /// of control was last taken for what follows a long answer.
+    /// What the server had said when a record came that may end the handshake, or a free frame of control after it.
     control_at: u32,
     /// Some of [`is`].
     is: u16,
@@ -69,9 +69,9 @@ pub struct Conversation {
     ending_records: u8,
     /// Some of [`also`].
     also: u8,
-    /// What the client acknowledged in the newest segment that was asked about.
+    /// What the client acknowledged in the newest segment asked about; the segments that still pass after its reset.
     acknowledged: u32,
-    reserved: u32,
+    repetitions: u32,
 }
 
 const _: () = assert!(size_of::<Conversation>() == 56);
@@ -169,8 +169,8 @@ const _: () = assert!(size_of::<Peer>() == 16);
 pub struct Turn {
     /// Requests that begin in it.
     pub requests: u32,
-    /// Whether it is one that the guard counts: it begins no request, and is either short, or the one in
-    /// [`ACCOUNTED_BYTES`] of what is long.
+    /// Whether the guard counts it: it begins no request, and is short, or the one in [`ACCOUNTED_BYTES`] of what is
+    /// long.
     pub is_unaccounted: bool,
     /// What to remember once they are admitted. Until then the connection stays as it is: repetitions are judged again.
     pub newest: Conversation,

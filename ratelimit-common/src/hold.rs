@@ -11,24 +11,33 @@ use crate::verdict::{Action, Reason};
 use crate::verification::{EvidenceNeeds, Side};
 use crate::window::{self, Admitted, Cells, Charge};
 use charges::refusal;
+use groups::{turn_back, turn_to};
 
 mod alone;
 mod ban;
+mod cache;
 mod charges;
+mod groups;
 mod state;
 mod tell;
 mod verify;
 
 pub use alone::Alone;
 pub use ban::{ban_source, cache_ban, is_banned, record_admitted};
+pub use cache::{cache_refusal, suspect};
 pub use charges::{At, Charged, Charges, CheckResult, by, is};
+pub use groups::{charge_group, charge_groups};
 pub use state::{Banned, GateBypass, Inserted, State, Window};
 pub use tell::{tell, tell_step, window_used};
 pub use verify::verify;
 
 /// Whether a rule charges without a check before and does nothing beside: its one limit alone decides.
 pub const fn is_plain(rule: &Rule) -> bool {
-    rule.limits_len == 1 && rule.shadows_len == 0 && rule.refuse_all == 0 && rule.bans.steps_len == 0
+    rule.limits_len == 1
+        && !rule.has_groups()
+        && rule.shadows_len == 0
+        && rule.refuse_all == 0
+        && rule.bans.steps_len == 0
 }
 
 /// Whether it is nothing to the rule when a source sends a segment without payload that opens no connection, unless it
@@ -111,7 +120,7 @@ fn hold_all<S: State>(state: S) -> Reason {
     } else if let Some(at) = state.suspected() {
         state.suspect(at);
     }
-    let mut bans = rule.bans.steps_len != 0 && rule.dry_run == 0;
+    let mut bans = rule.bans.steps_len != 0 && !rule.is_dry_run();
     if result.is(Reason::WithinLimit) {
         // Where bans need verified traffic, only that shows that the window which banned is within the limit again.
         let is_admitted = !rule.evidence.any(EvidenceNeeds::BANS)
@@ -121,7 +130,8 @@ fn hold_all<S: State>(state: S) -> Reason {
             state.record_admitted();
         }
         // The limit that another CPU has filled is not known: where bans need verified traffic, the next packet bans.
-        bans &= !rule.evidence.any(EvidenceNeeds::BANS);
+        // Nor is what a group has used proof of one of its sources.
+        bans &= !rule.evidence.any(EvidenceNeeds::BANS) && !rule.has_groups();
         reason = state.charge_all();
     } else if result.is(Reason::OverLimit) || result.is(Reason::Guard) {
         state.cache_refusal(result.at(), false);
@@ -151,40 +161,64 @@ fn limits<S: State>(rule: &Rule, count: usize) -> impl Iterator<Item = (usize, &
 }
 
 /// Checks whether the packet is within every limit that counts it, and changes nothing: [`Reason::WithinLimit`] may
-/// be overtaken by another CPU, anything else stands.
+/// be overtaken by another CPU, anything else stands. Groups come last, in this and in [`charge_all`].
 ///
 /// By the coarse clock: it is never ahead, so what it refuses is over the limit, or was within the last tick.
 #[inline(always)]
 pub fn check_limits<S: State>(state: S, charges: Charges) -> CheckResult {
     let rule = state.rule();
-    let mut reason = Reason::NotCounted;
-    for (position, limit) in limits::<S>(rule, rule.limits_len.into()) {
-        let (amount, side) = state.charged_by(charges, limit);
-        if amount != 0 {
-            if matches!(reason, Reason::NotCounted)
-                && let Some(reason) = new_source_gate(state, bypass(limit.amount_on(side), amount, charges))
-            {
-                return CheckResult::of(reason);
-            }
-            reason = Reason::WithinLimit;
-        } else if rule.refuse_all == 0 {
-            continue;
-        }
-        // What is not counted apart is checked with its own charges, or the wrong limit would have refused it.
-        if charges.has(is::GLANCE) && limit.unit == Unit::Connections as u8 {
-            continue;
-        }
-        let Some(window) = state.window(side.slot(limit.slot)) else { continue };
-        if !is_within_limit(state, window, limit, side, amount) {
-            let at = At::new(position, side);
-            if side == Side::Attempts {
-                state.keep_suspected(at);
-                continue;
-            }
-            return CheckResult::refused(at);
+    let mut result = CheckResult::of(Reason::NotCounted);
+    for (position, _) in limits::<S>(rule, rule.limits_len.into()) {
+        result = state.check_limit(position, charges, result.reason());
+        if !result.is(Reason::NotCounted) && !result.is(Reason::WithinLimit) {
+            break;
         }
     }
-    CheckResult::of(reason)
+    result
+}
+
+/// [`check_limits`] of the limit at this position, after those before it have found this.
+#[inline(always)]
+pub fn check_limit<S: State>(state: S, position: usize, charges: Charges, before: Reason) -> CheckResult {
+    let rule = state.rule();
+    let limit = &rule.limits[position & (LIMITS_MAX - 1)];
+    let (amount, side) = state.charged_by(charges, limit);
+    // What is not counted apart is checked with its own charges, or the wrong limit would have refused it.
+    if amount == 0 && rule.refuse_all == 0 || charges.has(is::GLANCE) && limit.unit == Unit::Connections as u8 {
+        return CheckResult::of(before);
+    }
+    let at = At::of(rule, position, side);
+    turn_to(state, at);
+    let result = check_window(state, limit, (at, amount), charges, before);
+    turn_back(state, at);
+    result
+}
+
+#[inline(always)]
+fn check_window<S: State>(
+    state: S,
+    limit: &layout::Limit,
+    (at, amount): (At, u64),
+    charges: Charges,
+    before: Reason,
+) -> CheckResult {
+    let side = at.side();
+    // Where no limit is of the source itself, the group is who is new.
+    if amount != 0
+        && matches!(before, Reason::NotCounted)
+        && let Some(reason) = new_source_gate(state, bypass(limit.amount_on(side), amount, charges))
+    {
+        return CheckResult::of(reason);
+    }
+    if let Some(window) = state.window(at.slot(limit))
+        && !is_within_limit(state, window, limit, side, amount)
+    {
+        if side != Side::Attempts {
+            return CheckResult::refused(at);
+        }
+        state.keep_suspected(at);
+    }
+    CheckResult::of(if amount == 0 { before } else { Reason::WithinLimit })
 }
 
 /// The gate for new sources: why the packet is sampled out or refused, if it is.
@@ -224,12 +258,21 @@ fn time_to_look_at<S: State>(state: S, limit: &layout::Limit) -> Nanos {
 }
 
 /// Charges every limit of the rule that counts the packet. A charge that one of them refuses after all, because
-/// another CPU was faster, is taken back from the others.
+/// another CPU was faster, is taken back from the others. What the source's own limits do not admit is not charged to
+/// groups.
 #[inline(always)]
 pub fn charge_all<S: State>(state: S) -> Reason {
+    let reason = state.charge_own();
+    let admitted = matches!(reason, Reason::WithinLimit);
+    if admitted && state.rule().has_groups() { state.charge_groups() } else { reason }
+}
+
+/// [`charge_all`] of the limits that are of the source itself.
+#[inline(always)]
+pub fn charge_own<S: State>(state: S) -> Reason {
     let rule = state.rule();
     let (mut reason, mut refused_by) = (Reason::WithinLimit, 0);
-    for (position, limit) in limits::<S>(rule, rule.limits_len.into()) {
+    for (position, limit) in limits::<S>(rule, rule.own_len.into()) {
         let (amount, side) = state.charged_by(state.charges(), limit);
         if amount == 0 {
             continue;
@@ -262,7 +305,7 @@ pub fn refund_before<S: State>(state: S, refused_by: usize) {
         let (amount, side) = state.charged_by(state.charges(), limit);
         let bucket = state.charged(position);
         if amount != 0 && bucket != 0 {
-            state.refund(At::new(position, side), amount, bucket);
+            state.refund(At::of(rule, position, side), amount, bucket);
         }
     }
 }
@@ -478,12 +521,14 @@ pub fn remember<S: State>(state: S, at: At, amount: u64) -> Charged {
 #[inline(always)]
 pub fn refund<S: State>(state: S, at: At, amount: u64, bucket: u64) {
     let Some(limit) = at.limit(state.rule()) else { return };
+    turn_to(state, at);
     if let Some(window) = state.window(at.slot(limit)) {
         match limit.is_gcra {
             0 => window::refund(&window, limit.arithmetic(at.side()), BucketIndex(bucket), amount),
             _ => gcra::refund(&window, limit.rate(at.side()), amount),
         }
     }
+    turn_back(state, at);
 }
 
 /// Writes what other hosts admitted of the source in a bucket, in units. False where it was not: the source has no
@@ -494,48 +539,6 @@ pub fn write_others<S: State>(state: S, at: At, bucket: BucketIndex, units: u64)
     let Some(window) = state.window(at.slot(limit)) else { return false };
     let now = state.coarse().bucket(limit.bucket_ns);
     limit.is_gcra == 0 && window::write_others(&window, limit.arithmetic(at.side()), now, bucket, units)
-}
-
-/// Caches that the source was refused, where that lasts; first counts the refusal, unless the charge has.
-#[inline(always)]
-pub fn cache_refusal<S: State>(state: S, at: At, is_counted: bool) {
-    let (rule, side) = (state.rule(), at.side());
-    let Some(limit) = at.limit(rule) else { return };
-    let Some(window) = state.window(at.slot(limit)) else { return };
-    let bucket = state.coarse().bucket(limit.bucket_ns);
-    if !is_counted && window.count_refused(bucket) {
-        state.tell(at.0, 0, 0);
-    }
-    // The charges that fill a window make its source known, but not the one that opens it.
-    if window.refusals().count() <= LITTLE {
-        state.make_known();
-    }
-    if limit.unit == Unit::Requests as u8 && !side.is_guard() {
-        if rule.refuse_all == 0 && rule.shadows_len == 0 && limit.is_gcra == 0 {
-            let full_until = window.full_until(limit, side, bucket, 1);
-            let until_ns = if full_until == bucket { 0 } else { full_until.0.wrapping_mul(limit.bucket_ns) };
-            state.cache_connection_drop(at.slot(limit), until_ns, side == Side::Unverified);
-        }
-    } else if state.is_refusal_cacheable(limit) {
-        let full_until = window.full_until(limit, side, bucket, state.least(limit));
-        if full_until != bucket {
-            let until_ns = full_until.0.wrapping_mul(limit.bucket_ns);
-            state.cache_drop(at.slot(limit), until_ns, refusal(side), side == Side::Unverified);
-        }
-    }
-}
-
-/// Caches that a source has tried to connect as often as it may: from now on each connection that it completes is
-/// counted. The entry drops nothing, and the attempts pass, since they can be forged.
-#[inline(always)]
-pub fn suspect<S: State>(state: S, at: At) {
-    let Some(limit) = at.limit(state.rule()) else { return };
-    let Some(window) = state.window(at.slot(limit)) else { return };
-    if limit.is_gcra == 0 && state.may_cache_suspect() {
-        let bucket = state.coarse().bucket(limit.bucket_ns);
-        let full_until = window.full_until(limit, Side::Attempts, bucket, 1);
-        state.cache_suspect(at.slot(limit), full_until.0.wrapping_mul(limit.bucket_ns));
-    }
 }
 
 #[cfg(test)]

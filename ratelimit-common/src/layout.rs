@@ -13,19 +13,23 @@ use crate::window;
 mod active;
 mod event;
 mod faults;
+mod groups;
 mod keys;
 pub mod map;
+mod order;
 
 pub use active::{Active, PrefixMiss};
 pub use event::{EVENT_TALLIES, EVENTS_BYTES, EVENTS_MAX, EVENTS_OF_REFUSALS_BYTES, Event, STEPS_BYTES, Step};
 pub use faults::{FAULTS_MAX, Fault, NOT_CACHED};
+pub use groups::Group;
 pub use keys::{
     ConversationKeyV4, ConversationKeyV6, FlowKeyV4, FlowKeyV6, GENERATION_BITS, Prefix, PrefixKeyV4, PrefixKeyV6,
     Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
 };
+pub use order::ChargeOrder;
 
 /// The layout's version, as in `/sys/fs/bpf/ratelimitd/v11`.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 
 /// The XDP program's name.
 pub const PROGRAM: &str = "ratelimitd";
@@ -221,17 +225,28 @@ impl Unit {
     }
 }
 
+/// What a rule does with what it refuses, other than to drop it: [`Rule::refuses`].
+pub mod refuses {
+    /// It passes as [`super::Reason::DryRun`]. No other is set then.
+    pub const NOTHING: u8 = 1;
+    /// By a reset, where its client is verified.
+    pub const BY_RESET: u8 = 2;
+    /// By a reset where it is a SYN, too: every interface is attached in native mode.
+    pub const SYN_BY_RESET: u8 = 4;
+}
+
 /// One rule, as the packet path reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Rule {
-    /// The first `limits_len` of them hold, all at once. From [`LIMITS_MAX`] on, the first `shadows_len` are counted
+    /// The first `limits_len` of them hold, all at once: the first `own_len` the source, the others each the group
+    /// that contains it. From [`LIMITS_MAX`] on, the first `shadows_len` are counted
     /// beside and never enforced.
     pub limits: [Limit; LIMITS_MAX + SHADOWS_MAX],
     /// How many limits there are.
     pub limits_len: u8,
-    /// 1: what would be dropped passes as [`Reason::DryRun`].
-    pub dry_run: u8,
+    /// Some of [`refuses`]; 0: what it refuses is dropped.
+    pub refuses: u8,
     /// 1: once over a limit, everything of the source to this rule's ports is dropped, counted or not.
     pub refuse_all: u8,
     /// 1: some limit counts connections, so UDP flows are looked up.
@@ -269,12 +284,38 @@ pub struct Rule {
     pub new_sources_ns: u64,
     /// How it bans.
     pub bans: crate::ban::Rule,
+    /// Of the limit at the same position, where that is not of the source itself.
+    pub groups: [Group; LIMITS_MAX],
+    /// How many of its limits are of the source itself.
+    pub own_len: u8,
+    /// Zero.
+    pub reserved: [u8; 7],
 }
 
-const _: () =
-    assert!(size_of::<Rule>() == 40 * (LIMITS_MAX + SHADOWS_MAX) + 8 + 8 + 2 * QUIC_PORTS_MAX + 8 + 8 + 16 + 48);
+const _: () = assert!(
+    size_of::<Rule>()
+        == 40 * (LIMITS_MAX + SHADOWS_MAX) + 8 + 8 + 2 * QUIC_PORTS_MAX + 8 + 8 + 16 + 48 + 16 * LIMITS_MAX + 8
+);
 
 impl Rule {
+    /// Whether some of its limits are of groups.
+    #[inline(always)]
+    pub const fn has_groups(&self) -> bool {
+        self.own_len != self.limits_len
+    }
+
+    /// Whether what would be dropped passes as [`Reason::DryRun`].
+    #[inline(always)]
+    pub const fn is_dry_run(&self) -> bool {
+        self.refuses & refuses::NOTHING != 0
+    }
+
+    /// Whether what is refused of a verified client is answered by a reset.
+    #[inline(always)]
+    pub const fn refuses_by_reset(&self) -> bool {
+        self.refuses & refuses::BY_RESET != 0
+    }
+
     /// Whether its UDP port speaks QUIC.
     #[inline(always)]
     pub fn speaks_quic(&self, port: u16) -> bool {
@@ -344,45 +385,6 @@ const _: () = assert!(
     size_of::<Config>()
         == 8 + 16 + 8 + 16 + 24 + 4 * INTERFACES_MAX + 8 + 8 * 6 + 8 * CLASSES_MAX + size_of::<[Rule; RULES_MAX]>()
 );
-
-/// What [`CHARGE_PROGRAM`] is to do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct ChargeOrder {
-    /// The source's prefix in network order: IPv4 in the first 4 bytes.
-    pub prefix: [[u8; 8]; 2],
-    /// How much, in the limit's unit. Of others: units of [`window::Parts::unit_bits`].
-    pub amount: u64,
-    /// Of others: the bucket that they admitted it in.
-    pub bucket: u64,
-    /// Which map the source is in: [`ChargeOrder::V4`], [`ChargeOrder::V6`] or [`ChargeOrder::V6_WIDE`].
-    pub family: u32,
-    /// [`ChargeOrder::CHARGE`] or another of these.
-    pub step: u32,
-}
-
-const _: () = assert!(size_of::<ChargeOrder>() == 40);
-
-impl ChargeOrder {
-    /// [`map::SOURCES_V4`].
-    pub const V4: u32 = 0;
-    /// [`map::SOURCES_V6`].
-    pub const V6: u32 = 1;
-    /// [`map::SOURCES_V6_WIDE`].
-    pub const V6_WIDE: u32 = 2;
-    /// Charge the limit.
-    pub const CHARGE: u32 = 0;
-    /// Ban by the rule.
-    pub const BAN: u32 = 1;
-    /// Charge the limit's window of verified traffic.
-    pub const CHARGE_VERIFIED: u32 = 2;
-    /// Charge the limit's window of the evidence for a ban.
-    pub const CHARGE_EVIDENCE: u32 = 3;
-    /// Write what other hosts admitted, in the limit's own window.
-    pub const OTHERS: u32 = 4;
-    /// The same in its window of verified traffic.
-    pub const OTHERS_VERIFIED: u32 = 5;
-}
 
 /// The class of each destination port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,6 +18,7 @@ pub mod hash;
 pub mod hold;
 pub mod layout;
 pub mod packet;
+pub mod refusal;
 pub mod refusals;
 pub mod source;
 pub mod time;

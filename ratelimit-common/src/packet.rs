@@ -204,8 +204,9 @@ pub fn parse<F: Frame>(frame: &F) -> Parsed {
     }
 }
 
+/// Whether it is the protocol of a tag.
 #[inline(always)]
-const fn is_vlan(ether_type: u16) -> bool {
+pub(crate) const fn is_vlan(ether_type: u16) -> bool {
     ether_type == EtherType::Ieee8021q as u16
         || ether_type == EtherType::Ieee8021ad as u16
         || ether_type == EtherType::Ieee8021QinQ1 as u16

@@ -82,6 +82,9 @@ reasons! {
     /// Behind more headers than are looked behind, or behind some that end or go on where that cannot be read: the
     /// network stack might still take what is there.
     TooManyHeaders = 17, "too_many_headers", Drop;
+    /// Refused, and its client told by a reset: no byte of it reaches the server. In the place of a connection's
+    /// segment the server has its client's reset; a SYN is answered by one.
+    Reset = 18, "reset", Drop;
 }
 
 /// Who can say a reason.
@@ -114,7 +117,8 @@ impl Reason {
             | Self::TooManyTags
             | Self::NotAdmitted
             | Self::Guard
-            | Self::TooManyHeaders => SaidBy::Rule,
+            | Self::TooManyHeaders
+            | Self::Reset => SaidBy::Rule,
         }
     }
 }

@@ -152,6 +152,9 @@ impl<C: Call> Ask<C> {
     }
 }
 
+/// Turns of the runtime in which connections see which clients have gone, while the owner was busy or the daemon stood still.
+const LOOKS: usize = 3;
+
 /// An answer that is not sent yet.
 #[must_use]
 pub struct Answer(Box<dyn FnOnce() + Send>);
@@ -194,6 +197,22 @@ macro_rules! commands {
             /// Where each goes.
             pub const ROUTES: &[Route] = &[$(<$call as Call>::ROUTE,)* $(<$slow as Call>::ROUTE,)*];
 
+            /// Where it goes.
+            const fn route(&self) -> Route {
+                match self {
+                    $(Self::$name(_) => <$call as Call>::ROUTE,)*
+                    $(Self::$later(_) => <$slow as Call>::ROUTE,)*
+                }
+            }
+
+            /// Whether nobody waits for its answer any more.
+            fn is_abandoned(&self) -> bool {
+                match self {
+                    $(Self::$name(ask) => ask.reply.is_closed(),)*
+                    $(Self::$later(ask) => ask.reply.is_closed(),)*
+                }
+            }
+
             /// Has the owner do it.
             pub fn carry_out<When, Owner>(self, owner: &mut Owner, when: When) -> Answer
             where
@@ -213,6 +232,25 @@ macro_rules! commands {
                 $(.route(<$slow as Call>::ROUTE.path, method::<$slow>()))*
         }
     };
+}
+
+impl Command {
+    /// The same, unless its client has gone: a command that was given up must not be carried out later.
+    pub async fn awaited(self) -> Option<Self> {
+        let route = self.route();
+        // Questions change nothing, and an application may charge without waiting.
+        if route.access != Access::Change {
+            return Some(self);
+        }
+        for _ in 0..LOOKS {
+            tokio::task::yield_now().await;
+        }
+        if !self.is_abandoned() {
+            return Some(self);
+        }
+        tracing::warn!("{} is not carried out: who asked for it has gone", route.path);
+        None
+    }
 }
 
 commands! {

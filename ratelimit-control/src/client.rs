@@ -71,10 +71,20 @@ pub enum ClientError {
         wanted: Wanted,
     },
     /// The daemon took too long.
-    #[error("the daemon at {path} did not answer within {} s", ANSWER_TIME_MAX.as_secs())]
+    #[error("the daemon at {path} did not answer within {} s{}", ANSWER_TIME_MAX.as_secs(), unfinished(*wanted))]
     TimedOut {
         /// The socket.
         path: PathBuf,
+        /// What it was asked for.
+        wanted: Wanted,
+    },
+    /// The daemon closed the connection, and goes on.
+    #[error("the daemon at {path} closed the connection without an answer{}", unfinished(*wanted))]
+    Unanswered {
+        /// The socket.
+        path: PathBuf,
+        /// What it was asked for.
+        wanted: Wanted,
     },
     /// The answer is not what this version understands.
     #[error("the daemon at {path} answered {what}")]
@@ -101,11 +111,21 @@ impl ClientError {
             Self::NotPermitted { wanted: Wanted::Change, .. } => {
                 vec!["only root and the user that the daemon runs as may change anything".to_owned()]
             }
-            Self::TimedOut { .. } => vec!["`systemctl status ratelimitd` says what it is doing".to_owned()],
+            Self::TimedOut { .. } | Self::Unanswered { .. } => {
+                vec!["`systemctl status ratelimitd` says what it is doing".to_owned()]
+            }
             Self::Unintelligible { .. } => vec!["is it another version than this command?".to_owned()],
             // The daemon has said what to do.
             Self::Refused(_) => Vec::new(),
         }
+    }
+}
+
+/// What a command that was begun comes to: one that nobody waits for any more is not begun.
+const fn unfinished(wanted: Wanted) -> &'static str {
+    match wanted {
+        Wanted::Read => "",
+        Wanted::Change => "; if it has begun to carry the command out, it goes on with that: look before you repeat it",
     }
 }
 
@@ -238,7 +258,8 @@ impl Client {
             request = request.header(SUDO_USER, name);
         }
         let request = request.body(Full::new(body)).map_err(|error| self.unintelligible(error))?;
-        let timed_out = |_| ClientError::TimedOut { path: self.socket.clone() };
+        let wanted = Wanted::from(request.method());
+        let timed_out = |_| ClientError::TimedOut { path: self.socket.clone(), wanted };
         tokio::time::timeout(ANSWER_TIME_MAX, self.exchange(request, bytes_max)).await.map_err(timed_out)?
     }
 
@@ -265,8 +286,13 @@ impl Client {
             // The caller gets the error with its answer.
             let _ = connection.await;
         });
-        let response = sender.send_request(request).await.map_err(|error| self.broken_off(error, wanted))?;
-        Ok((response, task))
+        match sender.send_request(request).await {
+            Ok(response) => Ok((response, task)),
+            Err(error) if !error.is_parse() && self.is_listened_to().await => {
+                Err(ClientError::Unanswered { path: self.socket.clone(), wanted })
+            }
+            Err(error) => Err(self.broken_off(error, wanted)),
+        }
     }
 
     /// A socket whose queue is full says so at once: it is empty again in a moment.
@@ -276,6 +302,14 @@ impl Client {
                 Err(full) if full.kind() == ErrorKind::WouldBlock => tokio::time::sleep(QUEUE_PAUSE).await,
                 other => return other,
             }
+        }
+    }
+
+    /// Whether a daemon has the socket, however busy it is.
+    async fn is_listened_to(&self) -> bool {
+        match UnixStream::connect(&self.socket).await {
+            Ok(_) => true,
+            Err(error) => error.kind() == ErrorKind::WouldBlock,
         }
     }
 

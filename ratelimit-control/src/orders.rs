@@ -9,7 +9,7 @@ use super::call::{Access, Arguments, Call, Route, Verb};
 use super::proto::{DetachReport, Problem, ProblemKind, ReloadReport, parse_target};
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::safety::SshSession;
-use ratelimit_report::snapshot::{Limit, Listed, RuleMode};
+use ratelimit_report::snapshot::{Closed, Limit, Listed, RuleMode};
 
 /// To allow or to deny a prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +38,9 @@ pub struct GrantRequest {
     /// On every host of the fleet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fleet: bool,
+    /// Of a denial: ends open connections from there to what is protected, on this host.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kill: bool,
     /// The program whose denial it is, as in `fail2ban/sshd`: entries of others for the same prefix stay apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
@@ -98,6 +101,9 @@ pub struct GrantReport {
     pub frees: Vec<String>,
     /// How many they are.
     pub frees_count: u64,
+    /// Of a denial that ends connections: what came of them so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections: Option<Closed>,
     /// What else there is to know, a sentence each.
     pub notes: Vec<String>,
 }

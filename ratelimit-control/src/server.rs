@@ -342,6 +342,11 @@ where
         size @ (Size::Medium | Size::Large) => {
             // What may be large is not even begun before there is room for it.
             let lane = service.lanes.take(size, caller).await?;
+            if C::ROUTE.access == Access::Change {
+                // What is given up before it is begun is not carried out.
+                let report = service.handle.ask(call, by).await?;
+                return Ok(large::to_its_end(large::answer(C::status(&report), report, lane)).await?);
+            }
             let made = async move {
                 let report = service.handle.ask(call, by).await?;
                 large::answer(C::status(&report), report, lane).await

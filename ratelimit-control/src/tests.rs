@@ -95,7 +95,9 @@ fn stub() -> Handle {
     let (handle, mut commands) = Handle::channel(feed::Feed::default());
     tokio::spawn(async move {
         while let Some(command) = commands.recv().await {
-            command.carry_out(&mut Stub, ()).send();
+            if let Some(command) = command.awaited().await {
+                command.carry_out(&mut Stub, ()).send();
+            }
         }
     });
     handle

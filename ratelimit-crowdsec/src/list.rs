@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use ratelimit_policy::files;
 use ratelimit_report::entries::UNTIL;
 
 use crate::book::{Denied, Held};
@@ -69,7 +70,7 @@ fn line(line: &str) -> Option<(IpNet, Held)> {
 
 /// What an earlier run has written; nothing where there is no file.
 pub fn read(path: &Path) -> io::Result<BTreeMap<IpNet, Held>> {
-    let file = match File::open(path) {
+    let file = match files::open_named(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
         Err(error) => return Err(error),
@@ -150,6 +151,7 @@ mod tests {
         assert_eq!(fs::read_to_string(at("list")).unwrap(), "192.0.2.2\n");
         std::os::unix::fs::symlink(at("list"), at("link")).unwrap();
         std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        assert_eq!(read(&at("socket")).unwrap_err().to_string(), "it is a socket, not a file");
         for name in ["link", "socket", "."] {
             let error = replace(&at(name), "192.0.2.3\n").unwrap_err();
             assert!(error.to_string().contains("no regular file"), "{name}: {error}");

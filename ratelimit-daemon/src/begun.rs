@@ -21,7 +21,7 @@ use ratelimit_datapath::{
 };
 use ratelimit_history::Progress;
 use ratelimit_policy::desired::{Limit, Policy, Rule, ban_slot};
-use ratelimit_report::snapshot::{Clocks, source_text};
+use ratelimit_report::snapshot::{Clocks, group_of, source_text};
 
 /// Parts that are taken at one time. // 16384 events, as many as the ring holds
 const PARTS_MAX: usize = 4;
@@ -202,7 +202,8 @@ fn named<'a>(of: &KernelEvent, policy: &'a Policy) -> Option<(&'a Rule, &'a Limi
 fn event(of: &KernelEvent, policy: &Policy, clocks: Clocks) -> Option<Event> {
     let rule = of.rule.and_then(|at| policy.rules.get(at));
     let usage = named(of, policy).map(|(_, limit)| Usage { limit: limit.to_string(), used: of.used });
-    let source = source_text(of.client);
+    let group = named(of, policy).and_then(|(rule, limit)| group_of(rule, limit, of.client));
+    let source = group.map_or_else(|| source_text(of.client), |group| group.to_string());
     let refused = |reason| {
         Event::Refused(Refused {
             source: source.clone(),
@@ -232,6 +233,7 @@ impl<D: Datapath> Engine<D> {
             // Where this goes on, the maps cannot be read, which supervision says.
             tracing::debug!("take what packets tell: {:#}", anyhow::Error::from(error));
         }
+        self.close_due(moment);
     }
 
     fn try_tell_begun(&mut self, moment: Moment) -> Result<(), DatapathError> {
@@ -239,6 +241,7 @@ impl<D: Datapath> Engine<D> {
             let mut events = Vec::new();
             let more = self.datapath.events(&mut |event| events.push(event))?;
             self.spread_bans(&events);
+            self.kill_banned(&events, moment.uptime);
             let Self { datapath, enforced, watched, journal, .. } = self;
             if !events.is_empty() {
                 let clocks = Clocks { now: datapath.now()?, wall: moment.wall };

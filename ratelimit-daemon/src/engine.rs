@@ -4,6 +4,7 @@ use ratelimit_common::time::Nanos;
 use ratelimit_crash::{Point, reach};
 
 use super::certificate::Certificate;
+use super::closer::Closer;
 use super::enforced::Enforced;
 use super::fleet::Ties;
 use super::journal::{Event, Journal, Occurrence};
@@ -13,6 +14,7 @@ use super::start::{Start, Unfinished};
 use super::statistics::{Statistics, status_line};
 use super::store::Store;
 use super::trial::Trials;
+use super::unkept::Unkept;
 use super::watched::Watched;
 use ratelimit_control::proto::{Health, Problem};
 use ratelimit_datapath::{Absent, Datapath, DatapathError, Reading};
@@ -45,6 +47,8 @@ pub(super) struct Engine<D> {
     pub(super) statistics: Statistics,
     pub(super) certificate: Certificate,
     pub(super) fleet: Ties,
+    pub(super) unkept: Unkept,
+    pub(super) closer: Closer,
 }
 
 /// What one look at the datapath has found.
@@ -84,6 +88,8 @@ impl<D: Datapath> Engine<D> {
             journal: Journal::new(moment.uptime),
             statistics: Statistics::default(),
             fleet: Ties::none(),
+            unkept: Unkept::default(),
+            closer: Closer::default(),
         };
         over.into_iter().for_each(|over| engine.journal.add(Occurrence::new(EventKind::Trial, over)));
         let started = engine.recall(unfinished, refused_lists, moment).and_then(|is_on_trial| {
@@ -204,8 +210,11 @@ impl<D: Datapath> Engine<D> {
     /// Looks whether everything is attached and readable, and attaches again what is back.
     pub(super) fn supervise(&mut self, moment: Moment) -> Supervision {
         let notes = self.journal.past.trouble().into_iter().chain(self.certificate.trouble());
-        let notes: Vec<String> =
-            notes.chain(self.fleet_trouble()).chain(self.watched.lists.passed_over_words()).collect();
+        let notes: Vec<String> = notes
+            .chain(self.fleet_trouble())
+            .chain(self.watched.lists.passed_over_words())
+            .chain(self.unkept_words())
+            .collect();
         let reading = match self.watched.read(&mut self.datapath) {
             Ok(reading) => reading,
             Err(problem) => {
@@ -236,6 +245,8 @@ impl<D: Datapath> Engine<D> {
         }
         let clocks = Clocks { now: reading.now, wall: moment.wall };
         self.expire_grants(clocks, moment);
+        self.keep_again(clocks, moment);
+        self.deny_prefixes(reading, moment);
         self.watch_breaker(reading, moment);
         self.watch_lists(reading.now, moment);
         self.tell_passed_over();
@@ -258,6 +269,9 @@ impl<D: Datapath> Engine<D> {
         }
         if let Some(passed_over) = self.watched.lists.passed_over_words() {
             words += &format!("{passed_over}; ");
+        }
+        if let Some(unkept) = self.unkept_words() {
+            words += &format!("{unkept}; ");
         }
         words
     }

@@ -132,6 +132,16 @@ impl Ties {
         self.kept.recall(store);
     }
 
+    /// Why a restart would forget some of what users said to all hosts, where it would.
+    pub(super) fn unkept(&self) -> Option<&str> {
+        self.kept.unsaved()
+    }
+
+    /// Tries again to write down what could not be.
+    pub(super) fn keep_again(&mut self, store: &Store) {
+        self.kept.save_again(store);
+    }
+
     /// What the fleet's task asks for; once.
     pub(super) const fn take_asks(&mut self) -> Option<Asks> {
         self.asks.take()

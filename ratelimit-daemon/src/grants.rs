@@ -15,7 +15,9 @@ use ratelimit_control::proto::{GrantReport, GrantRequest, Problem, ProblemKind};
 use ratelimit_crash::{Point, reach};
 use ratelimit_datapath::Datapath;
 use ratelimit_fleet::acts::What;
-use ratelimit_policy::access::{By, ENTRIES_MAX, Entered, Entry, Further, Ledger, OWNER_BYTES_MAX, REASON_BYTES_MAX};
+use ratelimit_policy::access::{
+    By, ENTRIES_MAX, Entered, Entry, Further, KEPT_FOR_ALLOW, Ledger, OWNER_BYTES_MAX, REASON_BYTES_MAX,
+};
 use ratelimit_policy::config::Safety;
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::config::syntax::turns_text;
@@ -89,7 +91,7 @@ impl<D: Datapath> Engine<D> {
             self.journal.tell(Event::GrantEnd { grant: entry.grant, prefix: entry.prefix, by }, moment);
         }
         if !over.is_empty()
-            && let Err(error) = self.overrides.grants.keep(&self.host.store, clocks)
+            && let Err(error) = self.keep_grants(clocks)
         {
             tracing::warn!("{error}");
         }
@@ -120,6 +122,9 @@ impl<D: Datapath> Engine<D> {
         let clocks = self.clocks(moment)?;
         let until = until(grant, request, clocks)?;
         match grant {
+            Grant::Exempt if request.kill => {
+                return Err(Problem::new(ProblemKind::BadRequest, "only a denial ends connections"));
+            }
             Grant::Exempt => object_to_exempting(prefix, request)?,
             Grant::Denied => self.object_to(prefix, request, by)?,
         }
@@ -134,13 +139,17 @@ impl<D: Datapath> Engine<D> {
         };
         let mut after = self.overrides.grants.ledger.clone();
         let further = if request.replace { Further::Replace } else { Further::Extend };
-        let entered = after.enter(entry.clone(), further, clocks.now).ok_or_else(|| {
-            let why = format!("there are {ENTRIES_MAX} entries already; put long lists into the configuration");
-            Problem::new(ProblemKind::BadRequest, why)
-        })?;
+        let entered = after
+            .enter(entry.clone(), further, clocks.now)
+            .ok_or_else(|| Problem::new(ProblemKind::BadRequest, no_room(grant)))?;
         notes.extend(self.what_changed(&entry, &entered, clocks));
         notes.extend(self.notes_on(&entered.entry, clocks));
         self.change_grants(clocks, &mut notes, after)?;
+        let before_kill = self.closer.total();
+        if request.kill {
+            notes.push(self.kill_denied(prefix, moment));
+        }
+        let connections = request.kill.then(|| self.closer.total().since(before_kill));
         let listed = Listed::of(&entered.entry, true, clocks);
         let user = listed.user.clone().unwrap_or_default();
         let by = listed.owner.as_ref().map_or_else(|| user.clone(), |owner| format!("{user} for {owner}"));
@@ -155,6 +164,7 @@ impl<D: Datapath> Engine<D> {
             entry: listed,
             before: entered.before.map(|before| Listed::of(&before, true, clocks)),
             frees_count: frees.len() as u64,
+            connections,
             frees: frees.into_iter().take(NAMED_MAX).collect(),
             notes,
         })
@@ -177,9 +187,9 @@ impl<D: Datapath> Engine<D> {
         reach(Point::GrantApplied);
         self.overrides.grants.next_end = None;
         self.statistics.outdate();
-        if let Err(error) = self.overrides.grants.keep(&self.host.store, clocks) {
-            tracing::warn!("{error}");
-            notes.push(format!("a restart forgets it: {error}"));
+        if let Err(error) = self.keep_grants(clocks) {
+            tracing::warn!("{error}; it is tried again");
+            notes.push(format!("a restart forgets it: {error}; it is tried again"));
         }
         reach(Point::GrantKept);
         Ok(())
@@ -295,6 +305,15 @@ impl<D: Datapath> Engine<D> {
         self.datapath.visit_sources(&mut |reading| blocked.visit(&reading)).map_err(Problem::datapath)?;
         Ok(blocked.names())
     }
+}
+
+/// Why there is no further entry.
+pub(super) fn no_room(grant: Grant) -> String {
+    let (most, what) = match grant {
+        Grant::Denied => (ENTRIES_MAX, "entries"),
+        Grant::Exempt => (ENTRIES_MAX + KEPT_FOR_ALLOW, "entries, with those that are kept for `allow`,"),
+    };
+    format!("there are {most} {what} already; put long lists into the configuration")
 }
 
 /// The same on other hosts.

@@ -1,5 +1,6 @@
 //! What stops rules from dropping, whatever the configuration says: `panic`, `mode dry-run`, and the breaker.
 
+use std::io;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,6 +10,8 @@ use super::breaker::{Share, Trip};
 use super::engine::Engine;
 use super::journal::Occurrence;
 use super::moment::Moment;
+use super::overrides::Overrides;
+use super::store::Store;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{ModeReport, ModeWord, Problem};
 use ratelimit_crash::{Point, reach};
@@ -52,6 +55,19 @@ impl Hold {
     pub(super) fn report(&self) -> snapshot::Hold {
         let is_panic = self.word == ModeWord::Panic;
         snapshot::Hold { panic: is_panic, by: self.user.clone(), since: self.since }
+    }
+}
+
+impl Overrides {
+    /// Has later runs find the hold, where the filter outlives the daemon.
+    pub(super) fn keep_hold(&self, store: &Store, on_exit: OnExit) -> io::Result<()> {
+        match (&self.hold, on_exit) {
+            (Some(hold), OnExit::Keep) => store.save(FILE, hold),
+            (Some(_), OnExit::Detach) | (None, _) => {
+                store.remove(FILE);
+                Ok(())
+            }
+        }
     }
 }
 
@@ -120,15 +136,10 @@ impl<D: Datapath> Engine<D> {
         Ok(ModeReport { schema: SCHEMA, mode: word, changed, rules, notes })
     }
 
-    fn remember_hold(&self, notes: &mut Vec<String>) {
-        match (&self.overrides.hold, self.enforced.config.on_exit) {
-            (Some(hold), OnExit::Keep) => {
-                if let Err(error) = self.host.store.save(FILE, hold) {
-                    tracing::error!("{error}; a restart ends it");
-                    notes.push(format!("a restart ends it: {error}"));
-                }
-            }
-            (Some(_), OnExit::Detach) | (None, _) => self.host.store.remove(FILE),
+    fn remember_hold(&mut self, notes: &mut Vec<String>) {
+        if let Err(error) = self.keep_hold() {
+            tracing::error!("{error}; a restart ends it, unless it can be written until then");
+            notes.push(format!("a restart ends it: {error}; it is tried again"));
         }
     }
 

@@ -3,13 +3,13 @@
 use ratelimit_common::time::{Nanos, SECOND_NS};
 
 use super::engine::Engine;
-use super::grants::{SECONDS_MAX, check_owner, checked_reason};
+use super::grants::{SECONDS_MAX, check_owner, checked_reason, no_room};
 use super::journal::{Event, Occurrence};
 use super::moment::Moment;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{Import, ImportReport, ImportRow, Problem, RefusedRow, parse_target};
 use ratelimit_datapath::Datapath;
-use ratelimit_policy::access::{By, ENTRIES_MAX, Entry, Further};
+use ratelimit_policy::access::{By, Entry, Further};
 use ratelimit_policy::desired::Grant;
 use ratelimit_policy::safety::CameFrom;
 use ratelimit_report::event::EventKind;
@@ -53,9 +53,7 @@ impl<D: Datapath> Engine<D> {
                             entered.push(done.entry);
                             continue;
                         }
-                        None => {
-                            format!("there are {ENTRIES_MAX} entries already; put long lists into the configuration")
-                        }
+                        None => no_room(Grant::Denied),
                     }
                 }
                 Err(why) => why,

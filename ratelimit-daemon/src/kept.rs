@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::grants::Grants;
 use super::store::Store;
-use ratelimit_policy::access::{By, ENTRIES_MAX, Entry};
+use ratelimit_policy::access::{By, ENTRIES_MAX, Entry, KEPT_FOR_ALLOW};
 use ratelimit_policy::config::syntax::printable;
 use ratelimit_policy::desired::Grant;
 use ratelimit_report::snapshot::Clocks;
@@ -47,7 +47,7 @@ impl Grants {
         for entry in kept.entries {
             let entry = entry.entered(clocks);
             if entry.holds(clocks.now) && !self.ledger.restore(entry) {
-                tracing::warn!("more than {ENTRIES_MAX} entries were kept: the rest is left out");
+                tracing::warn!("more than {} entries were kept: the rest is left out", ENTRIES_MAX + KEPT_FOR_ALLOW);
                 break;
             }
         }

@@ -19,8 +19,9 @@ use ratelimit_control::server::{Door, Surface, serve};
 use ratelimit_control::socket::ControlSocket;
 use ratelimit_control::{Command, Commands, Handle};
 use ratelimit_crash::{Point, reach};
-use ratelimit_datapath::{Datapath, DatapathError};
+use ratelimit_datapath::{Absent, Datapath, DatapathError};
 use ratelimit_policy::config::Config;
+use ratelimit_policy::desired::Policy;
 use ratelimit_policy::safety::Around;
 use ratelimit_report::snapshot::Snapshot;
 use ratelimit_web::{Login, Tls};
@@ -31,6 +32,7 @@ mod breaker;
 mod carry;
 mod carry_out;
 mod certificate;
+mod closer;
 mod ending;
 mod enforced;
 mod engine;
@@ -47,6 +49,7 @@ mod lapse;
 mod lift;
 mod links;
 mod list_watch;
+mod listen;
 mod moment;
 pub mod netlink;
 mod notify;
@@ -54,6 +57,7 @@ mod orders;
 mod overrides;
 mod owned;
 mod past;
+mod prefix_bans;
 mod reload;
 mod source;
 mod spells;
@@ -65,6 +69,7 @@ mod suspended;
 mod talkers;
 mod totals;
 mod trial;
+mod unkept;
 mod verdicts;
 mod watched;
 mod web;
@@ -89,8 +94,17 @@ const SUPERVISE_EVERY: Duration = Duration::from_secs(2);
 /// How often packets are asked what they have told: nothing announces that.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
+/// What a start has come to.
+#[derive(Clone, Copy, Debug)]
+pub struct Limited<'a> {
+    /// Interfaces that are attached.
+    pub interfaces: &'a [String],
+    /// What packets are judged by there: the configuration, and what overrides it.
+    pub policy: &'a Policy,
+}
+
 /// Runs until a signal or `detach` ends it. `open` makes the datapath, once it is certain that no other daemon has the socket;
-/// `attached` is told the interfaces that packets are limited on from then on; `attention` says in words what wants attention.
+/// `attached` is told what packets are limited by from then on, and where; `attention` says in words what wants attention.
 ///
 /// Call it on a current-thread runtime whose process has no other thread yet, so that the capabilities that it
 /// gives up after attaching are gone for the whole process.
@@ -98,7 +112,7 @@ pub async fn run<D: Datapath>(
     config: Config,
     source: ConfigSource,
     open: impl FnOnce(&Config) -> Result<D, DatapathError>,
-    attached: impl FnOnce(&[String]),
+    attached: impl FnOnce(Limited<'_>),
     attention: fn(&Snapshot) -> Vec<String>,
 ) -> Result<(), DaemonError> {
     let (events, _tasks) = events::watch().map_err(|source| DaemonError::System { what: "watch signals", source })?;
@@ -123,9 +137,14 @@ impl Surroundings {
             watchdog: sd_notify::watchdog_enabled(),
             attached: give_up_privileges,
             own_uid: nix::unistd::geteuid().as_raw(),
-            host: Host { store: Store::of_host(), look: Around::look, attention },
+            host: Host { store: Store::of_host(), look: around, attention },
         }
     }
+}
+
+/// A host whose routes cannot be read has no gateway to leave alone.
+fn around() -> Around {
+    Around::look(ratelimit_datapath::default_gateways().unwrap_or_default())
 }
 
 fn give_up_privileges() {
@@ -144,13 +163,13 @@ async fn drive<D: Datapath>(
     config: Config,
     source: ConfigSource,
     open: impl FnOnce(&Config) -> Result<D, DatapathError>,
-    attached: impl FnOnce(&[String]),
+    attached: impl FnOnce(Limited<'_>),
     events: mpsc::Receiver<Event>,
     mut surroundings: Surroundings,
 ) -> Result<(), DaemonError> {
     let started = Instant::now();
     let socket = ControlSocket::bind(&config.socket)?;
-    let listeners = Listeners::open(&config, &socket).await?;
+    let listeners = Listeners::open(&config, &socket, source.absent()).await?;
     let host = surroundings.host.clone();
     let (store, is_insecure_meant) = (host.store.clone(), config.insecure_web);
     let start = Start::new(config, source, &host.store, Timestamp::now())?;
@@ -160,7 +179,8 @@ async fn drive<D: Datapath>(
     reach(Point::Started);
     (surroundings.attached)();
     reach(Point::Confined);
-    attached(&engine.watched.links.attached_names());
+    let policy = &engine.enforced.desired.policy;
+    attached(Limited { interfaces: &engine.watched.links.attached_names(), policy });
     let tls = engine.certificate.tls();
     let login = web::login(&store, listeners.tell(tls.is_some()), &engine.certificate, is_insecure_meant);
     let feed = engine.journal.feed().clone();
@@ -204,14 +224,11 @@ struct Listeners {
 }
 
 impl Listeners {
-    async fn open(config: &Config, socket: &ControlSocket) -> Result<Self, DaemonError> {
+    async fn open(config: &Config, socket: &ControlSocket, absent: Absent) -> Result<Self, DaemonError> {
         let system = |source| DaemonError::System { what: "listen on the control socket", source };
         let socket = UnixListener::from_std(socket.listener().map_err(system)?).map_err(system)?;
         let tcp = match config.listen {
-            Some(address) => {
-                let listen = |source| DaemonError::Listen { address, source };
-                Some(TcpListener::bind(address).await.map_err(listen)?)
-            }
+            Some(address) => Some(listen::listen(address, absent).await?),
             None => None,
         };
         Ok(Self { socket, tcp })
@@ -308,7 +325,9 @@ impl<D: Datapath> Owner<D> {
                 }
                 Some(work) = next(&mut commands, &mut asks) => match work {
                     Work::Command(command) => {
-                        if self.answer(command, surroundings).await? {
+                        if let Some(command) = command.awaited().await
+                            && self.answer(command, surroundings).await?
+                        {
                             return Ok(());
                         }
                     }

@@ -218,6 +218,8 @@ impl<D: Datapath> Engine<D> {
             let _is_kept = self.spread([(client, What::Reset { by: by.to_string() })], now);
         }
         report.notes.extend(self.reset_note(Reach::of(request.fleet)));
+        let clocks = self.clocks(moment)?;
+        report.notes.extend(self.group_note(client, clocks)?);
         Ok(report)
     }
 
@@ -281,8 +283,13 @@ impl<D: Datapath> Engine<D> {
             let addresses: Vec<IpAddr> = clients.iter().map(IpNet::addr).collect();
             let windows = self.datapath.sources(&addresses).map_err(Problem::datapath)?;
             for ((client, address), windows) in clients.iter().zip(addresses).zip(windows) {
-                let report = CheckReport::build(&self.enforced.desired.policy, clocks.now, address, &windows);
-                if report.limits.iter().any(|of| of.over && !of.never) || report.guard.iter().any(|of| of.over) {
+                let policy = &self.enforced.desired.policy;
+                let report = CheckReport::build(policy, clocks.now, address, &windows);
+                // What is refused to a source for its group is no matter of its own counters.
+                let group = (policy.client(address) != *client).then(|| client.to_string());
+                let limits = report.limits.iter().filter(|of| of.per == group);
+                let guards = report.guard.iter().filter(|of| of.per == group);
+                if limits.into_iter().any(|of| of.over && !of.never) || guards.into_iter().any(|of| of.over) {
                     over.push(*client);
                 }
             }
@@ -337,8 +344,49 @@ impl<D: Datapath> Engine<D> {
         let report = CheckReport::build(&self.enforced.desired.policy, clocks.now, prefix.addr(), &windows);
         let drops = |of: &&CheckLimit| of.never && of.over && of.mode == Mode::Enforce;
         let never = report.limits.iter().find(drops).filter(|_| report.reason == "over_limit");
-        Ok(never.into_iter().map(|of| never_lifted(prefix, &of.rule, clocks)).collect())
+        let never = never.into_iter().map(|of| never_lifted(prefix, &of.rule, clocks));
+        let group = refusing_group(&report, prefix).map(|of| group_still(of, prefix, clocks));
+        Ok(never.chain(group).collect())
     }
+
+    /// That a group still refuses what was reset.
+    fn group_note(&mut self, client: IpNet, clocks: Clocks) -> Result<Option<String>, Problem> {
+        let windows = self.datapath.source(client.addr()).map_err(Problem::datapath)?;
+        let report = CheckReport::build(&self.enforced.desired.policy, clocks.now, client.addr(), &windows);
+        Ok(refusing_group(&report, client).map(|of| {
+            let group = of.per.as_deref().unwrap_or_default();
+            format!("{group} is over its limit by rule {}, and refuses it still; {}", of.rule, free_group(group))
+        }))
+    }
+}
+
+/// The group that refuses all of this prefix, which lies in it.
+fn refusing_group(report: &CheckReport, prefix: IpNet) -> Option<&CheckLimit> {
+    let is_around = |group: &str| group.parse::<IpNet>().map_or(true, |group| group.contains(&prefix));
+    let refuses = |of: &&CheckLimit| of.over && of.mode == Mode::Enforce && of.per.as_deref().is_some_and(is_around);
+    report.limits.iter().find(refuses).filter(|_| report.reason == "over_limit")
+}
+
+/// What frees a group: its window is its own, and a list has no prefix to name.
+fn free_group(group: &str) -> String {
+    match group.parse::<IpNet>() {
+        Ok(prefix) => format!("to free it: ratelimitd unblock {prefix}"),
+        Err(_) => "it frees as its window does, or by a higher limit".to_owned(),
+    }
+}
+
+fn group_still(of: &CheckLimit, prefix: IpNet, clocks: Clocks) -> Still {
+    let group = of.per.as_deref().unwrap_or_default();
+    let denial = Entry::configured(&Access::denied(prefix));
+    let entry = Listed {
+        prefix: group.to_owned(),
+        state: State::OverLimit,
+        rule: Some(of.rule.clone()),
+        reason: Some(format!("the group is over its limit: {} of {} used", of.used, of.limit)),
+        ..Listed::of(&denial, true, clocks)
+    };
+    let lift = free_group(group);
+    Still { entry, lift: lift.strip_prefix("to free it: ").unwrap_or(&lift).to_owned() }
 }
 
 /// What was asked for is not done, or not all of it.

@@ -14,7 +14,8 @@ use super::trial::Running;
 use ratelimit_control::proto::Problem;
 use ratelimit_datapath::{Ban, Datapath, DatapathError, InterfaceReading, Reading, Tallies};
 use ratelimit_report::snapshot::{
-    Census, DaemonState, Parts, Sample, Samples, Snapshot, StaleList, TOP_DEFAULT, TopSource, Traffic, Volume,
+    Census, DaemonState, Members, Parts, Sample, Samples, Snapshot, StaleList, TOP_DEFAULT, TopGroup, TopSource,
+    Traffic, Volume,
 };
 
 /// What was read, as far as it is told again.
@@ -87,6 +88,11 @@ impl<D: Datapath> Engine<D> {
         for (source, windows) in leaders.into_iter().zip(windows) {
             top.extend(TopSource::of(policy, reading.now, source, &windows, &bans));
         }
+        let mut members = Members::of_windows(policy, reading.now, &tracked.groups);
+        if !members.is_empty() {
+            self.datapath.visit_sources(&mut |source| members.visit(&source))?;
+        }
+        let groups = TopGroup::all(policy, reading.now, &tracked.groups, &members);
         let snapshot = Snapshot::build(Parts {
             reading: &reading,
             tracked,
@@ -106,9 +112,12 @@ impl<D: Datapath> Engine<D> {
             confirm_within_ns: self.trials.pending.as_ref().map(left),
             top_talkers: self.watched.talkers.top_talkers().to_vec(),
             would_ban: self.watched.would_bans.counts(&self.enforced.desired.policy, reading.now),
+            connections: self.closer.total(),
             history: self.journal.past.health(),
             fleet: self.fleet_seen(reading.now, moment),
             list_entries_passed_over: self.watched.lists.passed_over(),
+            unkept: self.unkept_words(),
+            groups,
             stale_lists: self.watched.lists.stale().map(|(path, why)| StaleList::new(path, why)).collect(),
         }))
     }

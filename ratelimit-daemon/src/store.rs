@@ -108,7 +108,11 @@ impl Store {
             reach(Point::StoreSaved);
             Ok(())
         };
-        write().map_err(|error: io::Error| io::Error::new(error.kind(), format!("write {}: {error}", path.display())))
+        write().map_err(|error: io::Error| {
+            // It may be what fills the disk.
+            discard(&new);
+            io::Error::new(error.kind(), format!("write {}: {error}", path.display()))
+        })
     }
 
     /// Removes a file; one that is not there is removed already.

@@ -35,10 +35,12 @@ mod lapse;
 mod lifts;
 mod lists;
 mod past;
+mod prefix_bans;
 mod site;
 mod suggest;
 mod told;
 mod trials;
+mod unkept;
 mod verdicts;
 mod web;
 

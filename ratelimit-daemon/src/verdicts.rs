@@ -21,8 +21,8 @@ use ratelimit_policy::config::listing::{Listing, WrittenAt, places};
 use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::desired::{Access, Grant, Policy, Sent};
 use ratelimit_report::snapshot::{
-    self, Background, CheckLimit, CheckReport, Clocks, ExplainReport, ListFilter, ListParts, ListReport, PrefixParts,
-    PrefixReport, TopSource, Within,
+    self, Background, CheckLimit, CheckReport, Clocks, ExplainReport, ListFilter, ListParts, ListReport, Members,
+    PrefixParts, PrefixReport, TopSource, Within,
 };
 
 impl<D: Datapath> Engine<D> {
@@ -32,9 +32,13 @@ impl<D: Datapath> Engine<D> {
         let clocks = self.clocks(moment)?;
         let windows = self.datapath.source(address).map_err(Problem::datapath)?;
         let bans = self.datapath.bans_of(self.enforced.desired.policy.client(address)).map_err(Problem::datapath)?;
+        let mut members = Members::around(&self.enforced.desired.policy, clocks.now, address);
+        if !members.is_empty() {
+            self.datapath.visit_sources(&mut |reading| members.visit(&reading)).map_err(Problem::datapath)?;
+        }
         let written = |prefix: IpNet, grant: Grant| self.enforced.written(prefix, grant);
         let beside = self.beside(clocks);
-        let background = beside.background(&self.enforced.config.policy.access, &written);
+        let background = Background { members, ..beside.background(&self.enforced.config.policy.access, &written) };
         Ok(CheckReport::told(&self.enforced.desired.policy, address, &windows, &bans, &background))
     }
 
@@ -90,7 +94,7 @@ impl<D: Datapath> Engine<D> {
         Ok(Basis {
             policy: self.enforced.desired.policy.clone(),
             beside: self.beside(clocks),
-            access: config.policy.access.clone(),
+            access: self.overrides.grants.around.access(config),
             listings: config.listings.clone(),
             list_files: config.list_files.clone(),
             bans,
@@ -139,6 +143,7 @@ impl Beside {
             written,
             hold,
             fallen_back,
+            members: Members::default(),
         }
     }
 }

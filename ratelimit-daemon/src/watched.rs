@@ -10,6 +10,7 @@ use super::journal::Journal;
 use super::links::Links;
 use super::list_watch::ListWatch;
 use super::moment::Moment;
+use super::prefix_bans::PrefixBans;
 use super::spells::Spells;
 use super::talkers::Talkers;
 use super::totals::Totals;
@@ -31,6 +32,7 @@ pub(super) struct Watched {
     /// From the first look on.
     pub(super) bans: Option<BanWatch>,
     pub(super) would_bans: WouldBans,
+    pub(super) prefix_bans: PrefixBans,
     pub(super) begun: Begun,
     pub(super) totals: Totals,
     pub(super) spells: Spells,
@@ -53,6 +55,7 @@ impl Watched {
             observer: Observer::default(),
             bans: None,
             would_bans: WouldBans::default(),
+            prefix_bans: PrefixBans::default(),
             begun: Begun::default(),
             totals: Totals::default(),
             spells: Spells::default(),

@@ -13,7 +13,7 @@ use ratelimit_common::time::{BucketIndex, Nanos};
 
 use super::journal::{Banned, Event, Unlogged, Usage};
 use ratelimit_datapath::{Ban, SourceReading};
-use ratelimit_policy::desired::{Bans, Mode, Policy, Rule, ban_slot};
+use ratelimit_policy::desired::{Bans, Mode, Per, Policy, Rule, ban_slot};
 use ratelimit_report::snapshot::{Clocks, WouldBan, source_text, used_most};
 
 /// Sources that are followed; more than that are not told. // 16384 x 80 B = 1.3 MB
@@ -69,7 +69,8 @@ impl WouldBans {
         let slots: Vec<u32> = rules().map(|(_, rule)| ban_slot(&rule.name)).collect();
         self.followed.retain(|(_, slot), of| now < of.removable && slots.contains(slot));
         let limits = rules().flat_map(|(at, rule)| {
-            rule.limits.iter().enumerate().map(move |(position, limit)| (limit.slot, (at, position)))
+            let own = rule.limits.iter().enumerate().filter(|(_, limit)| limit.per == Per::Source);
+            own.map(move |(position, limit)| (limit.slot, (at, position)))
         });
         let watched = limits.collect();
         Some(Round { bans: self, watched, policy, now, room, found: Vec::new(), unlogged: Unlogged::default() })

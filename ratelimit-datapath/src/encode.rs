@@ -11,13 +11,13 @@ use ratelimit_common::ban;
 use ratelimit_common::hash::HashKey;
 use ratelimit_common::hold;
 use ratelimit_common::layout::{
-    BAN_STEPS_MAX, CLASSES_MAX, Config, GENERATION_BITS, INTERFACES_MAX, LIMITS_MAX, Limit, PREFIXES_CAPACITY,
-    PortTable, Prefix, PrefixKeyV4, PrefixKeyV6, RULES_MAX, Rule, RuleSet, SHADOWS_MAX, TARGETS_MAX, Unit,
+    BAN_STEPS_MAX, CLASSES_MAX, Config, GENERATION_BITS, Group, INTERFACES_MAX, LIMITS_MAX, Limit, PREFIXES_CAPACITY,
+    PortTable, Prefix, PrefixKeyV4, PrefixKeyV6, RULES_MAX, Rule, RuleSet, SHADOWS_MAX, TARGETS_MAX, Unit, refuses,
 };
-use ratelimit_common::source::{Family, ipv4_mask, ipv6_mask};
+use ratelimit_common::source::{Family, IPV6_NARROW_PREFIX_MAX, ipv4_mask, ipv6_mask};
 use ratelimit_common::verification::{self, EvidenceNeeds};
 
-use ratelimit_policy::desired::{self, Access, Mode, Policy, Ports, Refuse, Unparsable};
+use ratelimit_policy::desired::{self, Access, Mode, Per, Policy, Ports, Refuse, RefuseWith, Unparsable};
 
 /// Why the maps cannot hold a policy.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,6 +30,8 @@ pub(crate) enum EncodeError {
     Shadows(String, usize),
     #[error("rule {0}: two limits would count in one window, and every packet twice")]
     SharedWindow(String),
+    #[error("rule {0}: a group of IPv6 sources is counted by /{IPV6_NARROW_PREFIX_MAX} or a shorter prefix")]
+    NarrowGroup(String),
     #[error("rule {0}: {1} lengths of bans; there is room for {BAN_STEPS_MAX}")]
     BanSteps(String, usize),
     #[error("the ports of the rules overlap in more than {} ways; give fewer rules ports of their own", CLASSES_MAX - 1)]
@@ -272,14 +274,22 @@ pub(crate) fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
     if shadows > SHADOWS_MAX {
         return Err(EncodeError::Shadows(rule.name.clone(), shadows));
     }
+    // What the source's own limits refuse is not charged to its groups, so those come last.
+    let (own, of_groups): (Vec<&desired::Limit>, Vec<_>) =
+        rule.limits.iter().partition(|limit| limit.per == Per::Source);
+    let own_len = own.len();
     let mut limits = [Limit::default(); LIMITS_MAX + SHADOWS_MAX];
+    let mut groups = [Group::default(); LIMITS_MAX];
     let (held, beside) = limits.split_at_mut(LIMITS_MAX);
-    let encoded = held.iter_mut().zip(&rule.limits).chain(beside.iter_mut().zip(&rule.shadow_limits));
-    encoded.for_each(|(encoded, limit)| *encoded = limit.layout());
+    for ((encoded, encoded_group), limit) in held.iter_mut().zip(&mut groups).zip(own.into_iter().chain(of_groups)) {
+        *encoded = limit.layout();
+        *encoded_group = group(limit.per).ok_or_else(|| EncodeError::NarrowGroup(rule.name.clone()))?;
+    }
+    beside.iter_mut().zip(&rule.shadow_limits).for_each(|(encoded, limit)| *encoded = limit.layout());
     let mut encoded = Rule {
         limits,
         limits_len: u8::try_from(count).unwrap_or(u8::MAX),
-        dry_run: u8::from(rule.mode == Mode::DryRun),
+        refuses: refuses(rule),
         refuse_all: u8::from(rule.refuse == Refuse::All),
         counts_connections: u8::from(counts(rule, Unit::Connections)),
         row: 0,
@@ -297,11 +307,36 @@ pub(crate) fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         new_sources: rule.new_sources.map_or(0, |of| of.amount),
         new_sources_ns: rule.new_sources.map_or(0, |of| of.window_ns),
         bans: rule.bans.as_ref().map_or(Ok(ban::Rule::default()), |bans| self::bans(&rule.name, bans))?,
+        groups,
+        own_len: u8::try_from(own_len).unwrap_or(u8::MAX),
+        reserved: [0; 7],
     };
     encoded.known_first = known_first::of(&encoded);
     encoded.is_plain = u8::from(hold::is_plain(&encoded));
     encoded.ignores_acknowledgements = u8::from(hold::ignores_acknowledgements(&encoded));
     Ok(encoded)
+}
+
+/// What a limit holds in place of the source; all zeros where it holds that. None where it cannot be told by the first
+/// word of an address.
+fn group(per: Per) -> Option<Group> {
+    match per {
+        Per::Source => Some(Group::default()),
+        Per::Prefix { v4, v6 } if v6 <= IPV6_NARROW_PREFIX_MAX => {
+            Some(Group { ipv4_mask: ipv4_mask(v4), is_list: 0, ipv6_mask: ipv6_mask(v6)[0] })
+        }
+        Per::Prefix { .. } => None,
+        Per::List => Some(Group { is_list: 1, ..Group::default() }),
+    }
+}
+
+/// [`Rule::refuses`], as if every interface were attached in native mode.
+fn refuses(rule: &desired::Rule) -> u8 {
+    match (rule.mode, rule.refuse_with) {
+        (Mode::DryRun, RefuseWith::Drop | RefuseWith::Reset) => refuses::NOTHING,
+        (Mode::Enforce, RefuseWith::Drop) => 0,
+        (Mode::Enforce, RefuseWith::Reset) => refuses::BY_RESET | refuses::SYN_BY_RESET,
+    }
 }
 
 /// Whether a limit of the rule counts these, a shadow limit or one that holds.
@@ -312,6 +347,8 @@ fn counts(rule: &desired::Rule, unit: Unit) -> bool {
 /// [`Rule::evidence`].
 fn evidence(rule: &desired::Rule) -> EvidenceNeeds {
     let holds = |unit| rule.limits.iter().any(|limit| limit.unit == unit);
+    // A group is no source that could be banned.
+    let bans_by = |unit| rule.limits.iter().any(|limit| limit.unit == unit && limit.per == Per::Source);
     let bans = rule.mode == Mode::Enforce && rule.bans.as_ref().is_some_and(|bans| bans.needs_proof);
     let mut needs = EvidenceNeeds::default();
     if holds(Unit::Packets) || holds(Unit::Bytes) || holds(Unit::Requests) && rule.refuse == Refuse::All {
@@ -320,7 +357,7 @@ fn evidence(rule: &desired::Rule) -> EvidenceNeeds {
     if bans {
         needs = needs.or(EvidenceNeeds::BANS);
     }
-    if bans && holds(Unit::Connections) || rule.limits.iter().any(desired::Limit::sums_evidence) {
+    if bans && bans_by(Unit::Connections) || rule.limits.iter().any(desired::Limit::sums_evidence) {
         needs = needs.or(EvidenceNeeds::CONNECTIONS);
     }
     if rule.limits.iter().all(|limit| limit.unit == Unit::Connections) {
@@ -382,6 +419,7 @@ mod tests {
             burst: None,
             slot: desired::slot(name, Unit::Connections, 60 * SECOND_NS),
             shared: None,
+            per: Per::Source,
         };
         let ports = Ports { tcp: tcp.to_vec(), udp: vec![(65_535, 65_535)], other_protocols: false };
         let from = from.iter().map(|text| net(text)).collect();
@@ -474,6 +512,28 @@ mod tests {
         let mut shared = single();
         shared.rules[0].limits = vec![shared.rules[0].limits[0]; 2];
         assert_eq!(encode(&shared).unwrap_err(), EncodeError::SharedWindow("default".into()));
+    }
+
+    #[test]
+    fn the_limits_of_the_source_come_first_and_groups_after_them_by_their_masks() {
+        let mut grouped = single();
+        let own = grouped.rules[0].limits[0];
+        let group = |slot, per| desired::Limit { slot, per, ..own };
+        grouped.rules[0].limits = vec![group(7, Per::Prefix { v4: 24, v6: 56 }), own, group(8, Per::List)];
+        let rule = encode(&grouped).unwrap().config.rules[0];
+        assert_eq!((rule.limits_len, rule.own_len, rule.is_plain), (3, 1, 0));
+        assert_eq!([0, 1, 2].map(|at| rule.limits[at].slot), [own.slot, 7, 8]);
+        let prefix = Group { ipv4_mask: ipv4_mask(24), is_list: 0, ipv6_mask: ipv6_mask(56)[0] };
+        let list = Group { is_list: 1, ..Group::default() };
+        assert_eq!(rule.groups, [Group::default(), prefix, list, Group::default()]);
+        grouped.rules[0].limits[0].per = Per::Prefix { v4: 24, v6: 65 };
+        assert_eq!(encode(&grouped).unwrap_err(), EncodeError::NarrowGroup("default".into()));
+        let plain = encode(&single()).unwrap().config.rules[0];
+        assert_eq!((plain.limits_len, plain.own_len, plain.is_plain), (1, 1, 1));
+        let mut alone = single();
+        alone.rules[0].limits[0].per = Per::Prefix { v4: 24, v6: 56 };
+        let alone = encode(&alone).unwrap().config.rules[0];
+        assert_eq!((alone.limits_len, alone.own_len, alone.is_plain, alone.known_first), (1, 0, 0, 0));
     }
 
     #[test]

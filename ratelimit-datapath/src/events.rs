@@ -9,7 +9,7 @@ use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::verification::Side;
 
-use ratelimit_policy::desired::{self, Limit, Policy, Rule, WindowForm};
+use ratelimit_policy::desired::{self, Limit, Per, Policy, Rule, WindowForm};
 
 const V4: u8 = ChargeOrder::V4.to_le_bytes()[0];
 const V6: u8 = ChargeOrder::V6.to_le_bytes()[0];
@@ -24,7 +24,7 @@ pub struct KernelEvent {
     pub time: Nanos,
     /// What begins.
     pub kind: KernelEventKind,
-    /// The prefix that is one client.
+    /// The prefix that is one client; of a limit of a group, the group: 0.0.0.0/0 for all sources of the rule.
     pub client: IpNet,
     /// Index of the rule in the policy that was applied last; none of a rule that it has no more.
     pub rule: Option<usize>,
@@ -120,7 +120,6 @@ impl EventCounts {
 impl KernelEvent {
     /// An event of the ring, by the names of this policy; none where the words are no event.
     pub(crate) fn of(event: &Event, policy: &Policy) -> Option<Self> {
-        let client = client(event.family, event.prefix, policy)?;
         let kind = match Kind::from_code(event.kind)? {
             Kind::Refused => KernelEventKind::Refused,
             Kind::WouldRefuse => KernelEventKind::WouldRefuse,
@@ -135,20 +134,36 @@ impl KernelEvent {
         let rule = policy.rules.iter().position(|rule| desired::name_hash(&rule.name) == event.rule);
         let of = rule.map(|index| &policy.rules[index]);
         let limit = if event.is_ordered == 0 { of.and_then(|rule| limit(rule, event.slot)) } else { None };
-        let used = of.zip(limit).and_then(|(rule, limit)| limit.of(rule)).map_or(0, |limit| used(limit, event.used));
+        let its = of.zip(limit).and_then(|(rule, limit)| limit.of(rule));
+        let used = its.map_or(0, |limit| used(limit, event.used));
+        let client = holder(event, its.map_or(Per::Source, |limit| limit.per), policy)?;
         let is_verified = side == Side::Verified;
         Some(Self { time: Nanos(event.time_ns), kind, client, rule, limit, reason, is_verified, used })
     }
 }
 
+/// Whose event it is of a limit that counts so.
+fn holder(event: &Event, per: Per, policy: &Policy) -> Option<IpNet> {
+    let (v4, v6) = match per {
+        Per::Source => (policy.ipv4_prefix, policy.ipv6_prefix),
+        Per::Prefix { v4, v6 } => (v4, v6),
+        Per::List => (0, 0),
+    };
+    net(event.family, event.prefix, v4, v6)
+}
+
 /// The client of a prefix in this family, as the program has them.
-pub(crate) fn client(family: u8, [high, low]: [u64; 2], policy: &Policy) -> Option<IpNet> {
+pub(crate) fn client(family: u8, prefix: [u64; 2], policy: &Policy) -> Option<IpNet> {
+    net(family, prefix, policy.ipv4_prefix, policy.ipv6_prefix)
+}
+
+fn net(family: u8, [high, low]: [u64; 2], ipv4_prefix: u8, ipv6_prefix: u8) -> Option<IpNet> {
     if family == V4 {
         let octets = u32::try_from(high).ok()?.to_ne_bytes();
-        return Ipv4Net::new(octets.into(), policy.ipv4_prefix).ok().map(|net| IpNet::V4(net.trunc()));
+        return Ipv4Net::new(octets.into(), ipv4_prefix).ok().map(|net| IpNet::V4(net.trunc()));
     }
     let [high, low] = [high, low].map(|half| u128::from(u64::from_be_bytes(half.to_ne_bytes())));
-    Ipv6Net::new(Ipv6Addr::from(high << 64 | low), policy.ipv6_prefix).ok().map(|net| IpNet::V6(net.trunc()))
+    Ipv6Net::new(Ipv6Addr::from(high << 64 | low), ipv6_prefix).ok().map(|net| IpNet::V6(net.trunc()))
 }
 
 fn limit(rule: &Rule, slot: u32) -> Option<EventLimit> {
@@ -195,6 +210,7 @@ mod tests {
             burst: None,
             slot,
             shared: None,
+            per: Per::Source,
         };
         let ports = Ports { tcp: vec![(80, 80)], udp: Vec::new(), other_protocols: false };
         let limits = vec![limit(7, WindowForm::Strict), limit(8, WindowForm::Gcra)];

@@ -435,7 +435,8 @@ impl Datapath for FakeDatapath {
             return Err(anyhow!("no rule {rule}").into());
         };
         for limit in rule.limits.iter().chain(&rule.shadow_limits) {
-            let window = world.packets.sources.window(client, limit.slot);
+            let holder = world::holder(limit.per, client);
+            let window = world.packets.sources.window(holder, limit.slot);
             let bucket = now.bucket(limit.bucket_ns);
             let largest = limit.parts().amount_max();
             let boundless = window::Limit { amount: largest, burst: window::BURST_ANY, ..limit.arithmetic() };
@@ -557,25 +558,7 @@ impl Datapath for FakeDatapath {
 
     fn sources(&mut self, addresses: &[IpAddr]) -> Result<Vec<Vec<SourceReading>>, DatapathError> {
         let world = self.kernel.world();
-        let Some(policy) = world.in_force() else { return Ok(vec![Vec::new(); addresses.len()]) };
-        let of = |address: &IpAddr| {
-            let prefix = policy.client(*address);
-            let mut slots: BTreeMap<u32, Source> = BTreeMap::new();
-            let entries = world.cached_drops.keys().filter(|key| world.cached_drop_until(key.0, key.1).is_some());
-            slots.extend(entries.filter(|(of, _)| *of == prefix).map(|(_, slot)| (*slot, Source::default())));
-            slots.extend(
-                world
-                    .packets
-                    .sources
-                    .windows
-                    .iter()
-                    .filter(|((of, _), _)| *of == prefix)
-                    .map(|((_, slot), of)| (*slot, *of)),
-            );
-            let reading = |(slot, window)| world.reading(prefix, slot, window);
-            slots.into_iter().map(reading).collect()
-        };
-        Ok(addresses.iter().map(of).collect())
+        Ok(addresses.iter().map(|address| world.readings_of(*address)).collect())
     }
 
     fn abandon(&mut self) -> Result<(), DatapathError> {

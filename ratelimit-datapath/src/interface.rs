@@ -57,30 +57,38 @@ impl Interface {
 }
 
 /// Every interface of this network namespace, by index.
-#[expect(clippy::wildcard_enum_match_arm, reason = "messages of other kinds come, and more are to come")]
 pub(super) fn all() -> io::Result<Vec<Interface>> {
+    let mut interfaces = Vec::new();
+    dump(RouteNetlinkMessage::GetLink(LinkMessage::default()), &mut |message| {
+        if let RouteNetlinkMessage::NewLink(link) = message {
+            interfaces.extend(interface(link));
+        }
+    })?;
+    interfaces.sort_by_key(|interface: &Interface| interface.index);
+    Ok(interfaces)
+}
+
+/// Every object that is asked for.
+#[expect(clippy::wildcard_enum_match_arm, reason = "messages of other kinds come, and more are to come")]
+pub(super) fn dump(asked: RouteNetlinkMessage, take: &mut dyn FnMut(RouteNetlinkMessage)) -> io::Result<()> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
-    let mut request = NetlinkMessage::from(RouteNetlinkMessage::GetLink(LinkMessage::default()));
+    let mut request = NetlinkMessage::from(asked);
     request.header.flags = NLM_F_REQUEST | NLM_F_DUMP | NLM_F_ACK;
     request.finalize();
     let mut bytes = vec![0; request.buffer_len()];
     request.serialize(&mut bytes);
     socket.send(&bytes, 0)?;
 
-    let mut interfaces = Vec::new();
     loop {
         let (reply, _) = socket.recv_from_full()?;
         let mut rest = reply.as_slice();
         while !rest.is_empty() {
             let (message, len) = next(rest)?;
             match message.payload {
-                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => interfaces.extend(interface(link)),
-                NetlinkPayload::Done(_) => {
-                    interfaces.sort_by_key(|interface: &Interface| interface.index);
-                    return Ok(interfaces);
-                }
+                NetlinkPayload::InnerMessage(message) => take(message),
+                NetlinkPayload::Done(_) => return Ok(()),
                 NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
                 _ => {}
             }

@@ -20,6 +20,7 @@ mod batch;
 mod bpf;
 mod btf;
 pub mod clock;
+pub mod connections;
 pub mod device;
 pub(crate) mod encode;
 mod events;
@@ -31,15 +32,19 @@ mod interface;
 pub mod kernel;
 mod link_info;
 pub mod memory;
+mod netlink;
 pub mod object;
 pub mod orphans;
 pub mod pins;
 pub mod privileges;
 pub mod probe;
+mod routes;
 
+pub use connections::{Connection, Ended};
 pub use events::{EVENTS_PART, EventCount, EventCounts, EventLimit, KernelEvent, KernelEventKind};
 pub use fleet::{KernelStep, LimitAt, STEPS_PART, Told};
 pub use interface::names as interface_names;
+pub use routes::default_gateways;
 
 /// How an XDP program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -460,6 +465,16 @@ pub trait Datapath: Send + 'static {
     /// Writes what other hosts admitted, each into its client's window on this side of a limit. How many were written:
     /// the others have no window, or not that bucket any more.
     fn tell_others(&mut self, at: LimitAt, told: &[Told]) -> Result<usize, DatapathError>;
+
+    /// Ends those of the host's own TCP connections that are `wanted`, so many of them at most.
+    fn end_connections(
+        &mut self,
+        _wanted: &mut dyn FnMut(&Connection) -> bool,
+        _most: usize,
+    ) -> Result<Ended, DatapathError> {
+        // A datapath without a host has none.
+        Ok(Ended::default())
+    }
 
     /// Visits every window of every source, in no order; a source that comes or goes meanwhile may be missed.
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError>;

@@ -19,6 +19,7 @@ use ratelimit_common::verification::{EvidenceNeeds, Side};
 use ratelimit_common::window::{CELLS, Charge};
 
 mod events;
+mod groups;
 #[cfg(any(test, feature = "fixture"))]
 mod packets;
 mod recent;
@@ -26,6 +27,7 @@ mod rules;
 mod traffic;
 
 pub(crate) use events::Told;
+pub use groups::LIST;
 #[cfg(any(test, feature = "fixture"))]
 pub use packets::{Judged, Packets, Sender};
 pub use rules::Rules;
@@ -97,11 +99,12 @@ impl Sources {
         let sides =
             if rule.evidence == EvidenceNeeds::default() && !charges.has(is::VERIFIED) { 1 } else { SIDES.len() };
         let windows = <[[OnceCell<Alone>; LIMITS_MAX + SHADOWS_MAX]; SIDES.len()]>::default();
+        let held = held(client, rule);
         for (side, windows) in SIDES[..sides].iter().zip(&windows) {
             // A limit that is none has no buckets.
-            let limits = rule.limits.iter().zip(windows).filter(|(limit, _)| limit.bucket_ns != 0);
-            for (limit, place) in limits {
-                if let Some(window) = self.windows.get(&(client, side.slot(limit.slot))) {
+            let limits = rule.limits.iter().zip(held).zip(windows).filter(|((limit, _), _)| limit.bucket_ns != 0);
+            for ((limit, held), place) in limits {
+                if let Some(window) = self.windows.get(&(held, side.slot(limit.slot))) {
                     let _is_new = place.set(alone(window));
                 }
             }
@@ -119,23 +122,24 @@ impl Sources {
             is_armed: Cell::new(false),
             shuts: Cell::new(None),
             banned_until: Cell::new(None),
+            turned: Cell::new(None),
             events: RefCell::default(),
             steps: RefCell::default(),
         };
         let reason = step(&packet);
         for (side, windows) in SIDES.iter().zip(&packet.windows) {
-            for (limit, window) in rule.limits.iter().zip(windows) {
+            for ((limit, held), window) in rule.limits.iter().zip(held).zip(windows) {
                 if let Some(Alone { cells, refused }) = window.get() {
                     let window = Source { cells: cells.each_ref().map(Cell::get), refused: refused.get() };
-                    self.windows.insert((client, side.slot(limit.slot)), window);
+                    self.windows.insert((held, side.slot(limit.slot)), window);
                 }
             }
         }
         if let Some(ban) = packet.ban.get() {
             self.bans.insert((client, rule.bans.slot), ban.get());
         }
-        for (kind, event) in packet.events.take() {
-            self.events.send(kind, client, event);
+        for (kind, of, event) in packet.events.take() {
+            self.events.send(kind, of.map_or(client, |position| held[position & (LIMITS_MAX - 1)]), event);
         }
         #[cfg(any(test, feature = "fixture"))]
         for step in packet.steps.take() {
@@ -161,6 +165,16 @@ impl Sources {
     }
 }
 
+/// Whose window of each limit this client's packets are counted in.
+fn held(client: IpNet, rule: &Rule) -> [IpNet; LIMITS_MAX + SHADOWS_MAX] {
+    let mut held = [client; LIMITS_MAX + SHADOWS_MAX];
+    let of_groups = usize::from(rule.own_len)..usize::from(rule.limits_len).min(LIMITS_MAX);
+    for (held, group) in held[of_groups.clone()].iter_mut().zip(&rule.groups[of_groups]) {
+        *held = groups::holder(group, client);
+    }
+    held
+}
+
 fn alone(window: &Source) -> Alone {
     Alone { cells: window.cells.map(Cell::new), refused: Cell::new(window.refused) }
 }
@@ -181,7 +195,9 @@ struct Packet<'a> {
     is_armed: Cell<bool>,
     shuts: Cell<Option<(u64, Side)>>,
     banned_until: Cell<Option<u64>>,
-    events: RefCell<Vec<(Kind, Event)>>,
+    /// The limit whose group stands in the place of the source.
+    turned: Cell<Option<usize>>,
+    events: RefCell<Vec<(Kind, Option<usize>, Event)>>,
     steps: RefCell<Vec<Step>>,
 }
 
@@ -195,7 +211,8 @@ impl Packet<'_> {
     }
 
     fn is_known(&self) -> bool {
-        self.windows.iter().any(|of| of[..self.rule.limits_len.into()].iter().any(|window| window.get().is_some()))
+        let limits = self.turned.get().map_or(0..self.rule.own_len.into(), |position| position..position + 1);
+        self.windows.iter().any(|of| of[limits.clone()].iter().any(|window| window.get().is_some()))
     }
 
     /// Whether the rule passes one more new source.
@@ -277,7 +294,7 @@ impl<'a> State for &'a Packet<'_> {
     fn make_known(&self) {}
 
     fn send_event(&self, kind: Kind, event: impl FnOnce() -> Event) {
-        self.events.borrow_mut().push((kind, event()));
+        self.events.borrow_mut().push((kind, self.turned.get(), event()));
     }
 
     fn send_step(&self, step: Step) {
@@ -304,6 +321,14 @@ impl<'a> State for &'a Packet<'_> {
 
     fn charged(&self, position: usize) -> u64 {
         self.charged[position & (LIMITS_MAX - 1)].get()
+    }
+
+    fn turn_to(&self, position: usize) {
+        self.turned.set(Some(position));
+    }
+
+    fn turn_back(&self) {
+        self.turned.set(None);
     }
 
     fn cache_refusal(&self, at: At, is_counted: bool) {

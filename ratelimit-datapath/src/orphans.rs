@@ -113,7 +113,7 @@ fn enforcing(links: Vec<(String, PathBuf)>) -> Vec<(String, PathBuf)> {
 }
 
 /// The process that has a directory of pins locked, as a daemon does that runs.
-fn holder(dir: &Path) -> Option<u32> {
+pub(crate) fn holder(dir: &Path) -> Option<u32> {
     let of = fs::metadata(dir).ok()?;
     let file = format!("{:02x}:{:02x}:{}", major(of.dev()), minor(of.dev()), of.ino());
     holder_in(&fs::read_to_string(LOCKS).ok()?, &file)

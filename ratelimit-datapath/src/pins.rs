@@ -15,6 +15,11 @@ use ratelimit_crash::{Point, reach};
 use crate::bpf;
 use ratelimit_policy::files;
 
+mod left_over;
+
+/// Starts the names of the files that hold programs while links are moved from an earlier layout.
+pub(crate) const PROGRAM_PREFIX: &str = "program-";
+
 /// Where pins lie on a host that is set up as usual.
 pub const ROOT: &str = "/sys/fs/bpf/ratelimitd";
 
@@ -101,6 +106,7 @@ impl Pins {
         refuse_foreign(root)?;
         refuse_other_versions(root)?;
         // Nothing is made beside the pins of an earlier version whose daemon runs: it could not start again.
+        left_over::remove_all(root)?;
         let earlier = earlier(root)?;
         for made in [root, &dir] {
             make(made)?;
@@ -335,7 +341,7 @@ pub fn refuse_other_versions(root: &Path) -> Result<(), PinsError> {
         return Ok(());
     }
     let (mut others, own) = (entries(root)?, version_dir(root));
-    others.retain(|dir| *dir != own);
+    others.retain(|dir| *dir != own && !left_over::is_left_over(root, dir));
     others.sort_unstable();
     let read = others.iter().position(|dir| version_of(dir).is_some_and(is_earlier));
     match others.into_iter().enumerate().find(|(at, _)| Some(*at) != read) {

@@ -23,7 +23,7 @@ pub const MAPS: [(&str, MapType); 6] = [
 ];
 
 /// The kernel's functions that the program calls.
-pub const HELPERS: [(&str, BpfHelper); 14] = [
+pub const HELPERS: [(&str, BpfHelper); 15] = [
     ("bpf_map_lookup_elem", BpfHelper::BPF_FUNC_map_lookup_elem),
     ("bpf_map_update_elem", BpfHelper::BPF_FUNC_map_update_elem),
     ("bpf_ktime_get_ns", BpfHelper::BPF_FUNC_ktime_get_ns),
@@ -38,6 +38,7 @@ pub const HELPERS: [(&str, BpfHelper); 14] = [
     ("bpf_skc_to_tcp_request_sock", BpfHelper::BPF_FUNC_skc_to_tcp_request_sock),
     ("bpf_loop", BpfHelper::BPF_FUNC_loop),
     ("bpf_xdp_get_buff_len", BpfHelper::BPF_FUNC_xdp_get_buff_len),
+    ("bpf_xdp_adjust_tail", BpfHelper::BPF_FUNC_xdp_adjust_tail),
 ];
 
 /// One thing that the program needs.

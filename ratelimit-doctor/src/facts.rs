@@ -67,6 +67,8 @@ pub struct Kernel {
     pub unprivileged: Known<u32>,
     /// Memory that this process may lock, in bytes; none without a limit.
     pub memlock: Option<u64>,
+    /// Whether it can end open connections.
+    pub ends_connections: Known<bool>,
     /// Capabilities that this process lacks to load the program.
     pub lacks: Vec<String>,
 }
@@ -103,8 +105,8 @@ pub struct BpfFs {
     pub owner: u32,
     /// Its mode.
     pub mode: u32,
-    /// Why what is pinned there may not be ours.
-    pub foreign: Option<String>,
+    /// Why what is pinned there may not be ours, and the command that mends it.
+    pub foreign: Option<(String, String)>,
 }
 
 /// Processors and memory.
@@ -150,6 +152,8 @@ impl ConfigFile {
 pub enum Daemon {
     /// A daemon, and how long ago, by its clock, it read its maps: less than a second, unless a clock was stepped.
     Answers(Box<Snapshot>, f64),
+    /// One that takes the request and does not answer: what was said of it.
+    Hangs(String),
     /// Nobody; what an earlier one has left.
     Silent(Orphans),
     /// It cannot be told.
@@ -182,6 +186,10 @@ pub enum Rule {
     Socket,
     /// Only root and its group reach what is in it.
     Directory,
+    /// A directory above others: only root puts files into it, or takes them out.
+    Above,
+    /// The same of a list, which may be another user's.
+    AboveList,
 }
 
 /// Who may do what.

@@ -3,8 +3,8 @@
 //! of a mask by trying all.
 //!
 //! What looks like an address is masked, also where it is none: a version of four numbers, a time beside colons. Loopback
-//! and unspecified addresses and 255.255.255.255 stay. What is written as one number, or in 32 digits without a colon, is
-//! not told from other numbers.
+//! and unspecified addresses and 255.255.255.255 stay. An address that is written as one decimal number is not told from
+//! other numbers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -19,8 +19,23 @@ const DIGITS: usize = 10;
 const NIBBLES_MIN: usize = 16;
 /// Bytes of a URL before its host.
 const USER_MAX: usize = 256;
-/// What stands between the numbers of an IPv4 address.
-const SEPARATORS: [&str; 8] = [".", "[.]", "(.)", "\\.", "%2e", "[dot]", "-", "_"];
+/// What stands for the dot between the numbers of an IPv4 address, longest first.
+const DOTS: [&str; 19] = [
+    " [dot] ", " (dot) ", " [.] ", "[dot]", "(dot)", "{dot}", "%252e", " dot ", "%2e", "[.]", "(.)", "{.}", "\\.",
+    "[.", ".]", "。", "․", "·", ".",
+];
+/// And in names, the same one between all of them.
+const DASHES: [&str; 2] = ["-", "_"];
+/// What stands for the colon of an IPv6 address.
+const COLONS: [&str; 7] = ["[colon]", "%253a", "%3a", "[:]", "(:)", "{:}", "\\:"];
+/// Bytes of a hardware address, and groups of it where two are in each.
+const BYTES_MIN: usize = 6;
+const PAIRS_MIN: usize = 3;
+const PAIRS_MAX: usize = 4;
+/// Of a hardware address in one, and of an IPv6 and an IPv4 address.
+const HARDWARE_DIGITS: usize = 12;
+const V6_DIGITS: usize = 32;
+const V4_DIGITS: usize = 8;
 
 /// The masks of one report.
 pub struct Masks {
@@ -35,6 +50,41 @@ type Found = (usize, Option<String>);
 /// Whatever the case of its letters.
 fn begins_with(text: &str, prefix: &str) -> bool {
     text.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+}
+
+/// How long the one of them is that a text begins with.
+fn one_of(all: &[&str], text: &str) -> Option<usize> {
+    all.iter().find(|of| begins_with(text, of)).map(|of| of.len())
+}
+
+/// How many hexadecimal digits a text begins with.
+fn digits_at(text: &str) -> usize {
+    text.bytes().take_while(u8::is_ascii_hexdigit).count()
+}
+
+/// A number of an IPv4 address, decimal; hexadecimal behind `0x`, octal behind a zero where it has four digits.
+fn octet(text: &str) -> Option<(u8, usize)> {
+    if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        let len = digits_at(hex);
+        return u8::from_str_radix(hex.get(..len)?.trim_start_matches('0'), 16)
+            .ok()
+            .or_else(|| zero(hex, len))
+            .map(|of| (of, len + 2));
+    }
+    let len = text.bytes().take_while(u8::is_ascii_digit).count();
+    if len > 3 && text.starts_with('0') {
+        let octal = u8::from_str_radix(text.get(..len)?.trim_start_matches('0'), 8).ok().or_else(|| zero(text, len));
+        if let Some(value) = octal {
+            return Some((value, len));
+        }
+    }
+    let len = len.min(3);
+    Some((text.get(..len)?.parse().ok()?, len))
+}
+
+/// Of zeros alone.
+fn zero(text: &str, len: usize) -> Option<u8> {
+    (len > 0 && text.get(..len)?.bytes().all(|c| c == b'0')).then_some(0)
 }
 
 impl Masks {
@@ -87,9 +137,10 @@ impl Masks {
         let before = text.as_bytes()[..at].last().copied();
         let rest = &text[at..];
         let first = *rest.as_bytes().first()?;
-        if first.is_ascii_hexdigit() || first == b':' {
+        if first.is_ascii_hexdigit() || first == b':' || one_of(&COLONS, rest).is_some() {
             let address = self.nibbles(before, rest).or_else(|| self.hardware(before, rest));
-            if let Some(found) = address.or_else(|| self.v6(before, rest)).or_else(|| self.v4(before, rest)) {
+            let address = address.or_else(|| self.v6(before, rest)).or_else(|| self.v6_by_dashes(before, rest));
+            if let Some(found) = address.or_else(|| self.v4(before, rest)).or_else(|| self.one_number(before, rest)) {
                 return Some(found);
             }
         }
@@ -103,36 +154,101 @@ impl Masks {
             .chunks(2)
             .take_while(|of| of[0].is_ascii_hexdigit() && of.get(1).is_none_or(|dot| *dot == b'.'))
             .count();
-        let is_address = count >= NIBBLES_MIN && !before.is_some_and(|before| before.is_ascii_hexdigit());
+        let is_named = begins_with(rest.get(count * 2..).unwrap_or_default(), "ip6.arpa");
+        let is_address = (count >= NIBBLES_MIN || (count > 0 && is_named))
+            && !before.is_some_and(|before| before.is_ascii_hexdigit());
         is_address.then(|| {
             let len = (count * 2 - 1).min(bytes.len());
             (len, Some(self.token("ipv6", rest[..len].to_ascii_lowercase().as_bytes())))
         })
     }
 
-    /// `02:00:5e:10:00:01`, and with hyphens.
+    /// `02:00:5e:10:00:01` with any sign between, `2:0:5e:10:0:1`, and by twos: `0200.5e10.0001`.
     fn hardware(&self, before: Option<u8>, rest: &str) -> Option<Found> {
-        const LEN: usize = 17;
-        let bytes = rest.as_bytes().get(..LEN)?;
-        let separator = bytes[2];
-        let is_one = |(at, byte): (usize, &u8)| if at % 3 == 2 { *byte == separator } else { byte.is_ascii_hexdigit() };
-        let goes_on = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_hexdigit() || *byte == separator);
-        let is_address = matches!(separator, b':' | b'-')
-            && bytes.iter().enumerate().all(is_one)
-            && !goes_on(rest.as_bytes().get(LEN))
-            && !goes_on(before.as_ref());
-        is_address
-            .then(|| (LEN, Some(self.token("mac", rest[..LEN].to_ascii_lowercase().replace('-', ":").as_bytes()))))
+        let bytes = rest.as_bytes();
+        let first = digits_at(rest);
+        let separator = *bytes.get(first).filter(|c| first > 0 && matches!(c, b':' | b'-' | b'.' | b'_' | b' '))?;
+        let (mut groups, mut end) = (vec![&rest[..first]], first);
+        while bytes.get(end) == Some(&separator) {
+            let len = digits_at(&rest[end + 1..]);
+            // Behind a space another word may begin.
+            let is_word =
+                separator == b' ' && (len != 2 || bytes.get(end + 3).is_some_and(|byte| byte.is_ascii_alphanumeric()));
+            if len == 0 || is_word {
+                break;
+            }
+            groups.push(&rest[end + 1..end + 1 + len]);
+            end += 1 + len;
+        }
+        let all = |len: usize| groups.iter().all(|group| group.len() == len);
+        let has_letter = rest[..end].bytes().any(|c| c.is_ascii_alphabetic());
+        let is_by_twos =
+            all(4) && (PAIRS_MIN..=PAIRS_MAX).contains(&groups.len()) && separator != b' ' && separator != b'_';
+        let is_by_ones = groups.len() >= BYTES_MIN
+            && match separator {
+                // Eight groups with colons are an IPv6 address.
+                b':' => groups.iter().all(|group| group.len() <= 2) && groups.len() != 8,
+                b'-' => all(2),
+                // Four numbers with dots are an address of another kind, and columns have spaces.
+                _ => all(2) && has_letter,
+            };
+        let goes_on = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_hexdigit() || byte == separator);
+        // `1:2:3:4:5:6:192.0.2.1` is an IPv6 address.
+        if separator == b':' && bytes.get(end) == Some(&b'.') && bytes.get(end + 1).is_some_and(u8::is_ascii_digit) {
+            return None;
+        }
+        let is_whole = !goes_on(before.filter(|before| *before != b' ')) && bytes.get(end) != Some(&separator)
+            || separator == b' ' && !before.is_some_and(|before| before.is_ascii_hexdigit());
+        if !(is_by_ones || is_by_twos) || !is_whole {
+            return None;
+        }
+        let padded: String =
+            groups.iter().map(|group| if is_by_twos { (*group).to_owned() } else { format!("{group:0>2}") }).collect();
+        Some((end, Some(self.token("mac", padded.to_ascii_lowercase().as_bytes()))))
+    }
+
+    /// `02005e100001`, `0xc000024d`, and the 32 digits of an IPv6 address.
+    fn one_number(&self, before: Option<u8>, rest: &str) -> Option<Found> {
+        let is_hex = rest.starts_with("0x") || rest.starts_with("0X");
+        let from = if is_hex { 2 } else { 0 };
+        let len = digits_at(&rest[from..]);
+        let (number, end) = (&rest[from..from + len], from + len);
+        let is_letter = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+        if is_letter(before.filter(|before| !matches!(before, b'x' | b'X')))
+            || is_letter(rest.as_bytes().get(end).copied())
+        {
+            return None;
+        }
+        let lower = number.to_ascii_lowercase();
+        match len {
+            // A count has no zero before it.
+            HARDWARE_DIGITS if is_hex || number.starts_with('0') || number.bytes().any(|c| c.is_ascii_alphabetic()) => {
+                Some((end, Some(self.token("mac", lower.as_bytes()))))
+            }
+            V6_DIGITS => {
+                let number = u128::from_str_radix(&lower, 16).ok()?;
+                Some((end, self.address(IpAddr::V6(Ipv6Addr::from_bits(number)))))
+            }
+            V4_DIGITS if is_hex => {
+                let number = u32::from_str_radix(&lower, 16).ok()?;
+                Some((end, self.address(IpAddr::V4(Ipv4Addr::from_bits(number)))))
+            }
+            _ => None,
+        }
     }
 
     fn v6(&self, before: Option<u8>, rest: &str) -> Option<Found> {
         // Colons of URLs may be written as %3A.
         let (mut plain, mut ends, mut at) = (String::new(), Vec::new(), 0);
         while plain.len() < RUN_MAX {
-            let (c, len) = match rest.as_bytes().get(at..).unwrap_or_default() {
-                [b'%', b'3', b'a' | b'A', ..] => (':', 3),
-                [c, ..] if c.is_ascii_hexdigit() || matches!(c, b':' | b'.') => (char::from(*c), 1),
-                _ => break,
+            let here = rest.get(at..).unwrap_or_default();
+            let (c, len) = match (one_of(&COLONS, here), here.as_bytes().first()) {
+                (Some(len), _) => (':', len),
+                (None, Some(c)) if c.is_ascii_hexdigit() || matches!(c, b':' | b'.') => (char::from(*c), 1),
+                (None, _) => match one_of(&DOTS, here).filter(|_| plain.contains(':')) {
+                    Some(len) => ('.', len),
+                    None => break,
+                },
             };
             at += len;
             plain.push(c);
@@ -155,28 +271,51 @@ impl Masks {
         None
     }
 
+    /// `2001-db8--7`, as names have it.
+    fn v6_by_dashes(&self, before: Option<u8>, rest: &str) -> Option<Found> {
+        let dash = if rest.as_bytes().get(digits_at(rest)) == Some(&b'_') { '_' } else { '-' };
+        let len = rest.find(|c: char| !(c.is_ascii_hexdigit() || c == dash)).unwrap_or(rest.len()).min(RUN_MAX);
+        let spelled = rest[..len].trim_end_matches(dash);
+        let spelled = if rest[spelled.len()..len].len() > 1 { &rest[..spelled.len() + 2] } else { spelled };
+        let group = spelled.split(dash).next().unwrap_or_default();
+        let is_one = group.len() > 2 && group.bytes().any(|c| c.is_ascii_digit()) && spelled.matches(dash).count() > 1;
+        let goes_on = before.is_some_and(|before| before.is_ascii_alphanumeric());
+        let address = spelled.replace(dash, ":").parse::<Ipv6Addr>().ok().filter(|_| is_one && !goes_on)?;
+        Some((spelled.len(), self.address(IpAddr::V6(address))))
+    }
+
     fn v4(&self, before: Option<u8>, rest: &str) -> Option<Found> {
-        let number = |text: &str| {
-            let len = text.bytes().take(3).take_while(u8::is_ascii_digit).count();
-            let value: u8 = text.get(..len)?.parse().ok()?;
-            Some((value, len))
+        let (first, len) = octet(rest)?;
+        let dash = DASHES.into_iter().find(|of| rest[len..].starts_with(of));
+        let separator = |text: &str| match dash {
+            Some(dash) => text.starts_with(dash).then_some(dash.len()),
+            None => one_of(&DOTS, text),
         };
-        let (first, len) = number(rest)?;
-        let separator = SEPARATORS.into_iter().find(|of| begins_with(&rest[len..], of))?;
-        let (mut octets, mut end) = ([first, 0, 0, 0], len);
-        for octet in &mut octets[1..] {
-            let after = rest[end..].get(separator.len()..).filter(|_| begins_with(&rest[end..], separator))?;
-            let (value, len) = number(after)?;
-            *octet = value;
-            end += separator.len() + len;
+        let (mut octets, mut end) = (vec![first], len);
+        while let Some(between) = separator(&rest[end..]) {
+            let Some((value, len)) = octet(&rest[end + between..]) else { break };
+            octets.push(value);
+            end += between + len;
         }
-        // Numbers with hyphens are dates too, which go on in digits.
-        let is_digit = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_digit());
-        let is_dash = matches!(separator, "-" | "_");
-        if is_dash && (is_digit(before) || is_digit(rest.as_bytes().get(end).copied())) {
-            return None;
+        if octets.len() < 4 && begins_with(&rest[end..], ".in-addr.arpa") {
+            return Some((end, Some(self.token("ipv4", &octets))));
         }
-        Some((end, self.address(IpAddr::V4(Ipv4Addr::from(octets)))))
+        let address: [u8; 4] = octets.first_chunk().copied()?;
+        if dash.is_some() {
+            // Numbers with hyphens are dates too, which go on in digits.
+            let is_digit = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_digit());
+            if is_digit(before) || is_digit(rest.as_bytes().get(end).copied()) {
+                return None;
+            }
+            // The first of `ec2-198-51-100-7` is of the name.
+            if octets.len() > 4 && before.is_some_and(|before| before.is_ascii_alphabetic()) {
+                return None;
+            }
+        }
+        // Of more than four it is not known which are the address, so none of them stays.
+        let address = self.address(IpAddr::V4(Ipv4Addr::from(address)));
+        let is_more = octets.len() > 4;
+        Some((end, if is_more { address.or_else(|| Some(self.token("ipv4", &octets))) } else { address }))
     }
 
     /// The host's own name, as a word.

@@ -1,5 +1,6 @@
 //! The one reader of facts. It changes nothing; what it cannot read it says.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt as _;
@@ -11,9 +12,11 @@ use nix::sys::resource::{Resource, getrlimit};
 use ratelimit_control::client::{Client, ClientError};
 use ratelimit_control::proto::Stats;
 use ratelimit_datapath::kernel::load_alone;
-use ratelimit_datapath::{clock, device, interface_names, pins, privileges, probe};
+use ratelimit_datapath::{clock, connections, device, interface_names, pins, privileges, probe};
 use ratelimit_policy::config::syntax::near_miss;
+use ratelimit_policy::files;
 use ratelimit_policy::safety::Around;
+use ratelimit_report::snapshot::Snapshot;
 
 use crate::facts::{
     BpfFs, Clock, ConfigFile, Daemon, Facts, FileSeen, Kernel, Known, Machine, Permissions, Program, Rule, StateDir,
@@ -31,6 +34,9 @@ const UNITS: [&str; 4] =
     ["/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system"];
 /// What `systemctl show` is asked for.
 const SHOWN: &str = "ActiveState,SubState,Result,NRestarts,NeedDaemonReload,FragmentPath";
+
+/// The longest file of a unit.
+const UNIT_BYTES_MAX: u64 = 1 << 20;
 
 /// What to look at.
 #[derive(Debug)]
@@ -72,7 +78,8 @@ pub async fn read(asked: Asked) -> Facts {
         devices,
         present,
         wanted,
-        around: Around::look().with(file.config().and_then(|config| config.fleet.as_ref())),
+        around: Around::look(ratelimit_datapath::default_gateways().unwrap_or_default())
+            .with(file.config().and_then(|config| config.fleet.as_ref())),
         daemon: daemon(&socket).await,
         files,
         unit: unit(),
@@ -115,6 +122,7 @@ fn kernel() -> Kernel {
             .ok()
             .map(|(soft, _)| soft)
             .filter(|soft| *soft != nix::sys::resource::rlim_t::MAX),
+        ends_connections: connections::can_end().map_err(|error| error.to_string()),
         lacks,
     }
 }
@@ -138,9 +146,20 @@ fn bpf_file_system() -> Known<BpfFs> {
     let kind = nix::sys::statfs::statfs(BPFFS).map_err(|errno| words(&errno.into()))?;
     let foreign = match fs::read_dir(pins::ROOT) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
-        Ok(_) | Err(_) => pins::refuse_foreign(Path::new(pins::ROOT)).err().map(|error| error.to_string()),
+        Ok(_) | Err(_) => pins::refuse_foreign(Path::new(pins::ROOT)).err().map(foreign),
     };
     Ok(BpfFs { is_mounted: kind.filesystem_type().0 == BPF_FS_MAGIC, owner: of.uid(), mode: of.mode(), foreign })
+}
+
+/// Why, and what mends it: of the file system itself, what is said of that.
+fn foreign(error: pins::PinsError) -> (String, String) {
+    let why = error.to_string();
+    if let pins::PinsError::Foreign { path, .. } = error
+        && path == Path::new(BPFFS)
+    {
+        return (why, format!("sudo chown root:root {BPFFS}; sudo chmod 0700 {BPFFS}"));
+    }
+    (why, format!("sudo rm -r {}, then start again", pins::ROOT))
 }
 
 fn machine() -> Machine {
@@ -173,12 +192,19 @@ fn available_in(text: &str) -> Option<u64> {
 }
 
 async fn daemon(socket: &Path) -> Daemon {
-    match Client::new(socket).call(&Stats::now()).await {
+    told(Client::new(socket).call(&Stats::now()).await)
+}
+
+fn told(answer: Result<Snapshot, ClientError>) -> Daemon {
+    match answer {
         Ok(snapshot) => {
             let apart = Timestamp::now().duration_since(snapshot.time).as_secs_f64();
             Daemon::Answers(Box::new(snapshot), apart)
         }
         Err(ClientError::NoDaemon { orphans, .. }) => Daemon::Silent(orphans),
+        Err(error @ (ClientError::TimedOut { .. } | ClientError::Unanswered { .. })) => {
+            Daemon::Hangs(error.to_string())
+        }
         Err(error) => Daemon::Unknown(error.to_string()),
     }
 }
@@ -210,9 +236,29 @@ fn files(file: &ConfigFile, socket: &Path, state_dir: &Path) -> Vec<FileSeen> {
         let what = if name == "history.db" { "history" } else { "web page's token" };
         named.push((what, state_dir.join(name), Rule::Secret));
     }
+    named.extend(above(&named));
     let seen =
         |(what, path, rule): (&'static str, PathBuf, Rule)| FileSeen { what, seen: permissions(&path), path, rule };
     named.into_iter().map(seen).collect()
+}
+
+/// The directories above, as they are named and as links lead to them.
+fn above(named: &[(&'static str, PathBuf, Rule)]) -> Vec<(&'static str, PathBuf, Rule)> {
+    let mut above: BTreeMap<PathBuf, Rule> = BTreeMap::new();
+    for (_, path, rule) in named {
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let rule = if *rule == Rule::List { Rule::AboveList } else { Rule::Above };
+        let real = fs::canonicalize(&absolute).ok();
+        let directories = absolute.ancestors().skip(1).chain(real.iter().flat_map(|path| path.ancestors().skip(1)));
+        for directory in directories.filter(|directory| directory.is_dir()) {
+            // What is above another file as well is root's.
+            let of = above.entry(directory.to_owned()).or_insert(rule);
+            if rule == Rule::Above {
+                *of = rule;
+            }
+        }
+    }
+    above.into_iter().map(|(path, rule)| ("directory", path, rule)).collect()
 }
 
 fn permissions(path: &Path) -> Known<Option<Permissions>> {
@@ -242,19 +288,23 @@ fn unit() -> Unit {
     }
     let file = UNITS.iter().find_map(|dir| {
         let path = Path::new(dir).join(SERVICE);
-        Some((path.clone(), fs::read_to_string(path).ok()?))
+        Some((path.clone(), unit_text(&path)?))
     });
     let mut drop_ins = Vec::new();
     for dir in UNITS {
         let entries =
             fs::read_dir(Path::new(dir).join(format!("{SERVICE}.d"))).into_iter().flatten().filter_map(Result::ok);
-        let texts = entries.filter_map(|of| Some((of.path(), fs::read_to_string(of.path()).ok()?)));
+        let texts = entries.filter_map(|of| Some((of.path(), unit_text(&of.path())?)));
         drop_ins.extend(texts.filter(|(path, _)| path.extension().is_some_and(|ending| ending == "conf")));
     }
     drop_ins.sort();
     let text = output("systemctl", &["show", SERVICE, "--property", SHOWN]).unwrap_or_default();
     let pair = |line: &str| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
     Unit { is_systemd: true, file, drop_ins, shown: text.lines().filter_map(pair).collect() }
+}
+
+fn unit_text(path: &Path) -> Option<String> {
+    String::from_utf8(files::read_named(path, UNIT_BYTES_MAX).ok()?).ok()
 }
 
 /// What a program prints, where it is there and ends well.
@@ -271,6 +321,43 @@ pub(crate) fn output(program: &str, args: &[&str]) -> Known<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ratelimit_control::client::Wanted;
+
+    #[test]
+    fn a_daemon_that_takes_a_request_and_does_not_answer_hangs() {
+        let path = PathBuf::from("/run/s");
+        let timed_out = ClientError::TimedOut { path: path.clone(), wanted: Wanted::Read };
+        let Daemon::Hangs(why) = told(Err(timed_out)) else { panic!("it hangs") };
+        assert!(why.contains("/run/s did not answer within"), "{why}");
+        let other = told(Err(ClientError::Unintelligible { path, what: "HTTP 418".into() }));
+        assert!(matches!(other, Daemon::Unknown(_)), "{other:?}");
+    }
+
+    #[test]
+    fn directories_above_files_are_those_that_they_are_named_by_and_those_that_links_lead_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let [real, link] = ["real", "link"].map(|name| directory.path().join(name));
+        fs::create_dir(&real).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        fs::write(real.join("a.toml"), "").unwrap();
+        let named = [("configuration", link.join("a.toml"), Rule::WrittenByRoot), ("list", link.join("a"), Rule::List)];
+        let all = above(&named);
+        for path in [link.as_path(), &real, directory.path(), Path::new("/")] {
+            let of: Vec<Rule> = all.iter().filter(|of| of.1 == path).map(|of| of.2).collect();
+            assert_eq!(of, [Rule::Above], "{}", path.display());
+        }
+        assert_eq!(above(&named[1..]).iter().find(|of| of.1 == link).map(|of| of.2), Some(Rule::AboveList));
+    }
+
+    #[test]
+    fn what_mends_a_foreign_file_system_is_not_to_remove_what_is_in_it() {
+        let of = |path: &str| {
+            let why = "belongs to user 33".to_owned();
+            foreign(pins::PinsError::Foreign { path: path.into(), why, remedy: "x".into() }).1
+        };
+        assert!(of("/sys/fs/bpf").starts_with("sudo chown root:root /sys/fs/bpf"), "{}", of("/sys/fs/bpf"));
+        assert!(of("/sys/fs/bpf/ratelimitd/v1").starts_with("sudo rm -r /sys/fs/bpf/ratelimitd,"));
+    }
 
     #[test]
     fn what_the_kernel_writes_is_read() {

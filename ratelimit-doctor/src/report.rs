@@ -9,6 +9,7 @@ use std::path::Path;
 use ratelimit_control::client::Client;
 use ratelimit_control::proto::{EventsOf, Stats};
 use ratelimit_datapath::pins;
+use ratelimit_policy::config::file;
 use ratelimit_report::snapshot::ListFilter;
 
 use crate::bundle::Bundle;
@@ -16,7 +17,7 @@ use crate::facts::{ConfigFile, Daemon, Facts, Program};
 use crate::finding::Report;
 use crate::mask::Masks;
 use crate::read::{SERVICE, output};
-use crate::secrets::Secrets;
+use crate::secrets::{Secrets, Whose};
 use crate::words;
 
 /// Lines of the log.
@@ -31,14 +32,16 @@ Masked: IPv4 and IPv6 addresses and prefixes, in any usual spelling, as <ipv4:..
 this host's name; the names of hosts in URLs. The same address has the same mask in all of these files, and another one
 in another report. Loopback and unspecified addresses stay.
 Taken out: what the files of secrets hold, values beside words such as password, secret and token, what stands before
-the @ of a URL, private keys.
-Not masked: names of interfaces, rules, users and files, reasons and comments that users wrote, other hosts' names
-outside of URLs, addresses that are written as one number.
+the @ of a URL and behind its host, tokens by what they begin with, passwords that programs are given, private keys. Of
+reasons and comments that users wrote, all that stands behind such a word.
+Not masked: names of interfaces, rules, users and files, what else users wrote into reasons and comments, other hosts'
+names outside of URLs, addresses that are written as one decimal number.
 ";
 const ABOUT_ADDRESSES: &str = "\
 What `ratelimitd bug-report --with-addresses` found. Nothing was changed to find it. Addresses and names are as they are.
 Taken out: what the files of secrets hold, values beside words such as password, secret and token, what stands before
-the @ of a URL, private keys.
+the @ of a URL and behind its host, tokens by what they begin with, passwords that programs are given, private keys. Of
+reasons and comments that users wrote, all that stands behind such a word.
 ";
 
 /// Whether addresses are masked.
@@ -59,7 +62,12 @@ struct Collected {
 
 impl Collected {
     fn add(&mut self, name: &str, text: &str) {
-        let text = self.masks.mask(&self.secrets.hide(text));
+        let text = if name.ends_with(".json") || name.ends_with(".jsonl") {
+            self.secrets.hide_json(text, |text| self.masks.mask(text))
+        } else {
+            let whose = if name.ends_with(".toml") { Whose::Configuration } else { Whose::Ours };
+            self.masks.mask(&self.secrets.hide(text, whose))
+        };
         self.bundle.add(name, text);
     }
 
@@ -147,7 +155,7 @@ fn configuration(to: &mut Collected, file: &ConfigFile) {
         }
         ConfigFile::Unreadable(path, _) | ConfigFile::Bad(path, _) | ConfigFile::Good(path, ..) => path,
     };
-    to.add_known("config/ratelimitd.toml", &fs::read_to_string(path).map_err(|error| error.to_string()));
+    to.add_known("config/ratelimitd.toml", &file::read_text(path).map_err(|error| error.problem));
     if let Some(config) = file.config() {
         let line = |list: &ratelimit_policy::config::lists::ListFile| {
             let bytes =

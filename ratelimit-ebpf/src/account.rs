@@ -39,6 +39,7 @@ fn count(interface: usize, frame: &PacketFrame<'_>, verdict: Verdict) {
         | Reason::TooManyHeaders
         | Reason::NewSourceBudget
         | Reason::Guard
+        | Reason::Reset
         | Reason::NotAdmitted => frame.known_len(),
     };
     let (packets, bytes) = frame.counted(bytes);

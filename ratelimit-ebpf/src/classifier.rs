@@ -53,6 +53,8 @@ mod object;
 #[expect(clippy::multiple_unsafe_ops_per_block, reason = "two fields of what the kernel has handed over")]
 mod packet;
 #[cfg(target_arch = "bpf")]
+mod refusal;
+#[cfg(target_arch = "bpf")]
 mod verification;
 
 #[cfg(target_arch = "bpf")]
@@ -80,7 +82,7 @@ mod entry {
         let frame = packet::PacketFrame::new(&ctx);
         let verdict = match maps::active() {
             Some(active) => {
-                let verdict = decide::unless_lapsed(decide::verdict(active, &frame));
+                let verdict = decide::unless_lapsed(&frame, decide::verdict(active, &frame));
                 account::listed(active, &frame, verdict);
                 verdict
             }
@@ -88,10 +90,9 @@ mod entry {
         };
         #[cfg(feature = "trace")]
         aya_log_ebpf::info!(&ctx, "{} rule {}", verdict.reason.label(), verdict.rule);
-        match verdict.reason.action() {
-            Action::Pass if PASSED_ACTION.load() == XDP_PASS => TCX_NEXT,
-            Action::Pass | Action::Drop => TCX_DROP,
-        }
+        // What has become a reset goes on to the server.
+        let goes_on = verdict.reason.action() == Action::Pass || verdict.reason as u32 == Reason::Reset as u32;
+        if goes_on && PASSED_ACTION.load() == XDP_PASS { TCX_NEXT } else { TCX_DROP }
     }
 }
 

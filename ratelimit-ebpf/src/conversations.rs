@@ -6,7 +6,7 @@ use ratelimit_common::conversation::{
 
 use ratelimit_common::packet::plain_segment;
 
-use crate::hook::{Context, Raw};
+use crate::hook::{self, Context, Raw};
 use crate::maps::{self, Deferred, ParsedFrame};
 use crate::packet::{self, PacketFrame};
 
@@ -206,7 +206,7 @@ extern "C" fn found(ctx: *mut Raw, at: u32, end: u32, sought: u32) -> u64 {
 #[inline(never)]
 extern "C" fn what_is_at(ctx: *mut Raw, sought: u32, start: u32, next: u32, end: u32) -> u32 {
     let ctx = Context::new(ctx);
-    self::sought(sought).at(&PacketFrame::new(&ctx), start, next, end) as u32
+    hook::what_is_at(&PacketFrame::new(&ctx), self::sought(sought), start, next, end) as u32
 }
 
 #[inline(always)]

@@ -18,8 +18,10 @@ use crate::clock::Clock;
 use crate::conversations;
 use crate::fragments;
 use crate::hold::{Held, verify};
+use crate::hook::Raw;
 use crate::maps::{self, Active, Deferred, NoPacket, ParsedFrame};
 use crate::packet::{PacketFrame, forget, one_register};
+use crate::refusal;
 use crate::verification;
 
 /// Judges one packet, and charges it where it is admitted.
@@ -106,7 +108,15 @@ pub(crate) fn verdict(active: Active, frame: &PacketFrame) -> Verdict {
     if deferred.beside.rules != 0 {
         return fragments::verdict(active, reason);
     }
-    enforced(rule, reason)
+    let verdict = enforced(rule, reason);
+    match verdict.reason.action() {
+        // What becomes of it is said once nothing else is on the stack.
+        Action::Drop if rule.refuses_by_reset() => {
+            deferred.refused = verdict.reason as u32;
+            Verdict { reason: Reason::Reset, ..verdict }
+        }
+        Action::Drop | Action::Pass => verdict,
+    }
 }
 
 /// The rule that judges the segment at hand, which opens nothing, where a glance tells that nothing is known of its
@@ -292,13 +302,14 @@ fn choice(active: Active, protecting: RuleSet, parsed: &ParsedFrame, deferred: &
     Choice::new(choice.reason, index)
 }
 
-/// What would be dropped passes where enforcement has lapsed. Nothing is read for what passes anyway.
+/// What would be dropped passes where enforcement has lapsed, and what is refused by a reset becomes one where it can.
+/// Nothing is read for what passes anyway, nor more for what is dropped.
 #[inline(always)]
-pub(crate) fn unless_lapsed(verdict: Verdict) -> Verdict {
+pub(crate) fn unless_lapsed(frame: &PacketFrame, verdict: Verdict) -> Verdict {
     match verdict.reason.action() {
         Action::Pass => verdict,
         Action::Drop => {
-            let said = dropped_unless_lapsed(verdict.reason as u32 | (verdict.rule as u32) << 8);
+            let said = dropped_unless_lapsed(frame.context(), verdict.reason as u32 | (verdict.rule as u32) << 8);
             Verdict { reason: maps::reason(said & 0xff), rule: (said >> 8) as u8 }
         }
     }
@@ -309,15 +320,21 @@ pub(crate) fn unless_lapsed(verdict: Verdict) -> Verdict {
 /// stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn dropped_unless_lapsed(said: u32) -> u32 {
-    let Some(word) = maps::active_word().filter(|word| word.may_lapse()) else { return said };
-    let Some(config) = maps::config(word.generation()) else { return said };
-    let verdict = Verdict { reason: maps::reason(said & 0xff), rule: (said >> 8) as u8 };
-    if !word.has_lapsed(Clock::new(config.wall_offset_ns).coarse()) {
-        return said;
+extern "C" fn dropped_unless_lapsed(ctx: *mut Raw, said: u32) -> u32 {
+    const RESET: u32 = Reason::Reset as u32;
+    if has_lapsed() {
+        let verdict = Verdict { reason: maps::reason(said & 0xff), rule: (said >> 8) as u8 };
+        let Verdict { reason, rule } = choose::lapsed(verdict);
+        return reason as u32 | (rule as u32) << 8;
     }
-    let Verdict { reason, rule } = choose::lapsed(verdict);
-    reason as u32 | (rule as u32) << 8
+    if said & 0xff == RESET { said & !0xff | refusal::told(ctx) } else { said }
+}
+
+#[inline(always)]
+fn has_lapsed() -> bool {
+    let Some(word) = maps::active_word().filter(|word| word.may_lapse()) else { return false };
+    let Some(config) = maps::config(word.generation()) else { return false };
+    word.has_lapsed(Clock::new(config.wall_offset_ns).coarse())
 }
 
 /// Where the packet is from and what it is sent to: at a glance, or by parsing all of it.

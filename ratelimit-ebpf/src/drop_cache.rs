@@ -2,7 +2,7 @@
 //! `ratelimit_common::drop_cache` has the entries.
 
 use ratelimit_common::drop_cache::{Expiry, Key};
-use ratelimit_common::layout::{Config, Limit, Rule, Unit};
+use ratelimit_common::layout::{Config, Limit, Rule, Unit, refuses};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
 use ratelimit_common::verification::EvidenceNeeds;
@@ -81,6 +81,14 @@ pub(crate) fn of_suspect(deferred: &mut Deferred) {
     deferred.drop_key = deferred.drop_key.unverified();
 }
 
+/// Whether a rule that does not only drop what it refuses drops this: what is told by a reset is not, nor what its
+/// client sends again then, which anyone could send.
+#[inline(always)]
+fn may_cache(rule: &Rule, key: Key, reason: u32) -> bool {
+    let is_syn_dropped = rule.refuses & refuses::SYN_BY_RESET == 0 || reason == Reason::Banned as u32;
+    !rule.is_dry_run() && (key.is_datagram() || key.is_opening() && is_syn_dropped)
+}
+
 /// Caches how long the source of the packet at hand is refused, if packets like it are cached: no longer than its
 /// rule and this configuration last. Returns 0.
 #[unsafe(no_mangle)]
@@ -90,7 +98,9 @@ pub(crate) extern "C" fn cache_drop(slot: u32, until_ns: u64, reason: u32) -> u3
     let Some(config) = maps::config(deferred.generation()) else { return 0 };
     let rule = maps::rule(config, deferred.rule());
     // The guard's entry of a suspect source drops nothing: a dry run shows what would become of it.
-    if rule.dry_run != 0 && reason != Reason::Guard as u32 || deferred.drop_key == Key::NONE {
+    if rule.refuses != 0 && reason != Reason::Guard as u32 && !may_cache(rule, deferred.drop_key, reason)
+        || deferred.drop_key == Key::NONE
+    {
         return 0;
     }
     let mut until_ns = until_ns;

@@ -2,13 +2,13 @@
 //! `ratelimit_common::choose`.
 
 use ratelimit_common::choose::Next;
-use ratelimit_common::hold::Charges;
+use ratelimit_common::hold::{Charges, State as _};
 use ratelimit_common::layout::{self, RULES_MAX};
 use ratelimit_common::verdict::{Reason, Verdict};
 
 use crate::charges::Leaves;
 use crate::decide::Maps;
-use crate::hold::charge_all;
+use crate::hold::Held;
 use crate::maps::{self, Active};
 use crate::packet::forget;
 
@@ -55,5 +55,5 @@ fn charge(Active { word, .. }: Active, index: u32) -> u32 {
     };
     deferred.judge_by(word.generation(), index);
     deferred.keep_charges(Charges { bytes: parsed.ip_bytes(), requests: 1, ..Charges::default() }, Leaves::Nothing);
-    charge_all()
+    Held::packet().map_or(Reason::InternalError as u32, |held| held.charge_all() as u32)
 }

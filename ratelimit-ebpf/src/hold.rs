@@ -101,7 +101,12 @@ impl State for Held {
     #[inline(always)]
     fn charged_by(&self, charges: Charges, limit: &Limit) -> (u64, Side) {
         let (amount, side) = charges.of(limit);
-        (hook::charged(limit, amount), side)
+        (hook::charged(self.deferred(), limit, amount), side)
+    }
+
+    #[inline(always)]
+    fn told_by(&self, at: At, position: usize, side: Side) -> (At, usize, Side) {
+        hook::told_by(at, position, side)
     }
 
     #[inline(always)]
@@ -283,8 +288,34 @@ impl State for Held {
     }
 
     #[inline(always)]
+    fn turn_to(&self, position: usize) {
+        let _always_zero = turn_to(position as u32);
+    }
+
+    #[inline(always)]
+    fn turn_back(&self) {
+        let _always_zero = turn_back();
+    }
+
+    #[inline(always)]
+    fn check_limit(&self, position: usize, charges: Charges, before: Reason) -> CheckResult {
+        CheckResult(check_limit(position as u32, charges.word(), before as u32))
+    }
+
+    #[inline(always)]
     fn charge_all(&self) -> Reason {
-        maps::reason(charge_all())
+        let code = charge_own();
+        maps::reason(if code == CHARGES_GROUPS { charge_groups() } else { code })
+    }
+
+    #[inline(always)]
+    fn charge_groups(&self) -> Reason {
+        maps::reason(charge_groups())
+    }
+
+    #[inline(always)]
+    fn charge_group(&self, position: usize) -> Reason {
+        maps::reason(charge_group(position as u32))
     }
 
     #[inline(always)]
@@ -369,6 +400,10 @@ macro_rules! steps {
     };
 }
 
+/// No reason's code: the source's own limits have admitted the packet, and those of groups come next. Here, as main
+/// has no room on its stack to look at the rule between.
+const CHARGES_GROUPS: u32 = 0x100;
+
 /// What a step returns that returns nothing.
 const DONE: u32 = 0;
 
@@ -382,8 +417,28 @@ steps! {
     /// [`hold::check_limits`], of a [`Charges`]; a [`CheckResult`].
     check_limits(charges: u64) -> u32, or CheckResult::of(Reason::InternalError).0, held of Work::PACKET =>
         hold::check_limits(held, Charges::from_word(charges)).0;
-    /// [`hold::charge_all`]; a reason's code.
-    charge_all() -> u32, or Reason::InternalError as u32, held of Work::PACKET => hold::charge_all(held) as u32;
+    /// [`hold::check_limit`], of a position, a [`Charges`] and a reason's code; a [`CheckResult`].
+    check_limit(position: u32, charges: u64, before: u32) -> u32, or CheckResult::of(Reason::InternalError).0,
+        held of Work::PACKET =>
+            hold::check_limit(held, position as usize, Charges::from_word(charges), maps::reason(before)).0;
+    /// [`hold::charge_own`]; a reason's code, or [`CHARGES_GROUPS`].
+    charge_own() -> u32, or Reason::InternalError as u32, held of Work::PACKET => {
+        let reason = hold::charge_own(held);
+        if reason == Reason::WithinLimit && held.rule.has_groups() { CHARGES_GROUPS } else { reason as u32 }
+    };
+    /// [`hold::charge_groups`]; a reason's code.
+    charge_groups() -> u32, or Reason::InternalError as u32, held of Work::PACKET => hold::charge_groups(held) as u32;
+    /// [`hold::charge_group`], of a position; a reason's code.
+    charge_group(position: u32) -> u32, or Reason::InternalError as u32, held of Work::PACKET =>
+        hold::charge_group(held, position as usize) as u32;
+    /// [`State::turn_to`], to the group of the rule's limit at this position.
+    turn_to(position: u32) -> u32, or DONE, held of Work::PACKET => {
+        let at = position as usize & (LIMITS_MAX - 1);
+        held.deferred().of.turn_to(&held.rule.groups[at], held.rule.limits[at].slot);
+        DONE
+    };
+    /// [`State::turn_back`].
+    turn_back() -> u32, or DONE, held of Work::PACKET => { held.deferred().of.turn_back(); DONE };
     /// [`hold::refund_before`].
     refund_before(refused_by: u32) -> u32, or DONE, held of Work::PACKET =>
         { hold::refund_before(held, refused_by as usize); DONE };

@@ -37,6 +37,7 @@ mod fragments;
 #[cfg(target_arch = "bpf")]
 mod hold;
 #[cfg(target_arch = "bpf")]
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "one packet, whose end is checked")]
 #[path = "hook/xdp.rs"]
 mod hook;
 #[cfg(target_arch = "bpf")]
@@ -51,6 +52,8 @@ mod object;
 #[expect(clippy::multiple_unsafe_ops_per_block, reason = "two fields of what the kernel has handed over")]
 mod packet;
 #[cfg(target_arch = "bpf")]
+mod refusal;
+#[cfg(target_arch = "bpf")]
 mod verification;
 
 #[cfg(target_arch = "bpf")]
@@ -61,7 +64,7 @@ mod entry {
     use aya_ebpf::programs::XdpContext;
     use ratelimit_common::verdict::{Action, Reason, Verdict};
 
-    use crate::{account, decide, hold, maps, packet};
+    use crate::{account, decide, hold, hook, maps, packet};
 
     /// What is returned for a packet that passes, [`ratelimit_common::layout::PASSED_ACTION`]. Read-only when the
     /// verifier sees it.
@@ -74,7 +77,7 @@ mod entry {
         let frame = packet::PacketFrame::new(&ctx);
         let verdict = match maps::active() {
             Some(active) => {
-                let verdict = decide::unless_lapsed(decide::verdict(active, &frame));
+                let verdict = decide::unless_lapsed(&frame, decide::verdict(active, &frame));
                 account::listed(active, &frame, verdict);
                 verdict
             }
@@ -84,6 +87,10 @@ mod entry {
         aya_log_ebpf::info!(&ctx, "{} rule {}", verdict.reason.label(), verdict.rule);
         match verdict.reason.action() {
             Action::Pass => PASSED_ACTION.load(),
+            Action::Drop if verdict.reason as u32 == Reason::Reset as u32 => match hook::way() {
+                XDP_PASS => PASSED_ACTION.load(),
+                action => action,
+            },
             Action::Drop => XDP_DROP,
         }
     }

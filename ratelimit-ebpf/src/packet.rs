@@ -191,7 +191,7 @@ pub(crate) fn one_register(mut value: usize) -> usize {
 macro_rules! load {
     ($name:ident, $word:ty, $class:ident, $instruction:literal) => {
         #[inline(always)]
-        unsafe fn $name(address: usize) -> $word {
+        pub(crate) unsafe fn $name(address: usize) -> $word {
             let word: $word;
             // SAFETY: the caller has checked the packet's end; the instruction reads and does nothing else.
             unsafe {

@@ -4,7 +4,7 @@ use ratelimit_common::layout::Unit;
 use ratelimit_common::packet::{Packet, Parsed, Target, parse};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_common::verdict::Action;
+use ratelimit_common::verdict::{Action, Reason};
 use ratelimit_policy::fixture::{limit, policy};
 use ratelimit_report::replay::{Kind, Replay};
 
@@ -59,7 +59,8 @@ pub(crate) fn conversation(bytes: &[u8]) {
             at = Nanos(at.0 + u64::from(pause) * 1_000_000);
             let reason = replay.frame(at, &frame.as_slice());
             let passes = reason.action() == Action::Pass;
-            opened += u64::from(of_client && flags & 0x12 == 0x02 && passes);
+            // A replay drops nothing: what the limit would have refused passes as a dry run's.
+            opened += u64::from(of_client && flags & 0x12 == 0x02 && passes && reason != Reason::DryRun);
             if passes && back == 0 {
                 let of_syn = u32::from(flags & 0x03 != 0);
                 sequences[from] = sequence.wrapping_add(u32::try_from(payload.len()).unwrap_or(0)).wrapping_add(of_syn);

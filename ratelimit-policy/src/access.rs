@@ -11,6 +11,8 @@ use crate::desired::{Access, Grant};
 
 /// Entries that commands can make. // 16384 x 200 B = 3 MB of JSON at most
 pub const ENTRIES_MAX: usize = 16_384;
+/// Exemptions beside them: a source that is denied by mistake can be allowed, however many entries there are.
+pub const KEPT_FOR_ALLOW: usize = 256;
 /// Of them, those that no program can take.
 const KEPT_FOR_USERS: usize = 1024;
 /// Bytes of a reason.
@@ -149,7 +151,11 @@ impl Ledger {
         let ends_it = entry.grant == Grant::Denied && entry.owner.is_none();
         let has_either = ends_it && self.0.contains_key(&exemption);
         // Programs enter what clients bring about: that leaves room for the administrator.
-        let most = if entry.owner.is_some() { ENTRIES_MAX - KEPT_FOR_USERS } else { ENTRIES_MAX };
+        let most = match entry.grant {
+            Grant::Denied if entry.owner.is_some() => ENTRIES_MAX - KEPT_FOR_USERS,
+            Grant::Denied => ENTRIES_MAX,
+            Grant::Exempt => ENTRIES_MAX + KEPT_FOR_ALLOW,
+        };
         if self.0.len() >= most && !self.0.contains_key(&key) && !has_either {
             return None;
         }
@@ -169,7 +175,7 @@ impl Ledger {
     /// room.
     #[must_use]
     pub fn restore(&mut self, entry: Entry) -> bool {
-        let has_room = self.0.len() < ENTRIES_MAX;
+        let has_room = self.0.len() < ENTRIES_MAX + KEPT_FOR_ALLOW;
         if has_room {
             self.0.insert(entry.key(), entry);
         }
@@ -279,6 +285,11 @@ mod tests {
         assert!(!has_room(of(most, Some("a"))), "a program has no more");
         assert!((most..ENTRIES_MAX).all(|number| has_room(of(number, None))));
         assert!(!has_room(of(ENTRIES_MAX, None)), "nobody has more than there are");
+        let exempt = |number| Entry { grant: Grant::Exempt, ..of(number, None) };
+        assert!((0..KEPT_FOR_ALLOW).all(|number| has_room(exempt(number))), "who is denied by mistake can be allowed");
+        assert!(!has_room(exempt(KEPT_FOR_ALLOW)), "and no more than that");
+        let mut again = Ledger::default();
+        assert!(ledger.entries().all(|entry| again.restore(entry.clone())), "a restart finds all of them");
     }
 
     #[test]

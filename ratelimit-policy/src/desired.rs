@@ -21,6 +21,7 @@ mod fixed;
 mod guard;
 mod leak;
 mod matching;
+mod per;
 mod shared;
 mod strict;
 
@@ -29,6 +30,7 @@ pub use fixed::{Fixed, HookChoice, OnExit, TlsFiles, XdpModeChoice};
 pub use guard::Guard;
 pub(crate) use matching::without;
 pub use matching::{Mismatch, Protocol, Sent};
+pub use per::{Group, Per};
 pub use shared::Shared;
 pub use strict::{QuicPorts, Unparsable};
 
@@ -73,7 +75,8 @@ impl Policy {
     }
 
     /// Windows that one source may have, at least 1: one for each limit and shadow limit of the rules that are for everyone,
-    /// since it may send to all of them. Rules for some sources are left out, unless one of them alone has more.
+    /// since it may send to all of them. Rules for some sources are left out, unless one of them alone has more. A group of
+    /// sources takes the room of one of them.
     pub fn windows_per_source(&self) -> u32 {
         // Verified traffic has a window of its own where a connection is counted as both kinds. Bans need one more, and so do
         // the connections that a limit of requests guards.
@@ -84,7 +87,8 @@ impl Policy {
             1 + usize::from(is_of_volume || bans) + usize::from(is_guarded)
         };
         let windows = |rule: &Rule| {
-            rule.limits.iter().map(|limit| of_limit(rule, limit)).sum::<usize>() + rule.shadow_limits.len()
+            let of_source = rule.limits.iter().filter(|limit| limit.per == Per::Source);
+            of_source.map(|limit| of_limit(rule, limit)).sum::<usize>() + rule.shadow_limits.len()
         };
         let of_everyone = self.rules.iter().filter(|rule| rule.from.is_empty()).map(windows).sum();
         let most = self.rules.iter().map(windows).max().unwrap_or(1);
@@ -109,6 +113,10 @@ pub struct Rule {
     pub mode: Mode,
     /// What of a source over its limit is dropped.
     pub refuse: Refuse,
+    /// How its clients learn that they are refused.
+    pub refuse_with: RefuseWith,
+    /// Whether a ban ends the connections that its source has to the rule's ports.
+    pub block_kill: bool,
     /// Whether its limits of requests hold connections too, and segments that begin none.
     pub guard: Guard,
     /// Whose packets it judges: those from these prefixes, sorted, each once; none is everyone's.
@@ -123,6 +131,9 @@ pub struct Rule {
     pub shadow_limits: Vec<Limit>,
     /// Whether exceeding a limit bans, and for how long.
     pub bans: Option<Bans>,
+    /// Once it has banned so many sources of one /24 or /56, all of that is denied; none is never. 2 at least, and only
+    /// where its bans need verified traffic.
+    pub block_prefix_after: Option<u32>,
     /// A share of dropped packets that is too large does not turn it into a dry run.
     pub under_attack_ok: bool,
     /// How many new sources it admits; none is any number.
@@ -133,6 +144,8 @@ pub struct Rule {
     pub unparsable: Unparsable,
     /// When it ends, by the datapath's clock, and the rules after it judge instead; none is never.
     pub until: Option<Nanos>,
+    /// The list that `from` names, where a limit is of all of it together: `asn64496`.
+    pub list: Option<String>,
 }
 
 impl Rule {
@@ -142,6 +155,8 @@ impl Rule {
             name,
             mode: Mode::Enforce,
             refuse: Refuse::Excess,
+            refuse_with: RefuseWith::Drop,
+            block_kill: false,
             guard: Guard::Auto,
             from: Vec::new(),
             to: Vec::new(),
@@ -149,11 +164,13 @@ impl Rule {
             limits,
             shadow_limits: Vec::new(),
             bans: None,
+            block_prefix_after: None,
             under_attack_ok: false,
             new_sources: None,
             quic_ports: QuicPorts::DEFAULT,
             unparsable: Unparsable::Drop,
             until: None,
+            list: None,
         }
     }
 }
@@ -206,6 +223,16 @@ pub enum Refuse {
     All,
 }
 
+/// How a client learns that it is refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RefuseWith {
+    /// Not at all: it waits, and sends again.
+    #[default]
+    Drop,
+    /// Its connection is reset, or the one that it opens is refused: what can be forged is dropped.
+    Reset,
+}
+
 /// Destination ports: inclusive ranges, sorted, not touching.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
@@ -240,6 +267,8 @@ pub struct Limit {
     pub slot: u32,
     /// The hosts of a fleet share it.
     pub shared: Option<Shared>,
+    /// Whose traffic it counts as one.
+    pub per: Per,
 }
 
 /// How a limit is counted.
@@ -305,6 +334,8 @@ labels!(pub Mode { Enforce => "enforce", DryRun => "dry-run" });
 
 labels!(pub Refuse { Excess => "excess", All => "all" });
 
+labels!(pub RefuseWith { Drop => "drop", Reset => "reset" });
+
 labels!(pub WindowForm { Strict => "strict", Lenient => "lenient", Fixed => "fixed", Gcra => "gcra" });
 
 impl Access {
@@ -344,14 +375,14 @@ impl fmt::Display for NewSources {
 }
 
 impl fmt::Display for Limit {
-    /// As flags and files have it, the unit always said: `1000/5m connections`.
+    /// As flags and files have it, the unit always said: `1000/5m connections`, `5000/1m requests per /24,/56`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.rate(), unit_label(self.unit))
+        write!(f, "{} {}{}", self.rate(), unit_label(self.unit), self.per)
     }
 }
 
 impl Limit {
-    /// As flags and files have it, without the unit: `1000/5m`, `50MB/1m`.
+    /// As flags and files have it, without unit and group: `1000/5m`, `50MB/1m`.
     pub fn rate(&self) -> String {
         let amount = match self.unit {
             Unit::Requests | Unit::Connections | Unit::Packets => self.amount.to_string(),

@@ -48,6 +48,27 @@ pub fn read_of_anyone(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     read(open_through(path)?, bytes_max)
 }
 
+/// Reads a regular file that an administrator has named, wherever its links lead.
+///
+/// # Errors
+/// Where it is none, has more than `bytes_max` bytes, or cannot be read.
+pub fn read_named(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    read(open_named(path)?, bytes_max)
+}
+
+/// The same, to read of it as much as is wanted.
+///
+/// # Errors
+/// Where it is none, or cannot be opened.
+pub fn open_named(path: &Path) -> io::Result<File> {
+    // What is no file is not even opened: that has an effect on some devices.
+    refuse_irregular(&nix::sys::stat::stat(path)?)?;
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    let file = nix::fcntl::open(path, flags, Mode::empty())?;
+    refuse_irregular(&fstat(&file)?)?;
+    Ok(file.into())
+}
+
 /// Not through a link at its end.
 fn open_last(path: &Path) -> io::Result<File> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -173,6 +194,10 @@ mod tests {
         outcome(read_of_anyone(path, 100))
     }
 
+    fn named(path: &Path) -> String {
+        outcome(read_named(path, 100))
+    }
+
     fn outcome(read: io::Result<Vec<u8>>) -> String {
         read.map_or_else(|error| error.to_string(), |bytes| String::from_utf8(bytes).unwrap())
     }
@@ -191,14 +216,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x");
         nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
-        assert_eq!([own(&path), anyones(&path)], ["it is a pipe, not a file"; 2]);
+        assert_eq!([own(&path), anyones(&path), named(&path)], ["it is a pipe, not a file"; 3]);
         fs::remove_file(&path).unwrap();
         let _socket = UnixListener::bind(&path).unwrap();
-        assert_eq!([own(&path), anyones(&path)], ["it is a socket, not a file"; 2]);
+        assert_eq!([own(&path), anyones(&path), named(&path)], ["it is a socket, not a file"; 3]);
         let zero = Path::new("/dev/zero");
-        assert_eq!([own(zero), anyones(zero)], ["it is a device, not a file"; 2]);
+        assert_eq!([own(zero), anyones(zero), named(zero)], ["it is a device, not a file"; 3]);
         for path in [directory.path(), Path::new("/")] {
-            assert_eq!([own(path), anyones(path)], ["it is a directory, not a file"; 2], "{}", path.display());
+            let said = [own(path), anyones(path), named(path)];
+            assert_eq!(said, ["it is a directory, not a file"; 3], "{}", path.display());
         }
     }
 
@@ -208,7 +234,7 @@ mod tests {
         let path = directory.path().join("x");
         for (len, is_read) in [(0, true), (100, true), (101, false), (1 << 40, false)] {
             File::create(&path).unwrap().set_len(len).unwrap();
-            for read in [read_own(&path, 100), read_of_anyone(&path, 100)] {
+            for read in [read_own(&path, 100), read_of_anyone(&path, 100), read_named(&path, 100)] {
                 assert_eq!(read.is_ok_and(|bytes| bytes.len() as u64 == len), is_read, "{len}");
             }
         }
@@ -250,10 +276,13 @@ mod tests {
         }
         assert!(anyones(&at("itself")).contains("Too many"), "{}", anyones(&at("itself")));
         assert!(anyones(&at("real/list/x")).contains("Not a directory"), "{}", anyones(&at("real/list/x")));
-        assert_eq!(read_of_anyone(&at("none"), 9).unwrap_err().kind(), io::ErrorKind::NotFound);
+        for read in [read_of_anyone, read_named] {
+            assert_eq!(read(&at("none"), 9).unwrap_err().kind(), io::ErrorKind::NotFound);
+        }
         if give_away(&at("relative")) {
             for name in ["relative", "absolute"] {
                 assert_eq!(anyones(&at(name)), "relative is a symbolic link of user 65534, not of root", "{name}");
+                assert_eq!(named(&at(name)), "text", "{name}");
             }
         }
         if give_away(&at("directory")) {

@@ -7,7 +7,7 @@ use ratelimit_common::time::SECOND_NS;
 
 use crate::config::history::History;
 use crate::config::{Config, HookChoice, OnExit, Safety, XdpModeChoice};
-use crate::desired::{Limit, Policy, Ports, Rule, WindowForm};
+use crate::desired::{Limit, Per, Policy, Ports, Rule, WindowForm};
 
 mod choices;
 mod texts;
@@ -30,6 +30,7 @@ pub fn limit(amount: u64, unit: Unit) -> Limit {
         burst: None,
         slot: 7 + unit as u32,
         shared: None,
+        per: Per::Source,
     }
 }
 

@@ -90,12 +90,17 @@ pub fn changes(current: &DesiredState, wanted: &DesiredState) -> Vec<String> {
             let of = |what: &str| format!("{what} of rule {}", rule.name);
             changed(of("mode"), before.mode.label().into(), rule.mode.label().into());
             changed(of("refuse"), before.refuse.label().into(), rule.refuse.label().into());
+            changed(of("refuse_with"), before.refuse_with.label().into(), rule.refuse_with.label().into());
+            let kills = |rule: &Rule| if rule.block_kill { "on" } else { "off" }.to_owned();
+            changed(of("block_kill"), kills(before), kills(rule));
             changed(of("guard"), before.guard.label().into(), rule.guard.label().into());
             changed(of("ports"), before.ports.to_string(), rule.ports.to_string());
             changed(of("from"), prefixes_or(&before.from, "everyone"), prefixes_or(&rule.from, "everyone"));
             changed(of("to"), prefixes_or(&before.to, "any address"), prefixes_or(&rule.to, "any address"));
             changed(of("end"), end(before.until), end(rule.until));
             changed(of("bans"), bans(before.bans.as_ref()), bans(rule.bans.as_ref()));
+            let prefixes = |rule: &Rule| rule.block_prefix_after.map_or_else(|| "off".to_owned(), |of| of.to_string());
+            changed(of("banned sources that deny their prefix"), prefixes(before), prefixes(rule));
             let under_attack = |rule: &Rule| if rule.under_attack_ok { "off" } else { "on" }.to_owned();
             changed(of("breaker"), under_attack(before), under_attack(rule));
             let budget = |rule: &Rule| rule.new_sources.map_or_else(|| "any number".to_owned(), |of| of.to_string());
@@ -168,7 +173,7 @@ fn push_limits(lines: &mut Vec<String>, before: &Rule, after: &Rule) {
     };
     for limit in &after.limits {
         let Some(old) = before.limits.iter().find(|old| old.slot == limit.slot) else { continue };
-        let unit = unit_label(limit.unit);
+        let unit = format!("{}{}", unit_label(limit.unit), limit.per);
         if old.rate() != limit.rate() {
             lines.push(format!("{what}: {} -> {} {unit}", old.rate(), limit.rate()));
         }
@@ -210,7 +215,7 @@ mod tests {
     use super::*;
     use crate::config::file;
     use crate::config::settings::Settings;
-    use crate::desired::{NewSources, QuicPorts, Unparsable};
+    use crate::desired::{NewSources, QuicPorts, RefuseWith, Unparsable};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
     use std::path::Path;
@@ -388,7 +393,8 @@ mod tests {
                 let shadow_limits = burst.map(|_| rule.limits[0]).into_iter().collect();
                 let quic_ports = if under_attack_ok { QuicPorts::NONE } else { QuicPorts::DEFAULT };
                 let unparsable = if until.is_some() { Unparsable::Count } else { Unparsable::Drop };
-                let rule = Rule { quic_ports, unparsable, ..rule };
+                let refuse_with = if burst.is_some() { RefuseWith::Reset } else { RefuseWith::Drop };
+                let rule = Rule { quic_ports, unparsable, refuse_with, block_kill: under_attack_ok, ..rule };
                 (name, Rule { from, to, bans, until, under_attack_ok, new_sources, shadow_limits, ..rule })
             });
         prop::collection::vec(one, 1..6)
@@ -421,6 +427,7 @@ mod tests {
         rule.new_sources = Some(NewSources { amount: 20_000, window_ns: 1_000_000_000 });
         rule.quic_ports = QuicPorts::new(&[80, 443]).expect("two ports");
         rule.unparsable = Unparsable::Count;
+        (rule.refuse_with, rule.block_kill) = (RefuseWith::Reset, true);
         rule.shadow_limits = vec![Limit { amount: 500, ..rule.limits[0] }];
         rule.limits[0].burst = Some(100);
         let many = (0..20).map(|last| Access::denied(IpNet::from(std::net::IpAddr::from([10, 0, 0, last]))));
@@ -428,6 +435,8 @@ mod tests {
         assert_eq!(
             changes(&old, &new),
             [
+                "refuse_with of rule default: drop -> reset",
+                "block_kill of rule default: off -> on",
                 "from of rule default: everyone -> 192.0.2.0/24",
                 "to of rule default: any address -> 203.0.113.5/32",
                 "end of rule default: never -> 2027-04-01T00:00:00Z",

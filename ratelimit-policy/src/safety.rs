@@ -3,7 +3,7 @@
 //! [`Around::look`] asks the host; everything else is pure.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::path::Path;
 
 use ipnet::IpNet;
@@ -13,6 +13,7 @@ use crate::access::{By, Entry};
 use crate::config::Safety;
 use crate::config::fleet::Fleet;
 use crate::desired::Grant;
+use crate::files;
 
 mod listed;
 mod lockout;
@@ -22,12 +23,11 @@ mod width;
 pub use self::needed::PassedOver;
 pub use self::width::is_too_wide;
 
-/// `RTF_UP` and `RTF_GATEWAY`, include/uapi/linux/route.h.
-const ROUTE_BY_GATEWAY: u32 = 0x1 | 0x2;
-/// `RTF_REJECT`, the same file.
-const ROUTE_REJECTS: u32 = 0x200;
 /// Processes between a command and the shell that SSH has started: `sudo` is one or two.
 const ANCESTORS_MAX: usize = 16;
+
+/// The longest file that names resolvers.
+const RESOLVERS_BYTES_MAX: u64 = 1 << 20;
 
 /// What a store is, as the reason of its exemption.
 pub const STORE: &str = "the fleet's store";
@@ -69,14 +69,12 @@ pub struct Around {
 }
 
 impl Around {
-    /// Asks the host. What cannot be read is left out.
-    pub fn look() -> Self {
-        // The thread's own network namespace; /proc/net is that of the process's first thread.
-        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        let mut gateways = gateways_v4(&read("/proc/thread-self/net/route"));
-        gateways.extend(gateways_v6(&read("/proc/thread-self/net/ipv6_route")));
-        gateways.sort_unstable();
-        gateways.dedup();
+    /// Asks the host, but for its default gateways. What cannot be read is left out.
+    pub fn look(gateways: Vec<IpAddr>) -> Self {
+        let read = |path: &str| {
+            let bytes = files::read_named(Path::new(path), RESOLVERS_BYTES_MAX).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
         let mut named = resolvers(&read("/etc/resolv.conf"));
         if named.iter().any(IpAddr::is_loopback) {
             // systemd-resolved answers on the host, and asks these.
@@ -209,36 +207,6 @@ pub fn resolvers(contents: &str) -> Vec<IpAddr> {
     contents.lines().filter_map(server).collect()
 }
 
-/// The default gateways of /proc/net/route.
-pub fn gateways_v4(table: &str) -> Vec<IpAddr> {
-    let gateway = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let &[_, destination, gateway, flags, _, _, _, mask, ..] = words.as_slice() else { return None };
-        let number = |text: &str| u32::from_str_radix(text, 16).ok();
-        let is_default = number(destination) == Some(0) && number(mask) == Some(0);
-        let by_gateway = number(flags)? & ROUTE_BY_GATEWAY == ROUTE_BY_GATEWAY;
-        // The kernel prints the four bytes as a number of this machine.
-        let address = Ipv4Addr::from(number(gateway)?.to_ne_bytes());
-        (is_default && by_gateway && !address.is_unspecified()).then_some(IpAddr::V4(address))
-    };
-    table.lines().filter_map(gateway).collect()
-}
-
-/// The default gateways of /proc/net/ipv6_route.
-pub fn gateways_v6(table: &str) -> Vec<IpAddr> {
-    let gateway = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let &[destination, length, _, _, gateway, _, _, _, flags, _] = words.as_slice() else { return None };
-        let address = |text: &str| u128::from_str_radix(text, 16).ok().map(Ipv6Addr::from);
-        let is_default = address(destination)?.is_unspecified() && u8::from_str_radix(length, 16) == Ok(0);
-        let flags = u32::from_str_radix(flags, 16).ok()?;
-        let by_gateway = flags & ROUTE_BY_GATEWAY == ROUTE_BY_GATEWAY && flags & ROUTE_REJECTS == 0;
-        let gateway = address(gateway)?;
-        (is_default && by_gateway && !gateway.is_unspecified()).then_some(IpAddr::V6(gateway))
-    };
-    table.lines().filter_map(gateway).collect()
-}
-
 fn own_addresses() -> Vec<IpAddr> {
     let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
     let address = |of: nix::ifaddrs::InterfaceAddress| {
@@ -302,24 +270,6 @@ mod tests {
     }
 
     #[test]
-    fn a_default_gateway_is_one_that_everything_else_goes_by() {
-        let gateway = u32::from_ne_bytes([192, 0, 2, 1]);
-        let table = format!(
-            "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n\
-             eth0\t00000000\t{gateway:08X}\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\
-             eth0\t000200C0\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0\n\
-             eth0\t0000000A\t{gateway:08X}\t0003\t0\t0\t100\t000000FF\t0\t0\t0\n"
-        );
-        assert_eq!(gateways_v4(&table), [address("192.0.2.1")]);
-        let (none, link_local) = ("0".repeat(32), "fe800000000000000000000000000001");
-        let row = |gateway: &str, flags: &str| {
-            format!("{none} 00 {none} 00 {gateway} 00000400 00000001 00000000 {flags}     eth0\n")
-        };
-        let table = [row(link_local, "00450003"), row(&none, "00000001"), row(link_local, "00200203")].concat();
-        assert_eq!(gateways_v6(&table), [address("fe80::1")]);
-    }
-
-    #[test]
     fn everyone_needed_is_exempt_unless_switched_off() {
         let prefixes = |safety| around().exemptions(safety).iter().map(|of| of.prefix.to_string()).collect::<Vec<_>>();
         assert_eq!(
@@ -379,13 +329,13 @@ mod tests {
 
     #[test]
     fn this_host_can_be_asked() {
-        assert!(Around::look().resolvers.iter().all(|address| !address.is_loopback()));
+        assert!(Around::look(Vec::new()).resolvers.iter().all(|address| !address.is_loopback()));
     }
 
     proptest! {
         #[test]
         fn no_text_panics(text in "[0-9A-Fa-f:. \t\n%a-z]{0,200}") {
-            let _all = (ssh_session(&text), resolvers(&text), gateways_v4(&text), gateways_v6(&text), parent_in(&text));
+            let _all = (ssh_session(&text), resolvers(&text), parent_in(&text));
         }
     }
 }

@@ -12,11 +12,17 @@ use crate::snapshot::{Author, ListReport, Listed, State};
 use ratelimit_policy::access::REASON_BYTES_MAX;
 use ratelimit_policy::config::lists::prefix_text;
 
+mod times;
+
+use times::{nft_time, seconds};
+
 /// The table and the sets that are written.
 const TABLE: &str = "inet ratelimitd";
 const SET: [&str; 2] = ["denied4", "denied6"];
 /// The longest that ipset counts.
 const IPSET_SECONDS_MAX: i64 = 2_147_483;
+/// Entries that a set of ipset may hold. The same for any rows: a set of another size is another set, which stands in the way.
+const IPSET_ROOM: u32 = 1 << 24;
 /// Before the lines of a script that are for [`import`] alone. The other programs take them for comments.
 const OWN: &str = "#= ";
 /// The first of them, before the time of the script.
@@ -144,22 +150,29 @@ fn nft(rows: &[Row], now: Timestamp) -> String {
         let _ = writeln!(text, "add set {TABLE} {name} {{ type {kind}; flags interval, timeout; }}");
         let _ = writeln!(text, "flush set {TABLE} {name}");
     }
-    for row in disjoint(rows) {
-        let set = SET[usize::from(row.prefix.addr().is_ipv6())];
-        let Some(seconds) = seconds_left(&row, now) else { continue };
-        let timeout = seconds.map_or_else(String::new, |seconds| format!(" timeout {seconds}s"));
-        let comment = row.reason.as_deref().map(quoted).filter(|text| !text.is_empty());
-        let comment = comment.map_or_else(String::new, |text| format!(" comment \"{text}\""));
-        let _ = writeln!(text, "add element {TABLE} {set} {{ {}{timeout}{comment} }}", row.prefix);
+    let rows = disjoint(rows);
+    for (is_ipv6, set) in [false, true].into_iter().zip(SET) {
+        let of = rows.iter().filter(|row| row.prefix.addr().is_ipv6() == is_ipv6);
+        let elements: String = of.filter_map(|row| nft_element(row, now)).collect();
+        // In one command: nft reads the whole set again for each.
+        if !elements.is_empty() {
+            let _ = writeln!(text, "add element {TABLE} {set} {{\n{elements}}}");
+        }
     }
     text
 }
 
+fn nft_element(row: &Row, now: Timestamp) -> Option<String> {
+    let timeout = seconds_left(row, now)?.map_or_else(String::new, |seconds| format!(" timeout {}", nft_time(seconds)));
+    let comment = row.reason.as_deref().map(quoted).filter(|text| !text.is_empty());
+    let comment = comment.map_or_else(String::new, |text| format!(" comment \"{text}\""));
+    Some(format!("\t{}{timeout}{comment},\n", row.prefix))
+}
+
 fn ipset(rows: &[Row], now: Timestamp) -> String {
-    let room = rows.len().max(1).next_power_of_two().max(65_536) * 2;
     let mut text = own_lines(rows, now);
     for (name, family) in SET.iter().zip(["inet", "inet6"]) {
-        let _ = writeln!(text, "create {name} hash:net family {family} timeout 0 comment maxelem {room} -exist");
+        let _ = writeln!(text, "create {name} hash:net family {family} timeout 0 comment maxelem {IPSET_ROOM} -exist");
         let _ = writeln!(text, "flush {name}");
     }
     for row in rows {
@@ -247,6 +260,8 @@ fn split(prefix: IpNet, around: Option<&Row>, rows: &[&Row], out: &mut Vec<Row>)
 /// # Errors
 /// At the first line that is none of them.
 pub fn import(text: &str, now: Timestamp) -> Result<Vec<Row>, Wrong> {
+    // What some editors begin a file with.
+    let text = text.trim_start_matches('\u{feff}');
     let mut rows = if text.trim_start().starts_with('{')
         && let Ok(report) = serde_json::from_str::<ListReport>(text)
     {
@@ -281,15 +296,29 @@ fn of_its_row(element: Row, made: &[Row]) -> Row {
 
 fn lines(text: &str, now: Timestamp) -> Result<Vec<Row>, Wrong> {
     let mut rows = Vec::new();
+    // The braces that are open, of a command of nft, by the line of its first.
+    let mut open = None;
     for (line, text) in (1..).zip(text.lines()) {
         let wrong = |problem| Wrong { line, problem };
         let words = text.trim();
-        let row = if words.is_empty() || words.starts_with(['#', ';']) {
-            None
-        } else if let Some(element) = words.strip_prefix("add element ") {
-            let inside = element.split_once('{').and_then(|(_, rest)| rest.rsplit_once('}'));
-            Some(element_of(inside.ok_or(wrong("no element between braces"))?.0, now).map_err(wrong)?)
-        } else if words.split(' ').next().is_some_and(|word| matches!(word, "add" | "create" | "flush" | "COMMIT")) {
+        if words.is_empty() || words.starts_with(['#', ';']) {
+            continue;
+        }
+        let command = words.strip_prefix("add element ").map(|rest| rest.split_once('{'));
+        let inside = match (open, command) {
+            (Some(_), _) => Some(words),
+            (None, Some(command)) => Some(command.ok_or(wrong("no element between braces"))?.1),
+            (None, None) => None,
+        };
+        if let Some(inside) = inside {
+            let (elements, is_closed) = elements_in(inside);
+            for element in elements {
+                rows.push(element_of(element, now).map_err(wrong)?);
+            }
+            open = if is_closed { None } else { open.or(Some(line)) };
+            continue;
+        }
+        let row = if words.split(' ').next().is_some_and(|word| matches!(word, "add" | "create" | "flush" | "COMMIT")) {
             match words.strip_prefix("add ").and_then(|rest| rest.split_once(' ')) {
                 Some(("set" | "table", _)) | None => None,
                 Some((_, element)) => Some(element_of(element, now).map_err(wrong)?),
@@ -304,7 +333,33 @@ fn lines(text: &str, now: Timestamp) -> Result<Vec<Row>, Wrong> {
         };
         rows.extend(row);
     }
-    Ok(rows)
+    match open {
+        None => Ok(rows),
+        Some(line) => Err(Wrong { line, problem: "the braces that begin here do not end: the rest is missing" }),
+    }
+}
+
+/// The elements of a line between braces, and whether they end on it. What stands between quotes ends nothing.
+fn elements_in(text: &str) -> (Vec<&str>, bool) {
+    let (mut elements, mut from, mut is_quoted) = (Vec::new(), 0, false);
+    let mut end = (text.len(), false);
+    for (at, c) in text.char_indices() {
+        match c {
+            '"' => is_quoted = !is_quoted,
+            ',' if !is_quoted => {
+                elements.push(&text[from..at]);
+                from = at + 1;
+            }
+            '}' | '#' if !is_quoted => {
+                end = (at, c == '}');
+                break;
+            }
+            _ => {}
+        }
+    }
+    elements.extend(text.get(from..end.0));
+    elements.retain(|element| !element.trim().is_empty());
+    (elements, end.1)
 }
 
 /// `198.51.100.7 # {"until":"…"}`, or a line of any list.
@@ -343,32 +398,6 @@ fn element_of(text: &str, now: Timestamp) -> Result<Row, &'static str> {
         }
     }
     Ok(Row::listed(prefix, until, comment.filter(|text| !text.is_empty())))
-}
-
-/// Seconds by number alone, as ipset has them, or as nft has them: `1d2h3m4s`.
-fn seconds(text: &str) -> Option<i64> {
-    if let Ok(seconds) = text.parse::<u32>() {
-        return Some(seconds.into());
-    }
-    let mut sum: i64 = 0;
-    let mut rest = text;
-    while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit())?;
-        let number: i64 = rest.get(..end)?.parse().ok()?;
-        let after = rest.get(end..)?;
-        let unit_end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
-        let unit = match after.get(..unit_end)? {
-            "d" => 86_400,
-            "h" => 3_600,
-            "m" => 60,
-            "s" => 1,
-            "ms" => 0,
-            _ => return None,
-        };
-        sum = sum.checked_add(number.checked_mul(unit)?)?;
-        rest = after.get(unit_end..)?;
-    }
-    Some(sum.max(1))
 }
 
 fn prefix_of(text: &str) -> Option<IpNet> {

@@ -114,6 +114,11 @@ fn sources(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result 
         "Sources that a rule bans now",
         snapshot.rules.iter().map(|rule| (vec![("rule", &*rule.name)], gauge(rule.banned))),
     )?;
+    let closed = &snapshot.connections;
+    let help = "Open connections of denied or banned sources that were ended";
+    family(out, "ratelimitd_connections_ended", help, [(none(), ConstCounter::new(closed.ended))])?;
+    let help = "Those that were to end too, beyond the budget";
+    family(out, "ratelimitd_connections_left_open", help, [(none(), ConstCounter::new(closed.left_open))])?;
     family(
         out,
         "ratelimitd_bans",
@@ -269,7 +274,7 @@ mod tests {
     use crate::fixture;
 
     /// Every metric that INTERFACE.md names and that there is something to say about.
-    const NAMES: [&str; 37] = [
+    const NAMES: [&str; 39] = [
         "ratelimitd_build_info",
         "ratelimitd_packets_total",
         "ratelimitd_bytes_total",
@@ -285,6 +290,8 @@ mod tests {
         "ratelimitd_attached",
         "ratelimitd_bans_active",
         "ratelimitd_bans_total",
+        "ratelimitd_connections_ended_total",
+        "ratelimitd_connections_left_open_total",
         "ratelimitd_enforcing",
         "ratelimitd_list_files_stale",
         "ratelimitd_config_last_reload_successful",

@@ -35,6 +35,7 @@ pub fn fleet() -> Fleet {
         unit: Unit::Requests,
         bucket_seconds: 60.0,
         window: WindowForm::Strict,
+        per: None,
     };
     let limit = FleetLimit {
         rule: "default".to_owned(),

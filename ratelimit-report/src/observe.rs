@@ -13,7 +13,7 @@ use ratelimit_common::time::Nanos;
 use ratelimit_common::window::amount_max;
 
 use ratelimit_datapath::{SourceReading, Whose};
-use ratelimit_policy::desired::{Limit, Policy, Refuse, Rule, WindowForm};
+use ratelimit_policy::desired::{Limit, Per, Policy, Refuse, Rule, WindowForm};
 
 mod limit;
 mod propose;
@@ -181,10 +181,10 @@ impl Weight {
     }
 }
 
-/// Whether a limit has buckets that tell what was admitted when.
-const fn is_observed(limit: &Limit) -> bool {
+/// Whether a limit has buckets that tell what a source was admitted when.
+fn is_observed(limit: &Limit) -> bool {
     match limit.form {
-        WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => true,
+        WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => limit.per == Per::Source,
         WindowForm::Gcra => false,
     }
 }

@@ -140,7 +140,9 @@ impl From<&ClientError> for Exit {
     /// How a command that got no better answer ends.
     fn from(error: &ClientError) -> Self {
         match error {
-            ClientError::NoDaemon { .. } | ClientError::TimedOut { .. } => Self::Unavailable,
+            ClientError::NoDaemon { .. } | ClientError::TimedOut { .. } | ClientError::Unanswered { .. } => {
+                Self::Unavailable
+            }
             ClientError::NotPermitted { .. } => Self::NotPrivileged,
             ClientError::Unintelligible { .. } => Self::Internal,
             ClientError::Refused(problem) => match problem.kind {
@@ -206,7 +208,9 @@ const FAINT: Style = AnsiColor::Blue.on_default().bold();
 pub fn report(error: &anyhow::Error) -> Exit {
     let exit = Exit::from(error);
     let mut text = render(error);
-    if exit == Exit::NotPrivileged && !nix::unistd::geteuid().is_root() {
+    // Root would have the same key.
+    let is_of_crowdsec = error.chain().any(|cause| cause.is::<CrowdsecError>());
+    if exit == Exit::NotPrivileged && !is_of_crowdsec && !nix::unistd::geteuid().is_root() {
         let socket = std::env::var(SOCKET_VARIABLE).ok();
         push_help(&mut text, &format!("type: {}", with_sudo(std::env::args().skip(1), socket.as_deref())));
     }

@@ -47,6 +47,25 @@ fn a_capture_that_is_cut_off_is_read_from_standard_input_with_a_warning() {
     assert_eq!(output.status.code(), Some(2));
 }
 
+#[test]
+fn a_configuration_that_is_a_pipe_is_refused_by_whatever_reads_it_and_nothing_waits_for_it() {
+    let directory = directory(&[]);
+    let made = std::process::Command::new("mkfifo").arg(directory.path().join("pipe")).status().expect("run mkfifo");
+    assert!(made.success());
+    for (arguments, code) in [
+        (&["check-config", "pipe"][..], 78),
+        (&["run", "--config", "pipe"], 78),
+        (&["doctor", "--config", "pipe", "--socket", "none"], 1),
+        (&["bug-report", "--config", "pipe", "--socket", "none", "--out", "report.tar.gz"], 0),
+    ] {
+        let output = ratelimitd(arguments, directory.path()).output().expect("run");
+        let talk = [output.stdout, output.stderr].concat();
+        let talk = String::from_utf8_lossy(&talk);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {talk}");
+        assert!(talk.contains("it is a pipe, not a file") || arguments[0] == "bug-report", "{arguments:?}: {talk}");
+    }
+}
+
 /// What a terminal would show, streams and exit code told apart.
 fn transcript(arguments: &[&str], files: &[(&str, &str)]) -> String {
     let directory = directory(files);

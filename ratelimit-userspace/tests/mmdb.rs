@@ -384,6 +384,16 @@ fn a_list_is_made_whole_or_the_old_one_stays() {
 }
 
 #[test]
+fn a_list_that_has_everybody_is_made_with_a_warning() {
+    let directory = tempfile::tempdir().unwrap();
+    let halves = [("0.0.0.0/1", country("DE")), ("128.0.0.0/1", country("DE"))];
+    fs::write(directory.path().join("c.mmdb"), of("Test-Country", &halves)).unwrap();
+    let (code, _, stderr) = said(&run(directory.path(), &["c.mmdb", "--country", "DE"]));
+    let warning = "warning: c.mmdb: the list has 0.0.0.0/0, which is everybody: denied, it locks out all\n";
+    assert_eq!((code, stderr.as_str()), (Some(0), warning));
+}
+
+#[test]
 fn without_a_file_or_with_a_dash_the_list_goes_to_standard_output() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("c.mmdb"), of("Test-Country", &[("192.0.2.0/24", country("DE"))])).unwrap();

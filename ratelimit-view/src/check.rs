@@ -169,10 +169,11 @@ fn guard(of: &CheckGuard) -> String {
         Mode::Enforce => "",
         Mode::DryRun => ", dry run",
     };
+    let whose = of.per.as_ref().map_or_else(String::new, |group| format!(" {group}:"));
     let advice =
         if of.over { "  `guard = \"off\"` in the rule ends its guard; a higher limit widens it.\n" } else { "" };
     format!(
-        "Guard of rule {}{mode}: in {} {} of {} connections beyond the first {}, and {} of {} segments that begin no \
+        "Guard of rule {}{mode}:{whose} in {} {} of {} connections beyond the first {}, and {} of {} segments that begin no \
          request\n{advice}",
         of.rule,
         duration(of.window_seconds),
@@ -196,8 +197,14 @@ fn limit(limit: &CheckLimit) -> String {
         Some(Budget::Verified) => " of established connections",
         Some(Budget::Unverified) => " of unverified traffic",
     };
+    let (whose, by) = match (&limit.per, limit.sources) {
+        (None, _) => (String::new(), String::new()),
+        (Some(group), sources) => {
+            (format!(" {group}:"), sources.map_or_else(String::new, |of| format!(" by {}", counted(of, "source"))))
+        }
+    };
     format!(
-        "Rule {}{mode}: {} of {} {}{budget} used in {}{elsewhere}, {} left; {} {refused}{newest}\n",
+        "Rule {}{mode}:{whose} {} of {} {}{budget} used{by} in {}{elsewhere}, {} left; {} {refused}{newest}\n",
         limit.rule,
         number(limit.used.saturating_add(limit.used_elsewhere.unwrap_or(0))),
         number(limit.limit),

@@ -11,7 +11,8 @@ use self::beside::{fleet_words, history_words, safety_words, shared_words};
 use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::config::{Config, HookChoice, OnExit, Safety, XdpModeChoice, amount, duration};
 use ratelimit_policy::desired::{
-    Bans, Grant, Guard, Limit, Mode, NewSources, QuicPorts, Refuse, Rule, Unparsable, WindowForm, date, unit_label,
+    Bans, Grant, Guard, Limit, Mode, NewSources, Per, QuicPorts, Refuse, RefuseWith, Rule, Unparsable, WindowForm,
+    date, unit_label,
 };
 
 pub use self::beside::acl_words;
@@ -45,9 +46,14 @@ pub fn quantity(amount: u64, unit: Unit) -> String {
     }
 }
 
-/// A limit in a phrase: `1000 connections in 5 minutes`.
+/// A limit in a phrase: `1000 connections in 5 minutes`, `5000 requests in 1 minute of a whole /24 or /56`.
 pub fn limit_short(limit: &Limit) -> String {
-    format!("{} in {}", quantity(limit.amount, limit.unit), duration::words(limit.window_ns))
+    let whose = match limit.per {
+        Per::Source => String::new(),
+        Per::Prefix { v4, v6 } => format!(" of a whole /{v4} or /{v6}"),
+        Per::List => " of the whole list".to_owned(),
+    };
+    format!("{} in {}{whose}", quantity(limit.amount, limit.unit), duration::words(limit.window_ns))
 }
 
 /// A limit in full: the phrase, the form of its window, its buckets, and its guarantee.
@@ -79,10 +85,11 @@ fn bound(limit: &Limit) -> String {
     };
     match limit.form {
         WindowForm::Strict => format!(
-            "never more than {} in any {}; a source may wait up to {bucket} longer",
+            "never more than {} in any {}; {} may wait up to {bucket} longer",
             of_unit(limit.amount),
             // "any minute", but "any 5 minutes" and "any 1 hour 30 minutes".
-            window.strip_prefix("1 ").filter(|unit| !unit.contains(' ')).unwrap_or(&window)
+            window.strip_prefix("1 ").filter(|unit| !unit.contains(' ')).unwrap_or(&window),
+            if limit.per == Per::Source { "a source" } else { "its sources" }
         ),
         WindowForm::Lenient => {
             format!("up to {} in {window} where two windows meet", of_unit(limit.amount.saturating_mul(2)))
@@ -147,11 +154,23 @@ pub fn config_words(config: &Config) -> String {
             line("  candidates", &format!("{}: held against what is observed", amounts.join(", ")));
         }
         line("  refuses", refuse_words(rule));
+        if rule.refuse_with == RefuseWith::Reset {
+            line(
+                "  tells",
+                "clients by a reset, where they are verified; and those whose SYN is over a limit of connections",
+            );
+        }
         for words in guard_words(rule) {
             line("  guard", &words);
         }
         if let Some(bans) = &rule.bans {
             line("  bans", &bans_words(bans));
+            if rule.block_kill {
+                line("  kills", "the source's open connections to these ports, when it is banned");
+            }
+        }
+        if let Some(sources) = rule.block_prefix_after {
+            line("  bans", &format!("a /24 or /56 as well, once {sources} of its sources are banned"));
         }
         if let Some(of) = rule.new_sources {
             line("  new sources", &new_sources_words(of));
@@ -331,6 +350,7 @@ mod tests {
             burst: None,
             slot: 0,
             shared: None,
+            per: Per::Source,
         }
     }
 
@@ -345,6 +365,14 @@ mod tests {
             limit_words(&limit(Unit::Bytes, WindowForm::Lenient)),
             "1kB in 5 minutes (lenient; buckets of 1 minute: up to 2kB in 5 minutes where two windows meet)"
         );
+        let group = Limit { per: Per::Prefix { v4: 24, v6: 56 }, ..limit(Unit::Requests, WindowForm::Strict) };
+        assert_eq!(
+            limit_words(&group),
+            "1000 requests in 5 minutes of a whole /24 or /56 (strict; buckets of 1 minute: never more than 1000 in any \
+             5 minutes; its sources may wait up to 1 minute longer)"
+        );
+        let list = Limit { per: Per::List, ..limit(Unit::Bytes, WindowForm::Gcra) };
+        assert!(limit_words(&list).starts_with("1kB in 5 minutes of the whole list (gcra: "));
         assert_eq!(quantity(1, Unit::Packets), "1 packet");
     }
 

@@ -79,7 +79,8 @@ fn wait(seconds: f64) -> String {
 
 /// `1,000 connections in 5m`.
 fn limit(limit: &Limit) -> String {
-    format!("{} {} in {}", number(limit.amount), limit.unit.label(), duration(limit.window_seconds))
+    let per = limit.per.map_or_else(String::new, |per| per.to_string());
+    format!("{} {} in {}{per}", number(limit.amount), limit.unit.label(), duration(limit.window_seconds))
 }
 
 /// How a limit is counted: `strict, in buckets of 1m`.

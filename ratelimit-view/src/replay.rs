@@ -2,10 +2,12 @@
 
 use super::{counted, counting, form, limit, number, table};
 use jiff::{Timestamp, Unit};
-use ratelimit_report::replay::{FileRead, Input, Kind, LimitReport, Limited, Report};
+use ratelimit_report::replay::{FileRead, Input, Kind, LimitReport, Limited, PrefixLimited, Report};
 
 /// Sources of a limit that are named one by one.
 const NAMED_MAX: usize = 20;
+/// Prefixes that are.
+const PREFIXES_NAMED_MAX: usize = 5;
 /// Files that are named one by one.
 const FILES_MAX: usize = 10;
 
@@ -70,6 +72,11 @@ fn of_limit(of: &LimitReport, sources: u64) -> String {
     );
     if let Some(more @ 1..) = of.limited.len().checked_sub(NAMED_MAX) {
         out += &format!("and {} more: --json has them all\n", number(more as u64));
+    }
+    if !of.prefixes.is_empty() {
+        out += "\n";
+        let row = |of: &PrefixLimited| [of.prefix.clone(), number(of.sources), number(of.refused)];
+        out += &table(["PREFIX", "SOURCES", "REFUSED"], &[1, 2], of.prefixes.iter().take(PREFIXES_NAMED_MAX).map(row));
     }
     out
 }

@@ -7,10 +7,11 @@ use ratelimit_common::verdict::{Action, Reason};
 
 use super::{counted, fleet, number, table};
 use ratelimit_report::fleet::FleetState;
-use ratelimit_report::snapshot::{Mode, Overload, Rule, Snapshot};
+use ratelimit_report::snapshot::{Closed, Mode, Overload, Rule, Snapshot};
 
 mod attention;
 mod columns;
+mod groups;
 mod interfaces;
 mod rules;
 mod top;
@@ -79,6 +80,8 @@ pub fn stats_below(notice: Option<&str>, snapshot: &Snapshot, page: Page) -> Str
         foot.extend(wrap(&format!("Packets by reason: {}", reasons.join(", ")), width));
         foot.extend(super::counting(&snapshot.counting).lines().flat_map(|line| wrap(line, width)));
     }
+    let groups = groups::lines(&snapshot.groups, width, page.rows);
+    foot.splice(0..0, groups);
     // Each section has an empty line before it.
     let left = rows.saturating_sub(out.len() + 1 + foot.len());
     let sources = snapshot.top.as_deref().unwrap_or_default();
@@ -167,6 +170,17 @@ fn sources(snapshot: &Snapshot, width: usize) -> Vec<String> {
     }
     if of.not_admitted > 0 {
         out.push(format!("  {} of sources that could not be remembered", counted(of.not_admitted, "packet")));
+    }
+    let Closed { ended, left_open, passed_over } = snapshot.connections;
+    if !snapshot.connections.is_none() {
+        let left =
+            if left_open == 0 { String::new() } else { format!("; {} beyond the budget stay open", number(left_open)) };
+        let over = if passed_over == 0 {
+            String::new()
+        } else {
+            format!("; those of {} not looked for", counted(passed_over, "source"))
+        };
+        out.push(format!("  {} ended of who was denied or banned{left}{over}", counted(ended, "connection")));
     }
     if of.overload == Overload::None && of.overloaded_periods > 0 {
         let periods = counted(of.overloaded_periods, "time");

@@ -325,6 +325,7 @@ fn what_commands_did_is_said_in_a_line_or_two() {
             before: None,
             frees: frees.clone(),
             frees_count: 5,
+            connections: None,
             notes,
         }),
         granted(&GrantReport {
@@ -333,6 +334,7 @@ fn what_commands_did_is_said_in_a_line_or_two() {
             before: None,
             frees: vec![],
             frees_count: 0,
+            connections: None,
             notes: vec![],
         }),
         lifted(lift(&[&denied, &ban], 2, &[])),

@@ -1,6 +1,6 @@
 //! Building with cargo, and which executables came out.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -47,8 +47,17 @@ pub(crate) fn binary<'a>(artifacts: &'a [Artifact], name: &str) -> Result<&'a Ar
 }
 
 impl Artifact {
+    pub(crate) fn is_test(&self) -> bool {
+        self.kind == Kind::Test
+    }
+
     pub(crate) fn is_test_in(&self, package: &str) -> bool {
-        self.kind == Kind::Test && self.manifest == workspace::root().join(package).join("Cargo.toml")
+        self.is_test() && self.package() == workspace::root().join(package)
+    }
+
+    /// The directory of its package.
+    pub(crate) fn package(&self) -> &Path {
+        self.manifest.parent().unwrap_or(&self.manifest)
     }
 
     /// From a line of cargo's JSON, where it tells of one.

@@ -1,4 +1,5 @@
-//! `cargo xtask demo`: a web server, a good client and a bad one, without the limiter and behind it.
+//! `cargo xtask demo`: a web server, a good client and a bad one, without the limiter and behind it, and a crawler of
+//! many addresses.
 //!
 //! Everything happens in network namespaces that the demo makes and removes; no interface of the machine is touched. It is
 //! built as the user; only the part with the namespaces is run as root. At the end it checks its own promises, and one
@@ -25,7 +26,7 @@ use phase::Phase;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How long each of the three phases takes, in seconds
+    /// How long each of the four phases takes, in seconds
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=20))]
     seconds: u32,
     /// The part that needs root, with this binary: what the demo starts through sudo
@@ -47,6 +48,8 @@ enum Server {
 /// How a phase limits. Requests, a minute's window: a phase is shorter, so the limit is exactly what gets in.
 const LIMIT: u64 = 100;
 const LIMIT_TEXT: &str = "100/1m";
+/// All of the crawler's addresses lie in one such prefix.
+const GROUP_LIMIT_TEXT: &str = "100/1m per /21,/48";
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     interrupt::watch()?;
@@ -113,7 +116,8 @@ fn introduce(lab: &Lab, seconds: u32) {
          good  {}  {} requests a second, each on a connection of its own\n\
          bad   {}  as many as {} threads can send\n\
          The limit is {LIMIT} requests a minute for each source: ratelimitd --iface {} --iface {} --limit {LIMIT_TEXT}\n\
-         Three phases of {seconds} seconds each.",
+         Four phases of {seconds} seconds each. In the last, a crawler asks once from each of {} addresses in {}, and\n\
+         a second limit holds: --limit \"{GROUP_LIMIT_TEXT}\"",
         lab.server_name(),
         lab::GOOD.client,
         client::GOOD_PER_SECOND,
@@ -121,5 +125,7 @@ fn introduce(lab: &Lab, seconds: u32) {
         client::BAD_THREADS,
         lab::GOOD.interface,
         lab::BAD.interface,
+        client::CRAWLER_ADDRESSES,
+        lab::CRAWLER,
     );
 }

@@ -92,13 +92,17 @@ pub(crate) fn files(binary: &Path, layout: &Layout) -> Result<Vec<File>> {
 fn documents(layout: &Layout) -> Result<Vec<File>> {
     let root = workspace::root();
     let mut documents = vec![File::text(layout.document("README.md"), read(&root.join("README.md"))?)];
-    for directory in ["docs", "examples", "dist/grafana", "dist/kubernetes", "dist/prometheus"] {
-        let path = root.join(directory);
+    let directories = ["docs", "examples", "dist/grafana", "dist/kubernetes", "dist/prometheus"];
+    let mut directories = directories.map(PathBuf::from).to_vec();
+    while let Some(directory) = directories.pop() {
+        let path = root.join(&directory);
         for entry in fs::read_dir(&path).with_context(|| format!("list {}", path.display()))? {
             let entry = entry.with_context(|| format!("list {}", path.display()))?;
+            let name = directory.join(entry.file_name());
             if entry.path().is_file() {
-                let name = Path::new(directory).join(entry.file_name());
                 documents.push(File::text(layout.document(name), read(&entry.path())?));
+            } else {
+                directories.push(name);
             }
         }
     }
@@ -215,7 +219,9 @@ mod tests {
             "README.md",
             "docs/ACCURACY.md",
             "docs/OPERATIONS.md",
+            "docs/pictures/top.png",
             "examples/site.toml",
+            "examples/php/ratelimitd.php",
             "dist/grafana/ratelimitd.json",
             "dist/kubernetes/ratelimitd.yaml",
         ] {

@@ -369,6 +369,7 @@ pub fn counts_of(kernel: &mut Kernel, wire: &Wire) -> Result<Counts> {
             | Reason::Banned
             | Reason::Denied
             | Reason::Guard
+            | Reason::Reset
             | Reason::TooManyHeaders
             | Reason::TooManyTags => &mut counts.other,
         };

@@ -53,6 +53,19 @@ pub struct Limit {
     pub form: Form,
     /// At most so many in one bucket; of a leaky bucket, how many it holds, and none is all.
     pub burst: Option<u64>,
+    /// Whose traffic is counted as one.
+    pub per: Per,
+}
+
+/// Whose traffic a limit counts as one. What a group refuses bans nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Per {
+    /// Each client's.
+    Client,
+    /// That of all clients of a prefix, of this length in IPv4 and of that in IPv6.
+    Prefix(u8, u8),
+    /// That of all that the rule is for.
+    Rule,
 }
 
 /// What of a source over its limit is dropped.

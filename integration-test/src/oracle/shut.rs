@@ -5,11 +5,11 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use super::Oracle;
 use super::packet::{Kind, Outcome, Packet};
 use super::policy::{
     Form, Limit, Mode, Nanos, Prefix, Refuse, Rule, SECOND, Unit, bucket_start, first_of_window, is_in,
 };
+use super::{Oracle, counter};
 
 /// A client with its source port, and the port that it sends to.
 type Connection = (IpAddr, u16, u16);
@@ -41,7 +41,7 @@ impl Oracle {
             return;
         }
         let Some(connection) = self.connection(packet) else { return };
-        let until = self.frees_for_one_at(rule, limit, connection.0, now).unwrap_or(now + SECOND);
+        let until = self.frees_for_one_at(rule, limit, packet.source, now).unwrap_or(now + SECOND);
         self.shut.connections.insert(connection, ends_with(rule, until));
     }
 
@@ -79,8 +79,8 @@ impl Oracle {
 
     /// The bucket's beginning from which one more is within the limit, if nothing is admitted before; none where it is
     /// now.
-    fn frees_for_one_at(&self, rule: &Rule, limit: &Limit, client: IpAddr, now: Nanos) -> Option<Nanos> {
-        let counter = (rule.name, client, limit.unit, limit.bucket, false);
+    fn frees_for_one_at(&self, rule: &Rule, limit: &Limit, source: IpAddr, now: Nanos) -> Option<Nanos> {
+        let counter = counter(rule, limit, source, (self.policy.ipv4_prefix, self.policy.ipv6_prefix));
         let current = bucket_start(limit, now);
         let is_full = |turns: u64| {
             let first = first_of_window(limit, now) + turns * limit.bucket;

@@ -34,7 +34,7 @@ fn policy(rules: Vec<Rule>) -> Policy {
 }
 
 fn limit(amount: u64, unit: Unit, form: Form) -> Limit {
-    Limit { amount, unit, bucket: MINUTE, buckets: 5, form, burst: None }
+    Limit { amount, unit, bucket: MINUTE, buckets: 5, form, burst: None, per: Per::Client }
 }
 
 const SYN: Packet = Packet {
@@ -207,4 +207,19 @@ fn a_refused_request_shuts_its_connection_until_its_limit_frees() {
     }
     oracle.apply(policy(vec![rule(limits)]));
     assert_eq!(oracle.judge(&segment(4000, 18, b"a body"), TEN_O_CLOCK), Outcome::NotCounted, "another policy");
+}
+
+#[test]
+fn a_group_is_held_to_its_limit_beside_its_clients() {
+    let of_group = Limit { per: Per::Prefix(24, 56), ..limit(5, Unit::Connections, Form::Strict) };
+    let mut oracle = Oracle::new(policy(vec![rule(vec![of_group, limit(2, Unit::Connections, Form::Strict)])]));
+    let from = |last: u8, third: u8| Packet { source: IpAddr::from([203, 0, third, last]), ..SYN };
+    let counts: Vec<u64> = (1..=4).map(|last| admitted(&mut oracle, &from(last, 113), TEN_O_CLOCK, 3)).collect();
+    assert_eq!(counts, [2, 2, 1, 0]);
+    assert_eq!(admitted(&mut oracle, &from(1, 114), TEN_O_CLOCK, 3), 2, "a neighbour prefix");
+    let all = Limit { per: Per::Rule, ..limit(3, Unit::Connections, Form::Strict) };
+    let mut oracle = Oracle::new(policy(vec![rule(vec![limit(2, Unit::Connections, Form::Strict), all])]));
+    let v6 = Packet { source: "2001:db8::1".parse().expect("an address"), ..SYN };
+    assert_eq!(admitted(&mut oracle, &SYN, TEN_O_CLOCK, 3), 2);
+    assert_eq!(admitted(&mut oracle, &v6, TEN_O_CLOCK, 3), 1, "both families are one client there");
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::access::Step;
 use crate::hash::HashKey;
-use crate::layout::{CLASSES_MAX, INTERFACES_MAX};
+use crate::layout::{CLASSES_MAX, INTERFACES_MAX, refuses};
 use crate::time::SECOND_NS;
 
 const NOW: Nanos = Nanos(1_767_261_600 * SECOND_NS);
@@ -213,7 +213,7 @@ fn too_many_tags_are_dropped_by_the_first_rule_for_what_has_no_port() {
     let mut of = memory(2);
     of.config.portless_rules = 0b10;
     assert_eq!(too_many_tags(&of), Verdict { reason: Reason::TooManyTags, rule: 1 });
-    of.config.rules[1].dry_run = 1;
+    of.config.rules[1].refuses = refuses::NOTHING;
     assert_eq!(too_many_tags(&of), Verdict { reason: Reason::DryRun, rule: 1 });
     of.config.portless_rules = 0;
     assert_eq!(too_many_tags(&of), Verdict::unruled(Reason::NotProtected));
@@ -260,7 +260,7 @@ fn a_fragment_is_held_to_each_rule_until_one_drops_it() {
 fn a_rule_that_has_ended_or_drops_nothing_refuses_no_fragment() {
     let mut of = memory(3);
     of.config.rules[1].until_ns = NOW.0;
-    of.config.rules[2].dry_run = 1;
+    of.config.rules[2].refuses = refuses::NOTHING;
     let (next, verdict) = held_to(&of, 0b110, &[Reason::WithinLimit, Reason::WithinLimit, Reason::OverLimit]);
     assert_eq!(next, [Next::Ended, Next::Rule(2), Next::Nothing]);
     assert_eq!(verdict, Verdict { reason: Reason::WithinLimit, rule: 0 });

@@ -35,13 +35,14 @@ pub fn cache_ban<S: State>(state: S) {
 }
 
 /// Bans the source, or bans it again, unless the rule needs verified traffic and there is none. Each ban that begins
-/// is counted once, on whichever CPU was first. None begins where enforcement has lapsed. `how` is the [`At`] of the limit that refused, with what [`by`] says
+/// is counted once, on whichever CPU was first. None begins where enforcement has lapsed, nor for what a group refuses:
+/// that is no proof of one of its sources. `how` is the [`At`] of the limit that refused, with what [`by`] says
 /// it was refused by.
 #[inline(always)]
 pub fn ban_source<S: State>(state: S, how: u32) {
     let rule = state.rule();
     let needs_evidence = rule.evidence.any(EvidenceNeeds::BANS) && how & by::ORDER == 0;
-    if needs_evidence && !is_verified(state, how) || state.has_lapsed() {
+    if At(how & 0xff).is_group() || needs_evidence && !is_verified(state, how) || state.has_lapsed() {
         return;
     }
     let (rule, now): (&ban::Rule, _) = (&rule.bans, state.coarse());

@@ -92,6 +92,7 @@ impl Charges {
 pub struct At(pub u32);
 
 const SIDE_SHIFT: u32 = 4;
+const GROUP: u32 = 0x80;
 const _: () = assert!(LIMITS_MAX + SHADOWS_MAX <= 1 << SIDE_SHIFT);
 
 impl At {
@@ -100,6 +101,19 @@ impl At {
     #[expect(clippy::cast_possible_truncation, reason = "a position has four bits")]
     pub const fn new(position: usize, side: Side) -> Self {
         Self((side as u32) << SIDE_SHIFT | position as u32)
+    }
+
+    /// Of this rule's limit at this position, of the source or of a group.
+    #[inline(always)]
+    pub const fn of(rule: &layout::Rule, position: usize, side: Side) -> Self {
+        let group = if position < rule.own_len as usize { 0 } else { GROUP };
+        Self(Self::new(position, side).0 | group)
+    }
+
+    /// Whether the limit is of a group.
+    #[inline(always)]
+    pub const fn is_group(self) -> bool {
+        self.0 & GROUP != 0
     }
 
     /// The limit's position.

@@ -30,6 +30,11 @@ pub trait State: Copy {
     fn charged_by(&self, charges: Charges, limit: &Limit) -> (u64, Side) {
         charges.of(limit)
     }
+    /// The same, with its position and side. Where the stack is short, those are found in it and not kept beside it.
+    #[inline(always)]
+    fn told_by(&self, at: At, position: usize, side: Side) -> (At, usize, Side) {
+        (at, position, side)
+    }
     /// Whether it is no packet at all: the daemon charges the source.
     #[inline(always)]
     fn is_ordered(&self) -> bool {
@@ -85,6 +90,11 @@ pub trait State: Copy {
     fn send_event(&self, kind: Kind, event: impl FnOnce() -> Event);
     /// Sends a step, with the source that it is of; or counts that it is lost.
     fn send_step(&self, step: Step);
+    /// Has what contains the source stand in its place, by the rule's limit at this position, which is of a group:
+    /// windows, marks and events are of that. Not bans, nor what the drop cache has of the source.
+    fn turn_to(&self, position: usize);
+    /// Has the source itself stand there again.
+    fn turn_back(&self);
     // What follows is of the drop cache. Without it, each packet is judged by its window, to the same end.
 
     /// Keeps which limit says that the source has tried to connect too often.
@@ -158,10 +168,34 @@ pub trait State: Copy {
         super::check_limits(*self, charges)
     }
 
+    /// [`super::check_limit`].
+    #[inline(always)]
+    fn check_limit(&self, position: usize, charges: Charges, before: Reason) -> CheckResult {
+        super::check_limit(*self, position, charges, before)
+    }
+
     /// [`super::charge_all`].
     #[inline(always)]
     fn charge_all(&self) -> Reason {
         super::charge_all(*self)
+    }
+
+    /// [`super::charge_own`].
+    #[inline(always)]
+    fn charge_own(&self) -> Reason {
+        super::charge_own(*self)
+    }
+
+    /// [`super::charge_groups`].
+    #[inline(always)]
+    fn charge_groups(&self) -> Reason {
+        super::charge_groups(*self)
+    }
+
+    /// [`super::charge_group`].
+    #[inline(always)]
+    fn charge_group(&self, position: usize) -> Reason {
+        super::charge_group(*self, position)
     }
 
     /// [`super::refund_before`].

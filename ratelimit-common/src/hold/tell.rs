@@ -19,7 +19,7 @@ pub fn tell<S: State>(state: S, how: u32, until_ns: u64, step: u32) {
     }
     let kind = if is_ban {
         Kind::Ban
-    } else if rule.dry_run != 0 || at.position() >= LIMITS_MAX || state.has_lapsed() {
+    } else if rule.is_dry_run() || at.position() >= LIMITS_MAX || state.has_lapsed() {
         Kind::WouldRefuse
     } else {
         Kind::Refused

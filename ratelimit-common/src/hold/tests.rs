@@ -6,20 +6,27 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::ban::{self, Ban};
 use crate::events::Kind;
-use crate::layout::{BAN_STEPS_MAX, Event, Limit, Step};
+use crate::layout::{BAN_STEPS_MAX, Event, Limit, Step, refuses};
 use crate::time::SECOND_NS;
 use crate::window::{CELLS, Parts};
 
+mod groups;
+
+const SOURCE: u32 = 0x0105;
 const NOW: Nanos = Nanos(1_767_261_600 * SECOND_NS);
 
-/// One source, in memory.
+/// Sources, in memory: a number each.
 struct Memory {
     rule: Rule,
+    source: Cell<u32>,
+    /// Who stands in its place.
+    group: Cell<Option<u32>>,
     charges: Cell<Charges>,
     now: Cell<Nanos>,
     /// How much the coarse clock is behind.
     lag_ns: Cell<u64>,
-    windows: RefCell<BTreeMap<u32, &'static Alone>>,
+    /// By who it is of, and slot.
+    windows: RefCell<BTreeMap<(u32, u32), &'static Alone>>,
     ban: Cell<Option<&'static Cell<Ban>>>,
     charged: [Cell<u64>; LIMITS_MAX],
     /// Whether a source that has no window is refused.
@@ -50,7 +57,7 @@ impl State for &Memory {
     }
 
     fn window(&self, slot: u32) -> Option<&'static Alone> {
-        self.windows.borrow().get(&slot).copied()
+        self.windows.borrow().get(&(self.holder(), slot)).copied()
     }
 
     fn insert(&self, slot: u32, open: impl FnOnce(&mut [u64; CELLS]) -> bool) -> Inserted {
@@ -59,7 +66,7 @@ impl State for &Memory {
             return Inserted::Nothing;
         }
         let kept = Alone { cells: cells.map(Cell::new), ..Alone::default() };
-        self.windows.borrow_mut().insert(slot, Box::leak(Box::new(kept)));
+        self.windows.borrow_mut().insert((self.holder(), slot), Box::leak(Box::new(kept)));
         Inserted::New
     }
 
@@ -107,6 +114,15 @@ impl State for &Memory {
     fn charged(&self, position: usize) -> u64 {
         self.charged[position].get()
     }
+
+    fn turn_to(&self, position: usize) {
+        let group = &self.rule.groups[position];
+        self.group.set(Some(self.source.get() & group.ipv4_mask));
+    }
+
+    fn turn_back(&self) {
+        self.group.set(None);
+    }
 }
 
 fn limit(slot: u32, unit: Unit, amount: u64) -> Limit {
@@ -124,7 +140,8 @@ fn limit(slot: u32, unit: Unit, amount: u64) -> Limit {
 }
 
 fn rule(limits: &[Limit]) -> Rule {
-    let mut rule = Rule { limits_len: u8::try_from(limits.len()).unwrap(), ..Rule::default() };
+    let len = u8::try_from(limits.len()).unwrap();
+    let mut rule = Rule { limits_len: len, own_len: len, ..Rule::default() };
     rule.limits[..limits.len()].copy_from_slice(limits);
     rule.is_plain = u8::from(is_plain(&rule));
     rule
@@ -133,6 +150,8 @@ fn rule(limits: &[Limit]) -> Rule {
 fn memory(rule: Rule) -> Memory {
     Memory {
         rule,
+        source: Cell::new(SOURCE),
+        group: Cell::new(None),
         charges: Cell::default(),
         now: Cell::new(NOW),
         lag_ns: Cell::new(0),
@@ -156,6 +175,10 @@ impl Memory {
         let limit = &self.rule.limits[at];
         let arithmetic = limit.arithmetic(Side::Unverified);
         self.window_of(limit.slot).map_or(0, |kept| window::used(&kept, arithmetic, NOW.bucket(limit.bucket_ns)))
+    }
+
+    fn holder(&self) -> u32 {
+        self.group.get().unwrap_or(self.source.get())
     }
 
     fn window_of(&self, slot: u32) -> Option<&'static Alone> {
@@ -333,7 +356,7 @@ fn what_passes_is_no_event_also_at_the_limit() {
 
 #[test]
 fn a_rule_in_dry_run_and_a_shadow_limit_would_refuse() {
-    let dry = memory(Rule { dry_run: 1, ..rule(&[limit(7, Unit::Packets, 1)]) });
+    let dry = memory(Rule { refuses: refuses::NOTHING, ..rule(&[limit(7, Unit::Packets, 1)]) });
     for _ in 0..5 {
         dry.judges(PACKET);
     }

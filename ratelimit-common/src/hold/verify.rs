@@ -11,7 +11,7 @@ pub fn verify<S: State>(state: S) {
     let rule = state.rule();
     let is_first = state.charges().has(is::FIRST);
     let _whatever = new_source_gate(state, GateBypass::VerifiedOrTooLarge);
-    for (position, limit) in limits::<S>(rule, rule.limits_len.into()) {
+    for (position, limit) in limits::<S>(rule, rule.own_len.into()) {
         if limit.unit != Unit::Connections as u8 {
             continue;
         }

@@ -166,6 +166,53 @@ async fn requests_under_way_go_for_nobody_and_root_finds_a_place_all_the_same() 
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_command_whose_client_has_gone_is_not_carried_out() {
+    for (path, body) in
+        [("/v1/detach", ""), ("/v1/mode", r#"{"mode":"panic"}"#), ("/v1/reload", ""), ("/v1/import", r#"{"rows":[]}"#)]
+    {
+        let request = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        let (handle, mut commands) = Handle::channel(feed::Feed::default());
+        let served = Served::new(Surface::Socket, &handle);
+        // One goes while the owner is busy, one before its request was even read, and one waits.
+        let busy = served.say(user(0), request.as_bytes()).await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        drop(busy);
+        drop(served.say(user(0), request.as_bytes()).await);
+        let _waits = served.say(user(0), request.as_bytes()).await;
+        let mut carried_out = 0;
+        while let Ok(command) = timeout(Duration::from_millis(10), commands.recv()).await {
+            carried_out += usize::from(command.unwrap().awaited().await.is_some());
+        }
+        assert_eq!(carried_out, 1, "{path}");
+    }
+    // An application may charge without waiting.
+    let (handle, mut commands) = Handle::channel(feed::Feed::default());
+    let served = Served::new(Surface::Socket, &handle);
+    let body = r#"{"source":"192.0.2.1","rule":"a","amount":1}"#;
+    let request = format!("POST /v1/charge HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let charging = served.say(user(1_000), request.as_bytes()).await;
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    drop(charging);
+    assert!(commands.recv().await.unwrap().awaited().await.is_some());
+}
+
+#[tokio::test]
+async fn a_daemon_that_closes_the_connection_and_goes_on_is_not_said_to_be_gone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let closing = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let _ = stream.read(&mut [0; 4096]).await.unwrap();
+    };
+    let client = crate::client::Client::new(&path).with_pins(directory.path());
+    let (answer, ()) = tokio::join!(client.call(&proto::Detach { interface: None }), closing);
+    let said = answer.unwrap_err();
+    assert!(said.to_string().contains("closed the connection without an answer; if it has begun"), "{said}");
+    assert!(said.help().join(" ").contains("systemctl status"), "{:?}", said.help());
+}
+
 const EVENTS: &[u8] = b"GET /api/v1/events HTTP/1.1\r\nHost: a\r\n\r\n";
 
 /// A daemon that has as much to tell as it may.

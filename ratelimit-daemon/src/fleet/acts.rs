@@ -192,6 +192,7 @@ impl<D: Datapath> Engine<D> {
             return Ok(());
         }
         let bans = self.datapath.bans_of(client).map_err(Problem::datapath)?;
+        self.kill_client(client, at, moment.uptime);
         let step = bans.iter().find(|ban| ban.rule == at).map_or(1, |ban| ban.step);
         if let Some(watch) = &mut self.watched.bans {
             watch.more();

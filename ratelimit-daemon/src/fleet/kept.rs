@@ -21,6 +21,8 @@ pub(super) struct Kept {
     last: u64,
     /// The last that this fleet's task was given.
     given: u64,
+    /// Why the file is not as it should be, where it is not.
+    unsaved: Option<String>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -100,12 +102,28 @@ impl Kept {
         }
     }
 
-    fn save(&self, store: &Store) -> std::io::Result<()> {
-        if self.saved.acts.is_empty() {
-            store.remove(NAME);
-            return Ok(());
+    /// Why a restart would forget some of it, where it would.
+    pub(super) fn unsaved(&self) -> Option<&str> {
+        self.unsaved.as_deref()
+    }
+
+    /// Tries again to write what could not be.
+    pub(super) fn save_again(&mut self, store: &Store) {
+        if self.unsaved.is_some() {
+            // Why not is shown, and was logged the first time.
+            let _ = self.save(store);
         }
-        store.save(NAME, &self.saved)
+    }
+
+    fn save(&mut self, store: &Store) -> std::io::Result<()> {
+        let saved = if self.saved.acts.is_empty() {
+            store.remove(NAME);
+            Ok(())
+        } else {
+            store.save(NAME, &self.saved)
+        };
+        self.unsaved = saved.as_ref().err().map(ToString::to_string);
+        saved
     }
 }
 

@@ -145,3 +145,23 @@ async fn a_restart_in_a_trial_goes_on_with_it_though_an_interface_is_missing() {
     assert_eq!((site.trial(), site.amount()), (Trial::None, 3));
     site.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_service_limits_before_the_address_of_its_metrics_is_there_and_a_command_line_says_that_it_is_not() {
+    // Of TEST-NET-1 and of the documentation's prefix: no host has them.
+    for address in ["192.0.2.77:0", "[2001:db8::77]:0"] {
+        let listen = Some(address.parse().unwrap());
+        let running = start(None, |config| config.listen = listen, |config| file([Ok(config.clone())])).await;
+        assert_eq!(running.kernel.attached(), ["eth0"], "{address}");
+        assert!(running.client.health().await.unwrap().healthy, "{address}");
+        running.stop().await;
+
+        let directory = tempfile::tempdir().unwrap();
+        let config = Config { listen, ..ratelimit_report::fixture::config(directory.path(), 3) };
+        let (datapath, kernel) = FakeDatapath::new(&["eth0"]);
+        let (_events, queue) = mpsc::channel(1);
+        let outcome = drive(config, ConfigSource::Flags, |_| Ok(datapath), |_| {}, queue, surroundings(None).0).await;
+        assert!(matches!(outcome, Err(DaemonError::Listen { .. })), "{outcome:?}");
+        assert!(kernel.attached().is_empty());
+    }
+}

@@ -24,7 +24,10 @@ impl World {
     pub(super) fn clients(&self, prefix: IpNet) -> Vec<IpNet> {
         let windows = self.packets.sources.windows.keys().chain(self.cached_drops.keys());
         let all: BTreeSet<IpNet> = windows.map(|(client, _)| *client).collect();
-        all.into_iter().filter(|client| prefix.contains(client) || client.contains(&prefix)).collect()
+        // A group is more than who is meant, unless all of it is.
+        let is_source = |net: &IpNet| self.in_force().is_some_and(|policy| policy.client(net.addr()) == *net);
+        let is_meant = |net: &IpNet| prefix.contains(net) || is_source(net) && net.contains(&prefix);
+        all.into_iter().filter(is_meant).collect()
     }
 
     pub(super) fn forget(&mut self, clients: &[IpNet]) -> Removed {

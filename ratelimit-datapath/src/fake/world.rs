@@ -5,6 +5,8 @@ use ratelimit_common::choose::lapsed;
 use ratelimit_common::hold::{Charges, is};
 
 use super::*;
+use crate::memory::LIST;
+use ratelimit_policy::desired::Per;
 
 impl World {
     pub(super) fn reading(&self, prefix: IpNet, slot: u32, window: Source) -> SourceReading {
@@ -13,6 +15,20 @@ impl World {
         let verified = limits.find(|limit| Side::Verified.slot(limit.slot) == slot).map(|limit| limit.slot);
         let refused_until = self.cached_drop_until(prefix, slot);
         SourceReading { prefix, slot: verified.unwrap_or(slot), is_verified: verified.is_some(), window, refused_until }
+    }
+
+    /// The windows that packets of this address are counted in: the source's, and those of its groups.
+    pub(super) fn readings_of(&self, address: IpAddr) -> Vec<SourceReading> {
+        let Some(policy) = self.in_force() else { return Vec::new() };
+        let client = policy.client(address);
+        let groups = policy.rules.iter().flat_map(|rule| &rule.limits).map(|limit| holder(limit.per, client));
+        let holders: BTreeSet<IpNet> = groups.chain([client]).collect();
+        let mut windows: BTreeMap<(IpNet, u32), Source> = BTreeMap::new();
+        let entries = self.cached_drops.keys().filter(|key| self.cached_drop_until(key.0, key.1).is_some());
+        windows.extend(entries.filter(|(of, _)| holders.contains(of)).map(|key| (*key, Source::default())));
+        let all = self.packets.sources.windows.iter();
+        windows.extend(all.filter(|((of, _), _)| holders.contains(of)).map(|(key, window)| (*key, *window)));
+        windows.into_iter().map(|((of, slot), window)| self.reading(of, slot, window)).collect()
     }
 
     pub(super) fn cached_drop_until(&self, client: IpNet, slot: u32) -> Option<Nanos> {
@@ -92,5 +108,14 @@ impl FakePacket {
             ..Charges::default()
         };
         charges.with(is::OPENING, self.opens)
+    }
+}
+
+/// Who holds the window of a limit that counts so, of this client's packets.
+pub(super) fn holder(per: Per, client: IpNet) -> IpNet {
+    match per {
+        Per::Source => client,
+        Per::Prefix { .. } => per.prefix_of(client.addr()).unwrap_or(client),
+        Per::List => LIST,
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, anyhow};
 use aya::programs::links::FdLink;
 use aya::programs::xdp::{XdpLink, XdpMode as AyaMode};
-use ratelimit_common::layout::INTERFACES_MAX;
+use ratelimit_common::layout::{INTERFACES_MAX, Rule, refuses};
 use ratelimit_crash::{Point, reach};
 
 use super::classifier::LinkHeader;
@@ -72,6 +72,8 @@ impl Slot {
 pub(super) struct Links {
     hook: HookChoice,
     xdp_mode: XdpModeChoice,
+    /// Whether this run has attached to an interface in generic mode, or taken one over.
+    is_generic: bool,
     slots: [Option<Slot>; INTERFACES_MAX],
     /// What earlier runs left pinned and this one has not taken over.
     pub(super) held: Vec<Held>,
@@ -80,7 +82,8 @@ pub(super) struct Links {
 impl Links {
     /// On nothing yet.
     pub(super) fn new(hook: HookChoice, xdp_mode: XdpModeChoice) -> Self {
-        Self { hook, xdp_mode, slots: Default::default(), held: Vec::new() }
+        let is_generic = xdp_mode == XdpModeChoice::Generic;
+        Self { hook, xdp_mode, is_generic, slots: Default::default(), held: Vec::new() }
     }
 
     /// Where it is asked to attach.
@@ -97,6 +100,13 @@ impl Links {
     /// The index of the interface that has each row, 0 where none has it.
     pub(super) fn listed(&self) -> [u32; INTERFACES_MAX] {
         self.slots.each_ref().map(|slot| slot.as_ref().map_or(0, Slot::index))
+    }
+
+    /// Has no SYN answered where an interface is attached in generic mode: an answer might lose its VLAN tag there.
+    pub(super) fn let_answer(&self, rules: &mut [Rule]) {
+        if self.is_generic {
+            rules.iter_mut().for_each(|rule| rule.refuses &= !refuses::SYN_BY_RESET);
+        }
     }
 
     /// Gives an interface the first row, also where another has it.
@@ -256,6 +266,10 @@ impl Kernel {
                 if let Some(slot) = self.links.slots.iter_mut().flatten().find(|slot| slot.name == name) {
                     (slot.link, slot.hook, slot.program, slot.origin) = (Some(link), hook, program, origin);
                 }
+                if attached == Attachment::Xdp(XdpMode::Generic) && !self.links.is_generic {
+                    self.links.is_generic = true;
+                    self.write_interfaces()?;
+                }
                 Ok(attached)
             }
             Err(error) => {
@@ -319,10 +333,7 @@ impl Kernel {
     pub(super) fn program_at(&mut self, hook: Hook, found: &Interface) -> Result<u32, DatapathError> {
         match hook {
             Hook::Xdp => self.program_id(),
-            Hook::Tcx => {
-                let program = self.classifier(LinkHeader::from(found))?;
-                Ok(program.info().context("look at the program for TCX")?.id())
-            }
+            Hook::Tcx => Ok(self.classifier(LinkHeader::from(found))?.info().context("look at the program")?.id()),
         }
     }
 
@@ -357,9 +368,8 @@ impl Kernel {
         hook: Hook,
         header: LinkHeader,
     ) -> Result<FdLink, DatapathError> {
-        match hook {
-            Hook::Xdp => {}
-            Hook::Tcx => return self.replace_classifier(link, header),
+        if hook == Hook::Tcx {
+            return self.replace_classifier(link, header);
         }
         let link = XdpLink::try_from(link).context("the pinned link is no XDP link")?;
         let program = program(&mut self.ebpf)?;

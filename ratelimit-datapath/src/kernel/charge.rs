@@ -15,7 +15,8 @@ use ratelimit_common::time::Nanos;
 use ratelimit_common::verification::{EvidenceNeeds, Side};
 use ratelimit_common::window::{self, BURST_ANY};
 
-use super::clients::Client;
+use super::clients::{Client, Lengths};
+use super::groups::Holder;
 use super::plain::Plain;
 use super::{ConfigWords, Kernel, XDP_PASS, limits_of, rules_len};
 use crate::DatapathError;
@@ -41,9 +42,11 @@ impl Kernel {
         let Some(of) = words.rules[..rules_len(&words)].get(rule).copied() else {
             return Err(anyhow!("charge a source: no rule {rule}").into());
         };
-        let client = Client::of(net, self.sources.ipv6_family);
+        let (own, client) = (Lengths::of(&words), Client::of(net, self.sources.ipv6_family));
         let limits = &of.limits[..usize::from(of.limits_len).min(LIMITS_MAX)];
         for (at, limit) in limits_of(&of).enumerate() {
+            let held = Holder::of(&of, if at < limits.len() { at } else { LIMITS_MAX }).net(net.addr(), own);
+            let client = held.map_or(client, |held| Client::of(held, self.sources.ipv6_family));
             let largest = self.offer(&mut words, of, *limit)?;
             // Whichever of its windows is the one that the source's packets are held to.
             for (side, step) in sides(&of, limit, at < limits.len()) {
@@ -54,13 +57,14 @@ impl Kernel {
         }
         let now = self.read_clock()?;
         let mut is_over = false;
-        for limit in limits {
+        // What a group has used is no proof of one of its sources.
+        for limit in limits.iter().take(of.own_len.into()) {
             // Unverified traffic bans no source here either.
             let judged = if needs_evidence(&of) { verified_side(limit) } else { Side::Unverified };
             let window = self.window(client, judged.slot(limit.slot))?;
             is_over |= window.is_some_and(|window| exceeds(limit, &window, now));
         }
-        let bans = is_over && of.bans.steps_len != 0 && of.dry_run == 0;
+        let bans = is_over && of.bans.steps_len != 0 && !of.is_dry_run();
         if bans && !self.ban(client, of.bans.slot)?.is_some_and(|ban| ban.holds(now)) {
             self.order(ChargeOrder { step: ChargeOrder::BAN, ..client.order() })?;
         }
@@ -95,7 +99,7 @@ impl Kernel {
         let largest = if limit.is_gcra == 0 { limit.parts.amount_max() } else { limit.amount };
         words.rules[0] = of;
         words.rules[0].limits[0] = Limit { amount: largest, burst: BURST_ANY, ..limit };
-        (words.rules[0].limits_len, words.rules[0].shadows_len) = (1, 0);
+        (words.rules[0].limits_len, words.rules[0].own_len, words.rules[0].shadows_len) = (1, 1, 0);
         self.write_config(CHARGE_GENERATION, *words)?;
         Ok(largest)
     }

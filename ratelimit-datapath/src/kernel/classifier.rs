@@ -17,8 +17,9 @@ use ratelimit_common::layout::{self, map};
 use ratelimit_crash::{Point, reach};
 
 use super::{Kernel, Options, state};
-use crate::interface::Interface;
-use crate::{DatapathError, bpf, object, pins};
+use crate::interface::{self, Interface};
+use crate::{DatapathError, bpf, object, pins, privileges};
+use ratelimit_policy::config::HookChoice;
 
 /// The first kernel with TCX.
 const SINCE: KernelVersion = KernelVersion::new(6, 6, 0);
@@ -100,7 +101,31 @@ impl Kernel {
         program(ebpf)
     }
 
+    /// Loads the programs where an interface is awaited, which may need one: when it comes, this process may load none.
+    pub(super) fn load_for_later(&mut self, interfaces: &[String], hook: HookChoice) {
+        let present = interface::all().unwrap_or_default();
+        let is_there = |name: &String| present.iter().any(|there| there.name == *name);
+        if hook == HookChoice::Xdp || !self::is_there() || interfaces.iter().all(is_there) {
+            return;
+        }
+        for header in [LinkHeader::Ethernet, LinkHeader::None] {
+            if let Err(error) = self.classifier(header) {
+                tracing::warn!("an interface that comes later can be limited at XDP alone: {error}");
+                return;
+            }
+        }
+    }
+
     fn load_classifier(&self, header: LinkHeader) -> Result<Ebpf, DatapathError> {
+        // The program at XDP is loaded, so they were there.
+        if !privileges::missing().is_empty() {
+            return Err(DatapathError::Unsupported {
+                what: "load the program for TCX".into(),
+                why: "the capabilities that it takes were given up after the start, when no interface needed it; restart \
+                      ratelimitd"
+                    .into(),
+            });
+        }
         let has_link_header: &'static u8 = match header {
             LinkHeader::Ethernet => &1,
             LinkHeader::None => &0,

@@ -32,7 +32,7 @@ pub(super) enum Client {
 }
 
 /// The lengths of the prefixes that are one client.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lengths {
     pub(super) ipv4: u8,
     pub(super) ipv6: u8,
@@ -100,6 +100,12 @@ impl Lengths {
         let ones: u32 = words.ipv6_mask.iter().map(|half| half.count_ones()).sum();
         let length = |ones: u32| u8::try_from(ones).unwrap_or(u8::MAX);
         Self { ipv4: length(words.ipv4_mask.count_ones()), ipv6: length(ones) }
+    }
+
+    /// The prefix of an address.
+    pub(super) fn net(self, address: IpAddr) -> Option<IpNet> {
+        let length = if address.is_ipv4() { self.ipv4 } else { self.ipv6 };
+        IpNet::new(address, length).ok().map(|net| net.trunc())
     }
 }
 
@@ -169,7 +175,7 @@ impl Kernel {
     /// lost: that it dropped one, or began a shorter one.
     pub(super) fn ban_until(&mut self, net: IpNet, rule: usize, until: Nanos) -> Result<bool, DatapathError> {
         let words = self.config_words()?;
-        let Some(rule) = words.rules[..rules_len(&words)].get(rule).filter(|rule| rule.dry_run == 0) else {
+        let Some(rule) = words.rules[..rules_len(&words)].get(rule).filter(|rule| !rule.is_dry_run()) else {
             return Ok(false);
         };
         let (client, slot, now) = (Client::of(net, self.sources.ipv6_family), rule.bans.slot, self.read_clock()?);
@@ -185,16 +191,13 @@ impl Kernel {
     pub(super) fn windows_of(&mut self, addresses: &[IpAddr]) -> Result<Vec<Vec<SourceReading>>, DatapathError> {
         let (words, cached_drops) = (self.config_words()?, self.cached_drops()?);
         let windows = Windows::of(&words);
-        let Lengths { ipv4, ipv6 } = Lengths::of(&words);
+        let lengths = Lengths::of(&words);
         let mut all = Vec::with_capacity(addresses.len());
         for address in addresses {
-            let prefix = match *address {
-                IpAddr::V4(address) => IpNet::V4(Ipv4Net::new(address, ipv4).context("an IPv4 prefix")?.trunc()),
-                IpAddr::V6(address) => IpNet::V6(Ipv6Net::new(address, ipv6).context("an IPv6 prefix")?.trunc()),
-            };
-            let client = Client::of(prefix, self.sources.ipv6_family);
             let mut readings = Vec::new();
             for (key, slot, is_verified) in windows.all() {
+                let prefix = windows.holder(key).net(*address, lengths).context("the prefix of an address")?;
+                let client = Client::of(prefix, self.sources.ipv6_family);
                 let (window, OfWindow { dropped, until: refused_until }) =
                     (self.window(client, key)?, cached_drops.of(client, key));
                 if window.is_none() && refused_until.is_none() {

@@ -13,8 +13,10 @@ use ratelimit_common::layout::{Active, GENERATIONS, map};
 use ratelimit_common::time::Nanos;
 
 use super::clients::Client;
+use super::groups::Holder;
 use super::plain::Plain;
 use super::shared::Shared;
+use super::windows::Windows;
 use super::{Kernel, map_mut, map_ref, random, state};
 use crate::DatapathError;
 
@@ -42,9 +44,10 @@ impl CachedDrops {
         self.0.get(&(client, slot)).copied().unwrap_or_default()
     }
 
-    /// The sources of its entries.
-    pub(super) fn clients(&self) -> impl Iterator<Item = Client> {
-        self.0.keys().map(|(client, _)| *client)
+    /// The sources by whose own windows its entries refuse.
+    pub(super) fn of_sources(&self, windows: &Windows) -> impl Iterator<Item = Client> {
+        let own = self.0.keys().filter(|(_, slot)| windows.holder(*slot) == Holder::Source);
+        own.map(|(client, _)| *client)
     }
 
     fn add(&mut self, entry: DropEntry, cause: DropCause, epoch: u32, now: Nanos) {

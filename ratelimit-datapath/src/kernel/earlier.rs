@@ -30,13 +30,14 @@ use self::facts::Facts;
 use self::windows::Window;
 use super::plain::Plain;
 use super::{Kernel, held, program, random, state};
-use crate::pins::{self, Earlier, Pins};
+use crate::pins::{self, Earlier, PROGRAM_PREFIX, Pins};
 use crate::{Attachment, DatapathError, Hook, link_info};
 
 mod counts;
 mod facts;
 mod v10;
 mod v11;
+pub(super) mod v12;
 pub(super) mod v7;
 pub(super) mod v8;
 pub(super) mod v9;
@@ -72,7 +73,7 @@ pub(super) struct SideThen {
 }
 
 /// Every layout that is taken over.
-static LAYOUTS: [&Layout; 5] = [&v7::LAYOUT, &v8::LAYOUT, &v9::LAYOUT, &v10::LAYOUT, &v11::LAYOUT];
+static LAYOUTS: [&Layout; 6] = [&v7::LAYOUT, &v8::LAYOUT, &v9::LAYOUT, &v10::LAYOUT, &v11::LAYOUT, &v12::LAYOUT];
 
 /// Maps that mean the same since layout 7.
 const SINCE_7: &[&str] =
@@ -83,6 +84,9 @@ const SINCE_8: &[&str] = &[map::SOURCES_V4, map::SOURCES_V6, map::SOURCES_V6_WID
 
 /// And since layout 11.
 const SINCE_11: &[&str] = &[map::EVENTS, map::EVENT_TALLIES];
+
+/// And since layout 12.
+const SINCE_12: &[&str] = &[map::STEPS];
 
 /// What is copied: without these pins nothing more is carried over.
 const COPIED: [&str; 4] = [map::SOURCES_V4, map::SOURCES_V6, map::SOURCES_V6_WIDE, map::COUNTERS];
@@ -137,9 +141,6 @@ impl Move {
         self.stage == Stage::Unread
     }
 }
-
-/// Starts the names of the files that hold programs while links are moved.
-const PROGRAM_PREFIX: &str = "program-";
 
 /// Whether a link of the earlier layout has a program of this version: those that a move puts into links are pinned
 /// meanwhile, since to find one by its id takes a capability that the daemon does not have.

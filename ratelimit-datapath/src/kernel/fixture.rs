@@ -20,4 +20,4 @@ pub use self::hostile::read_hostile;
 pub use self::pinned::{Contents, Entries, dump, linked, restore};
 pub use self::size::ProgramSize;
 pub use self::skb::{Link, Merged};
-pub use self::testing::{Bare, TestRun, object};
+pub use self::testing::{Bare, TestRun, classifier_object, object};

@@ -44,7 +44,7 @@ impl Kernel {
         let mut words = self.config_words()?;
         words.rules[0] = words.rules[at.rule];
         words.rules[0].limits[0] = limit;
-        (words.rules[0].limits_len, words.rules[0].shadows_len) = (1, 0);
+        (words.rules[0].limits_len, words.rules[0].own_len, words.rules[0].shadows_len) = (1, 1, 0);
         self.write_config(CHARGE_GENERATION, words)?;
         // It may be larger than that of the policy, see [`super::units`].
         let policy = self.generations.policy.as_ref();

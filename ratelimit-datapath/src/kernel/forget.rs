@@ -1,6 +1,6 @@
 //! Forgetting clients: their windows, their bans and what the drop cache has of them.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::fd::AsFd as _;
 
 use anyhow::Context as _;
@@ -11,18 +11,21 @@ use ratelimit_common::verification::Side;
 use ratelimit_crash::{Point, reach};
 
 use super::clients::{Client, Lengths};
+use super::groups::Holder;
+use super::windows::Windows;
 use super::{Kernel, limits_of, map_ref, rules_len, state};
 use crate::{DatapathError, Removed, batch};
 
 impl Kernel {
     /// See [`crate::Datapath::clients`].
     pub(super) fn clients_within(&mut self, prefix: IpNet) -> Result<Vec<IpNet>, DatapathError> {
-        let lengths = Lengths::of(&self.config_words()?);
+        let words = self.config_words()?;
+        let (lengths, windows) = (Lengths::of(&words), Windows::of(&words));
         let is_meant = |client: &IpNet| prefix.contains(client) || client.contains(&prefix);
         // The window of one that the drop cache still refuses may be gone.
         let cached_drops = self.cached_drops()?;
         let mut found: BTreeSet<IpNet> =
-            cached_drops.clients().filter_map(|of| of.net(lengths)).filter(is_meant).collect();
+            cached_drops.of_sources(&windows).filter_map(|of| of.net(lengths)).filter(is_meant).collect();
         let (name, key_len) = match (prefix, self.sources.ipv6_family) {
             (IpNet::V4(_), _) => (map::SOURCES_V4, size_of::<SourceKeyV4>()),
             (IpNet::V6(_), Family::V4 | Family::V6) => (map::SOURCES_V6, size_of::<SourceKeyV6>()),
@@ -30,9 +33,11 @@ impl Kernel {
         };
         let (data, entries) = (state::data(map_ref(&self.ebpf, name)?)?, self.map(name)?.max_entries());
         batch::visit(data.fd().as_fd(), key_len, size_of::<Source>(), entries, |key, _| {
-            let bytes = key.split_at_checked(key.len().saturating_sub(size_of::<u32>())).map(|(bytes, _)| bytes);
-            let client = bytes.and_then(Client::from_bytes).and_then(|client| client.net(lengths));
-            found.extend(client.filter(is_meant));
+            let Some((bytes, slot)) = state::split_key(key) else { return };
+            let holder = windows.holder(slot);
+            let net = Client::from_bytes(bytes).and_then(|client| client.net(holder.lengths(lengths)));
+            // A group is more than who is meant, unless all of it is.
+            found.extend(net.filter(|net| if holder == Holder::Source { is_meant(net) } else { prefix.contains(net) }));
         })
         .with_context(|| format!("read {name}"))?;
         Ok(found.into_iter().collect())
@@ -42,19 +47,21 @@ impl Kernel {
     /// that alone, and begins no window that another ban could follow.
     pub(super) fn forget_clients(&mut self, nets: &[IpNet]) -> Result<Removed, DatapathError> {
         let clients: HashSet<Client> = nets.iter().map(|net| Client::of(*net, self.sources.ipv6_family)).collect();
-        let mut limits = BTreeSet::new();
+        let mut limits = BTreeMap::new();
         // What is before or after a trial too.
         for generation in 0..GENERATIONS {
             let words = self.config_words_of(generation)?;
-            limits.extend(words.rules[..rules_len(&words)].iter().flat_map(limits_of).map(|limit| limit.slot));
+            let (own, windows) = (Lengths::of(&words), Windows::of(&words));
+            let of_rules = words.rules[..rules_len(&words)].iter().flat_map(limits_of);
+            limits.extend(of_rules.map(|limit| (limit.slot, (windows.holder(limit.slot), own))));
         }
         let mut removed = Removed::default();
-        for client in &clients {
-            let mut slots = BTreeSet::new();
-            for limit in &limits {
+        for net in nets {
+            let (client, mut slots) = (Client::of(*net, self.sources.ipv6_family), BTreeSet::new());
+            for (limit, _) in limits.iter().filter(|(_, (holder, own))| holder.is(*net, *own)) {
                 let before = slots.len();
                 for slot in Side::ALL.map(|side| side.slot(*limit)) {
-                    if self.remove_window(*client, slot)? {
+                    if self.remove_window(client, slot)? {
                         slots.insert(slot);
                     }
                 }

@@ -90,6 +90,7 @@ impl Kernel {
         config.insertions_free = self.generations.insertions_free;
         config.sets_mask = self.map(map::DROP_CACHE)?.max_entries().saturating_sub(1);
         config.interfaces = self.links.listed();
+        self.links.let_answer(&mut config.rules);
         config.until_ns = until.map_or(0, |until| until.0.max(1));
         config.prefixes_generation = self.write_prefixes(known.prefixes_generation % GENERATIONS, prefixes)?;
         reach(Point::ApplyPrefixes);

@@ -123,7 +123,7 @@ fn policy(words: &ConfigWords, table: &PortTable, names: &[String]) -> Policy {
     let rule = |(at, rule): (usize, &Rule)| {
         let name = names.iter().find(|name| name_hash(name) == rule.name);
         let name = name.map_or_else(|| format!("#{}", at + 1), String::clone);
-        let mode = if rule.dry_run == 1 { Mode::DryRun } else { Mode::Enforce };
+        let mode = if rule.is_dry_run() { Mode::DryRun } else { Mode::Enforce };
         desired::Rule { mode, ..desired::Rule::new(name, ports(words, table, at), Vec::new()) }
     };
     let rules = words.rules[..rules_len(words)].iter().enumerate().map(rule).collect();

@@ -39,9 +39,9 @@ impl Kernel {
     pub fn open(config: &Config, absent: Absent) -> Result<Self, DatapathError> {
         let options = Options::from(config);
         attach::look_at(&config.interfaces, config.hook, absent, options.pins.as_deref())?;
-        #[cfg_attr(not(feature = "trace"), expect(unused_mut, reason = "the log is taken out of it"))]
         let mut kernel = Self::load(&options)?;
         kernel.links.look_at_modes(&config.interfaces).or_else(|refused| kernel.undo_move(refused))?;
+        kernel.load_for_later(&config.interfaces, config.hook);
         #[cfg(feature = "trace")]
         trace::forward(&mut kernel.ebpf)?;
         Ok(kernel)

@@ -15,6 +15,7 @@ mod fixture;
 mod fleet;
 mod forget;
 mod generation;
+mod groups;
 mod held;
 mod left;
 mod load;
@@ -60,7 +61,7 @@ use self::counters::Rows;
 #[cfg(any(test, feature = "fixture"))]
 pub use self::fixture::{
     Advance, Bare, Beside, Contents, Entries, Flood, Generator, Link, Merged, OpenConnection, OpenConnections, Order,
-    ProgramSize, Sources, Steps, TestRun, dump, held_maps, linked, object, read_hostile, restore,
+    ProgramSize, Sources, Steps, TestRun, classifier_object, dump, held_maps, linked, object, read_hostile, restore,
 };
 use self::generation::Generations;
 pub(crate) use self::left::lapse;
@@ -74,8 +75,9 @@ use self::time::Time;
 use self::windows::Windows;
 use super::pins::Pins;
 use super::{
-    Attachment, Ban, BanReading, BansPosition, Datapath, DatapathError, InterfaceReading, KernelEvent, KernelStep,
-    LimitAt, Reading, Removed, SourceReading, Told, Trial, VisitedBans, alone, batch, interface,
+    Attachment, Ban, BanReading, BansPosition, Connection, Datapath, DatapathError, Ended, InterfaceReading,
+    KernelEvent, KernelStep, LimitAt, Reading, Removed, SourceReading, Told, Trial, VisitedBans, alone, batch,
+    connections, interface,
 };
 use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::Policy;
@@ -125,19 +127,22 @@ const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 
 impl Kernel {
-    /// Lists the interfaces that have a row, in what packets read, now or after a trial. Every other word is written
+    /// Lists the interfaces that have a row, in what packets read, now or after a trial, and whether SYNs are answered
+    /// there. Every other word is written
     /// as it was. While the index of an interface is written, its packets may count as unlisted: none where it is
     /// listed before it is attached.
     fn write_interfaces(&mut self) -> Result<(), DatapathError> {
         let (active, interfaces) = (self.active_generation()?, self.links.listed());
-        let words = self.config_words()?;
+        let mut words = self.config_words()?;
+        self.links.let_answer(&mut words.rules);
         self.write_config(active, ConfigWords { interfaces, ..words })?;
         if words.until_ns == 0 {
             return Ok(());
         }
         // Packets may go back to the other one.
         let before = (active + 1) % GENERATIONS;
-        let words = self.config_words_of(before)?;
+        let mut words = self.config_words_of(before)?;
+        self.links.let_answer(&mut words.rules);
         self.write_config(before, ConfigWords { interfaces, ..words })
     }
 
@@ -328,19 +333,33 @@ impl Datapath for Kernel {
         self.write_others(at, told)
     }
 
+    fn end_connections(
+        &mut self,
+        wanted: &mut dyn FnMut(&Connection) -> bool,
+        most: usize,
+    ) -> Result<Ended, DatapathError> {
+        connections::end(wanted, most).map_err(|error| match error.raw_os_error() {
+            Some(libc::EOPNOTSUPP) => DatapathError::Unsupported {
+                what: "end connections".into(),
+                why: "this kernel was built without INET_DIAG_DESTROY; what they send is dropped all the same".into(),
+            },
+            Some(_) | None => anyhow::Error::new(error).context("end connections").into(),
+        })
+    }
+
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {
         let words = self.config_words()?;
         if rules_len(&words) == 0 {
             return Ok(());
         }
-        let Lengths { ipv4, ipv6 } = Lengths::of(&words);
+        let own = Lengths::of(&words);
         let (cached_drops, family, windows) = (self.cached_drops()?, self.sources.ipv6_family, Windows::of(&words));
         let is_cache_empty = cached_drops.is_empty();
         for (name, key_len) in [(map::SOURCES_V4, size_of::<SourceKeyV4>()), self.sources.ipv6_map()] {
             let data = state::data(map_ref(&self.ebpf, name)?)?;
             let entries = self.map(name)?.max_entries();
             batch::visit(data.fd().as_fd(), key_len, size_of::<Source>(), entries, |key, value| {
-                if let Some(mut reading) = state::source_reading(key, value, ipv4, ipv6) {
+                if let Some(mut reading) = state::source_reading(key, value, |slot| windows.holder(slot).lengths(own)) {
                     if !is_cache_empty {
                         let cached_drops = cached_drops.of(Client::of(reading.prefix, family), reading.slot);
                         reading.window.refused = reading.window.refused.and(cached_drops.dropped);

@@ -8,7 +8,7 @@ use ratelimit_common::layout;
 
 use super::{classifier, held, state};
 use crate::interface::{self, Interface};
-use crate::{Attachment, DatapathError, Hook, XdpMode, bpf, pins};
+use crate::{Attachment, DatapathError, Hook, XdpMode, bpf, orphans, pins};
 use ratelimit_policy::config::HookChoice;
 
 /// Where a program that is not attached yet goes.
@@ -100,7 +100,10 @@ pub(super) fn occupied(found: &Interface) -> DatapathError {
     let root = Path::new(pins::ROOT);
     let held = held::all(root, std::slice::from_ref(found)).unwrap_or_default();
     let interface = &found.name;
-    let remedy = if held.iter().any(|held| held.is_on(found.index)) {
+    let is_held = held.iter().any(|held| held.is_on(found.index));
+    let remedy = if let Some(process) = orphans::holder(&pins::version_dir(root)).filter(|_| is_held) {
+        format!("It is of ratelimitd, process {process}: `ratelimitd detach --socket PATH {interface}` takes it off")
+    } else if is_held {
         format!(
             "It is ratelimitd's own, kept by an earlier run: `ratelimitd detach {interface}` takes it off, `--on-exit keep` takes it over"
         )

@@ -11,7 +11,7 @@ use ratelimit_common::layout::{
     SourceKeyV6, SourceKeyV6Wide, Step,
 };
 
-use super::earlier::{v7, v8, v9};
+use super::earlier::{v7, v8, v9, v12};
 
 /// A layout type whose bytes are all there is to it.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,8 @@ plain!(
     v7::Config,
     v7::Row,
     v8::Config,
-    v9::Config
+    v9::Config,
+    v12::Config
 );
 
 /// A boxed table as aya wants to see it, without a copy on the stack.

@@ -112,17 +112,23 @@ pub(super) fn data(map: &Map) -> Result<&MapData, DatapathError> {
     }
 }
 
-/// One entry of a map of sources, from its bytes; none where they are no such entry.
-pub(super) fn source_reading(key: &[u8], value: &[u8], ipv4_prefix: u8, ipv6_prefix: u8) -> Option<SourceReading> {
+/// The prefix and the slot of a key of the maps of sources.
+pub(super) fn split_key(key: &[u8]) -> Option<(&[u8], u32)> {
     let (prefix, slot) = key.split_at_checked(key.len().checked_sub(size_of::<u32>())?)?;
-    let prefix = Client::from_bytes(prefix)?.net(Lengths { ipv4: ipv4_prefix, ipv6: ipv6_prefix })?;
+    Some((prefix, u32::from_ne_bytes(slot.try_into().ok()?)))
+}
+
+/// One entry of a map of sources, from its bytes; none where they are no such entry. The length of its prefix depends on
+/// its slot.
+pub(super) fn source_reading(key: &[u8], value: &[u8], lengths: impl Fn(u32) -> Lengths) -> Option<SourceReading> {
+    let (prefix, slot) = split_key(key)?;
+    let prefix = Client::from_bytes(prefix)?.net(lengths(slot))?;
     let mut words = value.chunks_exact(size_of::<u64>()).map(|word| word.try_into().map(u64::from_ne_bytes));
     let refused = Refusals(words.next()?.ok()?);
     let mut cells = [0; CELLS];
     for cell in &mut cells {
         *cell = words.next()?.ok()?;
     }
-    let slot = u32::from_ne_bytes(slot.try_into().ok()?);
     Some(SourceReading { prefix, slot, is_verified: false, window: Source { refused, cells }, refused_until: None })
 }
 

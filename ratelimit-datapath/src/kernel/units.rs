@@ -50,14 +50,14 @@ impl Kernel {
         (rule, limit): (usize, usize),
         of: &Limit,
     ) -> Result<(), DatapathError> {
-        let Lengths { ipv4, ipv6 } = Lengths::of(words);
+        let lengths = Lengths::of(words);
         let slots = Side::ALL.map(|side| (side, side.slot(of.slot)));
         let mut told: Vec<(Side, Told)> = Vec::new();
         for (name, key_len) in [(map::SOURCES_V4, size_of::<SourceKeyV4>()), self.sources.ipv6_map()] {
             let data = state::data(map_ref(&self.ebpf, name)?)?;
             let entries = self.map(name)?.max_entries();
             batch::visit(data.fd().as_fd(), key_len, size_of::<Source>(), entries, |key, value| {
-                let Some(reading) = state::source_reading(key, value, ipv4, ipv6) else { return };
+                let Some(reading) = state::source_reading(key, value, |_| lengths) else { return };
                 let Some((side, _)) = slots.iter().find(|(_, slot)| *slot == reading.slot) else { return };
                 let cells = reading.window.cells.iter().enumerate();
                 let cells = cells.map(|(at, word)| Cell::decode(*word, at, of.parts));

@@ -5,11 +5,16 @@ use std::collections::BTreeMap;
 use ratelimit_common::layout::{LIMITS_MAX, Limit, Rule, Unit};
 use ratelimit_common::verification::Side;
 
+use super::groups::Holder;
 use super::{ConfigWords, rules_len};
 
 /// The windows of a configuration's limits, by the slot that is part of their keys.
 #[derive(Debug)]
-pub(super) struct Windows(BTreeMap<u32, Window>);
+pub(super) struct Windows {
+    of: BTreeMap<u32, Window>,
+    /// Of those that are no source's: whose they are.
+    holders: BTreeMap<u32, Holder>,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Window {
@@ -23,7 +28,27 @@ enum Window {
 
 impl Windows {
     pub(super) fn of(words: &ConfigWords) -> Self {
-        Self(words.rules[..rules_len(words)].iter().flat_map(Self::of_rule).collect())
+        Self::of_rules(&words.rules[..rules_len(words)])
+    }
+
+    fn of_rules(rules: &[Rule]) -> Self {
+        let of_groups = rules.iter().flat_map(|rule| {
+            (rule.own_len.into()..usize::from(rule.limits_len).min(LIMITS_MAX)).flat_map(|position| {
+                let sides = Side::ALL.map(|side| side.slot(rule.limits[position].slot));
+                sides.map(|slot| (slot, Holder::of(rule, position)))
+            })
+        });
+        Self { of: rules.iter().flat_map(Self::of_rule).collect(), holders: of_groups.collect() }
+    }
+
+    /// Whose window it is that has this slot.
+    pub(super) fn holder(&self, slot: u32) -> Holder {
+        // Asked for each of a million windows.
+        if self.holders.is_empty() {
+            Holder::Source
+        } else {
+            self.holders.get(&slot).copied().unwrap_or(Holder::Source)
+        }
     }
 
     fn of_rule(rule: &Rule) -> impl Iterator<Item = (u32, Window)> {
@@ -49,7 +74,7 @@ impl Windows {
     /// The slot of the limit that a window is of, and whether it is that of verified traffic; none where nothing is
     /// held to it. Windows of no limit of now have the slots that they have.
     pub(super) fn limit(&self, slot: u32) -> Option<(u32, bool)> {
-        match self.0.get(&slot) {
+        match self.of.get(&slot) {
             Some(Window::Of(limit, is_verified)) => Some((*limit, *is_verified)),
             Some(Window::Guard | Window::Hidden) => None,
             None => Some((slot, false)),
@@ -59,7 +84,7 @@ impl Windows {
     /// The slot of each window, that of its limit, and whether it is that of verified traffic. Those of a guard have
     /// their own slot for that of a limit, see [`ratelimit_policy::desired::Limit::guard`].
     pub(super) fn all(&self) -> impl Iterator<Item = (u32, u32, bool)> {
-        self.0.iter().filter_map(|(key, window)| match window {
+        self.of.iter().filter_map(|(key, window)| match window {
             Window::Of(limit, is_verified) => Some((*key, *limit, *is_verified)),
             Window::Guard => Some((*key, *key, false)),
             Window::Hidden => None,
@@ -74,11 +99,11 @@ mod tests {
     #[test]
     fn the_window_of_evidence_for_a_ban_holds_no_source() {
         let limit = |slot, unit: Unit| Limit { slot, unit: unit as u8, ..Limit::default() };
-        let mut rule = Rule { limits_len: 2, shadows_len: 1, ..Rule::default() };
+        let mut rule = Rule { limits_len: 2, own_len: 2, shadows_len: 1, ..Rule::default() };
         rule.limits[0] = limit(7, Unit::Connections);
         rule.limits[1] = limit(8, Unit::Requests);
         rule.limits[LIMITS_MAX] = limit(9, Unit::Packets);
-        let windows = Windows(Windows::of_rule(&rule).collect());
+        let windows = Windows::of_rules(&[rule]);
         let of = |slot: u32| windows.limit(slot);
         assert_eq!(
             (of(7), of(8), of(9), of(70)),
@@ -93,10 +118,10 @@ mod tests {
 
     #[test]
     fn what_the_guard_holds_is_asked_of_one_source_and_never_visited() {
-        let mut rule = Rule { limits_len: 2, guard: 1, ..Rule::default() };
+        let mut rule = Rule { limits_len: 2, own_len: 2, guard: 1, ..Rule::default() };
         rule.limits[0] = Limit { slot: 7, unit: Unit::Connections as u8, ..Limit::default() };
         rule.limits[1] = Limit { slot: 8, unit: Unit::Requests as u8, ..Limit::default() };
-        let windows = Windows(Windows::of_rule(&rule).collect());
+        let windows = Windows::of_rules(&[rule]);
         let of_guard = [Side::Attempts, Side::Opened, Side::Segments].map(|side| side.slot(8));
         assert_eq!(of_guard.map(|slot| windows.limit(slot)), [None; 3]);
         let asked: Vec<_> = windows.all().collect();

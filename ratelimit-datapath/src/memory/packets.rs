@@ -108,7 +108,7 @@ impl Packets {
             return enforced(rule, choice.reason).into();
         }
         let held = self.hold(frame, &packet, sender, rule, (client, rules.turn(now)), now);
-        if choice.is_of_client && rule.dry_run == 0 {
+        if choice.is_of_client && !rule.is_dry_run() {
             if let (Some((until_ns, side)), Some(connection)) = (held.shuts, connection) {
                 // Where there is room, but not for so much, it is judged again in a second.
                 let until_ns = if until_ns == 0 { now.0 + SECOND_NS } else { until_ns };

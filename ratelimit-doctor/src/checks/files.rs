@@ -1,7 +1,7 @@
 //! Who may read or write the files that matter.
 
 use crate::facts::{FileSeen, Permissions, Rule};
-use crate::finding::{Finding, Subject};
+use crate::finding::{Finding, State, Subject};
 
 const ABOUT: &str = "files";
 
@@ -10,8 +10,21 @@ const WRITABLE_BY_OTHERS: u32 = 0o002;
 const ANY_OF_OTHERS: u32 = 0o007;
 const ANY_OF_GROUP: u32 = 0o070;
 
+const STICKY: u32 = 0o1000;
+
 pub(crate) fn all(files: &[FileSeen]) -> Vec<Finding> {
-    files.iter().filter_map(one).collect()
+    let is_above = |of: &&FileSeen| matches!(of.rule, Rule::Above | Rule::AboveList);
+    let (above, others): (Vec<&FileSeen>, Vec<&FileSeen>) = files.iter().partition(is_above);
+    let mut findings: Vec<Finding> = others.into_iter().filter_map(one).collect();
+    // Those that are well are one line: they are many, and all alike.
+    let (well, unwell): (Vec<Finding>, Vec<Finding>) =
+        above.into_iter().filter_map(one).partition(|finding| finding.state == State::Ok);
+    if let Some(first) = well.first() {
+        let seen = format!("nobody else puts files into {} directories that they are in", well.len());
+        findings.push(Finding { seen, ..first.clone() });
+    }
+    findings.extend(unwell);
+    findings
 }
 
 /// None of a file that is not there: where that matters, another check says so.
@@ -38,6 +51,7 @@ const fn why(rule: Rule) -> &'static str {
         Rule::WrittenByRoot | Rule::List => "who writes to it says what is limited",
         Rule::Secret => "who reads it can pass for this host, or knows who was here",
         Rule::Socket => "who connects may read who was blocked; changes are for root alone",
+        Rule::Above | Rule::AboveList => "who writes to a directory puts another file in the place of any in it",
         Rule::Directory => "who reaches it may read, or change, what the daemon remembers",
     }
 }
@@ -45,13 +59,16 @@ const fn why(rule: Rule) -> &'static str {
 /// What is wrong, and the command that mends it, without the path.
 fn trouble(rule: Rule, of: Permissions) -> Option<(&'static str, &'static str)> {
     let may = |bits: u32| of.mode & bits != 0;
-    if of.owner != 0 && rule != Rule::List {
+    if of.owner != 0 && !matches!(rule, Rule::List | Rule::AboveList) {
         return Some(("it is not root's", "chown root"));
     }
     match rule {
         Rule::WrittenByRoot | Rule::List => {
             may(WRITABLE_BY_GROUP | WRITABLE_BY_OTHERS).then_some(("others may write to it", "chmod go-w"))
         }
+        // In a sticky directory nobody takes another's file away.
+        Rule::Above | Rule::AboveList => (may(WRITABLE_BY_GROUP | WRITABLE_BY_OTHERS) && !may(STICKY))
+            .then_some(("others may put files into it", "chmod go-w")),
         Rule::Secret => may(ANY_OF_GROUP | ANY_OF_OTHERS).then_some(("others may read or write it", "chmod 0600")),
         Rule::Socket => may(ANY_OF_OTHERS).then_some(("every user may connect", "chmod 0660")),
         Rule::Directory => {

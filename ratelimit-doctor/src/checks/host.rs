@@ -6,6 +6,7 @@ use std::time::Duration;
 use ratelimit_policy::config::Safety;
 use ratelimit_report::snapshot::TALKER_ADVICE;
 
+use super::service::mend_of_daemon;
 use crate::facts::{Clock, Daemon, Facts};
 use crate::finding::{Finding, Subject};
 
@@ -26,7 +27,7 @@ pub(crate) fn all(facts: &Facts) -> Vec<Finding> {
         gateways(&facts.around.gateways, safety),
         resolvers(&facts.around.resolvers, safety),
         conntrack(facts.conntrack),
-        proxy(&facts.daemon),
+        proxy(facts),
     ];
     findings.extend(clock(&facts.clock, &facts.daemon));
     findings
@@ -98,13 +99,13 @@ fn conntrack(of: Option<(u64, u64)>) -> Finding {
     }
 }
 
-fn proxy(daemon: &Daemon) -> Finding {
+fn proxy(facts: &Facts) -> Finding {
     let subject = Subject::new(
         ABOUT,
         "host.proxy",
         "behind a proxy, a CDN or a load balancer all users are one source, and share one limit",
     );
-    match daemon {
+    match &facts.daemon {
         Daemon::Answers(snapshot, _) => match snapshot.top_talkers.as_slice() {
             [] => subject.ok("no source sends most of what a rule counts"),
             [talker, ..] => subject.warning(
@@ -112,8 +113,10 @@ fn proxy(daemon: &Daemon) -> Finding {
                 format!("{TALKER_ADVICE}: sudo ratelimitd allow {}", talker.source),
             ),
         },
-        Daemon::Silent(_) | Daemon::Unknown(_) => subject
-            .unknown("whether a proxy is in front is told by traffic, and no daemon counts any", "ratelimitd stats"),
+        Daemon::Silent(_) | Daemon::Hangs(_) | Daemon::Unknown(_) => subject.unknown(
+            "whether a proxy is in front is told by traffic, and no daemon tells of any",
+            mend_of_daemon(facts),
+        ),
     }
 }
 
@@ -153,7 +156,7 @@ fn clock(of: &Clock, daemon: &Daemon) -> Vec<Finding> {
             "sudo ratelimitd detach, then sudo systemctl restart ratelimitd: counters are reset",
         )),
         Daemon::Answers(..) => Some(subject.ok("the daemon's clock is that of the host")),
-        Daemon::Silent(_) | Daemon::Unknown(_) => None,
+        Daemon::Silent(_) | Daemon::Hangs(_) | Daemon::Unknown(_) => None,
     };
     [synchronised, suspended].into_iter().chain(apart).collect()
 }

@@ -2,7 +2,7 @@
 
 use ratelimit_common::layout;
 use ratelimit_datapath::device::{Attached, Device};
-use ratelimit_datapath::pins;
+use ratelimit_datapath::{XdpMode, pins};
 use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::config::{HookChoice, XdpModeChoice};
 
@@ -346,7 +346,7 @@ fn is_ours(of: &Attached, device: &Device, daemon: &Daemon) -> bool {
     let is_pinned = of.pins.iter().any(|path| path.starts_with(pins::ROOT));
     let is_said = match daemon {
         Daemon::Answers(snapshot, _) => snapshot.interfaces.iter().any(|of| of.name == device.name && of.attached),
-        Daemon::Silent(_) | Daemon::Unknown(_) => false,
+        Daemon::Silent(_) | Daemon::Hangs(_) | Daemon::Unknown(_) => false,
     };
     // Its name is for those with CAP_SYS_ADMIN.
     (of.name == layout::PROGRAM || of.name.is_empty()) && (is_pinned || is_said)
@@ -381,7 +381,9 @@ fn xdp(about: &str, of: &Device, facts: &Facts, hook: HookChoice) -> Finding {
             }
             let mend = match others {
                 [one] if one.pins.is_empty() && one.holders.is_empty() => {
-                    format!("sudo ip link set dev {} xdp off", of.name)
+                    // `xdp off` takes off what the driver runs.
+                    let kind = if one.mode == Some(XdpMode::Generic) { "xdpgeneric" } else { "xdp" };
+                    format!("sudo ip link set dev {} {kind} off", of.name)
                 }
                 [one] if one.name == layout::PROGRAM => {
                     "stop the other ratelimitd, or say where its socket is".to_owned()

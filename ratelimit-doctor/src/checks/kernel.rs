@@ -26,6 +26,7 @@ pub(crate) fn all(of: &Kernel, machine: &Machine, config: Option<&Config>) -> Ve
         one(lockdown(of)),
         one(unprivileged(of)),
         one(memlock(of)),
+        one(connections(of)),
         one(processors(machine)),
         memory(machine, config),
     ]
@@ -69,6 +70,22 @@ fn features(of: &Kernel) -> Vec<Finding> {
         findings.push(subject.unknown(seen, AS_ROOT));
     }
     findings
+}
+
+fn connections(of: &Kernel) -> Finding {
+    let subject = Subject::new(
+        ABOUT,
+        "kernel.connections",
+        "`deny --kill` and `block_kill` have the kernel end open connections; without it they starve, as what they send is dropped",
+    );
+    match &of.ends_connections {
+        Ok(true) => subject.ok("the kernel ends connections where it is told to"),
+        Ok(false) => subject.warning(
+            "the kernel was built without INET_DIAG_DESTROY, and ends no connections",
+            "boot a kernel with CONFIG_INET_DIAG_DESTROY=y, or do without `--kill` and `block_kill`",
+        ),
+        Err(why) => subject.unknown(format!("whether the kernel ends connections could not be tried: {why}"), AS_ROOT),
+    }
 }
 
 fn program(of: &Kernel) -> Finding {
@@ -263,7 +280,7 @@ pub(crate) fn bpf_file_system(of: &Known<BpfFs>) -> Vec<Finding> {
     };
     let pins = match &of.foreign {
         None => owned.ok("what is pinned below ratelimitd there, if anything, is root's alone"),
-        Some(why) => owned.problem(why.clone(), "sudo rm -r /sys/fs/bpf/ratelimitd, then start again"),
+        Some((why, mend)) => owned.problem(why.clone(), mend.clone()),
     };
     vec![mounted, pins]
 }

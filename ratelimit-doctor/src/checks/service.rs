@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use ratelimit_control::orphan::still_enforcing;
 use ratelimit_datapath::orphans::Orphans;
+use ratelimit_datapath::pins;
 use ratelimit_policy::config::amount;
 
 use super::AS_ROOT;
-use crate::facts::{Daemon, Facts, StateDir, Unit};
+use crate::facts::{ConfigFile, Daemon, Facts, StateDir, Unit};
 use crate::finding::{Finding, Subject};
 
 const ABOUT: &str = "service";
@@ -35,7 +36,7 @@ const ROOM_NONE: u64 = 64 << 20;
 pub(crate) fn all(facts: &Facts) -> Vec<Finding> {
     let mut findings = unit(&facts.unit);
     findings.extend(shown(&facts.unit));
-    findings.extend(daemon(&facts.daemon));
+    findings.extend(daemon(facts));
     findings.push(state_dir(&facts.state_dir));
     findings
 }
@@ -132,14 +133,38 @@ fn shown(of: &Unit) -> Vec<Finding> {
     findings
 }
 
-fn daemon(of: &Daemon) -> Vec<Finding> {
+/// The command that starts it, as it is installed here.
+fn start(facts: &Facts) -> String {
+    if facts.unit.file.is_some() {
+        return "sudo systemctl start ratelimitd".to_owned();
+    }
+    match &facts.file {
+        ConfigFile::Missing(_) => "sudo ratelimitd --iface IF --limit N/DUR".to_owned(),
+        ConfigFile::Unreadable(path, _) | ConfigFile::Bad(path, _) | ConfigFile::Good(path, ..) => {
+            format!("sudo ratelimitd run --config {}", path.display())
+        }
+    }
+}
+
+/// What makes one answer.
+pub(super) fn mend_of_daemon(facts: &Facts) -> String {
+    match &facts.daemon {
+        Daemon::Hangs(_) if facts.unit.file.is_some() => "sudo systemctl restart ratelimitd".to_owned(),
+        Daemon::Hangs(_) => "end it with sudo kill -KILL PID, and start it again".to_owned(),
+        Daemon::Silent(Orphans::Held(_)) => "ratelimitd doctor --socket PATH".to_owned(),
+        Daemon::Silent(_) => start(facts),
+        Daemon::Unknown(_) | Daemon::Answers(..) => AS_ROOT.to_owned(),
+    }
+}
+
+fn daemon(facts: &Facts) -> Vec<Finding> {
     let subject = Subject::new(
         ABOUT,
         "service.daemon",
         "without a daemon nothing changes what is enforced, and no trial, list or ban is told",
     );
-    let start = "sudo systemctl start ratelimitd; or sudo ratelimitd detach, to take the filter off";
-    match of {
+    let mend = mend_of_daemon(facts);
+    match &facts.daemon {
         Daemon::Answers(snapshot, _) => {
             let attention = Subject::new(ABOUT, "service.attention", "`ratelimitd stats` says it first");
             let unprotected = Subject::new(ABOUT, "service.attached", "what is not attached is not limited");
@@ -153,23 +178,34 @@ fn daemon(of: &Daemon) -> Vec<Finding> {
             findings.extend(snapshot.attention.iter().map(|line| attention.warning(line.clone(), "ratelimitd stats")));
             findings
         }
-        Daemon::Silent(Orphans::Nothing) => vec![subject.warning("no daemon answers, and no filter is pinned", start)],
+        Daemon::Silent(Orphans::Nothing) => vec![subject.warning("no daemon answers, and no filter is pinned", mend)],
         Daemon::Silent(Orphans::Enforcing(left)) => {
             vec![subject.problem(
                 still_enforcing(left, Timestamp::now()),
-                if left.is_of_this_version() { start } else { "sudo ratelimitd detach: it is another version's" },
+                if left.is_taken_over() {
+                    format!("{mend}; or sudo ratelimitd detach, to take the filter off")
+                } else {
+                    "sudo ratelimitd detach: it is another version's".to_owned()
+                },
             )]
         }
-        Daemon::Silent(Orphans::Held(process)) => vec![subject.warning(
-            format!("a daemon runs as process {process} with another socket"),
-            "ratelimitd doctor --socket PATH",
-        )],
+        Daemon::Silent(Orphans::Held(process)) => {
+            vec![subject.warning(format!("a daemon runs as process {process} with another socket"), mend)]
+        }
         Daemon::Silent(Orphans::Hidden(root)) => {
             vec![subject.unknown(format!("no daemon answers, and only root may look into {}", root.display()), AS_ROOT)]
         }
         Daemon::Silent(Orphans::Foreign(why)) => {
-            vec![subject.problem(format!("no daemon answers, and {why}"), "sudo rm -r /sys/fs/bpf/ratelimitd")]
+            // The file system's own check knows what mends it.
+            let foreign = facts.bpffs.as_ref().ok().and_then(|of| of.foreign.as_ref());
+            let mend =
+                foreign.map_or_else(|| format!("sudo rm -r {}, then start again", pins::ROOT), |of| of.1.clone());
+            vec![subject.problem(format!("no daemon answers, and {why}"), mend)]
         }
+        Daemon::Hangs(why) => vec![subject.problem(
+            format!("{why}: it hangs; packets are limited as long as it is there, and nothing changes"),
+            mend,
+        )],
         Daemon::Unknown(why) => vec![subject.unknown(format!("the daemon cannot be asked: {why}"), AS_ROOT)],
     }
 }

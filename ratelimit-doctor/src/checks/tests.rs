@@ -54,6 +54,7 @@ fn healthy() -> Facts {
             lockdown: None,
             unprivileged: Ok(2),
             memlock: None,
+            ends_connections: Ok(true),
             lacks: Vec::new(),
         },
         bpffs: Ok(BpfFs { is_mounted: true, owner: 0, mode: 0o700, foreign: None }),
@@ -74,6 +75,8 @@ fn healthy() -> Facts {
             file("fleet's secret", "/etc/s", Rule::Secret, 0o600),
             file("control socket", "/run/s", Rule::Socket, 0o660),
             file("state directory", "/var/lib/r", Rule::Directory, 0o750),
+            file("directory", "/etc/ratelimitd", Rule::Above, 0o755),
+            file("directory", "/tmp", Rule::Above, 0o1777),
         ],
         unit: Unit {
             is_systemd: true,
@@ -108,7 +111,7 @@ fn config_of(facts: &mut Facts) -> &mut ratelimit_policy::config::Config {
 fn snapshot_of(facts: &mut Facts) -> &mut ratelimit_report::snapshot::Snapshot {
     match &mut facts.daemon {
         Daemon::Answers(snapshot, _) => snapshot,
-        other @ (Daemon::Silent(_) | Daemon::Unknown(_)) => panic!("{other:?}"),
+        other @ (Daemon::Silent(_) | Daemon::Hangs(_) | Daemon::Unknown(_)) => panic!("{other:?}"),
     }
 }
 
@@ -198,6 +201,10 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         ("kernel.features", Unknown, "permission denied", |f| {
             f.kernel.features[0].is_there = Err("permission denied".into())
         }),
+        ("kernel.connections", Warning, "without INET_DIAG_DESTROY", |f| f.kernel.ends_connections = Ok(false)),
+        ("kernel.connections", Unknown, "permission", |f| {
+            f.kernel.ends_connections = Err("no permission".into());
+        }),
         ("kernel.program", Problem, "R7 invalid", |f| {
             f.kernel.program = Program::Refused { why: "R7 invalid".into(), log: None };
         }),
@@ -221,7 +228,9 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         ("bpffs.mounted", Problem, "user 33", |f| f.bpffs.as_mut().unwrap().owner = 33),
         ("bpffs.mounted", Problem, "mode 0777", |f| f.bpffs.as_mut().unwrap().mode = 0o777),
         ("bpffs.mounted", Warning, "mode 1777", |f| f.bpffs.as_mut().unwrap().mode = 0o1777),
-        ("bpffs.owner", Problem, "others could", |f| f.bpffs.as_mut().unwrap().foreign = Some("others could".into())),
+        ("bpffs.owner", Problem, "others could", |f| {
+            f.bpffs.as_mut().unwrap().foreign = Some(("others could".into(), "chown".into()));
+        }),
         ("interface.list", Unknown, "denied", |f| f.devices = Err("denied".into())),
         ("interface.named", Unknown, "no interface is named", |f| f.wanted.clear()),
         ("interface.present", Warning, "no interface eth1; did you mean eth0?", |f| f.wanted = vec!["eth1".into()]),
@@ -335,6 +344,10 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         }),
         ("service.daemon", Problem, "STILL ENFORCING", |f| f.daemon = left(1)),
         ("service.daemon", Warning, "no filter is pinned", |f| f.daemon = Daemon::Silent(Orphans::Nothing)),
+        ("service.daemon", Problem, "did not answer within 35 s: it hangs", |f| {
+            f.daemon = Daemon::Hangs("the daemon at /run/s did not answer within 35 s".into());
+        }),
+        ("service.daemon", Unknown, "another version", |f| f.daemon = Daemon::Unknown("another version".into())),
         ("service.daemon", Warning, "process 9", |f| f.daemon = Daemon::Silent(Orphans::Held(9))),
         ("service.daemon", Unknown, "only root", |f| f.daemon = Daemon::Silent(Orphans::Hidden("/sys/fs/bpf".into()))),
         ("service.daemon", Problem, "is a symbolic link", |f| {
@@ -361,6 +374,22 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         ("files.fleet's_secret", Unknown, "denied", |f| f.files[1].seen = Err("denied".into())),
         ("files.control_socket", Problem, "every user", |f| {
             f.files[2].seen = Ok(Some(Permissions { owner: 0, mode: 0o666 }))
+        }),
+        (
+            "files.directory",
+            Problem,
+            "directory /etc/ratelimitd: user 0, mode 0777: others may put files into it",
+            |f| f.files[4].seen = Ok(Some(Permissions { owner: 0, mode: 0o777 })),
+        ),
+        ("files.directory", Problem, "mode 0775: others may put files", |f| {
+            f.files[4].seen = Ok(Some(Permissions { owner: 0, mode: 0o775 }))
+        }),
+        ("files.directory", Problem, "not root's", |f| {
+            f.files[4].seen = Ok(Some(Permissions { owner: 1000, mode: 0o755 }))
+        }),
+        ("files.directory", Problem, "mode 0777: others may put files", |f| {
+            f.files[4].rule = Rule::AboveList;
+            f.files[4].seen = Ok(Some(Permissions { owner: 998, mode: 0o777 }));
         }),
         ("files.state_directory", Problem, "others may reach", |f| {
             f.files[3].seen = Ok(Some(Permissions { owner: 0, mode: 0o755 }))
@@ -405,6 +434,10 @@ fn what_is_our_own_is_no_neighbour_and_what_is_not_there_is_no_trouble() {
         |f| device_of(f).offloads = Some(vec!["rx-vlan-hw-parse".into()]),
         |f| device_of(f).xdp_features = None,
         |f| f.files.iter_mut().for_each(|file| file.seen = Ok(None)),
+        |f| {
+            f.files[4].rule = Rule::AboveList;
+            f.files[4].seen = Ok(Some(Permissions { owner: 998, mode: 0o755 }));
+        },
         |f| f.unit = Unit::default(),
         |f| f.conntrack = None,
         |f| f.around.ssh = None,
@@ -442,4 +475,91 @@ fn the_lines_for_people_are_grouped_and_say_what_mends_it() {
     assert!(words.contains("           mend: sudo sysctl net.core.bpf_jit_enable=1\n"), "{words}");
     assert!(words.contains("\n\ninterface eth0\n"), "{words}");
     assert!(words.trim_end().lines().last().unwrap().starts_with("1 problem, "), "{words}");
+}
+
+/// What is changed, and what the check of the daemon and that of traffic say to type then.
+type Mends = (fn(&mut Facts), &'static str, &'static str);
+
+#[test]
+fn what_mends_a_daemon_that_does_not_answer_is_what_would_mend_it() {
+    const START: &str = "sudo systemctl start ratelimitd";
+    const RUN: &str = "sudo ratelimitd run --config /etc/ratelimitd/ratelimitd.toml";
+    let rows: &[Mends] = &[
+        (|f| f.daemon = Daemon::Silent(Orphans::Nothing), START, START),
+        (
+            |f| {
+                f.daemon = Daemon::Silent(Orphans::Nothing);
+                f.unit = Unit::default();
+            },
+            RUN,
+            RUN,
+        ),
+        (
+            |f| {
+                f.daemon = Daemon::Silent(Orphans::Nothing);
+                f.unit = Unit::default();
+                f.file = ConfigFile::Missing("/etc/r.toml".into());
+            },
+            "sudo ratelimitd --iface IF --limit N/DUR",
+            "sudo ratelimitd --iface IF --limit N/DUR",
+        ),
+        (|f| f.daemon = left(layout::VERSION), "systemctl start ratelimitd; or sudo ratelimitd detach", START),
+        (
+            |f| f.daemon = Daemon::Hangs("late".into()),
+            "sudo systemctl restart ratelimitd",
+            "sudo systemctl restart ratelimitd",
+        ),
+        (
+            |f| {
+                f.daemon = Daemon::Hangs("late".into());
+                f.unit = Unit::default();
+            },
+            "sudo kill -KILL PID",
+            "sudo kill -KILL PID",
+        ),
+        (|f| f.daemon = Daemon::Silent(Orphans::Held(9)), "doctor --socket PATH", "doctor --socket PATH"),
+        (
+            |f| {
+                f.daemon = Daemon::Silent(Orphans::Foreign("/sys/fs/bpf belongs to user 33".into()));
+                let foreign = ("/sys/fs/bpf belongs to user 33".into(), "sudo chown root:root /sys/fs/bpf".into());
+                f.bpffs.as_mut().unwrap().foreign = Some(foreign);
+            },
+            "sudo chown root:root /sys/fs/bpf",
+            START,
+        ),
+    ];
+    for (change, of_daemon, of_traffic) in rows {
+        let mut facts = healthy();
+        change(&mut facts);
+        let found = unwell(&facts);
+        for (id, expected) in [("service.daemon", of_daemon), ("host.proxy", of_traffic)] {
+            let mend = found.iter().find(|of| of.id == id).and_then(|of| of.mend.as_deref()).unwrap();
+            assert!(mend.contains(expected), "{id}: {mend}, not {expected}");
+            assert_eq!(mend.contains("detach"), expected.contains("detach"), "nothing is there to take off: {mend}");
+        }
+    }
+}
+
+#[test]
+fn who_is_root_is_not_told_to_become_it() {
+    let mut facts = healthy();
+    facts.kernel.lacks = vec!["CAP_BPF".into()];
+    facts.daemon = Daemon::Unknown("it is another version's".into());
+    facts.devices = Err("denied".into());
+    for is_root in [true, false] {
+        facts.is_root = is_root;
+        let mends: Vec<String> = unwell(&facts).into_iter().filter_map(|of| of.mend).collect();
+        assert!(mends.len() > 2, "{mends:?}");
+        assert_eq!(mends.iter().any(|mend| mend == "sudo ratelimitd doctor"), !is_root, "{mends:?}");
+    }
+}
+
+#[test]
+fn a_program_without_an_owner_is_taken_off_the_way_that_it_was_attached() {
+    for (mode, word) in [(XdpMode::Native, "eth0 xdp off"), (XdpMode::Generic, "eth0 xdpgeneric off")] {
+        let mut facts = healthy();
+        device_of(&mut facts).xdp = vec![Attached { mode: Some(mode), ..program("pass", &[], &[]) }];
+        let found = unwell(&facts);
+        assert!(found[0].mend.as_ref().unwrap().ends_with(word), "{found:?}");
+    }
 }

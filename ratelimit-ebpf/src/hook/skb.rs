@@ -4,15 +4,22 @@
 //! Offsets are those of a frame with such a header all the same, so that all else is as it is at XDP.
 
 use aya_ebpf::Global;
-use aya_ebpf::bindings::{__sk_buff, bpf_hdr_start_off};
-use aya_ebpf::helpers::generated::{bpf_skb_load_bytes, bpf_skb_load_bytes_relative};
+use aya_ebpf::bindings::{__sk_buff, BPF_F_RECOMPUTE_CSUM, bpf_hdr_start_off};
+use aya_ebpf::helpers::generated::{
+    bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_load_bytes_relative, bpf_skb_store_bytes,
+};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::PerCpuArray;
 use aya_ebpf::programs::TcContext;
+use ratelimit_common::conversation::{Hit, Sought};
+use ratelimit_common::hold::At;
 use ratelimit_common::layout::{Limit, Unit};
+use ratelimit_common::packet::Frame;
+use ratelimit_common::refusal::Way;
+use ratelimit_common::verification::Side;
 
-use crate::maps::{self, frame_is};
-use crate::packet::{direct, parse_frame};
+use crate::maps::{self, Deferred, frame_is};
+use crate::packet::{PacketFrame, direct, forget, load_u32, load_u64, one_register, parse_frame};
 
 /// What the kernel calls the program with.
 pub(crate) type Raw = __sk_buff;
@@ -36,7 +43,8 @@ static MERGED: PerCpuArray<Merged> = PerCpuArray::with_max_entries(1, 0);
 struct Beyond([u64; BEYOND_WORDS]);
 
 const BEYOND_WORDS: usize = 4;
-const BEYOND_BYTES: usize = BEYOND_WORDS * size_of::<u64>();
+const BEYOND_BYTES: usize = BEYOND_WORDS * WORD_BYTES;
+const WORD_BYTES: usize = size_of::<u64>();
 
 /// An Ethernet header, where its type is, and a VLAN tag.
 const ETHERNET_BYTES: usize = 14;
@@ -125,28 +133,32 @@ impl Reader {
 #[inline(always)]
 fn beyond<const N: usize>(ctx: &Context, offset: usize) -> Option<[u8; N]> {
     let room = BEYOND.get_ptr_mut(0)?;
-    let ctx = raw(ctx).cast();
+    load(ctx, offset, room.cast(), N)?;
+    let mut bytes = [0; N];
+    for at in (0..N).step_by(WORD_BYTES) {
+        // SAFETY: this CPU's element, which lives as long as the map and has no other writer.
+        let word = unsafe { (&raw const (*room).0[at / WORD_BYTES]).read_volatile() }.to_ne_bytes();
+        let len = if N - at < WORD_BYTES { N - at } else { WORD_BYTES };
+        bytes[at..at + len].copy_from_slice(&word[..len]);
+    }
+    Some(bytes)
+}
+
+/// Copies so many bytes, for which there is room.
+#[inline(always)]
+fn load(ctx: &Context, offset: usize, room: *mut u8, bytes: usize) -> Option<()> {
+    let (ctx, room, bytes) = (raw(ctx).cast(), room.cast(), bytes as u32);
     let result = if has_link_header() {
         // SAFETY: the context is valid for the run of the program, and there is room for so many bytes.
-        unsafe { bpf_skb_load_bytes(ctx, offset as u32, room.cast(), N as u32) }
+        unsafe { bpf_skb_load_bytes(ctx, offset as u32, room, bytes) }
     } else {
         let offset = offset.checked_sub(ETHERNET_BYTES)? as u32;
         // From the IP header on, whatever else a tunnel has left before it.
         let from = bpf_hdr_start_off::BPF_HDR_START_NET;
         // SAFETY: likewise.
-        unsafe { bpf_skb_load_bytes_relative(ctx, offset, room.cast(), N as u32, from) }
+        unsafe { bpf_skb_load_bytes_relative(ctx, offset, room, bytes, from) }
     };
-    if result != 0 {
-        return None;
-    }
-    let mut bytes = [0; N];
-    for at in (0..N).step_by(size_of::<u64>()) {
-        // SAFETY: this CPU's element, which lives as long as the map and has no other writer.
-        let word = unsafe { (&raw const (*room).0[at / size_of::<u64>()]).read_volatile() }.to_ne_bytes();
-        let len = if N - at < size_of::<u64>() { N - at } else { size_of::<u64>() };
-        bytes[at..at + len].copy_from_slice(&word[..len]);
-    }
-    Some(bytes)
+    (result == 0).then_some(())
 }
 
 /// The frame's length, with the Ethernet header that it may not have.
@@ -183,6 +195,8 @@ pub(crate) fn begin(ctx: &Context) {
     let Some(merged) = MERGED.get_ptr_mut(0) else { return };
     // SAFETY: this CPU's element, which lives as long as the map; nobody has borrowed it.
     unsafe { *merged = Merged::ALONE };
+    let Some(deferred) = maps::deferred() else { return };
+    deferred.packets = 1;
     if field!(raw(ctx), gso_size) != 0 {
         let _always_zero = count_merged(raw(ctx));
     }
@@ -192,7 +206,10 @@ pub(crate) fn begin(ctx: &Context) {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn count_merged(ctx: *mut Raw) -> u32 {
-    let (Some(merged), Some(parsed)) = (MERGED.get_ptr_mut(0), maps::parsed_mut()) else { return 0 };
+    let (Some(merged), Some(parsed), Some(deferred)) = (MERGED.get_ptr_mut(0), maps::parsed_mut(), maps::deferred())
+    else {
+        return 0;
+    };
     let _always_zero = parse_frame(ctx, parsed);
     let payload = if parsed.is(frame_is::TCP) {
         parsed.segment().payload_bytes
@@ -215,6 +232,7 @@ extern "C" fn count_merged(ctx: *mut Raw) -> u32 {
     }
     // SAFETY: as in `begin`.
     unsafe { *merged = Merged { packets, ip_bytes, frame_bytes } };
+    deferred.packets = packets;
     0
 }
 
@@ -237,6 +255,76 @@ pub(crate) fn counted(ctx: &Context, bytes: usize) -> (u64, u64) {
     (merged.packets as u64, link_bytes(ctx, bytes as u32) as u64 + merged.frame_bytes as u64)
 }
 
+/// The same, with its position and its side taken out of it, where the compiler would keep all three on the stack.
+#[inline(always)]
+pub(crate) fn told_by(at: At, _: usize, _: Side) -> (At, usize, Side) {
+    let at = At(one_register(at.0 as usize) as u32);
+    (at, at.position(), at.side())
+}
+
+/// [`Sought::at`]. Of the frame only what is around that place is copied, all at once: so much less is on the stack here,
+/// at the end of one of the longest chains of calls.
+#[inline(always)]
+pub(crate) fn what_is_at(frame: &PacketFrame, sought: Sought, start: u32, next: u32, end: u32) -> Hit {
+    Around::of(frame.context(), next as usize).map_or(Hit::None, |around| sought.at(&around, start, next, end))
+}
+
+/// What is around a place in the payload.
+struct Around {
+    from: usize,
+    bytes: usize,
+    room: usize,
+}
+
+/// So many bytes before the place, and as many behind it as there is room for: HTTP/2's preface has 11 before the place
+/// that it is found by, and what is read of it at once ends 20 behind that.
+const AROUND_BEFORE: usize = 12;
+const _: () = assert!(BEYOND_BYTES >= AROUND_BEFORE + 20);
+
+impl Around {
+    #[inline(always)]
+    fn of(ctx: *mut Raw, place: usize) -> Option<Self> {
+        let context = Context::new(ctx);
+        let from = place.checked_sub(AROUND_BEFORE)?;
+        let mut bytes = one_register(len(&context).checked_sub(from)?);
+        if bytes > BEYOND_BYTES {
+            bytes = BEYOND_BYTES;
+        }
+        if bytes == 0 {
+            return None;
+        }
+        let room = BEYOND.get_ptr_mut(0)?;
+        load(&context, from, room.cast(), bytes)?;
+        Some(Self { from, bytes, room: room as usize })
+    }
+}
+
+impl Frame for Around {
+    #[inline(always)]
+    fn bytes<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
+        const { assert!(N == 8 || N == 4) };
+        let at = one_register(offset.wrapping_sub(self.from));
+        if at > BEYOND_BYTES - N || at + N > self.bytes {
+            return None;
+        }
+        let mut bytes = [0; N];
+        // SAFETY: so many bytes are there, as just checked: this CPU's element, which lives as long as the map.
+        let word = unsafe { if N == 8 { load_u64(self.room + at) } else { load_u32(self.room + at).into() } };
+        bytes.copy_from_slice(&word.to_le_bytes()[..N]);
+        Some(bytes)
+    }
+
+    #[inline(always)]
+    fn len(&self, _: usize) -> usize {
+        self.from + self.bytes
+    }
+
+    #[inline(always)]
+    fn forget(&self, offset: usize) -> usize {
+        forget(offset as u32) as usize
+    }
+}
+
 /// What the packet at hand is charged by limits of bytes, whose IP packet has so many.
 #[inline(always)]
 pub(crate) fn charged_bytes(ip_bytes: u32) -> u32 {
@@ -245,6 +333,44 @@ pub(crate) fn charged_bytes(ip_bytes: u32) -> u32 {
 
 /// What it is charged by this limit, of one packet.
 #[inline(always)]
-pub(crate) fn charged(limit: &Limit, amount: u64) -> u64 {
-    if limit.unit == Unit::Packets as u8 { amount * merged().packets as u64 } else { amount }
+pub(crate) const fn charged(deferred: &Deferred, limit: &Limit, amount: u64) -> u64 {
+    if limit.unit == Unit::Packets as u8 { amount * deferred.packets as u64 } else { amount }
+}
+
+/// Whether a SYN can become its own answer. Not from here, where the tag of a frame is not among its bytes.
+pub(crate) const ANSWERS_SYNS: bool = false;
+
+/// The word of a packet's headers that says, in IPv4 as in IPv6, where it is from, or some of that.
+const SOURCE_WORD: usize = 3;
+
+/// Has the frame be its link's headers and this packet; false where it cannot, and it is not to go on then. What was put
+/// together of several packets is one from here on, and a checksum that the device has made of all is mended.
+#[inline(always)]
+pub(crate) fn replace<const WORDS: usize>(ctx: *mut Raw, at: usize, _: Way, packet: &[u32; WORDS]) -> bool {
+    let bytes = 4 * WORDS;
+    let Some(at) = at.checked_sub(absent()) else { return false };
+    if (field!(ctx, len) as usize) < at + bytes {
+        return false;
+    }
+    let context = Context::new(ctx);
+    // Bytes are written from the buffer's first one on, which need not be where the packet begins.
+    if !has_link_header() && beyond_start(&context, at + 4 * SOURCE_WORD) != Some(packet[SOURCE_WORD]) {
+        return false;
+    }
+    // SAFETY: the context is valid for the run of the program. What was known of the packet's bytes is not used after.
+    if unsafe { bpf_skb_change_tail(ctx, (at + bytes) as u32, 0) } != 0 {
+        return false;
+    }
+    let flags = u64::from(BPF_F_RECOMPUTE_CSUM);
+    // SAFETY: likewise, and the packet has so many bytes.
+    unsafe { bpf_skb_store_bytes(ctx, at as u32, packet.as_ptr().cast(), bytes as u32, flags) == 0 }
+}
+
+/// The word at this offset from the buffer's first byte.
+#[inline(always)]
+fn beyond_start(ctx: &Context, offset: usize) -> Option<u32> {
+    let mut word = 0_u32;
+    // SAFETY: the context is valid for the run of the program, and there is room for so many bytes.
+    let result = unsafe { bpf_skb_load_bytes(raw(ctx).cast(), offset as u32, (&raw mut word).cast(), 4) };
+    (result == 0).then_some(word)
 }

@@ -1,11 +1,21 @@
 //! A packet at XDP: the frame as it came, before the stack has made a buffer of it. One packet each.
 
-use aya_ebpf::bindings::xdp_md;
-use aya_ebpf::helpers::generated::bpf_xdp_get_buff_len;
-use aya_ebpf::programs::XdpContext;
-use ratelimit_common::layout::Limit;
+use core::arch::asm;
 
-use crate::packet::direct;
+use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS, XDP_TX};
+use aya_ebpf::bindings::xdp_md;
+use aya_ebpf::helpers::generated::{bpf_xdp_adjust_tail, bpf_xdp_get_buff_len};
+use aya_ebpf::programs::XdpContext;
+use ratelimit_common::conversation::{Hit, Sought};
+use ratelimit_common::hold::At;
+use ratelimit_common::layout::Limit;
+use ratelimit_common::packet::VLAN_TAGS_MAX;
+use ratelimit_common::refusal::Way;
+use ratelimit_common::verification::Side;
+
+use crate::maps::{self, Deferred};
+use crate::packet::{PacketFrame, direct, load_u16, one_register};
+use crate::refusal::way_of;
 
 /// What the kernel calls the program with.
 pub(crate) type Raw = xdp_md;
@@ -75,6 +85,18 @@ pub(crate) const fn counted(_: &Context, bytes: usize) -> (u64, u64) {
     (1, bytes as u64)
 }
 
+/// The same.
+#[inline(always)]
+pub(crate) const fn told_by(at: At, position: usize, side: Side) -> (At, usize, Side) {
+    (at, position, side)
+}
+
+/// [`Sought::at`].
+#[inline(always)]
+pub(crate) fn what_is_at(frame: &PacketFrame, sought: Sought, start: u32, next: u32, end: u32) -> Hit {
+    sought.at(frame, start, next, end)
+}
+
 /// What the packet at hand is charged by limits of bytes, whose IP packet has so many.
 #[inline(always)]
 pub(crate) const fn charged_bytes(ip_bytes: u32) -> u32 {
@@ -83,6 +105,79 @@ pub(crate) const fn charged_bytes(ip_bytes: u32) -> u32 {
 
 /// What it is charged by this limit, of one packet.
 #[inline(always)]
-pub(crate) const fn charged(_: &Limit, amount: u64) -> u64 {
+pub(crate) const fn charged(_: &Deferred, _: &Limit, amount: u64) -> u64 {
     amount
 }
+
+/// Whether a SYN can become its own answer.
+pub(crate) const ANSWERS_SYNS: bool = true;
+
+/// An address of Ethernet.
+const ADDRESS_BYTES: usize = 6;
+/// What is before the packet: Ethernet's header, and tags.
+const LINK_BYTES_MAX: usize = 14 + 4 * VLAN_TAGS_MAX;
+
+/// Has the frame be its link's headers and this packet, on its way; false, and nothing is changed, where it cannot.
+#[inline(always)]
+pub(crate) fn replace<const WORDS: usize>(ctx: *mut Raw, at: usize, way: Way, packet: &[u32; WORDS]) -> bool {
+    let at = one_register(at);
+    if at > LINK_BYTES_MAX {
+        return false;
+    }
+    // SAFETY: the context is valid for the run of the program.
+    let longer = unsafe { bpf_xdp_get_buff_len(ctx) } as i64 - (at + 4 * WORDS) as i64;
+    // SAFETY: likewise. What was known of the packet's bytes is not used after this.
+    if longer < 0 || longer > 0 && unsafe { bpf_xdp_adjust_tail(ctx, -longer as i32) } != 0 {
+        return false;
+    }
+    let context = XdpContext::new(ctx);
+    let (start, end) = (context.data(), context.data_end());
+    let from = start + at;
+    // What is added is not known to the compiler, or it would leave one of both to the other.
+    if from + 4 * WORDS > end || one_register(start + 2 * ADDRESS_BYTES) > end {
+        return false;
+    }
+    for (position, word) in packet.iter().enumerate() {
+        // SAFETY: within the packet, as just checked.
+        unsafe { store_u32(from + 4 * position, *word) };
+    }
+    if let Way::Back = way {
+        // The addresses of Ethernet.
+        for at in [0, 2, 4] {
+            // SAFETY: likewise.
+            unsafe {
+                let (to, by) = (load_u16(start + at), load_u16(start + ADDRESS_BYTES + at));
+                store_u16(start + at, by);
+                store_u16(start + ADDRESS_BYTES + at, to);
+            }
+        }
+    }
+    true
+}
+
+/// What is to become of the packet that was made a reset: an action of XDP.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn way() -> u32 {
+    match maps::parsed().map(way_of) {
+        Some(Way::On) => XDP_PASS,
+        Some(Way::Back) => XDP_TX,
+        None => XDP_DROP,
+    }
+}
+
+/// One store of a whole word, wherever it lies, as `load!` of [`crate::packet`] loads it.
+macro_rules! store {
+    ($name:ident, $word:ty, $instruction:literal) => {
+        #[inline(always)]
+        unsafe fn $name(address: usize, word: $word) {
+            // SAFETY: the caller has checked the packet's end; the instruction writes there and does nothing else.
+            unsafe {
+                asm!($instruction, address = in(reg) address, word = in(reg) u64::from(word), options(nostack));
+            }
+        }
+    };
+}
+
+store!(store_u16, u16, "*(u16 *)({address} + 0) = {word}");
+store!(store_u32, u32, "*(u32 *)({address} + 0) = {word}");

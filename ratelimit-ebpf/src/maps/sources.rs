@@ -7,7 +7,7 @@ use core::ptr::NonNull;
 use aya_ebpf::bindings::BPF_NOEXIST;
 use ratelimit_common::ban::Ban;
 use ratelimit_common::hold::{Banned, Charged, Inserted, Window};
-use ratelimit_common::layout::{Config, Fault, Limit, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide};
+use ratelimit_common::layout::{Config, Fault, Group, Limit, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide};
 use ratelimit_common::refusals::Refusals;
 use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
 use ratelimit_common::time::{BucketIndex, Nanos};
@@ -27,12 +27,17 @@ pub(crate) struct Of {
     v6: SourceKeyV6,
     v6_wide: SourceKeyV6Wide,
     family: u32,
-    reserved: u32,
+    /// 0 where it is the source itself; else what contains that, whose family is one less.
+    turned: u32,
+    /// Then the source's words.
+    source: [u64; 2],
 }
 
 const V4: u32 = 0;
 const V6: u32 = 1;
 const V6_WIDE: u32 = 2;
+const TURNED_V4: u32 = V4 + 1;
+const TURNED_V6: u32 = V6 + 1;
 
 /// Calls this method of a map, that of the source's family, with the key of this slot.
 macro_rules! of_family {
@@ -88,6 +93,39 @@ impl Of {
         self.family = V6_WIDE;
     }
 
+    /// Makes it the group that contains the source. Its marks are no source's and no other limit's.
+    #[inline(always)]
+    pub(crate) fn turn_to(&mut self, group: &Group, slot: u32) {
+        if self.turned == 0 {
+            self.source = self.words;
+            self.turned = self.family + 1;
+        }
+        let [high, _] = self.source;
+        if group.is_list != 0 {
+            self.set_v4(0);
+        } else {
+            match self.turned {
+                TURNED_V4 => self.set_v4(high as u32 & group.ipv4_mask),
+                TURNED_V6 => self.set_v6(high & group.ipv6_mask),
+                _ => self.set_v6_wide([high & group.ipv6_mask, 0]),
+            }
+        }
+        self.words[1] |= u64::from(slot) << 32 | 1 << 16;
+    }
+
+    /// Makes it the source again.
+    #[inline(always)]
+    pub(crate) fn turn_back(&mut self) {
+        let [high, _] = self.source;
+        match self.turned {
+            0 => {}
+            TURNED_V4 => self.set_v4(high as u32),
+            TURNED_V6 => self.set_v6(high),
+            _ => self.set_v6_wide(self.source),
+        }
+        self.turned = 0;
+    }
+
     /// Whether it is one of more than 64 bits.
     #[inline(always)]
     pub(crate) const fn is_wide(&self) -> bool {
@@ -104,7 +142,7 @@ impl Of {
     #[inline(always)]
     pub(crate) const fn prefix(&self) -> [u64; 2] {
         let [high, low] = self.words;
-        [high, if self.is_wide() { low } else { 0 }]
+        [high, if self.is_wide() && self.turned == 0 { low } else { 0 }]
     }
 
     /// Its window in this slot, if it is remembered. A function of its own, as the next one is: it is called from many

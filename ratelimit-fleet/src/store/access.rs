@@ -1,11 +1,11 @@
 //! How to reach the store: addresses, user, and files with what is secret. What the files say is read anew for each
 //! connection, so that a changed password or certificate needs no restart, and is never printed.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 pub use ratelimit_policy::config::fleet::Access;
+use ratelimit_policy::files;
 use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 
 /// The longest file with a password, key or certificate.
@@ -93,16 +93,13 @@ fn password(path: &Path) -> Result<String, AccessError> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, AccessError> {
-    let fail = |error| AccessError::File { path: path.to_owned(), error };
-    let size = fs::metadata(path).map_err(fail)?.len();
-    if size > FILE_BYTES_MAX {
-        return Err(fail(io::Error::other("more than 1 MB")));
-    }
-    fs::read(path).map_err(fail)
+    files::read_of_anyone(path, FILE_BYTES_MAX).map_err(|error| AccessError::File { path: path.to_owned(), error })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn access(urls: &[&str]) -> Access {
@@ -133,5 +130,21 @@ mod tests {
         let error = open(&with(&dir.path().join("none"))).err().unwrap().to_string();
         assert!(error.contains("none: No such file"), "{error}");
         assert!(!format!("{:?}", with(&file)).contains("hunter2"));
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_and_nothing_waits_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let named = || Some(pipe.clone());
+        for access in [
+            Access { password_file: named(), ..access(&["redis://127.0.0.1"]) },
+            Access { ca_file: named(), ..access(&["rediss://127.0.0.1"]) },
+            Access { cert_file: named(), key_file: named(), ..access(&["rediss://127.0.0.1"]) },
+        ] {
+            let error = open(&access).err().unwrap().to_string();
+            assert!(error.ends_with("pipe: it is a pipe, not a file"), "{error}");
+        }
     }
 }

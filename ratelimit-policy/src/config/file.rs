@@ -1,7 +1,6 @@
 //! The configuration file: from TOML to settings with places, and the list files that it names. With `crate::files` the one
 //! here that reads files.
 
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
@@ -29,7 +28,7 @@ pub fn load(path: &Path) -> Result<Config, Diagnostics> {
 
 /// All of the file at `path`.
 pub fn read_text(path: &Path) -> Result<String, Diagnostic> {
-    let bytes = read(path, BYTES_MAX).map_err(|error| {
+    let bytes = files::read_named(path, BYTES_MAX).map_err(|error| {
         let help = if error.kind() == std::io::ErrorKind::NotFound {
             "name another file, or do without: ratelimitd --iface IF --limit N/DUR"
         } else {
@@ -52,11 +51,14 @@ fn unreadable(path: &Path, problem: String, help: &str) -> Diagnostic {
     Diagnostic { problem, place: Place::File { path: path.to_owned(), excerpt: None }, help: vec![help.to_owned()] }
 }
 
-/// The contents of a list file, which gzip may have packed, or why there are none. What is not UTF-8 in it is a comment or a
-/// mistake, and is seen as such.
+/// The contents of a list file, or why there are none.
 pub fn read_list(path: &Path) -> Result<String, String> {
-    let bytes = files::read_of_anyone(path, LIST_BYTES_MAX).map_err(|error| reason(&error))?;
-    let bytes = if bytes.starts_with(&GZIP) { unpacked(&bytes).map_err(|error| reason(&error))? } else { bytes };
+    files::read_of_anyone(path, LIST_BYTES_MAX).and_then(list_text).map_err(|error| reason(&error))
+}
+
+/// The text of a list, which gzip may have packed. What is not UTF-8 in it is a comment or a mistake, and is seen as such.
+pub fn list_text(bytes: Vec<u8>) -> io::Result<String> {
+    let bytes = if bytes.starts_with(&GZIP) { unpacked(&bytes)? } else { bytes };
     Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
@@ -93,15 +95,6 @@ pub fn load_list(path: &Path) -> Result<Vec<IpNet>, Diagnostics> {
         help: Vec::new(),
     })?;
     lists::parse(path, &contents)
-}
-
-fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > bytes_max {
-        return Err(io::Error::other(format!("it is longer than {bytes_max} bytes")));
-    }
-    Ok(bytes)
 }
 
 /// What an IO error says, without its number.
@@ -321,6 +314,26 @@ mod tests {
         assert_eq!((excerpt.line, excerpt.column), (2, 6));
         write("r.toml", &vec![b'#'; (1 << 20) + 1]);
         assert!(load(&path).expect_err("too long").first().problem.contains("longer than 1048576 bytes"));
+    }
+
+    #[test]
+    fn a_configuration_that_is_no_file_is_refused_at_once() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| directory.path().join(name);
+        nix::unistd::mkfifo(&at("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        std::os::unix::fs::symlink(at("pipe"), at("link")).expect("a link");
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).expect("a socket");
+        let (zero, here) = (std::path::PathBuf::from("/dev/zero"), directory.path().to_owned());
+        for (path, what) in [
+            (at("pipe"), "pipe"),
+            (at("link"), "pipe"),
+            (at("socket"), "socket"),
+            (zero, "device"),
+            (here, "directory"),
+        ] {
+            let problem = load(&path).expect_err(what).first().problem.clone();
+            assert_eq!(problem, format!("cannot read the configuration file: it is a {what}, not a file"));
+        }
     }
 
     proptest! {

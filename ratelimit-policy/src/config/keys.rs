@@ -170,10 +170,11 @@ pub const RULE: &[Key] = &[
         "limits",
         LIMITS,
         "required",
-        "At most N in any DUR, for each source: 1000/5m, 10/s, \"10/1m,60/1h\", 50MB/1m; repeatable, all must hold",
+        "At most N in any DUR, for each source: 1000/5m, 10/s, \"10/1m,60/1h\", 50MB/1m; or for all of a prefix \
+        together: \"5000/1m per /24,/56\"; repeatable, all must hold",
     )
     .flags("--limit", "N/DUR")
-    .more("See [Limits](#limits)."),
+    .more("`per list` is for all sources of the list in `from`. See [Limits](#limits), [GROUPS.md](GROUPS.md)."),
     key(
         "count",
         Value::Choice(&["requests", "connections", "packets", "bytes"]),
@@ -216,6 +217,17 @@ pub const RULE: &[Key] = &[
     .flag("--refuse", "WHAT")
     .more("`all` lasts until the bucket after the last refusal, and then until the window frees."),
     key(
+        "refuse_with",
+        Value::Choice(&["drop", "reset"]),
+        "\"drop\"",
+        "How a client learns that it is refused: drop, it waits; reset, its connection is reset, and a connection over \
+        a limit of connections is refused",
+    )
+    .more(
+        "`reset` is for TCP that is verified; UDP, fragments and what can be forged are dropped. SYNs are answered in \
+         native mode alone. See [what clients see](OPERATIONS.md#what-a-refused-client-sees).",
+    ),
+    key(
         "guard",
         Value::Choice(&["auto", "off"]),
         "\"auto\"",
@@ -243,12 +255,26 @@ pub const RULE: &[Key] = &[
         "After so long without a ban the next one is the first again",
     ),
     key(
+        "block_prefix_after",
+        Value::Integer(2, 256),
+        "off",
+        "Deny a /24 or /56 once so many of its sources are banned, for as long as the rule bans then",
+    )
+    .more(
+        "A ban counts until `forget_after` is over. The prefix is denied by an entry of `ratelimitd/RULE`, which `list` \
+         shows and `unblock` removes. No prefix is denied that holds, or lies in, what is allowed, nor one of a gateway, \
+         a resolver or who is logged in by SSH.",
+    ),
+    key(
         "ban_unproven",
         Value::Boolean,
         "false",
         "Whether unverified traffic bans too: connection attempts and datagrams",
     )
     .more("For a host that forwards to others, whose connections it does not have. See [bans](FLOODS.md#bans)."),
+    key("block_kill", Value::Boolean, "false", "Whether a ban ends the source's open connections to these ports").more(
+        "At most 1000 a second. Others stay open, and starve. See [closing](OPERATIONS.md#end-open-connections).",
+    ),
     key(
         "shadow_limits",
         Value::List("list of at most 8 limits"),

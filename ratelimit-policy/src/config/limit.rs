@@ -1,5 +1,6 @@
 //! Limits: `1000/5m`, `10/s`, `"10/1m,60/1h"`, `50MB/1m`, `"100/1m connections"`, and as people write them elsewhere: `10r/s`,
-//! `1,000/1m`, `5 requests per minute`. And how a window is cut into buckets. Pure.
+//! `1,000/1m`, `5 requests per minute`. Behind them the group of sources that has it: `per /24,/56`. And how a window is cut into
+//! buckets. Pure.
 
 use std::ops::Range;
 
@@ -9,9 +10,10 @@ use ratelimit_common::window::amount_max;
 
 use super::duration;
 use super::syntax::{SyntaxError, near_miss};
-use crate::desired::unit_label;
+use crate::desired::{Per, unit_label};
 
 mod habit;
+mod per;
 mod written;
 
 pub(super) use written::{Said, read, separate};
@@ -49,6 +51,10 @@ pub struct Rate {
     pub window_ns: u64,
     /// How it is cut.
     pub buckets: Buckets,
+    /// Whose traffic counts as one.
+    pub per: Per,
+    /// Where that stands in the text, up to the limit's end.
+    pub per_at: usize,
 }
 
 /// How a window is cut: `count * bucket_ns` is the window, exactly.
@@ -81,21 +87,21 @@ pub fn parse(text: &str, default_unit: Unit) -> Result<Vec<(Range<usize>, Rate)>
     let each = separate(text).map(|item| {
         let (start, item) = item.map_err(|error| error.with_help("a limit is N/DUR, as in 1000/5m"))?;
         let rate = parse_one(item, default_unit).map_err(|error| error.shifted(start))?;
-        Ok((start..start + item.len(), rate))
+        Ok((start..start + item.len(), Rate { per_at: start + rate.per_at, ..rate }))
     });
     each.collect::<Result<_, SyntaxError>>().map_err(|error| error.with_help_if(habit::meant(text, default_unit)))
 }
 
 fn parse_one(text: &str, default_unit: Unit) -> Result<Rate, SyntaxError> {
     let said = read(text).map_err(|error| error.with_help_if(habit::without_point(text, default_unit)))?;
-    let Said { amount, window_ns, .. } = said;
+    let Said { amount, window_ns, per, per_at, .. } = said;
     let unit = said.unit.unwrap_or(default_unit);
     let buckets = check_window(window_ns).map_err(|problem| {
         let help = habit::in_bounds(amount, window_ns, said.unit, default_unit);
         SyntaxError::new(said.window_span, problem).with_help(help)
     })?;
     check_amount(amount, unit, buckets).map_err(|error| SyntaxError { span: said.amount_span, ..error })?;
-    Ok(Rate { amount, unit, window_ns, buckets })
+    Ok(Rate { amount, unit, window_ns, buckets, per, per_at })
 }
 
 fn check_window(window_ns: u64) -> Result<Buckets, &'static str> {

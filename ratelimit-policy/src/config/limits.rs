@@ -12,10 +12,14 @@ use super::duration;
 use super::limit::{self, Rate, WINDOW_NS_MAX};
 use super::syntax::SyntaxError;
 use super::written::{Source, Written};
-use crate::desired::{self, Limit, Shared, WindowForm, unit_label};
+use crate::desired::{self, Limit, Per, Shared, WindowForm, unit_label};
 use crate::diagnostic::{Diagnostic, Found};
 use crate::fleet::{GCRA_REFUSED, Sum, Terms};
 use crate::labels;
+
+mod groups;
+
+pub(super) use groups::Groups;
 
 /// What is written of a rule's limits.
 pub(super) struct Spec<'a> {
@@ -27,6 +31,7 @@ pub(super) struct Spec<'a> {
     pub(super) burst: Option<&'a Written>,
     /// None where this host has them for itself.
     pub(super) fleet: Option<InFleet<'a>>,
+    pub(super) groups: Groups<'a>,
 }
 
 /// How the hosts of a fleet share the limits of a rule.
@@ -57,6 +62,9 @@ enum Kind<'a> {
     Shadow,
 }
 
+/// What is said of one limit too many.
+const GROUPS_COUNT: &str = "limits of groups are among them: keep those that matter most";
+
 /// The limits of `rule` that hold.
 pub(super) fn enforced(
     rule: &str,
@@ -79,7 +87,8 @@ pub(super) fn enforced(
         (fleet, _) => fleet,
     };
     let kind = Kind::Enforced { fleet };
-    let mut limits = read(rule, spec.limits, kind, (spec.unit, form, most), source, slots, found);
+    let mut limits = read(rule, spec, spec.limits, kind, (form, most), source, slots, found);
+    groups::check_fleet(fleet, &limits, source, found);
     let Some(written) = spec.burst else { return limits };
     let burst = found.keep(source.read(written, amount::parse));
     // What a burst may be is a matter of the limits that it is of.
@@ -107,7 +116,7 @@ pub(super) fn shadows(
     found: &mut Found,
 ) -> Vec<Limit> {
     let form = form(spec, source).unwrap_or(WindowForm::Strict);
-    read(rule, written, Kind::Shadow, (spec.unit, form, most), source, slots, found)
+    read(rule, spec, written, Kind::Shadow, (form, most), source, slots, found)
 }
 
 /// Other amounts of a rule's limits, which are held against what is observed in the same buckets, and never enforced.
@@ -122,7 +131,8 @@ pub(super) fn candidates(
     let mut candidates: Vec<Limit> = Vec::new();
     for written in written {
         for (span, rate) in found.keep(source.read(written, |text| limit::parse(text, unit))).unwrap_or_default() {
-            let candidate = candidate(limits, rate, span.clone());
+            let of_source = groups::of_source(&rate, span.end, "a candidate");
+            let candidate = of_source.and_then(|()| candidate(limits, rate, span.clone()));
             let Some(candidate) = found.keep(candidate.map_err(|error| source.wrong(written, error))) else { continue };
             if candidates.contains(&candidate) {
                 found.push(source.wrong(written, SyntaxError::new(span, "it is there already")));
@@ -138,7 +148,8 @@ pub(super) fn candidates(
 }
 
 fn candidate(limits: &[Limit], rate: Rate, span: Range<usize>) -> Result<Limit, SyntaxError> {
-    let Some(limit) = limits.iter().find(|of| (of.unit, of.window_ns) == (rate.unit, rate.window_ns)) else {
+    let Some(limit) = limits.iter().find(|of| (of.unit, of.window_ns, of.per) == (rate.unit, rate.window_ns, rate.per))
+    else {
         let (unit, window) = (unit_label(rate.unit), duration::words(rate.window_ns));
         let problem = format!("no limit of this rule counts {unit} in {window}");
         let limits: Vec<String> = limits.iter().map(ToString::to_string).collect();
@@ -174,18 +185,26 @@ fn form(spec: &Spec<'_>, source: &Source) -> Result<WindowForm, Diagnostic> {
     }
 }
 
+#[expect(clippy::too_many_arguments, reason = "what is written, and the three things that are the same for every rule")]
 fn read(
     rule: &str,
+    spec: &Spec<'_>,
     written: &[Written],
     kind: Kind<'_>,
-    (unit, form, most): (Unit, WindowForm, usize),
+    (form, most): (WindowForm, usize),
     source: &Source,
     slots: &mut Slots,
     found: &mut Found,
 ) -> Vec<Limit> {
     let mut limits = Vec::new();
     for written in written {
-        for (span, rate) in found.keep(source.read(written, |text| limit::parse(text, unit))).unwrap_or_default() {
+        let rates = source.read(written, |text| limit::parse(text, spec.unit));
+        for (span, rate) in found.keep(rates).unwrap_or_default() {
+            let group = match kind {
+                Kind::Enforced { .. } => spec.groups.check(&rate, span.end, source),
+                Kind::Shadow => groups::of_source(&rate, span.end, "a shadow limit"),
+            };
+            found.keep(group.map_err(|error| source.wrong(written, error)));
             let limit = counted(rate, rule, form, kind);
             found.keep(check_shared(limit, span.clone()).map_err(|error| source.wrong(written, error)));
             let of_all = verification::of_all_sides(limit.slot);
@@ -198,7 +217,8 @@ fn read(
                     Kind::Shadow => "shadow limits",
                 };
                 let error = SyntaxError::new(span, format!("a rule has at most {most} {what}"));
-                found.push(source.wrong(written, error.with_help("keep those that matter most")));
+                let help = if limit.per == Per::Source { "keep those that matter most" } else { GROUPS_COUNT };
+                found.push(source.wrong(written, error.with_help(help)));
             } else {
                 limits.push(limit);
             }
@@ -218,13 +238,17 @@ fn counted(rate: Rate, rule: &str, form: WindowForm, kind: Kind<'_>) -> Limit {
         WindowForm::Strict | WindowForm::Lenient => {}
         WindowForm::Fixed | WindowForm::Gcra => counted_as = format!("{counted_as}\0{}", form.label()),
     }
+    match rate.per {
+        Per::Source => {}
+        Per::Prefix { .. } | Per::List => counted_as = format!("{counted_as}\0{}", rate.per),
+    }
     let fleet = match kind {
-        // Ten bits of a cell's count are the others' part then.
-        Kind::Enforced { fleet: Some(fleet) } => {
+        // Ten bits of a cell's count are the others' part then. Hosts tell each other of sources alone.
+        Kind::Enforced { fleet: Some(fleet) } if rate.per == Per::Source => {
             counted_as = format!("{counted_as}\0fleet");
             Some(fleet)
         }
-        Kind::Enforced { fleet: None } => None,
+        Kind::Enforced { fleet: _ } => None,
         // Two that differ in nothing but the amount admit differently, and count apart.
         Kind::Shadow => {
             counted_as = format!("{counted_as}\0shadow\0{}", rate.amount);
@@ -241,6 +265,7 @@ fn counted(rate: Rate, rule: &str, form: WindowForm, kind: Kind<'_>) -> Limit {
         burst: None,
         slot: desired::slot(&counted_as, rate.unit, bucket_ns),
         shared: fleet.map(|fleet| Shared { sum: fleet.sum, step_bits: 0 }),
+        per: rate.per,
     };
     let terms = fleet.zip(limit.fleet_limit(rule)).map(|(fleet, limit)| Terms::new(&limit, fleet.hosts));
     let step_bits = terms.map_or(0, |terms| u8::try_from(terms.step_shift()).unwrap_or(Parts::WHOLE));
@@ -297,11 +322,11 @@ fn burst_of(limit: &Limit, burst: Amount, text: &str) -> Result<u64, SyntaxError
 
 fn shared_slot(span: Range<usize>, other: Limit, limit: Limit) -> SyntaxError {
     let unit = unit_label(limit.unit);
-    if (other.unit, other.window_ns) == (limit.unit, limit.window_ns) {
-        let problem = format!("there is a limit of {unit} for this window already: {}", other.rate());
+    if (other.unit, other.window_ns, other.per) == (limit.unit, limit.window_ns, limit.per) {
+        let problem = format!("there is a limit of {unit} for this window already: {}{}", other.rate(), other.per);
         return SyntaxError::new(span, problem).with_help("keep the smaller one: it is the one that holds");
     }
-    if (other.unit, other.bucket_ns) == (limit.unit, limit.bucket_ns) {
+    if (other.unit, other.bucket_ns, other.per) == (limit.unit, limit.bucket_ns, limit.per) {
         let length = duration::words(limit.bucket_ns);
         let problem = format!("it would count {unit} in the same buckets of {length} as {}", other.rate());
         let help = "keep one of them, or choose windows that differ more";

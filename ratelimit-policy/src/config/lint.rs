@@ -6,7 +6,7 @@ use ratelimit_common::time::Nanos;
 use super::fleet::Fleet;
 use super::overlap::{self, Shared};
 use super::{Config, duration};
-use crate::desired::{Grant, Limit, Mode, Rule, WindowForm, date};
+use crate::desired::{Grant, Limit, Mode, Per, Rule, WindowForm, date};
 use crate::fleet;
 use crate::safety::is_too_wide;
 
@@ -37,6 +37,7 @@ pub fn warnings(config: &Config, now: Nanos) -> Vec<String> {
         }
         warnings.extend(implied(rule));
         warnings.extend(too_small(rule));
+        warnings.extend(of_groups(rule, config.fleet.is_some()));
         if rule.ports.other_protocols {
             warnings.push(format!("rule {}: every port and protocol is limited, SSH and ICMP included", rule.name));
         } else if rule.ports.tcp.iter().any(|(first, last)| (*first..=*last).contains(&22)) {
@@ -166,14 +167,33 @@ fn implied(rule: &Rule) -> Vec<String> {
             WindowForm::Gcra => return false,
         };
         let is_bounded_by_burst = limit.burst.is_some();
-        by.unit == limit.unit && by.slot != limit.slot && !is_bounded_by_burst && most_in(by, span_ns) <= limit.amount
+        let is_other = by.unit == limit.unit && by.slot != limit.slot && by.per.holds(limit.per);
+        is_other && !is_bounded_by_burst && most_in(by, span_ns) <= limit.amount
     };
     let idle = |limit: &Limit| {
         let by = rule.limits.iter().find(|by| implies(by, limit))?;
         let window = duration::words(limit.window_ns);
-        Some(format!("rule {}: {limit} never refuses anything: {} admits no more in {window}", rule.name, by.rate()))
+        Some(format!(
+            "rule {}: {limit} never refuses anything: {}{} admits no more in {window}",
+            rule.name,
+            by.rate(),
+            by.per
+        ))
     };
     rule.limits.iter().filter_map(idle).collect()
+}
+
+/// What limits of groups do not do.
+fn of_groups(rule: &Rule, is_in_fleet: bool) -> Vec<String> {
+    let groups: Vec<&Limit> = rule.limits.iter().filter(|limit| limit.per != Per::Source).collect();
+    let mut warnings = Vec::new();
+    if rule.bans.is_some() && groups.len() == rule.limits.len() {
+        warnings
+            .push(format!("rule {}: it bans nobody: a source is banned for exceeding a limit of its own", rule.name));
+    }
+    let is_alone = |limit: &&Limit| format!("rule {}: {limit}: each host of the fleet holds it by itself", rule.name);
+    warnings.extend(groups.iter().filter(|_| is_in_fleet).map(is_alone));
+    warnings
 }
 
 /// Limits that one full packet is over. No source gets a window by a packet that fits none, so `check` knows nothing of it.

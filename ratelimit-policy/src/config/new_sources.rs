@@ -4,7 +4,7 @@ use ratelimit_common::time::SECOND_NS;
 
 use super::limit::{Said, read, separate};
 use super::syntax::SyntaxError;
-use crate::desired::NewSources;
+use crate::desired::{NewSources, Per};
 
 /// The shortest time that a budget is for.
 pub const WINDOW_NS_MIN: u64 = SECOND_NS;
@@ -20,7 +20,11 @@ pub fn parse(text: &str) -> Result<NewSources, SyntaxError> {
     if let Some((at, _)) = separate(text).skip(1).flatten().next() {
         return Err(SyntaxError::new(at..text.len(), "a rule has one budget of new sources").with_help(HELP));
     }
-    let Said { amount, amount_span, unit, window_ns, window_span } = read(text)?;
+    let Said { amount, amount_span, unit, window_ns, window_span, per, per_at } = read(text)?;
+    if per != Per::Source {
+        let error = SyntaxError::new(per_at..text.len(), "a budget of new sources is of the whole rule");
+        return Err(error.with_help(HELP));
+    }
     if unit.is_some() {
         let error = SyntaxError::new(0..text.len(), "a budget of new sources has no unit");
         return Err(error.with_help(HELP));

@@ -6,14 +6,14 @@ use ipnet::IpNet;
 use ratelimit_common::layout::{BAN_STEPS_MAX, LIMITS_MAX, SHADOWS_MAX, Unit};
 use ratelimit_common::time::SECOND_NS;
 
-use super::limits::{Slots, Spec};
+use super::limits::{Groups, Slots, Spec};
 use super::lists::Lists;
-use super::network::parse_cidr;
-use super::syntax::{SyntaxError, items, turns_text};
+use super::network::{parse_cidr, parse_number};
+use super::syntax::{SyntaxError, items, printable, shortened, turns_text};
 use super::values::Values;
 use super::written::{OfRule, Source, Written};
 use super::{duration, limit, limits, new_sources, ports, until};
-use crate::desired::{Bans, Guard, Limit, Mode, Ports, QuicPorts, Refuse, Rule, Unparsable};
+use crate::desired::{Bans, Guard, Limit, Mode, Ports, QuicPorts, Refuse, RefuseWith, Rule, Unparsable};
 use crate::diagnostic::Found;
 
 /// The rule's name unless it is said.
@@ -34,6 +34,9 @@ pub const CANDIDATES_MAX: usize = 8;
 pub const NAME_LEN_MAX: usize = 32;
 /// The longest note: it is a line of a list.
 const NOTE_LEN_MAX: usize = 200;
+/// Banned sources that deny their prefix: one would be a ban of a neighbour, and a /24 has no more.
+const PREFIX_AFTER_MIN: u64 = 2;
+const PREFIX_AFTER_MAX: u64 = 256;
 
 /// Everything that can be set of a rule, as it was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,6 +53,8 @@ pub struct RuleSettings {
 pub(super) struct Context<'a> {
     pub(super) source: &'a Source,
     pub(super) lists: &'a Lists<'a>,
+    /// The lengths of the IPv4 and the IPv6 prefix that are one source.
+    pub(super) clients: (u8, u8),
     /// Of the fleet, where there is one.
     pub(super) hosts: Option<u32>,
     pub(super) found: &'a mut Found,
@@ -94,6 +99,7 @@ impl RuleSettings {
             window: self.values.one("window"),
             burst: self.values.one("burst"),
             fleet: self.in_fleet(context),
+            groups: context.groups(self.values.list("from")),
         };
         let before = context.found.count();
         let limits = self.limits_of(&name, &spec, "rule.limits", context);
@@ -110,6 +116,8 @@ impl RuleSettings {
         let shadow_limits = limits::shadows(&name, &spec, shadows, SHADOWS_MAX, source, &mut context.slots, found);
         let mode = source.choice(self.values.one("mode"), Mode::ALL, Mode::label);
         let refuse = source.choice(self.values.one("refuse"), Refuse::ALL, Refuse::label);
+        let refuse_with = source.read_if(self.values.one("refuse_with"), refuse_with);
+        let block_kill = self.block_kill(source, found);
         let guard = source.choice(self.values.one("guard"), Guard::ALL, Guard::label);
         let unparsable = source.choice(self.values.one("unparsable"), Unparsable::ALL, Unparsable::label);
         let under_attack_ok = source.is_set(self.values.one("under_attack_ok"), false);
@@ -117,15 +125,19 @@ impl RuleSettings {
         Rule {
             mode: found.keep(mode).unwrap_or(Mode::Enforce),
             refuse: found.keep(refuse).unwrap_or(Refuse::Excess),
+            refuse_with: found.keep(refuse_with).flatten().unwrap_or_default(),
+            block_kill,
             guard: found.keep(guard).unwrap_or(Guard::Auto),
             from,
             to: self.receivers(source, found),
             shadow_limits,
             bans: self.bans(source, found),
+            block_prefix_after: self.block_prefix_after(source, found),
             under_attack_ok: found.keep(under_attack_ok).unwrap_or(false),
             new_sources: found.keep(new_sources).flatten(),
             quic_ports: quic_ports.unwrap_or_default(),
             unparsable: found.keep(unparsable).unwrap_or_default(),
+            list: spec.groups.list_of(&limits),
             ..Rule::new(name, ports, limits)
         }
     }
@@ -150,6 +162,7 @@ impl RuleSettings {
             window,
             burst: of.one("burst"),
             fleet: self.in_fleet(context),
+            groups: context.groups(Some(of.all("from"))),
         };
         let limits = self.limits_of(&name, &spec, "rule.override.limits", context);
         let until = context.found.keep(source.read_if(of.one("until"), until::parse)).flatten();
@@ -157,7 +170,8 @@ impl RuleSettings {
             context.found.keep(source.read(written, check_note));
             context.notes.push((name.clone(), written.text.clone()));
         }
-        Rule { name, from, limits, until, shadow_limits: Vec::new(), ..rule.clone() }
+        let list = spec.groups.list_of(&limits);
+        Rule { name, from, limits, until, list, shadow_limits: Vec::new(), ..rule.clone() }
     }
 
     fn checked_name(&self, context: &mut Context<'_>) -> String {
@@ -250,6 +264,15 @@ impl RuleSettings {
         prefixes
     }
 
+    fn block_kill(&self, source: &Source, found: &mut Found) -> bool {
+        let written = self.values.one("block_kill");
+        let has_none = self.values.all("block_for").is_empty();
+        if let Some(written) = written.filter(|_| has_none) {
+            found.push(source.wrong(written, without_ban(&written.text, "there is no ban that could end connections")));
+        }
+        found.keep(source.is_set(written, false)).unwrap_or(false)
+    }
+
     fn bans(&self, source: &Source, found: &mut Found) -> Option<Bans> {
         let mut steps_ns: Vec<u64> = Vec::new();
         for written in self.values.all("block_for") {
@@ -273,9 +296,28 @@ impl RuleSettings {
         let forget_ns = forget_ns.flatten().unwrap_or(FORGET_NS_DEFAULT);
         (!steps_ns.is_empty()).then_some(Bans { steps_ns, forget_ns, needs_proof: !without_proof })
     }
+
+    /// What can be forged would let anyone have a prefix denied.
+    fn block_prefix_after(&self, source: &Source, found: &mut Found) -> Option<u32> {
+        let written = self.values.one("block_prefix_after")?;
+        if self.values.all("block_for").is_empty() {
+            found
+                .push(source.wrong(written, without_ban(&written.text, "there is no ban that could grow to a prefix")));
+        } else if matches!(source.is_set(self.values.one("ban_unproven"), false), Ok(true)) {
+            let error = SyntaxError::new(0..written.text.len(), "forged sources could have their prefix denied");
+            found.push(source.wrong(written, error.with_help("leave out one of block_prefix_after and ban_unproven")));
+        }
+        let number = source.read(written, |text| parse_number(text, PREFIX_AFTER_MIN, PREFIX_AFTER_MAX));
+        found.keep(number).and_then(|number| u32::try_from(number).ok())
+    }
 }
 
 impl Context<'_> {
+    fn groups<'s>(&self, from: Option<&'s [Written]>) -> Groups<'s> {
+        let (ipv4_prefix, ipv6_prefix) = self.clients;
+        Groups { ipv4_prefix, ipv6_prefix, from }
+    }
+
     /// The name of one rule, which no other has; `written` is where it says so.
     fn unique(&mut self, name: String, written: Option<&Written>) -> String {
         if self.names.insert(name.clone()) {
@@ -296,6 +338,23 @@ impl Context<'_> {
         self.names.insert(name.clone());
         name
     }
+}
+
+/// How a rule refuses. A page is nobody's here: a filter that has one packet of a connection cannot say it safely.
+fn refuse_with(text: &str) -> Result<RefuseWith, SyntaxError> {
+    let of = RefuseWith::ALL.iter().copied().find(|of| of.label() == text);
+    of.ok_or_else(|| {
+        let all = 0..text.len();
+        if text == "429" {
+            SyntaxError::new(all, "a page cannot be sent from here").with_help(
+                "use \"reset\", which clients of TLS are told by too; or have the \
+                     application answer 429, as `check` and `charge` of the API tell it",
+            )
+        } else {
+            SyntaxError::new(all, format!("`{}` is not one of them", printable(&shortened(text.to_owned()))))
+                .with_help("it is \"drop\" or \"reset\"")
+        }
+    })
 }
 
 /// What is said of bans where there are none.

@@ -176,7 +176,8 @@ impl Settings {
         let Granted { access, overruled, bogons, too_wide } = self.access(&lists, ipv6_prefix, &mut found);
         let fleet = self.fleet.as_ref().map(|fleet| fleet.fleet(&self.source, &mut found));
         let hosts = fleet.as_ref().map(|fleet| fleet.hosts);
-        let OfRules { rules, notes, candidates } = self.rules(&lists, hosts, &mut found);
+        let clients = (ipv4_prefix, ipv6_prefix);
+        let OfRules { rules, notes, candidates } = self.rules(&lists, clients, hosts, &mut found);
         found.keep(self.check_prefixes_number(&lists, &access, &rules));
         let config = Config {
             interfaces,
@@ -211,7 +212,7 @@ impl Settings {
         let lists = Lists::new(&self.source, &self.lists, &self.list_files, &mut found);
         let access = self.access(&lists, ipv6_prefix, &mut found).access;
         let hosts = self.fleet.as_ref().map(|fleet| fleet.hosts(&self.source, &mut found));
-        let rules = self.rules(&lists, hosts, &mut found).rules;
+        let rules = self.rules(&lists, (ipv4_prefix, ipv6_prefix), hosts, &mut found).rules;
         found.into_result(Policy { ipv4_prefix, ipv6_prefix, access, rules })
     }
 
@@ -257,10 +258,11 @@ impl Settings {
         }
     }
 
-    fn rules(&self, lists: &Lists<'_>, hosts: Option<u32>, found: &mut Found) -> OfRules {
+    fn rules(&self, lists: &Lists<'_>, clients: (u8, u8), hosts: Option<u32>, found: &mut Found) -> OfRules {
         let mut context = Context {
             source: &self.source,
             lists,
+            clients,
             hosts,
             found,
             names: HashSet::new(),

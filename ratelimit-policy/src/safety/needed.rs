@@ -11,7 +11,7 @@ use super::{Around, STORE, is_too_wide, width};
 use crate::access::Entry;
 use crate::config::Config;
 use crate::config::listing::Names;
-use crate::desired::{Grant, covering};
+use crate::desired::{Access, Grant, covering};
 
 /// Entries that are named one by one.
 const NAMED_MAX: usize = 16;
@@ -76,10 +76,15 @@ impl Around {
     }
 
     /// What a configuration allows and denies on this host: without the entries of lists that hold an address which it needs.
-    pub fn entries(&self, config: &Config) -> Vec<Entry> {
+    pub fn access(&self, config: &Config) -> Vec<Access> {
         let held = self.held(config);
-        let is_in_force = |entry: &Entry| entry.grant == Grant::Exempt || !held.contains_key(&entry.prefix);
-        config.policy.access.iter().map(Entry::configured).filter(is_in_force).collect()
+        let is_in_force = |of: &&Access| of.grant == Grant::Exempt || !held.contains_key(&of.prefix);
+        config.policy.access.iter().filter(is_in_force).copied().collect()
+    }
+
+    /// The same as entries.
+    pub fn entries(&self, config: &Config) -> Vec<Entry> {
+        self.access(config).iter().map(Entry::configured).collect()
     }
 
     /// The entries of list files that are passed over on this host.

@@ -64,7 +64,7 @@ proptest! {
     fn an_edited_script_says_what_its_elements_say_and_whose_they_are(rows in any_rows(), gone in any::<u8>()) {
         for format in [Format::Nft, Format::Ipset] {
             let text = export(&rows, format, at(1_000));
-            let is_element = |line: &&str| line.starts_with("add element ") || line.starts_with("add denied");
+            let is_element = |line: &&str| line.starts_with('\t') || line.starts_with("add denied");
             let elements: Vec<&str> = text.lines().filter(is_element).collect();
             if elements.is_empty() { continue; }
             let gone = elements[usize::from(gone) % elements.len()];
@@ -128,7 +128,9 @@ fn a_list_of_crowdsecs_decisions_ends_as_they_do_and_leaves_out_what_is_over() {
 #[test]
 fn what_others_write_is_read() {
     let text = "create bad hash:net family inet timeout 60\nadd bad 198.51.100.0/24 timeout 60 comment \"why not\"\n\
-        add bad 198.51.100.7\nadd element inet t s { 2001:db8::/32 timeout 1h30m expires 9m }\n203.0.113.7 ; SBL1\n\
+        add bad 198.51.100.7\nadd element inet t s { 2001:db8::/32 timeout 1h30m expires 9m }\n\
+        add element inet t s {\n# why\n\t192.0.2.1 comment \"a, {b} # c\", 192.0.2.2 timeout 1157d12s, # two\n\n192.0.2.3 }\n\
+        add element inet t s { }\n203.0.113.7 ; SBL1\n\
         {\"type\":\"metadata\"}\n{\"cidr\":\"203.0.113.8/32\",\"sblid\":\"SBL2\"}\n";
     let rows = import(text, at(1_000)).unwrap();
     let shown: Vec<String> = rows
@@ -141,6 +143,9 @@ fn what_others_write_is_read() {
             "198.51.100.0/24 Some(1060) Some(\"why not\")",
             "198.51.100.7/32 None None",
             "2001:db8::/32 Some(6400) None",
+            "192.0.2.1/32 None Some(\"a, {b} # c\")",
+            "192.0.2.2/32 Some(99965812) None",
+            "192.0.2.3/32 None None",
             "203.0.113.7/32 None Some(\"SBL1\")",
             "203.0.113.8/32 None None",
         ]
@@ -149,4 +154,43 @@ fn what_others_write_is_read() {
         import("192.0.2.1\nhere\n", at(0)).unwrap_err().to_string(),
         "line 2: this is no address, and no prefix"
     );
+}
+
+#[test]
+fn a_script_that_was_cut_off_is_refused_with_where_its_braces_begin() {
+    for text in ["192.0.2.9\nadd element inet t s {\n192.0.2.1,\n", "\nadd element inet t s { 192.0.2.1,"] {
+        let wrong = import(text, at(0)).unwrap_err().to_string();
+        assert_eq!(wrong, "line 2: the braces that begin here do not end: the rest is missing", "{text}");
+    }
+}
+
+#[test]
+fn nft_is_given_no_number_of_more_digits_than_it_reads_and_no_time_that_it_does_not_count() {
+    for (seconds, expected) in [
+        (1, " timeout 1s,"),
+        (86_399, " timeout 86399s,"),
+        (86_400, " timeout 1d,"),
+        (3_600 * 86_400 + 7, " timeout 3600d7s,"),
+        (99_999_999_999, " timeout 213503d84872s,"),
+    ] {
+        let row = Row::listed("192.0.2.7/32".parse().unwrap(), Some(at(1_000 + seconds)), None);
+        let text = export(std::slice::from_ref(&row), Format::Nft, at(1_000));
+        let element = text.lines().find(|line| line.starts_with('\t')).unwrap();
+        assert_eq!(element.strip_prefix("\t192.0.2.7/32").unwrap(), expected, "{seconds}");
+        assert!(element.split(|c: char| !c.is_ascii_digit()).all(|number| number.len() <= 8), "{element}");
+        assert_eq!(import(&text, at(1_000)).unwrap(), [row]);
+    }
+}
+
+#[test]
+fn nft_gets_one_command_for_each_set_and_ipset_the_same_set_for_any_rows() {
+    let row = |number: u32| Row::command(IpNet::from(IpAddr::from(number.to_be_bytes())), None);
+    let of = |count: u32, format| export(&(0..count).map(|at| row(at * 2)).collect::<Vec<_>>(), format, at(0));
+    let commands = |count| of(count, Format::Nft).lines().filter(|line| line.starts_with("add element ")).count();
+    assert_eq!([commands(0), commands(1), commands(20_000)], [0, 1, 1]);
+    let sets = |count| -> Vec<String> {
+        of(count, Format::Ipset).lines().filter(|line| line.starts_with("create ")).map(str::to_owned).collect()
+    };
+    assert_eq!(sets(1), sets(100_000));
+    assert_eq!(sets(1).len(), 2);
 }

@@ -16,7 +16,7 @@ use ratelimit_common::verification::EvidenceNeeds;
 use ratelimit_common::window::amount_max;
 
 use ratelimit_datapath::memory::{Conversations, Rules, Sources, address};
-use ratelimit_policy::desired::{Limit, Mode, Policy, Ports, Rule};
+use ratelimit_policy::desired::{Limit, Mode, Per, Policy, Ports, Rule};
 
 /// Sources that are judged; of more, only how much came from them is told.
 // 2^20 x (72 + 40 B a limit and ~100 B) = 222 MB
@@ -58,7 +58,9 @@ pub(super) struct Judge {
 impl Judge {
     pub(super) fn new(policy: &Policy) -> Option<Self> {
         // A dry run, which bans no source.
-        let rule = Rule { mode: Mode::DryRun, bans: None, ..policy.rules.first()?.clone() };
+        let mut rule = Rule { mode: Mode::DryRun, bans: None, ..policy.rules.first()?.clone() };
+        // As the kernel's core has them: those of each source first.
+        rule.limits.sort_by_key(|limit| limit.per != Per::Source);
         let rules = Rules::new(&Policy { rules: vec![rule], ..policy.clone() })?;
         // What comes from where, nobody proves to who reads of it: it is all one.
         let rule = layout::Rule { evidence: EvidenceNeeds::default(), ..*rules.rule(0) };
@@ -139,10 +141,10 @@ impl Judge {
         let counts_nowhere = limits.iter().all(|limit| charges.of(limit).0 == 0);
         let is_full = self.sources.len() >= self.sources_max;
         let fared = match self.sources.get_mut(&client) {
-            // Where everything is refused of who is over a limit, that is too.
-            Some(fared) if !counts_nowhere || self.rule.refuse_all != 0 => fared,
-            Some(_) => return Reason::NotCounted,
-            None if counts_nowhere => return Reason::NotCounted,
+            _ if counts_nowhere && self.rule.refuse_all == 0 => return Reason::NotCounted,
+            Some(fared) => fared,
+            // Where everything is refused of who is over a limit, that is too: here, over that of its group.
+            None if counts_nowhere => return self.windows.hold(client, &self.rule, charges, now).reason,
             None if is_full => {
                 self.unplaced += 1;
                 return Reason::NotAdmitted;

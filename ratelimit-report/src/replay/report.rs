@@ -1,5 +1,9 @@
 //! What a replay ends in: `ratelimitd replay --json`, schema 1. Pure.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
 use jiff::Timestamp;
 use ratelimit_common::time::Nanos;
 use serde::Serialize;
@@ -8,7 +12,7 @@ use super::Read;
 use super::fared::{Fared, Judge};
 use super::proxies;
 use crate::snapshot::{Counting, Limit, SCHEMA, source_text, timestamp};
-use ratelimit_policy::desired;
+use ratelimit_policy::desired::{self, Per};
 
 /// What was replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -32,7 +36,7 @@ pub struct Report {
     pub ports: Option<String>,
     /// Sources of which anything counted.
     pub sources: u64,
-    /// In the order in which they were given.
+    /// In the order in which they were given, those of groups last.
     pub limits: Vec<LimitReport>,
     /// What the limits count, and how well.
     pub counting: Vec<Counting>,
@@ -95,7 +99,27 @@ pub struct LimitReport {
     pub sources_limited: u64,
     /// Those, worst first.
     pub limited: Vec<Limited>,
+    /// The prefixes that most of what it refused came from, of those with several such sources, worst first: the
+    /// groups of a limit that has some, else each IPv4 /24 and IPv6 /56.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub prefixes: Vec<PrefixLimited>,
 }
+
+/// A prefix with several sources that would have been limited.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct PrefixLimited {
+    /// The prefix.
+    pub prefix: String,
+    /// Its sources that would have been limited.
+    pub sources: u64,
+    /// Refused of them, in the limit's unit.
+    pub refused: u64,
+}
+
+/// Prefixes that are told.
+const PREFIXES_MAX: usize = 20;
+/// What a prefix is of a limit of each source.
+const STEP: Per = Per::Prefix { v4: 24, v6: 56 };
 
 /// A source that would have been limited.
 #[derive(Debug, Serialize)]
@@ -225,6 +249,11 @@ impl LimitReport {
                 })
             })
             .collect();
+        let per = match limit.per {
+            Per::Prefix { .. } => limit.per,
+            Per::Source | Per::List => STEP,
+        };
+        let prefixes = prefixes(per, fared().filter(|(_, of)| of.span.is_some()));
         limited.sort_by(|one, other| other.refused.cmp(&one.refused).then_with(|| one.source.cmp(&other.source)));
         Self {
             limit: limit.into(),
@@ -232,6 +261,27 @@ impl LimitReport {
             refused: fared().map(|(_, fared)| fared.refused).sum(),
             sources_limited: limited.len() as u64,
             limited,
+            prefixes,
         }
     }
+}
+
+/// The prefixes of this length that several of these sources are in, worst first.
+fn prefixes<'a>(per: Per, limited: impl Iterator<Item = (&'a IpNet, &'a Fared)>) -> Vec<PrefixLimited> {
+    let mut sums: BTreeMap<IpNet, (u64, u64)> = BTreeMap::new();
+    for (client, of) in limited {
+        if let Some(prefix) = per.prefix_of(client.addr()).filter(|prefix| prefix.contains(client)) {
+            let (sources, refused) = sums.entry(prefix).or_default();
+            (*sources, *refused) = (*sources + 1, refused.saturating_add(of.refused));
+        }
+    }
+    let mut sums: Vec<_> = sums.into_iter().filter(|(_, (sources, _))| *sources > 1).collect();
+    // Those with as much stay in order.
+    sums.sort_by_key(|(_, (_, refused))| Reverse(*refused));
+    let told = |(prefix, (sources, refused)): (IpNet, (u64, u64))| PrefixLimited {
+        prefix: prefix.to_string(),
+        sources,
+        refused,
+    };
+    sums.into_iter().take(PREFIXES_MAX).map(told).collect()
 }

@@ -14,6 +14,8 @@ use super::*;
 use crate::fixture::{MINUTE_NS, limit, policy};
 use ratelimit_policy::desired::{QuicPorts, Unparsable, WindowForm};
 
+mod groups;
+
 /// The beginning of a bucket of a minute.
 const START: u64 = 1_800_000_000 * SECOND_NS;
 const SERVER: &str = "192.0.2.1:80";

@@ -17,7 +17,7 @@ use super::sources::{WindowState, source_text};
 use super::verdict::{Background, RuleVerdict, verdicts};
 use super::{CheckGuard, Counting, Mode, SCHEMA, Unit, WindowForm, seconds, timestamp};
 use ratelimit_datapath::{Ban, SourceReading};
-use ratelimit_policy::desired::{self, Grant, Limit, Policy};
+use ratelimit_policy::desired::{self, Grant, Group, Limit, Per, Policy};
 use ratelimit_policy::labels;
 
 /// What is done with a packet.
@@ -84,6 +84,12 @@ pub struct CheckLimit {
     /// Which of the source's packets this window is of, where its connections have one of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
+    /// The group of sources that the limit counts as one: its prefix, or `list NAME`. None where it is of each source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per: Option<String>,
+    /// Sources of the group that have used something, at least so many; none where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sources: Option<u64>,
     /// Used in the window on this host.
     pub used: u64,
     /// What other hosts of the fleet admitted in the window, as far as this one was told: it counts too. None where
@@ -171,7 +177,8 @@ impl CheckReport {
         let all_windows =
             decisions.iter().flat_map(|of| of.limits.iter().map(move |(limit, windows)| (of.rule, *limit, windows)));
         let is_known = |of: &Decision<'_>| {
-            let windows = of.limits.iter().flat_map(|(_, windows)| windows);
+            let own = of.limits.iter().filter(|(limit, _)| limit.per == Per::Source);
+            let windows = own.flat_map(|(_, windows)| windows);
             of.ban.is_some() || !of.guards.is_empty() || windows.into_iter().any(|window| window.is_known)
         };
         Self {
@@ -186,7 +193,12 @@ impl CheckReport {
             remembered: decisions.iter().any(is_known),
             verdicts: verdicts(policy, address, &decisions, background),
             limits: all_windows
-                .flat_map(|(rule, limit, windows)| windows.iter().map(move |of| check_limit(rule, limit, of, now)))
+                .flat_map(|(rule, limit, windows)| {
+                    windows.iter().map(move |of| CheckLimit {
+                        sources: of.group.as_ref().and_then(|group| background.members.of(limit, group)),
+                        ..check_limit(rule, limit, of, now)
+                    })
+                })
                 .collect(),
             counting: Counting::of(rules.iter().flat_map(|(_, rule)| &rule.limits)),
             shadow_limits: rules.iter().flat_map(|(_, rule)| shadow_limits(rule, windows, now)).collect(),
@@ -217,7 +229,7 @@ pub(super) fn shadow_limits(rule: &desired::Rule, windows: &[SourceReading], now
         let window = windows.iter().find(|reading| reading.slot == limit.slot);
         let words = window.map_or(Source::default(), |reading| reading.window);
         let standing = WindowState::of_shadow(limit, &words, now);
-        let window = Window { budget: None, words, standing, is_known: window.is_some() };
+        let window = Window { budget: None, group: None, words, standing, is_known: window.is_some() };
         CheckLimit { mode: Mode::DryRun, ..check_limit(rule, limit, &window, now) }
     };
     rule.shadow_limits.iter().map(of).collect()
@@ -226,6 +238,8 @@ pub(super) fn shadow_limits(rule: &desired::Rule, windows: &[SourceReading], now
 /// One window of a limit, and how it stands.
 pub(super) struct Window {
     pub(super) budget: Option<Budget>,
+    /// Whose it is, where that is no source.
+    pub(super) group: Option<Group>,
     words: Source,
     pub(super) standing: WindowState,
     /// Something is known of it.
@@ -234,12 +248,20 @@ pub(super) struct Window {
 
 impl Window {
     /// Those that are known of a source, the worst first; one that nothing is known of where there is none.
-    pub(super) fn all(rule: &desired::Rule, limit: &Limit, windows: &[SourceReading], now: Nanos) -> Vec<Self> {
+    pub(super) fn all(
+        rule: &desired::Rule,
+        limit: &Limit,
+        whom: IpAddr,
+        windows: &[SourceReading],
+        now: Nanos,
+    ) -> Vec<Self> {
+        let group = rule.group_of(limit, whom);
         let found: Vec<_> = windows.iter().filter(|reading| reading.slot == limit.slot).collect();
         let is_apart = found.iter().any(|reading| reading.is_verified);
         let budget = |is_verified| if is_verified { Budget::Verified } else { Budget::Unverified };
         let window = |reading: &&SourceReading| Self {
             budget: is_apart.then(|| budget(reading.is_verified)),
+            group: group.clone(),
             words: reading.window,
             standing: WindowState::of_reading(rule, limit, Some(reading), now),
             is_known: true,
@@ -247,7 +269,7 @@ impl Window {
         let mut all: Vec<Self> = found.iter().map(window).collect();
         if all.is_empty() {
             let standing = WindowState::of_reading(rule, limit, None, now);
-            all.push(Self { budget: None, words: Source::default(), standing, is_known: false });
+            all.push(Self { budget: None, group, words: Source::default(), standing, is_known: false });
         }
         all.sort_by_key(|of| Reverse((of.standing.over, of.standing.retry, of.standing.used)));
         all
@@ -255,12 +277,14 @@ impl Window {
 }
 
 pub(super) fn check_limit(rule: &desired::Rule, limit: &Limit, window: &Window, now: Nanos) -> CheckLimit {
-    let Window { budget, words, standing: of, is_known: _ } = window;
+    let Window { budget, group, words, standing: of, is_known: _ } = window;
     CheckLimit {
         rule: rule.name.clone(),
         mode: rule.mode,
         unit: limit.unit.into(),
         budget: *budget,
+        per: group.as_ref().map(ToString::to_string),
+        sources: None,
         used: of.used.saturating_sub(of.elsewhere),
         used_elsewhere: is_shared(limit, *budget).then_some(of.elsewhere),
         told_seconds_ago: None,

@@ -9,7 +9,7 @@ use super::check::Window;
 use super::guard::GuardStanding;
 use super::sources::Retry;
 use ratelimit_datapath::{Ban, SourceReading};
-use ratelimit_policy::desired::{Access, Grant, Limit, Mode, Policy, Protocol, Rule};
+use ratelimit_policy::desired::{Access, Grant, Limit, Mode, Per, Policy, Protocol, Rule};
 
 /// What is known of one source at `now`.
 #[derive(Clone, Copy, Debug)]
@@ -65,8 +65,12 @@ impl<'a> Known<'a> {
             access,
             access_ends: access.and_then(|access| policy.grant_ends(whom, access)),
             ban: ban.copied(),
-            limits: rule.limits.iter().map(|limit| (limit, Window::all(rule, limit, windows, now))).collect(),
-            guards: GuardStanding::all(rule, windows, now),
+            limits: rule
+                .limits
+                .iter()
+                .map(|limit| (limit, Window::all(rule, limit, whom.addr(), windows, now)))
+                .collect(),
+            guards: GuardStanding::all(rule, whom.addr(), windows, now),
         }
     }
 }
@@ -78,6 +82,13 @@ impl<'a> Decision<'a> {
             Protocol::Tcp => {}
             Protocol::Udp => self.guards.clear(),
         }
+        self
+    }
+
+    /// The same by what the rule holds the source itself to.
+    pub(super) fn of_source(mut self) -> Self {
+        self.limits.retain(|(limit, _)| limit.per == Per::Source);
+        self.guards.retain(|guard| guard.limit.per == Per::Source);
         self
     }
 

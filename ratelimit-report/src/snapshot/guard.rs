@@ -1,5 +1,7 @@
 //! How one source stands with the guards of its limits of requests. Pure.
 
+use std::net::IpAddr;
+
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verification::Side;
 use serde::{Deserialize, Serialize};
@@ -7,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::sources::{Retry, WindowState};
 use super::{Mode, seconds};
 use ratelimit_datapath::SourceReading;
-use ratelimit_policy::desired::{Limit, Rule};
+use ratelimit_policy::desired::{Group, Limit, Rule};
 
 /// How one source stands with the guard of one limit of requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,6 +18,9 @@ pub struct CheckGuard {
     pub rule: String,
     /// Whether that rule drops.
     pub mode: Mode,
+    /// The group of sources whose guard it is; none where it is the source's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per: Option<String>,
     /// Connections that its client has completed, once it has tried as often as the limit allows.
     pub connections: Guarded,
     /// TCP segments that begin no request, as the guard counts them.
@@ -41,6 +46,7 @@ pub struct Guarded {
 pub(super) struct GuardStanding<'a> {
     pub(super) rule: &'a Rule,
     pub(super) limit: &'a Limit,
+    pub(super) group: Option<Group>,
     pub(super) connections: Guarded,
     pub(super) segments: Guarded,
     pub(super) over: bool,
@@ -49,12 +55,12 @@ pub(super) struct GuardStanding<'a> {
 
 impl<'a> GuardStanding<'a> {
     /// The guards of a rule that a source has used something of.
-    pub(super) fn all(rule: &'a Rule, windows: &[SourceReading], now: Nanos) -> Vec<Self> {
-        let guards = rule.guarded().map(|limit| Self::of(rule, limit, windows, now));
+    pub(super) fn all(rule: &'a Rule, whom: IpAddr, windows: &[SourceReading], now: Nanos) -> Vec<Self> {
+        let guards = rule.guarded().map(|limit| Self::of(rule, limit, whom, windows, now));
         guards.filter(|of| of.over || of.connections.used != 0 || of.segments.used != 0).collect()
     }
 
-    fn of(rule: &'a Rule, limit: &'a Limit, windows: &[SourceReading], now: Nanos) -> Self {
+    fn of(rule: &'a Rule, limit: &'a Limit, whom: IpAddr, windows: &[SourceReading], now: Nanos) -> Self {
         let standing = |side| {
             let guard = limit.guard(side);
             let found = windows.iter().find(|reading| reading.slot == guard.slot);
@@ -67,13 +73,15 @@ impl<'a> GuardStanding<'a> {
         let is_opened_over = attempts.over && opened.over;
         let opened = if is_opened_over { attempts.retry.min(opened.retry) } else { Retry::default() };
         let retry = opened.max(others.retry);
-        Self { rule, limit, connections, segments, over: is_opened_over || others.over, retry }
+        let group = rule.group_of(limit, whom);
+        Self { rule, limit, group, connections, segments, over: is_opened_over || others.over, retry }
     }
 
     pub(super) fn report(&self) -> CheckGuard {
         CheckGuard {
             rule: self.rule.name.clone(),
             mode: self.rule.mode,
+            per: self.group.as_ref().map(ToString::to_string),
             connections: self.connections,
             segments: self.segments,
             window_seconds: seconds(self.limit.window_ns),

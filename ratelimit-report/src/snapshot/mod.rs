@@ -16,14 +16,17 @@ use ratelimit_common::verdict::{Action, Reason};
 use serde::{Deserialize, Serialize};
 
 use ratelimit_datapath::{Attachment, InterfaceReading, Reading, Tallies};
-use ratelimit_policy::desired::{self, Policy};
+use ratelimit_policy::desired::Policy;
 
 pub use ratelimit_datapath::{Hook, XdpMode};
 pub use ratelimit_policy::desired::{Mode, WindowForm};
 
 mod check;
+mod closed;
 mod decision;
+mod events;
 mod explain;
+mod groups;
 mod guard;
 mod list;
 mod list_files;
@@ -33,6 +36,7 @@ mod prefix;
 mod rate;
 mod sources;
 mod suggest;
+mod summed;
 mod top_talker;
 mod used;
 mod verdict;
@@ -40,7 +44,10 @@ mod words;
 
 pub use crate::observe::{Distribution as BusiestWindow, Gap};
 pub use check::{Bucket, Budget, CheckLimit, CheckReport, Outcome};
+pub use closed::Closed;
+pub use events::Events;
 pub use explain::{ExplainReport, Step, StepOutcome};
+pub use groups::{GroupWindow, Members, TopGroup, group_of};
 pub use guard::{CheckGuard, Guarded};
 pub use list::{Author, Clocks, ListFilter, ListParts, ListReport, Listed, Omitted, Overriding};
 pub use list_files::{StaleList, passed_over_words};
@@ -55,9 +62,10 @@ pub use suggest::{
 pub use top_talker::{TALKER_ADVICE, TALKER_PERCENT, TalkerWatch, TopTalker, Visit};
 pub use used::used_most;
 pub use verdict::{Background, RuleVerdict};
-pub use words::{Counting, Limit, Unit};
+pub use words::{Counting, Limit, PerGroup, Unit};
 
 pub use sources::source_text;
+use summed::{rule, sum_by_reason};
 
 /// The schema's number.
 pub const SCHEMA: u32 = 1;
@@ -110,6 +118,12 @@ pub struct Snapshot {
     /// How many entries of list files are passed over: they are too wide, or hold what this host needs.
     #[serde(default)]
     pub list_entries_passed_over: u64,
+    /// That a restart forgets what commands have changed, and why; a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unkept: Option<String>,
+    /// Connections that were ended since the daemon started, of who was denied or banned.
+    #[serde(default, skip_serializing_if = "Closed::is_none")]
+    pub connections: Closed,
     /// The state of the history; none where none is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<Health>,
@@ -122,21 +136,12 @@ pub struct Snapshot {
     /// Sources nearest to or over their limit, worst first. Left out where sources may not be named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top: Option<Vec<TopSource>>,
+    /// Groups of sources nearest to or over their limit, worst first. Left out where sources may not be named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<TopGroup>,
     /// What wants attention, a sentence each. Left out where sources may not be named: it may name them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attention: Vec<String>,
-}
-
-/// Events of sources that began to be refused or banned.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Events {
-    /// Told to the daemon.
-    pub sent: u64,
-    /// Over the budget, or the ring was full. Together with those that were told, all that began.
-    pub lost: u64,
-    /// The names of all kinds of events, also of those that the daemon tells by itself.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub kinds: Vec<String>,
 }
 
 /// The order to drop nothing.
@@ -167,6 +172,10 @@ pub struct DaemonState {
     pub stale_lists: Vec<StaleList>,
     /// See [`Snapshot::list_entries_passed_over`].
     pub list_entries_passed_over: u64,
+    /// See [`Snapshot::unkept`].
+    pub unkept: Option<String>,
+    /// See [`Snapshot::connections`].
+    pub connections: Closed,
     /// See [`Snapshot::history`].
     pub history: Option<Health>,
     /// See [`Snapshot::fleet`].
@@ -175,6 +184,8 @@ pub struct DaemonState {
     pub top_talkers: Vec<TopTalker>,
     /// See [`Rule::would_ban`]: by the rule's name.
     pub would_ban: Vec<(String, WouldBan)>,
+    /// See [`Snapshot::groups`].
+    pub groups: Vec<TopGroup>,
 }
 
 /// One interface.
@@ -420,10 +431,13 @@ impl Snapshot {
             confirm_within_seconds: None,
             stale_lists: Vec::new(),
             list_entries_passed_over: 0,
+            unkept: None,
+            connections: Closed::default(),
             history: None,
             fleet: Fleet::default(),
             top_talkers: Vec::new(),
             attention: Vec::new(),
+            groups: Vec::new(),
             top: Some(top),
         }
     }
@@ -448,10 +462,13 @@ impl Snapshot {
             confirm_within_ns,
             stale_lists,
             list_entries_passed_over,
+            unkept,
+            connections,
             history,
             fleet,
             top_talkers,
             would_ban,
+            groups,
         } = state;
         self.sources.banned = banned.iter().copied().fold(0, u64::saturating_add);
         for interface in self.interfaces.iter_mut().filter(|interface| !interface.attached) {
@@ -462,7 +479,19 @@ impl Snapshot {
             rule.would_ban = would_ban.iter().find(|(name, _)| *name == rule.name).map(|(_, of)| *of);
         }
         self.confirm_within_seconds = confirm_within_ns.map(seconds);
-        Self { hold, fallen_back, stale_lists, list_entries_passed_over, history, fleet, top_talkers, ..self }
+        Self {
+            hold,
+            fallen_back,
+            stale_lists,
+            list_entries_passed_over,
+            unkept,
+            connections,
+            history,
+            fleet,
+            top_talkers,
+            groups,
+            ..self
+        }
     }
 
     /// The same without anything that names a source.
@@ -470,6 +499,7 @@ impl Snapshot {
         self.top = None;
         self.top_talkers.clear();
         self.attention.clear();
+        self.groups.clear();
         self.config.error = None;
         self.config.rolled_back.iter_mut().for_each(|of| of.why.clear());
         self.stale_lists.iter_mut().for_each(|of| of.error = None);
@@ -535,42 +565,6 @@ fn counters(rule: &str, tallies: &Tallies) -> Vec<Counter> {
         Counter { rule: rule.to_owned(), verdict, reason: reason.label().to_owned(), packets, bytes }
     };
     Reason::ALL.iter().map(of).collect()
-}
-
-fn rule(at: usize, rule: &desired::Rule, reading: &Reading, tracked: &Tracked) -> Rule {
-    let rows: Vec<_> = reading.interfaces.iter().filter_map(|interface| interface.rules.get(at)).collect();
-    let packets =
-        |reason: Reason| rows.iter().fold(0_u64, |sum, tallies| sum.saturating_add(tallies.of(reason).packets));
-    let traffic = Traffic::of(rows.iter().copied());
-    let shadows = rule.shadow_limits.iter().zip(tracked.shadows.get(at).into_iter().flatten());
-    let shadows =
-        shadows.map(|(limit, of)| ShadowLimit { limit: limit.into(), would_drop: of.packets, sources: of.sources });
-    Rule {
-        name: rule.name.clone(),
-        mode: rule.mode,
-        ports: rule.ports.to_string(),
-        limits: rule.limits.iter().map(Limit::from).collect(),
-        admitted: packets(Reason::WithinLimit),
-        dropped: traffic.packets.dropped,
-        would_drop: traffic.packets.would_drop,
-        not_counted: packets(Reason::NotCounted),
-        bans: reading.bans_begun.get(at).copied().unwrap_or(0),
-        banned: 0,
-        would_ban: None,
-        sources_over_limit: tracked.over_limit.get(at).copied().unwrap_or(0),
-        shadow_limits: shadows.collect(),
-        new_sources: rule.new_sources.map(NewSources::from),
-    }
-}
-
-fn sum_by_reason(reading: &Reading) -> BTreeMap<String, u64> {
-    let mut sums: BTreeMap<_, _> = Reason::ALL.iter().map(|reason| (reason.label().to_owned(), 0_u64)).collect();
-    let rows = reading.interfaces.iter().flat_map(|interface| interface.rules.iter().chain([&interface.unruled]));
-    for (reason, tally) in rows.chain([&reading.unlisted]).flat_map(|tallies| &tallies.0) {
-        let sum = sums.entry(reason.label().to_owned()).or_default();
-        *sum = sum.saturating_add(tally.packets);
-    }
-    sums
 }
 
 fn mode_of(policy: &Policy) -> Mode {

@@ -11,9 +11,10 @@ use ratelimit_common::window::{self, FULL_BUCKETS_MAX};
 use serde::{Deserialize, Serialize};
 
 use super::decision::{Decision, Known};
+use super::groups::{GroupCensus, GroupWindow};
 use super::{Unit, seconds};
 use ratelimit_datapath::{Ban, SourceReading};
-use ratelimit_policy::desired::{self, Grant, Limit, Policy, Refuse, WindowForm};
+use ratelimit_policy::desired::{self, Grant, Limit, Per, Policy, Refuse, WindowForm};
 
 /// Sources in `top` unless asked otherwise.
 pub const TOP_DEFAULT: usize = 20;
@@ -42,7 +43,7 @@ impl State {
             Reason::Exempt => Self::Exempt,
             Reason::Denied => Self::Denied,
             Reason::Banned => Self::Banned,
-            Reason::OverLimit | Reason::Contended | Reason::Guard => Self::OverLimit,
+            Reason::OverLimit | Reason::Contended | Reason::Guard | Reason::Reset => Self::OverLimit,
             Reason::NotIp
             | Reason::NotProtected
             | Reason::NotCounted
@@ -103,6 +104,8 @@ pub struct Tracked {
     pub shadows: Vec<Vec<Shadowed>>,
     /// The sources nearest to or over a limit, worst first.
     pub leaders: Vec<IpNet>,
+    /// The groups nearest to or over a limit, worst first.
+    pub groups: Vec<GroupWindow>,
 }
 
 /// A number of sources of each family.
@@ -149,6 +152,9 @@ pub struct Shadowed {
 pub struct Census {
     now: Nanos,
     limits: Vec<LimitCensus>,
+    /// Limits of groups, each with its rule.
+    of_groups: Vec<(usize, Refuse, Limit)>,
+    groups: GroupCensus,
     /// By slot: which rule, and which of its shadow limits.
     shadow_slots: HashMap<u32, (usize, usize)>,
     shadows: Vec<Vec<Shadowed>>,
@@ -211,7 +217,11 @@ impl Census {
                 windows: [ByFamily::default(); 2],
                 over: 0,
             };
-            of.limits.iter().map(census)
+            of.limits.iter().filter(|limit| limit.per == Per::Source).map(census)
+        });
+        let of_groups = policy.rules.iter().enumerate().flat_map(|(rule, of)| {
+            let limits = of.limits.iter().filter(|limit| limit.per != Per::Source);
+            limits.map(move |&limit| (rule, of.refuse, limit))
         });
         let shadow_slots = policy.rules.iter().enumerate().flat_map(|(rule, of)| {
             of.shadow_limits.iter().enumerate().map(move |(at, limit)| (limit.slot, (rule, at)))
@@ -219,6 +229,8 @@ impl Census {
         Self {
             now,
             limits: limits.collect(),
+            of_groups: of_groups.collect(),
+            groups: GroupCensus::default(),
             shadow_slots: shadow_slots.collect(),
             shadows: policy.rules.iter().map(|of| vec![Shadowed::default(); of.shadow_limits.len()]).collect(),
             rules: policy.rules.len(),
@@ -233,6 +245,10 @@ impl Census {
             let (of, refused) = (&mut self.shadows[rule][at], reading.window.refused.count());
             of.packets = of.packets.saturating_add(refused);
             of.sources += u64::from(refused != 0);
+            return;
+        }
+        if let Some((rule, refuse, limit)) = self.of_groups.iter().find(|(_, _, limit)| limit.slot == reading.slot) {
+            self.groups.visit((*rule, *refuse), limit, reading, self.now);
             return;
         }
         let worst_max = self.top_max.saturating_mul(2 * self.limits.len());
@@ -274,6 +290,7 @@ impl Census {
             over_limit,
             shadows: self.shadows,
             leaders,
+            groups: self.groups.finish(),
         }
     }
 }
@@ -324,7 +341,8 @@ impl<'a> Blocked<'a> {
         }
         let enforcing = self.policy.rules.iter().filter(|rule| rule.mode == desired::Mode::Enforce);
         let mut limits = enforcing.flat_map(|rule| rule.limits.iter().map(move |limit| (rule, limit)));
-        let found = limits.find(|(_, limit)| limit.slot == reading.slot);
+        // A list is of no prefix.
+        let found = limits.find(|(_, limit)| limit.slot == reading.slot && limit.per != Per::List);
         let is_over = found.is_some_and(|(rule, limit)| WindowState::of(rule, limit, &reading.window, self.now).over);
         if is_over && !self.is_exempt(reading.prefix) {
             self.sources.insert(reading.prefix);
@@ -351,7 +369,8 @@ impl TopSource {
         let counts = |of: &Decision<'_>| {
             of.ban.is_some() || of.limits.iter().flat_map(|(_, windows)| windows).any(|window| window.is_known)
         };
-        let decisions: Vec<Decision<'_>> = decisions.filter(counts).collect();
+        // A group that refuses it stands for itself.
+        let decisions: Vec<Decision<'_>> = decisions.map(Decision::of_source).filter(counts).collect();
         let all = decisions.iter().flat_map(|of| of.limits.iter().map(move |(limit, windows)| (of, *limit, windows)));
         let all: Vec<_> = all.flat_map(|(of, limit, windows)| windows.iter().map(move |at| (of, limit, at))).collect();
         let seen = || all.iter().filter(|(_, _, window)| window.is_known);
@@ -396,13 +415,23 @@ impl TopSource {
 }
 
 impl WindowState {
+    /// From a reading, whatever else is known of the rule.
+    pub(super) fn by(refuse: Refuse, limit: &Limit, reading: &SourceReading, now: Nanos) -> Self {
+        Self::with(refuse, limit, &reading.window, now).cached(Some(reading), now)
+    }
+
     pub(super) fn of(rule: &desired::Rule, limit: &Limit, source: &Source, now: Nanos) -> Self {
         Self::with(rule.refuse, limit, source, now)
     }
 
     /// From what is read of it; nothing is known of a source that was not found.
     pub(super) fn of_reading(rule: &desired::Rule, limit: &Limit, found: Option<&SourceReading>, now: Nanos) -> Self {
-        let standing = Self::of(rule, limit, &found.map_or(Source::default(), |reading| reading.window), now);
+        Self::of(rule, limit, &found.map_or(Source::default(), |reading| reading.window), now).cached(found, now)
+    }
+
+    /// The same where the drop cache refuses.
+    fn cached(self, found: Option<&SourceReading>, now: Nanos) -> Self {
+        let standing = self;
         let Some(until) = found.and_then(|reading| reading.refused_until).filter(|until| now < *until) else {
             return standing;
         };

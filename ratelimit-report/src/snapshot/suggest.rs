@@ -177,8 +177,11 @@ impl Paste {
     fn of(limits: &[desired::Limit]) -> Self {
         let quoted: Vec<String> = limits.iter().map(|limit| format!("\"{}\"", written(limit))).collect();
         let flag = |limit: &desired::Limit| match limit.unit {
-            Counted::Requests | Counted::Bytes => format!("--limit {}", limit.rate()),
-            Counted::Connections | Counted::Packets => format!("--limit \"{limit}\""),
+            Counted::Requests | Counted::Bytes if limit.per == desired::Per::Source => {
+                format!("--limit {}", limit.rate())
+            }
+            Counted::Bytes => format!("--limit \"{}\"", written(limit)),
+            Counted::Requests | Counted::Connections | Counted::Packets => format!("--limit \"{limit}\""),
         };
         let flags: Vec<String> = limits.iter().map(flag).collect();
         Self { file: format!("limits = [{}]", quoted.join(", ")), flags: flags.join(" ") }
@@ -189,7 +192,7 @@ impl Paste {
 fn written(limit: &desired::Limit) -> String {
     match limit.unit {
         Counted::Requests | Counted::Connections | Counted::Packets => limit.to_string(),
-        Counted::Bytes => limit.rate(),
+        Counted::Bytes => format!("{}{}", limit.rate(), limit.per),
     }
 }
 
@@ -222,6 +225,9 @@ impl LimitSuggestion {
                 "a leaky bucket does not tell what was wanted when: observe with algorithm = \"buckets\", and choose by that"
                     .to_owned(),
             );
+        } else if limit.per != desired::Per::Source {
+            let why = "what a group wants is not observed: `ratelimitd stats` has groups, and `ratelimitd replay` judges them";
+            notes.push(why.to_owned());
         } else {
             notes.push("nothing is observed yet: ask again in a moment".to_owned());
         }

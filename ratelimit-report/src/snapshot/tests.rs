@@ -15,11 +15,13 @@ use super::*;
 use crate::fixture::{MINUTE_NS, address, limit, opening, policy, window_of};
 use ratelimit_datapath::fake::{FakeDatapath, FakeKernel, FakePacket};
 use ratelimit_datapath::{Datapath, SourceReading};
+use ratelimit_policy::desired;
 use ratelimit_policy::desired::{Access, Mode as DesiredMode, Refuse};
 
 mod agreement;
 mod budgets;
 mod fleet;
+mod groups;
 mod guard;
 
 fn fake(policy: &Policy) -> (FakeDatapath, FakeKernel) {

@@ -101,7 +101,7 @@ impl TalkerWatch {
             if !is_first && since.admitted.saturating_add(since.refused) > PACKETS_MIN {
                 look.busy.push((index, since));
                 let slot = |limit: &desired::Limit| (limit.slot, Slot::new(index, *limit));
-                look.slots.extend(rule.limits.iter().map(slot));
+                look.slots.extend(of_sources(rule).map(slot));
             }
         }
         self.counts = counts;
@@ -118,7 +118,7 @@ impl TalkerWatch {
 
     fn top_talker(&self, policy: &Policy, look: &Visit, index: usize, since: Counts) -> Option<TopTalker> {
         let rule = policy.rules.get(index)?;
-        let longest = rule.limits.iter().max_by_key(|limit| limit.window_ns)?;
+        let longest = of_sources(rule).max_by_key(|limit| limit.window_ns)?;
         let slot = look.slots.get(&longest.slot)?;
         let is_limited =
             |prefix: &IpNet| policy.grant_around(*prefix, look.now).is_none_or(|access| access.grant != Grant::Exempt);
@@ -126,7 +126,7 @@ impl TalkerWatch {
         let all = u128::from(since.admitted) + u128::from(since.refused);
         let share = |(prefix, used): (IpNet, u64)| {
             let admitted = u128::from(since.admitted) * u128::from(used) / slot.used.max(1);
-            let windows = rule.limits.iter().flat_map(|limit| [(limit, false), (limit, true)]);
+            let windows = of_sources(rule).flat_map(|limit| [(limit, false), (limit, true)]);
             let grown =
                 |(limit, is_verified): (&desired::Limit, _)| self.grown(look, limit.slot, (prefix, is_verified));
             let refused: u64 = windows.filter_map(grown).sum();
@@ -150,6 +150,11 @@ impl TalkerWatch {
         let least = before.iter().map(|(_, refused)| *refused).min().filter(|_| before.len() >= REMEMBERED_MAX);
         Some(now.saturating_sub(known.or(least).unwrap_or(0)))
     }
+}
+
+/// The limits of each source: a group is no talker.
+fn of_sources(rule: &desired::Rule) -> impl Iterator<Item = &desired::Limit> {
+    rule.limits.iter().filter(|limit| limit.per == desired::Per::Source)
 }
 
 impl Counts {

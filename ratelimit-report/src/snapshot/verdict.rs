@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use super::check::Window;
 use super::decision::{Decider, Decision};
 use super::list::whole_seconds;
-use super::{Budget, Clocks, Hold, Mode, Outcome, Unit, seconds, timestamp};
+use super::{Budget, Clocks, Hold, Members, Mode, Outcome, Unit, seconds, timestamp};
 use ratelimit_policy::access::{By, Entry, deciding};
 use ratelimit_policy::config::listing::WrittenAt;
-use ratelimit_policy::desired::{self, Access, Grant, Policy, Ports, Refuse, covering, denies, typed};
+use ratelimit_policy::desired::{self, Access, Grant, Group, Policy, Ports, Refuse, covering, denies, typed};
 
 /// What one rule does with packets of one address now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -67,6 +67,8 @@ pub struct Background<'a> {
     pub hold: Option<Hold>,
     /// Rules that fell back to dry run.
     pub fallen_back: Vec<String>,
+    /// How many sources have used what the groups around the address have.
+    pub members: Members,
 }
 
 impl Background<'_> {
@@ -79,6 +81,7 @@ impl Background<'_> {
             written: &|_, _| Vec::new(),
             hold: None,
             fallen_back: Vec::new(),
+            members: Members::default(),
         }
     }
 
@@ -277,14 +280,21 @@ fn told(policy: &Policy, address: IpAddr, decision: &Decision<'_>, background: &
         },
         Decider::OverLimit(limit, window) => {
             let standing = &window.standing;
-            let undo = if standing.retry.never {
-                Some(format!("sudo ratelimitd allow {}", typed(policy.client(address))))
-            } else {
-                unblock(policy.client(address))
+            let undo = match &window.group {
+                _ if standing.retry.never => Some(format!("sudo ratelimitd allow {}", typed(policy.client(address)))),
+                Some(Group::Prefix(prefix)) => Some(format!("sudo ratelimitd unblock {prefix}")),
+                // Nothing frees all of a list at once but a higher limit.
+                Some(Group::List(_)) => Some(format!("sudo ratelimitd allow {}", typed(policy.client(address)))),
+                None => unblock(policy.client(address)),
             };
+            let who = window.group.as_ref().map_or_else(String::new, |group| {
+                let sources = background.members.of(limit, group);
+                format!("{group}{}, ", sources.map_or_else(String::new, |count| format!(" by {count} sources")))
+            });
+            let used = format!("{who}limit {limit}, {} of {} used", standing.used, limit.amount);
             Told {
                 refuses: Some(refused_by_limit(rule, limit, window)),
-                decided_by: format!("rule {}: limit {limit}, {} of {} used", rule.name, standing.used, limit.amount),
+                decided_by: format!("rule {}: {used}", rule.name),
                 until: ends(standing.retry),
                 undo,
             }

@@ -19,6 +19,41 @@ pub struct Limit {
     pub bucket_seconds: f64,
     /// Which of the two windows.
     pub window: WindowForm,
+    /// The groups of sources that it counts as one, `/24,/56` or `list`; none where it is of each source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per: Option<PerGroup>,
+}
+
+/// Groups of sources that a limit counts as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct PerGroup(desired::Per);
+
+impl From<PerGroup> for String {
+    fn from(PerGroup(per): PerGroup) -> Self {
+        per.label()
+    }
+}
+
+impl TryFrom<String> for PerGroup {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let length = |text: &str| text.strip_prefix('/').and_then(|length| length.parse().ok());
+        let prefix = || {
+            let (v4, v6) = text.split_once(',')?;
+            Some(desired::Per::Prefix { v4: length(v4)?, v6: length(v6)? })
+        };
+        let per = if text == desired::Per::List.label() { Some(desired::Per::List) } else { prefix() };
+        per.map(Self).ok_or_else(|| format!("`{text}` is no group of sources"))
+    }
+}
+
+impl std::fmt::Display for PerGroup {
+    /// As it stands behind a limit: ` per /24,/56`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
 /// What one of a limit is.
@@ -104,6 +139,29 @@ impl From<&desired::Limit> for Limit {
             unit: limit.unit.into(),
             bucket_seconds: seconds(limit.bucket_ns),
             window: limit.form,
+            per: Some(PerGroup(limit.per)).filter(|_| limit.per != desired::Per::Source),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::limit;
+    use ratelimit_common::layout::Unit as Counted;
+
+    #[test]
+    fn a_limit_of_groups_is_read_again_as_it_is_told() {
+        let of = |per| Limit::from(&desired::Limit { per, ..limit(5, Counted::Requests) });
+        for (per, text) in [
+            (desired::Per::Source, None),
+            (desired::Per::Prefix { v4: 24, v6: 56 }, Some("/24,/56")),
+            (desired::Per::List, Some("list")),
+        ] {
+            let json = serde_json::to_value(of(per)).expect("JSON");
+            assert_eq!(json.get("per").and_then(|per| per.as_str()), text);
+            assert_eq!(serde_json::from_value::<Limit>(json).expect("a limit"), of(per));
+        }
+        assert!(PerGroup::try_from("/24".to_owned()).is_err());
     }
 }

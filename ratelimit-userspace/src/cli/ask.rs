@@ -262,6 +262,7 @@ fn remove_pinned(unwanted: Unwanted<'_>, no_daemon: ClientError) -> anyhow::Resu
     if let Orphans::Hidden(_) = orphans::orphans(root) {
         return Err(DatapathError::NotPrivileged { what: format!("look for a pinned filter in {}", pins::ROOT) }.into());
     }
+    let was_there = root.exists();
     let removed = pins::remove_pinned(root, unwanted.interface).map_err(|error| match error {
         PinsError::Locked(path) => DatapathError::InUse {
             path: path.display().to_string(),
@@ -272,5 +273,7 @@ fn remove_pinned(unwanted: Unwanted<'_>, no_daemon: ClientError) -> anyhow::Resu
         | PinsError::OtherVersion(_)
         | PinsError::Io { .. }) => error.into(),
     })?;
-    if removed.is_empty() && !unwanted.may_be_missing { Err(no_daemon.into()) } else { Ok(removed) }
+    // What an earlier run had left may enforce nothing.
+    let is_cleared = was_there && !root.exists();
+    if removed.is_empty() && !unwanted.may_be_missing && !is_cleared { Err(no_daemon.into()) } else { Ok(removed) }
 }

@@ -41,6 +41,7 @@ pub(super) fn parse_grant(args: &GrantArgs) -> anyhow::Result<GrantRequest> {
         force: args.force,
         ssh_peer: safety::ssh_session_of_this_process().map(|session| session.peer),
         fleet: args.fleet.fleet,
+        kill: false,
         owner: None,
     })
 }

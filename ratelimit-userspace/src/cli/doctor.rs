@@ -7,8 +7,9 @@ use anyhow::Context as _;
 use clap::{Args, ValueHint};
 use jiff::Timestamp;
 use ratelimit_doctor::facts::ConfigFile;
-use ratelimit_doctor::{Addresses, Asked, Bundle, BundleError, absent, collect, examine, read, words};
+use ratelimit_doctor::{Addresses, Asked, Bundle, BundleError, absent, collect, examine, out_of_reach, read, words};
 use ratelimit_policy::config::{FILE_DEFAULT, file};
+use ratelimit_policy::files;
 
 use super::run::{all_warnings, block_on, print_json, print_words, show, version_json};
 use super::{Global, OutputFormat, Socket};
@@ -136,7 +137,7 @@ fn asked(interface: Option<String>, place: PlaceArgs) -> Asked {
 
 /// The file as `check-config` reads it.
 fn configuration(path: PathBuf) -> ConfigFile {
-    match std::fs::File::open(&path) {
+    match files::open_named(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return ConfigFile::Missing(path),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             return ConfigFile::Unreadable(path, "permission denied".to_owned());
@@ -145,7 +146,8 @@ fn configuration(path: PathBuf) -> ConfigFile {
     }
     match file::load(&path) {
         Ok(config) => {
-            let warnings = all_warnings(&config);
+            let mut warnings = all_warnings(&config);
+            warnings.extend(out_of_reach(&path, &config));
             ConfigFile::Good(path, Box::new(config), warnings)
         }
         Err(error) => {

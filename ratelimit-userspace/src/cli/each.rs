@@ -117,6 +117,7 @@ fn is_without_daemon(error: &anyhow::Error) -> bool {
             ClientError::NoDaemon { .. }
             | ClientError::NotPermitted { .. }
             | ClientError::TimedOut { .. }
+            | ClientError::Unanswered { .. }
             | ClientError::Unintelligible { .. },
         ) => true,
         Some(ClientError::Refused(_)) | None => false,

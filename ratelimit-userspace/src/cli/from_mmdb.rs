@@ -52,7 +52,10 @@ pub(super) fn from_mmdb(args: FromMmdbArgs, global: &Global) -> anyhow::Result<E
     let listed = read(&args.file, &asked, out)?;
     let of = args.file.display();
     let missing = listed.missing.iter().map(|of_it| format!("{of}: no network is of {of_it}"));
-    warn(&missing.collect::<Vec<_>>(), global);
+    let whole = listed.prefixes.iter().filter(|prefix| prefix.prefix_len() == 0);
+    let whole =
+        whole.map(|prefix| format!("{of}: the list has {prefix}, which is everybody: denied, it locks out all"));
+    warn(&missing.chain(whole).collect::<Vec<_>>(), global);
     let text = mmdb::text(&listed, &asked);
     let Some(out) = out else { return print(text.as_bytes()) };
     list::replace(out, &text).map_err(|error| Diagnostic {

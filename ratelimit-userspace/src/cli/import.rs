@@ -1,7 +1,8 @@
 //! `import`: denies what a file or standard input names, each until its own end.
 
 use std::collections::HashMap;
-use std::io::Read as _;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -14,6 +15,7 @@ use super::run::{block_on, print, print_words};
 use crate::error::{Diagnostic, Exit, Place};
 use ratelimit_control::client::{Client, ClientError};
 use ratelimit_control::proto::{Import, ImportRow, ROWS_MAX, RefusedRow};
+use ratelimit_policy::config::file::list_text;
 use ratelimit_policy::config::lists;
 use ratelimit_policy::safety;
 use ratelimit_report::entries::{self, Row};
@@ -60,22 +62,24 @@ pub(super) fn import(file: &Path, owner: Option<&str>, daemon: &Daemon<'_>) -> a
     })
 }
 
+/// A pipe too: `<(command)` is one.
 fn read(file: &Path) -> anyhow::Result<String> {
+    let (what, of): (String, Box<dyn io::Read>) = if file == Path::new("-") {
+        ("read standard input".to_owned(), Box::new(io::stdin()))
+    } else {
+        let what = format!("read {}", file.display());
+        (what.clone(), Box::new(File::open(file).context(what)?))
+    };
     let mut bytes = Vec::new();
     // One more, to know of what is longer.
-    let most = lists::LIST_BYTES_MAX + 1;
-    if file == Path::new("-") {
-        std::io::stdin().take(most).read_to_end(&mut bytes).context("read standard input")?;
-    } else {
-        let opened = std::fs::File::open(file).with_context(|| format!("read {}", file.display()))?;
-        opened.take(most).read_to_end(&mut bytes).with_context(|| format!("read {}", file.display()))?;
-    }
-    if bytes.len() as u64 == most {
-        let problem = format!("{} is longer than {} bytes, and nothing of it is denied", file.display(), most - 1);
+    of.take(lists::LIST_BYTES_MAX + 1).read_to_end(&mut bytes).with_context(|| what.clone())?;
+    if bytes.len() as u64 > lists::LIST_BYTES_MAX {
+        let most = lists::LIST_BYTES_MAX;
+        let problem = format!("{} is longer than {most} bytes, and nothing of it is denied", file.display());
         let help = vec!["cut it into several".to_owned()];
         return Err(Diagnostic { problem, place: Place::CommandLine, help }.into());
     }
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    list_text(bytes).context(what)
 }
 
 /// Without rows of a configuration, and without bans that hold on this host.

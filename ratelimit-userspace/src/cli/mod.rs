@@ -295,6 +295,9 @@ pub enum Command {
         /// Who, how long and why.
         #[command(flatten)]
         grant: GrantArgs,
+        /// End open connections from there to the protected ports, on this host; at most 1000 a second
+        #[arg(long)]
+        kill: bool,
         /// The program whose denial it is, as in fail2ban/sshd: those of others for the same address stay apart
         #[arg(long = "by", value_name = "OWNER", conflicts_with = "fleet")]
         owner: Option<String>,
@@ -547,7 +550,10 @@ pub fn parse() -> anyhow::Result<Cli> {
     let read = definition.try_get_matches().and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let (cli, matches) = match read {
         Ok(read) => read,
-        Err(error) => return Err(refused::diagnostic(&error).unwrap_or_else(|| error.exit()).into()),
+        Err(error) => {
+            let arguments: Vec<_> = std::env::args_os().collect();
+            return Err(refused::diagnostic(&error, &arguments).unwrap_or_else(|| error.exit()).into());
+        }
     };
     if let Some((command, _)) = matches.subcommand() {
         let typed = |id: &clap::Id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine);

@@ -150,9 +150,13 @@ pub(super) fn export(daemon: &Daemon<'_>, which: ListArgs, format: Format) -> an
 /// Checks list files by themselves, by the rules that the daemon has for them on this host. Of an entry that the daemon would
 /// pass over is warned; a file with nothing else cannot be used.
 pub(super) fn check_lists(files: &[PathBuf], global: &Global) -> anyhow::Result<Exit> {
-    let (around, mut said) = (Around::look(), String::new());
+    let (around, mut said) = (Around::look(ratelimit_datapath::default_gateways().unwrap_or_default()), String::new());
     for path in files {
         let prefixes = file::load_list(path)?;
+        if prefixes.is_empty() {
+            let (problem, place) = ("it holds no prefix".to_owned(), Place::File { path: path.clone(), excerpt: None });
+            return Err(Diagnostic { problem, place, help: vec!["it would deny nobody".to_owned()] }.into());
+        }
         let why = |prefix: &ipnet::IpNet| around.objection_to_listing(*prefix);
         let objections: Vec<String> = prefixes.iter().filter_map(why).collect();
         if objections.len() == prefixes.len()

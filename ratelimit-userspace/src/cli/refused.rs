@@ -1,11 +1,14 @@
 //! What clap refuses, in the words and the style of all other errors. Pure.
 
+use std::ffi::OsString;
+
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use super::definition;
 use crate::error::{Diagnostic, Place};
 
-/// What is wrong, and what to do; none where clap has something to show instead, as for `--help`.
-pub(super) fn diagnostic(error: &clap::Error) -> Option<Diagnostic> {
+/// What is wrong with these arguments, and what to do; none where clap has something to show instead, as for `--help`.
+pub(super) fn diagnostic(error: &clap::Error, arguments: &[OsString]) -> Option<Diagnostic> {
     let all = |kind| error.get(kind).map_or_else(Vec::new, words);
     let one = |kind| all(kind).into_iter().next().unwrap_or_default();
     let argument = || name(&one(ContextKind::InvalidArg));
@@ -42,7 +45,11 @@ pub(super) fn diagnostic(error: &clap::Error) -> Option<Diagnostic> {
         }
         ErrorKind::ArgumentConflict => {
             let others: Vec<String> = all(ContextKind::PriorArg).iter().map(|of| name(of)).collect();
-            format!("{} and {} exclude each other", argument(), others.join(", "))
+            if others.contains(&argument()) {
+                format!("{} is given twice", argument())
+            } else {
+                format!("{} and {} exclude each other", argument(), others.join(", "))
+            }
         }
         _ => {
             let text = error.to_string();
@@ -59,10 +66,21 @@ pub(super) fn diagnostic(error: &clap::Error) -> Option<Diagnostic> {
         help.push(format!("the form is: {usage}"));
     }
     if !command.is_empty() || help.is_empty() {
-        let command = if command.is_empty() { "ratelimitd".to_owned() } else { command.join(" ") };
+        let command = if command.is_empty() { typed(arguments) } else { command.join(" ") };
         help.push(format!("`{command} --help` has all of it"));
     }
     Some(Diagnostic { problem, place: Place::CommandLine, help })
+}
+
+/// The command that was typed, without what was said to it: of a bad value clap does not tell whose it is.
+fn typed(arguments: &[OsString]) -> String {
+    let (mut all, mut at) = ("ratelimitd".to_owned(), &definition());
+    for word in arguments.iter().skip(1) {
+        if let Some(inner) = at.find_subcommand(word) {
+            (all, at) = (format!("{all} {}", inner.get_name()), inner);
+        }
+    }
+    all
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "the enum of clap may grow")]
@@ -86,12 +104,11 @@ fn did_you_mean(all: &[String]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::definition;
     use super::*;
 
     fn said(arguments: &[&str]) -> (String, String) {
-        let arguments = ["ratelimitd"].iter().chain(arguments);
-        let of = diagnostic(&definition().try_get_matches_from(arguments).unwrap_err()).unwrap();
+        let arguments: Vec<OsString> = ["ratelimitd"].iter().chain(arguments).map(Into::into).collect();
+        let of = diagnostic(&definition().try_get_matches_from(&arguments).unwrap_err(), &arguments).unwrap();
         (of.problem, of.help.join("\n"))
     }
 
@@ -134,8 +151,20 @@ mod tests {
     }
 
     #[test]
+    fn a_bad_value_leads_to_the_page_of_its_own_command() {
+        for (arguments, command) in [
+            (&["lists", "from-mmdb", "f", "--country", "XXX"][..], "ratelimitd lists from-mmdb"),
+            (&["crowdsec", "--ipv6-prefix", "129"], "ratelimitd crowdsec"),
+        ] {
+            let (problem, help) = said(arguments);
+            assert!(help.ends_with(&format!("`{command} --help` has all of it")), "{problem}: {help}");
+        }
+        assert_eq!(said(&["crowdsec", "--key-file", "a", "--key-file", "b"]).0, "--key-file is given twice");
+    }
+
+    #[test]
     fn help_is_no_mistake() {
         let help = definition().try_get_matches_from(["ratelimitd", "stats", "--help"]).unwrap_err();
-        assert!(diagnostic(&help).is_none());
+        assert!(diagnostic(&help, &[]).is_none());
     }
 }

@@ -22,7 +22,7 @@ use ratelimit_control::proto::{
     Allow, Confirm, Deny, Explain, FleetStatus, Forget, GrantRequest, ModeRequest, ModeWord, PrefixRequest,
     ReloadRequest, Rollback, SourceRequest, Suggest, UnblockRequest,
 };
-use ratelimit_daemon::{self, ConfigSource, Loaded};
+use ratelimit_daemon::{self, ConfigSource, Limited, Loaded};
 use ratelimit_datapath::interface_names;
 use ratelimit_datapath::kernel::Kernel;
 use ratelimit_datapath::probe;
@@ -112,8 +112,8 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             let call = |text: &str| Ok(Allow(request.clone().of(change::parse_prefix(text)?)));
             daemon(grant.socket).each("allow", grant.prefixes, call, ratelimit_view::granted, |_| Exit::Done)
         }
-        Some(Command::Deny { grant, owner }) => {
-            let request = GrantRequest { owner, ..change::parse_grant(&grant)? };
+        Some(Command::Deny { grant, kill, owner }) => {
+            let request = GrantRequest { kill, owner, ..change::parse_grant(&grant)? };
             let call = |text: &str| Ok(Deny(request.clone().of(change::parse_prefix(text)?)));
             daemon(grant.socket).each("deny", grant.prefixes, call, ratelimit_view::granted, |_| Exit::Done)
         }
@@ -190,10 +190,9 @@ fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Resul
         tracing::info!("kernel memory beside: {beside}");
     }
     let absent = source.absent();
-    let described = config.clone();
-    let attached = move |interfaces: &[String]| {
-        if !interfaces.is_empty() {
-            tracing::info!("{}", describe::first_line(&described, interfaces));
+    let attached = |of: Limited<'_>| {
+        if !of.interfaces.is_empty() {
+            tracing::info!("{}", describe::first_line(of.policy, of.interfaces));
         }
     };
     let open = move |config: &Config| Kernel::open(config, absent);
@@ -203,7 +202,8 @@ fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Resul
 
 /// What there is to say about a configuration, by itself and on this host.
 fn warnings(config: &Config) -> Vec<String> {
-    let (around, now) = (Around::look().with(config.fleet.as_ref()), now());
+    let (around, now) =
+        (Around::look(ratelimit_datapath::default_gateways().unwrap_or_default()).with(config.fleet.as_ref()), now());
     let of_lists = around.passed_over_words(config);
     let prefixes = describe::prefixes_memory(config);
     let of_memory = ratelimit_doctor::available_memory().ok();
@@ -246,7 +246,8 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
             return Err(error.into());
         }
     };
-    let warnings = all_warnings(&config);
+    let mut warnings = all_warnings(&config);
+    warnings.extend(file.iter().flat_map(|file| ratelimit_doctor::out_of_reach(file, &config)));
     match global.format() {
         OutputFormat::Human => {
             warn(&warnings, global);

@@ -1,14 +1,13 @@
 //! What a daemon says first.
 
-use ratelimit_policy::config::Config;
-use ratelimit_policy::desired::{Mode, Rule};
+use ratelimit_policy::desired::{Mode, Policy, Rule};
 
 /// Rules that are named one by one; of more, only these.
 const RULES_NAMED_MAX: usize = 4;
 
 /// What is limited, on which interfaces that are attached, by how much and in which mode: one line.
-pub fn first_line(config: &Config, attached: &[String]) -> String {
-    let rules = &config.policy.rules;
+pub fn first_line(policy: &Policy, attached: &[String]) -> String {
+    let rules = &policy.rules;
     let of = |rule: &Rule| {
         let limits: Vec<String> = rule.limits.iter().map(ToString::to_string).collect();
         let mode = match rule.mode {
@@ -36,21 +35,21 @@ mod tests {
     fn the_first_line_says_what_is_limited_on_what_by_how_much_and_in_which_mode() {
         let mut config = config(std::path::Path::new("/run"), 3);
         assert_eq!(
-            first_line(&config, &config.interfaces),
+            first_line(&config.policy, &config.interfaces),
             "limiting each source on eth0: rule \"default\" 3/5m connections on ports 80,443 (enforced)"
         );
         config.interfaces.push("eth1".into());
         config.policy.rules[0].mode = Mode::DryRun;
         assert_eq!(
-            first_line(&config, &config.interfaces),
+            first_line(&config.policy, &config.interfaces),
             "DRY RUN, nothing is dropped; counting each source on eth0, eth1: rule \"default\" 3/5m connections on \
              ports 80,443 (dry run)"
         );
         config.policy.rules = vec![config.policy.rules[0].clone(); 6];
         assert!(
-            first_line(&config, &config.interfaces).ends_with("(dry run); and 2 more rules"),
+            first_line(&config.policy, &config.interfaces).ends_with("(dry run); and 2 more rules"),
             "{}",
-            first_line(&config, &config.interfaces)
+            first_line(&config.policy, &config.interfaces)
         );
     }
 }

@@ -89,6 +89,7 @@ fn what_is_not_summed_says_so_with_the_bound_that_holds() {
     let limit = Limit {
         amount: 100,
         window_seconds: 60.0,
+        per: None,
         unit: Unit::Connections,
         bucket_seconds: 10.0,
         window: WindowForm::Strict,

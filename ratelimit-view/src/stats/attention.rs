@@ -61,6 +61,7 @@ pub fn attention(snapshot: &Snapshot) -> Vec<String> {
         out.push(format!("BY TCX on {}: it limits all the same, and a packet costs about 350 ns more", tcx.join(", ")));
     }
     held(snapshot, &mut out);
+    out.extend(snapshot.unkept.clone());
     configured(snapshot, &mut out);
     out.extend(fleet::attention(&snapshot.fleet));
     out.extend(snapshot.top_talkers.iter().map(|of| format!("RULE {}: {}", of.rule, of.words())));

@@ -1,12 +1,15 @@
-//! The two clients: requests sent, each on a connection of its own, answers counted, time taken.
+//! The clients: requests sent, each on a connection of its own, answers counted, time taken.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream};
+use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use netlab::Namespace;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt};
+use nix::sys::time::TimeVal;
 
 use super::interrupt;
 
@@ -28,6 +31,11 @@ const GOOD: Patience = Patience { connect: Duration::from_millis(900), answer: D
 const BAD: Patience = Patience { connect: Duration::from_millis(400), answer: Duration::from_millis(400) };
 /// An upper bound of the bad client's attempts, for the sake of ports and of the access log.
 const BAD_PER_THREAD_MAX: usize = 5_000;
+
+/// A crawler's addresses, each of which asks once.
+pub(super) const CRAWLER_ADDRESSES: u32 = 2_000;
+/// So many of them wait for an answer at a time.
+const CRAWLER_THREADS: u32 = 200;
 
 /// What became of a client's requests.
 #[derive(Clone, Debug, Default)]
@@ -100,6 +108,40 @@ pub(super) fn bad(namespace: &Namespace, target: SocketAddr, end: Instant) -> Re
     })
 }
 
+/// One request of each address from `first` on.
+pub(super) fn crawl(namespace: &Namespace, target: SocketAddr, first: Ipv4Addr) -> Result<Outcome> {
+    let each = |thread: u32| {
+        let mut outcome = Outcome::default();
+        let addresses = (thread..CRAWLER_ADDRESSES).step_by(CRAWLER_THREADS as usize);
+        for address in addresses.take_while(|_| !interrupt::came()) {
+            let source = Ipv4Addr::from_bits(first.to_bits() + address);
+            let start = Instant::now();
+            let stream = connect_from(source, target, BAD.connect);
+            outcome.add(stream.and_then(|stream| request(stream, BAD)).map(|()| start.elapsed()));
+        }
+        outcome
+    };
+    namespace.inside(|| {
+        let outcomes = thread::scope(|scope| {
+            let threads: Vec<_> = (0..CRAWLER_THREADS).map(|thread| scope.spawn(move || each(thread))).collect();
+            threads.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<_>>()
+        });
+        Ok(Outcome::sum(outcomes.into_iter()))
+    })
+}
+
+/// A connection from one of this host's addresses.
+fn connect_from(source: Ipv4Addr, target: SocketAddr, patience: Duration) -> Option<TcpStream> {
+    let SocketAddr::V4(target) = target else { return None };
+    let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).ok()?;
+    // Linux waits for a connection no longer than for room to send.
+    let wait = TimeVal::new(0, i64::from(patience.subsec_micros()));
+    setsockopt(&socket, sockopt::SendTimeout, &wait).ok()?;
+    bind(socket.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(source, 0))).ok()?;
+    connect(socket.as_raw_fd(), &SockaddrIn::from(target)).ok()?;
+    Some(TcpStream::from(socket))
+}
+
 fn hammer(target: SocketAddr, end: Instant) -> Outcome {
     let mut outcome = Outcome::default();
     for _ in 0..BAD_PER_THREAD_MAX {
@@ -115,7 +157,12 @@ fn hammer(target: SocketAddr, end: Instant) -> Outcome {
 /// One connection, one request; how long the answer took, if there was one.
 fn ask(target: SocketAddr, patience: Patience) -> Option<Duration> {
     let start = Instant::now();
-    let mut stream = TcpStream::connect_timeout(&target, patience.connect).ok()?;
+    let stream = TcpStream::connect_timeout(&target, patience.connect).ok()?;
+    request(stream, patience).map(|()| start.elapsed())
+}
+
+/// One request, where it is answered.
+fn request(mut stream: TcpStream, patience: Patience) -> Option<()> {
     stream.set_read_timeout(Some(patience.answer)).ok()?;
     stream.write_all(b"GET / HTTP/1.1\r\nHost: demo\r\nConnection: close\r\n\r\n").ok()?;
     let mut answer = Vec::new();
@@ -127,7 +174,7 @@ fn ask(target: SocketAddr, patience: Patience) -> Option<Duration> {
     }
     // The server has closed its side first, so no port of this one waits.
     let _closed = stream.shutdown(Shutdown::Both);
-    answer.starts_with(b"HTTP/1.1 200 ").then(|| start.elapsed())
+    answer.starts_with(b"HTTP/1.1 200 ").then_some(())
 }
 
 #[cfg(test)]

@@ -25,6 +25,12 @@ pub(super) const GOOD: Wire =
 pub(super) const BAD: Wire =
     Wire { interface: "bad0", server: Ipv4Addr::new(198, 51, 100, 1), client: Ipv4Addr::new(198, 51, 100, 7) };
 
+/// The addresses of the crawler, behind the bad client: benchmarking addresses (RFC 2544).
+pub(super) const CRAWLER: &str = "198.18.0.0/21";
+pub(super) const CRAWLER_FIRST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+/// What all of them begin with, and no other client.
+const CRAWLER_START: &str = "198.18.";
+
 impl Wire {
     pub(super) fn target(self) -> SocketAddr {
         SocketAddr::from((self.server, 80))
@@ -68,6 +74,9 @@ impl Lab {
             )?;
             interrupt::check()?;
         }
+        // All of them are the bad client's own.
+        bad.ip(&["route", "add", "local", CRAWLER, "dev", "lo"])?;
+        behind.ip(&["route", "add", CRAWLER, "via", &BAD.client.to_string(), "dev", BAD.interface])?;
         let addresses = [GOOD, BAD].map(Wire::target);
         let web = match server {
             Server::Nginx => Web::Nginx(netlab::nginx(&behind, files.path(), &addresses)?),
@@ -96,15 +105,26 @@ impl Lab {
 
     /// Requests that the web server has seen so far of a client, by its own account.
     pub(super) fn seen_by_web(&self, client: Ipv4Addr) -> Result<u64> {
+        self.seen_by_web_of(&format!("{client} "), |of| of == client)
+    }
+
+    /// The same of all addresses of the crawler.
+    pub(super) fn crawler_seen_by_web(&self) -> Result<u64> {
+        self.seen_by_web_of(CRAWLER_START, |of| of.to_string().starts_with(CRAWLER_START))
+    }
+
+    fn seen_by_web_of(&self, start: &str, is_it: impl Fn(Ipv4Addr) -> bool) -> Result<u64> {
         match &self.web {
             Web::Nginx(_) => {
                 let path = self.files.path().join("access.log");
                 let log = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-                let start = format!("{client} ");
-                Ok(log.lines().filter(|line| line.starts_with(&start)).count() as u64)
+                Ok(log.lines().filter(|line| line.starts_with(start)).count() as u64)
             }
             Web::Own(servers) => {
-                let of = |counts: BTreeMap<IpAddr, u64>| counts.get(&IpAddr::V4(client)).copied().unwrap_or(0);
+                let is_it = |of: &IpAddr| if let IpAddr::V4(of) = of { is_it(*of) } else { false };
+                let of = |counts: BTreeMap<IpAddr, u64>| -> u64 {
+                    counts.iter().filter(|(of, _)| is_it(of)).map(|(_, count)| count).sum()
+                };
                 Ok(servers.iter().map(|server| of(server.requests())).sum())
             }
         }

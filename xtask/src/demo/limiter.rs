@@ -9,8 +9,8 @@ use netlab::{Child, Namespace};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::lab::{BAD, GOOD, Lab};
-use super::{LIMIT_TEXT, interrupt};
+use super::lab::{BAD, CRAWLER, GOOD, Lab};
+use super::{GROUP_LIMIT_TEXT, LIMIT_TEXT, interrupt};
 
 const READY: Duration = Duration::from_secs(15);
 const STOPPED: Duration = Duration::from_secs(10);
@@ -27,6 +27,8 @@ pub(super) struct Limiter<'a> {
 pub(super) enum Mode {
     DryRun,
     Enforce,
+    /// It does, and holds groups of sources too.
+    Groups,
 }
 
 /// What `ratelimitd stats` says, as far as it is shown. Packets; a request is one, and another where it is sent again.
@@ -39,6 +41,8 @@ pub(super) struct Stats {
     pub(super) dropped_of_good: u64,
     /// Requests that the bad client's window holds.
     pub(super) used_by_bad: u64,
+    /// Requests that the window of the crawler's prefix holds.
+    pub(super) used_by_crawler: u64,
 }
 
 impl<'a> Limiter<'a> {
@@ -53,6 +57,9 @@ impl<'a> Limiter<'a> {
                 command.arg("--dry-run");
             }
             Mode::Enforce => {}
+            Mode::Groups => {
+                command.args(["--limit", GROUP_LIMIT_TEXT]);
+            }
         }
         let process = Child::start(command)?;
         process.wait_for_line("ratelimitd: ready", READY)?;
@@ -91,6 +98,7 @@ impl Stats {
             stats.get(list).and_then(Value::as_array).and_then(|entries| entries.iter().position(is_it))
         };
         let good = position("interfaces", "name", GOOD.interface).context("the statistics lack an interface")?;
+        let crawler = position("groups", "group", CRAWLER);
         let bad = position("top", "source", &Ipv4Addr::to_string(&BAD.client));
         Ok(Self {
             admitted: number("/rules/0/admitted")?,
@@ -98,6 +106,7 @@ impl Stats {
             would_drop: number("/rules/0/would_drop")?,
             dropped_of_good: number(&format!("/interfaces/{good}/packets/dropped"))?,
             used_by_bad: bad.map_or(Ok(0), |bad| number(&format!("/top/{bad}/used")))?,
+            used_by_crawler: crawler.map_or(Ok(0), |at| number(&format!("/groups/{at}/used")))?,
         })
     }
 }
@@ -113,11 +122,12 @@ mod tests {
                 { "name": "bad0", "packets": { "dropped": 9 } }, { "name": "good0", "packets": { "dropped": 1 } },
             ],
             "rules": [ { "admitted": 150, "dropped": 10, "would_drop": 2 } ],
+            "groups": [ { "group": "198.18.0.0/21", "used": 99 } ],
             "top": [ { "source": "192.0.2.7", "used": 50 }, { "source": "198.51.100.7", "used": 100 } ],
         });
         let stats = Stats::read(&stats).unwrap();
         assert_eq!((stats.admitted, stats.dropped, stats.would_drop), (150, 10, 2));
-        assert_eq!((stats.dropped_of_good, stats.used_by_bad), (1, 100));
+        assert_eq!((stats.dropped_of_good, stats.used_by_bad, stats.used_by_crawler), (1, 100, 99));
         assert!(Stats::read(&serde_json::json!({})).is_err());
     }
 }

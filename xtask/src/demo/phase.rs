@@ -1,4 +1,4 @@
-//! One phase: the limiter in one mode, or none; both clients at once; what was measured.
+//! One phase: the limiter in one mode, or none; two clients at once; what was measured.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow};
 
 use super::client::{self, Outcome};
 use super::interrupt;
-use super::lab::{BAD, GOOD, Lab};
+use super::lab::{BAD, CRAWLER_FIRST, GOOD, Lab};
 use super::limiter::{Limiter, Mode, Stats};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,16 +17,27 @@ pub(super) enum Phase {
     NoLimiter,
     DryRun,
     Enforce,
+    /// A crawler of many addresses in place of the bad client.
+    Crawler,
 }
 
 impl Phase {
-    pub(super) const ALL: [Self; 3] = [Self::NoLimiter, Self::DryRun, Self::Enforce];
+    pub(super) const ALL: [Self; 4] = [Self::NoLimiter, Self::DryRun, Self::Enforce, Self::Crawler];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::NoLimiter => "no limiter",
             Self::DryRun => "dry-run",
             Self::Enforce => "enforce",
+            Self::Crawler => "crawler",
+        }
+    }
+
+    /// What its second client is called.
+    pub(super) const fn other(self) -> &'static str {
+        match self {
+            Self::NoLimiter | Self::DryRun | Self::Enforce => "bad",
+            Self::Crawler => "crawler",
         }
     }
 
@@ -35,6 +46,7 @@ impl Phase {
             Self::NoLimiter => None,
             Self::DryRun => Some(Mode::DryRun),
             Self::Enforce => Some(Mode::Enforce),
+            Self::Crawler => Some(Mode::Groups),
         }
     }
 }
@@ -45,7 +57,7 @@ pub(super) struct Measured {
     pub(super) phase: Phase,
     pub(super) good: Outcome,
     pub(super) bad: Outcome,
-    /// Requests of the bad client in the web server's own account.
+    /// Requests of the bad client, or of the crawler, in the web server's own account.
     pub(super) bad_seen_by_web: u64,
     pub(super) web_cpu: Option<Duration>,
     pub(super) stats: Option<Stats>,
@@ -56,19 +68,26 @@ pub(super) struct Measured {
 pub(super) fn run(phase: Phase, lab: &Lab, binary: &Path, seconds: u32) -> Result<Measured> {
     interrupt::check()?;
     let limiter = phase.mode().map(|mode| Limiter::start(lab, binary, mode)).transpose()?;
-    let (cpu_before, seen_before) = (lab.web_cpu_time()?, lab.seen_by_web(BAD.client)?);
+    let seen = || match phase {
+        Phase::NoLimiter | Phase::DryRun | Phase::Enforce => lab.seen_by_web(BAD.client),
+        Phase::Crawler => lab.crawler_seen_by_web(),
+    };
+    let (cpu_before, seen_before) = (lab.web_cpu_time()?, seen()?);
     let end = Instant::now() + Duration::from_secs(seconds.into());
     let (of_good, of_bad) = (&lab.good, &lab.bad);
     let (good, bad) = thread::scope(|scope| {
         let good = scope.spawn(move || client::good(of_good, GOOD.target(), end));
-        let bad = scope.spawn(move || client::bad(of_bad, BAD.target(), end));
+        let bad = scope.spawn(move || match phase {
+            Phase::NoLimiter | Phase::DryRun | Phase::Enforce => client::bad(of_bad, BAD.target(), end),
+            Phase::Crawler => client::crawl(of_bad, BAD.target(), CRAWLER_FIRST),
+        });
         count_down(phase, end);
         let panicked = |_| anyhow!("a client panicked");
         Ok::<_, anyhow::Error>((good.join().map_err(panicked)??, bad.join().map_err(panicked)??))
     })?;
     interrupt::check()?;
     let web_cpu = lab.web_cpu_time()?.zip(cpu_before).map(|(after, before)| after.saturating_sub(before));
-    let bad_seen_by_web = lab.seen_by_web(BAD.client)? - seen_before;
+    let bad_seen_by_web = seen()? - seen_before;
     let stats = limiter.as_ref().map(Limiter::stats).transpose()?;
     let id = limiter.as_ref().map(Limiter::process_id);
     limiter.map(Limiter::stop).transpose()?;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::LIMIT;
+use super::client::CRAWLER_ADDRESSES;
 use super::phase::{Measured, Phase};
 
 /// A promise, and whether it holds.
@@ -27,6 +28,7 @@ pub(super) fn of(phases: &[Measured], left: &[String]) -> Vec<Promise> {
     let mut promises = vec![good_lost_nothing(phases)];
     promises.extend(of_phase(Phase::DryRun).map(dry_run_dropped_nothing));
     promises.extend(of_phase(Phase::Enforce).map(bad_got_its_limit));
+    promises.extend(of_phase(Phase::Crawler).map(crawler_got_what_one_client_gets));
     let found = if left.is_empty() { "no namespace, process, file or pin".to_owned() } else { left.join(", ") };
     promises.push(Promise { text: "nothing is left behind", holds: left.is_empty(), found });
     promises
@@ -71,6 +73,20 @@ fn bad_got_its_limit(measured: &Measured) -> Promise {
     }
 }
 
+/// Each of its addresses is far within the limit of a source; together they are one client.
+fn crawler_got_what_one_client_gets(measured: &Measured) -> Promise {
+    let used = measured.stats.map_or(0, |stats| stats.used_by_crawler);
+    let accounts = [measured.bad.answered(), measured.bad_seen_by_web, used];
+    Promise {
+        text: "a crawler of 2000 addresses got exactly what one client gets",
+        holds: measured.bad.tried == u64::from(CRAWLER_ADDRESSES) && accounts.iter().all(|&account| account == LIMIT),
+        found: format!(
+            "{} answered, {} seen by the web server, {} admitted by the limiter, of {} tried",
+            accounts[0], accounts[1], accounts[2], measured.bad.tried
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,7 +94,9 @@ mod tests {
     use crate::demo::limiter::Stats;
 
     fn measured(phase: Phase, [dropped, would_drop]: [u64; 2], [tried, answered]: [u64; 2]) -> Measured {
-        let stats = Stats { admitted: 1, dropped, would_drop, dropped_of_good: 0, used_by_bad: answered };
+        let used = if phase == Phase::Crawler { [0, answered] } else { [answered, 0] };
+        let [used_by_bad, used_by_crawler] = used;
+        let stats = Stats { admitted: 1, dropped, would_drop, dropped_of_good: 0, used_by_bad, used_by_crawler };
         Measured {
             phase,
             good: Outcome::of(50, 50),
@@ -91,22 +109,36 @@ mod tests {
     }
 
     fn held(enforced: Measured, left: &[String]) -> Vec<bool> {
-        let phases =
-            [measured(Phase::NoLimiter, [0, 0], [900, 900]), measured(Phase::DryRun, [0, 800], [900, 900]), enforced];
+        held_of(enforced, measured(Phase::Crawler, [1_900, 0], [2_000, LIMIT]), left)
+    }
+
+    fn held_of(enforced: Measured, crawled: Measured, left: &[String]) -> Vec<bool> {
+        let free = measured(Phase::NoLimiter, [0, 0], [900, 900]);
+        let phases = [free, measured(Phase::DryRun, [0, 800], [900, 900]), enforced, crawled];
         of(&phases, left).iter().map(|promise| promise.holds).collect()
     }
 
     #[test]
     fn the_limit_is_kept_neither_with_one_more_nor_with_one_less() {
         let enforced = |answered| measured(Phase::Enforce, [800, 0], [900, answered]);
-        assert_eq!(held(enforced(LIMIT), &[]), [true, true, true, true]);
-        assert_eq!(held(enforced(LIMIT + 1), &[]), [true, true, false, true]);
-        assert_eq!(held(enforced(LIMIT - 1), &[]), [true, true, false, true]);
+        assert_eq!(held(enforced(LIMIT), &[]), [true; 5]);
+        assert_eq!(held(enforced(LIMIT + 1), &[]), [true, true, false, true, true]);
+        assert_eq!(held(enforced(LIMIT - 1), &[]), [true, true, false, true, true]);
+    }
+
+    #[test]
+    fn a_crawler_gets_what_one_client_gets_and_asks_with_every_address() {
+        let of = |tried, answered| {
+            let crawled = measured(Phase::Crawler, [1_900, 0], [tried, answered]);
+            held_of(measured(Phase::Enforce, [800, 0], [900, LIMIT]), crawled, &[])[3]
+        };
+        assert_eq!([of(2_000, LIMIT), of(2_000, LIMIT + 1), of(2_000, LIMIT - 1)], [true, false, false]);
+        assert!(!of(1_999, LIMIT));
     }
 
     #[test]
     fn what_is_left_behind_is_told() {
         let enforced = measured(Phase::Enforce, [800, 0], [900, LIMIT]);
-        assert_eq!(held(enforced, &["namespace rl-demo-server-1-0".to_owned()]), [true, true, true, false]);
+        assert_eq!(held(enforced, &["namespace rl-demo-server-1-0".to_owned()]), [true, true, true, true, false]);
     }
 }

@@ -14,7 +14,7 @@ pub(super) fn of(phases: &[Measured]) -> String {
     );
     for Measured { phase, good, bad, .. } in phases {
         row(&mut text, phase.name(), "good", good);
-        row(&mut text, "", "bad", bad);
+        row(&mut text, "", phase.other(), bad);
     }
     text.push('\n');
     // Writing to a text cannot fail.

@@ -39,16 +39,22 @@ const PASSED_ON: [&str; 6] =
 /// The tests that kill the daemon at its crash points.
 const CRASH: &str = "crash";
 
-/// Every crate but the one that needs root, the BPF crate on the host included.
+/// Every crate but the one that needs root, the BPF crate on the host included: what the privileged tier builds too, so
+/// that nothing is compiled twice.
 pub(super) fn unprivileged(filter: Option<&str>) -> Result<Tier> {
     let start = Instant::now();
+    let artifacts = cargo::build(&EVERYTHING)?;
+    let mut tally = Tally::default();
+    for test in artifacts.iter().filter(|artifact| artifact.is_test() && !artifact.is_test_in(PRIVILEGED)) {
+        eprintln!("     Running {}", test.executable.display());
+        let mut command = Command::new(&test.executable);
+        command.current_dir(test.package()).envs(redis().filter_map(|(name, value)| Some((name, value?))));
+        listen(command.arg("--show-output").args(filter), &test.target, &mut tally)?;
+    }
     let mut command = Command::new(workspace::cargo());
     command.current_dir(workspace::root());
-    command.envs(redis().filter_map(|(name, value)| Some((name, value?))));
-    command.args(["test", "--workspace", "--exclude", PRIVILEGED, "--no-fail-fast", "--", "--show-output"]);
-    command.args(filter);
-    let mut tally = Tally::default();
-    listen(&mut command, "cargo test", &mut tally)?;
+    command.args(["test", "--workspace", "--doc", "--no-fail-fast", "--", "--show-output"]).args(filter);
+    listen(&mut command, "cargo test --doc", &mut tally)?;
     Ok(Tier { name: "unprivileged", tally, took: start.elapsed() })
 }
 
@@ -89,9 +95,11 @@ const HOOK_VARIABLE: &str = "RATELIMITD_TEST_HOOK";
 
 /// Files of which these tests run once more with the program at TCX: a verdict of each kind, on frames that are made up
 /// and on real traffic.
-const AT_TCX: [(&str, &[&str]); 4] = [
+const AT_TCX: [(&str, &[&str]); 6] = [
     ("program", &["every_named_frame", "classic_timeline", "behind_one_tag_or_two"]),
     ("differential", &["where_a_slash_64_is_one_client"]),
+    ("groups", &["each_of_16_prefixes", "by_itself_its_group_is_not_charged"]),
+    ("refusals", &["becomes_the_reset_of_its_client"]),
     ("policy", &["a_denied_source", "over_restarts", "rolled_back_with_the_daemon_killed"]),
     (
         "traffic",

@@ -1,5 +1,7 @@
 //! Entries of list files that are not put in force: however a list comes to the daemon, the rest of it holds.
 
+use ratelimit_report::snapshot::{ListFilter, State};
+
 use super::*;
 
 const WIDE: &str = "192.0.2.0/24\n0.0.0.0/1\n203.0.113.7\n";
@@ -70,6 +72,11 @@ async fn however_a_list_comes_whom_this_host_needs_is_not_denied_by_it() {
             assert_eq!(said.matches(line).count(), 1, "{way}: {line}: {said}");
         }
         assert!(site.stats().attention.iter().any(|of| of.starts_with("3 entries of list files are PASSED OVER")));
+        let moment = site.moment();
+        let report = site.engine.list(ListFilter::default(), moment).unwrap()();
+        let listed: Vec<_> =
+            report.entries.iter().filter(|of| of.state == State::Denied).map(|of| &of.prefix).collect();
+        assert_eq!(listed, ["192.0.2.7", "198.51.100.0/24"], "{way}: what is exported is in force");
     }
 }
 

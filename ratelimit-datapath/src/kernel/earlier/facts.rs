@@ -19,6 +19,8 @@ pub(super) struct Facts {
     pub(super) ipv6_mask: [u64; 2],
     pub(super) ipv4_mask: u32,
     pub(super) ipv6_wide: u8,
+    /// [`Config::suspended`]: 0 until layout 11.
+    pub(super) suspended: u32,
     pub(super) interfaces: [u32; INTERFACES_MAX],
     /// When its trial ends, 0 without one.
     pub(super) until_ns: u64,
@@ -46,6 +48,8 @@ pub(super) struct LimitFacts {
     pub(super) full_buckets: u8,
     pub(super) is_gcra: u8,
     pub(super) burst: u64,
+    /// Until layout 11 no limit was shared: a cell's count was its host's alone.
+    pub(super) parts: Parts,
 }
 
 impl Facts {
@@ -54,6 +58,7 @@ impl Facts {
         (config.wall_offset_ns, config.seed) = (self.wall_offset_ns, self.seed.unwrap_or(seed));
         (config.ipv4_mask, config.ipv6_mask, config.ipv6_wide) = (self.ipv4_mask, self.ipv6_mask, self.ipv6_wide);
         (config.interfaces, config.until_ns) = (self.interfaces, self.until_ns);
+        config.suspended = self.suspended;
         for (rule, of) in config.rules.iter_mut().zip(&self.rules) {
             *rule = of.layout();
         }
@@ -65,8 +70,9 @@ impl RuleFacts {
         Rule {
             limits: self.limits.map(LimitFacts::layout),
             limits_len: self.limits_len,
+            own_len: self.limits_len,
             shadows_len: self.shadows_len,
-            dry_run: self.dry_run,
+            refuses: self.dry_run,
             row: self.row,
             name: self.name,
             bans: self.bans,
@@ -77,14 +83,12 @@ impl RuleFacts {
 
 impl LimitFacts {
     fn layout(self) -> Limit {
-        let Self { amount, bucket_ns, slot, unit, full_buckets, is_gcra, burst } = self;
-        // No limit was shared: a cell's count was its host's alone.
-        let parts = Parts::alone(bucket_ns);
+        let Self { amount, bucket_ns, slot, unit, full_buckets, is_gcra, burst, parts } = self;
         Limit { amount, bucket_ns, slot, unit, full_buckets, is_gcra, burst, parts, ..Limit::default() }
     }
 }
 
-/// What a configuration of layouts 7 to 11 ends with, whose rules are `R`.
+/// What a configuration of layouts 7 to 12 ends with, whose rules are `R`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Rest<R> {
@@ -93,7 +97,7 @@ pub(super) struct Rest<R> {
     sets_mask: u32,
     insertions_max: u32,
     insertions_free: u32,
-    reserved: u32,
+    suspended: u32,
     generation_shift: u32,
     interfaces: [u32; INTERFACES_MAX],
     prefixes_generation: u32,
@@ -123,6 +127,7 @@ where
             ipv6_mask: self.ipv6_mask,
             ipv4_mask: self.ipv4_mask,
             ipv6_wide: self.ipv6_wide,
+            suspended: self.suspended,
             interfaces: self.interfaces,
             until_ns: self.until_ns,
             rules,

@@ -4,6 +4,7 @@
 use ratelimit_common::ban;
 use ratelimit_common::layout::{Counters, Tally};
 use ratelimit_common::verification::Side;
+use ratelimit_common::window::Parts;
 
 use super::facts::{Facts, LIMITS, LimitFacts, Rest, RuleFacts};
 use super::{Layout, SINCE_7, SideThen};
@@ -109,6 +110,7 @@ impl From<Rule> for RuleFacts {
 impl From<Limit> for LimitFacts {
     fn from(of: Limit) -> Self {
         let Limit { amount, bucket_ns, slot, unit, behind, is_gcra, burst, .. } = of;
-        Self { amount, bucket_ns, slot, unit, full_buckets: behind, is_gcra, burst }
+        let parts = Parts::alone(bucket_ns);
+        Self { amount, bucket_ns, slot, unit, full_buckets: behind, is_gcra, burst, parts }
     }
 }

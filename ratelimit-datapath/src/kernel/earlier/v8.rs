@@ -3,6 +3,7 @@
 use ratelimit_common::ban;
 use ratelimit_common::hash::HashKey;
 use ratelimit_common::layout::QUIC_PORTS_MAX;
+use ratelimit_common::window::Parts;
 
 use super::facts::{Facts, LIMITS, LimitFacts, Rest, RuleFacts};
 use super::{Layout, SINCE_7, SINCE_8};
@@ -10,9 +11,10 @@ use super::{Layout, SINCE_7, SINCE_8};
 pub(super) const LAYOUT: Layout =
     Layout { version: 8, same: &[SINCE_7, SINCE_8], windows: None, counters: None, config: super::read::<Config> };
 
+/// A limit of layouts 8 to 11.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Limit {
+pub(super) struct Limit {
     amount: u64,
     bucket_ns: u64,
     slot: u32,
@@ -24,11 +26,11 @@ struct Limit {
     guarded_segments: u64,
 }
 
-/// A rule of layouts 8 to 11.
+/// A rule of layouts 8 to 12, with limits of that layout.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) struct Rule {
-    limits: [Limit; LIMITS],
+pub(super) struct Rule<L = Limit> {
+    limits: [L; LIMITS],
     limits_len: u8,
     dry_run: u8,
     refuse_all: u8,
@@ -65,8 +67,11 @@ impl From<Config> for Facts {
     }
 }
 
-impl From<Rule> for RuleFacts {
-    fn from(of: Rule) -> Self {
+impl<L> From<Rule<L>> for RuleFacts
+where
+    LimitFacts: From<L>,
+{
+    fn from(of: Rule<L>) -> Self {
         Self {
             name: of.name,
             row: of.row,
@@ -82,6 +87,6 @@ impl From<Rule> for RuleFacts {
 impl From<Limit> for LimitFacts {
     fn from(of: Limit) -> Self {
         let Limit { amount, bucket_ns, slot, unit, full_buckets, is_gcra, burst, .. } = of;
-        Self { amount, bucket_ns, slot, unit, full_buckets, is_gcra, burst }
+        Self { amount, bucket_ns, slot, unit, full_buckets, is_gcra, burst, parts: Parts::alone(bucket_ns) }
     }
 }

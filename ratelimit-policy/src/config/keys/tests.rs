@@ -59,11 +59,21 @@ fn each_choice_is_taken_and_another_word_is_refused_with_all_of_them() {
     }
 }
 
+/// What is of bans is an error without one.
+fn with_bans(key: &str) -> &'static str {
+    if ["forget_after", "block_prefix_after", "ban_unproven", "block_kill"].contains(&key) {
+        "block_for = \"1m\"\n"
+    } else {
+        ""
+    }
+}
+
 #[test]
 fn the_ends_of_a_number_are_taken_and_one_beyond_is_refused() {
     for (table, key) in every_key() {
         let Value::Integer(least, most) = key.value else { continue };
-        let is_taken = |number: u64| parse(&file_with(table.prefix, &format!("{} = {number}", key.name))).is_ok();
+        let bans = with_bans(key.name);
+        let is_taken = |number: u64| parse(&file_with(table.prefix, &format!("{bans}{} = {number}", key.name))).is_ok();
         assert!(is_taken(least) && is_taken(most) && !is_taken(most + 1), "{}", key.name);
         assert!(least == 0 || !is_taken(least - 1), "{}", key.name);
     }
@@ -76,8 +86,7 @@ fn a_key_with_its_default_is_a_file_without_it() {
         if format!("x = {}", key.default).parse::<toml::Table>().is_err() {
             continue;
         }
-        // What is of bans is an error without one.
-        let bans = if ["forget_after", "ban_unproven"].contains(&key.name) { "block_for = \"1m\"\n" } else { "" };
+        let bans = with_bans(key.name);
         let text = file_with(table.prefix, &format!("{bans}{} = {}", key.name, key.default));
         assert_eq!(parse(&text), parse(&file_with(table.prefix, bans)), "{text}");
         assert!(parse(&text).is_ok(), "{text}");

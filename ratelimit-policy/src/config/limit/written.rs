@@ -5,9 +5,10 @@ use std::ops::Range;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
 
-use super::{parse_unit, unit_of};
+use super::{parse_unit, per, unit_of};
 use crate::config::syntax::{Scanner, SyntaxError};
 use crate::config::{amount, duration};
+use crate::desired::Per;
 
 /// What separates an amount from its window, beside the slash.
 const BETWEEN: [&str; 6] = ["per", "in", "every", "each", "a", "an"];
@@ -39,9 +40,14 @@ pub(in crate::config) struct Said {
     pub(in crate::config) window_ns: u64,
     /// Where that stands.
     pub(in crate::config) window_span: Range<usize>,
+    /// Of whom.
+    pub(in crate::config) per: Per,
+    /// Where that begins; the end where it is not said.
+    pub(in crate::config) per_at: usize,
 }
 
-/// The items of a list, each with its offset, trimmed; empty ones are errors. A comma between the digits of an amount groups them.
+/// The items of a list, each with its offset, trimmed; empty ones are errors. A comma between the digits of an amount groups them;
+/// one between two prefix lengths is part of a group.
 pub(in crate::config) fn separate(text: &str) -> impl Iterator<Item = Result<(usize, &str), SyntaxError>> {
     let mut rest = Some(0);
     std::iter::from_fn(move || {
@@ -53,7 +59,10 @@ pub(in crate::config) fn separate(text: &str) -> impl Iterator<Item = Result<(us
             let before = &item[..at];
             digit(at + 1) && before.ends_with(|c: char| c.is_ascii_digit()) && is_amount(before)
         };
-        let end = item.match_indices(',').map(|(at, _)| at).find(|at| !groups(*at));
+        let end = item
+            .match_indices(',')
+            .map(|(at, _)| at)
+            .find(|at| !groups(*at) && !per::joins(&item[..*at], &item[at + 1..]));
         rest = end.map(|end| start + end + 1);
         let item = &item[..end.unwrap_or(item.len())];
         let trimmed = item.trim_start();
@@ -87,8 +96,14 @@ pub(in crate::config) fn read(text: &str) -> Result<Said, SyntaxError> {
     let is_size = unit.is_some();
     if let Some((_, of, window_ns)) = RATES.into_iter().find(|(name, _, _)| !is_size && word.eq_ignore_ascii_case(name))
     {
-        finish(&mut scanner)?;
-        return Ok(Said { amount, amount_span, unit: Some(of), window_ns, window_span: at..at + word.len() });
+        scanner.take_while(amount::is_space);
+        let (before, _) = per::split(scanner.rest());
+        if !before.is_empty() {
+            return Err(out_of_place(&scanner));
+        }
+        let window_span = at..at + word.len();
+        let (per, per_at) = group(&scanner, text)?;
+        return Ok(Said { amount, amount_span, unit: Some(of), window_ns, window_span, per, per_at });
     }
     if let Some(of) = unit_of(word) {
         check_size(&text[amount_span.clone()], is_size, of, at..at + word.len())?;
@@ -115,19 +130,29 @@ pub(in crate::config) fn read(text: &str) -> Result<Said, SyntaxError> {
     let window_ns = duration::read(&mut scanner)?;
     let window_span = scanner.span_from(window_at);
     scanner.take_while(amount::is_space);
-    if scanner.rest().starts_with(char::is_alphabetic) {
-        let (at, word) = (scanner.at(), scanner.rest());
+    let (at, (word, _)) = (scanner.at(), per::split(scanner.rest()));
+    let span = at..at + word.len();
+    if word.starts_with(char::is_alphabetic) {
         let of = parse_unit(word).map_err(|error| error.shifted(at))?;
         if is_said {
-            let error = SyntaxError::new(at..text.len(), "the unit is said before the window already");
+            let error = SyntaxError::new(span, "the unit is said before the window already");
             return Err(error.with_help("leave one of the two out"));
         }
-        check_size(&text[amount_span.clone()], is_size, of, at..text.len())?;
+        check_size(&text[amount_span.clone()], is_size, of, span)?;
         unit = Some(of);
-    } else {
-        finish(&mut scanner)?;
+    } else if !word.is_empty() {
+        return Err(out_of_place(&scanner));
     }
-    Ok(Said { amount, amount_span, unit, window_ns, window_span })
+    let (per, per_at) = group(&scanner, text)?;
+    Ok(Said { amount, amount_span, unit, window_ns, window_span, per, per_at })
+}
+
+/// Of whom a limit is, as what is left says, and where it says so.
+fn group(scanner: &Scanner<'_>, text: &str) -> Result<(Per, usize), SyntaxError> {
+    let (_, Some(at)) = per::split(scanner.rest()) else { return Ok((Per::Source, text.len())) };
+    let at = scanner.at() + at;
+    let per = per::read(&text[at..]).map_err(|error| error.shifted(at))?;
+    Ok((per, at))
 }
 
 /// The next word, maybe none, and where it begins.
@@ -137,14 +162,10 @@ fn next_word<'a>(scanner: &mut Scanner<'a>) -> (&'a str, usize) {
     (scanner.take_while(char::is_alphabetic), at)
 }
 
-fn finish(scanner: &mut Scanner<'_>) -> Result<(), SyntaxError> {
-    scanner.take_while(amount::is_space);
-    if scanner.is_done() { Ok(()) } else { Err(out_of_place(scanner)) }
-}
-
 fn out_of_place(scanner: &Scanner<'_>) -> SyntaxError {
     let next = scanner.rest().chars().next().unwrap_or(' ');
-    SyntaxError::new(scanner.next_span(), format!("`{next}` does not belong in a limit")).with_help(LIMIT_HELP)
+    let help = if next == '/' { per::HELP } else { LIMIT_HELP };
+    SyntaxError::new(scanner.next_span(), format!("`{next}` does not belong in a limit")).with_help(help)
 }
 
 fn check_size(amount: &str, is_size: bool, unit: Unit, span: Range<usize>) -> Result<(), SyntaxError> {

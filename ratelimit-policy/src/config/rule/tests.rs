@@ -6,8 +6,12 @@ use ratelimit_common::layout::Unit;
 use ratelimit_common::time::Nanos;
 
 use crate::config::{Config, file};
-use crate::desired::{Access, Bans, Grant, Mode, NewSources, QuicPorts, Refuse, Rule, Unparsable, WindowForm};
+use crate::desired::{
+    Access, Bans, Grant, Mode, NewSources, QuicPorts, Refuse, RefuseWith, Rule, Unparsable, WindowForm,
+};
 use crate::diagnostic::{Diagnostic, Place};
+
+mod groups;
 
 fn parsed(contents: &str) -> Result<Config, Diagnostic> {
     let read = |path: &Path| match path.to_str() {
@@ -56,6 +60,8 @@ fn rules_keep_their_order_and_every_key_says_what_it_says() {
         block_for = ["1m", "10m", "1h"]
         forget_after = "2d"
         ban_unproven = true
+        block_kill = true
+        refuse_with = "reset"
         shadow_limits = ["500/5m", "2000/5m"]
         under_attack_ok = true
         new_sources = "20000/s"
@@ -82,6 +88,8 @@ fn rules_keep_their_order_and_every_key_says_what_it_says() {
         (Some(NewSources { amount: 20_000, window_ns: minute / 60 }), None)
     );
     assert_eq!((premium.quic_ports, premium.unparsable), (QuicPorts::NONE, Unparsable::Count));
+    assert_eq!((premium.refuse_with, premium.block_kill), (RefuseWith::Reset, true));
+    assert_eq!((web.refuse_with, web.block_kill), (RefuseWith::Drop, false));
     assert_eq!((web.quic_ports, web.unparsable), (QuicPorts::DEFAULT, Unparsable::Drop));
     assert_eq!((web.name.as_str(), web.from.len(), web.to.len(), &web.bans), ("web", 0, 0, &None));
 }
@@ -292,6 +300,20 @@ fn what_is_wrong_with_one_of_several_rules_is_said_with_its_name_and_place() {
             8,
             35,
             "the last one",
+        ),
+        (
+            "name = \"b\"\nlimits = [\"5/s\"]\nblock_prefix_after = 8",
+            "bad value for `rule.block_prefix_after` of rule b: there is no ban that could grow to a prefix",
+            8,
+            22,
+            "say how long a source is banned",
+        ),
+        (
+            "name = \"b\"\nlimits = [\"5/s\"]\nblock_for = \"1m\"\nban_unproven = true\nblock_prefix_after = 8",
+            "bad value for `rule.block_prefix_after` of rule b: forged sources could have their prefix denied",
+            10,
+            22,
+            "leave out one of",
         ),
         (
             "name = \"b\"\nlimits = [\"5/s\"]\nforget_after = \"1d\"",

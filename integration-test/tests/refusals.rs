@@ -1,0 +1,342 @@
+//! Refusals that tell: what a client, its server's socket and the table of tracked connections are left with, and that
+//! nobody is sent more than he has sent.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::fs;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd as _;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
+use integration_test::established::Established;
+use integration_test::frames::flag::{ACK, PSH, SYN};
+use integration_test::frames::proto::{TCP, UDP};
+use integration_test::frames::{IPV4, Segment, V4, frame, udp};
+use integration_test::lab::{
+    CLIENTS, CLIENTS_V6, Daemon, HANGS_AFTER, Lab, SERVER, is_answered, number, once, packets,
+};
+use integration_test::program::{Program, limit, policy, tallies};
+use integration_test::raw::RawWire;
+use netlab::{Child, Namespace, PacketSocket, needs_root, nginx_with_tls, without_offloads};
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike as _};
+use ratelimit_common::layout::Unit;
+use ratelimit_datapath::Datapath as _;
+use ratelimit_policy::desired::{RefuseWith, WindowForm};
+
+/// TCP repeats what is not acknowledged after 200 ms and what the way takes; the machine may be busy.
+const ONE_REPETITION: Duration = Duration::from_millis(1_500);
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n";
+
+fn addresses(port: u16) -> [SocketAddr; 2] {
+    SERVER.map(|address| SocketAddr::new(address.parse().unwrap(), port))
+}
+
+/// With segments as they are on a wire, and a server of both families, in the clear on port 80 and by TLS on 443.
+fn site(lab: &Lab) -> Child {
+    without_offloads(&lab.client, "c0").unwrap();
+    without_offloads(&lab.server, "s0").unwrap();
+    nginx_with_tls(&lab.server, lab.directory(), &addresses(80), &addresses(443)).unwrap()
+}
+
+fn start(lab: &Lab, top: &str, rule: &str) -> Daemon {
+    let file = lab.directory().join("ratelimitd.toml");
+    let top = format!("interfaces = [\"s0\"]\nsocket = \"{}\"\n{top}", lab.socket().display());
+    fs::write(&file, format!("{top}\n[rule]\nrefuse_with = \"reset\"\n{rule}\n")).unwrap();
+    lab.start(&["run", "--config", file.to_str().unwrap()])
+}
+
+/// Sockets of the server, other than those that listen or wait for late segments, whose peer is at this port.
+fn sockets_of(server: &Namespace, client_port: u16) -> usize {
+    let tables = ["tcp", "tcp6"].map(|of| format!("/proc/thread-self/net/{of}"));
+    let text = server.inside(|| Ok(tables.iter().filter_map(|path| fs::read_to_string(path).ok()).collect::<String>()));
+    let port = format!(":{client_port:04X}");
+    let is_open = |line: &&str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words.len() > 3 && words[2].ends_with(&port) && !["06", "07", "0A"].contains(&words[3])
+    };
+    text.unwrap().lines().filter(is_open).count()
+}
+
+/// Has the server's kernel track connections, and forget those that were reset within a second.
+fn track(lab: &Lab) {
+    let table = "table inet track { chain in { type filter hook input priority 0; ct state established accept; }; }";
+    let output = lab.server.run(&["nft", table]).unwrap();
+    assert_eq!(output.code(), 0, "{}", output.stderr);
+    lab.server.inside(|| Ok(fs::write("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close", "1")?)).unwrap();
+}
+
+/// Whether a connection from this port is tracked.
+fn is_tracked(server: &Namespace, client_port: u16) -> bool {
+    let text = server.inside(|| Ok(fs::read_to_string("/proc/thread-self/net/nf_conntrack")?)).unwrap();
+    text.contains(&format!("sport={client_port} "))
+}
+
+/// Asks once more; how long it took to be told that the connection is reset.
+fn is_reset_within(stream: &mut TcpStream) -> Duration {
+    let begun = Instant::now();
+    stream.set_read_timeout(Some(HANGS_AFTER)).unwrap();
+    stream.write_all(REQUEST).unwrap();
+    let kind = stream.read(&mut [0; 4096]).map(|_| ErrorKind::Other).unwrap_or_else(|error| error.kind());
+    assert_eq!(kind, ErrorKind::ConnectionReset);
+    begun.elapsed()
+}
+
+fn reset_count(lab: &Lab) -> u64 {
+    number(&lab.stats(), "/reasons/reset")
+}
+
+/// What is counted is whole: each packet passed or was dropped, and what became a reset was dropped.
+fn assert_whole(lab: &Lab) {
+    let [received, passed, dropped, _] = packets(&lab.stats());
+    assert_eq!(received, passed + dropped);
+    assert!(dropped >= reset_count(lab));
+}
+
+#[test]
+fn a_refused_request_frees_both_ends_in_either_family_and_mode() {
+    needs_root!();
+    for mode in ["xdp_mode = \"native\"", "xdp_mode = \"generic\"", "hook = \"tcx\""] {
+        let lab = Lab::new();
+        let _site = site(&lab);
+        track(&lab);
+        let _daemon = start(&lab, mode, "limits = [\"3/1h\"]");
+        for from in [CLIENTS[0], CLIENTS_V6[0]] {
+            let mut stream = lab.open(from, 80);
+            let mut other = lab.open(from, 80);
+            let ports = [&stream, &other].map(|of| of.local_addr().unwrap().port());
+            assert!((0..3).all(|_| is_answered(&mut stream, HANGS_AFTER)), "{mode} {from}");
+            for (stream, port) in [&mut stream, &mut other].into_iter().zip(ports) {
+                let took = is_reset_within(stream);
+                assert!(took < ONE_REPETITION, "{mode} {from}: {took:?}");
+                assert!(once(|| (sockets_of(&lab.server, port) == 0).then_some(())).is_some(), "{mode} {from}");
+                let is_gone = once(|| (!is_tracked(&lab.server, port)).then_some(()));
+                assert!(is_gone.is_some(), "{mode} {from}: a reset connection is not tracked for long");
+            }
+        }
+        assert!(is_answered(&mut lab.open(CLIENTS[1], 80), HANGS_AFTER), "{mode}: of another source");
+        assert!(reset_count(&lab) >= 4, "{mode}");
+        assert!(lab.ratelimitd(&["stats"]).stdout.contains("told by a reset"), "{mode}");
+        assert_whole(&lab);
+    }
+}
+
+#[test]
+fn a_request_over_tls_is_refused_alike() {
+    needs_root!();
+    let lab = Lab::new();
+    let _site = site(&lab);
+    let _daemon = start(&lab, "", "limits = [\"3/1h\"]");
+    for (from, to) in [(CLIENTS[0], "10.9.0.1:443"), (CLIENTS_V6[0], "[fd09::1]:443")] {
+        let mut command = lab.client.command("openssl");
+        let bind = if from.contains(':') { format!("[{from}]:0") } else { format!("{from}:0") };
+        command.args(["s_client", "-quiet", "-bind", &bind, "-connect", to]);
+        let mut client = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (mut ask, mut answers) = (client.stdin.take().unwrap(), client.stdout.take().unwrap());
+        for _ in 0..3 {
+            ask.write_all(REQUEST).unwrap();
+            let mut answer = Vec::new();
+            while !answer.ends_with(b"ok\n") {
+                let mut byte = [0];
+                answers.read_exact(&mut byte).unwrap();
+                answer.extend(byte);
+            }
+        }
+        let begun = Instant::now();
+        ask.write_all(REQUEST).unwrap();
+        let mut said = String::new();
+        client.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(begun.elapsed() < ONE_REPETITION, "{from}: {:?}", begun.elapsed());
+        assert!(said.contains("errno=104"), "{from}: {said}");
+        assert!(!client.wait().unwrap().success());
+    }
+    assert!(reset_count(&lab) >= 2);
+    let left = || lab.server.run(&["ss", "-Htn", "state", "established"]).unwrap().stdout;
+    assert!(once(|| left().trim().is_empty().then_some(())).is_some(), "{}", left());
+}
+
+#[test]
+fn a_ban_resets_each_connection_of_its_source_as_it_goes_on() {
+    needs_root!();
+    let lab = Lab::new();
+    let _site = site(&lab);
+    let _daemon = start(&lab, "", "limits = [\"3/1h\"]\nblock_for = \"1h\"");
+    let mut streams = [lab.open(CLIENTS[0], 80), lab.open(CLIENTS[0], 80), lab.open(CLIENTS[0], 80)];
+    assert!((0..3).all(|_| is_answered(&mut streams[0], HANGS_AFTER)));
+    for stream in &mut streams {
+        assert!(is_reset_within(stream) < ONE_REPETITION);
+    }
+    assert!(lab.is_blocked(CLIENTS[0], 80), "a banned source is not told that its SYN is dropped");
+    assert!(is_answered(&mut lab.open(CLIENTS[1], 80), HANGS_AFTER));
+}
+
+/// Has what the server's driver sends back reach the client: a veth wants an XDP program at its other end for that.
+fn take_what_is_sent_back(lab: &Lab) {
+    lab.attach_foreign_of(&lab.client, "c0");
+}
+
+/// Tries to connect; what came of it, and after how long.
+fn connects(lab: &Lab, from: &str, port: u16, within: Duration) -> (Result<(), Errno>, Duration) {
+    let from: IpAddr = from.parse().unwrap();
+    let to = SocketAddr::new(SERVER[usize::from(from.is_ipv6())].parse().unwrap(), port);
+    let family = if from.is_ipv6() { AddressFamily::Inet6 } else { AddressFamily::Inet };
+    let begun = Instant::now();
+    let connected = lab.client.inside(|| {
+        let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+        setsockopt(&socket, sockopt::SendTimeout, &TimeVal::milliseconds(i64::try_from(within.as_millis())?))?;
+        bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(from, 0)))?;
+        Ok(connect(socket.as_raw_fd(), &SockaddrStorage::from(to)))
+    });
+    (connected.unwrap(), begun.elapsed())
+}
+
+#[test]
+fn a_syn_over_a_limit_of_connections_is_refused_at_once_where_the_driver_can_answer() {
+    needs_root!();
+    let limits = "limits = [\"2/1h connections\"]";
+    let lab = Lab::new();
+    let _site = site(&lab);
+    take_what_is_sent_back(&lab);
+    let daemon = start(&lab, "xdp_mode = \"native\"", limits);
+    for from in [CLIENTS[0], CLIENTS_V6[0]] {
+        let _open = [lab.open(from, 80), lab.open(from, 80)];
+        let (connected, took) = connects(&lab, from, 80, HANGS_AFTER);
+        assert_eq!(connected, Err(Errno::ECONNREFUSED), "{from}");
+        assert!(took < Duration::from_millis(800), "{from}: before it could try again, {took:?}");
+    }
+    assert_eq!(reset_count(&lab), 2);
+    assert_whole(&lab);
+    drop(daemon);
+    let lab = Lab::new();
+    let _site = site(&lab);
+    let _daemon = start(&lab, "xdp_mode = \"generic\"", limits);
+    lab.assert_admitted(CLIENTS[0], 80, 2);
+    assert_eq!(reset_count(&lab), 0, "an answer could lose its tag there");
+}
+
+/// What a listener hears that the client with this link address has not sent, in frames and bytes, once nothing more
+/// comes.
+fn heard(listener: &PacketSocket, client: &[u8]) -> (usize, usize) {
+    let (mut frames, mut bytes, mut quiet_since) = (0, 0, Instant::now());
+    while quiet_since.elapsed() < Duration::from_millis(300) {
+        match listener.receive().unwrap() {
+            Some(frame) if frame[6..12] == *client => {}
+            Some(frame) => {
+                (frames, bytes) = (frames + 1, bytes + frame.len());
+                quiet_since = Instant::now();
+            }
+            None => std::thread::yield_now(),
+        }
+    }
+    (frames, bytes)
+}
+
+#[test]
+fn nothing_answers_datagrams_and_segments_that_can_be_forged() {
+    needs_root!();
+    let lab = Lab::quiet();
+    take_what_is_sent_back(&lab);
+    let _daemon = start(&lab, "xdp_mode = \"native\"", "limits = [\"2/1h packets\"]");
+    let wire = RawWire::new(&lab);
+    let datagram = frame_of_the_client(&wire, UDP);
+    let client = datagram[6..12].to_vec();
+    (0..2).for_each(|_| wire.send(&datagram));
+    lab.stats_once(|stats| packets(stats)[0] >= 2);
+    let listener = PacketSocket::listener(&lab.client, "c0").unwrap();
+    heard(&listener, &client);
+    for _ in 0..50 {
+        wire.send(&datagram);
+        wire.send(&frame_of_the_client(&wire, TCP));
+    }
+    let stats = lab.stats_once(|stats| packets(stats)[0] >= 102);
+    assert_eq!((packets(&stats)[2], number(&stats, "/reasons/reset")), (100, 0));
+    assert_eq!(heard(&listener, &client), (0, 0));
+}
+
+/// From the first client to port 80 of the server: a datagram, or a segment of no connection.
+fn frame_of_the_client(wire: &RawWire, protocol: u8) -> Vec<u8> {
+    let from = CLIENTS[0].parse().unwrap();
+    if protocol == TCP {
+        return wire.frame(from, Segment { data: REQUEST, ..Segment::to(80, ACK | PSH) });
+    }
+    let mut frame = frame(IPV4, V4 { source: [10, 9, 0, 2], ..V4::of(UDP) }.around(udp(80, [7; 100])));
+    frame[..12].copy_from_slice(&wire.frame(from, Segment::to(80, ACK))[..12]);
+    frame[14 + 16..14 + 20].copy_from_slice(&[10, 9, 0, 1]);
+    frame
+}
+
+#[test]
+fn a_flood_of_refused_syns_is_answered_by_no_more_than_it_sends() {
+    needs_root!();
+    const SYNS: usize = 20_000;
+    let lab = Lab::quiet();
+    take_what_is_sent_back(&lab);
+    let _daemon = start(&lab, "xdp_mode = \"native\"", "limits = [\"10/1h connections\"]");
+    let wire = RawWire::new(&lab);
+    let source = "10.9.0.200".parse().unwrap();
+    wire.host(&lab, source);
+    let syn = |port| wire.frame(source, Segment { source_port: port, acknowledged: 0, ..Segment::to(80, SYN) });
+    (1..=10).for_each(|port| wire.send(&syn(port)));
+    lab.stats_once(|stats| packets(stats)[0] >= 10);
+    let listener = PacketSocket::listener(&lab.client, "c0").unwrap();
+    let client = syn(1)[6..12].to_vec();
+    heard(&listener, &client);
+    let mut sent = 0;
+    for port in (10_000_u16..60_000).take(SYNS) {
+        let frame = syn(port);
+        sent += frame.len();
+        wire.send(&frame);
+    }
+    let stats = lab.stats_once(|stats| packets(stats)[0] >= SYNS as u64 + 10);
+    assert_eq!(number(&stats, "/reasons/reset"), SYNS as u64);
+    assert_eq!(number(&stats, "/interfaces/0/packets/dropped"), SYNS as u64);
+    let (frames, bytes) = heard(&listener, &client);
+    assert!((1..=SYNS).contains(&frames), "{frames}");
+    assert!(bytes <= sent, "{bytes} bytes for {sent}");
+}
+
+#[test]
+fn a_refused_segment_becomes_the_reset_of_its_client_and_its_repetitions_pass_as_they_are() {
+    needs_root!();
+    let runs = || {
+        let mut policy = policy(&[limit(1, Unit::Requests, WindowForm::Strict)]);
+        policy.rules[0].refuse_with = RefuseWith::Reset;
+        let mut program = Program::new(&policy);
+        let [first, second, third] =
+            [Established::on_loopback(80)?, Established::on_loopback(443)?, Established::on_loopback(443)?];
+        let admitted = first.frame(REQUEST);
+        assert_eq!(program.kernel().test_run_of(&admitted)?, (2, admitted));
+        let refused = second.frame(REQUEST);
+        let (action, reset) = program.kernel().test_run_of(&refused)?;
+        assert_eq!((action, reset.len()), (2, 14 + 40));
+        let headers = PacketHeaders::from_ethernet_slice(&reset)?;
+        let (Some(NetHeaders::Ipv4(ip, _)), Some(TransportHeader::Tcp(tcp))) = (headers.net, headers.transport) else {
+            panic!("no segment")
+        };
+        assert!(tcp.rst && tcp.ack && !tcp.psh);
+        assert_eq!((tcp.sequence_number, tcp.acknowledgment_number), (second.sequence, second.acknowledged));
+        assert_eq!((tcp.source_port, tcp.destination_port, tcp.window_size), (second.source_port, 443, 0));
+        assert_eq!(ip.header_checksum, ip.calc_header_checksum());
+        assert_eq!(tcp.checksum, tcp.calc_checksum_ipv4(&ip, &[])?);
+        let sent = third.frame(REQUEST);
+        let tagged = [&sent[..12], &[0x81, 0, 0, 7], &sent[12..]].concat();
+        let (action, reset) = program.kernel().test_run_of(&tagged)?;
+        assert_eq!((action, reset.len(), &reset[..18]), (2, 18 + 40, &tagged[..18]), "the tag stays");
+        // The server's socket is gone: what comes again is for the kernel, a few times.
+        drop(second);
+        drop(first);
+        for _ in 0..8 {
+            assert_eq!(program.kernel().test_run_of(&refused)?, (2, refused.clone()));
+        }
+        let reading = program.kernel().read()?;
+        Ok(tallies(&reading))
+    };
+    let counts = Namespace::new().unwrap().inside(runs).unwrap();
+    assert_eq!(counts[&("reset", Some(0))], 2, "{counts:?}");
+    assert!(!counts.contains_key(&("over_limit", Some(0))), "{counts:?}");
+}

@@ -1,0 +1,67 @@
+//! What commands have changed and could not be written down: it is tried again, as a full disk is emptied some time.
+
+use std::io;
+use std::time::Duration;
+
+use super::engine::Engine;
+use super::moment::Moment;
+use ratelimit_datapath::Datapath;
+use ratelimit_report::snapshot::Clocks;
+
+/// Between two tries: what commands have entered may be megabytes.
+const TRY_EVERY: Duration = Duration::from_secs(10);
+
+/// Why the files of the state are not as they should be, where they are not.
+#[derive(Debug, Default)]
+pub(super) struct Unkept {
+    access: Option<String>,
+    hold: Option<String>,
+    again_at: Option<Duration>,
+}
+
+impl<D: Datapath> Engine<D> {
+    /// Has later runs find what commands have entered.
+    pub(super) fn keep_grants(&mut self, clocks: Clocks) -> io::Result<()> {
+        let kept = self.overrides.grants.keep(&self.host.store, clocks);
+        self.unkept.access = why(&kept);
+        kept
+    }
+
+    /// The same of a hold.
+    pub(super) fn keep_hold(&mut self) -> io::Result<()> {
+        let kept = self.overrides.keep_hold(&self.host.store, self.enforced.config.on_exit);
+        self.unkept.hold = why(&kept);
+        kept
+    }
+
+    /// That a restart forgets what commands have changed, and why, for people.
+    pub(super) fn unkept_words(&self) -> Option<String> {
+        let why = [self.unkept.access.as_deref(), self.unkept.hold.as_deref(), self.fleet.unkept()];
+        let why = why.into_iter().flatten().next()?;
+        Some(format!("A RESTART FORGETS what commands have changed: {why}; it is tried again"))
+    }
+
+    /// Tries again to write down what could not be.
+    pub(super) fn keep_again(&mut self, clocks: Clocks, moment: Moment) {
+        if self.unkept_words().is_none() {
+            self.unkept.again_at = None;
+            return;
+        }
+        if *self.unkept.again_at.get_or_insert(moment.uptime + TRY_EVERY) > moment.uptime {
+            return;
+        }
+        self.unkept.again_at = Some(moment.uptime + TRY_EVERY);
+        // Why not is shown, and was logged the first time.
+        let _ = self.unkept.access.is_some().then(|| self.keep_grants(clocks));
+        let _ = self.unkept.hold.is_some().then(|| self.keep_hold());
+        self.fleet.keep_again(&self.host.store);
+        if self.unkept_words().is_none() {
+            tracing::info!("what commands have changed is written down now: a restart keeps it");
+        }
+        self.statistics.outdate();
+    }
+}
+
+fn why(kept: &io::Result<()>) -> Option<String> {
+    kept.as_ref().err().map(ToString::to_string)
+}

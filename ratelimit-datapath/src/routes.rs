@@ -1,0 +1,58 @@
+//! What the kernel says of routes: the default gateways. Netlink, read only. /proc/net/route has one next hop of each route,
+//! and a default route may have many.
+
+use std::io;
+use std::net::IpAddr;
+
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use crate::interface;
+
+/// The default gateways of this thread's network namespace, in order: of the main table, both families, every next hop.
+///
+/// # Errors
+/// Where the kernel does not tell.
+#[expect(clippy::wildcard_enum_match_arm, reason = "messages of other kinds come, and more are to come")]
+pub fn default_gateways() -> io::Result<Vec<IpAddr>> {
+    let mut gateways = Vec::new();
+    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        let mut asked = RouteMessage::default();
+        asked.header.address_family = family;
+        interface::dump(RouteNetlinkMessage::GetRoute(asked), &mut |message| match message {
+            RouteNetlinkMessage::NewRoute(route) if is_default(&route) => gateways_of(&route.attributes, &mut gateways),
+            _ => {}
+        })?;
+    }
+    gateways.sort_unstable();
+    gateways.dedup();
+    Ok(gateways)
+}
+
+fn is_default(route: &RouteMessage) -> bool {
+    let header = &route.header;
+    header.destination_prefix_length == 0
+        && header.source_prefix_length == 0
+        && header.table == RouteHeader::RT_TABLE_MAIN
+        && header.kind == RouteType::Unicast
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "three of some thirty attributes matter")]
+fn gateways_of(attributes: &[RouteAttribute], gateways: &mut Vec<IpAddr>) {
+    for attribute in attributes {
+        let gateway = match attribute {
+            RouteAttribute::Gateway(RouteAddress::Inet(address)) => IpAddr::V4(*address),
+            RouteAttribute::Gateway(RouteAddress::Inet6(address)) => IpAddr::V6(*address),
+            RouteAttribute::Via(RouteVia::Inet(address)) => IpAddr::V4(*address),
+            RouteAttribute::Via(RouteVia::Inet6(address)) => IpAddr::V6(*address),
+            RouteAttribute::MultiPath(hops) => {
+                hops.iter().for_each(|hop| gateways_of(&hop.attributes, gateways));
+                continue;
+            }
+            _ => continue,
+        };
+        if !gateway.is_unspecified() {
+            gateways.push(gateway);
+        }
+    }
+}

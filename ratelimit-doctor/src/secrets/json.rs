@@ -1,0 +1,86 @@
+//! Strings of JSON changed where they stand, and nothing beside them: what was JSON is JSON. Pure.
+
+use super::HIDDEN;
+
+/// What is around a value.
+#[derive(Clone, Debug, Default)]
+struct Around {
+    key: Option<String>,
+    is_secret: bool,
+}
+
+/// The text with every string as `change` has it, which is given the key that it is the value of; and with nothing of the
+/// values whose key is secret.
+pub(super) fn changed(
+    text: &str,
+    is_secret: impl Fn(&str) -> bool,
+    change: impl Fn(Option<&str>, &str) -> String,
+) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut outer: Vec<Around> = Vec::new();
+    let mut around = Around::default();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let len = match first {
+            '"' => string_len(rest),
+            _ if is_scalar(first) => rest.find(|c: char| !is_scalar(c)).unwrap_or(rest.len()),
+            _ => first.len_utf8(),
+        };
+        let (part, after) = rest.split_at(len);
+        rest = after;
+        let hides = around.is_secret || around.key.as_deref().is_some_and(&is_secret);
+        match first {
+            '"' => {
+                let plain = serde_json::from_str(part).unwrap_or_else(|_| part.trim_matches('"').to_owned());
+                if after.trim_start().starts_with(':') {
+                    out.push_str(&quoted(&change(None, &plain)));
+                    around.key = Some(plain);
+                } else if hides {
+                    out.push_str(&quoted(HIDDEN));
+                } else {
+                    out.push_str(&quoted(&change(around.key.as_deref(), &plain)));
+                }
+            }
+            '{' | '[' => {
+                out.push(first);
+                outer.push(around.clone());
+                // What stands in a list is of the list's key.
+                around.is_secret = hides;
+            }
+            '}' | ']' => {
+                out.push(first);
+                around = outer.pop().unwrap_or_default();
+            }
+            _ if is_scalar(first) => {
+                let is_word = matches!(part, "true" | "false" | "null");
+                // A number may be what a file of secrets holds.
+                let is_known = !is_word && change(None, part).contains(HIDDEN);
+                if !is_word && (hides || is_known) { out.push_str(&quoted(HIDDEN)) } else { out.push_str(part) }
+            }
+            _ => out.push_str(part),
+        }
+    }
+    out
+}
+
+const fn is_scalar(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.')
+}
+
+/// With both quotation marks; to the end, where the second is missing.
+fn string_len(text: &str) -> usize {
+    let mut is_escaped = true;
+    for (at, c) in text.char_indices() {
+        if c == '"' && !is_escaped {
+            return at + 1;
+        }
+        // The first is none that ends it.
+        is_escaped = c == '\\' && !is_escaped;
+    }
+    text.len()
+}
+
+fn quoted(text: &str) -> String {
+    // A text: it cannot fail.
+    serde_json::to_string(text).unwrap_or_default()
+}
