@@ -16,6 +16,7 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
+use ratelimit_policy::config::HookChoice;
 use serde_json::Value;
 
 /// The server's addresses.
@@ -145,6 +146,10 @@ impl Lab {
     pub fn start_copy(&self, binary: &Path, args: &[&str]) -> Daemon {
         let mut command = self.command(binary);
         command.args(args);
+        // Where they are told neither in a file nor by the test.
+        if crate::hook() == HookChoice::Tcx && args.contains(&"--iface") && !args.contains(&"--hook") {
+            command.args(["--hook", HookChoice::Tcx.label()]);
+        }
         let child = Child::start(command).expect("the daemon starts");
         child.wait_for_line("ratelimitd: ready", HANGS_AFTER).expect("the daemon is ready");
         Daemon { child }

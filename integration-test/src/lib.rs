@@ -1,6 +1,8 @@
 //! What the tests share: frames as bytes, the table of named frames, the naive oracle, and a laboratory of namespaces.
 #![expect(clippy::expect_used, reason = "all of this is test code: where it cannot go on, the test fails")]
 
+use ratelimit_policy::config::HookChoice;
+
 pub mod browser;
 pub mod clients;
 pub mod container;
@@ -27,3 +29,11 @@ pub mod steady;
 pub mod terminal;
 pub mod twins;
 pub mod unit;
+
+/// Where the program runs in tests that do not say where: `RATELIMITD_TEST_HOOK=tcx` has them run once more there.
+pub fn hook() -> HookChoice {
+    match std::env::var("RATELIMITD_TEST_HOOK").as_deref() {
+        Ok("tcx") => HookChoice::Tcx,
+        Ok(_) | Err(_) => HookChoice::Auto,
+    }
+}

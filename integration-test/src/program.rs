@@ -10,9 +10,9 @@ use ratelimit_common::layout::Unit;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verdict::Reason;
-use ratelimit_datapath::kernel::{Advance, Clock, Events, Kernel, Options, Passed, ProgramSize, Steps};
+use ratelimit_datapath::kernel::{Advance, Clock, Events, Kernel, Link, Merged, Options, Passed, ProgramSize, Steps};
 use ratelimit_datapath::{Datapath, EventCounts, KernelEvent, Reading, Tallies};
-use ratelimit_policy::config::XdpModeChoice;
+use ratelimit_policy::config::{HookChoice, XdpModeChoice};
 use ratelimit_policy::desired::{Limit, Per, Policy, Ports, Rule, WindowForm, slot};
 
 /// 10:00 of some day in 2026.
@@ -47,6 +47,8 @@ impl Default for Room {
 /// The program in the kernel.
 pub struct Program {
     kernel: Kernel,
+    /// Where packets are buffers of the stack's: what comes before them, and what each was put together of.
+    skb: Option<(Link, Merged)>,
     now: Nanos,
     runs: u64,
     /// What had become of how many, when it was asked last.
@@ -57,6 +59,7 @@ pub struct Program {
 pub fn options(policy: &Policy, clock: Clock, room: Room) -> Options {
     Options {
         pins: None,
+        hook: crate::hook(),
         xdp_mode: XdpModeChoice::Auto,
         max_sources: room.max_sources,
         windows_per_source: room.windows_per_source,
@@ -97,10 +100,13 @@ impl Program {
     }
 
     fn of(policy: &Policy, options: &Options) -> Self {
+        if options.hook == HookChoice::Tcx {
+            netlab::usual_bpffs().expect("maps can be shared");
+        }
         let mut kernel = Kernel::load(options).expect("the program loads");
         // Frames seem to come in by the loopback interface; to it nothing is attached.
         kernel.list_unattached("lo").expect("every namespace has a loopback interface");
-        let mut program = Self { kernel, now: TEN_O_CLOCK, runs: 0, counted: (0, BTreeMap::new()) };
+        let mut program = Self { kernel, skb: None, now: TEN_O_CLOCK, runs: 0, counted: (0, BTreeMap::new()) };
         program.apply(policy);
         program
     }
@@ -144,11 +150,21 @@ impl Program {
     /// Sends one frame, and says whether it passed.
     pub fn passes(&mut self, frame: &[u8]) -> bool {
         self.runs += 1;
-        match self.kernel.test_run(frame, 1).expect("the frame is run").action {
+        let run = match self.skb {
+            None => self.kernel.test_run(frame, 1),
+            Some((link, merged)) => self.kernel.test_run_skb(frame, link, merged, 1),
+        };
+        match run.expect("the frame is run").action {
             XDP_PASS => true,
             XDP_DROP => false,
             other => panic!("the program returned {other}"),
         }
+    }
+
+    /// From now on frames come in at TCX, by such a link, and each was put together of this.
+    pub fn by_tcx(&mut self, link: Link, merged: Merged) {
+        netlab::usual_bpffs().expect("maps can be shared");
+        self.skb = Some((link, merged));
     }
 
     /// Sends one frame many times, and says how often it passed.
@@ -178,6 +194,12 @@ impl Program {
         self.kernel.program_size().expect("the kernel tells")
     }
 
+    /// The same of the program at TCX.
+    pub fn size_at_tcx(&mut self) -> ProgramSize {
+        netlab::usual_bpffs().expect("maps can be shared");
+        self.kernel.classifier_size().expect("the kernel tells")
+    }
+
     /// Sends one frame, and says what became of it: the one counter that moved, which must agree with the action.
     pub fn verdict(&mut self, frame: &[u8]) -> &'static str {
         self.judged(frame).0
@@ -196,6 +218,13 @@ impl Program {
         assert_eq!(passes, is_pass(verdict.0), "{verdict:?}");
         self.counted = (self.runs, after);
         verdict
+    }
+
+    /// Packets and bytes of this reason by the first rule.
+    pub fn tally(&mut self, reason: Reason) -> (u64, u64) {
+        let reading = self.kernel.read().expect("the counters are read");
+        let tally = reading.interfaces[0].rules[0].of(reason);
+        (tally.packets, tally.bytes)
     }
 
     /// What has begun since it was asked last.

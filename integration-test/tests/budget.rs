@@ -21,11 +21,15 @@ fn budget() -> BTreeMap<&'static str, u32> {
 #[test]
 fn the_program_is_within_its_budget() {
     needs_root!();
-    let size = Program::on_the_kernels_clock(&policy(&[limit(1, Unit::Connections, WindowForm::Strict)])).size();
+    let mut program = Program::on_the_kernels_clock(&policy(&[limit(1, Unit::Connections, WindowForm::Strict)]));
+    let (size, at_tcx) = (program.size(), program.size_at_tcx());
     let whole = [
         ("verified_instructions", size.verified_instructions),
         ("instructions", size.translated_bytes / 8),
         ("jited_bytes", size.jited_bytes),
+        ("tcx_verified_instructions", at_tcx.verified_instructions),
+        ("tcx_instructions", at_tcx.translated_bytes / 8),
+        ("tcx_jited_bytes", at_tcx.jited_bytes),
     ];
     let functions = size.functions.iter().map(|(name, bytes)| (name.as_str(), *bytes));
     let is: BTreeMap<_, _> = whole.into_iter().chain(functions).collect();

@@ -1,11 +1,11 @@
-//! How deep the stack of the BPF object's calls is, as Linux 6.1 counts it, which is the oldest that is to take it and
-//! counts most.
+//! How deep the stack of the BPF objects' calls is, as Linux 6.1 counts it, which is the oldest that is to take that for
+//! XDP and counts most. Linux 6.6, the oldest for TCX, counts the same.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use object::read::{Object as _, ObjectSection as _, ObjectSymbol as _, RelocationTarget};
-use object::{SectionIndex, SymbolKind};
+use object::{SectionIndex, SectionKind, SymbolKind};
 use ratelimit_common::layout::{CHARGE_PROGRAM, PROGRAM};
 use ratelimit_datapath::kernel;
 
@@ -108,10 +108,20 @@ fn functions(file: &object::File<'_>) -> BTreeMap<(usize, u64), Function> {
             section.relocations().map(|(at, relocation)| (at, relocation.target())).collect();
         let mut calls = BTreeSet::new();
         for (number, instruction) in instructions.iter().enumerate() {
+            let at = symbol.address() + (number * INSTRUCTION_BYTES) as u64;
+            // The address of a function, which the kernel is to call (`bpf_loop`).
+            if instruction.code == LOAD_WIDE
+                && let Some(RelocationTarget::Symbol(target)) = relocations.get(&at)
+                && let target = file.symbol_by_index(*target).unwrap()
+                && let Some(of) = target.section_index()
+                && file.section_by_index(of).unwrap().kind() == SectionKind::Text
+            {
+                calls.insert((of.0, target.address() + u64::from(instruction.immediate.unsigned_abs())));
+                continue;
+            }
             if (instruction.code, instruction.source) != (CALL, PSEUDO_CALL) {
                 continue;
             }
-            let at = symbol.address() + (number * INSTRUCTION_BYTES) as u64;
             let from = |base: u64| base.wrapping_add_signed((i64::from(instruction.immediate) + 1) * 8);
             calls.insert(key(match relocations.get(&at) {
                 Some(RelocationTarget::Symbol(target)) => {
@@ -143,11 +153,13 @@ fn deepest(functions: &BTreeMap<(usize, u64), Function>, at: (usize, u64)) -> (u
 
 #[test]
 fn the_deepest_chain_of_calls_fits_the_stack_of_linux_6_1() {
-    // Bytes that are included are not aligned, and headers are.
-    let bytes = kernel::object().to_vec();
-    let file = object::File::parse(bytes.as_slice()).unwrap();
-    let functions = functions(&file);
-    for name in [PROGRAM, CHARGE_PROGRAM] {
+    for (object, name) in
+        [(kernel::object(), PROGRAM), (kernel::object(), CHARGE_PROGRAM), (kernel::classifier_object(), PROGRAM)]
+    {
+        // Bytes that are included are not aligned, and headers are.
+        let bytes = object.to_vec();
+        let file = object::File::parse(bytes.as_slice()).unwrap();
+        let functions = functions(&file);
         let (at, _) = functions.iter().find(|(_, function)| function.name == name).unwrap();
         let (stack, frames, chain) = deepest(&functions, *at);
         println!("{name}: {stack} bytes, {frames} frames: {}", chain.join(", "));

@@ -67,7 +67,7 @@ fn what_is_wrong_is_found_with_what_mends_it_and_the_exit_code_says_so() {
     fs::write(&secret, "s".repeat(40)).unwrap();
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o644)).unwrap();
     let top = format!(
-        "interfaces = [\"s0\", \"s1\", \"s7\"]\n[fleet]\nurl = \"redis://192.0.2.1:6379\"\nname = \"web\"\nsecret_file = \"{}\"",
+        "interfaces = [\"s0\", \"s1\", \"s7\"]\nhook = \"xdp\"\n[fleet]\nurl = \"redis://192.0.2.1:6379\"\nname = \"web\"\nsecret_file = \"{}\"",
         secret.display()
     );
     let config = configured(&lab, &top);

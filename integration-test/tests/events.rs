@@ -16,7 +16,7 @@ use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verdict::Reason;
 use ratelimit_datapath::kernel::{Clock, Events, Kernel, Options, Passed};
 use ratelimit_datapath::{Datapath as _, EventCount, EventCounts, EventLimit, KernelEvent, KernelEventKind};
-use ratelimit_policy::config::{OnExit, XdpModeChoice};
+use ratelimit_policy::config::{HookChoice, OnExit, XdpModeChoice};
 use ratelimit_policy::desired::{Bans, Limit, Mode, Policy, Refuse, WindowForm};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
@@ -213,6 +213,7 @@ fn where_nobody_reads_the_ring_fills_and_the_rest_is_counted_as_lost() {
 fn kept(root: &std::path::Path) -> Kernel {
     let options = Options {
         pins: Some(root.to_owned()),
+        hook: HookChoice::Auto,
         xdp_mode: XdpModeChoice::Auto,
         max_sources: 256,
         windows_per_source: 1,

@@ -131,7 +131,7 @@ fn a_start_that_fails_leaves_what_an_earlier_run_keeps_as_it_was() {
     assert_refused(&refused, 69, &["z0"]);
     assert!(!lab.has_xdp("s1"), "what had been attached anew is taken off again");
     lab.attach_foreign("s1");
-    let refused = lab.ratelimitd(&[&other[..], &["--iface", "s1"]].concat());
+    let refused = lab.ratelimitd(&[&other[..], &["--iface", "s1", "--hook", "xdp"]].concat());
     assert_refused(&refused, 75, &["s1 already has an XDP program"]);
 
     assert_eq!(lab.server.ip(&["link", "show", "dev", "s0"]).unwrap(), shown, "the program is the one it was");

@@ -84,9 +84,10 @@ fn a_program_that_is_not_ours_is_left_where_it_is() {
     lab.attach_foreign("s0");
     let shown = lab.server.ip(&["link", "show", "dev", "s0"]).unwrap();
     for mode in ["auto", "native", "generic"] {
-        let refused = lab.ratelimitd(&["--iface", "s0", "--limit", "9/1h", "--xdp-mode", mode]);
+        let asked = ["--iface", "s0", "--limit", "9/1h", "--hook", "xdp", "--xdp-mode", mode];
+        let refused = lab.ratelimitd(&asked);
         assert_refused(&refused, 75, &["s0 already has an XDP program", "id ", "the tool that put it there"]);
-        let kept = lab.ratelimitd(&["--iface", "s0", "--limit", "9/1h", "--xdp-mode", mode, "--on-exit", "keep"]);
+        let kept = lab.ratelimitd(&[&asked[..], &["--on-exit", "keep"]].concat());
         assert_refused(&kept, 75, &["s0 already has an XDP program"]);
     }
     assert_eq!(lab.server.ip(&["link", "show", "dev", "s0"]).unwrap(), shown);
@@ -245,15 +246,15 @@ fn without_privileges_it_says_what_it_needs() {
 }
 
 #[test]
-fn an_interface_without_an_ethernet_header_is_refused_and_left_alone() {
+fn an_interface_without_an_ethernet_header_is_refused_at_xdp_and_left_alone() {
     needs_root!();
     let lab = Lab::new();
     for (mode, name) in [("tun", "tun0"), ("tap", "tap0")] {
         lab.server.ip(&["tuntap", "add", name, "mode", mode]).unwrap();
     }
     for iface in [&["--iface", "tun0"][..], &["--iface", "s0", "--iface", "tun0"]] {
-        let refused = lab.ratelimitd(&[iface, &["--limit", "3/1h"]].concat());
-        assert_refused(&refused, 69, &["tun0", "no Ethernet header", "attach to the Ethernet interface"]);
+        let refused = lab.ratelimitd(&[iface, &["--limit", "3/1h", "--hook", "xdp"]].concat());
+        assert_refused(&refused, 69, &["tun0", "no Ethernet header", "`--hook auto` limits it"]);
         assert!(!lab.has_xdp("tun0") && !lab.has_xdp("s0"));
     }
     let _daemon = lab.start(&["--iface", "tap0", "--limit", "3/1h", "--count", "connections"]);

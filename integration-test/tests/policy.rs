@@ -45,7 +45,8 @@ fn web(lab: &Lab) -> [HttpServer; 2] {
 
 fn write(lab: &Lab, rule: &str) {
     let text = format!(
-        "interfaces = [\"s0\"]\non_exit = \"keep\"\nmax_sources = 4096\nsocket = \"{}\"\n[rule]\n{rule}\n",
+        "interfaces = [\"s0\"]\nhook = \"{}\"\non_exit = \"keep\"\nmax_sources = 4096\nsocket = \"{}\"\n[rule]\n{rule}\n",
+        integration_test::hook().label(),
         lab.socket().display()
     );
     fs::write(lab.directory().join("ratelimitd.toml"), text).unwrap();

@@ -10,13 +10,20 @@ use etherparse::{PacketHeaders, TransportHeader};
 use integration_test::fixtures::{self, Fate, Fixture};
 use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{DEST_OPTIONS, TCP, UDP};
-use integration_test::frames::{IPV4, IPV6, SOURCE_V4, SOURCE_V6, V4, V6, extension, frame, quic, tcp, tcp_with, udp};
-use integration_test::program::{Program, limit, limit_over, policy};
+use integration_test::frames::{
+    IPV4, IPV6, SOURCE_V4, SOURCE_V6, V4, V6, extension, frame, quic, tcp, tcp_with, udp, v4,
+};
+use integration_test::program::{Program, Room, limit, limit_over, options, policy};
 use integration_test::unit;
+use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{SysconfVar, sysconf};
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_policy::desired::{Access, Mode, Refuse, RefuseWith, Unparsable, WindowForm};
+use ratelimit_common::verdict::Reason;
+use ratelimit_datapath::kernel::{Clock, Kernel, Link, Merged, Options, has_tcx};
+use ratelimit_datapath::{Attachment, Datapath as _, DatapathError};
+use ratelimit_policy::config::HookChoice;
+use ratelimit_policy::desired::{Access, Limit, Mode, Per, Refuse, RefuseWith, Unparsable, WindowForm};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 /// Longer than any window here, and than a UDP flow is remembered.
@@ -28,7 +35,21 @@ const FRAME_MIN: usize = 14;
 const VERIFIED_MAX: u32 = 600_000;
 
 fn runnable() -> impl Iterator<Item = Fixture> {
-    fixtures::all().into_iter().filter(|fixture| fixture.frame.len() >= FRAME_MIN)
+    let is_tcx = integration_test::hook() == HookChoice::Tcx;
+    let frames = fixtures::all().into_iter().filter(|fixture| fixture.frame.len() >= FRAME_MIN);
+    frames.filter(move |fixture| !is_tcx || is_run_at_tcx(fixture))
+}
+
+/// Whether it also takes the frame as a buffer: there is something behind the Ethernet header, of IP a whole header.
+fn is_run_at_tcx(fixture: &Fixture) -> bool {
+    let frame = &fixture.frame;
+    let least = match frame.get(12..FRAME_MIN) {
+        Some([0x08, 0x00]) => 20,
+        Some([0x86, 0xdd]) => 40,
+        Some(_) | None => 1,
+    };
+    // And it has room in one page, beside what the kernel keeps there.
+    (FRAME_MIN + least..3000).contains(&frame.len())
 }
 
 fn syn_from(source: [u8; 4]) -> Vec<u8> {
@@ -51,8 +72,19 @@ fn word(fate: Fate, unit: Unit, counted: &'static str) -> &'static str {
 
 /// Runs each named frame `before` times at an hour of its own, and once more for its verdict.
 fn each_gets(program: &mut Program, unit: Unit, before: u64, counted: &'static str) {
+    each_of(runnable(), program, unit, before, counted);
+}
+
+/// The same with these frames.
+fn each_of(
+    frames: impl Iterator<Item = Fixture>,
+    program: &mut Program,
+    unit: Unit,
+    before: u64,
+    counted: &'static str,
+) {
     let mut wrong = Vec::new();
-    for fixture in runnable() {
+    for fixture in frames {
         program.advance(AGE_NS);
         program.passed(&fixture.frame, before);
         let is = program.verdict(&fixture.frame);
@@ -425,6 +457,102 @@ fn the_verifier_has_room_left() {
         .size()
         .verified_instructions;
     assert!(verified < VERIFIED_MAX, "the verifier looked at {verified} instructions, and gives up at a million");
+}
+
+#[test]
+fn at_tcx_each_named_frame_is_judged_as_at_xdp_with_an_ethernet_header_and_without() {
+    needs_root!();
+    for link in [Link::Ethernet, Link::None] {
+        let mut program = Program::new(&policy(&[limit(1, Unit::Packets, WindowForm::Strict)]));
+        program.by_tcx(link, Merged::default());
+        // The header is there all the same, so that a frame seems longer by that than it is.
+        let is_long = |fixture: &Fixture| link == Link::None && fixture.fate == Fate::Malformed;
+        let frames = runnable().filter(is_run_at_tcx).filter(|fixture| !is_long(fixture));
+        each_of(frames, &mut program, Unit::Packets, 1, "over_limit");
+    }
+}
+
+#[test]
+fn at_tcx_what_was_put_together_is_counted_as_the_packets_that_it_was() {
+    needs_root!();
+    const HEADERS: u64 = 14 + 20 + 20;
+    let whole = frame(IPV4, v4(TCP, tcp_with(80, ACK, &[], &[0; 450])));
+    let long = whole.len() as u64;
+    // Four of 100 bytes and one of 50, counted by the kernel or not.
+    for packets in [5, 0] {
+        let mut program = Program::new(&policy(&[limit(10, Unit::Packets, WindowForm::Strict)]));
+        program.by_tcx(Link::Ethernet, Merged { packets, payload_bytes: 100 });
+        assert_eq!((0..3).map(|_| program.passes(&whole)).collect::<Vec<_>>(), [true, true, false]);
+        assert_eq!(program.tally(Reason::WithinLimit), (10, 2 * (long + 4 * HEADERS)));
+        assert_eq!(program.tally(Reason::OverLimit), (5, long + 4 * HEADERS));
+        program.by_tcx(Link::Ethernet, Merged::default());
+        assert!(!program.passes(&whole), "ten were counted, and one more is over");
+    }
+    let charged = 450 + 5 * (HEADERS - 14);
+    for (limited, passes) in [(charged, true), (charged - 1, false)] {
+        let mut program = Program::new(&policy(&[limit(limited, Unit::Bytes, WindowForm::Strict)]));
+        program.by_tcx(Link::Ethernet, Merged { packets: 5, payload_bytes: 100 });
+        assert_eq!(program.passes(&whole), passes, "{limited} bytes");
+    }
+}
+
+#[test]
+fn at_tcx_what_was_put_together_of_more_than_an_ipv4_header_can_say_is_counted_too() {
+    needs_root!();
+    let mut program = Program::new(&policy(&[limit(10, Unit::Packets, WindowForm::Strict)]));
+    program.by_tcx(Link::Ethernet, Merged { packets: 10, payload_bytes: 100 });
+    // The kernel writes no length there.
+    let whole = frame(IPV4, V4::claiming_len(TCP, 0).around(tcp_with(80, ACK, &[], &[0; 1000])));
+    assert!(program.passes(&whole));
+    assert!(!program.passes(&whole));
+    assert_eq!(program.tally(Reason::WithinLimit).0, 10);
+}
+
+#[test]
+fn at_tcx_a_group_is_charged_all_that_was_put_together() {
+    needs_root!();
+    let [own, of_group] = [100, 12].map(|amount| limit(amount, Unit::Packets, WindowForm::Strict));
+    let of_group = Limit { per: Per::Prefix { v4: 24, v6: 56 }, slot: own.slot + 1_000_000, ..of_group };
+    let mut program = Program::new(&policy(&[own, of_group]));
+    program.by_tcx(Link::Ethernet, Merged { packets: 5, payload_bytes: 100 });
+    let from = |host| {
+        let source = [198, 51, 100, host];
+        frame(IPV4, V4 { source, ..V4::of(TCP) }.around(tcp_with(80, ACK, &[], &[0; 450])))
+    };
+    assert_eq!([1, 2, 1, 3].map(|host| program.passes(&from(host))), [true, true, false, false]);
+    assert_eq!((program.tally(Reason::WithinLimit).0, program.tally(Reason::OverLimit).0), (10, 10));
+    program.by_tcx(Link::Ethernet, Merged::default());
+    assert_eq!([4, 5, 6].map(|host| program.passes(&from(host))), [true, true, false], "two are left");
+}
+
+#[test]
+fn what_is_to_be_at_tcx_is_there_or_is_told_which_kernel_it_takes() {
+    needs_root!();
+    // The loopback interface of a namespace that has nothing else.
+    let run = || {
+        unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        netlab::usual_bpffs().unwrap();
+        let policy = policy(&[limit(1, Unit::Packets, WindowForm::Strict)]);
+        let at_tcx = Options { hook: HookChoice::Tcx, ..options(&policy, Clock::Kernel, Room::default()) };
+        Kernel::load(&at_tcx).unwrap().attach("lo")
+    };
+    match thread::spawn(run).join().unwrap() {
+        Ok(attached) => assert_eq!((attached, has_tcx()), (Attachment::Tcx, true)),
+        Err(error) => {
+            let is_said = error.to_string().contains("it takes Linux 6.6 or later") && !has_tcx();
+            assert!(is_said && matches!(error, DatapathError::Unsupported { .. }), "{error}");
+        }
+    }
+}
+
+#[test]
+fn the_verifier_has_room_left_for_the_program_at_tcx() {
+    needs_root!();
+    let mut program = Program::new(&policy(&[limit(1, Unit::Packets, WindowForm::Strict)]));
+    program.by_tcx(Link::Ethernet, Merged::default());
+    let size = program.kernel().classifier_size().unwrap();
+    println!("at TCX: {} instructions verified, {} bytes", size.verified_instructions, size.jited_bytes);
+    assert!(size.verified_instructions < VERIFIED_MAX, "{size:?}");
 }
 
 #[test]

@@ -103,11 +103,11 @@ fn assert_whole(lab: &Lab) {
 #[test]
 fn a_refused_request_frees_both_ends_in_either_family_and_mode() {
     needs_root!();
-    for mode in ["native", "generic"] {
+    for mode in ["xdp_mode = \"native\"", "xdp_mode = \"generic\"", "hook = \"tcx\""] {
         let lab = Lab::new();
         let _site = site(&lab);
         track(&lab);
-        let _daemon = start(&lab, &format!("xdp_mode = \"{mode}\""), "limits = [\"3/1h\"]");
+        let _daemon = start(&lab, mode, "limits = [\"3/1h\"]");
         for from in [CLIENTS[0], CLIENTS_V6[0]] {
             let mut stream = lab.open(from, 80);
             let mut other = lab.open(from, 80);

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::libc;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::statfs::statfs;
 
 use crate::child::{directory, must, text_of};
 
@@ -62,6 +65,24 @@ impl Bpffs {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// Mounts one where it is usually, for the calling thread and what that starts, unless one is there.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn usual_bpffs() -> Result<()> {
+    /// `BPF_FS_MAGIC` of linux/magic.h.
+    const MAGIC: i64 = 0xcafe_4a11;
+    const USUAL: &str = "/sys/fs/bpf";
+
+    if statfs(USUAL).is_ok_and(|of| of.filesystem_type().0 == MAGIC) {
+        return Ok(());
+    }
+    unshare(CloneFlags::CLONE_NEWNS).context("leave the mount namespace")?;
+    let none = None::<&str>;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).context("keep mounts to this thread")?;
+    mount(Some("bpf"), USUAL, Some("bpf"), MsFlags::empty(), Some("mode=0700")).context("mount a BPF file system")
 }
 
 impl Drop for Bpffs {

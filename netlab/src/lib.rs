@@ -11,14 +11,16 @@ mod packets;
 mod relay;
 mod servers;
 mod settled;
+mod tun;
 
-pub use bpffs::Bpffs;
+pub use bpffs::{Bpffs, usual_bpffs};
 pub use child::{Child, Output};
 pub use namespace::{End, Namespace, acquaint, veth, without_offloads};
 pub use packets::PacketSocket;
 pub use relay::{Forwarded, Relay, Trouble};
 pub use servers::{HttpServer, UdpCounter, nginx, nginx_with_http2, nginx_with_tls, serving};
 pub use settled::settled;
+pub use tun::Tun;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -60,7 +60,7 @@ pub fn hold<S: State>(state: S) -> Reason {
     if rule.is_plain == 0 {
         return hold_all(state);
     }
-    let (amount, side) = charges.of(&rule.limits[0]);
+    let (amount, side) = state.charged_by(charges, &rule.limits[0]);
     if amount == 0 {
         return Reason::NotCounted;
     }
@@ -80,7 +80,7 @@ pub fn hold<S: State>(state: S) -> Reason {
 #[inline(always)]
 pub fn hold_plain<S: State>(state: S) -> Reason {
     let (limit, charges) = (&state.rule().limits[0], state.charges());
-    let (amount, side) = charges.of(limit);
+    let (amount, side) = state.charged_by(charges, limit);
     if let Some(reason) = new_source_gate(state, bypass(limit.amount_on(side), amount, charges)) {
         return reason;
     }
@@ -191,7 +191,7 @@ pub fn check_limits<S: State>(state: S, charges: Charges) -> CheckResult {
 pub fn check_limit<S: State>(state: S, position: usize, charges: Charges, before: Reason) -> CheckResult {
     let rule = state.rule();
     let limit = &rule.limits[position & (LIMITS_MAX - 1)];
-    let (amount, side) = charges.of(limit);
+    let (amount, side) = state.charged_by(charges, limit);
     // What is not counted apart is checked with its own charges, or the wrong limit would have refused it.
     if amount == 0 && rule.refuse_all == 0 || charges.has(is::GLANCE) && limit.unit == Unit::Connections as u8 {
         return CheckResult::of(before);
@@ -282,7 +282,7 @@ pub fn charge_own<S: State>(state: S) -> Reason {
     let rule = state.rule();
     let (mut reason, mut refused_by) = (Reason::WithinLimit, 0);
     for (position, limit) in limits::<S>(rule, rule.own_len.into()) {
-        let (amount, side) = state.charges().of(limit);
+        let (amount, side) = state.charged_by(state.charges(), limit);
         if amount == 0 {
             continue;
         }
@@ -311,7 +311,7 @@ pub fn charge_own<S: State>(state: S) -> Reason {
 pub fn refund_before<S: State>(state: S, refused_by: usize) {
     let rule = state.rule();
     for (position, limit) in limits::<S>(rule, refused_by) {
-        let (amount, side) = state.charges().of(limit);
+        let (amount, side) = state.charged_by(state.charges(), limit);
         let bucket = state.charged(position);
         if amount != 0 && bucket != 0 {
             state.refund(At::of(rule, position, side), amount, bucket);
@@ -329,7 +329,7 @@ pub fn charge_shadows<S: State>(state: S) {
         }
         let position = LIMITS_MAX + (shadow & (SHADOWS_MAX - 1));
         let limit = &rule.limits[position];
-        let (amount, side) = state.charges().of(limit);
+        let (amount, side) = state.charged_by(state.charges(), limit);
         if amount != 0 && !side.is_guard() {
             let _whatever = state.charge(At::new(position, Side::Unverified), amount);
         }

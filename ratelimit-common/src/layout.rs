@@ -74,6 +74,9 @@ pub struct SocketFields {
 /// program and not the network stack behind it.
 pub const PASSED_ACTION: &str = "PASSED_ACTION";
 
+/// The read-only global that is 1 where frames have an Ethernet header, of the program for TCX alone.
+pub const HAS_LINK_HEADER: &str = "HAS_LINK_HEADER";
+
 /// The read-only global that is 1 where events are sent: always, but where the benchmark measures what they cost.
 pub const SENDS_EVENTS: &str = "SENDS_EVENTS";
 

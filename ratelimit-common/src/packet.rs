@@ -34,6 +34,19 @@ pub trait Frame {
     /// `at_least` is what the headers claim: a cheaper answer will do where it settles that the claim is true.
     fn len(&self, at_least: usize) -> usize;
 
+    /// VLAN tags that were taken off the frame before it is read here.
+    #[inline(always)]
+    fn tags_before(&self) -> usize {
+        0
+    }
+
+    /// The length of the IPv4 packet whose header, at `start`, claims this one.
+    #[inline(always)]
+    fn ipv4_bytes(&self, start: usize, claimed: u16) -> u32 {
+        let _ = start;
+        claimed as u32
+    }
+
     /// Returns `offset`. Where a verifier follows every path, this is where it forgets how the parser came there, so
     /// that what follows is walked once and not once a path.
     #[inline(always)]
@@ -158,7 +171,7 @@ pub fn parse<F: Frame>(frame: &F) -> Parsed {
     let Some(ether_type) = frame.bytes(offset_of!(EthHdr, ether_type)) else { return Parsed::Malformed };
     let mut ether_type = u16::from_ne_bytes(ether_type);
     let mut offset = EthHdr::LEN;
-    for _ in 0..VLAN_TAGS_MAX {
+    for _ in frame.tags_before()..VLAN_TAGS_MAX {
         if !is_vlan(ether_type) {
             break;
         }
@@ -247,7 +260,7 @@ fn ipv4<F: Frame>(frame: &F, start: usize) -> Option<Network> {
     let [vihl, _, len_high, len_low, _, _, frags_high, frags_low, _, proto, _, _, s0, s1, s2, s3, d0, d1, d2, d3] =
         frame.bytes::<{ Ipv4Hdr::LEN }>(start)?;
     let header_len = (vihl & 0x0f) as usize * 4;
-    let total_len = u16::from_be_bytes([len_high, len_low]);
+    let total_len = frame.ipv4_bytes(start, u16::from_be_bytes([len_high, len_low]));
     let end = start + total_len as usize;
     if vihl >> 4 != 4 || header_len < Ipv4Hdr::LEN || (total_len as usize) < header_len || frame.len(end) < end {
         return None;
@@ -261,7 +274,7 @@ fn ipv4<F: Frame>(frame: &F, start: usize) -> Option<Network> {
         Payload::Transport { proto, span: Span { start: start + header_len, end, is_fragment } }
     };
     let (source, destination) = (Address::v4([s0, s1, s2, s3]), Address::v4([d0, d1, d2, d3]));
-    Some(Network { source, destination, ip_bytes: total_len as u32, payload })
+    Some(Network { source, destination, ip_bytes: total_len, payload })
 }
 
 #[inline(always)]

@@ -166,6 +166,7 @@ mod tests {
             interfaces: vec![InterfaceReading {
                 name: "eth0".into(),
                 attached: None,
+                xdp_holder: None,
                 unruled: Tallies::default(),
                 rules: vec![Tallies(of.map(|(reason, packets)| tally(reason, packets)).to_vec())],
             }],

@@ -1,7 +1,7 @@
 //! Carries out a plan whole or not at all.
 
 use ratelimit_crash::{Point, reach};
-use ratelimit_datapath::{Datapath, DatapathError, XdpMode};
+use ratelimit_datapath::{Attachment, Datapath, DatapathError};
 use ratelimit_policy::desired::Policy;
 use ratelimit_policy::plan::Plan;
 
@@ -18,7 +18,7 @@ pub(super) fn carry_out<D: Datapath>(
     datapath: &mut D,
     before: &Policy,
     plan: &Plan,
-) -> Result<Vec<(String, XdpMode)>, DatapathError> {
+) -> Result<Vec<(String, Attachment)>, DatapathError> {
     let mut done = Vec::new();
     let outcome = steps(datapath, before, plan, &mut done);
     if outcome.is_err() {
@@ -36,7 +36,7 @@ fn steps<'a, D: Datapath>(
     before: &'a Policy,
     plan: &'a Plan,
     done: &mut Vec<Done<'a>>,
-) -> Result<Vec<(String, XdpMode)>, DatapathError> {
+) -> Result<Vec<(String, Attachment)>, DatapathError> {
     let mut attached = Vec::new();
     for interface in &plan.attach {
         attached.push((interface.clone(), datapath.attach(interface)?));

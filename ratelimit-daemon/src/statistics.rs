@@ -125,7 +125,7 @@ impl<D: Datapath> Engine<D> {
 
 /// How things are, as `systemctl status` shows it.
 pub(super) fn status_line(reading: &Reading, problems: &[String]) -> String {
-    let attached = |read: &InterfaceReading| read.attached.map(|mode| format!("{} ({})", read.name, mode.label()));
+    let attached = |read: &InterfaceReading| read.attached.map(|as_is| format!("{} ({})", read.name, as_is.label()));
     let attached: Vec<_> = reading.interfaces.iter().filter_map(attached).collect();
     let mut parts = Vec::new();
     if !problems.is_empty() {
@@ -150,7 +150,13 @@ fn add_awaited(reading: &mut Reading, links: &Links, rules: usize) {
         if !reading.interfaces.iter().any(|read| read.name == *name) {
             let rules = vec![Tallies::default(); rules];
             let unruled = Tallies::default();
-            reading.interfaces.push(InterfaceReading { name: name.clone(), attached: None, unruled, rules });
+            reading.interfaces.push(InterfaceReading {
+                name: name.clone(),
+                attached: None,
+                xdp_holder: None,
+                unruled,
+                rules,
+            });
         }
     }
     reading.interfaces.sort_by(|a, b| a.name.cmp(&b.name));
@@ -189,7 +195,8 @@ mod tests {
         let tallies = tallies.map(|(reason, packets)| (reason, Tally { packets, bytes: 0 }));
         let interface = InterfaceReading {
             name: "eth0".into(),
-            attached: Some(ratelimit_datapath::XdpMode::Native),
+            attached: Some(ratelimit_datapath::XdpMode::Native.into()),
+            xdp_holder: None,
             unruled: Tallies::default(),
             rules: vec![Tallies(tallies.to_vec())],
         };

@@ -87,6 +87,7 @@ mod tests {
         let interface = InterfaceReading {
             name: "eth0".into(),
             attached: None,
+            xdp_holder: None,
             unruled: Tallies::default(),
             rules: vec![Tallies(tallies)],
         };

@@ -18,14 +18,16 @@ impl Command {
     #[cfg(any(test, feature = "fixture"))]
     pub(super) const MAP_GET_NEXT_KEY: Self = Self(4);
     pub(super) const PROG_LOAD: Self = Self(5);
+    const OBJ_PIN: Self = Self(6);
     const OBJ_GET: Self = Self(7);
     const OBJ_GET_INFO_BY_FD: Self = Self(15);
+    const PROG_QUERY: Self = Self(16);
     pub(super) const MAP_LOOKUP_BATCH: Self = Self(24);
     pub(super) const MAP_UPDATE_BATCH: Self = Self(26);
     pub(super) const MAP_DELETE_BATCH: Self = Self(27);
 }
 
-/// What `union bpf_attr` has for `BPF_OBJ_GET`.
+/// What `union bpf_attr` has for `BPF_OBJ_PIN` and `BPF_OBJ_GET`.
 #[repr(C)]
 struct GetAttr {
     path: u64,
@@ -59,6 +61,63 @@ pub(super) fn open_pin(path: &Path, access: Access) -> io::Result<OwnedFd> {
     let fd = unsafe { call(Command::OBJ_GET, &mut attr) }?;
     // SAFETY: the kernel has just made it, and nothing else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Pins an object at `path`.
+///
+/// # Errors
+/// What the kernel answers.
+pub(super) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut attr = GetAttr { path: path.as_ptr() as u64, fd: object.as_raw_fd().unsigned_abs(), flags: 0 };
+    // SAFETY: the path lives until the call returns, and ends with a zero.
+    unsafe { call(Command::OBJ_PIN, &mut attr) }.map(|_| ())
+}
+
+/// `struct { ... } query` of `union bpf_attr`.
+#[repr(C)]
+#[derive(Default)]
+struct QueryAttr {
+    interface: u32,
+    kind: u32,
+    flags: u32,
+    attach_flags: u32,
+    programs: u64,
+    count: u32,
+    padding: u32,
+    rest: [u64; 4],
+}
+
+const _: () = assert!(size_of::<QueryAttr>() == 64);
+
+/// The programs at TCX ingress of an interface, in their order; none where the kernel has no such hook.
+///
+/// # Errors
+/// What the kernel answers.
+pub(super) fn tcx_programs(interface: u32) -> io::Result<Vec<u32>> {
+    /// `BPF_TCX_INGRESS`, include/uapi/linux/bpf.h.
+    const TCX_INGRESS: u32 = 46;
+    /// As many as the kernel has there at most (`BPF_MPROG_MAX`, include/linux/bpf_mprog.h, Linux 6.18).
+    const PROGRAMS_MAX: u32 = 64;
+
+    let mut programs = vec![0_u32; PROGRAMS_MAX as usize];
+    let mut attr = QueryAttr {
+        interface,
+        kind: TCX_INGRESS,
+        programs: programs.as_mut_ptr() as u64,
+        count: PROGRAMS_MAX,
+        ..QueryAttr::default()
+    };
+    // SAFETY: there is room for as many numbers as it says, until the call returns.
+    match unsafe { call(Command::PROG_QUERY, &mut attr) } {
+        Ok(_) => {
+            programs.truncate(attr.count as usize);
+            Ok(programs)
+        }
+        // Nothing is there, or, before Linux 6.6, no such hook.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
 }
 
 /// `struct { ... } info` of `union bpf_attr`.

@@ -33,6 +33,8 @@ pub struct Device {
     pub mtu: u32,
     /// Whether frames have an Ethernet header.
     pub has_ethernet_header: bool,
+    /// Whether they are IP packets with nothing before them.
+    pub is_headless: bool,
     /// The driver's name: `ixgbe`, `veth`.
     pub driver: Option<String>,
     /// What the driver says that it can (`enum netdev_xdp_act`); older kernels do not say.
@@ -90,6 +92,7 @@ pub fn devices(name: Option<&str>) -> io::Result<Vec<Device>> {
         xdp: of.programs.iter().map(|(mode, id)| attached(*id, Some(*mode))).collect(),
         tcx: tcx.map(|ids| ids.into_iter().map(|id| attached(id, None)).collect()),
         has_ethernet_header: of.has_ethernet_header(),
+        is_headless: of.is_headless(),
         name: of.name,
         index: of.index,
         mtu: of.mtu,

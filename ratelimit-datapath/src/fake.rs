@@ -19,8 +19,8 @@ use ratelimit_common::verification::Side;
 use ratelimit_common::window::{self, Cell};
 
 use super::{
-    Ban, BanReading, BansPosition, Connection, Datapath, DatapathError, Ended, InterfaceReading, KernelEvent,
-    KernelStep, LimitAt, Reading, Removed, SourceReading, Tallies, Told, Trial, VisitedBans, XdpMode,
+    Attachment, Ban, BanReading, BansPosition, Connection, Datapath, DatapathError, Ended, InterfaceReading,
+    KernelEvent, KernelStep, LimitAt, Reading, Removed, SourceReading, Tallies, Told, Trial, VisitedBans, XdpMode,
 };
 pub use crate::memory::Sender;
 use crate::memory::{Judged, Packets, Rules};
@@ -479,7 +479,7 @@ impl Datapath for FakeDatapath {
         Ok(self.kernel.world().lapse)
     }
 
-    fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError> {
+    fn attach(&mut self, interface: &str) -> Result<Attachment, DatapathError> {
         let mut world = self.kernel.world();
         world.calls.push(format!("attach {interface}"));
         let Some(mode) = world.present.get(interface).copied() else {
@@ -496,7 +496,7 @@ impl Datapath for FakeDatapath {
             Origin::Anew => Origin::Anew,
             Origin::Kept | Origin::TakenOver => Origin::TakenOver,
         };
-        Ok(mode)
+        Ok(mode.into())
     }
 
     fn detach(&mut self, interface: &str) -> Result<(), DatapathError> {
@@ -522,7 +522,8 @@ impl Datapath for FakeDatapath {
         let rules = || world.in_force().into_iter().flat_map(|policy| &policy.rules);
         let interfaces = world.known.iter().map(|(name, row)| InterfaceReading {
             name: name.clone(),
-            attached: world.present.get(name).copied().filter(|_| row.attached),
+            attached: world.present.get(name).copied().filter(|_| row.attached).map(Attachment::Xdp),
+            xdp_holder: None,
             unruled: tallies(&row.unruled),
             rules: rules().map(|rule| row.ruled.get(&rule.name).map(tallies).unwrap_or_default()).collect(),
         });

@@ -8,7 +8,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkLayerType, LinkMessage, LinkXdp, XdpAttached};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
-use super::{XdpMode, netlink};
+use super::{Attachment, Hook, XdpMode, bpf, netlink};
 
 /// One network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,31 @@ pub(super) struct Interface {
 }
 
 impl Interface {
+    /// How this program is attached here, if it is.
+    pub(super) fn attachment(&self, hook: Hook, program: u32) -> Option<Attachment> {
+        match hook {
+            Hook::Xdp => self.programs.iter().find(|(_, id)| *id == program).map(|(mode, _)| Attachment::Xdp(*mode)),
+            Hook::Tcx => bpf::tcx_programs(self.index)
+                .is_ok_and(|programs| programs.contains(&program))
+                .then_some(Attachment::Tcx),
+        }
+    }
+
+    /// Whether it brings IP packets with nothing before them: tunnels, WireGuard, PPP.
+    pub(super) fn is_headless(&self) -> bool {
+        matches!(
+            self.link_layer,
+            LinkLayerType::None
+                | LinkLayerType::Ppp
+                | LinkLayerType::Rawip
+                | LinkLayerType::Tunnel
+                | LinkLayerType::Tunnel6
+                | LinkLayerType::Sit
+                | LinkLayerType::Ipgre
+                | LinkLayerType::Ip6gre
+        )
+    }
+
     /// The loopback interface has one too, of zeros.
     pub(super) fn has_ethernet_header(&self) -> bool {
         matches!(self.link_layer, LinkLayerType::Ether | LinkLayerType::Loopback)

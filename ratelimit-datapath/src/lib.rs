@@ -58,6 +58,59 @@ pub enum XdpMode {
 
 labels!(pub XdpMode { Native => "native", Generic => "generic" });
 
+/// Where a program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hook {
+    /// Before the network stack has made a buffer, or where it would be.
+    Xdp,
+    /// On the way in, once there is one: beside programs of others, and on interfaces without an Ethernet header.
+    Tcx,
+}
+
+labels!(pub Hook { Xdp => "xdp", Tcx => "tcx" });
+
+/// Where and how the program is attached to an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attachment {
+    /// At XDP.
+    Xdp(XdpMode),
+    /// At TCX ingress.
+    Tcx,
+}
+
+impl Attachment {
+    /// Where.
+    pub const fn hook(self) -> Hook {
+        match self {
+            Self::Xdp(_) => Hook::Xdp,
+            Self::Tcx => Hook::Tcx,
+        }
+    }
+
+    /// The mode of XDP, or that it is elsewhere.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Xdp(mode) => mode.label(),
+            Self::Tcx => Hook::Tcx.label(),
+        }
+    }
+
+    /// How, of XDP.
+    pub const fn xdp_mode(self) -> Option<XdpMode> {
+        match self {
+            Self::Xdp(mode) => Some(mode),
+            Self::Tcx => None,
+        }
+    }
+}
+
+impl From<XdpMode> for Attachment {
+    fn from(mode: XdpMode) -> Self {
+        Self::Xdp(mode)
+    }
+}
+
 /// What a start does where an interface is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent {
@@ -143,7 +196,9 @@ pub struct InterfaceReading {
     /// Its name.
     pub name: String,
     /// How the program is attached; none while the interface is away or was taken from us.
-    pub attached: Option<XdpMode>,
+    pub attached: Option<Attachment>,
+    /// Who has XDP there, where it is attached elsewhere.
+    pub xdp_holder: Option<String>,
     /// Counters of packets that no rule judged, by reason; and of those of rules that are no more.
     pub unruled: Tallies,
     /// Counters of each rule, by reason, in the order of the policy's rules.
@@ -380,7 +435,7 @@ pub trait Datapath: Send + 'static {
 
     /// Attaches to an interface, or takes over the pinned attachment of an earlier run without a gap. An interface that
     /// went away and is back is attached again: the rest of its old attachment is replaced.
-    fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError>;
+    fn attach(&mut self, interface: &str) -> Result<Attachment, DatapathError>;
 
     /// Detaches from an interface and forgets it; its counters stay readable until it is gone from [`Datapath::read`].
     fn detach(&mut self, interface: &str) -> Result<(), DatapathError>;

@@ -7,6 +7,9 @@ use sha2::{Digest as _, Sha256};
 /// An ELF file, aligned as its headers are read.
 pub(crate) const ELF: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ratelimit-ebpf"));
 
+/// The program for TCX, likewise.
+pub(crate) const CLASSIFIER: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/classifier"));
+
 /// SHA-256 of the object in hexadecimal: which filter this program loads, whatever its version says.
 #[must_use]
 pub fn sha256() -> String {

@@ -100,10 +100,9 @@ fn enforcing(links: Vec<(String, PathBuf)>) -> Vec<(String, PathBuf)> {
     let present = interface::all().unwrap_or_default();
     let now = |(name, path): (String, PathBuf)| match link_info::pinned(&path) {
         Ok(LinkInfo { interface: 0, .. }) => None,
-        Ok(LinkInfo { interface, program }) => {
-            let is_on = |there: &&interface::Interface| {
-                there.index == interface && there.programs.iter().any(|(_, id)| *id == program)
-            };
+        Ok(LinkInfo { hook, interface, program }) => {
+            let is_on =
+                |there: &&interface::Interface| there.index == interface && there.attachment(hook, program).is_some();
             Some((present.iter().find(is_on).map_or(name, |there| there.name.clone()), path))
         }
         Err(_) => Some((name, path)),

@@ -30,7 +30,7 @@ const LINK_PREFIX: &str = "link-";
 pub(crate) const EARLIEST: u32 = 7;
 
 /// `BPF_FS_MAGIC` of linux/magic.h.
-const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+pub(crate) const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
 /// Pins are root's alone, whatever the umask.
 const DIRECTORY_MODE: u32 = 0o700;
@@ -308,6 +308,15 @@ fn not_ours(of: &fs::Metadata, is_shared: bool) -> Option<NotOurs> {
     // Writing to a pin does nothing: who may write to its directory may remove it.
     let is_writable = of.is_dir() && mode & WRITABLE_BY_OTHERS != 0;
     (is_writable && !(is_shared && is_sticky)).then_some(NotOurs::Writable(mode))
+}
+
+/// Makes a directory of this process's, which is not there yet, for its owner alone.
+///
+/// # Errors
+/// Where it cannot be made.
+pub(crate) fn make_private(dir: &Path) -> Result<(), PinsError> {
+    let made = fs::DirBuilder::new().mode(DIRECTORY_MODE).create(dir);
+    made.map_err(|source| PinsError::Io { what: "create", path: dir.to_owned(), source })
 }
 
 /// Makes a directory that is for its owner alone, where it is missing.

@@ -120,6 +120,8 @@ pub struct Machine {
     pub available: Known<u64>,
     /// Of a page: 4096, and on some kernels of aarch64 16 384 or 65 536.
     pub page_bytes: u32,
+    /// Whether the kernel has TCX, since Linux 6.6.
+    pub has_tcx: bool,
 }
 
 /// The configuration file.

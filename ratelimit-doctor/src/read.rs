@@ -169,6 +169,7 @@ fn machine() -> Machine {
         online_cpus: processors.map(|(_, online)| online),
         available: available_memory(),
         page_bytes: page_bytes(),
+        has_tcx: ratelimit_datapath::kernel::has_tcx(),
     }
 }
 

@@ -5,23 +5,23 @@ use ratelimit_common::packet::Frame as _;
 use ratelimit_common::verdict::{Reason, Verdict};
 
 use crate::maps::{self, Active};
-use crate::packet::XdpFrame;
+use crate::packet::PacketFrame;
 
 /// Counts the packet under its interface, rule and reason.
 #[inline(always)]
-pub(crate) fn listed(active: Active, frame: &XdpFrame<'_>, verdict: Verdict) {
+pub(crate) fn listed(active: Active, frame: &PacketFrame<'_>, verdict: Verdict) {
     count(position(active, frame.interface_index()), frame, verdict);
 }
 
 /// Counts a packet whose interface could not be looked up.
 #[inline(always)]
-pub(crate) fn unlisted(frame: &XdpFrame<'_>, verdict: Verdict) -> Verdict {
+pub(crate) fn unlisted(frame: &PacketFrame<'_>, verdict: Verdict) -> Verdict {
     count(INTERFACE_UNKNOWN, frame, verdict);
     verdict
 }
 
 #[inline(always)]
-fn count(interface: usize, frame: &XdpFrame<'_>, verdict: Verdict) {
+fn count(interface: usize, frame: &PacketFrame<'_>, verdict: Verdict) {
     let bytes = match verdict.reason {
         // The parser has not always asked for the whole length of these.
         Reason::NotIp | Reason::Malformed | Reason::InternalError | Reason::TooManyTags | Reason::DryRun => {
@@ -42,7 +42,8 @@ fn count(interface: usize, frame: &XdpFrame<'_>, verdict: Verdict) {
         | Reason::Reset
         | Reason::NotAdmitted => frame.known_len(),
     };
-    maps::count(counters_index(interface, verdict.rule), verdict.reason, bytes as u64);
+    let (packets, bytes) = frame.counted(bytes);
+    maps::count(counters_index(interface, verdict.rule), verdict.reason, packets, bytes);
 }
 
 /// The interface's row. // the first comparison hits where one interface is protected

@@ -8,8 +8,9 @@ use ratelimit_common::verification::Side;
 
 use crate::conversations;
 use crate::flows::FlowStep;
+use crate::hook;
 use crate::maps::{self, Deferred, frame_is};
-use crate::packet::XdpFrame;
+use crate::packet::PacketFrame;
 use crate::refusal;
 use crate::verification::{self, Verification};
 
@@ -32,7 +33,7 @@ const fn tells_by_reset(rule: &Rule) -> bool {
 
 /// Keeps what the packet at hand charges, and what it leaves; or why it is not held to the limits.
 #[inline(always)]
-pub(crate) fn keep_charges(frame: &XdpFrame, deferred: &mut Deferred, rule: &Rule) -> Result<(), Reason> {
+pub(crate) fn keep_charges(frame: &PacketFrame, deferred: &mut Deferred, rule: &Rule) -> Result<(), Reason> {
     let parsed = maps::parsed().ok_or(Reason::InternalError)?;
     let (is_tcp, is_fragment) = (parsed.is(frame_is::TCP), parsed.is_fragment_of_tcp());
     let (opening, has_payload) = (is_tcp && parsed.is_opening(), is_tcp && parsed.has_payload());
@@ -96,7 +97,7 @@ pub(crate) fn keep_charges(frame: &XdpFrame, deferred: &mut Deferred, rule: &Rul
         () => None,
     };
     let charges = Charges {
-        bytes: parsed.ip_bytes(),
+        bytes: hook::charged_bytes(parsed.ip_bytes()),
         requests: requests as u16,
         guarded: guarded.map_or(0, |side| side as u8),
         is: verification.of_charges(),

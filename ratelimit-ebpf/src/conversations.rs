@@ -1,15 +1,14 @@
 //! How many requests begin in a segment, by what is remembered of its connection.
 
-use aya_ebpf::bindings::xdp_md;
-use aya_ebpf::programs::XdpContext;
 use ratelimit_common::conversation::{
     self, Conversation, Entered, Found, Fresh, Hit, Moment, Record, Sought, Step, Walk,
 };
 
 use ratelimit_common::packet::plain_segment;
 
+use crate::hook::{self, Context, Raw};
 use crate::maps::{self, Deferred, ParsedFrame};
-use crate::packet::{self, XdpFrame};
+use crate::packet::{self, PacketFrame};
 
 /// What [`judge`] says of a segment.
 #[derive(Clone, Copy)]
@@ -45,10 +44,10 @@ impl Judged {
 /// was admitted.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn goes_on(ctx: *mut xdp_md) -> u32 {
+pub(crate) extern "C" fn goes_on(ctx: *mut Raw) -> u32 {
     let (Some(parsed), Some(deferred)) = (maps::parsed(), maps::deferred()) else { return 0 };
-    let context = XdpContext::new(ctx);
-    let (frame, source) = (XdpFrame::new(&context), parsed.source());
+    let context = Context::new(ctx);
+    let (frame, source) = (PacketFrame::new(&context), parsed.source());
     let Some((destination, port, segment)) = plain_segment(&frame, source, parsed.ip_bytes()) else { return 0 };
     deferred.set_conversation(source, destination, segment.source_port, port);
     deferred.known_conversation().is_some_and(|known| known.goes_on(&frame, &segment)) as u32
@@ -57,7 +56,7 @@ pub(crate) extern "C" fn goes_on(ctx: *mut xdp_md) -> u32 {
 /// Judges the segment that this frame is, by what its socket has said. Where it `passes` unless a request begins in it
 /// or the guard counts it, and neither is so, its connection is remembered there and then.
 #[inline(always)]
-pub(crate) fn judge(frame: &XdpFrame, deferred: &mut Deferred, passes: bool) -> Judged {
+pub(crate) fn judge(frame: &PacketFrame, deferred: &mut Deferred, passes: bool) -> Judged {
     let Some(parsed) = maps::parsed() else { return Judged(CONTINUES) };
     let known = recalled(parsed, deferred);
     let mut requests = 0;
@@ -105,7 +104,7 @@ fn recalled(parsed: &ParsedFrame, deferred: &mut Deferred) -> Option<&'static mu
 /// How many requests come with the SYN that this frame is, which has payload: a server with TCP Fast Open answers
 /// each. None where it begins HTTP/2, as what comes behind a SYN is not known by it: a client sends it again without.
 #[inline(always)]
-pub(crate) fn of_syn(frame: &XdpFrame) -> Option<u32> {
+pub(crate) fn of_syn(frame: &PacketFrame) -> Option<u32> {
     let Some(segment) = frame.parsed().map(|parsed| parsed.segment()) else { return Some(1) };
     match begins_with_syn(frame.context(), segment.payload_at, segment.payload_at.saturating_add(segment.payload_bytes))
     {
@@ -119,11 +118,11 @@ pub(crate) fn of_syn(frame: &XdpFrame) -> Option<u32> {
 /// something may begin in it.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn enter(ctx: *mut xdp_md, is_known: u32) -> u32 {
+extern "C" fn enter(ctx: *mut Raw, is_known: u32) -> u32 {
     let (Some(parsed), Some(deferred)) = (maps::parsed(), maps::deferred()) else { return 0 };
-    let context = XdpContext::new(ctx);
+    let context = Context::new(ctx);
     let entered =
-        deferred.conversation.enter(&XdpFrame::new(&context), &parsed.segment(), is_known != 0, parsed.peer());
+        deferred.conversation.enter(&PacketFrame::new(&context), &parsed.segment(), is_known != 0, parsed.peer());
     match entered {
         Some(entered) => {
             deferred.entered = entered;
@@ -136,13 +135,13 @@ extern "C" fn enter(ctx: *mut xdp_md, is_known: u32) -> u32 {
 /// [`of_syn`], of the payload from `at` to `end`; 0 for none.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn begins_with_syn(ctx: *mut xdp_md, at: u32, end: u32) -> u32 {
-    let context = XdpContext::new(ctx);
-    let frame = XdpFrame::new(&context);
+extern "C" fn begins_with_syn(ctx: *mut Raw, at: u32, end: u32) -> u32 {
+    let context = Context::new(ctx);
+    let frame = PacketFrame::new(&context);
     conversation::with_syn(&frame, at, end).unwrap_or(0)
 }
 
-impl Walk for XdpFrame<'_> {
+impl Walk for PacketFrame<'_> {
     #[inline(always)]
     fn found(&self, at: u32, end: u32, sought: Sought) -> Found {
         Found(found(self.context(), at, end, sought as u32))
@@ -197,17 +196,17 @@ impl Walk for XdpFrame<'_> {
 /// [`Sought::found`], likewise.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn found(ctx: *mut xdp_md, at: u32, end: u32, sought: u32) -> u64 {
-    let ctx = XdpContext::new(ctx);
-    self::sought(sought).found(&XdpFrame::new(&ctx), at, end).0
+extern "C" fn found(ctx: *mut Raw, at: u32, end: u32, sought: u32) -> u64 {
+    let ctx = Context::new(ctx);
+    self::sought(sought).found(&PacketFrame::new(&ctx), at, end).0
 }
 
 /// [`Sought::at`], likewise.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn what_is_at(ctx: *mut xdp_md, sought: u32, start: u32, next: u32, end: u32) -> u32 {
-    let ctx = XdpContext::new(ctx);
-    self::sought(sought).at(&XdpFrame::new(&ctx), start, next, end) as u32
+extern "C" fn what_is_at(ctx: *mut Raw, sought: u32, start: u32, next: u32, end: u32) -> u32 {
+    let ctx = Context::new(ctx);
+    hook::what_is_at(&PacketFrame::new(&ctx), self::sought(sought), start, next, end) as u32
 }
 
 #[inline(always)]
@@ -231,41 +230,41 @@ extern "C" fn record_of(conversation: *mut Conversation, word: u32, sequence: u3
 /// [`Conversation::clear`], likewise. Null is not passed; the verifier wants to see that it would do no harm.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn clear_in(ctx: *mut xdp_md, conversation: *mut Conversation, entered: *mut Entered) -> u32 {
+extern "C" fn clear_in(ctx: *mut Raw, conversation: *mut Conversation, entered: *mut Entered) -> u32 {
     let (Some(conversation), Some(entered)) = (maps::place(conversation), maps::place(entered)) else { return 0 };
-    let ctx = XdpContext::new(ctx);
-    conversation.clear(&XdpFrame::new(&ctx), entered)
+    let ctx = Context::new(ctx);
+    conversation.clear(&PacketFrame::new(&ctx), entered)
 }
 
 /// [`Conversation::http2`], likewise.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn http2_in(ctx: *mut xdp_md, conversation: *mut Conversation, entered: *const Entered) -> u32 {
+extern "C" fn http2_in(ctx: *mut Raw, conversation: *mut Conversation, entered: *const Entered) -> u32 {
     let (Some(conversation), Some(entered)) = (maps::place(conversation), maps::place(entered.cast_mut())) else {
         return 0;
     };
-    let ctx = XdpContext::new(ctx);
-    conversation.http2(&XdpFrame::new(&ctx), entered)
+    let ctx = Context::new(ctx);
+    conversation.http2(&PacketFrame::new(&ctx), entered)
 }
 
 /// [`Conversation::tls`], likewise.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn tls_in(ctx: *mut xdp_md, conversation: *mut Conversation, entered: *const Entered) -> u32 {
+extern "C" fn tls_in(ctx: *mut Raw, conversation: *mut Conversation, entered: *const Entered) -> u32 {
     let (Some(conversation), Some(entered)) = (maps::place(conversation), maps::place(entered.cast_mut())) else {
         return 0;
     };
-    let ctx = XdpContext::new(ctx);
-    conversation.tls(&XdpFrame::new(&ctx), entered)
+    let ctx = Context::new(ctx);
+    conversation.tls(&PacketFrame::new(&ctx), entered)
 }
 
 /// [`Conversation::preface`], likewise.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn preface_in(ctx: *mut xdp_md, conversation: *mut Conversation, at: u32, end: u32) -> u32 {
+extern "C" fn preface_in(ctx: *mut Raw, conversation: *mut Conversation, at: u32, end: u32) -> u32 {
     let Some(conversation) = maps::place(conversation) else { return 0 };
-    let ctx = XdpContext::new(ctx);
-    conversation.preface(&XdpFrame::new(&ctx), at, end)
+    let ctx = Context::new(ctx);
+    conversation.preface(&PacketFrame::new(&ctx), at, end)
 }
 
 /// [`Conversation::lost`], likewise.

@@ -1,7 +1,6 @@
 //! From a parsed packet to its verdict: which rule judges it, and what that rule needs to know of its source.
 //! [`crate::hold`] tells whether it is within the rule's limits.
 
-use aya_ebpf::bindings::xdp_md;
 use ratelimit_common::admission::known_first;
 use ratelimit_common::choose::{self, Asked, Beside, Rules, enforced, lowest};
 use ratelimit_common::conversation::SHORT_BYTES;
@@ -19,14 +18,15 @@ use crate::clock::Clock;
 use crate::conversations;
 use crate::fragments;
 use crate::hold::{Held, verify};
+use crate::hook::Raw;
 use crate::maps::{self, Active, Deferred, NoPacket, ParsedFrame};
-use crate::packet::{XdpFrame, forget, one_register};
+use crate::packet::{PacketFrame, forget, one_register};
 use crate::refusal;
 use crate::verification;
 
 /// Judges one packet, and charges it where it is admitted.
 #[inline(always)]
-pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
+pub(crate) fn verdict(active: Active, frame: &PacketFrame) -> Verdict {
     let head = match head(frame) {
         Ok(head) => head,
         Err(NoPacket::NotIp) => return Verdict::unruled(Reason::NotIp),
@@ -305,7 +305,7 @@ fn choice(active: Active, protecting: RuleSet, parsed: &ParsedFrame, deferred: &
 /// What would be dropped passes where enforcement has lapsed, and what is refused by a reset becomes one where it can.
 /// Nothing is read for what passes anyway, nor more for what is dropped.
 #[inline(always)]
-pub(crate) fn unless_lapsed(frame: &XdpFrame, verdict: Verdict) -> Verdict {
+pub(crate) fn unless_lapsed(frame: &PacketFrame, verdict: Verdict) -> Verdict {
     match verdict.reason.action() {
         Action::Pass => verdict,
         Action::Drop => {
@@ -320,7 +320,7 @@ pub(crate) fn unless_lapsed(frame: &XdpFrame, verdict: Verdict) -> Verdict {
 /// stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn dropped_unless_lapsed(ctx: *mut xdp_md, said: u32) -> u32 {
+extern "C" fn dropped_unless_lapsed(ctx: *mut Raw, said: u32) -> u32 {
     const RESET: u32 = Reason::Reset as u32;
     if has_lapsed() {
         let verdict = Verdict { reason: maps::reason(said & 0xff), rule: (said >> 8) as u8 };
@@ -339,7 +339,7 @@ fn has_lapsed() -> bool {
 
 /// Where the packet is from and what it is sent to: at a glance, or by parsing all of it.
 #[inline(always)]
-fn head(frame: &XdpFrame) -> Result<Head, NoPacket> {
+fn head(frame: &PacketFrame) -> Result<Head, NoPacket> {
     match Head::of(frame) {
         Some(head) => Ok(head),
         None if is_of_other_protocol(frame) => Err(NoPacket::NotIp),
@@ -416,7 +416,7 @@ impl Rules for Maps {
 
 /// What the rule that judges the packet at hand says of it.
 #[inline(always)]
-fn judge(frame: &XdpFrame, deferred: &mut Deferred, rule: &Rule) -> Reason {
+fn judge(frame: &PacketFrame, deferred: &mut Deferred, rule: &Rule) -> Reason {
     deferred.is_asked = (known_first(rule, deferred.key()) && are_gated(rule)) as u32;
     if deferred.is_asked != 0 {
         let reason = maps::reason(new_source_gate(GateBypass::None as u32));

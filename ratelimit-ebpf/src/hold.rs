@@ -13,6 +13,7 @@ use ratelimit_common::window::CELLS;
 use crate::admission;
 use crate::clock::Clock;
 use crate::drop_cache;
+use crate::hook;
 use crate::maps::{self, BanRef, Deferred, DeferredRef, SourceRef, Work};
 
 /// What is held: the packet or the order that [`maps::deferred_of`] is of.
@@ -95,6 +96,17 @@ impl State for Held {
     #[inline(always)]
     fn charges(&self) -> Charges {
         self.deferred().charges()
+    }
+
+    #[inline(always)]
+    fn charged_by(&self, charges: Charges, limit: &Limit) -> (u64, Side) {
+        let (amount, side) = charges.of(limit);
+        (hook::charged(self.deferred(), limit, amount), side)
+    }
+
+    #[inline(always)]
+    fn told_by(&self, at: At, position: usize, side: Side) -> (At, usize, Side) {
+        hook::told_by(at, position, side)
     }
 
     #[inline(always)]

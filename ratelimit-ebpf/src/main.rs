@@ -37,6 +37,10 @@ mod fragments;
 #[cfg(target_arch = "bpf")]
 mod hold;
 #[cfg(target_arch = "bpf")]
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "one packet, whose end is checked")]
+#[path = "hook/xdp.rs"]
+mod hook;
+#[cfg(target_arch = "bpf")]
 #[expect(
     clippy::multiple_unsafe_ops_per_block,
     reason = "a place in a map and what is read or written there are safe for one reason"
@@ -48,7 +52,6 @@ mod object;
 #[expect(clippy::multiple_unsafe_ops_per_block, reason = "two fields of what the kernel has handed over")]
 mod packet;
 #[cfg(target_arch = "bpf")]
-#[expect(clippy::multiple_unsafe_ops_per_block, reason = "one packet, whose end is checked")]
 mod refusal;
 #[cfg(target_arch = "bpf")]
 mod verification;
@@ -61,7 +64,7 @@ mod entry {
     use aya_ebpf::programs::XdpContext;
     use ratelimit_common::verdict::{Action, Reason, Verdict};
 
-    use crate::{account, decide, hold, maps, packet, refusal};
+    use crate::{account, decide, hold, hook, maps, packet};
 
     /// What is returned for a packet that passes, [`ratelimit_common::layout::PASSED_ACTION`]. Read-only when the
     /// verifier sees it.
@@ -71,7 +74,7 @@ mod entry {
     /// The whole of a packet's way. `frags`: frames of several buffers too, or jumbo frames could not be attached to.
     #[xdp(frags)]
     fn ratelimitd(ctx: XdpContext) -> u32 {
-        let frame = packet::XdpFrame::new(&ctx);
+        let frame = packet::PacketFrame::new(&ctx);
         let verdict = match maps::active() {
             Some(active) => {
                 let verdict = decide::unless_lapsed(&frame, decide::verdict(active, &frame));
@@ -84,7 +87,7 @@ mod entry {
         aya_log_ebpf::info!(&ctx, "{} rule {}", verdict.reason.label(), verdict.rule);
         match verdict.reason.action() {
             Action::Pass => PASSED_ACTION.load(),
-            Action::Drop if verdict.reason as u32 == Reason::Reset as u32 => match refusal::way() {
+            Action::Drop if verdict.reason as u32 == Reason::Reset as u32 => match hook::way() {
                 XDP_PASS => PASSED_ACTION.load(),
                 action => action,
             },

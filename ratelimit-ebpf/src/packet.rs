@@ -4,32 +4,31 @@ use core::arch::asm;
 use core::cell::Cell;
 use core::ffi::c_void;
 
-use aya_ebpf::bindings::xdp_md;
-use aya_ebpf::helpers::generated::{bpf_loop, bpf_xdp_get_buff_len};
-use aya_ebpf::programs::XdpContext;
+use aya_ebpf::helpers::generated::bpf_loop;
 use ratelimit_common::conversation::Step;
 use ratelimit_common::packet::{self, Frame};
 
+use crate::hook::{self, Context, Raw, Reader};
 use crate::maps::{self, ParsedFrame};
 
 /// Farther than any header that the parser asks for; the verifier wants offsets into a packet bounded
 /// (`MAX_PACKET_OFF`).
 const OFFSET_MAX: usize = 0x7fff;
 
-/// The frame in an XDP context.
-pub(crate) struct XdpFrame<'a> {
-    ctx: &'a XdpContext,
-    start: usize,
-    end: usize,
+/// The frame that the program is called with.
+pub(crate) struct PacketFrame<'a> {
+    ctx: &'a Context,
+    reader: Reader,
     len: Cell<usize>,
     is_parsed: Cell<bool>,
 }
 
-impl<'a> XdpFrame<'a> {
+impl<'a> PacketFrame<'a> {
     #[inline(always)]
-    pub(crate) fn new(ctx: &'a XdpContext) -> Self {
-        let (start, end) = (ctx.data(), ctx.data_end());
-        Self { ctx, start, end, len: Cell::new(end - start), is_parsed: Cell::new(false) }
+    pub(crate) fn new(ctx: &'a Context) -> Self {
+        let reader = Reader::of(ctx);
+        let len = Cell::new(reader.known_len());
+        Self { ctx, reader, len, is_parsed: Cell::new(false) }
     }
 
     /// All that it is, where there was room to keep that. Parsed once.
@@ -52,15 +51,20 @@ impl<'a> XdpFrame<'a> {
 
     /// The context that it is in.
     #[inline(always)]
-    pub(crate) fn context(&self) -> *mut xdp_md {
-        self.ctx.ctx
+    pub(crate) fn context(&self) -> *mut Raw {
+        hook::raw(self.ctx)
     }
 
     /// The interface that the frame came in by.
     #[inline(always)]
     pub(crate) fn interface_index(&self) -> u32 {
-        // SAFETY: the context is valid for the run of the program, and the kernel rewrites this load to its own fields.
-        unsafe { (*self.ctx.ctx).ingress_ifindex }
+        hook::interface_index(self.ctx)
+    }
+
+    /// How many packets and bytes it counts as, which has so many.
+    #[inline(always)]
+    pub(crate) fn counted(&self, bytes: usize) -> (u64, u64) {
+        hook::counted(self.ctx, bytes)
     }
 
     /// The frame's length as far as it was asked for: exact once `len` was called with what the headers claim.
@@ -73,14 +77,14 @@ impl<'a> XdpFrame<'a> {
 /// What steps are taken on, for [`step`].
 #[repr(C)]
 struct Walked<S> {
-    ctx: *mut xdp_md,
+    ctx: *mut Raw,
     steps: S,
 }
 
 /// [`Walk::repeat`](ratelimit_common::conversation::Walk::repeat), by the kernel: the verifier walks one step, however
 /// many there may be.
 #[inline(always)]
-pub(crate) fn repeat<S: Step>(ctx: *mut xdp_md, most: u32, steps: S) -> S {
+pub(crate) fn repeat<S: Step>(ctx: *mut Raw, most: u32, steps: S) -> S {
     let mut walked = Walked { ctx, steps };
     let step: extern "C" fn(u32, *mut Walked<S>) -> u64 = step::<S>;
     // SAFETY: the kernel calls `step::<S>` with `walked` alone, which outlives the call and which nothing else touches
@@ -93,8 +97,8 @@ pub(crate) fn repeat<S: Step>(ctx: *mut xdp_md, most: u32, steps: S) -> S {
 extern "C" fn step<S: Step>(_: u32, walked: *mut Walked<S>) -> u64 {
     // SAFETY: it is the `Walked<S>` of the `repeat::<S>` that waits for this: not null, aligned, and reached by nobody
     // else. The kernel calls one at a time.
-    let (ctx, steps) = unsafe { (XdpContext::new((*walked).ctx), &mut (*walked).steps) };
-    u64::from(!steps.step(&XdpFrame::new(&ctx)))
+    let (ctx, steps) = unsafe { (Context::new((*walked).ctx), &mut (*walked).steps) };
+    u64::from(!steps.step(&PacketFrame::new(&ctx)))
 }
 
 /// Parses the frame and keeps what it is; returns 0. A function of its own: the verifier walks it once and not once
@@ -102,58 +106,74 @@ extern "C" fn step<S: Step>(_: u32, walked: *mut Walked<S>) -> u64 {
 /// verifier wants to see that it would do no harm.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn parse_frame(ctx: *mut xdp_md, parsed: *mut ParsedFrame) -> u32 {
+pub(crate) extern "C" fn parse_frame(ctx: *mut Raw, parsed: *mut ParsedFrame) -> u32 {
     let Some(parsed) = maps::place(parsed) else { return 0 };
-    let ctx = XdpContext::new(ctx);
-    let frame = XdpFrame::new(&ctx);
+    let ctx = Context::new(ctx);
+    let frame = PacketFrame::new(&ctx);
     parsed.keep(packet::parse(&frame), frame.known_len() as u32);
     0
 }
 
-impl Frame for XdpFrame<'_> {
+impl Frame for PacketFrame<'_> {
     #[inline(always)]
     fn bytes<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
-        const { assert!(N >= 2 && N.is_multiple_of(2)) };
-        let offset = one_register(offset);
-        if offset > OFFSET_MAX {
-            return None;
-        }
-        let from = self.start + offset;
-        if from + N > self.end {
-            return None;
-        }
-        let mut bytes = [0; N];
-        let mut at = 0;
-        while at + 8 <= N {
-            // SAFETY: the N bytes lie between the packet's start and end, as just checked.
-            bytes[at..at + 8].copy_from_slice(&unsafe { load_u64(from + at) }.to_ne_bytes());
-            at += 8;
-        }
-        if at + 4 <= N {
-            // SAFETY: as above.
-            bytes[at..at + 4].copy_from_slice(&unsafe { load_u32(from + at) }.to_ne_bytes());
-            at += 4;
-        }
-        if at + 2 <= N {
-            // SAFETY: as above.
-            bytes[at..at + 2].copy_from_slice(&unsafe { load_u16(from + at) }.to_ne_bytes());
-        }
-        Some(bytes)
+        self.reader.bytes(self.ctx, offset)
     }
 
     #[inline(always)]
     fn len(&self, at_least: usize) -> usize {
         if self.len.get() < at_least {
-            // The first buffer alone is shorter: ask for all of them. // one helper call, so not for every packet
-            // SAFETY: the context is valid for the run of the program.
-            self.len.set(unsafe { bpf_xdp_get_buff_len(self.ctx.ctx) } as usize);
+            // The first buffer alone is shorter: ask for all of them.
+            self.len.set(hook::len(self.ctx));
         }
         self.len.get()
     }
+
+    #[inline(always)]
+    fn tags_before(&self) -> usize {
+        hook::tags_before(self.ctx)
+    }
+
+    #[inline(always)]
+    fn ipv4_bytes(&self, start: usize, claimed: u16) -> u32 {
+        hook::ipv4_bytes(self.ctx, start, claimed)
+    }
+
     #[inline(always)]
     fn forget(&self, offset: usize) -> usize {
         forget(offset as u32) as usize
     }
+}
+
+/// The bytes at `offset` of what lies between these two in a packet, if all of them are there.
+#[inline(always)]
+pub(crate) fn direct<const N: usize>(start: usize, end: usize, offset: usize) -> Option<[u8; N]> {
+    const { assert!(N >= 2 && N.is_multiple_of(2)) };
+    let offset = one_register(offset);
+    if offset > OFFSET_MAX {
+        return None;
+    }
+    let from = start + offset;
+    if from + N > end {
+        return None;
+    }
+    let mut bytes = [0; N];
+    let mut at = 0;
+    while at + 8 <= N {
+        // SAFETY: the N bytes lie between the packet's start and end, as just checked.
+        bytes[at..at + 8].copy_from_slice(&unsafe { load_u64(from + at) }.to_ne_bytes());
+        at += 8;
+    }
+    if at + 4 <= N {
+        // SAFETY: as above.
+        bytes[at..at + 4].copy_from_slice(&unsafe { load_u32(from + at) }.to_ne_bytes());
+        at += 4;
+    }
+    if at + 2 <= N {
+        // SAFETY: as above.
+        bytes[at..at + 2].copy_from_slice(&unsafe { load_u16(from + at) }.to_ne_bytes());
+    }
+    Some(bytes)
 }
 
 /// Returns `value`, which the compiler then knows nothing of: so the register that it compares is the one that it adds

@@ -1,7 +1,5 @@
 //! Whether a segment is verified traffic. `ratelimit_common::verification` decides.
 
-use aya_ebpf::bindings::xdp_md;
-use aya_ebpf::programs::XdpContext;
 use ratelimit_common::drop_cache::{Expiry, Key};
 use ratelimit_common::hold::is;
 use ratelimit_common::layout::Rule;
@@ -10,8 +8,9 @@ use ratelimit_common::verdict::Reason;
 use ratelimit_common::verification::{ConnectionState, EvidenceNeeds, found, is_looked_up, not_found};
 
 use crate::admission::{is_armed, is_known, make_known};
+use crate::hook::{Context, Raw};
 use crate::maps::{self, Deferred, Filter};
-use crate::packet::XdpFrame;
+use crate::packet::PacketFrame;
 
 /// What [`verification`] says of a segment.
 #[derive(Clone, Copy)]
@@ -32,7 +31,7 @@ impl Verification {
     /// Of the segment that this frame is, once it was parsed; `may_ask`: it may be asked for something, by a rule that
     /// counts that.
     #[inline(always)]
-    pub(crate) fn of(frame: &XdpFrame, generation: u32, rule: u32, may_ask: bool) -> Self {
+    pub(crate) fn of(frame: &PacketFrame, generation: u32, rule: u32, may_ask: bool) -> Self {
         Self(verification(frame.context(), generation, rule, may_ask as u32))
     }
 
@@ -69,7 +68,7 @@ const LOOK_UP: u64 = 2;
 /// found lately, and of those that were not looked for a moment ago. Keeps whether there may be an entry for
 /// unverified traffic; and, where the segment `may_ask` for something, the key of its connection.
 #[inline(always)]
-pub(crate) fn cached_drop(frame: &XdpFrame, generation: u32, key: Key, may_ask: bool) -> Option<Expiry> {
+pub(crate) fn cached_drop(frame: &PacketFrame, generation: u32, key: Key, may_ask: bool) -> Option<Expiry> {
     let Key { source, what } = key;
     let mut code = cached_segment_drop(frame.context(), generation, source, what, may_ask as u32);
     if code == LOOK_UP {
@@ -86,7 +85,7 @@ pub(crate) fn cached_drop(frame: &XdpFrame, generation: u32, key: Key, may_ask: 
 /// A [`Expiry`], 0, or [`LOOK_UP`]. A function of its own, for its place on the stack, as the next one is.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn cached_segment_drop(ctx: *mut xdp_md, generation: u32, source: u64, what: u64, may_ask: u32) -> u64 {
+extern "C" fn cached_segment_drop(ctx: *mut Raw, generation: u32, source: u64, what: u64, may_ask: u32) -> u64 {
     let (Some(config), Some(deferred)) = (maps::config(generation), maps::deferred()) else { return 0 };
     let key = Key { source, what };
     let (hash, now) = (deferred.hash(), deferred.now());
@@ -101,9 +100,11 @@ extern "C" fn cached_segment_drop(ctx: *mut xdp_md, generation: u32, source: u64
     if deferred.is_suspect == 0 && may_ask == 0 {
         return 0;
     }
-    let context = XdpContext::new(ctx);
+    let context = Context::new(ctx);
     // Where a glance does not tell, the frame was parsed: its key is of that.
-    let Some(source_port) = source_port(&XdpFrame::new(&context)).or_else(parsed_source_port) else { return LOOK_UP };
+    let Some(source_port) = source_port(&PacketFrame::new(&context)).or_else(parsed_source_port) else {
+        return LOOK_UP;
+    };
     let mut found = 0;
     if deferred.is_suspect != 0 {
         let fingerprints =
@@ -175,7 +176,7 @@ fn parsed_source_port() -> Option<u16> {
 /// found: also before it is established, since an opening may be forged before the first request is there.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn look_up(ctx: *mut xdp_md, generation: u32, source: u64, what: u64) -> u32 {
+extern "C" fn look_up(ctx: *mut Raw, generation: u32, source: u64, what: u64) -> u32 {
     let connection_state = maps::connection_state_of(ctx);
     let key = Key { source, what };
     if key != Key::NONE
@@ -196,7 +197,7 @@ extern "C" fn look_up(ctx: *mut xdp_md, generation: u32, source: u64, what: u64)
 /// A function of its own: it is walked once, and its stack is free again when the source is judged.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn verification(ctx: *mut xdp_md, generation: u32, rule: u32, may_ask: u32) -> u32 {
+extern "C" fn verification(ctx: *mut Raw, generation: u32, rule: u32, may_ask: u32) -> u32 {
     let (Some(config), Some(parsed)) = (maps::config(generation), maps::parsed()) else { return 0 };
     let rule = maps::rule(config, rule);
     if !rule.evidence.any(EvidenceNeeds::CONNECTIONS) {
@@ -226,7 +227,7 @@ extern "C" fn verification(ctx: *mut xdp_md, generation: u32, rule: u32, may_ask
 
 /// [`look_up`]; only where a rule refuses unverified segments does it matter later that a connection was found.
 #[inline(always)]
-fn connection_state(ctx: *mut xdp_md, generation: u32, rule: &Rule) -> u32 {
+fn connection_state(ctx: *mut Raw, generation: u32, rule: &Rule) -> u32 {
     let key = match maps::deferred() {
         Some(deferred) if rule.evidence.any(EvidenceNeeds::SEGMENTS) => deferred.drop_key,
         _ => Key::NONE,

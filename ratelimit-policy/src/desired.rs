@@ -26,7 +26,7 @@ mod shared;
 mod strict;
 
 pub use access::{covering, denies, typed};
-pub use fixed::{Fixed, OnExit, TlsFiles, XdpModeChoice};
+pub use fixed::{Fixed, HookChoice, OnExit, TlsFiles, XdpModeChoice};
 pub use guard::Guard;
 pub(crate) use matching::without;
 pub use matching::{Mismatch, Protocol, Sent};

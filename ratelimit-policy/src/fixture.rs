@@ -6,7 +6,7 @@ use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
 
 use crate::config::history::History;
-use crate::config::{Config, OnExit, Safety, XdpModeChoice};
+use crate::config::{Config, HookChoice, OnExit, Safety, XdpModeChoice};
 use crate::desired::{Limit, Per, Policy, Ports, Rule, WindowForm};
 
 mod choices;
@@ -53,6 +53,7 @@ pub fn policy(limits: Vec<Limit>) -> Policy {
 pub fn config(directory: &Path, amount: u64) -> Config {
     Config {
         interfaces: vec!["eth0".to_owned()],
+        hook: HookChoice::Auto,
         xdp_mode: XdpModeChoice::Auto,
         on_exit: OnExit::Detach,
         max_sources: 262_144,

@@ -54,6 +54,7 @@ pub fn restart_needed(running: impl Into<Fixed>, wanted: impl Into<Fixed>) -> Ve
     let cert = |of: &Option<TlsFiles>| of.as_ref().map(|of| of.cert.clone());
     let key = |of: &Option<TlsFiles>| of.as_ref().map(|of| of.key.clone());
     [
+        ("hook", running.hook != wanted.hook),
         ("xdp_mode", running.xdp_mode != wanted.xdp_mode),
         ("on_exit", running.on_exit != wanted.on_exit),
         ("max_sources", running.max_sources != wanted.max_sources),
@@ -316,8 +317,17 @@ mod tests {
             ],
         );
         let config = |settings: &Settings| settings.config().expect("well-formed");
-        let keys =
-            ["xdp_mode", "on_exit", "max_sources", "socket", "listen", "tls_cert_file", "tls_key_file", "insecure_web"];
+        let keys = [
+            "hook",
+            "xdp_mode",
+            "on_exit",
+            "max_sources",
+            "socket",
+            "listen",
+            "tls_cert_file",
+            "tls_key_file",
+            "insecure_web",
+        ];
         assert_eq!(restart_needed(&config(&old), &config(&new)), keys);
         assert!(restart_needed(&config(&old), &config(&settings(&["eth1"], "5/s"))).is_empty());
         assert!(restart_needed(&config(&old), &config(&settings(&["eth0"], "1000/5m,5/s"))).is_empty());

@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use crate::history::{Health, HealthState};
-use crate::snapshot::{ByFamily, Counter, Interface, MapError, Mode, Rule, Snapshot, XdpMode};
+use crate::snapshot::{ByFamily, Counter, Hook, Interface, MapError, Mode, Rule, Snapshot};
 use ratelimit_common::verdict::{Reason, SaidBy};
 
 mod fleet;
@@ -252,7 +252,11 @@ fn gauge(value: u64) -> ConstGauge<u64> {
 }
 
 fn attached_mode(interface: &Interface) -> &'static str {
-    interface.xdp_mode.map_or("none", XdpMode::label)
+    match (interface.xdp_mode, interface.hook) {
+        (Some(mode), _) => mode.label(),
+        (None, Some(Hook::Tcx)) => Hook::Tcx.label(),
+        (None, Some(Hook::Xdp) | None) => "none",
+    }
 }
 
 const fn enforcing(mode: Mode) -> u64 {

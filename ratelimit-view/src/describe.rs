@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use self::beside::{fleet_words, history_words, safety_words, shared_words};
 use ratelimit_policy::config::lists::ListFile;
-use ratelimit_policy::config::{Config, OnExit, Safety, XdpModeChoice, amount, duration};
+use ratelimit_policy::config::{Config, HookChoice, OnExit, Safety, XdpModeChoice, amount, duration};
 use ratelimit_policy::desired::{
     Bans, DENIED_IPV4_PREFIX, DENIED_IPV6_PREFIX, Grant, Guard, Limit, Mode, NewSources, Per, Policy, QuicPorts,
     Refuse, RefuseWith, Rule, Unparsable, WindowForm, date, unit_label,
@@ -113,6 +113,7 @@ pub fn config_words(config: &Config) -> String {
         let _infallible = writeln!(out, "{name:<11} {}", wrapped(value));
     };
     line("interfaces", &config.interfaces.join(", "));
+    line("hook", hook_words(config.hook));
     line("XDP mode", xdp_words(config.xdp_mode));
     line("on exit", exit_words(config.on_exit));
     line("sources", &format!("IPv4 by /{}, IPv6 by /{}", config.policy.ipv4_prefix, config.policy.ipv6_prefix));
@@ -238,6 +239,14 @@ pub fn bans_words(bans: &Bans) -> String {
     let after = if steps.len() > 1 { " for each time after" } else { "" };
     let proof = if bans.needs_proof { "" } else { "; by unverified traffic too" };
     format!("{}{after}; reset {} after a ban{proof}", steps.join(", then "), duration::words(bans.forget_ns))
+}
+
+fn hook_words(hook: HookChoice) -> &'static str {
+    match hook {
+        HookChoice::Auto => "auto: at XDP; where that is taken, by TCX",
+        HookChoice::Xdp => "XDP or not at all",
+        HookChoice::Tcx => "TCX: beside other programs, about 350 ns a packet more",
+    }
 }
 
 fn xdp_words(mode: XdpModeChoice) -> &'static str {

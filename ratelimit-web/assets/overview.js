@@ -87,7 +87,7 @@ export function overview() {
           el('a', { href: '#/rules' }, 'the rules'), '.'),
       el('h2', null, 'Interfaces'),
       stats.interfaces.length ? table(['Interface', 'XDP', 'Packets/s', 'Received', 'Passed', 'Dropped', 'Would drop'], [2, 3, 4, 5, 6], stats.interfaces.map((/** @type {any} */ of) => [
-        of.name, of.attached ? of.xdp_mode === 'native' ? 'native, in the driver' : 'generic, behind the driver' : 'not attached',
+        of.name, of.attached ? of.hook === 'tcx' ? 'by TCX, in the stack' : of.xdp_mode === 'native' ? 'native, in the driver' : 'generic, behind the driver' : 'not attached',
         of.per_second ? number(of.per_second.received) : '–',
         number(of.packets.received), number(of.packets.passed), number(of.packets.dropped), number(of.packets.would_drop)]), 'Interfaces')
         : empty('No interface is protected. Name one: ', code('sudo ratelimitd --iface eth0 --limit 1000/5m'), '.'));

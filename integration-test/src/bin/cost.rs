@@ -51,7 +51,8 @@ fn measure(rounds: u32, repeat: u32, again_max: u32, words: &[String]) -> Result
             in_rounds(&mut all, unsteady, rounds, repeat)
         },
     )?;
-    let size = all.first_mut().context("there are rows")?.size();
+    let runs = all.first_mut().context("there are rows")?;
+    let (size, at_tcx) = (runs.size(), runs.size_at_tcx());
     let bare_ns = steadied.iter().flat_map(|rounds| rounds.of.iter().flat_map(|round| round.bare_ns));
     Ok(json!({
         "kernel": machine::kernel(),
@@ -62,6 +63,11 @@ fn measure(rounds: u32, repeat: u32, again_max: u32, words: &[String]) -> Result
         "translated_bytes": size.translated_bytes,
         "jited_bytes": size.jited_bytes,
         "functions": size.functions,
+        "at_tcx": {
+            "verified_instructions": at_tcx.verified_instructions,
+            "translated_bytes": at_tcx.translated_bytes,
+            "jited_bytes": at_tcx.jited_bytes,
+        },
         "bare_ns": spread(bare_ns.map(u64::cast_signed).collect()),
         "rows": all.iter().zip(&steadied).map(|(runs, rounds)| measured(runs.row(), rounds)).collect::<Vec<_>>(),
     }))

@@ -52,6 +52,11 @@ impl Runs {
         self.program.size()
     }
 
+    /// The same of the program at TCX.
+    pub fn size_at_tcx(&mut self) -> ratelimit_datapath::kernel::ProgramSize {
+        self.program.size_at_tcx()
+    }
+
     /// Times it: up to so many runs of each. Each packet must have the row's verdict, before it is timed and while it
     /// is.
     pub fn round(&mut self, repeat: u32) -> Result<Round> {

@@ -20,6 +20,9 @@ const ELEMENTS_MAX: u32 = 1 << 20;
 pub fn obstacle(kind: Kind) -> Option<String> {
     let (program, package) = match kind {
         Kind::Bare | Kind::Limiter => return None,
+        Kind::LimiterTcx => {
+            return (!ratelimit_datapath::kernel::has_tcx()).then(|| "the kernel has no TCX: Linux 6.6 has".to_owned());
+        }
         Kind::Outside(_) => return Outside::obstacle(),
         Kind::NftDrop | Kind::NftMeter => ("nft", "nftables"),
         Kind::IptablesDrop | Kind::Hashlimit => ("iptables", "iptables"),
@@ -31,7 +34,7 @@ pub fn obstacle(kind: Kind) -> Option<String> {
 /// What a program calls itself.
 pub fn version(kind: Kind) -> Option<String> {
     let program = match kind {
-        Kind::Bare | Kind::Limiter | Kind::NftDrop | Kind::IptablesDrop | Kind::Outside(_) => {
+        Kind::Bare | Kind::Limiter | Kind::LimiterTcx | Kind::NftDrop | Kind::IptablesDrop | Kind::Outside(_) => {
             return None;
         }
         Kind::NftMeter => "nft",

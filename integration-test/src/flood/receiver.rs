@@ -5,8 +5,8 @@ use ratelimit_common::admission::{BUDGET, BUDGET_ANY};
 use ratelimit_common::source::Family as SourceFamily;
 use ratelimit_common::verdict::{Action, Reason};
 use ratelimit_datapath::kernel::{Bare, Clock, Events, Kernel, Options, Passed};
-use ratelimit_datapath::{Datapath as _, XdpMode};
-use ratelimit_policy::config::XdpModeChoice;
+use ratelimit_datapath::{Attachment, Datapath as _, XdpMode};
+use ratelimit_policy::config::{HookChoice, XdpModeChoice};
 
 use super::connections::Connections;
 use super::outside::{Outside, Running};
@@ -30,6 +30,8 @@ pub enum Kind {
     Bare,
     /// The real program.
     Limiter,
+    /// The same at TCX, behind the stack's buffer.
+    LimiterTcx,
     /// nftables, which drops everything.
     NftDrop,
     /// nftables, with a limit for each source.
@@ -44,14 +46,22 @@ pub enum Kind {
 
 impl Kind {
     /// All that are always there, in the order that they have their turns in.
-    pub const ALL: [Self; 6] =
-        [Self::Bare, Self::Limiter, Self::NftDrop, Self::NftMeter, Self::IptablesDrop, Self::Hashlimit];
+    pub const ALL: [Self; 7] = [
+        Self::Bare,
+        Self::Limiter,
+        Self::LimiterTcx,
+        Self::NftDrop,
+        Self::NftMeter,
+        Self::IptablesDrop,
+        Self::Hashlimit,
+    ];
 
     /// Its name in JSON.
     pub fn id(self) -> &'static str {
         match self {
             Self::Bare => "bare",
             Self::Limiter => "limiter",
+            Self::LimiterTcx => "limiter_tcx",
             Self::NftDrop => "nft_drop",
             Self::NftMeter => "nft_meter",
             Self::IptablesDrop => "iptables_drop",
@@ -63,7 +73,7 @@ impl Kind {
     /// What drops right behind it, alone: its own floor.
     pub const fn own_floor(self) -> Self {
         match self {
-            Self::Bare | Self::Limiter => Self::Bare,
+            Self::Bare | Self::Limiter | Self::LimiterTcx => Self::Bare,
             // What it passes comes to nft.
             Self::NftDrop | Self::NftMeter | Self::Outside(_) => Self::NftDrop,
             Self::IptablesDrop | Self::Hashlimit => Self::IptablesDrop,
@@ -82,7 +92,7 @@ impl Kind {
     pub fn needs_before(self, row: &Row) -> u32 {
         match self {
             Self::Bare | Self::NftDrop | Self::IptablesDrop => 0,
-            Self::Limiter => row.before.min(2 * row.max_sources),
+            Self::Limiter | Self::LimiterTcx => row.before.min(2 * row.max_sources),
             Self::NftMeter | Self::Hashlimit | Self::Outside(_) => row.before,
         }
     }
@@ -154,7 +164,7 @@ impl<'a> Receiver<'a> {
     pub fn load(kind: Kind, row: &Row, frames: u64, wire: &'a Wire, open: Option<&mut Connections>) -> Result<Self> {
         let open = match (kind, open) {
             // It judges what clients say.
-            (Kind::Limiter, open) => open,
+            (Kind::Limiter | Kind::LimiterTcx, open) => open,
             (_, Some(open)) => {
                 open.play(None)?;
                 None
@@ -169,6 +179,9 @@ impl<'a> Receiver<'a> {
                 Ok(bare)
             })?),
             Kind::Limiter => Loaded::Limiter(Box::new(limiter(row, frames, wire, 1, open)?)),
+            Kind::LimiterTcx => {
+                Loaded::Limiter(Box::new(limiter_at(HookChoice::Tcx, row, frames, wire, &RECEIVING[..1], open)?))
+            }
             Kind::NftDrop => Loaded::NftDrop(NftDrop::load(&wire.receiver)?),
             Kind::NftMeter => Loaded::NftMeter(NftMeter::load(&wire.receiver, row, amount)?),
             Kind::IptablesDrop => Loaded::IptablesDrop(IptablesDrop::load(&wire.receiver, row)?),
@@ -286,10 +299,26 @@ impl<'a> Receiver<'a> {
 /// The real program, attached to the receiving ends of so many pairs, once everything was said on these connections
 /// that comes before.
 pub fn limiter(row: &Row, frames: u64, wire: &Wire, pairs: usize, open: Option<&mut Connections>) -> Result<Kernel> {
+    limiter_at(HookChoice::Xdp, row, frames, wire, &RECEIVING[..pairs], open)
+}
+
+/// The same at this hook of these interfaces.
+fn limiter_at(
+    hook: HookChoice,
+    row: &Row,
+    frames: u64,
+    wire: &Wire,
+    interfaces: &[&str],
+    open: Option<&mut Connections>,
+) -> Result<Kernel> {
     wire.receiver.inside(|| {
         let policy = row.policy(frames);
+        if hook == HookChoice::Tcx {
+            netlab::usual_bpffs()?;
+        }
         let mut kernel = Kernel::load(&Options {
             pins: None,
+            hook,
             xdp_mode: XdpModeChoice::Native,
             max_sources: row.max_sources,
             // Rules share the sources; only one of them judges.
@@ -306,9 +335,10 @@ pub fn limiter(row: &Row, frames: u64, wire: &Wire, pairs: usize, open: Option<&
         if let Some(open) = open {
             open.play(Some(&mut kernel))?;
         }
-        for interface in &RECEIVING[..pairs] {
+        let expected = if hook == HookChoice::Tcx { Attachment::Tcx } else { XdpMode::Native.into() };
+        for interface in interfaces {
             let mode = kernel.attach(interface)?;
-            ensure!(mode == XdpMode::Native, "attached to {interface} in {} mode", mode.label());
+            ensure!(mode == expected, "attached to {interface} as {mode:?}");
         }
         Ok(kernel)
     })

@@ -12,7 +12,7 @@ use ratelimit_common::source::Family;
 use ratelimit_common::time::SECOND_NS;
 use ratelimit_datapath::kernel::{Clock, Events, Kernel, Options, Passed};
 use ratelimit_datapath::{Datapath as _, XdpMode};
-use ratelimit_policy::config::XdpModeChoice;
+use ratelimit_policy::config::{HookChoice, XdpModeChoice};
 use ratelimit_policy::desired::WindowForm;
 use serde_json::{Value, json};
 
@@ -193,6 +193,7 @@ impl Site {
         self.server.inside(|| {
             let mut kernel = Kernel::load(&Options {
                 pins: None,
+                hook: HookChoice::Xdp,
                 xdp_mode: XdpModeChoice::Native,
                 max_sources: MAX_SOURCES,
                 windows_per_source: 1,
@@ -205,7 +206,7 @@ impl Site {
             })?;
             kernel.apply(&policy)?;
             let mode = kernel.attach(INTERFACE)?;
-            ensure!(mode == XdpMode::Native, "attached in {} mode", mode.label());
+            ensure!(mode == XdpMode::Native.into(), "attached as {mode:?}");
             Ok(kernel)
         })
     }

@@ -52,11 +52,11 @@ pub fn charge_groups<S: State>(state: S, own: Reason) -> Reason {
 #[inline(always)]
 pub fn charge_group<S: State>(state: S, position: usize) -> Reason {
     let rule = state.rule();
-    let (amount, side) = state.charges().of(&rule.limits[position & (LIMITS_MAX - 1)]);
+    let (amount, side) = state.charged_by(state.charges(), &rule.limits[position & (LIMITS_MAX - 1)]);
     if amount == 0 {
         return Reason::WithinLimit;
     }
-    let at = At::of(rule, position, side);
+    let (at, position, side) = state.told_by(At::of(rule, position, side), position, side);
     turn_to(state, at);
     let charged = state.charge(at, amount);
     turn_back(state, at);

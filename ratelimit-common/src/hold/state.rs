@@ -24,6 +24,17 @@ pub trait State: Copy {
     fn rule(&self) -> &Rule;
     /// What the packet charges.
     fn charges(&self) -> Charges;
+    /// What a packet with these charges is charged by a limit, and on which side. A frame that was put together of
+    /// several packets is charged as those.
+    #[inline(always)]
+    fn charged_by(&self, charges: Charges, limit: &Limit) -> (u64, Side) {
+        charges.of(limit)
+    }
+    /// The same, with its position and side. Where the stack is short, those are found in it and not kept beside it.
+    #[inline(always)]
+    fn told_by(&self, at: At, position: usize, side: Side) -> (At, usize, Side) {
+        (at, position, side)
+    }
     /// Whether it is no packet at all: the daemon charges the source.
     #[inline(always)]
     fn is_ordered(&self) -> bool {

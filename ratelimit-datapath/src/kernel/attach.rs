@@ -1,27 +1,30 @@
-//! Attaching, taking over and letting go of interfaces. Never replaces a program that is not ours.
+//! Attaching, taking over and letting go of interfaces, at either hook.
 
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
-use aya::programs::ProgramError;
 use aya::programs::links::FdLink;
 use aya::programs::xdp::{XdpLink, XdpMode as AyaMode};
-use aya::programs::{ProgramInfo, loaded_programs};
-use ratelimit_common::layout::{self, INTERFACES_MAX, Rule, refuses};
+use ratelimit_common::layout::{INTERFACES_MAX, Rule, refuses};
 use ratelimit_crash::{Point, reach};
 
+use super::classifier::LinkHeader;
 use super::held::{self, Held};
-use super::{ConfigWords, Kernel, program, state};
+use super::place;
+use super::{ConfigWords, Kernel, program};
 use crate::interface::{self, Interface};
-use crate::{Absent, DatapathError, XdpMode};
-use crate::{orphans, pins};
-use ratelimit_policy::config::XdpModeChoice;
+use crate::pins;
+use crate::{Absent, Attachment, DatapathError, Hook, XdpMode};
+use ratelimit_policy::config::{HookChoice, XdpModeChoice};
 
 /// One interface that has a row in the counters.
 pub(super) struct Slot {
     name: String,
     index: u32,
     link: Option<FdLink>,
+    /// Of the link: where it is, and the program that it was given.
+    hook: Hook,
+    program: u32,
     origin: Origin,
 }
 
@@ -35,12 +38,12 @@ enum Origin {
 }
 
 /// A link, how it runs, and who attached it.
-type Linked = (FdLink, XdpMode, Origin);
+type Linked = (FdLink, Attachment, Origin);
 
 impl Slot {
     /// An interface that nothing is attached to yet.
     pub(super) const fn known(name: String, index: u32) -> Self {
-        Self { name, index, link: None, origin: Origin::Anew }
+        Self { name, index, link: None, hook: Hook::Xdp, program: 0, origin: Origin::Anew }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -56,17 +59,18 @@ impl Slot {
         self.link.is_some()
     }
 
-    /// How our program, `ours`, runs on the interface, by what the kernel says of it.
-    pub(super) fn attached(&self, present: &[Interface], ours: u32) -> Option<XdpMode> {
+    /// How our program runs on the interface, by what the kernel says of it.
+    pub(super) fn attached(&self, present: &[Interface]) -> Option<Attachment> {
         let interface =
             present.iter().find(|interface| interface.index == self.index && interface.name == self.name)?;
         self.link.as_ref()?;
-        interface.programs.iter().find(|(_, id)| *id == ours).map(|(mode, _)| *mode)
+        interface.attachment(self.hook, self.program)
     }
 }
 
 /// Which interfaces have which row, and the links on them.
 pub(super) struct Links {
+    hook: HookChoice,
     xdp_mode: XdpModeChoice,
     /// Whether this run has attached to an interface in generic mode, or taken one over.
     is_generic: bool,
@@ -77,9 +81,15 @@ pub(super) struct Links {
 
 impl Links {
     /// On nothing yet.
-    pub(super) fn new(xdp_mode: XdpModeChoice) -> Self {
+    pub(super) fn new(hook: HookChoice, xdp_mode: XdpModeChoice) -> Self {
         let is_generic = xdp_mode == XdpModeChoice::Generic;
-        Self { xdp_mode, is_generic, slots: Default::default(), held: Vec::new() }
+        Self { hook, xdp_mode, is_generic, slots: Default::default(), held: Vec::new() }
+    }
+
+    /// Where it is asked to attach.
+    #[cfg(any(test, feature = "fixture"))]
+    pub(super) const fn hook(&self) -> HookChoice {
+        self.hook
     }
 
     /// The interface that has each row.
@@ -141,7 +151,22 @@ impl Links {
     }
 
     fn agree(&self, held: &Held) -> Result<(), DatapathError> {
-        let Some(mode) = held.mode else { return Ok(()) };
+        let Some(attached) = held.attached else { return Ok(()) };
+        let mode = match (self.hook, attached) {
+            (HookChoice::Auto | HookChoice::Xdp, Attachment::Xdp(mode)) => mode,
+            (HookChoice::Auto | HookChoice::Tcx, Attachment::Tcx) => return Ok(()),
+            (asked @ HookChoice::Xdp, Attachment::Tcx) | (asked @ HookChoice::Tcx, Attachment::Xdp(_)) => {
+                return Err(DatapathError::Unsupported {
+                    what: format!("take over {} by hook {}", held.name, asked.label()),
+                    why: format!(
+                        "an earlier run left it attached by {0}, and it goes on like that; `--hook {0}` takes it over, or \
+                         `ratelimitd detach {1}` takes it off, then start again",
+                        attached.hook().label(),
+                        held.name
+                    ),
+                });
+            }
+        };
         match (self.xdp_mode, mode) {
             (XdpModeChoice::Auto, _)
             | (XdpModeChoice::Native, XdpMode::Native)
@@ -163,7 +188,12 @@ impl Links {
 
 /// Whether the interfaces are there, as far as they are not awaited, and of a kind that can be limited, each without a
 /// program or with one that `root` holds the link of.
-pub(super) fn look_at(names: &[String], absent: Absent, root: Option<&Path>) -> Result<(), DatapathError> {
+pub(super) fn look_at(
+    names: &[String],
+    hook: HookChoice,
+    absent: Absent,
+    root: Option<&Path>,
+) -> Result<(), DatapathError> {
     let present = interface::all().context("list the network interfaces")?;
     if let Some(root) = root {
         pins::refuse_foreign(root)?;
@@ -175,9 +205,8 @@ pub(super) fn look_at(names: &[String], absent: Absent, root: Option<&Path>) -> 
             (Err(DatapathError::NoSuchInterface { .. }), Absent::Awaited) => continue,
             (found, Absent::Awaited | Absent::Refused) => found?,
         };
-        require_ethernet(found)?;
-        if !found.programs.is_empty() && !held.iter().any(|held| held.is_on(found.index)) {
-            return Err(occupied(found));
+        if !held.iter().any(|held| held.is_on(found.index)) {
+            place::hook_for(found, hook)?;
         }
     }
     Ok(())
@@ -187,21 +216,6 @@ fn find<'a>(present: &'a [Interface], name: &str) -> Result<&'a Interface, Datap
     present.iter().find(|interface| interface.name == name).ok_or_else(|| {
         let names: Vec<_> = present.iter().map(|interface| interface.name.as_str()).collect();
         DatapathError::NoSuchInterface { name: name.to_owned(), present: names.join(", ") }
-    })
-}
-
-/// The program would take the packet's first bytes for such a header, and pass everything as no IP.
-fn require_ethernet(found: &Interface) -> Result<(), DatapathError> {
-    if found.has_ethernet_header() {
-        return Ok(());
-    }
-    let name = &found.name;
-    Err(DatapathError::Unsupported {
-        what: format!("limit {name}"),
-        why: format!(
-            "its packets have no Ethernet header (a tunnel, or PPP), so nothing would be limited; \
-             attach to the Ethernet interface below {name} instead"
-        ),
     })
 }
 
@@ -229,35 +243,34 @@ impl Kernel {
         Ok(())
     }
 
-    pub(super) fn attach_interface(&mut self, name: &str) -> Result<XdpMode, DatapathError> {
+    pub(super) fn attach_interface(&mut self, name: &str) -> Result<Attachment, DatapathError> {
         let present = interface::all().context("list the network interfaces")?;
         let found = find(&present, name)?;
-        require_ethernet(found)?;
-        let ours = self.program_id()?;
-        if let Some(mode) = self.links.slot(name).and_then(|slot| slot.attached(&present, ours)) {
-            return Ok(mode);
+        if let Some(attached) = self.links.slot(name).and_then(|slot| slot.attached(&present)) {
+            return Ok(attached);
         }
         if self.links.held.iter().any(|held| held.earlier.is_some() && held.is_on(found.index)) {
             self.finish_move()?;
         }
         self.before_packets()?;
         let is_known = self.links.slot(name).is_some();
-        let before = self.take_own(found, ours)?;
+        let before = self.take_own(found)?;
         // The interface is listed before its first packet comes.
         self.list(found)?;
         reach(Point::Listed);
         match before.map_or_else(|| self.link(found), Ok) {
-            Ok((link, mode, origin)) => {
+            Ok((link, attached, origin)) => {
+                let (hook, program) = (attached.hook(), self.program_at(attached.hook(), found)?);
                 // Whatever was pinned under this name has made room.
                 self.links.held.retain(|held| held.name != name);
                 if let Some(slot) = self.links.slots.iter_mut().flatten().find(|slot| slot.name == name) {
-                    (slot.link, slot.origin) = (Some(link), origin);
+                    (slot.link, slot.hook, slot.program, slot.origin) = (Some(link), hook, program, origin);
                 }
-                if mode == XdpMode::Generic && !self.links.is_generic {
+                if attached == Attachment::Xdp(XdpMode::Generic) && !self.links.is_generic {
                     self.links.is_generic = true;
                     self.write_interfaces()?;
                 }
-                Ok(mode)
+                Ok(attached)
             }
             Err(error) => {
                 if !is_known {
@@ -276,20 +289,22 @@ impl Kernel {
             .position(|held| held.is_on(found.index))
             .map(|held| self.links.held.swap_remove(held));
         match held {
-            Some(Held { link, mode: Some(mode), .. }) => Ok((self.replace_program(link)?, mode, Origin::TakenOver)),
-            Some(Held { mode: None, .. }) | None => {
-                let (link, mode) = self.attach_new(found)?;
-                Ok((link, mode, Origin::Anew))
+            Some(Held { link, attached: Some(attached), header, .. }) => {
+                Ok((self.replace_program(link, attached.hook(), header)?, attached, Origin::TakenOver))
+            }
+            Some(Held { attached: None, .. }) | None => {
+                let (link, attached) = self.attach_new(found)?;
+                Ok((link, attached, Origin::Anew))
             }
         }
     }
 
     /// The link that this run holds on the interface under the name that it had before.
-    fn take_own(&mut self, found: &Interface, ours: u32) -> Result<Option<Linked>, DatapathError> {
-        let Some((mode, _)) = found.programs.iter().find(|(_, id)| *id == ours) else { return Ok(None) };
+    fn take_own(&mut self, found: &Interface) -> Result<Option<Linked>, DatapathError> {
         let Some(slot) = self.links.slots.iter_mut().flatten().find(|slot| slot.index == found.index) else {
             return Ok(None);
         };
+        let Some(attached) = found.attachment(slot.hook, slot.program) else { return Ok(None) };
         let (before, origin) = (slot.name.clone(), slot.origin);
         let Some(link) = slot.link.take() else { return Ok(None) };
         let link = self.pin(link, &found.name)?;
@@ -297,7 +312,7 @@ impl Kernel {
             pins.remove_link(&before)?;
         }
         tracing::info!("{before} is called {} now", found.name);
-        Ok(Some((link, *mode, origin)))
+        Ok(Some((link, attached, origin)))
     }
 
     pub(super) fn detach_interface(&mut self, name: &str) -> Result<(), DatapathError> {
@@ -312,6 +327,14 @@ impl Kernel {
         self.links.forget(name);
         reach(Point::Detached);
         Ok(())
+    }
+
+    /// The program that this run has at this hook of an interface.
+    pub(super) fn program_at(&mut self, hook: Hook, found: &Interface) -> Result<u32, DatapathError> {
+        match hook {
+            Hook::Xdp => self.program_id(),
+            Hook::Tcx => Ok(self.classifier(LinkHeader::from(found))?.info().context("look at the program")?.id()),
+        }
     }
 
     pub(super) fn program_id(&mut self) -> Result<u32, DatapathError> {
@@ -339,7 +362,15 @@ impl Kernel {
     }
 
     /// Puts our program in the place of the one that the link holds, between two packets.
-    pub(super) fn replace_program(&mut self, link: FdLink) -> Result<FdLink, DatapathError> {
+    pub(super) fn replace_program(
+        &mut self,
+        link: FdLink,
+        hook: Hook,
+        header: LinkHeader,
+    ) -> Result<FdLink, DatapathError> {
+        if hook == Hook::Tcx {
+            return self.replace_classifier(link, header);
+        }
         let link = XdpLink::try_from(link).context("the pinned link is no XDP link")?;
         let program = program(&mut self.ebpf)?;
         let id = program.attach_to_link(link).context("replace the program of the pinned link")?;
@@ -347,10 +378,28 @@ impl Kernel {
         fd_link(program.take_link(id).context("take the link")?)
     }
 
-    fn attach_new(&mut self, found: &Interface) -> Result<(FdLink, XdpMode), DatapathError> {
-        if !found.programs.is_empty() {
-            return Err(occupied(found));
+    fn attach_new(&mut self, found: &Interface) -> Result<(FdLink, Attachment), DatapathError> {
+        let hook = place::hook_for(found, self.links.hook)?;
+        match hook {
+            Hook::Xdp => match self.attach_xdp(found) {
+                // Somebody was faster.
+                Err(DatapathError::Occupied { .. }) if self.links.hook == HookChoice::Auto => {}
+                attached => return attached,
+            },
+            Hook::Tcx => {}
         }
+        let now = interface::named(&found.name).ok().flatten();
+        if let Some(holder) = place::holder(now.as_ref().unwrap_or(found)) {
+            tracing::info!("XDP of {} is taken by {holder}", found.name);
+        }
+        if hook == Hook::Xdp {
+            place::hook_for(now.as_ref().unwrap_or(found), self.links.hook)?;
+        }
+        let link = self.attach_classifier(found)?;
+        Ok((self.pin(link, &found.name)?, Attachment::Tcx))
+    }
+
+    fn attach_xdp(&mut self, found: &Interface) -> Result<(FdLink, Attachment), DatapathError> {
         let modes: &[XdpMode] = match self.links.xdp_mode {
             XdpModeChoice::Auto => &[XdpMode::Native, XdpMode::Generic],
             XdpModeChoice::Native => &[XdpMode::Native],
@@ -364,7 +413,7 @@ impl Kernel {
                         // The caller says what that means.
                         tracing::info!("native XDP refused: {:#}", anyhow::Error::from(refusal));
                     }
-                    return Ok((self.pin(link, &found.name)?, mode));
+                    return Ok((self.pin(link, &found.name)?, Attachment::Xdp(mode)));
                 }
                 Err(error) if error.is_of_every_mode() => return Err(error),
                 Err(error) => refusal = Some(error),
@@ -379,7 +428,7 @@ impl Kernel {
             XdpMode::Generic => AyaMode::Skb,
         };
         let program = program(&mut self.ebpf)?;
-        let id = program.attach_to_if_index(found.index, flags).map_err(|error| refused(found, mode, error))?;
+        let id = program.attach_to_if_index(found.index, flags).map_err(|error| place::refused(found, mode, error))?;
         reach(Point::Linked);
         fd_link(program.take_link(id).context("take the link")?)
     }
@@ -397,68 +446,4 @@ fn fd_link(link: XdpLink) -> Result<FdLink, DatapathError> {
         what: "attach with a BPF link".into(),
         why: "Linux 5.18 or later is needed".into(),
     })
-}
-
-/// What the kernel's refusal to attach means, and what mends it.
-fn refused(found: &Interface, mode: XdpMode, error: ProgramError) -> DatapathError {
-    let error = anyhow::Error::from(error);
-    let what = format!("attach to {} in {} mode", found.name, mode.label());
-    let unsupported = |why: String| DatapathError::Unsupported { what: what.clone(), why };
-    match state::errno(&error) {
-        Some(libc::EBUSY | libc::EEXIST) => {
-            let now = interface::named(&found.name).ok().flatten();
-            occupied(now.as_ref().unwrap_or(found))
-        }
-        Some(libc::EPERM | libc::EACCES) => state::denied(what),
-        Some(libc::EOPNOTSUPP) => {
-            unsupported("its driver has no native XDP; `--xdp-mode auto` or `generic` does without".into())
-        }
-        Some(libc::ERANGE | libc::EINVAL) => unsupported(format!(
-            "its driver refuses ({error:#}); often the MTU of {} is too large, or LRO is on: try `ethtool -K {} lro off`, or a smaller MTU",
-            found.mtu, found.name
-        )),
-        _ => DatapathError::Other(error.context(what)),
-    }
-}
-
-/// Says who is there, and how to take it off.
-fn occupied(found: &Interface) -> DatapathError {
-    let name_of = |id: u32| {
-        loaded_programs()
-            .filter_map(Result::ok)
-            .find(|program| ProgramInfo::id(program) == id)
-            .and_then(|program| program.name_as_str().map(str::to_owned))
-            .unwrap_or_default()
-    };
-    let named: Vec<_> = found.programs.iter().map(|&(mode, id)| (name_of(id), id, mode)).collect();
-    let programs: Vec<_> = named
-        .iter()
-        .map(|(name, id, mode)| match name.as_str() {
-            // As under the unit: the kernel tells it to CAP_SYS_ADMIN alone.
-            "" => format!("id {id}, {}", mode.label()),
-            name => format!("{name:?}, id {id}, {}", mode.label()),
-        })
-        .collect();
-    let (root, interface) = (Path::new(pins::ROOT), &found.name);
-    let held = held::all(root, std::slice::from_ref(found)).unwrap_or_default();
-    let is_held = held.iter().any(|held| held.is_on(found.index));
-    let remedy = if let Some(process) = orphans::holder(&pins::version_dir(root)).filter(|_| is_held) {
-        format!("It is of ratelimitd, process {process}: `ratelimitd detach --socket PATH {interface}` takes it off")
-    } else if is_held {
-        format!(
-            "It is ratelimitd's own, kept by an earlier run: `ratelimitd detach {interface}` takes it off, `--on-exit keep` takes it over"
-        )
-    } else if let Some(dir) = pins::other_version_holding(root, interface) {
-        format!(
-            "It is ratelimitd's own, kept by another version: `ratelimitd detach {interface}` of that version, or `rm -r {}`, takes it off",
-            dir.display()
-        )
-    } else if named.iter().any(|(name, _, _)| name == layout::PROGRAM) {
-        format!(
-            "It is that of a ratelimitd with another socket, which keeps nothing: `ratelimitd detach --socket PATH {interface}` takes it off"
-        )
-    } else {
-        "It is left alone; take it off with the tool that put it there, and start again".to_owned()
-    };
-    DatapathError::Occupied { interface: interface.clone(), owner: format!("{}. {remedy}", programs.join("; ")) }
 }

@@ -29,9 +29,9 @@ use ratelimit_crash::{Point, reach};
 use self::facts::Facts;
 use self::windows::Window;
 use super::plain::Plain;
-use super::{Kernel, program, random, state};
+use super::{Kernel, held, program, random, state};
 use crate::pins::{self, Earlier, PROGRAM_PREFIX, Pins};
-use crate::{DatapathError, link_info};
+use crate::{Attachment, DatapathError, Hook, link_info};
 
 mod counts;
 mod facts;
@@ -362,7 +362,22 @@ impl Kernel {
         let path = self.pins.as_ref().map(|pins| pins.map(&format!("{PROGRAM_PREFIX}{id}")));
         let Some(path) = path.filter(|path| !path.exists()) else { return Ok(()) };
         program(&mut self.ebpf)?.pin(&path).with_context(|| format!("pin {}", path.display()))?;
+        self.mark_classifiers()?;
         reach(Point::MoveMarked);
+        Ok(())
+    }
+
+    /// The same of the programs for TCX.
+    fn mark_classifiers(&mut self) -> Result<(), DatapathError> {
+        let is_tcx = |held: &&held::Held| held.attached == Some(Attachment::Tcx) && held.earlier.is_some();
+        let headers: Vec<_> = self.links.held.iter().filter(is_tcx).map(|held| held.header).collect();
+        for header in headers {
+            let program = self.classifier(header)?;
+            let id = program.info().context("look at the program for TCX")?.id();
+            let path = self.pins.as_ref().map(|pins| pins.map(&format!("{PROGRAM_PREFIX}{id}")));
+            let Some(path) = path.filter(|path| !path.exists()) else { continue };
+            self.classifier(header)?.pin(&path).with_context(|| format!("pin {}", path.display()))?;
+        }
         Ok(())
     }
 
@@ -372,7 +387,8 @@ impl Kernel {
         let mut swapped = Ok(());
         for mut held in held {
             if swapped.is_ok() && held.earlier.is_some() {
-                match self.replace_program(held.link) {
+                let hook = held.attached.map_or(Hook::Xdp, Attachment::hook);
+                match self.replace_program(held.link, hook, held.header) {
                     Ok(link) => held.link = link,
                     Err(error) => {
                         swapped = Err(error);

@@ -9,6 +9,7 @@ mod hostile;
 mod pinned;
 mod raw;
 mod size;
+mod skb;
 mod testing;
 
 pub use self::advance::{Advance, Steps};
@@ -18,4 +19,5 @@ pub use self::held_maps::held_maps;
 pub use self::hostile::read_hostile;
 pub use self::pinned::{Contents, Entries, dump, linked, restore};
 pub use self::size::ProgramSize;
-pub use self::testing::{Bare, TestRun, object};
+pub use self::skb::{Link, Merged};
+pub use self::testing::{Bare, TestRun, classifier_object, object};

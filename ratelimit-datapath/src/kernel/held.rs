@@ -8,10 +8,11 @@ use aya::programs::links::{FdLink, PinnedLink};
 
 use ratelimit_crash::{Point, reach};
 
+use super::classifier::LinkHeader;
 use crate::interface::Interface;
 use crate::link_info::{self, LinkInfo};
 use crate::pins::{self, Earlier, Pins};
-use crate::{DatapathError, XdpMode};
+use crate::{Attachment, DatapathError};
 
 /// A pinned link.
 pub(super) struct Held {
@@ -20,7 +21,9 @@ pub(super) struct Held {
     /// The interface's index, 0 once it is gone.
     interface: u32,
     /// How it is attached, where the interface is in this network namespace.
-    pub(super) mode: Option<XdpMode>,
+    pub(super) attached: Option<Attachment>,
+    /// What comes before the packets of the interface, likewise.
+    pub(super) header: LinkHeader,
     pub(super) link: FdLink,
     /// Its file, where that is one of an earlier layout's.
     pub(super) earlier: Option<PathBuf>,
@@ -39,7 +42,7 @@ impl Held {
 
     /// Whether the interface that has this index in this network namespace is the one that it holds.
     pub(super) fn is_on(&self, index: u32) -> bool {
-        self.mode.is_some() && self.interface == index
+        self.attached.is_some() && self.interface == index
     }
 }
 
@@ -105,12 +108,15 @@ pub(super) fn pin(pins: &Pins, link: FdLink, name: &str) -> Result<FdLink, Datap
 
 fn open(name: String, path: &Path, present: &[Interface]) -> Result<Held, DatapathError> {
     let what = || format!("look at {}", path.display());
-    let LinkInfo { program, interface } = link_info::pinned(path).with_context(what)?;
+    let LinkInfo { hook, program, interface } = link_info::pinned(path).with_context(what)?;
     let link = PinnedLink::from_pin(path).with_context(what)?.into();
-    let on = present.iter().filter(|there| there.index == interface).find_map(|there| {
-        let (mode, _) = there.programs.iter().find(|(_, id)| *id == program)?;
-        Some((there.name.clone(), *mode))
-    });
-    let (name, mode) = on.map_or((name, None), |(name, mode)| (name, Some(mode)));
-    Ok(Held { name, interface, mode, link, earlier: None })
+    let on = present
+        .iter()
+        .filter(|there| there.index == interface)
+        .find_map(|there| Some((there.name.clone(), there.attachment(hook, program)?, LinkHeader::from(there))));
+    let (name, attached, header) = match on {
+        Some((name, attached, header)) => (name, Some(attached), header),
+        None => (name, None, LinkHeader::Ethernet),
+    };
+    Ok(Held { name, interface, attached, header, link, earlier: None })
 }

@@ -69,10 +69,9 @@ pub fn read_left(left: &Left, names: &[String]) -> Result<(Policy, Reading), Dat
         let link = link_info::pinned(path).map_err(|error| refused("look at", path, error.into()))?;
         let Some(position) = words.interfaces.iter().position(|index| *index == link.interface) else { continue };
         let of_link = |there: &&Interface| there.index == link.interface;
-        let programs = present.iter().find(of_link).map_or(&[][..], |there| &there.programs);
-        let attached = programs.iter().find(|(_, id)| *id == link.program).map(|(mode, _)| *mode);
+        let attached = present.iter().find(of_link).and_then(|there| there.attachment(link.hook, link.program));
         let (unruled, rules) = (unruled(position)?, ruled(position)?);
-        interfaces.push(InterfaceReading { name: name.clone(), attached, unruled, rules });
+        interfaces.push(InterfaceReading { name: name.clone(), attached, xdp_holder: None, unruled, rules });
     }
     let mut unlisted = unruled(INTERFACE_UNKNOWN)?;
     let of_rules: Result<Vec<Tallies>, DatapathError> = ruled(INTERFACE_UNKNOWN);

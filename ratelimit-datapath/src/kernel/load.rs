@@ -8,6 +8,7 @@ use ratelimit_common::source::Family;
 use ratelimit_crash::{Point, reach};
 
 use super::attach::{self, Links};
+use super::classifier::Classifiers;
 use super::counters::Rows;
 use super::earlier::Move;
 use super::generation::Generations;
@@ -37,10 +38,10 @@ impl Kernel {
     /// As [`Kernel::load`]; and where an interface is not there and not awaited, or has another XDP program.
     pub fn open(config: &Config, absent: Absent) -> Result<Self, DatapathError> {
         let options = Options::from(config);
-        attach::look_at(&config.interfaces, absent, options.pins.as_deref())?;
-        #[cfg_attr(not(feature = "trace"), expect(unused_mut, reason = "the log is taken out of it"))]
+        attach::look_at(&config.interfaces, config.hook, absent, options.pins.as_deref())?;
         let mut kernel = Self::load(&options)?;
         kernel.links.look_at_modes(&config.interfaces).or_else(|refused| kernel.undo_move(refused))?;
+        kernel.load_for_later(&config.interfaces, config.hook);
         #[cfg(feature = "trace")]
         trace::forward(&mut kernel.ebpf)?;
         Ok(kernel)
@@ -66,9 +67,10 @@ impl Kernel {
             events: Ring::take(&mut ebpf, map::EVENTS)?,
             steps: Ring::take(&mut ebpf, map::STEPS)?,
             ebpf,
+            classifiers: Classifiers::new(options.clone()),
             pins,
             moving,
-            links: Links::new(options.xdp_mode),
+            links: Links::new(options.hook, options.xdp_mode),
             time: Time::new(options.clock),
             rows: Rows::default(),
             generations: Generations::new(options.insertions_max),

@@ -3,6 +3,7 @@
 
 mod attach;
 mod charge;
+mod classifier;
 mod clients;
 mod counters;
 mod counts;
@@ -19,6 +20,7 @@ mod held;
 mod left;
 mod load;
 mod options;
+mod place;
 mod plain;
 mod probe;
 mod random;
@@ -52,12 +54,14 @@ use ratelimit_common::window::Cell;
 use ratelimit_crash::{Point, reach};
 
 use self::attach::{Links, Slot};
+use self::classifier::Classifiers;
+pub use self::classifier::is_there as has_tcx;
 use self::clients::{Client, Lengths};
 use self::counters::Rows;
 #[cfg(any(test, feature = "fixture"))]
 pub use self::fixture::{
-    Advance, Bare, Beside, Contents, Entries, Flood, Generator, OpenConnection, OpenConnections, Order, ProgramSize,
-    Sources, Steps, TestRun, dump, held_maps, linked, object, read_hostile, restore,
+    Advance, Bare, Beside, Contents, Entries, Flood, Generator, Link, Merged, OpenConnection, OpenConnections, Order,
+    ProgramSize, Sources, Steps, TestRun, classifier_object, dump, held_maps, linked, object, read_hostile, restore,
 };
 use self::generation::Generations;
 pub(crate) use self::left::lapse;
@@ -71,9 +75,9 @@ use self::time::Time;
 use self::windows::Windows;
 use super::pins::Pins;
 use super::{
-    Ban, BanReading, BansPosition, Connection, Datapath, DatapathError, Ended, InterfaceReading, KernelEvent,
-    KernelStep, LimitAt, Reading, Removed, SourceReading, Told, Trial, VisitedBans, XdpMode, alone, batch, connections,
-    interface,
+    Attachment, Ban, BanReading, BansPosition, Connection, Datapath, DatapathError, Ended, InterfaceReading,
+    KernelEvent, KernelStep, LimitAt, Reading, Removed, SourceReading, Told, Trial, VisitedBans, alone, batch,
+    connections, interface,
 };
 use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::Policy;
@@ -81,6 +85,7 @@ use ratelimit_policy::desired::Policy;
 /// The program in the kernel, with its maps and links. Dropped, it detaches what is not pinned.
 pub struct Kernel {
     ebpf: Ebpf,
+    classifiers: Classifiers,
     events: Ring<Event>,
     steps: Ring<Step>,
     pins: Option<Pins>,
@@ -265,7 +270,7 @@ impl Datapath for Kernel {
         Ok(self.active()?.lapse(now))
     }
 
-    fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError> {
+    fn attach(&mut self, interface: &str) -> Result<Attachment, DatapathError> {
         self.attach_interface(interface)
     }
 
@@ -286,13 +291,14 @@ impl Datapath for Kernel {
             alone::touch(&pins.map(map::ACTIVE));
         }
         let present = interface::all().context("list the network interfaces")?;
-        let ours = self.program_id()?;
         let mut interfaces = Vec::new();
         for (position, slot) in self.links.slots().iter().enumerate() {
             let Some(slot) = slot else { continue };
+            let attached = slot.attached(&present);
             interfaces.push(InterfaceReading {
                 name: slot.name().to_owned(),
-                attached: slot.attached(&present, ours),
+                attached,
+                xdp_holder: attached.and_then(|attached| place::holder_beside(attached, slot.index(), &present)),
                 unruled: self.rows.unruled(&self.ebpf, position)?,
                 rules: self.rows.ruled(&self.ebpf, position)?,
             });

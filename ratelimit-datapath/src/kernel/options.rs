@@ -7,7 +7,7 @@ use ratelimit_common::source::Family;
 
 use super::{XDP_DROP, XDP_PASS};
 use crate::pins;
-use ratelimit_policy::config::{Config, OnExit, XdpModeChoice};
+use ratelimit_policy::config::{Config, HookChoice, OnExit, XdpModeChoice};
 
 /// How a [`Kernel`] is set up; none of it can be changed while it runs.
 #[derive(Clone, Debug)]
@@ -15,7 +15,9 @@ pub struct Options {
     /// Where link and maps are pinned, so that they outlive the daemon; [`super::pins::ROOT`] on a host set up as
     /// usual.
     pub pins: Option<PathBuf>,
-    /// How to attach.
+    /// Where to attach.
+    pub hook: HookChoice,
+    /// How to attach there, of XDP.
     pub xdp_mode: XdpModeChoice,
     /// Sources remembered of each family at least.
     pub max_sources: u32,
@@ -76,6 +78,7 @@ impl From<&Config> for Options {
     fn from(config: &Config) -> Self {
         Self {
             pins: pins_root(config.on_exit).map(Path::to_owned),
+            hook: config.hook,
             xdp_mode: config.xdp_mode,
             max_sources: config.max_sources,
             windows_per_source: config.policy.windows_per_source(),

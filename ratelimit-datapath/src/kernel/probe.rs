@@ -10,7 +10,7 @@ use ratelimit_common::source::Family;
 
 use super::{Clock, Events, Kernel, Options, Passed, program, state};
 use crate::{DatapathError, object};
-use ratelimit_policy::config::{MAX_SOURCES_MIN, XdpModeChoice};
+use ratelimit_policy::config::{HookChoice, MAX_SOURCES_MIN, XdpModeChoice};
 
 /// What became of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,7 @@ pub struct Refusal {
 pub fn load_alone() -> Result<Verified, Box<Refusal>> {
     let options = Options {
         pins: None,
+        hook: HookChoice::Auto,
         xdp_mode: XdpModeChoice::Auto,
         max_sources: MAX_SOURCES_MIN,
         windows_per_source: 1,

@@ -1,6 +1,7 @@
 //! The reading end of a ring that packets write layout types into.
 
 use std::marker::PhantomData;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use anyhow::{Context as _, anyhow};
 use aya::Ebpf;
@@ -24,6 +25,12 @@ where
     pub(super) fn take(ebpf: &mut Ebpf, map: &'static str) -> Result<Self, DatapathError> {
         let ring = ebpf.take_map(map).with_context(|| format!("the object has no map {map}"))?;
         Ok(Self { map, ring: RingBuf::try_from(ring).with_context(|| format!("open {map}"))?, of: PhantomData })
+    }
+
+    /// The map.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring has it open for as long as it lives.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
     }
 
     /// The next one that was written, if there is one.

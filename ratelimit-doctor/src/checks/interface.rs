@@ -3,8 +3,8 @@
 use ratelimit_common::layout;
 use ratelimit_datapath::device::{Attached, Device};
 use ratelimit_datapath::{XdpMode, pins};
-use ratelimit_policy::config::XdpModeChoice;
 use ratelimit_policy::config::syntax::near_miss;
+use ratelimit_policy::config::{HookChoice, XdpModeChoice};
 
 use super::AS_ROOT;
 use crate::facts::{Daemon, Facts, Known};
@@ -132,16 +132,17 @@ pub(crate) fn all(facts: &Facts) -> Vec<Finding> {
 
 fn one(about: &str, device: &Device, facts: &Facts) -> Vec<Finding> {
     let mode = facts.file.config().map_or(XdpModeChoice::Auto, |config| config.xdp_mode);
+    let hook = facts.file.config().map_or(HookChoice::Auto, |config| config.hook);
     [
         vec![
-            ethernet(about, device),
+            ethernet(about, device, hook, facts.machine.has_tcx),
             native(about, device, mode),
             reset(about, device),
             queues(about, device, facts.machine.online_cpus.as_ref().copied().ok()),
             frame_size(about, device, facts.machine.page_bytes, mode),
         ],
         offloads(about, device),
-        vec![xdp(about, device, facts), tcx(about, device)],
+        vec![xdp(about, device, facts, hook), tcx(about, device)],
     ]
     .concat()
 }
@@ -157,15 +158,25 @@ fn absent(about: &str, name: &str, present: &[String]) -> Finding {
     subject.warning(format!("there is no interface {name}{meant}"), "ip -brief link")
 }
 
-fn ethernet(about: &str, of: &Device) -> Finding {
-    let subject = Subject::new(about, "interface.ethernet", "the program reads Ethernet frames");
-    if of.has_ethernet_header {
-        subject.ok("its frames have an Ethernet header")
-    } else {
-        subject.problem(
+fn ethernet(about: &str, of: &Device, hook: HookChoice, has_tcx: bool) -> Finding {
+    let subject = Subject::new(
+        about,
+        "interface.ethernet",
+        "at XDP the program reads Ethernet frames, at TCX also what has no such header",
+    );
+    match (of.has_ethernet_header, hook) {
+        (true, _) => subject.ok("its frames have an Ethernet header"),
+        (false, HookChoice::Auto | HookChoice::Tcx) if of.is_headless && has_tcx => {
+            subject.ok("its packets have no Ethernet header (a tunnel, or PPP): they are limited by TCX")
+        }
+        (false, HookChoice::Xdp) if of.is_headless => subject.problem(
+            "its packets have no Ethernet header (a tunnel, or PPP), and hook is \"xdp\"",
+            "write hook = \"auto\" into the configuration: with Linux 6.6 or later they are limited by TCX",
+        ),
+        (false, HookChoice::Auto | HookChoice::Xdp | HookChoice::Tcx) => subject.problem(
             "its packets have no Ethernet header (a tunnel, or PPP)",
             "name the Ethernet interface below it instead: ip -details link",
-        )
+        ),
     }
 }
 
@@ -341,7 +352,7 @@ fn is_ours(of: &Attached, device: &Device, daemon: &Daemon) -> bool {
     (of.name == layout::PROGRAM || of.name.is_empty()) && (is_pinned || is_said)
 }
 
-fn xdp(about: &str, of: &Device, facts: &Facts) -> Finding {
+fn xdp(about: &str, of: &Device, facts: &Facts, hook: HookChoice) -> Finding {
     let subject = Subject::new(
         about,
         "interface.xdp",
@@ -357,6 +368,17 @@ fn xdp(about: &str, of: &Device, facts: &Facts) -> Finding {
         ),
         (_, others) => {
             let named: Vec<String> = others.iter().map(|program| named(program)).collect();
+            let is_ours = others.iter().any(|program| program.name == layout::PROGRAM);
+            let seen = format!("another XDP program is attached: {}", named.join("; "));
+            match hook {
+                HookChoice::Auto | HookChoice::Tcx if !is_ours && facts.machine.has_tcx => {
+                    return subject.warning(
+                        format!("{seen}; ratelimitd runs behind it, by TCX, about 350 ns a packet slower"),
+                        format!("if nobody needs it: sudo ip link set dev {} xdp off", of.name),
+                    );
+                }
+                HookChoice::Auto | HookChoice::Xdp | HookChoice::Tcx => {}
+            }
             let mend = match others {
                 [one] if one.pins.is_empty() && one.holders.is_empty() => {
                     // `xdp off` takes off what the driver runs.
@@ -368,7 +390,7 @@ fn xdp(about: &str, of: &Device, facts: &Facts) -> Finding {
                 }
                 _ => "take it off with the tool that put it there".to_owned(),
             };
-            subject.problem(format!("another XDP program is attached: {}", named.join("; ")), mend)
+            subject.problem(seen, mend)
         }
     }
 }

@@ -8,7 +8,7 @@ use ratelimit_datapath::XdpMode;
 use ratelimit_datapath::device::{Attached, Device};
 use ratelimit_datapath::orphans::{Lapse, Left, Orphans};
 use ratelimit_datapath::probe::Feature;
-use ratelimit_policy::config::XdpModeChoice;
+use ratelimit_policy::config::{HookChoice, XdpModeChoice};
 use ratelimit_policy::safety::{Around, SshSession};
 use ratelimit_report::snapshot::TopTalker;
 
@@ -23,6 +23,7 @@ fn device() -> Device {
         index: 2,
         mtu: 1500,
         has_ethernet_header: true,
+        is_headless: false,
         driver: Some("virtio_net".into()),
         xdp_features: Some(0b10_0001),
         receive_queues: Some(4),
@@ -57,7 +58,13 @@ fn healthy() -> Facts {
             lacks: Vec::new(),
         },
         bpffs: Ok(BpfFs { is_mounted: true, owner: 0, mode: 0o700, foreign: None }),
-        machine: Machine { possible_cpus: Ok(4), online_cpus: Ok(4), available: Ok(16 << 30), page_bytes: 4096 },
+        machine: Machine {
+            possible_cpus: Ok(4),
+            online_cpus: Ok(4),
+            available: Ok(16 << 30),
+            page_bytes: 4096,
+            has_tcx: true,
+        },
         devices: Ok(vec![device()]),
         present: vec!["lo".into(), "eth0".into()],
         wanted: vec!["eth0".into()],
@@ -258,13 +265,24 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         ("interface.lro", Warning, "GRO_HW is on", |f| device_of(f).offloads = Some(vec!["rx-gro-hw".into()])),
         (
             "interface.xdp",
-            Problem,
-            "\"xdp_filter\", id 7, native, pinned at /sys/fs/bpf/x, held by process 9 (filterd)",
+            Warning,
+            "\"xdp_filter\", id 7, native, pinned at /sys/fs/bpf/x, held by process 9 (filterd); ratelimitd runs behind it",
             |f| {
                 device_of(f).xdp = vec![program("xdp_filter", &["/sys/fs/bpf/x"], &[(9, "filterd")])];
             },
         ),
-        ("interface.xdp", Problem, "attached by netlink", |f| device_of(f).xdp = vec![program("pass", &[], &[])]),
+        ("interface.xdp", Problem, "attached by netlink", |f| {
+            device_of(f).xdp = vec![program("pass", &[], &[])];
+            config_of(f).hook = HookChoice::Xdp;
+        }),
+        ("interface.xdp", Problem, "another XDP program", |f| {
+            device_of(f).xdp = vec![program("pass", &[], &[])];
+            f.machine.has_tcx = false;
+        }),
+        ("interface.ethernet", Problem, "hook is \"xdp\"", |f| {
+            (device_of(f).has_ethernet_header, device_of(f).is_headless) = (false, true);
+            config_of(f).hook = HookChoice::Xdp;
+        }),
         ("interface.xdp", Problem, "another XDP program", |f| {
             device_of(f).xdp = vec![program(layout::PROGRAM, &[], &[(9, "ratelimitd")])];
             f.daemon = Daemon::Unknown("x".into());

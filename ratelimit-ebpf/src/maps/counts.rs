@@ -5,10 +5,10 @@ use ratelimit_common::verdict::Reason;
 
 use super::{BANS_BEGUN, COUNTERS, FAULTS, forget};
 
-/// Adds one packet to its row. Each CPU has its own cells and XDP is not preempted by itself there, so no atomic is
+/// Adds a frame, which is one packet or more, to its row. Each CPU has its own cells and XDP is not preempted by itself there, so no atomic is
 /// needed.
 #[inline(always)]
-pub(crate) fn count(row: u32, reason: Reason, bytes: u64) {
+pub(crate) fn count(row: u32, reason: Reason, packets: u64, bytes: u64) {
     // Each row and reason would be another path to the end for the verifier.
     let (row, reason) = (forget(row), forget(reason as u32) as usize);
     if reason >= REASONS_MAX {
@@ -20,7 +20,7 @@ pub(crate) fn count(row: u32, reason: Reason, bytes: u64) {
     };
     // SAFETY: this CPU's cells, which live as long as the map; nothing else writes them.
     let tally = unsafe { &mut (*counters).by_reason[reason] };
-    tally.packets = tally.packets.wrapping_add(1);
+    tally.packets = tally.packets.wrapping_add(packets);
     tally.bytes = tally.bytes.wrapping_add(bytes);
 }
 

@@ -3,7 +3,7 @@
 
 use core::arch::asm;
 
-use aya_ebpf::bindings::{bpf_sock, bpf_sock_tuple, xdp_md};
+use aya_ebpf::bindings::{bpf_sock, bpf_sock_tuple};
 use aya_ebpf::helpers::generated::{
     bpf_sk_release, bpf_skc_lookup_tcp, bpf_skc_to_tcp_request_sock, bpf_skc_to_tcp_sock, bpf_tcp_check_syncookie,
 };
@@ -14,6 +14,7 @@ use ratelimit_common::source::Address;
 use ratelimit_common::verification::{ConnectionState, Socket, connection_state, has_ended, is_listening, is_request};
 
 use super::{ParsedFrame, parsed_mut};
+use crate::hook::Raw;
 
 /// `BPF_F_CURRENT_NETNS`: the network namespace of the interface.
 const NETNS_CURRENT: u64 = u64::MAX;
@@ -69,7 +70,7 @@ const WINDOW_FIRST_MAX: u32 = u16::MAX as u32;
 /// the place of the tuples on the stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn connection_state_of(ctx: *mut xdp_md) -> u32 {
+pub(crate) extern "C" fn connection_state_of(ctx: *mut Raw) -> u32 {
     let Some(parsed) = parsed_mut() else { return ConnectionState::Unknown as u32 };
     parsed.forget_peer();
     let segment = parsed.segment();
@@ -88,13 +89,7 @@ pub(crate) extern "C" fn connection_state_of(ctx: *mut xdp_md) -> u32 {
 }
 
 #[inline(always)]
-fn look_up<T>(
-    ctx: *mut xdp_md,
-    tuple: &T,
-    bytes: usize,
-    parsed: &mut ParsedFrame,
-    segment: &Segment,
-) -> ConnectionState {
+fn look_up<T>(ctx: *mut Raw, tuple: &T, bytes: usize, parsed: &mut ParsedFrame, segment: &Segment) -> ConnectionState {
     let tuple = core::ptr::from_ref(tuple).cast_mut().cast::<bpf_sock_tuple>();
     // SAFETY: the context is valid for the run of the program; the kernel reads so many bytes of the tuple, all
     // written.

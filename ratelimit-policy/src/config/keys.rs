@@ -39,6 +39,16 @@ pub const TOP: &[Key] = &[
     .flags("--iface", "IF")
     .more("All interfaces share one count."),
     key(
+        "hook",
+        Value::Choice(&["auto", "xdp", "tcx"]),
+        "\"auto\"",
+        "Where the program is attached: xdp; tcx, behind the stack's buffer, 350 ns a packet more; auto, tcx where XDP \
+        is taken",
+    )
+    .flag("--hook", "HOOK")
+    .more("`auto` also takes `tcx` where packets have no Ethernet header. It needs Linux 6.6.")
+    .fixed(),
+    key(
         "xdp_mode",
         Value::Choice(&["auto", "native", "generic"]),
         "\"auto\"",

@@ -36,7 +36,7 @@ pub mod values;
 pub mod without_daemon;
 pub mod written;
 
-pub use crate::desired::{OnExit, TlsFiles, XdpModeChoice};
+pub use crate::desired::{HookChoice, OnExit, TlsFiles, XdpModeChoice};
 pub use crate::text::{amount, duration, port, syntax};
 
 /// Where the control socket is unless it is said.
@@ -53,7 +53,9 @@ pub const MAX_SOURCES_MAX: u32 = 16_777_216;
 pub struct Config {
     /// Interfaces to protect: sorted, each once, at least one.
     pub interfaces: Vec<String>,
-    /// How to attach.
+    /// Where to attach.
+    pub hook: HookChoice,
+    /// How to attach there, of XDP.
     pub xdp_mode: XdpModeChoice,
     /// What happens to the filter when the daemon ends.
     pub on_exit: OnExit,
@@ -140,6 +142,7 @@ impl From<&Config> for DesiredState {
 impl From<&Config> for Fixed {
     fn from(config: &Config) -> Self {
         Self {
+            hook: config.hook,
             xdp_mode: config.xdp_mode,
             on_exit: config.on_exit,
             max_sources: config.max_sources,

@@ -25,8 +25,8 @@ use super::values::Values;
 use super::without_daemon;
 use super::written::{Origin, Source, Written};
 use super::{
-    Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, OnExit, SOCKET_DEFAULT, Safety, TlsFiles, XdpModeChoice, duration,
-    listing,
+    Config, HookChoice, MAX_SOURCES_MAX, MAX_SOURCES_MIN, OnExit, SOCKET_DEFAULT, Safety, TlsFiles, XdpModeChoice,
+    duration, listing,
 };
 use crate::desired::{Access, Grant, Limit, Policy, Rule};
 use crate::diagnostic::{Diagnostic, Diagnostics, Found};
@@ -164,6 +164,7 @@ impl Settings {
     /// The same, where something may have been found already.
     pub(super) fn config_beside(&self, mut found: Found) -> Result<Config, Diagnostics> {
         let interfaces = self.checked_interfaces(&mut found);
+        let hook = self.source.choice(self.top.one("hook"), HookChoice::ALL, HookChoice::label);
         let xdp_mode = self.source.choice(self.top.one("xdp_mode"), XdpModeChoice::ALL, XdpModeChoice::label);
         let on_exit = self.source.choice(self.top.one("on_exit"), OnExit::ALL, OnExit::label);
         let listen = self.source.read_if(self.top.one("listen"), parse_listen);
@@ -180,6 +181,7 @@ impl Settings {
         found.keep(self.check_prefixes_number(&lists, &access, &rules));
         let config = Config {
             interfaces,
+            hook: found.keep(hook).unwrap_or_default(),
             xdp_mode: found.keep(xdp_mode).unwrap_or_default(),
             on_exit: found.keep(on_exit).unwrap_or_default(),
             max_sources: found.keep(self.sources_capacity()).unwrap_or(SOURCES_CAPACITY),

@@ -10,7 +10,9 @@ use crate::labels;
 /// What a running daemon cannot change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fixed {
-    /// How to attach.
+    /// Where to attach.
+    pub hook: HookChoice,
+    /// How to attach there, of XDP.
     pub xdp_mode: XdpModeChoice,
     /// What happens to the filter when the daemon ends.
     pub on_exit: OnExit,
@@ -37,6 +39,18 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
+/// Where to attach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HookChoice {
+    /// At XDP where that is free and frames have an Ethernet header, else at TCX ingress, said loudly.
+    #[default]
+    Auto,
+    /// At XDP or not at all.
+    Xdp,
+    /// At TCX ingress.
+    Tcx,
+}
+
 /// How to attach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XdpModeChoice {
@@ -58,6 +72,8 @@ pub enum OnExit {
     /// Link and maps stay pinned and go on enforcing.
     Keep,
 }
+
+labels!(pub HookChoice { Auto => "auto", Xdp => "xdp", Tcx => "tcx" });
 
 labels!(pub XdpModeChoice { Auto => "auto", Native => "native", Generic => "generic" });
 

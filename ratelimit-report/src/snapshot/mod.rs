@@ -15,10 +15,10 @@ use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verdict::{Action, Reason};
 use serde::{Deserialize, Serialize};
 
-use ratelimit_datapath::{InterfaceReading, Reading, Tallies};
+use ratelimit_datapath::{Attachment, InterfaceReading, Reading, Tallies};
 use ratelimit_policy::desired::Policy;
 
-pub use ratelimit_datapath::XdpMode;
+pub use ratelimit_datapath::{Hook, XdpMode};
 pub use ratelimit_policy::desired::{Mode, WindowForm};
 
 mod check;
@@ -194,8 +194,14 @@ pub struct DaemonState {
 pub struct Interface {
     /// Its name.
     pub name: String,
-    /// None while it is not attached.
+    /// Where its program is; none while it is not attached.
+    #[serde(default)]
+    pub hook: Option<Hook>,
+    /// How, of XDP.
     pub xdp_mode: Option<XdpMode>,
+    /// Who has XDP there, where its program is elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xdp_holder: Option<String>,
     /// Whether its packets are judged.
     pub attached: bool,
     /// Why it is not attached.
@@ -541,7 +547,9 @@ fn interface(read: &InterfaceReading, policy: &Policy, samples: &Samples, uptime
     let rows = ruled.chain([("", &read.unruled)]);
     Interface {
         name: read.name.clone(),
-        xdp_mode: read.attached,
+        hook: read.attached.map(Attachment::hook),
+        xdp_mode: read.attached.and_then(Attachment::xdp_mode),
+        xdp_holder: read.xdp_holder.clone(),
         attached: read.attached.is_some(),
         problem: None,
         packets,

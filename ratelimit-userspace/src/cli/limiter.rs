@@ -33,6 +33,7 @@ const SHOWN: [(&str, &[&str]); 3] = [
     (
         "How it runs",
         &[
+            "--hook",
             "--xdp-mode",
             "--max-sources",
             "--socket",

@@ -16,6 +16,7 @@ type Row = (&'static str, &'static [&'static str], &'static str, &'static str);
 
 const SAME: &[Row] = &[
     ("iface", &["--iface", "eth1", "--iface", "eth0"], "interfaces = [\"eth1\", \"eth0\"]", ""),
+    ("hook", &["--hook", "tcx"], "hook = \"tcx\"", ""),
     ("xdp-mode", &["--xdp-mode", "native"], "xdp_mode = \"native\"", ""),
     ("on-exit", &["--on-exit", "keep"], "on_exit = \"keep\"", ""),
     ("max-sources", &["--max-sources", "1024"], "max_sources = 1024", ""),

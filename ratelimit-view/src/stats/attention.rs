@@ -4,7 +4,7 @@ use super::columns::wrap;
 use super::{counted, number};
 use crate::{fleet, wait};
 use ratelimit_report::history::HealthState;
-use ratelimit_report::snapshot::{Overload, Snapshot, XdpMode, passed_over_words};
+use ratelimit_report::snapshot::{Hook, Interface, Overload, Snapshot, XdpMode, passed_over_words};
 
 /// Lines of one sentence, where the screen is bounded: an error may be long.
 const LINES_MAX: usize = 3;
@@ -51,6 +51,14 @@ pub fn attention(snapshot: &Snapshot) -> Vec<String> {
     let generic: Vec<&str> = generic.map(|of| of.name.as_str()).collect();
     if !generic.is_empty() {
         out.push(format!("GENERIC MODE on {}: it limits all the same, and a packet costs more", generic.join(", ")));
+    }
+    let named = |of: &Interface| match &of.xdp_holder {
+        Some(holder) => format!("{}, where XDP is taken by {holder}", of.name),
+        None => of.name.clone(),
+    };
+    let tcx: Vec<_> = snapshot.interfaces.iter().filter(|of| of.hook == Some(Hook::Tcx)).map(named).collect();
+    if !tcx.is_empty() {
+        out.push(format!("BY TCX on {}: it limits all the same, and a packet costs about 350 ns more", tcx.join(", ")));
     }
     held(snapshot, &mut out);
     out.extend(snapshot.unkept.clone());

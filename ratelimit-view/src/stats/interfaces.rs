@@ -3,7 +3,7 @@
 use super::columns::{Column, fitting};
 use super::{counted, number};
 use crate::short;
-use ratelimit_report::snapshot::{Interface, Snapshot, XdpMode};
+use ratelimit_report::snapshot::{Hook, Interface, Snapshot, XdpMode};
 
 /// Interfaces on a bounded screen.
 const SHOWN_MAX: usize = 4;
@@ -50,18 +50,20 @@ pub(super) fn lines(snapshot: &Snapshot, width: usize, rows: usize) -> Vec<Strin
 
 /// How its program is attached, in words.
 pub const fn attachment(interface: &Interface) -> &'static str {
-    match interface.xdp_mode {
-        Some(XdpMode::Native) => "native, in the driver",
-        Some(XdpMode::Generic) => "GENERIC, slow: behind the driver",
-        None => "NOT ATTACHED: not protected",
+    match (interface.xdp_mode, interface.hook) {
+        (Some(XdpMode::Native), _) => "native, in the driver",
+        (Some(XdpMode::Generic), _) => "GENERIC, slow: behind the driver",
+        (None, Some(Hook::Tcx)) => "by TCX, slower: in the stack",
+        (None, Some(Hook::Xdp) | None) => "NOT ATTACHED: not protected",
     }
 }
 
 const fn attachment_short(interface: &Interface) -> &'static str {
-    match interface.xdp_mode {
-        Some(XdpMode::Native) => "native",
-        Some(XdpMode::Generic) => "GENERIC",
-        None => "NONE",
+    match (interface.xdp_mode, interface.hook) {
+        (Some(XdpMode::Native), _) => "native",
+        (Some(XdpMode::Generic), _) => "GENERIC",
+        (None, Some(Hook::Tcx)) => "TCX",
+        (None, Some(Hook::Xdp) | None) => "NONE",
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) fn write(measured: &ProgramCost) -> Result<()> {
 }
 
 fn text(measured: &ProgramCost) -> String {
-    let ProgramCost { verified_instructions, translated_bytes, jited_bytes, ref functions, .. } = *measured;
+    let ProgramCost { verified_instructions, translated_bytes, jited_bytes, ref functions, at_tcx, .. } = *measured;
     let mut text = format!(
         "# How large the program may be, as the kernel takes it. integration-test/tests/budget.rs fails where it is more;\n\
          # `cargo xtask bench --write-budget` records what it is, and {ROOM_PERCENT} % more.\n\n\
@@ -34,6 +34,14 @@ fn text(measured: &ProgramCost) -> String {
         with_room(verified_instructions),
         with_room(translated_bytes / 8),
         with_room(jited_bytes),
+    );
+    // Writing to a String cannot fail.
+    let _infallible = write!(
+        text,
+        "\n# The same of the program at TCX.\ntcx_verified_instructions = {}\ntcx_instructions = {}\ntcx_jited_bytes = {}\n",
+        with_room(at_tcx.verified_instructions),
+        with_room(at_tcx.translated_bytes / 8),
+        with_room(at_tcx.jited_bytes),
     );
     text.push_str("\n# The machine's of each function: of the paths that a packet may take, the parts.\n[functions]\n");
     for (name, bytes) in functions {

@@ -325,6 +325,7 @@ mod tests {
                 translated_bytes: 8,
                 jited_bytes: 8,
                 functions: BTreeMap::new(),
+                at_tcx: measured::Size::default(),
                 bare_ns: spread,
                 rows: vec![row],
             };

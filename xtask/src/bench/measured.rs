@@ -31,8 +31,19 @@ pub(super) struct ProgramCost {
     /// The same of each of its functions; of none where it was measured before they were.
     #[serde(default)]
     pub(super) functions: BTreeMap<String, u32>,
+    /// Of the program at TCX; nothing where it was measured before there was one.
+    #[serde(default)]
+    pub(super) at_tcx: Size,
     pub(super) bare_ns: Spread,
     pub(super) rows: Vec<Row>,
+}
+
+/// How large a program is.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+pub(super) struct Size {
+    pub(super) verified_instructions: u32,
+    pub(super) translated_bytes: u32,
+    pub(super) jited_bytes: u32,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use anyhow::{Error, Result, bail, ensure};
 
 /// Names that are taken.
-const OURS: [&str; 6] = ["bare", "limiter", "nft_drop", "nft_meter", "iptables_drop", "hashlimit"];
+const OURS: [&str; 7] = ["bare", "limiter", "limiter_tcx", "nft_drop", "nft_meter", "iptables_drop", "hashlimit"];
 
 /// One of them.
 #[derive(Clone, Debug, PartialEq, Eq)]

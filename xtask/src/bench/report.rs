@@ -141,7 +141,17 @@ fn document(report: &Report) -> String {
 /// A row for each flood that is counted from the bare program, a column for each receiver: ns a packet, of which above bare, and how
 /// much that is of the limiter's.
 fn floods_table(floods: &Floods) -> String {
-    let head = ["flood", "bare", "this limiter", "above bare", "passed", "nft drop", "nft meter", "hashlimit"];
+    let head = [
+        "flood",
+        "bare",
+        "this limiter",
+        "above bare",
+        "passed",
+        "the same by TCX",
+        "nft drop",
+        "nft meter",
+        "hashlimit",
+    ];
     let cells = |row: &Flood| {
         let ns = |id: &str| row.of(id).map_or_else(String::new, |(ns, _)| shown(ns));
         let above = row.of("limiter").map_or_else(String::new, |(_, above)| shown(above));
@@ -149,7 +159,7 @@ fn floods_table(floods: &Floods) -> String {
             (Some((_, theirs)), Some((_, ours))) => format!("+{:.0} {}", theirs.median, ratio(theirs, ours)),
             (None, _) | (_, None) => missing(row, id),
         };
-        let peers = ["nft_drop", "nft_meter", "hashlimit"].map(beside);
+        let peers = ["limiter_tcx", "nft_drop", "nft_meter", "hashlimit"].map(beside);
         [vec![row.name.clone(), ns("bare"), ns("limiter"), above, passed(row)], peers.to_vec()].concat()
     };
     table_of(&head, rows_from(floods, Floor::Bare).map(cells).collect())

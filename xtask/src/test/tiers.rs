@@ -90,6 +90,23 @@ const ALONE: [&str; 13] = [
     "scale",
 ];
 
+/// Tells them where the program is to run.
+const HOOK_VARIABLE: &str = "RATELIMITD_TEST_HOOK";
+
+/// Files of which these tests run once more with the program at TCX: a verdict of each kind, on frames that are made up
+/// and on real traffic.
+const AT_TCX: [(&str, &[&str]); 6] = [
+    ("program", &["every_named_frame", "classic_timeline", "behind_one_tag_or_two"]),
+    ("differential", &["where_a_slash_64_is_one_client"]),
+    ("groups", &["each_of_16_prefixes", "by_itself_its_group_is_not_charged"]),
+    ("refusals", &["becomes_the_reset_of_its_client"]),
+    ("policy", &["a_denied_source", "over_restarts", "rolled_back_with_the_daemon_killed"]),
+    (
+        "traffic",
+        &["nginx_gets", "one_ipv6_64", "packets_are_counted", "bytes_are", "download", "tags_change", "counted_once"],
+    ),
+];
+
 /// Two files at a time, then those that measure, one by one. Namespaces, BPF file systems and directories are each test's own.
 pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
     let start = Instant::now();
@@ -107,7 +124,7 @@ pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
             let work = || -> Result<Tally> {
                 let mut tally = Tally::default();
                 while let Some(test) = next(&waiting) {
-                    run_privileged(test, binary, filter, &told, &mut tally)?;
+                    run_privileged(test, binary, filter.as_slice(), &told, &mut tally)?;
                 }
                 Ok(tally)
             };
@@ -120,6 +137,13 @@ pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
         for of_worker in tallies {
             tally.append(of_worker?);
         }
+    }
+    let told = [&told[..], &[(HOOK_VARIABLE, PathBuf::from("tcx"))]].concat();
+    for (name, tests) in AT_TCX {
+        let test = artifacts.iter().find(|of| of.is_test_in(PRIVILEGED) && of.target == name);
+        let test = test.with_context(|| format!("there is no test {name}"))?;
+        let wanted = filter.map_or_else(|| tests.to_vec(), |filter| vec![filter]);
+        run_privileged(test, binary, &wanted, &told, &mut tally)?;
     }
     Ok(Tier { name: "privileged", tally, took: start.elapsed() })
 }
@@ -141,7 +165,7 @@ pub(super) fn crash(filter: Option<&str>) -> Result<Tier> {
     let mut tally = Tally::default();
     let told = [("RATELIMITD_CRASH_RUNS", PathBuf::from("all"))];
     for test in artifacts.iter().filter(|of| of.is_test_in(PRIVILEGED) && of.target == CRASH) {
-        run_privileged(test, binary, filter, &told, &mut tally)?;
+        run_privileged(test, binary, filter.as_slice(), &told, &mut tally)?;
     }
     Ok(Tier { name: "crash", tally, took: start.elapsed() })
 }
@@ -153,7 +177,7 @@ fn next<'a>(waiting: &Mutex<impl Iterator<Item = &'a Artifact>>) -> Option<&'a A
 fn run_privileged(
     test: &Artifact,
     binary: &Path,
-    filter: Option<&str>,
+    filter: &[&str],
     told: &[(&'static str, PathBuf)],
     tally: &mut Tally,
 ) -> Result<()> {

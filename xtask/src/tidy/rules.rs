@@ -151,6 +151,8 @@ pub(super) const RULES: &[Rule] = &[
         paths: &["ratelimit-ebpf/src/"],
         except: &[
             "ratelimit-ebpf/src/packet.rs",
+            "ratelimit-ebpf/src/hook/",
+            "ratelimit-ebpf/src/classifier.rs",
             "ratelimit-ebpf/src/refusal.rs",
             "ratelimit-ebpf/src/generator.rs",
             "ratelimit-ebpf/src/maps.rs",
@@ -173,11 +175,11 @@ pub(super) const RULES: &[Rule] = &[
         examples: &["unsafe { read(pointer) }"],
     },
     Rule {
-        paths: &["ratelimit-ebpf/src/main.rs"],
+        paths: &["ratelimit-ebpf/src/main.rs", "ratelimit-ebpf/src/classifier.rs"],
         except: &[],
         part: Scope::Code,
         forbidden: r"\bunsafe\s*(\{|fn\b|impl\b|extern\b)",
-        reason: "in main.rs, only the attributes that place a symbol are unsafe",
+        reason: "in main.rs and classifier.rs, only the attributes that place a symbol are unsafe",
         examples: &["unsafe { read(pointer) }"],
     },
     Rule {

@@ -99,7 +99,7 @@ fn a_key_with_its_default_is_a_file_without_it() {
 fn what_needs_a_restart_is_what_a_reload_refuses() {
     let needs: Vec<_> = TOP.iter().filter(|key| key.reload == Reload::NeedsRestart).map(|key| key.name).collect();
     let old = parse(&file_with("", "")).expect("a configuration");
-    let new = "xdp_mode = \"native\"\non_exit = \"keep\"\nmax_sources = 1024\nsocket = \"s\"\nlisten = \"[::1]:1\"\n\
+    let new = "hook = \"xdp\"\nxdp_mode = \"native\"\non_exit = \"keep\"\nmax_sources = 1024\nsocket = \"s\"\nlisten = \"[::1]:1\"\n\
                tls_cert_file = \"tls.pem\"\ntls_key_file = \"tls.key\"\ninsecure_web = true";
     let new = parse(&file_with("", new)).expect("a configuration");
     assert_eq!(crate::plan::restart_needed(&old, &new), needs);

@@ -1,0 +1,258 @@
+//! The program at TCX ingress: of an object of its own, over the maps of the program at XDP. Loaded where it is first
+//! needed, since it takes as long as that.
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{fs, io};
+
+use anyhow::Context as _;
+use aya::programs::links::FdLink;
+use aya::programs::tc::{SchedClassifierLink, TcAttachOptions, TcAttachType};
+use aya::programs::{LinkOrder, SchedClassifier};
+use aya::util::KernelVersion;
+use aya::{Ebpf, VerifierLogLevel};
+use nix::sys::statfs::{Statfs, statfs};
+use ratelimit_common::layout::{self, map};
+use ratelimit_crash::{Point, reach};
+
+use super::{Kernel, Options, state};
+use crate::interface::{self, Interface};
+use crate::{DatapathError, bpf, object, pins, privileges};
+use ratelimit_policy::config::HookChoice;
+
+/// The first kernel with TCX.
+const SINCE: KernelVersion = KernelVersion::new(6, 6, 0);
+
+/// Maps that the programs share besides those that are pinned.
+const SHARED: [&str; 7] = [
+    map::CONVERSATIONS_V4,
+    map::CONVERSATIONS_V6,
+    map::PREFIX_MISSES,
+    map::ADMISSION,
+    map::NEW_SOURCES,
+    map::CHARGE_ORDER,
+    map::INJECTED_NOW,
+];
+
+/// What comes before the packets that an interface brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LinkHeader {
+    /// An Ethernet header.
+    Ethernet,
+    /// Nothing.
+    None,
+}
+
+impl From<&Interface> for LinkHeader {
+    fn from(of: &Interface) -> Self {
+        if of.has_ethernet_header() { Self::Ethernet } else { Self::None }
+    }
+}
+
+/// The loaded programs: the header is a constant of each.
+pub(super) struct Classifiers {
+    options: Options,
+    ethernet: Option<Ebpf>,
+    headless: Option<Ebpf>,
+}
+
+impl Classifiers {
+    /// None is loaded yet.
+    pub(super) const fn new(options: Options) -> Self {
+        Self { options, ethernet: None, headless: None }
+    }
+
+    fn of(&mut self, header: LinkHeader) -> &mut Option<Ebpf> {
+        match header {
+            LinkHeader::Ethernet => &mut self.ethernet,
+            LinkHeader::None => &mut self.headless,
+        }
+    }
+}
+
+/// Whether this kernel has TCX.
+#[must_use]
+pub fn is_there() -> bool {
+    KernelVersion::current().is_ok_and(|now| now >= SINCE)
+}
+
+/// Says that it has none.
+pub(super) fn missing(interface: &str) -> DatapathError {
+    let running = nix::sys::utsname::uname().map(|of| of.release().to_string_lossy().into_owned());
+    DatapathError::Unsupported {
+        what: format!("attach to {interface} by TCX"),
+        why: format!(
+            "it takes Linux 6.6 or later, this is {}; `--hook xdp` does without where XDP is free",
+            running.unwrap_or_else(|_| "an earlier one".to_owned())
+        ),
+    }
+}
+
+impl Kernel {
+    /// The program for such frames, loaded.
+    pub(super) fn classifier(&mut self, header: LinkHeader) -> Result<&mut SchedClassifier, DatapathError> {
+        if self.classifiers.of(header).is_none() {
+            let loaded = self.load_classifier(header)?;
+            *self.classifiers.of(header) = Some(loaded);
+            reach(Point::ProgramLoaded);
+        }
+        let ebpf = self.classifiers.of(header).as_mut().context("the program for TCX was loaded just now")?;
+        program(ebpf)
+    }
+
+    /// Loads the programs where an interface is awaited, which may need one: when it comes, this process may load none.
+    pub(super) fn load_for_later(&mut self, interfaces: &[String], hook: HookChoice) {
+        let present = interface::all().unwrap_or_default();
+        let is_there = |name: &String| present.iter().any(|there| there.name == *name);
+        if hook == HookChoice::Xdp || !self::is_there() || interfaces.iter().all(is_there) {
+            return;
+        }
+        for header in [LinkHeader::Ethernet, LinkHeader::None] {
+            if let Err(error) = self.classifier(header) {
+                tracing::warn!("an interface that comes later can be limited at XDP alone: {error}");
+                return;
+            }
+        }
+    }
+
+    fn load_classifier(&self, header: LinkHeader) -> Result<Ebpf, DatapathError> {
+        // The program at XDP is loaded, so they were there.
+        if !privileges::missing().is_empty() {
+            return Err(DatapathError::Unsupported {
+                what: "load the program for TCX".into(),
+                why: "the capabilities that it takes were given up after the start, when no interface needed it; restart \
+                      ratelimitd"
+                    .into(),
+            });
+        }
+        let has_link_header: &'static u8 = match header {
+            LinkHeader::Ethernet => &1,
+            LinkHeader::None => &0,
+        };
+        let log =
+            if tracing::enabled!(tracing::Level::DEBUG) { VerifierLogLevel::DEBUG } else { VerifierLogLevel::DISABLE };
+        let shared = self.share_maps()?;
+        let mut ebpf = Self::with_loader(&self.classifiers.options, log, |loader| {
+            loader.override_global(layout::HAS_LINK_HEADER, has_link_header, true);
+            for (name, path) in &shared.maps {
+                loader.map_pin_path(name, path.clone());
+            }
+            loader.load(object::CLASSIFIER)
+        })
+        .map_err(|error| state::load_error("share the maps with the program for TCX", error.into()))?;
+        drop(shared);
+        program(&mut ebpf)?.load().map_err(|error| state::load_error("load the program for TCX", error.into()))?;
+        Ok(ebpf)
+    }
+
+    /// Gives each map that both programs have a file, by which the other finds it.
+    fn share_maps(&self) -> Result<Shared, DatapathError> {
+        let mut shared = Shared::make(self.pins.as_ref().map(|pins| pins.dir()))?;
+        let names = state::EXPECTED.iter().map(|of| of.name).chain(SHARED);
+        for name in names {
+            shared.add(name, self.map_fd(name)?)?;
+        }
+        Ok(shared)
+    }
+
+    fn map_fd(&self, name: &'static str) -> Result<BorrowedFd<'_>, DatapathError> {
+        match name {
+            map::EVENTS => Ok(self.events.fd()),
+            map::STEPS => Ok(self.steps.fd()),
+            _ => Ok(state::data(super::map_ref(&self.ebpf, name)?)?.fd().as_fd()),
+        }
+    }
+
+    /// Attaches the program to an interface, before all that others have there.
+    pub(super) fn attach_classifier(&mut self, found: &Interface) -> Result<FdLink, DatapathError> {
+        if !is_there() {
+            return Err(missing(&found.name));
+        }
+        let program = self.classifier(LinkHeader::from(found))?;
+        let order = TcAttachOptions::TcxOrder(LinkOrder::first());
+        let id = program.attach_with_options(&found.name, TcAttachType::Ingress, order).map_err(|error| {
+            let error = anyhow::Error::from(error);
+            let what = format!("attach to {} by TCX", found.name);
+            match state::errno(&error) {
+                Some(libc::EPERM | libc::EACCES) => state::denied(what),
+                _ => DatapathError::Other(error.context(what)),
+            }
+        })?;
+        reach(Point::Linked);
+        fd_link(program.take_link(id).context("take the link")?)
+    }
+
+    /// Puts the program in the place of the one that the link holds, between two packets.
+    pub(super) fn replace_classifier(&mut self, link: FdLink, header: LinkHeader) -> Result<FdLink, DatapathError> {
+        let link = SchedClassifierLink::try_from(link).context("the pinned link is none of TCX")?;
+        let program = self.classifier(header)?;
+        let id = program.attach_to_link(link).context("replace the program of the pinned link")?;
+        reach(Point::Replaced);
+        fd_link(program.take_link(id).context("take the link")?)
+    }
+}
+
+fn fd_link(link: SchedClassifierLink) -> Result<FdLink, DatapathError> {
+    Ok(FdLink::try_from(link).context("the kernel made no link of TCX")?)
+}
+
+pub(super) fn program(ebpf: &mut Ebpf) -> Result<&mut SchedClassifier, DatapathError> {
+    let program = ebpf.program_mut(layout::PROGRAM).with_context(|| format!("find program {}", layout::PROGRAM))?;
+    Ok(program.try_into().context("the program is none for TCX")?)
+}
+
+/// Starts the names of the files by which maps are shared while a program is loaded.
+const PREFIX: &str = "shared-";
+
+/// Directories for such files that this process has made.
+static MADE: AtomicU32 = AtomicU32::new(0);
+
+/// Files of maps, for as long as a program is loaded.
+struct Shared {
+    dir: PathBuf,
+    is_own: bool,
+    maps: Vec<(&'static str, PathBuf)>,
+}
+
+impl Shared {
+    /// Beside the pins, or in a directory of its own where there are none. What a run that was killed has left goes.
+    fn make(pins: Option<&Path>) -> Result<Self, DatapathError> {
+        if let Some(dir) = pins {
+            for file in fs::read_dir(dir).into_iter().flatten().flatten() {
+                if file.file_name().to_string_lossy().starts_with(PREFIX) {
+                    fs::remove_file(file.path()).ok();
+                }
+            }
+            return Ok(Self { dir: dir.to_owned(), is_own: false, maps: Vec::new() });
+        }
+        let is_bpf = |of: Statfs| of.filesystem_type().0 == pins::BPF_FS_MAGIC;
+        if !Path::new(pins::ROOT).parent().is_some_and(|parent| statfs(parent).is_ok_and(is_bpf)) {
+            return Err(DatapathError::Unsupported {
+                what: "share the maps with the program for TCX".into(),
+                why: "there is no BPF file system; mount one with `mount -t bpf bpf /sys/fs/bpf`".into(),
+            });
+        }
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let dir = Path::new(pins::ROOT).with_file_name(format!("ratelimitd-{}-{number}", std::process::id()));
+        pins::make_private(&dir).map_err(DatapathError::from)?;
+        Ok(Self { dir, is_own: true, maps: Vec::new() })
+    }
+
+    fn add(&mut self, name: &'static str, map: BorrowedFd<'_>) -> Result<(), DatapathError> {
+        let path = self.dir.join(format!("{PREFIX}{name}"));
+        bpf::pin(map, &path).with_context(|| format!("pin {}", path.display()))?;
+        self.maps.push((name, path));
+        Ok(())
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let removed = self.maps.iter().map(|(_, path)| fs::remove_file(path)).collect::<io::Result<Vec<()>>>();
+        let removed = removed.and_then(|_| if self.is_own { fs::remove_dir(&self.dir) } else { Ok(()) });
+        if let Err(error) = removed {
+            tracing::warn!("remove the files of shared maps in {}: {error}", self.dir.display());
+        }
+    }
+}
