@@ -58,8 +58,13 @@ pub struct Admission {
     pub inserted: u32,
     /// Of packets of unknown sources, one in 2^this is sampled; 0 without overload.
     pub shift: u32,
-    /// Whether the packet at hand was sampled in.
+    /// Whether the packet at hand was sampled in: 1, or 0 where it was not asked yet, or [`Admission::SAMPLED_OUT`].
     pub is_sampled: u32,
+}
+
+impl Admission {
+    /// Of [`Admission::is_sampled`]: it was asked, and was not.
+    pub const SAMPLED_OUT: u32 = 2;
 }
 
 const _: () = assert!(size_of::<Admission>() == 48);

@@ -134,9 +134,6 @@ fn hold_all<S: State>(state: S) -> Reason {
         let is_by_group;
         (reason, is_by_group) = state.charge_all();
         bans &= !is_by_group;
-    } else if result.is(Reason::NotAdmitted) && rule.has_groups() {
-        // Its source is not remembered. Its groups are, and hold what new sources have of them too.
-        reason = state.charge_groups(reason);
     } else if result.is(Reason::OverLimit) || result.is(Reason::Guard) {
         state.cache_refusal(result.at(), false);
     }
@@ -183,7 +180,8 @@ pub fn check_limits<S: State>(state: S, charges: Charges) -> CheckResult {
             break;
         }
     }
-    result
+    // It is not remembered. Its groups are, and are charged what new sources have of them too.
+    if result.is(Reason::NotAdmitted) && rule.has_groups() { CheckResult::of(Reason::WithinLimit) } else { result }
 }
 
 /// [`check_limits`] of the limit at this position, after those before it have found this.

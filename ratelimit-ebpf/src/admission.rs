@@ -51,6 +51,7 @@ fn sample(deferred: &Deferred, admission: &mut Admission, config: &'static Confi
         return Reason::NewSourceBudget as u32;
     }
     if admission.is_overloaded() && !admission.sample(config.seed) {
+        admission.is_sampled = Admission::SAMPLED_OUT;
         return Reason::NotAdmitted as u32;
     }
     admission.is_sampled = 1;
@@ -67,6 +68,10 @@ pub(crate) extern "C" fn admit() -> u32 {
     let Some(config) = maps::config(deferred.generation()) else { return Reason::WithinLimit as u32 };
     admission.advance(deferred.now(), config.insertions_max);
     // Where new sources are gated, this one was taken for a known one.
+    // Without an overload it is of a packet before.
+    if admission.is_sampled == Admission::SAMPLED_OUT && admission.is_overloaded() {
+        return Reason::NotAdmitted as u32;
+    }
     if admission.is_sampled == 0 {
         let code = sample(deferred, admission, config);
         if code != Reason::WithinLimit as u32 {

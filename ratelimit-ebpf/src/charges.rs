@@ -2,7 +2,7 @@
 //! whether it is verified, and what is remembered of it beside its source.
 
 use ratelimit_common::hold::{Charges, is};
-use ratelimit_common::layout::{Rule, refuses};
+use ratelimit_common::layout::Rule;
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::verification::Side;
 
@@ -11,7 +11,6 @@ use crate::flows::FlowStep;
 use crate::hook;
 use crate::maps::{self, Deferred, frame_is};
 use crate::packet::PacketFrame;
-use crate::refusal;
 use crate::verification::{self, Verification};
 
 /// What is remembered of a packet beside its source, once it is admitted: what is refused is judged again when it is
@@ -24,11 +23,6 @@ pub(crate) enum Leaves {
     Conversation = 1,
     /// Its flow. One that is refused opens again with each datagram, in a dry run too: so many would be dropped.
     Flow = 2,
-}
-
-#[inline(always)]
-const fn tells_by_reset(rule: &Rule) -> bool {
-    rule.refuses & refuses::BY_RESET != 0
 }
 
 /// Keeps what the packet at hand charges, and what it leaves; or why it is not held to the limits.
@@ -60,14 +54,6 @@ pub(crate) fn keep_charges(frame: &PacketFrame, deferred: &mut Deferred, rule: &
             (opening, 1, Leaves::Conversation)
         }
         () if is_tcp && is_fragment => (opening, 1, Leaves::Nothing),
-        // The kernel answers it by a reset, as no socket is there: nobody reads what it asks for.
-        () if may_ask
-            && tells_by_reset(rule)
-            && !verification.is_verified()
-            && refusal::repeats(frame.context()) != 0 =>
-        {
-            (false, 0, Leaves::Nothing)
-        }
         () if may_ask && !verification.is_ignored() => {
             let judged = conversations::judge(frame, deferred, rule.counts_requests == 2);
             is_unaccounted = judged.is_unaccounted() && verification.is_verified();

@@ -63,18 +63,10 @@ extern "C" fn end_by_reset() -> u32 {
     RESET
 }
 
-/// Whether the segment that was parsed is for the kernel to answer: without a socket, of a connection that has ended so; 1
-/// where it is.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn repeats(ctx: *mut Raw) -> u32 {
-    (maps::connection_state_of(ctx) == UNKNOWN && is_repetition() != 0) as u32
-}
-
 /// Whether the segment at hand is one of a connection that has ended so; 1 where it is.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn is_repetition() -> u32 {
+pub(crate) extern "C" fn is_repetition() -> u32 {
     let known = of_connection().and_then(|deferred| deferred.known_conversation());
     known.is_some_and(|known| known.is_repetition()) as u32
 }

@@ -2,7 +2,7 @@
 
 use ratelimit_common::drop_cache::{Expiry, Key};
 use ratelimit_common::hold::is;
-use ratelimit_common::layout::Rule;
+use ratelimit_common::layout::{Rule, refuses};
 use ratelimit_common::packet::source_port;
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::verification::{ConnectionState, EvidenceNeeds, found, is_looked_up, not_found};
@@ -11,6 +11,7 @@ use crate::admission::{is_armed, is_known, make_known};
 use crate::hook::{Context, Raw};
 use crate::maps::{self, Deferred, Filter};
 use crate::packet::PacketFrame;
+use crate::refusal;
 
 /// What [`verification`] says of a segment.
 #[derive(Clone, Copy)]
@@ -237,14 +238,19 @@ fn connection_state(ctx: *mut Raw, generation: u32, rule: &Rule) -> u32 {
 
 /// Of a [`ConnectionState`]'s number, and whether its segment may ask for something.
 #[inline(always)]
-const fn bits(connection_state: u32, rule: &Rule, may_ask: u32) -> u32 {
+fn bits(connection_state: u32, rule: &Rule, may_ask: u32) -> u32 {
     const ANSWERED: u32 = ConnectionState::Answered as u32;
     const ESTABLISHED: u32 = ConnectionState::Established as u32;
     const IGNORED: u32 = ConnectionState::Ignored as u32;
+    const UNKNOWN: u32 = ConnectionState::Unknown as u32;
     match connection_state {
         ANSWERED if may_ask != 0 && !rule.evidence.any(EvidenceNeeds::SEGMENTS) => VERIFIED,
         ESTABLISHED => VERIFIED | self::ESTABLISHED,
         IGNORED => self::IGNORED,
+        // No socket is there: the kernel answers it by a reset, and nobody reads what it asks for.
+        UNKNOWN if may_ask != 0 && rule.refuses & refuses::BY_RESET != 0 && refusal::is_repetition() != 0 => {
+            self::IGNORED
+        }
         _ => 0,
     }
 }
