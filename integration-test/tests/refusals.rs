@@ -20,7 +20,7 @@ use integration_test::lab::{
 };
 use integration_test::program::{Program, limit, policy, tallies};
 use integration_test::raw::RawWire;
-use netlab::{Child, Namespace, PacketSocket, needs_root, nginx_with_tls, without_offloads};
+use netlab::{Child, Namespace, PacketSocket, Tun, TunPair, needs_root, nginx, nginx_with_tls, without_offloads};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt,
@@ -47,8 +47,12 @@ fn site(lab: &Lab) -> Child {
 }
 
 fn start(lab: &Lab, top: &str, rule: &str) -> Daemon {
+    start_on(lab, "s0", top, rule)
+}
+
+fn start_on(lab: &Lab, interface: &str, top: &str, rule: &str) -> Daemon {
     let file = lab.directory().join("ratelimitd.toml");
-    let top = format!("interfaces = [\"s0\"]\nsocket = \"{}\"\n{top}", lab.socket().display());
+    let top = format!("interfaces = [\"{interface}\"]\nsocket = \"{}\"\n{top}", lab.socket().display());
     fs::write(&file, format!("{top}\n[rule]\nrefuse_with = \"reset\"\n{rule}\n")).unwrap();
     lab.start(&["run", "--config", file.to_str().unwrap()])
 }
@@ -219,6 +223,26 @@ fn a_syn_over_a_limit_of_connections_is_refused_at_once_where_the_driver_can_ans
     let _daemon = start(&lab, "xdp_mode = \"generic\"", limits);
     lab.assert_admitted(CLIENTS[0], 80, 2);
     assert_eq!(reset_count(&lab), 0, "an answer could lose its tag there");
+}
+
+#[test]
+fn a_refused_request_is_reset_over_an_interface_without_an_ethernet_header_too() {
+    needs_root!();
+    let lab = Lab::new();
+    let tun = |namespace, name, address| Tun::new(namespace, name, address).unwrap();
+    let _way =
+        TunPair::new([tun(&lab.client, "tun0", "10.77.0.2/24"), tun(&lab.server, "tun1", "10.77.0.1/24")]).unwrap();
+    let server: SocketAddr = "10.77.0.1:80".parse().unwrap();
+    let _site = nginx(&lab.server, lab.directory(), &[server]).unwrap();
+    let _daemon = start_on(&lab, "tun1", "", "limits = [\"1/1h\"]");
+    let mut stream = lab.client.inside(|| Ok(TcpStream::connect_timeout(&server, HANGS_AFTER)?)).unwrap();
+    let port = stream.local_addr().unwrap().port();
+    assert!(is_answered(&mut stream, HANGS_AFTER));
+    let took = is_reset_within(&mut stream);
+    assert!(took < ONE_REPETITION, "{took:?}");
+    assert!(once(|| (sockets_of(&lab.server, port) == 0).then_some(())).is_some());
+    assert!(reset_count(&lab) >= 1);
+    assert_whole(&lab);
 }
 
 /// What a listener hears that the client with this link address has not sent, in frames and bytes, once nothing more

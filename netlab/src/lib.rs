@@ -20,7 +20,7 @@ pub use packets::PacketSocket;
 pub use relay::{Forwarded, Relay, Trouble};
 pub use servers::{HttpServer, UdpCounter, nginx, nginx_with_http2, nginx_with_tls, serving};
 pub use settled::settled;
-pub use tun::Tun;
+pub use tun::{Tun, TunPair};
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};

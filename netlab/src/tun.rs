@@ -1,12 +1,16 @@
 //! A network interface whose packets a test reads and writes: IP alone, with no Ethernet header.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write as _;
-use std::os::fd::AsRawFd as _;
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 
 use anyhow::{Context as _, Result};
 use nix::errno::Errno;
 use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::namespace::Namespace;
 
@@ -56,5 +60,56 @@ impl Tun {
     /// If the interface does not take it.
     pub fn send(&mut self, packet: &[u8]) -> Result<()> {
         self.0.write_all(packet).context("write a packet")
+    }
+}
+
+/// Two such interfaces, each of which has come in what the other has sent, until this is dropped.
+#[derive(Debug)]
+pub struct TunPair {
+    is_over: Arc<AtomicBool>,
+    carriers: Vec<JoinHandle<()>>,
+}
+
+/// How long a carrier waits for a packet before it looks whether it is over.
+const LOOKS_AFTER_MS: u16 = 50;
+/// No packet is longer.
+const PACKET_BYTES_MAX: usize = 1 << 16;
+
+impl TunPair {
+    /// Joins these.
+    ///
+    /// # Errors
+    /// If a file cannot be opened once more.
+    pub fn new([first, second]: [Tun; 2]) -> Result<Self> {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let back = (second.0.try_clone().context("clone a file")?, first.0.try_clone().context("clone a file")?);
+        let carriers = [(first.0, second.0), back].map(|(from, to)| {
+            let is_over = Arc::clone(&is_over);
+            thread::spawn(move || carry(from, to, &is_over))
+        });
+        Ok(Self { is_over, carriers: carriers.into() })
+    }
+}
+
+fn carry(mut from: File, mut to: File, is_over: &AtomicBool) {
+    let mut packet = vec![0; PACKET_BYTES_MAX];
+    while !is_over.load(Ordering::Relaxed) {
+        let mut waits = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut waits, PollTimeout::from(LOOKS_AFTER_MS)) != Ok(1) {
+            continue;
+        }
+        // What an interface does not take, or has no more, is lost.
+        let Ok(bytes) = from.read(&mut packet) else { continue };
+        let _lost = to.write_all(&packet[..bytes]);
+    }
+}
+
+impl Drop for TunPair {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        for carrier in self.carriers.drain(..) {
+            // It has no more to say.
+            let _ended = carrier.join();
+        }
     }
 }

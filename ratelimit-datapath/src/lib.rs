@@ -9,11 +9,9 @@ use ratelimit_common::layout::{Fault, Source, Tally};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::window::Cell;
-use serde::{Deserialize, Serialize};
 
 use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::Policy;
-use ratelimit_policy::labels;
 
 mod alone;
 mod batch;
@@ -28,6 +26,7 @@ mod events;
 pub mod fake;
 mod fleet;
 mod generic_netlink;
+mod hook;
 mod interface;
 pub mod kernel;
 mod link_info;
@@ -43,73 +42,9 @@ mod routes;
 pub use connections::{Connection, Ended};
 pub use events::{EVENTS_PART, EventCount, EventCounts, EventLimit, KernelEvent, KernelEventKind};
 pub use fleet::{KernelStep, LimitAt, STEPS_PART, Told};
+pub use hook::{Attachment, Hook, XdpMode};
 pub use interface::names as interface_names;
 pub use routes::default_gateways;
-
-/// How an XDP program is attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum XdpMode {
-    /// In the driver, before a socket buffer exists.
-    Native,
-    /// In the network stack, on a socket buffer: works everywhere, costs several times as much.
-    Generic,
-}
-
-labels!(pub XdpMode { Native => "native", Generic => "generic" });
-
-/// Where a program is attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Hook {
-    /// Before the network stack has made a buffer, or where it would be.
-    Xdp,
-    /// On the way in, once there is one: beside programs of others, and on interfaces without an Ethernet header.
-    Tcx,
-}
-
-labels!(pub Hook { Xdp => "xdp", Tcx => "tcx" });
-
-/// Where and how the program is attached to an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attachment {
-    /// At XDP.
-    Xdp(XdpMode),
-    /// At TCX ingress.
-    Tcx,
-}
-
-impl Attachment {
-    /// Where.
-    pub const fn hook(self) -> Hook {
-        match self {
-            Self::Xdp(_) => Hook::Xdp,
-            Self::Tcx => Hook::Tcx,
-        }
-    }
-
-    /// The mode of XDP, or that it is elsewhere.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Xdp(mode) => mode.label(),
-            Self::Tcx => Hook::Tcx.label(),
-        }
-    }
-
-    /// How, of XDP.
-    pub const fn xdp_mode(self) -> Option<XdpMode> {
-        match self {
-            Self::Xdp(mode) => Some(mode),
-            Self::Tcx => None,
-        }
-    }
-}
-
-impl From<XdpMode> for Attachment {
-    fn from(mode: XdpMode) -> Self {
-        Self::Xdp(mode)
-    }
-}
 
 /// What a start does where an interface is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -382,7 +382,7 @@ impl Kernel {
         let hook = place::hook_for(found, self.links.hook)?;
         match hook {
             Hook::Xdp => match self.attach_xdp(found) {
-                // Somebody was faster.
+                // Another program was faster.
                 Err(DatapathError::Occupied { .. }) if self.links.hook == HookChoice::Auto => {}
                 attached => return attached,
             },

@@ -56,7 +56,7 @@ pub(crate) struct Deferred {
     pub(crate) of: Of,
     /// Why it is refused, by a rule that refuses by a reset.
     pub(crate) refused: u32,
-    /// How many packets it is, at TCX; at XDP it is one, and this is not looked at.
+    /// How many packets it is, at TCX; at XDP it is one, and this is not read.
     pub(crate) packets: u32,
     /// Which bucket of each limit it was charged to.
     pub(crate) charged: [u64; LIMITS_MAX],

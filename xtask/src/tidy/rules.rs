@@ -58,10 +58,6 @@ pub(super) const LONG_FILES: &[(&str, &str)] = &[
         "ratelimit-datapath/src/pins.rs",
         "what outlives a daemon, of this layout and of earlier ones: who makes it and who removes it",
     ),
-    (
-        "ratelimit-datapath/src/kernel/attach.rs",
-        "attaching, taking over and letting go: each undoes the others' steps, in their order",
-    ),
     ("ratelimit-ebpf/src/hold.rs", "one method for each of the trait's, and the function that it calls"),
     ("ratelimit-ebpf/src/maps/sources.rs", "what is unsafe about these maps is in one file"),
     ("ratelimit-report/src/snapshot/mod.rs", "one schema: the fields of `stats --json` and what fills them"),
