@@ -26,7 +26,7 @@ fn a_crawler_of_many_addresses_is_within_each_limit_and_over_that_of_its_prefix(
 fn where_all_is_refused_a_group_over_its_limit_refuses_who_has_asked_for_nothing_yet() {
     let of_group = desired::Limit { per: Per::Prefix { v4: 24, v6: 56 }, slot: 70, ..limit(1, Unit::Requests) };
     let reasons = |refuse| {
-        let mut policy = policy(vec![of_group.clone()]);
+        let mut policy = policy(vec![of_group]);
         policy.rules[0].refuse = refuse;
         let asked = |from, payload| tcp(from, SERVER, 1, 1, payload);
         said(&policy, &[asked("203.0.113.1:4000", GET), asked("203.0.113.2:4000", GET), asked("203.0.113.3:4000", b"")])
