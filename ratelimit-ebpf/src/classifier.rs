@@ -38,6 +38,7 @@ mod fragments;
 #[expect(dead_code, reason = "orders are carried out by the XDP program")]
 mod hold;
 #[cfg(target_arch = "bpf")]
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place in a map and what is read there, which is checked")]
 #[path = "hook/skb.rs"]
 mod hook;
 #[cfg(target_arch = "bpf")]

@@ -13,7 +13,7 @@ use crate::maps::{self, ParsedFrame};
 
 /// Farther than any header that the parser asks for; the verifier wants offsets into a packet bounded
 /// (`MAX_PACKET_OFF`).
-const OFFSET_MAX: usize = 0x7fff;
+pub(crate) const OFFSET_MAX: usize = 0x7fff;
 
 /// The frame that the program is called with.
 pub(crate) struct PacketFrame<'a> {

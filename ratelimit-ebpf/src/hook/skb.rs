@@ -19,7 +19,7 @@ use ratelimit_common::refusal::Way;
 use ratelimit_common::verification::Side;
 
 use crate::maps::{self, Deferred, frame_is};
-use crate::packet::{PacketFrame, direct, forget, load_u32, load_u64, one_register, parse_frame};
+use crate::packet::{OFFSET_MAX, PacketFrame, direct, forget, load_u32, load_u64, one_register, parse_frame};
 
 /// What the kernel calls the program with.
 pub(crate) type Raw = __sk_buff;
@@ -115,7 +115,11 @@ impl Reader {
         const { assert!(N <= BEYOND_BYTES) };
         if has_link_header() {
             let (start, end) = (field!(raw(ctx), data) as usize, field!(raw(ctx), data_end) as usize);
-            if let Some(bytes) = direct(start, end, offset) {
+            // Cut off what was compared: where a first read has shown that an offset is too large, Linux 6.12 is wrong
+            // about the next one, of which it knows as much, and knows no bounds of it (`REG INVARIANTS VIOLATION`).
+            if offset <= OFFSET_MAX
+                && let Some(bytes) = direct(start, end, one_register(offset) & OFFSET_MAX)
+            {
                 return Some(bytes);
             }
         } else if offset == ETHER_TYPE_AT {
@@ -279,7 +283,7 @@ struct Around {
 /// So many bytes before the place, and as many behind it as there is room for: HTTP/2's preface has 11 before the place
 /// that it is found by, and what is read of it at once ends 20 behind that.
 const AROUND_BEFORE: usize = 12;
-const _: () = assert!(BEYOND_BYTES >= AROUND_BEFORE + 20);
+const _: () = assert!(BEYOND_BYTES >= AROUND_BEFORE + 20 && BEYOND_BYTES.is_power_of_two());
 
 impl Around {
     #[inline(always)]
@@ -290,9 +294,8 @@ impl Around {
         if bytes > BEYOND_BYTES {
             bytes = BEYOND_BYTES;
         }
-        if bytes == 0 {
-            return None;
-        }
+        // 1 at least. Of none so many are asked for, which are not there.
+        let bytes = (one_register(bytes.wrapping_sub(1)) & (BEYOND_BYTES - 1)) + 1;
         let room = BEYOND.get_ptr_mut(0)?;
         load(&context, from, room.cast(), bytes)?;
         Some(Self { from, bytes, room: room as usize })
