@@ -345,7 +345,7 @@ fn a_million_refused_syns_as_fast_as_the_kernel_takes_them_are_each_refused_and_
     let stats = lab.stats_once(|stats| packets(stats)[0] >= u64::from(SYNS));
     println!("{SYNS} SYNs in {took:?}: {:.0} a second", f64::from(SYNS) / took.as_secs_f64());
     let refused = u64::from(SYNS) - ADMITTED;
-    assert_eq!(number(&stats, "/interfaces/0/packets/dropped"), refused);
+    assert_eq!(number(&stats, "/interfaces/0/packets/dropped"), refused, "{stats:#}");
     assert_eq!(number(&stats, "/reasons/reset"), refused, "every one");
     let answers = taken_by_the_client(&lab) - before;
     assert!((1..=u64::from(SYNS)).contains(&answers), "{answers}");

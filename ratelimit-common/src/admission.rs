@@ -174,9 +174,14 @@ pub mod known_first {
 
     /// The packets that this rule checks so.
     pub const fn of(rule: &Rule) -> u32 {
-        // An unknown source may be banned, or refused everything; and packets that the gate drops count for shadow
-        // limits.
-        if rule.own_len == 0 || rule.bans.steps_len != 0 || rule.refuse_all != 0 || rule.shadows_len != 0 {
+        // An unknown source may be banned, or refused everything; packets that the gate drops count for shadow limits,
+        // and those that it samples out for groups.
+        if rule.has_groups()
+            || rule.own_len == 0
+            || rule.bans.steps_len != 0
+            || rule.refuse_all != 0
+            || rule.shadows_len != 0
+        {
             return 0;
         }
         let Limit { unit, amount, .. } = rule.limits[0];
@@ -322,9 +327,10 @@ mod tests {
         banning.bans.steps_len = 1;
         let refusing_all = layout::Rule { refuse_all: 1, ..packets };
         let with_shadows = layout::Rule { shadows_len: 1, ..packets };
+        let with_groups = layout::Rule { limits_len: 2, ..packets };
         let others =
             [rule(Unit::Requests, 1), rule(Unit::Bytes, 9999), rule(Unit::Packets, 0), layout::Rule::default()];
-        for rule in [banning, refusing_all, with_shadows].iter().chain(&others) {
+        for rule in [banning, refusing_all, with_shadows, with_groups].iter().chain(&others) {
             assert_eq!(known_first::of(rule), 0, "{rule:?}");
         }
     }
