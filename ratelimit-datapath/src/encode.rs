@@ -332,10 +332,13 @@ fn group(per: Per) -> Option<Group> {
 
 /// [`Rule::refuses`], as if every interface were attached in native mode.
 fn refuses(rule: &desired::Rule) -> u8 {
+    // Other SYNs are dropped, and the drop cache has them.
+    let is_syn_told = rule.limits.iter().any(|limit| limit.unit == Unit::Connections);
     match (rule.mode, rule.refuse_with) {
         (Mode::DryRun, RefuseWith::Drop | RefuseWith::Reset) => refuses::NOTHING,
         (Mode::Enforce, RefuseWith::Drop) => 0,
-        (Mode::Enforce, RefuseWith::Reset) => refuses::BY_RESET | refuses::SYN_BY_RESET,
+        (Mode::Enforce, RefuseWith::Reset) if is_syn_told => refuses::BY_RESET | refuses::SYN_BY_RESET,
+        (Mode::Enforce, RefuseWith::Reset) => refuses::BY_RESET,
     }
 }
 
