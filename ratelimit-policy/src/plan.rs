@@ -306,6 +306,7 @@ mod tests {
             &["eth1"],
             "2000/5m",
             &[
+                ("--hook", "tcx"),
                 ("--xdp-mode", "native"),
                 ("--on-exit", "keep"),
                 ("--max-sources", "1000"),

@@ -61,7 +61,7 @@ fn is_ours(found: &Interface) -> bool {
             || found.programs.iter().any(|(_, id)| name_of(*id) == layout::PROGRAM))
 }
 
-/// The program of another ratelimitd at TCX ingress.
+/// The program of another limiter of this name, at TCX ingress.
 fn at_tcx(found: &Interface) -> Option<u32> {
     bpf::tcx_programs(found.index).ok()?.into_iter().find(|id| name_of(*id) == layout::PROGRAM)
 }

@@ -370,21 +370,20 @@ fn xdp(about: &str, of: &Device, facts: &Facts, hook: HookChoice) -> Finding {
             let named: Vec<String> = others.iter().map(|program| named(program)).collect();
             let is_ours = others.iter().any(|program| program.name == layout::PROGRAM);
             let seen = format!("another XDP program is attached: {}", named.join("; "));
+            // `xdp off` takes off what the driver runs.
+            let is_generic = others.iter().all(|one| one.mode == Some(XdpMode::Generic));
+            let off = format!("sudo ip link set dev {} {} off", of.name, if is_generic { "xdpgeneric" } else { "xdp" });
             match hook {
                 HookChoice::Auto | HookChoice::Tcx if !is_ours && facts.machine.has_tcx => {
                     return subject.warning(
-                        format!("{seen}; ratelimitd runs behind it, by TCX, about 350 ns a packet slower"),
-                        format!("if nobody needs it: sudo ip link set dev {} xdp off", of.name),
+                        format!("{seen}; the limiter runs behind it, by TCX, about 350 ns a packet slower"),
+                        format!("if nobody needs it: {off}"),
                     );
                 }
                 HookChoice::Auto | HookChoice::Xdp | HookChoice::Tcx => {}
             }
             let mend = match others {
-                [one] if one.pins.is_empty() && one.holders.is_empty() => {
-                    // `xdp off` takes off what the driver runs.
-                    let kind = if one.mode == Some(XdpMode::Generic) { "xdpgeneric" } else { "xdp" };
-                    format!("sudo ip link set dev {} {kind} off", of.name)
-                }
+                [one] if one.pins.is_empty() && one.holders.is_empty() => off,
                 [one] if one.name == layout::PROGRAM => {
                     "stop the other ratelimitd, or say where its socket is".to_owned()
                 }

@@ -266,7 +266,7 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         (
             "interface.xdp",
             Warning,
-            "\"xdp_filter\", id 7, native, pinned at /sys/fs/bpf/x, held by process 9 (filterd); ratelimitd runs behind it",
+            "\"xdp_filter\", id 7, native, pinned at /sys/fs/bpf/x, held by process 9 (filterd); the limiter runs behind it",
             |f| {
                 device_of(f).xdp = vec![program("xdp_filter", &["/sys/fs/bpf/x"], &[(9, "filterd")])];
             },

@@ -138,7 +138,27 @@ fn markdown(table: &Table) -> String {
     let fixed: Vec<_> = table.keys.iter().filter(|key| key.reload == Reload::NeedsRestart).collect();
     if !fixed.is_empty() {
         let names: Vec<_> = fixed.iter().map(|key| format!("`{}`", key.name)).collect();
-        out.push_str(&format!("\nA change of {}\nneeds a restart; a reload refuses it.\n", names.join(", ")));
+        let told = format!("A change of {} needs a restart; a reload refuses it.", names.join(", "));
+        out.push_str(&format!("\n{}\n", wrapped(&told)));
+    }
+    out
+}
+
+/// Columns of a document's line.
+const COLUMNS_MAX: usize = 120;
+
+/// In lines of a document.
+fn wrapped(text: &str) -> String {
+    let (mut out, mut columns) = (String::new(), 0);
+    for word in text.split(' ') {
+        let len = word.chars().count();
+        if columns != 0 {
+            let fits = columns + 1 + len <= COLUMNS_MAX;
+            out.push(if fits { ' ' } else { '\n' });
+            columns = if fits { columns + 1 } else { 0 };
+        }
+        out.push_str(word);
+        columns += len;
     }
     out
 }
