@@ -11,10 +11,9 @@ use std::time::{Duration, Instant};
 
 use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
 use integration_test::established::Established;
-use integration_test::flood::rows::in_turn;
 use integration_test::frames::flag::{ACK, PSH, SYN};
 use integration_test::frames::proto::{TCP, UDP};
-use integration_test::frames::{IPV4, Segment, V4, frame, padded, udp};
+use integration_test::frames::{IPV4, Segment, V4, frame, udp};
 use integration_test::lab::{
     CLIENTS, CLIENTS_V6, Daemon, HANGS_AFTER, Lab, SERVER, is_answered, number, once, packets,
 };
