@@ -29,7 +29,6 @@ mod fleet;
 mod fleet_alone;
 mod fuzz;
 mod grants;
-mod groups;
 mod imports;
 mod kinds;
 mod lapse;

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::ops::AddAssign as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,6 +27,7 @@ use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::{Limit, Policy, Rule};
 
 mod access;
+mod connections;
 mod events;
 mod fleet;
 mod reading;
@@ -175,16 +175,6 @@ impl World {
 impl FakeKernel {
     fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The host has these connections too.
-    pub fn connect(&self, connections: impl IntoIterator<Item = Connection>) {
-        self.world().connections.extend(connections);
-    }
-
-    /// How many connections the host has.
-    pub fn connections(&self) -> usize {
-        self.world().connections.len()
     }
 
     /// Lets one packet arrive on an interface. None if nothing is attached there.
@@ -567,16 +557,7 @@ impl Datapath for FakeDatapath {
         wanted: &mut dyn FnMut(&Connection) -> bool,
         most: usize,
     ) -> Result<Ended, DatapathError> {
-        let mut of = Ended::default();
-        self.kernel.world().connections.retain(|connection| {
-            if !wanted(connection) {
-                return true;
-            }
-            let is_left = of.ended == most as u64;
-            (if is_left { &mut of.left } else { &mut of.ended }).add_assign(1);
-            is_left
-        });
-        Ok(of)
+        Ok(self.kernel.world().end_connections(wanted, most))
     }
 
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {

@@ -503,9 +503,9 @@ pub(crate) fn remove(path: &Path) -> Result<(), PinsError> {
 
 /// The files in a directory whose names begin like this.
 fn starting_with(dir: &Path, prefix: &str) -> Result<Vec<PathBuf>, PinsError> {
-    let is_meant =
-        |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix));
-    Ok(entries(dir)?.into_iter().filter(is_meant).collect())
+    let mut files = entries(dir)?;
+    files.retain(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix)));
+    Ok(files)
 }
 
 fn entries(dir: &Path) -> Result<Vec<PathBuf>, PinsError> {

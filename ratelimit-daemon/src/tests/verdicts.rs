@@ -7,6 +7,8 @@ use ratelimit_policy::config::network::Target;
 use ratelimit_policy::desired::Grant;
 use ratelimit_report::snapshot::{CheckReport, ListFilter, ListReport, RuleMode, RuleVerdict};
 
+mod groups;
+
 fn check(site: &mut Watched, source: &str) -> CheckReport {
     site.said(|engine, moment| engine.check(address(source), moment).unwrap()).0
 }

@@ -6,8 +6,8 @@ use ratelimit_policy::desired::{Access, Limit, Mode, Per};
 use ratelimit_report::fixture::limit;
 use ratelimit_report::snapshot::{Extent, Outcome, PrefixReport};
 
-use super::bans::Site;
-use super::*;
+use crate::tests::bans::Site;
+use crate::tests::*;
 
 /// Three connections of each source, five of each /24 and eight of the list 203.0.112.0/21.
 fn site(adjust: impl FnOnce(&mut Config)) -> Site {
