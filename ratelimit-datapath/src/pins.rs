@@ -129,7 +129,7 @@ impl Pins {
     /// # Errors
     /// Where the directory cannot be read.
     pub(crate) fn starting_with(&self, prefix: &str) -> Result<Vec<PathBuf>, PinsError> {
-        starting_with(&self.dir, prefix)
+        left_over::starting_with(&self.dir, prefix)
     }
 
     /// Removes the maps of an earlier layout, these first: without them nothing of it is carried over any more. Links
@@ -499,13 +499,6 @@ pub(crate) fn remove(path: &Path) -> Result<(), PinsError> {
         }
         Ok(()) | Err(_) => Ok(()),
     }
-}
-
-/// The files in a directory whose names begin like this.
-fn starting_with(dir: &Path, prefix: &str) -> Result<Vec<PathBuf>, PinsError> {
-    let mut files = entries(dir)?;
-    files.retain(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix)));
-    Ok(files)
 }
 
 fn entries(dir: &Path) -> Result<Vec<PathBuf>, PinsError> {

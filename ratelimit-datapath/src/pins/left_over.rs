@@ -1,12 +1,11 @@
 //! What a removal that was cut short has left: directories of other layouts in which nothing enforces.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ratelimit_common::layout::map;
 
 use super::{
-    PROGRAM_PREFIX, PinsError, entries, is_earlier, links_in, lock, remove, remove_dir, starting_with, version_dir,
-    version_of,
+    PROGRAM_PREFIX, PinsError, entries, is_earlier, links_in, lock, remove, remove_dir, version_dir, version_of,
 };
 
 /// What is read of an earlier layout: without these there is nothing to go on with.
@@ -34,6 +33,13 @@ pub(super) fn remove_all(root: &Path) -> Result<(), PinsError> {
         }
     }
     Ok(())
+}
+
+/// The files in a directory whose names begin like this.
+pub(super) fn starting_with(dir: &Path, prefix: &str) -> Result<Vec<PathBuf>, PinsError> {
+    let mut files = entries(dir)?;
+    files.retain(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix)));
+    Ok(files)
 }
 
 /// Whether a directory holds nothing: of an earlier layout also where no link is left and not all maps are, since a removal takes
