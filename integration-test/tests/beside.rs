@@ -246,9 +246,10 @@ fn segments_that_travel_together_are_counted_as_the_packets_that_they_are() {
         let buffers = after.0 - before.0;
         println!("{PAYLOAD} bytes to {to}: {buffers} buffers, {packets} packets of {bytes} bytes");
         assert!(buffers * 4 < packets, "{buffers} buffers, {packets} packets: nothing was put together");
-        // A few are without payload, or of another protocol; some may be sent twice.
+        // A few are without payload, or of another protocol. On a busy machine some buffers are sent twice, and none less.
         let expected = PAYLOAD + packets * headers;
-        assert!(bytes.abs_diff(expected) < PAYLOAD / 100, "{bytes} bytes in {packets} packets, not {expected}");
+        let may_be = expected - PAYLOAD / 100..expected + PAYLOAD / 8;
+        assert!(may_be.contains(&bytes), "{bytes} bytes in {packets} packets, not {expected}");
     }
 }
 

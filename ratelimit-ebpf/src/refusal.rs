@@ -87,7 +87,10 @@ extern "C" fn reset(ctx: *mut Raw) -> u32 {
     let context = Context::new(ctx);
     let frame = PacketFrame::new(&context);
     let place = refusal::place(&frame);
-    if matches!(way, Way::Back) && !place.and_then(|place| refusal::is_answered(&frame, place)).unwrap_or(false) {
+    if hook::ANSWERS_SYNS
+        && matches!(way, Way::Back)
+        && !place.and_then(|place| refusal::is_answered(&frame, place)).unwrap_or(false)
+    {
         return 0;
     }
     let is_written = match place {
