@@ -163,17 +163,6 @@ impl PrefixBans {
             self.last.insert((rule.name.clone(), entry.prefix), last);
         }
     }
-
-    /// Takes these to have been denied before this daemon was.
-    fn take_for_denied(&mut self, policy: &Policy, dues: Vec<Due>, now: Nanos) {
-        for due in dues {
-            let Some((_, bans)) = policy.rules.iter().find(|rule| rule.name == due.rule).and_then(grows) else {
-                continue;
-            };
-            let starts_again = Nanos(now.0.saturating_add(bans.forget_ns));
-            self.denied(&Due { last: Last { until: now, step: 0, starts_again }, ..due });
-        }
-    }
 }
 
 /// Counts a ban, unless its rule starts again after it or denies no prefix.
@@ -223,7 +212,8 @@ impl<D: Datapath> Engine<D> {
         if !std::mem::replace(&mut bans.has_looked, true) {
             bans.resume(policy, overrides.grants.ledger.entries(), clocks);
             let dues = bans.due(policy, &counts, now);
-            bans.take_for_denied(policy, dues, now);
+            // They are taken to have been denied before.
+            dues.into_iter().for_each(|due| bans.spared(due, now));
             return Ok(());
         }
         let mut dues = bans.due(policy, &counts, now);

@@ -6,13 +6,13 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use ratelimit_policy::config::lists::ListFile;
-use ratelimit_policy::desired::Per;
+use ratelimit_policy::desired::{DENIED_IPV4_PREFIX, DENIED_IPV6_PREFIX, Per};
 
 /// Prefixes that are told.
 const PREFIXES_MAX: usize = 20;
 
 /// What a prefix is of a limit of each source.
-pub const STEP: Per = Per::Prefix { v4: 24, v6: 56 };
+const STEP: Per = Per::Prefix { v4: DENIED_IPV4_PREFIX, v6: DENIED_IPV6_PREFIX };
 
 /// Sources, and what they come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
