@@ -24,6 +24,7 @@ pub mod oracle;
 pub mod program;
 pub mod random;
 pub mod raw;
+pub mod refused;
 pub mod site;
 pub mod steady;
 pub mod terminal;

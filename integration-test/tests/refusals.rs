@@ -2,7 +2,6 @@
 //! nobody is sent more than he has sent.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
-use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd as _;
@@ -11,15 +10,15 @@ use std::time::{Duration, Instant};
 
 use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
 use integration_test::established::Established;
+use integration_test::flood::rows::in_turn;
 use integration_test::frames::flag::{ACK, PSH, SYN};
 use integration_test::frames::proto::{TCP, UDP};
-use integration_test::frames::{IPV4, Segment, V4, frame, udp};
-use integration_test::lab::{
-    CLIENTS, CLIENTS_V6, Daemon, HANGS_AFTER, Lab, SERVER, is_answered, number, once, packets,
-};
+use integration_test::frames::{IPV4, Segment, V4, frame, padded, udp};
+use integration_test::lab::{CLIENTS, CLIENTS_V6, HANGS_AFTER, Lab, SERVER, is_answered, number, once, packets};
 use integration_test::program::{Program, limit, policy, tallies};
 use integration_test::raw::RawWire;
-use netlab::{Child, Namespace, PacketSocket, Tun, TunPair, needs_root, nginx, nginx_with_tls, without_offloads};
+use integration_test::refused::{is_tracked, site, sockets_of, start, start_on, take_what_is_sent_back, track};
+use netlab::{Namespace, PacketSocket, Tun, TunPair, needs_root, nginx};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt,
@@ -27,59 +26,12 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike as _};
 use ratelimit_common::layout::Unit;
 use ratelimit_datapath::Datapath as _;
+use ratelimit_datapath::kernel::{Flood, Generator};
 use ratelimit_policy::desired::{RefuseWith, WindowForm};
 
 /// TCP repeats what is not acknowledged after 200 ms and what the way takes; the machine may be busy.
 const ONE_REPETITION: Duration = Duration::from_millis(1_500);
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n";
-
-fn addresses(port: u16) -> [SocketAddr; 2] {
-    SERVER.map(|address| SocketAddr::new(address.parse().unwrap(), port))
-}
-
-/// With segments as they are on a wire, and a server of both families, in the clear on port 80 and by TLS on 443.
-fn site(lab: &Lab) -> Child {
-    without_offloads(&lab.client, "c0").unwrap();
-    without_offloads(&lab.server, "s0").unwrap();
-    nginx_with_tls(&lab.server, lab.directory(), &addresses(80), &addresses(443)).unwrap()
-}
-
-fn start(lab: &Lab, top: &str, rule: &str) -> Daemon {
-    start_on(lab, "s0", top, rule)
-}
-
-fn start_on(lab: &Lab, interface: &str, top: &str, rule: &str) -> Daemon {
-    let file = lab.directory().join("ratelimitd.toml");
-    let top = format!("interfaces = [\"{interface}\"]\nsocket = \"{}\"\n{top}", lab.socket().display());
-    fs::write(&file, format!("{top}\n[rule]\nrefuse_with = \"reset\"\n{rule}\n")).unwrap();
-    lab.start(&["run", "--config", file.to_str().unwrap()])
-}
-
-/// Sockets of the server, other than those that listen or wait for late segments, whose peer is at this port.
-fn sockets_of(server: &Namespace, client_port: u16) -> usize {
-    let tables = ["tcp", "tcp6"].map(|of| format!("/proc/thread-self/net/{of}"));
-    let text = server.inside(|| Ok(tables.iter().filter_map(|path| fs::read_to_string(path).ok()).collect::<String>()));
-    let port = format!(":{client_port:04X}");
-    let is_open = |line: &&str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        words.len() > 3 && words[2].ends_with(&port) && !["06", "07", "0A"].contains(&words[3])
-    };
-    text.unwrap().lines().filter(is_open).count()
-}
-
-/// Has the server's kernel track connections, and forget those that were reset within a second.
-fn track(lab: &Lab) {
-    let table = "table inet track { chain in { type filter hook input priority 0; ct state established accept; }; }";
-    let output = lab.server.run(&["nft", table]).unwrap();
-    assert_eq!(output.code(), 0, "{}", output.stderr);
-    lab.server.inside(|| Ok(fs::write("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close", "1")?)).unwrap();
-}
-
-/// Whether a connection from this port is tracked.
-fn is_tracked(server: &Namespace, client_port: u16) -> bool {
-    let text = server.inside(|| Ok(fs::read_to_string("/proc/thread-self/net/nf_conntrack")?)).unwrap();
-    text.contains(&format!("sport={client_port} "))
-}
 
 /// Asks once more; how long it took to be told that the connection is reset.
 fn is_reset_within(stream: &mut TcpStream) -> Duration {
@@ -109,7 +61,7 @@ fn a_refused_request_frees_both_ends_in_either_family_and_mode() {
         let lab = Lab::new();
         let _site = site(&lab);
         track(&lab);
-        let _daemon = start(&lab, mode, "limits = [\"3/1h\"]");
+        let _daemon = start(&lab, mode, "reset", "limits = [\"3/1h\"]");
         for from in [CLIENTS[0], CLIENTS_V6[0]] {
             let mut stream = lab.open(from, 80);
             let mut other = lab.open(from, 80);
@@ -138,7 +90,7 @@ fn a_request_over_tls_is_refused_alike() {
     needs_root!();
     let lab = Lab::new();
     let _site = site(&lab);
-    let _daemon = start(&lab, "", "limits = [\"3/1h\"]");
+    let _daemon = start(&lab, "", "reset", "limits = [\"3/1h\"]");
     for (from, to) in [(CLIENTS[0], "10.9.0.1:443"), (CLIENTS_V6[0], "[fd09::1]:443")] {
         let mut command = lab.client.command("openssl");
         let bind = if from.contains(':') { format!("[{from}]:0") } else { format!("{from}:0") };
@@ -172,7 +124,7 @@ fn a_ban_resets_each_connection_of_its_source_as_it_goes_on() {
     needs_root!();
     let lab = Lab::new();
     let _site = site(&lab);
-    let _daemon = start(&lab, "", "limits = [\"3/1h\"]\nblock_for = \"1h\"");
+    let _daemon = start(&lab, "", "reset", "limits = [\"3/1h\"]\nblock_for = \"1h\"");
     let mut streams = [lab.open(CLIENTS[0], 80), lab.open(CLIENTS[0], 80), lab.open(CLIENTS[0], 80)];
     assert!((0..3).all(|_| is_answered(&mut streams[0], HANGS_AFTER)));
     for stream in &mut streams {
@@ -180,11 +132,6 @@ fn a_ban_resets_each_connection_of_its_source_as_it_goes_on() {
     }
     assert!(lab.is_blocked(CLIENTS[0], 80), "a banned source is not told that its SYN is dropped");
     assert!(is_answered(&mut lab.open(CLIENTS[1], 80), HANGS_AFTER));
-}
-
-/// Has what the server's driver sends back reach the client: a veth wants an XDP program at its other end for that.
-fn take_what_is_sent_back(lab: &Lab) {
-    lab.attach_foreign_of(&lab.client, "c0");
 }
 
 /// Tries to connect; what came of it, and after how long.
@@ -209,7 +156,7 @@ fn a_syn_over_a_limit_of_connections_is_refused_at_once_where_the_driver_can_ans
     let lab = Lab::new();
     let _site = site(&lab);
     take_what_is_sent_back(&lab);
-    let daemon = start(&lab, "xdp_mode = \"native\"", limits);
+    let daemon = start(&lab, "xdp_mode = \"native\"", "reset", limits);
     for from in [CLIENTS[0], CLIENTS_V6[0]] {
         let _open = [lab.open(from, 80), lab.open(from, 80)];
         let (connected, took) = connects(&lab, from, 80, HANGS_AFTER);
@@ -221,7 +168,7 @@ fn a_syn_over_a_limit_of_connections_is_refused_at_once_where_the_driver_can_ans
     drop(daemon);
     let lab = Lab::new();
     let _site = site(&lab);
-    let _daemon = start(&lab, "xdp_mode = \"generic\"", limits);
+    let _daemon = start(&lab, "xdp_mode = \"generic\"", "reset", limits);
     lab.assert_admitted(CLIENTS[0], 80, 2);
     assert_eq!(reset_count(&lab), 0, "an answer could lose its tag there");
 }
@@ -235,7 +182,7 @@ fn a_refused_request_is_reset_over_an_interface_without_an_ethernet_header_too()
         TunPair::new([tun(&lab.client, "tun0", "10.77.0.2/24"), tun(&lab.server, "tun1", "10.77.0.1/24")]).unwrap();
     let server: SocketAddr = "10.77.0.1:80".parse().unwrap();
     let _site = nginx(&lab.server, lab.directory(), &[server]).unwrap();
-    let _daemon = start_on(&lab, "tun1", "", "limits = [\"1/1h\"]");
+    let _daemon = start_on(&lab, "tun1", "", "reset", "limits = [\"1/1h\"]");
     let mut stream = lab.client.inside(|| Ok(TcpStream::connect_timeout(&server, HANGS_AFTER)?)).unwrap();
     let port = stream.local_addr().unwrap().port();
     assert!(is_answered(&mut stream, HANGS_AFTER));
@@ -268,7 +215,7 @@ fn nothing_answers_datagrams_and_segments_that_can_be_forged() {
     needs_root!();
     let lab = Lab::quiet();
     take_what_is_sent_back(&lab);
-    let _daemon = start(&lab, "xdp_mode = \"native\"", "limits = [\"2/1h packets\"]");
+    let _daemon = start(&lab, "xdp_mode = \"native\"", "reset", "limits = [\"2/1h packets\"]");
     let wire = RawWire::new(&lab);
     let datagram = frame_of_the_client(&wire, UDP);
     let client = datagram[6..12].to_vec();
@@ -303,7 +250,7 @@ fn a_flood_of_refused_syns_is_answered_by_no_more_than_it_sends() {
     const SYNS: usize = 20_000;
     let lab = Lab::quiet();
     take_what_is_sent_back(&lab);
-    let _daemon = start(&lab, "xdp_mode = \"native\"", "limits = [\"10/1h connections\"]");
+    let _daemon = start(&lab, "xdp_mode = \"native\"", "reset", "limits = [\"10/1h connections\"]");
     let wire = RawWire::new(&lab);
     let source = "10.9.0.200".parse().unwrap();
     wire.host(&lab, source);
@@ -325,6 +272,42 @@ fn a_flood_of_refused_syns_is_answered_by_no_more_than_it_sends() {
     let (frames, bytes) = heard(&listener, &client);
     assert!((1..=SYNS).contains(&frames), "{frames}");
     assert!(bytes <= sent, "{bytes} bytes for {sent}");
+}
+
+#[test]
+fn a_million_refused_syns_as_fast_as_the_kernel_takes_them_are_each_refused_and_no_more_is_sent() {
+    needs_root!();
+    const SYNS: u32 = 1_000_000;
+    const ADMITTED: u64 = 10;
+    let lab = Lab::quiet();
+    take_what_is_sent_back(&lab);
+    let _daemon = start(&lab, "xdp_mode = \"native\"", "reset", "limits = [\"10/1h connections\"]");
+    let wire = RawWire::new(&lab);
+    let frame = wire.frame(CLIENTS[0].parse().unwrap(), Segment { acknowledged: 0, ..Segment::to(80, SYN) });
+    let flood = Flood { frame: padded(frame, 60), sources: in_turn("10.9.0.200", 0), others: None, connections: None };
+    let mut generator = lab.client.inside(|| Ok(Generator::load_answered(&flood, "c0")?)).unwrap();
+    let before = taken_by_the_client(&lab);
+    let begun = Instant::now();
+    lab.client.inside(|| Ok(generator.send(SYNS)?)).unwrap();
+    let took = begun.elapsed();
+    let stats = lab.stats_once(|stats| packets(stats)[0] >= u64::from(SYNS));
+    println!("{SYNS} SYNs in {took:?}: {:.0} a second", f64::from(SYNS) / took.as_secs_f64());
+    let refused = u64::from(SYNS) - ADMITTED;
+    assert_eq!(number(&stats, "/interfaces/0/packets/dropped"), refused, "{stats:#}");
+    assert_eq!(number(&stats, "/reasons/reset"), refused, "every one");
+    let answers = taken_by_the_client(&lab) - before;
+    assert!((1..=u64::from(SYNS)).contains(&answers), "{answers}");
+    assert_whole(&lab);
+}
+
+/// Frames that the client's end has taken so far.
+fn taken_by_the_client(lab: &Lab) -> u64 {
+    let output = lab.client.run(&["ethtool", "-S", "c0"]).unwrap();
+    let count = |line: &str| {
+        let (name, count) = line.trim().split_once(": ")?;
+        name.ends_with("_xdp_packets").then(|| count.parse::<u64>().unwrap())
+    };
+    output.stdout.lines().filter_map(count).sum()
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod tests;
 mod tls;
 
 pub use accounted::{ACCOUNTED_BYTES, SHORT_BYTES};
+pub use ended::Paged;
 use place::{FAR_BYTES, Place, passed};
 pub use search::{Found, Hit, Sought};
 pub use tls::{Moment, Record};

@@ -49,7 +49,7 @@ pub fn ignores_acknowledgements(rule: &Rule) -> bool {
     let mut limits = held.iter().take(rule.limits_len.into()).chain(beside.iter().take(rule.shadows_len.into()));
     rule.refuse_all == 0
         && rule.bans.steps_len == 0
-        && !rule.evidence.any(EvidenceNeeds::SEGMENTS.or(EvidenceNeeds::CONNECTIONS))
+        && !rule.evidence.any(EvidenceNeeds::SEGMENTS.or(EvidenceNeeds::CONNECTIONS).or(EvidenceNeeds::PAGES))
         && limits.all(counts_none)
 }
 

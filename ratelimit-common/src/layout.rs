@@ -233,6 +233,8 @@ pub mod refuses {
     pub const BY_RESET: u8 = 2;
     /// By a reset where it is a SYN, too: every interface is attached in native mode.
     pub const SYN_BY_RESET: u8 = 4;
+    /// By a page where it is a request of HTTP/1 in the clear, else as [`BY_RESET`] has it, which is set too: likewise.
+    pub const BY_PAGE: u8 = 8;
 }
 
 /// One rule, as the packet path reads it.

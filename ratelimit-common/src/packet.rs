@@ -383,11 +383,11 @@ const fn is_control_traffic(source: Address, icmp_kind: u8) -> bool {
 }
 
 const TCP_FLAG_SYN: u8 = 0x02;
-const TCP_FLAG_PSH: u8 = 0x08;
-const TCP_FLAG_ACK: u8 = 0x10;
-const TCP_FLAG_URG: u8 = 0x20;
+pub(crate) const TCP_FLAG_PSH: u8 = 0x08;
+pub(crate) const TCP_FLAG_ACK: u8 = 0x10;
+pub(crate) const TCP_FLAG_URG: u8 = 0x20;
 /// All but those of congestion.
-const TCP_FLAGS: u8 = 0x3f;
+pub(crate) const TCP_FLAGS: u8 = 0x3f;
 /// Up to where the flags are: network-types has them as a bit field that starts with the data offset.
 const TCP_TO_FLAGS: usize = 14;
 /// The smallest part of a transport header that a first fragment must carry: fragments are cut at multiples of 8.

@@ -1,12 +1,14 @@
-//! What a refused TCP packet becomes where its rule refuses by a reset: the bytes of the segment, and nothing of who
+//! What a refused TCP packet becomes where its rule tells the client: the bytes of the segment, and nothing of who
 //! refuses. Pure.
 //!
 //! A refused segment of a connection becomes the client's own reset, and goes on to the server ([`Way::On`]): the
 //! server takes it, as it has the number that the server expects, and frees its socket. What the client sends next,
 //! the same again, finds no socket, and the kernel answers it with a reset. A SYN becomes the answer to itself, a reset
-//! that acknowledges it ([`Way::Back`]).
+//! that acknowledges it ([`Way::Back`]). A request becomes the page that answers it ([`page`]).
 //!
 //! Words are as they lie in the frame, so sums are of words in either order of bytes (RFC 1071, section 2).
+
+mod page;
 
 use core::mem::offset_of;
 
@@ -16,6 +18,8 @@ use network_types::tcp::TcpHdr;
 use network_types::vlan::VlanHdr;
 
 use crate::packet::{Frame, VLAN_TAGS_MAX, is_vlan};
+
+pub use page::{Options, Page, TEXT_WORDS, begins_request, options};
 
 /// Words of headers without options.
 pub const IPV4_WORDS: usize = Ipv4Hdr::LEN / 4;
@@ -117,10 +121,10 @@ const RST: u8 = 4;
 
 /// Version 4, and a header without options.
 const PLAIN_VIHL: u8 = 0x45;
-/// A whole packet of IPv4, and a TCP header, in bytes.
-const V4_BYTES: u8 = 40;
+/// Headers in bytes.
+const IPV4_BYTES: u8 = 20;
 const TCP_BYTES: u8 = 20;
-const _: () = assert!(V4_BYTES as usize == 4 * V4_WORDS && TCP_BYTES as usize == 4 * TCP_WORDS);
+const _: () = assert!(IPV4_BYTES as usize == Ipv4Hdr::LEN && TCP_BYTES as usize == TcpHdr::LEN);
 const DONT_FRAGMENT: u16 = 0x4000;
 /// Of what is answered here.
 const HOPS: u8 = 64;
@@ -128,9 +132,25 @@ const HOPS: u8 = 64;
 /// The packet that an IPv4 packet with these headers becomes.
 #[inline(always)]
 pub const fn v4(ip: [u32; IPV4_WORDS], tcp: [u32; TCP_WORDS], way: Way) -> [u32; V4_WORDS] {
+    let ([i0, i1, i2, i3, i4], addresses) = ipv4(ip, way, TCP_BYTES);
+    let [t0, t1, t2, t3, t4] = self::tcp(tcp, way, addresses);
+    [i0, i1, i2, i3, i4, t0, t1, t2, t3, t4]
+}
+
+/// The packet that an IPv6 packet with these headers becomes.
+#[inline(always)]
+pub const fn v6(ip: [u32; IPV6_WORDS], tcp: [u32; TCP_WORDS], way: Way) -> [u32; V6_WORDS] {
+    let ([i0, i1, s0, s1, s2, s3, d0, d1, d2, d3], addresses) = ipv6(ip, way, TCP_BYTES);
+    let [t0, t1, t2, t3, t4] = self::tcp(tcp, way, addresses);
+    [i0, i1, s0, s1, s2, s3, d0, d1, d2, d3, t0, t1, t2, t3, t4]
+}
+
+/// The header of what an IPv4 packet becomes, in front of so many bytes of TCP; and the sum of its addresses.
+#[inline(always)]
+const fn ipv4(ip: [u32; IPV4_WORDS], way: Way, tcp_bytes: u8) -> ([u32; IPV4_WORDS], u64) {
     let [[vihl, tos, _, _], [_, _, _, _], [ttl, proto, _, _]] =
         [ip[0].to_ne_bytes(), ip[1].to_ne_bytes(), ip[2].to_ne_bytes()];
-    let length = V4_BYTES;
+    let length = IPV4_BYTES + tcp_bytes;
     let (first, second, third, [source, destination]) = match way {
         Way::On => ([vihl, tos, 0, length], ip[1], [ttl, proto, 0, 0], [ip[3], ip[4]]),
         Way::Back => {
@@ -141,28 +161,25 @@ pub const fn v4(ip: [u32; IPV4_WORDS], tcp: [u32; TCP_WORDS], way: Way) -> [u32;
     let (first, third) = (u32::from_ne_bytes(first), u32::from_ne_bytes(third));
     let addresses = source as u64 + destination as u64;
     let sum = checksum(first as u64 + second as u64 + third as u64 + addresses);
-    let [t0, t1, t2, t3, t4] = self::tcp(tcp, way, addresses);
-    [first, second, with_low_half(third, sum), source, destination, t0, t1, t2, t3, t4]
+    ([first, second, with_low_half(third, sum), source, destination], addresses)
 }
 
-/// The packet that an IPv6 packet with these headers becomes.
+/// Likewise of IPv6.
 #[inline(always)]
-pub const fn v6(ip: [u32; IPV6_WORDS], tcp: [u32; TCP_WORDS], way: Way) -> [u32; V6_WORDS] {
+const fn ipv6(ip: [u32; IPV6_WORDS], way: Way, tcp_bytes: u8) -> ([u32; IPV6_WORDS], u64) {
     let [_, _, proto, hops] = ip[1].to_ne_bytes();
-    let length = TCP_BYTES;
     let (first, hops) = match way {
         Way::On => (ip[0], hops),
         Way::Back => (u32::from_ne_bytes([0x60, 0, 0, 0]), HOPS),
     };
-    let second = u32::from_ne_bytes([0, length, proto, hops]);
+    let second = u32::from_ne_bytes([0, tcp_bytes, proto, hops]);
     let [s0, s1, s2, s3, d0, d1, d2, d3] = match way {
         Way::On => [ip[2], ip[3], ip[4], ip[5], ip[6], ip[7], ip[8], ip[9]],
         Way::Back => [ip[6], ip[7], ip[8], ip[9], ip[2], ip[3], ip[4], ip[5]],
     };
     let source = s0 as u64 + s1 as u64 + s2 as u64 + s3 as u64;
     let addresses = source + d0 as u64 + d1 as u64 + d2 as u64 + d3 as u64;
-    let [t0, t1, t2, t3, t4] = self::tcp(tcp, way, addresses);
-    [first, second, s0, s1, s2, s3, d0, d1, d2, d3, t0, t1, t2, t3, t4]
+    ([first, second, s0, s1, s2, s3, d0, d1, d2, d3], addresses)
 }
 
 /// The TCP header of a reset: without options or payload, and with a window of 0.
@@ -170,16 +187,19 @@ pub const fn v6(ip: [u32; IPV6_WORDS], tcp: [u32; TCP_WORDS], way: Way) -> [u32;
 const fn tcp(of: [u32; TCP_WORDS], way: Way, addresses: u64) -> [u32; TCP_WORDS] {
     /// The header's length in words, and RST and ACK.
     const RESET: u32 = u32::from_ne_bytes([0x50, 0x14, 0, 0]);
-    /// What the pseudo-header has beside the addresses: the protocol, and the length of a header.
-    const PSEUDO: u32 = u32::from_ne_bytes([0, IpProto::Tcp as u8, 0, TCP_BYTES]);
     let (ports, sequence, acknowledged) = match way {
         Way::On => (of[0], of[1], of[2]),
         // The SYN takes one number.
         Way::Back => (of[0].rotate_left(16), 0, u32::from_be(of[1]).wrapping_add(1).to_be()),
     };
     let words = ports as u64 + sequence as u64 + acknowledged as u64 + RESET as u64;
-    let sum = checksum(addresses + PSEUDO as u64 + words);
+    let sum = checksum(addresses + pseudo(TCP_BYTES) + words);
     [ports, sequence, acknowledged, RESET, with_high_half(sum)]
+}
+
+/// What the pseudo-header has beside the addresses: the protocol, and the length of header and payload.
+const fn pseudo(tcp_bytes: u8) -> u64 {
+    u32::from_ne_bytes([0, IpProto::Tcp as u8, 0, tcp_bytes]) as u64
 }
 
 /// The checksum of what has this sum of words.

@@ -85,6 +85,8 @@ reasons! {
     /// Refused, and its client told by a reset: no byte of it reaches the server. In the place of a connection's
     /// segment the server has its client's reset; a SYN is answered by one.
     Reset = 18, "reset", Drop;
+    /// Refused, and its client told by a page with code 429, which ends its connection.
+    Page = 19, "page", Drop;
 }
 
 /// Who can say a reason.
@@ -118,7 +120,8 @@ impl Reason {
             | Self::NotAdmitted
             | Self::Guard
             | Self::TooManyHeaders
-            | Self::Reset => SaidBy::Rule,
+            | Self::Reset
+            | Self::Page => SaidBy::Rule,
         }
     }
 }

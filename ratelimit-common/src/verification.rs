@@ -99,6 +99,8 @@ impl EvidenceNeeds {
     pub const BANS: Self = Self(4);
     /// The limits count nothing but connections, so that nothing that they admit is verified traffic.
     pub const CONNECTIONS_ALONE: Self = Self(8);
+    /// Each TCP segment, as a page may have ended its connection.
+    pub const PAGES: Self = Self(16);
 
     /// Whether it has any of these.
     #[inline(always)]

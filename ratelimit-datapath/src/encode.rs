@@ -334,11 +334,12 @@ fn group(per: Per) -> Option<Group> {
 fn refuses(rule: &desired::Rule) -> u8 {
     // Other SYNs are dropped, and the drop cache has them.
     let is_syn_told = rule.limits.iter().any(|limit| limit.unit == Unit::Connections);
+    let of_syns = if is_syn_told { refuses::SYN_BY_RESET } else { 0 };
     match (rule.mode, rule.refuse_with) {
-        (Mode::DryRun, RefuseWith::Drop | RefuseWith::Reset) => refuses::NOTHING,
+        (Mode::DryRun, RefuseWith::Drop | RefuseWith::Reset | RefuseWith::Page) => refuses::NOTHING,
         (Mode::Enforce, RefuseWith::Drop) => 0,
-        (Mode::Enforce, RefuseWith::Reset) if is_syn_told => refuses::BY_RESET | refuses::SYN_BY_RESET,
-        (Mode::Enforce, RefuseWith::Reset) => refuses::BY_RESET,
+        (Mode::Enforce, RefuseWith::Reset) => refuses::BY_RESET | of_syns,
+        (Mode::Enforce, RefuseWith::Page) => refuses::BY_RESET | refuses::BY_PAGE | of_syns,
     }
 }
 
@@ -359,6 +360,9 @@ fn evidence(rule: &desired::Rule) -> EvidenceNeeds {
     }
     if bans {
         needs = needs.or(EvidenceNeeds::BANS);
+    }
+    if refuses(rule) & refuses::BY_PAGE != 0 {
+        needs = needs.or(EvidenceNeeds::PAGES);
     }
     if bans && bans_by(Unit::Connections) || rule.limits.iter().any(desired::Limit::sums_evidence) {
         needs = needs.or(EvidenceNeeds::CONNECTIONS);

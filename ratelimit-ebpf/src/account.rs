@@ -40,6 +40,7 @@ fn count(interface: usize, frame: &PacketFrame<'_>, verdict: Verdict) {
         | Reason::NewSourceBudget
         | Reason::Guard
         | Reason::Reset
+        | Reason::Page
         | Reason::NotAdmitted => frame.known_len(),
     };
     let (packets, bytes) = frame.counted(bytes);

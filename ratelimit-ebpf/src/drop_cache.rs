@@ -97,6 +97,9 @@ pub(crate) extern "C" fn cache_drop(slot: u32, until_ns: u64, reason: u32) -> u3
     let Some(deferred) = maps::deferred() else { return 0 };
     let Some(config) = maps::config(deferred.generation()) else { return 0 };
     let rule = maps::rule(config, deferred.rule());
+    if rule.refuses & refuses::BY_PAGE != 0 {
+        deferred.refused_until = Nanos(until_ns);
+    }
     // The guard's entry of a suspect source drops nothing: a dry run shows what would become of it.
     if rule.refuses != 0 && reason != Reason::Guard as u32 && !may_cache(rule, deferred.drop_key, reason)
         || deferred.drop_key == Key::NONE

@@ -31,6 +31,8 @@ mod entry {
     const IPV4_LEN: usize = 20;
     const TCP_LEN: usize = 20;
     const RECORD_HEADER_LEN: usize = 5;
+    /// Headers of Ethernet, IPv4 and TCP, and two bytes.
+    const HEADERS_LEN: usize = 56;
     /// What a record's payload is filled with, and what begins one in 16 segments of it: of encrypted bytes as many
     /// begin with four below 128.
     const FILLING: u8 = 0xd5;
@@ -86,6 +88,9 @@ mod entry {
     /// By how much a connection's sequence number is more in its next segment.
     #[unsafe(no_mangle)]
     static STEP: Global<u32> = Global::new(0);
+    /// Whether the receiver makes answers of the frames, so that each is written anew.
+    #[unsafe(no_mangle)]
+    static IS_ANSWERED: Global<u8> = Global::new(0);
     /// Of `advance`: the sequence number of the first segment; segments in a TLS record, 0 where there are none; its
     /// length.
     #[unsafe(no_mangle)]
@@ -105,6 +110,9 @@ mod entry {
     /// The program that `advance` has run behind it.
     #[map]
     static BEHIND: ProgramArray = ProgramArray::with_max_entries(1, 0);
+    /// What a frame begins with.
+    #[map]
+    static HEADERS: Array<[u64; HEADERS_LEN / 8]> = Array::with_max_entries(1, 0);
     #[map]
     static PICKS: Array<u32> = Array::with_max_entries(PICKS_LEN, 0);
 
@@ -151,6 +159,9 @@ mod entry {
 
     #[xdp]
     fn generator(ctx: XdpContext) -> u32 {
+        if IS_ANSWERED.load() != 0 && rewritten(&ctx).is_none() {
+            return XDP_ABORTED;
+        }
         if IS_OF_CONNECTIONS.load() != 0 {
             return match of_connection(&ctx) {
                 // SAFETY: the helper has no preconditions.
@@ -165,6 +176,16 @@ mod entry {
             Some(()) => unsafe { bpf_redirect(INTERFACE.load(), 0) as u32 },
             None => XDP_ABORTED,
         }
+    }
+
+    /// Has the frame begin as the first one did.
+    #[inline(always)]
+    fn rewritten(ctx: &XdpContext) -> Option<()> {
+        let headers = HEADERS.get(0)?;
+        let place = place::<[u64; HEADERS_LEN / 8]>(ctx, 0)?;
+        // SAFETY: `place` has held it against the frame's end.
+        unsafe { place.write_unaligned(*headers) };
+        Some(())
     }
 
     /// Address and port, in host order.

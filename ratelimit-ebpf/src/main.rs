@@ -59,7 +59,7 @@ mod verification;
 #[cfg(target_arch = "bpf")]
 mod entry {
     use aya_ebpf::Global;
-    use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS};
+    use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS, XDP_TX};
     use aya_ebpf::macros::xdp;
     use aya_ebpf::programs::XdpContext;
     use ratelimit_common::verdict::{Action, Reason, Verdict};
@@ -91,6 +91,7 @@ mod entry {
                 XDP_PASS => PASSED_ACTION.load(),
                 action => action,
             },
+            Action::Drop if verdict.reason as u32 == Reason::Page as u32 => XDP_TX,
             Action::Drop => XDP_DROP,
         }
     }

@@ -1,11 +1,13 @@
-//! Refusals that tell: by a rule that refuses by a reset. Alone has packets written. Which bytes a reset is, is in
+//! Refusals that tell: by a rule that refuses by a reset, or by a page. Alone has packets written. Which bytes a reset is, is in
 //! `ratelimit_common::refusal`.
 //!
 //! Nothing here is called for a rule that drops.
 
-use ratelimit_common::layout::refuses;
-use ratelimit_common::packet::Frame as _;
-use ratelimit_common::refusal::{self, Place, TCP_WORDS, Way};
+use ratelimit_common::conversation::{Conversation, Paged};
+use ratelimit_common::layout::{Rule, refuses};
+use ratelimit_common::packet::{Frame as _, Segment};
+use ratelimit_common::refusal::{self, Options, Page, Place, TCP_WORDS, Way};
+use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::verification::ConnectionState;
 
@@ -13,8 +15,9 @@ use crate::hook::{self, Context, Raw};
 use crate::maps::{self, Deferred, ParsedFrame, frame_is};
 use crate::packet::{PacketFrame, parse_frame};
 
-/// What a refusal of the packet at hand, by a rule that refuses by a reset, comes to: [`Reason::Reset`], and it is one;
-/// [`Reason::NotCounted`], where the kernel tells its client; else why it is refused. A reason's code.
+/// What a refusal of the packet at hand, by a rule that refuses by a reset, comes to: [`Reason::Reset`] or
+/// [`Reason::Page`], and it is one; [`Reason::NotCounted`], where the kernel tells its client; else why it is refused. A
+/// reason's code.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn told(ctx: *mut Raw) -> u32 {
@@ -25,21 +28,130 @@ pub(crate) extern "C" fn told(ctx: *mut Raw) -> u32 {
     if !is_refusal || !parsed.is(frame_is::TCP) || parsed.is_fragment_of_tcp() {
         return reason;
     }
+    let Some(config) = maps::config(deferred.generation()) else { return reason };
+    let rule = maps::rule(config, deferred.rule());
     if parsed.is_opening() {
-        let Some(config) = maps::config(deferred.generation()) else { return reason };
-        let rule = maps::rule(config, deferred.rule());
-        let is_told = hook::ANSWERS_SYNS
+        let is_told = hook::ANSWERS
             && reason == OVER_LIMIT
             && rule.refuses & refuses::SYN_BY_RESET != 0
             && rule.counts_connections != 0;
         return if is_told && reset(ctx) != 0 { Reason::Reset as u32 } else { reason };
     }
     let _always_zero = parse_frame(ctx, parsed);
+    let says_page = hook::ANSWERS && rule.refuses & refuses::BY_PAGE != 0;
+    if says_page && end_paged(ctx) != 0 {
+        return Reason::Reset as u32;
+    }
+    let says_page = says_page && reason != Reason::Denied as u32;
     match maps::connection_state_of(ctx) {
+        ESTABLISHED if says_page && is_turn(ctx) != 0 && page(ctx, retry_after(deferred, rule)) != 0 => keep_paged(),
         ESTABLISHED if reset(ctx) != 0 => end_by_reset(),
         UNKNOWN if is_repetition() != 0 => Reason::NotCounted as u32,
         _ => reason,
     }
+}
+
+/// In how many seconds the source may be within its limits, or its ban is over; where that was not found out, when the
+/// next bucket begins.
+#[inline(always)]
+fn retry_after(deferred: &mut Deferred, rule: &Rule) -> u64 {
+    let (now, until) = (deferred.now().0, deferred.refused_until.0);
+    deferred.refused_until = Nanos(0);
+    let bucket_ns = rule.limits[0].bucket_ns;
+    let until = if until <= now && bucket_ns != 0 { now - now % bucket_ns + bucket_ns } else { until };
+    until.saturating_sub(now) / 1_000_000_000 + 1
+}
+
+/// Has the segment at hand, of a connection that a page has ended, be its client's reset: the server has nothing of
+/// what was answered. 1 where it is; 0, and it is what it was, where it is of no such connection.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn end_paged(ctx: *mut Raw) -> u32 {
+    let (Some(parsed), Some(deferred)) = (maps::parsed_mut(), maps::deferred()) else { return 0 };
+    set_paged(parsed, deferred);
+    let Some(known) = deferred.known_conversation() else { return 0 };
+    let Some(Paged { sequence, acknowledged }) = known.paged() else { return 0 };
+    let segment = parsed.segment();
+    parsed.take_for(Segment { sequence, acknowledged, payload_bytes: 0, ..segment });
+    let is_open = maps::connection_state_of(ctx) == ESTABLISHED;
+    if !is_open || parsed.peer().is_none_or(|peer| peer.received != sequence) || reset(ctx) == 0 {
+        parsed.take_for(segment);
+        return 0;
+    }
+    maps::clear(known);
+    let _always_reset = end_by_reset();
+    1
+}
+
+/// Remembers that the connection at hand was ended by a page, which is the reason's code that this returns.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn keep_paged() -> u32 {
+    const PAGE: u32 = Reason::Page as u32;
+    let (Some(parsed), Some(deferred)) = (maps::parsed(), maps::deferred()) else { return PAGE };
+    set_paged(parsed, deferred);
+    let segment = parsed.segment();
+    match deferred.known_conversation() {
+        Some(known) => known.keep_paged(&segment),
+        None => {
+            maps::clear(&mut deferred.conversation);
+            deferred.conversation.keep_paged(&segment);
+            deferred.insert();
+        }
+    }
+    PAGE
+}
+
+/// Makes it the place of what a page has left of the connection at hand, beside what that is remembered as: no
+/// connection is from port 0.
+#[inline(always)]
+fn set_paged(parsed: &ParsedFrame, deferred: &mut Deferred) {
+    deferred.set_conversation(parsed.source(), parsed.destination(), 0, parsed.segment().source_port);
+}
+
+/// Whether the segment at hand, of a connection, begins a request that can be answered by a page; 1 where it does.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn is_turn(ctx: *mut Raw) -> u32 {
+    let (Some(parsed), Some(deferred)) = (maps::parsed(), of_connection()) else { return 0 };
+    let Some(peer) = parsed.peer() else { return 0 };
+    let (context, segment) = (Context::new(ctx), parsed.segment());
+    let begins = refusal::begins_request(&PacketFrame::new(&context), segment.payload_at as usize);
+    let known = deferred.known_conversation();
+    (begins && Conversation::owes_nothing(known.as_deref(), &segment, &peer)) as u32
+}
+
+/// Makes the request at hand the page that answers it, to be tried again in so many seconds. 0, and it is what it was,
+/// where it cannot be one.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn page(ctx: *mut Raw, seconds: u64) -> u32 {
+    let Some(parsed) = maps::parsed() else { return 0 };
+    let context = Context::new(ctx);
+    let frame = PacketFrame::new(&context);
+    let payload_bytes = parsed.segment().payload_bytes;
+    let is_written = match refusal::place(&frame) {
+        Some(Place::V4(at)) => {
+            let segment_at = at + 4 * refusal::IPV4_WORDS;
+            let (Some(ip), Some(tcp)) = (words(&frame, at), words(&frame, segment_at)) else { return 0 };
+            match refusal::options(&frame, segment_at, &tcp) {
+                Some(Options::None) => hook::answer(ctx, at, &Page::v4(ip, tcp, [], payload_bytes, seconds)),
+                Some(Options::Time(time)) => hook::answer(ctx, at, &Page::v4(ip, tcp, time, payload_bytes, seconds)),
+                None => false,
+            }
+        }
+        Some(Place::V6(at)) => {
+            let segment_at = at + 4 * refusal::IPV6_WORDS;
+            let (Some(ip), Some(tcp)) = (words(&frame, at), words(&frame, segment_at)) else { return 0 };
+            match refusal::options(&frame, segment_at, &tcp) {
+                Some(Options::None) => hook::answer(ctx, at, &Page::v6(ip, tcp, [], payload_bytes, seconds)),
+                Some(Options::Time(time)) => hook::answer(ctx, at, &Page::v6(ip, tcp, time, payload_bytes, seconds)),
+                None => false,
+            }
+        }
+        None => false,
+    };
+    is_written as u32
 }
 
 const ESTABLISHED: u32 = ConnectionState::Established as u32;
@@ -83,11 +195,12 @@ fn of_connection() -> Option<&'static mut Deferred> {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn reset(ctx: *mut Raw) -> u32 {
-    let Some(way) = maps::parsed().map(way_of) else { return 0 };
+    let Some(parsed) = maps::parsed() else { return 0 };
+    let way = way_of(parsed);
     let context = Context::new(ctx);
     let frame = PacketFrame::new(&context);
     let place = refusal::place(&frame);
-    if hook::ANSWERS_SYNS
+    if hook::ANSWERS
         && matches!(way, Way::Back)
         && !place.and_then(|place| refusal::is_answered(&frame, place)).unwrap_or(false)
     {
@@ -95,13 +208,13 @@ extern "C" fn reset(ctx: *mut Raw) -> u32 {
     }
     let is_written = match place {
         Some(Place::V4(at)) => {
-            let (Some(ip), Some(tcp)) = (words(&frame, at), tcp(&frame, at + 4 * refusal::IPV4_WORDS)) else {
+            let (Some(ip), Some(tcp)) = (words(&frame, at), tcp(&frame, at + 4 * refusal::IPV4_WORDS, parsed)) else {
                 return 0;
             };
             hook::replace(ctx, at, way, &refusal::v4(ip, tcp, way))
         }
         Some(Place::V6(at)) => {
-            let (Some(ip), Some(tcp)) = (words(&frame, at), tcp(&frame, at + 4 * refusal::IPV6_WORDS)) else {
+            let (Some(ip), Some(tcp)) = (words(&frame, at), tcp(&frame, at + 4 * refusal::IPV6_WORDS, parsed)) else {
                 return 0;
             };
             hook::replace(ctx, at, way, &refusal::v6(ip, tcp, way))
@@ -127,7 +240,13 @@ fn words<const WORDS: usize>(frame: &PacketFrame, at: usize) -> Option<[u32; WOR
     Some(words)
 }
 
+/// The header of TCP at this offset, with the numbers that the segment at hand is taken for.
 #[inline(always)]
-fn tcp(frame: &PacketFrame, at: usize) -> Option<[u32; TCP_WORDS]> {
-    words(frame, at)
+fn tcp(frame: &PacketFrame, at: usize, parsed: &ParsedFrame) -> Option<[u32; TCP_WORDS]> {
+    let [ports, sequence, _, flags, sum] = words(frame, at)?;
+    if parsed.is_opening() {
+        return Some([ports, sequence, 0, flags, sum]);
+    }
+    let segment = parsed.segment();
+    Some([ports, segment.sequence.to_be(), segment.acknowledged.to_be(), flags, sum])
 }

@@ -8,7 +8,7 @@ use ratelimit_common::verdict::Reason;
 use ratelimit_common::verification::{ConnectionState, EvidenceNeeds, found, is_looked_up, not_found};
 
 use crate::admission::{is_armed, is_known, make_known};
-use crate::hook::{Context, Raw};
+use crate::hook::{self, Context, Raw};
 use crate::maps::{self, Deferred, Filter};
 use crate::packet::PacketFrame;
 use crate::refusal;
@@ -33,7 +33,8 @@ impl Verification {
     /// counts that.
     #[inline(always)]
     pub(crate) fn of(frame: &PacketFrame, generation: u32, rule: u32, may_ask: bool) -> Self {
-        Self(verification(frame.context(), generation, rule, may_ask as u32))
+        let verify = if hook::ANSWERS { unless_paged } else { verification };
+        Self(verify(frame.context(), generation, rule, may_ask as u32))
     }
 
     /// Whether it is counted as verified traffic.
@@ -58,7 +59,7 @@ impl Verification {
 /// Whether the rule needs to know if a segment is verified.
 #[inline(always)]
 pub(crate) const fn is_asked(rule: &Rule, may_ask: bool) -> bool {
-    may_ask || rule.evidence.any(EvidenceNeeds::SEGMENTS.or(EvidenceNeeds::CONNECTIONS))
+    may_ask || rule.evidence.any(EvidenceNeeds::SEGMENTS.or(EvidenceNeeds::CONNECTIONS).or(EvidenceNeeds::PAGES))
 }
 
 /// What [`cached_segment_drop`] returns of a segment that is to be looked up, which is no [`Expiry`].
@@ -193,6 +194,17 @@ extern "C" fn look_up(ctx: *mut Raw, generation: u32, source: u64, what: u64) ->
         maps::insert_into(of, config, fingerprint);
     }
     connection_state
+}
+
+/// The same, where a page may have ended the connection: the segment is its reset then, and nothing to its rule.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn unless_paged(ctx: *mut Raw, generation: u32, rule: u32, may_ask: u32) -> u32 {
+    let Some(config) = maps::config(generation) else { return 0 };
+    if maps::rule(config, rule).evidence.any(EvidenceNeeds::PAGES) && refusal::end_paged(ctx) != 0 {
+        return IGNORED;
+    }
+    verification(ctx, generation, rule, may_ask)
 }
 
 /// A function of its own: it is walked once, and its stack is free again when the source is judged.

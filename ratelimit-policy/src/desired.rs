@@ -231,6 +231,18 @@ pub enum RefuseWith {
     Drop,
     /// Its connection is reset, or the one that it opens is refused: what can be forged is dropped.
     Reset,
+    /// The same, but a request of HTTP/1 in the clear is answered by a page.
+    Page,
+}
+
+impl RefuseWith {
+    /// Whether it learns of it at once.
+    pub const fn is_told(self) -> bool {
+        match self {
+            Self::Drop => false,
+            Self::Reset | Self::Page => true,
+        }
+    }
 }
 
 /// Destination ports: inclusive ranges, sorted, not touching.
@@ -339,7 +351,7 @@ labels!(pub Mode { Enforce => "enforce", DryRun => "dry-run" });
 
 labels!(pub Refuse { Excess => "excess", All => "all" });
 
-labels!(pub RefuseWith { Drop => "drop", Reset => "reset" });
+labels!(pub RefuseWith { Drop => "drop", Reset => "reset", Page => "429" });
 
 labels!(pub WindowForm { Strict => "strict", Lenient => "lenient", Fixed => "fixed", Gcra => "gcra" });
 

@@ -154,7 +154,7 @@ pub fn config_words(config: &Config) -> String {
             line("  candidates", &format!("{}: held against what is observed", amounts.join(", ")));
         }
         line("  refuses", refuse_words(rule));
-        if let Some(words) = reset_words(rule, config.xdp_mode) {
+        if let Some(words) = told_words(rule, config.xdp_mode) {
             line("  tells", &words);
         }
         for words in guard_words(rule) {
@@ -280,25 +280,31 @@ fn ports_words(rule: &Rule) -> String {
 }
 
 /// What limits of requests bound besides, a line each; none without such limits, or where TCP is not judged.
-/// Whom a rule tells by a reset that it refuses.
-fn reset_words(rule: &Rule, mode: XdpModeChoice) -> Option<String> {
-    if rule.refuse_with != RefuseWith::Reset {
+/// Whom a rule tells that it refuses, and how.
+fn told_words(rule: &Rule, mode: XdpModeChoice) -> Option<String> {
+    if !rule.refuse_with.is_told() {
         return None;
     }
     if rule.ports.tcp.is_empty() && !rule.ports.other_protocols {
-        return Some("nobody: a reset is of TCP, and it has no TCP port".to_owned());
+        return Some("nobody: it has no TCP port, and what is told is told by TCP".to_owned());
     }
-    let clients = "clients by a reset, where they are verified";
-    let counts_connections = rule.limits.iter().any(|limit| limit.unit == Unit::Connections);
-    Some(match (counts_connections, mode) {
-        (true, XdpModeChoice::Auto | XdpModeChoice::Native) => {
-            format!("{clients}; in native mode also those whose SYN is over a limit of connections")
-        }
-        (true, XdpModeChoice::Generic) => {
-            format!("{clients}; SYNs over a limit of connections are dropped in generic mode")
-        }
-        (false, _) => clients.to_owned(),
-    })
+    let answers = mode != XdpModeChoice::Generic;
+    let mut words = "clients by a reset, where they are verified".to_owned();
+    if rule.refuse_with == RefuseWith::Page {
+        words.push_str(if answers {
+            "; in native mode requests of HTTP/1 in the clear by a page with code 429"
+        } else {
+            "; a page is sent in native mode alone"
+        });
+    }
+    if rule.limits.iter().any(|limit| limit.unit == Unit::Connections) {
+        words.push_str(if answers {
+            "; in native mode also those whose SYN is over a limit of connections"
+        } else {
+            "; SYNs over a limit of connections are dropped in generic mode"
+        });
+    }
+    Some(words)
 }
 
 /// Which prefixes are denied with the sources in them.

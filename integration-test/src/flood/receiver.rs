@@ -370,6 +370,7 @@ pub fn counts_of(kernel: &mut Kernel, wire: &Wire) -> Result<Counts> {
             | Reason::Denied
             | Reason::Guard
             | Reason::Reset
+            | Reason::Page
             | Reason::TooManyHeaders
             | Reason::TooManyTags => &mut counts.other,
         };

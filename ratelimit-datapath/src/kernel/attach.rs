@@ -102,10 +102,10 @@ impl Links {
         self.slots.each_ref().map(|slot| slot.as_ref().map_or(0, Slot::index))
     }
 
-    /// Has no SYN answered where an interface is attached in generic mode: an answer might lose its VLAN tag there.
+    /// Has nothing answered where an interface is attached in generic mode: an answer might lose its VLAN tag there.
     pub(super) fn let_answer(&self, rules: &mut [Rule]) {
         if self.is_generic {
-            rules.iter_mut().for_each(|rule| rule.refuses &= !refuses::SYN_BY_RESET);
+            rules.iter_mut().for_each(|rule| rule.refuses &= !(refuses::SYN_BY_RESET | refuses::BY_PAGE));
         }
     }
 

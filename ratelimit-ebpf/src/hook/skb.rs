@@ -15,7 +15,7 @@ use ratelimit_common::conversation::{Hit, Sought};
 use ratelimit_common::hold::At;
 use ratelimit_common::layout::{Limit, Unit};
 use ratelimit_common::packet::Frame;
-use ratelimit_common::refusal::Way;
+use ratelimit_common::refusal::{Page, Way};
 use ratelimit_common::verification::Side;
 
 use crate::maps::{self, Deferred, frame_is};
@@ -340,8 +340,18 @@ pub(crate) const fn charged(deferred: &Deferred, limit: &Limit, amount: u64) -> 
     if limit.unit == Unit::Packets as u8 { amount * deferred.packets as u64 } else { amount }
 }
 
-/// Whether a SYN can become its own answer. Not from here, where the tag of a frame is not among its bytes.
-pub(crate) const ANSWERS_SYNS: bool = false;
+/// Whether a packet can become its own answer. Not from here, where the tag of a frame is not among its bytes.
+pub(crate) const ANSWERS: bool = false;
+
+/// [`ANSWERS`].
+#[inline(always)]
+pub(crate) const fn answer<const IP: usize, const OPTIONS: usize>(
+    _: *mut Raw,
+    _: usize,
+    _: &Page<IP, OPTIONS>,
+) -> bool {
+    false
+}
 
 /// The word of a packet's headers that says, in IPv4 as in IPv6, where it is from, or some of that.
 const SOURCE_WORD: usize = 3;

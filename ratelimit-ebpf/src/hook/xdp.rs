@@ -10,7 +10,7 @@ use ratelimit_common::conversation::{Hit, Sought};
 use ratelimit_common::hold::At;
 use ratelimit_common::layout::Limit;
 use ratelimit_common::packet::VLAN_TAGS_MAX;
-use ratelimit_common::refusal::Way;
+use ratelimit_common::refusal::{Page, TCP_WORDS, TEXT_WORDS, Way};
 use ratelimit_common::verification::Side;
 
 use crate::maps::{self, Deferred};
@@ -109,8 +109,8 @@ pub(crate) const fn charged(_: &Deferred, _: &Limit, amount: u64) -> u64 {
     amount
 }
 
-/// Whether a SYN can become its own answer.
-pub(crate) const ANSWERS_SYNS: bool = true;
+/// Whether a packet can become its own answer.
+pub(crate) const ANSWERS: bool = true;
 
 /// An address of Ethernet.
 const ADDRESS_BYTES: usize = 6;
@@ -120,39 +120,82 @@ const LINK_BYTES_MAX: usize = 14 + 4 * VLAN_TAGS_MAX;
 /// Has the frame be its link's headers and this packet, on its way; false, and nothing is changed, where it cannot.
 #[inline(always)]
 pub(crate) fn replace<const WORDS: usize>(ctx: *mut Raw, at: usize, way: Way, packet: &[u32; WORDS]) -> bool {
+    let Some((start, from)) = resize(ctx, at, WORDS) else { return false };
+    // SAFETY: so many words lie there.
+    unsafe { write(from, packet) };
+    if let Way::Back = way {
+        // SAFETY: what is before them is a whole header of Ethernet.
+        unsafe { swap_addresses(start) };
+    }
+    true
+}
+
+/// Has the frame be its link's headers, back where it came from, and this page; false, and nothing is changed, where it
+/// cannot: a driver may have no room for a page that is longer.
+#[inline(always)]
+pub(crate) fn answer<const IP: usize, const OPTIONS: usize>(
+    ctx: *mut Raw,
+    at: usize,
+    page: &Page<IP, OPTIONS>,
+) -> bool {
+    let Some((start, from)) = resize(ctx, at, Page::<IP, OPTIONS>::WORDS) else { return false };
+    let tcp = from + 4 * IP;
+    let options = tcp + 4 * TCP_WORDS;
+    let text = options + 4 * OPTIONS;
+    // SAFETY: so many words lie there, one part behind the other, and before them a whole header of Ethernet.
+    unsafe {
+        write(from, &page.ip);
+        write(tcp, &page.tcp);
+        write(options, &page.options);
+        for position in 0..TEXT_WORDS {
+            store_u32(text + 4 * position, page.text(position));
+        }
+        swap_addresses(start);
+    }
+    true
+}
+
+/// Has the frame be its link's headers and so many words behind them, which begin there: where it starts, and where they
+/// do.
+#[inline(always)]
+fn resize(ctx: *mut Raw, at: usize, words: usize) -> Option<(usize, usize)> {
     let at = one_register(at);
     if at > LINK_BYTES_MAX {
-        return false;
+        return None;
     }
     // SAFETY: the context is valid for the run of the program.
-    let longer = unsafe { bpf_xdp_get_buff_len(ctx) } as i64 - (at + 4 * WORDS) as i64;
+    let longer = unsafe { bpf_xdp_get_buff_len(ctx) } as i64 - (at + 4 * words) as i64;
     // SAFETY: likewise. What was known of the packet's bytes is not used after this.
-    if longer < 0 || longer > 0 && unsafe { bpf_xdp_adjust_tail(ctx, -longer as i32) } != 0 {
-        return false;
+    if longer != 0 && unsafe { bpf_xdp_adjust_tail(ctx, -longer as i32) } != 0 {
+        return None;
     }
     let context = XdpContext::new(ctx);
     let (start, end) = (context.data(), context.data_end());
     let from = start + at;
     // What is added is not known to the compiler, or it would leave one of both to the other.
-    if from + 4 * WORDS > end || one_register(start + 2 * ADDRESS_BYTES) > end {
-        return false;
-    }
-    for (position, word) in packet.iter().enumerate() {
-        // SAFETY: within the packet, as just checked.
+    (from + 4 * words <= end && one_register(start + 2 * ADDRESS_BYTES) <= end).then_some((start, from))
+}
+
+/// Writes words there.
+#[inline(always)]
+unsafe fn write<const WORDS: usize>(from: usize, words: &[u32; WORDS]) {
+    for (position, word) in words.iter().enumerate() {
+        // SAFETY: the caller has checked the packet's end.
         unsafe { store_u32(from + 4 * position, *word) };
     }
-    if let Way::Back = way {
-        // The addresses of Ethernet.
-        for at in [0, 2, 4] {
-            // SAFETY: likewise.
-            unsafe {
-                let (to, by) = (load_u16(start + at), load_u16(start + ADDRESS_BYTES + at));
-                store_u16(start + at, by);
-                store_u16(start + ADDRESS_BYTES + at, to);
-            }
+}
+
+/// Swaps the addresses of Ethernet at the start of a frame.
+#[inline(always)]
+unsafe fn swap_addresses(start: usize) {
+    for at in [0, 2, 4] {
+        // SAFETY: the caller has checked the packet's end.
+        unsafe {
+            let (to, by) = (load_u16(start + at), load_u16(start + ADDRESS_BYTES + at));
+            store_u16(start + at, by);
+            store_u16(start + ADDRESS_BYTES + at, to);
         }
     }
-    true
 }
 
 /// What is to become of the packet that was made a reset: an action of XDP.

@@ -56,6 +56,8 @@ pub(crate) struct Deferred {
     pub(crate) of: Of,
     /// Why it is refused, by a rule that refuses by a reset.
     pub(crate) refused: u32,
+    /// Until when that lasts, where it was found out; read and cleared by who tells the client.
+    pub(crate) refused_until: Nanos,
     /// How many packets it is, at TCX; at XDP it is one, and this is not read.
     pub(crate) packets: u32,
     /// Which bucket of each limit it was charged to.

@@ -211,6 +211,12 @@ impl ParsedFrame {
         read!(self.fragment) != 0
     }
 
+    /// Takes the segment for this one.
+    #[inline(always)]
+    pub(crate) fn take_for(&mut self, segment: Segment) {
+        self.segment = segment;
+    }
+
     /// The segment, if it is one.
     #[inline(always)]
     pub(crate) fn segment(&self) -> Segment {

@@ -218,14 +218,14 @@ pub const RULE: &[Key] = &[
     .more("`all` lasts until the bucket after the last refusal, and then until the window frees."),
     key(
         "refuse_with",
-        Value::Choice(&["drop", "reset"]),
+        Value::Choice(&["drop", "reset", "429"]),
         "\"drop\"",
         "How a client learns that it is refused: drop, it waits; reset, its connection is reset, and a connection over \
-        a limit of connections is refused",
+        a limit of connections is refused; 429, likewise, but a request of HTTP/1 in the clear is answered by a page",
     )
     .more(
-        "`reset` is for TCP that is verified; UDP, fragments and what can be forged are dropped. SYNs are answered in \
-         native mode alone. See [what clients see](OPERATIONS.md#what-a-refused-client-sees).",
+        "`reset` and `429` are for TCP that is verified; UDP, fragments and what can be forged are dropped. SYNs and \
+         requests are answered in native mode alone. See [what clients see](OPERATIONS.md#what-a-refused-client-sees).",
     ),
     key(
         "guard",

@@ -206,8 +206,10 @@ fn forged_syns(rule: &Rule) -> Option<String> {
     // A group is what most are hurt by.
     let limit = rule.limits.iter().filter(is_counted).max_by_key(|limit| limit.per != Per::Source)?;
     let (what, whose) = match (rule.refuse_with, limit.per) {
-        (RefuseWith::Reset, Per::Source) => ("ends", "of the source that they name"),
-        (RefuseWith::Reset, Per::Prefix { .. } | Per::List) => ("ends", "of the whole group that they name"),
+        (RefuseWith::Reset | RefuseWith::Page, Per::Source) => ("ends", "of the source that they name"),
+        (RefuseWith::Reset | RefuseWith::Page, Per::Prefix { .. } | Per::List) => {
+            ("ends", "of the whole group that they name")
+        }
         (RefuseWith::Drop, Per::Source) => return None,
         (RefuseWith::Drop, Per::Prefix { .. } | Per::List) => ("stops", "of the whole group that they name"),
     };

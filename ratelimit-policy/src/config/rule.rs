@@ -9,7 +9,7 @@ use ratelimit_common::time::SECOND_NS;
 use super::limits::{Groups, Slots, Spec};
 use super::lists::Lists;
 use super::network::{parse_cidr, parse_number};
-use super::syntax::{SyntaxError, items, printable, shortened, turns_text};
+use super::syntax::{SyntaxError, items, turns_text};
 use super::values::Values;
 use super::written::{OfRule, Source, Written};
 use super::{duration, limit, limits, new_sources, ports, until};
@@ -116,7 +116,7 @@ impl RuleSettings {
         let shadow_limits = limits::shadows(&name, &spec, shadows, SHADOWS_MAX, source, &mut context.slots, found);
         let mode = source.choice(self.values.one("mode"), Mode::ALL, Mode::label);
         let refuse = source.choice(self.values.one("refuse"), Refuse::ALL, Refuse::label);
-        let refuse_with = source.read_if(self.values.one("refuse_with"), refuse_with);
+        let refuse_with = source.choice(self.values.one("refuse_with"), RefuseWith::ALL, RefuseWith::label);
         let block_kill = self.block_kill(source, found);
         let guard = source.choice(self.values.one("guard"), Guard::ALL, Guard::label);
         let unparsable = source.choice(self.values.one("unparsable"), Unparsable::ALL, Unparsable::label);
@@ -125,7 +125,7 @@ impl RuleSettings {
         Rule {
             mode: found.keep(mode).unwrap_or(Mode::Enforce),
             refuse: found.keep(refuse).unwrap_or(Refuse::Excess),
-            refuse_with: found.keep(refuse_with).flatten().unwrap_or_default(),
+            refuse_with: found.keep(refuse_with).unwrap_or_default(),
             block_kill,
             guard: found.keep(guard).unwrap_or(Guard::Auto),
             from,
@@ -338,23 +338,6 @@ impl Context<'_> {
         self.names.insert(name.clone());
         name
     }
-}
-
-/// How a rule refuses. A page is nobody's here: a filter that has one packet of a connection cannot say it safely.
-fn refuse_with(text: &str) -> Result<RefuseWith, SyntaxError> {
-    let of = RefuseWith::ALL.iter().copied().find(|of| of.label() == text);
-    of.ok_or_else(|| {
-        let all = 0..text.len();
-        if text == "429" {
-            SyntaxError::new(all, "a page cannot be sent from here").with_help(
-                "use \"reset\", which clients of TLS are told by too; or have the \
-                     application answer 429, as `check` and `charge` of the API tell it",
-            )
-        } else {
-            SyntaxError::new(all, format!("`{}` is not one of them", printable(&shortened(text.to_owned()))))
-                .with_help("it is \"drop\" or \"reset\"")
-        }
-    })
 }
 
 /// What is said of bans where there are none.

@@ -43,7 +43,7 @@ impl State {
             Reason::Exempt => Self::Exempt,
             Reason::Denied => Self::Denied,
             Reason::Banned => Self::Banned,
-            Reason::OverLimit | Reason::Contended | Reason::Guard | Reason::Reset => Self::OverLimit,
+            Reason::OverLimit | Reason::Contended | Reason::Guard | Reason::Reset | Reason::Page => Self::OverLimit,
             Reason::NotIp
             | Reason::NotProtected
             | Reason::NotCounted

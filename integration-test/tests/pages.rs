@@ -1,0 +1,179 @@
+//! A page with code 429 in the place of a refused request: what the client reads, and what its server's socket and the
+//! table of tracked connections are left with.
+#![expect(clippy::expect_used, clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
+use integration_test::established::Established;
+use integration_test::lab::{CLIENTS, CLIENTS_V6, HANGS_AFTER, Lab, is_answered, number, once, packets};
+use integration_test::program::{Program, limit, policy, tallies};
+use integration_test::refused::{is_tracked, site, sockets_of, start, take_what_is_sent_back, track};
+use netlab::{Namespace, needs_root};
+use ratelimit_common::layout::Unit;
+use ratelimit_datapath::Datapath as _;
+use ratelimit_policy::desired::{RefuseWith, WindowForm};
+
+/// As browsers send them, and longer than the page.
+fn request(host: &str) -> Vec<u8> {
+    let agent = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0";
+    format!("GET / HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {agent}\r\nAccept: text/html\r\n\r\n").into_bytes()
+}
+
+/// All that comes until the server has ended its side, or how that failed; and after how long.
+fn answer(stream: &mut TcpStream, request: &[u8]) -> (Result<String, ErrorKind>, Duration) {
+    let begun = Instant::now();
+    stream.set_read_timeout(Some(HANGS_AFTER)).unwrap();
+    stream.write_all(request).unwrap();
+    let mut text = String::new();
+    let read = stream.read_to_string(&mut text);
+    (read.map(|_| text).map_err(|error| error.kind()), begun.elapsed())
+}
+
+/// The seconds after which a client may try again, of a page.
+fn retry_after(page: &str) -> u64 {
+    let value = page.lines().find_map(|line| line.strip_prefix("Retry-After:")).expect(page);
+    value.trim().parse().expect(page)
+}
+
+#[test]
+fn a_refused_request_in_the_clear_is_answered_by_a_page_and_frees_both_ends() {
+    needs_root!();
+    let lab = Lab::new();
+    let _site = site(&lab);
+    take_what_is_sent_back(&lab);
+    track(&lab);
+    let _daemon = start(&lab, "xdp_mode = \"native\"", "429", "limits = [\"3/1h\"]");
+    for from in [CLIENTS[0], CLIENTS_V6[0]] {
+        let mut kept = lab.open(from, 80);
+        let mut fresh = lab.open(from, 80);
+        let mut left_open = lab.open(from, 80);
+        assert!((0..3).all(|_| is_answered(&mut kept, HANGS_AFTER)), "{from}");
+        for (which, stream) in [("kept", &mut kept), ("fresh", &mut fresh), ("left open", &mut left_open)] {
+            let (page, took) = answer(stream, &request("test"));
+            let page = page.unwrap_or_else(|error| panic!("{from}, {which}: {error} after {took:?}"));
+            assert!(page.starts_with("HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\n"), "{page}");
+            assert!(page.ends_with("\r\n\r\nToo many requests.\r\n"), "{page}");
+            assert!((1..=3660).contains(&retry_after(&page)), "{page}");
+            assert!(took < Duration::from_millis(190), "{from}, {which}: before a repetition, {took:?}");
+            // Its acknowledgement alone ends the server's side: the client may keep its own.
+            let port = stream.local_addr().unwrap().port();
+            assert!(once(|| (sockets_of(&lab.server, port) == 0).then_some(())).is_some(), "{from}, {which}");
+            let is_gone = once(|| (!is_tracked(&lab.server, port)).then_some(()));
+            assert!(is_gone.is_some(), "{from}, {which}: it is not tracked for long");
+        }
+        drop((kept, fresh));
+    }
+    assert!(is_answered(&mut lab.open(CLIENTS[1], 80), HANGS_AFTER), "of another source");
+    let stats = lab.stats();
+    assert_eq!((number(&stats, "/reasons/page"), number(&stats, "/reasons/reset")), (6, 0), "{stats:#}");
+    let [received, passed, dropped, _] = packets(&stats);
+    assert_eq!((received, dropped), (passed + 6, 6));
+    assert!(lab.ratelimitd(&["stats"]).stdout.contains("told by a page"));
+}
+
+#[test]
+fn a_ban_is_told_with_its_end_and_a_page_that_is_lost_by_a_reset() {
+    needs_root!();
+    let lab = Lab::new();
+    let _site = site(&lab);
+    // Nothing takes what the driver sends back.
+    let _daemon = start(&lab, "xdp_mode = \"native\"", "429", "limits = [\"2/1m\"]\nblock_for = \"2h\"");
+    let mut streams = [lab.open(CLIENTS[0], 80), lab.open(CLIENTS[0], 80), lab.open(CLIENTS[0], 80)];
+    assert!((0..2).all(|_| is_answered(&mut streams[0], HANGS_AFTER)));
+    let (lost, took) = answer(&mut streams[0], &request("test"));
+    assert_eq!(lost, Err(ErrorKind::ConnectionReset), "after {took:?}");
+    assert!(
+        took < Duration::from_millis(1500),
+        "one repetition resets the server, and the next one the client: {took:?}"
+    );
+    let port = streams[0].local_addr().unwrap().port();
+    assert!(once(|| (sockets_of(&lab.server, port) == 0).then_some(())).is_some());
+    take_what_is_sent_back(&lab);
+    let (page, _) = answer(&mut streams[1], &request("test"));
+    let seconds = retry_after(&page.unwrap());
+    assert!((7000..=7201).contains(&seconds), "{seconds}");
+    lab.ratelimitd(&["unblock", CLIENTS[0]]);
+    lab.ratelimitd(&["deny", CLIENTS[0]]);
+    let (reset, _) = answer(&mut streams[2], &request("test"));
+    assert_eq!(reset, Err(ErrorKind::ConnectionReset), "a denied source is not asked to try again");
+}
+
+#[test]
+fn a_long_request_and_a_short_one_end_both_sides_too() {
+    needs_root!();
+    let lab = Lab::new();
+    let _site = site(&lab);
+    take_what_is_sent_back(&lab);
+    let _daemon = start(&lab, "xdp_mode = \"native\"", "429", "limits = [\"1/1h\"]");
+    let [mut first, mut long, mut short] =
+        [lab.open(CLIENTS[0], 80), lab.open(CLIENTS[0], 80), lab.open(CLIENTS[0], 80)];
+    assert!(is_answered(&mut first, HANGS_AFTER));
+    let cookie = "x".repeat(6000);
+    let (page, _) = answer(&mut long, &request(&format!("test\r\nCookie: {cookie}")));
+    assert!(page.as_deref().is_ok_and(|page| page.starts_with("HTTP/1.1 429 ")), "{page:?}");
+    // A driver may have no room to make it longer: it is reset then.
+    let (told, took) = answer(&mut short, b"GET / HTTP/1.1\r\nHost: test\r\n\r\n");
+    match told {
+        Ok(page) => assert!(page.starts_with("HTTP/1.1 429 "), "{page}"),
+        Err(error) => assert_eq!(error, ErrorKind::ConnectionReset, "after {took:?}"),
+    }
+    for stream in [&long, &short] {
+        let port = stream.local_addr().unwrap().port();
+        assert!(once(|| (sockets_of(&lab.server, port) == 0).then_some(())).is_some());
+    }
+}
+
+#[test]
+fn only_the_next_answer_of_a_server_that_owes_nothing_is_a_page() {
+    needs_root!();
+    let runs = || {
+        let mut policy = policy(&[limit(1, Unit::Requests, WindowForm::Strict)]);
+        policy.rules[0].refuse_with = RefuseWith::Page;
+        let mut program = Program::new(&policy);
+        let connections = (0..6).map(|_| Established::on_loopback(80)).collect::<anyhow::Result<Vec<_>>>()?;
+        let [first, mut page, ahead, mut owes, mut head, tls] = <[_; 6]>::try_from(connections).ok().unwrap();
+        let request = request("test");
+        assert_eq!(program.kernel().test_run_of(&first.frame(&request))?.0, 2);
+        // Of a connection that was asked and has not answered, that is refused later.
+        owes.says(&request)?;
+        assert_eq!(program.kernel().test_run_of(&owes.frame(&request))?.1.len(), 14 + 40, "a reset");
+        let mut gap = ahead.frame(&request);
+        gap[14 + 20 + 7] = gap[14 + 20 + 7].wrapping_add(1);
+        assert_eq!(program.kernel().test_run_of(&gap)?.1.len(), 14 + 40, "what is missing comes first: a reset");
+        for data in [&b"HEAD / HTTP/1.1\r\nHost: test\r\n\r\n"[..], b"\x16\x03\x01\0\x05\x01\0\0\x01\x03"] {
+            let frame = if data[0] == b'H' { head.frame(data) } else { tls.frame(data) };
+            let (action, becomes) = program.kernel().test_run_of(&frame)?;
+            assert_eq!((action, becomes.len()), (2, 14 + 40), "a reset");
+        }
+        head.says(b"x")?;
+        let sent = page.frame(&request);
+        let tagged = [&sent[..12], &[0x81, 0, 0, 7], &sent[12..]].concat();
+        let (action, became) = program.kernel().test_run_of(&tagged)?;
+        assert_eq!((action, became.len()), (3, 18 + 40 + 96), "sent back");
+        assert_eq!(became[..18], [&tagged[6..12], &tagged[..6], &tagged[12..18]].concat(), "with its tag");
+        let headers = PacketHeaders::from_ethernet_slice(&became)?;
+        let (Some(NetHeaders::Ipv4(ip, _)), Some(TransportHeader::Tcp(tcp))) = (headers.net, headers.transport) else {
+            panic!("no segment")
+        };
+        assert_eq!((tcp.source_port, tcp.destination_port), (80, page.source_port));
+        assert_eq!(tcp.checksum, tcp.calc_checksum_ipv4(&ip, headers.payload.slice())?);
+        // What the client sends next, whatever that is, is its reset.
+        let (at, page_bytes) = (page.acknowledged, 97);
+        page.sequence = page.sequence.wrapping_add(u32::try_from(request.len())?);
+        page.acknowledged = at.wrapping_add(page_bytes);
+        let (action, reset) = program.kernel().test_run_of(&page.frame(b""))?;
+        assert_eq!((action, reset.len()), (2, 14 + 40));
+        let headers = PacketHeaders::from_ethernet_slice(&reset)?;
+        let Some(TransportHeader::Tcp(tcp)) = headers.transport else { panic!("no segment") };
+        assert!(tcp.rst && tcp.ack);
+        let expected = tcp.acknowledgment_number;
+        assert_eq!(expected, at, "the server has said nothing of the page");
+        assert_eq!(tcp.sequence_number.wrapping_add(u32::try_from(request.len())?), page.sequence);
+        Ok(tallies(&program.kernel().read()?))
+    };
+    let counts = Namespace::new().unwrap().inside(runs).unwrap();
+    assert_eq!((counts[&("page", Some(0))], counts[&("reset", Some(0))]), (1, 4), "{counts:?}");
+}

@@ -1,0 +1,209 @@
+//! The page that answers a refused request of HTTP/1 in the clear: code 429, when to try again, and the end of what the
+//! server says. Of one length, so that the next one of the same connection fits in the place of this.
+
+use super::{IPV4_WORDS, IPV6_WORDS, TCP_BYTES, TCP_WORDS, Way, checksum, ipv4, ipv6, pseudo, with_high_half};
+use crate::packet::{Frame, TCP_FLAG_ACK, TCP_FLAG_PSH, TCP_FLAGS};
+
+/// What it says, without the seconds, which are at [`SECONDS_AT`].
+const TEXT_BYTES: [u8; 4 * TEXT_WORDS] = *b"HTTP/1.1 429 Too Many Requests\r\n\
+    Connection: close\r\n\
+    Retry-After: \0\0\0\0\0\0\0\0\r\n\r\n\
+    Too many requests.\r\n";
+/// Words of that.
+pub const TEXT_WORDS: usize = 24;
+/// The words before the seconds, and behind them; those of the seconds are 0.
+const TEXT: [u32; TEXT_WORDS] = {
+    let (mut words, mut at) = ([0; TEXT_WORDS], 0);
+    while at < TEXT_WORDS {
+        let [a, b, c, d] = [4 * at, 4 * at + 1, 4 * at + 2, 4 * at + 3];
+        words[at] = u32::from_ne_bytes([TEXT_BYTES[a], TEXT_BYTES[b], TEXT_BYTES[c], TEXT_BYTES[d]]);
+        at += 1;
+    }
+    words
+};
+/// The first of the words of the seconds, and how many there are.
+const SECONDS_AT: usize = 16;
+const SECONDS_WORDS: usize = 2;
+const _: () = assert!(TEXT[SECONDS_AT] == 0 && TEXT[SECONDS_AT + 1] == 0 && TEXT[SECONDS_AT - 1] != 0);
+/// The most that fits there.
+const SECONDS_MAX: u64 = 99_999_999;
+/// The sum of all other words.
+const TEXT_SUM: u64 = sum(&TEXT);
+
+/// Words of the option of TCP that has the time, behind two bytes that say nothing (RFC 7323, appendix A).
+const TIME_WORDS: usize = 3;
+/// What is before the time.
+const BEFORE_TIME: [u8; 4] = [1, 1, 8, 10];
+
+/// A page without its text: the headers of IP and TCP, with so many words of options, and the seconds in digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Page<const IP: usize, const OPTIONS: usize> {
+    /// IP's header.
+    pub ip: [u32; IP],
+    /// TCP's header.
+    pub tcp: [u32; TCP_WORDS],
+    /// Its options.
+    pub options: [u32; OPTIONS],
+    /// The words of the text that have the seconds.
+    pub seconds: [u32; SECONDS_WORDS],
+}
+
+impl<const IP: usize, const OPTIONS: usize> Page<IP, OPTIONS> {
+    /// Bytes of TCP, header and all.
+    #[expect(clippy::cast_possible_truncation, reason = "a few words")]
+    const TCP_BYTES: u8 = TCP_BYTES + 4 * (OPTIONS + TEXT_WORDS) as u8;
+    /// All of its words.
+    pub const WORDS: usize = IP + TCP_WORDS + OPTIONS + TEXT_WORDS;
+
+    /// This word of its text.
+    #[inline(always)]
+    pub const fn text(&self, at: usize) -> u32 {
+        match at {
+            SECONDS_AT => self.seconds[0],
+            at if at == SECONDS_AT + 1 => self.seconds[1],
+            _ => TEXT[at],
+        }
+    }
+}
+
+impl<const OPTIONS: usize> Page<IPV4_WORDS, OPTIONS> {
+    /// The answer to a segment with these headers and so many bytes of payload: try again in so many seconds.
+    #[inline(always)]
+    pub const fn v4(
+        ip: [u32; IPV4_WORDS],
+        tcp: [u32; TCP_WORDS],
+        options: [u32; OPTIONS],
+        payload_bytes: u32,
+        seconds: u64,
+    ) -> Self {
+        let (ip, addresses) = ipv4(ip, Way::Back, Self::TCP_BYTES);
+        let seconds = digits(seconds);
+        let tcp = answer(tcp, &options, payload_bytes, addresses + pseudo(Self::TCP_BYTES) + sum(&seconds));
+        Self { ip, tcp, options, seconds }
+    }
+}
+
+impl<const OPTIONS: usize> Page<IPV6_WORDS, OPTIONS> {
+    /// Likewise.
+    #[inline(always)]
+    pub const fn v6(
+        ip: [u32; IPV6_WORDS],
+        tcp: [u32; TCP_WORDS],
+        options: [u32; OPTIONS],
+        payload_bytes: u32,
+        seconds: u64,
+    ) -> Self {
+        let (ip, addresses) = ipv6(ip, Way::Back, Self::TCP_BYTES);
+        let seconds = digits(seconds);
+        let tcp = answer(tcp, &options, payload_bytes, addresses + pseudo(Self::TCP_BYTES) + sum(&seconds));
+        Self { ip, tcp, options, seconds }
+    }
+}
+
+/// The TCP header of the answer, that goes on where the client says that the server is, and ends what it says. `others`:
+/// the sum of what else its checksum is of, but the text.
+#[inline(always)]
+const fn answer<const OPTIONS: usize>(
+    of: [u32; TCP_WORDS],
+    options: &[u32; OPTIONS],
+    payload_bytes: u32,
+    others: u64,
+) -> [u32; TCP_WORDS] {
+    /// FIN, PSH and ACK; and a window in which the client can end its side, too.
+    const FLAGS: u8 = 0x19;
+    const WINDOW: u8 = 2;
+    #[expect(clippy::cast_possible_truncation, reason = "a few words")]
+    let header_words = (TCP_WORDS + OPTIONS) as u8;
+    let (ports, sequence) = (of[0].rotate_left(16), of[2]);
+    let acknowledged = u32::from_be(of[1]).wrapping_add(payload_bytes).to_be();
+    let flags = u32::from_ne_bytes([header_words << 4, FLAGS, WINDOW, 0]);
+    let words = ports as u64 + sequence as u64 + acknowledged as u64 + flags as u64;
+    let sum = checksum(words + sum(options) + TEXT_SUM + others);
+    [ports, sequence, acknowledged, flags, with_high_half(sum)]
+}
+
+/// Options of TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Options {
+    /// None.
+    None,
+    /// The time (RFC 7323), as systems send it.
+    Time([u32; TIME_WORDS]),
+}
+
+/// Those of the answer to a segment with this header, which begins there. None where it cannot be answered: it has other
+/// options, opens or ends something, or is urgent.
+#[inline(always)]
+pub fn options<F: Frame>(frame: &F, at: usize, tcp: &[u32; TCP_WORDS]) -> Option<Options> {
+    const FLAGS: u8 = TCP_FLAG_ACK | TCP_FLAG_PSH;
+    /// Lengths of headers, where they are in a segment.
+    const NONE: u8 = 5 << 4;
+    const TIME: u8 = 8 << 4;
+    const { assert!(TCP_WORDS == 5 && TIME_WORDS == 3) };
+    let [offset, flags, _, _] = tcp[3].to_ne_bytes();
+    if flags & TCP_FLAGS & !FLAGS != 0 {
+        return None;
+    }
+    match offset & 0xf0 {
+        NONE => Some(Options::None),
+        TIME => {
+            let at = at + 4 * TCP_WORDS;
+            let [kind, said, heard]: [[u8; 4]; TIME_WORDS] =
+                [frame.bytes(at)?, frame.bytes(at + 4)?, frame.bytes(at + 8)?];
+            // It hears what it has said, and says what it has heard.
+            (kind == BEFORE_TIME).then_some(Options::Time([kind, heard, said].map(u32::from_ne_bytes)))
+        }
+        _ => None,
+    }
+}
+
+/// Whether a request of HTTP/1 that can be answered by a page begins at this offset: its method says so. The answer to
+/// HEAD has no text.
+#[inline(always)]
+pub fn begins_request<F: Frame>(frame: &F, at: usize) -> bool {
+    const METHODS: [&[u8]; 6] = [b"GET ", b"PUT ", b"POST ", b"PATCH ", b"DELETE ", b"OPTIONS "];
+    let Some(bytes) = frame.bytes::<8>(at) else { return false };
+    let begins = u64::from_le_bytes(bytes);
+    let mut is_one = false;
+    for method in METHODS {
+        let (mut name, mut mask) = (0, 0);
+        for (position, &byte) in method.iter().enumerate() {
+            name |= (byte as u64) << (8 * position);
+            mask |= 0xff << (8 * position);
+        }
+        is_one |= begins & mask == name;
+    }
+    is_one
+}
+
+/// A number in digits, with blanks before them.
+#[inline(always)]
+const fn digits(number: u64) -> [u32; SECONDS_WORDS] {
+    const DIGITS: usize = 4 * SECONDS_WORDS;
+    let mut left = if number < SECONDS_MAX { number } else { SECONDS_MAX };
+    let (mut digits, mut at) = ([b' '; DIGITS], DIGITS);
+    while at > 0 {
+        at -= 1;
+        let digit = (left % 10) as u8;
+        if left != 0 || at == DIGITS - 1 {
+            digits[at] = b'0' + digit;
+        }
+        left /= 10;
+    }
+    let [a, b, c, d, e, f, g, h] = digits;
+    [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]
+}
+
+/// The sum of words.
+#[inline(always)]
+const fn sum<const WORDS: usize>(words: &[u32; WORDS]) -> u64 {
+    let (mut sum, mut at) = (0, 0);
+    while at < WORDS {
+        sum += words[at] as u64;
+        at += 1;
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests;
