@@ -33,11 +33,19 @@ pub use verify::verify;
 
 /// Whether a rule charges without a check before and does nothing beside: its one limit alone decides.
 pub const fn is_plain(rule: &Rule) -> bool {
-    rule.limits_len == 1
-        && !rule.has_groups()
-        && rule.shadows_len == 0
-        && rule.refuse_all == 0
-        && rule.bans.steps_len == 0
+    rule.limits_len == 1 && !rule.has_groups() && decides_by_limits(rule)
+}
+
+/// Whether each of its limits may be charged without a look at all of them before: they alone decide, and none is a
+/// leaky bucket.
+pub fn is_of_limits_alone(rule: &Rule) -> bool {
+    let is_gcra = rule.limits[..LIMITS_MAX].iter().take(rule.limits_len.into()).any(|limit| limit.is_gcra != 0);
+    !is_plain(rule) && !is_gcra && decides_by_limits(rule)
+}
+
+/// Whether a rule does nothing beside what its limits say.
+const fn decides_by_limits(rule: &Rule) -> bool {
+    rule.shadows_len == 0 && rule.refuse_all == 0 && rule.bans.steps_len == 0
 }
 
 /// Whether it is nothing to the rule when a source sends a segment without payload that opens no connection, unless it
@@ -99,6 +107,46 @@ pub fn hold_plain<S: State>(state: S) -> Reason {
     }
 }
 
+/// Charges each limit in one try, where they alone decide. None where one does not admit it at once: then nothing is
+/// charged, and a look at all of them says what is so.
+#[inline(always)]
+pub fn charge_each<S: State>(state: S) -> Option<CheckResult> {
+    let rule = state.rule();
+    if rule.is_of_limits_alone == 0 || state.gates_new_sources() && !state.charges().has(is::ASKED) {
+        return None;
+    }
+    let mut result = CheckResult::of(Reason::NotCounted);
+    for (position, limit) in limits::<S>(rule, rule.limits_len.into()) {
+        let (amount, side) = state.charged_by(state.charges(), limit);
+        if amount == 0 {
+            continue;
+        }
+        let bucket = state.charge_one(At::of(rule, position, side), amount);
+        if bucket == 0 {
+            state.refund_before(position);
+            return None;
+        }
+        state.keep_charged(position, bucket);
+        result = CheckResult::CHARGED;
+    }
+    Some(result)
+}
+
+/// Charges one of them; the bucket, or 0 where it does not admit it at once.
+#[inline(always)]
+pub fn charge_one<S: State>(state: S, at: At, amount: u64) -> u64 {
+    turn_to(state, at);
+    let charged = state.charge_at_once(at, amount);
+    let bucket = charged.bucket();
+    if charged.has_news()
+        && let Some(bucket) = bucket
+    {
+        news(state, at, charged, bucket);
+    }
+    turn_back(state, at);
+    bucket.unwrap_or(0)
+}
+
 /// Looks at all limits before any is charged.
 #[inline(always)]
 fn hold_all<S: State>(state: S) -> Reason {
@@ -132,7 +180,7 @@ fn hold_all<S: State>(state: S) -> Reason {
         // The limit that another CPU has filled is not known: where bans need verified traffic, the next packet bans.
         bans &= !rule.evidence.any(EvidenceNeeds::BANS);
         let is_by_group;
-        (reason, is_by_group) = state.charge_all();
+        (reason, is_by_group) = state.charge_all(result);
         bans &= !is_by_group;
     } else if result.is(Reason::OverLimit) || result.is(Reason::Guard) {
         state.cache_refusal(result.at(), false);
@@ -162,12 +210,16 @@ fn limits<S: State>(rule: &Rule, count: usize) -> impl Iterator<Item = (usize, &
 }
 
 /// Checks whether the packet is within every limit that counts it, and changes nothing: [`Reason::WithinLimit`] may
-/// be overtaken by another CPU, anything else stands. Groups come last, in this and in [`charge_all`].
+/// be overtaken by another CPU, anything else stands. Or charges them all: [`CheckResult::CHARGED`]. Groups come last,
+/// in this and in [`charge_all`].
 ///
 /// By the coarse clock: it is never ahead, so what it refuses is over the limit, or was within the last tick.
 #[inline(always)]
 pub fn check_limits<S: State>(state: S, charges: Charges) -> CheckResult {
     let rule = state.rule();
+    if let Some(result) = state.charge_each() {
+        return result;
+    }
     let mut result = CheckResult::of(Reason::NotCounted);
     for (position, _) in limits::<S>(rule, rule.limits_len.into()) {
         // A source that is sampled out is held to its groups alone.
@@ -264,19 +316,22 @@ fn time_to_look_at<S: State>(state: S, limit: &layout::Limit) -> Nanos {
     if limit.is_gcra == 0 { state.coarse() } else { state.precise() }
 }
 
-/// Charges every limit of the rule that counts the packet. A charge that one of them refuses after all, because
+/// Charges every limit of the rule that counts the packet, unless [`check_limits`] has. A charge that one of them refuses after all, because
 /// another CPU was faster, is taken back from the others. What the source's own limits do not admit is not charged to
 /// groups: whether it was they that decided is told beside the reason.
 #[inline(always)]
-pub fn charge_all<S: State>(state: S) -> (Reason, bool) {
-    let reason = state.charge_own();
-    let passes = matches!(reason.action(), Action::Pass);
-    if passes && state.rule().has_groups() { (state.charge_groups(reason), true) } else { (reason, false) }
+pub fn charge_all<S: State>(state: S, checked: CheckResult) -> (Reason, bool) {
+    let reason = state.charge_own(checked);
+    let goes_on = matches!(reason.action(), Action::Pass) && checked != CheckResult::CHARGED;
+    if goes_on && state.rule().has_groups() { (state.charge_groups(reason), true) } else { (reason, false) }
 }
 
 /// [`charge_all`] of the limits that are of the source itself.
 #[inline(always)]
-pub fn charge_own<S: State>(state: S) -> Reason {
+pub fn charge_own<S: State>(state: S, checked: CheckResult) -> Reason {
+    if checked == CheckResult::CHARGED {
+        return Reason::WithinLimit;
+    }
     let rule = state.rule();
     let (mut reason, mut refused_by) = (Reason::WithinLimit, 0);
     for (position, limit) in limits::<S>(rule, rule.own_len.into()) {

@@ -290,8 +290,10 @@ pub struct Rule {
     pub groups: [Group; LIMITS_MAX],
     /// How many of its limits are of the source itself.
     pub own_len: u8,
+    /// 1: its limits alone decide, see [`crate::hold::is_of_limits_alone`].
+    pub is_of_limits_alone: u8,
     /// Zero.
-    pub reserved: [u8; 7],
+    pub reserved: [u8; 6],
 }
 
 const _: () = assert!(

@@ -309,10 +309,12 @@ pub(crate) fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         bans: rule.bans.as_ref().map_or(Ok(ban::Rule::default()), |bans| self::bans(&rule.name, bans))?,
         groups,
         own_len: u8::try_from(own_len).unwrap_or(u8::MAX),
-        reserved: [0; 7],
+        is_of_limits_alone: 0,
+        reserved: [0; 6],
     };
     encoded.known_first = known_first::of(&encoded);
     encoded.is_plain = u8::from(hold::is_plain(&encoded));
+    encoded.is_of_limits_alone = u8::from(hold::is_of_limits_alone(&encoded));
     encoded.ignores_acknowledgements = u8::from(hold::ignores_acknowledgements(&encoded));
     Ok(encoded)
 }

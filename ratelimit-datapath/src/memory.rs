@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use ratelimit_common::ban::Ban;
 use ratelimit_common::events::Kind;
 use ratelimit_common::gcra::{self, Rate};
-use ratelimit_common::hold::{self, Alone, At, Charged, Charges, GateBypass, Inserted, State, is};
+use ratelimit_common::hold::{self, Alone, At, Charged, Charges, CheckResult, GateBypass, Inserted, State, is};
 use ratelimit_common::layout::{Event, LIMITS_MAX, Rule, SHADOWS_MAX, Source, Step};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Action, Reason};
@@ -84,7 +84,7 @@ impl Sources {
 
     /// Charges it alone: what is held to this rule beside the one that judges it.
     pub fn charge(&mut self, client: IpNet, rule: &Rule, charges: Charges, now: Nanos) -> Held {
-        self.step(client, rule, charges, now, |packet| hold::charge_all(packet).0)
+        self.step(client, rule, charges, now, |packet| hold::charge_all(packet, CheckResult::of(Reason::WithinLimit)).0)
     }
 
     fn step(

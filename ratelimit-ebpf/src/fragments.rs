@@ -2,7 +2,7 @@
 //! `ratelimit_common::choose`.
 
 use ratelimit_common::choose::Next;
-use ratelimit_common::hold::{Charges, State as _};
+use ratelimit_common::hold::{Charges, CheckResult, State as _};
 use ratelimit_common::layout::{self, RULES_MAX};
 use ratelimit_common::verdict::{Reason, Verdict};
 
@@ -55,5 +55,6 @@ fn charge(Active { word, .. }: Active, index: u32) -> u32 {
     };
     deferred.judge_by(word.generation(), index);
     deferred.keep_charges(Charges { bytes: parsed.ip_bytes(), requests: 1, ..Charges::default() }, Leaves::Nothing);
-    Held::packet().map_or(Reason::InternalError as u32, |held| held.charge_all().0 as u32)
+    let checked = CheckResult::of(Reason::WithinLimit);
+    Held::packet().map_or(Reason::InternalError as u32, |held| held.charge_all(checked).0 as u32)
 }

@@ -303,8 +303,8 @@ impl State for Held {
     }
 
     #[inline(always)]
-    fn charge_all(&self) -> (Reason, bool) {
-        match charge_own() {
+    fn charge_all(&self, checked: CheckResult) -> (Reason, bool) {
+        match charge_own(checked.0) {
             code if code & CHARGES_GROUPS != 0 => (maps::reason(charge_groups(code & !CHARGES_GROUPS)), true),
             code => (maps::reason(code), false),
         }
@@ -323,6 +323,19 @@ impl State for Held {
     #[inline(always)]
     fn refund_before(&self, refused_by: usize) {
         let _always_zero = refund_before(refused_by as u32);
+    }
+
+    #[inline(always)]
+    fn charge_each(&self) -> Option<CheckResult> {
+        match charge_each() {
+            NOT_AT_ONCE => None,
+            result => Some(CheckResult(result)),
+        }
+    }
+
+    #[inline(always)]
+    fn charge_one(&self, at: At, amount: u64) -> u64 {
+        charge_one(at.0, amount)
     }
 
     #[inline(always)]
@@ -406,6 +419,9 @@ macro_rules! steps {
 /// as main has no room on its stack to look at the rule between.
 const CHARGES_GROUPS: u32 = 0x100;
 
+/// No [`CheckResult`]: some limit did not admit it at once.
+const NOT_AT_ONCE: u32 = 0x100;
+
 /// What a step returns that returns nothing.
 const DONE: u32 = 0;
 
@@ -423,10 +439,17 @@ steps! {
     check_limit(position: u32, charges: u64, before: u32) -> u32, or CheckResult::of(Reason::InternalError).0,
         held of Work::PACKET =>
             hold::check_limit(held, position as usize, Charges::from_word(charges), maps::reason(before)).0;
-    /// [`hold::charge_own`]; a reason's code, with [`CHARGES_GROUPS`].
-    charge_own() -> u32, or Reason::InternalError as u32, held of Work::PACKET => {
-        let reason = hold::charge_own(held);
-        let goes_on = reason.action() == Action::Pass && held.rule.has_groups();
+    /// [`hold::charge_each`]; a [`CheckResult`], or [`NOT_AT_ONCE`].
+    charge_each() -> u32, or NOT_AT_ONCE, held of Work::PACKET =>
+        hold::charge_each(held).map_or(NOT_AT_ONCE, |result| result.0);
+    /// [`hold::charge_one`], of an [`At`].
+    charge_one(at: u32, amount: u64) -> u64, or 0, held of Work::PACKET => hold::charge_one(held, At(at), amount);
+    /// [`hold::charge_own`], of a [`CheckResult`]; a reason's code, with [`CHARGES_GROUPS`].
+    charge_own(checked: u32) -> u32, or Reason::InternalError as u32, held of Work::PACKET => {
+        let checked = CheckResult(checked);
+        let reason = hold::charge_own(held, checked);
+        let is_charged = checked == CheckResult::CHARGED;
+        let goes_on = reason.action() == Action::Pass && !is_charged && held.rule.has_groups();
         reason as u32 | if goes_on { CHARGES_GROUPS } else { 0 }
     };
     /// [`hold::charge_groups`]; a reason's code, of one.

@@ -63,23 +63,28 @@ fn retry_after(deferred: &mut Deferred, rule: &Rule) -> u64 {
 }
 
 /// Has the segment at hand, of a connection that a page has ended, be its client's reset: the server has nothing of
-/// what was answered. 1 where it is; 0, and it is what it was, where it is of no such connection.
+/// what was answered. What was sent behind that before its client had the page becomes one too: the kernel would answer
+/// it sooner than the page is there. 1 where it is; 0, and it is what it was, where it is none of those.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn end_paged(ctx: *mut Raw) -> u32 {
     let (Some(parsed), Some(deferred)) = (maps::parsed_mut(), maps::deferred()) else { return 0 };
     set_paged(parsed, deferred);
-    let Some(known) = deferred.known_conversation() else { return 0 };
-    let Some(Paged { sequence, acknowledged }) = known.paged() else { return 0 };
+    let Some(Paged { sequence, acknowledged }) = deferred.known_conversation().and_then(|known| known.paged()) else {
+        return 0;
+    };
     let segment = parsed.segment();
+    let is_behind = segment.sequence != sequence && segment.acknowledged == acknowledged;
     parsed.take_for(Segment { sequence, acknowledged, payload_bytes: 0, ..segment });
-    let is_open = maps::connection_state_of(ctx) == ESTABLISHED;
-    if !is_open || parsed.peer().is_none_or(|peer| peer.received != sequence) || reset(ctx) == 0 {
+    let state = maps::connection_state_of(ctx);
+    let is_open = state == ESTABLISHED && parsed.peer().is_some_and(|peer| peer.received == sequence);
+    if !is_open && !(state == UNKNOWN && is_behind) || reset(ctx) == 0 {
         parsed.take_for(segment);
         return 0;
     }
-    maps::clear(known);
-    let _always_reset = end_by_reset();
+    if is_open {
+        let _always_reset = end_by_reset();
+    }
     1
 }
 

@@ -235,6 +235,9 @@ impl Charged {
 pub struct CheckResult(pub u32);
 
 impl CheckResult {
+    /// Within all limits, which are charged.
+    pub const CHARGED: Self = Self(1 << 31 | Reason::WithinLimit as u32);
+
     /// A reason that is no limit's.
     #[inline(always)]
     pub const fn of(reason: Reason) -> Self {

@@ -176,14 +176,14 @@ pub trait State: Copy {
 
     /// [`super::charge_all`].
     #[inline(always)]
-    fn charge_all(&self) -> (Reason, bool) {
-        super::charge_all(*self)
+    fn charge_all(&self, checked: CheckResult) -> (Reason, bool) {
+        super::charge_all(*self, checked)
     }
 
     /// [`super::charge_own`].
     #[inline(always)]
-    fn charge_own(&self) -> Reason {
-        super::charge_own(*self)
+    fn charge_own(&self, checked: CheckResult) -> Reason {
+        super::charge_own(*self, checked)
     }
 
     /// [`super::charge_groups`].
@@ -214,6 +214,18 @@ pub trait State: Copy {
     #[inline(always)]
     fn charge(&self, at: At, amount: u64) -> Charged {
         super::charge_with_retry(*self, at, amount)
+    }
+
+    /// [`super::charge_each`].
+    #[inline(always)]
+    fn charge_each(&self) -> Option<CheckResult> {
+        super::charge_each(*self)
+    }
+
+    /// [`super::charge_one`].
+    #[inline(always)]
+    fn charge_one(&self, at: At, amount: u64) -> u64 {
+        super::charge_one(*self, at, amount)
     }
 
     /// [`super::charge_at_once`].

@@ -10,6 +10,7 @@ use crate::layout::{BAN_STEPS_MAX, Event, Limit, Step, refuses};
 use crate::time::SECOND_NS;
 use crate::window::{CELLS, Parts};
 
+mod each;
 mod groups;
 
 const SOURCE: u32 = 0x0105;
@@ -151,7 +152,7 @@ fn rule(limits: &[Limit]) -> Rule {
 
 fn memory(rule: Rule) -> Memory {
     Memory {
-        rule,
+        rule: Rule { is_of_limits_alone: u8::from(is_of_limits_alone(&rule)), ..rule },
         source: Cell::new(SOURCE),
         group: Cell::new(None),
         charges: Cell::default(),
@@ -250,7 +251,7 @@ fn what_one_limit_refuses_is_charged_to_none_whatever_was_charged_before() {
     assert_eq!([memory.used(0), memory.used(1), memory.used(2)], [1, 1, 100]);
     // Another CPU was faster behind the look: what was charged before is taken back, and nothing else.
     memory.charges.set(PACKET);
-    assert_eq!(charge_all(&memory), (Reason::OverLimit, false));
+    assert_eq!(charge_all(&memory, CheckResult::of(Reason::WithinLimit)), (Reason::OverLimit, false));
     assert_eq!([memory.used(0), memory.used(1), memory.used(2)], [1, 1, 100]);
 }
 

@@ -7,7 +7,7 @@ use crate::layout::Group;
 const GROUP: u32 = 0xff00;
 
 /// A rule whose limits from `own` on are of groups.
-fn grouped(limits: &[Limit], own: u8) -> Rule {
+pub(super) fn grouped(limits: &[Limit], own: u8) -> Rule {
     let mut rule = Rule { own_len: own, is_plain: 0, ..rule(limits) };
     for group in &mut rule.groups[own.into()..limits.len()] {
         *group = Group { ipv4_mask: GROUP, ..Group::default() };
@@ -67,7 +67,7 @@ fn what_a_group_refuses_is_charged_to_no_source_and_to_no_group_before() {
     // Another CPU filled it behind the look: all that was charged before is taken back.
     memory.source.set(0x0107);
     memory.charges.set(PACKET);
-    assert_eq!(charge_all(&memory), (Reason::OverLimit, true));
+    assert_eq!(charge_all(&memory, CheckResult::of(Reason::WithinLimit)), (Reason::OverLimit, true));
     let used = [(0x0107, 0), (0x0100, 1), (0x0100, 2)].map(|(of, at)| memory.used_by(of, at, Side::Unverified));
     assert_eq!(used, [0, 4, 4]);
     assert_eq!(memory.group.get(), None, "the source stands in its own place again");
