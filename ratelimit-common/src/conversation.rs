@@ -12,7 +12,7 @@
 
 mod accounted;
 mod clear;
-mod ended;
+pub mod ended;
 mod head;
 mod http2;
 mod place;
@@ -22,7 +22,6 @@ mod tests;
 mod tls;
 
 pub use accounted::{ACCOUNTED_BYTES, SHORT_BYTES};
-pub use ended::Paged;
 use place::{FAR_BYTES, Place, passed};
 pub use search::{Found, Hit, Sought};
 pub use tls::{Moment, Record};

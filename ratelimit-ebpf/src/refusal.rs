@@ -3,7 +3,8 @@
 //!
 //! Nothing here is called for a rule that drops.
 
-use ratelimit_common::conversation::{Conversation, Paged};
+use ratelimit_common::conversation::Conversation;
+use ratelimit_common::conversation::ended::Paged;
 use ratelimit_common::layout::{Rule, refuses};
 use ratelimit_common::packet::{Frame as _, Segment};
 use ratelimit_common::refusal::{self, Options, Page, Place, TCP_WORDS, Way};

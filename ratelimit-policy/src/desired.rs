@@ -235,16 +235,6 @@ pub enum RefuseWith {
     Page,
 }
 
-impl RefuseWith {
-    /// Whether it learns of it at once.
-    pub const fn is_told(self) -> bool {
-        match self {
-            Self::Drop => false,
-            Self::Reset | Self::Page => true,
-        }
-    }
-}
-
 /// Destination ports: inclusive ranges, sorted, not touching.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ports {

@@ -282,7 +282,7 @@ fn ports_words(rule: &Rule) -> String {
 /// What limits of requests bound besides, a line each; none without such limits, or where TCP is not judged.
 /// Whom a rule tells that it refuses, and how.
 fn told_words(rule: &Rule, mode: XdpModeChoice) -> Option<String> {
-    if !rule.refuse_with.is_told() {
+    if rule.refuse_with == RefuseWith::Drop {
         return None;
     }
     if rule.ports.tcp.is_empty() && !rule.ports.other_protocols {
