@@ -311,6 +311,7 @@ pub fn is_pass(word: &str) -> bool {
         "guard",
         "too_many_headers",
         "reset",
+        "page",
     ]
     .contains(&word)
 }

@@ -27,7 +27,7 @@ pub use alone::Alone;
 pub use ban::{ban_source, cache_ban, is_banned, record_admitted};
 pub use cache::{cache_refusal, suspect};
 pub use charges::{At, Charged, Charges, CheckResult, by, is};
-pub use each::{charge_each, charge_one, is_of_limits_alone};
+pub use each::{charge_each, charge_one, is_of_limits_alone, tell_each};
 pub use groups::{charge_group, charge_groups};
 pub use state::{Banned, GateBypass, Inserted, State, Window};
 pub use tell::{tell, tell_step, window_used};

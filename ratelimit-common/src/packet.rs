@@ -385,7 +385,7 @@ const fn is_control_traffic(source: Address, icmp_kind: u8) -> bool {
 const TCP_FLAG_SYN: u8 = 0x02;
 pub(crate) const TCP_FLAG_PSH: u8 = 0x08;
 pub(crate) const TCP_FLAG_ACK: u8 = 0x10;
-pub(crate) const TCP_FLAG_URG: u8 = 0x20;
+const TCP_FLAG_URG: u8 = 0x20;
 /// All but those of congestion.
 pub(crate) const TCP_FLAGS: u8 = 0x3f;
 /// Up to where the flags are: network-types has them as a bit field that starts with the data offset.

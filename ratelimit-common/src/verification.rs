@@ -108,6 +108,13 @@ impl EvidenceNeeds {
         self.0 & of.0 != 0
     }
 
+    /// All but these.
+    #[inline(always)]
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
     /// Both.
     #[inline(always)]
     #[must_use]

@@ -289,6 +289,8 @@ fn choice(active: Active, protecting: RuleSet, parsed: &ParsedFrame, deferred: &
     if !choice.is_of_client {
         deferred.cache_nothing();
     }
+    // What is told of a refusal goes by its rule, too.
+    deferred.judge_by(active.word.generation(), index);
     if choice.reason == Reason::NotCounted {
         if choice.beside != 0 {
             deferred.beside = Beside::new(index, choice.beside);
@@ -297,7 +299,6 @@ fn choice(active: Active, protecting: RuleSet, parsed: &ParsedFrame, deferred: &
             }
         }
         deferred.of.set(head.source, active.config);
-        deferred.judge_by(active.word.generation(), index);
     }
     Choice::new(choice.reason, index)
 }

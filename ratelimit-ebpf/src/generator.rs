@@ -31,7 +31,7 @@ mod entry {
     const IPV4_LEN: usize = 20;
     const TCP_LEN: usize = 20;
     const RECORD_HEADER_LEN: usize = 5;
-    /// Headers of Ethernet, IPv4 and TCP, and two bytes.
+    /// Headers of Ethernet, IPv4 and TCP, and two bytes; the loader has it too.
     const HEADERS_LEN: usize = 56;
     /// What a record's payload is filled with, and what begins one in 16 segments of it: of encrypted bytes as many
     /// begin with four below 128.

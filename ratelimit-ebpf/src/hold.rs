@@ -334,8 +334,13 @@ impl State for Held {
     }
 
     #[inline(always)]
-    fn charge_one(&self, at: At, amount: u64) -> u64 {
-        charge_one(at.0, amount)
+    fn charge_one(&self, at: At, amount: u64) -> Charged {
+        Charged(charge_one(at.0, amount))
+    }
+
+    #[inline(always)]
+    fn tell_each(&self, told: u32) {
+        let _always_zero = tell_each(told);
     }
 
     #[inline(always)]
@@ -442,8 +447,11 @@ steps! {
     /// [`hold::charge_each`]; a [`CheckResult`], or [`NOT_AT_ONCE`].
     charge_each() -> u32, or NOT_AT_ONCE, held of Work::PACKET =>
         hold::charge_each(held).map_or(NOT_AT_ONCE, |result| result.0);
-    /// [`hold::charge_one`], of an [`At`].
-    charge_one(at: u32, amount: u64) -> u64, or 0, held of Work::PACKET => hold::charge_one(held, At(at), amount);
+    /// [`hold::charge_one`], of an [`At`]; a [`Charged`].
+    charge_one(at: u32, amount: u64) -> u64, or Charged::CONTENDED.0, held of Work::PACKET =>
+        hold::charge_one(held, At(at), amount).0;
+    /// [`hold::tell_each`].
+    tell_each(told: u32) -> u32, or DONE, held of Work::PACKET => { hold::tell_each(held, told); DONE };
     /// [`hold::charge_own`], of a [`CheckResult`]; a reason's code, with [`CHARGES_GROUPS`].
     charge_own(checked: u32) -> u32, or Reason::InternalError as u32, held of Work::PACKET => {
         let checked = CheckResult(checked);

@@ -1,14 +1,14 @@
-//! Refusals that tell: by a rule that refuses by a reset, or by a page. Alone has packets written. Which bytes a reset is, is in
-//! `ratelimit_common::refusal`.
+//! Refusals that tell: by a rule that refuses by a reset, or by a page. Alone has packets written. Which bytes those
+//! are, is in `ratelimit_common::refusal`.
 //!
 //! Nothing here is called for a rule that drops.
 
 use ratelimit_common::conversation::Conversation;
 use ratelimit_common::conversation::ended::Paged;
-use ratelimit_common::layout::{Rule, refuses};
+use ratelimit_common::hold::Banned as _;
+use ratelimit_common::layout::refuses;
 use ratelimit_common::packet::{Frame as _, Segment};
 use ratelimit_common::refusal::{self, Options, Page, Place, TCP_WORDS, Way};
-use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::verification::ConnectionState;
 
@@ -17,8 +17,8 @@ use crate::maps::{self, Deferred, ParsedFrame, frame_is};
 use crate::packet::{PacketFrame, parse_frame};
 
 /// What a refusal of the packet at hand, by a rule that refuses by a reset, comes to: [`Reason::Reset`] or
-/// [`Reason::Page`], and it is one; [`Reason::NotCounted`], where the kernel tells its client; else why it is refused. A
-/// reason's code.
+/// [`Reason::Page`], and it is one; [`Reason::NotCounted`], where the kernel tells its client, or a page has; else why it
+/// is refused. A reason's code.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn told(ctx: *mut Raw) -> u32 {
@@ -41,25 +41,37 @@ pub(crate) extern "C" fn told(ctx: *mut Raw) -> u32 {
     let _always_zero = parse_frame(ctx, parsed);
     let says_page = hook::ANSWERS && rule.refuses & refuses::BY_PAGE != 0;
     if says_page && end_paged(ctx) != 0 {
-        return Reason::Reset as u32;
+        return Reason::NotCounted as u32;
     }
     let says_page = says_page && reason != Reason::Denied as u32;
     match maps::connection_state_of(ctx) {
-        ESTABLISHED if says_page && is_turn(ctx) != 0 && page(ctx, retry_after(deferred, rule)) != 0 => keep_paged(),
+        ESTABLISHED if says_page && is_turn(ctx) != 0 && page(ctx, retry_after()) != 0 => keep_paged(),
         ESTABLISHED if reset(ctx) != 0 => end_by_reset(),
         UNKNOWN if is_repetition() != 0 => Reason::NotCounted as u32,
         _ => reason,
     }
 }
 
-/// In how many seconds the source may be within its limits, or its ban is over; where that was not found out, when the
-/// next bucket begins.
-#[inline(always)]
-fn retry_after(deferred: &mut Deferred, rule: &Rule) -> u64 {
-    let (now, until) = (deferred.now().0, deferred.refused_until.0);
-    deferred.refused_until = Nanos(0);
+/// In how many seconds the source at hand may be within its limits, or its ban is over; where that was not found out,
+/// when the next bucket begins. A function of its own, for its place on the stack.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn retry_after() -> u64 {
+    let Some(deferred) = maps::deferred() else { return 1 };
+    let Some(config) = maps::config(deferred.generation()) else { return 1 };
+    let rule = maps::rule(config, deferred.rule());
+    let now = deferred.now().0;
+    let mut until = deferred.refused_until.0;
+    // The packet that begins a ban was refused by a limit.
+    if rule.bans.steps_len != 0
+        && let Some(ban) = deferred.of.ban(rule.bans.slot)
+    {
+        until = until.max(ban.until().0);
+    }
     let bucket_ns = rule.limits[0].bucket_ns;
-    let until = if until <= now && bucket_ns != 0 { now - now % bucket_ns + bucket_ns } else { until };
+    if until <= now && bucket_ns != 0 {
+        until = now - now % bucket_ns + bucket_ns;
+    }
     until.saturating_sub(now) / 1_000_000_000 + 1
 }
 
@@ -109,7 +121,8 @@ extern "C" fn keep_paged() -> u32 {
 }
 
 /// Makes it the place of what a page has left of the connection at hand, beside what that is remembered as: no
-/// connection is from port 0.
+/// connection is from port 0. The server's port is not in it: a client that uses one port towards two at once has the
+/// newer page's connection here, and the older one is left to the server's timeouts.
 #[inline(always)]
 fn set_paged(parsed: &ParsedFrame, deferred: &mut Deferred) {
     deferred.set_conversation(parsed.source(), parsed.destination(), 0, parsed.segment().source_port);

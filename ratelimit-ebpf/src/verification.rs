@@ -4,6 +4,7 @@ use ratelimit_common::drop_cache::{Expiry, Key};
 use ratelimit_common::hold::is;
 use ratelimit_common::layout::{Rule, refuses};
 use ratelimit_common::packet::source_port;
+use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::verification::{ConnectionState, EvidenceNeeds, found, is_looked_up, not_found};
 
@@ -59,7 +60,13 @@ impl Verification {
 /// Whether the rule needs to know if a segment is verified.
 #[inline(always)]
 pub(crate) const fn is_asked(rule: &Rule, may_ask: bool) -> bool {
-    may_ask || rule.evidence.any(EvidenceNeeds::SEGMENTS.or(EvidenceNeeds::CONNECTIONS).or(EvidenceNeeds::PAGES))
+    is_asked_of(rule.evidence, may_ask) || hook::ANSWERS && rule.evidence.any(EvidenceNeeds::PAGES)
+}
+
+/// The same, of a connection that no page has ended.
+#[inline(always)]
+const fn is_asked_of(evidence: EvidenceNeeds, may_ask: bool) -> bool {
+    may_ask || evidence.any(EvidenceNeeds::SEGMENTS.or(EvidenceNeeds::CONNECTIONS))
 }
 
 /// What [`cached_segment_drop`] returns of a segment that is to be looked up, which is no [`Expiry`].
@@ -201,8 +208,17 @@ extern "C" fn look_up(ctx: *mut Raw, generation: u32, source: u64, what: u64) ->
 #[inline(never)]
 extern "C" fn unless_paged(ctx: *mut Raw, generation: u32, rule: u32, may_ask: u32) -> u32 {
     let Some(config) = maps::config(generation) else { return 0 };
-    if maps::rule(config, rule).evidence.any(EvidenceNeeds::PAGES) && refusal::end_paged(ctx) != 0 {
-        return IGNORED;
+    let evidence = maps::rule(config, rule).evidence;
+    if evidence.any(EvidenceNeeds::PAGES) {
+        let Some(deferred) = maps::deferred() else { return 0 };
+        deferred.refused_until = Nanos(0);
+        if refusal::end_paged(ctx) != 0 {
+            return IGNORED;
+        }
+        // Nothing else asks.
+        if !is_asked_of(evidence, may_ask != 0) && deferred.is_suspect == 0 {
+            return 0;
+        }
     }
     verification(ctx, generation, rule, may_ask)
 }

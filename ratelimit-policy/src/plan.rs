@@ -394,7 +394,11 @@ mod tests {
                 let shadow_limits = burst.map(|_| rule.limits[0]).into_iter().collect();
                 let quic_ports = if under_attack_ok { QuicPorts::NONE } else { QuicPorts::DEFAULT };
                 let unparsable = if until.is_some() { Unparsable::Count } else { Unparsable::Drop };
-                let refuse_with = if burst.is_some() { RefuseWith::Reset } else { RefuseWith::Drop };
+                let refuse_with = match (burst.is_some(), under_attack_ok) {
+                    (true, true) => RefuseWith::Page,
+                    (true, false) => RefuseWith::Reset,
+                    (false, _) => RefuseWith::Drop,
+                };
                 let rule = Rule { quic_ports, unparsable, refuse_with, block_kill: under_attack_ok, ..rule };
                 (name, Rule { from, to, bans, until, under_attack_ok, new_sources, shadow_limits, ..rule })
             });

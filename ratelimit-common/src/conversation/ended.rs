@@ -29,7 +29,8 @@ impl Conversation {
         left != 0
     }
 
-    /// What is remembered of a connection that a page has ended. It is not what the connection is remembered as besides.
+    /// What is remembered of a connection that a page has ended: in an element of its own, so three fields are used for
+    /// where it stood, and none for what they say elsewhere.
     #[inline(always)]
     pub const fn keep_paged(&mut self, segment: &Segment) {
         self.begins_at = segment.sequence;
@@ -48,7 +49,8 @@ impl Conversation {
 
     /// Whether the server owes nothing before the answer to what begins in this segment, in the clear, by what its
     /// socket says: so the client takes for that answer what comes next. It has all of the client's before, and the
-    /// client all of its. Of a connection that was asked something before, it has said something since.
+    /// client all of its. Of a connection that was asked something before, it has said something since: whether that was
+    /// all of its answer cannot be told, so who asks ahead, while one is under way, has the page in the midst of it.
     #[inline(always)]
     pub fn owes_nothing(known: Option<&Self>, segment: &Segment, peer: &Peer) -> bool {
         const DOUBT: u16 = is::AHEAD | is::HTTP2 | is::UNSEEN | is::DOUBTED;

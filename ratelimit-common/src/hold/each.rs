@@ -1,6 +1,6 @@
 //! Several limits, each charged as a plain rule's one limit is: without a look at all of them before.
 
-use super::charges::{At, CheckResult, is};
+use super::charges::{At, Charged, CheckResult, is};
 use super::groups::{turn_back, turn_to};
 use super::{State, decides_by_limits, is_plain, limits, news};
 use crate::layout::{LIMITS_MAX, Rule};
@@ -22,33 +22,57 @@ pub fn charge_each<S: State>(state: S) -> Option<CheckResult> {
         return None;
     }
     let mut result = CheckResult::of(Reason::NotCounted);
+    let mut told = 0;
     for (position, limit) in limits::<S>(rule, rule.limits_len.into()) {
         let (amount, side) = state.charged_by(state.charges(), limit);
         if amount == 0 {
             continue;
         }
-        let bucket = state.charge_one(At::of(rule, position, side), amount);
-        if bucket == 0 {
+        let charged = state.charge_one(At::of(rule, position, side), amount);
+        let Some(bucket) = charged.bucket() else {
             state.refund_before(position);
             return None;
-        }
+        };
         state.keep_charged(position, bucket);
+        if charged.has_news() {
+            told |=
+                (charged.is_fresh() as u32 * FRESH | charged.is_step() as u32 * STEP) << (position & (LIMITS_MAX - 1));
+        }
         result = CheckResult::CHARGED;
+    }
+    if told != 0 {
+        state.tell_each(told);
     }
     Some(result)
 }
 
-/// Charges one of them; the bucket, or 0 where it does not admit it at once.
+/// What is to be told of the limit at position 0; above it those of the others.
+const FRESH: u32 = 1;
+/// Likewise.
+const STEP: u32 = 1 << LIMITS_MAX;
+
+/// Charges one of them.
 #[inline(always)]
-pub fn charge_one<S: State>(state: S, at: At, amount: u64) -> u64 {
+pub fn charge_one<S: State>(state: S, at: At, amount: u64) -> Charged {
     turn_to(state, at);
     let charged = state.charge_at_once(at, amount);
-    let bucket = charged.bucket();
-    if charged.has_news()
-        && let Some(bucket) = bucket
-    {
-        news(state, at, charged, bucket);
-    }
     turn_back(state, at);
-    bucket.unwrap_or(0)
+    charged
+}
+
+/// What the charges have to be followed by, now that all are made.
+#[inline(always)]
+pub fn tell_each<S: State>(state: S, told: u32) {
+    let rule = state.rule();
+    for (position, limit) in limits::<S>(rule, rule.limits_len.into()) {
+        let of_limit = told >> (position & (LIMITS_MAX - 1));
+        if of_limit & (FRESH | STEP) == 0 {
+            continue;
+        }
+        let (_, side) = state.charged_by(state.charges(), limit);
+        let (at, bucket) = (At::of(rule, position, side), state.charged(position));
+        turn_to(state, at);
+        news(state, at, Charged::to(bucket, of_limit & FRESH != 0, of_limit & STEP != 0), bucket);
+        turn_back(state, at);
+    }
 }

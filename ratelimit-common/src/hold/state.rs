@@ -224,8 +224,14 @@ pub trait State: Copy {
 
     /// [`super::charge_one`].
     #[inline(always)]
-    fn charge_one(&self, at: At, amount: u64) -> u64 {
+    fn charge_one(&self, at: At, amount: u64) -> Charged {
         super::charge_one(*self, at, amount)
+    }
+
+    /// [`super::tell_each`].
+    #[inline(always)]
+    fn tell_each(&self, told: u32) {
+        super::tell_each(*self, told);
     }
 
     /// [`super::charge_at_once`].

@@ -1,5 +1,5 @@
 //! The page that answers a refused request of HTTP/1 in the clear: code 429, when to try again, and the end of what the
-//! server says. Of one length, so that the next one of the same connection fits in the place of this.
+//! server says. All pages have one length, so that lengths and most of the sum are known before.
 
 use super::{IPV4_WORDS, IPV6_WORDS, TCP_BYTES, TCP_WORDS, Way, checksum, ipv4, ipv6, pseudo, with_high_half};
 use crate::packet::{Frame, TCP_FLAG_ACK, TCP_FLAG_PSH, TCP_FLAGS};
@@ -53,7 +53,11 @@ impl<const IP: usize, const OPTIONS: usize> Page<IP, OPTIONS> {
     #[expect(clippy::cast_possible_truncation, reason = "a few words")]
     const TCP_BYTES: u8 = TCP_BYTES + 4 * (OPTIONS + TEXT_WORDS) as u8;
     /// All of its words.
-    pub const WORDS: usize = IP + TCP_WORDS + OPTIONS + TEXT_WORDS;
+    pub const WORDS: usize = {
+        let words = IP + TCP_WORDS + OPTIONS + TEXT_WORDS;
+        assert!(4 * words <= u8::MAX as usize, "lengths are bytes");
+        words
+    };
 
     /// This word of its text.
     #[inline(always)]

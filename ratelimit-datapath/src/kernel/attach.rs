@@ -5,7 +5,9 @@ use std::path::Path;
 use anyhow::{Context as _, anyhow};
 use aya::programs::links::FdLink;
 use aya::programs::xdp::{XdpLink, XdpMode as AyaMode};
+use ratelimit_common::hold;
 use ratelimit_common::layout::{INTERFACES_MAX, Rule, refuses};
+use ratelimit_common::verification::EvidenceNeeds;
 use ratelimit_crash::{Point, reach};
 
 use super::classifier::LinkHeader;
@@ -105,7 +107,11 @@ impl Links {
     /// Has nothing answered where an interface is attached in generic mode: an answer might lose its VLAN tag there.
     pub(super) fn let_answer(&self, rules: &mut [Rule]) {
         if self.is_generic {
-            rules.iter_mut().for_each(|rule| rule.refuses &= !(refuses::SYN_BY_RESET | refuses::BY_PAGE));
+            for rule in rules {
+                rule.refuses &= !(refuses::SYN_BY_RESET | refuses::BY_PAGE);
+                rule.evidence = rule.evidence.without(EvidenceNeeds::PAGES);
+                rule.ignores_acknowledgements = hold::ignores_acknowledgements(rule).into();
+            }
         }
     }
 

@@ -117,7 +117,8 @@ const ADDRESS_BYTES: usize = 6;
 /// What is before the packet: Ethernet's header, and tags.
 const LINK_BYTES_MAX: usize = 14 + 4 * VLAN_TAGS_MAX;
 
-/// Has the frame be its link's headers and this packet, on its way; false, and nothing is changed, where it cannot.
+/// Has the frame be its link's headers and this packet, on its way; false where it cannot, and its headers are as they
+/// were.
 #[inline(always)]
 pub(crate) fn replace<const WORDS: usize>(ctx: *mut Raw, at: usize, way: Way, packet: &[u32; WORDS]) -> bool {
     let Some((start, from)) = resize(ctx, at, WORDS) else { return false };
@@ -130,8 +131,9 @@ pub(crate) fn replace<const WORDS: usize>(ctx: *mut Raw, at: usize, way: Way, pa
     true
 }
 
-/// Has the frame be its link's headers, back where it came from, and this page; false, and nothing is changed, where it
-/// cannot: a driver may have no room for a page that is longer.
+/// Has the frame be its link's headers, back where it came from, and this page; false where it cannot: a driver may have
+/// no room for a page that is longer. Its headers are as they were then; of a frame of several buffers the rest may be
+/// cut off.
 #[inline(always)]
 pub(crate) fn answer<const IP: usize, const OPTIONS: usize>(
     ctx: *mut Raw,

@@ -56,7 +56,7 @@ pub(crate) struct Deferred {
     pub(crate) of: Of,
     /// Why it is refused, by a rule that refuses by a reset.
     pub(crate) refused: u32,
-    /// Until when that lasts, where it was found out; read and cleared by who tells the client.
+    /// Until when that lasts, where it was found out, of a segment of a rule that says pages.
     pub(crate) refused_until: Nanos,
     /// How many packets it is, at TCX; at XDP it is one, and this is not read.
     pub(crate) packets: u32,

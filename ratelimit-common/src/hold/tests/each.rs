@@ -21,7 +21,9 @@ proptest! {
         let limits: Vec<Limit> = (0..)
             .zip(&amounts)
             .map(|(slot, &(amount, of_requests))| {
-                limit(7 + slot, if of_requests { Unit::Requests } else { Unit::Packets }, amount)
+                let unit = if of_requests { Unit::Requests } else { Unit::Packets };
+                let parts = Parts::shared(60 * SECOND_NS, amount, 1);
+                Limit { parts, told_sides: 1 << Side::Unverified as u8, ..limit(7 + slot, unit, amount) }
             })
             .collect();
         let own = own.min(u8::try_from(limits.len()).unwrap());
@@ -45,6 +47,7 @@ proptest! {
             kept.iter().map(|(of, kept)| (*of, kept.cells.clone().map(Cell::into_inner), kept.refused.get())).collect()
         };
         prop_assert_eq!(cells(&each), cells(&looking));
+        prop_assert_eq!(each.steps.into_inner(), looking.steps.into_inner(), "what is told is told once");
     }
 }
 
