@@ -345,6 +345,13 @@ fn refuses(rule: &desired::Rule) -> u8 {
     }
 }
 
+/// Has a rule answer nothing by itself: neither SYNs nor requests.
+pub(crate) fn answer_nothing(rule: &mut Rule) {
+    rule.refuses &= !(refuses::SYN_BY_RESET | refuses::BY_PAGE);
+    rule.evidence = rule.evidence.without(EvidenceNeeds::PAGES);
+    rule.ignores_acknowledgements = hold::ignores_acknowledgements(rule).into();
+}
+
 /// Whether a limit of the rule counts these, a shadow limit or one that holds.
 fn counts(rule: &desired::Rule, unit: Unit) -> bool {
     rule.limits.iter().chain(&rule.shadow_limits).any(|limit| limit.unit == unit)

@@ -35,8 +35,9 @@ pub fn charge_each<S: State>(state: S) -> Option<CheckResult> {
         };
         state.keep_charged(position, bucket);
         if charged.has_news() {
-            told |=
-                (charged.is_fresh() as u32 * FRESH | charged.is_step() as u32 * STEP) << (position & (LIMITS_MAX - 1));
+            let fresh = if charged.is_fresh() { FRESH } else { 0 };
+            let step = if charged.is_step() { STEP } else { 0 };
+            told |= (fresh | step) << (position & (LIMITS_MAX - 1));
         }
         result = CheckResult::CHARGED;
     }

@@ -5,15 +5,14 @@ use std::path::Path;
 use anyhow::{Context as _, anyhow};
 use aya::programs::links::FdLink;
 use aya::programs::xdp::{XdpLink, XdpMode as AyaMode};
-use ratelimit_common::hold;
-use ratelimit_common::layout::{INTERFACES_MAX, Rule, refuses};
-use ratelimit_common::verification::EvidenceNeeds;
+use ratelimit_common::layout::{INTERFACES_MAX, Rule};
 use ratelimit_crash::{Point, reach};
 
 use super::classifier::LinkHeader;
 use super::held::{self, Held};
 use super::place;
 use super::{ConfigWords, Kernel, program};
+use crate::encode;
 use crate::interface::{self, Interface};
 use crate::pins;
 use crate::{Absent, Attachment, DatapathError, Hook, XdpMode};
@@ -107,11 +106,7 @@ impl Links {
     /// Has nothing answered where an interface is attached in generic mode: an answer might lose its VLAN tag there.
     pub(super) fn let_answer(&self, rules: &mut [Rule]) {
         if self.is_generic {
-            for rule in rules {
-                rule.refuses &= !(refuses::SYN_BY_RESET | refuses::BY_PAGE);
-                rule.evidence = rule.evidence.without(EvidenceNeeds::PAGES);
-                rule.ignores_acknowledgements = hold::ignores_acknowledgements(rule).into();
-            }
+            rules.iter_mut().for_each(encode::answer_nothing);
         }
     }
 
