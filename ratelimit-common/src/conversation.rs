@@ -140,6 +140,10 @@ mod also {
     pub(super) const IN_FRAGMENTS: u8 = 8;
     /// Nothing of it was seen but those.
     pub(super) const UNREAD: u8 = 16;
+    /// HTTP/1 in the clear: a request was asked before the server had said anything to the one before.
+    pub(super) const ASKED_AHEAD: u8 = 32;
+    /// It is what a page has left of a connection, and no connection.
+    pub(super) const PAGED: u8 = 64;
 }
 
 /// What the server's TCP says of the connection, at the time of a segment. Sequence numbers in host order.

@@ -80,26 +80,37 @@ pub fn place<F: Frame>(frame: &F) -> Option<Place> {
     }
 }
 
-/// Whether a host would answer the SYN that this frame is, whose headers begin there: it comes from one host and goes to
-/// one, by its link's addresses and its own, and is nothing but a SYN. None where it is cut off.
+/// Whether a host would answer the SYN that this frame is, whose headers begin there: it is [`is_between_hosts`], and
+/// nothing but a SYN. None where it is cut off.
 #[inline(always)]
 pub fn is_answered<F: Frame>(frame: &F, place: Place) -> Option<bool> {
+    let tcp = match place {
+        Place::V4(at) => at + Ipv4Hdr::LEN,
+        Place::V6(at) => at + Ipv6Hdr::LEN,
+    };
+    let [offset, flags] = frame.bytes(tcp + FLAGS_AT)?;
+    let is_syn_alone = flags & (FIN | RST) == 0 && offset >> 4 >= TCP_BYTES / 4;
+    Some(is_syn_alone && is_between_hosts(frame, place)?)
+}
+
+/// Whether this frame, whose headers begin there, comes from one host and goes to one, by its link's addresses and its
+/// own. None where it is cut off.
+#[inline(always)]
+pub fn is_between_hosts<F: Frame>(frame: &F, place: Place) -> Option<bool> {
     let [to, _, _, _, _, _, by, _] = frame.bytes(0)?;
-    let (is_between_hosts, tcp) = match place {
+    let is_between_hosts = match place {
         Place::V4(at) => {
             let [[source, ..], [destination, ..]]: [[u8; 4]; 2] =
                 [frame.bytes(at + offset_of!(Ipv4Hdr, src_addr))?, frame.bytes(at + offset_of!(Ipv4Hdr, dst_addr))?];
-            (is_host_v4(source) && is_host_v4(destination), at + Ipv4Hdr::LEN)
+            is_host_v4(source) && is_host_v4(destination)
         }
         Place::V6(at) => {
             let [source, destination]: [[u8; 8]; 2] =
                 [frame.bytes(at + offset_of!(Ipv6Hdr, src_addr))?, frame.bytes(at + offset_of!(Ipv6Hdr, dst_addr))?];
-            (is_host_v6(source) && is_host_v6(destination), at + Ipv6Hdr::LEN)
+            is_host_v6(source) && is_host_v6(destination)
         }
     };
-    let [offset, flags] = frame.bytes(tcp + FLAGS_AT)?;
-    let is_syn_alone = flags & (FIN | RST) == 0 && offset >> 4 >= TCP_BYTES / 4;
-    Some((to | by) & GROUP_ADDRESS == 0 && is_between_hosts && is_syn_alone)
+    Some((to | by) & GROUP_ADDRESS == 0 && is_between_hosts)
 }
 
 /// Whether an IPv4 address that begins so may be a host's: none of this network, of this host, of many.

@@ -2,6 +2,7 @@
 
 use ratelimit_common::flow;
 
+use crate::hook;
 use crate::maps;
 
 /// What [`flow_step`] returns: in the lowest bit whether the datagram opens a connection, above it the requests that
@@ -35,7 +36,8 @@ extern "C" fn flow_step(generation: u32, rule: u32) -> u32 {
     let (Some(parsed), Some(deferred)) = (maps::parsed(), maps::deferred()) else { return 0 };
     let datagram = parsed.datagram(maps::rule(config, rule).speaks_quic(parsed.port()));
     deferred.set_flow(parsed.source(), parsed.source_port(), parsed.port());
-    let step = flow::step(deferred.known_flow().map(|known| *known), deferred.now(), datagram);
+    let step = flow::step(deferred.known_flow().map(|known| *known), deferred.now(), hook::first_of(datagram));
     deferred.flow = step.newest;
-    step.opens as u32 | step.requests << 1
+    let (of_others, opens) = hook::with_others(deferred, datagram, step.opens);
+    opens as u32 | (step.requests + of_others) << 1
 }

@@ -253,6 +253,7 @@ impl State for Held {
 
     #[inline(always)]
     fn cache_connection_drop(&self, slot: u32, until_ns: u64, is_unverified: bool) {
+        self.deferred().refused_until = Nanos(until_ns);
         let _always_zero = drop_cache::cache_connection_drop(slot, until_ns, is_unverified as u32);
     }
 

@@ -3,8 +3,8 @@
 //!
 //! Nothing here is called for a rule that drops.
 
-use ratelimit_common::conversation::Conversation;
 use ratelimit_common::conversation::ended::Paged;
+use ratelimit_common::conversation::{Conversation, Peer};
 use ratelimit_common::hold::Banned as _;
 use ratelimit_common::layout::refuses;
 use ratelimit_common::packet::{Frame as _, Segment};
@@ -25,7 +25,10 @@ pub(crate) extern "C" fn told(ctx: *mut Raw) -> u32 {
     const OVER_LIMIT: u32 = Reason::OverLimit as u32;
     let (Some(parsed), Some(deferred)) = (maps::parsed_mut(), maps::deferred()) else { return OVER_LIMIT };
     let reason = deferred.refused;
-    let is_refusal = reason == OVER_LIMIT || reason == Reason::Banned as u32 || reason == Reason::Denied as u32;
+    let is_refusal = reason == OVER_LIMIT
+        || reason == Reason::Guard as u32
+        || reason == Reason::Banned as u32
+        || reason == Reason::Denied as u32;
     if !is_refusal || !parsed.is(frame_is::TCP) || parsed.is_fragment_of_tcp() {
         return reason;
     }
@@ -90,7 +93,9 @@ pub(crate) extern "C" fn end_paged(ctx: *mut Raw) -> u32 {
     let is_behind = segment.sequence != sequence && segment.acknowledged == acknowledged;
     parsed.take_for(Segment { sequence, acknowledged, payload_bytes: 0, ..segment });
     let state = maps::connection_state_of(ctx);
-    let is_open = state == ESTABLISHED && parsed.peer().is_some_and(|peer| peer.received == sequence);
+    // Who listens takes any segment with a cookie, and has no connection yet.
+    let is_its = |peer: Peer| peer.received == sequence && peer.is_opening == 0;
+    let is_open = state == ESTABLISHED && parsed.peer().is_some_and(is_its);
     if !is_open && !(state == UNKNOWN && is_behind) || reset(ctx) == 0 {
         parsed.take_for(segment);
         return 0;
@@ -110,7 +115,10 @@ extern "C" fn keep_paged() -> u32 {
     set_paged(parsed, deferred);
     let segment = parsed.segment();
     match deferred.known_conversation() {
-        Some(known) => known.keep_paged(&segment),
+        Some(known) => {
+            maps::clear(known);
+            known.keep_paged(&segment);
+        }
         None => {
             maps::clear(&mut deferred.conversation);
             deferred.conversation.keep_paged(&segment);
@@ -120,12 +128,11 @@ extern "C" fn keep_paged() -> u32 {
     PAGE
 }
 
-/// Makes it the place of what a page has left of the connection at hand, beside what that is remembered as: no
-/// connection is from port 0. The server's port is not in it: a client that uses one port towards two at once has the
-/// newer page's connection here, and the older one is left to the server's timeouts.
+/// Makes it the place of what a page has left of the connection at hand: that of the same two, with their ports changed.
+/// Where that is a connection too, it is forgotten.
 #[inline(always)]
 fn set_paged(parsed: &ParsedFrame, deferred: &mut Deferred) {
-    deferred.set_conversation(parsed.source(), parsed.destination(), 0, parsed.segment().source_port);
+    deferred.set_conversation(parsed.source(), parsed.destination(), parsed.port(), parsed.segment().source_port);
 }
 
 /// Whether the segment at hand, of a connection, begins a request that can be answered by a page; 1 where it does.
@@ -149,7 +156,11 @@ extern "C" fn page(ctx: *mut Raw, seconds: u64) -> u32 {
     let context = Context::new(ctx);
     let frame = PacketFrame::new(&context);
     let payload_bytes = parsed.segment().payload_bytes;
-    let is_written = match refusal::place(&frame) {
+    let place = refusal::place(&frame);
+    if !place.and_then(|place| refusal::is_between_hosts(&frame, place)).unwrap_or(false) {
+        return 0;
+    }
+    let is_written = match place {
         Some(Place::V4(at)) => {
             let segment_at = at + 4 * refusal::IPV4_WORDS;
             let (Some(ip), Some(tcp)) = (words(&frame, at), words(&frame, segment_at)) else { return 0 };

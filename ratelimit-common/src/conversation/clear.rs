@@ -2,7 +2,7 @@
 //! end and whatever the method is; and a turn that has none counts as one.
 
 use super::search::{Hit, Sought, word};
-use super::{Conversation, Entered, Fresh, Walk, is, late};
+use super::{Conversation, Entered, Fresh, Walk, also, is, late};
 use crate::packet::Frame;
 
 /// `HTTP`, in any case: servers differ.
@@ -138,6 +138,10 @@ impl Conversation {
         self.keep_last(frame, fresh);
         if found != 0 {
             let requests = found - self.has(is::AHEAD) as u32;
+            // The first one is asked when the server has said nothing either.
+            if requests > 1 || requests != 0 && !self.has(is::OPEN) && self.heard_since(fresh.said) == 0 {
+                self.also |= also::ASKED_AHEAD;
+            }
             self.is &= !is::AHEAD;
             self.counted(fresh.moment());
             if all.taken() != 0 {

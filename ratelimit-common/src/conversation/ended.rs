@@ -1,6 +1,6 @@
 //! What is remembered of a connection that was ended by a reset, or by a page.
 
-use super::{Conversation, Peer, is, speaks};
+use super::{Conversation, Peer, also, is, speaks};
 use crate::packet::Segment;
 use crate::refusal::REPETITIONS;
 
@@ -29,19 +29,19 @@ impl Conversation {
         left != 0
     }
 
-    /// What is remembered of a connection that a page has ended: in an element of its own, so three fields are used for
-    /// where it stood, and none for what they say elsewhere.
+    /// What is remembered of a connection that a page has ended: in an element of its own, so two fields are used for
+    /// where it stood, and not for what they say elsewhere.
     #[inline(always)]
     pub const fn keep_paged(&mut self, segment: &Segment) {
         self.begins_at = segment.sequence;
         self.acknowledged = segment.acknowledged;
-        self.repetitions = 1;
+        self.also = also::PAGED;
     }
 
     /// Where that stood.
     #[inline(always)]
     pub const fn paged(&self) -> Option<Paged> {
-        if self.repetitions == 0 {
+        if self.also & also::PAGED == 0 {
             return None;
         }
         Some(Paged { sequence: self.begins_at, acknowledged: self.acknowledged })
@@ -49,8 +49,9 @@ impl Conversation {
 
     /// Whether the server owes nothing before the answer to what begins in this segment, in the clear, by what its
     /// socket says: so the client takes for that answer what comes next. It has all of the client's before, and the
-    /// client all of its. Of a connection that was asked something before, it has said something since: whether that was
-    /// all of its answer cannot be told, so who asks ahead, while one is under way, has the page in the midst of it.
+    /// client all of its. Of a connection that was asked something before, it has said something since, and nothing was
+    /// ever asked ahead. Whether what it has said was all of its answer cannot be told: who asks ahead now, while one is
+    /// under way, has the page in the midst of it.
     #[inline(always)]
     pub fn owes_nothing(known: Option<&Self>, segment: &Segment, peer: &Peer) -> bool {
         const DOUBT: u16 = is::AHEAD | is::HTTP2 | is::UNSEEN | is::DOUBTED;
@@ -58,7 +59,10 @@ impl Conversation {
         is_next
             && (peer.is_first != 0
                 || known.is_some_and(|known| {
-                    known.speaks == speaks::CLEAR && known.is & DOUBT == 0 && known.heard != peer.said
+                    known.speaks == speaks::CLEAR
+                        && known.is & DOUBT == 0
+                        && known.also & also::ASKED_AHEAD == 0
+                        && known.heard != peer.said
                 }))
     }
 }
@@ -99,6 +103,7 @@ mod tests {
             assert!(!owes_nothing(Some(&Conversation { is, ..answered }), &later), "{is}");
         }
         assert!(!owes_nothing(Some(&Conversation { speaks: speaks::TLS, ..answered }), &later));
+        assert!(!owes_nothing(Some(&Conversation { also: also::ASKED_AHEAD, ..answered }), &later));
         for first in [
             Peer { received: 99, ..first },
             Peer { received: 101, ..first },

@@ -12,6 +12,7 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::PerCpuArray;
 use aya_ebpf::programs::TcContext;
 use ratelimit_common::conversation::{Hit, Sought};
+use ratelimit_common::flow::{self, Datagram};
 use ratelimit_common::hold::At;
 use ratelimit_common::layout::{Limit, Unit};
 use ratelimit_common::packet::Frame;
@@ -59,11 +60,13 @@ struct Merged {
     packets: u32,
     ip_bytes: u32,
     frame_bytes: u32,
+    /// Payload of each packet but the last; 0 of one packet.
+    payload_bytes: u32,
 }
 
 impl Merged {
     /// One packet, as nearly all are.
-    const ALONE: Self = Self { packets: 1, ip_bytes: 0, frame_bytes: 0 };
+    const ALONE: Self = Self { packets: 1, ip_bytes: 0, frame_bytes: 0, payload_bytes: 0 };
 }
 
 /// One field of the context. Volatile: pointers to the packet are read where they are needed and not kept, so that to
@@ -200,7 +203,7 @@ pub(crate) fn begin(ctx: &Context) {
     // SAFETY: this CPU's element, which lives as long as the map; nobody has borrowed it.
     unsafe { *merged = Merged::ALONE };
     let Some(deferred) = maps::deferred() else { return };
-    deferred.packets = 1;
+    (deferred.packets, deferred.opened) = (1, 1);
     if field!(raw(ctx), gso_size) != 0 {
         let _always_zero = count_merged(raw(ctx));
     }
@@ -234,8 +237,9 @@ extern "C" fn count_merged(ctx: *mut Raw) -> u32 {
         ip_bytes = parsed.ip_bytes().saturating_sub(payload).wrapping_mul(more);
         frame_bytes = link_bytes(&context, whole.saturating_sub(payload)).wrapping_mul(more);
     }
+    let payload_bytes = field!(ctx, gso_size);
     // SAFETY: as in `begin`.
-    unsafe { *merged = Merged { packets, ip_bytes, frame_bytes } };
+    unsafe { *merged = Merged { packets, ip_bytes, frame_bytes, payload_bytes } };
     deferred.packets = packets;
     0
 }
@@ -334,10 +338,61 @@ pub(crate) fn charged_bytes(ip_bytes: u32) -> u32 {
     ip_bytes.wrapping_add(merged().ip_bytes)
 }
 
-/// What it is charged by this limit, of one packet.
+/// What it is charged by this limit, of one packet. Joined datagrams that open several connections, which no client
+/// sends, are charged as often by limits of requests and bytes too.
 #[inline(always)]
 pub(crate) const fn charged(deferred: &Deferred, limit: &Limit, amount: u64) -> u64 {
-    if limit.unit == Unit::Packets as u8 { amount * deferred.packets as u64 } else { amount }
+    let times = if limit.unit == Unit::Packets as u8 { deferred.packets } else { deferred.opened };
+    amount * times as u64
+}
+
+/// The most datagrams that the stack joins (`UDP_MAX_SEGMENTS`, include/linux/udp.h, Linux 6.18). Each beyond them is a
+/// request.
+const DATAGRAMS_MAX: u32 = 128;
+
+/// The first of the datagrams that the one at hand was put together of.
+#[inline(always)]
+pub(crate) fn first_of(datagram: Datagram) -> Datagram {
+    match merged().payload_bytes {
+        0 => datagram,
+        each => Datagram { payload_bytes: each.min(datagram.payload_bytes.into()) as u16, ..datagram },
+    }
+}
+
+/// The requests of the others, each of which begins as the first one does; and whether one of all opens a connection, as
+/// it is known of the first.
+#[inline(always)]
+pub(crate) fn with_others(deferred: &mut Deferred, datagram: Datagram, opens: bool) -> (u32, bool) {
+    let Merged { packets, payload_bytes, .. } = merged();
+    if payload_bytes == 0 {
+        return (0, opens);
+    }
+    deferred.opened = opens as u32;
+    let mut requests = packets.saturating_sub(DATAGRAMS_MAX);
+    for at in 1..DATAGRAMS_MAX {
+        if at >= packets {
+            break;
+        }
+        let left = u32::from(datagram.payload_bytes).saturating_sub(at * payload_bytes);
+        requests += next_datagram(left.min(payload_bytes));
+    }
+    let opens = deferred.opened != 0;
+    deferred.opened = deferred.opened.max(1);
+    (requests, opens)
+}
+
+/// Goes on by a datagram with so much payload that begins as the one at hand; its requests.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn next_datagram(payload_bytes: u32) -> u32 {
+    let (Some(parsed), Some(deferred)) = (maps::parsed(), maps::deferred()) else { return 0 };
+    let Some(config) = maps::config(deferred.generation()) else { return 0 };
+    let speaks_quic = maps::rule(config, deferred.rule()).speaks_quic(parsed.port());
+    let datagram = Datagram { payload_bytes: payload_bytes as u16, ..parsed.datagram(speaks_quic) };
+    let step = flow::step(Some(deferred.flow), deferred.now(), datagram);
+    deferred.flow = step.newest;
+    deferred.opened += step.opens as u32;
+    step.requests
 }
 
 /// Whether a packet can become its own answer. Not from here, where the tag of a frame is not among its bytes.

@@ -7,6 +7,7 @@ use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::{bpf_xdp_adjust_tail, bpf_xdp_get_buff_len};
 use aya_ebpf::programs::XdpContext;
 use ratelimit_common::conversation::{Hit, Sought};
+use ratelimit_common::flow::Datagram;
 use ratelimit_common::hold::At;
 use ratelimit_common::layout::Limit;
 use ratelimit_common::packet::VLAN_TAGS_MAX;
@@ -107,6 +108,18 @@ pub(crate) const fn charged_bytes(ip_bytes: u32) -> u32 {
 #[inline(always)]
 pub(crate) const fn charged(_: &Deferred, _: &Limit, amount: u64) -> u64 {
     amount
+}
+
+/// The first of the datagrams that the one at hand was put together of: itself.
+#[inline(always)]
+pub(crate) const fn first_of(datagram: Datagram) -> Datagram {
+    datagram
+}
+
+/// The requests of the others, of which there are none; and whether one of all opens a connection.
+#[inline(always)]
+pub(crate) const fn with_others(_: &mut Deferred, _: Datagram, opens: bool) -> (u32, bool) {
+    (0, opens)
 }
 
 /// Whether a packet can become its own answer.

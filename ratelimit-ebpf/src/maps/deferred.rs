@@ -56,10 +56,12 @@ pub(crate) struct Deferred {
     pub(crate) of: Of,
     /// Why it is refused, by a rule that refuses by a reset.
     pub(crate) refused: u32,
-    /// Until when that lasts, where it was found out, of a segment of a rule that says pages.
+    /// Until when that lasts, where it was found out, of a segment of a rule that says pages. Of others nobody reads it.
     pub(crate) refused_until: Nanos,
     /// How many packets it is, at TCX; at XDP it is one, and this is not read.
     pub(crate) packets: u32,
+    /// Likewise, how many connections its datagrams open; 1 where that is none.
+    pub(crate) opened: u32,
     /// Which bucket of each limit it was charged to.
     pub(crate) charged: [u64; LIMITS_MAX],
     /// By which generation's rule it is judged, and which that is.
