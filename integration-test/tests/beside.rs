@@ -4,14 +4,17 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::thread;
+use std::time::Duration;
 
 use integration_test::frames::proto::{TCP, UDP};
 use integration_test::frames::{IPV4, SERVICE_VLAN, V4, VLAN, tagged, tcp, udp_from};
 use integration_test::lab::{CLIENTS, CLIENTS_V6, HANGS_AFTER, Lab, SERVER, assert_refused, binary, number, packets};
+use integration_test::refused::start;
 use netlab::{Child, PacketSocket, Tun, UdpCounter, needs_root};
 use nix::sys::signal::Signal;
+use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::Value;
 
 const KEPT: [&str; 6] = ["--limit", "3/1h", "--count", "connections", "--on-exit", "keep"];
@@ -258,4 +261,37 @@ fn buffers(lab: &Lab) -> u64 {
     let shown = lab.server.ip(&["-json", "-stats", "link", "show", "dev", "s0"]).unwrap();
     let shown: Value = serde_json::from_str(&shown).unwrap();
     shown[0]["stats64"]["rx"]["packets"].as_u64().unwrap()
+}
+
+#[test]
+fn datagrams_that_travel_together_are_each_what_they_are_alone() {
+    needs_root!();
+    const SENDS: usize = 20;
+    const TOGETHER: usize = 20;
+    let initial = [&[0xc3, 0, 0, 0, 1, 8][..], &[7; 8], &[8], &[9; 8], &[0, 0x44, 0x90], &[1; 1200]].concat();
+    // On a port that speaks no QUIC each is a request; eight of QUIC's Initials are one connection's.
+    for (port, rule, bytes, most) in [
+        (53, "quic_ports = \"none\"\nlimits = [\"100/1h\"]", 40, 100),
+        (443, "quic_ports = \"443\"\nlimits = [\"10/1h connections\"]", 1200, 80),
+    ] {
+        let lab = Lab::quiet();
+        let rule = format!("ports = \"{port}/udp\"\n{rule}\nguard = \"off\"");
+        let _daemon = start(&lab, "hook = \"tcx\"", "drop", &rule);
+        let to = SocketAddr::new(SERVER[0].parse().unwrap(), port);
+        let server = lab.server.inside(|| Ok(UdpSocket::bind(to)?)).unwrap();
+        setsockopt(&server, sockopt::RcvBufForce, &(8 << 20)).unwrap();
+        let from = SocketAddr::new(CLIENTS[0].parse().unwrap(), 4433);
+        let client = lab.client.inside(|| Ok(UdpSocket::bind(from)?)).unwrap();
+        setsockopt(&client, sockopt::UdpGsoSegment, &i32::try_from(bytes).unwrap()).unwrap();
+        let datagrams = initial[..bytes].repeat(TOGETHER);
+        for _ in 0..SENDS {
+            client.send_to(&datagrams, to).unwrap();
+        }
+        let all = u64::try_from(SENDS * TOGETHER).unwrap();
+        let stats = lab.stats_once(|stats| packets(stats)[0] >= all);
+        assert_eq!(packets(&stats)[1] + packets(&stats)[2], packets(&stats)[0], "{stats:#}");
+        server.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        let received = std::iter::from_fn(|| server.recv(&mut [0; 2048]).ok()).count();
+        assert!((most / 2..=most).contains(&received), "{port}: {received} of {all}, {most} are admitted");
+    }
 }

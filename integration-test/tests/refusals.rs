@@ -126,6 +126,25 @@ fn a_request_over_tls_is_refused_alike() {
 }
 
 #[test]
+fn a_client_that_tries_again_and_again_is_told_each_time() {
+    needs_root!();
+    let lab = Lab::new();
+    let _site = site(&lab);
+    let _daemon = start(&lab, "", "reset", "limits = [\"2/1h\"]");
+    let mut admitted = lab.open(CLIENTS[0], 80);
+    assert!((0..2).all(|_| is_answered(&mut admitted, HANGS_AFTER)));
+    // The guard passes twice as many connections as requests: what it refuses is told, too.
+    for attempt in 0..10 {
+        let mut stream = lab.open(CLIENTS[0], 80);
+        let port = stream.local_addr().unwrap().port();
+        let took = is_reset_within(&mut stream);
+        assert!(took < ONE_REPETITION, "attempt {attempt}: {took:?}");
+        assert!(once(|| (sockets_of(&lab.server, port) == 0).then_some(())).is_some(), "attempt {attempt}");
+    }
+    assert_eq!(number(&lab.stats(), "/reasons/guard"), 0);
+}
+
+#[test]
 fn a_ban_resets_each_connection_of_its_source_as_it_goes_on() {
     needs_root!();
     let lab = Lab::new();

@@ -142,7 +142,7 @@ mod also {
     pub(super) const UNREAD: u8 = 16;
     /// HTTP/1 in the clear: a request was asked before the server had said anything to the one before.
     pub(super) const ASKED_AHEAD: u8 = 32;
-    /// It is what a page has left of a connection, and no connection.
+    /// What a page has left of a connection.
     pub(super) const PAGED: u8 = 64;
 }
 
@@ -381,8 +381,7 @@ impl Conversation {
             None => self.place_by_client(segment, is_known),
         };
         let end = segment.sequence.wrapping_add(segment.payload_bytes);
-        // What the server has not taken yet may not be what was seen of it, so that what that speaks is a guess as
-        // well.
+        // What the server has not taken yet may not be what was seen of it, so that what that speaks is a guess.
         let is_doubted = is_known && matches!(peer, Some(peer) if peer.is_first != 0);
         let mut is_late = late::NO;
         let (mut begins, mut was_http2) = (None, false);

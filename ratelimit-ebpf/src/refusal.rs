@@ -129,7 +129,7 @@ extern "C" fn keep_paged() -> u32 {
 }
 
 /// Makes it the place of what a page has left of the connection at hand: that of the same two, with their ports changed.
-/// Where that is a connection too, it is forgotten.
+/// Where that is a connection of its own, nothing is remembered of it.
 #[inline(always)]
 fn set_paged(parsed: &ParsedFrame, deferred: &mut Deferred) {
     deferred.set_conversation(parsed.source(), parsed.destination(), parsed.port(), parsed.segment().source_port);

@@ -154,7 +154,7 @@ pub fn config_words(config: &Config) -> String {
             line("  candidates", &format!("{}: held against what is observed", amounts.join(", ")));
         }
         line("  refuses", refuse_words(rule));
-        if let Some(words) = told_words(rule, config.xdp_mode) {
+        if let Some(words) = told_words(rule, answers(config)) {
             line("  tells", &words);
         }
         for words in guard_words(rule) {
@@ -279,32 +279,35 @@ fn ports_words(rule: &Rule) -> String {
     format!("{}{}", rule.ports, if is_same { " (TCP and UDP)" } else { "" })
 }
 
-/// What limits of requests bound besides, a line each; none without such limits, or where TCP is not judged.
 /// Whom a rule tells that it refuses, and how.
-fn told_words(rule: &Rule, mode: XdpModeChoice) -> Option<String> {
+fn told_words(rule: &Rule, answers: bool) -> Option<String> {
     if rule.refuse_with == RefuseWith::Drop {
         return None;
     }
     if rule.ports.tcp.is_empty() && !rule.ports.other_protocols {
         return Some("nobody: it has no TCP port, and what is told is told by TCP".to_owned());
     }
-    let answers = mode != XdpModeChoice::Generic;
     let mut words = "clients by a reset, where they are verified".to_owned();
     if rule.refuse_with == RefuseWith::Page {
         words.push_str(if answers {
             "; in native mode requests of HTTP/1 in the clear by a page with code 429"
         } else {
-            "; a page is sent in native mode alone"
+            "; a page is sent by XDP in native mode alone"
         });
     }
     if rule.limits.iter().any(|limit| limit.unit == Unit::Connections) {
         words.push_str(if answers {
             "; in native mode also those whose SYN is over a limit of connections"
         } else {
-            "; SYNs over a limit of connections are dropped in generic mode"
+            "; SYNs over a limit of connections are dropped, but by XDP in native mode"
         });
     }
     Some(words)
+}
+
+/// Whether packets may be answered: by XDP in native mode.
+fn answers(config: &Config) -> bool {
+    config.xdp_mode != XdpModeChoice::Generic && config.hook != HookChoice::Tcx
 }
 
 /// Which prefixes are denied with the sources in them.
@@ -317,6 +320,7 @@ fn denied_with(policy: &Policy) -> &'static str {
     }
 }
 
+/// What limits of requests bound besides, a line each; none without such limits, or where TCP is not judged.
 fn guard_words(rule: &Rule) -> Vec<String> {
     let words = |limit: &Limit| {
         let layout = limit.layout();

@@ -52,8 +52,7 @@ const ETHERNET_BYTES: usize = 14;
 const ETHER_TYPE_AT: usize = 12;
 const TAG_BYTES: usize = 4;
 
-/// How many packets were put together, and what each but the first had for itself: headers, of IP and above, and those
-/// of the frame.
+/// How many packets were put together, and what each but the first had of its own: headers from IP on, and its frame's.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Merged {
@@ -341,9 +340,16 @@ pub(crate) fn charged_bytes(ip_bytes: u32) -> u32 {
 /// What it is charged by this limit, of one packet. Joined datagrams that open several connections, which no client
 /// sends, are charged as often by limits of requests and bytes too.
 #[inline(always)]
-pub(crate) const fn charged(deferred: &Deferred, limit: &Limit, amount: u64) -> u64 {
-    let times = if limit.unit == Unit::Packets as u8 { deferred.packets } else { deferred.opened };
-    amount * times as u64
+pub(crate) fn charged(deferred: &Deferred, limit: &Limit, amount: u64) -> u64 {
+    let times = if limit.unit == Unit::Packets as u8 { deferred.packets } else { opened(deferred) };
+    amount * u64::from(times)
+}
+
+/// How many connections the datagrams open. Volatile: a function of its own has counted them.
+#[inline(always)]
+fn opened(deferred: &Deferred) -> u32 {
+    // SAFETY: a reference.
+    unsafe { (&raw const deferred.opened).read_volatile() }
 }
 
 /// The most datagrams that the stack joins (`UDP_MAX_SEGMENTS`, include/linux/udp.h, Linux 6.18). Each beyond them is a
@@ -376,9 +382,9 @@ pub(crate) fn with_others(deferred: &mut Deferred, datagram: Datagram, opens: bo
         let left = u32::from(datagram.payload_bytes).saturating_sub(at * payload_bytes);
         requests += next_datagram(left.min(payload_bytes));
     }
-    let opens = deferred.opened != 0;
-    deferred.opened = deferred.opened.max(1);
-    (requests, opens)
+    let opened = opened(deferred);
+    deferred.opened = opened.max(1);
+    (requests, opened != 0)
 }
 
 /// Goes on by a datagram with so much payload that begins as the one at hand; its requests.
