@@ -11,6 +11,7 @@
 //! Nothing is free without a bound: docs/COUNTING.md has each exception, and what it costs when a client abuses it.
 
 mod accounted;
+mod also;
 mod clear;
 pub mod ended;
 mod head;
@@ -126,24 +127,6 @@ mod is {
     pub(super) const EARLY: u16 = 16_384;
     /// Its socket had some of it when its newest segment was judged: what the server takes first is known.
     pub(super) const TAKEN: u16 = 32_768;
-}
-
-/// More that is known of a connection.
-mod also {
-    /// TLS 1.3: the server sends at most one more session ticket: it showed no certificate, or has sent one of two.
-    pub(super) const ONE_TICKET: u8 = 1;
-    /// The one segment in [`super::ACCOUNTED_BYTES`] went on by itself: the guard counts the next one asked about.
-    pub(super) const UNACCOUNTED: u8 = 2;
-    /// Its socket has said something behind its beginning, and goes on: in the clear it ends what begins like TLS.
-    pub(super) const ANSWERED: u8 = 4;
-    /// Some of it came in fragments, which are not read: all that its socket takes is doubted from then on.
-    pub(super) const IN_FRAGMENTS: u8 = 8;
-    /// Nothing of it was seen but those.
-    pub(super) const UNREAD: u8 = 16;
-    /// HTTP/1 in the clear: a request was asked before the server had said anything to the one before.
-    pub(super) const ASKED_AHEAD: u8 = 32;
-    /// What a page has left of a connection.
-    pub(super) const PAGED: u8 = 64;
 }
 
 /// What the server's TCP says of the connection, at the time of a segment. Sequence numbers in host order.
