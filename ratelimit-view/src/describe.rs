@@ -287,7 +287,8 @@ fn told_words(rule: &Rule, answers: bool) -> Option<String> {
     if rule.ports.tcp.is_empty() && !rule.ports.other_protocols {
         return Some("nobody: it has no TCP port, and what is told is told by TCP".to_owned());
     }
-    let mut words = "clients by a reset, where they are verified".to_owned();
+    let when = if rule.mode == Mode::DryRun { "once it is enforced, " } else { "" };
+    let mut words = format!("{when}clients by a reset, where they are verified");
     if rule.refuse_with == RefuseWith::Page {
         words.push_str(if answers {
             "; in native mode requests of HTTP/1 in the clear by a page with code 429"
@@ -415,6 +416,27 @@ mod tests {
         let list = Limit { per: Per::List, ..limit(Unit::Bytes, WindowForm::Gcra) };
         assert!(limit_words(&list).starts_with("1kB in 5 minutes of the whole list (gcra: "));
         assert_eq!(quantity(1, Unit::Packets), "1 packet");
+    }
+
+    #[test]
+    fn whom_a_rule_tells_and_how_depends_on_where_packets_may_be_answered() {
+        let told = |top: &str, rule: &str| {
+            let text = format!("interfaces = [\"eth0\"]\n{top}\n[rule]\n{rule}\n");
+            let config =
+                ratelimit_policy::config::file::parse(std::path::Path::new("r.toml"), &text, |_| unreachable!());
+            let words = config_words(&config.expect("a configuration")).replace(&format!("\n{:INDENT$}", ""), " ");
+            words.lines().find_map(|line| line.strip_prefix("  tells     ")).map(str::to_owned)
+        };
+        let page = "limit = \"5/1m\"\nrefuse_with = \"429\"";
+        let reset = "clients by a reset, where they are verified";
+        assert_eq!(told("", "limit = \"5/1m\""), None);
+        assert_eq!(told("", "limit = \"5/1m\"\nrefuse_with = \"reset\"").as_deref(), Some(reset));
+        let native = format!("{reset}; in native mode requests of HTTP/1 in the clear by a page with code 429");
+        assert_eq!(told("", page), Some(native.clone()));
+        assert_eq!(told("", &format!("{page}\nmode = \"dry-run\"")), Some(format!("once it is enforced, {native}")));
+        for nowhere in ["hook = \"tcx\"", "xdp_mode = \"generic\""] {
+            assert_eq!(told(nowhere, page), Some(format!("{reset}; a page is sent by XDP in native mode alone")));
+        }
     }
 
     #[test]

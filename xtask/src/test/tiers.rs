@@ -22,7 +22,7 @@ pub(super) const PRIVILEGED: &str = "integration-test";
 /// Binaries and tests in one go, so that both are linked with the same libraries.
 pub(super) const EVERYTHING: [&str; 2] = ["--workspace", "--all-targets"];
 /// How many files of privileged tests run at a time: most of them wait most of the time.
-const AT_ONCE: usize = 2;
+const AT_ONCE: usize = 3;
 /// Tells the privileged tests which binary to run.
 const BINARY_VARIABLE: &str = "RATELIMITD_BIN";
 /// Tells them where promtool is, if it is there.
@@ -107,7 +107,7 @@ const AT_TCX: [(&str, &[&str]); 6] = [
     ),
 ];
 
-/// Two files at a time, then those that measure, one by one. Namespaces, BPF file systems and directories are each test's own.
+/// [`AT_ONCE`] files at a time, then those that measure, one by one. Namespaces, BPF file systems and directories are each test's own.
 pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
     let start = Instant::now();
     let artifacts = cargo::build(&EVERYTHING)?;
