@@ -271,9 +271,9 @@ fn time_to_look_at<S: State>(state: S, limit: &layout::Limit) -> Nanos {
     if limit.is_gcra == 0 { state.coarse() } else { state.precise() }
 }
 
-/// Charges every limit of the rule that counts the packet, unless [`check_limits`] has. A charge that one of them refuses after all, because
-/// another CPU was faster, is taken back from the others. What the source's own limits do not admit is not charged to
-/// groups: whether it was they that decided is told beside the reason.
+/// Charges every limit of the rule that counts the packet, unless [`check_limits`] has. A charge that one of them refuses
+/// after all, because another CPU was faster, is taken back from the others. What the source's own limits do not admit
+/// is not charged to groups: whether it was they that decided is told beside the reason.
 #[inline(always)]
 pub fn charge_all<S: State>(state: S, checked: CheckResult) -> (Reason, bool) {
     let reason = state.charge_own(checked);

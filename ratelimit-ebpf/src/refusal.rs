@@ -96,7 +96,8 @@ pub(crate) extern "C" fn end_paged(ctx: *mut Raw) -> u32 {
     // Who listens takes any segment with a cookie, and has no connection yet.
     let is_its = |peer: Peer| peer.received == sequence && peer.is_opening == 0;
     let is_open = state == ESTABLISHED && parsed.peer().is_some_and(is_its);
-    if !is_open && !(state == UNKNOWN && is_behind) || reset(ctx) == 0 {
+    let ends = is_open || state == UNKNOWN && is_behind;
+    if !ends || reset(ctx) == 0 {
         parsed.take_for(segment);
         return 0;
     }

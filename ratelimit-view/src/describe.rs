@@ -427,10 +427,10 @@ mod tests {
             let words = config_words(&config.expect("a configuration")).replace(&format!("\n{:INDENT$}", ""), " ");
             words.lines().find_map(|line| line.strip_prefix("  tells     ")).map(str::to_owned)
         };
-        let page = "limit = \"5/1m\"\nrefuse_with = \"429\"";
+        let page = "limits = [\"5/1m\"]\nrefuse_with = \"429\"";
         let reset = "clients by a reset, where they are verified";
-        assert_eq!(told("", "limit = \"5/1m\""), None);
-        assert_eq!(told("", "limit = \"5/1m\"\nrefuse_with = \"reset\"").as_deref(), Some(reset));
+        assert_eq!(told("", "limits = [\"5/1m\"]"), None);
+        assert_eq!(told("", "limits = [\"5/1m\"]\nrefuse_with = \"reset\"").as_deref(), Some(reset));
         let native = format!("{reset}; in native mode requests of HTTP/1 in the clear by a page with code 429");
         assert_eq!(told("", page), Some(native.clone()));
         assert_eq!(told("", &format!("{page}\nmode = \"dry-run\"")), Some(format!("once it is enforced, {native}")));
