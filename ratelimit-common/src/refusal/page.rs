@@ -59,6 +59,20 @@ impl<const IP: usize, const OPTIONS: usize> Page<IP, OPTIONS> {
         words
     };
 
+    /// Behind this header of IP, whose addresses have this sum.
+    #[inline(always)]
+    const fn behind(
+        (ip, addresses): ([u32; IP], u64),
+        tcp: [u32; TCP_WORDS],
+        options: [u32; OPTIONS],
+        payload_bytes: u32,
+        seconds: u64,
+    ) -> Self {
+        let seconds = digits(seconds);
+        let tcp = answer(tcp, &options, payload_bytes, addresses + pseudo(Self::TCP_BYTES) + sum(&seconds));
+        Self { ip, tcp, options, seconds }
+    }
+
     /// This word of its text.
     #[inline(always)]
     pub const fn text(&self, at: usize) -> u32 {
@@ -80,10 +94,7 @@ impl<const OPTIONS: usize> Page<IPV4_WORDS, OPTIONS> {
         payload_bytes: u32,
         seconds: u64,
     ) -> Self {
-        let (ip, addresses) = ipv4(ip, Way::Back, Self::TCP_BYTES);
-        let seconds = digits(seconds);
-        let tcp = answer(tcp, &options, payload_bytes, addresses + pseudo(Self::TCP_BYTES) + sum(&seconds));
-        Self { ip, tcp, options, seconds }
+        Self::behind(ipv4(ip, Way::Back, Self::TCP_BYTES), tcp, options, payload_bytes, seconds)
     }
 }
 
@@ -97,10 +108,7 @@ impl<const OPTIONS: usize> Page<IPV6_WORDS, OPTIONS> {
         payload_bytes: u32,
         seconds: u64,
     ) -> Self {
-        let (ip, addresses) = ipv6(ip, Way::Back, Self::TCP_BYTES);
-        let seconds = digits(seconds);
-        let tcp = answer(tcp, &options, payload_bytes, addresses + pseudo(Self::TCP_BYTES) + sum(&seconds));
-        Self { ip, tcp, options, seconds }
+        Self::behind(ipv6(ip, Way::Back, Self::TCP_BYTES), tcp, options, payload_bytes, seconds)
     }
 }
 
