@@ -88,6 +88,13 @@ impl Lab {
         self.veth(["c1", "s1"], &[], &[]);
     }
 
+    /// Has frames between the ends carry a VLAN tag, which the stacks at both don't see.
+    pub fn behind_a_tag(&self) {
+        for (namespace, interface) in [(&self.client, "c0"), (&self.server, "s0")] {
+            netlab::behind_a_tag(namespace, &self.bpffs, interface, 7).expect("tags");
+        }
+    }
+
     fn veth(&self, [client, server]: [&str; 2], clients: &[&str], servers: &[&str]) {
         veth(
             End { namespace: &self.client, interface: client, addresses: clients },

@@ -18,6 +18,29 @@ pub fn site(lab: &Lab) -> Child {
     nginx_with_tls(&lab.server, lab.directory(), &addresses(80), &addresses(443)).expect("it works")
 }
 
+/// What frames carry between a client and the site.
+#[derive(Clone, Copy, Debug)]
+pub enum Link {
+    /// Packets alone
+    Plain,
+    /// A VLAN tag
+    Tagged,
+}
+
+impl Link {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Plain, Self::Tagged];
+
+    /// A laboratory whose frames are such.
+    pub fn lab(self) -> Lab {
+        let lab = Lab::new();
+        if matches!(self, Self::Tagged) {
+            lab.behind_a_tag();
+        }
+        lab
+    }
+}
+
 /// The daemon, on the server's interface, with a rule that refuses so.
 pub fn start(lab: &Lab, top: &str, refuse_with: &str, rule: &str) -> Daemon {
     start_on(lab, "s0", top, refuse_with, rule)

@@ -12,7 +12,7 @@ use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
 use integration_test::established::Established;
 use integration_test::lab::{CLIENTS, CLIENTS_V6, HANGS_AFTER, Lab, SERVER, is_answered, number, once, packets};
 use integration_test::program::{Program, limit, policy, tallies};
-use integration_test::refused::{is_tracked, site, sockets_of, start, take_what_is_sent_back, track};
+use integration_test::refused::{Link, is_tracked, site, sockets_of, start, take_what_is_sent_back, track};
 use netlab::{Namespace, needs_root, nginx};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt,
@@ -49,37 +49,39 @@ fn retry_after(page: &str) -> u64 {
 #[test]
 fn a_refused_request_in_the_clear_is_answered_by_a_page_and_frees_both_ends() {
     needs_root!();
-    let lab = Lab::new();
-    let _site = site(&lab);
-    take_what_is_sent_back(&lab);
-    track(&lab);
-    let _daemon = start(&lab, "xdp_mode = \"native\"", "429", "limits = [\"3/1h\"]");
-    for from in [CLIENTS[0], CLIENTS_V6[0]] {
-        let mut kept = lab.open(from, 80);
-        let mut fresh = lab.open(from, 80);
-        let mut left_open = lab.open(from, 80);
-        assert!((0..3).all(|_| is_answered(&mut kept, HANGS_AFTER)), "{from}");
-        for (which, stream) in [("kept", &mut kept), ("fresh", &mut fresh), ("left open", &mut left_open)] {
-            let (page, took) = answer(stream, &request("test"));
-            let page = page.unwrap_or_else(|error| panic!("{from}, {which}: {error} after {took:?}"));
-            assert!(page.starts_with("HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\n"), "{page}");
-            assert!(page.ends_with("\r\n\r\nToo many requests.\r\n"), "{page}");
-            assert!((3000..=4260).contains(&retry_after(&page)), "{page}");
-            assert!(took < SOON, "{from}, {which}: {took:?}");
-            // Its acknowledgement alone ends the server's side: the client may keep its own.
-            let port = stream.local_addr().unwrap().port();
-            assert!(once(|| (sockets_of(&lab.server, port) == 0).then_some(())).is_some(), "{from}, {which}");
-            let is_gone = once(|| (!is_tracked(&lab.server, port)).then_some(()));
-            assert!(is_gone.is_some(), "{from}, {which}: it is not tracked for long");
+    for link in Link::ALL {
+        let lab = link.lab();
+        let _site = site(&lab);
+        take_what_is_sent_back(&lab);
+        track(&lab);
+        let _daemon = start(&lab, "xdp_mode = \"native\"", "429", "limits = [\"3/1h\"]");
+        for from in [CLIENTS[0], CLIENTS_V6[0]] {
+            let mut kept = lab.open(from, 80);
+            let mut fresh = lab.open(from, 80);
+            let mut left_open = lab.open(from, 80);
+            assert!((0..3).all(|_| is_answered(&mut kept, HANGS_AFTER)), "{from}");
+            for (which, stream) in [("kept", &mut kept), ("fresh", &mut fresh), ("left open", &mut left_open)] {
+                let (page, took) = answer(stream, &request("test"));
+                let page = page.unwrap_or_else(|error| panic!("{from}, {which}: {error} after {took:?}"));
+                assert!(page.starts_with("HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\n"), "{page}");
+                assert!(page.ends_with("\r\n\r\nToo many requests.\r\n"), "{page}");
+                assert!((3000..=4260).contains(&retry_after(&page)), "{page}");
+                assert!(took < SOON, "{from}, {which}: {took:?}");
+                // Its acknowledgement alone ends the server's side: the client may keep its own.
+                let port = stream.local_addr().unwrap().port();
+                assert!(once(|| (sockets_of(&lab.server, port) == 0).then_some(())).is_some(), "{from}, {which}");
+                let is_gone = once(|| (!is_tracked(&lab.server, port)).then_some(()));
+                assert!(is_gone.is_some(), "{from}, {which}: it is not tracked for long");
+            }
+            drop((kept, fresh));
         }
-        drop((kept, fresh));
+        assert!(is_answered(&mut lab.open(CLIENTS[1], 80), HANGS_AFTER), "of another source");
+        let stats = lab.stats();
+        assert_eq!((number(&stats, "/reasons/page"), number(&stats, "/reasons/reset")), (6, 0), "{stats:#}");
+        let [received, passed, dropped, _] = packets(&stats);
+        assert_eq!((received, dropped), (passed + 6, 6));
+        assert!(lab.ratelimitd(&["stats"]).stdout.contains("told by a page"));
     }
-    assert!(is_answered(&mut lab.open(CLIENTS[1], 80), HANGS_AFTER), "of another source");
-    let stats = lab.stats();
-    assert_eq!((number(&stats, "/reasons/page"), number(&stats, "/reasons/reset")), (6, 0), "{stats:#}");
-    let [received, passed, dropped, _] = packets(&stats);
-    assert_eq!((received, dropped), (passed + 6, 6));
-    assert!(lab.ratelimitd(&["stats"]).stdout.contains("told by a page"));
 }
 
 #[test]

@@ -17,7 +17,7 @@ use integration_test::frames::{IPV4, Segment, V4, frame, padded, udp};
 use integration_test::lab::{CLIENTS, CLIENTS_V6, HANGS_AFTER, Lab, SERVER, is_answered, number, once, packets};
 use integration_test::program::{Program, limit, policy, tallies};
 use integration_test::raw::RawWire;
-use integration_test::refused::{is_tracked, site, sockets_of, start, start_on, take_what_is_sent_back, track};
+use integration_test::refused::{Link, is_tracked, site, sockets_of, start, start_on, take_what_is_sent_back, track};
 use netlab::{Namespace, PacketSocket, Tun, TunPair, needs_root, nginx};
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -57,14 +57,16 @@ fn assert_whole(lab: &Lab) {
 #[test]
 fn a_refused_request_frees_both_ends_in_either_family_and_mode() {
     needs_root!();
-    for (mode, refuse_with) in [
+    let modes = [
         ("xdp_mode = \"native\"", "reset"),
         // A page is sent in native mode alone.
         ("xdp_mode = \"generic\"", "429"),
         ("hook = \"tcx\"", "429"),
         ("hook = \"tcx\"", "reset"),
-    ] {
-        let lab = Lab::new();
+    ];
+    for (link, (mode, refuse_with)) in Link::ALL.iter().flat_map(|link| modes.map(|mode| (link, mode))) {
+        let lab = link.lab();
+        println!("{link:?} {mode} {refuse_with}");
         let _site = site(&lab);
         track(&lab);
         let _daemon = start(&lab, mode, refuse_with, "limits = [\"3/1h\"]");
@@ -94,35 +96,38 @@ fn a_refused_request_frees_both_ends_in_either_family_and_mode() {
 #[test]
 fn a_request_over_tls_is_refused_alike() {
     needs_root!();
-    let lab = Lab::new();
-    let _site = site(&lab);
-    let _daemon = start(&lab, "", "reset", "limits = [\"3/1h\"]");
-    for (from, to) in [(CLIENTS[0], "10.9.0.1:443"), (CLIENTS_V6[0], "[fd09::1]:443")] {
-        let mut command = lab.client.command("openssl");
-        let bind = if from.contains(':') { format!("[{from}]:0") } else { format!("{from}:0") };
-        command.args(["s_client", "-quiet", "-bind", &bind, "-connect", to]);
-        let mut client = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let (mut ask, mut answers) = (client.stdin.take().unwrap(), client.stdout.take().unwrap());
-        for _ in 0..3 {
-            ask.write_all(REQUEST).unwrap();
-            let mut answer = Vec::new();
-            while !answer.ends_with(b"ok\n") {
-                let mut byte = [0];
-                answers.read_exact(&mut byte).unwrap();
-                answer.extend(byte);
+    Link::ALL.into_iter().for_each(|link| {
+        let lab = link.lab();
+        let _site = site(&lab);
+        let _daemon = start(&lab, "", "reset", "limits = [\"3/1h\"]");
+        for (from, to) in [(CLIENTS[0], "10.9.0.1:443"), (CLIENTS_V6[0], "[fd09::1]:443")] {
+            let mut command = lab.client.command("openssl");
+            let bind = if from.contains(':') { format!("[{from}]:0") } else { format!("{from}:0") };
+            command.args(["s_client", "-quiet", "-bind", &bind, "-connect", to]);
+            let mut client =
+                command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            let (mut ask, mut answers) = (client.stdin.take().unwrap(), client.stdout.take().unwrap());
+            for _ in 0..3 {
+                ask.write_all(REQUEST).unwrap();
+                let mut answer = Vec::new();
+                while !answer.ends_with(b"ok\n") {
+                    let mut byte = [0];
+                    answers.read_exact(&mut byte).unwrap();
+                    answer.extend(byte);
+                }
             }
+            let begun = Instant::now();
+            ask.write_all(REQUEST).unwrap();
+            let mut said = String::new();
+            client.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            assert!(begun.elapsed() < ONE_REPETITION, "{from}: {:?}", begun.elapsed());
+            assert!(said.contains("errno=104"), "{from}: {said}");
+            assert!(!client.wait().unwrap().success());
         }
-        let begun = Instant::now();
-        ask.write_all(REQUEST).unwrap();
-        let mut said = String::new();
-        client.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        assert!(begun.elapsed() < ONE_REPETITION, "{from}: {:?}", begun.elapsed());
-        assert!(said.contains("errno=104"), "{from}: {said}");
-        assert!(!client.wait().unwrap().success());
-    }
-    assert!(reset_count(&lab) >= 2);
-    let left = || lab.server.run(&["ss", "-Htn", "state", "established"]).unwrap().stdout;
-    assert!(once(|| left().trim().is_empty().then_some(())).is_some(), "{}", left());
+        assert!(reset_count(&lab) >= 2);
+        let left = || lab.server.run(&["ss", "-Htn", "state", "established"]).unwrap().stdout;
+        assert!(once(|| left().trim().is_empty().then_some(())).is_some(), "{}", left());
+    });
 }
 
 #[test]
@@ -178,19 +183,20 @@ fn connects(lab: &Lab, from: &str, port: u16, within: Duration) -> (Result<(), E
 fn a_syn_over_a_limit_of_connections_is_refused_at_once_where_the_driver_can_answer() {
     needs_root!();
     let limits = "limits = [\"2/1h connections\"]";
-    let lab = Lab::new();
-    let _site = site(&lab);
-    take_what_is_sent_back(&lab);
-    let daemon = start(&lab, "xdp_mode = \"native\"", "reset", limits);
-    for from in [CLIENTS[0], CLIENTS_V6[0]] {
-        let _open = [lab.open(from, 80), lab.open(from, 80)];
-        let (connected, took) = connects(&lab, from, 80, HANGS_AFTER);
-        assert_eq!(connected, Err(Errno::ECONNREFUSED), "{from}");
-        assert!(took < Duration::from_millis(800), "{from}: before it could try again, {took:?}");
+    for link in Link::ALL {
+        let lab = link.lab();
+        let _site = site(&lab);
+        take_what_is_sent_back(&lab);
+        let _daemon = start(&lab, "xdp_mode = \"native\"", "reset", limits);
+        for from in [CLIENTS[0], CLIENTS_V6[0]] {
+            let _open = [lab.open(from, 80), lab.open(from, 80)];
+            let (connected, took) = connects(&lab, from, 80, HANGS_AFTER);
+            assert_eq!(connected, Err(Errno::ECONNREFUSED), "{from}");
+            assert!(took < Duration::from_millis(800), "{from}: before it could try again, {took:?}");
+        }
+        assert_eq!(reset_count(&lab), 2);
+        assert_whole(&lab);
     }
-    assert_eq!(reset_count(&lab), 2);
-    assert_whole(&lab);
-    drop(daemon);
     let lab = Lab::new();
     let _site = site(&lab);
     let _daemon = start(&lab, "xdp_mode = \"generic\"", "reset", limits);

@@ -1,7 +1,7 @@
 //! A BPF file system of one's own, so that pins of a test are nobody else's.
 
 use std::ffi::CString;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::statfs::statfs;
 
 use crate::child::{directory, must, text_of};
+use crate::program::{EXIT, Instruction, Kind, load};
 
 /// A BPF file system on a temporary directory, unmounted on drop. What is pinned in it outlives the processes that
 /// pinned it.
@@ -55,9 +56,14 @@ impl Bpffs {
     }
 
     fn pin_passing(&self, name: &str, flags: u32) -> Result<PathBuf> {
+        // `r0 = XDP_PASS`
+        self.pin_program(name, Kind::Xdp, flags, &[[0xb7, 0, 0, 0, 2, 0, 0, 0], EXIT])
+    }
+
+    pub(crate) fn pin_program(&self, name: &str, kind: Kind, flags: u32, of: &[Instruction]) -> Result<PathBuf> {
         let path = self.path.join(name);
-        pin(&load_passing_program(flags).context("load a program")?, &path)
-            .with_context(|| format!("pin {}", path.display()))?;
+        let program = load(kind, flags, of).with_context(|| format!("load the program {name}"))?;
+        pin(&program, &path).with_context(|| format!("pin {}", path.display()))?;
         Ok(path)
     }
 
@@ -92,49 +98,12 @@ impl Drop for Bpffs {
     }
 }
 
-/// The start of `union bpf_attr` for BPF_PROG_LOAD.
-#[repr(C)]
-#[derive(Default)]
-struct LoadAttr {
-    kind: u32,
-    instructions_len: u32,
-    instructions: u64,
-    license: u64,
-    /// Log and its buffer, left out.
-    log: [u64; 2],
-    /// The kernel's version, left out.
-    version: u32,
-    flags: u32,
-    /// Name and interface, left out.
-    rest: [u64; 3],
-}
-
 /// `union bpf_attr` for BPF_OBJ_PIN.
 #[repr(C)]
 struct PinAttr {
     path: u64,
     fd: u32,
     flags: u32,
-}
-
-fn load_passing_program(flags: u32) -> Result<OwnedFd> {
-    const PROG_LOAD: libc::c_long = 5;
-    const KIND_XDP: u32 = 6;
-    // `r0 = XDP_PASS; exit`, as `struct bpf_insn`: code, registers, offset, immediate.
-    let instructions: [[u8; 8]; 2] = [[0xb7, 0, 0, 0, 2, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
-    let attr = LoadAttr {
-        kind: KIND_XDP,
-        instructions_len: 2,
-        instructions: instructions.as_ptr() as u64,
-        license: c"GPL".as_ptr() as u64,
-        flags,
-        ..LoadAttr::default()
-    };
-    // SAFETY: what the attribute points to lives until the call returns, and is as long as it says.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, PROG_LOAD, &raw const attr, size_of::<LoadAttr>()) };
-    let fd = i32::try_from(Errno::result(fd)?).context("a descriptor")?;
-    // SAFETY: the kernel has just made it, and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn pin(program: &OwnedFd, path: &Path) -> Result<()> {

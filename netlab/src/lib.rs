@@ -8,9 +8,11 @@ mod bpffs;
 mod child;
 mod namespace;
 mod packets;
+mod program;
 mod relay;
 mod servers;
 mod settled;
+mod tag;
 mod tun;
 
 pub use bpffs::{Bpffs, usual_bpffs};
@@ -20,6 +22,7 @@ pub use packets::PacketSocket;
 pub use relay::{Forwarded, Relay, Trouble};
 pub use servers::{HttpServer, UdpCounter, nginx, nginx_with_http2, nginx_with_tls, serving};
 pub use settled::settled;
+pub use tag::behind_a_tag;
 pub use tun::{Tun, TunPair};
 
 use std::path::Path;

@@ -4,7 +4,6 @@ use ratelimit_common::drop_cache::{Expiry, Key};
 use ratelimit_common::hold::is;
 use ratelimit_common::layout::{Rule, refuses};
 use ratelimit_common::packet::source_port;
-use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::verification::{ConnectionState, EvidenceNeeds, found, is_looked_up, not_found};
 
@@ -34,8 +33,7 @@ impl Verification {
     /// counts that.
     #[inline(always)]
     pub(crate) fn of(frame: &PacketFrame, generation: u32, rule: u32, may_ask: bool) -> Self {
-        let verify = if hook::ANSWERS { unless_paged } else { verification };
-        Self(verify(frame.context(), generation, rule, may_ask as u32))
+        Self(verification(frame.context(), generation, rule, may_ask as u32))
     }
 
     /// Whether it is counted as verified traffic.
@@ -203,32 +201,23 @@ extern "C" fn look_up(ctx: *mut Raw, generation: u32, source: u64, what: u64) ->
     connection_state
 }
 
-/// The same, where a page may have ended the connection: the segment is its reset then, and nothing to its rule.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn unless_paged(ctx: *mut Raw, generation: u32, rule: u32, may_ask: u32) -> u32 {
-    let Some(config) = maps::config(generation) else { return 0 };
-    let evidence = maps::rule(config, rule).evidence;
-    if evidence.any(EvidenceNeeds::PAGES) {
-        let Some(deferred) = maps::deferred() else { return 0 };
-        deferred.refused_until = Nanos(0);
-        if refusal::end_paged(ctx) != 0 {
-            return IGNORED;
-        }
-        // Nothing else asks.
-        if !is_asked_of(evidence, may_ask != 0) && deferred.is_suspect == 0 {
-            return 0;
-        }
-    }
-    verification(ctx, generation, rule, may_ask)
-}
-
 /// A function of its own: it is walked once, and its stack is free again when the source is judged.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn verification(ctx: *mut Raw, generation: u32, rule: u32, may_ask: u32) -> u32 {
     let (Some(config), Some(parsed)) = (maps::config(generation), maps::parsed()) else { return 0 };
     let rule = maps::rule(config, rule);
+    if hook::ANSWERS && rule.evidence.any(EvidenceNeeds::PAGES) {
+        // It is its connection's reset then, and nothing to its rule.
+        if refusal::end_paged(ctx) != 0 {
+            return IGNORED;
+        }
+        // Nothing else asks.
+        let is_suspect = maps::deferred().is_some_and(|deferred| deferred.is_suspect != 0);
+        if !is_suspect && !is_asked_of(rule.evidence, may_ask != 0) {
+            return 0;
+        }
+    }
     if !rule.evidence.any(EvidenceNeeds::CONNECTIONS) {
         return bits(connection_state(ctx, generation, rule), rule, may_ask);
     }

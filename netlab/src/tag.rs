@@ -1,0 +1,39 @@
+//! VLAN tags on the wire that the stacks at its ends don't see, as behind VLAN devices: on kernels without those.
+
+use anyhow::{Result, ensure};
+
+use crate::bpffs::Bpffs;
+use crate::namespace::Namespace;
+use crate::program::{EXIT, Instruction, Kind};
+
+/// `r0 = TC_ACT_OK`
+const OK: Instruction = [0xb7, 0, 0, 0, 0, 0, 0, 0];
+/// `call bpf_skb_vlan_push`, of a packet in `r1`, a tag's kind in `r2` and its number in `r3`
+const PUSH: Instruction = [0x85, 0, 0, 0, 18, 0, 0, 0];
+/// `call bpf_skb_vlan_pop`, of a packet in `r1`
+const POP: Instruction = [0x85, 0, 0, 0, 19, 0, 0, 0];
+/// `r2 = htons(ETH_P_8021Q)`
+const KIND: Instruction = [0xb7, 2, 0, 0, 0x81, 0, 0, 0];
+
+/// Has what this interface sends carry a tag with this number (1 to 4094), as bytes of the frame, and takes tags off
+/// what comes in after programs at XDP and TCX have seen it. The interface at the other end wants the same.
+///
+/// # Errors
+/// If `tc` or `ethtool` cannot.
+pub fn behind_a_tag(namespace: &Namespace, bpffs: &Bpffs, interface: &str, number: u8) -> Result<()> {
+    let number_of_tag = [0xb7, 3, 0, 0, number, 0, 0, 0];
+    let must = |argv: &[&str]| {
+        let output = namespace.run(argv)?;
+        ensure!(output.status.success(), "`{}` failed: {}", argv.join(" "), output.stderr.trim());
+        Ok(())
+    };
+    // Else the tag goes beside the frame.
+    must(&["ethtool", "-K", interface, "txvlan", "off"])?;
+    must(&["tc", "qdisc", "add", "dev", interface, "clsact"])?;
+    for (way, instructions) in [("egress", &[KIND, number_of_tag, PUSH, OK, EXIT][..]), ("ingress", &[POP, OK, EXIT])] {
+        let program = bpffs.pin_program(&format!("{interface}-{way}"), Kind::Classifier, 0, instructions)?;
+        let program = program.to_string_lossy();
+        must(&["tc", "filter", "add", "dev", interface, way, "bpf", "direct-action", "object-pinned", &program])?;
+    }
+    Ok(())
+}
