@@ -13,6 +13,7 @@ use integration_test::frames::{IPV4, frame, tcp, v4};
 use integration_test::lab::{CLIENTS, HANGS_AFTER, Lab, assert_refused, binary, heard, number, packets};
 use netlab::{PacketSocket, needs_root};
 use nix::sys::signal::Signal;
+use ratelimit_policy::config::HookChoice;
 
 const KEEP: [&str; 6] = ["--limit", "3/1h", "--count", "connections", "--on-exit", "keep"];
 
@@ -88,7 +89,10 @@ fn no_packet_slips_through_while_the_daemon_is_killed_and_another_build_takes_ov
     });
     let stats = lab.stats_once(|stats| packets(stats)[0] == sent + 10);
     assert_eq!(packets(&stats), [sent + 10, 3, sent + 7, 0], "{stats:#}");
-    assert_eq!(heard(&listener), 0, "of {sent}");
+    // At TCX its packet sockets hear what is dropped too: there it is known by what was judged.
+    if integration_test::hook() != HookChoice::Tcx {
+        assert_eq!(heard(&listener), 0, "of {sent}");
+    }
     assert!(sent > 1000, "only {sent} were sent");
 }
 

@@ -15,7 +15,7 @@ const POP: Instruction = [0x85, 0, 0, 0, 19, 0, 0, 0];
 /// `r2 = htons(ETH_P_8021Q)`
 const KIND: Instruction = [0xb7, 2, 0, 0, 0x81, 0, 0, 0];
 
-/// Has what this interface sends carry a tag with this number (1 to 4094), as bytes of the frame, and takes tags off
+/// Has what this interface sends carry a tag with this number (1 to 255), as bytes of the frame, and takes tags off
 /// what comes in after programs at XDP and TCX have seen it. The interface at the other end wants the same.
 ///
 /// # Errors

@@ -9,7 +9,6 @@ use ratelimit_common::hold::Banned as _;
 use ratelimit_common::layout::refuses;
 use ratelimit_common::packet::{Frame as _, Segment};
 use ratelimit_common::refusal::{self, Options, Page, Place, TCP_WORDS, Way};
-use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::verification::ConnectionState;
 
@@ -86,7 +85,6 @@ extern "C" fn retry_after() -> u64 {
 #[inline(never)]
 pub(crate) extern "C" fn end_paged(ctx: *mut Raw) -> u32 {
     let (Some(parsed), Some(deferred)) = (maps::parsed_mut(), maps::deferred()) else { return 0 };
-    deferred.refused_until = Nanos(0);
     set_paged(parsed, deferred);
     let Some(Paged { sequence, acknowledged }) = deferred.known_conversation().and_then(|known| known.paged()) else {
         return 0;

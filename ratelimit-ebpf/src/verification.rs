@@ -4,6 +4,7 @@ use ratelimit_common::drop_cache::{Expiry, Key};
 use ratelimit_common::hold::is;
 use ratelimit_common::layout::{Rule, refuses};
 use ratelimit_common::packet::source_port;
+use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::verification::{ConnectionState, EvidenceNeeds, found, is_looked_up, not_found};
 
@@ -208,6 +209,9 @@ extern "C" fn verification(ctx: *mut Raw, generation: u32, rule: u32, may_ask: u
     let (Some(config), Some(parsed)) = (maps::config(generation), maps::parsed()) else { return 0 };
     let rule = maps::rule(config, rule);
     if hook::ANSWERS && rule.evidence.any(EvidenceNeeds::PAGES) {
+        if let Some(deferred) = maps::deferred() {
+            deferred.refused_until = Nanos(0);
+        }
         // It is its connection's reset then, and nothing to its rule.
         if refusal::end_paged(ctx) != 0 {
             return IGNORED;

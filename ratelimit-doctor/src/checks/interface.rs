@@ -359,7 +359,12 @@ fn xdp(about: &str, of: &Device, facts: &Facts, hook: HookChoice) -> Finding {
         "an interface has one XDP program, and ratelimitd never replaces another's",
     );
     let others: Vec<&Attached> = of.xdp.iter().filter(|program| !is_ours(program, of, &facts.daemon)).collect();
+    let is_at_tcx = || of.tcx.iter().flatten().any(|program| is_ours(program, of, &facts.daemon));
     match (of.xdp.as_slice(), others.as_slice()) {
+        ([], _) if hook == HookChoice::Auto && !of.is_headless && is_at_tcx() => subject.warning(
+            "no XDP program is attached any more, and the limiter runs by TCX, about 350 ns a packet slower",
+            format!("sudo ratelimitd detach {}, then start it again: it goes to XDP", of.name),
+        ),
         ([], _) => subject.ok("no XDP program is attached"),
         ([ours, ..], []) => subject.ok(format!("its XDP program is ratelimitd's: {}", named(ours))),
         (_, [one]) if one.name.is_empty() && !facts.is_root => subject.unknown(
@@ -373,15 +378,6 @@ fn xdp(about: &str, of: &Device, facts: &Facts, hook: HookChoice) -> Finding {
             // `xdp off` takes off what the driver runs.
             let is_generic = others.iter().all(|one| one.mode == Some(XdpMode::Generic));
             let off = format!("sudo ip link set dev {} {} off", of.name, if is_generic { "xdpgeneric" } else { "xdp" });
-            match hook {
-                HookChoice::Auto | HookChoice::Tcx if !is_ours && facts.machine.has_tcx => {
-                    return subject.warning(
-                        format!("{seen}; the limiter runs behind it, by TCX, about 350 ns a packet slower"),
-                        format!("if nobody needs it: {off}"),
-                    );
-                }
-                HookChoice::Auto | HookChoice::Xdp | HookChoice::Tcx => {}
-            }
             let mend = match others {
                 [one] if one.pins.is_empty() && one.holders.is_empty() => off,
                 [one] if one.name == layout::PROGRAM => {
@@ -389,7 +385,13 @@ fn xdp(about: &str, of: &Device, facts: &Facts, hook: HookChoice) -> Finding {
                 }
                 _ => "take it off with the tool that put it there".to_owned(),
             };
-            subject.problem(seen, mend)
+            match hook {
+                HookChoice::Auto | HookChoice::Tcx if !is_ours && facts.machine.has_tcx => subject.warning(
+                    format!("{seen}; the limiter runs behind it, by TCX, about 350 ns a packet slower"),
+                    format!("if nobody needs it: {mend}"),
+                ),
+                HookChoice::Auto | HookChoice::Xdp | HookChoice::Tcx => subject.problem(seen, mend),
+            }
         }
     }
 }

@@ -271,6 +271,9 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
                 device_of(f).xdp = vec![program("xdp_filter", &["/sys/fs/bpf/x"], &[(9, "filterd")])];
             },
         ),
+        ("interface.xdp", Warning, "no XDP program is attached any more", |f| {
+            device_of(f).tcx = Ok(vec![program(layout::PROGRAM, &["/sys/fs/bpf/ratelimitd/v9/link-eth0"], &[])]);
+        }),
         ("interface.xdp", Problem, "attached by netlink", |f| {
             device_of(f).xdp = vec![program("pass", &[], &[])];
             config_of(f).hook = HookChoice::Xdp;
@@ -561,5 +564,16 @@ fn a_program_without_an_owner_is_taken_off_the_way_that_it_was_attached() {
         device_of(&mut facts).xdp = vec![Attached { mode: Some(mode), ..program("pass", &[], &[]) }];
         let found = unwell(&facts);
         assert!(found[0].mend.as_ref().unwrap().ends_with(word), "{found:?}");
+    }
+}
+
+#[test]
+fn a_program_that_a_link_holds_is_not_said_to_be_taken_off_by_ip() {
+    let mut facts = healthy();
+    device_of(&mut facts).xdp = vec![program("xdp_filter", &["/sys/fs/bpf/x"], &[(9, "filterd")])];
+    for hook in [HookChoice::Auto, HookChoice::Xdp] {
+        config_of(&mut facts).hook = hook;
+        let found = unwell(&facts);
+        assert!(found[0].mend.as_ref().unwrap().ends_with("with the tool that put it there"), "{found:?}");
     }
 }

@@ -93,38 +93,51 @@ const ALONE: [&str; 13] = [
 /// Tells them where the program is to run.
 const HOOK_VARIABLE: &str = "RATELIMITD_TEST_HOOK";
 
-/// Files of which these tests run once more with the program at TCX: a verdict of each kind, on frames that are made up
-/// and on real traffic.
-const AT_TCX: [(&str, &[&str]); 6] = [
+/// Files that run once more with the program at TCX; where some of their tests are named, those alone.
+const AT_TCX: [(&str, &[&str]); 7] = [
+    ("differential", &[]),
+    ("policy", &[]),
+    ("traffic", &[]),
     ("program", &["every_named_frame", "classic_timeline", "behind_one_tag_or_two"]),
-    ("differential", &["where_a_slash_64_is_one_client"]),
     ("groups", &["each_of_16_prefixes", "by_itself_its_group_is_not_charged"]),
     ("refusals", &["becomes_the_reset_of_its_client"]),
-    ("policy", &["a_denied_source", "over_restarts", "rolled_back_with_the_daemon_killed"]),
-    (
-        "traffic",
-        &["nginx_gets", "one_ipv6_64", "packets_are_counted", "bytes_are", "download", "tags_change", "counted_once"],
-    ),
+    ("kept", &["a_killed_daemon_leaves", "another_build_takes_over", "takes_the_filter_off"]),
 ];
+
+/// A file of privileged tests, and how it runs.
+struct Job<'a> {
+    test: &'a Artifact,
+    /// The words of which one is in a test's name, where not all of them run.
+    wanted: Vec<&'a str>,
+    /// Variables of its environment.
+    told: &'a [(&'static str, PathBuf)],
+}
 
 /// [`AT_ONCE`] files at a time, then those that measure, one by one. Namespaces, BPF file systems and directories are each test's own.
 pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
     let start = Instant::now();
     let artifacts = cargo::build(&EVERYTHING)?;
     let binary = &cargo::binary(&artifacts, "ratelimitd")?.executable;
-    let (alone, together): (Vec<&Artifact>, Vec<&Artifact>) = artifacts
-        .iter()
-        .filter(|artifact| artifact.is_test_in(PRIVILEGED))
-        .partition(|test| ALONE.contains(&test.target.as_str()));
-    let told = [(IMAGE_VARIABLE, image_of(binary)?)];
+    let tests: Vec<&Artifact> = artifacts.iter().filter(|artifact| artifact.is_test_in(PRIVILEGED)).collect();
+    let at_xdp = [(IMAGE_VARIABLE, image_of(binary)?)];
+    let at_tcx = [&at_xdp[..], &[(HOOK_VARIABLE, PathBuf::from("tcx"))]].concat();
+    let mut together = Vec::new();
+    for (name, names) in AT_TCX {
+        let test = tests.iter().find(|of| of.target == name).with_context(|| format!("there is no test {name}"))?;
+        together.push(Job { test, wanted: filter.map_or_else(|| names.to_vec(), |word| vec![word]), told: &at_tcx });
+    }
+    let job = |test| Job { test, wanted: filter.into_iter().collect(), told: &at_xdp };
+    let (alone, others): (Vec<Job<'_>>, Vec<Job<'_>>) =
+        tests.into_iter().map(job).partition(|job| ALONE.contains(&job.test.target.as_str()));
+    together.extend(others);
     let mut tally = Tally::default();
-    for (tests, at_once) in [(together, AT_ONCE), (alone, 1)] {
-        let waiting = Mutex::new(tests.into_iter());
+    for (jobs, at_once) in [(together, AT_ONCE), (alone, 1)] {
+        let waiting = Mutex::new(jobs.into_iter());
         let tallies = thread::scope(|scope| {
             let work = || -> Result<Tally> {
                 let mut tally = Tally::default();
-                while let Some(test) = next(&waiting) {
-                    run_privileged(test, binary, filter.as_slice(), &told, &mut tally)?;
+                while let Some(job) = next(&waiting) {
+                    run_privileged(&job, binary, &mut tally)?;
                 }
                 Ok(tally)
             };
@@ -137,13 +150,6 @@ pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
         for of_worker in tallies {
             tally.append(of_worker?);
         }
-    }
-    let told = [&told[..], &[(HOOK_VARIABLE, PathBuf::from("tcx"))]].concat();
-    for (name, tests) in AT_TCX {
-        let test = artifacts.iter().find(|of| of.is_test_in(PRIVILEGED) && of.target == name);
-        let test = test.with_context(|| format!("there is no test {name}"))?;
-        let wanted = filter.map_or_else(|| tests.to_vec(), |filter| vec![filter]);
-        run_privileged(test, binary, &wanted, &told, &mut tally)?;
     }
     Ok(Tier { name: "privileged", tally, took: start.elapsed() })
 }
@@ -165,27 +171,21 @@ pub(super) fn crash(filter: Option<&str>) -> Result<Tier> {
     let mut tally = Tally::default();
     let told = [("RATELIMITD_CRASH_RUNS", PathBuf::from("all"))];
     for test in artifacts.iter().filter(|of| of.is_test_in(PRIVILEGED) && of.target == CRASH) {
-        run_privileged(test, binary, filter.as_slice(), &told, &mut tally)?;
+        run_privileged(&Job { test, wanted: filter.into_iter().collect(), told: &told }, binary, &mut tally)?;
     }
     Ok(Tier { name: "crash", tally, took: start.elapsed() })
 }
 
-fn next<'a>(waiting: &Mutex<impl Iterator<Item = &'a Artifact>>) -> Option<&'a Artifact> {
+fn next<'a>(waiting: &Mutex<impl Iterator<Item = Job<'a>>>) -> Option<Job<'a>> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner).next()
 }
 
-fn run_privileged(
-    test: &Artifact,
-    binary: &Path,
-    filter: &[&str],
-    told: &[(&'static str, PathBuf)],
-    tally: &mut Tally,
-) -> Result<()> {
+fn run_privileged(Job { test, wanted, told }: &Job<'_>, binary: &Path, tally: &mut Tally) -> Result<()> {
     let start = Instant::now();
     eprintln!("     Running {}", test.executable.display());
     let mut command = as_root(&test.executable, binary, told);
     command.current_dir(workspace::root().join(PRIVILEGED));
-    command.args(["--test-threads=1", "--show-output"]).args(filter);
+    command.args(["--test-threads=1", "--show-output"]).args(wanted);
     listen(&mut command, &test.target, tally)?;
     eprintln!("     {} took {:.1} s", test.target, start.elapsed().as_secs_f32());
     Ok(())
