@@ -96,7 +96,7 @@ fn a_refused_request_frees_both_ends_in_either_family_and_mode() {
 #[test]
 fn a_request_over_tls_is_refused_alike() {
     needs_root!();
-    Link::ALL.into_iter().for_each(|link| {
+    for link in Link::ALL {
         let lab = link.lab();
         let _site = site(&lab);
         let _daemon = start(&lab, "", "reset", "limits = [\"3/1h\"]");
@@ -127,7 +127,7 @@ fn a_request_over_tls_is_refused_alike() {
         assert!(reset_count(&lab) >= 2);
         let left = || lab.server.run(&["ss", "-Htn", "state", "established"]).unwrap().stdout;
         assert!(once(|| left().trim().is_empty().then_some(())).is_some(), "{}", left());
-    });
+    }
 }
 
 #[test]

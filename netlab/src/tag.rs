@@ -8,15 +8,23 @@ use crate::program::{EXIT, Instruction, Kind};
 
 /// `r0 = TC_ACT_OK`
 const OK: Instruction = [0xb7, 0, 0, 0, 0, 0, 0, 0];
-/// `call bpf_skb_vlan_push`, of a packet in `r1`, a tag's kind in `r2` and its number in `r3`
-const PUSH: Instruction = [0x85, 0, 0, 0, 18, 0, 0, 0];
-/// `call bpf_skb_vlan_pop`, of a packet in `r1`
-const POP: Instruction = [0x85, 0, 0, 0, 19, 0, 0, 0];
+/// `r0 = TC_ACT_SHOT`
+const DROP: Instruction = [0xb7, 0, 0, 0, 2, 0, 0, 0];
 /// `r2 = htons(ETH_P_8021Q)`
 const KIND: Instruction = [0xb7, 2, 0, 0, 0x81, 0, 0, 0];
+/// `call bpf_skb_vlan_push`, of a packet in `r1`, a tag's kind in `r2` and its number in `r3`
+const PUSH: Instruction = [0x85, 0, 0, 0, 18, 0, 0, 0];
+/// `r2 = vlan_present`, of a packet in `r1`
+const IS_TAGGED: Instruction = [0x61, 0x12, 20, 0, 0, 0, 0, 0];
+/// Where `r2` is 0, three instructions are left out.
+const UNLESS: Instruction = [0x15, 2, 3, 0, 0, 0, 0, 0];
+/// `call bpf_skb_vlan_pop`, of a packet in `r1`
+const POP: Instruction = [0x85, 0, 0, 0, 19, 0, 0, 0];
+const TAKE_OFF: [Instruction; 7] = [IS_TAGGED, UNLESS, POP, OK, EXIT, DROP, EXIT];
 
 /// Has what this interface sends carry a tag with this number (1 to 255), as bytes of the frame, and takes tags off
-/// what comes in after programs at XDP and TCX have seen it. The interface at the other end wants the same.
+/// what comes in after programs at XDP and TCX have seen it. What comes in without one is dropped then, so the interface
+/// at the other end wants the same.
 ///
 /// # Errors
 /// If `tc` or `ethtool` cannot.
@@ -30,7 +38,8 @@ pub fn behind_a_tag(namespace: &Namespace, bpffs: &Bpffs, interface: &str, numbe
     // Else the tag goes beside the frame.
     must(&["ethtool", "-K", interface, "txvlan", "off"])?;
     must(&["tc", "qdisc", "add", "dev", interface, "clsact"])?;
-    for (way, instructions) in [("egress", &[KIND, number_of_tag, PUSH, OK, EXIT][..]), ("ingress", &[POP, OK, EXIT])] {
+    let put_on = [KIND, number_of_tag, PUSH, OK, EXIT];
+    for (way, instructions) in [("egress", &put_on[..]), ("ingress", &TAKE_OFF)] {
         let program = bpffs.pin_program(&format!("{interface}-{way}"), Kind::Classifier, 0, instructions)?;
         let program = program.to_string_lossy();
         must(&["tc", "filter", "add", "dev", interface, way, "bpf", "direct-action", "object-pinned", &program])?;
