@@ -95,7 +95,8 @@ const HOOK_VARIABLE: &str = "RATELIMITD_TEST_HOOK";
 
 /// Files that run once more with the program at TCX; where some of their tests are named, those alone.
 const AT_TCX: [(&str, &[&str]); 7] = [
-    ("differential", &[]),
+    // Its others run no program.
+    ("differential", &["the_program", "drop_cache"]),
     ("policy", &[]),
     ("traffic", &[]),
     ("program", &["every_named_frame", "classic_timeline", "behind_one_tag_or_two"]),
