@@ -104,6 +104,13 @@ impl Namespace {
         child::run(command)
     }
 
+    /// The same, which must not fail either.
+    pub(crate) fn must(&self, argv: &[&str]) -> Result<()> {
+        let output = self.run(argv)?;
+        ensure!(output.status.success(), "`{}` failed: {}", argv.join(" "), output.stderr.trim());
+        Ok(())
+    }
+
     /// Runs `work` on a thread of its own that is in here; sockets made there stay in here.
     ///
     /// # Errors
@@ -217,10 +224,7 @@ pub fn acquaint(one: End<'_>, other: End<'_>) -> Result<()> {
 /// If `ethtool` cannot.
 pub fn without_offloads(namespace: &Namespace, interface: &str) -> Result<()> {
     let off = ["tso", "gso", "gro", "tx", "sg"].map(|feature| [feature, "off"]);
-    let argv = [&["ethtool", "-K", interface], off.as_flattened()].concat();
-    let output = namespace.run(&argv)?;
-    ensure!(output.status.success(), "`{}` failed: {}", argv.join(" "), output.stderr.trim());
-    Ok(())
+    namespace.must(&[&["ethtool", "-K", interface], off.as_flattened()].concat())
 }
 
 fn link_address(end: End<'_>) -> Result<String> {

@@ -1,6 +1,6 @@
 //! VLAN tags on the wire that the stacks at its ends don't see, as behind VLAN devices: on kernels without those.
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use crate::bpffs::Bpffs;
 use crate::namespace::Namespace;
@@ -30,19 +30,16 @@ const TAKE_OFF: [Instruction; 7] = [IS_TAGGED, UNLESS, POP, OK, EXIT, DROP, EXIT
 /// If `tc` or `ethtool` cannot.
 pub fn behind_a_tag(namespace: &Namespace, bpffs: &Bpffs, interface: &str, number: u8) -> Result<()> {
     let number_of_tag = [0xb7, 3, 0, 0, number, 0, 0, 0];
-    let must = |argv: &[&str]| {
-        let output = namespace.run(argv)?;
-        ensure!(output.status.success(), "`{}` failed: {}", argv.join(" "), output.stderr.trim());
-        Ok(())
-    };
     // Else the tag goes beside the frame.
-    must(&["ethtool", "-K", interface, "txvlan", "off"])?;
-    must(&["tc", "qdisc", "add", "dev", interface, "clsact"])?;
+    namespace.must(&["ethtool", "-K", interface, "txvlan", "off"])?;
+    namespace.must(&["tc", "qdisc", "add", "dev", interface, "clsact"])?;
     let put_on = [KIND, number_of_tag, PUSH, OK, EXIT];
     for (way, instructions) in [("egress", &put_on[..]), ("ingress", &TAKE_OFF)] {
         let program = bpffs.pin_program(&format!("{interface}-{way}"), Kind::Classifier, 0, instructions)?;
         let program = program.to_string_lossy();
-        must(&["tc", "filter", "add", "dev", interface, way, "bpf", "direct-action", "object-pinned", &program])?;
+        let place = ["dev", interface, way];
+        let filter = ["bpf", "direct-action", "object-pinned", &program];
+        namespace.must(&[&["tc", "filter", "add"][..], &place, &filter].concat())?;
     }
     Ok(())
 }
