@@ -208,8 +208,7 @@ fn a_source_that_connects_and_goes_on_over_the_limit_is_banned_in_any_unit() {
         // One after the other, each with a request of its own, until it is banned.
         let url = format!("http://{}/", SERVER[0]);
         let one = ["timeout", "5", "curl", "-s", "-m", "1", "--interface", OWNER, "-o", "/dev/null", &url];
-        // A SYN that is refused never bans, so a segment of a connection that is there says that its source is the one
-        // who goes on.
+        // Limits of packets, bytes and requests ban by a segment of an established connection.
         let mut open = lab.open(OWNER, 80);
         let tried = (1..40).find(|_| {
             lab.client.run(&one).unwrap();
@@ -218,5 +217,56 @@ fn a_source_that_connects_and_goes_on_over_the_limit_is_banned_in_any_unit() {
         });
         assert!(tried.is_some_and(|tried| tried > 5), "{unit}: {tried:?}, {:#}", lab.stats());
         assert_eq!(check(&lab)["reason"], "banned", "{unit}");
+    }
+}
+
+/// Opens a connection, asks once, and closes it. A second is left for the answer.
+fn asks_and_closes(lab: &Lab) -> bool {
+    let url = format!("http://{}/", SERVER[0]);
+    let one = ["curl", "-s", "-m", "1", "--interface", OWNER, "-o", "/dev/null", &url];
+    lab.client.run(&one).unwrap().status.success()
+}
+
+#[test]
+fn a_client_that_opens_asks_and_closes_is_banned_by_the_connection_that_exceeds_the_limit() {
+    needs_root!();
+    for rule in [
+        "limits = [\"8/1h connections\"]",
+        "limits = [\"8/1h connections\"]\nalgorithm = \"gcra\"",
+        "limits = [\"8/1h connections\", \"1000/1h requests\"]",
+        "limits = [\"8/1h connections\"]\nrefuse_with = \"reset\"",
+    ] {
+        let lab = Lab::new();
+        let _web = web(&lab);
+        let _daemon = start(&lab, rule);
+        for opened in 1..=8 {
+            assert!(asks_and_closes(&lab), "{rule}: {opened}");
+            assert_eq!(banned(&lab), 0, "{rule}: {opened}");
+        }
+        assert!(!asks_and_closes(&lab), "{rule}");
+        assert_eq!(banned(&lab), 1, "{rule}");
+        assert_eq!(check(&lab)["reason"], "banned", "{rule}");
+    }
+}
+
+#[test]
+fn forged_syns_ban_no_source_that_has_opened_fewer_connections_than_its_limit() {
+    needs_root!();
+    // Three quarters of the limit, and one less than the limit.
+    for opened in [6, 7] {
+        let lab = Lab::new();
+        let _web = web(&lab);
+        let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
+        let _daemon = start(&lab, "limits = [\"8/1h connections\"]");
+        assert!((0..opened).all(|_| asks_and_closes(&lab)), "{opened}");
+        let mut open = None;
+        if opened < 7 {
+            open = Some(lab.open(OWNER, 80));
+        }
+        flood(&lab, &sender, 100);
+        assert!(number(&lab.stats(), "/reasons/over_limit") > 80, "{opened}");
+        assert!(open.is_none_or(|mut open| is_answered(&mut open, HANGS_AFTER)), "{opened}");
+        assert!(!asks_and_closes(&lab), "{opened}: what is forged uses up the limit");
+        assert_eq!(banned(&lab), 0, "{opened}");
     }
 }

@@ -63,8 +63,6 @@ pub struct Held {
     pub shuts: Option<(u64, Side)>,
     /// Until when it is banned, where it met its ban.
     pub banned_until: Option<u64>,
-    /// Whether it was refused a connection after it had opened as many as it may.
-    pub is_armed: bool,
 }
 
 /// A limit's windows here: what the guard counts is not among them.
@@ -75,7 +73,7 @@ impl Sources {
     pub fn hold(&mut self, client: IpNet, rule: &Rule, charges: Charges, now: Nanos) -> Held {
         self.step(client, rule, charges, now, |packet| {
             let reason = hold::hold(packet);
-            if charges.has(is::FIRST | is::ARMED) && reason.action() == Action::Pass {
+            if charges.has(is::FIRST) && reason.action() == Action::Pass {
                 hold::verify(packet);
             }
             reason
@@ -119,7 +117,6 @@ impl Sources {
             charged: <[Cell<u64>; LIMITS_MAX]>::default(),
             refused_at: Cell::new(None),
             has_banned: Cell::new(false),
-            is_armed: Cell::new(false),
             shuts: Cell::new(None),
             banned_until: Cell::new(None),
             turned: Cell::new(None),
@@ -155,7 +152,6 @@ impl Sources {
             has_banned: packet.has_banned.get(),
             shuts: packet.shuts.get(),
             banned_until: packet.banned_until.get(),
-            is_armed: packet.is_armed.get(),
         }
     }
 
@@ -192,7 +188,6 @@ struct Packet<'a> {
     charged: [Cell<u64>; LIMITS_MAX],
     refused_at: Cell<Option<At>>,
     has_banned: Cell<bool>,
-    is_armed: Cell<bool>,
     shuts: Cell<Option<(u64, Side)>>,
     banned_until: Cell<Option<u64>>,
     /// The limit whose group stands in the place of the source.
@@ -299,10 +294,6 @@ impl<'a> State for &'a Packet<'_> {
 
     fn send_step(&self, step: Step) {
         self.steps.borrow_mut().push(step);
-    }
-
-    fn make_armed(&self) {
-        self.is_armed.set(true);
     }
 
     fn cache_drop(&self, _: u32, until_ns: u64, reason: Reason, _: bool) {

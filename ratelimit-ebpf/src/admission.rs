@@ -126,17 +126,3 @@ fn is_remembered(generation: u32, deferred: &Deferred, is_admitted: bool) -> boo
     admission.advance(deferred.now(), config.insertions_max);
     admission.remembers_flow(config.seed, config.insertions_max, is_admitted)
 }
-
-/// By what the words of a source differ that was refused a connection by this rule, after it has itself opened as
-/// many as it may: the next segment of one of those bans it.
-#[inline(always)]
-pub(crate) const fn armed(rule: u32) -> u64 {
-    0x61_726d_6564 << 24 ^ (rule as u64) << 16
-}
-
-/// Whether the source of the packet at hand is armed so. False positives are possible.
-#[inline(always)]
-pub(crate) fn is_armed(deferred: &Deferred, generation: u32) -> bool {
-    let [high, low] = deferred.of.words;
-    is_known(high, low ^ armed(deferred.rule()), generation, deferred.now().0) != 0
-}

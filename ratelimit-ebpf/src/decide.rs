@@ -431,7 +431,7 @@ fn judge(frame: &PacketFrame, deferred: &mut Deferred, rule: &Rule) -> Reason {
     let Some(held) = Held::packet() else { return Reason::InternalError };
     let reason = held.hold();
     let charges = deferred.charges();
-    if charges.has(is::FIRST | is::ARMED) && reason.action() == Action::Pass {
+    if charges.has(is::FIRST) && reason.action() == Action::Pass {
         let _always_zero = verify();
     }
     let decisive = match deferred.leaves() {

@@ -39,14 +39,6 @@ impl Held {
         Some(Self { work, config, rule: maps::rule(config, deferred.rule()), deferred: DeferredRef::of(deferred) })
     }
 
-    /// Marks the source as known, or what it differs from by this.
-    #[inline(always)]
-    fn insert_known(self, by: u64) {
-        let deferred = self.deferred();
-        let [high, low] = deferred.of.words;
-        let _always_zero = admission::make_known(high, low ^ by, deferred.generation(), deferred.now().0);
-    }
-
     #[inline(always)]
     fn deferred(self) -> &'static mut Deferred {
         self.deferred.get()
@@ -192,12 +184,9 @@ impl State for Held {
 
     #[inline(always)]
     fn make_known(&self) {
-        self.insert_known(0);
-    }
-
-    #[inline(always)]
-    fn make_armed(&self) {
-        self.insert_known(admission::armed(self.deferred().rule()));
+        let deferred = self.deferred();
+        let [high, low] = deferred.of.words;
+        let _always_zero = admission::make_known(high, low, deferred.generation(), deferred.now().0);
     }
 
     #[inline(always)]

@@ -8,7 +8,7 @@ use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::verification::{ConnectionState, EvidenceNeeds, found, is_looked_up, not_found};
 
-use crate::admission::{is_armed, is_known, make_known};
+use crate::admission::{is_known, make_known};
 use crate::hook::{self, Context, Raw};
 use crate::maps::{self, Deferred, Filter};
 use crate::packet::PacketFrame;
@@ -22,7 +22,6 @@ pub(crate) struct Verification(u32);
 const VERIFIED: u32 = is::VERIFIED as u32;
 const ESTABLISHED: u32 = is::ESTABLISHED as u32;
 const FIRST: u32 = is::FIRST as u32;
-const ARMED: u32 = is::ARMED as u32;
 /// Above all that charges have.
 const IGNORED: u32 = 1 << 8;
 
@@ -226,10 +225,10 @@ extern "C" fn verification(ctx: *mut Raw, generation: u32, rule: u32, may_ask: u
         return bits(connection_state(ctx, generation, rule), rule, may_ask);
     }
     let Some(deferred) = maps::deferred() else { return 0 };
-    let (is_armed, now) = (is_armed(deferred, generation), deferred.now().0);
+    let now = deferred.now().0;
     let [high, low] = parsed.connection_words(config.seed);
     let is_known = is_known(high, low, generation, now) != 0;
-    if is_known && !is_armed && may_ask == 0 && !rule.evidence.any(EvidenceNeeds::SEGMENTS) {
+    if is_known && may_ask == 0 && !rule.evidence.any(EvidenceNeeds::SEGMENTS) {
         // As long as it sends, it is not taken for another one.
         let _always_zero = make_known(high, low, generation, now);
         return 0;
@@ -239,9 +238,6 @@ extern "C" fn verification(ctx: *mut Raw, generation: u32, rule: u32, may_ask: u
         let _always_zero = make_known(high, low, generation, now);
         if !is_known {
             bits |= FIRST;
-        }
-        if is_armed {
-            bits |= ARMED;
         }
     }
     bits

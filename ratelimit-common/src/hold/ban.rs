@@ -65,8 +65,9 @@ pub fn ban_source<S: State>(state: S, how: u32) {
     }
 }
 
-/// Whether it is the source itself that is over the limit, and no forged traffic in its name. A SYN that was refused
-/// is no evidence, also of a source that has opened as many connections as it may: the next segment of one is.
+/// Tells whether the source itself is over the limit, and no forged traffic in its name. For a limit of connections the
+/// source must have completed as many handshakes as the limit allows. Then the next connection over the limit bans,
+/// whether one of the earlier ones is still open or not. SYNs alone, however many, never do.
 #[inline(always)]
 fn is_verified<S: State>(state: S, how: u32) -> bool {
     let at = At(how & 0xff);
@@ -78,8 +79,7 @@ fn is_verified<S: State>(state: S, how: u32) -> bool {
         return false;
     }
     if how & by::EVIDENCE == 0 {
-        state.make_armed();
-        return false;
+        return true;
     }
     let bucket = state.coarse().bucket(limit.bucket_ns);
     let full_buckets = if limit.is_gcra == 0 { limit.full_buckets } else { 1 };

@@ -30,8 +30,6 @@ pub mod is {
     pub const ESTABLISHED: u8 = 4;
     /// The first that is known of its connection.
     pub const FIRST: u8 = 8;
-    /// Of a source that was refused a connection after it had opened as many as it may.
-    pub const ARMED: u8 = 16;
     /// No charge, on the verified side: checks whether the source is refused whatever it sends.
     pub const GLANCE: u8 = 32;
     /// The gate for new sources has seen the packet already.

@@ -79,8 +79,6 @@ pub trait State: Copy {
     fn refuses_insertion(&self) -> Option<Charged>;
     /// Makes the source a known one.
     fn make_known(&self);
-    /// Keeps that it was refused a connection after it has itself opened as many as it may.
-    fn make_armed(&self);
 
     /// Keeps which bucket of the limit at this position was charged.
     fn keep_charged(&self, position: usize, bucket: u64);

@@ -100,8 +100,6 @@ impl State for &Memory {
         self.is_known.set(self.is_known.get() + 1);
     }
 
-    fn make_armed(&self) {}
-
     fn send_event(&self, _: Kind, event: impl FnOnce() -> Event) {
         self.events.borrow_mut().push(event());
     }
@@ -394,6 +392,67 @@ fn a_ban_is_an_event_with_its_step_and_its_end() {
     let bans: Vec<_> = bans.map(|event| (event.until_ns - event.time_ns, event.step, event.used)).collect();
     assert_eq!(bans, [(10 * SECOND_NS, 0, 1), (20 * SECOND_NS, 1, 1)]);
     assert_eq!(events.len(), 4, "each follows the refusal that it is for");
+}
+
+/// One rule that bans by verified traffic and allows three connections.
+fn banning_by_connections() -> Memory {
+    let needs = EvidenceNeeds::BANS.or(EvidenceNeeds::CONNECTIONS).or(EvidenceNeeds::CONNECTIONS_ALONE);
+    let bans = ban::Rule { steps_ns: [SECOND_NS; BAN_STEPS_MAX], forget_ns: SECOND_NS, steps_len: 1, slot: 3 };
+    memory(Rule { bans, evidence: needs, is_plain: 0, ..rule(&[limit(7, Unit::Connections, 3)]) })
+}
+
+impl Memory {
+    /// Opens a connection and completes its handshake.
+    fn connects(&self) -> Reason {
+        let reason = self.judges(SYN);
+        if reason == Reason::WithinLimit {
+            self.judges(Charges { is: is::VERIFIED | is::ESTABLISHED | is::FIRST, ..PACKET });
+            verify(self);
+        }
+        reason
+    }
+
+    fn has_ban(&self) -> bool {
+        self.ban.get().is_some()
+    }
+}
+
+const SYN: Charges = Charges { is: is::OPENING, ..PACKET };
+
+#[test]
+fn the_connection_that_exceeds_a_limit_bans_though_all_before_it_are_closed() {
+    let memory = banning_by_connections();
+    for _ in 0..3 {
+        assert_eq!(memory.connects(), Reason::WithinLimit);
+        assert!(!memory.has_ban());
+    }
+    assert_eq!(memory.connects(), Reason::OverLimit);
+    assert!(memory.has_ban());
+}
+
+#[test]
+fn a_source_whose_connections_are_proven_after_one_was_refused_is_banned_by_the_last_of_them() {
+    let memory = banning_by_connections();
+    assert!((0..3).all(|_| memory.judges(SYN) == Reason::WithinLimit));
+    assert_eq!(memory.judges(SYN), Reason::OverLimit);
+    for proven in 1..=3 {
+        memory.judges(Charges { is: is::VERIFIED | is::ESTABLISHED | is::FIRST, ..PACKET });
+        verify(&memory);
+        assert_eq!(memory.has_ban(), proven == 3);
+    }
+}
+
+#[test]
+fn forged_syns_ban_no_source_that_has_proven_fewer_connections_than_the_limit_allows() {
+    for proven in 0..3 {
+        let memory = banning_by_connections();
+        (0..proven).for_each(|_| assert_eq!(memory.connects(), Reason::WithinLimit));
+        (0..100).for_each(|_| {
+            memory.judges(SYN);
+        });
+        assert_eq!(memory.judges(SYN), Reason::OverLimit);
+        assert!(!memory.has_ban(), "{proven}");
+    }
 }
 
 #[test]

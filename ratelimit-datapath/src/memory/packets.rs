@@ -35,8 +35,6 @@ pub struct Packets {
     banned: BTreeMap<(IpNet, u16), (Nanos, u8)>,
     /// Verified connections, by both of their ends: in which generation of the clock.
     verified: BTreeMap<(IpAddr, IpAddr, u16, u16), u16>,
-    /// Clients that were refused a connection after they had opened as many as they may, by the rule's name: likewise.
-    armed: BTreeMap<(IpNet, u64), u16>,
 }
 
 /// What the host's sockets say of a segment's sender.
@@ -162,14 +160,11 @@ impl Packets {
         if let Target::Tcp { opening: false, is_fragment: false, segment, .. } = packet.target {
             let may_ask = rule.counts_requests != 0 && segment.payload_bytes != 0;
             if may_ask || rule.evidence.any(EvidenceNeeds::SEGMENTS.or(EvidenceNeeds::CONNECTIONS)) {
-                taken.charges.is |= self.verification(packet, connection_state, rule, (client, turn), may_ask);
+                taken.charges.is |= self.verification(packet, connection_state, rule, turn, may_ask);
             }
         }
         let held = self.sources.hold(client, rule, taken.charges, now);
         self.conversations.remember(taken, rule, held.reason);
-        if held.is_armed {
-            self.armed.insert((client, rule.name), turn);
-        }
         held
     }
 
@@ -179,10 +174,9 @@ impl Packets {
         packet: &Packet,
         connection_state: ConnectionState,
         rule: &Rule,
-        of: (IpNet, u16),
+        turn: u16,
         may_ask: bool,
     ) -> u8 {
-        let (client, turn) = of;
         let asks_segments = rule.evidence.any(EvidenceNeeds::SEGMENTS);
         let bits = match connection_state {
             ConnectionState::Answered if may_ask && !asks_segments => is::VERIFIED,
@@ -195,8 +189,8 @@ impl Packets {
         }
         let is_kept = |in_turn: Option<&u16>| in_turn.is_some_and(|kept| turn.wrapping_sub(*kept) <= 1);
         let ends = (address(packet.source), address(packet.destination), segment.source_port, port);
-        let (is_known, is_armed) = (is_kept(self.verified.get(&ends)), is_kept(self.armed.get(&(client, rule.name))));
-        if is_known && !is_armed && !may_ask && !asks_segments {
+        let is_known = is_kept(self.verified.get(&ends));
+        if is_known && !may_ask && !asks_segments {
             self.verified.insert(ends, turn);
             return 0;
         }
@@ -204,7 +198,7 @@ impl Packets {
             return bits;
         }
         self.verified.insert(ends, turn);
-        bits | if is_known { 0 } else { is::FIRST } | if is_armed { is::ARMED } else { 0 }
+        bits | if is_known { 0 } else { is::FIRST }
     }
 
     /// Holds a later fragment, of which the rule that judges it has found this, to those that it may belong to beside.
