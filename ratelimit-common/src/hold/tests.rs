@@ -431,27 +431,27 @@ fn the_connection_that_exceeds_a_limit_bans_though_all_before_it_are_closed() {
 }
 
 #[test]
-fn a_source_whose_connections_are_proven_after_one_was_refused_is_banned_by_the_last_of_them() {
+fn a_source_whose_connections_are_verified_after_one_was_refused_is_banned_by_the_last_of_them() {
     let memory = banning_by_connections();
     assert!((0..3).all(|_| memory.judges(SYN) == Reason::WithinLimit));
     assert_eq!(memory.judges(SYN), Reason::OverLimit);
-    for proven in 1..=3 {
+    for verified in 1..=3 {
         memory.judges(Charges { is: is::VERIFIED | is::ESTABLISHED | is::FIRST, ..PACKET });
         verify(&memory);
-        assert_eq!(memory.has_ban(), proven == 3);
+        assert_eq!(memory.has_ban(), verified == 3);
     }
 }
 
 #[test]
-fn forged_syns_ban_no_source_that_has_proven_fewer_connections_than_the_limit_allows() {
-    for proven in 0..3 {
+fn forged_syns_ban_no_source_that_has_verified_fewer_connections_than_the_limit_allows() {
+    for verified in 0..3 {
         let memory = banning_by_connections();
-        (0..proven).for_each(|_| assert_eq!(memory.connects(), Reason::WithinLimit));
+        (0..verified).for_each(|_| assert_eq!(memory.connects(), Reason::WithinLimit));
         (0..100).for_each(|_| {
             memory.judges(SYN);
         });
         assert_eq!(memory.judges(SYN), Reason::OverLimit);
-        assert!(!memory.has_ban(), "{proven}");
+        assert!(!memory.has_ban(), "{verified}");
     }
 }
 
