@@ -23,6 +23,7 @@ mod gzip;
 mod input;
 pub mod log;
 mod observing;
+mod order;
 mod proxies;
 mod report;
 
@@ -33,6 +34,8 @@ pub use self::report::{FileRead, Input, Kind, LimitReport, Limited, ListLimited,
 
 use self::fared::Judge;
 use self::observing::Observing;
+use self::order::Order;
+use self::report::Counts;
 
 #[cfg(test)]
 mod tests;
@@ -43,6 +46,8 @@ pub struct Replay {
     /// Where limits are to be proposed.
     observing: Option<Observing>,
     kind: Kind,
+    /// Requests of logs that are not judged yet.
+    order: Order,
     newest: Nanos,
     oldest: Option<Nanos>,
     judged: u64,
@@ -62,7 +67,24 @@ impl Replay {
     }
 
     fn of(judge: Judge, observing: Option<Observing>, kind: Kind) -> Option<Self> {
-        Some(Self { judge, observing, kind, newest: Nanos(0), oldest: None, judged: 0, out_of_order: 0, malformed: 0 })
+        Some(Self {
+            judge,
+            observing,
+            kind,
+            order: Order::default(),
+            newest: Nanos(0),
+            oldest: None,
+            judged: 0,
+            out_of_order: 0,
+            malformed: 0,
+        })
+    }
+
+    /// Orders requests within a window and a number of held requests that a test can reach.
+    #[cfg(test)]
+    fn within(mut self, order: Order) -> Self {
+        self.order = order;
+        self
     }
 
     /// A frame came in, whole or cut off, from its Ethernet header on. Says what the kernel would in a dry run.
@@ -94,8 +116,15 @@ impl Replay {
         reason
     }
 
-    /// A request came in, as a log has it.
+    /// Takes the next request of a log. It is judged once no older one can come within the reorder window.
     pub fn request(&mut self, at: Nanos, source: IpAddr) {
+        self.order.push(at, source);
+        while let Some((at, source)) = self.order.pop_ready() {
+            self.judge_request(at, source);
+        }
+    }
+
+    fn judge_request(&mut self, at: Nanos, source: IpAddr) {
         let now = self.now(at);
         let reason = self.judge.charge(now, source, Charges { requests: 1, ..Charges::default() });
         self.judged += 1;
@@ -122,14 +151,23 @@ impl Replay {
         self.newest
     }
 
+    /// Judges all requests that wait, since no older one can come any more.
+    fn end(&mut self) {
+        while let Some((at, source)) = self.order.pop() {
+            self.judge_request(at, source);
+        }
+    }
+
     /// What the limits would have made of it. Says which of these list files what is refused came from.
-    pub fn finish(self, read: Read, files: Vec<FileRead>, lists: &[ListFile]) -> Report {
+    pub fn finish(mut self, read: Read, files: Vec<FileRead>, lists: &[ListFile]) -> Report {
+        self.end();
         let input = self.input(&read, files);
         Report::new(self.judge, input, read, lists)
     }
 
     /// What limits are proposed by it, likewise: none where it was not to be observed.
-    pub fn suggest(self, read: Read, files: Vec<FileRead>, lists: &[ListFile]) -> Option<Suggested> {
+    pub fn suggest(mut self, read: Read, files: Vec<FileRead>, lists: &[ListFile]) -> Option<Suggested> {
+        self.end();
         let input = self.input(&read, files);
         let warnings = self.judge.warnings(&input, read);
         Some(self.observing?.finish(self.newest, &self.judge, input, warnings, lists))
@@ -137,7 +175,13 @@ impl Replay {
 
     fn input(&self, read: &Read, files: Vec<FileRead>) -> Input {
         let span = self.oldest.map(|oldest| (oldest, self.newest));
-        Input::new(self.kind, read, span, [self.judged, self.out_of_order, self.malformed], files)
+        let counts = Counts {
+            judged: self.judged,
+            malformed: self.malformed,
+            reordered: self.order.straggled().saturating_sub(self.out_of_order),
+            out_of_order: self.out_of_order,
+        };
+        Input::new(self.kind, read, span, counts, files)
     }
 }
 

@@ -2,12 +2,12 @@
 
 use ipnet::IpNet;
 use jiff::Timestamp;
-use ratelimit_common::time::Nanos;
+use ratelimit_common::time::{Nanos, SECOND_NS};
 use serde::Serialize;
 
 use super::Read;
 use super::fared::{Fared, Judge};
-use super::proxies;
+use super::{order, proxies};
 use crate::origins::{self, Sum};
 use crate::snapshot::{Counting, Limit, SCHEMA, source_text, timestamp};
 use ratelimit_policy::config::lists::ListFile;
@@ -58,8 +58,17 @@ pub struct Input {
     pub cut_off: u64,
     /// Packets that the limiter drops whatever the limits say.
     pub malformed: u64,
-    /// Those that were older than what was before them, and were taken to be as late.
+    /// Requests of a log that were older than one before them, and were judged in their own place.
+    pub reordered: u64,
+    /// Those that were older than what was before them, and were taken to be as late: of a log, those that the reorder
+    /// window did not hold.
     pub out_of_order: u64,
+    /// Reorder window of a log, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reorder_window_seconds: Option<u64>,
+    /// Maximum number of requests of a log that wait to be put in order.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reorder_requests_max: Option<u64>,
     /// When the first one came that was judged.
     pub from: Option<Timestamp>,
     /// And the last.
@@ -144,15 +153,25 @@ pub struct Limited {
     pub last_refused: Timestamp,
 }
 
+/// Numbers of packets or requests.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counts {
+    pub(super) judged: u64,
+    pub(super) malformed: u64,
+    pub(super) reordered: u64,
+    pub(super) out_of_order: u64,
+}
+
 impl Input {
     pub(super) fn new(
         kind: Kind,
         read: &Read,
         span: Option<(Nanos, Nanos)>,
-        counts: [u64; 3],
+        counts: Counts,
         files: Vec<FileRead>,
     ) -> Self {
-        let [judged, out_of_order, malformed] = counts;
+        let Counts { judged, malformed, reordered, out_of_order } = counts;
+        let is_log = kind == Kind::AccessLog;
         Self {
             kind,
             read: read.items,
@@ -160,7 +179,10 @@ impl Input {
             unreadable: read.unreadable,
             cut_off: read.cut_off,
             malformed,
+            reordered,
             out_of_order,
+            reorder_window_seconds: is_log.then_some(order::WINDOW_NS / SECOND_NS),
+            reorder_requests_max: is_log.then_some(order::HELD_MAX as u64),
             from: span.map(|(from, _)| timestamp(from)),
             until: span.map(|(_, until)| timestamp(until)),
             files,
@@ -223,17 +245,21 @@ impl Input {
             ));
         }
         if self.out_of_order > 0 {
-            let (what, why) = match self.kind {
-                Kind::Capture => ("packets", "captures of several interfaces or queues are often like this"),
-                Kind::AccessLog => (
-                    "lines",
-                    "Apache writes a line when its request ends; rotated files are merged by time if each is named",
+            warnings.push(match self.kind {
+                Kind::Capture => format!(
+                    "packets older than one before them, and taken to be as late as that: {} (captures of several \
+                     interfaces or queues are often like this)",
+                    self.out_of_order
                 ),
-            };
-            warnings.push(format!(
-                "{what} older than one before them, and taken to be as late as that: {} ({why})",
-                self.out_of_order
-            ));
+                Kind::AccessLog => format!(
+                    "lines too far behind younger ones, and taken to be as late as what was judged before: {} (lines are \
+                     put in order of their own time within {} hours and {} requests; name rotated files each, they are \
+                     merged by time)",
+                    self.out_of_order,
+                    order::WINDOW_NS / SECOND_NS / 3600,
+                    order::HELD_MAX
+                ),
+            });
         }
         if self.judged == 0 && self.kind == Kind::Capture {
             warnings.push("no packet was sent to the protected ports: say which they are with --port".to_owned());

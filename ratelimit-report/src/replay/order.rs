@@ -1,0 +1,194 @@
+//! Puts requests of logs in order of their own time. A server writes a line when its transfer ends, with the time when
+//! it began, so that a line may be older than many before it. Pure, in bounded memory.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::net::{IpAddr, Ipv6Addr};
+
+use ratelimit_common::time::{Nanos, SECOND_NS};
+
+/// Reorder window: a request is put in order if none before it is younger by more than this.
+pub(super) const WINDOW_NS: u64 = 24 * 3600 * SECOND_NS;
+
+/// Maximum number of requests that wait. Of more, the oldest is judged at once.
+// 2^21 requests of 32 bytes: 64 MB.
+pub(super) const HELD_MAX: usize = 1 << 21;
+
+/// A request that waits. The order is by time, then by place in the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Held {
+    at: u64,
+    arrival: u64,
+    source: [u8; 16],
+}
+
+/// Requests that wait until none older can come.
+#[derive(Debug)]
+pub(super) struct Order {
+    window_ns: u64,
+    held_max: usize,
+    /// Requests that came in order. Of a log in order, all are here, and cost no comparison with others.
+    run: VecDeque<Held>,
+    /// Requests that are older than the last of the run.
+    stragglers: BinaryHeap<Reverse<Held>>,
+    /// Time of the youngest request so far.
+    newest: u64,
+    arrivals: u64,
+    straggled: u64,
+}
+
+impl Default for Order {
+    fn default() -> Self {
+        Self::new(WINDOW_NS, HELD_MAX)
+    }
+}
+
+impl Order {
+    pub(super) const fn new(window_ns: u64, held_max: usize) -> Self {
+        Self {
+            window_ns,
+            held_max,
+            run: VecDeque::new(),
+            stragglers: BinaryHeap::new(),
+            newest: 0,
+            arrivals: 0,
+            straggled: 0,
+        }
+    }
+
+    /// Takes the next request in the order of the files.
+    pub(super) fn push(&mut self, at: Nanos, source: IpAddr) {
+        let source = match source {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        let held = Held { at: at.0, arrival: self.arrivals, source: source.octets() };
+        self.arrivals += 1;
+        self.newest = self.newest.max(at.0);
+        if self.run.back().is_some_and(|last| held.at < last.at) {
+            self.straggled += 1;
+            self.stragglers.push(Reverse(held));
+        } else {
+            self.run.push_back(held);
+        }
+    }
+
+    /// Returns the oldest request that no later line can precede within the window, or that exceeds the bound.
+    pub(super) fn pop_ready(&mut self) -> Option<(Nanos, IpAddr)> {
+        let oldest = self.oldest()?;
+        let is_past = oldest.at < self.newest.saturating_sub(self.window_ns);
+        if is_past || self.held() > self.held_max { self.pop() } else { None }
+    }
+
+    /// Returns the oldest request, where the files have ended.
+    pub(super) fn pop(&mut self) -> Option<(Nanos, IpAddr)> {
+        let oldest = self.oldest()?;
+        if self.run.front() == Some(&oldest) {
+            self.run.pop_front();
+        } else {
+            self.stragglers.pop();
+        }
+        Some((Nanos(oldest.at), IpAddr::V6(Ipv6Addr::from(oldest.source)).to_canonical()))
+    }
+
+    /// Number of requests that were older than one before them.
+    pub(super) const fn straggled(&self) -> u64 {
+        self.straggled
+    }
+
+    fn held(&self) -> usize {
+        self.run.len() + self.stragglers.len()
+    }
+
+    fn oldest(&self) -> Option<Held> {
+        let straggler = self.stragglers.peek().map(|Reverse(held)| held);
+        self.run.front().into_iter().chain(straggler).min().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn source(number: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, number])
+    }
+
+    #[test]
+    fn an_entry_has_the_size_that_the_bound_is_made_of() {
+        assert_eq!(size_of::<Held>(), 32);
+    }
+
+    #[test]
+    fn no_order_of_requests_holds_more_than_the_bound() {
+        const HELD_MAX: usize = 64;
+        type TimeOf = fn(u64) -> u64;
+        let orders: [(&str, TimeOf); 4] = [
+            ("rising", |number| number),
+            ("falling", |number| 100_000 - number),
+            ("equal", |_| 7),
+            ("one far ahead of all", |number| if number == 0 { 99_999 } else { number }),
+        ];
+        for (what, time_of) in orders {
+            let mut order = Order::new(u64::MAX, HELD_MAX);
+            let mut popped = 0;
+            for number in 0..100_000 {
+                order.push(Nanos(time_of(number)), source(7));
+                while order.pop_ready().is_some() {
+                    popped += 1;
+                }
+                assert!(order.held() <= HELD_MAX, "{what}: {}", order.held());
+            }
+            let capacity = order.run.capacity() + order.stragglers.capacity();
+            assert!(capacity <= 4 * HELD_MAX, "{what}: {capacity}");
+            while order.pop().is_some() {
+                popped += 1;
+            }
+            assert_eq!(popped, 100_000, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_request_waits_until_the_window_has_passed() {
+        let mut order = Order::new(10, 100);
+        order.push(Nanos(5), source(1));
+        order.push(Nanos(15), source(2));
+        assert_eq!(order.pop_ready(), None, "one of time 5 may still come");
+        order.push(Nanos(16), source(3));
+        assert_eq!(order.pop_ready(), Some((Nanos(5), source(1))));
+        assert_eq!(order.pop_ready(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_order_within_the_window_comes_out_sorted_and_equal_times_keep_theirs(
+            gaps in proptest::collection::vec((0_u64..4, 0_u64..50), 1..300),
+        ) {
+            let mut began = 0;
+            let mut requests: Vec<(u64, u64)> = gaps
+                .iter()
+                .map(|(gap, length)| {
+                    began += gap;
+                    (began, began + length)
+                })
+                .collect();
+            // A server writes in the order of ends; no transfer is longer than the window.
+            requests.sort_by_key(|(_, end)| *end);
+            let mut order = Order::new(50, 1_000);
+            let mut out = Vec::new();
+            for (arrival, (at, _)) in requests.iter().enumerate() {
+                order.push(Nanos(*at), IpAddr::from((arrival as u32).to_be_bytes()));
+                out.extend(std::iter::from_fn(|| order.pop_ready()));
+            }
+            out.extend(std::iter::from_fn(|| order.pop()));
+            let mut sorted: Vec<(Nanos, IpAddr)> = requests
+                .iter()
+                .enumerate()
+                .map(|(arrival, (at, _))| (Nanos(*at), IpAddr::from((arrival as u32).to_be_bytes())))
+                .collect();
+            sorted.sort_by_key(|(at, _)| *at);
+            prop_assert_eq!(out, sorted);
+        }
+    }
+}

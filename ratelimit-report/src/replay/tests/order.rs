@@ -1,0 +1,118 @@
+//! Logs whose lines are not in the order of their own times.
+
+use super::*;
+
+/// Policy of one limit of requests in a minute, in buckets of 12 seconds.
+fn a_minute(amount: u64) -> Policy {
+    policy(vec![ratelimit_policy::desired::Limit {
+        window_ns: MINUTE_NS,
+        bucket_ns: 12 * SECOND_NS,
+        ..limit(amount, Unit::Requests)
+    }])
+}
+
+fn suggested(contents: &[u8], of: &Policy) -> Suggested {
+    let input = Named { name: "it".to_owned(), input: Box::new(std::io::Cursor::new(contents.to_vec())) };
+    let (replay, read, files) =
+        play(vec![input], &asked(of), |kind| Replay::observing(of, kind, Present::Said)).unwrap();
+    replay.suggest(read, files, &[]).unwrap()
+}
+
+fn busiest_window(of: &Suggested) -> u64 {
+    of.report.rules[0].limits[0].observed.as_ref().unwrap().busiest_window.unwrap().max
+}
+
+#[test]
+fn downloads_that_end_together_are_judged_when_they_began() {
+    // The longest is written first, the shortest last; and the other way round.
+    let sorted: Vec<(u64, &str)> = (0..240).map(|number| (number * 5, "192.0.2.7")).collect();
+    let falling: Vec<_> = sorted.iter().rev().copied().collect();
+    let halves: Vec<_> = sorted[120..].iter().chain(&sorted[..120]).copied().collect();
+    let of = a_minute(60);
+    for lines in [&sorted, &falling, &halves] {
+        let report = replayed(&log(lines), &of).unwrap();
+        assert_eq!((numbers(&report.limits[0]), report.input.out_of_order), ((240, 0, 0), 0));
+        let busiest = busiest_window(&suggested(&log(lines), &of));
+        assert!((14..=15).contains(&busiest), "a minute and one bucket, as a strict window counts: {busiest}");
+    }
+    assert_eq!(replayed(&log(&falling), &of).unwrap().input.reordered, 239);
+    assert_eq!(replayed(&log(&sorted), &of).unwrap().input.reordered, 0);
+}
+
+#[test]
+fn a_request_that_the_window_does_not_hold_is_counted_and_said() {
+    let of = policy(vec![limit(2, Unit::Requests)]);
+    let mut replay = Replay::new(&of, Kind::AccessLog).unwrap().within(Order::new(60 * SECOND_NS, 100));
+    let at = |second: u64| Nanos(START + second * SECOND_NS);
+    for second in [100, 161, 10, 162] {
+        replay.request(at(second), "192.0.2.7".parse().unwrap());
+    }
+    let report = replay.finish(Read::default(), Vec::new(), &[]);
+    assert_eq!((report.input.judged, report.input.out_of_order, report.input.reordered), (4, 1, 0));
+    let [warning] = report.warnings.as_slice() else { panic!("{:?}", report.warnings) };
+    assert!(warning.contains("lines too far behind younger ones") && warning.contains("24 hours"), "{warning}");
+}
+
+#[test]
+fn a_request_that_the_bound_of_memory_does_not_hold_is_counted_and_said() {
+    let of = policy(vec![limit(2, Unit::Requests)]);
+    let mut replay = Replay::new(&of, Kind::AccessLog).unwrap().within(Order::new(u64::MAX, 3));
+    for second in [1, 2, 3, 4, 0, 5] {
+        replay.request(Nanos(START + second * SECOND_NS), "192.0.2.7".parse().unwrap());
+    }
+    let report = replay.finish(Read::default(), Vec::new(), &[]);
+    assert_eq!((report.input.judged, report.input.out_of_order), (6, 1));
+    assert!(report.warnings[0].contains("2097152 requests"), "{:?}", report.warnings);
+}
+
+#[test]
+fn several_files_are_put_in_order_together() {
+    // Rotated while downloads ran: the younger file has lines that are older than most of the other one.
+    let of = a_minute(60);
+    let older: Vec<(u64, &str)> = (0..240).filter(|number| number % 3 > 0).map(|n| (n * 5, "192.0.2.7")).collect();
+    let mut younger: Vec<(u64, &str)> = vec![(1_300, "192.0.2.8")];
+    younger.extend((0..240).filter(|number| number % 3 == 0).map(|n| (n * 5, "192.0.2.7")));
+    for files in [[log(&older), log(&younger)], [log(&younger), log(&older)]] {
+        let report = replayed_all(&[&files[0], &files[1]], &of).unwrap();
+        assert_eq!((numbers(&report.limits[0]), report.input.out_of_order), ((241, 0, 0), 0));
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_order_of_lines_within_the_window_is_judged_as_the_sorted_log_is(
+        requests in proptest::collection::vec((0_u64..86_000, 0_u8..4, any::<u64>()), 1..150),
+        amount in 1_u64..20,
+        is_packed in any::<bool>(),
+        parts in 1_usize..4,
+    ) {
+        let of = a_minute(amount);
+        let line = |(at, source, _): &(u64, u8, u64)| (*at, format!("192.0.2.{source}"));
+        let text = |requests: &[(u64, u8, u64)]| {
+            let lines: Vec<(u64, String)> = requests.iter().map(line).collect();
+            let lines: Vec<(u64, &str)> = lines.iter().map(|(at, source)| (*at, source.as_str())).collect();
+            log(&lines)
+        };
+        let (mut sorted, mut mixed) = (requests.clone(), requests);
+        sorted.sort_by_key(|(at, ..)| *at);
+        mixed.sort_by_key(|(.., key)| *key);
+        let packed = |text: Vec<u8>| {
+            if !is_packed {
+                return text;
+            }
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            std::io::Write::write_all(&mut encoder, &text).unwrap();
+            encoder.finish().unwrap()
+        };
+        let files: Vec<Vec<u8>> =
+            mixed.chunks(mixed.len().div_ceil(parts)).map(|part| packed(text(part))).collect();
+        let files: Vec<&[u8]> = files.iter().map(Vec::as_slice).collect();
+        let (one, other) = (replayed(&text(&sorted), &of).unwrap(), replayed_all(&files, &of).unwrap());
+        prop_assert_eq!(other.input.out_of_order, 0);
+        prop_assert_eq!((one.input.from, one.input.until), (other.input.from, other.input.until));
+        let limits = |of: &Report| serde_json::to_value(&of.limits).unwrap();
+        prop_assert_eq!(limits(&one), limits(&other));
+        let rules = |of: &Suggested| serde_json::to_value(&of.report.rules).unwrap();
+        prop_assert_eq!(rules(&suggested(&text(&sorted), &of)), rules(&suggested(&text(&mixed), &of)));
+    }
+}
