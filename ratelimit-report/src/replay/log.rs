@@ -56,6 +56,10 @@ pub enum Format {
     Haproxy,
     /// An AWS load balancer's.
     LoadBalancer,
+    /// Squid's own.
+    Squid,
+    /// Envoy's and Istio's text.
+    Envoy,
 }
 
 impl Format {
@@ -67,6 +71,8 @@ impl Format {
             Self::W3c => "W3C extended format",
             Self::Haproxy => "HAProxy's HTTP log",
             Self::LoadBalancer => "AWS load balancer log",
+            Self::Squid => "Squid's own format",
+            Self::Envoy => "Envoy's text format",
         }
     }
 }
@@ -148,8 +154,16 @@ impl Parser {
             let (source, stamp) = of?;
             return self.request(Format::Haproxy, is_wrapped, source, Told::Alone, stamp);
         }
-        if let Some((source, stamp)) = fields::load_balancer(text) {
+        if let Some(of) = fields::load_balancer(text) {
+            let (source, stamp) = of?;
             return self.request(Format::LoadBalancer, is_wrapped, source, Told::Alone, stamp);
+        }
+        if let Some((source, stamp)) = fields::squid(text) {
+            return self.request(Format::Squid, is_wrapped, source, Told::Alone, stamp);
+        }
+        if let Some(of) = fields::envoy(text) {
+            let (source, told, stamp) = of?;
+            return self.request(Format::Envoy, is_wrapped, source, told, stamp);
         }
         Err(of_columns.and_then(Result::err).unwrap_or(wrong))
     }

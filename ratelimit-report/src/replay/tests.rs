@@ -16,6 +16,7 @@ use ratelimit_policy::desired::{QuicPorts, Unparsable, WindowForm};
 
 mod groups;
 mod order;
+mod published;
 
 /// The beginning of a bucket of a minute.
 const START: u64 = 1_800_000_000 * SECOND_NS;

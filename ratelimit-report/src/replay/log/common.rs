@@ -1,7 +1,7 @@
 //! The common and combined formats, as nginx, Apache and Traefik write them, also with the virtual host or
 //! `X-Forwarded-For` first.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use super::time::Stamp;
 
@@ -92,9 +92,13 @@ fn source(head: &[u8]) -> Result<(IpAddr, Told), String> {
         return of_words(head).ok_or_else(|| wrong(first));
     }
     let second = all.next().unwrap_or_default();
+    let words_behind = all.count();
     match (address(first), address(second)) {
         (Some(source), None) if second.ends_with(b",") => Ok((source, Told::Forwards)),
         (Some(source), None) => Ok((source, Told::Alone)),
+        // lighttpd's `%h %V %u`: the client, the host that was asked for, the user. With a virtual host first there are
+        // four words.
+        (Some(source), Some(_)) if words_behind == 1 => Ok((source, Told::Alone)),
         (Some(_), Some(source)) => Ok((source, Told::Second)),
         // A virtual host, or no `X-Forwarded-For`.
         (None, Some(source)) => Ok((source, Told::Alone)),
@@ -142,20 +146,59 @@ fn nearer(last: Option<IpAddr>, next: Option<IpAddr>) -> Option<IpAddr> {
     }
 }
 
-/// An address, with a port or without. `::ffff:192.0.2.7`, as a server on a socket of both families logs it, is
-/// 192.0.2.7 on the wire.
+/// Returns the address in a field that has one, with a port or without, quoted or not. `::ffff:192.0.2.7`, as a server
+/// on a socket of both families logs it, is 192.0.2.7 on the wire.
+///
+/// An IPv6 address and a port without brackets are told apart where there is one way to read them: eight groups and a
+/// ninth, a port of five digits, a port behind an IPv4 address. `2001:db8::7:443` may be an address and is taken as one.
 pub(super) fn address(word: &[u8]) -> Option<IpAddr> {
     // Of most lines the second word is a dash, and three parsers would look at it.
     if !word.iter().any(|byte| matches!(byte, b'.' | b':')) {
         return None;
     }
-    let text = std::str::from_utf8(word).ok()?;
-    let bare = || text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
-    let source = text.parse().ok();
-    let source = source.or_else(|| text.parse().ok().map(|socket: SocketAddr| socket.ip()));
-    // With the brackets of a URL, or the interface of a link-local address.
-    let source = source.or_else(|| bare().split('%').next().and_then(|text| text.parse().ok()));
-    source.map(|source: IpAddr| source.to_canonical())
+    let text = unquoted(std::str::from_utf8(word).ok()?);
+    bare(text).or_else(|| bracketed(text)).or_else(|| before_port(text)).map(|source| source.to_canonical())
+}
+
+/// Returns the address in a field that a format defines as address and port, as load balancers and HAProxy write it. Of
+/// `2001:db8::7:443`, the port is 443. Where there is no port at all, the field is read as [`address`] reads it.
+pub(super) fn address_and_port(word: &[u8]) -> Option<IpAddr> {
+    let text = unquoted(std::str::from_utf8(word).ok()?);
+    bracketed(text).or_else(|| before_port(text)).map(|source| source.to_canonical()).or_else(|| address(word))
+}
+
+fn unquoted(text: &str) -> &str {
+    text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text)
+}
+
+/// `192.0.2.7`, `2001:db8::7`, `fe80::7%eth0`.
+fn bare(text: &str) -> Option<IpAddr> {
+    match text.split_once('%') {
+        Some((text, zone)) => text.parse().ok().filter(|source: &IpAddr| source.is_ipv6() && is_zone(zone)),
+        None => text.parse().ok(),
+    }
+}
+
+/// `[2001:db8::7]`, `[2001:db8::7]:443`, `[fe80::7%eth0]:443`; lighttpd and a few others write IPv4 so too.
+fn bracketed(text: &str) -> Option<IpAddr> {
+    let (inner, behind) = text.strip_prefix('[')?.split_once(']')?;
+    let is_whole = behind.is_empty() || behind.strip_prefix(':').is_some_and(is_port);
+    bare(inner).filter(|_| is_whole)
+}
+
+/// `192.0.2.7:443`, `2001:db8:0:0:0:0:0:7:443`, `fe80::7%eth0:443`.
+fn before_port(text: &str) -> Option<IpAddr> {
+    let (before, port) = text.rsplit_once(':')?;
+    bare(before).filter(|_| is_port(port))
+}
+
+fn is_port(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
+}
+
+fn is_zone(text: &str) -> bool {
+    !text.is_empty()
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'@'))
 }
 
 fn wrong(word: &[u8]) -> String {
@@ -196,6 +239,8 @@ mod tests {
             ("192.0.2.7:4711 - -", "192.0.2.7", Told::Alone),
             ("[2001:db8::7]:4711 - -", "2001:db8::7", Told::Alone),
             ("fe80::7%eth0 - -", "fe80::7", Told::Alone),
+            ("192.0.2.7 198.51.100.1 -", "192.0.2.7", Told::Alone),
+            ("2001:db8::7 [2001:db8::1]:8080 -", "2001:db8::7", Told::Alone),
             ("www.example.org:443 192.0.2.7 - -", "192.0.2.7", Told::Alone),
             ("www.example.org 192.0.2.7 - -", "192.0.2.7", Told::Alone),
             ("198.51.100.1:80 192.0.2.7 - -", "192.0.2.7", Told::Second),
@@ -212,6 +257,55 @@ mod tests {
         ] {
             let of = line(format!("{head} {REST}").as_bytes()).expect(head);
             assert_eq!((of.source.to_string().as_str(), of.told), (source, told), "{head}");
+        }
+    }
+
+    #[test]
+    fn addresses_and_ports_are_told_apart_in_every_form() {
+        for (text, expected, expected_with_port) in [
+            ("192.0.2.7", Some("192.0.2.7"), Some("192.0.2.7")),
+            ("192.0.2.7:443", Some("192.0.2.7"), Some("192.0.2.7")),
+            ("\"192.0.2.7:443\"", Some("192.0.2.7"), Some("192.0.2.7")),
+            ("[2001:db8::7]:443", Some("2001:db8::7"), Some("2001:db8::7")),
+            ("\"[2001:db8::7]:443\"", Some("2001:db8::7"), Some("2001:db8::7")),
+            ("[2001:db8::7]", Some("2001:db8::7"), Some("2001:db8::7")),
+            (
+                "2001:db8:4538:1:bcf4:5264:e01c:f215:50000",
+                Some("2001:db8:4538:1:bcf4:5264:e01c:f215"),
+                Some("2001:db8:4538:1:bcf4:5264:e01c:f215"),
+            ),
+            (
+                "2001:db8:4538:1:bcf4:5264:e01c:f215:80",
+                Some("2001:db8:4538:1:bcf4:5264:e01c:f215"),
+                Some("2001:db8:4538:1:bcf4:5264:e01c:f215"),
+            ),
+            // Five digits are no group of an address.
+            ("2001:db8::7:50000", Some("2001:db8::7"), Some("2001:db8::7")),
+            // The format decides.
+            ("2001:db8::7:443", Some("2001:db8::7:443"), Some("2001:db8::7")),
+            ("::1:443", Some("::1:443"), Some("::1")),
+            ("2001:db8::", Some("2001:db8::"), Some("2001:db8::")),
+            ("::ffff:192.0.2.7", Some("192.0.2.7"), Some("192.0.2.7")),
+            ("::ffff:192.0.2.7:443", Some("192.0.2.7"), Some("192.0.2.7")),
+            ("[::ffff:192.0.2.7]:443", Some("192.0.2.7"), Some("192.0.2.7")),
+            ("fe80::7%eth0", Some("fe80::7"), Some("fe80::7")),
+            ("fe80::7%eth0:443", Some("fe80::7"), Some("fe80::7")),
+            ("[fe80::7%eth0]:443", Some("fe80::7"), Some("fe80::7")),
+            ("[fe80::7%25eth0.1]", Some("fe80::7"), Some("fe80::7")),
+            ("192.0.2.7:65536", None, None),
+            ("192.0.2.7:", None, None),
+            ("192.0.2.7:443:443", None, None),
+            ("[192.0.2.7", None, None),
+            ("[2001:db8::7]443", None, None),
+            ("2001:db8:1:2:3:4:5:6:7:443", None, None),
+            ("192.0.2.7%eth0", None, None),
+            ("fe80::7%", None, None),
+            ("unix:", None, None),
+            ("-", None, None),
+        ] {
+            let text_of = |source: Option<IpAddr>| source.map(|source| source.to_string());
+            let both = (text_of(address(text.as_bytes())), text_of(address_and_port(text.as_bytes())));
+            assert_eq!((both.0.as_deref(), both.1.as_deref()), (expected, expected_with_port), "{text}");
         }
     }
 

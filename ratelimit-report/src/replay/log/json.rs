@@ -34,14 +34,16 @@ const SOURCES: [&str; 19] = [
 ];
 
 /// When, best first.
-const TIMES: [&str; 15] = [
+const TIMES: [&str; 16] = [
+    // When a request began, where another name has the time when its line was written.
+    ".startutc",
+    ".edgestarttimestamp",
     ".ts",
     ".timestamp",
     ".time",
     ".timeiso8601",
     ".timelocal",
     ".msec",
-    ".startutc",
     ".starttime",
     ".startlocal",
     ".datetime",

@@ -107,6 +107,12 @@ impl Stamp {
         matches!(self.zone, Zone::Said(_))
     }
 
+    /// The time so many milliseconds before.
+    pub(super) fn earlier_by_ms(self, ms: u64) -> Option<Self> {
+        let shown = self.shown.checked_sub(SignedDuration::from_millis(i64::try_from(ms).ok()?)).ok()?;
+        Some(Self { shown, ..self })
+    }
+
     /// `10/Oct/2000:13:55:36 -0700`, with a fraction or not, with an offset or not.
     pub(super) fn common(text: &[u8]) -> Option<Self> {
         Self::of_calendar(&COMMON, text)
