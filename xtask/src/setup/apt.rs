@@ -19,37 +19,111 @@ const POLICY_TEXT: &str = "#!/bin/sh\nexit 101\n";
 
 /// Installs what is missing of `packages`; `purpose` says in the output what they are for.
 pub(super) fn install(purpose: &str, packages: &[&str]) -> Result<()> {
-    if workspace::program("apt-get").is_none() {
-        bail!("there is no apt-get here");
+    install_on(&mut Debian, purpose, packages)
+}
+
+/// What `install` asks of a machine.
+trait Machine {
+    /// Fails where nothing can be installed at all; `list` names what would be.
+    fn may_install(&self, purpose: &str, list: &str) -> Result<()>;
+    fn is_installed(&self, package: &str) -> bool;
+    /// Whether the archive's lists name the package.
+    fn is_known(&self, package: &str) -> bool;
+    fn apt_get(&mut self, label: &str, arguments: &[&str]) -> Result<()>;
+    fn warn(&mut self, text: &str) {
+        say(text);
     }
-    let missing: Vec<&str> = packages.iter().copied().filter(|package| !is_installed(package)).collect();
+}
+
+fn install_on(machine: &mut impl Machine, purpose: &str, packages: &[&str]) -> Result<()> {
+    let missing = missing_of(machine, packages);
     if missing.is_empty() {
         return Ok(());
     }
     let list = missing.join(" ");
-    let by_hand = format!("as root: apt-get install --no-install-recommends --no-remove {list}");
-    if !workspace::is_root() {
-        if workspace::program("sudo").is_none() {
-            bail!("not root, and there is no sudo; {by_hand}");
-        }
-        say(&format!("{purpose}: sudo apt-get is about to install {list}; it may ask for your password"));
-    }
-    if !missing.iter().all(|package| is_known(package)) {
-        step(&format!("setup: {purpose}: apt-get update"), &["update", "-q"])?;
-        if let Some(unknown) = missing.iter().find(|package| !is_known(package)) {
+    machine.may_install(purpose, &list)?;
+    let update = format!("setup: {purpose}: apt-get update");
+    if !missing.iter().all(|package| machine.is_known(package)) {
+        machine.apt_get(&update, &["update", "-q"])?;
+        if let Some(unknown) = missing.iter().find(|package| !machine.is_known(package)) {
             bail!("this distribution has no package {unknown}");
         }
     }
-    let _quiet = ServicesOff::begin()?;
-    let mut arguments = vec!["install", "-q", "-y", "--no-install-recommends", "--no-remove"];
-    arguments.extend(&missing);
     let label = format!("setup: {purpose}: installing {list}");
-    if step(&label, &arguments).is_ok() {
+    if install_once(machine, &label, &missing).is_ok() {
         return Ok(());
     }
-    // The lists may be older than the archive.
-    step(&format!("setup: {purpose}: apt-get update"), &["update", "-q"])?;
-    step(&label, &arguments).with_context(|| by_hand)
+    // The lists may be older than the archive. Where they cannot be updated, the second attempt says why it fails.
+    if let Err(error) = machine.apt_get(&update, &["update", "-q"]) {
+        machine.warn(&format!("{error:#}"));
+    }
+    let by_hand = format!("as root: apt-get install --no-install-recommends --no-remove {list}");
+    install_once(machine, &label, &missing).with_context(|| by_hand)
+}
+
+/// Installs what is still missing. apt-get fails too where another package of the machine is half configured: that is a
+/// warning as long as every package that was asked for is there.
+fn install_once(machine: &mut impl Machine, label: &str, packages: &[&str]) -> Result<()> {
+    let missing = missing_of(machine, packages);
+    let mut arguments = vec!["install", "-q", "-y", "--no-install-recommends", "--no-remove"];
+    arguments.extend(&missing);
+    let Err(error) = machine.apt_get(label, &arguments) else { return Ok(()) };
+    let missing = missing_of(machine, packages);
+    if !missing.is_empty() {
+        return Err(error.context(format!("not installed: {}", missing.join(" "))));
+    }
+    machine.warn(&format!(
+        "apt-get failed, but {} is installed, so setup goes on; another package may be half configured: dpkg --audit \
+         names it ({error:#})",
+        packages.join(" ")
+    ));
+    Ok(())
+}
+
+fn missing_of<'a>(machine: &impl Machine, packages: &[&'a str]) -> Vec<&'a str> {
+    packages.iter().copied().filter(|package| !machine.is_installed(package)).collect()
+}
+
+/// The machine that this runs on.
+struct Debian;
+
+impl Machine for Debian {
+    fn may_install(&self, purpose: &str, list: &str) -> Result<()> {
+        if workspace::program("apt-get").is_none() {
+            bail!("there is no apt-get here");
+        }
+        if !workspace::is_root() {
+            if workspace::program("sudo").is_none() {
+                bail!(
+                    "not root, and there is no sudo; as root: apt-get install --no-install-recommends --no-remove {list}"
+                );
+            }
+            say(&format!("{purpose}: sudo apt-get is about to install {list}; it may ask for your password"));
+        }
+        Ok(())
+    }
+
+    fn is_installed(&self, package: &str) -> bool {
+        run::answer(Command::new("dpkg-query").args(["-W", "-f", "${db:Status-Status}\n", package]))
+            .is_ok_and(|answer| is_installed_by(&answer))
+    }
+
+    fn is_known(&self, package: &str) -> bool {
+        run::answer(Command::new("apt-cache").args(["show", "--no-all-versions", package]))
+            .is_ok_and(|text| !text.is_empty())
+    }
+
+    fn apt_get(&mut self, label: &str, arguments: &[&str]) -> Result<()> {
+        let _quiet = if arguments.first() == Some(&"install") { Some(ServicesOff::begin()?) } else { None };
+        let mut command = run::as_root("apt-get", arguments).context("neither root nor sudo")?;
+        run::step(label, &mut command)
+    }
+}
+
+/// Whether dpkg-query's answer, a line for each architecture, says that a package is installed. A package that is held
+/// is installed too.
+fn is_installed_by(answer: &str) -> bool {
+    answer.lines().any(|status| status.trim() == "installed")
 }
 
 /// Keeps a service that was installed for the tests from starting with the machine.
@@ -63,21 +137,6 @@ pub(super) fn disable_service(name: &str) {
         Some(Ok(_)) => say(&format!("programs: the service {name} is left disabled; only its program is used")),
         Some(Err(_)) | None => say(&format!("programs: the service {name} is enabled; systemctl disable {name}")),
     }
-}
-
-fn step(label: &str, arguments: &[&str]) -> Result<()> {
-    let mut command = run::as_root("apt-get", arguments).context("neither root nor sudo")?;
-    run::step(label, &mut command)
-}
-
-fn is_installed(package: &str) -> bool {
-    run::answer(Command::new("dpkg-query").args(["-W", "-f", "${db:Status-Abbrev}", package]))
-        .is_ok_and(|status| status.starts_with("ii"))
-}
-
-fn is_known(package: &str) -> bool {
-    run::answer(Command::new("apt-cache").args(["show", "--no-all-versions", package]))
-        .is_ok_and(|text| !text.is_empty())
 }
 
 /// Puts the policy in place, unless there is one, and takes it away again.
@@ -112,6 +171,103 @@ impl Drop for ServicesOff {
         let removed = run::as_root("rm", &["-f", POLICY]).map(|mut command| run::answer(&mut command));
         if !matches!(removed, Some(Ok(_))) {
             say(&format!("{POLICY} could not be removed; as root: rm {POLICY}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::collections::BTreeSet;
+
+    /// A machine with some packages, whose apt-get installs what it can.
+    #[derive(Default)]
+    struct Fake {
+        installed: BTreeSet<String>,
+        /// Packages that no apt-get can install here.
+        broken: BTreeSet<String>,
+        /// Whether a package that nobody asked for is half configured, so that each install fails at its end.
+        has_half_configured: bool,
+        calls: Vec<String>,
+        warnings: Vec<String>,
+    }
+
+    impl Machine for Fake {
+        fn may_install(&self, _: &str, _: &str) -> Result<()> {
+            Ok(())
+        }
+
+        fn is_installed(&self, package: &str) -> bool {
+            self.installed.contains(package)
+        }
+
+        fn is_known(&self, _: &str) -> bool {
+            true
+        }
+
+        fn apt_get(&mut self, _: &str, arguments: &[&str]) -> Result<()> {
+            let packages = arguments.iter().filter(|word| **word != "-q" && !word.starts_with('-'));
+            self.calls.push(packages.copied().collect::<Vec<_>>().join(" "));
+            if arguments[0] == "update" {
+                return Ok(());
+            }
+            let asked = || arguments[1..].iter().filter(|word| !word.starts_with('-'));
+            for package in asked().filter(|package| !self.broken.contains(**package)) {
+                self.installed.insert((*package).to_owned());
+            }
+            if self.has_half_configured || asked().any(|package| self.broken.contains(*package)) {
+                bail!("apt-get ended with 100");
+            }
+            Ok(())
+        }
+
+        fn warn(&mut self, text: &str) {
+            self.warnings.push(text.to_owned());
+        }
+    }
+
+    fn with(installed: &[&str]) -> Fake {
+        Fake { installed: installed.iter().map(|package| (*package).to_owned()).collect(), ..Fake::default() }
+    }
+
+    #[test]
+    fn only_missing_packages_are_installed_and_none_where_all_are_there() {
+        let mut machine = with(&["nginx", "curl"]);
+        install_on(&mut machine, "programs", &["nginx", "curl"]).expect("nothing to do");
+        assert_eq!(machine.calls, Vec::<String>::new());
+        install_on(&mut machine, "programs", &["nginx", "wrk", "curl"]).expect("one to install");
+        assert_eq!((machine.calls, machine.warnings), (vec!["install wrk".to_owned()], Vec::new()));
+    }
+
+    #[test]
+    fn another_package_that_is_half_configured_is_a_warning() {
+        let mut machine = Fake { has_half_configured: true, ..with(&["nginx"]) };
+        install_on(&mut machine, "programs", &["nginx", "wrk"]).expect("wrk is there afterwards");
+        assert_eq!(machine.calls, ["install wrk"]);
+        let [warning] = machine.warnings.as_slice() else { panic!("{:?}", machine.warnings) };
+        assert!(warning.contains("apt-get failed, but wrk is installed") && warning.contains("ended with 100"));
+    }
+
+    #[test]
+    fn a_package_that_cannot_be_installed_is_tried_twice_and_named() {
+        let mut machine = Fake { broken: BTreeSet::from(["wrk".to_owned()]), ..with(&[]) };
+        let error = install_on(&mut machine, "programs", &["curl", "wrk"]).expect_err("wrk is broken");
+        assert_eq!(machine.calls, ["install curl wrk", "update", "install wrk"]);
+        let error = format!("{error:#}");
+        assert!(error.starts_with("as root: apt-get install") && error.contains("not installed: wrk"), "{error}");
+    }
+
+    #[test]
+    fn a_package_is_installed_where_dpkg_says_so_for_any_architecture() {
+        for (answer, expected) in [
+            ("installed\n", true),
+            ("config-files\ninstalled\n", true),
+            ("half-configured\n", false),
+            ("not-installed\n", false),
+            ("", false),
+        ] {
+            assert_eq!(is_installed_by(answer), expected, "{answer:?}");
         }
     }
 }
