@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use ipnet::IpNet;
 
 use super::bogons;
-use super::lists::{ListFile, ListSettings, lines, path, prefix_text};
-use super::network::{parse_cidr, parse_cidr_of_any_bits, parse_source};
+use super::lists::{ListFile, ListSettings, lines, path, read_line};
+use super::network::{parse_cidr, parse_source};
 use super::syntax::{printable, shortened};
 use super::written::{Origin, Source, Written};
 use crate::desired::Grant;
@@ -237,10 +237,10 @@ fn holds(files: &[ListFile], path: &Path, prefix: IpNet) -> bool {
 
 /// The prefixes of a list file, each with its line and what stands beside it. A line that is none is passed over.
 fn commented(contents: &str) -> impl Iterator<Item = (IpNet, usize, Option<String>)> {
-    lines(contents).filter_map(|line| {
-        let prefix = parse_cidr_of_any_bits(&prefix_text(line.entry).ok()??).ok()?;
+    lines(contents).flat_map(|line| {
         let comment = (!line.comment.is_empty()).then(|| printable(&shortened(line.comment.to_owned())));
-        Some((prefix, line.number, comment))
+        let prefixes = read_line(line.text).unwrap_or_default();
+        prefixes.into_iter().map(move |prefix| (prefix, line.number, comment.clone()))
     })
 }
 

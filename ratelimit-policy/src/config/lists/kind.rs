@@ -1,0 +1,60 @@
+//! Files of other kinds that stand where a list should: each is named in one error. Pure.
+
+/// Why a file is no list of addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Foreign {
+    /// The kind of file.
+    pub(super) problem: String,
+    /// What to do.
+    pub(super) help: &'static str,
+}
+
+/// Characters from the start of a file that are looked at.
+const LOOKED_AT: usize = 4096;
+const FETCH_AGAIN: &str = "fetch the list again, and look at what the server answers";
+const UNPACK: &str = "unpack it; gzip alone is read as it is";
+
+/// First bytes of packed and other binary files.
+const MAGIC: [(&str, &str, &str); 6] = [
+    ("PK\u{3}\u{4}", "it is a zip archive", UNPACK),
+    ("BZh", "it is packed by bzip2", UNPACK),
+    ("\u{fffd}7zXZ", "it is packed by xz", UNPACK),
+    ("(\u{fffd}/\u{fffd}", "it is packed by zstd", UNPACK),
+    ("%PDF-", "it is a PDF document", FETCH_AGAIN),
+    ("\u{7f}ELF", "it is a program", FETCH_AGAIN),
+];
+
+/// Returns the kind of a file that is no list of addresses as a whole. What is not UTF-8 in it has become U+FFFD.
+pub(super) fn foreign(contents: &str) -> Option<Foreign> {
+    let foreign = |problem: &str, help| Some(Foreign { problem: format!("{problem}, not a list of addresses"), help });
+    let looked_at = || contents.chars().take(LOOKED_AT);
+    let zeros = looked_at().filter(|c| *c == '\0').count();
+    if zeros * 4 >= looked_at().count() && zeros > 0 {
+        return foreign("it is UTF-16 text", "save it as UTF-8");
+    }
+    if let Some((_, problem, help)) = MAGIC.iter().find(|(magic, ..)| contents.starts_with(magic)) {
+        return foreign(problem, help);
+    }
+    if zeros > 0 {
+        return foreign("it is a binary file", FETCH_AGAIN);
+    }
+    let text = contents.trim_start_matches(|c: char| c.is_whitespace() || c == '\u{feff}');
+    match text.chars().next()? {
+        '<' => {
+            let start: String = text.chars().take(64).collect::<String>().to_ascii_lowercase();
+            let is_xml = start.starts_with("<?xml") && !start.contains("html");
+            foreign(if is_xml { "it is an XML document" } else { "it is an HTML page" }, FETCH_AGAIN)
+        }
+        '[' => foreign("it is a JSON document", JSON_HELP),
+        '{' if !is_json_lines(text) => foreign("it is a JSON document", JSON_HELP),
+        _ => None,
+    }
+}
+
+const JSON_HELP: &str = "a list may have one JSON object in each line, with the prefix under `cidr` or `ip`";
+
+/// Whether the first line may be an object by itself. A line that is cut off ends the file.
+fn is_json_lines(text: &str) -> bool {
+    let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
+    first.trim_end().ends_with('}') || rest.trim().is_empty()
+}

@@ -1,0 +1,143 @@
+//! The text of a list file: its lines, and the prefixes that they name. Pure.
+
+use std::path::Path;
+
+use ipnet::IpNet;
+use ratelimit_common::layout::PREFIXES_MAX;
+
+use super::{LIST_ENTRIES_MAX, entry, kind};
+use crate::diagnostic::{Diagnostic, Diagnostics, Excerpt, Found, Place};
+
+/// Parses a list file. A line has one address, prefix or range, in one of the forms of published lists (docs/NEIGHBOURS.md).
+/// `#` and `;` begin a comment. The result is sorted, and has each prefix once.
+///
+/// Bits beyond a prefix's length are cut off, as published sets have them. Errors do not quote the text: their reader may
+/// not be allowed to read the file.
+///
+/// # Errors
+/// Every line that names no source, or that may name more than this parser understands. A file of another kind is one error.
+pub fn parse(path: &Path, contents: &str) -> Result<Vec<IpNet>, Diagnostics> {
+    let Reading { prefixes, bad_lines, mut found } = read(path, contents);
+    // A file of another kind has as many errors as lines.
+    if found.is_full() && prefixes.is_empty() && bad_lines > 1 {
+        let problem = format!("it is no list of addresses: none of its first {bad_lines} lines has one");
+        return Err(at_start(path, problem, "a list has one address, prefix or range in a line").into());
+    }
+    if found.count() == 0 {
+        found.keep(check_room(path, &prefixes));
+    }
+    found.into_result(prefixes)
+}
+
+/// What a list file's lines came to.
+struct Reading {
+    prefixes: Vec<IpNet>,
+    bad_lines: usize,
+    found: Found,
+}
+
+/// Reads lines until no more errors are told.
+fn read(path: &Path, contents: &str) -> Reading {
+    let mut of = Reading { prefixes: Vec::new(), bad_lines: 0, found: Found::default() };
+    if let Some(kind) = kind::foreign(contents) {
+        of.found.push(at_start(path, kind.problem, kind.help));
+        return of;
+    }
+    if let Some(line) = lone_return(contents) {
+        let problem = "a carriage return stands in it, and ends no line";
+        of.found.push(wrong(path, line, 1, problem, "end lines as Unix does, or Windows"));
+    }
+    for line in lines(contents) {
+        // A head of columns stands before all entries.
+        if of.prefixes.is_empty() && of.bad_lines == 0 && entry::is_head(line.text) {
+            continue;
+        }
+        match entry::read(line.text) {
+            Ok(prefixes) => of.prefixes.extend(prefixes),
+            Err(bad) => {
+                let column = line.column + line.text.get(..bad.at).map_or(0, |before| before.chars().count());
+                let diagnostic = wrong(path, line.number, column, bad.problem, bad.help);
+                of.bad_lines += 1;
+                of.found.push(diagnostic);
+            }
+        }
+        if of.prefixes.len() > LIST_ENTRIES_MAX {
+            let problem = format!("there are more than {LIST_ENTRIES_MAX} entries");
+            of.found.push(wrong(path, line.number, line.column, &problem, "join neighbouring prefixes"));
+            break;
+        }
+        if of.found.is_full() {
+            break;
+        }
+    }
+    of.prefixes.sort_unstable();
+    of.prefixes.dedup();
+    of
+}
+
+fn wrong(path: &Path, line: usize, column: usize, problem: &str, help: &str) -> Diagnostic {
+    let excerpt = Excerpt { line, column, text: None, span: 0..0 };
+    Diagnostic {
+        problem: format!("bad line in a list file: {problem}"),
+        place: Place::File { path: path.to_owned(), excerpt: Some(Box::new(excerpt)) },
+        help: vec![help.to_owned()],
+    }
+}
+
+fn whole(path: &Path, problem: String, help: &str) -> Diagnostic {
+    Diagnostic { problem, place: Place::File { path: path.to_owned(), excerpt: None }, help: vec![help.to_owned()] }
+}
+
+/// What is wrong with all of a file is said to be where the file begins.
+fn at_start(path: &Path, problem: String, help: &str) -> Diagnostic {
+    let excerpt = Excerpt { line: 1, column: 1, text: None, span: 0..0 };
+    let place = Place::File { path: path.to_owned(), excerpt: Some(Box::new(excerpt)) };
+    Diagnostic { place, ..whole(path, problem, help) }
+}
+
+/// Fails where the kernel has no room for as many prefixes of one family.
+fn check_room(path: &Path, prefixes: &[IpNet]) -> Result<(), Diagnostic> {
+    match super::too_many_of(prefixes.iter()) {
+        Some(family) => {
+            let problem = format!("there are more than {PREFIXES_MAX} prefixes of {family} in this list file");
+            Err(whole(path, problem, "join neighbouring prefixes"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The first line with a carriage return that is not at its end.
+fn lone_return(contents: &str) -> Option<usize> {
+    let is_within = |line: &str| line.trim_end_matches('\r').contains('\r');
+    contents.split('\n').position(is_within).map(|before| before + 1)
+}
+
+/// A line of a list file that has an entry.
+pub(in crate::config) struct Line<'a> {
+    /// From 1.
+    pub(in crate::config) number: usize,
+    /// Column where the entry begins, in characters from 1.
+    column: usize,
+    /// All of the line from there on, without blanks at its end.
+    pub(in crate::config) text: &'a str,
+    /// The text behind the first word, without the mark before it.
+    pub(in crate::config) comment: &'a str,
+}
+
+/// The lines of a list file that have an entry.
+pub(in crate::config) fn lines(contents: &str) -> impl Iterator<Item = Line<'_>> {
+    let is_blank = |c: char| c.is_whitespace() || c == '\u{feff}';
+    contents.split('\n').zip(1..).filter_map(move |(line, number)| {
+        let text = line.trim_start_matches(is_blank);
+        let column = line[..line.len() - text.len()].chars().count() + 1;
+        let text = text.trim_end();
+        if text.starts_with('{') {
+            // JSON has its own spaces and marks.
+            return Some(Line { number, column, text, comment: text });
+        }
+        let end = text.find(|c: char| c.is_whitespace() || c == '#' || c == ';').unwrap_or(text.len());
+        let (first, rest) = text.split_at(end);
+        let comment = rest.trim_start_matches(|c: char| is_blank(c) || c == '#' || c == ';').trim_end();
+        (!first.is_empty()).then_some(Line { number, column, text, comment })
+    })
+}
