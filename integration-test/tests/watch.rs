@@ -76,6 +76,50 @@ fn a_list_file_is_followed_and_a_broken_one_is_not() {
 }
 
 #[test]
+fn a_start_enforces_limits_whatever_its_list_files_have_become() {
+    needs_root!();
+    let lab = Lab::quiet();
+    let list = lab.directory().join("bad.txt");
+    let config = "deny = [\"@bad\"]\n[lists]\nbad = \"file:bad.txt\"\n[rule]\nports = \"80\"\n\
+        limits = [\"5/1h connections\"]\n";
+    let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
+    let send = |from: [u8; 4]| (0..10).for_each(|_| sender.send(&syn(from, 80)).unwrap());
+    let good: String = (0..200).map(|at| format!("198.51.100.{at}\n")).collect();
+    let page = "<!DOCTYPE html>\n<html>Error 503</html>\n".to_owned();
+    // What a first start finds, then what each later start does, with the version before as the last good one.
+    for (at, (text, state, is_denied)) in [
+        (None, "left_out", false),
+        (Some(page.clone()), "left_out", false),
+        (Some(good.clone()), "in_force", true),
+        (Some(good + "203.0.113.4254.0.2.223\n"), "in_force", true),
+        (Some(page), "last_good", true),
+        (None, "last_good", true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        match &text {
+            Some(text) => fs::write(&list, text).unwrap(),
+            None => drop(fs::remove_file(&list)),
+        }
+        let daemon = start(&lab, config);
+        let stats = lab.stats();
+        assert_eq!(stats["lists"][0]["state"], state, "{at}: {stats}");
+        let is_whole = stats["lists"][0]["why"].is_null();
+        assert_eq!(done(&lab, &["stats"]).contains("PARTLY PROTECTED"), !is_whole, "{at}");
+        assert_eq!(is_whole, at == 2, "{at}: {stats}");
+        assert!(metrics(&lab).contains(&format!("bad.txt\",state=\"{state}\"}} 1\n")), "{at}");
+        // Limits hold for everyone, and the list does where it is in force.
+        let third = u8::try_from(at).unwrap();
+        send([203, 0, 113, third]);
+        send([198, 51, 100, 7]);
+        let dropped = if is_denied { 15 } else { 10 };
+        lab.stats_once(|stats| number(stats, "/rules/0/dropped") == dropped);
+        assert_eq!(daemon.end(nix::sys::signal::Signal::SIGTERM), 0);
+    }
+}
+
+#[test]
 fn a_rule_that_drops_nearly_everything_falls_back_and_one_that_may_does_not() {
     needs_root!();
     let lab = Lab::quiet();

@@ -14,9 +14,9 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::proto::{
-    Allow, ApplyRequest, ChargeRequest, Check, CheckPrefix, Confirm, Deny, Detach, Explain, FleetStatus, Forget,
-    Healthz, HistoryOf, Import, ModeRequest, PrefixRequest, Problem, ReloadRequest, Rollback, Series, SourceRequest,
-    StandingOf, Stats, Suggest, UnblockRequest, Worst,
+    AcceptList, Allow, ApplyRequest, ChargeRequest, Check, CheckPrefix, Confirm, Deny, Detach, Explain, FleetStatus,
+    Forget, Healthz, HistoryOf, Import, ModeRequest, PrefixRequest, Problem, ReloadRequest, Rollback, Series,
+    SourceRequest, StandingOf, Stats, Suggest, UnblockRequest, Worst,
 };
 use super::requester::Requester;
 use super::server::{BODY_BYTES_MAX, Service, method};
@@ -273,6 +273,7 @@ commands! {
         Confirm(Confirm),
         Rollback(Rollback),
         Reload(ReloadRequest),
+        AcceptList(AcceptList),
         Detach(Detach),
     }
     later {

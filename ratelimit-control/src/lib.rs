@@ -15,6 +15,7 @@ pub mod feed;
 mod follow;
 mod import;
 mod large;
+mod lists;
 mod orders;
 pub mod orphan;
 mod packed;

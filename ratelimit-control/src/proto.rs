@@ -12,6 +12,7 @@ use ratelimit_report::snapshot::SCHEMA;
 pub const METRICS: &str = "/metrics";
 
 pub use super::import::{Import, ImportReport, ImportRow, ROWS_MAX, RefusedRow};
+pub use super::lists::{AcceptList, AcceptReport};
 pub use super::orders::{
     Allow, ApplyReport, ApplyRequest, ChargeRequest, Confirm, ConfirmReport, Deny, Detach, GrantReport, GrantRequest,
     ModeReport, ModeRequest, ModeWord, PrefixRequest, ReloadRequest, ResetReport, Rollback, RollbackReport,

@@ -7,8 +7,9 @@ use super::engine::Engine;
 use super::fleet::Reach;
 use super::moment::Moment;
 use ratelimit_control::proto::{
-    Allow, ApplyRequest, ChargeRequest, Confirm, Deny, Detach, Explain, FleetStatus, Healthz, Import, ModeRequest,
-    PrefixRequest, Problem, ReloadRequest, Rollback, SourceRequest, StandingOf, Stats, Suggest, UnblockRequest,
+    AcceptList, Allow, ApplyRequest, ChargeRequest, Confirm, Deny, Detach, Explain, FleetStatus, Healthz, Import,
+    ModeRequest, PrefixRequest, Problem, ReloadRequest, Rollback, SourceRequest, StandingOf, Stats, Suggest,
+    UnblockRequest,
 };
 use ratelimit_control::{Call, Carry, Requester};
 use ratelimit_datapath::Datapath;
@@ -51,6 +52,7 @@ carry! {
     Confirm: |engine, _, by, moment| engine.confirm(by, moment);
     Rollback: |engine, _, by, _| engine.roll_back(by);
     ReloadRequest: |engine, request, by, moment| engine.reload_by(request, by, moment);
+    AcceptList: |engine, request, by, moment| engine.accept_list(&request, by, moment);
     Detach: |engine, call, by, moment| engine.detach(call.interface.as_deref(), by, moment);
 }
 

@@ -8,6 +8,7 @@ use super::closer::Closer;
 use super::enforced::Enforced;
 use super::fleet::Ties;
 use super::journal::{Event, Journal, Occurrence};
+use super::list_copies::ListCopies;
 use super::moment::Moment;
 use super::overrides::Overrides;
 use super::start::{Start, Unfinished};
@@ -49,6 +50,7 @@ pub(super) struct Engine<D> {
     pub(super) fleet: Ties,
     pub(super) unkept: Unkept,
     pub(super) closer: Closer,
+    pub(super) list_copies: ListCopies,
 }
 
 /// What one look at the datapath has found.
@@ -75,11 +77,12 @@ impl Supervision {
 impl<D: Datapath> Engine<D> {
     /// Attaches to every interface and puts the policy in force, or leaves everything as it was.
     pub(super) fn start(datapath: D, start: Start, host: Host, moment: Moment) -> Result<Self, DatapathError> {
-        let Start { config, source, unfinished, refused, refused_lists, rolled_back } = start;
+        let Start { config, source, unfinished, refused, refused_lists, fallbacks, rolled_back } = start;
         let over = rolled_back.as_ref().map(|of| format!("{} is rolled back: {}", of.file, of.why));
         let mut engine = Self {
             certificate: Certificate::open(config.tls.as_ref()),
             datapath,
+            list_copies: ListCopies::of(&host.store),
             host,
             enforced: Enforced::new(config, source),
             overrides: Overrides::default(),
@@ -103,6 +106,10 @@ impl<D: Datapath> Engine<D> {
                 tracing::error!("clean up after the failed start: {:#}", anyhow::Error::from(second));
             }
             return Err(error);
+        }
+        for said in engine.watched.lists.begin(fallbacks, &engine.enforced.config.list_files) {
+            tracing::error!("{said}");
+            engine.journal.add(Occurrence::new(EventKind::Reload, said));
         }
         engine.beat_and_tell(moment);
         let reading = engine.datapath.read().ok();
@@ -212,6 +219,7 @@ impl<D: Datapath> Engine<D> {
         let notes = self.journal.past.trouble().into_iter().chain(self.certificate.trouble());
         let notes: Vec<String> = notes
             .chain(self.fleet_trouble())
+            .chain(self.watched.lists.partly_words(&self.enforced.config.list_files))
             .chain(self.watched.lists.passed_over_words())
             .chain(self.unkept_words())
             .collect();
@@ -249,6 +257,7 @@ impl<D: Datapath> Engine<D> {
         self.deny_prefixes(reading, moment);
         self.watch_breaker(reading, moment);
         self.watch_lists(reading.now, moment);
+        self.keep_copies();
         self.tell_passed_over();
         let Self { datapath, enforced, watched, .. } = self;
         watched.talkers.look(datapath, &enforced.desired.policy, reading, moment.uptime);
@@ -263,6 +272,9 @@ impl<D: Datapath> Engine<D> {
         let mut words = self.overrides.words();
         if self.trials.pending.is_some() {
             words += "a file is on trial; ";
+        }
+        for partly in self.watched.lists.partly_words(&self.enforced.config.list_files) {
+            words += &format!("{partly}; ");
         }
         for (path, _) in self.watched.lists.stale() {
             words += &format!("list file {} IS NOT FOLLOWED; ", path.display());

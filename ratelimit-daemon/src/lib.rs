@@ -48,6 +48,9 @@ mod kept;
 mod lapse;
 mod lift;
 mod links;
+mod list_bounds;
+mod list_copies;
+mod list_start;
 mod list_watch;
 mod listen;
 mod moment;
@@ -85,6 +88,7 @@ use store::Store;
 
 pub use certificate::certificate_trouble;
 pub use error::DaemonError;
+pub use list_start::{Fallbacks, list_objections, with_lists};
 pub use source::{ConfigSource, Loaded};
 pub use store::state_directory;
 pub use web::{WebLink, web_link};

@@ -13,16 +13,18 @@ use ratelimit_common::time::Nanos;
 
 use super::engine::Engine;
 use super::journal::Occurrence;
+use super::list_start::{Fallback, Fallbacks, became_empty};
 use super::moment::Moment;
 use super::start::forgive_list;
 use ratelimit_control::proto::Problem;
 use ratelimit_datapath::Datapath;
 use ratelimit_policy::config::Config;
-use ratelimit_policy::config::file::load_list;
-use ratelimit_policy::config::lists::{KnownLists, ListFile};
+use ratelimit_policy::config::file::{load_list, read_list};
+use ratelimit_policy::config::lists::{KnownLists, ListFile, parse_tolerant};
+use ratelimit_policy::diagnostic::Diagnostics;
 use ratelimit_policy::safety::PassedOver;
 use ratelimit_report::event::EventKind;
-use ratelimit_report::snapshot::passed_over_words;
+use ratelimit_report::snapshot::{ListFileReport, ListState, passed_over_words};
 
 /// Two looks closer together than this are one: what is written for a moment has to come to rest in between.
 const LOOK_EVERY: Duration = Duration::from_millis(1_500);
@@ -67,6 +69,26 @@ impl FileStamp {
     }
 }
 
+/// Why a list file cannot be followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Wrong {
+    why: String,
+    /// The first line that is bad, if it is about one.
+    line: Option<usize>,
+}
+
+impl From<&str> for Wrong {
+    fn from(why: &str) -> Self {
+        Self { why: why.to_owned(), line: None }
+    }
+}
+
+impl From<Diagnostics> for Wrong {
+    fn from(wrong: Diagnostics) -> Self {
+        Self { why: wrong.to_string().replace('\n', "; "), line: wrong.first().line() }
+    }
+}
+
 /// What is known of the list files.
 #[derive(Debug, Default)]
 pub(super) struct ListWatch {
@@ -78,7 +100,9 @@ pub(super) struct ListWatch {
     /// Those that were another at each look, since when.
     restless: BTreeMap<PathBuf, Duration>,
     /// Those that cannot be followed, and why.
-    stale: BTreeMap<PathBuf, String>,
+    stale: BTreeMap<PathBuf, Wrong>,
+    /// Those that the start could not take as they stood, until they can be followed.
+    fallbacks: Fallbacks,
     /// What was tried in them and not confirmed: not followed until a file holds something else.
     refused: KnownLists,
     /// Entries that are passed over: said once each.
@@ -94,7 +118,63 @@ impl ListWatch {
         self.read = self.seen.clone().into_iter().filter(|(_, stamp)| is_settled(stamp)).collect();
         self.looked_at = moment.uptime;
         self.stale.clear();
+        self.fallbacks.clear();
         self.refused.clear();
+    }
+
+    /// Takes in what the start could not take as it stood. Returns what there is to say of it.
+    pub(super) fn begin(&mut self, fallbacks: Fallbacks, files: &[ListFile]) -> Vec<String> {
+        let is_stale = |of: &Fallback| of.state != ListState::InForce;
+        let wrong = |of: &Fallback| Wrong { why: of.why.clone(), line: of.line };
+        let stale = fallbacks.iter().filter(|(_, of)| is_stale(of)).map(|(path, of)| (path.clone(), wrong(of)));
+        self.stale.extend(stale);
+        self.fallbacks = fallbacks;
+        let reports = self.reports(files).into_iter();
+        reports.filter_map(|of| Some(format!("{}: {}", of.words()?, of.why.unwrap_or_default()))).collect()
+    }
+
+    /// How each list file is in force.
+    pub(super) fn reports(&self, files: &[ListFile]) -> Vec<ListFileReport> {
+        let report = |file: &ListFile| {
+            let fallback = self.fallbacks.get(&file.path);
+            let stale = self.stale.get(&file.path);
+            let state = match (stale, fallback.map(|of| of.state)) {
+                (None, _) => ListState::InForce,
+                (Some(_), Some(ListState::LeftOut)) => ListState::LeftOut,
+                (Some(_), Some(ListState::InForce | ListState::LastGood) | None) => ListState::LastGood,
+            };
+            let why = stale.map(|of| &of.why).or(fallback.map(|of| &of.why)).cloned();
+            let line = stale.map_or_else(|| fallback.and_then(|of| of.line), |of| of.line);
+            ListFileReport {
+                file: file.path.display().to_string(),
+                state,
+                lines_left_out: fallback.map_or(0, |of| of.lines_left_out as u64),
+                line: line.map(|line| line as u64),
+                why,
+            }
+        };
+        files.iter().map(report).collect()
+    }
+
+    /// What of list files is not in force, a sentence each.
+    pub(super) fn partly_words(&self, files: &[ListFile]) -> Vec<String> {
+        self.reports(files).iter().filter_map(ListFileReport::words).collect()
+    }
+
+    /// The files whose version in force is good: all but those that a start left out, in part or whole.
+    pub(super) fn good<'a>(&'a self, files: &'a [ListFile]) -> impl Iterator<Item = &'a ListFile> {
+        let is_good = |file: &&ListFile| match self.fallbacks.get(&file.path).map(|of| of.state) {
+            None | Some(ListState::LastGood) => true,
+            Some(ListState::InForce | ListState::LeftOut) => false,
+        };
+        files.iter().filter(is_good)
+    }
+
+    /// Whether a file is as damaged as the start has taken it: it holds the same without its bad lines.
+    fn is_as_taken(&self, file: &ListFile) -> bool {
+        let is_damaged = self.fallbacks.get(&file.path).is_some_and(|of| of.state == ListState::InForce);
+        let tolerated = || parse_tolerant(&file.path, &read_list(&file.path).ok()?);
+        is_damaged && tolerated().is_some_and(|of| of.prefixes[..] == file.prefixes[..])
     }
 
     /// Reads every file again, as the age of what is in force is unknown. Skips what was tried and not confirmed.
@@ -127,7 +207,7 @@ impl ListWatch {
 
     /// Those that cannot be followed, and why, by path.
     pub(super) fn stale(&self) -> impl Iterator<Item = (&Path, &str)> {
-        self.stale.iter().map(|(path, why)| (path.as_path(), why.as_str()))
+        self.stale.iter().map(|(path, of)| (path.as_path(), of.why.as_str()))
     }
 
     /// Files to be read now: those that have changed since they were read and are as at the look before; with one of them, those
@@ -167,9 +247,9 @@ impl ListWatch {
     }
 
     /// A file cannot be followed: said once for each thing that is wrong with it.
-    fn keep(&mut self, file: &ListFile, why: &str) -> Option<Occurrence> {
-        let path = file.path.clone();
-        if self.stale.insert(path, why.to_owned()).as_deref() == Some(why) {
+    fn keep(&mut self, file: &ListFile, wrong: Wrong) -> Option<Occurrence> {
+        let why = wrong.why.clone();
+        if self.stale.insert(file.path.clone(), wrong).is_some_and(|before| before.why == why) {
             return None;
         }
         let ListFile { path, named_by, prefixes } = file;
@@ -184,7 +264,8 @@ impl ListWatch {
 
     /// True if what it held before was refused.
     fn follow(&mut self, file: &ListFile) -> bool {
-        if self.stale.remove(&file.path).is_some() {
+        let was_damaged = self.fallbacks.remove(&file.path).is_some();
+        if self.stale.remove(&file.path).is_some() || was_damaged {
             tracing::info!(file = %file.path.display(), "{} ({}) is followed again", file.named_by, file.path.display());
         }
         self.refused.remove(&file.path).is_some()
@@ -196,10 +277,10 @@ fn stamps(files: &[ListFile]) -> BTreeMap<PathBuf, Stamp> {
 }
 
 /// What is in a file now, or why that is not to be followed.
-fn read(file: &ListFile) -> Result<Arc<[IpNet]>, String> {
-    let prefixes = load_list(&file.path).map_err(|error| error.to_string().replace('\n', "; "))?;
+fn read(file: &ListFile) -> Result<Arc<[IpNet]>, Wrong> {
+    let prefixes = load_list(&file.path)?;
     if prefixes.is_empty() && !file.prefixes.is_empty() {
-        return Err(format!("{} has become empty; if that is meant, `ratelimitd reload`", file.path.display()));
+        return Err(became_empty(&file.path).as_str().into());
     }
     Ok(prefixes.into())
 }
@@ -228,7 +309,7 @@ impl<D: Datapath> Engine<D> {
         }
         let paths = self.watched.lists.changed(&self.enforced.config.list_files, moment.uptime);
         for file in self.watched.lists.never_resting(&self.enforced.config.list_files, moment.uptime) {
-            self.keep_list(&file, RESTLESS);
+            self.keep_list(&file, RESTLESS.into());
         }
         if paths.is_empty() {
             return;
@@ -239,9 +320,15 @@ impl<D: Datapath> Engine<D> {
         for file in files.into_iter().filter(|file| paths.contains(&file.path)) {
             match read(&file) {
                 Ok(prefixes) if prefixes == file.prefixes => self.follow_list(&file),
-                Ok(prefixes) if self.watched.lists.is_refused(&file, &prefixes) => self.keep_list(&file, REFUSED),
-                Ok(prefixes) => changed.push((file, prefixes)),
-                Err(why) => self.keep_list(&file, &why),
+                Ok(prefixes) if self.watched.lists.is_refused(&file, &prefixes) => {
+                    self.keep_list(&file, REFUSED.into());
+                }
+                Ok(prefixes) => match self.object_to_version(&file, &prefixes) {
+                    Some(why) => self.keep_list(&file, why.as_str().into()),
+                    None => changed.push((file, prefixes)),
+                },
+                Err(_) if self.watched.lists.is_as_taken(&file) => {}
+                Err(wrong) => self.keep_list(&file, wrong),
             }
         }
         self.statistics.outdate();
@@ -251,12 +338,12 @@ impl<D: Datapath> Engine<D> {
         // What is wrong with all of them together may be one of them.
         for one in changed.chunks(1) {
             if let (Err(why), Some((file, _))) = (self.follow_all(one, now), one.first()) {
-                self.keep_list(file, &why);
+                self.keep_list(file, why.as_str().into());
             }
         }
     }
 
-    fn follow_all(&mut self, changed: &[(ListFile, Arc<[IpNet]>)], now: Nanos) -> Result<(), String> {
+    pub(super) fn follow_all(&mut self, changed: &[(ListFile, Arc<[IpNet]>)], now: Nanos) -> Result<(), String> {
         let known = self.enforced.config.list_files.iter().map(|file| (file.path.clone(), Arc::clone(&file.prefixes)));
         let mut known: KnownLists = known.collect();
         known.extend(changed.iter().map(|(file, prefixes)| (file.path.clone(), Arc::clone(prefixes))));
@@ -272,13 +359,13 @@ impl<D: Datapath> Engine<D> {
         Ok(())
     }
 
-    fn keep_list(&mut self, file: &ListFile, why: &str) {
-        if let Some(note) = self.watched.lists.keep(file, why) {
+    fn keep_list(&mut self, file: &ListFile, wrong: Wrong) {
+        if let Some(note) = self.watched.lists.keep(file, wrong) {
             self.journal.add(note);
         }
     }
 
-    fn follow_list(&mut self, file: &ListFile) {
+    pub(super) fn follow_list(&mut self, file: &ListFile) {
         if self.watched.lists.follow(file) {
             forgive_list(&self.host.store, &file.path);
         }

@@ -11,6 +11,7 @@ use ratelimit_control::Requester;
 use ratelimit_control::proto::{ApplyReport, ApplyRequest, Problem, ProblemKind, ReloadReport, ReloadRequest};
 use ratelimit_crash::{Point, reach};
 use ratelimit_datapath::Datapath;
+use ratelimit_policy::config::lists::written_by_others;
 use ratelimit_policy::config::{Config, beside};
 use ratelimit_policy::desired::DesiredState;
 use ratelimit_policy::plan::{changes, diff};
@@ -96,6 +97,7 @@ impl<D: Datapath> Engine<D> {
                 return Err(Problem::new(ProblemKind::Conflict, why));
             }
             self.trials.settled(now)?;
+            self.object_to_lists(&loaded.config)?;
             if !request.force {
                 self.object_to_lockout(&loaded.config, request.ssh, now)?;
             }
@@ -109,6 +111,7 @@ impl<D: Datapath> Engine<D> {
             Err(problem) => return Err(self.trials.failed(problem)),
         }
         notes.extend(self.overrides.warn_of_lockouts(&self.enforced.config, request.ssh, now));
+        notes.extend(written_by_others(&self.enforced.config.list_files));
         Ok(ReloadReport { schema: SCHEMA, changes, notes })
     }
 
@@ -162,6 +165,8 @@ impl<D: Datapath> Engine<D> {
                 tracing::info!("reloaded {path}: {}", if changes.is_empty() { "no change" } else { "carried out" });
                 self.enforced.source.set_text(loaded.text, path.into());
                 self.watched.lists.taken(&self.enforced.config.list_files, moment);
+                self.list_copies.retain(&self.enforced.config.list_files);
+                self.keep_copies();
                 self.fleet.loaded();
                 self.follow_fleet(moment);
                 self.settle();

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use super::list_start::Fallbacks;
 use ratelimit_datapath::Absent;
 use ratelimit_policy::config::Config;
 use ratelimit_policy::config::lists::KnownLists;
@@ -24,14 +25,24 @@ type Relist = Box<dyn Fn(&KnownLists) -> anyhow::Result<Config> + Send>;
 pub enum ConfigSource {
     /// The command line: it stays as it is.
     Flags,
-    /// The same, which names list files: this is what it means with others in them.
-    FlagsWithLists(Relist),
+    /// The same, which names list files.
+    FlagsWithLists(FlagsWithLists),
     /// A file.
     File(ConfigFile),
 }
 
+/// Flags that name list files.
+pub struct FlagsWithLists {
+    /// What the flags mean with these in the list files.
+    pub(super) relist: Relist,
+    /// List files that the start could not take as they stood.
+    pub(super) fallbacks: Fallbacks,
+}
+
 /// A configuration file, and what reads it.
 pub struct ConfigFile {
+    /// List files that the start could not take as they stood.
+    pub(super) fallbacks: Fallbacks,
     pub(super) path: PathBuf,
     /// What is in force.
     pub(super) text: String,
@@ -43,15 +54,33 @@ pub struct ConfigFile {
 
 impl ConfigSource {
     /// The file at `path`, which said `text` at the start. `load` reads and parses one; `parse` parses a text that once stood
-    /// in the file at a path, and reads the list files that are not known.
+    /// in the file at a path, and reads the list files that are not known. `fallbacks` are those of the start.
     pub fn file(
         path: PathBuf,
         text: String,
+        fallbacks: Fallbacks,
         load: impl Fn(&Path) -> anyhow::Result<Loaded> + Send + 'static,
         parse: impl Fn(&Path, &str, &KnownLists) -> anyhow::Result<Config> + Send + 'static,
     ) -> Self {
         let text_path = path.clone();
-        Self::File(ConfigFile { path, text, text_path, load: Box::new(load), parse: Box::new(parse) })
+        Self::File(ConfigFile { fallbacks, path, text, text_path, load: Box::new(load), parse: Box::new(parse) })
+    }
+
+    /// Flags that name list files. `relist` says what they mean with others in them.
+    pub fn flags_with_lists(
+        fallbacks: Fallbacks,
+        relist: impl Fn(&KnownLists) -> anyhow::Result<Config> + Send + 'static,
+    ) -> Self {
+        Self::FlagsWithLists(FlagsWithLists { relist: Box::new(relist), fallbacks })
+    }
+
+    /// The list files that the start could not take as they stood. Taken once.
+    pub(super) fn take_fallbacks(&mut self) -> Fallbacks {
+        match self {
+            Self::Flags => Fallbacks::new(),
+            Self::FlagsWithLists(flags) => std::mem::take(&mut flags.fallbacks),
+            Self::File(file) => std::mem::take(&mut file.fallbacks),
+        }
     }
 
     /// The text that is in force; flags have none.
@@ -90,7 +119,7 @@ impl ConfigSource {
     pub(super) fn with_lists(&self, known: &KnownLists) -> Option<anyhow::Result<Config>> {
         match self {
             Self::Flags => None,
-            Self::FlagsWithLists(relist) => Some(relist(known)),
+            Self::FlagsWithLists(flags) => Some((flags.relist)(known)),
             Self::File(file) => Some((file.parse)(&file.text_path, &file.text, known)),
         }
     }

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::DaemonError;
+use super::list_start::Fallbacks;
 use super::source::{ConfigFile, ConfigSource};
 use super::store::Store;
 use ratelimit_policy::config::Config;
@@ -126,6 +127,8 @@ pub(super) struct Start {
     pub(super) refused: Option<String>,
     /// The same of list files; none where all of them have just been read.
     pub(super) refused_lists: Option<KnownLists>,
+    /// List files that could not be taken as they stood, of a configuration that is the one of the file.
+    pub(super) fallbacks: Fallbacks,
     /// That the file says something that was tried and not confirmed.
     pub(super) rolled_back: Option<RolledBack>,
 }
@@ -138,8 +141,10 @@ impl Start {
         store: &Store,
         now: Timestamp,
     ) -> Result<Self, DaemonError> {
+        let fallbacks = source.take_fallbacks();
         let plain = |config, source| {
-            Ok(Self { config, source, unfinished: None, refused: None, refused_lists: None, rolled_back: None })
+            let (unfinished, refused, refused_lists, rolled_back) = (None, None, None, None);
+            Ok(Self { config, source, unfinished, refused, refused_lists, fallbacks, rolled_back })
         };
         let ConfigSource::File(file) = &mut source else { return plain(config, source) };
         let Some(record) = store.load::<Record>(FILE) else { return plain(config, source) };
@@ -170,6 +175,7 @@ impl Start {
                         unfinished,
                         refused: None,
                         refused_lists,
+                        fallbacks: Fallbacks::new(),
                         rolled_back: None,
                     });
                 }
@@ -193,7 +199,8 @@ impl Start {
         let rolled_back = Some(RolledBack { file: record.file.display().to_string(), why });
         remember(store, record.not_confirmed());
         let refused_lists = Some(refused_lists);
-        Ok(Self { config: before, source, unfinished: None, refused, refused_lists, rolled_back })
+        let fallbacks = Fallbacks::new();
+        Ok(Self { config: before, source, unfinished: None, refused, refused_lists, fallbacks, rolled_back })
     }
 }
 

@@ -115,6 +115,7 @@ impl<D: Datapath> Engine<D> {
             connections: self.closer.total(),
             history: self.journal.past.health(),
             fleet: self.fleet_seen(reading.now, moment),
+            lists: self.watched.lists.reports(&self.enforced.config.list_files),
             list_entries_passed_over: self.watched.lists.passed_over(),
             unkept: self.unkept_words(),
             groups,

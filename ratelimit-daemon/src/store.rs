@@ -85,11 +85,20 @@ impl Store {
         understood(&files::read_own(&self.path(name), BYTES_MAX)?).map_err(io::Error::other)
     }
 
+    /// The text of a file that [`Self::save_text`] wrote, or why it cannot be had.
+    pub(super) fn read_text(&self, name: &str) -> io::Result<String> {
+        String::from_utf8(files::read_own(&self.path(name), BYTES_MAX)?).map_err(io::Error::other)
+    }
+
     /// Writes a file: after a crash there is the old one or the new one.
     pub(super) fn save<T: Serialize>(&self, name: &str, contents: T) -> io::Result<()> {
+        self.save_text(name, &serde_json::to_vec_pretty(&Versioned { version: VERSION, contents })?)
+    }
+
+    /// Writes a text as it is, as [`Self::save`] does.
+    pub(super) fn save_text(&self, name: &str, text: &[u8]) -> io::Result<()> {
         let path = self.path(name);
         let new = self.path(&unfinished(name));
-        let text = serde_json::to_vec_pretty(&Versioned { version: VERSION, contents })?;
         let write = || {
             if text.len() as u64 > BYTES_MAX {
                 return Err(io::Error::other(format!("it would be longer than {BYTES_MAX} bytes")));
@@ -97,7 +106,7 @@ impl Store {
             DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&self.directory)?;
             remove_if_there(&new)?;
             let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&new)?;
-            file.write_all(&text)?;
+            file.write_all(text)?;
             reach(Point::StoreWritten);
             file.sync_all()?;
             reach(Point::StoreSynced);

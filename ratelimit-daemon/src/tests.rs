@@ -72,7 +72,7 @@ fn file(contents: impl IntoIterator<Item = anyhow::Result<Config>>) -> ConfigSou
         let config = file.lock().unwrap().pop_front().expect("one more reload than the test foresaw")?;
         Ok(Loaded { text: format!("{config:?}"), config })
     };
-    ConfigSource::file("/etc/ratelimitd/ratelimitd.toml".into(), String::new(), load, |_, _, _| {
+    ConfigSource::file("/etc/ratelimitd/ratelimitd.toml".into(), String::new(), Fallbacks::new(), load, |_, _, _| {
         unreachable!("no trial")
     })
 }
@@ -403,13 +403,13 @@ async fn a_reload_logs_what_it_changed_and_only_once_it_has() {
     };
     let (datapath, kernel) = FakeDatapath::new(&["eth0"]);
     let moment = || Moment::now(Instant::now());
-    let source = file([next(4), next(5)]);
     let start = Start {
         config: config.clone(),
-        source,
+        source: file([next(4), next(5)]),
         unfinished: None,
         refused: None,
         refused_lists: None,
+        fallbacks: Fallbacks::new(),
         rolled_back: None,
     };
     let mut engine = Engine::start(datapath, start, surroundings(None).0.host, moment()).unwrap();

@@ -15,6 +15,7 @@ use ratelimit_control::Requester;
 use ratelimit_control::proto::{ApplyReport, ApplyRequest, ConfirmReport, Problem, ProblemKind, RollbackReport};
 use ratelimit_crash::{Point, reach};
 use ratelimit_datapath::{Datapath, DatapathError, Trial};
+use ratelimit_policy::config::lists::written_by_others;
 use ratelimit_policy::config::{Config, beside};
 use ratelimit_policy::desired::DesiredState;
 use ratelimit_policy::plan::changes;
@@ -104,7 +105,7 @@ fn loaded(moment: Moment) -> ConfigState {
 }
 
 /// Whether both name one file.
-fn is_same(one: &Path, other: &Path) -> bool {
+pub(super) fn is_same(one: &Path, other: &Path) -> bool {
     one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
@@ -147,6 +148,7 @@ impl<D: Datapath> Engine<D> {
         // A list file has one path wherever it is named.
         let file = if is_own { own.path.clone() } else { file };
         let loaded = (own.load)(&file).map_err(|error| Problem::new(ProblemKind::Config, format!("{error:#}")))?;
+        self.object_to_lists(&loaded.config)?;
         if request.confirm_seconds.is_none() && !request.force {
             self.object_to_lockout(&loaded.config, request.ssh, clocks.now)?;
         }
@@ -167,6 +169,7 @@ impl<D: Datapath> Engine<D> {
             }
         };
         notes.extend(self.overrides.warn_of_lockouts(&self.enforced.config, request.ssh, clocks.now));
+        notes.extend(written_by_others(&self.enforced.config.list_files));
         let confirm_within_seconds = request.confirm_seconds.filter(|_| self.trials.pending.is_some());
         Ok(ApplyReport { schema: SCHEMA, changes, confirm_within_seconds, notes })
     }

@@ -17,10 +17,32 @@ const LINKS_MAX: usize = 40;
 /// What may not be so, of files that nobody else is to write.
 const WRITABLE_BY_OTHERS: u32 = 0o002;
 const WRITABLE_BY_GROUP: u32 = 0o020;
+const STICKY: u32 = 0o1000;
 
 /// Whether a user is root or the daemon's own.
 pub fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == nix::unistd::geteuid().as_raw()
+}
+
+/// What users other than the owner may do to a file that root should answer for: write to it, or put another one in its
+/// place. None where they may do neither, or where that cannot be seen.
+pub fn others_may_write(path: &Path) -> Option<String> {
+    const BY_OTHERS: u32 = WRITABLE_BY_GROUP | WRITABLE_BY_OTHERS;
+    let path = path.canonicalize().ok()?;
+    let mode = path.metadata().ok()?.mode();
+    if mode & BY_OTHERS != 0 {
+        return Some(format!(
+            "others than its owner may write to it (mode {:03o}): chmod go-w {}",
+            mode & 0o777,
+            path.display()
+        ));
+    }
+    let directory = path.parent()?;
+    let mode = directory.metadata().ok()?.mode();
+    // In a sticky directory nobody takes another's file away.
+    let is_open = mode & BY_OTHERS != 0 && mode & STICKY == 0;
+    let shown = directory.display();
+    is_open.then(|| format!("others may put files into {shown} (mode {:03o}): chmod go-w {shown}", mode & 0o777))
 }
 
 /// Reads a regular file that the daemon has written itself: no symbolic link, and of nobody else's making.

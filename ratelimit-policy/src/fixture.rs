@@ -69,6 +69,7 @@ pub fn config(directory: &Path, amount: u64) -> Config {
         candidates: Vec::new(),
         overruled: Vec::new(),
         too_wide: Vec::new(),
+        list_bounds: Default::default(),
         lists: Vec::new(),
         list_files: Vec::new(),
         listings: Vec::new(),

@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use crate::history::{Health, HealthState};
-use crate::snapshot::{ByFamily, Counter, Hook, Interface, MapError, Mode, Rule, Snapshot};
+use crate::snapshot::{ByFamily, Counter, Hook, Interface, ListState, MapError, Mode, Rule, Snapshot};
 use ratelimit_common::verdict::{Reason, SaidBy};
 
 mod fleet;
@@ -205,6 +205,14 @@ fn config(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
     let help = "List files that have changed and cannot be followed";
     let stale = snapshot.stale_lists.len();
     family(out, "ratelimitd_list_files_stale", help, [(Labels::new(), gauge(stale as u64))])?;
+    let states = snapshot.lists.iter().flat_map(|list| {
+        let row = |state: ListState| {
+            let labels = vec![("file", &*list.file), ("state", state.label())];
+            (labels, gauge(u64::from(state == list.state)))
+        };
+        ListState::ALL.map(row)
+    });
+    family(out, "ratelimitd_list_state", "Whether this of a list file is in force", states)?;
     let help = "Whether the last reload was carried out, and every list file is followed";
     let successful = gauge(u64::from(config.last_reload_successful && stale == 0));
     family(out, "ratelimitd_config_last_reload_successful", help, [(Labels::new(), successful)])?;

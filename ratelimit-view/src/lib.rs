@@ -24,7 +24,7 @@ pub use events::{event, events};
 pub use explain::explain;
 pub use fleet::fleet;
 pub use history::{history, worst};
-pub use list::{applied, list, mode, mode_now, reloaded};
+pub use list::{accepted, applied, list, mode, mode_now, reloaded};
 pub use orders::{confirmed, erased, granted, lifted, reset, rolled_back};
 pub use replay::replay;
 pub use stats::{Detail, Page, attachment, attention, left, mode_of, state, stats, stats_below, what_it_does, wrap_at};

@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 
-use super::{number, table};
-use ratelimit_control::proto::{ApplyReport, ModeReport, ModeWord, ReloadReport};
+use super::{counted, number, table};
+use ratelimit_control::proto::{AcceptReport, ApplyReport, ModeReport, ModeWord, ReloadReport};
 use ratelimit_report::snapshot::{Author, ListReport, Listed, Mode, ModeNow, Omitted, RuleMode, State};
 
 /// All of it, a line an entry.
@@ -112,6 +112,17 @@ pub fn reloaded(report: &ReloadReport) -> String {
         changes => format!("reloaded:\n  {}\n", changes.join("\n  ")),
     };
     out + &notes(&report.notes)
+}
+
+/// What `lists accept` has done.
+pub fn accepted(report: &AcceptReport) -> String {
+    let AcceptReport { file, prefixes, in_force, .. } = report;
+    let then = if *in_force {
+        "in force"
+    } else {
+        "accepted; no list of the running configuration is this file: `ratelimitd reload` takes it up once one is"
+    };
+    format!("{}: {}, {then}\n", file.display(), counted(*prefixes, "prefix"))
 }
 
 /// What `apply` has done.

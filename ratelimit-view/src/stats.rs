@@ -149,10 +149,15 @@ pub fn what_it_does(snapshot: &Snapshot) -> String {
     };
     let alone =
         if snapshot.fleet.state == FleetState::Away { "; the fleet is AWAY, so each host by itself" } else { "" };
+    let partly = match snapshot.lists.iter().filter(|list| !list.is_whole()).count() {
+        0 => String::new(),
+        1 => "; PARTLY PROTECTED: a list file is not in force as it stands".to_owned(),
+        lists => format!("; PARTLY PROTECTED: {lists} list files are not in force as they stand"),
+    };
     if away.is_empty() {
-        format!("{does}{alone}")
+        format!("{does}{alone}{partly}")
     } else {
-        format!("{does} on {attached}{alone}; NOT PROTECTED: {away} not attached")
+        format!("{does} on {attached}{alone}; NOT PROTECTED: {away} not attached{partly}")
     }
 }
 

@@ -82,6 +82,7 @@ impl Site {
             unfinished: None,
             refused: None,
             refused_lists: None,
+            fallbacks: Fallbacks::new(),
             rolled_back: None,
         };
         let engine = Engine::start(datapath, start, host, moment).unwrap();

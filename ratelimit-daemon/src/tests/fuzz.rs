@@ -81,7 +81,8 @@ impl Subject {
             let text = says.lock().unwrap().clone();
             Ok(Loaded { config: parsed(&text)?, text })
         };
-        let source = ConfigSource::file(FILE.into(), START.to_owned(), load, |_, text, _| parsed(text));
+        let source =
+            ConfigSource::file(FILE.into(), START.to_owned(), Fallbacks::new(), load, |_, text, _| parsed(text));
         let (mut surroundings, _) = surroundings(None);
         surroundings.own_uid = OWN_UID;
         surroundings.host = Host {

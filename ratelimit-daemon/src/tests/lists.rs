@@ -1,5 +1,6 @@
 //! List files that change under a daemon that runs. What it reads is real, and so is the parser; time passes by argument.
 
+use super::list_start::with_lists_of;
 use super::*;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{ApplyRequest, ModeWord, ReloadRequest};
@@ -8,7 +9,9 @@ use ratelimit_policy::config::lists::KnownLists;
 use ratelimit_policy::desired::{Grant, Mode};
 use ratelimit_report::export;
 
+mod bounds;
 mod passed_over;
+mod start;
 
 const FILE: &str = "interfaces = [\"eth0\"]\ndeny = [\"@bad\", \"file:other.txt\"]\n[lists]\nbad = \"file:bad.txt\"\n[rule]\nlimits = [\"3/5m\"]\n";
 
@@ -38,10 +41,12 @@ fn begin(
         let text = file::read_text(path)?;
         Ok(Loaded { config: file::parse_beside(path, &text, &KnownLists::new())?, text })
     };
-    let Loaded { config, text } = load(&path).unwrap();
+    let store = Store::at(directory.join("state"));
+    let text = file::read_text(&path).unwrap();
+    let (config, fallbacks) = with_lists_of(&store, |read| file::parse_by(&path, &text, read)).unwrap();
     let parse = |path: &Path, text: &str, known: &KnownLists| Ok(file::parse_beside(path, text, known)?);
-    let source = ConfigSource::file(path, text, load, parse);
-    let host = Host { look, attention: ratelimit_view::attention, store: Store::at(directory.join("state")) };
+    let source = ConfigSource::file(path, text, fallbacks, load, parse);
+    let host = Host { look, attention: ratelimit_view::attention, store };
     let start = Start::new(config, source, &host.store, moment.wall)?;
     Ok(Engine::start(datapath, start, host, moment)?)
 }
@@ -167,10 +172,10 @@ async fn a_list_that_has_changed_and_come_to_rest_is_followed_and_said() {
 async fn a_file_that_goes_on_changing_is_read_once_it_rests() {
     let mut site = Watched::new();
     for octet in 1..5 {
-        site.write("other.txt", format!("10.0.0.0/8\n10.{octet}.0.0/16\n"));
+        site.write("other.txt", format!("10.0.0.0/24\n10.{octet}.0.0/24\n"));
         assert_eq!(site.look(), "");
     }
-    assert!(site.look().contains("deny (") && site.denied().contains(&"10.4.0.0/16".to_owned()));
+    assert!(site.look().contains("deny (") && site.denied().contains(&"10.4.0.0/24".to_owned()));
 }
 
 #[tokio::test]
@@ -178,13 +183,13 @@ async fn a_file_that_never_rests_is_said_to_be_not_followed_once_and_is_followed
     let mut site = Watched::new();
     let mut said = String::new();
     for octet in 1..40 {
-        site.write("other.txt", format!("10.0.0.0/8\n10.{octet}.0.0/16\n"));
+        site.write("other.txt", format!("10.0.0.0/24\n10.{octet}.0.0/24\n"));
         said += &site.look();
     }
     assert_eq!(said.matches("NOT FOLLOWED").count(), 1, "{said}");
     assert!(said.contains("it changes all the time"), "{said}");
     let said = site.two_looks();
-    assert!(said.contains("is followed again") && site.denied().contains(&"10.39.0.0/16".to_owned()), "{said}");
+    assert!(said.contains("is followed again") && site.denied().contains(&"10.39.0.0/24".to_owned()), "{said}");
 }
 
 #[tokio::test]
@@ -218,7 +223,7 @@ async fn a_broken_list_keeps_the_old_one_is_said_once_and_holds_no_other_back() 
         (Some("# nothing\n".to_owned()), "bad.txt has become empty"),
         (Some("#".repeat((64 << 20) + 1)), "it is longer than 67108864 bytes"),
         (Some(lines()), "more than 2097152 entries"),
-        (Some((0..=255).map(|at| format!("{at}.0.0.0/8\n")).collect()), "together these are 0.0.0.0/0"),
+        (Some((0..=255).map(|at| format!("{at}.0.0.0/8\n")).collect()), "it covers 99.6 % of IPv4"),
         (Some("0.0.0.0/1\n128.0.0.0/1\n".to_owned()), "bad.txt holds is more of the Internet than a list should"),
     ] {
         match contents {

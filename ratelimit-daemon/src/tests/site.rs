@@ -97,7 +97,7 @@ impl Site {
             }
         };
         let Loaded { config, text } = load(&self.file()).unwrap();
-        let source = ConfigSource::file(self.file(), text, load, parse);
+        let source = ConfigSource::file(self.file(), text, Fallbacks::new(), load, parse);
         let datapath = self.datapath.take().unwrap_or_else(|| self.kernel.reopen());
         let (events, queue) = mpsc::channel(8);
         let (mut surroundings, told) = surroundings(None);

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use super::{Config, Safety, without_daemon};
 use crate::config::fleet::Fleet;
 use crate::config::history::History;
+use crate::config::lists::bounds::ListBounds;
 use crate::desired::Limit;
 use crate::text::{amount, duration};
 
 /// A line each, in the words of the file: `history kept for: 30 days -> 7 days`.
 pub fn changes(old: &Config, new: &Config) -> Vec<String> {
-    let parts = safety(old.safety).into_iter().chain(history(&old.history));
-    let after = safety(new.safety).into_iter().chain(history(&new.history));
+    let parts = safety(old.safety).into_iter().chain(list_bounds(old.list_bounds)).chain(history(&old.history));
+    let after = safety(new.safety).into_iter().chain(list_bounds(new.list_bounds)).chain(history(&new.history));
     let mut lines: Vec<String> =
         parts.zip(after).filter_map(|((what, from), (_, to))| changed(what, &from, &to)).collect();
     lines.extend(fleet(old.fleet.as_ref(), new.fleet.as_ref()));
@@ -41,6 +42,14 @@ fn safety(of: Safety) -> [(&'static str, String); 5] {
         ("name servers", word(of.exempt_resolvers)),
         ("breaker", breaker),
         ("without a daemon", without_daemon::words(of.without_daemon_ns)),
+    ]
+}
+
+fn list_bounds(of: ListBounds) -> [(&'static str, String); 2] {
+    let or_off = |text: Option<String>| text.unwrap_or_else(|| "off".to_owned());
+    [
+        ("share of a list of `deny`", or_off(of.share.map(|percent| format!("{percent}%")))),
+        ("growth of a list of `deny`", or_off(of.growth.map(|factor| format!("{factor}x")))),
     ]
 }
 

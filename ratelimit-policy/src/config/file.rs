@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use toml::de::DeTable;
 
 use super::Config;
-use super::lists::{self, KnownLists, LIST_BYTES_MAX};
+use super::lists::{self, Contents, KnownLists, LIST_BYTES_MAX};
 use crate::diagnostic::{Diagnostic, Diagnostics, Excerpt, Found, Place};
 use crate::files;
 
@@ -123,10 +123,18 @@ fn parse_with(
     known: &KnownLists,
     read_list: impl Fn(&Path) -> Result<String, String>,
 ) -> Result<Config, Diagnostics> {
+    parse_by(path, contents, |path| match known.get(path) {
+        Some(prefixes) => Contents::Known(prefixes.clone()),
+        None => Contents::Read(read_list(path)),
+    })
+}
+
+/// Parses the contents of the file at `path`, where `read_list` says what each list file holds.
+pub fn parse_by(path: &Path, contents: &str, read_list: impl Fn(&Path) -> Contents) -> Result<Config, Diagnostics> {
     let (top, errors) = DeTable::parse_recoverable(contents);
     let mut found = Found::default();
     let mut settings = shape::settings(path, contents, top.clone(), &mut found);
-    found.keep(settings.read_lists_beside(known, read_list));
+    found.keep(settings.read_lists_by(read_list));
     let config = settings.config_beside(found);
     if errors.is_empty() {
         return config;

@@ -379,6 +379,20 @@ pub const SAFETY: &[Key] = &[
         "For `on_exit = \"keep\"`. The packet path counts what it would drop, and bans nobody. It enforces again at \
          once when a daemon is back.",
     ),
+    key(
+        "deny_list_share",
+        Value::Other("`\"1%\"` to `\"100%\"`, or `\"off\"`"),
+        "\"5%\"",
+        "How much of IPv4 unicast, and of 2000::/3, one list file of `deny` may cover",
+    )
+    .more("A version that covers more is not put in force until `ratelimitd lists accept FILE`."),
+    key(
+        "deny_list_growth",
+        Value::Other("`\"2x\"` to `\"1000x\"`, or `\"off\"`"),
+        "\"2x\"",
+        "By which factor the addresses that such a list covers may grow from one version to the next",
+    )
+    .more("A list that covers no more than a /16 of IPv4 and a /32 of IPv6 may grow by any factor."),
 ];
 
 /// Under `[history]`.

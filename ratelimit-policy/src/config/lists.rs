@@ -14,6 +14,7 @@ use super::syntax::{SyntaxError, near_miss};
 use super::written::{Source, Written};
 use crate::diagnostic::{Diagnostic, Diagnostics, Found};
 
+pub mod bounds;
 mod entry;
 mod kind;
 mod reading;
@@ -21,7 +22,7 @@ mod reading;
 pub use entry::prefix_text;
 pub(super) use entry::read as read_line;
 pub(super) use reading::lines;
-pub use reading::parse;
+pub use reading::{LEFT_OUT_PERCENT, Tolerated, parse, parse_tolerant};
 
 /// The most entries of a list file: as many of each family as the kernel has room for. // 2097152 x 18 B = 38 MB
 pub const LIST_ENTRIES_MAX: usize = 2 * PREFIXES_MAX as usize;
@@ -60,7 +61,7 @@ pub struct Named {
 pub enum Contents {
     /// Its text, or why it cannot be read.
     Read(Result<String, String>),
-    /// What its text came to when it was read.
+    /// What its text came to when it was read. None at all where a start left the list out.
     Known(Arc<[IpNet]>),
 }
 
@@ -73,6 +74,15 @@ pub struct ListFile {
     pub named_by: String,
     /// Its prefixes: sorted, each once.
     pub prefixes: Arc<[IpNet]>,
+}
+
+/// List files that users other than their owner may replace: such a user decides who is allowed or denied.
+pub fn written_by_others(files: &[ListFile]) -> Vec<String> {
+    let of = |file: &ListFile| {
+        let why = crate::files::others_may_write(&file.path)?;
+        Some(format!("{} ({}): {why}", file.named_by, file.path.display()))
+    };
+    files.iter().filter_map(of).collect()
 }
 
 /// A named list, as it was written.
@@ -109,6 +119,10 @@ pub(super) struct Lists<'a> {
     files: BTreeMap<&'a Path, Result<Arc<[IpNet]>, Unread<'a>>>,
     /// Nothing is wrong in the named lists.
     pub(super) are_whole: bool,
+    /// List files that a start left out.
+    left_out: BTreeSet<&'a Path>,
+    /// Named lists with one of these in them.
+    left_out_named: BTreeSet<&'a str>,
 }
 
 #[derive(Debug)]
@@ -121,13 +135,16 @@ enum Unread<'a> {
 
 impl<'a> Lists<'a> {
     pub(super) fn new(source: &'a Source, named: &'a [ListSettings], files: &'a ListFiles, found: &mut Found) -> Self {
+        let is_left_out = |named: &Named| matches!(&named.contents, Contents::Known(of) if of.is_empty());
+        let left_out = files.iter().filter(|(_, named)| is_left_out(named)).map(|(path, _)| path.as_path()).collect();
         let parsed = |path: &Path, contents: &'a Contents| match contents {
             Contents::Known(prefixes) => Ok(Arc::clone(prefixes)),
             Contents::Read(Ok(contents)) => parse(path, contents).map(Arc::from).map_err(Unread::Wrong),
             Contents::Read(Err(reason)) => Err(Unread::Unreadable(reason)),
         };
         let files = files.iter().map(|(path, named)| (path.as_path(), parsed(path, &named.contents))).collect();
-        let mut lists = Self { source, named: BTreeMap::new(), files, are_whole: true };
+        let left_out_named = BTreeSet::new();
+        let mut lists = Self { source, named: BTreeMap::new(), files, are_whole: true, left_out, left_out_named };
         let before = found.count();
         let mut listed = 0;
         for ListSettings { name, entries } in named {
@@ -140,6 +157,9 @@ impl<'a> Lists<'a> {
                 let help = "name one file in one list, and use that list in several places";
                 found.push(source.wrong(name, error.with_help(help)));
                 break;
+            }
+            if lists.have_left_out(entries) {
+                lists.left_out_named.insert(&name.text);
             }
             lists.named.insert(&name.text, prefixes);
         }
@@ -183,6 +203,14 @@ impl<'a> Lists<'a> {
     /// The named lists and how many prefixes each has, by name.
     pub(super) fn counts(&self) -> Vec<(String, usize)> {
         self.named.iter().map(|(name, prefixes)| ((*name).to_owned(), prefixes.len())).collect()
+    }
+
+    /// Whether a list file that a start left out is among these, by itself or in a named list.
+    pub(super) fn have_left_out(&self, entries: &[Written]) -> bool {
+        entries.iter().any(|entry| match entry.text.strip_prefix(LIST_MARK) {
+            Some(name) => self.left_out_named.contains(name),
+            None => path(&entry.text, self.source).is_some_and(|path| self.left_out.contains(path.as_path())),
+        })
     }
 
     /// The prefixes of a list file, where it is one that was read.

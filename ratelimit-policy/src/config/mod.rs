@@ -11,6 +11,7 @@ use self::fleet::Fleet;
 use self::history::History;
 use self::listing::Listing;
 use self::lists::ListFile;
+use self::lists::bounds::ListBounds;
 use crate::desired::{DesiredState, Fixed, Limit, Policy};
 use crate::fleet::Terms;
 
@@ -90,6 +91,8 @@ pub struct Config {
     pub lists: Vec<(String, usize)>,
     /// The list files that were read for it, by path.
     pub list_files: Vec<ListFile>,
+    /// How much list files of `deny` may cover, and how fast they may grow.
+    pub list_bounds: ListBounds,
     /// What `allow` and `deny` name, from which their prefixes come.
     pub listings: Vec<Listing>,
 }

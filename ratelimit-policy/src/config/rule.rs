@@ -1,6 +1,7 @@
 //! One rule as it was written, and the way from there to a [`Rule`], after those of its overrides. Pure.
 
 use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 use ratelimit_common::layout::{BAN_STEPS_MAX, LIMITS_MAX, SHADOWS_MAX, Unit};
@@ -37,6 +38,9 @@ const NOTE_LEN_MAX: usize = 200;
 /// Banned sources that deny their prefix: one would be a ban of a neighbour, and a /24 has no more.
 const PREFIX_AFTER_MIN: u64 = 2;
 const PREFIX_AFTER_MAX: u64 = 256;
+
+/// No packet comes from 0.0.0.0.
+const NOBODY: IpNet = IpNet::new_assert(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 32);
 
 /// Everything that can be set of a rule, as it was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -232,7 +236,8 @@ impl RuleSettings {
         limits::enforced(name, spec, LIMITS_MAX, context.source, &mut context.slots, context.found)
     }
 
-    /// Nobody is an error: in a rule, no prefix means everyone.
+    /// Nobody is an error: in a rule, no prefix means everyone. If a start left the list out, the rule is for an address
+    /// that sends nothing.
     fn senders(&self, written: &[Written], key: &str, context: &mut Context<'_>) -> Vec<IpNet> {
         let Some(last) = written.last() else {
             let why = "say whose packets it is for";
@@ -242,6 +247,9 @@ impl RuleSettings {
         };
         let before = context.found.count();
         let prefixes = context.lists.prefixes(written, context.found);
+        if prefixes.is_empty() && context.lists.have_left_out(written) {
+            return vec![NOBODY];
+        }
         if prefixes.is_empty() && context.found.count() == before && context.lists.are_whole {
             let error = SyntaxError::new(0..last.text.len(), "it holds no address, so the rule is for no source");
             let help = "put an address in, or leave the rule out";

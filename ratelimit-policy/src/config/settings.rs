@@ -15,6 +15,7 @@ use super::history;
 use super::keys;
 use super::limits::Slots;
 use super::listing::{Listing, Names};
+use super::lists::bounds;
 use super::lists::{
     self, Contents, KnownLists, LIST_FILES_MAX, LISTS_BYTES_MAX, ListFile, ListFiles, ListSettings, Lists, Named,
 };
@@ -112,6 +113,14 @@ impl Settings {
         known: &KnownLists,
         read: impl Fn(&Path) -> Result<String, String>,
     ) -> Result<(), Diagnostic> {
+        self.read_lists_by(|path| match known.get(path) {
+            Some(prefixes) => Contents::Known(prefixes.clone()),
+            None => Contents::Read(read(path)),
+        })
+    }
+
+    /// Has every list file that is named read by `read`.
+    pub fn read_lists_by(&mut self, read: impl Fn(&Path) -> Contents) -> Result<(), Diagnostic> {
         let mut files = ListFiles::new();
         let mut bytes = 0;
         for (by, entry) in self.entries() {
@@ -124,10 +133,7 @@ impl Settings {
                 let error = SyntaxError::new(0..entry.text.len(), problem).with_help("put several into one");
                 return Err(self.source.wrong(entry, error));
             }
-            let contents = match known.get(&path) {
-                Some(prefixes) => Contents::Known(prefixes.clone()),
-                None => Contents::Read(read(&path)),
-            };
+            let contents = read(&path);
             if let Contents::Read(Ok(text)) = &contents {
                 bytes += text.len() as u64;
             }
@@ -198,6 +204,7 @@ impl Settings {
             overruled,
             too_wide,
             lists: lists.counts(),
+            list_bounds: bounds::of(&self.source, &self.top, &self.safety, &mut found),
             list_files: self.list_files_of(&lists),
             listings: self.listings(ipv6_prefix, &bogons),
         };

@@ -50,7 +50,7 @@ pub use explain::{ExplainReport, Step, StepOutcome};
 pub use groups::{GroupWindow, Members, TopGroup, group_of};
 pub use guard::{CheckGuard, Guarded};
 pub use list::{Author, Clocks, ListFilter, ListParts, ListReport, Listed, Omitted, Overriding};
-pub use list_files::{StaleList, passed_over_words};
+pub use list_files::{ListFileReport, ListState, StaleList, passed_over_words};
 pub use mode_now::{ModeNow, RuleMode};
 pub use new_sources::{NewSources, Overload, overload};
 pub use prefix::{Extent, PrefixParts, PrefixReport, PrefixSources, Within};
@@ -116,6 +116,9 @@ pub struct Snapshot {
     /// List files that have changed and cannot be read: what they held before stays in force, until they change again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stale_lists: Vec<StaleList>,
+    /// How each list file is in force, by path.
+    #[serde(default)]
+    pub lists: Vec<ListFileReport>,
     /// How many entries of list files are passed over: they are too wide, or hold what this host needs.
     #[serde(default)]
     pub list_entries_passed_over: u64,
@@ -171,6 +174,8 @@ pub struct DaemonState {
     pub confirm_within_ns: Option<u64>,
     /// See [`Snapshot::stale_lists`].
     pub stale_lists: Vec<StaleList>,
+    /// See [`Snapshot::lists`].
+    pub lists: Vec<ListFileReport>,
     /// See [`Snapshot::list_entries_passed_over`].
     pub list_entries_passed_over: u64,
     /// See [`Snapshot::unkept`].
@@ -431,6 +436,7 @@ impl Snapshot {
             fallen_back: Vec::new(),
             confirm_within_seconds: None,
             stale_lists: Vec::new(),
+            lists: Vec::new(),
             list_entries_passed_over: 0,
             unkept: None,
             connections: Closed::default(),
@@ -462,6 +468,7 @@ impl Snapshot {
             fallen_back,
             confirm_within_ns,
             stale_lists,
+            lists,
             list_entries_passed_over,
             unkept,
             connections,
@@ -484,6 +491,7 @@ impl Snapshot {
             hold,
             fallen_back,
             stale_lists,
+            lists,
             list_entries_passed_over,
             unkept,
             connections,
@@ -504,6 +512,7 @@ impl Snapshot {
         self.config.error = None;
         self.config.rolled_back.iter_mut().for_each(|of| of.why.clear());
         self.stale_lists.iter_mut().for_each(|of| of.error = None);
+        self.lists.iter_mut().for_each(|of| of.why = None);
         self.history.iter_mut().for_each(|of| of.detail = None);
         self.fleet = self.fleet.without_addresses();
         self

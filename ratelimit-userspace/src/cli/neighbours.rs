@@ -13,6 +13,8 @@ use super::{Global, ListArgs, OutputFormat, Socket};
 use crate::error::{Diagnostic, Exit, Place};
 use crate::mmdb::Selector;
 use ratelimit_policy::config::file;
+use ratelimit_policy::config::lists::bounds::ListBounds;
+use ratelimit_policy::files::others_may_write;
 use ratelimit_policy::safety::Around;
 use ratelimit_report::entries::{self, Format};
 use ratelimit_report::snapshot::ListFilter;
@@ -41,6 +43,15 @@ pub enum ListsCommand {
         /// The files
         #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
         files: Vec<PathBuf>,
+    },
+    /// Put a version of a list file in force that covers more addresses than a list of deny may, or grew too fast
+    Accept {
+        /// The file, as the configuration names it
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
     },
     /// Make a list file of autonomous systems and countries, out of a database in MaxMind's format
     #[command(after_help = super::texts::FROM_MMDB_EXAMPLES)]
@@ -172,6 +183,11 @@ pub(super) fn check_lists(files: &[PathBuf], global: &Global) -> anyhow::Result<
         if more > 0 {
             warnings.push(format!("{}: {more} more entries are passed over", path.display()));
         }
+        warnings.extend(ListBounds::default().objection(&prefixes, None).map(|why| {
+            let path = path.display();
+            format!("{path}: {why}; as a list of `deny` it is not put in force until: ratelimitd lists accept {path}")
+        }));
+        warnings.extend(others_may_write(path).map(|why| format!("{}: {why}", path.display())));
         super::run::warn(&warnings, global);
         let passed_over = match objections.len() {
             0 => String::new(),

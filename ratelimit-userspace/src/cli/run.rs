@@ -19,17 +19,18 @@ use super::{
 use crate::error::{self, Diagnostic, Diagnostics, Exit, Place};
 use crate::log;
 use ratelimit_control::proto::{
-    Allow, Confirm, Deny, Explain, FleetStatus, Forget, GrantRequest, ModeRequest, ModeWord, PrefixRequest,
+    AcceptList, Allow, Confirm, Deny, Explain, FleetStatus, Forget, GrantRequest, ModeRequest, ModeWord, PrefixRequest,
     ReloadRequest, Rollback, SourceRequest, Suggest, UnblockRequest,
 };
-use ratelimit_daemon::{self, ConfigSource, Limited, Loaded};
+use ratelimit_daemon::{self, ConfigSource, Fallbacks, Limited, Loaded};
 use ratelimit_datapath::interface_names;
 use ratelimit_datapath::kernel::Kernel;
 use ratelimit_datapath::probe;
-use ratelimit_policy::config::lists::KnownLists;
+use ratelimit_policy::config::lists::{KnownLists, written_by_others};
 use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::config::syntax::{json_text, printable_lines};
 use ratelimit_policy::config::{Config, FILE_DEFAULT, file, lint};
+use ratelimit_policy::diagnostic::Found;
 use ratelimit_policy::safety::{self, Around};
 use ratelimit_policy::secret;
 use ratelimit_report::entries::Format;
@@ -47,22 +48,28 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             Ok(Exit::Usage)
         }
         None => {
-            let config = from_flags(&limiter, &KnownLists::new())?;
-            let is_listed = !config.list_files.is_empty();
-            let relist = Box::new(move |known: &KnownLists| Ok(from_flags(&limiter, known)?));
-            limit(config, if is_listed { ConfigSource::FlagsWithLists(relist) } else { ConfigSource::Flags }, &global)
+            let (config, fallbacks) = ratelimit_daemon::with_lists(|read| {
+                let mut settings = limiter.settings();
+                settings.read_lists_by(read)?;
+                settings.config()
+            })?;
+            let source = if config.list_files.is_empty() {
+                ConfigSource::Flags
+            } else {
+                ConfigSource::flags_with_lists(fallbacks, move |known| Ok(from_flags(&limiter, known)?))
+            };
+            limit(config, source, &global)
         }
         Some(Command::Run { config }) => {
             if config.is_relative() {
                 // A mistake is said to be in the file as it was named.
-                load(&config)?;
+                start(&config)?;
             }
             // Commands name files by their absolute paths, and list files are compared by theirs.
             let config = std::path::absolute(&config).with_context(|| format!("find {}", config.display()))?;
-            let Loaded { config: of, text } = load(&config)?;
-            let source =
-                ConfigSource::file(config, text, load, |path, text, known| Ok(file::parse_beside(path, text, known)?));
-            limit(of, source, &global)
+            let (Loaded { config: of, text }, fallbacks) = start(&config)?;
+            let parse = |path: &Path, text: &str, known: &KnownLists| Ok(file::parse_beside(path, text, known)?);
+            limit(of, ConfigSource::file(config, text, fallbacks, load, parse), &global)
         }
         Some(Command::Stats { watch, all, socket }) => {
             let repeat = if watch { Repeat::Watch } else { Repeat::Once };
@@ -98,6 +105,10 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             super::import::import(&file, owner.as_deref(), &daemon(socket))
         }
         Some(Command::Lists { what: ListsCommand::Check { files } }) => neighbours::check_lists(&files, &global),
+        Some(Command::Lists { what: ListsCommand::Accept { file, socket } }) => {
+            let file = std::path::absolute(&file).with_context(|| format!("find {}", file.display()))?;
+            daemon(socket).ask(&AcceptList { file }, ratelimit_view::accepted)
+        }
         Some(Command::Lists { what: ListsCommand::FromMmdb(args) }) => super::from_mmdb::from_mmdb(args, &global),
         Some(Command::Crowdsec { crowdsec }) => neighbours::crowdsec(crowdsec, &global),
         Some(Command::Fleet { socket }) => daemon(socket).ask(&FleetStatus {}, ratelimit_view::fleet),
@@ -181,6 +192,13 @@ fn load(path: &Path) -> anyhow::Result<Loaded> {
     Ok(Loaded { config: file::parse(path, &text, file::read_list)?, text })
 }
 
+/// The same for a start, which takes of list files what can be read.
+fn start(path: &Path) -> anyhow::Result<(Loaded, Fallbacks)> {
+    let text = file::read_text(path)?;
+    let (config, fallbacks) = ratelimit_daemon::with_lists(|read| file::parse_by(path, &text, read))?;
+    Ok((Loaded { config, text }, fallbacks))
+}
+
 fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Result<Exit> {
     log::start(log::level(LevelFilter::INFO, global.verbose, global.quiet));
     warn(&warnings(&config), global);
@@ -209,8 +227,16 @@ fn warnings(config: &Config) -> Vec<String> {
     let of_memory = ratelimit_doctor::available_memory().ok();
     let of_memory = of_memory.and_then(|available| describe::prefixes_warning(&prefixes, available));
     let of_memory = of_memory.into_iter().collect();
-    [lint::warnings(config, now), around.warnings(config, now), around.listed(config, now), of_lists, of_memory]
-        .concat()
+    let of_files = written_by_others(&config.list_files);
+    [
+        lint::warnings(config, now),
+        of_files,
+        around.warnings(config, now),
+        around.listed(config, now),
+        of_lists,
+        of_memory,
+    ]
+    .concat()
 }
 
 pub(super) fn block_on(global: &Global, answer: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
@@ -237,7 +263,11 @@ pub(super) fn parse_source(command: &'static str, text: &str) -> anyhow::Result<
 
 fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> anyhow::Result<Exit> {
     let file = file.or_else(|| limiter.is_empty().then(|| PathBuf::from(FILE_DEFAULT)));
-    let config = match read_config(file.as_deref(), limiter) {
+    let read = read_config(file.as_deref(), limiter).and_then(|config| match beyond_bounds(&config) {
+        Some(wrong) => Err(wrong),
+        None => Ok(config),
+    });
+    let config = match read {
         Ok(config) => config,
         Err(error) => {
             if global.format() == OutputFormat::Json {
@@ -258,6 +288,15 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
         }
         OutputFormat::Json => print_json(&describe::ConfigJson::new(&config, warnings)),
     }
+}
+
+/// The list files that a reload would not put in force without being told so by name.
+fn beyond_bounds(config: &Config) -> Option<Diagnostics> {
+    let mut found = Found::default();
+    for (path, problem) in ratelimit_daemon::list_objections(config) {
+        found.push(Diagnostic { problem, place: Place::File { path, excerpt: None }, help: Vec::new() });
+    }
+    found.into_result(()).err()
 }
 
 /// The same, with what there is to say of interfaces and of files that it names.

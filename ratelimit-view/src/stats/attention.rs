@@ -4,7 +4,7 @@ use super::columns::wrap;
 use super::{counted, number};
 use crate::{fleet, wait};
 use ratelimit_report::history::HealthState;
-use ratelimit_report::snapshot::{Hook, Interface, Overload, Snapshot, XdpMode, passed_over_words};
+use ratelimit_report::snapshot::{Hook, Interface, ListState, Overload, Snapshot, XdpMode, passed_over_words};
 
 /// Lines of one sentence, where the screen is bounded: an error may be long.
 const LINES_MAX: usize = 3;
@@ -117,7 +117,17 @@ fn configured(snapshot: &Snapshot, out: &mut Vec<String>) {
     }
     for list in &snapshot.stale_lists {
         let why = list.error.as_deref().unwrap_or("see the log");
-        out.push(format!("LIST FILE {} IS NOT FOLLOWED, and what it held before holds: {why}", list.file));
+        let of = snapshot.lists.iter().find(|of| of.file == list.file);
+        let partly = if of.is_some() { "PARTLY PROTECTED: " } else { "" };
+        let holds = match of.map(|of| of.state) {
+            Some(ListState::LeftOut) => "nothing of it is in force",
+            Some(ListState::InForce | ListState::LastGood) | None => "what it held before holds",
+        };
+        out.push(format!("{partly}LIST FILE {} IS NOT FOLLOWED, and {holds}: {why}", list.file));
+    }
+    for list in snapshot.lists.iter().filter(|list| list.state == ListState::InForce) {
+        let why = list.why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+        out.extend(list.words().map(|words| format!("{words}{why}")));
     }
     out.extend(passed_over_words(snapshot.list_entries_passed_over));
 }

@@ -62,11 +62,11 @@ async fn however_a_list_comes_what_is_too_wide_in_it_is_passed_over_and_said_onc
 #[tokio::test]
 async fn however_a_list_comes_whom_this_host_needs_is_not_denied_by_it() {
     for way in 0..=5 {
-        let (mut site, said) = came(way, "10.0.0.0/8\n172.16.0.0/12\n172.16.0.5\n192.0.2.7\n");
+        let (mut site, said) = came(way, "10.0.0.0/24\n172.16.0.0/24\n172.16.0.5\n192.0.2.7\n");
         assert_eq!(site.denied(), ["192.0.2.7/32", "198.51.100.0/24"], "{way}");
         for line in [
-            "10.0.0.0/8 holds 10.0.0.1, the default gateway: it is passed over",
-            "172.16.0.0/12 holds 172.16.0.5, an address of this host: it is passed over",
+            "10.0.0.0/24 holds 10.0.0.1, the default gateway: it is passed over",
+            "172.16.0.0/24 holds 172.16.0.5, an address of this host: it is passed over",
             "172.16.0.5 is an address of this host: it is passed over",
         ] {
             assert_eq!(said.matches(line).count(), 1, "{way}: {line}: {said}");
@@ -84,7 +84,7 @@ async fn however_a_list_comes_whom_this_host_needs_is_not_denied_by_it() {
 async fn a_reload_and_an_apply_tell_who_asks_for_them() {
     for is_apply in [false, true] {
         let mut site = Watched::on(around);
-        site.write("bad.txt", WIDE.to_owned() + "10.0.0.0/8\n");
+        site.write("bad.txt", WIDE.to_owned() + "10.0.0.0/24\n");
         let notes = site.said(|engine, moment| {
             if is_apply {
                 engine.apply(&ApplyRequest::default(), &root(), moment).unwrap().notes
@@ -93,7 +93,7 @@ async fn a_reload_and_an_apply_tell_who_asks_for_them() {
             }
         });
         let said = notes.0.join("\n");
-        assert!(said.contains("0.0.0.0/1 is more of IPv4") && said.contains("10.0.0.0/8 holds 10.0.0.1"), "{said}");
+        assert!(said.contains("0.0.0.0/1 is more of IPv4") && said.contains("10.0.0.0/24 holds 10.0.0.1"), "{said}");
     }
 }
 
@@ -106,7 +106,7 @@ async fn a_gateway_that_comes_later_takes_its_prefix_out_of_the_lists_and_gives_
         Around { gateways, ..Around::default() }
     }
     let mut site = Watched::on(around);
-    site.write("bad.txt", "10.0.0.0/8\n192.0.2.7\n");
+    site.write("bad.txt", "10.0.0.0/24\n192.0.2.7\n");
     site.two_looks();
     assert_eq!(site.denied().len(), 3);
     for (is_there, count) in [(true, 2), (false, 3)] {
@@ -114,6 +114,6 @@ async fn a_gateway_that_comes_later_takes_its_prefix_out_of_the_lists_and_gives_
         // It is looked for twice a minute.
         let said: String = (0..17).map(|_| site.look()).collect();
         assert_eq!(site.denied().len(), count, "{said}");
-        assert_eq!(said.contains("10.0.0.0/8 holds 10.0.0.1"), is_there, "{said}");
+        assert_eq!(said.contains("10.0.0.0/24 holds 10.0.0.1"), is_there, "{said}");
     }
 }

@@ -8,6 +8,21 @@ use ratelimit_common::layout::PREFIXES_MAX;
 use super::{LIST_ENTRIES_MAX, entry, kind};
 use crate::diagnostic::{Diagnostic, Diagnostics, Excerpt, Found, Place};
 
+/// Share of a list file's entries, in percent, that a start leaves out where it cannot read them. Of a file with a larger
+/// share a start takes the last good copy.
+pub const LEFT_OUT_PERCENT: usize = 5;
+
+/// A list file of which a start leaves lines out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tolerated {
+    /// The prefixes of all other lines: sorted, each once.
+    pub prefixes: Vec<IpNet>,
+    /// Number of lines that are left out, at least one.
+    pub lines_left_out: usize,
+    /// What is wrong with the first of them.
+    pub first: Diagnostic,
+}
+
 /// Parses a list file. A line has one address, prefix or range, in one of the forms of published lists (docs/NEIGHBOURS.md).
 /// `#` and `;` begin a comment. The result is sorted, and has each prefix once.
 ///
@@ -17,7 +32,7 @@ use crate::diagnostic::{Diagnostic, Diagnostics, Excerpt, Found, Place};
 /// # Errors
 /// Every line that names no source, or that may name more than this parser understands. A file of another kind is one error.
 pub fn parse(path: &Path, contents: &str) -> Result<Vec<IpNet>, Diagnostics> {
-    let Reading { prefixes, bad_lines, mut found } = read(path, contents);
+    let Reading { prefixes, bad_lines, mut found, .. } = read(path, contents, None);
     // A file of another kind has as many errors as lines.
     if found.is_full() && prefixes.is_empty() && bad_lines > 1 {
         let problem = format!("it is no list of addresses: none of its first {bad_lines} lines has one");
@@ -29,23 +44,39 @@ pub fn parse(path: &Path, contents: &str) -> Result<Vec<IpNet>, Diagnostics> {
     found.into_result(prefixes)
 }
 
+/// Parses a list file as [`parse`] does, but leaves out lines that cannot be read, up to [`LEFT_OUT_PERCENT`] of all.
+/// Returns none where more of them are bad, where no line is, or where the whole file is refused.
+pub fn parse_tolerant(path: &Path, contents: &str) -> Option<Tolerated> {
+    let most = lines(contents).count() * LEFT_OUT_PERCENT / 100;
+    let Reading { prefixes, bad_lines, first, is_whole, .. } = read(path, contents, Some(most));
+    if !is_whole || bad_lines > most || check_room(path, &prefixes).is_err() {
+        return None;
+    }
+    Some(Tolerated { prefixes, lines_left_out: bad_lines, first: first? })
+}
+
 /// What a list file's lines came to.
 struct Reading {
     prefixes: Vec<IpNet>,
     bad_lines: usize,
+    /// What is wrong with the first bad line.
+    first: Option<Diagnostic>,
     found: Found,
+    /// Nothing is wrong beside single lines.
+    is_whole: bool,
 }
 
-/// Reads lines until no more errors are told.
-fn read(path: &Path, contents: &str) -> Reading {
-    let mut of = Reading { prefixes: Vec::new(), bad_lines: 0, found: Found::default() };
+/// Reads lines until more than `most` are bad, or until no more errors are told.
+fn read(path: &Path, contents: &str, most: Option<usize>) -> Reading {
+    let mut of = Reading { prefixes: Vec::new(), bad_lines: 0, first: None, found: Found::default(), is_whole: true };
     if let Some(kind) = kind::foreign(contents) {
         of.found.push(at_start(path, kind.problem, kind.help));
-        return of;
+        return Reading { is_whole: false, ..of };
     }
     if let Some(line) = lone_return(contents) {
         let problem = "a carriage return stands in it, and ends no line";
         of.found.push(wrong(path, line, 1, problem, "end lines as Unix does, or Windows"));
+        of.is_whole = false;
     }
     for line in lines(contents) {
         // A head of columns stands before all entries.
@@ -58,15 +89,17 @@ fn read(path: &Path, contents: &str) -> Reading {
                 let column = line.column + line.text.get(..bad.at).map_or(0, |before| before.chars().count());
                 let diagnostic = wrong(path, line.number, column, bad.problem, bad.help);
                 of.bad_lines += 1;
+                of.first.get_or_insert_with(|| diagnostic.clone());
                 of.found.push(diagnostic);
             }
         }
         if of.prefixes.len() > LIST_ENTRIES_MAX {
             let problem = format!("there are more than {LIST_ENTRIES_MAX} entries");
             of.found.push(wrong(path, line.number, line.column, &problem, "join neighbouring prefixes"));
+            of.is_whole = false;
             break;
         }
-        if of.found.is_full() {
+        if most.map_or(of.found.is_full(), |most| of.bad_lines > most) {
             break;
         }
     }

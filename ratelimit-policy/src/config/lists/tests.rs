@@ -1,5 +1,7 @@
 //! List files: what they mean, and what is refused.
 
+mod bounds;
+mod left_out;
 mod published;
 
 use super::*;

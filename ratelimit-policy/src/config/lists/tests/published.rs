@@ -242,6 +242,7 @@ fn a_file_of_another_kind_is_one_error_that_names_the_kind() {
         let error = parse(Path::new("list"), &text).expect_err(kind);
         assert_eq!((error.iter().count(), error.more()), (1, 0), "{kind}: {error}");
         assert!(error.to_string().contains(kind), "{kind}: {error}");
+        assert!(parse_tolerant(Path::new("list"), &text).is_none(), "{kind}");
     }
 }
 

@@ -1,0 +1,89 @@
+//! List files of `deny` that would deny too much of the Internet: the version before stays in force, until an administrator
+//! accepts the new one.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use super::engine::Engine;
+use super::journal::Occurrence;
+use super::list_start::objection;
+use super::moment::Moment;
+use super::trial::is_same;
+use ratelimit_control::Requester;
+use ratelimit_control::proto::{AcceptList, AcceptReport, Problem, ProblemKind};
+use ratelimit_datapath::Datapath;
+use ratelimit_policy::config::Config;
+use ratelimit_policy::config::file::load_list;
+use ratelimit_policy::config::lists::{ListFile, bounds};
+use ratelimit_report::event::EventKind;
+use ratelimit_report::snapshot::SCHEMA;
+
+impl<D: Datapath> Engine<D> {
+    /// Why another version of a list file is not put in force: it is beyond the bounds, and was not accepted.
+    pub(super) fn object_to_version(&self, file: &ListFile, prefixes: &Arc<[IpNet]>) -> Option<String> {
+        let config = &self.enforced.config;
+        bounds::bounded(config).find(|of| of.path == file.path)?;
+        let new = ListFile { prefixes: Arc::clone(prefixes), ..file.clone() };
+        objection(config, &new, Some(Arc::clone(&file.prefixes)), &self.list_copies)
+    }
+
+    /// Refuses a configuration with a list file that is beyond the bounds and was not accepted.
+    pub(super) fn object_to_lists(&self, config: &Config) -> Result<(), Problem> {
+        let in_force = |path: &Path| {
+            let file = self.enforced.config.list_files.iter().find(|file| file.path == path);
+            file.map(|file| Arc::clone(&file.prefixes)).filter(|prefixes| !prefixes.is_empty())
+        };
+        let objection = |file: &ListFile| {
+            let before = in_force(&file.path).or_else(|| self.list_copies.last_good(&file.path));
+            let why = objection(config, file, before, &self.list_copies)?;
+            Some(format!("{} ({}): {why}", file.named_by, file.path.display()))
+        };
+        let objections: Vec<String> = bounds::bounded(config).filter_map(objection).collect();
+        if objections.is_empty() { Ok(()) } else { Err(Problem::new(ProblemKind::Config, objections.join("\n"))) }
+    }
+
+    /// Puts a version of a list file in force that is beyond the bounds, and remembers that it may be.
+    pub(super) fn accept_list(
+        &mut self,
+        request: &AcceptList,
+        by: &Requester,
+        moment: Moment,
+    ) -> Result<AcceptReport, Problem> {
+        if self.trials.pending.is_some() {
+            let why = "a file is on trial, and lists wait: `ratelimitd confirm`, or `ratelimitd rollback`, first";
+            return Err(Problem::new(ProblemKind::Conflict, why));
+        }
+        let now = self.clocks(moment)?.now;
+        let read = load_list(&request.file).map_err(|wrong| Problem::new(ProblemKind::Config, wrong.to_string()));
+        let prefixes: Arc<[IpNet]> = read?.into();
+        let is_meant = |file: &&ListFile| file.path == request.file || is_same(&file.path, &request.file);
+        let file = self.enforced.config.list_files.iter().find(is_meant).cloned();
+        let path = file.as_ref().map_or(&request.file, |file| &file.path);
+        let unkept = |error| Problem::new(ProblemKind::Internal, format!("{error}; nothing was changed"));
+        self.list_copies.accept(path, &prefixes).map_err(unkept)?;
+        let said = format!("{}: a version of {} prefixes is accepted by {by}", path.display(), prefixes.len());
+        tracing::warn!(user = %by, file = %path.display(), "{said}");
+        self.journal.add(Occurrence::new(EventKind::Reload, said).by(by));
+        if let Some(file) = &file {
+            if prefixes == file.prefixes {
+                self.follow_list(file);
+            } else {
+                let changed = [(file.clone(), Arc::clone(&prefixes))];
+                self.follow_all(&changed, now).map_err(|why| Problem::new(ProblemKind::Config, why))?;
+            }
+            self.keep_copies();
+            self.statistics.outdate();
+        }
+        let (is_in_force, prefixes) = (file.is_some(), prefixes.len() as u64);
+        Ok(AcceptReport { schema: SCHEMA, file: path.clone(), prefixes, in_force: is_in_force })
+    }
+
+    /// Keeps copies of the versions that are in force, for a start that cannot read the files.
+    pub(super) fn keep_copies(&mut self) {
+        if self.trials.pending.is_none() {
+            self.list_copies.keep(self.watched.lists.good(&self.enforced.config.list_files));
+        }
+    }
+}

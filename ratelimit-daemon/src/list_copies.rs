@@ -1,0 +1,156 @@
+//! The last good version of each list file, in the state directory, and the versions that an administrator accepted. A start
+//! takes them where a file cannot be read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::store::Store;
+use ratelimit_policy::config::lists::{self, ListFile};
+
+/// Directory of the copies, beside the other files of state.
+const DIRECTORY: &str = "lists";
+/// File with the versions that were accepted.
+const ACCEPTED: &str = "accepted_lists.json";
+/// End of a copy's name.
+const SUFFIX: &str = ".list";
+/// Line of a copy before the digest of all that follows it.
+const DIGEST_MARK: &str = "# sha256 ";
+/// Versions that are remembered as accepted. A configuration names 32 files at most.
+const ACCEPTED_MAX: usize = 256;
+
+/// Looks at two seconds each after which a copy that could not be written is tried again.
+const RETRY_LOOKS: u32 = 30;
+
+/// Digests of accepted versions, by path.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Accepted {
+    lists: BTreeMap<PathBuf, String>,
+}
+
+/// The copies of this host.
+#[derive(Debug)]
+pub(super) struct ListCopies {
+    state: Store,
+    copies: Store,
+    /// Versions that are kept, as this run wrote them.
+    kept: BTreeMap<PathBuf, Arc<[IpNet]>>,
+    /// Why copies could not be written, and looks until each is tried again. Each reason is logged once.
+    trouble: BTreeMap<PathBuf, (String, u32)>,
+}
+
+impl ListCopies {
+    /// Copies beside the other files of `state`.
+    pub(super) fn of(state: &Store) -> Self {
+        let copies = Store::at(state.path(DIRECTORY));
+        Self { state: state.clone(), copies, kept: BTreeMap::new(), trouble: BTreeMap::new() }
+    }
+
+    /// Returns the last good version of the file at a path. A copy that is damaged is none.
+    pub(super) fn last_good(&self, path: &Path) -> Option<Arc<[IpNet]>> {
+        let text = self.copies.read_text(&name(path)).ok()?;
+        let (head, rest) = text.split_once(DIGEST_MARK)?;
+        let (said, entries) = rest.split_once('\n')?;
+        if !head.starts_with('#') || said != digest(entries) {
+            tracing::warn!("the copy of list file {} is damaged and not used", path.display());
+            return None;
+        }
+        lists::parse(path, entries).ok().map(Arc::from)
+    }
+
+    /// Keeps these versions, where they are not kept yet. A copy that cannot be written is logged, and tried again.
+    pub(super) fn keep<'a>(&mut self, files: impl Iterator<Item = &'a ListFile>) {
+        for file in files {
+            if self.kept.get(&file.path).is_some_and(|kept| Arc::ptr_eq(kept, &file.prefixes)) {
+                continue;
+            }
+            if let Some((_, looks)) = self.trouble.get_mut(&file.path).filter(|(_, looks)| *looks > 0) {
+                *looks -= 1;
+                continue;
+            }
+            match self.write(file) {
+                Ok(()) => {
+                    self.kept.insert(file.path.clone(), Arc::clone(&file.prefixes));
+                    self.trouble.remove(&file.path);
+                }
+                Err(error) => {
+                    let why = format!("{error}; a start would not have this version of {}", file.path.display());
+                    let again = (why.clone(), RETRY_LOOKS);
+                    if self.trouble.insert(file.path.clone(), again).is_none_or(|(before, _)| before != why) {
+                        tracing::warn!("{why}");
+                    }
+                }
+            }
+        }
+    }
+
+    fn write(&self, file: &ListFile) -> std::io::Result<()> {
+        let entries = text(&file.prefixes);
+        let path = file.path.display().to_string().replace(['\n', '\r'], "?").replace(DIGEST_MARK, "?");
+        let whole = format!(
+            "# Last good version of {path}, written by ratelimitd.\n{DIGEST_MARK}{}\n{entries}",
+            digest(&entries)
+        );
+        if self.copies.read_text(&name(&file.path)).is_ok_and(|kept| kept == whole) {
+            return Ok(());
+        }
+        self.copies.save_text(&name(&file.path), whole.as_bytes())
+    }
+
+    /// Removes the copies of all other files.
+    pub(super) fn retain(&mut self, files: &[ListFile]) {
+        let named: BTreeSet<String> = files.iter().map(|file| name(&file.path)).collect();
+        self.kept.retain(|path, _| named.contains(&name(path)));
+        let Ok(entries) = fs::read_dir(self.copies.path("")) else { return };
+        for entry in entries.flatten() {
+            let other = entry.file_name().to_string_lossy().into_owned();
+            if other.ends_with(SUFFIX) && !named.contains(&other) {
+                self.copies.remove(&other);
+            }
+        }
+    }
+
+    /// Whether an administrator accepted this very version.
+    pub(super) fn is_accepted(&self, path: &Path, prefixes: &[IpNet]) -> bool {
+        let accepted = self.state.read::<Accepted>(ACCEPTED).unwrap_or_default();
+        accepted.lists.get(path).is_some_and(|accepted| *accepted == digest(&text(prefixes)))
+    }
+
+    /// Remembers that this version is accepted.
+    pub(super) fn accept(&self, path: &Path, prefixes: &[IpNet]) -> std::io::Result<()> {
+        let mut accepted = self.state.read::<Accepted>(ACCEPTED).unwrap_or_default();
+        while accepted.lists.len() >= ACCEPTED_MAX && !accepted.lists.contains_key(path) {
+            accepted.lists.pop_first();
+        }
+        accepted.lists.insert(path.to_owned(), digest(&text(prefixes)));
+        self.state.save(ACCEPTED, accepted)
+    }
+}
+
+fn text(prefixes: &[IpNet]) -> String {
+    prefixes.iter().fold(String::new(), |text, prefix| text + &prefix.to_string() + "\n")
+}
+
+fn name(path: &Path) -> String {
+    use std::os::unix::ffi::OsStrExt as _;
+    let digest = hex(&Sha256::digest(path.as_os_str().as_bytes()));
+    format!("{}{SUFFIX}", digest.get(..32).unwrap_or(&digest))
+}
+
+fn digest(text: &str) -> String {
+    hex(&Sha256::digest(text.as_bytes()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string does not fail.
+        let _always_written = write!(text, "{byte:02x}");
+        text
+    })
+}
