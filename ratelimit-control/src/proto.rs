@@ -102,6 +102,7 @@ impl Problem {
     pub fn datapath(error: DatapathError) -> Self {
         let kind = match &error {
             DatapathError::NoSuchInterface { .. } => ProblemKind::NotFound,
+            DatapathError::SharedPath { .. } => ProblemKind::Config,
             DatapathError::Occupied { .. }
             | DatapathError::Unsupported { .. }
             | DatapathError::NotPrivileged { .. }

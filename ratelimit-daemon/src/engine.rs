@@ -18,6 +18,7 @@ use super::trial::Trials;
 use super::unkept::Unkept;
 use super::watched::Watched;
 use ratelimit_control::proto::{Health, Problem};
+use ratelimit_datapath::path;
 use ratelimit_datapath::{Absent, Datapath, DatapathError, Reading};
 use ratelimit_policy::config::lists::KnownLists;
 use ratelimit_policy::safety::Around;
@@ -99,6 +100,7 @@ impl<D: Datapath> Engine<D> {
             reach(Point::Recalled);
             // What an earlier run's windows have refused is known before the first packet that counts.
             engine.observe(moment);
+            engine.refuse_shared_paths(&engine.enforced.desired.interfaces.clone())?;
             engine.attach_all(is_on_trial, moment)
         });
         if let Err(error) = started {
@@ -107,6 +109,7 @@ impl<D: Datapath> Engine<D> {
             }
             return Err(error);
         }
+        engine.prepare_for_later();
         for said in engine.watched.lists.begin(fallbacks, &engine.enforced.config.list_files) {
             tracing::error!("{said}");
             engine.journal.add(Occurrence::new(EventKind::Reload, said));
@@ -186,6 +189,38 @@ impl<D: Datapath> Engine<D> {
         Ok(())
     }
 
+    /// Refuses interfaces of which one receives another's packets, as far as they are there now.
+    pub(super) fn refuse_shared_paths(&mut self, interfaces: &[String]) -> Result<(), DatapathError> {
+        path::refuse(interfaces, &self.datapath.links()?, self.enforced.source.writes_interfaces())
+    }
+
+    /// Makes ready for interfaces that come later, and attaches those that come meanwhile: that takes as long as the
+    /// verifier does.
+    fn prepare_for_later(&mut self) {
+        self.look_at_paths();
+        let Self { datapath, enforced, watched, .. } = self;
+        let interfaces = &enforced.desired.interfaces;
+        datapath.prepare_for_later(interfaces, &mut |datapath| watched.attach_at_once(datapath, interfaces));
+    }
+
+    /// Looks which interfaces see the same packets now.
+    fn look_at_paths(&mut self) {
+        let interfaces = &self.enforced.desired.interfaces;
+        if interfaces.len() < 2 {
+            return;
+        }
+        match self.datapath.links() {
+            Ok(links) => self.watched.paths.look(interfaces, &links, self.enforced.source.writes_interfaces()),
+            Err(error) => tracing::warn!("look which interfaces share a path: {:#}", anyhow::Error::from(error)),
+        }
+    }
+
+    /// Attaches to interfaces that are there and not attached.
+    pub(super) fn attach_at_once(&mut self) {
+        self.look_at_paths();
+        self.watched.attach_at_once(&mut self.datapath, &self.enforced.desired.interfaces);
+    }
+
     /// Where an earlier layout's program judges every packet until it is replaced, what comes after it is written first: of a
     /// trial that goes on, both policies.
     fn apply_unread(&mut self) -> Result<(), DatapathError> {
@@ -217,7 +252,7 @@ impl<D: Datapath> Engine<D> {
     /// Looks whether everything is attached and readable, and attaches again what is back.
     pub(super) fn supervise(&mut self, moment: Moment) -> Supervision {
         let notes = self.journal.past.trouble().into_iter().chain(self.certificate.trouble());
-        let notes: Vec<String> = notes
+        let mut notes: Vec<String> = notes
             .chain(self.fleet_trouble())
             .chain(self.watched.lists.partly_words(&self.enforced.config.list_files))
             .chain(self.watched.lists.passed_over_words())
@@ -229,11 +264,15 @@ impl<D: Datapath> Engine<D> {
                 return Supervision { line: problem.clone(), problems: vec![problem], notes, is_readable: false };
             }
         };
+        self.look_at_paths();
+        self.watched.attach_again(&mut self.datapath, &self.enforced.desired.interfaces, &reading, moment.uptime);
+        let attached = self.watched.links.attached_names();
+        self.watched.paths.tell(&attached);
+        notes.extend(self.watched.paths.counted_twice(&attached).map(|(_, why)| format!("packets count twice: {why}")));
         // What began is told before it ends.
         self.tell_begun(moment);
         self.statistics.sample(&reading, moment.uptime);
         self.tidy(&reading, moment);
-        self.watched.attach_again(&mut self.datapath, &self.enforced.desired.interfaces, &reading, moment.uptime);
         let problems = self.watched.links.problems(moment.uptime);
         let line = format!("{}{}", self.standing_words(), status_line(&reading, &problems));
         self.tell_state(&reading, moment);
@@ -284,6 +323,9 @@ impl<D: Datapath> Engine<D> {
         }
         if let Some(unkept) = self.unkept_words() {
             words += &format!("{unkept}; ");
+        }
+        if self.watched.paths.counted_twice(&self.watched.links.attached_names()).next().is_some() {
+            words += "PACKETS COUNT TWICE; ";
         }
         words
     }

@@ -12,8 +12,9 @@ use crate::netlink::LinkEvents;
 /// Events that wait. Another link change on top of them says nothing new; a signal waits for room.
 const EVENTS_MAX: usize = 8;
 
-/// A flapping link is looked at so often, no more.
-const LINKS_PAUSE: Duration = Duration::from_millis(200);
+/// Shortest time between two announcements, in which one that flaps is attached again once. A new interface has no
+/// packets before something sets it up, which is a further change.
+const LINKS_PAUSE: Duration = Duration::from_millis(5);
 
 /// Something that the daemon acts on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

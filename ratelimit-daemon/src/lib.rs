@@ -60,6 +60,7 @@ mod orders;
 mod overrides;
 mod owned;
 mod past;
+mod paths;
 mod prefix_bans;
 mod reload;
 mod source;
@@ -95,6 +96,8 @@ pub use web::{WebLink, web_link};
 
 /// How often attachments and counters are looked at when nothing announces a change.
 const SUPERVISE_EVERY: Duration = Duration::from_secs(2);
+/// Shortest time between two whole looks that changes of links cause: a flapping link causes no more.
+const LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// How often packets are asked what they have told: nothing announces that.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
@@ -281,6 +284,7 @@ impl<D: Datapath> Owner<D> {
         let mut asks = self.asks.take();
         let mut watchdog = surroundings.watchdog.map(|period| every(period / 2));
         let mut observe_at = Instant::now();
+        let mut looked_at = observe_at;
         loop {
             // A signal goes first. What is due comes rarely, and steps only so long after the last were told: commands
             // always have their turn, and no flood of them delays it.
@@ -290,12 +294,22 @@ impl<D: Datapath> Owner<D> {
                     None | Some(Event::Stop) => return Ok(()),
                     Some(Event::Reload) => self.reload(surroundings).await?,
                     Some(Event::LinksChanged) => {
-                        self.on_datapath(|engine, moment| {
+                        let is_time = looked_at.elapsed() >= LOOK_PAUSE;
+                        self.on_datapath(move |engine, moment| {
                             engine.hurry();
-                            engine.look_around();
-                            engine.supervise(moment)
+                            // Nothing else comes before it: until it is attached, an interface passes everything.
+                            engine.attach_at_once();
+                            if is_time {
+                                engine.look_around();
+                                engine.supervise(moment);
+                            }
                         })
                         .await?;
+                        if is_time {
+                            looked_at = Instant::now();
+                        } else {
+                            supervise.reset_after(LOOK_PAUSE);
+                        }
                     }
                 },
                 _ = supervise.tick() => {

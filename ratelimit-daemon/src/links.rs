@@ -87,6 +87,15 @@ impl Links {
         *why = reason;
     }
 
+    /// Says once why it is not attached although it is there. It is looked at again at every look.
+    pub(super) fn waits(&mut self, interface: &str, reason: String) {
+        let Some(Link::Away { why, .. }) = self.0.get_mut(interface) else { return };
+        if *why != reason {
+            tracing::error!(interface, "NOT PROTECTED: {interface} is not attached: {reason}");
+            *why = reason;
+        }
+    }
+
     /// Something has changed: try at once.
     pub(super) fn hurry(&mut self) {
         for link in self.0.values_mut() {

@@ -180,6 +180,10 @@ impl<D: Datapath> Engine<D> {
 
     fn change_to(&mut self, config: Config, path: &str, now: Nanos) -> Result<Vec<String>, Problem> {
         self.enforced.can_follow(&config, path)?;
+        self.refuse_shared_paths(&config.interfaces).map_err(|error| {
+            let problem = Problem::datapath(error);
+            Problem { message: format!("{path}: {}; nothing was changed", problem.message), ..problem }
+        })?;
         let desired =
             DesiredState { interfaces: config.interfaces.clone(), policy: self.overrides.policy_of(&config, now) };
         let plan = diff(&self.enforced.desired, &desired);

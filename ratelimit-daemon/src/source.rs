@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::list_start::Fallbacks;
-use ratelimit_datapath::Absent;
+use ratelimit_datapath::{Absent, path};
 use ratelimit_policy::config::Config;
 use ratelimit_policy::config::lists::KnownLists;
 
@@ -104,6 +104,14 @@ impl ConfigSource {
         match self {
             Self::Flags | Self::FlagsWithLists(_) => {}
             Self::File(file) => (file.text, file.text_path) = (text, path),
+        }
+    }
+
+    /// Returns what writes interfaces where the configuration has them.
+    pub(super) const fn writes_interfaces(&self) -> fn(&[String]) -> String {
+        match self {
+            Self::Flags | Self::FlagsWithLists(_) => path::as_flags,
+            Self::File(_) => path::as_key,
         }
     }
 

@@ -62,6 +62,14 @@ impl Statistics {
 }
 
 impl<D: Datapath> Engine<D> {
+    /// Returns what is wrong with each interface: that it is not attached, or counts packets that another has counted.
+    fn interface_problems(&self, reading: &Reading) -> Vec<(String, String)> {
+        let attached = attached_names(reading);
+        let away = self.watched.links.away_names().filter(|(name, _)| !attached.contains(name));
+        let away = away.map(|(name, why)| (name.clone(), why.clone()));
+        away.chain(self.watched.paths.counted_twice(&attached).map(|(name, why)| (name.clone(), why))).collect()
+    }
+
     /// Statistics from a reading that began after `since`, so that however many wait, one reading answers them.
     pub(super) fn stats(&mut self, since: Instant, moment: Moment) -> Result<Arc<Snapshot>, Problem> {
         if let Some(snapshot) = self.statistics.since(since) {
@@ -105,7 +113,7 @@ impl<D: Datapath> Engine<D> {
         });
         let left = |pending: &Running| pending.until.0.saturating_sub(reading.now.0);
         Ok(snapshot.with_daemon_state(DaemonState {
-            away: self.watched.links.away_names().map(|(name, why)| (name.clone(), why.clone())).collect(),
+            away: self.interface_problems(&reading),
             banned: by_rule(&bans, policy.rules.len()),
             hold: self.overrides.hold.as_ref().map(Hold::report),
             fallen_back: self.overrides.breaker.tripped().map(str::to_owned).collect(),
@@ -122,6 +130,11 @@ impl<D: Datapath> Engine<D> {
             stale_lists: self.watched.lists.stale().map(|(path, why)| StaleList::new(path, why)).collect(),
         }))
     }
+}
+
+/// The names of the interfaces that are attached.
+pub(super) fn attached_names(reading: &Reading) -> Vec<String> {
+    reading.interfaces.iter().filter(|read| read.attached.is_some()).map(|read| read.name.clone()).collect()
 }
 
 /// How things are, as `systemctl status` shows it.

@@ -10,6 +10,7 @@ use super::journal::Journal;
 use super::links::Links;
 use super::list_watch::ListWatch;
 use super::moment::Moment;
+use super::paths::Paths;
 use super::prefix_bans::PrefixBans;
 use super::spells::Spells;
 use super::talkers::Talkers;
@@ -26,6 +27,8 @@ const LOOK_AROUND_EVERY: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) links: Links,
+    /// Which of them see the same packets.
+    pub(super) paths: Paths,
     pub(super) lists: ListWatch,
     pub(super) talkers: Talkers,
     pub(super) observer: Observer,
@@ -50,6 +53,7 @@ impl Watched {
     pub(super) fn new(uptime: Duration) -> Self {
         Self {
             links: Links::default(),
+            paths: Paths::default(),
             lists: ListWatch::default(),
             talkers: Talkers::default(),
             observer: Observer::default(),
@@ -109,6 +113,10 @@ impl Watched {
             if let Some(mode) = read.and_then(|read| read.attached) {
                 self.links.attached(interface, mode);
             } else if self.links.away(interface, uptime) {
+                if let Some(why) = self.paths.obstacle(interface, &self.links.attached_names()) {
+                    self.links.waits(interface, why);
+                    continue;
+                }
                 match datapath.attach(interface) {
                     Ok(mode) => {
                         self.links.attached(interface, mode);
@@ -119,6 +127,18 @@ impl Watched {
                         self.links.failed(interface, uptime, reason, is_absent);
                     }
                 }
+            }
+        }
+    }
+
+    /// Attaches to each interface that is there and not attached, before anything else is read. What that says of those
+    /// that refuse is left to the next look.
+    pub(super) fn attach_at_once<D: Datapath>(&mut self, datapath: &mut D, interfaces: &[String]) {
+        for interface in interfaces {
+            if self.paths.obstacle(interface, &self.links.attached_names()).is_none()
+                && let Ok(mode) = datapath.attach(interface)
+            {
+                self.links.attached(interface, mode);
             }
         }
     }

@@ -23,6 +23,7 @@ use super::{
 };
 pub use crate::memory::Sender;
 use crate::memory::{Judged, Packets, Rules};
+use crate::path::Link;
 use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::{Limit, Policy, Rule};
 
@@ -102,6 +103,7 @@ struct World {
     calls: Vec<String>,
     /// The host's.
     connections: Vec<Connection>,
+    links: Vec<Link>,
 }
 
 #[derive(Debug, Default)]
@@ -159,6 +161,7 @@ impl FakeDatapath {
             suspended_ns: 0,
             calls: Vec::new(),
             connections: Vec::new(),
+            links: Vec::new(),
         };
         let kernel = FakeKernel { world: Arc::new(Mutex::new(world)) };
         (Self { kernel: kernel.clone() }, kernel)
@@ -281,16 +284,6 @@ impl FakeKernel {
     /// Maps can be read again.
     pub fn permit_read(&self) {
         self.world().refusing_read = false;
-    }
-
-    /// From now on nothing of a client can be removed.
-    pub fn refuse_removal(&self) {
-        self.world().refusing_removal = true;
-    }
-
-    /// Clients can be removed again.
-    pub fn permit_removal(&self) {
-        self.world().refusing_removal = false;
     }
 
     /// How often a part of the bans was visited.
@@ -494,6 +487,10 @@ impl Datapath for FakeDatapath {
         world.calls.push(format!("detach {interface}"));
         world.known.remove(interface);
         Ok(())
+    }
+
+    fn links(&mut self) -> Result<Vec<Link>, DatapathError> {
+        Ok(self.kernel.world().links.clone())
     }
 
     fn secret(&self) -> [u64; 2] {

@@ -5,9 +5,10 @@ use std::io;
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkLayerType, LinkMessage, LinkXdp, XdpAttached};
+use netlink_packet_route::link::{LinkAttribute, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, XdpAttached};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
+use super::path::Link;
 use super::{Attachment, Hook, XdpMode, bpf, netlink};
 
 /// One network interface.
@@ -21,6 +22,18 @@ pub(super) struct Interface {
     pub(super) link_layer: LinkLayerType,
     /// Each XDP program on it, with how it is attached: one of each mode at most.
     pub(super) programs: Vec<(XdpMode, u32)>,
+    /// Kind of a virtual interface, such as `vlan` or `bridge`. None for hardware.
+    pub(super) kind: Option<String>,
+    /// Index of the bridge, bond or other interface that this one is a port of.
+    pub(super) master: Option<u32>,
+    /// Index of the interface below, or of a veth's other end, in the same network namespace.
+    pub(super) lower: Option<u32>,
+}
+
+impl From<Interface> for Link {
+    fn from(of: Interface) -> Self {
+        Self { name: of.name, index: of.index, kind: of.kind, master: of.master, lower: of.lower }
+    }
 }
 
 impl Interface {
@@ -98,9 +111,14 @@ pub(super) fn dump(asked: RouteNetlinkMessage, take: &mut dyn FnMut(RouteNetlink
 const HEADERS: usize = 16 + 16;
 /// `RTM_NEWLINK` of linux/rtnetlink.h.
 const NEW_LINK: u16 = 16;
-/// `IFLA_IFNAME`, `IFLA_MTU`, `IFLA_XDP` of linux/if_link.h, and the flags beside an attribute's kind.
+/// `IFLA_IFNAME`, `IFLA_MTU`, `IFLA_LINK`, `IFLA_MASTER`, `IFLA_LINKINFO`, `IFLA_LINK_NETNSID` and `IFLA_XDP` of
+/// linux/if_link.h.
 const NAME: u16 = 3;
-const READ: [u16; 3] = [NAME, 4, 43];
+const INFO: u16 = 18;
+const READ: [u16; 7] = [NAME, 4, 5, 10, INFO, 37, 43];
+/// `IFLA_INFO_KIND` within `IFLA_LINKINFO`.
+const INFO_KIND: u16 = 1;
+/// Mask that removes the flags beside an attribute's kind.
 const KIND: u16 = 0x3fff;
 
 /// The next message, and how long it is with what fills it up.
@@ -120,25 +138,48 @@ fn lean(message: &[u8]) -> Vec<u8> {
     let Some(mut lean) = message.get(..HEADERS).filter(|_| kind == Some(NEW_LINK)).map(<[u8]>::to_vec) else {
         return message.to_vec();
     };
-    let mut rest = &message[HEADERS..];
-    while let Some([a, b, c, d]) = rest.first_chunk() {
-        let (length, kind) = (usize::from(u16::from_ne_bytes([*a, *b])), u16::from_ne_bytes([*c, *d]));
-        let Some(value) = rest.get(4..length) else { break };
-        if READ.contains(&(kind & KIND)) {
-            let value = if kind & KIND == NAME {
-                String::from_utf8_lossy(value).into_owned().into_bytes()
-            } else {
-                value.to_vec()
-            };
-            let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
-            lean.extend(length.to_ne_bytes().into_iter().chain(kind.to_ne_bytes()).chain(value));
-            lean.resize(lean.len().next_multiple_of(4), 0);
+    for (kind, value) in attributes(&message[HEADERS..]).filter(|(kind, _)| READ.contains(&(kind & KIND))) {
+        match kind & KIND {
+            NAME => push(&mut lean, kind, String::from_utf8_lossy(value).as_bytes()),
+            INFO => {
+                let mut kept = Vec::new();
+                for (kind, value) in attributes(value).filter(|(kind, _)| kind & KIND == INFO_KIND) {
+                    push(&mut kept, kind, String::from_utf8_lossy(value).as_bytes());
+                }
+                push(&mut lean, kind, &kept);
+            }
+            _ => push(&mut lean, kind, value),
         }
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     let length = u32::try_from(lean.len()).unwrap_or(u32::MAX);
     lean[..4].copy_from_slice(&length.to_ne_bytes());
     lean
+}
+
+/// Returns kind and value of each attribute, up to the first that is cut off.
+fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let [a, b, c, d] = *rest.first_chunk()?;
+        let (length, kind) = (usize::from(u16::from_ne_bytes([a, b])), u16::from_ne_bytes([c, d]));
+        let value = rest.get(4..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+/// Appends one attribute, padded to four bytes.
+fn push(bytes: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
+    bytes.extend(length.to_ne_bytes().into_iter().chain(kind.to_ne_bytes()).chain(value.iter().copied()));
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+}
+
+/// Returns every interface of this thread's network namespace with the interfaces that it is joined to.
+///
+/// # Errors
+/// Fails if the kernel does not list them.
+pub fn links() -> io::Result<Vec<Link>> {
+    Ok(all()?.into_iter().map(Link::from).collect())
 }
 
 /// The names of every interface of this thread's network namespace.
@@ -151,20 +192,33 @@ pub(super) fn named(name: &str) -> io::Result<Option<Interface>> {
     Ok(all()?.into_iter().find(|interface| interface.name == name))
 }
 
-#[expect(clippy::wildcard_enum_match_arm, reason = "three of some sixty attributes matter")]
+#[expect(clippy::wildcard_enum_match_arm, reason = "seven of some sixty attributes matter")]
 fn interface(link: LinkMessage) -> Option<Interface> {
     let mut name = None;
     let mut mtu = 0;
     let mut programs = Vec::new();
+    let (mut kind, mut master, mut lower, mut is_elsewhere) = (None, None, None, false);
     for attribute in link.attributes {
         match attribute {
             LinkAttribute::IfName(value) => name = Some(value),
             LinkAttribute::Mtu(value) => mtu = value,
             LinkAttribute::Xdp(xdp) => programs = attached(&xdp),
+            LinkAttribute::Controller(index) => master = Some(index).filter(|index| *index != 0),
+            LinkAttribute::Link(index) => lower = Some(index).filter(|index| *index != 0),
+            LinkAttribute::LinkNetNsId(_) => is_elsewhere = true,
+            LinkAttribute::LinkInfo(infos) => {
+                kind = infos.into_iter().find_map(|info| match info {
+                    LinkInfo::Kind(kind) => Some(kind.to_string()),
+                    _ => None,
+                });
+            }
             _ => {}
         }
     }
-    Some(Interface { name: name?, index: link.header.index, mtu, link_layer: link.header.link_layer_type, programs })
+    let index = link.header.index;
+    // Hardware names itself as the interface below.
+    let lower = lower.filter(|lower| !is_elsewhere && *lower != index);
+    Some(Interface { name: name?, index, mtu, link_layer: link.header.link_layer_type, programs, kind, master, lower })
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "the kernel may say more than is asked")]
@@ -241,6 +295,26 @@ mod tests {
         let bytes = [link(2, &odd), link(3, &plain)].concat();
         let expected = [("a\u{fffd}\u{fffd}b".to_owned(), 2, 1500), ("eth0".to_owned(), 3, 1500)];
         assert_eq!(read(&bytes).unwrap(), expected);
+    }
+
+    #[test]
+    fn kind_port_and_lower_interface_are_read_and_an_index_of_another_namespace_is_not() {
+        let info = |kind: &[u8]| attribute(INFO, &[attribute(INFO_KIND, kind), attribute(2, b"\xff")].concat());
+        let number = |kind: u16, value: u32| attribute(kind, &value.to_ne_bytes());
+        let name = attribute(NAME, b"x0\0");
+        let joined = |attributes: &[Vec<u8>]| {
+            let (message, _) = next(&link(7, attributes)).unwrap();
+            let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) = message.payload else {
+                panic!("no link")
+            };
+            let of = interface(link).unwrap();
+            (of.kind, of.master, of.lower)
+        };
+        let vlan = [name.clone(), number(5, 2), number(10, 3), info(b"vlan\0")];
+        assert_eq!(joined(&vlan), (Some("vlan".to_owned()), Some(3), Some(2)));
+        let other_namespace = [name.clone(), number(5, 2), number(37, 0), info(b"veth\0")];
+        assert_eq!(joined(&other_namespace), (Some("veth".to_owned()), None, None));
+        assert_eq!(joined(&[name, number(5, 7), info(b"odd\xff\0")]), (Some("odd\u{fffd}".to_owned()), None, None));
     }
 
     #[test]

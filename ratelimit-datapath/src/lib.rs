@@ -34,6 +34,7 @@ pub mod memory;
 mod netlink;
 pub mod object;
 pub mod orphans;
+pub mod path;
 pub mod pins;
 pub mod privileges;
 pub mod probe;
@@ -43,7 +44,7 @@ pub use connections::{Connection, Ended};
 pub use events::{EVENTS_PART, EventCount, EventCounts, EventLimit, KernelEvent, KernelEventKind};
 pub use fleet::{KernelStep, LimitAt, STEPS_PART, Told};
 pub use hook::{Attachment, Hook, XdpMode};
-pub use interface::names as interface_names;
+pub use interface::{links, names as interface_names};
 pub use routes::default_gateways;
 
 /// What a start does where an interface is missing.
@@ -112,6 +113,14 @@ pub enum DatapathError {
         path: String,
         /// What is wrong, and what to do.
         why: String,
+    },
+    /// Two of the interfaces see the same packets.
+    #[error("{what}; {instead}")]
+    SharedPath {
+        /// The two, and how packets go from one to the other.
+        what: String,
+        /// What to name instead, and why.
+        instead: String,
     },
     /// Anything else.
     #[error(transparent)]
@@ -374,6 +383,17 @@ pub trait Datapath: Send + 'static {
 
     /// Detaches from an interface and forgets it; its counters stay readable until it is gone from [`Datapath::read`].
     fn detach(&mut self, interface: &str) -> Result<(), DatapathError>;
+
+    /// Prepares for interfaces that come later, as privileges are given up after the start. To be called once the others
+    /// are attached. Calls `meanwhile` again and again until it is done, and once afterwards.
+    fn prepare_for_later(&mut self, _interfaces: &[String], _meanwhile: &mut dyn FnMut(&mut Self))
+    where
+        Self: Sized,
+    {
+    }
+
+    /// Returns every interface that there is, with the interfaces that it is joined to.
+    fn links(&mut self) -> Result<Vec<path::Link>, DatapathError>;
 
     /// What only this state has: random, made when it begins, kept with it.
     fn secret(&self) -> [u64; 2];

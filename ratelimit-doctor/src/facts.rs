@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ratelimit_datapath::device::Device;
 use ratelimit_datapath::orphans::Orphans;
+use ratelimit_datapath::path::Link;
 use ratelimit_datapath::probe::Feature;
 use ratelimit_policy::config::Config;
 use ratelimit_policy::safety::Around;
@@ -26,6 +27,8 @@ pub struct Facts {
     pub devices: Known<Vec<Device>>,
     /// The names of all interfaces that there are.
     pub present: Vec<String>,
+    /// How all interfaces are joined.
+    pub links: Vec<Link>,
     /// Those that are to be looked at, by name.
     pub wanted: Vec<String>,
     /// The configuration file.

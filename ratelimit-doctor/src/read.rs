@@ -77,6 +77,7 @@ pub async fn read(asked: Asked) -> Facts {
         machine: machine(),
         devices,
         present,
+        links: ratelimit_datapath::links().unwrap_or_default(),
         wanted,
         around: Around::look(ratelimit_datapath::default_gateways().unwrap_or_default())
             .with(file.config().and_then(|config| config.fleet.as_ref())),

@@ -113,6 +113,7 @@ impl From<&DatapathError> for Exit {
     fn from(error: &DatapathError) -> Self {
         match error {
             DatapathError::NoSuchInterface { .. } => Self::Usage,
+            DatapathError::SharedPath { .. } => Self::Config,
             DatapathError::Occupied { .. } | DatapathError::InUse { .. } => Self::Occupied,
             DatapathError::Unsupported { .. } | DatapathError::Pins { .. } => Self::Unavailable,
             DatapathError::NotPrivileged { .. } | DatapathError::Forbidden { .. } => Self::NotPrivileged,
@@ -421,7 +422,8 @@ mod tests {
     #[test]
     fn each_failure_has_its_exit_code() {
         let interface = || "eth0".to_owned();
-        let rows: [(DatapathError, u8); 8] = [
+        let rows: [(DatapathError, u8); 9] = [
+            (DatapathError::SharedPath { what: interface(), instead: String::new() }, 78),
             (DatapathError::NoSuchInterface { name: interface(), present: String::new() }, 2),
             (DatapathError::Occupied { interface: interface(), owner: String::new() }, 75),
             (DatapathError::Unsupported { what: interface(), why: String::new() }, 69),

@@ -4,6 +4,7 @@ use super::site::Site;
 use super::*;
 use ratelimit_control::proto::ApplyRequest;
 use ratelimit_datapath::Trial;
+use ratelimit_datapath::path::Link;
 
 /// A service on eth0 and eth9, which is not there.
 async fn service(adjust: impl FnOnce(&mut Config)) -> Running {
@@ -164,4 +165,63 @@ async fn a_service_limits_before_the_address_of_its_metrics_is_there_and_a_comma
         assert!(matches!(outcome, Err(DaemonError::Listen { .. })), "{outcome:?}");
         assert!(kernel.attached().is_empty());
     }
+}
+
+/// eth0 as a port of a bridge eth9.
+fn joined() -> [Link; 2] {
+    let port = Link { name: "eth0".into(), index: 2, master: Some(3), ..Link::default() };
+    [port, Link { name: "eth9".into(), index: 3, kind: Some("bridge".into()), ..Link::default() }]
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_and_a_reload_with_a_port_and_its_bridge_are_refused_and_change_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (datapath, kernel) = FakeDatapath::new(&["eth0", "eth9"]);
+    kernel.join(&joined());
+    let mut config = config(directory.path(), 3);
+    config.interfaces.push("eth9".into());
+    let (_events, queue) = mpsc::channel(1);
+    let outcome = drive(config, file([]), |_| Ok(datapath), |_| {}, queue, surroundings(None).0).await;
+    let error = outcome.unwrap_err().to_string();
+    assert!(error.contains("eth0 and eth9 are one path") && error.contains("write interfaces = [\"eth0\"]"), "{error}");
+    assert!(kernel.attached().is_empty());
+
+    let both = |config: &Config| {
+        let mut next = config.clone();
+        next.interfaces.push("eth9".into());
+        file([Ok(next)])
+    };
+    let running = start(None, |_| {}, both).await;
+    running.kernel.add("eth9", XdpMode::Native);
+    running.kernel.join(&joined());
+    let error = running.client.reload().await.unwrap_err().to_string();
+    assert!(error.contains("eth0 and eth9 are one path") && error.contains("nothing was changed"), "{error}");
+    assert_eq!(running.kernel.attached(), ["eth0"]);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_joined_waits_and_what_is_joined_later_is_said_to_count_twice() {
+    let mut running = service(|_| {}).await;
+    running.kernel.join(&joined());
+    running.kernel.add("eth9", XdpMode::Native);
+    running.events.send(Event::LinksChanged).await.unwrap();
+    look().await;
+    assert_eq!(running.kernel.attached(), ["eth0"]);
+    let problem = running.client.stats().await.unwrap().interfaces[1].problem.clone().unwrap();
+    assert!(problem.contains("eth0 and eth9 are one path"), "{problem}");
+    assert!(!running.client.health().await.unwrap().healthy);
+
+    running.kernel.join(&[]);
+    look().await;
+    assert_eq!(running.kernel.attached(), ["eth0", "eth9"]);
+    running.kernel.join(&joined());
+    look().await;
+    assert_eq!(running.kernel.attached(), ["eth0", "eth9"], "what is attached stays");
+    let health = running.client.health().await.unwrap();
+    assert!(health.healthy && health.notes[0].starts_with("packets count twice: eth0 and eth9"), "{health:?}");
+    let said = ratelimit_view::stats(&running.client.stats().await.unwrap(), ratelimit_view::Page::ENDLESS);
+    assert!(said.contains("PACKETS COUNT TWICE: eth0 and eth9 are one path"), "{said}");
+    assert!(running.heard().last().unwrap().contains("PACKETS COUNT TWICE; "));
+    running.stop().await;
 }

@@ -98,6 +98,21 @@ impl FakeKernel {
     pub fn suspend(&self, nanoseconds: u64) {
         self.world().suspended_ns += nanoseconds;
     }
+
+    /// From now on nothing of a client can be removed.
+    pub fn refuse_removal(&self) {
+        self.world().refusing_removal = true;
+    }
+
+    /// Clients can be removed again.
+    pub fn permit_removal(&self) {
+        self.world().refusing_removal = false;
+    }
+
+    /// From now on interfaces are joined like this.
+    pub fn join(&self, links: &[Link]) {
+        self.world().links = links.to_vec();
+    }
 }
 
 impl FakePacket {

@@ -88,7 +88,6 @@ impl Links {
     }
 
     /// Where it is asked to attach.
-    #[cfg(any(test, feature = "fixture"))]
     pub(super) const fn hook(&self) -> HookChoice {
         self.hook
     }

@@ -4,9 +4,10 @@
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::{fs, io};
+use std::time::Duration;
+use std::{fs, io, thread};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use aya::programs::links::FdLink;
 use aya::programs::tc::{SchedClassifierLink, TcAttachOptions, TcAttachType};
 use aya::programs::{LinkOrder, SchedClassifier};
@@ -17,12 +18,15 @@ use ratelimit_common::layout::{self, map};
 use ratelimit_crash::{Point, reach};
 
 use super::{Kernel, Options, state};
-use crate::interface::{self, Interface};
+use crate::interface::Interface;
 use crate::{DatapathError, bpf, object, pins, privileges};
 use ratelimit_policy::config::HookChoice;
 
 /// The first kernel with TCX.
 const SINCE: KernelVersion = KernelVersion::new(6, 6, 0);
+
+/// Time between two looks for interfaces while a program is verified.
+const ATTACH_EVERY: Duration = Duration::from_millis(5);
 
 /// Maps that the programs share besides those that are pinned.
 const SHARED: [&str; 7] = [
@@ -53,8 +57,8 @@ impl From<&Interface> for LinkHeader {
 /// The loaded programs: the header is a constant of each.
 pub(super) struct Classifiers {
     options: Options,
-    ethernet: Option<Ebpf>,
-    headless: Option<Ebpf>,
+    ethernet: Option<SchedClassifier>,
+    headless: Option<SchedClassifier>,
 }
 
 impl Classifiers {
@@ -63,7 +67,7 @@ impl Classifiers {
         Self { options, ethernet: None, headless: None }
     }
 
-    fn of(&mut self, header: LinkHeader) -> &mut Option<Ebpf> {
+    fn of(&mut self, header: LinkHeader) -> &mut Option<SchedClassifier> {
         match header {
             LinkHeader::Ethernet => &mut self.ethernet,
             LinkHeader::None => &mut self.headless,
@@ -97,26 +101,51 @@ impl Kernel {
             *self.classifiers.of(header) = Some(loaded);
             reach(Point::ProgramLoaded);
         }
-        let ebpf = self.classifiers.of(header).as_mut().context("the program for TCX was loaded just now")?;
-        program(ebpf)
+        Ok(self.classifiers.of(header).as_mut().context("the program for TCX was loaded just now")?)
     }
 
     /// Loads the programs where an interface is awaited, which may need one: when it comes, this process may load none.
-    pub(super) fn load_for_later(&mut self, interfaces: &[String], hook: HookChoice) {
-        let present = interface::all().unwrap_or_default();
-        let is_there = |name: &String| present.iter().any(|there| there.name == *name);
-        if hook == HookChoice::Xdp || !self::is_there() || interfaces.iter().all(is_there) {
+    /// Each is verified by another thread, so that an interface that comes meanwhile is attached at once.
+    pub(super) fn load_for_later(&mut self, interfaces: &[String], meanwhile: &mut dyn FnMut(&mut Self)) {
+        let is_attached = |name: &String| self.links.slots().iter().flatten().any(|slot| slot.name() == name);
+        if self.links.hook() == HookChoice::Xdp || !self::is_there() || interfaces.iter().all(is_attached) {
             return;
         }
         for header in [LinkHeader::Ethernet, LinkHeader::None] {
-            if let Err(error) = self.classifier(header) {
-                tracing::warn!("an interface that comes later can be limited at XDP alone: {error}");
-                return;
+            let loaded = match self.classifiers.of(header) {
+                Some(_) => continue,
+                None => self.load_beside(header, meanwhile),
+            };
+            match loaded {
+                Ok(loaded) => {
+                    self.classifiers.of(header).get_or_insert(loaded);
+                    reach(Point::ProgramLoaded);
+                }
+                Err(error) => {
+                    tracing::warn!("an interface that comes later can be limited at XDP alone: {error}");
+                    break;
+                }
             }
         }
+        meanwhile(self);
     }
 
-    fn load_classifier(&self, header: LinkHeader) -> Result<Ebpf, DatapathError> {
+    fn load_beside(
+        &mut self,
+        header: LinkHeader,
+        meanwhile: &mut dyn FnMut(&mut Self),
+    ) -> Result<SchedClassifier, DatapathError> {
+        let (shared, options) = (self.share_maps()?, self.classifiers.options.clone());
+        let loading = thread::Builder::new().spawn(move || load(shared, &options, header));
+        let loading = loading.context("start a thread to load the program for TCX")?;
+        while !loading.is_finished() {
+            meanwhile(self);
+            thread::sleep(ATTACH_EVERY);
+        }
+        loading.join().map_err(|_| anyhow!("the thread that loads the program for TCX panicked"))?
+    }
+
+    fn load_classifier(&self, header: LinkHeader) -> Result<SchedClassifier, DatapathError> {
         // The program at XDP is loaded, so they were there.
         if !privileges::missing().is_empty() {
             return Err(DatapathError::Unsupported {
@@ -126,24 +155,7 @@ impl Kernel {
                     .into(),
             });
         }
-        let has_link_header: &'static u8 = match header {
-            LinkHeader::Ethernet => &1,
-            LinkHeader::None => &0,
-        };
-        let log =
-            if tracing::enabled!(tracing::Level::DEBUG) { VerifierLogLevel::DEBUG } else { VerifierLogLevel::DISABLE };
-        let shared = self.share_maps()?;
-        let mut ebpf = Self::with_loader(&self.classifiers.options, log, |loader| {
-            loader.override_global(layout::HAS_LINK_HEADER, has_link_header, true);
-            for (name, path) in &shared.maps {
-                loader.map_pin_path(name, path.clone());
-            }
-            loader.load(object::CLASSIFIER)
-        })
-        .map_err(|error| state::load_error("share the maps with the program for TCX", error.into()))?;
-        drop(shared);
-        program(&mut ebpf)?.load().map_err(|error| state::load_error("load the program for TCX", error.into()))?;
-        Ok(ebpf)
+        load(self.share_maps()?, &self.classifiers.options, header)
     }
 
     /// Gives each map that both programs have a file, by which the other finds it.
@@ -193,11 +205,34 @@ impl Kernel {
     }
 }
 
+/// Loads the program over the maps in these files, and keeps nothing but the program: the kernel holds the maps for as
+/// long as a program uses them.
+fn load(mut shared: Shared, options: &Options, header: LinkHeader) -> Result<SchedClassifier, DatapathError> {
+    let has_link_header: &'static u8 = match header {
+        LinkHeader::Ethernet => &1,
+        LinkHeader::None => &0,
+    };
+    let log =
+        if tracing::enabled!(tracing::Level::DEBUG) { VerifierLogLevel::DEBUG } else { VerifierLogLevel::DISABLE };
+    let mut ebpf = Kernel::with_loader(options, log, |loader| {
+        loader.override_global(layout::HAS_LINK_HEADER, has_link_header, true);
+        for (name, path) in &shared.files {
+            loader.map_pin_path(name, path.clone());
+        }
+        loader.load(object::CLASSIFIER)
+    })
+    .map_err(|error| state::load_error("share the maps with the program for TCX", error.into()))?;
+    let loaded = program(&mut ebpf)?;
+    loaded.load().map_err(|error| state::load_error("load the program for TCX", error.into()))?;
+    let path = shared.add(layout::PROGRAM, loaded.fd().context("the program was loaded just now")?.as_fd())?;
+    Ok(SchedClassifier::from_pin(path).context("open the program for TCX")?)
+}
+
 fn fd_link(link: SchedClassifierLink) -> Result<FdLink, DatapathError> {
     Ok(FdLink::try_from(link).context("the kernel made no link of TCX")?)
 }
 
-pub(super) fn program(ebpf: &mut Ebpf) -> Result<&mut SchedClassifier, DatapathError> {
+fn program(ebpf: &mut Ebpf) -> Result<&mut SchedClassifier, DatapathError> {
     let program = ebpf.program_mut(layout::PROGRAM).with_context(|| format!("find program {}", layout::PROGRAM))?;
     Ok(program.try_into().context("the program is none for TCX")?)
 }
@@ -208,23 +243,31 @@ const PREFIX: &str = "shared-";
 /// Directories for such files that this process has made.
 static MADE: AtomicU32 = AtomicU32::new(0);
 
-/// Files of maps, for as long as a program is loaded.
+/// Files of maps and of the program, for as long as that is loaded.
 struct Shared {
     dir: PathBuf,
     is_own: bool,
-    maps: Vec<(&'static str, PathBuf)>,
+    /// Start of each file's name, which no other load has.
+    prefix: String,
+    files: Vec<(&'static str, PathBuf)>,
 }
 
 impl Shared {
     /// Beside the pins, or in a directory of its own where there are none. What a run that was killed has left goes.
     fn make(pins: Option<&Path>) -> Result<Self, DatapathError> {
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let own = format!("{PREFIX}{}-", std::process::id());
+        let prefix = format!("{own}{number}-");
         if let Some(dir) = pins {
             for file in fs::read_dir(dir).into_iter().flatten().flatten() {
-                if file.file_name().to_string_lossy().starts_with(PREFIX) {
+                let name = file.file_name();
+                let name = name.to_string_lossy();
+                // Another load of this process may be under way.
+                if name.starts_with(PREFIX) && (!name.starts_with(&own) || name.starts_with(&prefix)) {
                     fs::remove_file(file.path()).ok();
                 }
             }
-            return Ok(Self { dir: dir.to_owned(), is_own: false, maps: Vec::new() });
+            return Ok(Self { dir: dir.to_owned(), is_own: false, prefix, files: Vec::new() });
         }
         let is_bpf = |of: Statfs| of.filesystem_type().0 == pins::BPF_FS_MAGIC;
         if !Path::new(pins::ROOT).parent().is_some_and(|parent| statfs(parent).is_ok_and(is_bpf)) {
@@ -233,23 +276,22 @@ impl Shared {
                 why: "there is no BPF file system; mount one with `mount -t bpf bpf /sys/fs/bpf`".into(),
             });
         }
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
         let dir = Path::new(pins::ROOT).with_file_name(format!("ratelimitd-{}-{number}", std::process::id()));
         pins::make_private(&dir).map_err(DatapathError::from)?;
-        Ok(Self { dir, is_own: true, maps: Vec::new() })
+        Ok(Self { dir, is_own: true, prefix, files: Vec::new() })
     }
 
-    fn add(&mut self, name: &'static str, map: BorrowedFd<'_>) -> Result<(), DatapathError> {
-        let path = self.dir.join(format!("{PREFIX}{name}"));
-        bpf::pin(map, &path).with_context(|| format!("pin {}", path.display()))?;
-        self.maps.push((name, path));
-        Ok(())
+    fn add(&mut self, name: &'static str, object: BorrowedFd<'_>) -> Result<PathBuf, DatapathError> {
+        let path = self.dir.join(format!("{}{name}", self.prefix));
+        bpf::pin(object, &path).with_context(|| format!("pin {}", path.display()))?;
+        self.files.push((name, path.clone()));
+        Ok(path)
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let removed = self.maps.iter().map(|(_, path)| fs::remove_file(path)).collect::<io::Result<Vec<()>>>();
+        let removed = self.files.iter().map(|(_, path)| fs::remove_file(path)).collect::<io::Result<Vec<()>>>();
         let removed = removed.and_then(|_| if self.is_own { fs::remove_dir(&self.dir) } else { Ok(()) });
         if let Err(error) = removed {
             tracing::warn!("remove the files of shared maps in {}: {error}", self.dir.display());

@@ -41,7 +41,6 @@ impl Kernel {
         attach::look_at(&config.interfaces, config.hook, absent, options.pins.as_deref())?;
         let mut kernel = Self::load(&options)?;
         kernel.links.look_at_modes(&config.interfaces).or_else(|refused| kernel.undo_move(refused))?;
-        kernel.load_for_later(&config.interfaces, config.hook);
         #[cfg(feature = "trace")]
         trace::forward(&mut kernel.ebpf)?;
         Ok(kernel)

@@ -73,6 +73,7 @@ use self::ring::Ring;
 pub(crate) use self::state::errno as errno_of;
 use self::time::Time;
 use self::windows::Windows;
+use super::path;
 use super::pins::Pins;
 use super::{
     Attachment, Ban, BanReading, BansPosition, Connection, Datapath, DatapathError, Ended, InterfaceReading,
@@ -276,6 +277,14 @@ impl Datapath for Kernel {
 
     fn detach(&mut self, interface: &str) -> Result<(), DatapathError> {
         self.detach_interface(interface)
+    }
+
+    fn prepare_for_later(&mut self, interfaces: &[String], meanwhile: &mut dyn FnMut(&mut Self)) {
+        self.load_for_later(interfaces, meanwhile);
+    }
+
+    fn links(&mut self) -> Result<Vec<path::Link>, DatapathError> {
+        Ok(interface::links().context("list the network interfaces")?)
     }
 
     fn secret(&self) -> [u64; 2] {

@@ -2,7 +2,7 @@
 
 use ratelimit_common::layout;
 use ratelimit_datapath::device::{Attached, Device};
-use ratelimit_datapath::{XdpMode, pins};
+use ratelimit_datapath::{XdpMode, path, pins};
 use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::config::{HookChoice, XdpModeChoice};
 
@@ -123,11 +123,35 @@ pub(crate) fn all(facts: &Facts) -> Vec<Finding> {
             Some(device) => findings.extend(one(&about, device, facts)),
         }
     }
+    findings.extend(one_path(facts));
     if facts.wanted.is_empty() {
         let subject = Subject::new("interfaces", "interface.named", "what is limited is the interfaces that are named");
         findings.push(subject.unknown("no interface is named by a configuration file", "ratelimitd doctor IF"));
     }
     findings
+}
+
+/// Whether one of several interfaces receives another's packets: of those to look at and those of the configuration.
+/// None of a single interface.
+fn one_path(facts: &Facts) -> Option<Finding> {
+    let subject = Subject::new("interfaces", "interface.path", "what is limited on two interfaces counts twice");
+    let mut named = facts.wanted.clone();
+    let configured = facts.file.config().into_iter().flat_map(|config| &config.interfaces);
+    configured.for_each(|name| {
+        if !named.contains(name) {
+            named.push(name.clone())
+        }
+    });
+    if named.len() < 2 {
+        return None;
+    }
+    Some(match path::shared(&named, &facts.links).first() {
+        None => subject.ok("no interface receives what another one has received"),
+        Some(pair) => {
+            let instead = path::as_key(&path::instead(&named, &facts.links));
+            subject.problem(pair.words(), format!("write {instead} into the configuration"))
+        }
+    })
 }
 
 fn one(about: &str, device: &Device, facts: &Facts) -> Vec<Finding> {

@@ -7,6 +7,7 @@ use ratelimit_common::layout;
 use ratelimit_datapath::XdpMode;
 use ratelimit_datapath::device::{Attached, Device};
 use ratelimit_datapath::orphans::{Lapse, Left, Orphans};
+use ratelimit_datapath::path::Link;
 use ratelimit_datapath::probe::Feature;
 use ratelimit_policy::config::{HookChoice, XdpModeChoice};
 use ratelimit_policy::safety::{Around, SshSession};
@@ -67,6 +68,7 @@ fn healthy() -> Facts {
         },
         devices: Ok(vec![device()]),
         present: vec!["lo".into(), "eth0".into()],
+        links: Vec::new(),
         wanted: vec!["eth0".into()],
         file: ConfigFile::Good("/etc/ratelimitd/ratelimitd.toml".into(), Box::new(config), Vec::new()),
         daemon: Daemon::Answers(Box::new(snapshot), 0.1),
@@ -235,6 +237,12 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         ("interface.named", Unknown, "no interface is named", |f| f.wanted.clear()),
         ("interface.present", Warning, "no interface eth1; did you mean eth0?", |f| f.wanted = vec!["eth1".into()]),
         ("interface.ethernet", Problem, "no Ethernet header", |f| device_of(f).has_ethernet_header = false),
+        ("interface.path", Problem, "eth0 and br0 are one path", |f| {
+            config_of(f).interfaces.push("br0".into());
+            let port = Link { name: "eth0".into(), index: 2, master: Some(3), ..Link::default() };
+            let bridge = Link { name: "br0".into(), index: 3, kind: Some("bridge".into()), ..Link::default() };
+            f.links = vec![port, bridge];
+        }),
         ("interface.native", Warning, "driver virtio_net says so", |f| device_of(f).xdp_features = Some(0)),
         ("interface.native", Problem, "asks for it", |f| {
             device_of(f).xdp_features = Some(0);

@@ -209,7 +209,7 @@ pub struct Interface {
     pub xdp_holder: Option<String>,
     /// Whether its packets are judged.
     pub attached: bool,
-    /// Why it is not attached.
+    /// Why it is not attached; or what is wrong although it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// What came in, in packets.
@@ -479,7 +479,7 @@ impl Snapshot {
             groups,
         } = state;
         self.sources.banned = banned.iter().copied().fold(0, u64::saturating_add);
-        for interface in self.interfaces.iter_mut().filter(|interface| !interface.attached) {
+        for interface in &mut self.interfaces {
             interface.problem = away.iter().find(|(name, _)| *name == interface.name).map(|(_, why)| why.clone());
         }
         for (at, rule) in self.rules.iter_mut().enumerate() {

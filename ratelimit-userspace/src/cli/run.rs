@@ -2,6 +2,7 @@
 
 use std::io::{self, Write as _};
 use std::net::IpAddr;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -16,16 +17,15 @@ use super::{
     Cli, Command, Extent, Global, Insistence, Limiter, ListFormat, ListsCommand, ModeArg, OnFleet, OutputFormat,
     Repeat, Socket, ask, change, definition, doctor, neighbours, past, texts,
 };
-use crate::error::{self, Diagnostic, Diagnostics, Exit, Place};
+use crate::error::{self, Diagnostic, Diagnostics, Excerpt, Exit, Place};
 use crate::log;
 use ratelimit_control::proto::{
     AcceptList, Allow, Confirm, Deny, Explain, FleetStatus, Forget, GrantRequest, ModeRequest, ModeWord, PrefixRequest,
     ReloadRequest, Rollback, SourceRequest, Suggest, UnblockRequest,
 };
 use ratelimit_daemon::{self, ConfigSource, Fallbacks, Limited, Loaded};
-use ratelimit_datapath::interface_names;
 use ratelimit_datapath::kernel::Kernel;
-use ratelimit_datapath::probe;
+use ratelimit_datapath::{DatapathError, interface_names, path, probe};
 use ratelimit_policy::config::lists::{KnownLists, written_by_others};
 use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::config::syntax::{json_text, printable_lines};
@@ -53,6 +53,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
                 settings.read_lists_by(read)?;
                 settings.config()
             })?;
+            refuse_shared_paths(&config, None)?;
             let source = if config.list_files.is_empty() {
                 ConfigSource::Flags
             } else {
@@ -68,6 +69,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             // Commands name files by their absolute paths, and list files are compared by theirs.
             let config = std::path::absolute(&config).with_context(|| format!("find {}", config.display()))?;
             let (Loaded { config: of, text }, fallbacks) = start(&config)?;
+            refuse_shared_paths(&of, Some((&config, &text)))?;
             let parse = |path: &Path, text: &str, known: &KnownLists| Ok(file::parse_beside(path, text, known)?);
             limit(of, ConfigSource::file(config, text, fallbacks, load, parse), &global)
         }
@@ -263,9 +265,12 @@ pub(super) fn parse_source(command: &'static str, text: &str) -> anyhow::Result<
 
 fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> anyhow::Result<Exit> {
     let file = file.or_else(|| limiter.is_empty().then(|| PathBuf::from(FILE_DEFAULT)));
-    let read = read_config(file.as_deref(), limiter).and_then(|config| match beyond_bounds(&config) {
-        Some(wrong) => Err(wrong),
-        None => Ok(config),
+    let read = read_config(file.as_deref(), limiter).and_then(|config| {
+        if let Some(wrong) = beyond_bounds(&config) {
+            return Err(wrong);
+        }
+        let text = file.as_deref().and_then(|path| file::read_text(path).ok()).unwrap_or_default();
+        refuse_shared_paths(&config, file.as_deref().map(|path| (path, text.as_str()))).map(|()| config)
     });
     let config = match read {
         Ok(config) => config,
@@ -297,6 +302,39 @@ fn beyond_bounds(config: &Config) -> Option<Diagnostics> {
         found.push(Diagnostic { problem, place: Place::File { path, excerpt: None }, help: Vec::new() });
     }
     found.into_result(()).err()
+}
+
+/// Refuses interfaces of which one receives another's packets, as far as they are there now.
+fn refuse_shared_paths(config: &Config, file: Option<(&Path, &str)>) -> Result<(), Diagnostics> {
+    // Where they cannot be listed, a warning says so.
+    let links = ratelimit_datapath::links().unwrap_or_default();
+    let write = if file.is_some() { path::as_key } else { path::as_flags };
+    let Err(error) = path::refuse(&config.interfaces, &links, write) else { return Ok(()) };
+    let (problem, help) = match error {
+        DatapathError::SharedPath { what, instead } => (what, vec![instead]),
+        other => (other.to_string(), Vec::new()),
+    };
+    let place = match file {
+        None => Place::CommandLine,
+        Some((path, text)) => {
+            let excerpt = key_in(text, "interfaces").map(|span| Box::new(Excerpt::of(text, span)));
+            Place::File { path: path.to_owned(), excerpt }
+        }
+    };
+    Err(Diagnostic { problem, place, help }.into())
+}
+
+/// Finds the first line of a file that begins with this key.
+fn key_in(text: &str, key: &str) -> Option<Range<usize>> {
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        let indent = line.len() - line.trim_start().len();
+        if line.trim_start().strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('=')) {
+            return Some(at + indent..at + indent + key.len());
+        }
+        at += line.len();
+    }
+    None
 }
 
 /// The same, with what there is to say of interfaces and of files that it names.

@@ -40,12 +40,13 @@ fn shortened(mut lines: Vec<String>) -> Vec<String> {
 /// A sentence each.
 pub fn attention(snapshot: &Snapshot) -> Vec<String> {
     let mut out = Vec::new();
-    for of in snapshot.interfaces.iter().filter(|of| !of.attached) {
-        out.extend(
-            of.problem
-                .as_ref()
-                .map(|problem| format!("{} IS NOT ATTACHED: {problem}; it is tried again all the time", of.name)),
-        );
+    for of in &snapshot.interfaces {
+        let Some(problem) = &of.problem else { continue };
+        out.push(if of.attached {
+            format!("PACKETS COUNT TWICE: {problem}")
+        } else {
+            format!("{} IS NOT ATTACHED: {problem}; it is tried again all the time", of.name)
+        });
     }
     let generic = snapshot.interfaces.iter().filter(|of| of.xdp_mode == Some(XdpMode::Generic));
     let generic: Vec<&str> = generic.map(|of| of.name.as_str()).collect();
