@@ -5,6 +5,7 @@
 
 mod documents;
 pub(crate) mod lines;
+mod quoted;
 mod rules;
 mod scenarios;
 mod source;
@@ -42,6 +43,7 @@ pub(crate) fn run() -> Result<ExitCode> {
     let mut breaches: Vec<_> = files.iter().flat_map(|(path, text)| breaches_in(path, text, &rules)).collect();
     breaches.extend(scenarios::breaches(&files));
     breaches.extend(documents::breaches(&files)?);
+    breaches.extend(quoted::breaches(&files)?);
     breaches.extend(words::breaches(&files));
     let refused = licences::refused()?;
     breaches.extend(refused.iter().map(|package| breach("deny.toml", 1, package, LICENCE)));
@@ -49,7 +51,7 @@ pub(crate) fn run() -> Result<ExitCode> {
         println!("{breach}");
     }
     if breaches.is_empty() {
-        println!("tidy: {} rules hold in {} files", rules.len() + 11, files.len());
+        println!("tidy: {} rules hold in {} files", rules.len() + 12, files.len());
         return Ok(ExitCode::SUCCESS);
     }
     println!("tidy: {} breaches in {} files", breaches.len(), files.len());

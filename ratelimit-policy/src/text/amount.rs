@@ -3,8 +3,10 @@
 use super::syntax::{Scanner, SyntaxError, near_miss};
 
 /// The suffixes of sizes, by factor.
-const SIZES: [(&str, u64); 9] = [
+const SIZES: [(&str, u64); 10] = [
     ("B", 1),
+    // Of two names for one factor the later one is written.
+    ("KB", 1_000),
     ("kB", 1_000),
     ("KiB", 1 << 10),
     ("MB", 1_000_000),
@@ -15,7 +17,7 @@ const SIZES: [(&str, u64); 9] = [
     ("TiB", 1 << 40),
 ];
 
-const SIZES_HELP: &str = "sizes end in B, kB, MB, GB, TB, or by 1024 in KiB, MiB, GiB, TiB";
+const SIZES_HELP: &str = "sizes end in B, kB or KB, MB, GB, TB, or by 1024 in KiB, MiB, GiB, TiB";
 
 /// What no cell comes near cannot be meant.
 const LARGE_HELP: &str = "it is more than can be counted in any window: write a smaller one";
@@ -99,8 +101,8 @@ pub fn bytes(count: u64, suffix: &str) -> Option<Result<u64, SyntaxError>> {
 
 /// The size that a misspelt suffix most likely means.
 pub fn near_size(suffix: &str) -> Option<&'static str> {
-    let same = SIZES.into_iter().map(|(name, _)| name).find(|name| name.eq_ignore_ascii_case(suffix));
-    let longer = SIZES.into_iter().map(|(name, _)| name).find(|name| {
+    let same = SIZES.into_iter().rev().map(|(name, _)| name).find(|name| name.eq_ignore_ascii_case(suffix));
+    let longer = SIZES.into_iter().rev().map(|(name, _)| name).find(|name| {
         suffix.len() == 1 && name.len() == 2 && name.to_ascii_lowercase().starts_with(&suffix.to_ascii_lowercase())
     });
     same.or(longer)
@@ -144,6 +146,8 @@ mod tests {
             ("0", Amount::Plain(0)),
             ("500B", Amount::Bytes(500)),
             ("50MB", Amount::Bytes(50_000_000)),
+            ("50kB", Amount::Bytes(50_000)),
+            ("50KB", Amount::Bytes(50_000)),
             ("64KiB", Amount::Bytes(65_536)),
             ("1GB", Amount::Bytes(1_000_000_000)),
             ("1GiB", Amount::Bytes(1_073_741_824)),
@@ -181,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_misspelt_size_is_told_the_right_one() {
-        for (text, meant) in [("10k", "`kB`"), ("10M", "`MB`"), ("10mb", "`MB`"), ("10KB", "`kB`"), ("10Mib", "`MiB`")]
+        for (text, meant) in [("10k", "`kB`"), ("10M", "`MB`"), ("10mb", "`MB`"), ("10Kb", "`kB`"), ("10Mib", "`MiB`")]
         {
             let help = parse(text).expect_err(text).help.unwrap_or_default();
             assert!(help.contains(meant), "{text}: {help}");
