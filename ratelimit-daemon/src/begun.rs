@@ -227,7 +227,10 @@ impl<D: Datapath> Engine<D> {
     /// Tells what packets have told since the last time. Little is done at one time however much there is.
     pub(super) fn tell_begun(&mut self, moment: Moment) {
         self.follow_fleet(moment);
-        self.journal.past.follow(&self.enforced.config.history, &self.host.store);
+        if self.journal.past.follow(&self.enforced.config.history, &self.host.store) {
+            self.announced.outdate();
+        }
+        self.tell_in_force(moment);
         self.journal.pass(moment);
         if let Err(error) = self.try_tell_begun(moment) {
             // Where this goes on, the maps cannot be read, which supervision says.

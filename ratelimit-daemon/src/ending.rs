@@ -72,6 +72,9 @@ impl<D: Datapath> Engine<D> {
             self.journal.tell(Event::Detach { interfaces, left, by, done }, moment);
         }
         self.journal.say_unlogged();
+        if left == OnExit::Detach {
+            self.journal.past.ends_detached(moment.wall);
+        }
         self.journal.past.close(CLOSE_WITHIN);
         reach(Point::EndHistory);
         Ok(())

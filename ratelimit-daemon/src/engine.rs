@@ -7,6 +7,7 @@ use super::certificate::Certificate;
 use super::closer::Closer;
 use super::enforced::Enforced;
 use super::fleet::Ties;
+use super::in_force::Announced;
 use super::journal::{Event, Journal, Occurrence};
 use super::list_copies::ListCopies;
 use super::moment::Moment;
@@ -20,6 +21,7 @@ use super::watched::Watched;
 use ratelimit_control::proto::{Health, Problem};
 use ratelimit_datapath::path;
 use ratelimit_datapath::{Absent, Datapath, DatapathError, Reading};
+use ratelimit_history::{InForce, Judged};
 use ratelimit_policy::config::lists::KnownLists;
 use ratelimit_policy::safety::Around;
 use ratelimit_report::event::EventKind;
@@ -52,6 +54,7 @@ pub(super) struct Engine<D> {
     pub(super) unkept: Unkept,
     pub(super) closer: Closer,
     pub(super) list_copies: ListCopies,
+    pub(super) announced: Announced,
 }
 
 /// What one look at the datapath has found.
@@ -94,6 +97,7 @@ impl<D: Datapath> Engine<D> {
             fleet: Ties::none(),
             unkept: Unkept::default(),
             closer: Closer::default(),
+            announced: Announced::default(),
         };
         over.into_iter().for_each(|over| engine.journal.add(Occurrence::new(EventKind::Trial, over)));
         let started = engine.recall(unfinished, refused_lists, moment).and_then(|is_on_trial| {
@@ -101,6 +105,7 @@ impl<D: Datapath> Engine<D> {
             // What an earlier run's windows have refused is known before the first packet that counts.
             engine.observe(moment);
             engine.refuse_shared_paths(&engine.enforced.desired.interfaces.clone())?;
+            engine.notice_new_maps(moment);
             engine.attach_all(is_on_trial, moment)
         });
         if let Err(error) = started {
@@ -145,6 +150,17 @@ impl<D: Datapath> Engine<D> {
         };
         self.enforced.desired.policy = self.overrides.policy_of(&self.enforced.config, clocks.now);
         Ok(is_on_trial)
+    }
+
+    /// Where no earlier run's filter goes on, what it had banned is free: the machine was started anew, or the filter is gone.
+    fn notice_new_maps(&mut self, moment: Moment) {
+        let had_bans = self.datapath.read().is_ok_and(|reading| reading.bans_begun.iter().any(|begun| *begun != 0));
+        if had_bans || !self.datapath.kept().is_empty() {
+            return;
+        }
+        let Ok(now) = self.datapath.now() else { return };
+        let boot = Clocks { now, wall: moment.wall }.wall_of(Nanos(0));
+        self.announced.precede(InForce { time: moment.wall, judged: Judged::Anew { boot } });
     }
 
     /// No packet meets a program without a policy: either ours is applied first, or an earlier run's is in force. That one

@@ -46,6 +46,11 @@ impl Hold {
         }
     }
 
+    /// Whether everything is to pass.
+    pub(super) fn is_panic(&self) -> bool {
+        self.word == ModeWord::Panic
+    }
+
     /// In a clause, for the log and the status line.
     pub(super) fn words(&self) -> String {
         format!("{} by {} since {}, NOTHING IS DROPPED", self.label(), self.user, self.since.strftime("%F %T UTC"))
@@ -53,8 +58,7 @@ impl Hold {
 
     /// The same in the statistics.
     pub(super) fn report(&self) -> snapshot::Hold {
-        let is_panic = self.word == ModeWord::Panic;
-        snapshot::Hold { panic: is_panic, by: self.user.clone(), since: self.since }
+        snapshot::Hold { panic: self.is_panic(), by: self.user.clone(), since: self.since }
     }
 }
 

@@ -6,6 +6,7 @@ use super::engine::Engine;
 use super::journal::Occurrence;
 use super::moment::Moment;
 use ratelimit_datapath::Datapath;
+use ratelimit_history::{InForce, Judged};
 use ratelimit_policy::config::Config;
 use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::Clocks;
@@ -61,6 +62,7 @@ impl<D: Datapath> Engine<D> {
                 since.strftime("%F %T UTC")
             );
             tracing::warn!("{said}");
+            self.announced.precede(InForce { time: since, judged: Judged::WithoutDaemon });
             self.journal.add(Occurrence::new(EventKind::Attach, said));
         }
     }

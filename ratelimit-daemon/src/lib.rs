@@ -43,6 +43,7 @@ mod freed;
 mod grants;
 mod hold;
 mod import;
+mod in_force;
 mod journal;
 mod kept;
 mod lapse;
@@ -375,7 +376,12 @@ impl<D: Datapath> Owner<D> {
         if is_reload {
             surroundings.notifier.tell(State::Reloading);
         }
-        let carry = |engine: &mut Engine<D>, moment| (command.carry_out(engine, moment), engine.is_shut_down());
+        let carry = |engine: &mut Engine<D>, moment| {
+            let answer = command.carry_out(engine, moment);
+            // With the command's time, and before packets tell of what it changed.
+            engine.tell_in_force(moment);
+            (answer, engine.is_shut_down())
+        };
         let (answer, is_over) = self.on_datapath(carry).await?;
         if is_reload {
             surroundings.notifier.tell(State::Ready);

@@ -17,7 +17,9 @@ use super::store::Store;
 use ratelimit_control::proto::{Forget, ForgetReport, HistoryOf, Problem, ProblemKind, Series, Span, Worst};
 use ratelimit_control::{Answer, Ask, Call, Defer};
 use ratelimit_datapath::Datapath;
-use ratelimit_history::{FILE_NAME, Filter, Mask, Period, Progress, QueryError, Reader, Recorder, Settings, Total};
+use ratelimit_history::{
+    FILE_NAME, Filter, InForce, Judged, Mask, Period, Progress, QueryError, Reader, Recorder, Settings, Total,
+};
 use ratelimit_policy::config::history::History;
 use ratelimit_report::event::Event;
 use ratelimit_report::history::{Health, HealthState};
@@ -51,14 +53,26 @@ impl Past {
 
     /// Keeps the history as the configuration says: opens it again where that has changed. What was taken before is
     /// written by what held then.
-    pub(super) fn follow(&mut self, history: &History, store: &Store) {
+    /// Returns whether that is so: then it knows nothing of what is in force.
+    pub(super) fn follow(&mut self, history: &History, store: &Store) -> bool {
         if self.by.as_ref() == Some(history) {
-            return;
+            return false;
         }
         let before = std::mem::replace(&mut self.recorder, Recorder::off());
         self.recorder = before.replaced(history.enabled.then(|| settings(history, store)));
         self.by = Some(history.clone());
         std::mem::take(&mut self.early).into_iter().for_each(|event| self.record(event));
+        true
+    }
+
+    /// Takes in what is enforced from a time on; false where it must be told again. Where none is kept there is nothing to tell.
+    pub(super) fn in_force(&self, of: InForce) -> bool {
+        self.health().is_none() || self.recorder.in_force(of)
+    }
+
+    /// Has the history know that the filter was taken off, after all that waits.
+    pub(super) fn ends_detached(&self, time: Timestamp) {
+        self.recorder.end_with(InForce { time, judged: Judged::Detached });
     }
 
     /// Writes what waits, and keeps nothing any more.

@@ -25,6 +25,7 @@ use ratelimit_report::snapshot;
 mod asks;
 mod awaited;
 mod bans;
+mod ended;
 mod fleet;
 mod fleet_alone;
 mod fuzz;

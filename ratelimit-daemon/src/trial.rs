@@ -287,8 +287,12 @@ impl<D: Datapath> Engine<D> {
         match self.datapath.trial()? {
             Trial::Running(_) => Ok(()),
             Trial::Over | Trial::None => {
-                self.forget_trial("it was not confirmed in time");
                 let now = self.datapath.now()?;
+                if let Some(pending) = self.trials.pending.as_ref().filter(|pending| pending.until < now) {
+                    let ago = Duration::from_nanos(now.0 - pending.until.0);
+                    self.announced.happened_ago(ago);
+                }
+                self.forget_trial("it was not confirmed in time");
                 self.put_in_force(now)
             }
         }

@@ -10,6 +10,8 @@ use ipnet::IpNet;
 use ratelimit_policy::config::duration;
 use ratelimit_report::event::{Event, EventKind};
 
+use crate::in_force::{Cause, InForce, Told};
+
 /// Milliseconds since 1970, by the clock on the wall.
 pub(crate) type Millis = i64;
 
@@ -42,6 +44,8 @@ pub(crate) struct Episode {
     /// The last news of it.
     pub(crate) seen: Millis,
     pub(crate) ended: Option<Millis>,
+    /// Why it ended.
+    pub(crate) cause: Option<Cause>,
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
     pub(crate) peak: u64,
@@ -70,20 +74,26 @@ pub(crate) struct Book {
     names: HashSet<Arc<str>>,
     next_id: i64,
     open_max: usize,
+    told: Told,
+    /// Whether what an earlier daemon left open is known.
+    is_resumed: bool,
 }
 
 impl Book {
     /// With nothing in it. Of what opens beyond `open_max`, each event is an episode that has ended already.
     pub(crate) fn new(open_max: usize) -> Self {
-        Self { open: HashMap::new(), ended: Vec::new(), names: HashSet::new(), next_id: 1, open_max }
+        let (open, names) = (HashMap::new(), HashSet::new());
+        Self { open, ended: Vec::new(), names, next_id: 1, open_max, told: Told::default(), is_resumed: false }
     }
 
     /// Takes an event into account. One without a source is of everything.
     pub(crate) fn event(&mut self, event: &Event, source: Option<IpNet>) {
         match (event.kind, source) {
             (EventKind::Unblock, None) => self.closes_banned(event.time.as_millisecond()),
-            (EventKind::Reset, None) => self.closes_all(event.time.as_millisecond(), |_| true),
-            (EventKind::BanEnd | EventKind::Unblock | EventKind::Reset, Some(source)) => self.closes(event, source),
+            (EventKind::Reset, None) => self.closes_all(event.time.as_millisecond(), Cause::Reset, |_| true),
+            (EventKind::BanEnd | EventKind::Unblock | EventKind::Reset | EventKind::Allow, Some(source)) => {
+                self.closes(event, source);
+            }
             (kind, Some(source)) if !kind.is_act() => {
                 let would = matches!(kind, EventKind::WouldRefuse | EventKind::WouldBan);
                 self.opens(event, source, would);
@@ -115,9 +125,17 @@ impl Book {
         let is_over =
             |of: &Episode| now > of.seen.saturating_add(of.window).max(of.until.map_or(Millis::MIN, ban_is_told));
         for (key, mut episode) in self.open.extract_if(|_, episode| is_over(episode)) {
-            episode.end(episode.until.unwrap_or(Millis::MIN).max(episode.seen));
+            let (at, cause) = episode.natural_end();
+            episode.end(at, cause);
             self.ended.push((key, episode));
         }
+    }
+
+    /// Ends what is not enforced any more.
+    pub(crate) fn in_force(&mut self, of: &Arc<InForce>) {
+        self.told.push(of, self.is_resumed);
+        let is_over = |key: &Key, episode: &mut Episode| episode.ends_by(key, of);
+        self.ended.extend(self.open.extract_if(is_over));
     }
 
     /// Goes on with what another daemon left open, whose next row is `next_id`. What is not in a database gets its rows after that.
@@ -125,9 +143,13 @@ impl Book {
         let moved = next_id - 1;
         self.open.values_mut().chain(self.ended.iter_mut().map(|(_, of)| of)).for_each(|of| of.id += moved);
         self.next_id += moved;
+        self.is_resumed = true;
+        let told = self.told.take_before();
         for (key, mut episode) in left {
-            if self.open.len() >= self.open_max || self.open.contains_key(&key) {
-                episode.end(episode.seen);
+            if told.iter().any(|of| episode.ends_by(&key, of)) {
+                self.ended.push((key, episode));
+            } else if self.open.len() >= self.open_max || self.open.contains_key(&key) {
+                episode.end(episode.seen, Cause::Quiet);
                 self.ended.push((key, episode));
             } else {
                 self.open.insert(key, episode);
@@ -195,6 +217,7 @@ impl Book {
             began: at,
             seen: at,
             ended: None,
+            cause: None,
             packets: 0,
             bytes: 0,
             peak: used,
@@ -204,7 +227,10 @@ impl Book {
         };
         self.next_id += 1;
         if self.open.len() >= self.open_max {
-            episode.end(at);
+            episode.ended = Some(at);
+            self.ended.push((key, episode));
+        } else if self.told.latest().is_some_and(|latest| episode.ends_by(&key, latest)) {
+            // It was on its way when its rule ended.
             self.ended.push((key, episode));
         } else {
             self.open.insert(key, episode);
@@ -219,19 +245,25 @@ impl Book {
             prefix.contains(&key.source)
                 && (!is_ban_end || !key.would && is_named(&event.rule, &key.rule) && is_named(&event.limit, &key.limit))
         };
-        self.closes_all(event.time.as_millisecond(), is_meant);
+        let cause = match event.kind {
+            EventKind::BanEnd if event.by.is_none() => Cause::Expired,
+            EventKind::Reset => Cause::Reset,
+            EventKind::Allow => Cause::Allowed,
+            _ => Cause::Lifted,
+        };
+        self.closes_all(event.time.as_millisecond(), cause, is_meant);
     }
 
     /// What lifts every ban frees who is banned, of all limits, and nobody else.
     fn closes_banned(&mut self, at: Millis) {
         let is_banned = |(key, of): &(&Key, &Episode)| !key.would && of.until.is_some();
         let banned: HashSet<IpNet> = self.open.iter().filter(is_banned).map(|(key, _)| key.source).collect();
-        self.closes_all(at, |key| banned.contains(&key.source));
+        self.closes_all(at, Cause::Lifted, |key| banned.contains(&key.source));
     }
 
-    fn closes_all(&mut self, at: Millis, is_meant: impl Fn(&Key) -> bool) {
+    fn closes_all(&mut self, at: Millis, cause: Cause, is_meant: impl Fn(&Key) -> bool) {
         for (key, mut episode) in self.open.extract_if(|key, _| is_meant(key)) {
-            episode.end(at);
+            episode.end(at, cause);
             self.ended.push((key, episode));
         }
     }
@@ -251,9 +283,32 @@ impl Book {
 }
 
 impl Episode {
-    fn end(&mut self, at: Millis) {
-        self.ended = Some(at.max(self.began));
+    fn end(&mut self, at: Millis, cause: Cause) {
+        (self.ended, self.cause) = (Some(at.max(self.began)), Some(cause));
         self.is_new = true;
+    }
+
+    /// Returns when and why it ends where nothing else ends it.
+    fn natural_end(&self) -> (Millis, Cause) {
+        match self.until {
+            Some(until) if until >= self.seen => (until, Cause::Expired),
+            Some(_) | None => (self.seen, Cause::Quiet),
+        }
+    }
+
+    /// Ends it where what is in force has no place for it. Returns whether that is so.
+    fn ends_by(&mut self, key: &Key, of: &InForce) -> bool {
+        let since = of.time.as_millisecond();
+        let is_banned = self.until.is_some_and(|until| until > since);
+        let Some((at, cause)) = of.end_of(key, self.seen, is_banned) else { return false };
+        // What was over before that ended by itself.
+        let was_over = match self.until {
+            Some(until) if until >= self.seen => until <= at,
+            Some(_) | None => self.seen.saturating_add(self.window) <= at,
+        };
+        let (at, cause) = if was_over { self.natural_end() } else { (at.max(self.seen), cause) };
+        self.end(at, cause);
+        true
     }
 }
 

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 mod book;
+mod in_force;
 mod mask;
 mod prefix;
 mod query;
@@ -21,6 +22,7 @@ mod schema;
 mod store;
 mod writer;
 
+pub use in_force::{Cause, InForce, Judged, RuleInForce};
 pub use mask::Mask;
 pub use query::{Filter, Period, QueryError, Reader};
 pub use record::{Progress, Recorder, Total};

@@ -173,6 +173,7 @@ impl Reader {
                 bytes: count(row, "bytes")?,
                 peak: count(row, "peak")?,
                 would: row.get("would")?,
+                cause: row.get("cause")?,
             })
         })
     }

@@ -14,6 +14,7 @@ use ratelimit_report::event::Event;
 use ratelimit_report::history::{Health, HealthState, Outcome};
 
 use crate::book::Refused;
+use crate::in_force::{InForce, Judged};
 use crate::writer::{Pace, Writer};
 use crate::{Settings, mask};
 
@@ -76,6 +77,8 @@ pub(crate) struct Shared {
     pub(crate) waiting: AtomicU64,
     pub(crate) closing: AtomicBool,
     health: Mutex<Health>,
+    /// What is in force once everything that waits is taken in.
+    last: Mutex<Option<Arc<InForce>>>,
 }
 
 /// What the thread is told.
@@ -89,6 +92,7 @@ pub(crate) enum Record {
     Event(Box<Event>, Option<IpNet>),
     Progress(Box<Progress>),
     Totals(Timestamp, Vec<Total>),
+    InForce(Arc<InForce>),
 }
 
 /// Records that wait. What is dropped before [it is written](Self::are_written) is counted as lost.
@@ -189,6 +193,30 @@ impl Recorder {
     /// Queues what became of packets in the minute that this time lies in. False where it is lost.
     pub fn totals(&self, minute: Timestamp, rows: Vec<Total>) -> bool {
         self.send(Record::Totals(minute, rows))
+    }
+
+    /// Queues what is enforced from a time on: episodes of anything else end then. False where it is lost; it must be told again.
+    pub fn in_force(&self, of: InForce) -> bool {
+        self.send(Record::InForce(Arc::new(self.named(of))))
+    }
+
+    /// Says what is in force after everything that was queued, however full the queue is.
+    pub fn end_with(&self, of: InForce) {
+        let of = Arc::new(self.named(of));
+        *self.shared.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(of);
+    }
+
+    /// It, with the names that events have here.
+    fn named(&self, mut of: InForce) -> InForce {
+        if let Judged::By { rules, .. } = &mut of.judged {
+            let names = |rule: &mut crate::RuleInForce| {
+                for name in rule.limits.iter_mut().chain(&mut rule.shadow_limits).chain([&mut rule.name]) {
+                    *name = shortened(&self.settings.mask.text(name));
+                }
+            };
+            rules.iter_mut().for_each(names);
+        }
+        of
     }
 
     /// Erases a source, or all sources of a prefix; `done` is called by the history's thread, with the number of rows or why it could not.
@@ -313,7 +341,13 @@ impl Drop for Erased {
 impl Shared {
     fn new(health: Health) -> Arc<Self> {
         let (lost, waiting) = (AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(Self { lost, waiting, closing: AtomicBool::new(false), health: Mutex::new(health) })
+        let (closing, health, last) = (AtomicBool::new(false), Mutex::new(health), Mutex::new(None));
+        Arc::new(Self { lost, waiting, closing, health, last })
+    }
+
+    /// What is in force after everything that was queued.
+    pub(crate) fn last(&self) -> Option<Arc<InForce>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// The thread before this one has not ended.

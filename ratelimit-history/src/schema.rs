@@ -11,12 +11,12 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 /// What makes each version of the last one. Only ever appended to.
-const MIGRATIONS: &[&str] = &[include_str!("schema/1.sql"), include_str!("schema/2.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("schema/1.sql"), include_str!("schema/2.sql"), include_str!("schema/3.sql")];
 /// The version that this program writes.
 pub(crate) const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// What each version has.
-const TABLES: [&str; 3] = ["episodes", "acts", "totals"];
+const TABLES: [&str; 4] = ["episodes", "acts", "totals", "losses"];
 
 /// How long another writer, or a reader that holds the log, is waited for.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);

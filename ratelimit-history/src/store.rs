@@ -11,6 +11,7 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension as _, Row, Statement, params};
 
 use crate::book::{Book, Episode, Key, Millis};
+use crate::in_force::Cause;
 use crate::prefix;
 use crate::record::Total;
 use crate::retain::{self, Sizes};
@@ -180,9 +181,9 @@ fn bytes(connection: &Connection) -> Result<u64, Fault> {
 }
 
 const WRITE_EPISODE: &str = "
-    INSERT INTO episodes (id, source, rule, \"limit\", reason, would, began, seen, ended, packets, bytes, peak, window, until)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
-    ON CONFLICT (id) DO UPDATE SET reason = ?5, seen = ?8, ended = ?9, packets = ?10, bytes = ?11, peak = ?12, until = ?14
+    INSERT INTO episodes (id, source, rule, \"limit\", reason, would, began, seen, ended, packets, bytes, peak, window, until, cause)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
+    ON CONFLICT (id) DO UPDATE SET reason = ?5, seen = ?8, ended = ?9, packets = ?10, bytes = ?11, peak = ?12, until = ?14, cause = ?15
     WHERE source = ?2 AND rule = ?3 AND \"limit\" = ?4 AND would = ?6 AND began = ?7
     RETURNING worth";
 
@@ -212,6 +213,7 @@ fn write_episode(statement: &mut Statement<'_>, key: &Key, of: &Episode) -> rusq
         whole(of.peak),
         of.window,
         of.until,
+        of.cause.map(Cause::label),
     ];
     statement.query_row(values, |row| row.get(0)).optional()
 }
@@ -270,6 +272,7 @@ fn episode(row: &Row<'_>, mut name: impl FnMut(&str) -> Arc<str>) -> rusqlite::R
         began: row.get("began")?,
         seen: row.get("seen")?,
         ended: None,
+        cause: None,
         packets: count(row, "packets")?,
         bytes: count(row, "bytes")?,
         peak: count(row, "peak")?,

@@ -114,6 +114,9 @@ impl Writer {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     self.retry_at = Instant::now();
+                    if let Some(last) = self.shared.last() {
+                        self.book.in_force(&last);
+                    }
                     _ = self.batch();
                     return;
                 }
@@ -140,6 +143,7 @@ impl Writer {
             Record::Progress(of) => {
                 self.book.progress(of.source, &of.rule, &of.limit, of.would, of.refused());
             }
+            Record::InForce(of) => self.book.in_force(&of),
             Record::Totals(minute, rows) => {
                 self.totals.extend(rows.into_iter().map(|row| (minute.as_millisecond(), row)));
             }

@@ -49,6 +49,9 @@ pub struct Episode {
     pub peak: u64,
     /// Whether nothing was dropped: a rule in dry run, or a shadow limit.
     pub would: bool,
+    /// The label of why it ended: `expired`, `lifted`, `detached`. None while it goes on, or where an earlier program wrote it.
+    #[serde(default)]
+    pub cause: Option<String>,
 }
 
 /// What a command, an application or the daemon did.
@@ -194,6 +197,7 @@ impl HistoryReport {
     pub fn csv(&self) -> String {
         let mut out = csv_line([
             "what", "source", "rule", "limit", "reason", "began", "ended", "packets", "bytes", "peak", "by", "detail",
+            "cause",
         ]);
         for of in &self.episodes {
             let what = if of.would { "would_refuse" } else { "episode" };
@@ -201,14 +205,26 @@ impl HistoryReport {
             let (began, packets, bytes, peak) =
                 (of.began.to_string(), of.packets.to_string(), of.bytes.to_string(), of.peak.to_string());
             out += &csv_line([
-                what, &of.source, &of.rule, &of.limit, &of.reason, &began, &ended, &packets, &bytes, &peak, "", "",
+                what,
+                &of.source,
+                &of.rule,
+                &of.limit,
+                &of.reason,
+                &began,
+                &ended,
+                &packets,
+                &bytes,
+                &peak,
+                "",
+                "",
+                of.cause.as_deref().unwrap_or_default(),
             ]);
         }
         for of in &self.acts {
             let time = of.time.to_string();
             let or_none = |text: &'_ Option<String>| text.clone().unwrap_or_default();
             let (source, reason, by) = (or_none(&of.source), or_none(&of.reason), or_none(&of.by));
-            out += &csv_line([&of.what, &source, "", "", &reason, &time, &time, "", "", "", &by, &of.detail]);
+            out += &csv_line([&of.what, &source, "", "", &reason, &time, &time, "", "", "", &by, &of.detail, ""]);
         }
         out
     }
@@ -284,10 +300,10 @@ mod tests {
         };
         assert_eq!(
             report.csv(),
-            "what,source,rule,limit,reason,began,ended,packets,bytes,peak,by,detail\n\
-             episode,192.0.2.1,web,9/1m packets,over_limit,1970-01-01T00:00:00Z,,3,180,9,,\n\
-             deny,192.0.2.1,,,\"a \"\"b\"\", c\nd\",1970-01-01T00:00:00Z,1970-01-01T00:00:00Z,,,,root,\n\
-             deny,192.0.2.1,,,'=1+1,1970-01-01T00:00:00Z,1970-01-01T00:00:00Z,,,,root,\n"
+            "what,source,rule,limit,reason,began,ended,packets,bytes,peak,by,detail,cause\n\
+             episode,192.0.2.1,web,9/1m packets,over_limit,1970-01-01T00:00:00Z,,3,180,9,,,\n\
+             deny,192.0.2.1,,,\"a \"\"b\"\", c\nd\",1970-01-01T00:00:00Z,1970-01-01T00:00:00Z,,,,root,,\n\
+             deny,192.0.2.1,,,'=1+1,1970-01-01T00:00:00Z,1970-01-01T00:00:00Z,,,,root,,\n"
         );
     }
 
@@ -310,6 +326,7 @@ mod tests {
             bytes: 180,
             peak: 9,
             would: false,
+            cause: None,
         }
     }
 

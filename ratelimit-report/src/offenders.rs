@@ -209,6 +209,7 @@ mod tests {
             packets,
             bytes: packets * 60,
             peak: 9,
+            cause: None,
             would: false,
         }
     }

@@ -26,7 +26,7 @@ pub fn history(report: &HistoryReport, now: Timestamp) -> String {
                 of.ended.map_or_else(|| "goes on".to_owned(), |ended| lasted(of.began, ended)),
                 short(of.packets),
                 short(of.peak),
-                of.reason.clone(),
+                reason(of),
                 source_of(of, &report.source) + &join(" ", [&of.rule, &of.limit]),
             ]
         };
@@ -102,6 +102,14 @@ fn headline(report: &HistoryReport) -> String {
             let start = if is_wide || lines.len() > 1 { "\n" } else { " " };
             format!("{source}:{start}{}\n", lines.join("\n"))
         }
+    }
+}
+
+/// The reason, and why the episode ended where that is neither the end of its ban nor of what was refused.
+fn reason(of: &Episode) -> String {
+    match of.cause.as_deref() {
+        None | Some("quiet" | "expired") => of.reason.clone(),
+        Some(cause) => format!("{}; {cause}", of.reason),
     }
 }
 

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 
 use super::*;
+use crate::in_force::{Judged, RuleInForce};
 
 const LIMIT: &str = "10/1m requests";
 const MINUTE: Millis = 60_000;
@@ -285,4 +286,102 @@ proptest! {
         prop_assert_eq!(ids(&mut book), before.iter().map(|id| id + next_id - 1).collect::<Vec<_>>());
         prop_assert!(ids(&mut book).iter().all(|id| *id < book.next_id));
     }
+}
+
+fn in_force(at: Millis, judged: Judged) -> Arc<InForce> {
+    Arc::new(InForce { time: Timestamp::from_millisecond(at).unwrap(), judged })
+}
+
+/// The rule "web", with these limits.
+fn by_rule(at: Millis, is_enforced: bool, is_panic: bool, limits: &[&str]) -> Arc<InForce> {
+    let limits = limits.iter().map(ToString::to_string).collect();
+    let rule = RuleInForce { name: "web".to_owned(), is_enforced, limits, shadow_limits: vec![] };
+    in_force(at, Judged::By { rules: vec![rule], is_panic })
+}
+
+/// Two sources, one refused and one banned until 600 s; then this happens. When and why their episodes ended.
+fn ends(of: &Arc<InForce>) -> [(Option<Millis>, Option<&'static str>); 2] {
+    let mut book = Book::new(10);
+    book.in_force(&by_rule(0, true, false, &[LIMIT]));
+    book.event(&event(EventKind::Refused, 1_000), Some(source(1)));
+    book.event(&ban(1_000, 600_000), Some(source(2)));
+    book.in_force(of);
+    book.in_force(of);
+    let all = all(&mut book);
+    assert_eq!(all.len(), 2, "each ends once");
+    [0, 1].map(|at| (all[at].1.ended, all[at].1.cause.map(Cause::label)))
+}
+
+#[test]
+fn whatever_ends_enforcement_ends_bans_and_refusals_with_its_time_and_cause() {
+    let both = |at, cause| [(Some(at), Some(cause)); 2];
+    let goes_on = (None, None);
+    assert_eq!(ends(&in_force(9_000, Judged::Detached)), both(9_000, "detached"));
+    assert_eq!(ends(&in_force(9_000, Judged::WithoutDaemon)), both(9_000, "without_daemon"));
+    let none = Judged::By { rules: vec![], is_panic: false };
+    assert_eq!(ends(&in_force(9_000, none)), both(9_000, "rule_ended"));
+    assert_eq!(ends(&by_rule(9_000, false, true, &[LIMIT])), both(9_000, "panic"));
+    assert_eq!(ends(&by_rule(9_000, false, false, &[LIMIT])), both(9_000, "dry_run"));
+    let changed = by_rule(9_000, true, false, &["20/1m requests"]);
+    assert_eq!(ends(&changed), [(Some(9_000), Some("limit_changed")), goes_on], "a ban is of its rule");
+    assert_eq!(ends(&by_rule(9_000, true, false, &[LIMIT])), [goes_on; 2]);
+    // The machine went down between the last news and 9 s, and came up then.
+    let boot = |at| in_force(20_000, Judged::Anew { boot: Timestamp::from_millisecond(at).unwrap() });
+    assert_eq!(ends(&boot(9_000)), both(9_000, "reboot"));
+    assert_eq!(ends(&boot(500)), both(1_000, "filter_gone"), "with the last news, as nothing says since when");
+}
+
+#[test]
+fn what_was_over_by_itself_before_ends_with_its_own_time() {
+    let off = in_force(700_000, Judged::Detached);
+    assert_eq!(ends(&off), [(Some(1_000), Some("quiet")), (Some(600_000), Some("expired"))]);
+}
+
+#[test]
+fn what_an_earlier_daemon_left_open_ends_by_what_this_one_enforces() {
+    let mut book = Book::new(10);
+    book.event(&ban(1_000, 600_000), Some(source(1)));
+    let left = all(&mut book);
+    let mut next = Book::new(10);
+    next.in_force(&in_force(30_000, Judged::WithoutDaemon));
+    next.in_force(&by_rule(60_000, true, false, &[LIMIT]));
+    next.resume(left, 2);
+    let all = all(&mut next);
+    assert_eq!((all[0].1.ended, all[0].1.cause), (Some(30_000), Some(Cause::WithoutDaemon)));
+}
+
+#[test]
+fn a_refusal_that_was_on_its_way_when_its_rule_ended_opens_nothing() {
+    let mut book = Book::new(10);
+    book.in_force(&in_force(9_000, Judged::Detached));
+    book.event(&event(EventKind::Refused, 8_990), Some(source(1)));
+    assert_eq!(all(&mut book)[0].1.ended, Some(9_000));
+}
+
+#[test]
+fn dry_run_that_becomes_enforcement_ends_what_would_have_been_refused() {
+    let mut book = Book::new(10);
+    book.in_force(&by_rule(0, false, false, &[LIMIT]));
+    book.event(&event(EventKind::WouldRefuse, 1_000), Some(source(1)));
+    book.in_force(&by_rule(9_000, true, false, &[LIMIT]));
+    let all = all(&mut book);
+    assert_eq!((all[0].1.ended, all[0].1.cause), (Some(9_000), Some(Cause::Enforced)));
+}
+
+#[test]
+fn a_command_ends_with_its_own_cause() {
+    for (kind, cause) in [(EventKind::Unblock, "lifted"), (EventKind::Reset, "reset"), (EventKind::Allow, "allowed")] {
+        let mut book = Book::new(10);
+        book.event(&ban(1_000, 600_000), Some(source(1)));
+        book.event(&Event { rule: None, limit: None, ..event(kind, 9_000) }, Some(source(1)));
+        let of = all(&mut book).remove(0).1;
+        assert_eq!((of.ended, of.cause.map(Cause::label)), (Some(9_000), Some(cause)));
+    }
+    let mut book = Book::new(10);
+    book.event(&ban(1_000, 5_000), Some(source(1)));
+    book.tick(5_000 + MINUTE);
+    assert_eq!(all(&mut book).remove(0).1.cause, None, "its end is told for a while");
+    book.tick(5_000 + MINUTE + BAN_IS_TOLD_WITHIN);
+    let of = all(&mut book).remove(0).1;
+    assert_eq!((of.ended, of.cause), (Some(5_000), Some(Cause::Expired)));
 }

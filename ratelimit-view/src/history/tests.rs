@@ -18,6 +18,7 @@ fn episode(began: i64, ended: Option<i64>, reason: &str, packets: u64) -> Episod
         bytes: packets * 60,
         peak: 1_000 + packets,
         would: reason == "dry_run",
+        cause: ended.map(|_| "quiet".to_owned()),
     }
 }
 
