@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use std::future;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -197,10 +198,12 @@ async fn drive<D: Datapath>(
     let mut servers = listeners.serve(&handle, surroundings.own_uid, Web { login, tls }, &stopped);
     drop(handle);
     reach(Point::Serving);
-    match engine.watched.links.problems(started.elapsed()).as_slice() {
-        [] => eprintln!("ratelimitd: ready"),
-        away => eprintln!("ratelimitd: up, but NOT PROTECTED: {}", away.join("; ")),
-    }
+    let ready = match engine.watched.links.problems(started.elapsed()).as_slice() {
+        [] => "ratelimitd: ready\n".to_owned(),
+        away => format!("ratelimitd: up, but NOT PROTECTED: {}\n", away.join("; ")),
+    };
+    // Where the terminal is gone nobody reads it, and the daemon goes on.
+    let _gone = std::io::stderr().write_all(ready.as_bytes());
     reach(Point::Ready);
     let asks = engine.fleet.take_asks();
     let mut owner = Owner { engine: Some(Box::new(engine)), asks, started };

@@ -2,6 +2,7 @@
 //! is open.
 
 use std::io;
+use std::mem::{self, ManuallyDrop};
 use std::net::IpAddr;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -51,10 +52,19 @@ pub async fn run(client: Client, ssh_peer: Option<IpAddr>, paint: Paint) -> Resu
         Paint::Plain => {}
     }
     // Restores the terminal on a panic too.
-    let terminal = ratatui::try_init()?;
-    let ended = Top { client, ssh_peer, paint, began, state, terminal, is_reading: false }.show().await;
-    ratatui::try_restore()?;
-    Ok(ended?)
+    let ended = match ratatui::try_init() {
+        Ok(terminal) => {
+            let terminal = ManuallyDrop::new(terminal);
+            let ended = Top { client, ssh_peer, paint, began, state, terminal, is_reading: false }.show().await;
+            ended.and(ratatui::try_restore())
+        }
+        Err(error) => Err(error),
+    };
+    match ended {
+        // The terminal is gone, and with it everybody who could be told.
+        Err(error) if ratelimit_view::is_reader_gone(&error) => Ok(()),
+        ended => Ok(ended?),
+    }
 }
 
 struct Top {
@@ -63,7 +73,9 @@ struct Top {
     paint: Paint,
     began: Instant,
     state: State,
-    terminal: DefaultTerminal,
+    /// Never dropped: its drop prints an error where it cannot show the cursor, and to print is a panic where the
+    /// terminal is gone.
+    terminal: ManuallyDrop<DefaultTerminal>,
     /// A daemon that takes its time is not asked again meanwhile.
     is_reading: bool,
 }
@@ -76,6 +88,11 @@ enum Woken {
 
 impl Top {
     async fn show(mut self) -> io::Result<()> {
+        let ended = self.draw_until_the_end().await;
+        ended.and(self.terminal.show_cursor())
+    }
+
+    async fn draw_until_the_end(&mut self) -> io::Result<()> {
         let (tell, mut told) = mpsc::channel(WAITING_MAX);
         read_terminal(tell.clone());
         let mut end = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
@@ -155,7 +172,9 @@ impl Top {
         enable_raw_mode()?;
         execute!(io::stdout(), EnterAlternateScreen, Clear(ClearType::All))?;
         // A new one draws all of it; `clear` would ask for the cursor's place, and the thread that reads keys has the answer.
-        self.terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
+        let again = ManuallyDrop::new(Terminal::new(CrosstermBackend::new(io::stdout()))?);
+        // Its cursor is shown already, so that its drop prints nothing.
+        drop(ManuallyDrop::into_inner(mem::replace(&mut self.terminal, again)));
         Ok(())
     }
 }

@@ -46,6 +46,8 @@ pub fn start(level: LevelFilter) {
         None => {
             let is_coloured = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
             let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
+            // Where standard error is a terminal that is gone, to complain there would be a panic.
+            let lines = lines.log_internal_errors(false);
             lines.with_ansi(is_coloured).fmt_fields(words_alone()).boxed()
         }
     };

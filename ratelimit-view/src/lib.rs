@@ -29,7 +29,7 @@ pub use orders::{confirmed, erased, granted, lifted, reset, rolled_back};
 pub use replay::replay;
 pub use stats::{Detail, Page, attachment, attention, left, mode_of, state, stats, stats_below, what_it_does, wrap_at};
 pub use suggest::{suggest, suggest_from};
-pub use watch::{Screen, WatchError, watch};
+pub use watch::{Screen, WatchError, is_reader_gone, watch};
 
 use ratelimit_report::snapshot::{Counting, Limit, WindowForm};
 

@@ -41,8 +41,17 @@ pub enum WatchError {
     Output(#[from] io::Error),
 }
 
-/// Writes a snapshot every second, as `render` has it. Ends well on Ctrl-C, SIGTERM and SIGHUP, and when the reader of a
-/// pipe has gone. While the daemon does not answer, a terminal shows its last snapshot below a line that says so; where
+/// Number of the error that a terminal answers with once it is gone (EIO).
+const INPUT_OUTPUT_ERROR: i32 = 5;
+
+/// Whether what was written to a terminal or pipe has no reader any more: a pipe was closed, or the terminal is gone.
+/// Nobody is left to be told of such an error.
+pub fn is_reader_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::BrokenPipe || error.raw_os_error() == Some(INPUT_OUTPUT_ERROR)
+}
+
+/// Writes a snapshot every second, as `render` has it. Ends well on Ctrl-C, SIGTERM and SIGHUP, when the reader of a pipe
+/// has gone, and when the terminal has. While the daemon does not answer, a terminal shows its last snapshot below a line that says so; where
 /// the output is none, `say` is told, and told again when it answers.
 pub async fn watch(
     client: &Client,
@@ -60,7 +69,10 @@ pub async fn watch(
         .await;
     }
     let mut terminal = Terminal { out };
-    terminal.write(ENTER)?;
+    match terminal.write(ENTER) {
+        Err(gone) if is_reader_gone(&gone) => return Ok(()),
+        written => written?,
+    }
     follow(
         client,
         first,
@@ -94,7 +106,7 @@ async fn follow(
     mut show: impl FnMut(Shown<'_>) -> io::Result<()>,
 ) -> Result<(), WatchError> {
     let mut show = move |shown: Shown<'_>| match show(shown) {
-        Err(gone) if gone.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(gone) if is_reader_gone(&gone) => Ok(false),
         written => written.map(|()| true),
     };
     let mut ticks = tokio::time::interval(EVERY);

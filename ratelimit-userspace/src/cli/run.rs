@@ -465,13 +465,19 @@ pub(super) fn in_colour(text: String) -> String {
     }
 }
 
-/// Prints to standard output. A reader that has seen enough is no error.
+/// Prints to standard output. A reader that has seen enough is no error, nor is a terminal that is gone.
 pub(super) fn print(text: &[u8]) -> anyhow::Result<Exit> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("write to standard output"),
+        Err(error) if !is_nobody_left(&error) => Err(error).context("write to standard output"),
         _ => Ok(Exit::Done),
     }
+}
+
+/// Whether standard output's reader is gone. A file on a broken disk fails by the same number as a terminal that is gone.
+fn is_nobody_left(error: &io::Error) -> bool {
+    let is_file = || std::fs::metadata("/proc/self/fd/1").is_ok_and(|of| of.is_file());
+    ratelimit_view::is_reader_gone(error) && !is_file()
 }
 
 #[cfg(test)]

@@ -1,0 +1,80 @@
+//! Commands whose terminal vanishes, with and without SIGHUP, or whose pipe is closed: they end by themselves, with 0.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::fs;
+use std::path::Path;
+
+use integration_test::lab::{Daemon, Lab, binary, once, run};
+use integration_test::terminal::Tmux;
+use netlab::needs_root;
+
+fn limit(lab: &Lab) -> Daemon {
+    lab.limit(&["--port", "80", "--count", "connections", "--limit", "2/1h"])
+}
+
+/// What a shell wrote into a file once a command had ended: the command's exit code.
+fn code(lab: &Lab, file: &Path) -> Option<String> {
+    once(|| {
+        // A command that waits for events gets one.
+        lab.ratelimitd(&["deny", "203.0.113.9", "--for", "1h"]);
+        lab.ratelimitd(&["unblock", "203.0.113.9"]);
+        fs::read_to_string(file).ok().filter(|text| text.ends_with('\n'))
+    })
+}
+
+#[test]
+fn commands_end_quietly_when_their_terminal_vanishes() {
+    needs_root!();
+    let lab = Lab::quiet();
+    let _daemon = limit(&lab);
+    // In a session of its own, a command hears no SIGHUP: reading and writing fail with EIO.
+    for (way, prefix) in [("hangup", ""), ("eio", "setsid -w ")] {
+        for (name, arguments) in [("top", "top"), ("watch", "stats --watch"), ("events", "events -f")] {
+            let began = lab.directory().join(format!("{way}-{name}-began"));
+            let ended = lab.directory().join(format!("{way}-{name}"));
+            let shell = format!(
+                "trap '' HUP; echo > {}; {prefix}{} {arguments}; echo $? > {}",
+                began.display(),
+                binary().display(),
+                ended.display()
+            );
+            let tmux = Tmux::start(&lab, [80, 24], &shell);
+            once(|| began.exists().then_some(())).unwrap();
+            if name != "events" {
+                tmux.shows(&["s0"]);
+            }
+            tmux.ask(&["kill-server"]);
+            assert_eq!(code(&lab, &ended).as_deref(), Some("0\n"), "{way}: {arguments}");
+        }
+    }
+}
+
+#[test]
+fn commands_end_quietly_when_their_pipe_is_closed() {
+    needs_root!();
+    let lab = Lab::quiet();
+    let _daemon = limit(&lab);
+    for (name, arguments) in [
+        ("watch", "stats --watch"),
+        ("watch-json", "stats --watch --json"),
+        ("events", "events -f"),
+        ("list", "list"),
+        ("history", "history"),
+        ("stats", "stats --all"),
+    ] {
+        let ended = lab.directory().join(name);
+        let words = lab.directory().join(format!("{name}.err"));
+        // The reader ends before a line is written.
+        let shell = format!(
+            "{{ sleep 0.2; {} {arguments} 2> {}; echo $? > {}; }} | true",
+            binary().display(),
+            words.display(),
+            ended.display()
+        );
+        let mut command = lab.command("sh");
+        command.args(["-c", &format!("({shell}) > /dev/null 2>&1 &")]);
+        assert_eq!(run(command).code(), 0);
+        assert_eq!(code(&lab, &ended).as_deref(), Some("0\n"), "{arguments}");
+        assert_eq!(fs::read_to_string(&words).unwrap(), "", "{arguments}");
+    }
+}
