@@ -51,7 +51,7 @@ fn plain() -> Safety {
 async fn a_change_of_mode_or_of_the_limit_ends_what_is_refused() {
     for (word, expected) in [(ModeWord::Panic, "panic"), (ModeWord::DryRun, "dry_run")] {
         let mut site = refusing("1 history=on", plain()).await;
-        let _report = site.client.set_mode(word).await.unwrap();
+        let _report = site.client.mode(word).await.unwrap();
         assert_eq!(cause(&site).await, expected);
         site.stop().await;
     }
@@ -68,7 +68,8 @@ async fn detach_ends_what_is_refused_in_the_history_on_disk() {
     let _report = site.client.detach(None).await.unwrap();
     let _ended = site.told.recv().await;
     let database = site.state("history.db");
-    let story = || Reader::open(&database).unwrap().history(SOURCE.parse::<IpNet>().unwrap(), &Filter::default());
+    let story =
+        || Reader::open(&database).unwrap().history(SOURCE.parse::<ipnet::IpNet>().unwrap(), &Filter::default());
     for _ in 0..200 {
         if story().unwrap().episodes[0].ended.is_some() {
             break;

@@ -39,7 +39,7 @@ impl Kernel {
     pub fn open(config: &Config, absent: Absent) -> Result<Self, DatapathError> {
         let options = Options::from(config);
         attach::look_at(&config.interfaces, config.hook, absent, options.pins.as_deref())?;
-        let mut kernel = Self::load(&options)?;
+        let kernel = Self::load(&options)?;
         kernel.links.look_at_modes(&config.interfaces).or_else(|refused| kernel.undo_move(refused))?;
         #[cfg(feature = "trace")]
         trace::forward(&mut kernel.ebpf)?;

@@ -186,7 +186,7 @@ const QUOTED: &[Quoted] = &[
     },
     Quoted {
         document: "docs/INTERNALS.md",
-        phrase: "gives up after a million instructions; ours has about # 000",
+        phrase: "gives up after a million instructions; ours has about #.",
         sources: &[Source::Program("/program/verified_instructions", 10_000)],
     },
 ];
@@ -293,7 +293,7 @@ impl World<'_> {
             }
             Source::Program(pointer, multiple) => {
                 let number = self.performance.pointer(pointer)?.as_u64()?;
-                Some((number + multiple / 2) / multiple * multiple / 1_000)
+                Some((number + multiple / 2) / multiple * multiple)
             }
             // A power of two in bytes, said in KiB.
             Source::Constant(file, name, 0) => Some((1 << self.constant(file, name)?) >> 10),
