@@ -7,10 +7,13 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
 use integration_test::browser::{Browser, no_axe, no_browser};
-use integration_test::lab::{CLIENTS, Daemon, HANGS_AFTER, Lab, SERVER, binary, once};
+use integration_test::frames::flag::SYN;
+use integration_test::frames::proto::TCP;
+use integration_test::frames::{IPV4, V4, frame, tcp_with};
+use integration_test::lab::{CLIENTS, Daemon, HANGS_AFTER, Lab, SERVER, binary, once, packets};
 use integration_test::site::{NAME, Pair};
 use integration_test::terminal::Tmux;
-use netlab::{Child, HttpServer, needs_root};
+use netlab::{Child, HttpServer, PacketSocket, needs_root};
 use serde_json::{Value, json};
 
 const PAGE: &str = "127.0.0.1:9464";
@@ -269,7 +272,7 @@ fn a_client_that_is_limited_banned_and_released_is_told_of_in_the_same_words_by_
     needs_root!(no_browser());
     let lab = Lab::new();
     let _web = lab.web();
-    let limit = ["--limit", "1/1h", "--count", "connections", "--name", "web", "--block-for", "1h"];
+    let limit = ["--limit", "2/1h", "--count", "connections", "--name", "web", "--block-for", "1h"];
     let daemon = lab.limit(&[&limit[..], &["--listen", PAGE]].concat());
     let client = CLIENTS[0];
     let link = done(&lab, &["web-token"]);
@@ -301,8 +304,12 @@ fn a_client_that_is_limited_banned_and_released_is_told_of_in_the_same_words_by_
         found.unwrap_or_else(|| panic!("{reason}: {}", json(&["history", client, "--json"])))
     };
 
-    // Limited: a SYN alone bans nobody.
-    let mut open = lab.open(client, 80);
+    // Limited: one of the two connections was never completed, so the source has not earned a ban.
+    let half_open = V4 { source: [10, 9, 0, 2], ..V4::of(TCP) }.around(tcp_with(80, SYN, &[], &[]));
+    let half_open = frame(IPV4, half_open);
+    PacketSocket::sender(&lab.client, "c0").unwrap().send(&half_open).unwrap();
+    lab.stats_once(|stats| packets(stats)[0] >= 1);
+    let _open = lab.open(client, 80);
     lab.assert_blocked(client, 80);
     let (event, detail) = sentence("refused");
     assert_eq!(event["reason"], "over_limit");
@@ -314,10 +321,12 @@ fn a_client_that_is_limited_banned_and_released_is_told_of_in_the_same_words_by_
     let in_words = "over the limit";
     assert!(top.shows(&[client]).contains(in_words));
 
-    // Banned.
-    open.write_all(b"GET").unwrap();
+    // Banned: both connections are completed.
+    done(&lab, &["reset", client]);
+    let _both = [lab.open(client, 80), lab.open(client, 80)];
+    lab.assert_blocked(client, 80);
     let (event, detail) = sentence("ban");
-    assert_eq!((&event["reason"], &event["limit"]), (&"banned".into(), &"1/1h connections".into()));
+    assert_eq!((&event["reason"], &event["limit"]), (&"banned".into(), &"2/1h connections".into()));
     let until = detail.split_once(" until ").unwrap().1.split_once(" UTC").unwrap().0.to_owned();
     lab.assert_blocked(client, 80);
     assert_eq!(json(&["check", client, "--json"])["reason"], event["reason"]);

@@ -111,6 +111,7 @@ fn every_kind_of_interface_above_another_is_refused_over_any_number_of_levels() 
     for (name, kind) in [("v5", &["vlan", "id", "5"][..]), ("m0", &["macvlan"]), ("t0", &["macvtap"])] {
         if made(&[&["link", "add", "link", "s0", "name", name, "type"], kind].concat()) {
             refused([name, "s0"], &["s0 and ", name, kind[0], "write --iface s0:"]);
+            ip(&["link", "del", name]).unwrap();
             kinds += 1;
         }
     }
@@ -219,8 +220,9 @@ fn attempts_that_fail_or_wait_keep_no_programs_and_no_maps_open() {
         assert_ne!(lab.ratelimitd(&["reload"]).code(), 0);
     }
     assert!(held(&daemon).0 <= waiting + LINK, "{} after failed reloads, {waiting} before", held(&daemon).0);
-    lab.connect_second_ends();
-    lab.attach_foreign("s1");
+    lab.server.ip(&["link", "add", "t1", "type", "veth", "peer", "name", "u1"]).unwrap();
+    lab.attach_foreign("t1");
+    lab.server.ip(&["link", "set", "t1", "name", "s1"]).unwrap();
     wait_until_attached(&lab, "s1");
     for _ in 0..20 {
         lab.server.ip(&["link", "set", "s1", "down"]).unwrap();

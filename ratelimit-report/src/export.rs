@@ -282,7 +282,7 @@ mod tests {
     use crate::fixture;
 
     /// Every metric that INTERFACE.md names and that there is something to say about.
-    const NAMES: [&str; 39] = [
+    const NAMES: [&str; 40] = [
         "ratelimitd_build_info",
         "ratelimitd_packets_total",
         "ratelimitd_bytes_total",
@@ -302,6 +302,7 @@ mod tests {
         "ratelimitd_connections_left_open_total",
         "ratelimitd_enforcing",
         "ratelimitd_list_files_stale",
+        "ratelimitd_list_state",
         "ratelimitd_config_last_reload_successful",
         "ratelimitd_config_last_reload_success_timestamp_seconds",
         "ratelimitd_config_rolled_back",

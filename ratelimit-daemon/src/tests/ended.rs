@@ -68,8 +68,11 @@ async fn detach_ends_what_is_refused_in_the_history_on_disk() {
     let _report = site.client.detach(None).await.unwrap();
     let _ended = site.told.recv().await;
     let database = site.state("history.db");
-    let story =
-        || Reader::open(&database).unwrap().history(SOURCE.parse::<ipnet::IpNet>().unwrap(), &Filter::default());
+    let story = || {
+        Reader::open(&database)
+            .unwrap()
+            .history(ipnet::IpNet::from(SOURCE.parse::<std::net::IpAddr>().unwrap()), &Filter::default())
+    };
     for _ in 0..200 {
         if story().unwrap().episodes[0].ended.is_some() {
             break;

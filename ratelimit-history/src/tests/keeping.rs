@@ -284,7 +284,7 @@ fn a_database_of_the_first_version_is_taken_over_with_all_that_it_has() {
     let story = site.story("192.0.2.1");
     assert_eq!((story.episodes.len(), story.acts.len()), (2, 1));
     let connection = Connection::open(site.path()).unwrap();
-    assert_eq!(schema::version(&connection).unwrap(), 2);
+    assert_eq!(schema::version(&connection).unwrap(), 3);
     let worth: u8 = connection.query_row("SELECT worth FROM episodes WHERE id = 1", [], |row| row.get(0)).unwrap();
     assert_eq!(worth, 2, "a ban");
     close(recorder);
