@@ -29,7 +29,7 @@ fn commands_end_quietly_when_their_terminal_vanishes() {
     let _daemon = limit(&lab);
     // In a session of its own, a command hears no SIGHUP: reading and writing fail with EIO.
     for (way, prefix) in [("hangup", ""), ("eio", "setsid -w ")] {
-        for (name, arguments) in [("top", "top"), ("watch", "stats --watch"), ("events", "events -f")] {
+        for (name, arguments) in [("top", "top"), ("watch", "stats --watch")] {
             let began = lab.directory().join(format!("{way}-{name}-began"));
             let ended = lab.directory().join(format!("{way}-{name}"));
             let shell = format!(
@@ -40,9 +40,7 @@ fn commands_end_quietly_when_their_terminal_vanishes() {
             );
             let tmux = Tmux::start(&lab, [80, 24], &shell);
             once(|| began.exists().then_some(())).unwrap();
-            if name != "events" {
-                tmux.shows(&["s0"]);
-            }
+            tmux.shows(&["s0"]);
             tmux.ask(&["kill-server"]);
             assert_eq!(code(&lab, &ended).as_deref(), Some("0\n"), "{way}: {arguments}");
         }
@@ -57,7 +55,6 @@ fn commands_end_quietly_when_their_pipe_is_closed() {
     for (name, arguments) in [
         ("watch", "stats --watch"),
         ("watch-json", "stats --watch --json"),
-        ("events", "events -f"),
         ("list", "list"),
         ("history", "history"),
         ("stats", "stats --all"),

@@ -204,7 +204,8 @@ mod tests {
     /// A host with a bond of two ports under a VLAN, a bridge with a port and a container's veth, and the interfaces
     /// that are made on top of hardware.
     fn host() -> Vec<Link> {
-        let rows: [(&str, Option<&str>, Option<&str>, Option<&str>); 19] = [
+        type Row = (&'static str, Option<&'static str>, Option<&'static str>, Option<&'static str>);
+        let rows: [Row; 19] = [
             ("lo", None, None, None),
             ("eth0", None, Some("bond0"), None),
             ("eth1", None, Some("bond0"), None),
@@ -226,7 +227,7 @@ mod tests {
             ("synthetic", None, None, None),
         ];
         let index = |name: &str| u32::try_from(rows.iter().position(|row| row.0 == name).unwrap()).unwrap() + 1;
-        let link = |(name, kind, master, lower): &(&str, Option<&str>, Option<&str>, Option<&str>)| Link {
+        let link = |(name, kind, master, lower): &Row| Link {
             name: (*name).to_owned(),
             index: index(name),
             kind: kind.map(str::to_owned),
