@@ -1,10 +1,9 @@
 //! The whole daemon over a fake datapath and a real control socket. The clock is paused: seconds pass at once.
 
+use anyhow::anyhow;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-
-use anyhow::anyhow;
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use ratelimit_policy::config::duration;
 use ratelimit_report::event::{Event, EventKind};
 
-use crate::in_force::{Cause, InForce, Told};
+use crate::in_force::{EndCause, InForce, Told};
 
 /// Milliseconds since 1970, by the clock on the wall.
 pub(crate) type Millis = i64;
@@ -45,7 +45,7 @@ pub(crate) struct Episode {
     pub(crate) seen: Millis,
     pub(crate) ended: Option<Millis>,
     /// Why it ended.
-    pub(crate) cause: Option<Cause>,
+    pub(crate) cause: Option<EndCause>,
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
     pub(crate) peak: u64,
@@ -90,7 +90,7 @@ impl Book {
     pub(crate) fn event(&mut self, event: &Event, source: Option<IpNet>) {
         match (event.kind, source) {
             (EventKind::Unblock, None) => self.closes_banned(event.time.as_millisecond()),
-            (EventKind::Reset, None) => self.closes_all(event.time.as_millisecond(), Cause::Reset, |_| true),
+            (EventKind::Reset, None) => self.closes_all(event.time.as_millisecond(), EndCause::Reset, |_| true),
             (EventKind::BanEnd | EventKind::Unblock | EventKind::Reset | EventKind::Allow, Some(source)) => {
                 self.closes(event, source);
             }
@@ -149,7 +149,7 @@ impl Book {
             if told.iter().any(|of| episode.ends_by(&key, of)) {
                 self.ended.push((key, episode));
             } else if self.open.len() >= self.open_max || self.open.contains_key(&key) {
-                episode.end(episode.seen, Cause::Quiet);
+                episode.end(episode.seen, EndCause::Quiet);
                 self.ended.push((key, episode));
             } else {
                 self.open.insert(key, episode);
@@ -246,10 +246,10 @@ impl Book {
                 && (!is_ban_end || !key.would && is_named(&event.rule, &key.rule) && is_named(&event.limit, &key.limit))
         };
         let cause = match event.kind {
-            EventKind::BanEnd if event.by.is_none() => Cause::Expired,
-            EventKind::Reset => Cause::Reset,
-            EventKind::Allow => Cause::Allowed,
-            _ => Cause::Lifted,
+            EventKind::BanEnd if event.by.is_none() => EndCause::Expired,
+            EventKind::Reset => EndCause::Reset,
+            EventKind::Allow => EndCause::Allowed,
+            _ => EndCause::Lifted,
         };
         self.closes_all(event.time.as_millisecond(), cause, is_meant);
     }
@@ -258,10 +258,10 @@ impl Book {
     fn closes_banned(&mut self, at: Millis) {
         let is_banned = |(key, of): &(&Key, &Episode)| !key.would && of.until.is_some();
         let banned: HashSet<IpNet> = self.open.iter().filter(is_banned).map(|(key, _)| key.source).collect();
-        self.closes_all(at, Cause::Lifted, |key| banned.contains(&key.source));
+        self.closes_all(at, EndCause::Lifted, |key| banned.contains(&key.source));
     }
 
-    fn closes_all(&mut self, at: Millis, cause: Cause, is_meant: impl Fn(&Key) -> bool) {
+    fn closes_all(&mut self, at: Millis, cause: EndCause, is_meant: impl Fn(&Key) -> bool) {
         for (key, mut episode) in self.open.extract_if(|key, _| is_meant(key)) {
             episode.end(at, cause);
             self.ended.push((key, episode));
@@ -283,16 +283,16 @@ impl Book {
 }
 
 impl Episode {
-    fn end(&mut self, at: Millis, cause: Cause) {
+    fn end(&mut self, at: Millis, cause: EndCause) {
         (self.ended, self.cause) = (Some(at.max(self.began)), Some(cause));
         self.is_new = true;
     }
 
     /// Returns when and why it ends where nothing else ends it.
-    fn natural_end(&self) -> (Millis, Cause) {
+    fn natural_end(&self) -> (Millis, EndCause) {
         match self.until {
-            Some(until) if until >= self.seen => (until, Cause::Expired),
-            Some(_) | None => (self.seen, Cause::Quiet),
+            Some(until) if until >= self.seen => (until, EndCause::Expired),
+            Some(_) | None => (self.seen, EndCause::Quiet),
         }
     }
 

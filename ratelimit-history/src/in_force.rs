@@ -11,7 +11,7 @@ const BEFORE_MAX: usize = 16;
 
 /// Why an episode ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
+pub enum EndCause {
     /// Its ban ran out.
     Expired,
     /// Nothing was refused for longer than the limit's window.
@@ -42,7 +42,7 @@ pub enum Cause {
     FilterGone,
 }
 
-impl Cause {
+impl EndCause {
     /// Its name in the database and in JSON.
     pub const fn label(self) -> &'static str {
         match self {
@@ -141,21 +141,21 @@ impl Told {
 
 impl InForce {
     /// Returns when and why an episode ends by this, which was seen last at `seen`. `is_banned` is that its ban has not run out.
-    pub(crate) fn end_of(&self, key: &Key, seen: Millis, is_banned: bool) -> Option<(Millis, Cause)> {
+    pub(crate) fn end_of(&self, key: &Key, seen: Millis, is_banned: bool) -> Option<(Millis, EndCause)> {
         let at = self.time.as_millisecond();
         match &self.judged {
-            Judged::Detached => Some((at, Cause::Detached)),
-            Judged::WithoutDaemon => (!key.would).then_some((at, Cause::WithoutDaemon)),
+            Judged::Detached => Some((at, EndCause::Detached)),
+            Judged::WithoutDaemon => (!key.would).then_some((at, EndCause::WithoutDaemon)),
             Judged::Anew { boot } => {
                 let boot = boot.as_millisecond();
-                Some(if seen < boot { (boot, Cause::Reboot) } else { (seen, Cause::FilterGone) })
+                Some(if seen < boot { (boot, EndCause::Reboot) } else { (seen, EndCause::FilterGone) })
             }
             Judged::By { rules, is_panic } => {
                 if key.rule.is_empty() {
                     return None;
                 }
                 let Some(rule) = rules.iter().find(|rule| *rule.name == *key.rule) else {
-                    return Some((at, Cause::RuleEnded));
+                    return Some((at, EndCause::RuleEnded));
                 };
                 rule.end_of(key, is_banned, *is_panic).map(|cause| (at, cause))
             }
@@ -164,19 +164,19 @@ impl InForce {
 }
 
 impl RuleInForce {
-    fn end_of(&self, key: &Key, is_banned: bool, is_panic: bool) -> Option<Cause> {
+    fn end_of(&self, key: &Key, is_banned: bool, is_panic: bool) -> Option<EndCause> {
         let has = |limits: &[String]| limits.iter().any(|limit| **limit == *key.limit);
         // A ban that another host, or a prefix, has begun names no limit.
         let is_known = key.limit.is_empty() || has(&self.limits);
         match (key.would, self.is_enforced) {
             (true, _) if has(&self.shadow_limits) => None,
-            (true, true) if is_known => Some(Cause::Enforced),
+            (true, true) if is_known => Some(EndCause::Enforced),
             (true, false) | (false, true) if is_known => None,
-            (false, false) if is_panic => Some(Cause::Panic),
-            (false, false) => Some(Cause::DryRun),
+            (false, false) if is_panic => Some(EndCause::Panic),
+            (false, false) => Some(EndCause::DryRun),
             // A ban is of the rule: it goes on with another limit.
             (false, true) if is_banned => None,
-            (true, _) | (false, true) => Some(Cause::LimitChanged),
+            (true, _) | (false, true) => Some(EndCause::LimitChanged),
         }
     }
 }

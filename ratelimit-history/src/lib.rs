@@ -22,7 +22,7 @@ mod schema;
 mod store;
 mod writer;
 
-pub use in_force::{Cause, InForce, Judged, RuleInForce};
+pub use in_force::{EndCause, InForce, Judged, RuleInForce};
 pub use mask::Mask;
 pub use query::{Filter, Period, QueryError, Reader};
 pub use record::{Progress, Recorder, Total};

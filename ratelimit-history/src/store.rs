@@ -11,7 +11,7 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension as _, Row, Statement, params};
 
 use crate::book::{Book, Episode, Key, Millis};
-use crate::in_force::Cause;
+use crate::in_force::EndCause;
 use crate::prefix;
 use crate::record::Total;
 use crate::retain::{self, Sizes};
@@ -213,7 +213,7 @@ fn write_episode(statement: &mut Statement<'_>, key: &Key, of: &Episode) -> rusq
         whole(of.peak),
         of.window,
         of.until,
-        of.cause.map(Cause::label),
+        of.cause.map(EndCause::label),
     ];
     statement.query_row(values, |row| row.get(0)).optional()
 }

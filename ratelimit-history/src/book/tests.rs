@@ -309,7 +309,7 @@ fn ends(of: &Arc<InForce>) -> [(Option<Millis>, Option<&'static str>); 2] {
     book.in_force(of);
     let all = all(&mut book);
     assert_eq!(all.len(), 2, "each ends once");
-    [0, 1].map(|at| (all[at].1.ended, all[at].1.cause.map(Cause::label)))
+    [0, 1].map(|at| (all[at].1.ended, all[at].1.cause.map(EndCause::label)))
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn what_an_earlier_daemon_left_open_ends_by_what_this_one_enforces() {
     next.in_force(&by_rule(60_000, true, false, &[LIMIT]));
     next.resume(left, 2);
     let all = all(&mut next);
-    assert_eq!((all[0].1.ended, all[0].1.cause), (Some(30_000), Some(Cause::WithoutDaemon)));
+    assert_eq!((all[0].1.ended, all[0].1.cause), (Some(30_000), Some(EndCause::WithoutDaemon)));
 }
 
 #[test]
@@ -365,7 +365,7 @@ fn dry_run_that_becomes_enforcement_ends_what_would_have_been_refused() {
     book.event(&event(EventKind::WouldRefuse, 1_000), Some(source(1)));
     book.in_force(&by_rule(9_000, true, false, &[LIMIT]));
     let all = all(&mut book);
-    assert_eq!((all[0].1.ended, all[0].1.cause), (Some(9_000), Some(Cause::Enforced)));
+    assert_eq!((all[0].1.ended, all[0].1.cause), (Some(9_000), Some(EndCause::Enforced)));
 }
 
 #[test]
@@ -375,7 +375,7 @@ fn a_command_ends_with_its_own_cause() {
         book.event(&ban(1_000, 600_000), Some(source(1)));
         book.event(&Event { rule: None, limit: None, ..event(kind, 9_000) }, Some(source(1)));
         let of = all(&mut book).remove(0).1;
-        assert_eq!((of.ended, of.cause.map(Cause::label)), (Some(9_000), Some(cause)));
+        assert_eq!((of.ended, of.cause.map(EndCause::label)), (Some(9_000), Some(cause)));
     }
     let mut book = Book::new(10);
     book.event(&ban(1_000, 5_000), Some(source(1)));
@@ -383,5 +383,5 @@ fn a_command_ends_with_its_own_cause() {
     assert_eq!(all(&mut book).remove(0).1.cause, None, "the window of its last refusal is not over");
     book.tick(5_000 + MINUTE + BAN_IS_TOLD_WITHIN);
     let of = all(&mut book).remove(0).1;
-    assert_eq!((of.ended, of.cause), (Some(5_000), Some(Cause::Expired)));
+    assert_eq!((of.ended, of.cause), (Some(5_000), Some(EndCause::Expired)));
 }
