@@ -1,5 +1,4 @@
 //! Commands whose terminal vanishes, with and without SIGHUP, or whose pipe is closed: they end by themselves, with 0.
-#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
 use std::path::Path;

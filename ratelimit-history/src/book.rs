@@ -245,11 +245,14 @@ impl Book {
             prefix.contains(&key.source)
                 && (!is_ban_end || !key.would && is_named(&event.rule, &key.rule) && is_named(&event.limit, &key.limit))
         };
-        let cause = match event.kind {
-            EventKind::BanEnd if event.by.is_none() => EndCause::Expired,
-            EventKind::Reset => EndCause::Reset,
-            EventKind::Allow => EndCause::Allowed,
-            _ => EndCause::Lifted,
+        let cause = if event.kind == EventKind::BanEnd && event.by.is_none() {
+            EndCause::Expired
+        } else if event.kind == EventKind::Reset {
+            EndCause::Reset
+        } else if event.kind == EventKind::Allow {
+            EndCause::Allowed
+        } else {
+            EndCause::Lifted
         };
         self.closes_all(event.time.as_millisecond(), cause, is_meant);
     }

@@ -178,14 +178,14 @@ mod tests {
             let mut order = Order::new(50, 1_000);
             let mut out = Vec::new();
             for (arrival, (at, _)) in requests.iter().enumerate() {
-                order.push(Nanos(*at), IpAddr::from((arrival as u32).to_be_bytes()));
+                order.push(Nanos(*at), IpAddr::from(u32::try_from(arrival).unwrap().to_be_bytes()));
                 out.extend(std::iter::from_fn(|| order.pop_ready()));
             }
             out.extend(std::iter::from_fn(|| order.pop()));
             let mut sorted: Vec<(Nanos, IpAddr)> = requests
                 .iter()
                 .enumerate()
-                .map(|(arrival, (at, _))| (Nanos(*at), IpAddr::from((arrival as u32).to_be_bytes())))
+                .map(|(arrival, (at, _))| (Nanos(*at), IpAddr::from(u32::try_from(arrival).unwrap().to_be_bytes())))
                 .collect();
             sorted.sort_by_key(|(at, _)| *at);
             prop_assert_eq!(out, sorted);

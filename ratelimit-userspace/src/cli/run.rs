@@ -310,9 +310,10 @@ fn refuse_shared_paths(config: &Config, file: Option<(&Path, &str)>) -> Result<(
     let links = ratelimit_datapath::links().unwrap_or_default();
     let write = if file.is_some() { path::as_key } else { path::as_flags };
     let Err(error) = path::refuse(&config.interfaces, &links, write) else { return Ok(()) };
-    let (problem, help) = match error {
-        DatapathError::SharedPath { what, instead } => (what, vec![instead]),
-        other => (other.to_string(), Vec::new()),
+    let (problem, help) = if let DatapathError::SharedPath { what, instead } = error {
+        (what, vec![instead])
+    } else {
+        (error.to_string(), Vec::new())
     };
     let place = match file {
         None => Place::CommandLine,
