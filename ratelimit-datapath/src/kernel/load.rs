@@ -42,6 +42,8 @@ impl Kernel {
         let kernel = Self::load(&options)?;
         kernel.links.look_at_modes(&config.interfaces).or_else(|refused| kernel.undo_move(refused))?;
         #[cfg(feature = "trace")]
+        let mut kernel = kernel;
+        #[cfg(feature = "trace")]
         trace::forward(&mut kernel.ebpf)?;
         Ok(kernel)
     }
