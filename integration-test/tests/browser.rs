@@ -318,8 +318,7 @@ fn a_client_that_is_limited_banned_and_released_is_told_of_in_the_same_words_by_
     assert_eq!(lab.stats()["top"][0]["state"], event["reason"]);
     assert_eq!(dropped_by(&lab), ["over_limit"]);
     assert_eq!(episode("over_limit")["limit"], event["limit"]);
-    let in_words = "over the limit";
-    assert!(top.shows(&[client]).contains(in_words));
+    top.shows(&[client, "over the limit"]);
 
     // Banned: both connections are completed.
     done(&lab, &["reset", client]);
