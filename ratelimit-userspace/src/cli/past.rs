@@ -1,10 +1,15 @@
 //! The commands about what has happened: `events` and `history`.
 
+use std::future;
+use std::io;
 use std::ops::ControlFlow;
+use std::os::fd::AsFd;
 
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use ratelimit_policy::config::duration;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use super::OutputFormat;
 use super::ask::{Daemon, client};
@@ -137,8 +142,20 @@ async fn follow(
     tokio::select! {
         followed = client.follow(asked, take) => followed?,
         interrupted = tokio::signal::ctrl_c() => interrupted?,
+        () = reader_is_gone() => (),
     }
     printed
+}
+
+/// Waits until nobody can read standard output any more: its terminal has vanished, or the other end of its pipe is
+/// closed. Never returns where standard output is a file.
+async fn reader_is_gone() {
+    let output = io::stdout().as_fd().try_clone_to_owned();
+    match output.and_then(|output| AsyncFd::with_interest(output, Interest::ERROR)) {
+        Ok(output) => drop(output.ready(Interest::ERROR).await),
+        // A file cannot be waited for.
+        Err(_) => future::pending().await,
+    }
 }
 
 /// What is remembered of a source, or who was refused most.
