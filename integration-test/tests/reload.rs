@@ -5,12 +5,15 @@
 use netlab::needs_root;
 use std::fs;
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use integration_test::lab::{CLIENTS, Daemon, HANGS_AFTER, Lab, ask, assert_refused, binary, number, once, run};
 use nix::sys::signal::Signal;
 use ratelimit_control::Call as _;
 use ratelimit_control::proto::{Detach, ReloadRequest};
+use serde_json::Value;
 
 const LISTEN: &str = "127.0.0.1:9464";
 
@@ -224,4 +227,52 @@ fn metrics_are_served_at_an_address_that_the_host_gets_later_and_limits_hold_bef
     let address = later.parse().unwrap();
     let mut stream = lab.server.inside(|| Ok(TcpStream::connect_timeout(&address, Duration::from_secs(5))?)).unwrap();
     assert!(ask(&mut stream, "/metrics").contains("ratelimitd_attached"));
+}
+
+#[test]
+fn a_list_that_others_may_write_is_named_wherever_a_configuration_is_looked_at() {
+    needs_root!();
+    let lab = Lab::quiet();
+    let [list, directory] = ["denied.txt", "open/denied.txt"].map(|name| lab.directory().join(name));
+    fs::create_dir(directory.parent().unwrap()).unwrap();
+    for file in [&list, &directory] {
+        fs::write(file, "198.51.100.0/24\n").unwrap();
+    }
+    let allow = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let top = "deny = [\"file:denied.txt\", \"file:open/denied.txt\"]";
+    let path = write(&lab, &file(&lab, "2/1h", top));
+    let json = |args: &[&str], field: &str| {
+        let output = lab.ratelimitd(args);
+        assert_eq!(output.code(), 0, "{args:?}: {}", output.stderr);
+        let report: Value = serde_json::from_str(&output.stdout).unwrap();
+        let lines = report[field].as_array().unwrap().clone();
+        lines.into_iter().filter(|line| line.as_str().unwrap().contains("chmod go-w")).collect::<Vec<_>>()
+    };
+    let daemon = lab.start(&["run", "--config", &path]);
+    let named = || {
+        let read = json(&["check-config", "--json", &path], "warnings");
+        assert_eq!(json(&["reload", "--json"], "notes"), read);
+        read.into_iter().map(|line| line.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(named(), [""; 0]);
+
+    // By others, by a group, and by who may put another file in its place.
+    for (path, mode, is_safe, words) in [
+        (&*list, 0o666, 0o644, "(mode 666): chmod go-w "),
+        (&*list, 0o664, 0o644, "(mode 664): chmod go-w "),
+        (directory.parent().unwrap(), 0o777, 0o755, "open (mode 777): chmod go-w "),
+    ] {
+        allow(path, mode);
+        let of = named();
+        assert!(of.len() == 1 && of[0].contains(words) && of[0].contains("deny (/"), "{of:?}");
+        allow(path, is_safe);
+    }
+    // In a sticky directory nobody takes another's file away.
+    allow(directory.parent().unwrap(), 0o1777);
+    assert_eq!(named(), [""; 0]);
+
+    daemon.end(Signal::SIGTERM);
+    allow(&list, 0o666);
+    let daemon = lab.start(&["run", "--config", &path]);
+    daemon.child.wait_for_line("(mode 666): chmod go-w ", HANGS_AFTER).unwrap();
 }

@@ -183,9 +183,11 @@ Nothing is attached, nothing is sent, and no daemon is asked. The limits judge w
 the code that the kernel runs, as in a dry run: nothing that follows in the file is missing because
 it would have been refused. A log has requests alone.
 
-Logs: common or combined format (nginx, Apache), JSON lines (nginx, Caddy, Traefik), HAProxy's
-HTTP log, W3C extended format (IIS, CloudFront), AWS load balancers; also in syslog's, journald's
-or a container's lines. Gzip is unpacked. A time without an offset is taken as local time.
+Logs: common or combined format (nginx, Apache), JSON lines (nginx, Caddy, Traefik, Envoy, Google,
+Azure, Cloudflare), HAProxy's HTTP log, W3C extended format (IIS, CloudFront), AWS load balancers,
+Squid, Envoy's text; also in syslog's, journald's or a container's lines. Gzip is unpacked. Lines
+need not be in order of time: requests are sorted within 24 hours, by the time when they began. A
+time without an offset is taken as local time.
 
 Examples:
   ratelimitd replay /var/log/nginx/access.log* --limit 1000/5m

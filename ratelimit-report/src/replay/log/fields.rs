@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use super::common::{Told, address, address_and_port, forwarded_for, words};
-use super::time::Stamp;
+use super::time::{Stamp, millis};
 
 /// Where the fields of a W3C extended log are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,25 +12,34 @@ pub(super) struct Columns {
     date: usize,
     time: usize,
     client: usize,
+    took: Option<usize>,
 }
 
 impl Columns {
     /// Of what is behind `#Fields:`; else what is missing there, a clause.
     pub(super) fn of(names: &[u8]) -> Result<Self, String> {
-        let place = |name: &str| {
-            let place = words(names).position(|word| word.eq_ignore_ascii_case(name.as_bytes()));
-            place.ok_or_else(|| format!("its #Fields have no {name}"))
-        };
-        Ok(Self { date: place("date")?, time: place("time")?, client: place("c-ip")? })
+        let find = |name: &str| words(names).position(|word| word.eq_ignore_ascii_case(name.as_bytes()));
+        let place = |name: &str| find(name).ok_or_else(|| format!("its #Fields have no {name}"));
+        let (date, time, client) = (place("date")?, place("time")?, place("c-ip")?);
+        Ok(Self { date, time, client, took: find("time-taken") })
     }
 
-    /// Who sent a line's request, and when, which is in UTC.
+    /// Who sent a line's request, and when, which is in UTC. Date and time are those of the request's end: where the
+    /// line says how long it took, the begin is told.
     pub(super) fn line(&self, text: &[u8]) -> Result<(IpAddr, Stamp), String> {
         let field = |place| words(text).nth(place).unwrap_or_default();
         let stamp = Stamp::of_date_and_time(field(self.date), field(self.time));
         let source = address(field(self.client)).ok_or("its c-ip is not an address")?;
-        Ok((source, stamp.ok_or("its date and time are not as in 2026-10-10 13:55:36")?))
+        let stamp = stamp.ok_or("its date and time are not as in 2026-10-10 13:55:36")?;
+        let took = self.took.and_then(|place| taken_ms(field(place))).unwrap_or_default();
+        Ok((source, stamp.earlier_by_ms(took).unwrap_or(stamp)))
     }
+}
+
+/// Returns the milliseconds of a time-taken: CloudFront writes seconds with a fraction, IIS whole milliseconds.
+fn taken_ms(field: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(field).ok()?;
+    if text.contains('.') { millis(text) } else { text.parse().ok() }
 }
 
 /// HAProxy's `option httplog` and `option httpslog`: `192.0.2.7:33317 [06/Feb/2009:12:14:14.655] frontend … "GET /

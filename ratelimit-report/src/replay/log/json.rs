@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use serde::de::{Deserialize as _, DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::common::{address, forwarded_for};
-use super::time::Stamp;
+use super::time::{Stamp, millis};
 
 /// Who connected, best first: nginx, Caddy, Traefik, Envoy, Google's and Elastic's schemas, and what people call it. As
 /// [`Found::push`] writes names; with a point before it also below other names.
@@ -35,17 +35,16 @@ const SOURCES: [&str; 19] = [
 
 /// When, best first.
 const TIMES: [&str; 16] = [
-    // When a request began, where another name has the time when its line was written.
     ".startutc",
     ".edgestarttimestamp",
+    ".starttime",
+    ".startlocal",
     ".ts",
     ".timestamp",
     ".time",
     ".timeiso8601",
     ".timelocal",
     ".msec",
-    ".starttime",
-    ".startlocal",
     ".datetime",
     ".date",
     ".eventtime",
@@ -53,6 +52,15 @@ const TIMES: [&str; 16] = [
     ".sourcerealtimetimestamp",
     ".realtimetimestamp",
 ];
+
+/// How many of [`TIMES`] are the time when a request began, whatever their writer is.
+const BEGINS: usize = 4;
+
+/// How many seconds a request took, by servers whose time is that of its end: nginx's `$request_time`, and Caddy's
+/// `duration`, which other servers write in other units.
+const TOOK: [&str; 2] = [".requesttime", "duration"];
+/// Rank of Caddy's name in [`TOOK`], and the message of each line of its access log.
+const TOOK_BY_CADDY: (usize, &[u8]) = (1, b"handled request");
 
 /// Who it was forwarded for.
 const FORWARDED: [&str; 3] = [".xforwardedfor", ".httpxforwardedfor", ".forwardedfor"];
@@ -72,6 +80,8 @@ pub(super) struct Found {
     path: String,
     source: Option<(usize, IpAddr)>,
     stamp: Option<(usize, Stamp)>,
+    /// Rank of the name in [`TOOK`], and milliseconds.
+    took: Option<(usize, u64)>,
     forwarded: Option<IpAddr>,
     message: Option<(usize, Vec<u8>)>,
 }
@@ -101,8 +111,14 @@ impl Found {
         self.source.map(|(_, source)| source)
     }
 
+    /// Returns the time when the request began, as far as the object tells.
     pub(super) fn stamp(&self) -> Option<Stamp> {
-        self.stamp.map(|(_, stamp)| stamp)
+        let (rank, stamp) = self.stamp?;
+        let (by, took) = self.took.unwrap_or_default();
+        let is_caddy = self.message.as_ref().is_some_and(|(_, message)| message == TOOK_BY_CADDY.1);
+        let is_end = rank >= BEGINS && (by != TOOK_BY_CADDY.0 || is_caddy);
+        let began = stamp.earlier_by_ms(took).filter(|_| is_end);
+        Some(began.unwrap_or(stamp))
     }
 
     pub(super) const fn forwarded(&self) -> Option<IpAddr> {
@@ -121,6 +137,10 @@ impl Found {
         self.path.extend(letters.map(|c| c.to_ascii_lowercase()));
     }
 
+    fn takes_numbers(&self) -> bool {
+        rank(&TIMES, &self.path).is_some() || rank(&TOOK, &self.path).is_some()
+    }
+
     fn scalar(&mut self, text: &[u8]) {
         if let Some(rank) = rank(&SOURCES, &self.path).filter(|rank| self.source.is_none_or(|(best, _)| *rank < best))
             && let Some(source) = address(text)
@@ -131,6 +151,11 @@ impl Found {
             && let Some(stamp) = Stamp::any(text)
         {
             self.stamp = Some((rank, stamp));
+        }
+        if let Some(rank) = rank(&TOOK, &self.path).filter(|rank| self.took.is_none_or(|(best, _)| *rank < best))
+            && let Some(ms) = std::str::from_utf8(text).ok().and_then(millis)
+        {
+            self.took = Some((rank, ms));
         }
         if rank(&FORWARDED, &self.path).is_some() {
             self.forwarded = self.forwarded.or_else(|| forwarded_for(text));
@@ -210,14 +235,14 @@ impl<'de> Visitor<'de> for Value<'_> {
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<(), E> {
-        if rank(&TIMES, &self.found.path).is_some() {
+        if self.found.takes_numbers() {
             self.found.scalar(number.to_string().as_bytes());
         }
         Ok(())
     }
 
     fn visit_f64<E>(self, number: f64) -> Result<(), E> {
-        if rank(&TIMES, &self.found.path).is_some() {
+        if self.found.takes_numbers() {
             self.found.scalar(format!("{number:.6}").as_bytes());
         }
         Ok(())
@@ -252,8 +277,8 @@ mod tests {
     fn source_and_time_are_found_among_the_names_that_servers_give_them() {
         for text in [
             r#"{"time_local":"10/Oct/2026:20:55:36 +0000","remote_addr":"192.0.2.7","http_x_forwarded_for":"203.0.113.9"}"#,
-            r#"{"msec":"1791665736.000","server_addr":"10.0.0.1","remote_addr":"192.0.2.7","request_time":"0.003"}"#,
-            r#"{"level":"info","ts":1791665736.0,"msg":"handled request","request":{"remote_ip":"192.0.2.7","remote_port":"1","client_ip":"203.0.113.9","headers":{"X-Forwarded-For":["203.0.113.9"]}},"duration":0.1}"#,
+            r#"{"msec":"1791665736.003","server_addr":"10.0.0.1","remote_addr":"192.0.2.7","request_time":"0.003"}"#,
+            r#"{"level":"info","ts":1791665736.1,"msg":"handled request","request":{"remote_ip":"192.0.2.7","remote_port":"1","client_ip":"203.0.113.9","headers":{"X-Forwarded-For":["203.0.113.9"]}},"duration":0.1}"#,
             r#"{"request":{"remote_addr":"192.0.2.7:4711"},"ts":"2026-10-10T20:55:36.000Z"}"#,
             r#"{"ClientAddr":"192.0.2.7:4711","ClientHost":"192.0.2.7","StartUTC":"2026-10-10T20:55:36Z","time":"2026-10-10T20:55:36Z"}"#,
             r#"{"start_time":"2026-10-10T20:55:36.000Z","downstream_remote_address":"[::ffff:192.0.2.7]:4711"}"#,
@@ -268,6 +293,32 @@ mod tests {
         }
         let raw = Found::of(b"{\"remote_addr\":\"192.0.2.7\",\"ua\":\"\xe9\"}").expect("mended");
         assert!(raw.source().is_some());
+    }
+
+    #[test]
+    fn a_duration_moves_the_time_of_an_end_to_the_begin_and_no_other_time() {
+        const BEGAN_MS: u64 = 1_791_665_736_000;
+        for (text, expected) in [
+            (r#"{"time_local":"10/Oct/2026:21:55:36 +0000","request_time":"3600.000"}"#, BEGAN_MS),
+            (r#"{"request_time":60.25,"msec":1791665796.25}"#, BEGAN_MS),
+            (r#"{"ts":1791665738.5,"msg":"handled request","duration":2.5}"#, BEGAN_MS),
+            (r#"{"ts":1791665738.5,"msg":"handled request","duration":2}"#, BEGAN_MS + 500),
+            // Another program's duration may be in any unit.
+            (r#"{"ts":1791665736,"msg":"done","duration":250}"#, BEGAN_MS),
+            (r#"{"timestamp":1791665736,"event":{"duration":2500000}}"#, BEGAN_MS),
+            // The begin is told.
+            (r#"{"start_time":"2026-10-10T20:55:36.000Z","time":"2026-10-10T20:59:36Z","request_time":240}"#, BEGAN_MS),
+            (r#"{"StartUTC":"2026-10-10T20:55:36Z","time":"2026-10-10T20:55:39Z","Duration":3000000000}"#, BEGAN_MS),
+            // No duration.
+            (r#"{"msec":"1791665736.000","request_time":"-"}"#, BEGAN_MS),
+            (r#"{"msec":"1791665736.000","request_time":"-1"}"#, BEGAN_MS),
+            (r#"{"msec":"1791665736.000","request_time":"NaN"}"#, BEGAN_MS),
+            (r#"{"msec":"1791665736.000","request_time":"inf"}"#, BEGAN_MS),
+            (r#"{"msec":"1791665736.000","request_time":"1e300"}"#, BEGAN_MS),
+        ] {
+            let found = Found::of(text.as_bytes()).expect(text);
+            assert_eq!(found.stamp().map(at), Some(expected), "{text}");
+        }
     }
 
     #[test]

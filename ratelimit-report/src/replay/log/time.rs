@@ -164,6 +164,14 @@ impl Stamp {
     }
 }
 
+/// Returns the milliseconds of a duration in seconds, up to a year: a longer one is a fault of who wrote it.
+pub(super) fn millis(seconds: &str) -> Option<u64> {
+    const SECONDS_MAX: f64 = 366.0 * 86_400.0;
+    let seconds: f64 = seconds.parse().ok()?;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to SECONDS_MAX")]
+    (0.0..=SECONDS_MAX).contains(&seconds).then(|| (seconds * 1_000.0).round() as u64)
+}
+
 /// What a clock shows, in one of these formats, with a fraction or not; and what is behind it.
 fn shown<'a>(formats: &[&str], text: &'a [u8]) -> Option<(DateTime, &'a [u8])> {
     formats.iter().find_map(|format| {

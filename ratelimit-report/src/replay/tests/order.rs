@@ -40,6 +40,34 @@ fn downloads_that_end_together_are_judged_when_they_began() {
 }
 
 #[test]
+fn a_log_of_ends_with_durations_is_judged_by_the_times_of_begin() {
+    // 240 downloads, begun 5 seconds apart, end in the same second.
+    const END: u64 = START / SECOND_NS + 1_200;
+    let head = |names: &str| format!("#Version: 1.0\n#Fields: date time c-ip {names}\n");
+    let date = jiff::Timestamp::from_second(i64::try_from(END).unwrap()).unwrap();
+    let [date, clf] = ["%Y-%m-%d %H:%M:%S", "%d/%b/%Y:%H:%M:%S +0000"].map(|form| date.strftime(form).to_string());
+    let of = a_minute(60);
+    for (head, line) in [
+        (String::new(), format!(r#"{{"time_local":"{clf}","remote_addr":"192.0.2.7","request_time":"{{s}}.000"}}"#)),
+        (
+            String::new(),
+            format!(
+                r#"{{"ts":{END}.0,"msg":"handled request","request":{{"remote_ip":"192.0.2.7"}},"duration":{{s}}}}"#
+            ),
+        ),
+        (head("sc-status time-taken"), format!("{date} 192.0.2.7 200 {{s}}000")),
+        (head("time-taken cs-method"), format!("{date} 192.0.2.7 {{s}}.000 GET")),
+    ] {
+        let lines = (0..240).map(|number| line.replace("{s}", &(number * 5).to_string()) + "\n");
+        let text = head + &lines.collect::<String>();
+        let report = replayed(text.as_bytes(), &of).unwrap();
+        assert_eq!((numbers(&report.limits[0]), report.input.out_of_order), ((240, 0, 0), 0), "{line}");
+        let busiest = busiest_window(&suggested(text.as_bytes(), &of));
+        assert!((14..=15).contains(&busiest), "{busiest}: {line}");
+    }
+}
+
+#[test]
 fn a_request_that_the_window_does_not_hold_is_counted_and_said() {
     let of = policy(vec![limit(2, Unit::Requests)]);
     let mut replay = Replay::new(&of, Kind::AccessLog).unwrap().within(Order::new(60 * SECOND_NS, 100));
