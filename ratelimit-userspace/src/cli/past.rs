@@ -4,12 +4,14 @@ use std::future;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
+use std::thread;
 
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
 use ratelimit_policy::config::duration;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::sync::oneshot;
 
 use super::OutputFormat;
 use super::ask::{Daemon, client};
@@ -150,11 +152,19 @@ async fn follow(
 /// Waits until nobody can read standard output any more: its terminal has vanished, or the other end of its pipe is
 /// closed. Never returns where standard output is a file.
 async fn reader_is_gone() {
-    let output = io::stdout().as_fd().try_clone_to_owned();
-    match output.and_then(|output| AsyncFd::with_interest(output, Interest::ERROR)) {
-        Ok(output) => drop(output.ready(Interest::ERROR).await),
-        // A file cannot be waited for.
-        Err(_) => future::pending().await,
+    let (gone, is_gone) = oneshot::channel();
+    // The thread ends with the process.
+    thread::spawn(move || {
+        // Not every terminal that vanishes wakes who waits for that alone.
+        const LOOK_EVERY_MS: u16 = 500;
+        let output = io::stdout();
+        // No flag is asked for: an error and a hang-up are told unasked.
+        let look = || poll(&mut [PollFd::new(output.as_fd(), PollFlags::empty())], LOOK_EVERY_MS);
+        while matches!(look(), Ok(0) | Err(Errno::EINTR)) {}
+        drop(gone.send(()));
+    });
+    if is_gone.await.is_err() {
+        future::pending::<()>().await;
     }
 }
 
