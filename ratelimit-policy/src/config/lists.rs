@@ -16,11 +16,12 @@ use crate::diagnostic::{Diagnostic, Diagnostics, Found};
 
 pub mod bounds;
 mod entry;
+mod json;
 mod kind;
 mod reading;
 
-pub use entry::prefix_text;
 pub(super) use entry::read as read_line;
+pub use json::prefix_text;
 pub(super) use reading::lines;
 pub use reading::{LEFT_OUT_PERCENT, Tolerated, parse, parse_tolerant};
 

@@ -1,7 +1,7 @@
 //! What files are, and their way into a [`Replay`]: opened, unpacked, told apart, and merged by time.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 use std::fs::File;
 use std::io::{self, Cursor, Read as _};
 use std::path::{Path, PathBuf};
@@ -99,7 +99,23 @@ fn opened(paths: &[PathBuf]) -> Result<Vec<Named>, InputError> {
         let problem = "it can be read once only".to_owned();
         return Err(InputError::Unusable { name: "-".to_owned(), problem, help: "name - once".to_owned() });
     }
+    if let Some(twice) = named_twice(paths) {
+        let problem = "it is named twice, and its requests would count twice".to_owned();
+        return Err(InputError::Unusable {
+            name: twice.display().to_string(),
+            problem,
+            help: "name it once".to_owned(),
+        });
+    }
     paths.iter().map(|path| opened_one(path)).collect()
+}
+
+/// Returns the first path of a regular file that a path before it names too, by another name or a link.
+fn named_twice(paths: &[PathBuf]) -> Option<&PathBuf> {
+    use std::os::unix::fs::MetadataExt as _;
+    let mut seen = BTreeSet::new();
+    let file = |path: &PathBuf| path.metadata().ok().filter(|of| of.is_file()).map(|of| (of.dev(), of.ino()));
+    paths.iter().find(|path| file(path).is_some_and(|file| !seen.insert(file)))
 }
 
 fn opened_one(path: &Path) -> Result<Named, InputError> {

@@ -80,7 +80,7 @@ impl Replay {
         })
     }
 
-    /// Orders requests within a window and a number of held requests that a test can reach.
+    /// Orders requests within a window that a test can reach.
     #[cfg(test)]
     fn within(mut self, order: Order) -> Self {
         self.order = order;
@@ -116,7 +116,7 @@ impl Replay {
         reason
     }
 
-    /// Takes the next request of a log. It is judged once no older one can come within the reorder window.
+    /// Takes the next request of a log. It is judged once the reorder window is full of younger ones.
     pub fn request(&mut self, at: Nanos, source: IpAddr) {
         self.order.push(at, source);
         while let Some((at, source)) = self.order.pop_ready() {

@@ -5,12 +5,10 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 
-use ratelimit_common::time::{Nanos, SECOND_NS};
+use ratelimit_common::time::Nanos;
 
-/// Reorder window: a request is put in order if none before it is younger by more than this.
-pub(super) const WINDOW_NS: u64 = 24 * 3600 * SECOND_NS;
-
-/// Maximum number of requests that wait. Of more, the oldest is judged at once.
+/// Reorder window: the number of requests that wait. Of more, the oldest is judged at once. A window of time would end with
+/// one line whose time is wrong.
 // 2^21 requests of 32 bytes: 64 MB.
 pub(super) const HELD_MAX: usize = 1 << 21;
 
@@ -22,38 +20,27 @@ struct Held {
     source: [u8; 16],
 }
 
-/// Requests that wait until none older can come.
+/// Requests that wait until as many younger ones have come as the reorder window holds.
 #[derive(Debug)]
 pub(super) struct Order {
-    window_ns: u64,
     held_max: usize,
     /// Requests that came in order. Of a log in order, all are here, and cost no comparison with others.
     run: VecDeque<Held>,
     /// Requests that are older than the last of the run.
     stragglers: BinaryHeap<Reverse<Held>>,
-    /// Time of the youngest request so far.
-    newest: u64,
     arrivals: u64,
     straggled: u64,
 }
 
 impl Default for Order {
     fn default() -> Self {
-        Self::new(WINDOW_NS, HELD_MAX)
+        Self::new(HELD_MAX)
     }
 }
 
 impl Order {
-    pub(super) const fn new(window_ns: u64, held_max: usize) -> Self {
-        Self {
-            window_ns,
-            held_max,
-            run: VecDeque::new(),
-            stragglers: BinaryHeap::new(),
-            newest: 0,
-            arrivals: 0,
-            straggled: 0,
-        }
+    pub(super) const fn new(held_max: usize) -> Self {
+        Self { held_max, run: VecDeque::new(), stragglers: BinaryHeap::new(), arrivals: 0, straggled: 0 }
     }
 
     /// Takes the next request in the order of the files.
@@ -64,7 +51,6 @@ impl Order {
         };
         let held = Held { at: at.0, arrival: self.arrivals, source: source.octets() };
         self.arrivals += 1;
-        self.newest = self.newest.max(at.0);
         if self.run.back().is_some_and(|last| held.at < last.at) {
             self.straggled += 1;
             self.stragglers.push(Reverse(held));
@@ -73,11 +59,9 @@ impl Order {
         }
     }
 
-    /// Returns the oldest request that no later line can precede within the window, or that exceeds the bound.
+    /// Returns the oldest request, where more wait than the window holds.
     pub(super) fn pop_ready(&mut self) -> Option<(Nanos, IpAddr)> {
-        let oldest = self.oldest()?;
-        let is_past = oldest.at < self.newest.saturating_sub(self.window_ns);
-        if is_past || self.held() > self.held_max { self.pop() } else { None }
+        if self.held() > self.held_max { self.pop() } else { None }
     }
 
     /// Returns the oldest request, where the files have ended.
@@ -131,7 +115,7 @@ mod tests {
             ("one far ahead of all", |number| if number == 0 { 99_999 } else { number }),
         ];
         for (what, time_of) in orders {
-            let mut order = Order::new(u64::MAX, HELD_MAX);
+            let mut order = Order::new(HELD_MAX);
             let mut popped = 0;
             for number in 0..100_000 {
                 order.push(Nanos(time_of(number)), source(7));
@@ -150,11 +134,11 @@ mod tests {
     }
 
     #[test]
-    fn a_request_waits_until_the_window_has_passed() {
-        let mut order = Order::new(10, 100);
+    fn a_request_waits_until_the_window_is_full_of_younger_ones() {
+        let mut order = Order::new(2);
+        order.push(Nanos(u64::MAX), source(2));
         order.push(Nanos(5), source(1));
-        order.push(Nanos(15), source(2));
-        assert_eq!(order.pop_ready(), None, "one of time 5 may still come");
+        assert_eq!(order.pop_ready(), None, "one of time 4 may still come");
         order.push(Nanos(16), source(3));
         assert_eq!(order.pop_ready(), Some((Nanos(5), source(1))));
         assert_eq!(order.pop_ready(), None);
@@ -164,6 +148,7 @@ mod tests {
         #[test]
         fn any_order_within_the_window_comes_out_sorted_and_equal_times_keep_theirs(
             gaps in proptest::collection::vec((0_u64..4, 0_u64..50), 1..300),
+            wrong in proptest::option::of((0_usize..300, any::<u64>())),
         ) {
             let mut began = 0;
             let mut requests: Vec<(u64, u64)> = gaps
@@ -173,9 +158,13 @@ mod tests {
                     (began, began + length)
                 })
                 .collect();
-            // A server writes in the order of ends; no transfer is longer than the window.
+            // A server writes in the order of ends; during the longest transfer fewer requests come than the window holds.
             requests.sort_by_key(|(_, end)| *end);
-            let mut order = Order::new(50, 1_000);
+            // One line has a wrong time.
+            if let Some((at, time)) = wrong.filter(|(at, _)| *at < requests.len()) {
+                requests[at].0 = time;
+            }
+            let mut order = Order::new(300);
             let mut out = Vec::new();
             for (arrival, (at, _)) in requests.iter().enumerate() {
                 order.push(Nanos(*at), IpAddr::from(u32::try_from(arrival).unwrap().to_be_bytes()));

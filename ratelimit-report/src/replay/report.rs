@@ -181,7 +181,6 @@ impl Input {
             malformed,
             reordered,
             out_of_order,
-            reorder_window_seconds: is_log.then_some(order::WINDOW_NS / SECOND_NS),
             reorder_requests_max: is_log.then_some(order::HELD_MAX as u64),
             from: span.map(|(from, _)| timestamp(from)),
             until: span.map(|(_, until)| timestamp(until)),
@@ -253,10 +252,8 @@ impl Input {
                 ),
                 Kind::AccessLog => format!(
                     "lines too far behind younger ones, and taken to be as late as what was judged before: {} (lines are \
-                     put in order of their own time within {} hours and {} requests; name rotated files each, they are \
-                     merged by time)",
+                     put in order of their own time within {} requests; name rotated files each, they are merged by time)",
                     self.out_of_order,
-                    order::WINDOW_NS / SECOND_NS / 3600,
                     order::HELD_MAX
                 ),
             });

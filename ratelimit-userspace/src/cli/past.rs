@@ -161,7 +161,7 @@ async fn reader_is_gone() {
         // No flag is asked for: an error and a hang-up are told unasked.
         let look = || poll(&mut [PollFd::new(output.as_fd(), PollFlags::empty())], LOOK_EVERY_MS);
         while matches!(look(), Ok(0) | Err(Errno::EINTR)) {}
-        drop(gone.send(()));
+        let _nobody_waits = gone.send(());
     });
     if is_gone.await.is_err() {
         future::pending::<()>().await;

@@ -186,8 +186,8 @@ it would have been refused. A log has requests alone.
 Logs: common or combined format (nginx, Apache), JSON lines (nginx, Caddy, Traefik, Envoy, Google,
 Azure, Cloudflare), HAProxy's HTTP log, W3C extended format (IIS, CloudFront), AWS load balancers,
 Squid, Envoy's text; also in syslog's, journald's or a container's lines. Gzip is unpacked. Lines
-need not be in order of time: requests are sorted within 24 hours, by the time when they began. A
-time without an offset is taken as local time.
+need not be in order of time: requests are sorted by the time when they began. A time without an
+offset is taken as local time.
 
 Examples:
   ratelimitd replay /var/log/nginx/access.log* --limit 1000/5m

@@ -1,26 +1,40 @@
 //! One line of a list file, in each form that published lists have. A line is read in full or refused: no line is taken for
 //! fewer addresses than it names. Pure.
 
-use std::borrow::Cow;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, IpSubnets, Ipv4Subnets, Ipv6Subnets};
 
 use super::super::network::{CIDR_HELP, parse_cidr_of_any_bits};
+use super::json::{COUNT_KEYS, prefix_text};
 
-/// Keys that hold the prefix in a line of JSON: those of Spamhaus, AbuseIPDB, CrowdSec and others.
-const PREFIX_KEYS: [&str; 9] =
-    ["cidr", "ip", "ipAddress", "ip_address", "prefix", "network", "range", "value", "address"];
-/// Ends of keys in a line of JSON that say how much more than one address is meant.
-const EXTENT_KEYS: [&str; 8] = ["mask", "netmask", "length", "len", "bits", "end", "last", "to"];
-/// A line of JSON takes some twenty times as much memory while it is read.
-const JSON_BYTES_MAX: usize = 64 << 10;
-/// Lines of JSON with this type tell of the list.
-const METADATA: &str = "metadata";
+/// Words before the length of a prefix.
+const EXTENT_WORDS: [&str; 9] =
+    ["mask", "netmask", "cidr", "prefix", "prefixlen", "prefix_length", "length", "len", "bits"];
+/// Words that except some addresses of an entry.
+pub(super) const EXCEPTING: [&str; 7] =
+    ["except", "excepting", "exception", "excluding", "exclude", "without", "nomatch"];
+/// Words right behind an entry by which maps and access files let it pass.
+pub(super) const LETTING_PASS: [&str; 13] = [
+    "ok",
+    "good",
+    "allow",
+    "allowed",
+    "accept",
+    "permit",
+    "pass",
+    "whitelist",
+    "whitelisted",
+    "ignore",
+    "dunno",
+    "no",
+    "off",
+];
 /// eMule lets addresses pass whose access level is this or higher.
 const PASSING_LEVEL: u32 = 127;
 
 const RANGE_HELP: &str = "write a range as 192.0.2.0-192.0.2.255, or each address in a line of its own";
+const LENGTH_HELP: &str = "write the length as in 192.0.2.0/24, or a remark behind a #";
 const NO_ADDRESS: &str = "this is no address, and no prefix";
 
 /// Why a line cannot be read. Neither text quotes the line.
@@ -71,6 +85,41 @@ pub(in crate::config) fn read(line: &str) -> Result<Vec<IpNet>, Bad> {
 const COLUMNS: [&str; 10] =
     ["start", "end", "ip", "ip_address", "ipaddress", "address", "network", "cidr", "prefix", "netmask"];
 
+/// Names of columns that say how much more than the address in another column is meant.
+const EXTENT_COLUMNS: [&str; 14] = [
+    "prefixlen",
+    "prefix_length",
+    "prefixlength",
+    "prefix_len",
+    "mask",
+    "netmask",
+    "bits",
+    "length",
+    "len",
+    "end",
+    "last",
+    "stop",
+    "end_ip",
+    "wildcard",
+];
+
+/// Returns the name of the column by which the lines of a table mean more than an address. Of DShield's table, whose
+/// columns are start, end and length, lines are read whole.
+pub(super) fn extent_column(head: &str) -> Option<&'static str> {
+    let columns: Vec<&str> = words(head).take(3).collect();
+    let is_start = |name: &&str| ["start", "start_ip", "first", "from"].iter().any(|of| name.eq_ignore_ascii_case(of));
+    let counts = words(head).any(|name| is_among(&COUNT_KEYS, name)) && columns.iter().any(is_start);
+    if counts {
+        return Some("count");
+    }
+    // A range beside each other is read or refused in each line.
+    let is_range = columns.first().is_some_and(is_start);
+    if is_range {
+        return None;
+    }
+    EXTENT_COLUMNS.into_iter().find(|column| words(head).any(|name| name.eq_ignore_ascii_case(column)))
+}
+
 /// Whether a line is the head of a table: names of columns, and nothing that may be an address.
 pub(super) fn is_head(line: &str) -> bool {
     let is_name = |word: &str| word.chars().all(|c| c.is_ascii_alphabetic() || matches!(c, '_' | '-'));
@@ -79,7 +128,7 @@ pub(super) fn is_head(line: &str) -> bool {
 }
 
 /// Reads a text that is one address, prefix or range, and nothing else.
-fn whole(text: &str) -> Result<Vec<IpNet>, Bad> {
+pub(super) fn whole(text: &str) -> Result<Vec<IpNet>, Bad> {
     match range_at_start(text)? {
         Some((range, "")) => Ok(range),
         Some(_) => Err(bad(0, NO_ADDRESS, CIDR_HELP)),
@@ -90,11 +139,18 @@ fn whole(text: &str) -> Result<Vec<IpNet>, Bad> {
 /// The words of a text, without the quotes that CSV has around them.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let words = text.split(|c: char| c.is_whitespace() || c == ',');
-    words.map(|word| word.trim_matches('"')).filter(|word| !word.is_empty())
+    words.map(|word| word.trim_matches(['"', '\''])).filter(|word| !word.is_empty())
 }
 
 /// Reads an address, a prefix, or an address with a netmask.
 fn net(text: &str) -> Result<IpNet, Bad> {
+    if let Some((address, length)) = text.split_once('/')
+        && address.parse::<Ipv6Addr>().is_ok_and(|of| of.to_ipv4_mapped().is_some())
+        && length.parse::<u8>().is_ok_and(|length| length < 96)
+    {
+        let at = address.len() + 1;
+        return Err(bad(at, "this length is less than the 96 bits before an IPv4 address", CIDR_HELP));
+    }
     if let Some((address, mask)) = text.split_once('/')
         && mask.contains('.')
     {
@@ -180,14 +236,15 @@ fn first_word(of: IpNet, body: &str) -> Result<Vec<IpNet>, Bad> {
     if second.starts_with('/') {
         return Err(bad(0, "a blank stands before the prefix length", CIDR_HELP));
     }
+    check_exceptions(body)?;
     let mut prefixes = vec![of];
     if words(body).next().is_some_and(|first| !first.contains('/')) {
+        check_extent(body)?;
         if let Some(last) = edge(second) {
             prefixes = pair(of.addr(), last, words(body).nth(2))?;
             rest.next();
         } else if is_length(of, second) {
-            let help = "write the length as in 192.0.2.0/24, or a remark behind a #";
-            return Err(bad(0, "the number behind this address may be a prefix length", help));
+            return Err(bad(0, "the number behind this address may be a prefix length", LENGTH_HELP));
         } else if is_of_hosts_file(of.addr()) && second.contains(|c: char| c.is_ascii_alphabetic()) {
             let help = "packets have addresses, not names: take a list of addresses";
             return Err(bad(0, "this is a line of a hosts file, which names hosts", help));
@@ -195,6 +252,36 @@ fn first_word(of: IpNet, body: &str) -> Result<Vec<IpNet>, Bad> {
     }
     check_rest(rest, &prefixes)?;
     Ok(prefixes)
+}
+
+/// Refuses words behind an entry that take addresses from it, or let it pass.
+fn check_exceptions(body: &str) -> Result<(), Bad> {
+    const HELP: &str = "write the other addresses alone, or leave the line out";
+    if words(body).skip(1).any(|word| word.starts_with('!') || is_among(&EXCEPTING, word)) {
+        return Err(bad(0, "this line excepts some of its addresses", HELP));
+    }
+    if words(body).nth(1).is_some_and(|word| is_among(&LETTING_PASS, word)) {
+        return Err(bad(0, "this line lets its addresses pass", "leave the line out"));
+    }
+    Ok(())
+}
+
+/// Refuses words behind an address that say how much more is meant: `netmask 24`, `(/24)`, `len=24`.
+fn check_extent(body: &str) -> Result<(), Bad> {
+    let is_number = |word: &str| word.trim_start_matches('/').parse::<u8>().is_ok_and(|length| length <= 128);
+    let is_part = |c: char| matches!(c, '(' | ')' | '[' | ']' | '\'' | '=' | ':');
+    let rest = || words(body).skip(1).flat_map(|word| word.split(is_part)).filter(|word| !word.is_empty());
+    let is_length = rest().any(|word| word.starts_with('/') && is_number(word));
+    let is_named = rest().zip(rest().skip(1)).any(|(name, number)| is_among(&EXTENT_WORDS, name) && is_number(number));
+    if is_length || is_named {
+        return Err(bad(0, "the number behind this address may be a prefix length", LENGTH_HELP));
+    }
+    Ok(())
+}
+
+pub(super) fn is_among(names: &[&str], word: &str) -> bool {
+    let word = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+    names.iter().any(|name| name.eq_ignore_ascii_case(word))
 }
 
 /// Whether a number behind an address may be the length of its prefix. Lists of reports have counts there.
@@ -238,15 +325,26 @@ fn check_rest<'a>(mut rest: impl Iterator<Item = &'a str>, prefixes: &[IpNet]) -
     Ok(())
 }
 
+/// Marks between which words of a line may stand.
+const BETWEEN: [char; 8] = ['|', '=', '(', ')', '[', ']', '<', '>'];
+
 /// Whether a word names a source outside of these prefixes.
-fn names_more(word: &str, prefixes: &[IpNet]) -> bool {
+pub(super) fn names_more(word: &str, prefixes: &[IpNet]) -> bool {
+    if word.contains(BETWEEN) {
+        return word.split(BETWEEN).any(|part| names_more(part, prefixes));
+    }
+    if word.contains('*') {
+        return word.contains('.') && word.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'*'));
+    }
     let is_part = |c: char| c.is_ascii_hexdigit() || matches!(c, '.' | ':' | '/' | '-');
     let word = word.trim_matches(|c: char| !is_part(c) || matches!(c, '-' | '/')).trim_end_matches('.');
     if !word.contains(['.', ':']) || !word.contains(|c: char| c.is_ascii_hexdigit()) {
         return false;
     }
     let range = || word.rsplit_once(':').map_or(word, |(_, range)| range);
-    match net(word) {
+    // An address may have a port.
+    let host = word.split_once(':').map_or(word, |(host, _)| if host.contains('.') { host } else { word });
+    match net(word).or_else(|_| net(host)) {
         Ok(of) => !prefixes.iter().any(|prefix| prefix.contains(&of)),
         Err(_) => [word, range()].into_iter().any(|text| matches!(range_at_start(text), Ok(Some(_)))),
     }
@@ -256,6 +354,10 @@ fn names_more(word: &str, prefixes: &[IpNet]) -> bool {
 fn check_semicolon(comment: &str, prefixes: &[IpNet]) -> Result<(), Bad> {
     let next = comment.strip_prefix(';').map(|rest| rest.split(';').next().unwrap_or(rest));
     match next.and_then(|rest| words(rest).next()) {
+        // A table whose columns semicolons part.
+        Some(word) if prefixes.iter().any(|of| of.prefix_len() == of.max_prefix_len() && is_length(*of, word)) => {
+            Err(bad(0, "the number behind this address may be a prefix length", LENGTH_HELP))
+        }
         Some(word) if names_more(word, prefixes) => Err(bad(0, "another address stands in this line", RANGE_HELP)),
         Some(_) | None => Ok(()),
     }
@@ -289,44 +391,21 @@ fn directive(body: &str, comment: &str) -> Result<Vec<IpNet>, Bad> {
     if !is_over.is_empty() && !is_over.starts_with('#') && !comment.starts_with('#') {
         return Err(bad(0, "another directive stands in this line", HELP));
     }
-    let nets =
-        words(body).skip(skipped).map(|word| net(word).map_err(|_| bad(0, "this directive names no address", HELP)));
-    nets.collect()
-}
-
-/// The text of an entry's prefix, which a line of JSON has within; none where that tells of the list.
-///
-/// # Errors
-/// What is wrong with it, in words.
-pub fn prefix_text(entry: &str) -> Result<Option<Cow<'_, str>>, &'static str> {
-    if !entry.starts_with('{') {
-        return Ok(Some(Cow::Borrowed(entry)));
+    let nets: Result<Vec<IpNet>, Bad> = words(body)
+        .skip(skipped)
+        .map(|word| net(word).map_err(|_| bad(0, "this directive names no address", HELP)))
+        .collect();
+    let nets = nets?;
+    if let [IpNet::V4(address), IpNet::V4(mask)] = nets.as_slice()
+        && mask.addr().octets()[0] == 255
+        && mask_length(mask.addr()).is_some_and(|length| length < 32)
+        && address.prefix_len() == 32
+    {
+        return Err(bad(
+            0,
+            "the second address of this directive may be a netmask",
+            "write the length, as in 192.0.2.0/24",
+        ));
     }
-    if entry.len() > JSON_BYTES_MAX {
-        return Err("this line of JSON is longer than 65536 bytes");
-    }
-    let object: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_str(entry).map_err(|_| "this is no JSON object")?;
-    if object.get("type").and_then(serde_json::Value::as_str) == Some(METADATA) {
-        return Ok(None);
-    }
-    let (key, prefix) = PREFIX_KEYS
-        .iter()
-        .find_map(|key| Some((*key, object.get(*key)?.as_str()?.trim())))
-        .ok_or("this JSON object has no prefix")?;
-    let read = whole(prefix).unwrap_or_default();
-    for (other, value) in object.iter().filter(|(other, _)| *other != key) {
-        let extends = EXTENT_KEYS.iter().any(|end| other.to_ascii_lowercase().ends_with(end)) || *other == "prefix";
-        if extends && !prefix.contains(['/', '-']) && (value.is_u64() || is_length_text(value)) {
-            return Err("this JSON object has its prefix in several fields");
-        }
-        if value.as_str().is_some_and(|text| names_more(text.trim(), &read)) {
-            return Err("this JSON object has another address too");
-        }
-    }
-    Ok(Some(Cow::Owned(prefix.to_owned())))
-}
-
-fn is_length_text(value: &serde_json::Value) -> bool {
-    value.as_str().is_some_and(|text| text.trim_start_matches('/').parse::<u8>().is_ok())
+    Ok(nets)
 }

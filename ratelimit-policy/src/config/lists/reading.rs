@@ -81,7 +81,15 @@ fn read(path: &Path, contents: &str, most: Option<usize>) -> Reading {
     for line in lines(contents) {
         // A head of columns stands before all entries.
         if of.prefixes.is_empty() && of.bad_lines == 0 && entry::is_head(line.text) {
-            continue;
+            let Some(column) = entry::extent_column(line.text) else { continue };
+            let problem = format!("its column `{column}` says how much more than one address a line means");
+            of.found.push(at_start(
+                path,
+                problem,
+                "write prefixes, as in 192.0.2.0/24, or ranges, as in 192.0.2.0-192.0.2.9",
+            ));
+            of.is_whole = false;
+            break;
         }
         match entry::read(line.text) {
             Ok(prefixes) => of.prefixes.extend(prefixes),

@@ -65,8 +65,18 @@ const TOOK_BY_CADDY: (usize, &[u8]) = (1, b"handled request");
 /// Who it was forwarded for.
 const FORWARDED: [&str; 3] = [".xforwardedfor", ".httpxforwardedfor", ".forwardedfor"];
 
+/// Ends of names below which a client says what is there: its headers, cookies and arguments. None of it is believed but
+/// for whom it was forwarded.
+const OF_CLIENT: [&str; 7] = ["headers", "header", "cookies", "cookie", "args", "params", "parameters"];
+/// Likewise, whole names.
+const OF_CLIENT_WHOLE: [&str; 5] = ["arguments", "body", "form", "query", "querystring"];
+
 /// The line of a server within another's object: a journal's, Docker's, a collector's.
 const MESSAGES: [&str; 3] = ["message", "log", "msg"];
+
+/// Names of lists with a request in each element, at the top of an object: Azure's, AWS's and others'.
+const BUNDLES: [&str; 6] = [".records", ".logevents", ".events", ".entries", ".items", ".logs"];
+const BUNDLE: &str = "it has several requests in a list: write an object a line, as `jq -c '.records[]'` does";
 
 /// Deeper there is nothing.
 const DEPTH_MAX: usize = 4;
@@ -84,6 +94,12 @@ pub(super) struct Found {
     took: Option<(usize, u64)>,
     forwarded: Option<IpAddr>,
     message: Option<(usize, Vec<u8>)>,
+    /// Number of names around the value that is read below which a client says what is there.
+    of_client: usize,
+    /// Number of clients' addresses that were read.
+    clients: usize,
+    /// An object in it is a list of requests.
+    is_bundle: bool,
 }
 
 impl Found {
@@ -93,7 +109,14 @@ impl Found {
             Err(_) => {
                 // nginx without `escape=json` writes \x22, and other bytes as they came.
                 let mended = String::from_utf8_lossy(text).replace("\\x", "\\\\x");
-                Self::read(mended.as_bytes()).map_err(|error| format!("it is no JSON object: {error}"))
+                Self::read(mended.as_bytes()).map_err(|error| {
+                    let problem = error.to_string();
+                    if problem.starts_with(BUNDLE) {
+                        BUNDLE.to_owned()
+                    } else {
+                        format!("it is no JSON object: {problem}")
+                    }
+                })
             }
             found => found.map_err(|error| error.to_string()),
         }
@@ -104,6 +127,9 @@ impl Found {
         let mut reader = serde_json::Deserializer::from_slice(text);
         Value { found: &mut found, depth: 0 }.deserialize(&mut reader)?;
         reader.end()?;
+        if found.is_bundle {
+            return Err(serde::de::Error::custom(BUNDLE));
+        }
         Ok(found)
     }
 
@@ -141,7 +167,20 @@ impl Found {
         rank(&TIMES, &self.path).is_some() || rank(&TOOK, &self.path).is_some()
     }
 
+    /// Whether a client says what is below the name that the path ends in.
+    fn is_of_client(&self) -> bool {
+        let name = self.path.rsplit('.').next().unwrap_or_default();
+        OF_CLIENT_WHOLE.contains(&name) || OF_CLIENT.iter().any(|end| name.ends_with(end))
+    }
+
     fn scalar(&mut self, text: &[u8]) {
+        if rank(&FORWARDED, &self.path).is_some() {
+            self.forwarded = self.forwarded.or_else(|| forwarded_for(text));
+        }
+        if self.of_client > 0 {
+            return;
+        }
+        self.clients += usize::from(rank(&SOURCES, &self.path).is_some() && address(text).is_some());
         if let Some(rank) = rank(&SOURCES, &self.path).filter(|rank| self.source.is_none_or(|(best, _)| *rank < best))
             && let Some(source) = address(text)
         {
@@ -156,9 +195,6 @@ impl Found {
             && let Some(ms) = std::str::from_utf8(text).ok().and_then(millis)
         {
             self.took = Some((rank, ms));
-        }
-        if rank(&FORWARDED, &self.path).is_some() {
-            self.forwarded = self.forwarded.or_else(|| forwarded_for(text));
         }
         if let Some(rank) = rank(&MESSAGES, &self.path)
             && self.message.as_ref().is_none_or(|(best, _)| rank < *best)
@@ -209,7 +245,10 @@ impl<'de> Visitor<'de> for Value<'_> {
         let len = found.path.len();
         while let Some(Name(name)) = map.next_key::<Name<'de>>()? {
             found.push(&name);
+            let of_client = usize::from(found.is_of_client());
+            found.of_client += of_client;
             map.next_value_seed(Value { found: &mut *found, depth: depth + 1 })?;
+            found.of_client -= of_client;
             found.path.truncate(len);
         }
         Ok(())
@@ -225,7 +264,15 @@ impl<'de> Visitor<'de> for Value<'_> {
             self.found.scalar(&bytes);
             return Ok(());
         }
-        while list.next_element_seed(Value { found: &mut *self.found, depth: self.depth + 1 })?.is_some() {}
+        let (mut requests, is_of_objects) = (0, BUNDLES.contains(&self.found.path.as_str()));
+        loop {
+            let before = self.found.clients;
+            if list.next_element_seed(Value { found: &mut *self.found, depth: self.depth + 1 })?.is_none() {
+                break;
+            }
+            requests += usize::from(self.found.clients > before);
+        }
+        self.found.is_bundle |= is_of_objects && requests > 1;
         Ok(())
     }
 
@@ -319,6 +366,32 @@ mod tests {
             let found = Found::of(text.as_bytes()).expect(text);
             assert_eq!(found.stamp().map(at), Some(expected), "{text}");
         }
+    }
+
+    #[test]
+    fn nothing_that_a_client_sends_names_its_source_or_its_time() {
+        for text in [
+            r#"{"ts":1791665736.0,"request":{"remote_ip":"192.0.2.7","headers":{"Remote-Addr":["198.51.100.9"],"Startutc":["2030-01-01T00:00:00Z"]}}}"#,
+            r#"{"request":{"headers":{"Remoteaddr":["198.51.100.9"],"Edgestarttimestamp":["2106-01-01T00:00:00Z"]},"remote_ip":"192.0.2.7"},"ts":1791665736.0}"#,
+            r#"{"EdgeStartTimestamp":1791665736,"ClientIP":"192.0.2.7","RequestHeaders":{"remote-addr":"198.51.100.9"},"Cookies":{"remote_ip":"198.51.100.9"}}"#,
+            r#"{"start_time":"2026-10-10T20:55:36.000Z","downstream_remote_address":"192.0.2.7:4711","headers":{"remote_addr":"198.51.100.9"}}"#,
+            r#"{"time":1791665736,"client_ip":"192.0.2.7","args":{"remote_addr":"198.51.100.9","ts":"1"},"query":{"remote_ip":"198.51.100.9"}}"#,
+            r#"{"time":1791665736,"client_ip":"192.0.2.7","http":{"request":{"headers":{"x":{"remote_addr":"198.51.100.9"}}}}}"#,
+        ] {
+            let found = Found::of(text.as_bytes()).expect(text);
+            assert_eq!(found.source().map(|source| source.to_string()).as_deref(), Some("192.0.2.7"), "{text}");
+            assert_eq!(found.stamp().map(at), Some(1_791_665_736_000), "{text}");
+        }
+    }
+
+    #[test]
+    fn several_requests_in_one_object_are_refused_and_a_list_of_addresses_is_not() {
+        let one = r#"{"clientIp":"192.0.2.7","time":"2026-10-10T20:55:36Z"}"#;
+        let of = |list: &str| Found::of(format!(r#"{{"records":[{list}]}}"#).as_bytes());
+        assert!(of(one).expect("one request").source().is_some());
+        assert!(of(&format!("{one},{one}")).expect_err("two").starts_with("it has several requests in a list"));
+        let hops = br#"{"client":{"ip":["192.0.2.7","192.0.2.8"]},"events":["a","b"],"ts":1791665736}"#;
+        assert!(Found::of(hops).expect("one request").source().is_some());
     }
 
     #[test]

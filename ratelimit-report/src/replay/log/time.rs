@@ -4,7 +4,7 @@ use jiff::civil::DateTime;
 use jiff::fmt::strtime::BrokenDownTime;
 use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
 use jiff::{SignedDuration, Span, Timestamp};
-use ratelimit_common::time::Nanos;
+use ratelimit_common::time::{Nanos, SECOND_NS};
 
 /// A local time that would be so much earlier than the one before it is the later of the two that a clock shows in
 /// autumn.
@@ -16,6 +16,9 @@ const COMMON: [&str; 2] = ["%d/%b/%y:%H:%M:%S", "%d/%b/%Y:%H:%M:%S"];
 const ISO: [&str; 4] = ["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dt%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y/%m/%d %H:%M:%S"];
 /// Those of RFC 3164.
 const SYSLOG: [&str; 1] = ["%b %d %H:%M:%S"];
+
+/// The begin of 2201, in nanoseconds since 1970. Windows of later times would end beyond what the kernel counts to.
+const LATEST_NS: u64 = 7_289_654_400 * SECOND_NS;
 
 /// It has every day that a year may have.
 const LEAP_YEAR: i16 = 1972;
@@ -76,9 +79,11 @@ impl Times {
         };
         self.last = at.ok_or("its time is no time of a calendar")?;
         self.local += u64::from(!matches!(zone, Zone::Said(_)));
-        let wrong =
-            if self.last < Timestamp::UNIX_EPOCH { "its time is before 1970" } else { "its time is after 2554" };
-        u64::try_from(self.last.as_nanosecond()).map(Nanos).map_err(|_| wrong.to_owned())
+        if self.last < Timestamp::UNIX_EPOCH {
+            return Err("its time is before 1970".to_owned());
+        }
+        let nanos = u64::try_from(self.last.as_nanosecond()).ok().filter(|nanos| *nanos < LATEST_NS);
+        nanos.map(Nanos).ok_or_else(|| "its time is after 2200".to_owned())
     }
 
     /// A time of the clock's zone. Of an hour that comes twice it is the first, until time would run backward.

@@ -166,8 +166,34 @@ fn a_line_that_may_name_more_than_is_understood_is_refused() {
         "192.0.2.0/0.0.0.255",
         "192.0.2.0/255.0.255.0",
         "192.0.2.0/255.255.255",
+        "192.0.2.0;24",
+        "192.0.2.0;24;US",
+        "192.0.2.0,'24'",
+        "192.0.2.0 netmask 24",
+        "192.0.2.0 mask 24",
+        "192.0.2.0 prefix /24",
+        "192.0.2.0 (/24)",
+        "192.0.2.0 = /24",
+        "192.0.2.0 len=24",
+        "192.0.2.0 Cidr: 24",
+        "::ffff:192.0.2.0/24",
+        "::ffff:0:0/95",
+        // Some of the addresses are excepted, or all pass.
+        "192.0.2.0/24 !192.0.2.4",
+        "192.0.2.0/24,!192.0.2.4",
+        "192.0.2.0/24 except 192.0.2.4",
+        "192.0.2.0/24 (excluding 192.0.2.4)",
+        "192.0.2.0/24 nomatch",
+        "192.0.2.0/24 OK",
+        "192.0.2.0/24 good",
+        "192.0.2.1 permit",
+        "192.0.2.1,allow",
+        "!192.0.2.1",
         // Wildcards, parts, ports, octal digits.
         "192.0.2.*",
+        "192.0.2.0 192.0.2.*",
+        "192.0.2.1 198.51.100.8:80",
+        "192.0.2.1 192.0.2.1|198.51.100.9",
         "192.0.2",
         "192.0.2.",
         "192.0.2.1:80",
@@ -191,11 +217,38 @@ fn a_line_that_may_name_more_than_is_understood_is_refused() {
         "{\"address\":\"192.0.2.0\",\"end\":\"192.0.2.255\"}",
         "{\"ip\":\"192.0.2.1\",\"network\":\"192.0.2.0/24\"}",
         "{\"cidr\":\"192.0.2.0/24 198.51.100.0/24\"}",
+        "{\"ip\":\"192.0.2.0\",\"cidr\":24}",
+        "{\"ip\":\"192.0.2.0\",\"size\":24}",
+        "{\"ip\":\"192.0.2.0\",\"count\":256}",
+        "{\"ip\":\"192.0.2.0\",\"meta\":{\"mask\":24}}",
+        "{\"cidr\":\"192.0.2.0/24\",\"cidr\":\"203.0.113.0/24\"}",
+        "{\"cidr\":\"192.0.2.0/24\",\"exceptions\":[\"192.0.2.4\"]}",
+        "{\"cidr\":\"192.0.2.0/24\",\"others\":[\"203.0.113.4\"]}",
+        "{\"ip\":\"192.0.2.1\",\"action\":\"allow\"}",
+        // Apache takes the second address for a source of its own, and others for a netmask.
+        "Require not ip 192.0.2.0 255.255.255.0",
+        "Deny from 192.0.2.0 255.255.255.0",
     ] {
         let error = read(&format!("203.0.113.1\n{line}\n")).expect_err(line);
         assert!(error.starts_with("list:2:") && error.lines().count() == 1, "{line}: {error}");
         assert!(!error.contains("198.51.100"), "the text is not quoted: {error}");
     }
+}
+
+#[test]
+fn a_table_whose_column_says_how_much_a_line_means_is_refused_once() {
+    for (head, line, column) in [
+        ("network,cc,prefixlen", "192.0.2.0,US,24", "prefixlen"),
+        ("start,count,cc", "192.0.2.0,65536,US", "count"),
+        ("ip\tnetmask", "192.0.2.0\t255.255.255.0", "netmask"),
+        ("\"ip\",\"country\",\"end_ip\"", "\"192.0.2.0\",\"US\",\"192.0.2.255\"", "end_ip"),
+    ] {
+        let error = read(&format!("{head}\n{line}\n{line}\n")).expect_err(head);
+        assert!(error.contains(&format!("its column `{column}`")) && error.lines().count() == 1, "{head}: {error}");
+        assert_eq!(parse_tolerant(Path::new("list"), &format!("{head}\n{line}\n")), None, "{head}");
+    }
+    let reports = "ip,country,count,lastReportedAt\n192.0.2.0,US,24,2026-01-01\n192.0.2.7,DE,256,2026-01-01\n";
+    assert_eq!(read(reports).unwrap().len(), 2);
 }
 
 #[test]
@@ -207,6 +260,11 @@ fn a_remark_behind_an_entry_is_no_address() {
         ("192.0.2.0/24 gateway 192.0.2.1", "192.0.2.0/24"),
         ("192.0.2.7 0 reports, 12:30", "192.0.2.7/32"),
         ("192.0.2.0 32 reports", "192.0.2.0/32"),
+        ("192.0.2.7 blocked until 2026, good riddance", "192.0.2.7/32"),
+        ("192.0.2.7 not a nice host (24 reports)", "192.0.2.7/32"),
+        ("{\"ip\":\"192.0.2.7\",\"count\":256}", "192.0.2.7/32"),
+        ("{\"ip\":\"192.0.2.7\",\"tags\":[\"ssh\",\"web\"],\"action\":\"block\"}", "192.0.2.7/32"),
+        ("::ffff:192.0.2.0/120", "192.0.2.0/24"),
         ("192.0.2.7, https://example.com/a?b=1.2.3", "192.0.2.7/32"),
         ("0.0.0.0/32 # nobody", "0.0.0.0/32"),
         ("{\"ip\":\"192.0.2.7\",\"source\":\"192.0.2.7\",\"asn\":24}", "192.0.2.7/32"),
