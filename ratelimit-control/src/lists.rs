@@ -12,6 +12,9 @@ use super::call::{Call, Route};
 pub struct AcceptList {
     /// Its absolute path.
     pub file: PathBuf,
+    /// The version that is meant, as the objection to it names it. Another one is refused. None accepts what the file holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
 }
 
 impl Call for AcceptList {
@@ -26,8 +29,12 @@ pub struct AcceptReport {
     pub schema: u32,
     /// The list file.
     pub file: PathBuf,
+    /// The version, 12 hexadecimal digits.
+    pub version: String,
     /// Number of its prefixes.
     pub prefixes: u64,
+    /// Shares of the address spaces that they cover, in words.
+    pub covers: String,
     /// Whether they are in force now. If not, no list of the running configuration is this file.
     pub in_force: bool,
 }

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 
 use super::engine::Engine;
 use super::journal::Occurrence;
+use super::list_copies::version;
 use super::list_start::objection;
 use super::moment::Moment;
 use super::trial::is_same;
@@ -16,7 +17,8 @@ use ratelimit_control::proto::{AcceptList, AcceptReport, Problem, ProblemKind};
 use ratelimit_datapath::Datapath;
 use ratelimit_policy::config::Config;
 use ratelimit_policy::config::file::load_list;
-use ratelimit_policy::config::lists::{ListFile, bounds};
+use ratelimit_policy::config::lists::ListFile;
+use ratelimit_policy::config::lists::bounds::{self, Covered};
 use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::SCHEMA;
 
@@ -58,12 +60,25 @@ impl<D: Datapath> Engine<D> {
         let now = self.clocks(moment)?.now;
         let read = load_list(&request.file).map_err(|wrong| Problem::new(ProblemKind::Config, wrong.to_string()));
         let prefixes: Arc<[IpNet]> = read?.into();
+        let (version, covers) = (version(&prefixes), Covered::of(&prefixes).to_string());
+        if request.version.as_ref().is_some_and(|asked| *asked != version) {
+            let path = request.file.display();
+            let why = format!(
+                "{path} is another version now, of {} prefixes, which cover {covers}; if that is meant: ratelimitd lists accept {path} {version}",
+                prefixes.len()
+            );
+            return Err(Problem::new(ProblemKind::Conflict, why));
+        }
         let is_meant = |file: &&ListFile| file.path == request.file || is_same(&file.path, &request.file);
         let file = self.enforced.config.list_files.iter().find(is_meant).cloned();
         let path = file.as_ref().map_or(&request.file, |file| &file.path);
         let unkept = |error| Problem::new(ProblemKind::Internal, format!("{error}; nothing was changed"));
         self.list_copies.accept(path, &prefixes).map_err(unkept)?;
-        let said = format!("{}: a version of {} prefixes is accepted by {by}", path.display(), prefixes.len());
+        let said = format!(
+            "{}: version {version}, of {} prefixes that cover {covers}, is accepted by {by}",
+            path.display(),
+            prefixes.len()
+        );
         tracing::warn!(user = %by, file = %path.display(), "{said}");
         self.journal.add(Occurrence::new(EventKind::Reload, said).by(by));
         if let Some(file) = &file {
@@ -77,7 +92,7 @@ impl<D: Datapath> Engine<D> {
             self.statistics.outdate();
         }
         let (is_in_force, prefixes) = (file.is_some(), prefixes.len() as u64);
-        Ok(AcceptReport { schema: SCHEMA, file: path.clone(), prefixes, in_force: is_in_force })
+        Ok(AcceptReport { schema: SCHEMA, file: path.clone(), version, prefixes, covers, in_force: is_in_force })
     }
 
     /// Keeps copies of the versions that are in force, for a start that cannot read the files.

@@ -54,14 +54,23 @@ impl ListCopies {
 
     /// Returns the last good version of the file at a path. A copy that is damaged is none.
     pub(super) fn last_good(&self, path: &Path) -> Option<Arc<[IpNet]>> {
-        let text = self.copies.read_text(&name(path)).ok()?;
-        let (head, rest) = text.split_once(DIGEST_MARK)?;
-        let (said, entries) = rest.split_once('\n')?;
-        if !head.starts_with('#') || said != digest(entries) {
+        let text = match self.copies.read_text(&name(path)) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+            Err(error) => {
+                tracing::warn!("the copy of list file {} is not used: {error}", path.display());
+                return None;
+            }
+        };
+        let entries = text.split_once(DIGEST_MARK).filter(|(head, _)| head.starts_with('#')).and_then(|(_, rest)| {
+            let (said, entries) = rest.split_once('\n')?;
+            (said == digest(entries)).then_some(entries)
+        });
+        let good = entries.and_then(|entries| lists::parse(path, entries).ok()).map(Arc::from);
+        if good.is_none() {
             tracing::warn!("the copy of list file {} is damaged and not used", path.display());
-            return None;
         }
-        lists::parse(path, entries).ok().map(Arc::from)
+        good
     }
 
     /// Keeps these versions, where they are not kept yet. A copy that cannot be written is logged, and tried again.
@@ -131,6 +140,12 @@ impl ListCopies {
         accepted.lists.insert(path.to_owned(), digest(&text(prefixes)));
         self.state.save(ACCEPTED, accepted)
     }
+}
+
+/// Returns the name of a version of a list file, by which an administrator accepts that one and no other: 12 hexadecimal
+/// digits.
+pub(super) fn version(prefixes: &[IpNet]) -> String {
+    digest(&text(prefixes)).chars().take(12).collect()
 }
 
 fn text(prefixes: &[IpNet]) -> String {

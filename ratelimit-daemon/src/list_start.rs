@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::list_copies::ListCopies;
+use super::list_copies::{ListCopies, version};
 use super::store::Store;
 use ratelimit_policy::config::Config;
 use ratelimit_policy::config::file::read_list;
@@ -167,7 +167,8 @@ pub(super) fn objection(
     if copies.is_accepted(&file.path, &file.prefixes) {
         return None;
     }
-    Some(format!("{why}; if that is meant: ratelimitd lists accept {}", file.path.display()))
+    let (path, version) = (file.path.display(), version(&file.prefixes));
+    Some(format!("{why}; if that is meant: ratelimitd lists accept {path} {version}"))
 }
 
 /// The list files of `deny` that are beyond their bounds, and why, by what the state directory has of them. For

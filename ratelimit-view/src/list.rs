@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{counted, number, table};
+use super::{number, table};
 use ratelimit_control::proto::{AcceptReport, ApplyReport, ModeReport, ModeWord, ReloadReport};
 use ratelimit_report::snapshot::{Author, ListReport, Listed, Mode, ModeNow, Omitted, RuleMode, State};
 
@@ -116,13 +116,14 @@ pub fn reloaded(report: &ReloadReport) -> String {
 
 /// What `lists accept` has done.
 pub fn accepted(report: &AcceptReport) -> String {
-    let AcceptReport { file, prefixes, in_force, .. } = report;
+    let AcceptReport { file, version, prefixes, covers, in_force, .. } = report;
     let then = if *in_force {
         "in force"
     } else {
         "accepted; no list of the running configuration is this file: `ratelimitd reload` takes it up once one is"
     };
-    format!("{}: {}, {then}\n", file.display(), counted(*prefixes, "prefix"))
+    let prefixes = if *prefixes == 1 { "1 prefix".to_owned() } else { format!("{} prefixes", number(*prefixes)) };
+    format!("{}: version {version}, {prefixes}, {covers}, {then}\n", file.display())
 }
 
 /// What `apply` has done.

@@ -42,10 +42,9 @@ pub(super) fn input(input: &Input, done: &str, ports: &str, sources: u64) -> Str
     if let (Some(from), Some(until)) = (input.from, input.until) {
         out += &format!("From {} to {}\n", time(from), time(until));
     }
-    if let Some(seconds) = input.reorder_window_seconds.filter(|_| input.reordered > 0) {
-        let window = seconds / 3600;
+    if input.reordered > 0 {
         out += &format!(
-            "Put in order of their own time: {} written behind younger ones (at most {window} hours)\n",
+            "Put in order of their own time: {} written behind younger ones\n",
             counted(input.reordered, "line")
         );
     }

@@ -85,7 +85,7 @@ pub struct Config {
     pub candidates: Vec<(String, Vec<Limit>)>,
     /// Prefixes of both `allow` and `deny`, sorted: they are exempt.
     pub overruled: Vec<IpNet>,
-    /// Prefixes that list files have `deny` name and that are too wide for that, sorted: they are passed over.
+    /// Prefixes that list files alone have `allow` or `deny` name and that are too wide for that, sorted: they are passed over.
     pub too_wide: Vec<IpNet>,
     /// The named lists and how many prefixes each has, by name.
     pub lists: Vec<(String, usize)>,

@@ -291,27 +291,30 @@ impl Settings {
         listing::listings(&self.source, &self.lists, access, ipv6_prefix, (self.top.one("bogons"), bogons))
     }
 
-    /// Takes out of what is denied what list files alone name and is too wide for one; returns it.
-    fn take_out_too_wide(&self, denied: &mut BTreeSet<IpNet>, ipv6_prefix: u8) -> Vec<IpNet> {
-        let mut wide: BTreeSet<IpNet> = denied.iter().copied().filter(|prefix| is_too_wide(*prefix)).collect();
+    /// Takes out of what is allowed or denied what list files alone name and is too wide for one; returns it.
+    fn take_out_too_wide(&self, grant: Grant, granted: &mut BTreeSet<IpNet>, ipv6_prefix: u8) -> BTreeSet<IpNet> {
+        let mut wide: BTreeSet<IpNet> = granted.iter().copied().filter(|prefix| is_too_wide(*prefix)).collect();
         if wide.is_empty() {
-            return Vec::new();
+            return wide;
         }
-        for listing in self.listings(ipv6_prefix, &[]) {
-            match (listing.grant, listing.names) {
-                (Grant::Denied, Names::Prefix(prefix, _)) => drop(wide.remove(&prefix)),
-                (Grant::Exempt, _) | (Grant::Denied, Names::File(_)) => {}
+        for listing in self.listings(ipv6_prefix, &[]).into_iter().filter(|listing| listing.grant == grant) {
+            match listing.names {
+                Names::Prefix(prefix, _) => drop(wide.remove(&prefix)),
+                Names::File(_) => {}
             }
         }
-        denied.retain(|prefix| !wide.contains(prefix));
-        wide.into_iter().collect()
+        granted.retain(|prefix| !wide.contains(prefix));
+        wide
     }
 
     fn access(&self, lists: &Lists<'_>, ipv6_prefix: u8, found: &mut Found) -> Granted {
-        let exempt = lists.sources(self.top.all("allow"), ipv6_prefix, found);
+        let mut exempt = lists.sources(self.top.all("allow"), ipv6_prefix, found);
+        let mut too_wide = self.take_out_too_wide(Grant::Exempt, &mut exempt, ipv6_prefix);
         let mut denied = lists.sources(self.top.all("deny"), ipv6_prefix, found);
         let is_meant = found.keep(self.source.is_set(self.top.one("deny_everyone"), false)).unwrap_or(true);
-        let too_wide = if is_meant { Vec::new() } else { self.take_out_too_wide(&mut denied, ipv6_prefix) };
+        if !is_meant {
+            too_wide.extend(self.take_out_too_wide(Grant::Denied, &mut denied, ipv6_prefix));
+        }
         let is_everyone = |prefix: &IpNet| prefix.prefix_len() == 0;
         let everyone = IpNet::aggregate(&denied.iter().copied().collect()).into_iter().find(is_everyone);
         if let (Some(prefix), Some(last), false) = (everyone, self.top.all("deny").last(), is_meant) {
@@ -328,7 +331,7 @@ impl Settings {
         let denied = denied.into_iter().map(Access::denied);
         let mut access: Vec<Access> = exempt.iter().copied().map(Access::exempt).chain(denied).collect();
         access.sort_unstable();
-        Granted { access, overruled, bogons, too_wide }
+        Granted { access, overruled, bogons, too_wide: too_wide.into_iter().collect() }
     }
 
     /// The kernel has room for so many prefixes, whatever they are for.

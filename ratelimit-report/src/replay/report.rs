@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 use jiff::Timestamp;
-use ratelimit_common::time::{Nanos, SECOND_NS};
+use ratelimit_common::time::Nanos;
 use serde::Serialize;
 
 use super::Read;
@@ -63,10 +63,7 @@ pub struct Input {
     /// Those that were older than what was before them, and were taken to be as late: of a log, those that the reorder
     /// window did not hold.
     pub out_of_order: u64,
-    /// Reorder window of a log, in seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reorder_window_seconds: Option<u64>,
-    /// Maximum number of requests of a log that wait to be put in order.
+    /// Reorder window of a log: the number of requests that wait to be put in order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reorder_requests_max: Option<u64>,
     /// When the first one came that was judged.

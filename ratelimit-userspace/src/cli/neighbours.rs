@@ -49,6 +49,9 @@ pub enum ListsCommand {
         /// The file, as the configuration names it
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: PathBuf,
+        /// The version that is meant, as `stats` and the log name it; another one is refused
+        #[arg(value_name = "VERSION")]
+        version: Option<String>,
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,

@@ -107,9 +107,9 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             super::import::import(&file, owner.as_deref(), &daemon(socket))
         }
         Some(Command::Lists { what: ListsCommand::Check { files } }) => neighbours::check_lists(&files, &global),
-        Some(Command::Lists { what: ListsCommand::Accept { file, socket } }) => {
+        Some(Command::Lists { what: ListsCommand::Accept { file, version, socket } }) => {
             let file = std::path::absolute(&file).with_context(|| format!("find {}", file.display()))?;
-            daemon(socket).ask(&AcceptList { file }, ratelimit_view::accepted)
+            daemon(socket).ask(&AcceptList { file, version }, ratelimit_view::accepted)
         }
         Some(Command::Lists { what: ListsCommand::FromMmdb(args) }) => super::from_mmdb::from_mmdb(args, &global),
         Some(Command::Crowdsec { crowdsec }) => neighbours::crowdsec(crowdsec, &global),

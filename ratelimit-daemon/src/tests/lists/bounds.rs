@@ -23,8 +23,16 @@ fn accept(
     site: &mut Watched,
     name: &str,
 ) -> Result<ratelimit_control::proto::AcceptReport, ratelimit_control::proto::Problem> {
-    let file = site.directory.path().join(name);
-    site.said(|engine, moment| engine.accept_list(&AcceptList { file }, &root(), moment)).0
+    accept_version(site, name, None)
+}
+
+fn accept_version(
+    site: &mut Watched,
+    name: &str,
+    version: Option<String>,
+) -> Result<ratelimit_control::proto::AcceptReport, ratelimit_control::proto::Problem> {
+    let request = AcceptList { file: site.directory.path().join(name), version };
+    site.said(|engine, moment| engine.accept_list(&request, &root(), moment)).0
 }
 
 fn state(site: &mut Watched) -> (ListState, String) {
@@ -103,6 +111,25 @@ async fn another_version_than_the_accepted_one_needs_to_be_accepted_too() {
     assert_eq!(state(&mut site).0, ListState::LastGood);
     site.restart().unwrap();
     assert_eq!((state(&mut site).0, site.denied().len() > 200), (ListState::LastGood, true), "the accepted one holds");
+}
+
+#[tokio::test]
+async fn a_version_that_is_replaced_before_it_is_accepted_is_not_accepted() {
+    let mut site = Watched::new();
+    let named = |said: &str| said.split("lists accept ").nth(1).unwrap().split_whitespace().nth(1).unwrap().to_owned();
+    site.write("bad.txt", sixteens(16));
+    let looked_at = named(&site.two_looks());
+    site.write("bad.txt", eights());
+    let refused = accept_version(&mut site, "bad.txt", Some(looked_at.clone())).unwrap_err();
+    assert!(
+        refused.message.contains("another version now, of 255 prefixes, which cover 99.6 % of IPv4"),
+        "{refused:?}"
+    );
+    assert_eq!(site.denied(), ["192.0.2.0/24", "198.51.100.0/24"]);
+    assert_ne!(named(&refused.message), looked_at);
+    site.write("bad.txt", sixteens(16));
+    let report = accept_version(&mut site, "bad.txt", Some(looked_at.clone())).unwrap();
+    assert_eq!((report.version, report.prefixes, report.in_force), (looked_at, 16, true));
 }
 
 #[tokio::test]

@@ -81,6 +81,26 @@ async fn however_a_list_comes_whom_this_host_needs_is_not_denied_by_it() {
 }
 
 #[tokio::test]
+async fn a_list_that_would_exempt_everyone_exempts_nobody_by_that_line() {
+    let mut site = Watched::on(around);
+    site.write("ours.txt", "0.0.0.0/0\n::/0\n203.0.113.9\n");
+    site.write("ratelimitd.toml", FILE.replace("deny =", "allow = [\"file:ours.txt\"]\ndeny ="));
+    let notes = site.said(|engine, moment| engine.reload(ReloadRequest::default(), moment)).0.unwrap().notes.join("\n");
+    assert!(notes.contains("0.0.0.0/0 is more of IPv4 than a list should hold"), "{notes}");
+    let exempt = |site: &Watched| {
+        let access = site.engine.enforced.config.policy.access.iter();
+        let exempt = access.filter(|of| of.grant == ratelimit_policy::desired::Grant::Exempt);
+        exempt.map(|of| of.prefix.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(exempt(&site), ["203.0.113.9/32"]);
+    assert!(site.stats().attention.iter().any(|of| of.starts_with("2 entries of list files are PASSED OVER")));
+    // Who means it writes it into the configuration.
+    site.write("ratelimitd.toml", FILE.replace("deny =", "allow = [\"file:ours.txt\", \"0.0.0.0/0\"]\ndeny ="));
+    site.said(|engine, moment| engine.reload(ReloadRequest::default(), moment)).0.unwrap();
+    assert_eq!(exempt(&site), ["0.0.0.0/0", "203.0.113.9/32"]);
+}
+
+#[tokio::test]
 async fn a_reload_and_an_apply_tell_who_asks_for_them() {
     for is_apply in [false, true] {
         let mut site = Watched::on(around);

@@ -76,6 +76,14 @@ impl Covered {
     }
 }
 
+impl fmt::Display for Covered {
+    /// As shares of both address spaces: `3.2 % of IPv4 and 0.1 % of IPv6`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (v4, v6) = (Share::of(self.v4, &UNICAST_V4), Share::of(self.v6, &UNICAST_V6));
+        write!(f, "{v4} of IPv4 and {v6} of IPv6")
+    }
+}
+
 /// Number of values in inclusive ranges that may overlap.
 fn joined(mut ranges: Vec<(u128, u128)>) -> u128 {
     ranges.sort_unstable();
