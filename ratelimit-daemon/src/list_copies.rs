@@ -89,7 +89,7 @@ impl ListCopies {
                     self.trouble.remove(&file.path);
                 }
                 Err(error) => {
-                    let why = format!("{error}; a start would not have this version of {}", file.path.display());
+                    let why = format!("{}: its copy cannot be written: {error}", file.path.display());
                     let again = (why.clone(), RETRY_LOOKS);
                     if self.trouble.insert(file.path.clone(), again).is_none_or(|(before, _)| before != why) {
                         tracing::warn!("{why}");
@@ -97,6 +97,11 @@ impl ListCopies {
                 }
             }
         }
+    }
+
+    /// Returns why a copy could not be written, the first of them.
+    pub(super) fn trouble(&self) -> Option<&str> {
+        self.trouble.values().next().map(|(why, _)| why.as_str())
     }
 
     fn write(&self, file: &ListFile) -> std::io::Result<()> {

@@ -34,8 +34,15 @@ impl<D: Datapath> Engine<D> {
         kept
     }
 
-    /// That a restart forgets what commands have changed, and why, for people.
+    /// Says for people what a restart would forget, and why.
     pub(super) fn unkept_words(&self) -> Option<String> {
+        self.unkept_changes().or_else(|| {
+            let why = self.list_copies.trouble()?;
+            Some(format!("A RESTART FORGETS the version of a list file that is in force: {why}; it is tried again"))
+        })
+    }
+
+    fn unkept_changes(&self) -> Option<String> {
         let why = [self.unkept.access.as_deref(), self.unkept.hold.as_deref(), self.fleet.unkept()];
         let why = why.into_iter().flatten().next()?;
         Some(format!("A RESTART FORGETS what commands have changed: {why}; it is tried again"))
@@ -43,7 +50,7 @@ impl<D: Datapath> Engine<D> {
 
     /// Tries again to write down what could not be.
     pub(super) fn keep_again(&mut self, clocks: Clocks, moment: Moment) {
-        if self.unkept_words().is_none() {
+        if self.unkept_changes().is_none() {
             self.unkept.again_at = None;
             return;
         }
@@ -55,7 +62,7 @@ impl<D: Datapath> Engine<D> {
         let _ = self.unkept.access.is_some().then(|| self.keep_grants(clocks));
         let _ = self.unkept.hold.is_some().then(|| self.keep_hold());
         self.fleet.keep_again(&self.host.store);
-        if self.unkept_words().is_none() {
+        if self.unkept_changes().is_none() {
             tracing::info!("what commands have changed is written down now: a restart keeps it");
         }
         self.statistics.outdate();
