@@ -8,7 +8,7 @@ use super::{apt, axe, cross, machine, say, schemas};
 use crate::workspace;
 
 /// A program, its package, what it is for.
-const PROGRAMS: [(&str, &str, &str); 14] = [
+const PROGRAMS: [(&str, &str, &str); 15] = [
     ("nginx", "nginx-light", "the web server behind the limiter"),
     ("curl", "curl", "a client"),
     ("wrk", "wrk", "a client that sends as fast as it can"),
@@ -18,6 +18,7 @@ const PROGRAMS: [(&str, &str, &str); 14] = [
     ("php", "php-cli", "the example application in PHP"),
     ("ip", "iproute2", "network namespaces"),
     ("ethtool", "ethtool", "offloads of veth"),
+    ("ipset", "ipset", "sets that exports are loaded into and imports are read from"),
     ("nsenter", "util-linux", "the daemon in a namespace of the network alone"),
     ("setpriv", "util-linux", "the daemon without root's capabilities"),
     ("capsh", "libcap2-bin", "what capabilities a process has"),
