@@ -152,6 +152,53 @@ fn several_are_denied_and_freed_at_once_and_what_fails_is_said() {
 }
 
 #[test]
+fn a_bad_line_of_standard_input_is_named_by_its_number_and_the_other_lines_hold() {
+    needs_root!();
+    let lab = Lab::new();
+    let _web = lab.web();
+    let _daemon = run(&lab, "limits = [\"100/1h connections\"]");
+    let file = lab.directory().join("lines.txt");
+    let with_lines = |command: &[&str], lines: &[u8]| {
+        fs::write(&file, lines).unwrap();
+        let mut typed = lab.command(integration_test::lab::binary());
+        typed.args(command).stdin(fs::File::open(&file).unwrap());
+        integration_test::lab::run(typed)
+    };
+    let middle = format!("{}\n10.9.0.999\n{}\n", CLIENTS[0], CLIENTS[1]);
+    let words = ["error: line 2: ", "10.9.0.999", "is not an IP address"];
+    for (command, is_open) in
+        [("deny", [false, false]), ("unblock", [true, true]), ("allow", [true, true]), ("unallow", [true, true])]
+    {
+        let said = with_lines(&[command, "-"], middle.as_bytes());
+        assert_refused(&said, 3, &words);
+        assert!(said.stdout.contains(CLIENTS[0]) && said.stdout.contains(CLIENTS[1]), "{command}: {}", said.stdout);
+        for (client, is_open) in CLIENTS.into_iter().zip(is_open) {
+            assert_eq!(lab.is_blocked(client, 80), !is_open, "{command} {client}");
+        }
+    }
+    assert_refused(&with_lines(&["reset", "-"], middle.as_bytes()), 3, &words);
+    let json = with_lines(&["deny", "-", "--json"], middle.as_bytes());
+    let report: Value = serde_json::from_str(&json.stdout).unwrap();
+    let of = |at: usize| (report["results"][at]["line"].clone(), report["results"][at]["exit_code"].clone());
+    assert_eq!((json.code(), of(0), of(1)), (3, (1.into(), 0.into()), (2.into(), 2.into())), "{report:#}");
+    // Many bad lines: some are named, and the others are counted.
+    let mut many = b"192.0.2.1\n".to_vec();
+    many.extend(b"\xff\xfe\n".iter().chain(&[b'9'; 5_000]).chain(b"\n"));
+    many.extend(b"nobody\n".repeat(58));
+    many.extend(b"192.0.2.2\n");
+    let said = with_lines(&["deny", "-"], &many);
+    assert_refused(
+        &said,
+        3,
+        &["error: line 2: ", "line 3: ", "a line of 5000 bytes", "line 21: ", "and 40 more are refused"],
+    );
+    assert_eq!(said.stderr.matches("error: line ").count(), 20, "{}", said.stderr);
+    assert!(said.stderr.len() < 10_000 && said.stdout.contains("192.0.2.2 is denied"), "{}", said.stderr);
+    // Bad lines alone do nothing.
+    assert_refused(&with_lines(&["deny", "-"], b"here\nthere\n"), 2, &["line 1: ", "line 2: "]);
+}
+
+#[test]
 fn what_is_denied_and_freed_during_a_trial_holds_at_once_and_after_it_is_confirmed_or_rolled_back() {
     needs_root!();
     for (end, amount) in [("confirm", 200), ("rollback", 100)] {

@@ -28,8 +28,8 @@ pub enum Exit {
     Internal = 1,
     /// A bad flag, a bad limit, no such interface.
     Usage = 2,
-    /// `check`: the source is blocked. `unblock`, `unallow`: something else holds all the same. `import`: some
-    /// entries are refused.
+    /// `check`: the source is blocked. `unblock`, `unallow`: something else holds all the same. `import`, and a
+    /// command on the lines of standard input: some entries are refused, the others hold.
     Blocked = 3,
     /// The kernel or driver cannot, or no daemon answers (`EX_UNAVAILABLE`).
     Unavailable = 69,
@@ -65,7 +65,8 @@ impl Exit {
             }
             Self::Blocked => {
                 "`check`: a rule drops packets of it; `unblock`: something else still blocks it; `unallow`: something \
-                 else allows it; `import`: some entries are refused, the others hold"
+                 else allows it; `import`, and a command on the lines of standard input: some entries are refused, the \
+                 others hold"
             }
             Self::Unavailable => "the kernel or driver cannot, or no daemon answers; `crowdsec`: no local API answers",
             Self::Occupied => {

@@ -13,20 +13,36 @@ use ratelimit_control::client::ClientError;
 const STDIN: &str = "-";
 /// What is read of it at most. // as a list file
 const BYTES_MAX: u64 = ratelimit_policy::config::lists::LIST_BYTES_MAX;
+/// Lines that fail and are named one by one; of the others the number is said.
+pub(super) const NAMED_MAX: usize = 20;
+/// The longest address or prefix of a line. // IPv6 with IPv4 at its end and a length: 49
+const TARGET_BYTES_MAX: usize = 64;
 
 /// What a command is about.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Targets {
     /// One address or prefix: what comes of it is all that there is to say.
     One(String),
-    /// Several, or what standard input names.
-    Each(Vec<String>),
+    /// Several of the command line.
+    Several(Vec<Target>),
+    /// What standard input names, and what the command line names beside it.
+    Lines(Vec<Target>),
+}
+
+/// One of several addresses or prefixes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    text: String,
+    /// Its line of standard input, from 1.
+    line: Option<usize>,
 }
 
 /// What came of one of several.
 #[derive(serde::Serialize)]
 struct Outcome<R> {
     target: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<usize>,
     exit_code: u8,
     #[serde(skip_serializing_if = "Option::is_none")]
     report: Option<R>,
@@ -43,24 +59,35 @@ struct Outcomes<R> {
 impl Targets {
     /// Those of a command line; `-` is what `input` has, one a line: blank lines are skipped, and what follows a `#`.
     pub(super) fn read(arguments: Vec<String>, input: impl Read) -> anyhow::Result<Self> {
-        let asks = arguments.iter().filter(|argument| *argument == STDIN).count();
-        if let ([_], 0) = (arguments.as_slice(), asks) {
-            return Ok(Self::One(arguments.into_iter().collect()));
+        let named = |text: &String| Target { text: text.clone(), line: None };
+        let others: Vec<Target> = arguments.iter().filter(|argument| *argument != STDIN).map(named).collect();
+        if others.len() == arguments.len() {
+            return Ok(match <[String; 1]>::try_from(arguments) {
+                Ok([one]) => Self::One(one),
+                Err(_) => Self::Several(others),
+            });
         }
-        let mut text = String::new();
-        if asks > 0 {
-            input.take(BYTES_MAX).read_to_string(&mut text).context("read standard input")?;
+        let mut bytes = Vec::new();
+        // One more, to know of what is longer.
+        input.take(BYTES_MAX + 1).read_to_end(&mut bytes).context("read standard input")?;
+        if bytes.len() as u64 > BYTES_MAX {
+            let problem = format!("standard input is longer than {BYTES_MAX} bytes, and nothing of it is done");
+            let help = vec!["cut it into several".to_owned()];
+            return Err(Diagnostic { problem, place: Place::CommandLine, help }.into());
         }
-        let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
-        let named: Vec<String> = lines.filter(|line| !line.is_empty()).map(str::to_owned).collect();
-        let arguments = arguments.into_iter().filter(|argument| argument != STDIN);
-        let all: Vec<String> = arguments.chain(named).collect();
+        // Bytes that are no text make their own line bad, and no other.
+        let text = String::from_utf8_lossy(&bytes);
+        let lines = text.trim_start_matches('\u{feff}').lines();
+        let named = (1..).zip(lines.map(|line| line.split('#').next().unwrap_or_default().trim()));
+        let named = named.filter(|(_, line)| !line.is_empty());
+        let named = named.map(|(line, text)| Target { text: text.to_owned(), line: Some(line) });
+        let all: Vec<Target> = others.into_iter().chain(named).collect();
         if all.is_empty() {
             let problem = "standard input names no address".to_owned();
             let help = vec!["write one a line; blank lines and # comments are skipped".to_owned()];
             return Err(Diagnostic { problem, place: Place::CommandLine, help }.into());
         }
-        Ok(Self::Each(all))
+        Ok(Self::Lines(all))
     }
 
     /// Does it to each, and says what came of it. Where no daemon answers, the others are not tried.
@@ -72,41 +99,98 @@ impl Targets {
         words: impl Fn(&R) -> String,
         exit: impl Fn(&R) -> Exit,
     ) -> anyhow::Result<Exit> {
-        let targets = match self {
-            Self::Each(targets) => targets,
+        let (targets, has_lines) = match self {
+            Self::Several(targets) => (targets, false),
+            Self::Lines(targets) => (targets, true),
             Self::One(target) => {
                 let report = ask(&target).await?;
                 show(&report, words, format)?;
                 return Ok(exit(&report));
             }
         };
-        let mut results = Vec::new();
-        let mut worst = Exit::Done;
-        for target in targets {
-            match ask(&target).await {
+        let (all, mut held, mut failed) = (targets.len(), 0, 0_usize);
+        let (mut results, mut worst, mut broken_off) = (Vec::new(), Exit::Done, None);
+        for Target { text, line } in targets {
+            let asked = match too_long(&text).filter(|_| line.is_some()) {
+                Some(why) => Err(why),
+                None => ask(&text).await,
+            };
+            let target = shown(&text);
+            let at = line.map_or_else(String::new, |line| format!("line {line}: "));
+            match asked {
                 Ok(report) => {
+                    held += 1;
                     let code = exit(&report);
                     worst = worst.worse(code);
                     match format {
                         OutputFormat::Human => drop(print_words(&words(&report))?),
-                        OutputFormat::Json => {
-                            results.push(Outcome { target, exit_code: code as u8, report: Some(report), error: None })
-                        }
+                        OutputFormat::Json => results.push(Outcome {
+                            target,
+                            line,
+                            exit_code: code as u8,
+                            report: Some(report),
+                            error: None,
+                        }),
                     }
                 }
-                Err(error) if is_without_daemon(&error) => return Err(error),
+                Err(error) if is_without_daemon(&error) => {
+                    let what = format!("{at}{verb} {target}: {held} of {all} are done, and none is tried from here on");
+                    broken_off = Some(if held + failed > 0 && has_lines { error.context(what) } else { error });
+                    break;
+                }
                 Err(error) => {
+                    failed += 1;
                     let said = format!("{error:#}");
-                    let code = error::report(&error.context(format!("{verb} {target}")));
+                    let error = error.context(format!("{at}{verb} {target}"));
+                    let is_named = !has_lines || failed <= NAMED_MAX;
+                    let code = if is_named { error::report(&error) } else { Exit::from(&error) };
                     worst = worst.worse(code);
-                    results.push(Outcome { target, exit_code: code as u8, report: None, error: Some(said) });
+                    results.push(Outcome { target, line, exit_code: code as u8, report: None, error: Some(said) });
                 }
             }
         }
-        if format == OutputFormat::Json {
+        if has_lines && failed > NAMED_MAX {
+            error::report(&anyhow::anyhow!("and {} more are refused", failed - NAMED_MAX));
+        }
+        if format == OutputFormat::Json && (broken_off.is_none() || has_lines) {
             print_json(&Outcomes { schema: 1, results })?;
         }
-        Ok(worst)
+        match broken_off {
+            Some(error) => Err(error),
+            None if has_lines => Ok(of_lines(worst, held)),
+            None => Ok(worst),
+        }
+    }
+}
+
+/// How a command on lines ends: 3 where some hold and others are refused, as `import` does.
+const fn of_lines(worst: Exit, held: usize) -> Exit {
+    match worst {
+        Exit::Usage if held > 0 => Exit::Blocked,
+        Exit::Usage
+        | Exit::Done
+        | Exit::Internal
+        | Exit::Blocked
+        | Exit::Unavailable
+        | Exit::Occupied
+        | Exit::NotPrivileged
+        | Exit::Config => worst,
+    }
+}
+
+/// Why a line cannot be an address, before it is quoted in full.
+fn too_long(text: &str) -> Option<anyhow::Error> {
+    let length = text.len();
+    let problem = || format!("a line of {length} bytes is no address, and no prefix");
+    let why = || Diagnostic { problem: problem(), place: Place::CommandLine, help: Vec::new() };
+    (length > TARGET_BYTES_MAX).then(|| why().into())
+}
+
+/// As much of a target as is named.
+fn shown(text: &str) -> String {
+    match text.char_indices().nth(TARGET_BYTES_MAX) {
+        Some((end, _)) => text.get(..end).unwrap_or_default().to_owned() + "…",
+        None => text.to_owned(),
     }
 }
 
@@ -128,17 +212,69 @@ fn is_without_daemon(error: &anyhow::Error) -> bool {
 mod tests {
     use super::*;
 
+    fn read(arguments: &[&str], input: &[u8]) -> anyhow::Result<Targets> {
+        Targets::read(arguments.iter().map(|of| (*of).to_owned()).collect(), input)
+    }
+
+    fn target(text: &str, line: Option<usize>) -> Target {
+        Target { text: text.to_owned(), line }
+    }
+
     #[test]
     fn standard_input_names_one_a_line_and_comments_are_skipped() {
-        let read = |arguments: &[&str], input: &str| {
-            Targets::read(arguments.iter().map(|of| (*of).to_owned()).collect(), input.as_bytes())
+        assert_eq!(read(&["192.0.2.1"], b"198.51.100.1").unwrap(), Targets::One("192.0.2.1".to_owned()));
+        let several = vec![target("192.0.2.1", None), target("192.0.2.2", None)];
+        assert_eq!(read(&["192.0.2.1", "192.0.2.2"], b"").unwrap(), Targets::Several(several));
+        let input = b"\n# those of today\n 198.51.100.1 # a comment\r\n\n2001:db8::/32\n";
+        let lines = vec![target("198.51.100.1", Some(3)), target("2001:db8::/32", Some(5))];
+        assert_eq!(read(&["-"], input).unwrap(), Targets::Lines(lines));
+        let beside = vec![target("192.0.2.1", None), target("198.51.100.1", Some(1))];
+        assert_eq!(read(&["192.0.2.1", "-"], b"198.51.100.1").unwrap(), Targets::Lines(beside));
+        assert_eq!(Exit::from(&read(&["-"], b"# nobody\n").unwrap_err()), Exit::Usage);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_make_their_own_line_bad_and_no_other() {
+        let Targets::Lines(lines) = read(&["-"], b"\xef\xbb\xbf192.0.2.1\n192.0\xff.2.2\n192.0.2.3").unwrap() else {
+            panic!("lines");
         };
-        let each = |of: &[&str]| Targets::Each(of.iter().map(|of| (*of).to_owned()).collect());
-        assert_eq!(read(&["192.0.2.1"], "198.51.100.1").unwrap(), Targets::One("192.0.2.1".to_owned()));
-        assert_eq!(read(&["192.0.2.1", "192.0.2.2"], "").unwrap(), each(&["192.0.2.1", "192.0.2.2"]));
-        let input = "\n# those of today\n 198.51.100.1 # a comment\r\n\n2001:db8::/32\n";
-        assert_eq!(read(&["-"], input).unwrap(), each(&["198.51.100.1", "2001:db8::/32"]));
-        assert_eq!(read(&["192.0.2.1", "-"], "198.51.100.1").unwrap(), each(&["192.0.2.1", "198.51.100.1"]));
-        assert_eq!(Exit::from(&read(&["-"], "# nobody\n").unwrap_err()), Exit::Usage);
+        assert_eq!(
+            lines,
+            [target("192.0.2.1", Some(1)), target("192.0\u{fffd}.2.2", Some(2)), target("192.0.2.3", Some(3))]
+        );
+    }
+
+    #[test]
+    fn input_that_is_too_long_is_refused_whole_since_its_last_line_may_be_cut() {
+        let line: &[u8] = b"# of sixteen by.\n";
+        let mut input = line.repeat(usize::try_from(BYTES_MAX).unwrap() / line.len());
+        input.extend_from_slice(b"192.0.2.100\n192.0.2.101\n");
+        let refused = read(&["-"], &input).unwrap_err();
+        assert!(refused.to_string().contains("and nothing of it is done"), "{refused:#}");
+    }
+
+    #[test]
+    fn a_bad_line_among_good_ones_ends_with_3_and_bad_lines_alone_with_2() {
+        let run = |arguments: &[&str], input: &[u8]| {
+            let targets = read(arguments, input).unwrap();
+            let ask = async |text: &str| {
+                let bad = || Diagnostic { problem: "bad".to_owned(), place: Place::CommandLine, help: Vec::new() };
+                if text.starts_with("192") { Ok(text.to_owned()) } else { Err(bad().into()) }
+            };
+            let each = targets.each("deny", OutputFormat::Json, ask, String::clone, |_| Exit::Done);
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(each).unwrap()
+        };
+        let long = format!("192.0.2.1\n192{}\n192.0.2.2", "0".repeat(TARGET_BYTES_MAX));
+        for (arguments, input, expected) in [
+            (&["-"][..], "192.0.2.1\n192.0.2.2", Exit::Done),
+            (&["-"], "192.0.2.1\nhere\n192.0.2.2", Exit::Blocked),
+            (&["-"], &long, Exit::Blocked),
+            (&["-"], "here\nthere", Exit::Usage),
+            (&["192.0.2.9", "-"], "here", Exit::Blocked),
+            (&["192.0.2.9", "here"], "", Exit::Usage),
+        ] {
+            assert_eq!(run(arguments, input.as_bytes()), expected, "{arguments:?} {input}");
+        }
     }
 }

@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::OutputFormat;
 use super::ask::{Daemon, client};
+use super::each::NAMED_MAX;
 use super::run::{block_on, print, print_words};
 use crate::error::{Diagnostic, Exit, Place};
 use ratelimit_control::client::{Client, ClientError};
@@ -21,8 +22,6 @@ use ratelimit_policy::safety;
 use ratelimit_report::entries::{self, Row};
 use ratelimit_report::snapshot::{Author, ListFilter};
 
-/// Entries that are refused and are named one by one.
-const NAMED_MAX: usize = 20;
 /// Ends that differ by less are the same: they are written in whole seconds.
 const SAME_END: SignedDuration = SignedDuration::from_secs(2);
 

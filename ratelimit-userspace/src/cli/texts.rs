@@ -70,7 +70,8 @@ Exit codes:
    2  usage: a bad flag, a bad limit, no such interface, a file that cannot be replayed, a change
       that `--force` would need
    3  `check`: a rule drops packets of it; `unblock`: something else still blocks it; `unallow`:
-      something else allows it; `import`: some entries are refused, the others hold
+      something else allows it; `import`, and a command on the lines of standard input: some
+      entries are refused, the others hold
   69  the kernel or driver cannot, or no daemon answers; `crowdsec`: no local API answers
   75  the interface has another XDP program, the socket another daemon, or a trial has to be
       confirmed first
