@@ -366,5 +366,7 @@ fn ten_thousand_denials_go_out_and_come_back_unchanged() {
     fs::write(at("none"), "0.0.0.0/1\n").unwrap();
     assert_refused(&lab.ratelimitd(&["import", &at("none")]), 2, &["0.0.0.0/1 is not denied"]);
     fs::write(at("bad"), "198.51.100.10\nhere\n").unwrap();
-    assert_refused(&lab.ratelimitd(&["import", &at("bad")]), 2, &["line 2: this is no address"]);
+    let bad = lab.ratelimitd(&["import", &at("bad")]);
+    assert_refused(&bad, 3, &["line 2: this is no address"]);
+    assert_eq!(bad.stdout, "1 prefixes are denied; 1 are refused\n");
 }

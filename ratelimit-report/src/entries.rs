@@ -1,4 +1,4 @@
-//! What is denied and banned, for other programs: as a list file, for nft and for ipset; and the same read again. Pure.
+//! What is denied and banned, for other programs: as a list file, for nft and for ipset. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,13 +8,17 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::snapshot::{Author, ListReport, Listed, State};
+use crate::snapshot::{Author, ListFilter, ListReport, State};
 use ratelimit_policy::access::REASON_BYTES_MAX;
-use ratelimit_policy::config::lists::prefix_text;
 
+mod effective;
+mod read;
 mod times;
 
-use times::{nft_time, seconds};
+pub use read::{Imported, Refused, Wrong, import};
+
+use effective::{Kind, Nested, disjoint, in_effect};
+use times::nft_time;
 
 /// The table and the sets that are written.
 const TABLE: &str = "inet ratelimitd";
@@ -56,6 +60,8 @@ pub struct Row {
     pub by: Author,
     /// The program whose denial it is.
     pub owner: Option<String>,
+    /// The prefix of the entry that this is a part of, where exemptions take something from it.
+    pub of: Option<IpNet>,
 }
 
 impl Row {
@@ -66,22 +72,12 @@ impl Row {
 
     /// What a line of any list says.
     const fn listed(prefix: IpNet, until: Option<Timestamp>, reason: Option<String>) -> Self {
-        Self { prefix, until, reason, by: Author::Command, owner: None }
+        Self { prefix, until, reason, by: Author::Command, owner: None, of: None }
     }
 
     fn end(&self) -> (bool, Option<Timestamp>) {
         (self.until.is_none(), self.until)
     }
-}
-
-/// A line that cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {problem}")]
-pub struct Wrong {
-    /// From 1.
-    pub line: usize,
-    /// What is wrong.
-    pub problem: &'static str,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -94,6 +90,8 @@ struct Beside {
     by: Author,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     owner: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    of: Option<IpNet>,
 }
 
 const fn a_command() -> Author {
@@ -105,14 +103,35 @@ fn is_a_command(by: &Author) -> bool {
     *by == Author::Command
 }
 
-/// What is denied or banned in a report, and decides: of one prefix what ends last.
+/// Returns what is denied or banned in a report of all entries: the rows cover an address if and only if this host denies or
+/// bans it. Of one prefix what ends last counts. What exemptions take from an entry is in no row.
 pub fn rows(report: &ListReport) -> Vec<Row> {
+    rows_of(report, &ListFilter::default())
+}
+
+/// Returns the rows of those entries alone that `filter` takes. The report has all entries: others may exempt a part.
+pub fn rows_of(report: &ListReport, filter: &ListFilter) -> Vec<Row> {
+    let nested = report.entries.iter().enumerate().filter_map(|(id, of)| {
+        let kind = match (of.state, of.decides) {
+            (State::Exempt, true) => Kind::Exempt,
+            (State::Denied, true) => Kind::Denied,
+            // The denial that goes before a ban may end sooner.
+            (State::Banned, _) => Kind::Banned,
+            (State::Exempt | State::Denied, false) | (State::OverLimit | State::Ok, _) => return None,
+        };
+        Some(Nested { prefix: prefix_of(&of.prefix)?, kind, until: of.until, id })
+    });
     let mut rows: BTreeMap<IpNet, Row> = BTreeMap::new();
-    let denies = |of: &&Listed| of.decides && matches!(of.state, State::Denied | State::Banned);
-    for of in report.entries.iter().filter(denies) {
-        let Some(prefix) = prefix_of(&of.prefix) else { continue };
+    for (prefix, id) in in_effect(nested.collect()) {
+        let Some((of, whole)) = report.entries.get(id).and_then(|of| Some((of, prefix_of(&of.prefix)?))) else {
+            continue;
+        };
+        if !filter.takes(whole, of) {
+            continue;
+        }
         let reason = of.reason.as_deref().or(of.comment.as_deref()).map(shortened);
-        let row = Row { prefix, until: of.until, reason, by: of.by, owner: of.owner.clone() };
+        let part_of = Some(whole).filter(|whole| *whole != prefix);
+        let row = Row { prefix, until: of.until, reason, by: of.by, owner: of.owner.clone(), of: part_of };
         match rows.get_mut(&prefix) {
             Some(before) if before.end() >= row.end() => {}
             Some(before) => *before = row,
@@ -132,8 +151,9 @@ pub fn export(rows: &[Row], format: Format, now: Timestamp) -> String {
 }
 
 fn plain(row: &Row) -> String {
-    let beside = Beside { until: row.until, reason: row.reason.clone(), by: row.by, owner: row.owner.clone() };
-    // Two texts: it cannot fail. JSON has no line breaks.
+    let Row { until, reason, by, owner, of, .. } = row.clone();
+    let beside = Beside { until, reason, by, owner, of };
+    // Texts: it cannot fail. JSON has no line breaks.
     let beside = serde_json::to_string(&beside).unwrap_or_default();
     if beside == "{}" { format!("{}\n", row.prefix) } else { format!("{} # {beside}\n", row.prefix) }
 }
@@ -212,192 +232,6 @@ fn quoted(text: &str) -> String {
         quoted.push(c);
     }
     quoted
-}
-
-/// The same addresses by prefixes that do not overlap, as nft's sets of intervals want them: each address as long as it is
-/// denied by the last row for it.
-fn disjoint(rows: &[Row]) -> Vec<Row> {
-    let mut out = Vec::new();
-    for is_ipv6 in [false, true] {
-        let mut of: Vec<&Row> = rows.iter().filter(|row| row.prefix.addr().is_ipv6() == is_ipv6).collect();
-        of.sort_by_key(|row| row.prefix);
-        let mut rest = of.as_slice();
-        while let Some(first) = rest.first() {
-            let within = rest.iter().take_while(|row| first.prefix.contains(&row.prefix)).count();
-            let (inside, after) = rest.split_at(within);
-            split(first.prefix, None, inside, &mut out);
-            rest = after;
-        }
-    }
-    out
-}
-
-/// `rows` lie within `prefix`, in order. `around` is what holds for all of it.
-fn split(prefix: IpNet, around: Option<&Row>, rows: &[&Row], out: &mut Vec<Row>) {
-    let outlasts = |one: &Row, other: &Row| one.end() > other.end();
-    let own = rows.iter().take_while(|row| row.prefix == prefix).count();
-    let (own, inside) = rows.split_at(own);
-    let around = own.iter().copied().fold(around, |of, row| match of {
-        Some(of) if !outlasts(row, of) => Some(of),
-        Some(_) | None => Some(row),
-    });
-    let inside: Vec<&Row> = inside.iter().copied().filter(|row| around.is_none_or(|of| outlasts(row, of))).collect();
-    if inside.is_empty() {
-        out.extend(around.map(|of| Row { prefix, ..of.clone() }));
-        return;
-    }
-    let Ok(halves) = prefix.subnets(prefix.prefix_len() + 1) else { return };
-    for half in halves {
-        let of: Vec<&Row> = inside.iter().copied().filter(|row| half.contains(&row.prefix)).collect();
-        split(half, around, &of, out);
-    }
-}
-
-/// Reads rows again from any of the formats, or from `list --json`. What is over is left out; what a script says beside
-/// elements is passed over. A script of ours that nobody has edited is the rows that it was made of; in an edited one each
-/// element is of the row that it was made of.
-///
-/// # Errors
-/// At the first line that is none of them.
-pub fn import(text: &str, now: Timestamp) -> Result<Vec<Row>, Wrong> {
-    // What some editors begin a file with.
-    let text = text.trim_start_matches('\u{feff}');
-    let mut rows = if text.trim_start().starts_with('{')
-        && let Ok(report) = serde_json::from_str::<ListReport>(text)
-    {
-        rows(&report)
-    } else {
-        match own_rows(text) {
-            Some((made, at)) if [Format::Nft, Format::Ipset].iter().any(|of| export(&made, *of, at) == text) => made,
-            Some((made, at)) => lines(text, at)?.into_iter().map(|row| of_its_row(row, &made)).collect(),
-            None => lines(text, now)?,
-        }
-    };
-    rows.retain(|row| row.until.is_none_or(|until| now < until));
-    Ok(rows)
-}
-
-/// The rows that a script of ours was made of, and when.
-fn own_rows(text: &str) -> Option<(Vec<Row>, Timestamp)> {
-    let mut own = text.lines().map_while(|line| line.strip_prefix(OWN));
-    let at = own.next()?.strip_prefix(HEAD.strip_prefix(OWN)?)?.parse().ok()?;
-    let rows: Result<Vec<Row>, _> = own.map(listed).collect();
-    Some((rows.ok()?, at))
-}
-
-/// An element with the author of the row that decided for it when it was written.
-fn of_its_row(element: Row, made: &[Row]) -> Row {
-    let around = made.iter().filter(|row| row.prefix.contains(&element.prefix));
-    match around.max_by_key(|row| row.end()) {
-        Some(row) => Row { by: row.by, owner: row.owner.clone(), ..element },
-        None => element,
-    }
-}
-
-fn lines(text: &str, now: Timestamp) -> Result<Vec<Row>, Wrong> {
-    let mut rows = Vec::new();
-    // The braces that are open, of a command of nft, by the line of its first.
-    let mut open = None;
-    for (line, text) in (1..).zip(text.lines()) {
-        let wrong = |problem| Wrong { line, problem };
-        let words = text.trim();
-        if words.is_empty() || words.starts_with(['#', ';']) {
-            continue;
-        }
-        let command = words.strip_prefix("add element ").map(|rest| rest.split_once('{'));
-        let inside = match (open, command) {
-            (Some(_), _) => Some(words),
-            (None, Some(command)) => Some(command.ok_or(wrong("no element between braces"))?.1),
-            (None, None) => None,
-        };
-        if let Some(inside) = inside {
-            let (elements, is_closed) = elements_in(inside);
-            for element in elements {
-                rows.push(element_of(element, now).map_err(wrong)?);
-            }
-            open = if is_closed { None } else { open.or(Some(line)) };
-            continue;
-        }
-        let row = if words.split(' ').next().is_some_and(|word| matches!(word, "add" | "create" | "flush" | "COMMIT")) {
-            match words.strip_prefix("add ").and_then(|rest| rest.split_once(' ')) {
-                Some(("set" | "table", _)) | None => None,
-                Some((_, element)) => Some(element_of(element, now).map_err(wrong)?),
-            }
-        } else if words.starts_with('{') {
-            // As in a list file; what tells of the list is no entry.
-            let text = prefix_text(words).map_err(wrong)?;
-            let prefix = |text: &str| prefix_of(text).ok_or(wrong("this is no address, and no prefix"));
-            text.map(|text| Ok(Row::listed(prefix(&text)?, None, None))).transpose()?
-        } else {
-            Some(listed(words).map_err(wrong)?)
-        };
-        rows.extend(row);
-    }
-    match open {
-        None => Ok(rows),
-        Some(line) => Err(Wrong { line, problem: "the braces that begin here do not end: the rest is missing" }),
-    }
-}
-
-/// The elements of a line between braces, and whether they end on it. What stands between quotes ends nothing.
-fn elements_in(text: &str) -> (Vec<&str>, bool) {
-    let (mut elements, mut from, mut is_quoted) = (Vec::new(), 0, false);
-    let mut end = (text.len(), false);
-    for (at, c) in text.char_indices() {
-        match c {
-            '"' => is_quoted = !is_quoted,
-            ',' if !is_quoted => {
-                elements.push(&text[from..at]);
-                from = at + 1;
-            }
-            '}' | '#' if !is_quoted => {
-                end = (at, c == '}');
-                break;
-            }
-            _ => {}
-        }
-    }
-    elements.extend(text.get(from..end.0));
-    elements.retain(|element| !element.trim().is_empty());
-    (elements, end.1)
-}
-
-/// `198.51.100.7 # {"until":"…"}`, or a line of any list.
-fn listed(text: &str) -> Result<Row, &'static str> {
-    let end = text.find(|c: char| c.is_whitespace() || c == '#' || c == ';').unwrap_or(text.len());
-    let (prefix, rest) = text.split_at(end);
-    let prefix = prefix_of(prefix).ok_or("this is no address, and no prefix")?;
-    let comment = rest.trim_start_matches(|c: char| c.is_whitespace() || c == '#' || c == ';').trim_end();
-    if comment.starts_with('{')
-        && let Ok(Beside { until, reason, by, owner }) = serde_json::from_str(comment)
-    {
-        return Ok(Row { prefix, until, reason, by, owner });
-    }
-    let (until, comment) = match comment.strip_prefix(UNTIL).map(|rest| rest.split_once(' ').unwrap_or((rest, ""))) {
-        Some((until, rest)) => until.parse().map_or((None, comment), |until| (Some(until), rest)),
-        None => (None, comment),
-    };
-    Ok(Row::listed(prefix, until, Some(shortened(comment)).filter(|text| !text.is_empty())))
-}
-
-/// `198.51.100.7 timeout 3h comment "why"`, in the order of either program.
-fn element_of(text: &str, now: Timestamp) -> Result<Row, &'static str> {
-    let text = text.trim();
-    let (before, comment) = match text.split_once(" comment \"") {
-        Some((before, rest)) => (before, rest.rsplit_once('"').map(|(comment, _)| shortened(comment))),
-        None => (text, None),
-    };
-    let mut words = before.split_whitespace();
-    let prefix = words.next().and_then(prefix_of).ok_or("this is no address, and no prefix")?;
-    let mut until = None;
-    while let Some(word) = words.next() {
-        if word == "timeout" {
-            let seconds = words.next().and_then(seconds).ok_or("this is no time")?;
-            let ends = || now.checked_add(jiff::SignedDuration::from_secs(seconds)).map_err(|_| "this is no time");
-            until = if seconds == 0 { None } else { Some(ends()?) };
-        }
-    }
-    Ok(Row::listed(prefix, until, comment.filter(|text| !text.is_empty())))
 }
 
 fn prefix_of(text: &str) -> Option<IpNet> {

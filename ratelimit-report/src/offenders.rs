@@ -284,7 +284,7 @@ mod tests {
     fn a_firewall_gets_those_that_were_refused_and_no_dry_run() {
         for format in [Format::Nft, Format::Ipset] {
             let text = export(&of_history(&report()), format, at(1_000));
-            let rows = entries::import(&text, at(1_000)).unwrap();
+            let rows = entries::import(&text, at(1_000)).unwrap().rows;
             let prefixes: Vec<String> = rows.iter().map(|row| row.prefix.to_string()).collect();
             assert_eq!(prefixes, ["2001:db8:1:2::/64", "192.0.2.1/32"], "{text}");
             assert!(rows.iter().all(|row| row.until.is_none() && row.reason.is_some()));

@@ -19,7 +19,7 @@ async fn import(site: &Site, rows: Vec<ImportRow>) -> ImportReport {
 
 /// The rows that a text has for `import`: what a configuration denies is left out.
 fn rows(text: &str) -> Vec<ImportRow> {
-    let rows = entries::import(text, Timestamp::now()).unwrap();
+    let rows = entries::import(text, Timestamp::now()).unwrap().rows;
     let rows = rows.into_iter().filter(|row| row.by != Author::Configuration);
     let row = |of: entries::Row| ImportRow {
         prefix: of.prefix.to_string(),

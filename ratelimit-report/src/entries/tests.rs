@@ -1,10 +1,22 @@
 //! Round trips of rows through every format, and what others write.
 
 use super::*;
+use crate::snapshot::Listed;
 use proptest::prelude::*;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
+}
+
+/// The rows of a text of which nothing is refused.
+fn read_whole(text: &str, now: Timestamp) -> Vec<Row> {
+    let Imported { rows, refused } = import(text, now).unwrap();
+    assert_eq!(refused, []);
+    rows
+}
+
+fn refused(of: &Imported) -> Vec<String> {
+    of.refused.iter().map(|of| format!("line {}: {}", of.line, of.problem)).collect()
 }
 
 fn any_row() -> impl Strategy<Value = Row> {
@@ -23,6 +35,7 @@ fn any_row() -> impl Strategy<Value = Row> {
         reason,
         by,
         owner: owner.filter(|_| by == Author::Command),
+        of: None,
     })
 }
 
@@ -43,7 +56,7 @@ proptest! {
     #[test]
     fn a_list_keeps_every_prefix_end_and_reason_and_is_a_list_file(rows in any_rows()) {
         let text = export(&rows, Format::Plain, at(1_000));
-        prop_assert_eq!(import(&text, at(1_000)).unwrap(), rows.clone());
+        prop_assert_eq!(read_whole(&text, at(1_000)), rows.clone());
         let listed = ratelimit_policy::config::lists::parse(std::path::Path::new("list"), &text).unwrap();
         let prefixes: std::collections::BTreeSet<IpNet> = rows.iter().map(|row| row.prefix).collect();
         prop_assert_eq!(listed.into_iter().collect::<std::collections::BTreeSet<_>>(), prefixes);
@@ -55,7 +68,7 @@ proptest! {
         let left: Vec<Row> = rows.iter().filter(|row| row.until.is_none_or(|until| read < until)).cloned().collect();
         for format in [Format::Plain, Format::Nft, Format::Ipset] {
             let text = export(&rows, format, made);
-            prop_assert_eq!(import(&text, read).unwrap(), left.clone(), "{:?}", format);
+            prop_assert_eq!(read_whole(&text, read), left.clone(), "{:?}", format);
             prop_assert!(text.lines().all(|line| line.len() < 1_000), "ipset reads lines of 1024 bytes");
         }
     }
@@ -69,7 +82,7 @@ proptest! {
             if elements.is_empty() { continue; }
             let gone = elements[usize::from(gone) % elements.len()];
             let edited = text.replacen(&format!("{gone}\n"), "", 1);
-            let read = import(&edited, at(1_000)).unwrap();
+            let read = read_whole(&edited, at(1_000));
             prop_assert_eq!(read.len(), elements.len() - 1);
             for element in read {
                 let of = rows.iter().filter(|row| row.prefix.contains(&element.prefix)).max_by_key(|row| row.end()).unwrap();
@@ -90,7 +103,7 @@ proptest! {
         ];
         for format in [Format::Nft, Format::Ipset] {
             // Its elements alone, as another program has them.
-            let read = lines(&export(&rows, format, at(1_000)), at(1_000)).unwrap();
+            let read = read::lines(&export(&rows, format, at(1_000)), at(1_000)).unwrap().rows;
             for address in addresses {
                 prop_assert_eq!(until(&read, address), until(&rows, address), "{:?} {}", format, address);
             }
@@ -109,11 +122,92 @@ proptest! {
     }
 }
 
+/// A report of nested entries: prefix, state, and whether it ends.
+fn any_report() -> impl Strategy<Value = ListReport> {
+    let prefix = (any::<u8>(), 24..=32_u8, any::<bool>()).prop_map(|(host, length, is_ipv6)| {
+        let (address, longer) = if is_ipv6 {
+            (IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, host.into()]), 96)
+        } else {
+            (IpAddr::from([198, 51, 100, host]), 0)
+        };
+        IpNet::new(address, length + longer).unwrap().trunc()
+    });
+    let state = proptest::sample::select(vec![State::Denied, State::Denied, State::Exempt, State::Banned]);
+    let entry = (prefix, state, proptest::option::of(1..9_000_i64));
+    proptest::collection::vec(entry, 0..12).prop_map(|entries| {
+        let mut by_prefix: BTreeMap<IpNet, Listed> = BTreeMap::new();
+        for (prefix, state, seconds) in entries {
+            let by = if state == State::Banned { Author::Ban } else { Author::Command };
+            let until = seconds.map(|seconds| at(1_000 + seconds));
+            let listed = Listed { prefix: prefix.to_string(), state, by, until, decides: true, ..Listed::default() };
+            by_prefix.insert(prefix, listed);
+        }
+        let entries = by_prefix.into_values().collect();
+        ListReport { schema: 1, time: at(1_000), entries, omitted: Vec::new(), would_ban: Vec::new() }
+    })
+}
+
+/// Whether the entry with the longest prefix denies, or a ban holds where there is none.
+fn is_denied(report: &ListReport, address: IpAddr) -> bool {
+    let around = |of: &&Listed| prefix_of(&of.prefix).unwrap().contains(&address);
+    let (bans, grants): (Vec<&Listed>, Vec<&Listed>) =
+        report.entries.iter().filter(around).partition(|of| of.state == State::Banned);
+    match grants.iter().max_by_key(|of| prefix_of(&of.prefix).unwrap().prefix_len()) {
+        Some(of) => of.state == State::Denied,
+        None => !bans.is_empty(),
+    }
+}
+
+proptest! {
+    #[test]
+    fn an_export_has_an_address_in_every_format_where_this_host_denies_it_and_nowhere_else(
+        report in any_report(),
+        host in any::<u8>(),
+    ) {
+        let rows = rows(&report);
+        let addresses =
+            [IpAddr::from([198, 51, 100, host]), IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, host.into()])];
+        for address in addresses {
+            let is_denied = is_denied(&report, address);
+            prop_assert_eq!(until(&rows, address).is_some(), is_denied, "{}", address);
+            for format in [Format::Plain, Format::Nft, Format::Ipset] {
+                let text = export(&rows, format, at(1_000));
+                let again = read_whole(&text, at(1_000));
+                prop_assert_eq!(&again, &rows, "{:?}", format);
+                // Its elements alone, as another program has them.
+                let read = read::lines(&text, at(1_000)).unwrap().rows;
+                prop_assert_eq!(until(&read, address), until(&rows, address), "{:?} {}", format, address);
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_that_are_asked_for_lack_what_others_exempt() {
+    let of = |prefix: &str, state, reason: &str| Listed {
+        prefix: prefix.to_owned(),
+        state,
+        reason: Some(reason.to_owned()),
+        decides: true,
+        ..Listed::default()
+    };
+    let entries = vec![
+        of("10.90.0.0/30", State::Denied, "scraper"),
+        of("10.90.0.2", State::Exempt, "a friend"),
+        of("10.91.0.0/24", State::Denied, "other"),
+    ];
+    let report = ListReport { schema: 1, time: at(0), entries, omitted: Vec::new(), would_ban: Vec::new() };
+    let filter = ListFilter { reason: Some("scraper".to_owned()), ..ListFilter::default() };
+    let rows: Vec<_> = rows_of(&report, &filter).into_iter().map(|row| (row.prefix.to_string(), row.of)).collect();
+    let whole = Some("10.90.0.0/30".parse().unwrap());
+    assert_eq!(rows, [("10.90.0.0/31".to_owned(), whole), ("10.90.0.3/32".to_owned(), whole)]);
+}
+
 #[test]
 fn a_list_of_crowdsecs_decisions_ends_as_they_do_and_leaves_out_what_is_over() {
     let text = "192.0.2.7 # until 1970-01-01T00:00:50Z other: cscli: probing\n\
                 192.0.2.8 # until 1970-01-01T00:00:05Z gone\n192.0.2.9 # until noon\n192.0.2.10 # until 1970-01-01T00:00:50Z\n";
-    let rows = import(text, at(10)).unwrap();
+    let rows = read_whole(text, at(10));
     let seen: Vec<_> = rows.iter().map(|row| (row.prefix.to_string(), row.until, row.reason.as_deref())).collect();
     assert_eq!(
         seen,
@@ -132,7 +226,7 @@ fn what_others_write_is_read() {
         add element inet t s {\n# why\n\t192.0.2.1 comment \"a, {b} # c\", 192.0.2.2 timeout 1157d12s, # two\n\n192.0.2.3 }\n\
         add element inet t s { }\n203.0.113.7 ; SBL1\n\
         {\"type\":\"metadata\"}\n{\"cidr\":\"203.0.113.8/32\",\"sblid\":\"SBL2\"}\n";
-    let rows = import(text, at(1_000)).unwrap();
+    let rows = read_whole(text, at(1_000));
     let shown: Vec<String> = rows
         .iter()
         .map(|row| format!("{} {:?} {:?}", row.prefix, row.until.map(Timestamp::as_second), row.reason))
@@ -140,20 +234,19 @@ fn what_others_write_is_read() {
     assert_eq!(
         shown,
         [
-            "198.51.100.0/24 Some(1060) Some(\"why not\")",
-            "198.51.100.7/32 None None",
-            "2001:db8::/32 Some(6400) None",
+            "203.0.113.7/32 None Some(\"SBL1\")",
+            "203.0.113.8/32 None None",
+            "2001:db8::/32 Some(1540) None",
             "192.0.2.1/32 None Some(\"a, {b} # c\")",
             "192.0.2.2/32 Some(99965812) None",
             "192.0.2.3/32 None None",
-            "203.0.113.7/32 None Some(\"SBL1\")",
-            "203.0.113.8/32 None None",
+            "198.51.100.0/24 Some(1060) Some(\"why not\")",
+            "198.51.100.7/32 Some(1060) None",
         ]
     );
-    assert_eq!(
-        import("192.0.2.1\nhere\n", at(0)).unwrap_err().to_string(),
-        "line 2: this is no address, and no prefix"
-    );
+    let part = import("192.0.2.1\nhere\n", at(0)).unwrap();
+    assert_eq!(part.rows.len(), 1);
+    assert_eq!(refused(&part), ["line 2: this is no address, and no prefix"]);
 }
 
 #[test]
@@ -178,7 +271,7 @@ fn nft_is_given_no_number_of_more_digits_than_it_reads_and_no_time_that_it_does_
         let element = text.lines().find(|line| line.starts_with('\t')).unwrap();
         assert_eq!(element.strip_prefix("\t192.0.2.7/32").unwrap(), expected, "{seconds}");
         assert!(element.split(|c: char| !c.is_ascii_digit()).all(|number| number.len() <= 8), "{element}");
-        assert_eq!(import(&text, at(1_000)).unwrap(), [row]);
+        assert_eq!(read_whole(&text, at(1_000)), [row]);
     }
 }
 

@@ -228,7 +228,8 @@ fn bounded(entries: &mut Vec<Listed>, most: u64) -> Vec<Omitted> {
 }
 
 impl ListFilter {
-    fn takes(&self, prefix: IpNet, of: &Listed) -> bool {
+    /// Whether an entry meets all of these.
+    pub(crate) fn takes(&self, prefix: IpNet, of: &Listed) -> bool {
         let text = |field: &Option<String>, wanted: &str| {
             field.as_ref().is_some_and(|text| text.to_lowercase().contains(wanted))
         };

@@ -19,7 +19,7 @@ use ratelimit_control::proto::{Import, ImportRow, ROWS_MAX, RefusedRow};
 use ratelimit_policy::config::file::list_text;
 use ratelimit_policy::config::lists;
 use ratelimit_policy::safety;
-use ratelimit_report::entries::{self, Row};
+use ratelimit_report::entries::{self, Imported, Refused, Row};
 use ratelimit_report::snapshot::{Author, ListFilter};
 
 /// Ends that differ by less are the same: they are written in whole seconds.
@@ -32,6 +32,8 @@ struct Done {
     entered: u64,
     unchanged: u64,
     refused: Vec<RefusedRow>,
+    /// Lines and sets of the file that cannot be kept, in words.
+    unread: Vec<String>,
     /// Of a configuration.
     configured: usize,
     /// Bans that hold here already.
@@ -43,15 +45,20 @@ struct Done {
 /// as it says so.
 pub(super) fn import(file: &Path, owner: Option<&str>, daemon: &Daemon<'_>) -> anyhow::Result<Exit> {
     let text = read(file)?;
-    let rows = entries::import(&text, Timestamp::now()).map_err(|wrong| Diagnostic {
+    let Imported { rows, refused } = entries::import(&text, Timestamp::now()).map_err(|wrong| Diagnostic {
         problem: format!("{}: {wrong}", file.display()),
         place: Place::CommandLine,
-        help: vec!["it reads what `ratelimitd list --format` writes: plain, nft, ipset or json".to_owned()],
+        help: vec![
+            "it reads what `ratelimitd list --format` writes: plain, nft, ipset or json".to_owned(),
+            "and what `ipset save` and `nft list` print".to_owned(),
+        ],
     })?;
+    let named = |Refused { line, problem }| format!("{}: line {line}: {problem}", file.display());
+    let unread: Vec<String> = refused.into_iter().map(named).collect();
     block_on(daemon.global, async {
         let client = client(&daemon.socket);
-        let mut done = Done { all: rows.len(), ..Done::default() };
-        let rows = without_what_holds_anyway(rows, &client, &mut done).await?;
+        let mut done = Done { all: rows.len(), unread, ..Done::default() };
+        let rows = without_what_holds_anyway(rows, owner, &client, &mut done).await?;
         let failed = send(rows, owner, &client, &mut done).await.err();
         say(&done, failed.is_none(), daemon)?;
         match failed {
@@ -81,17 +88,30 @@ fn read(file: &Path) -> anyhow::Result<String> {
     list_text(bytes).context(what)
 }
 
-/// Without rows of a configuration, and without bans that hold on this host.
-async fn without_what_holds_anyway(rows: Vec<Row>, client: &Client, done: &mut Done) -> Result<Vec<Row>, ClientError> {
+/// Leaves out rows of a configuration, bans that hold on this host, and parts of entries that this host has.
+async fn without_what_holds_anyway(
+    rows: Vec<Row>,
+    owner: Option<&str>,
+    client: &Client,
+    done: &mut Done,
+) -> Result<Vec<Row>, ClientError> {
     let (configured, mut rows): (Vec<Row>, Vec<Row>) =
         rows.into_iter().partition(|row| row.by == Author::Configuration);
     done.configured = configured.len();
-    if rows.iter().any(|row| row.by == Author::Ban) {
-        let banned = entries::rows(&client.call(&ListFilter::default()).await?).into_iter();
-        let banned: HashMap<IpNet, Option<Timestamp>> = banned.map(|row| (row.prefix, row.until)).collect();
-        let before = rows.len();
-        rows.retain(|row| row.by != Author::Ban || !banned.get(&row.prefix).is_some_and(|end| lasts(*end, row.until)));
-        done.banned = before - rows.len();
+    if rows.iter().any(|row| row.by == Author::Ban || row.of.is_some()) {
+        let held = entries::rows(&client.call(&ListFilter::default()).await?).into_iter();
+        let held: HashMap<IpNet, Row> = held.map(|row| (row.prefix, row)).collect();
+        let before = |row: &Row| held.get(&row.prefix).filter(|before| lasts(before.until, row.until));
+        let all = rows.len();
+        rows.retain(|row| row.by != Author::Ban || before(row).is_none());
+        done.banned = all - rows.len();
+        let all = rows.len();
+        let is_part = |row: &Row| {
+            let by = owner.or(row.owner.as_deref());
+            row.of.is_some() && before(row).is_some_and(|held| held.of == row.of && held.owner.as_deref() == by)
+        };
+        rows.retain(|row| !is_part(row));
+        done.unchanged += (all - rows.len()) as u64;
     }
     Ok(rows)
 }
@@ -126,7 +146,7 @@ async fn send(rows: Vec<Row>, owner: Option<&str>, client: &Client, done: &mut D
 
 /// 3 where some are denied and others are refused; 2 where all are refused.
 const fn exit(done: &Done) -> Exit {
-    match (done.refused.is_empty(), done.entered + done.unchanged) {
+    match (done.refused.is_empty() && done.unread.is_empty(), done.entered + done.unchanged) {
         (true, _) => Exit::Done,
         (false, 0) => Exit::Usage,
         (false, _) => Exit::Blocked,
@@ -134,15 +154,17 @@ const fn exit(done: &Done) -> Exit {
 }
 
 fn say(done: &Done, is_whole: bool, daemon: &Daemon<'_>) -> anyhow::Result<()> {
-    for RefusedRow { prefix, why } in done.refused.iter().take(NAMED_MAX) {
-        crate::error::report(&anyhow::anyhow!("{prefix} is not denied: {why}"));
+    let rows = done.refused.iter().map(|RefusedRow { prefix, why }| format!("{prefix} is not denied: {why}"));
+    for why in done.unread.iter().cloned().chain(rows).take(NAMED_MAX) {
+        crate::error::report(&anyhow::Error::msg(why));
     }
-    let more = done.refused.len().saturating_sub(NAMED_MAX);
+    let refused = done.refused.len() + done.unread.len();
+    let more = refused.saturating_sub(NAMED_MAX);
     if more > 0 {
         crate::error::report(&anyhow::anyhow!("{more} more are not denied"));
     }
     super::run::warn(&done.notes, daemon.global);
-    let (denied, refused) = (done.entered + done.unchanged, done.refused.len());
+    let denied = done.entered + done.unchanged;
     match daemon.global.format() {
         OutputFormat::Human => {
             let mut words = format!("{denied} prefixes are denied");
@@ -188,7 +210,9 @@ mod tests {
             (0, 1, refused.clone(), Exit::Blocked),
             (0, 0, refused, Exit::Usage),
         ] {
-            assert_eq!(exit(&Done { entered, unchanged, refused, ..Done::default() }), expected);
+            assert_eq!(exit(&Done { entered, unchanged, refused: refused.clone(), ..Done::default() }), expected);
+            let unread = refused.iter().map(|of| of.why.clone()).collect();
+            assert_eq!(exit(&Done { entered, unchanged, unread, ..Done::default() }), expected);
         }
     }
 

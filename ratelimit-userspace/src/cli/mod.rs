@@ -219,8 +219,8 @@ pub enum Command {
         #[command(flatten)]
         socket: Socket,
     },
-    /// Deny what a file names, each until its own end: what `list --format` writes as plain, nft, ipset or json, or a list;
-    /// exit code 3 if some of it is refused
+    /// Deny what a file names, each until its own end: what `list --format` writes as plain, nft, ipset or json, what
+    /// `ipset save` and `nft list` print, or a list; exit code 3 if some of it is refused
     Import {
         /// The file, or - for standard input
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -472,7 +472,8 @@ pub struct ListArgs {
     /// Only entries whose reason, list or comment holds this text
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
-    /// For another program: what is denied and banned as plain (a list file), nft or ipset; or all of it as json
+    /// For another program: the addresses that are denied or banned, without those that are allowed, as plain (a list
+    /// file), nft or ipset; or all entries as json
     #[arg(long, value_enum, value_name = "FORMAT", hide_possible_values = true)]
     pub format: Option<ListFormat>,
     /// All entries of long lists; a terminal shows the first 50 of each otherwise

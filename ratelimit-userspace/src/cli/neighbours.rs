@@ -156,8 +156,9 @@ pub(super) fn export(daemon: &Daemon<'_>, which: ListArgs, format: Format) -> an
     let prefix = super::ask::prefix_asked(which.prefix.as_deref())?;
     let filter = ListFilter { rule: which.rule, reason: which.reason, prefix, most: None };
     block_on(daemon.global, async {
-        let report = client(&daemon.socket).call(&filter).await?;
-        print(entries::export(&entries::rows(&report), format, report.time).as_bytes())
+        // Entries that are not asked for may exempt a part of those that are.
+        let report = client(&daemon.socket).call(&ListFilter::default()).await?;
+        print(entries::export(&entries::rows_of(&report, &filter), format, report.time).as_bytes())
     })
 }
 

@@ -1,0 +1,217 @@
+//! Reads exports again, and what nft, ipset and publishers of lists write. Every line is read in full or refused by its
+//! number: nothing that passes elsewhere becomes a denial here. Pure.
+
+use std::path::Path;
+
+use ipnet::IpNet;
+use jiff::{SignedDuration, Timestamp};
+use ratelimit_policy::config::lists;
+
+use super::{Beside, Format, HEAD, OWN, Row, UNTIL, export, prefix_of, rows, shortened};
+use crate::snapshot::ListReport;
+
+mod ipset;
+mod nft;
+
+/// What a file says in the form of commands cannot be read without its end.
+const CUT_OFF: &str = "the braces that begin here do not end: the rest is missing";
+/// Bytes from the start of a file by which a file of another kind is known.
+const LOOKED_AT: usize = 8192;
+/// How errors of list files begin.
+const BAD_LINE: &str = "bad line in a list file: ";
+
+/// Why nothing of a file can be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {problem}")]
+pub struct Wrong {
+    /// From 1.
+    pub line: usize,
+    /// What is wrong.
+    pub problem: String,
+}
+
+/// A line, or a set, of which nothing is denied.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Refused {
+    /// From 1.
+    pub line: usize,
+    /// What it is, by its name, and why it cannot be kept.
+    pub problem: String,
+}
+
+/// What a file came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Imported {
+    /// The denials.
+    pub rows: Vec<Row>,
+    /// What is not denied though the file names it, by line.
+    pub refused: Vec<Refused>,
+}
+
+/// Reads rows from any of the formats, from `list --json`, from `ipset save`, `ipset list` and `nft list`, or from a published
+/// list. Rows that are over are left out. A script of ours that nobody has edited is the rows that it was made of; in an
+/// edited one each element is of the row that it was made of.
+///
+/// # Errors
+/// A file that is cut off, or is of another kind as a whole.
+pub fn import(text: &str, now: Timestamp) -> Result<Imported, Wrong> {
+    // What some editors begin a file with.
+    let text = text.trim_start_matches('\u{feff}');
+    let mut imported = if text.trim_start().starts_with('{')
+        && let Ok(report) = serde_json::from_str::<ListReport>(text)
+    {
+        Imported { rows: rows(&report), refused: Vec::new() }
+    } else {
+        match own_rows(text) {
+            Some((made, at)) if [Format::Nft, Format::Ipset].iter().any(|of| export(&made, *of, at) == text) => {
+                Imported { rows: made, refused: Vec::new() }
+            }
+            Some((made, at)) => {
+                let read = lines(text, at)?;
+                Imported { rows: read.rows.into_iter().map(|row| of_its_row(row, &made)).collect(), ..read }
+            }
+            None => lines(text, now)?,
+        }
+    };
+    imported.rows.retain(|row| row.until.is_none_or(|until| now < until));
+    imported.refused.sort();
+    Ok(imported)
+}
+
+/// The rows that a script of ours was made of, and when.
+fn own_rows(text: &str) -> Option<(Vec<Row>, Timestamp)> {
+    let mut own = text.lines().map_while(|line| line.strip_prefix(OWN));
+    let at = own.next()?.strip_prefix(HEAD.strip_prefix(OWN)?)?.parse().ok()?;
+    let rows: Option<Vec<Vec<Row>>> = own.map(|line| listed(line).ok()).collect();
+    Some((rows?.into_iter().flatten().collect(), at))
+}
+
+/// An element with the author of the row that decided for it when it was written.
+fn of_its_row(element: Row, made: &[Row]) -> Row {
+    let around = made.iter().filter(|row| row.prefix.contains(&element.prefix));
+    match around.max_by_key(|row| row.end()) {
+        Some(row) => Row { by: row.by, owner: row.owner.clone(), of: row.of, ..element },
+        None => element,
+    }
+}
+
+pub(super) fn lines(text: &str, now: Timestamp) -> Result<Imported, Wrong> {
+    check_kind(text)?;
+    let mut read = Imported::default();
+    let (mut nft, mut ipset) = (nft::Script::default(), ipset::Script::default());
+    let (mut rest, mut line) = (text, 1);
+    while !rest.is_empty() {
+        let (first, after) = rest.split_once('\n').unwrap_or((rest, ""));
+        let words = first.trim();
+        if nft::is_statement(words) {
+            let begin = line;
+            (rest, line) = nft.statement(rest, line, now)?;
+            debug_assert!(line > begin || rest.is_empty(), "a statement takes its line");
+            continue;
+        }
+        if words.is_empty() || words.starts_with(['#', ';']) {
+            ipset.blank_line(words);
+        } else if !ipset.line(words, line, now) {
+            match listed(words) {
+                Ok(rows) => read.rows.extend(rows),
+                Err(problem) => read.refused.push(Refused { line, problem }),
+            }
+        }
+        if read.rows.len() > lists::LIST_ENTRIES_MAX {
+            let problem = format!("there are more than {} entries: cut the file into several", lists::LIST_ENTRIES_MAX);
+            return Err(Wrong { line, problem });
+        }
+        (rest, line) = (after, line + 1);
+    }
+    nft.finish(&mut read);
+    ipset.finish(&mut read);
+    Ok(read)
+}
+
+/// Refuses a file of another kind, such as a page in HTML, whose every line would be refused.
+fn check_kind(text: &str) -> Result<(), Wrong> {
+    let mut end = text.len().min(LOOKED_AT);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let start = text.get(..end).unwrap_or_default();
+    if start.trim_start().starts_with("{\"nftables\"") || start.trim_start().starts_with("{ \"nftables\"") {
+        let problem = "this is nft's JSON; what `nft list set` prints without -j is read".to_owned();
+        return Err(Wrong { line: 1, problem });
+    }
+    if start.trim_start().starts_with("<ipset") {
+        let problem = "this is ipset's XML; what `ipset save` prints is read".to_owned();
+        return Err(Wrong { line: 1, problem });
+    }
+    match lists::parse(Path::new(""), start) {
+        Err(found) if found.first().problem.ends_with("not a list of addresses") => {
+            Err(Wrong { line: 1, problem: found.first().problem.clone() })
+        }
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// `198.51.100.7 # {"until":"…"}`, or a line of any list.
+fn listed(text: &str) -> Result<Vec<Row>, String> {
+    let end = text.find(|c: char| c.is_whitespace() || c == '#' || c == ';').unwrap_or(text.len());
+    let (first, rest) = text.split_at(end);
+    let mark = rest.trim_start();
+    let comment = rest.trim_start_matches(|c: char| c.is_whitespace() || c == '#' || c == ';').trim_end();
+    let own = prefix_of(first).filter(|_| mark.is_empty() || mark.starts_with('#'));
+    let Some(prefix) = own else {
+        let prefixes = prefixes_of(text)?;
+        let comment = if prefix_of(first).is_some() { shortened(comment) } else { String::new() };
+        let row = |prefix| Row::listed(prefix, None, Some(comment.clone()).filter(|text| !text.is_empty()));
+        return Ok(prefixes.into_iter().map(row).collect());
+    };
+    if comment.starts_with('{')
+        && let Ok(Beside { until, reason, by, owner, of }) = serde_json::from_str(comment)
+    {
+        return Ok(vec![Row { prefix, until, reason, by, owner, of }]);
+    }
+    let (until, comment) = match comment.strip_prefix(UNTIL).map(|rest| rest.split_once(' ').unwrap_or((rest, ""))) {
+        Some((until, rest)) => until.parse().map_or((None, comment), |until| (Some(until), rest)),
+        None => (None, comment),
+    };
+    Ok(vec![Row::listed(prefix, until, Some(shortened(comment)).filter(|text| !text.is_empty()))])
+}
+
+/// The prefixes that a line of a published list names, as list files are read.
+fn prefixes_of(line: &str) -> Result<Vec<IpNet>, String> {
+    lists::parse(Path::new(""), line).map_err(|found| {
+        let problem = &found.first().problem;
+        problem.strip_prefix(BAD_LINE).unwrap_or(problem).to_owned()
+    })
+}
+
+/// The addresses of an element: an address, a prefix, or a range of two addresses. The family stays as it is written.
+fn addresses(text: &str) -> Option<Vec<IpNet>> {
+    let address = |text: &str| text.parse::<std::net::IpAddr>().ok();
+    if let Some(one) = address(text) {
+        return Some(vec![IpNet::from(one)]);
+    }
+    if let Some((first, last)) = text.split_once('-') {
+        let subnets = match (address(first)?, address(last)?) {
+            (std::net::IpAddr::V4(first), std::net::IpAddr::V4(last)) if first <= last => {
+                ipnet::IpSubnets::from(ipnet::Ipv4Subnets::new(first, last, 0))
+            }
+            (std::net::IpAddr::V6(first), std::net::IpAddr::V6(last)) if first <= last => {
+                ipnet::IpSubnets::from(ipnet::Ipv6Subnets::new(first, last, 0))
+            }
+            (std::net::IpAddr::V4(_) | std::net::IpAddr::V6(_), _) => return None,
+        };
+        return Some(subnets.collect());
+    }
+    text.parse::<IpNet>().ok().map(|prefix| vec![prefix.trunc()])
+}
+
+/// When something ends that has so many seconds left; 0 is no end.
+fn ends_in(seconds: i64, now: Timestamp) -> Option<Option<Timestamp>> {
+    if seconds == 0 {
+        return Some(None);
+    }
+    now.checked_add(SignedDuration::from_secs(seconds)).ok().map(Some)
+}
+
+#[cfg(test)]
+mod tests;
