@@ -298,6 +298,7 @@ impl<D: Datapath> Engine<D> {
             host,
             process: RandomState::new().hash_one(std::process::id()),
             name: hosts::own_name(),
+            machine: hosts::own_machine(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             names,
             settings: Settings {

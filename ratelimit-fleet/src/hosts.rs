@@ -3,7 +3,7 @@
 //! A record is sealed: without the fleet's secret nobody can read or make one. The store puts its own time
 //! before it, so that all judge its age by one clock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -16,6 +16,9 @@ pub const GONE_AFTER: Duration = Duration::from_secs(3600);
 
 /// A host that was not heard of in this time does not count as one of the fleet now.
 pub const SILENT_AFTER: Duration = Duration::from_secs(60);
+
+/// A host that began anew, with another state, is listed under its earlier id for so long.
+pub const REPLACED_AFTER: Duration = Duration::from_secs(5);
 
 /// What a host says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,10 +41,25 @@ pub struct Record {
     /// The limits that it shares, by [`mark`]; none where it does not say, or has more than [`LIMITS_MAX`].
     #[serde(default)]
     pub limits: Option<Vec<u32>>,
+    /// Of its machine: the same whatever its state in the kernel; 0 where that is not known.
+    #[serde(default)]
+    pub machine: u64,
+    /// How long its process has been in the fleet; none where it does not say.
+    #[serde(default)]
+    pub up_ms: Option<u64>,
+    /// What its reports take at most; none where it does not say, or does not know yet.
+    #[serde(default)]
+    pub delay_ms: Option<u64>,
 }
 
 /// The most limits that a record names. // x 11 bytes, from each host to each at each beat
 pub const LIMITS_MAX: usize = 256;
+
+/// What stands for a machine in a record. The id itself is not to leave the machine, see machine-id(5).
+pub fn machine_of(id: &[u8]) -> u64 {
+    let hash = ring::digest::digest(&ring::digest::SHA256, &[b"ratelimitd fleet ", id].concat());
+    hash.as_ref().iter().take(8).fold(0, |machine, byte| machine << 8 | u64::from(*byte))
+}
 
 /// What stands for a limit in a record: the same on hosts that sum it together.
 pub fn mark(limit: &FleetLimit) -> u32 {
@@ -71,6 +89,8 @@ pub struct Host {
 #[derive(Clone, Debug, Default)]
 pub struct Hosts {
     known: BTreeMap<HostId, Host>,
+    /// Those of them that began anew since, with another state: their machine is heard under another id.
+    replaced: BTreeSet<HostId>,
     /// The ages of records that another secret sealed.
     unread: Vec<Duration>,
 }
@@ -124,6 +144,7 @@ impl Hosts {
             }
             known.insert(host.id, host);
         }
+        self.replaced = replaced(&known);
         self.known = known;
         news
     }
@@ -131,18 +152,45 @@ impl Hosts {
     /// All of them, in the order of their ids. `silence` is the time since they were learnt.
     pub fn all(&self, silence: Duration) -> impl Iterator<Item = Host> {
         let now = move |host: &Host| Host { age: host.age + silence, ..host.clone() };
-        self.known.values().map(now).filter(|host| host.age < GONE_AFTER)
+        let is_listed = move |host: &Host| {
+            let is_replaced = host.age >= REPLACED_AFTER && self.replaced.contains(&host.id);
+            host.age < GONE_AFTER && !is_replaced
+        };
+        self.known.values().map(now).filter(is_listed)
     }
 
     /// How many were heard of lately.
     pub fn heard(&self, silence: Duration) -> usize {
-        self.known.values().filter(|host| host.age + silence < SILENT_AFTER).count()
+        self.heard_now(silence).count()
+    }
+
+    /// The longest that a report of a host takes that was heard of lately; none where none says it.
+    pub fn delay(&self, silence: Duration) -> Option<Duration> {
+        self.heard_now(silence).filter_map(|host| host.record.delay_ms).max().map(Duration::from_millis)
+    }
+
+    fn heard_now(&self, silence: Duration) -> impl Iterator<Item = &Host> {
+        let is_heard = move |host: &&Host| host.age + silence < SILENT_AFTER && !self.replaced.contains(&host.id);
+        self.known.values().filter(is_heard)
     }
 
     /// How many have said something lately that this fleet's secret does not open.
     pub fn unread(&self, silence: Duration) -> usize {
         self.unread.iter().filter(|age| **age + silence < SILENT_AFTER).count()
     }
+}
+
+/// Those that were last heard before their machine began anew under another id.
+fn replaced(known: &BTreeMap<HostId, Host>) -> BTreeSet<HostId> {
+    let machine = |host: &Host| (host.record.name.clone(), host.record.machine);
+    let mut began: HashMap<_, Duration> = HashMap::new();
+    for host in known.values() {
+        let Some(up_ms) = host.record.up_ms else { continue };
+        let ago = host.age.saturating_add(Duration::from_millis(up_ms));
+        began.entry(machine(host)).and_modify(|of| *of = ago.min(*of)).or_insert(ago);
+    }
+    let is_replaced = |host: &&Host| began.get(&machine(host)).is_some_and(|ago| host.age > *ago);
+    known.values().filter(is_replaced).map(|host| host.id).collect()
 }
 
 fn context(id: HostId) -> String {
@@ -250,6 +298,49 @@ mod tests {
         let list = [listed(1, 9_000, &record(5, 0), &names(1)), (vec![1; 8], theirs.clone()), (vec![3; 8], theirs)];
         let news = hosts.learn(&names(1), 10_000, &list, ME);
         assert_eq!((news.doubled, hosts.heard(Duration::ZERO)), (false, 1));
+    }
+
+    #[test]
+    fn a_host_that_began_anew_replaces_its_earlier_self_and_no_other() {
+        let mut hosts = Hosts::default();
+        let of = |name: &str, machine, up_ms| Record { name: name.to_owned(), machine, up_ms, ..record(9, 0) };
+        let list = [
+            // Its new self began 4 s ago, and was heard 1 s ago.
+            listed(1, 99_000, &of("a", 7, Some(3_000)), &names(1)),
+            listed(2, 92_000, &of("a", 7, Some(80_000)), &names(1)),
+            // Two machines of one name, and two states of one machine that both go on.
+            listed(3, 92_000, &of("a", 8, Some(80_000)), &names(1)),
+            listed(4, 99_000, &of("b", 7, Some(80_000)), &names(1)),
+            listed(5, 99_500, &of("b", 7, Some(2_000)), &names(1)),
+            // An older version does not say how long it is up.
+            listed(6, 92_000, &of("c", 0, None), &names(1)),
+            listed(7, 99_000, &of("c", 0, None), &names(1)),
+        ];
+        hosts.learn(&names(1), 100_000, &list, (HostId([9; 8]), 5));
+        let ids = |hosts: &Hosts| hosts.all(Duration::ZERO).map(|host| host.id.0[0]).collect::<Vec<_>>();
+        assert_eq!((ids(&hosts), hosts.heard(Duration::ZERO)), (vec![1, 3, 4, 5, 6, 7], 6));
+        // It is back under its earlier id.
+        hosts.learn(
+            &names(1),
+            100_500,
+            &[&list[..1], &[listed(2, 100_400, &of("a", 7, Some(90_000)), &names(1))]].concat(),
+            ME,
+        );
+        assert_eq!((ids(&hosts), hosts.heard(Duration::ZERO)), (vec![1, 2], 2));
+    }
+
+    #[test]
+    fn the_longest_delay_of_the_hosts_that_are_heard_counts() {
+        let mut hosts = Hosts::default();
+        let of = |delay_ms| Record { delay_ms, ..record(9, 0) };
+        let list = [
+            listed(1, 99_000, &of(Some(100)), &names(1)),
+            listed(2, 90_000, &of(Some(480)), &names(1)),
+            listed(3, 99_000, &of(None), &names(1)),
+        ];
+        hosts.learn(&names(1), 100_000, &list, ME);
+        assert_eq!(hosts.delay(Duration::ZERO), Some(Duration::from_millis(480)));
+        assert_eq!(hosts.delay(Duration::from_secs(55)), Some(Duration::from_millis(100)));
     }
 
     #[test]

@@ -15,7 +15,7 @@
 //! # The bound
 //!
 //! With H hosts each says at once when it has admitted `N/2H` that the others were not told, so a window admits at most
-//! `N + (H-1) * N/2H`, and what is sent within 0.1 s. [`Terms`](ratelimit_policy::fleet::Terms) says it in words. Without
+//! `N + (H-1) * N/2H`, and what is sent while a report is on its way: 0.1 s, and more where the store is slow. [`Terms`](ratelimit_policy::fleet::Terms) says it in words. Without
 //! a store it is `H * N`. Lenient and fixed windows have it for the buckets that they sum, as they do on one host.
 //!
 //! # Cost
@@ -26,7 +26,7 @@
 //!
 //! # Who has what
 //!
-//! - Pure, with time and randomness as arguments: [`names`], [`wire`], [`clock`], [`tracked`], [`core`],
+//! - Pure, with time and randomness as arguments: [`names`], [`wire`], [`clock`], [`trips`], [`tracked`], [`core`],
 //!   [`acts`], [`hosts`], and of the store [`store::pulse`].
 //! - [`store`]: addresses and files, one connection, names of what is wrong, the ACL line.
 //! - [`run`]: the task that joins them, and what the daemon holds of it.
@@ -39,4 +39,5 @@ pub mod names;
 pub mod run;
 pub mod store;
 pub mod tracked;
+pub mod trips;
 pub mod wire;

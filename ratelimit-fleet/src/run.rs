@@ -3,6 +3,7 @@
 
 mod state;
 mod task;
+mod voice;
 
 use std::future::Future;
 use std::time::Duration;
@@ -47,6 +48,8 @@ pub struct Begin {
     pub process: u64,
     /// This host's name, for people.
     pub name: String,
+    /// Of the machine: the same whatever its state in the kernel. 0 where that is not known.
+    pub machine: u64,
     /// The version of ratelimitd.
     pub version: String,
     /// The fleet's names.
@@ -91,7 +94,7 @@ impl Fleet {
         let lost = std::sync::Arc::default();
         let fleet = Self { messages, lost: std::sync::Arc::clone(&lost), status: watched };
         let core = Core::new(begin.host, begin.names, begin.settings.clone(), begin.limits);
-        let me = task::Me { process: begin.process, name: begin.name, version: begin.version };
+        let me = task::Me { process: begin.process, name: begin.name, machine: begin.machine, version: begin.version };
         let task = task::Task::new(core, me, begin.access, begin.settings.interval, lost, acts, status);
         (fleet, heard, task.run(kernel, inbox, now))
     }

@@ -4,8 +4,11 @@
 //! [`pulse`], since the client itself never notices a master that hangs.
 
 pub mod access;
+pub mod bounded;
+pub mod dial;
 pub mod link;
 pub mod pulse;
+pub mod said;
 pub mod trouble;
 
 use std::sync::LazyLock;

@@ -18,8 +18,24 @@ use crate::labels;
 /// The most hosts of a fleet.
 pub const HOSTS_MAX: u32 = 1024;
 
-/// From the admission that is due to be said to the write in another host's kernel, with a store that is well.
+/// The shortest time that the bound allows from the admission that is due to be said to the write in another host's
+/// kernel. It holds for a store that answers within 5 ms.
 pub const DELAY: Duration = Duration::from_millis(100);
+
+/// The part of [`delay`] that does not depend on the store: two looks at the kernel, 20 ms each, and the hosts' own work.
+const DELAY_OF_HOSTS: Duration = Duration::from_millis(80);
+
+/// Round trips in [`delay`]: a report waits for the one before it, which was itself waiting, and each takes one more.
+const TRIPS_OF_DELAY: u32 = 4;
+
+/// The longest [`delay`] for which limits count as summed. Beyond it the store counts as away.
+pub const DELAY_MAX: Duration = Duration::from_secs(1);
+
+/// The time from the admission that is due to be said to the write in another host's kernel, at most. `round_trip` is the
+/// longest that the store took to answer.
+pub fn delay(round_trip: Duration) -> Duration {
+    (DELAY_OF_HOSTS + round_trip * TRIPS_OF_DELAY).max(DELAY)
+}
 
 /// A window that is shorter than so many intervals gains little.
 pub const INTERVALS_MIN: u64 = 30;
@@ -149,20 +165,27 @@ impl Terms {
     }
 }
 
-/// The bound in words, for `check-config`.
+/// The bound in words, for `check-config`: with a store that is near.
 impl fmt::Display for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words(DELAY))
+    }
+}
+
+impl Terms {
+    /// The bound in words, where reports take up to `delay`. Hundredths of a second are rounded up.
+    pub fn words(&self, delay: Duration) -> String {
         let Self { amount, hosts, unheard, rounding, .. } = self;
         if *hosts == 1 {
-            return write!(f, "at most {amount} on 1 host");
+            return format!("at most {amount} on 1 host");
         }
         let others = hosts - 1;
         let rounded = if *rounding == 0 { String::new() } else { format!(" + {rounding}") };
-        write!(
-            f,
+        let delay = Duration::from_millis(u64::try_from(delay.as_micros().div_ceil(10_000) * 10).unwrap_or(u64::MAX));
+        format!(
             "at most {amount} + {others}x{unheard}{rounded} + what is sent within {} s and the difference of clocks, over \
              {hosts} hosts; {hosts}x{amount} while the store is away",
-            DELAY.as_secs_f64()
+            delay.as_secs_f64()
         )
     }
 }
@@ -258,6 +281,14 @@ mod tests {
              4x1000 while the store is away"
         );
         assert_eq!(Terms::new(&thousand_in_five_minutes(), 1).to_string(), "at most 1000 on 1 host");
+        let far = terms.words(Duration::from_micros(480_001));
+        assert!(far.contains(" + what is sent within 0.49 s and "), "{far}");
+    }
+
+    #[test]
+    fn the_delay_of_the_bound_grows_with_the_round_trip_to_the_store() {
+        let at = |ms| delay(Duration::from_millis(ms)).as_millis();
+        assert_eq!([0, 5, 6, 100, 230, 231].map(at), [100, 100, 104, 480, 1000, 1004]);
     }
 
     #[test]

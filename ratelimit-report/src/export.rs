@@ -321,6 +321,8 @@ mod tests {
         "ratelimitd_fleet_reports_lost_total",
         "ratelimitd_fleet_garbage_total",
         "ratelimitd_fleet_clock_skew_seconds",
+        "ratelimitd_fleet_round_trip_seconds",
+        "ratelimitd_fleet_delay_seconds",
         "ratelimitd_fleet_bound",
         "ratelimitd_fleet_summed",
     ];

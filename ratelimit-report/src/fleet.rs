@@ -55,6 +55,18 @@ pub struct Fleet {
     /// More of it, in words. Left out where sources may not be named: it may name files and the store's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The store's own words for what is wrong. Left out where sources may not be named: they may name users and addresses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store_says: Option<String>,
+    /// Exchanges succeed, but late: the bound is higher, or limits are not summed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub slow: bool,
+    /// The longest that the store took to answer in the last 30 s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round_trip_seconds: Option<f64>,
+    /// The longest that a report takes, on this host or another that is heard: the bound counts what is sent within it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_seconds: Option<f64>,
     /// Another machine has a copy of this host's state: both are counted as one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub doubled: bool,
@@ -172,6 +184,7 @@ impl Fleet {
     /// The same without what may name addresses.
     pub fn without_addresses(mut self) -> Self {
         self.error = None;
+        self.store_says = None;
         self
     }
 }

@@ -65,7 +65,8 @@ pub(super) fn attention(of: &Fleet) -> Vec<String> {
     };
     let sentence = |(state, means): (&str, String)| {
         let since = of.since.map_or_else(String::new, |since| format!(" since {}", list::instant(since)));
-        let why: Vec<&str> = [of.trouble.as_deref(), of.error.as_deref()].into_iter().flatten().collect();
+        let says = of.store_says.as_ref().map(|says| format!("it says: {says}"));
+        let why: Vec<&str> = [&of.trouble, &of.error, &says].into_iter().filter_map(|of| of.as_deref()).collect();
         let why = if why.is_empty() { String::new() } else { format!("; {}", why.join("; ")) };
         format!("FLEET: {state}{since}: {means}{why}")
     };
@@ -83,6 +84,7 @@ pub(super) fn attention(of: &Fleet) -> Vec<String> {
 fn degraded(of: &Fleet) -> String {
     let alone: Vec<&str> = of.limits.iter().filter(|of| !of.summed).map(|of| of.text.as_str()).collect();
     match alone.as_slice() {
+        [] if of.slow => "reports take longer, and the bound is higher".to_owned(),
         [] => "some exchanges with the store fail, and what they told is forgiven".to_owned(),
         alone => format!("each host holds {} by itself", alone.join(" and ")),
     }
@@ -128,7 +130,11 @@ fn wrapped(sentence: &str) -> String {
 fn counters(of: &Fleet) -> String {
     let failures: Vec<String> = of.failures.iter().map(|(why, count)| format!("{} {why}", number(*count))).collect();
     let failures = if failures.is_empty() { String::new() } else { format!(" ({})", failures.join(", ")) };
-    let mut out = format!("Exchanges: {} answered, {} failed{failures}\n", number(of.rounds), number(of.rounds_failed));
+    let round_trip = of.round_trip_seconds.zip(of.delay_seconds).map_or_else(String::new, |(trip, delay)| {
+        format!("Store: answered within {:.1} ms in the last 30 s; a report takes up to {delay:.2} s\n", trip * 1000.0)
+    });
+    let mut out = round_trip;
+    out += &format!("Exchanges: {} answered, {} failed{failures}\n", number(of.rounds), number(of.rounds_failed));
     // Writing to a String cannot fail.
     let _ = writeln!(
         out,

@@ -1,14 +1,16 @@
-//! Between a host and the store: hands everything on, and holds the store's answers back while it is told to.
+//! Between hosts and the store: hands everything on, late if it is told so, and holds the store's answers back while it
+//! is told to.
 
-use std::io::{Read as _, Write as _};
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use netlab::Namespace;
 
@@ -22,6 +24,8 @@ const TICK: Duration = Duration::from_micros(200);
 struct Holding {
     is_held: AtomicBool,
     bytes: AtomicUsize,
+    /// Of each direction, in microseconds.
+    delay_us: AtomicU64,
 }
 
 /// One, until it is dropped.
@@ -42,7 +46,8 @@ impl Proxy {
                 // A server that is away is for the host to notice.
                 let Ok(store) = UnixStream::connect(&server) else { continue };
                 let (from_host, to_store) = (host.try_clone().expect(WORKS), store.try_clone().expect(WORKS));
-                thread::spawn(move || ask(from_host, to_store));
+                let late = Arc::clone(&held);
+                thread::spawn(move || ask(from_host, to_store, &late));
                 let held = Arc::clone(&held);
                 thread::spawn(move || answer(store, host, &held));
             }
@@ -54,6 +59,12 @@ impl Proxy {
     pub fn hold(&self) {
         self.holding.bytes.store(0, Ordering::SeqCst);
         self.holding.is_held.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on each question and its answer take so long together.
+    pub fn delay(&self, round_trip: Duration) {
+        let us = u64::try_from(round_trip.as_micros() / 2).unwrap_or(u64::MAX);
+        self.holding.delay_us.store(us, Ordering::SeqCst);
     }
 
     /// Waits until answers of so many bytes wait.
@@ -78,23 +89,42 @@ impl Drop for Proxy {
     }
 }
 
-fn ask(mut host: TcpStream, mut store: UnixStream) {
-    let _over = std::io::copy(&mut host, &mut store);
+fn ask(host: TcpStream, mut store: UnixStream, holding: &Holding) {
+    late(host, holding, |part| store.write_all(part).is_ok());
     let _gone = store.shutdown(Shutdown::Both);
 }
 
-fn answer(mut store: UnixStream, mut host: TcpStream, holding: &Holding) {
-    let mut part = [0; 65_536];
-    while let Ok(bytes @ 1..) = store.read(&mut part) {
+fn answer(store: UnixStream, mut host: TcpStream, holding: &Holding) {
+    late(store, holding, |part| {
         if holding.is_held.load(Ordering::SeqCst) {
-            holding.bytes.fetch_add(bytes, Ordering::SeqCst);
+            holding.bytes.fetch_add(part.len(), Ordering::SeqCst);
             while holding.is_held.load(Ordering::SeqCst) {
                 thread::sleep(TICK);
             }
         }
-        if host.write_all(&part[..bytes]).is_err() {
-            return;
-        }
-    }
+        host.write_all(part).is_ok()
+    });
     let _gone = host.shutdown(Shutdown::Both);
+}
+
+/// Hands on what comes, each part after the delay that held when it came.
+fn late(mut from: impl Read + Send, holding: &Holding, mut hand_on: impl FnMut(&[u8]) -> bool) {
+    let (parts, waiting) = mpsc::channel::<(Instant, Vec<u8>)>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut part = [0; 65_536];
+            while let Ok(bytes @ 1..) = from.read(&mut part) {
+                let delay = Duration::from_micros(holding.delay_us.load(Ordering::SeqCst));
+                if parts.send((Instant::now() + delay, part[..bytes].to_vec())).is_err() {
+                    return;
+                }
+            }
+        });
+        for (due, part) in waiting {
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            if !hand_on(&part) {
+                return;
+            }
+        }
+    });
 }

@@ -15,8 +15,9 @@ use ratelimit_datapath::Datapath;
 use ratelimit_fleet::hosts::{self, Host, SILENT_AFTER};
 use ratelimit_fleet::run::{ROUND_SECONDS, State, Status};
 use ratelimit_fleet::store::trouble::Trouble;
+use ratelimit_fleet::trips::Distance;
 use ratelimit_policy::config::syntax::printable;
-use ratelimit_policy::fleet::{Sum, Terms};
+use ratelimit_policy::fleet::{DELAY, Sum, Terms};
 use ratelimit_report::event::EventKind;
 use ratelimit_report::fleet::{Fleet, FleetHost, FleetLimit, FleetReport, FleetState, RoundSeconds, Summed};
 use ratelimit_report::snapshot::SCHEMA;
@@ -81,10 +82,15 @@ impl Now {
             (State::Connected, ..) => misfit.as_ref().map(|(_, words)| words.clone()),
             (State::Degraded | State::Away, _, Some(_)) => Some("the store cannot be reached so".to_owned()),
             (State::Degraded | State::Away, Some(trouble), None) => Some(trouble.to_string()),
-            (State::Degraded, None, None) => Some(clocks()),
-            (State::Away, None, None) => None,
+            (State::Degraded, None, None) => Some(status.slow().unwrap_or_else(clocks)),
+            (State::Away, None, None) => status.slow(),
         };
-        let (misfit, label) = (misfit.map(|(misfit, _)| misfit), status.trouble.map(Trouble::label));
+        let slow = match status.reach.distance {
+            Distance::Near => None,
+            Distance::Slow => Some("slow"),
+            Distance::Far => Some("too_slow"),
+        };
+        let (misfit, label) = (misfit.map(|(misfit, _)| misfit), status.trouble.map(Trouble::label).or(slow));
         Self { state: state(status.state), trouble, error: status.error, misfit, label }
     }
 
@@ -244,6 +250,10 @@ impl<D: Datapath> Engine<D> {
             since,
             trouble,
             error,
+            store_says: status.said.as_ref().map(ToString::to_string),
+            slow: status.trouble.is_none() && status.reach.distance != Distance::Near,
+            round_trip_seconds: status.reach.round_trip.map(|of| of.as_secs_f64()),
+            delay_seconds: status.delay.map(|of| of.as_secs_f64()),
             doubled: status.is_doubled,
             clock_ahead_seconds: status.ahead_ns.map(ahead),
             failures: status
@@ -314,7 +324,7 @@ fn limits(joined: &Joined, status: &Status) -> Vec<FleetLimit> {
             },
             summed,
             bound: if summed { joined.by.bound_of(terms) } else { terms.bound_alone() },
-            bound_words: terms.to_string(),
+            bound_words: terms.words(status.delay.unwrap_or(DELAY)),
             shared_with: shared_with(joined, status, hosts::mark(&shared.named)),
         });
     }

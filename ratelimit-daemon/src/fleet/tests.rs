@@ -27,6 +27,7 @@ fn joined(policy: &Policy) -> Joined {
         host: HostId([1; 8]),
         process: 1,
         name: "a".to_owned(),
+        machine: 0,
         version: "0.1.0".to_owned(),
         names: Names::without_secret("web").unwrap(),
         settings: Settings::default(),

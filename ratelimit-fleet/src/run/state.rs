@@ -1,14 +1,19 @@
 //! How the fleet does, for `stats`, `ratelimitd fleet` and the metrics.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ratelimit_common::time::Nanos;
 use tracing::{info, warn};
 
+use super::voice::Line;
 use crate::core::Counters;
 use crate::hosts::Host;
+use crate::store::said::Said;
 use crate::store::trouble::Trouble;
 use crate::tracked::LimitId;
+use crate::trips::{Distance, Reach};
+use ratelimit_policy::fleet::DELAY_MAX;
 
 /// The upper ends of the histogram of rounds, in seconds.
 pub const ROUND_SECONDS: [f64; 7] = [0.001, 0.002, 0.005, 0.02, 0.1, 0.25, 0.5];
@@ -18,12 +23,15 @@ pub const ROUND_SECONDS: [f64; 7] = [0.001, 0.002, 0.005, 0.02, 0.1, 0.25, 0.5];
 pub enum State {
     /// All exchanges succeed.
     Connected,
-    /// Some do not, or some limit is not summed.
+    /// Some do not, some limit is not summed, or the store is slow.
     Degraded,
-    /// None does: each host holds its limits by itself.
+    /// None does, or all come too late: each host holds its limits by itself.
     #[default]
     Away,
 }
+
+/// State, label of the trouble, how far the store is, and files or addresses that do not fit.
+pub(super) type Kind = (State, Option<&'static str>, Distance, Option<String>);
 
 /// All of it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,6 +42,12 @@ pub struct Status {
     pub trouble: Option<Trouble>,
     /// Files or addresses that do not fit, in words.
     pub error: Option<String>,
+    /// What the store said of the trouble, in its own words.
+    pub said: Option<Said>,
+    /// How far the store is, by what its answers took.
+    pub reach: Reach,
+    /// What a report takes at most, on this host or on another that is heard; none before the first answer.
+    pub delay: Option<Duration>,
     /// The hosts heard of in the last hour, this one among them.
     pub hosts: Vec<Host>,
     /// Those of the last minute.
@@ -89,6 +103,23 @@ impl Status {
         self
     }
 
+    /// Why limits are held to a higher bound, or by each host alone, though exchanges succeed.
+    pub fn slow(&self) -> Option<String> {
+        let (round_trip, delay) = (self.reach.round_trip?, self.reach.delay?);
+        let (trip_ms, delay) = (round_trip.as_millis(), delay.as_secs_f64());
+        let most = DELAY_MAX.as_secs_f64();
+        match self.reach.distance {
+            Distance::Near => None,
+            Distance::Slow => Some(format!(
+                "the store is slow: it answers within {trip_ms} ms, and the bound counts what is sent within {delay:.2} s"
+            )),
+            Distance::Far => Some(format!(
+                "the store is too slow: it answers within {trip_ms} ms, and a report takes up to {delay:.2} s, more than \
+                 {most} s"
+            )),
+        }
+    }
+
     pub(super) fn answered(&mut self, took_ns: u64, now: Nanos) {
         self.rounds += 1;
         self.last_exchange = Some(now);
@@ -103,21 +134,40 @@ impl Status {
         *self.failed.entry(trouble.label()).or_default() += 1;
     }
 
-    /// Says what changed, in a line.
-    pub(super) fn log(&self) {
+    /// What makes it another state: a change of its words alone does not.
+    pub(super) fn kind(&self) -> Kind {
+        (self.state, self.trouble.map(Trouble::label), self.reach.distance, self.error.clone())
+    }
+
+    /// Logs how it is now.
+    pub(super) fn log(&self, line: Line) {
+        let words = self.words();
+        match (line, words) {
+            (Line::State, Some(words)) if self.state == State::Connected => info!("fleet: {words}"),
+            (Line::State, Some(words)) => warn!("fleet: {words}"),
+            // The first connection is on its way.
+            (Line::State, None) => {}
+            (Line::Summary { changes, within }, words) => {
+                let words = words.unwrap_or_else(|| "no connection yet".to_owned());
+                let seconds = within.as_secs();
+                warn!("fleet: the store comes and goes: {changes} changes within {seconds} s; now: {words}");
+            }
+        }
+    }
+
+    fn words(&self) -> Option<String> {
         let alone = match self.state {
-            State::Connected => return info!("fleet: connected"),
+            State::Connected => return Some("connected".to_owned()),
             State::Degraded => "",
             State::Away => "; each host holds its limits by itself",
         };
-        match (self.trouble, &self.error) {
-            (_, Some(error)) => warn!("fleet: {error}{alone}"),
-            (Some(trouble), None) => warn!("fleet: {trouble}{alone}"),
-            (None, None) if self.state == State::Degraded => {
-                warn!("fleet: this host's clock differs from the store's: some limits are not summed");
-            }
-            // The first connection is on its way.
-            (None, None) => {}
-        }
+        let said = self.said.as_ref().map_or_else(String::new, |said| format!("; it says: {said}"));
+        let clocks = || "this host's clock differs from the store's: some limits are not summed".to_owned();
+        let why = match (&self.error, self.trouble) {
+            (Some(error), _) => Some(error.clone()),
+            (None, Some(trouble)) => Some(format!("{trouble}{said}")),
+            (None, None) => self.slow().or_else(|| (self.state == State::Degraded).then(clocks)),
+        };
+        why.map(|why| format!("{why}{alone}"))
     }
 }

@@ -1,12 +1,13 @@
 //! One loop over what is asked, what is due, and what is answered.
 
 mod heard;
+mod publish;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -16,15 +17,17 @@ use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::{Kernel, Message, State, Status};
+use super::voice::Voice;
+use super::{Kernel, Message, Status};
 use crate::acts::{Act, Ledger};
 use crate::core::{Core, after};
-use crate::hosts::{self, GONE_AFTER, Hosts, Record, SILENT_AFTER};
+use crate::hosts::{self, GONE_AFTER, Hosts, Record};
 use crate::names::Shard;
 use crate::store::access::Access;
 use crate::store::link::{Beat, ConnectError, Heard, Link};
 use crate::store::pulse::{Pulse, StorePart};
 use crate::store::trouble::Trouble;
+use crate::trips::Trips;
 use crate::wire::{Call, Said};
 
 /// Calls on their way, one of a shard at most. The others wait here, not in the store: what waited there past its time
@@ -38,6 +41,7 @@ const MESSAGES_AT_ONCE: usize = 1024;
 pub(super) struct Me {
     pub(super) process: u64,
     pub(super) name: String,
+    pub(super) machine: u64,
     pub(super) version: String,
 }
 
@@ -49,11 +53,18 @@ enum Connection {
 
 enum Done {
     Connected(Result<Link, ConnectError>),
-    Exchanged { generation: u64, call: Box<Call>, took: Duration, answer: Result<Vec<Said>, Trouble> },
+    Exchanged { generation: u64, waiting: Box<Waiting>, took: Duration, answer: Result<Vec<Said>, Trouble> },
     Beaten { generation: u64, asked: Nanos, acts: Vec<Act>, took: Duration, answer: Result<Heard, Trouble> },
 }
 
-type Waiting = FuturesUnordered<Pin<Box<dyn Future<Output = Done> + Send>>>;
+/// A call, and when its counts were read in the kernel.
+#[derive(Clone)]
+struct Waiting {
+    read_at: Nanos,
+    call: Call,
+}
+
+type Pending = FuturesUnordered<Pin<Box<dyn Future<Output = Done> + Send>>>;
 
 pub(super) struct Task {
     core: Core,
@@ -64,12 +75,15 @@ pub(super) struct Task {
     hosts: Hosts,
     heard: String,
     pulse: Pulse,
+    trips: Trips,
+    voice: Voice,
+    began_at: Instant,
     connection: Connection,
     /// Which connection: what was sent on an older one says nothing of this.
     generation: u64,
-    pending: Waiting,
+    pending: Pending,
     /// What waits to be sent; no round begins before it is empty.
-    queue: VecDeque<Call>,
+    queue: VecDeque<Waiting>,
     /// The shards that have a call on its way.
     busy: HashSet<Shard>,
     /// Those that do not answer, and since when.
@@ -116,6 +130,9 @@ impl Task {
             hosts: Hosts::default(),
             heard: "0".to_owned(),
             pulse: Pulse::default(),
+            trips: Trips::default(),
+            voice: Voice::default(),
+            began_at: Instant::now(),
             connection: Connection::None { next: Instant::now() },
             generation: 0,
             pending: FuturesUnordered::new(),
@@ -167,16 +184,17 @@ impl Task {
             self.beat(now());
             let is_free = matches!(self.connection, Connection::Up(_)) && self.queue.is_empty();
             if is_free && now() >= self.core.wakes_at() {
-                let due = self.core.due(now());
+                let read_at = now();
+                let due = self.core.due(read_at);
                 let read = if due.is_empty() { Vec::new() } else { kernel.read(due.clone()).await };
                 let round = self.core.round(now(), &due, &read);
-                self.queue.extend(round.calls);
+                self.queue.extend(round.calls.into_iter().map(|call| Waiting { read_at, call }));
                 if !round.told.is_empty() {
                     kernel.write(round.told).await;
                 }
             }
             self.exchange();
-            self.publish();
+            self.publish(now());
         }
     }
 
@@ -261,6 +279,9 @@ impl Task {
             process: self.me.process,
             hosts: self.core.hosts(),
             limits: self.marks.clone(),
+            machine: self.me.machine,
+            up_ms: Some(self.up_ms()),
+            delay_ms: self.own_delay_ms(now),
         };
         let beat = Beat {
             keys: [names.hosts_key(), names.acts_key()],
@@ -283,49 +304,51 @@ impl Task {
             return;
         };
         while self.busy.len() < CALLS_MAX {
-            let free = self.queue.iter().position(|call| !self.busy.contains(&call.shard));
-            let Some(call) = free.and_then(|at| self.queue.remove(at)) else {
+            let free = self.queue.iter().position(|waiting| !self.busy.contains(&waiting.call.shard));
+            let Some(waiting) = free.and_then(|at| self.queue.remove(at)) else {
                 return;
             };
-            self.busy.insert(call.shard);
+            self.busy.insert(waiting.call.shard);
             let (link, generation) = (link.clone(), self.generation);
             self.pending.push(Box::pin(async move {
                 let began = Instant::now();
-                let answer = link.exchange(&call).await;
-                Done::Exchanged { generation, call: Box::new(call), took: began.elapsed(), answer }
+                let answer = link.exchange(&waiting.call).await;
+                Done::Exchanged { generation, waiting: Box::new(waiting), took: began.elapsed(), answer }
             }));
         }
     }
 
     /// What waits for a shard that does not answer waits no longer.
     fn give_up(&mut self, is_lost: impl Fn(&Call) -> bool, now: Nanos) {
-        let (lost, kept) = std::mem::take(&mut self.queue).into_iter().partition(|call| is_lost(call));
-        let lost: VecDeque<Call> = lost;
+        let (lost, kept) = std::mem::take(&mut self.queue).into_iter().partition(|waiting| is_lost(&waiting.call));
+        let lost: VecDeque<Waiting> = lost;
         self.queue = kept;
-        lost.iter().for_each(|call| self.core.failed(call, now));
+        lost.iter().for_each(|waiting| self.core.failed(&waiting.call, now));
     }
 
     fn done(&mut self, done: Done, now: Nanos) -> Vec<crate::tracked::Told> {
         match done {
             Done::Connected(Ok(link)) => self.connected(link),
             Done::Connected(Err(error)) => {
-                let (trouble, words) = match error {
-                    ConnectError::Store(trouble) => (trouble, None),
-                    ConnectError::Access(error) => (Trouble::Other, Some(error.to_string())),
+                let (trouble, error, said) = match error {
+                    ConnectError::Store(trouble, said) => (trouble, None, said),
+                    ConnectError::Access(error) => (Trouble::Other, Some(error.to_string()), None),
                 };
-                self.status.error = words;
+                (self.status.error, self.status.said) = (error, said);
                 self.pulse.refused(trouble);
                 self.status.failed(trouble);
                 self.disconnect();
             }
-            Done::Exchanged { generation, call, took, answer } => {
+            Done::Exchanged { generation, waiting, took, answer } => {
+                let Waiting { read_at, call } = *waiting;
                 self.busy.remove(&call.shard);
                 match answer {
                     Ok(said) => {
                         // What was not said there meanwhile is of buckets that others may take for final by now.
                         let silent = self.silent.remove(&call.shard);
                         self.was_away |= silent.is_some_and(|since| since.elapsed() >= self.interval);
-                        self.answered(generation, took, now);
+                        let way = Duration::from_nanos(now.0.saturating_sub(read_at.0));
+                        self.answered(generation, took, Some(way), now);
                         self.pulse.heard(StorePart::Shard(call.shard.0));
                         return self.core.answered(&call, &said, now);
                     }
@@ -344,7 +367,7 @@ impl Task {
                 self.is_beating = false;
                 match answer {
                     Ok(heard) => {
-                        self.answered(generation, took, now);
+                        self.answered(generation, took, None, now);
                         self.pulse.heard(StorePart::Hosts);
                         self.ledger.said(&acts, now);
                         self.hear(&heard, asked, after(asked, took), now);
@@ -376,9 +399,15 @@ impl Task {
             return;
         }
         self.was_away |= part == StorePart::Hosts;
-        let is_single = matches!(self.connection, Connection::Up(Link::Single(_)));
+        let link = match &self.connection {
+            Connection::Up(link) => Some(link),
+            Connection::None { .. } | Connection::Connecting => None,
+        };
+        if let Some(said) = link.and_then(|link| link.words(trouble)) {
+            self.status.said = Some(said);
+        }
         // A server's connection that broke mends itself never; a cluster's does.
-        let is_broken = is_single && trouble.label() == Trouble::Away.label();
+        let is_broken = link.is_some_and(|link| !link.is_cluster()) && trouble.ends_connection();
         if self.pulse.failed(part, trouble) || is_broken {
             self.disconnect();
         }
@@ -394,9 +423,14 @@ impl Task {
         self.connection = Connection::None { next: Instant::now() + pause };
     }
 
-    fn answered(&mut self, generation: u64, took: Duration, now: Nanos) {
-        if generation == self.generation && !std::mem::replace(&mut self.is_heard, true) {
-            self.pulse.connected();
+    fn answered(&mut self, generation: u64, took: Duration, way: Option<Duration>, now: Nanos) {
+        if generation == self.generation {
+            if !std::mem::replace(&mut self.is_heard, true) {
+                self.pulse.connected();
+                // What another connection took says nothing of this one.
+                self.trips.clear();
+            }
+            self.trips.learn(now, took, way);
         }
         if self.is_heard && std::mem::take(&mut self.was_away) {
             // Others ask again when they see it, which is soon; this host asks what it missed.
@@ -405,33 +439,6 @@ impl Task {
             self.core.rejoined(now);
         }
         self.status.answered(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), now);
-    }
-
-    fn publish(&mut self) {
-        let before = (self.status.state, self.status.trouble);
-        let status = &mut self.status;
-        status.trouble = self.pulse.trouble();
-        status.not_summed = self.core.not_summed();
-        status.state = match &self.connection {
-            Connection::Up(_) if !self.is_heard => State::Away,
-            Connection::Up(_) if status.trouble.is_some() || !status.not_summed.is_empty() => State::Degraded,
-            Connection::Up(_) => State::Connected,
-            Connection::None { .. } | Connection::Connecting => State::Away,
-        };
-        let silence = self.beaten_at.elapsed();
-        status.hosts = self.hosts.all(silence).collect();
-        status.hosts_heard = self.hosts.heard(silence);
-        status.unread = self.hosts.unread(silence);
-        status.is_doubled = self.doubled_at.is_some_and(|at| at.elapsed() < SILENT_AFTER);
-        status.ahead_ns = self.core.ahead_ns();
-        status.counters = self.core.counters();
-        status.lost = self.lost.load(Ordering::Relaxed) + self.ledger.lost();
-        status.tracked = self.core.tracked();
-        status.acts_unsaid = self.ledger.unsaid();
-        if before != (status.state, status.trouble) {
-            status.log();
-        }
-        self.published.send_replace(self.status.clone());
     }
 
     fn nonce(&self) -> Option<[u8; 12]> {

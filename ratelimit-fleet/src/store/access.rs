@@ -3,10 +3,15 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub use ratelimit_policy::config::fleet::Access;
 use ratelimit_policy::files;
-use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::TlsConnector;
 
 /// The longest file with a password, key or certificate.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -28,6 +33,14 @@ pub enum AccessError {
         /// Why.
         error: io::Error,
     },
+    /// Certificates or a key.
+    #[error("{path}: {why}")]
+    Certificates {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// An empty password.
     #[error("{0} has no password in its first line")]
     NoPassword(PathBuf),
@@ -36,7 +49,7 @@ pub enum AccessError {
 /// What a connection is made from. Has secrets: no part of it is printed.
 pub(crate) struct Opened {
     pub(crate) nodes: Vec<ConnectionInfo>,
-    pub(crate) certificates: Option<TlsCertificates>,
+    pub(crate) tls: Option<TlsConnector>,
 }
 
 /// Whether it is a cluster.
@@ -53,7 +66,12 @@ fn nodes(access: &Access) -> Result<Vec<ConnectionInfo>, AccessError> {
     if access.urls.is_empty() {
         return Err(AccessError::NoUrl);
     }
-    let info = |(at, url): (usize, &String)| url.as_str().into_connection_info().map_err(|_| AccessError::BadUrl(at));
+    let info = |(at, url): (usize, &String)| {
+        let info = url.as_str().into_connection_info().map_err(|_| AccessError::BadUrl(at))?;
+        // A certificate that is not looked at is none.
+        let is_blind = matches!(info.addr(), ConnectionAddr::TcpTls { insecure: true, .. });
+        if is_blind { Err(AccessError::BadUrl(at)) } else { Ok(info) }
+    };
     (1..).zip(&access.urls).map(info).collect()
 }
 
@@ -72,13 +90,43 @@ pub(crate) fn open(access: &Access) -> Result<Opened, AccessError> {
         }
         info.set_redis_settings(settings)
     };
-    let client_tls = match (&access.cert_file, &access.key_file) {
-        (Some(cert), Some(key)) => Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? }),
-        (Some(_), None) | (None, Some(_)) | (None, None) => None,
+    let tls = if is_tls { Some(tls(access)?) } else { None };
+    Ok(Opened { nodes: nodes.into_iter().map(with_user).collect(), tls })
+}
+
+/// What this host trusts, and shows of itself.
+fn tls(access: &Access) -> Result<TlsConnector, AccessError> {
+    let mut roots = RootCertStore::empty();
+    match &access.ca_file {
+        Some(path) => {
+            for certificate in certificates(path)? {
+                roots.add(certificate).map_err(|error| wrong(path, &error))?;
+            }
+        }
+        None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.map_err(|error| wrong(Path::new("TLS"), &error))?.with_root_certificates(roots);
+    let config = match (&access.cert_file, &access.key_file) {
+        (Some(cert), Some(key)) => {
+            let own = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|error| wrong(key, &error))?;
+            config.with_client_auth_cert(certificates(cert)?, own).map_err(|error| wrong(cert, &error))?
+        }
+        (Some(_), None) | (None, Some(_)) | (None, None) => config.with_no_client_auth(),
     };
-    let root_cert = access.ca_file.as_deref().map(read).transpose()?;
-    let certificates = is_tls.then_some(TlsCertificates { client_tls, root_cert });
-    Ok(Opened { nodes: nodes.into_iter().map(with_user).collect(), certificates })
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, AccessError> {
+    let bytes = read(path)?;
+    let all = CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>();
+    let all = all.map_err(|error| wrong(path, &error))?;
+    if all.is_empty() { Err(wrong(path, &"it has no certificate")) } else { Ok(all) }
+}
+
+fn wrong(path: &Path, why: &dyn std::fmt::Display) -> AccessError {
+    AccessError::Certificates { path: path.to_owned(), why: why.to_string() }
 }
 
 fn is_tls(node: &ConnectionInfo) -> bool {

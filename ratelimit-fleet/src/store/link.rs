@@ -1,15 +1,18 @@
 //! One connection: to a server, or to all nodes of a cluster. Everything has a time limit.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisError};
+use redis::{Cmd, ErrorKind, FromRedisValue, RedisError};
 use tokio::time::timeout;
 
 use super::access::{self, Access, AccessError};
+use super::bounded::Notes;
+use super::dial::{Way, Wire};
+use super::said::Said as Words;
 use super::trouble::Trouble;
 use super::{BEAT, EXCHANGE, Script};
 use crate::wire::{Call, Said};
@@ -22,11 +25,17 @@ pub const CONNECT_WITHIN: Duration = Duration::from_millis(1000);
 
 /// A connection; copies are one and the same.
 #[derive(Clone)]
-pub enum Link {
-    /// To one server.
-    Single(MultiplexedConnection),
-    /// To a cluster.
-    Cluster(ClusterConnection),
+pub struct Link {
+    to: To,
+    way: Arc<Way>,
+    /// What is never repeated of the store's words.
+    password: Option<Arc<str>>,
+}
+
+#[derive(Clone)]
+enum To {
+    Server(Wire),
+    Cluster(ClusterConnection<Wire>),
 }
 
 /// Why there is none.
@@ -35,9 +44,9 @@ pub enum ConnectError {
     /// What was given does not fit, or a file is not there.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The store.
+    /// The store, with its own words where it said any.
     #[error("{0}")]
-    Store(Trouble),
+    Store(Trouble, Option<Words>),
 }
 
 /// What a beat says.
@@ -72,35 +81,42 @@ impl Link {
     /// A new connection, with files read anew.
     pub async fn connect(access: &Access) -> Result<Self, ConnectError> {
         let opened = access::open(access)?;
-        // Without it rustls finds two providers, or none, where another part of the program chose.
-        if rustls::crypto::CryptoProvider::get_default().is_none() {
-            rustls::crypto::ring::default_provider().install_default().ok();
-        }
-        let link = async {
+        let password = opened.nodes.first().and_then(|node| node.redis_settings().password()).map(Arc::from);
+        let way = Way::new(opened.tls);
+        let to = async {
             if access::is_cluster(access) {
-                let mut builder = ClusterClientBuilder::new(opened.nodes)
+                let nodes: Vec<_> = opened.nodes.into_iter().map(|node| way.number(node)).collect();
+                let client = ClusterClientBuilder::new(nodes)
                     .retries(0)
                     .connection_timeout(CONNECT_WITHIN)
-                    .response_timeout(ANSWER_WITHIN);
-                if let Some(certificates) = opened.certificates {
-                    builder = builder.certs(certificates);
-                }
-                return Ok(Self::Cluster(builder.build()?.get_async_connection().await?));
+                    .response_timeout(ANSWER_WITHIN)
+                    .build()?;
+                return Ok(To::Cluster(client.get_async_generic_connection().await?));
             }
             let Some(node) = opened.nodes.into_iter().next() else {
-                return Err(RedisError::from((redis::ErrorKind::InvalidClientConfig, "no address")));
+                return Err(RedisError::from((ErrorKind::InvalidClientConfig, "no address")));
             };
-            let client = match opened.certificates {
-                Some(certificates) => Client::build_with_tls(node, certificates)?,
-                None => Client::open(node)?,
-            };
-            let config = AsyncConnectionConfig::new()
-                .set_connection_timeout(Some(CONNECT_WITHIN))
-                .set_response_timeout(Some(ANSWER_WITHIN));
-            Ok(Self::Single(client.get_multiplexed_async_connection_with_config(&config).await?))
+            Ok(To::Server(way.open(node.addr(), node.redis_settings()).await?))
         };
         // The client's own limits are not always kept (redis-rs #1528, #1953).
-        within(CONNECT_WITHIN * 3 / 2, link).await.map_err(ConnectError::Store)
+        match within(CONNECT_WITHIN * 3 / 2, to).await {
+            Ok(to) => Ok(Self { to, way, password }),
+            Err(failure) => {
+                let words = Words::last(&way.notes, password.as_deref());
+                let trouble = failure.named(&way.notes, words.as_ref());
+                Err(ConnectError::Store(trouble, words.filter(|_| trouble.is_said())))
+            }
+        }
+    }
+
+    /// Whether it is to all nodes of a cluster, which mends its connections by itself.
+    pub const fn is_cluster(&self) -> bool {
+        matches!(self.to, To::Cluster(_))
+    }
+
+    /// What the store said of this trouble, in its own words, where it said any.
+    pub fn words(&self, trouble: Trouble) -> Option<Words> {
+        trouble.is_said().then(|| Words::last(&self.way.notes, self.password.as_deref())).flatten()
     }
 
     /// Stores and asks what a call says.
@@ -143,16 +159,48 @@ impl Link {
     }
 
     async fn send<T: FromRedisValue>(&self, command: Cmd) -> Result<T, Trouble> {
-        match self.clone() {
-            Self::Single(mut link) => within(ANSWER_WITHIN, command.query_async(&mut link)).await,
-            Self::Cluster(mut link) => within(ANSWER_WITHIN, command.query_async(&mut link)).await,
-        }
+        let answer = match self.to.clone() {
+            To::Server(mut link) => within(ANSWER_WITHIN, command.query_async(&mut link)).await,
+            To::Cluster(mut link) => within(ANSWER_WITHIN, command.query_async(&mut link)).await,
+        };
+        answer.map_err(|failure| {
+            // A server that refuses a client may end the connection before the client has read why.
+            let why = failure.is_end().then(|| Words::farewell(&self.way.notes)).flatten();
+            let trouble = failure.named(&self.way.notes, why.as_ref());
+            if trouble == Trouble::Moved && !self.is_cluster() { Trouble::IsCluster } else { trouble }
+        })
     }
 }
 
-async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, RedisError>>) -> Result<T, Trouble> {
+/// What came instead of an answer.
+enum Failure {
+    Late,
+    Error(RedisError),
+}
+
+impl Failure {
+    /// What it is; `said` is what the store said that the client may hide, in its own words.
+    fn named(&self, notes: &Notes, said: Option<&Words>) -> Trouble {
+        if let Some(excess) = notes.excess() {
+            return Trouble::of_excess(excess);
+        }
+        let error = match self {
+            Self::Late => return Trouble::Hung,
+            Self::Error(error) => error,
+        };
+        let said = said.and_then(|words| Trouble::of_words(words.text()));
+        said.unwrap_or_else(|| Trouble::of(error))
+    }
+
+    /// Whether the connection ended.
+    fn is_end(&self) -> bool {
+        matches!(self, Self::Error(error) if error.is_io_error() && !error.is_timeout())
+    }
+}
+
+async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, RedisError>>) -> Result<T, Failure> {
     match timeout(limit, work).await {
-        Ok(outcome) => outcome.map_err(|error| Trouble::of(&error)),
-        Err(_) => Err(Trouble::Hung),
+        Ok(outcome) => outcome.map_err(Failure::Error),
+        Err(_) => Err(Failure::Late),
     }
 }

@@ -4,6 +4,9 @@ use std::fmt;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
+use super::bounded::Excess;
+use super::dial::NO_TLS_IN_TIME;
+
 /// One kind of trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Trouble {
@@ -25,29 +28,55 @@ pub enum Trouble {
     NoPassword,
     /// The user may not do what is needed.
     NoPermission,
+    /// The store takes clients of its own host alone.
+    ProtectedMode,
+    /// The store takes no more clients.
+    TooManyClients,
     /// A certificate or TLS itself.
     Tls,
+    /// The store answers plain text with TLS.
+    SpeaksTls,
+    /// The store answers TLS with plain text.
+    SpeaksPlain,
+    /// The store does not answer a handshake of TLS.
+    NoHandshake,
     /// A replica.
     ReadOnly,
     /// The store is out of memory.
     OutOfMemory,
+    /// The store cannot save to its disk, and so takes no writes.
+    NotSaving,
     /// The cluster does not serve.
     ClusterDown,
+    /// The server is one of a cluster, and was given alone.
+    IsCluster,
+    /// The servers are no cluster, and were given as one.
+    NoCluster,
     /// A slot is moving, or has moved.
     Moved,
-    /// The store is loading, busy or without its master.
+    /// The store is loading its data.
+    Loading,
+    /// A replica that has lost its master.
+    NoMaster,
+    /// A script keeps the store busy.
     Busy,
+    /// It lacks a command that is needed.
+    UnknownCommand,
     /// It has no script of this kind.
     NoScript,
     /// What it answers is none of this.
     Garbled,
+    /// It answers more than it was asked for, and the connection was ended.
+    Oversized,
     /// Anything else.
     Other,
 }
 
 /// All of them.
-pub const ALL: [Trouble; 18] = [
+pub const ALL: [Trouble; 30] = [
     Trouble::NoPassword,
+    Trouble::ProtectedMode,
+    Trouble::TooManyClients,
     Trouble::NotListening,
     Trouble::NoHost,
     Trouble::NoRoute,
@@ -56,13 +85,23 @@ pub const ALL: [Trouble; 18] = [
     Trouble::Hung,
     Trouble::Refused,
     Trouble::NoPermission,
+    Trouble::SpeaksTls,
+    Trouble::SpeaksPlain,
+    Trouble::NoHandshake,
     Trouble::Tls,
     Trouble::ReadOnly,
+    Trouble::NoMaster,
     Trouble::OutOfMemory,
+    Trouble::NotSaving,
     Trouble::ClusterDown,
+    Trouble::IsCluster,
+    Trouble::NoCluster,
     Trouble::Moved,
+    Trouble::Loading,
     Trouble::Busy,
+    Trouble::UnknownCommand,
     Trouble::NoScript,
+    Trouble::Oversized,
     Trouble::Garbled,
     Trouble::Other,
 ];
@@ -72,17 +111,21 @@ impl Trouble {
     pub const fn label(self) -> &'static str {
         match self {
             Self::Away | Self::NotListening | Self::NoHost | Self::NoRoute | Self::NoSocket => "away",
-            Self::Hung => "hung",
+            Self::Hung | Self::NoHandshake => "hung",
             Self::Refused | Self::NoPassword => "wrong_password",
             Self::NoPermission => "no_permission",
-            Self::Tls => "tls",
+            Self::ProtectedMode => "protected_mode",
+            Self::TooManyClients => "max_clients",
+            Self::Tls | Self::SpeaksTls | Self::SpeaksPlain => "tls",
             Self::ReadOnly => "read_only",
             Self::OutOfMemory => "out_of_memory",
             Self::ClusterDown => "cluster_down",
-            Self::Moved => "moved",
-            Self::Busy => "busy",
+            Self::Moved | Self::IsCluster | Self::NoCluster => "moved",
+            Self::Loading | Self::NotSaving | Self::NoMaster | Self::Busy => "busy",
+            Self::UnknownCommand => "unknown_command",
             Self::NoScript => "no_script",
             Self::Garbled => "garbled",
+            Self::Oversized => "oversized",
             Self::Other => "other",
         }
     }
@@ -95,7 +138,7 @@ impl Trouble {
             ErrorKind::Server(kind) => Self::of_server(kind, error),
             ErrorKind::AuthenticationFailed => hidden(&text()).unwrap_or(Self::Refused),
             ErrorKind::Io if error.is_timeout() => Self::Hung,
-            ErrorKind::Io if is_tls(&text()) => Self::Tls,
+            ErrorKind::Io if of_tls(&text()).is_some() => of_tls(&text()).unwrap_or(Self::Tls),
             ErrorKind::ClusterConnectionNotFound | ErrorKind::Io => hidden(&text()).unwrap_or(Self::Away),
             ErrorKind::Extension => of_code(error.code().unwrap_or_default()).unwrap_or(Self::Other),
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::Garbled,
@@ -109,7 +152,8 @@ impl Trouble {
             ServerErrorKind::NoScript => Self::NoScript,
             ServerErrorKind::Moved | ServerErrorKind::Ask | ServerErrorKind::TryAgain => Self::Moved,
             ServerErrorKind::ClusterDown => Self::ClusterDown,
-            ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown => Self::Busy,
+            ServerErrorKind::BusyLoading => Self::Loading,
+            ServerErrorKind::MasterDown => Self::NoMaster,
             ServerErrorKind::ReadOnly => Self::ReadOnly,
             ServerErrorKind::NoPerm => Self::NoPermission,
             // Errors of commands within the script come so from some versions.
@@ -117,16 +161,52 @@ impl Trouble {
         }
     }
 
+    /// What the store's own words mean; none where they are none of these.
+    pub fn of_words(words: &str) -> Option<Self> {
+        let code = words.split(' ').next().unwrap_or_default();
+        of_code(code).or_else(|| hidden(words))
+    }
+
+    /// What ended a connection from this side.
+    pub const fn of_excess(excess: Excess) -> Self {
+        match excess {
+            Excess::Bytes | Excess::Elements | Excess::Depth | Excess::Line => Self::Oversized,
+            Excess::Slow | Excess::Unasked => Self::Oversized,
+            Excess::Tls => Self::SpeaksTls,
+            Excess::Garbled => Self::Garbled,
+        }
+    }
+
+    /// Whether the store itself said so, in words of its own.
+    pub const fn is_said(self) -> bool {
+        match self {
+            Self::Away | Self::NotListening | Self::NoHost | Self::NoRoute | Self::NoSocket | Self::Hung => false,
+            Self::Tls | Self::SpeaksTls | Self::SpeaksPlain | Self::NoHandshake => false,
+            Self::Garbled | Self::Oversized => false,
+            Self::Refused | Self::NoPassword | Self::NoPermission | Self::ProtectedMode | Self::TooManyClients => true,
+            Self::ReadOnly | Self::NoMaster | Self::OutOfMemory | Self::NotSaving | Self::Loading | Self::Busy => true,
+            Self::ClusterDown | Self::IsCluster | Self::NoCluster | Self::Moved => true,
+            Self::UnknownCommand | Self::NoScript | Self::Other => true,
+        }
+    }
+
     /// Whether a new connection may help.
     pub const fn wants_connection(self) -> bool {
         match self {
             Self::Away | Self::NotListening | Self::NoHost | Self::NoRoute | Self::NoSocket => true,
-            Self::Hung | Self::Refused | Self::NoPassword | Self::Tls => true,
-            Self::ReadOnly | Self::Garbled | Self::Other => true,
-            Self::NoPermission | Self::OutOfMemory | Self::ClusterDown | Self::Moved | Self::Busy | Self::NoScript => {
-                false
-            }
+            Self::Hung | Self::Refused | Self::NoPassword | Self::ProtectedMode | Self::TooManyClients => true,
+            Self::Tls | Self::SpeaksTls | Self::SpeaksPlain | Self::NoHandshake => true,
+            Self::ReadOnly | Self::Garbled | Self::Oversized | Self::IsCluster | Self::NoCluster => true,
+            Self::UnknownCommand | Self::Other => true,
+            Self::NoPermission | Self::OutOfMemory | Self::NotSaving | Self::ClusterDown | Self::Moved => false,
+            Self::Loading | Self::NoMaster | Self::Busy | Self::NoScript => false,
         }
+    }
+
+    /// Whether what was read so far says that the connection is of no more use.
+    pub const fn ends_connection(self) -> bool {
+        matches!(self, Self::Oversized | Self::SpeaksTls | Self::Garbled)
+            || matches!(self, Self::Away | Self::NotListening | Self::NoHost | Self::NoRoute | Self::NoSocket)
     }
 }
 
@@ -136,9 +216,15 @@ fn of_code(code: &str) -> Option<Trouble> {
         "NOAUTH" => Trouble::NoPassword,
         "WRONGPASS" => Trouble::Refused,
         "NOPERM" => Trouble::NoPermission,
+        "DENIED" => Trouble::ProtectedMode,
         "READONLY" => Trouble::ReadOnly,
         "CLUSTERDOWN" => Trouble::ClusterDown,
-        "MISCONF" | "BUSY" | "LOADING" | "MASTERDOWN" => Trouble::Busy,
+        "MOVED" | "ASK" | "TRYAGAIN" => Trouble::Moved,
+        "MISCONF" => Trouble::NotSaving,
+        "LOADING" => Trouble::Loading,
+        "MASTERDOWN" => Trouble::NoMaster,
+        "BUSY" => Trouble::Busy,
+        "NOSCRIPT" => Trouble::NoScript,
         _ => return None,
     })
 }
@@ -152,6 +238,11 @@ fn hidden(text: &str) -> Option<Trouble> {
         ("command not allowed when used memory", Trouble::OutOfMemory),
         ("can't run this command or subcommand", Trouble::NoPermission),
         ("can't access at least one of the keys", Trouble::NoPermission),
+        ("max number of clients", Trouble::TooManyClients),
+        ("unknown command", Trouble::UnknownCommand),
+        ("Unknown Redis command", Trouble::UnknownCommand),
+        ("cluster support disabled", Trouble::NoCluster),
+        ("without any password configured", Trouble::Refused),
         ("assword authentication failed", Trouble::Refused),
         ("invalid username-password", Trouble::Refused),
         ("uthentication required", Trouble::NoPassword),
@@ -169,13 +260,19 @@ fn hidden(text: &str) -> Option<Trouble> {
     ];
     by_code
         .or_else(|| by_words.iter().find(|(words, _)| text.contains(words)).map(|(_, trouble)| *trouble))
-        .or_else(|| is_tls(text).then_some(Trouble::Tls))
+        .or_else(|| of_tls(text))
 }
 
-fn is_tls(text: &str) -> bool {
-    ["certificate", "Certificate", "TLS", "HandshakeFailure", "CorruptMessage", "InvalidContentType"]
-        .iter()
-        .any(|word| text.contains(word))
+fn of_tls(text: &str) -> Option<Trouble> {
+    if text.contains(NO_TLS_IN_TIME) {
+        return Some(Trouble::NoHandshake);
+    }
+    // What a server without TLS answers is no record of TLS.
+    if ["InvalidContentType", "CorruptMessage", "UnknownProtocolVersion"].iter().any(|word| text.contains(word)) {
+        return Some(Trouble::SpeaksPlain);
+    }
+    let words = ["certificate", "Certificate", "TLS", "tls handshake", "HandshakeFailure"];
+    words.iter().any(|word| text.contains(word)).then_some(Trouble::Tls)
 }
 
 /// What it is, and what to do.
@@ -195,12 +292,40 @@ impl fmt::Display for Trouble {
                 "the store refuses the user or password: compare `username` and `password_file` with its ACL"
             }
             Self::NoPermission => "the store's ACL forbids what is needed: `check-config` prints the line to paste",
+            Self::ProtectedMode => {
+                "the store is in protected mode, and takes clients of its own host alone: give its default user a \
+                 password (`requirepass`), or turn that user off (`user default off`)"
+            }
+            Self::TooManyClients => "the store takes no more clients: raise its `maxclients`, or end idle ones",
+            Self::SpeaksTls => "the store speaks TLS on this port: write rediss:// in `url`, or give its plain port",
+            Self::SpeaksPlain => {
+                "the store answers TLS with plain text: give its TLS port in `url`, or write redis:// without TLS"
+            }
+            Self::NoHandshake => {
+                "the store answers no handshake of TLS in time: does this port speak TLS? Else write redis:// in `url`"
+            }
             Self::Tls => "no TLS with the store: compare `ca_file`, `cert_file` and `key_file` with its certificates",
             Self::ReadOnly => "the store is a read-only replica: give the master's address, or those of a cluster",
             Self::OutOfMemory => "the store is out of memory: raise its `maxmemory`",
             Self::ClusterDown => "the cluster does not serve these slots: see `redis-cli cluster info`",
             Self::Moved => "a slot of the cluster is moving",
-            Self::Busy => "the store is loading or busy",
+            Self::NotSaving => {
+                "the store cannot save to its disk, and so takes no writes: see its log, or \
+                 `CONFIG SET stop-writes-on-bgsave-error no`"
+            }
+            Self::IsCluster => "this server is one of a cluster: list its nodes in `url`",
+            Self::NoCluster => "these servers are no cluster: give one address in `url`",
+            Self::Loading => "the store is loading its data, and answers once that is done",
+            Self::NoMaster => {
+                "the store is a replica that has lost its master: give the master's address, or mend the replication"
+            }
+            Self::Busy => "a script keeps the store busy: see its log, or `SCRIPT KILL`",
+            Self::UnknownCommand => {
+                "the store lacks a command that is needed: it must be Redis 7, Valkey 8 or later, with no command renamed"
+            }
+            Self::Oversized => {
+                "the store answers more than it was asked for, and the connection was ended: who runs this store?"
+            }
             Self::NoScript => "the store did not keep the script",
             Self::Garbled => "the store answers what no store answers: is this address a Redis or Valkey?",
             Self::Other => "the store answers with an error",

@@ -1,5 +1,7 @@
 //! What several tests use: chance from a seed, and what a store does, in plain words.
 
+pub(crate) mod trouble;
+
 use std::collections::HashMap;
 
 use ratelimit_fleet::names::{Field, HostId};

@@ -51,6 +51,21 @@ pub(super) fn metrics(out: &mut DescriptorEncoder<'_>, fleet: &Fleet) -> fmt::Re
     let skew = of.and_then(|of| of.clock_ahead_seconds);
     let help = "This host's clock minus the clock of the fleet's store";
     family(out, "ratelimitd_fleet_clock_skew_seconds", help, skew.map(|of| (Labels::new(), ConstGauge::new(of))))?;
+    let times: [(&str, &str, Option<f64>); 2] = [
+        (
+            "ratelimitd_fleet_round_trip_seconds",
+            "The longest that the fleet's store took to answer in the last 30 s",
+            of.and_then(|of| of.round_trip_seconds),
+        ),
+        (
+            "ratelimitd_fleet_delay_seconds",
+            "The longest that a report takes to reach the other hosts: the bound counts what is sent within it",
+            of.and_then(|of| of.delay_seconds),
+        ),
+    ];
+    for (name, help, seconds) in times {
+        family(out, name, help, seconds.map(|of| (Labels::new(), ConstGauge::new(of))))?;
+    }
     let limits = || of.into_iter().flat_map(|of| &of.limits);
     let help = "The most that the fleet admits of a source in a window of the limit, as things are now";
     family(out, "ratelimitd_fleet_bound", help, limits().map(|of| (labels(of), gauge(of.bound))))?;
@@ -120,6 +135,8 @@ mod tests {
                 "ratelimitd_fleet_reports_lost_total 9",
                 "ratelimitd_fleet_garbage_total 1",
                 "ratelimitd_fleet_clock_skew_seconds -0.25",
+                "ratelimitd_fleet_round_trip_seconds 0.004",
+                "ratelimitd_fleet_delay_seconds 0.1",
                 "ratelimitd_fleet_bound{rule=\"default\",limit=\"1000/5m requests\"} 1250",
                 "ratelimitd_fleet_summed{rule=\"default\",limit=\"1000/5m requests\"} 1",
             ]

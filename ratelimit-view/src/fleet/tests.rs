@@ -47,6 +47,8 @@ fn a_fleet_that_is_away_says_since_when_why_and_what_holds_meanwhile() {
         ["FLEET: away since 2026-01-01 12:10:00 UTC: each host holds its limits by itself; the store does not answer \
           in time"]
     );
+    of.store_says = Some("DENIED Redis is running in protected mode".to_owned());
+    assert!(attention(&of)[0].ends_with("in time; it says: DENIED Redis is running in protected mode"));
     assert!(summary(&of).starts_with("Fleet web: AWAY, 2 hosts, "), "{}", summary(&of));
 }
 
@@ -54,6 +56,8 @@ fn a_fleet_that_is_away_says_since_when_why_and_what_holds_meanwhile() {
 fn a_degraded_fleet_names_the_limits_that_each_host_holds_by_itself() {
     let mut of = Fleet { state: FleetState::Degraded, ..report().fleet };
     assert_eq!(attention(&of), ["FLEET: degraded: some exchanges with the store fail, and what they told is forgiven"]);
+    let slow = Fleet { slow: true, trouble: Some("the store is slow".to_owned()), ..of.clone() };
+    assert_eq!(attention(&slow), ["FLEET: degraded: reports take longer, and the bound is higher; the store is slow"]);
     of.limits[0].summed = false;
     assert_eq!(attention(&of), ["FLEET: degraded: each host holds 1000/5m requests by itself"]);
     let error = Some("no answer. ".repeat(30));

@@ -63,7 +63,7 @@ mod tests {
     use crate::hosts::{Record, SILENT_AFTER};
     use crate::names::Shard;
     use crate::names::{HostId, Names};
-    use crate::run::task::Done;
+    use crate::run::task::{Done, Waiting};
     use crate::run::{Status, task::Me};
     use crate::store::access::Access;
     use crate::store::trouble::Trouble;
@@ -79,7 +79,7 @@ mod tests {
     fn task(room: usize) -> (Task, mpsc::Receiver<Act>) {
         let (acts, heard) = mpsc::channel(room);
         let core = Core::new(HostId([1; 8]), names(), Settings::default(), Vec::new());
-        let me = Me { process: 5, name: "a".to_owned(), version: "0.1.0".to_owned() };
+        let me = Me { process: 5, name: "a".to_owned(), machine: 1, version: "0.1.0".to_owned() };
         let (published, _) = watch::channel(Status::default());
         let lost = std::sync::Arc::default();
         (Task::new(core, me, Access::default(), Duration::from_secs(1), lost, acts, published), heard)
@@ -98,11 +98,11 @@ mod tests {
         for process in [5, 6] {
             task.hear(&Heard { time_us: 1_000, hosts: vec![listed(process)], ..heard(&[]) }, NOW, NOW, NOW);
         }
-        task.publish();
+        task.publish(NOW);
         assert!(task.status.is_doubled && task.status.hosts_heard == 1);
         let before = task.beaten_at.checked_sub(SILENT_AFTER).unwrap();
         (task.beaten_at, task.doubled_at) = (before, Some(before));
-        task.publish();
+        task.publish(NOW);
         assert!(!task.status.is_doubled && task.status.hosts_heard == 0);
         assert!(task.status.hosts[0].age >= SILENT_AFTER);
     }
@@ -114,8 +114,8 @@ mod tests {
         let call = Call { host: HostId([1; 8]), sequence: Sequence(1), shard: Shard(3), groups: Vec::new() };
         let mut exchanged = |silent_for: u64, answer: Result<Vec<Said>, Trouble>| {
             task.silent.values_mut().for_each(|since| *since -= Duration::from_millis(silent_for));
-            let call = Box::new(call.clone());
-            task.done(Done::Exchanged { generation: 0, call, took: Duration::ZERO, answer }, NOW);
+            let waiting = Box::new(Waiting { read_at: NOW, call: call.clone() });
+            task.done(Done::Exchanged { generation: 0, waiting, took: Duration::ZERO, answer }, NOW);
             task.outages
         };
         assert_eq!(exchanged(0, Err(Trouble::Hung)), 0);
@@ -136,10 +136,10 @@ mod tests {
         };
         assert!(waits(&mut task));
         (task.is_heard, task.was_away) = (true, true);
-        task.answered(0, Duration::ZERO, NOW);
+        task.answered(0, Duration::ZERO, None, NOW);
         assert!(task.beats_at <= Instant::now() && task.core.wakes_at() <= NOW);
         assert!(waits(&mut task), "once");
-        task.answered(0, Duration::ZERO, NOW);
+        task.answered(0, Duration::ZERO, None, NOW);
         assert!(task.beats_at > Instant::now() && task.core.wakes_at() > NOW);
     }
 

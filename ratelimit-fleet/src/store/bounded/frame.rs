@@ -1,0 +1,209 @@
+//! Where values of the store's protocol (RESP2) begin and end in a stream of bytes. Pure.
+
+use super::{ANSWER_BYTES_MAX, DEPTH_MAX, ELEMENTS_MAX, Excess, LINE_BYTES_MAX};
+
+/// The longest number of a length.
+const NUMBER_BYTES_MAX: usize = 20;
+
+/// The most that is kept of an error's words.
+const WORDS_BYTES_MAX: usize = 512;
+
+/// The first byte of a record of TLS: an alert, a handshake.
+const TLS_RECORDS: [u8; 2] = [0x15, 0x16];
+
+/// What a stream came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part<'a> {
+    /// A value that is within no other begins, of this kind.
+    Begins(u8),
+    /// The words of an error that is within no other value.
+    Error(&'a [u8]),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// Before the byte that says what kind a value is.
+    Kind,
+    /// In the line after it.
+    Line(u8),
+    /// In a string, and the end of its line: so many bytes are left.
+    Text(u64),
+}
+
+/// Values as they pass by.
+#[derive(Debug)]
+pub(super) struct Frames {
+    is_bounded: bool,
+    at: At,
+    /// The line so far, as much as is kept.
+    line: Vec<u8>,
+    line_bytes: usize,
+    /// How many values each array around this one still waits for.
+    open: Vec<u64>,
+    /// Of the outermost value.
+    bytes: u64,
+    elements: u64,
+}
+
+impl Frames {
+    /// Values of any size.
+    pub(super) const fn unbounded() -> Self {
+        Self {
+            is_bounded: false,
+            at: At::Kind,
+            line: Vec::new(),
+            line_bytes: 0,
+            open: Vec::new(),
+            bytes: 0,
+            elements: 0,
+        }
+    }
+
+    /// Values of a size that an honest store sends.
+    pub(super) const fn bounded() -> Self {
+        Self {
+            is_bounded: true,
+            at: At::Kind,
+            line: Vec::new(),
+            line_bytes: 0,
+            open: Vec::new(),
+            bytes: 0,
+            elements: 0,
+        }
+    }
+
+    /// Whether a value has begun, and not ended.
+    pub(super) const fn is_within(&self) -> bool {
+        !self.open.is_empty() || !matches!(self.at, At::Kind)
+    }
+
+    /// Takes in the next bytes, and tells what they came to.
+    pub(super) fn take(
+        &mut self,
+        mut bytes: &[u8],
+        mut tell: impl FnMut(Part<'_>) -> Result<(), Excess>,
+    ) -> Result<(), Excess> {
+        while let Some((first, rest)) = bytes.split_first() {
+            match self.at {
+                At::Kind => {
+                    self.begin(*first, &mut tell)?;
+                    self.count(1)?;
+                    bytes = rest;
+                }
+                At::Line(kind) => {
+                    let end = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |at| at + 1);
+                    let (now, later) = bytes.split_at(end);
+                    self.keep(now, kind)?;
+                    self.count(now.len() as u64)?;
+                    bytes = later;
+                    if now.ends_with(b"\n") {
+                        self.end_line(kind, &mut tell)?;
+                    }
+                }
+                At::Text(left) => {
+                    let now = left.min(bytes.len() as u64);
+                    self.count(now)?;
+                    bytes = &bytes[usize::try_from(now).unwrap_or(bytes.len())..];
+                    self.at = At::Text(left - now);
+                    if left == now {
+                        self.end_value();
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, kind: u8, tell: &mut impl FnMut(Part<'_>) -> Result<(), Excess>) -> Result<(), Excess> {
+        if self.open.is_empty() {
+            (self.bytes, self.elements) = (0, 0);
+            if TLS_RECORDS.contains(&kind) {
+                return Err(Excess::Tls);
+            }
+        }
+        // The fleet speaks RESP2, which has no other kinds.
+        if !matches!(kind, b'+' | b'-' | b':' | b'$' | b'*') {
+            return Err(Excess::Garbled);
+        }
+        if self.open.is_empty() {
+            tell(Part::Begins(kind))?;
+        }
+        self.at = At::Line(kind);
+        self.line.clear();
+        self.line_bytes = 0;
+        Ok(())
+    }
+
+    fn count(&mut self, more: u64) -> Result<(), Excess> {
+        self.bytes = self.bytes.saturating_add(more);
+        if self.is_bounded && self.bytes > ANSWER_BYTES_MAX { Err(Excess::Bytes) } else { Ok(()) }
+    }
+
+    fn keep(&mut self, part: &[u8], kind: u8) -> Result<(), Excess> {
+        self.line_bytes += part.len();
+        let is_number = matches!(kind, b'$' | b'*');
+        if is_number && self.line_bytes > NUMBER_BYTES_MAX + 2 {
+            return Err(Excess::Garbled);
+        }
+        if self.line_bytes > LINE_BYTES_MAX {
+            return Err(Excess::Line);
+        }
+        let room = WORDS_BYTES_MAX.saturating_sub(self.line.len());
+        self.line.extend_from_slice(&part[..part.len().min(room)]);
+        Ok(())
+    }
+
+    fn end_line(&mut self, kind: u8, tell: &mut impl FnMut(Part<'_>) -> Result<(), Excess>) -> Result<(), Excess> {
+        let words = self.line.trim_ascii_end();
+        match kind {
+            b'$' => match number(words)? {
+                None => self.end_value(),
+                Some(length) => {
+                    let left = length.saturating_add(2);
+                    if self.is_bounded && self.bytes.saturating_add(left) > ANSWER_BYTES_MAX {
+                        return Err(Excess::Bytes);
+                    }
+                    self.at = At::Text(left);
+                }
+            },
+            b'*' => match number(words)? {
+                None | Some(0) => self.end_value(),
+                Some(length) => {
+                    self.elements = self.elements.saturating_add(length);
+                    if self.is_bounded && self.elements > ELEMENTS_MAX {
+                        return Err(Excess::Elements);
+                    }
+                    if self.open.len() == DEPTH_MAX {
+                        return Err(Excess::Depth);
+                    }
+                    self.open.push(length);
+                    self.at = At::Kind;
+                }
+            },
+            _ => {
+                if kind == b'-' && self.open.is_empty() {
+                    tell(Part::Error(words))?;
+                }
+                self.end_value();
+            }
+        }
+        Ok(())
+    }
+
+    fn end_value(&mut self) {
+        self.at = At::Kind;
+        while let Some(left) = self.open.last_mut() {
+            *left -= 1;
+            if *left > 0 {
+                return;
+            }
+            self.open.pop();
+        }
+    }
+}
+
+/// A length; none where it is negative, which stands for a value that is not there.
+fn number(digits: &[u8]) -> Result<Option<u64>, Excess> {
+    let number: i64 = str::from_utf8(digits).ok().and_then(|text| text.parse().ok()).ok_or(Excess::Garbled)?;
+    Ok(u64::try_from(number).ok())
+}
