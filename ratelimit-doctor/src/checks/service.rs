@@ -17,8 +17,9 @@ const ABOUT: &str = "service";
 /// The shipped unit.
 pub(crate) const SHIPPED: &str = include_str!("../../../dist/systemd/ratelimitd.service");
 
-/// Settings that may differ: where the program is, how it is restarted.
-const MAY_DIFFER: [&str; 8] = [
+/// Settings that may differ: where the program is, how it is restarted, how much memory its configuration needs.
+const MAY_DIFFER: [&str; 9] = [
+    "MemoryMax",
     "ExecStart",
     "ExecReload",
     "Restart",
