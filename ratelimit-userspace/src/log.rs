@@ -33,11 +33,18 @@ pub fn level(usual: LevelFilter, verbose: u8, quiet: u8) -> LevelFilter {
     LEVELS[wanted]
 }
 
-/// Starts logging at `level`. A second call changes nothing.
-pub fn start(level: LevelFilter) {
+/// What is logged at `level`.
+fn directives(level: LevelFilter) -> String {
     // The loader tells of each relocation: hundreds of lines before the first of ours.
     let loader = level.min(LevelFilter::INFO);
-    let from_flags = || EnvFilter::new(format!("{level},aya={loader},aya_obj={loader}"));
+    // The client of the fleet's store tells of each connection that fails, many times a second. The fleet says it once.
+    let store = if level > LevelFilter::INFO { level } else { LevelFilter::OFF };
+    format!("{level},aya={loader},aya_obj={loader},redis={store}")
+}
+
+/// Starts logging at `level`. A second call changes nothing.
+pub fn start(level: LevelFilter) {
+    let from_flags = || EnvFilter::new(directives(level));
     let filter = std::env::var(VARIABLE).ok().and_then(|text| EnvFilter::try_new(text).ok()).unwrap_or_else(from_flags);
     let journal = if is_journal() { tracing_journald::layer().ok() } else { None };
     let journal = journal.map(|journal| journal.with_field_prefix(Some(FIELD_PREFIX.to_owned())));
@@ -84,6 +91,13 @@ mod tests {
     #[test]
     fn a_message_makes_no_line_that_looks_like_another() {
         assert_eq!(words("read a\n2026 WARN \u{1b}[2Jall\u{9b}\n"), "read a\n    2026 WARN \u{fffd}[2Jall\u{fffd}");
+    }
+
+    #[test]
+    fn the_client_of_the_store_is_heard_with_debug_lines_alone() {
+        for (level, store) in [(LevelFilter::INFO, "off"), (LevelFilter::ERROR, "off"), (LevelFilter::DEBUG, "debug")] {
+            assert!(directives(level).ends_with(&format!(",redis={store}")), "{}", directives(level));
+        }
     }
 
     #[test]
