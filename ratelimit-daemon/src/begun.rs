@@ -13,7 +13,7 @@ use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 
 use super::engine::Engine;
-use super::journal::{Banned, Event, Journal, Refused, Unlogged, Usage};
+use super::journal::{Banned, Event, Journal, Lost, Refused, Usage};
 use super::moment::Moment;
 use super::suggest::refused_bytes;
 use ratelimit_datapath::{
@@ -38,6 +38,8 @@ pub(super) struct Begun {
     told: Option<Key>,
     /// Events that were lost, when it was looked last.
     lost: EventCounts,
+    /// When that was, by the wall clock.
+    looked_at: Option<Timestamp>,
 }
 
 /// A source, a rule by the slot of its bans, a limit by its slot, and whether nothing is dropped.
@@ -169,20 +171,41 @@ impl Begun {
         })
     }
 
-    /// Events that were lost since it was asked last.
-    fn more_lost(&mut self, counts: EventCounts) -> Unlogged {
+    /// Returns the events that were lost since it was asked last.
+    fn more_lost(&mut self, counts: EventCounts, now: Timestamp) -> Lost {
         let before = std::mem::replace(&mut self.lost, counts);
-        Unlogged {
+        Lost {
+            since: self.looked_at.replace(now).unwrap_or(now),
             refused: counts.refused.lost.saturating_sub(before.refused.lost),
             would_refuse: counts.would_refuse.lost.saturating_sub(before.would_refuse.lost),
             bans: counts.ban.lost.saturating_sub(before.ban.lost),
-            ..Unlogged::default()
         }
     }
 
     /// What was lost before is none of this run's.
-    pub(super) fn begin(&mut self, reading: &Reading) {
-        self.lost = reading.events;
+    pub(super) fn begin(&mut self, reading: &Reading, now: Timestamp) {
+        (self.lost, self.looked_at) = (reading.events, Some(now));
+    }
+
+    /// Follows what refuses a source now, of which no event may have told. Returns whether it was not followed.
+    pub(super) fn take_up(&mut self, of: &KernelEvent, policy: &Policy, now: Nanos) -> bool {
+        if let (KernelEventKind::Ban { until, .. }, Some(rule)) = (of.kind, of.rule.and_then(|at| policy.rules.get(at)))
+        {
+            let rule = ban_slot(&rule.name);
+            let first = Key { client: of.client, rule, limit: 0, would: false };
+            let last = Key { limit: u32::MAX, ..first };
+            if self.open.range(first..=last).any(|(key, open)| !key.would && open.until >= until) {
+                return false;
+            }
+            self.begins(of, policy, now);
+            return true;
+        }
+        self.begins(of, policy, now)
+    }
+
+    /// Gives back the memory of what is over.
+    pub(super) fn tidy(&mut self, now: Nanos) {
+        self.open.retain(|_, open| open.until > now);
     }
 }
 
@@ -199,7 +222,7 @@ fn named<'a>(of: &KernelEvent, policy: &'a Policy) -> Option<(&'a Rule, &'a Limi
 }
 
 /// It in words; none of a ban by a rule that the policy has no more.
-fn event(of: &KernelEvent, policy: &Policy, clocks: Clocks) -> Option<Event> {
+pub(super) fn event(of: &KernelEvent, policy: &Policy, clocks: Clocks) -> Option<Event> {
     let rule = of.rule.and_then(|at| policy.rules.get(at));
     let usage = named(of, policy).map(|(_, limit)| Usage { limit: limit.to_string(), used: of.used });
     let group = named(of, policy).and_then(|(rule, limit)| group_of(rule, limit, of.client));
@@ -262,8 +285,9 @@ impl<D: Datapath> Engine<D> {
     /// Tells the history what else was refused of what goes on, and the log what was lost.
     pub(super) fn tell_progress(&mut self, reading: &Reading, moment: Moment) {
         let Self { datapath, enforced, watched, journal, .. } = self;
-        let lost = watched.begun.more_lost(reading.events);
-        journal.tell_all([], lost, moment);
+        let lost = watched.begun.more_lost(reading.events, moment.wall);
+        journal.lose(lost, moment);
+        watched.taken_up.look(lost.sum() > 0, journal.past.health().is_some());
         if journal.past.health().is_none() {
             return;
         }

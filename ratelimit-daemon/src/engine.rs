@@ -123,7 +123,7 @@ impl<D: Datapath> Engine<D> {
         let reading = engine.datapath.read().ok();
         engine.statistics.begin(reading.as_ref());
         if let Some(reading) = &reading {
-            engine.watched.begun.begin(reading);
+            engine.watched.begun.begin(reading, moment.wall);
         }
         Ok(engine)
     }
@@ -305,6 +305,7 @@ impl<D: Datapath> Engine<D> {
         if self.watched.is_time_to_look_around(moment.uptime) {
             self.look_around();
             self.watched.tidy_bans(&mut self.datapath, reading);
+            self.give_back_memory(reading);
         }
         let clocks = Clocks { now: reading.now, wall: moment.wall };
         self.expire_grants(clocks, moment);

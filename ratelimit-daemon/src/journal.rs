@@ -34,6 +34,8 @@ pub(super) struct Journal {
     /// The budget of log lines for what rules do by themselves.
     budget: Budget,
     unlogged: Unlogged,
+    /// Events that never came here, and that the log has not told.
+    lost: Lost,
     /// Since when.
     unlogged_since: Option<Duration>,
     /// Occurrences that are logged already, and become events with the next step.
@@ -76,7 +78,8 @@ impl Journal {
         let (budget, unlogged) = (Budget::full(now), Unlogged::default());
         let (waiting, untold) = (Vec::new(), BTreeMap::new());
         let (feed, past) = (Feed::default(), Past::off());
-        Self { budget, unlogged, unlogged_since: None, waiting, untold, feed, past }
+        let lost = Lost::default();
+        Self { budget, unlogged, lost, unlogged_since: None, waiting, untold, feed, past }
     }
 
     /// What has happened lately.
@@ -108,6 +111,8 @@ impl Journal {
     pub(super) fn tell_all(&mut self, events: impl IntoIterator<Item = Event>, unlogged: Unlogged, moment: Moment) {
         self.pass(moment);
         self.unlogged.add_all(unlogged);
+        // Their bans are told nowhere else. Of an end that is not told one by one, the history finds the time by itself.
+        self.past.lost(moment.wall, moment.wall, unlogged.would);
         for event in events {
             self.take(&event, moment.wall, moment);
         }
@@ -143,6 +148,20 @@ impl Journal {
         self.past.record(event.told(at));
     }
 
+    /// Takes in that events were lost on their way here.
+    pub(super) fn lose(&mut self, lost: Lost, moment: Moment) {
+        if lost.sum() > 0 {
+            self.past.lost(lost.since, moment.wall, lost.sum());
+            self.lost.add(lost);
+        }
+        self.pass(moment);
+    }
+
+    /// Has the history alone keep beginnings that it may know.
+    pub(super) fn take_up(&self, events: &[Event], at: Timestamp) {
+        let _is_kept = self.past.take_up(events.iter().map(|event| event.told(at)).collect());
+    }
+
     /// Does what is due at this time.
     pub(super) fn pass(&mut self, moment: Moment) {
         let untold = std::mem::take(&mut self.untold).into_iter().map(|(kind, count)| {
@@ -152,7 +171,7 @@ impl Journal {
             let detail = detail.replace('\n', "; ");
             self.remember(Told { rule, by, ..Told::new(moment.wall, kind, detail) });
         }
-        if self.unlogged == Unlogged::default() {
+        if self.unlogged == Unlogged::default() && self.lost.sum() == 0 {
             return;
         }
         let since = *self.unlogged_since.get_or_insert(moment.uptime);
@@ -165,7 +184,11 @@ impl Journal {
     pub(super) fn say_unlogged(&mut self) {
         let unlogged = std::mem::take(&mut self.unlogged);
         self.unlogged_since = None;
-        if let Some(line) = unlogged.line() {
+        let is_kept = self.past.health().is_some();
+        if let Some(line) = std::mem::take(&mut self.lost).line(is_kept) {
+            tracing::warn!("{line}");
+        }
+        if let Some(line) = unlogged.line(is_kept) {
             tracing::info!(
                 refused = unlogged.refused,
                 bans = unlogged.bans,
@@ -227,8 +250,8 @@ impl Unlogged {
         self.charges += more.charges;
     }
 
-    /// The numbers in words; none where there are none.
-    fn line(self) -> Option<String> {
+    /// The numbers in words; none where there are none. `is_kept` is whether there is a history.
+    fn line(self, is_kept: bool) -> Option<String> {
         let parts = [
             (self.bans, "bans"),
             (self.refused, "sources refused"),
@@ -239,9 +262,50 @@ impl Unlogged {
         ];
         let parts: Vec<String> =
             parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} more {what}")).collect();
+        let shown = if is_kept { "`ratelimitd history` shows them" } else { "`ratelimitd events` shows the last" };
         let text = format!(
-            "and {} in the last minute, not logged one by one (at most {LINES_PER_SECOND} lines a second); \
-             `ratelimitd events` and `ratelimitd list` show them",
+            "and {} in the last minute, not logged one by one (at most {LINES_PER_SECOND} lines a second); {shown}",
+            parts.join(", ")
+        );
+        (!parts.is_empty()).then_some(text)
+    }
+}
+
+/// Events that packets had no room to tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Lost {
+    /// When none of them was lost yet.
+    pub(super) since: Timestamp,
+    pub(super) refused: u64,
+    pub(super) would_refuse: u64,
+    pub(super) bans: u64,
+}
+
+impl Lost {
+    /// The number of events.
+    pub(super) const fn sum(&self) -> u64 {
+        self.refused.saturating_add(self.would_refuse).saturating_add(self.bans)
+    }
+
+    const fn add(&mut self, more: Self) {
+        self.refused += more.refused;
+        self.would_refuse += more.would_refuse;
+        self.bans += more.bans;
+    }
+
+    /// The numbers in words, and where more is said; none where there are none.
+    fn line(self, is_kept: bool) -> Option<String> {
+        let parts = [
+            (self.bans, "bans"),
+            (self.refused, "sources refused"),
+            (self.would_refuse, "sources that dry run passed"),
+        ];
+        let parts: Vec<String> =
+            parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+        let shown = if is_kept { "`ratelimitd history` names the time; " } else { "" };
+        let text = format!(
+            "EVENTS LOST in the last minute: {} are in no list of events; {shown}`ratelimitd check ADDRESS` says \
+             whether an address is refused now",
             parts.join(", ")
         );
         (!parts.is_empty()).then_some(text)
@@ -298,10 +362,10 @@ mod tests {
         assert_eq!(lines, 50 + 59 * 10);
         assert_eq!(budget.room(at(3_600)), 50, "what was not used is not saved up beyond the burst");
         let unlogged = Unlogged { bans: 7, would: 2, ..Unlogged::default() };
-        let line = unlogged.line().unwrap();
+        let line = unlogged.line(true).unwrap();
         let said = "and 7 more bans, 2 more bans that dry run prevented in the last minute, not logged one by one";
         assert!(line.starts_with(said), "{line}");
-        assert_eq!(Unlogged::default().line(), None);
+        assert_eq!((Unlogged::default().line(true), Lost::default().line(true)), (None, None));
     }
 
     #[test]

@@ -72,6 +72,7 @@ mod statistics;
 mod store;
 mod suggest;
 mod suspended;
+mod taken_up;
 mod talkers;
 mod totals;
 mod trial;

@@ -92,6 +92,16 @@ impl Past {
         }
     }
 
+    /// Takes in beginnings that it may know; false where they are lost.
+    pub(super) fn take_up(&self, events: Vec<Event>) -> bool {
+        self.recorder.take_up(events)
+    }
+
+    /// Takes in that so many events between two times never came.
+    pub(super) fn lost(&self, began: Timestamp, ended: Timestamp, events: u64) {
+        self.recorder.lost(began, ended, events);
+    }
+
     /// Takes in what else was refused of a source; false where it may be told again.
     pub(super) fn progress(&self, progress: Progress) -> bool {
         self.recorder.progress(progress)

@@ -122,6 +122,7 @@ impl<D: Datapath> Engine<D> {
             let _is_kept = self.journal.past.totals(minute, rows);
         }
         self.tell_progress(reading, moment);
+        self.take_up(reading, moment);
     }
 }
 

@@ -13,6 +13,7 @@ use super::moment::Moment;
 use super::paths::Paths;
 use super::prefix_bans::PrefixBans;
 use super::spells::Spells;
+use super::taken_up::TakenUp;
 use super::talkers::Talkers;
 use super::totals::Totals;
 use super::would_ban::WouldBans;
@@ -37,6 +38,7 @@ pub(super) struct Watched {
     pub(super) would_bans: WouldBans,
     pub(super) prefix_bans: PrefixBans,
     pub(super) begun: Begun,
+    pub(super) taken_up: TakenUp,
     pub(super) totals: Totals,
     pub(super) spells: Spells,
     /// Bans that the map had no place for, at the last look.
@@ -61,6 +63,7 @@ impl Watched {
             would_bans: WouldBans::default(),
             prefix_bans: PrefixBans::default(),
             begun: Begun::default(),
+            taken_up: TakenUp::default(),
             totals: Totals::default(),
             spells: Spells::default(),
             bans_refused: 0,

@@ -19,7 +19,8 @@ use ratelimit_common::window::{self, Cell};
 
 use super::{
     Attachment, Ban, BanReading, BansPosition, Connection, Datapath, DatapathError, Ended, InterfaceReading,
-    KernelEvent, KernelStep, LimitAt, Reading, Removed, SourceReading, Tallies, Told, Trial, VisitedBans, XdpMode,
+    KernelEvent, KernelStep, LimitAt, Reading, Removed, SourceReading, SourcesPosition, Tallies, Told, Trial,
+    VisitedBans, VisitedSources, XdpMode,
 };
 pub use crate::memory::Sender;
 use crate::memory::{Judged, Packets, Rules};
@@ -563,6 +564,10 @@ impl Datapath for FakeDatapath {
             visit(world.reading(prefix, slot, window));
         }
         Ok(())
+    }
+
+    fn visit_part_of_sources(&mut self, from: SourcesPosition, visit: &mut dyn FnMut(SourceReading)) -> VisitedSources {
+        Ok(self.kernel.world().visit_part(from, visit))
     }
 
     fn sources(&mut self, addresses: &[IpAddr]) -> Result<Vec<Vec<SourceReading>>, DatapathError> {

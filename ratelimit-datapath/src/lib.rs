@@ -26,6 +26,7 @@ mod events;
 pub mod fake;
 mod fleet;
 mod generic_netlink;
+pub mod heap;
 mod hook;
 mod interface;
 pub mod kernel;
@@ -255,6 +256,18 @@ pub struct BansPosition {
 /// Where the next part of a visit of the bans begins; none after the last.
 pub type VisitedBans = Result<Option<BansPosition>, DatapathError>;
 
+/// Where a visit of the windows goes on, see [`Datapath::visit_part_of_sources`]. It begins at the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SourcesPosition {
+    /// Which map.
+    map: usize,
+    /// Where in it; none at its beginning.
+    bucket: Option<u64>,
+}
+
+/// Where the next part of a visit of the windows begins; none after the last.
+pub type VisitedSources = Result<Option<SourcesPosition>, DatapathError>;
+
 /// A policy that was put in force for a while, see [`Datapath::apply_until`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trial {
@@ -430,6 +443,10 @@ pub trait Datapath: Send + 'static {
 
     /// Visits every window of every source, in no order; a source that comes or goes meanwhile may be missed.
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError>;
+
+    /// Visits a part of the windows, in no order, and tells where the next part begins; none after the last. A part is at
+    /// most some 16 000 windows, however many there are.
+    fn visit_part_of_sources(&mut self, from: SourcesPosition, visit: &mut dyn FnMut(SourceReading)) -> VisitedSources;
 
     /// The windows of the sources that these addresses belong to under the applied policy, one by one, those of guards
     /// too (see [`ratelimit_policy::desired::Limit::guard`]); also one that was evicted, while the drop cache drops.

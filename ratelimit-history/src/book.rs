@@ -115,6 +115,32 @@ impl Book {
         episode.is_new = true;
     }
 
+    /// Opens an episode for each beginning that is in none: of a refusal, none of its source, rule and limit; of a ban, none
+    /// of its source and rule that a ban has.
+    pub(crate) fn take_up(&mut self, events: &[(Event, IpNet)]) {
+        let banned = |(key, of): (&Key, &Episode)| of.until.map(|_| (key.source, key.rule.clone(), key.would));
+        let banned: HashSet<(IpNet, Arc<str>, bool)> = self.open.iter().filter_map(banned).collect();
+        for (event, source) in events {
+            let would = matches!(event.kind, EventKind::WouldRefuse | EventKind::WouldBan);
+            let (rule, limit) = (event.rule.as_deref().unwrap_or_default(), event.limit.as_deref().unwrap_or_default());
+            let key = Key { source: *source, rule: self.name(rule), limit: self.name(limit), would };
+            let is_ban = matches!(event.kind, EventKind::Ban | EventKind::WouldBan);
+            let is_known = self.open.contains_key(&key) && !is_ban
+                || is_ban && banned.contains(&(*source, key.rule.clone(), would));
+            if !is_known {
+                self.opens(event, *source, would);
+            }
+        }
+    }
+
+    /// Gives back memory that nothing needs any more.
+    pub(crate) fn shrink(&mut self) {
+        self.open.shrink_to_fit();
+        self.ended.shrink_to_fit();
+        self.names.retain(|name| Arc::strong_count(name) > 1);
+        self.names.shrink_to_fit();
+    }
+
     /// Ends what there was no news of for longer than its window, with its last news or with its ban.
     pub(crate) fn tick(&mut self, now: Millis) {
         for episode in self.open.values_mut() {

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 mod book;
 mod in_force;
+mod losses;
 mod mask;
 mod prefix;
 mod query;

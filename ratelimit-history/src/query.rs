@@ -4,7 +4,9 @@ use std::path::Path;
 
 use ipnet::IpNet;
 use jiff::Timestamp;
-use ratelimit_report::history::{Act, Episode, HistoryReport, Line, Outcome, SeriesReport, WorstReport, WorstSource};
+use ratelimit_report::history::{
+    Act, Episode, HistoryReport, Line, Loss, Outcome, SeriesReport, WorstReport, WorstSource,
+};
 use ratelimit_report::snapshot::SCHEMA;
 use rusqlite::{Connection, OpenFlags, Row, named_params, params};
 
@@ -87,7 +89,10 @@ impl Reader {
         let (episodes, more_episodes) = self.episodes(of, filter)?;
         let (acts, more_acts) = self.acts(of, filter)?;
         let more = more_episodes || more_acts;
-        Ok(HistoryReport { schema: SCHEMA, source: prefix::text(of), episodes, acts, more, more_episodes, more_acts })
+        let millis = |time: Option<Timestamp>| time.map(Timestamp::as_millisecond);
+        let losses = self.losses(millis(filter.since), millis(filter.until))?;
+        let source = prefix::text(of);
+        Ok(HistoryReport { schema: SCHEMA, source, episodes, acts, more, more_episodes, more_acts, losses })
     }
 
     /// The sources that were refused most in a period: the day before its end, where no beginning is set.
@@ -112,7 +117,21 @@ impl Reader {
         ))?;
         let sources_listed = statement.query_map(parameters, worst_source)?.collect::<Result<Vec<_>, _>>()?;
         let omitted = u64::try_from(sources).unwrap_or(0).saturating_sub(sources_listed.len() as u64);
-        Ok(WorstReport { schema: SCHEMA, since: time(since), until: time(until), sources: sources_listed, omitted })
+        let losses = self.losses(Some(since), Some(until))?;
+        let (since, until) = (time(since), time(until));
+        Ok(WorstReport { schema: SCHEMA, since, until, sources: sources_listed, omitted, losses })
+    }
+
+    /// Returns the times in which events were lost that touch a period, newest first. They are of no source.
+    fn losses(&self, since: Option<Millis>, until: Option<Millis>) -> Result<Vec<Loss>, QueryError> {
+        let mut statement = self.connection.prepare_cached(
+            "SELECT began, ended, events FROM losses WHERE (?1 IS NULL OR ended >= ?1) AND (?2 IS NULL OR began <= ?2) \
+             ORDER BY began DESC",
+        )?;
+        let loss = |row: &Row<'_>| {
+            Ok(Loss { began: time(row.get("began")?), ended: time(row.get("ended")?), events: count(row, "events")? })
+        };
+        Ok(statement.query_map(params![since, until], loss)?.collect::<Result<Vec<_>, _>>()?)
     }
 
     /// Traffic by rule, reason and outcome over a period that ends with the step that `now` lies in.

@@ -15,6 +15,7 @@ use ratelimit_report::history::{Health, HealthState, Outcome};
 
 use crate::book::Refused;
 use crate::in_force::{InForce, Judged};
+use crate::losses::{self, Lost};
 use crate::writer::{Pace, Writer};
 use crate::{Settings, mask};
 
@@ -79,6 +80,8 @@ pub(crate) struct Shared {
     health: Mutex<Health>,
     /// What is in force once everything that waits is taken in.
     last: Mutex<Option<Arc<InForce>>>,
+    /// Losses that are not written yet.
+    losses: Mutex<Vec<Lost>>,
 }
 
 /// What the thread is told.
@@ -91,6 +94,7 @@ pub(crate) enum Message {
 pub(crate) enum Record {
     Event(Box<Event>, Option<IpNet>),
     Progress(Box<Progress>),
+    TakenUp(Vec<(Event, IpNet)>),
     Totals(Timestamp, Vec<Total>),
     InForce(Arc<InForce>),
 }
@@ -181,13 +185,35 @@ impl Recorder {
         for text in texts.chain([&mut event.detail]) {
             *text = shortened(&self.settings.mask.text(text));
         }
-        self.send(Record::Event(Box::new(event), source))
+        let time = event.time;
+        self.send_or_miss(time, Record::Event(Box::new(event), source))
     }
 
     /// Queues what else was refused of a source that has an open episode. False where it is lost; it may be told again with the next.
     pub fn progress(&self, mut progress: Progress) -> bool {
         progress.source = self.settings.mask.prefix(progress.source);
-        self.send(Record::Progress(Box::new(progress)))
+        let time = progress.time;
+        self.send_or_miss(time, Record::Progress(Box::new(progress)))
+    }
+
+    /// Queues beginnings that may be known already: one opens an episode where none is open, and a ban where no ban is. False
+    /// where they are lost.
+    pub fn take_up(&self, events: Vec<Event>) -> bool {
+        let told = |mut event: Event| {
+            let source = event.source.take().and_then(|source| mask::parse(&source))?;
+            for text in [&mut event.rule, &mut event.limit, &mut event.reason].into_iter().flatten() {
+                *text = shortened(&self.settings.mask.text(text));
+            }
+            Some((event, self.settings.mask.prefix(source)))
+        };
+        self.send(Record::TakenUp(events.into_iter().filter_map(told).collect()))
+    }
+
+    /// Has the history say that so many events between two times did not come to it. It always finds room.
+    pub fn lost(&self, began: Timestamp, ended: Timestamp, events: u64) {
+        if self.queue.is_some() && events > 0 {
+            self.shared.add_loss(Lost::between(began.as_millisecond(), ended.as_millisecond(), events));
+        }
     }
 
     /// Queues what became of packets in the minute that this time lies in. False where it is lost.
@@ -262,6 +288,15 @@ impl Recorder {
         self.shared.closing.store(true, Ordering::Relaxed);
         self.queue = None;
         Ending(self.done.take())
+    }
+
+    /// Queues what the story of a source is made of. Where it finds no room, the history says that it is missing.
+    fn send_or_miss(&self, time: Timestamp, record: Record) -> bool {
+        let is_queued = self.send(record);
+        if !is_queued {
+            self.lost(time, time, 1);
+        }
+        is_queued
     }
 
     fn send(&self, record: Record) -> bool {
@@ -342,7 +377,16 @@ impl Shared {
     fn new(health: Health) -> Arc<Self> {
         let (lost, waiting) = (AtomicU64::new(0), AtomicU64::new(0));
         let (closing, health, last) = (AtomicBool::new(false), Mutex::new(health), Mutex::new(None));
-        Arc::new(Self { lost, waiting, closing, health, last })
+        Arc::new(Self { lost, waiting, closing, health, last, losses: Mutex::default() })
+    }
+
+    fn add_loss(&self, more: Lost) {
+        losses::add(&mut self.losses.lock().unwrap_or_else(PoisonError::into_inner), more);
+    }
+
+    /// Returns the losses that are not written yet, and forgets them.
+    pub(crate) fn take_losses(&self) -> Vec<Lost> {
+        std::mem::take(&mut self.losses.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// What is in force after everything that was queued.

@@ -131,6 +131,8 @@ pub(crate) fn by_age(
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Totals) {
         add(kind, delete(connection, kind, before(keep), step)?);
     }
+    // At most 256 rows, which are in no share.
+    connection.execute("DELETE FROM losses WHERE ended <= ?1", [before(keep)])?;
     for (span, least) in SPANS {
         // Minutes are for a day's chart, however long all else is kept.
         let keep = if span == 60 { least } else { least.max(keep) };
@@ -309,7 +311,7 @@ mod tests {
             self.seconds += 70;
             self.event(EventKind::Refused, 0);
             self.event(EventKind::Reset, 0);
-            let rows = self.store.write(&mut self.book, &acts, &totals).unwrap();
+            let rows = self.store.write(&mut self.book, &acts, &totals, &[]).unwrap();
             self.book.written();
             let of = Retention { keep: KEEP, bytes_max: BYTES_MAX };
             while self.store.retain(of, self.seconds * 1_000, rows).unwrap() {}

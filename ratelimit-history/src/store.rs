@@ -12,6 +12,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, Statement, params};
 
 use crate::book::{Book, Episode, Key, Millis};
 use crate::in_force::EndCause;
+use crate::losses::{self, Lost};
 use crate::prefix;
 use crate::record::Total;
 use crate::retain::{self, Sizes};
@@ -87,7 +88,13 @@ impl Store {
 
     /// Writes a batch, all or nothing; says how many rows that were. An episode whose row is another's, as a second
     /// writer has it, gets one of its own.
-    pub(crate) fn write(&mut self, book: &mut Book, acts: &[Act], totals: &[(Millis, Total)]) -> Result<u64, Fault> {
+    pub(crate) fn write(
+        &mut self,
+        book: &mut Book,
+        acts: &[Act],
+        totals: &[(Millis, Total)],
+        lost: &[Lost],
+    ) -> Result<u64, Fault> {
         let Self { connection, sizes, .. } = self;
         let transaction = connection.transaction()?;
         reach(Point::HistoryBegun);
@@ -112,7 +119,8 @@ impl Store {
             sizes.written("totals", 0, write_total(&mut statement, *at, total)?);
         }
         drop(statement);
-        let all = rows + (acts.len() + totals.len()) as u64;
+        losses::write(&transaction, lost)?;
+        let all = rows + (acts.len() + totals.len() + lost.len()) as u64;
         if all > 0 {
             reach(Point::HistoryWritten);
         }
@@ -142,6 +150,11 @@ impl Store {
             self.truncate_log()?;
         }
         Ok(deleted >= step || free > STEP_PAGES)
+    }
+
+    /// Gives back what SQLite keeps of pages and statements.
+    pub(crate) fn shrink(&self) -> Result<(), Fault> {
+        Ok(self.connection.execute_batch("PRAGMA shrink_memory")?)
     }
 
     /// Bytes of the file, without what is free in it.

@@ -16,6 +16,7 @@ use crate::{Filter, Progress, Reader, Recorder, Settings};
 mod faults;
 mod keeping;
 mod kill;
+mod losses;
 mod queue;
 mod stories;
 

@@ -15,6 +15,7 @@ use ratelimit_report::history::HealthState;
 
 use crate::Settings;
 use crate::book::{Book, Millis};
+use crate::losses::{self, Lost};
 use crate::record::{Message, Record, Shared, Total, Waiting};
 use crate::schema::{self, Fault};
 use crate::store::{Act, Retention, Store};
@@ -25,6 +26,8 @@ const OPEN_MAX: usize = 100_000;
 const EPISODE_BYTES: u64 = 300;
 /// Rows that wait for the database, before the queue is left to fill. // 65536 x 0.7 KB = 46 MB, of acts with long texts
 pub(crate) const PENDING_MAX: usize = 65_536;
+/// Rows after which a batch without any gives memory back. // 4096 x 0.3 KB = 1.2 MB
+const SHRINK_AFTER: u64 = 4_096;
 /// How far the clock must go back to be worth a word.
 const STEP_BACK_MIN: Millis = 2_000;
 /// How long something that is over is told.
@@ -57,6 +60,7 @@ pub(crate) struct Writer {
     book: Book,
     acts: Vec<Act>,
     totals: Vec<(Millis, Total)>,
+    losses: Vec<Lost>,
     /// Records in them.
     waiting: Waiting,
     store: Option<Store>,
@@ -64,6 +68,8 @@ pub(crate) struct Writer {
     is_resumed: bool,
     retry_at: Instant,
     upkeep_at: Instant,
+    /// Rows that were written since memory was given back.
+    rows_since_quiet: u64,
     /// The last batch, by both clocks.
     last: (Instant, Millis),
     /// What went wrong and is over.
@@ -84,11 +90,13 @@ impl Writer {
             book,
             acts: Vec::new(),
             totals: Vec::new(),
+            losses: Vec::new(),
             waiting,
             store: None,
             is_resumed: false,
             retry_at: now,
             upkeep_at: now,
+            rows_since_quiet: 0,
             last: (now, wall),
             told: None,
         }
@@ -143,6 +151,7 @@ impl Writer {
             Record::Progress(of) => {
                 self.book.progress(of.source, &of.rule, &of.limit, of.would, of.refused());
             }
+            Record::TakenUp(events) => self.book.take_up(&events),
             Record::InForce(of) => self.book.in_force(&of),
             Record::Totals(minute, rows) => {
                 self.totals.extend(rows.into_iter().map(|row| (minute.as_millisecond(), row)));
@@ -155,6 +164,8 @@ impl Writer {
         let now = (self.pace.clock)().as_millisecond();
         self.notice_clock(now);
         self.book.tick(now);
+        let more = self.shared.take_losses();
+        more.into_iter().for_each(|more| losses::add(&mut self.losses, more));
         if let Err(fault) = self.write(now) {
             if matches!(fault, Fault::Newer(_)) {
                 let (path, remedy) = (self.settings.path.display(), remedy(&fault));
@@ -180,11 +191,20 @@ impl Writer {
             self.open()?;
         }
         let Some(store) = &mut self.store else { return Ok(()) };
-        let rows = store.write(&mut self.book, &self.acts, &self.totals)?;
+        let rows = store.write(&mut self.book, &self.acts, &self.totals, &self.losses)?;
         self.book.written();
         self.acts.clear();
         self.totals.clear();
+        self.losses.clear();
         self.waiting.are_written();
+        self.rows_since_quiet = self.rows_since_quiet.saturating_add(rows);
+        if rows == 0 && self.rows_since_quiet >= SHRINK_AFTER {
+            // What a flood took is given back.
+            self.rows_since_quiet = 0;
+            self.book.shrink();
+            (self.acts, self.totals) = (Vec::new(), Vec::new());
+            store.shrink()?;
+        }
         if rows > 0 || Instant::now() >= self.upkeep_at {
             let retention = Retention { keep: self.settings.keep, bytes_max: self.settings.bytes_max };
             let is_more = store.retain(retention, now, rows)?;

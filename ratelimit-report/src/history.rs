@@ -24,6 +24,20 @@ pub struct HistoryReport {
     /// Whether there are older acts.
     #[serde(default)]
     pub more_acts: bool,
+    /// Times in which events were lost, newest first: what happened then may be missing.
+    #[serde(default)]
+    pub losses: Vec<Loss>,
+}
+
+/// A time in which events were lost before they came to the history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    /// The last time before it at which nothing was lost.
+    pub began: Timestamp,
+    /// When the loss was seen last.
+    pub ended: Timestamp,
+    /// How many events were lost.
+    pub events: u64,
 }
 
 /// A time in which one limit of a rule refused or banned a source.
@@ -84,6 +98,9 @@ pub struct WorstReport {
     pub sources: Vec<WorstSource>,
     /// How many further sources there are.
     pub omitted: u64,
+    /// Times of the period in which events were lost, newest first: sources that were refused then may be missing.
+    #[serde(default)]
+    pub losses: Vec<Loss>,
 }
 
 /// A source in [`WorstReport`]. Packets are those of its episodes that touch the period, whole.
@@ -193,11 +210,23 @@ pub enum HealthState {
 }
 
 impl HistoryReport {
-    /// A line an episode, then a line an act; the first line names the columns.
+    /// A line an episode, then a line an act, then a line a loss; the first line names the columns.
     pub fn csv(&self) -> String {
         let mut out = csv_line([
-            "what", "source", "rule", "limit", "reason", "began", "ended", "packets", "bytes", "peak", "by", "detail",
+            "what",
+            "source",
+            "rule",
+            "limit",
+            "reason",
+            "began",
+            "ended",
+            "packets",
+            "bytes",
+            "peak",
+            "by",
+            "detail",
             "cause",
+            "events_lost",
         ]);
         for of in &self.episodes {
             let what = if of.would { "would_refuse" } else { "episode" };
@@ -218,23 +247,52 @@ impl HistoryReport {
                 "",
                 "",
                 of.cause.as_deref().unwrap_or_default(),
+                "",
             ]);
         }
         for of in &self.acts {
             let time = of.time.to_string();
             let or_none = |text: &'_ Option<String>| text.clone().unwrap_or_default();
             let (source, reason, by) = (or_none(&of.source), or_none(&of.reason), or_none(&of.by));
-            out += &csv_line([&of.what, &source, "", "", &reason, &time, &time, "", "", "", &by, &of.detail, ""]);
+            out += &csv_line([&of.what, &source, "", "", &reason, &time, &time, "", "", "", &by, &of.detail, "", ""]);
+        }
+        for of in &self.losses {
+            let (began, ended, events) = of.texts();
+            out += &csv_line(["loss", "", "", "", "", &began, &ended, "", "", "", "", Loss::WORDS, "", &events]);
         }
         out
     }
 }
 
+impl Loss {
+    /// What a loss means, in words.
+    const WORDS: &str = "NOT COMPLETE: events were lost";
+
+    /// The number of events in all of these.
+    pub fn sum(losses: &[Self]) -> u64 {
+        losses.iter().fold(0, |sum: u64, of| sum.saturating_add(of.events))
+    }
+
+    fn texts(&self) -> (String, String, String) {
+        (self.began.to_string(), self.ended.to_string(), self.events.to_string())
+    }
+}
+
 impl WorstReport {
-    /// A line a source; the first line names the columns.
+    /// A line a source, then a line a loss, which has no source; the first line names the columns.
     pub fn csv(&self) -> String {
-        let mut out =
-            csv_line(["source", "would", "episodes", "rules", "reasons", "began", "ended", "packets", "bytes"]);
+        let mut out = csv_line([
+            "source",
+            "would",
+            "episodes",
+            "rules",
+            "reasons",
+            "began",
+            "ended",
+            "packets",
+            "bytes",
+            "events_lost",
+        ]);
         for of in &self.sources {
             out += &csv_line([
                 &of.source,
@@ -246,7 +304,12 @@ impl WorstReport {
                 &of.ended.map(|ended| ended.to_string()).unwrap_or_default(),
                 &of.packets.to_string(),
                 &of.bytes.to_string(),
+                "",
             ]);
+        }
+        for of in &self.losses {
+            let (began, ended, events) = of.texts();
+            out += &csv_line(["", "", "", "", Loss::WORDS, &began, &ended, "", "", &events]);
         }
         out
     }
@@ -275,10 +338,14 @@ mod tests {
             more: false,
             more_episodes: false,
             more_acts: false,
+            losses: Vec::new(),
         };
         let json = serde_json::to_value(&report).unwrap();
         let has = |of: &serde_json::Value, names: &[&str]| names.iter().all(|name| of.get(name).is_some());
-        assert!(has(&json, &["schema", "source", "episodes", "acts", "more", "more_episodes", "more_acts"]), "{json}");
+        assert!(
+            has(&json, &["schema", "source", "episodes", "acts", "more", "more_episodes", "more_acts", "losses"]),
+            "{json}"
+        );
         let fields = ["rule", "limit", "reason", "began", "ended", "packets", "bytes", "peak"];
         assert!(has(&json["episodes"][0], &fields), "{json}");
         assert!(has(&json["acts"][0], &["time", "what", "by", "reason"]), "{json}");
@@ -297,13 +364,15 @@ mod tests {
             more: false,
             more_episodes: false,
             more_acts: false,
+            losses: vec![loss()],
         };
         assert_eq!(
             report.csv(),
-            "what,source,rule,limit,reason,began,ended,packets,bytes,peak,by,detail,cause\n\
-             episode,192.0.2.1,web,9/1m packets,over_limit,1970-01-01T00:00:00Z,,3,180,9,,,\n\
-             deny,192.0.2.1,,,\"a \"\"b\"\", c\nd\",1970-01-01T00:00:00Z,1970-01-01T00:00:00Z,,,,root,,\n\
-             deny,192.0.2.1,,,'=1+1,1970-01-01T00:00:00Z,1970-01-01T00:00:00Z,,,,root,,\n"
+            "what,source,rule,limit,reason,began,ended,packets,bytes,peak,by,detail,cause,events_lost\n\
+             episode,192.0.2.1,web,9/1m packets,over_limit,1970-01-01T00:00:00Z,,3,180,9,,,,\n\
+             deny,192.0.2.1,,,\"a \"\"b\"\", c\nd\",1970-01-01T00:00:00Z,1970-01-01T00:00:00Z,,,,root,,,\n\
+             deny,192.0.2.1,,,'=1+1,1970-01-01T00:00:00Z,1970-01-01T00:00:00Z,,,,root,,,\n\
+             loss,,,,,1970-01-01T00:00:00Z,1970-01-01T00:00:00Z,,,,,NOT COMPLETE: events were lost,,5\n"
         );
     }
 
@@ -328,6 +397,22 @@ mod tests {
             would: false,
             cause: None,
         }
+    }
+
+    fn loss() -> Loss {
+        Loss { began: Timestamp::UNIX_EPOCH, ended: Timestamp::UNIX_EPOCH, events: 5 }
+    }
+
+    #[test]
+    fn the_csv_of_the_worst_has_a_line_for_each_loss_with_as_many_fields_as_any_other() {
+        let (since, until) = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
+        let report = WorstReport { schema: 1, since, until, sources: Vec::new(), omitted: 0, losses: vec![loss()] };
+        assert_eq!(
+            report.csv(),
+            "source,would,episodes,rules,reasons,began,ended,packets,bytes,events_lost\n\
+             ,,,,NOT COMPLETE: events were lost,1970-01-01T00:00:00Z,1970-01-01T00:00:00Z,,,5\n"
+        );
+        assert_eq!(Loss::sum(&[loss(), loss()]), 10);
     }
 
     fn act(reason: &str) -> Act {

@@ -17,6 +17,7 @@ use ratelimit_datapath::{SourceReading, Whose};
 use ratelimit_policy::desired::{Limit, Per, Policy, Refuse, Rule, WindowForm};
 
 mod limit;
+mod once;
 mod propose;
 mod source;
 
@@ -34,6 +35,9 @@ const INTERVAL_MIN: Duration = Duration::from_secs(1);
 const INTERVAL_MAX: Duration = Duration::from_secs(30);
 /// A round may take this part of the time between rounds. // 1/50 of one CPU
 const REST: u32 = 50;
+
+/// Room for refusals that is kept from round to round. // 1024 x 48 B = 49 KB
+const OWED_KEPT: usize = 1_024;
 
 /// Candidates of a limit unless they are said, as multiples of its amount.
 const MULTIPLES: [(u64, u64); 8] = [(1, 8), (1, 4), (1, 2), (1, 1), (2, 1), (4, 1), (8, 1), (16, 1)];
@@ -146,6 +150,7 @@ impl Round<'_> {
             self.observer.limits[at].owe(source, amount);
         }
         self.observer.limits.iter_mut().for_each(Observation::finish);
+        self.observer.owed.shrink_to(OWED_KEPT);
     }
 }
 

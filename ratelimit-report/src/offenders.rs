@@ -228,6 +228,7 @@ mod tests {
             more: false,
             more_episodes: false,
             more_acts: false,
+            losses: Vec::new(),
         }
     }
 
@@ -309,6 +310,7 @@ mod tests {
                 would: false,
             }],
             omitted: 0,
+            losses: Vec::new(),
         };
         let text = export(&of_worst(&report), Format::Plain, at(9));
         assert!(text.ends_with("192.0.2.1 1970-01-01T00:00:01Z 1970-01-01T00:00:02Z 7 3 a,b guard\n"), "{text}");

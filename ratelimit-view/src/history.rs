@@ -1,7 +1,7 @@
 //! `ratelimitd history`: the story of an address, and the worst of a period. On one screen of 80 columns; `--json` and `--csv` have it whole.
 
 use jiff::Timestamp;
-use ratelimit_report::history::{Act, Episode, HistoryReport, WorstReport, WorstSource};
+use ratelimit_report::history::{Act, Episode, HistoryReport, Loss, WorstReport, WorstSource};
 
 use super::{counted, cut, duration, number, short, wait};
 
@@ -13,12 +13,20 @@ const EPISODES: usize = 8;
 const ACTS: usize = 5;
 /// Sources that are shown.
 const SOURCES: usize = 20;
+/// Losses that are shown.
+const LOSSES: usize = 2;
+/// Lines that losses take at most: a blank one, what they mean, the head, the losses, and how many more there are.
+const LINES_OF_LOSSES: usize = LOSSES + 4;
+/// Episodes and acts that are shown beside losses.
+const WITH_LOSSES: (usize, usize) = (4, 3);
+const _: () = assert!(WITH_LOSSES.0 + WITH_LOSSES.1 + LINES_OF_LOSSES <= EPISODES + ACTS);
 /// What shows the rest.
 const ALL: &str = "--json and --csv have them all";
 
 /// All that is remembered of an address or prefix, newest first.
 pub fn history(report: &HistoryReport, now: Timestamp) -> String {
     let mut out = headline(report);
+    let (episodes, acts) = if report.losses.is_empty() { (EPISODES, ACTS) } else { WITH_LOSSES };
     if !report.episodes.is_empty() {
         let row = |of: &Episode| {
             [
@@ -30,21 +38,24 @@ pub fn history(report: &HistoryReport, now: Timestamp) -> String {
                 source_of(of, &report.source) + &join(" ", [&of.rule, &of.limit]),
             ]
         };
-        let rows: Vec<_> = report.episodes.iter().take(EPISODES).map(row).collect();
+        let rows: Vec<_> = report.episodes.iter().take(episodes).map(row).collect();
         out += "\n";
         out += &table(["BEGAN (UTC)", "LASTED", "PACKETS", "PEAK", "REASON", "RULE AND LIMIT"], &[2, 3], &rows);
-        out += &more(report.episodes.len(), EPISODES, "episode", report.more_episodes);
+        out += &more(report.episodes.len(), episodes, "episode", report.more_episodes);
     }
     if !report.acts.is_empty() {
         let row = |of: &Act| [instant(of.time), of.what.clone(), act(of)];
-        let rows: Vec<_> = report.acts.iter().take(ACTS).map(row).collect();
+        let rows: Vec<_> = report.acts.iter().take(acts).map(row).collect();
         out += "\n";
         out += &table(["DONE (UTC)", "WHAT", "OF, BY, WHY"], &[], &rows);
-        out += &more(report.acts.len(), ACTS, "act", report.more_acts);
+        out += &more(report.acts.len(), acts, "act", report.more_acts);
     }
+    out += &lost(&report.losses);
     if let Some(open) = report.episodes.iter().find(|of| of.ended.is_none() && !of.would) {
         let since = wait(now.duration_since(open.began).as_secs_f64().max(0.0));
         out += &format!("\nIt is refused now, for {since}; `ratelimitd check` says by what.\n");
+    } else if !report.losses.is_empty() {
+        out += &format!("\n`ratelimitd check {}` says whether it is refused now.\n", report.source);
     }
     out
 }
@@ -53,7 +64,10 @@ pub fn history(report: &HistoryReport, now: Timestamp) -> String {
 pub fn worst(report: &WorstReport) -> String {
     let period = format!("from {} to {} UTC", instant(report.since), instant(report.until));
     if report.sources.is_empty() {
-        return format!("Nothing was refused {period}.\n");
+        if report.losses.is_empty() {
+            return format!("Nothing was refused {period}.\n");
+        }
+        return format!("No refusal is remembered {period}.\n") + &lost(&report.losses);
     }
     let is_dry = report.sources.iter().all(|of| of.would);
     let refused = if is_dry { "Would have been refused" } else { "Refused" };
@@ -70,13 +84,27 @@ pub fn worst(report: &WorstReport) -> String {
             format!("{} ({})", of.reasons.join(", "), of.rules.join(", ")),
         ]
     };
-    let rows: Vec<_> = report.sources.iter().take(SOURCES).map(row).collect();
+    let shown = if report.losses.is_empty() { SOURCES } else { SOURCES - LINES_OF_LOSSES };
+    let rows: Vec<_> = report.sources.iter().take(shown).map(row).collect();
     out += &table(["SOURCE", "PACKETS", "EPISODES", "LAST (UTC)", "REASONS (RULES)"], &[1, 2], &rows);
-    let left = report.omitted + report.sources.len().saturating_sub(SOURCES) as u64;
+    let left = report.omitted + report.sources.len().saturating_sub(shown) as u64;
     if left > 0 {
         out += &format!("{} more; {ALL}\n", counted(left, "source"));
     }
-    out
+    out + &lost(&report.losses)
+}
+
+/// Says when events were lost, and how many; nothing where none were.
+fn lost(losses: &[Loss]) -> String {
+    if losses.is_empty() {
+        return String::new();
+    }
+    let events = short(Loss::sum(losses));
+    let row = |of: &Loss| [instant(of.began), instant(of.ended), short(of.events)];
+    let rows: Vec<_> = losses.iter().take(LOSSES).map(row).collect();
+    format!("\nNOT COMPLETE: events lost: {events}. What was refused then may be missing.\n")
+        + &table(["LOST FROM (UTC)", "TO (UTC)", "EVENTS"], &[], &rows)
+        + &more(losses.len(), LOSSES, "time", false)
 }
 
 /// `198.51.100.7: refused in 3 episodes since 2026-01-01 10:00:00 UTC, 1,234 packets.`
@@ -95,6 +123,9 @@ fn headline(report: &HistoryReport) -> String {
     });
     let said: Vec<String> = [refused, dry].into_iter().flatten().collect();
     match said.as_slice() {
+        [] if !report.losses.is_empty() => {
+            format!("{source}: no refusal is remembered; the history is NOT COMPLETE.\n")
+        }
         [] if report.acts.is_empty() => format!("{source}: nothing is remembered.\n"),
         [] => format!("{source}: never refused.\n"),
         lines => {

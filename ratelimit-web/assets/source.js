@@ -5,7 +5,7 @@ import { api, query } from './api.js';
 import { change } from './change.js';
 import { bar } from './chart.js';
 import { code, el, empty, fill, pairs, table } from './dom.js';
-import { counted, duration, instant, number, portWords, words } from './words.js';
+import { counted, duration, instant, lossWords, number, portWords, words } from './words.js';
 
 /** @param {any} of */
 function verdict(of) {
@@ -52,11 +52,11 @@ const lasted = (began, ended) => duration(Math.max(0, Math.round((Date.parse(end
 function story(of) {
   const { episodes, acts } = of;
   return [
-    el('h2', null, 'Episodes'),
+    el('h2', null, 'Episodes'), lossWords(of.losses),
     episodes.length ? table(['Began', 'Lasted', 'Packets', 'Peak', 'Reason', 'Rule and limit'], [2, 3], episodes.slice(0, 50).map((/** @type {any} */ one) => [
       instant(one.began), one.ended ? lasted(one.began, one.ended) : 'goes on', number(one.packets), number(one.peak),
       [code(one.reason), one.would && ' nothing was dropped'], `${one.source === of.source ? '' : `${one.source}: `}${one.rule} ${one.limit}`]), 'Episodes')
-      : empty('It was never refused, as far as the history goes.'),
+      : empty(of.losses?.length ? 'No refusal is remembered, and the history is not complete.' : 'It was never refused, as far as the history goes.'),
     episodes.length > 50 && el('p', { class: 'faint' }, `${of.more ? 'At least ' : ''}${counted(episodes.length - 50, 'more episode')}: `, code(`ratelimitd history ${of.source} --json`)),
     el('h2', null, 'What was done about it'),
     acts.length ? table(['Done', 'What', 'Of', 'By', 'Why'], [], acts.slice(0, 20).map((/** @type {any} */ one) => [

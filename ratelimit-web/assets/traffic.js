@@ -4,7 +4,7 @@
 import { api, query, RATES, seen } from './api.js';
 import { chart } from './chart.js';
 import { choice, code, el, empty, fill, table } from './dom.js';
-import { counted, duration, instant, link, number, words } from './words.js';
+import { counted, duration, instant, link, lossWords, number, words } from './words.js';
 
 /** @type {[string, string][]} */
 const PERIODS = [['live', '2 min, live'], ['5m', '5 min'], ['1h', '1 hour'], ['24h', '24 hours'], ['30d', '30 days']];
@@ -129,9 +129,10 @@ export function traffic() {
     if (!worst || period === 'live') return null;
     const rows = worst.sources.filter((/** @type {any} */ of) => !of.would).slice(0, 10);
     const head = el('h2', null, `Refused most, last ${IN_WORDS[period]}`);
-    if (!rows.length) return [head, empty('No source was refused in this time.')];
+    const lost = lossWords(worst.losses);
+    if (!rows.length) return [head, lost, empty(lost ? 'No refusal is remembered.' : 'No source was refused in this time.')];
     const left = worst.sources.filter((/** @type {any} */ of) => !of.would).length - rows.length + worst.omitted;
-    return [head, table(['Source', 'Packets refused', 'Episodes', 'Last', 'Reasons', 'Rules'], [1, 2],
+    return [head, lost, table(['Source', 'Packets refused', 'Episodes', 'Last', 'Reasons', 'Rules'], [1, 2],
       rows.map((/** @type {any} */ of) => [link(of.source), number(of.packets), number(of.episodes), of.ended ? instant(of.ended) : 'goes on',
         of.reasons.map((/** @type {string} */ reason) => code(reason)).flatMap((/** @type {any} */ one, /** @type {number} */ i) => (i ? [', ', one] : [one])), of.rules.join(', ')]),
       'Refused most', rows.map((/** @type {any} */ of) => of.source)),

@@ -40,6 +40,11 @@ export const instant = (time) => `${time.slice(0, 19).replace('T', ' ')} UTC`;
 /** @param {Limit} of */
 export const limitWords = (of) => `${number(of.amount)} ${of.unit} in ${duration(of.window_seconds)}`;
 
+/** Says when events were lost, newest first; nothing where none were. @param {any[] | undefined} losses */
+export const lossWords = (losses) => !losses?.length ? null : el('p', { class: 'bad' },
+  `NOT COMPLETE: events were lost from ${losses.slice(0, 3).map((of) => `${instant(of.began)} to ${instant(of.ended)} (${number(of.events)})`).join(', from ')}`,
+  losses.length > 3 && ` and in ${counted(losses.length - 3, 'time')} before`, '. What was refused then may be missing.');
+
 /** @type {Record<string, string>} */
 export const STATES = { ok: 'ok', over_limit: 'over the limit', banned: 'banned', denied: 'denied', exempt: 'allowed' };
 

@@ -14,6 +14,8 @@ use ratelimit_policy::config::history::History;
 use ratelimit_policy::desired::{Bans, Mode, NewSources};
 use ratelimit_report::event::{Event as Told, EventKind};
 
+mod flood;
+
 const SOURCE: &str = "198.51.100.7";
 /// Of the budget of new sources.
 const PERIOD_NS: u64 = 1 << 27;
@@ -298,7 +300,11 @@ fn a_flood_of_refused_sources_is_remembered_up_to_a_bound_and_every_event_is_in_
     let told = report.events.len() as u64 + report.overwritten - others;
     assert!((counts.sent..=counts.sent + 2).contains(&told), "{told} told, {} sent", counts.sent);
     let singly = lines.iter().filter(|line| line.contains(" refused by rule ")).count() as u64;
-    let number = |line: &String| line.strip_prefix("and ")?.split_once(" more sources refused")?.0.parse::<u64>().ok();
+    let number = |line: &String| {
+        let untold = || line.strip_prefix("and ")?.split_once(" more sources refused");
+        let lost = || line.strip_prefix("EVENTS LOST in the last minute: ")?.split_once(" sources refused");
+        untold().or_else(lost)?.0.parse::<u64>().ok()
+    };
     let numbered: u64 = lines.iter().filter_map(number).sum();
     assert_eq!(singly + numbered, sources, "each is in a line, its own or that of a number");
     assert!(singly <= 50 + 82 * 10, "{singly}");

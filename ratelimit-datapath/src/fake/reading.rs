@@ -3,8 +3,11 @@
 use ratelimit_common::time::Nanos;
 
 use super::World;
-use crate::{Ban, EventCounts, Reading, Tallies};
+use crate::{Ban, EventCounts, Reading, SourceReading, SourcesPosition, Tallies};
 use ratelimit_policy::desired;
+
+/// Windows that are visited at one time.
+const SOURCES_PART: usize = 1_000;
 
 impl Reading {
     /// Of no interface and no packet; a test says what else there is.
@@ -24,6 +27,16 @@ impl Reading {
 }
 
 impl World {
+    pub(super) fn visit_part(
+        &self,
+        from: SourcesPosition,
+        visit: &mut dyn FnMut(SourceReading),
+    ) -> Option<SourcesPosition> {
+        let part = self.packets.sources.windows.iter().skip(from.map * SOURCES_PART).take(SOURCES_PART);
+        let visited = part.map(|(&(prefix, slot), &window)| visit(self.reading(prefix, slot, window))).count();
+        (visited == SOURCES_PART).then_some(SourcesPosition { map: from.map + 1, bucket: None })
+    }
+
     /// The newest ban of each source by each rule that is in force; the kernel tells of those that ban alone.
     pub(super) fn bans(&self) -> impl Iterator<Item = Ban> {
         self.bans_read().map(|(ban, _)| ban)

@@ -34,10 +34,10 @@ mod trace;
 mod trial;
 mod tries;
 mod units;
+mod visit;
 mod windows;
 
 use std::net::IpAddr;
-use std::os::fd::AsFd as _;
 
 use anyhow::Context as _;
 use aya::Ebpf;
@@ -45,8 +45,7 @@ use aya::maps::{Array, Map, MapData};
 use aya::programs::Xdp;
 use ipnet::IpNet;
 use ratelimit_common::layout::{
-    self, Config as ConfigWords, Event, GENERATIONS, LIMITS_MAX, NOT_CACHED, Source, SourceKeyV4, SourceKeyV6,
-    SourceKeyV6Wide, Step, map,
+    self, Config as ConfigWords, Event, GENERATIONS, LIMITS_MAX, NOT_CACHED, SourceKeyV6, SourceKeyV6Wide, Step, map,
 };
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
@@ -56,7 +55,6 @@ use ratelimit_crash::{Point, reach};
 use self::attach::{Links, Slot};
 use self::classifier::Classifiers;
 pub use self::classifier::is_there as has_tcx;
-use self::clients::{Client, Lengths};
 use self::counters::Rows;
 #[cfg(any(test, feature = "fixture"))]
 pub use self::fixture::{
@@ -72,13 +70,12 @@ pub use self::probe::{Refusal, Verified, load_alone};
 use self::ring::Ring;
 pub(crate) use self::state::errno as errno_of;
 use self::time::Time;
-use self::windows::Windows;
 use super::path;
 use super::pins::Pins;
 use super::{
     Attachment, Ban, BanReading, BansPosition, Connection, Datapath, DatapathError, Ended, InterfaceReading,
-    KernelEvent, KernelStep, LimitAt, Reading, Removed, SourceReading, Told, Trial, VisitedBans, alone, batch,
-    connections, interface,
+    KernelEvent, KernelStep, LimitAt, Reading, Removed, SourceReading, SourcesPosition, Told, Trial, VisitedBans,
+    VisitedSources, alone, connections, interface,
 };
 use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::Policy;
@@ -357,31 +354,11 @@ impl Datapath for Kernel {
     }
 
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {
-        let words = self.config_words()?;
-        if rules_len(&words) == 0 {
-            return Ok(());
-        }
-        let own = Lengths::of(&words);
-        let (cached_drops, family, windows) = (self.cached_drops()?, self.sources.ipv6_family, Windows::of(&words));
-        let is_cache_empty = cached_drops.is_empty();
-        for (name, key_len) in [(map::SOURCES_V4, size_of::<SourceKeyV4>()), self.sources.ipv6_map()] {
-            let data = state::data(map_ref(&self.ebpf, name)?)?;
-            let entries = self.map(name)?.max_entries();
-            batch::visit(data.fd().as_fd(), key_len, size_of::<Source>(), entries, |key, value| {
-                if let Some(mut reading) = state::source_reading(key, value, |slot| windows.holder(slot).lengths(own)) {
-                    if !is_cache_empty {
-                        let cached_drops = cached_drops.of(Client::of(reading.prefix, family), reading.slot);
-                        reading.window.refused = reading.window.refused.and(cached_drops.dropped);
-                        reading.refused_until = cached_drops.until;
-                    }
-                    if let Some((slot, is_verified)) = windows.limit(reading.slot) {
-                        visit(SourceReading { slot, is_verified, ..reading });
-                    }
-                }
-            })
-            .with_context(|| format!("read {name}"))?;
-        }
-        Ok(())
+        self.visit_windows(visit)
+    }
+
+    fn visit_part_of_sources(&mut self, from: SourcesPosition, visit: &mut dyn FnMut(SourceReading)) -> VisitedSources {
+        self.visit_part_of_windows(from, visit)
     }
 
     fn sources(&mut self, addresses: &[IpAddr]) -> Result<Vec<Vec<SourceReading>>, DatapathError> {

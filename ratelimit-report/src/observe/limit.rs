@@ -7,6 +7,7 @@ use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::window::{BURST_ANY, CELLS, Cell};
 
 use super::Weight;
+use super::once::{NAMED, Once};
 use super::source::{Blocked, ObservedSource, Refused, Shape, Totals};
 use ratelimit_datapath::{SourceReading, Whose};
 use ratelimit_policy::desired::Limit;
@@ -60,6 +61,7 @@ pub(super) struct Observation {
     /// Where in `seen` a source is: half-empty tables are cheaper of these than of what is seen.
     index: HashMap<Whose, u32>,
     seen: Vec<ObservedSource>,
+    once: Once,
     not_observed: u64,
     not_observed_in_round: u64,
     totals: Totals,
@@ -82,6 +84,7 @@ impl Observation {
             sources_max: 0,
             index: HashMap::new(),
             seen: Vec::new(),
+            once: Once::default(),
             not_observed: 0,
             not_observed_in_round: 0,
             totals: Totals::default(),
@@ -140,10 +143,15 @@ impl Observation {
     /// Takes in one window, and tells how many refusals are new.
     pub(super) fn visit(&mut self, reading: &SourceReading, refused_bytes: u64) -> u64 {
         let (count, is_first) = (reading.window.refused.count(), self.rounds == 0);
+        let ahead = ahead_max(self.current);
+        if self.once.has(newest(self.shape, reading, ahead)) && !self.index.contains_key(&reading.whose()) {
+            return 0;
+        }
+        let is_back = self.once.had(oldest(self.shape, reading, ahead));
         let Some(seen) = entry(&mut self.index, &mut self.seen, self.sources_max, reading.whose(), || {
             // What was refused before the first look was refused at an unknown time.
             let open = BucketIndex(self.current.0.saturating_sub(CELLS as u64 - 1));
-            if is_first {
+            if is_first || is_back {
                 ObservedSource::new(open, count)
             } else {
                 ObservedSource::new(oldest(self.shape, reading, ahead_max(self.current)).unwrap_or(open), 0)
@@ -179,6 +187,42 @@ impl Observation {
     pub(super) fn finish(&mut self) {
         self.rounds += 1;
         self.not_observed = self.not_observed.max(self.not_observed_in_round);
+        self.part_with_those_that_came_once();
+    }
+
+    /// Where most sources came once and are gone, as after a flood, keeps what they wanted alone.
+    fn part_with_those_that_came_once(&mut self) {
+        let until = Once::settled(self.current);
+        let may_go = |of: &ObservedSource| of.came_once(until);
+        // Of a limit of 0 no cell tells when a source came.
+        let going = if self.seen.len() > NAMED && self.limit.amount > 0 {
+            self.seen.iter().filter(|of| may_go(of)).count()
+        } else {
+            0
+        };
+        if !Once::is_worth(self.seen.len(), going) {
+            return;
+        }
+        let mut places = Vec::with_capacity(self.seen.len());
+        let mut kept = Vec::with_capacity(self.seen.len() - going);
+        for mut of in std::mem::take(&mut self.seen) {
+            if may_go(&of) {
+                of.end(self.shape, &mut self.totals);
+                self.once.add(of.peak);
+                places.push(None);
+            } else {
+                places.push(u32::try_from(kept.len()).ok());
+                kept.push(of);
+            }
+        }
+        self.seen = kept;
+        self.index.retain(|_, at| {
+            let place = places.get(*at as usize).copied().flatten();
+            *at = place.unwrap_or(*at);
+            place.is_some()
+        });
+        self.index.shrink_to_fit();
+        self.once.settle(until);
     }
 
     pub(super) const fn has_begun(&self) -> bool {
@@ -186,7 +230,8 @@ impl Observation {
     }
 
     pub(super) fn observed(&self) -> Observed {
-        let mut busiest: Vec<u64> = self.seen.iter().map(|seen| seen.peak).filter(|peak| *peak > 0).collect();
+        let peaks = self.seen.iter().map(|seen| seen.peak).filter(|peak| *peak > 0);
+        let mut busiest: Vec<u64> = peaks.chain(self.once.peaks()).collect();
         busiest.sort_unstable();
         let mut blocked: Vec<Blocked> = self.totals.blocked.clone();
         for seen in &self.seen {
@@ -249,8 +294,17 @@ fn entry<'a>(
 
 /// The first bucket in which anything was admitted that the cells still tell.
 fn oldest(shape: Shape, reading: &SourceReading, ahead_max: BucketIndex) -> Option<BucketIndex> {
-    let cells = reading.window.cells.iter().enumerate().map(|(at, word)| Cell::decode(*word, at, shape.parts));
-    cells.filter(|cell| cell.count > 0 && cell.bucket <= ahead_max).map(|cell| cell.bucket).min()
+    active(shape, reading, ahead_max).min()
+}
+
+/// The last such bucket.
+fn newest(shape: Shape, reading: &SourceReading, ahead_max: BucketIndex) -> Option<BucketIndex> {
+    active(shape, reading, ahead_max).max()
+}
+
+fn active(shape: Shape, reading: &SourceReading, ahead_max: BucketIndex) -> impl Iterator<Item = BucketIndex> {
+    let cells = reading.window.cells.iter().enumerate().map(move |(at, word)| Cell::decode(*word, at, shape.parts));
+    cells.filter(move |cell| cell.count > 0 && cell.bucket <= ahead_max).map(|cell| cell.bucket)
 }
 
 /// In which bucket the newest refusal was; the current one where it cannot be told.

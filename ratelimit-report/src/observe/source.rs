@@ -74,11 +74,13 @@ impl Ring {
     }
 }
 
-/// What is known of one source. // 112 B, and once it exceeds a candidate 32 B and 64 B for each such
+/// What is known of one source. // 120 B, and once it exceeds a candidate 32 B and 64 B for each such
 #[derive(Clone, Debug)]
 pub(super) struct ObservedSource {
     /// What it wanted in the open bucket and those before it: admitted or refused.
     demand: Ring,
+    /// The first bucket that it was looked at in.
+    first: BucketIndex,
     /// The newest bucket in which it was active. Those before it are finished.
     open: BucketIndex,
     /// What of the open bucket's demand was refused.
@@ -105,12 +107,22 @@ const _: () = assert!(CANDIDATES_MAX <= u8::BITS as usize);
 impl ObservedSource {
     /// One that was not seen before, from this bucket on.
     pub(super) fn new(open: BucketIndex, refused: u64) -> Self {
-        Self { demand: Ring::default(), open, open_refused: 0, refused, peak: 0, trial: None }
+        Self { demand: Ring::default(), first: open, open, open_refused: 0, refused, peak: 0, trial: None }
     }
 
     /// The first bucket that is not finished.
     pub(super) const fn open(&self) -> BucketIndex {
         self.open
+    }
+
+    /// Whether all that it ever wanted lies within one window, and before this bucket or in it.
+    pub(super) const fn came_once(&self, until: BucketIndex) -> bool {
+        self.open.0 <= until.0 && self.open.0 - self.first.0 < CELLS as u64
+    }
+
+    /// Ends it: nothing more is wanted of its open bucket.
+    pub(super) fn end(&mut self, shape: Shape, totals: &mut Totals) {
+        self.finish(shape, self.open, totals);
     }
 
     /// Takes in what its cells say now, and what was refused since the last look.

@@ -504,3 +504,43 @@ fn rounds_are_often_enough_for_the_shortest_bucket_and_seldom_enough_for_the_mac
     assert_eq!(of(vec![short(60 * MINUTE_NS)]).interval(Duration::ZERO), seconds(30));
     assert_eq!(of(vec![short(SECOND_NS / 5)]).interval(Duration::from_millis(100)), seconds(5));
 }
+
+#[test]
+fn of_a_flood_what_its_sources_wanted_is_kept_and_their_memory_returns() {
+    const FLOOD: u32 = 40_000;
+    let mut bench = Bench::new(dry_run(vec![limit(10, Unit::Connections)]));
+    bench.follow(&[], 1 << 18);
+    let send_flood = |bench: &Bench| {
+        for number in 0..FLOOD {
+            bench.send(&Ipv4Addr::from_bits(10 << 24 | number).to_string(), 2);
+        }
+    };
+    let again = |bench: &mut Bench, minutes: u64| {
+        for _ in 0..minutes {
+            bench.kernel.advance(MINUTE_NS);
+            // One that goes on, among those that came once.
+            bench.send("198.51.100.7", 1);
+            bench.round();
+        }
+    };
+    again(&mut bench, 5);
+    let before = bench.observer.bytes();
+    send_flood(&bench);
+    bench.round();
+    let flooded = bench.observer.bytes();
+    let observed = bench.observed(0);
+    again(&mut bench, 2 * CELLS as u64);
+    let after = bench.observer.bytes();
+    println!("{before} B before, {flooded} B in the flood, {after} B after");
+    assert!(flooded > 100 * before && after < flooded / 100, "{before} B, {flooded} B, {after} B");
+    // Their windows are still there, and are not taken for new ones.
+    let later = bench.observed(0);
+    assert_eq!((later.busiest.len(), later.sources_not_observed), (observed.busiest.len(), 0));
+    assert_eq!(later.busiest.iter().filter(|peak| **peak == 2).count(), FLOOD as usize);
+    assert_eq!(later.demand, observed.demand + 2 * CELLS as u64);
+    // One that comes back is another source, and what was refused of it long ago is not refused again.
+    bench.send("10.0.0.7", 3);
+    bench.round();
+    let back = bench.observed(0);
+    assert_eq!((back.busiest.len(), back.demand), (later.busiest.len() + 1, later.demand + 3));
+}

@@ -34,6 +34,7 @@ mod mode_now;
 mod new_sources;
 mod prefix;
 mod rate;
+mod refused;
 mod sources;
 mod suggest;
 mod summed;
@@ -55,6 +56,7 @@ pub use mode_now::{ModeNow, RuleMode};
 pub use new_sources::{NewSources, Overload, overload};
 pub use prefix::{Extent, PrefixParts, PrefixReport, PrefixSources, Within};
 pub use rate::{Rates, Sample, Samples};
+pub use refused::{RefusedBy, RefusedNow};
 pub use sources::{Blocked, ByFamily, Census, Shadowed, State, TOP_DEFAULT, TopSource, Tracked};
 pub use suggest::{
     Candidate, LimitSuggestion, ListOver, Observation, Paste, PrefixOver, Proposal, ProposalReason, RuleSuggestion,

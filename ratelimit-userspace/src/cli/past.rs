@@ -23,6 +23,7 @@ use ratelimit_control::client::Followed;
 use ratelimit_control::proto::{EventsOf, HistoryOf, Worst};
 use ratelimit_policy::config::syntax::{SyntaxError, json_text, near_miss};
 use ratelimit_report::event::{Event, EventKind};
+use ratelimit_report::history::Loss;
 use ratelimit_report::offenders::{self, Format, Offender};
 
 /// Which events to show.
@@ -179,7 +180,9 @@ pub(super) fn history(daemon: &Daemon<'_>, which: HistoryArgs) -> anyhow::Result
         Some(prefix) => {
             let call = HistoryOf { prefix: parse_prefix(&prefix)?, since, until, rule, reason };
             if let Some(format) = format {
-                return offenders(daemon, &call, format, |of| (offenders::of_history(of), of.more_episodes));
+                return offenders(daemon, &call, format, |of| {
+                    (offenders::of_history(of), of.more_episodes, Loss::sum(&of.losses))
+                });
             }
             answer(daemon, &call, csv.then_some(|of: &_| ratelimit_report::history::HistoryReport::csv(of)), |of| {
                 ratelimit_view::history(of, now)
@@ -188,7 +191,9 @@ pub(super) fn history(daemon: &Daemon<'_>, which: HistoryArgs) -> anyhow::Result
         None => {
             let call = Worst { since, until, rule, reason };
             if let Some(format) = format {
-                return offenders(daemon, &call, format, |of| (offenders::of_worst(of), of.omitted > 0));
+                return offenders(daemon, &call, format, |of| {
+                    (offenders::of_worst(of), of.omitted > 0, Loss::sum(&of.losses))
+                });
             }
             let csv = csv.then_some(|of: &_| ratelimit_report::history::WorstReport::csv(of));
             answer(daemon, &call, csv, ratelimit_view::worst)
@@ -196,17 +201,20 @@ pub(super) fn history(daemon: &Daemon<'_>, which: HistoryArgs) -> anyhow::Result
     }
 }
 
-/// A row a source, and whether there are more than the daemon tells at once.
+/// A row a source, whether there are more than the daemon tells at once, and how many events were lost.
 fn offenders<C: Call>(
     daemon: &Daemon<'_>,
     call: &C,
     format: HistoryFormat,
-    of: impl Fn(&C::Report) -> (Vec<Offender>, bool),
+    of: impl Fn(&C::Report) -> (Vec<Offender>, bool, u64),
 ) -> anyhow::Result<Exit> {
     block_on(daemon.global, async {
-        let (offenders, is_more) = of(&client(&daemon.socket).call(call).await?);
+        let (offenders, is_more, lost) = of(&client(&daemon.socket).call(call).await?);
         if is_more {
             warn("there is more than is told at once: --since and --until show the rest");
+        }
+        if lost > 0 {
+            warn(&format!("NOT COMPLETE: {lost} events were lost; --json says when, and sources may be missing"));
         }
         print(offenders::export(&offenders, format.into(), Timestamp::now()).as_bytes())
     })

@@ -35,7 +35,8 @@ fn deny(reason: Option<&str>) -> Act {
 
 fn report(episodes: Vec<Episode>, acts: Vec<Act>) -> HistoryReport {
     let (more, more_episodes, more_acts) = (false, false, false);
-    HistoryReport { schema: 1, source: "198.51.100.7".to_owned(), episodes, acts, more, more_episodes, more_acts }
+    let (source, losses) = ("198.51.100.7".to_owned(), Vec::new());
+    HistoryReport { schema: 1, source, episodes, acts, more, more_episodes, more_acts, losses }
 }
 
 #[test]
@@ -102,6 +103,12 @@ fn the_longest_story_is_one_screen_of_80_columns() {
     report.more_acts = true;
     let story = history(&report, at(100_000_000));
     assert!(story.contains("\n992 episodes more") && story.contains("At least 695 acts more"), "{story}");
+    report.losses = vec![Loss { began: at(0), ended: at(9), events: u64::MAX }; 256];
+    let story = history(&report, at(100_000_000));
+    assert!(story.lines().count() <= 24, "{story}");
+    assert!(story.lines().all(|line| line.chars().count() <= 80), "{story}");
+    assert!(story.contains("\n996 episodes more") && story.contains("\n254 times more"), "{story}");
+    assert!(story.contains("It is refused now"), "{story}");
 }
 
 #[test]
@@ -118,7 +125,7 @@ fn the_worst_of_a_period_are_a_line_each() {
         would,
     };
     let sources = vec![source("192.0.2.1", 5_000, None, false), source("2001:db8::/64", 70, Some(9), true)];
-    let report = WorstReport { schema: 1, since: at(0), until: at(86_400), sources, omitted: 3 };
+    let report = WorstReport { schema: 1, since: at(0), until: at(86_400), sources, omitted: 3, losses: vec![] };
     assert_eq!(
         worst(&report),
         "\
@@ -134,4 +141,40 @@ SOURCE         PACKETS  EPISODES  LAST (UTC)           REASONS (RULES)
     assert!(worst(&dry).starts_with("Would have been refused from 2026-01-01 00:00:00 to "), "{}", worst(&dry));
     let nothing = WorstReport { sources: vec![], omitted: 0, ..report };
     assert_eq!(worst(&nothing), "Nothing was refused from 2026-01-01 00:00:00 to 2026-01-02 00:00:00 UTC.\n");
+}
+
+#[test]
+fn history_names_what_it_lost_and_when() {
+    let mut report = report(vec![], vec![]);
+    report.losses = vec![
+        Loss { began: at(3_600), ended: at(3_670), events: 12_000 },
+        Loss { began: at(0), ended: at(2), events: 345 },
+        Loss { began: at(-9), ended: at(-8), events: 1 },
+    ];
+    assert_eq!(
+        history(&report, at(7_200)),
+        "\
+198.51.100.7: no refusal is remembered; the history is NOT COMPLETE.
+
+NOT COMPLETE: events lost: 12,346. What was refused then may be missing.
+LOST FROM (UTC)      TO (UTC)             EVENTS
+2026-01-01 01:00:00  2026-01-01 01:01:10  12,000
+2026-01-01 00:00:00  2026-01-01 00:00:02  345
+1 time more; --json and --csv have them all
+
+`ratelimitd check 198.51.100.7` says whether it is refused now.
+"
+    );
+    let (sources, losses) = (vec![], report.losses[..1].to_vec());
+    let nothing = WorstReport { schema: 1, since: at(0), until: at(86_400), sources, omitted: 0, losses };
+    assert_eq!(
+        worst(&nothing),
+        "\
+No refusal is remembered from 2026-01-01 00:00:00 to 2026-01-02 00:00:00 UTC.
+
+NOT COMPLETE: events lost: 12,000. What was refused then may be missing.
+LOST FROM (UTC)      TO (UTC)             EVENTS
+2026-01-01 01:00:00  2026-01-01 01:01:10  12,000
+"
+    );
 }

@@ -1,0 +1,87 @@
+//! Visits of the maps that hold the sources' windows: of all of them, or of a part.
+
+use std::os::fd::AsFd as _;
+
+use anyhow::Context as _;
+use ratelimit_common::layout::{Source, SourceKeyV4, map};
+use ratelimit_common::source::Family;
+
+use super::clients::{Client, Lengths};
+use super::drop_cache::CachedDrops;
+use super::windows::Windows;
+use super::{Kernel, map_ref, rules_len, state};
+use crate::{DatapathError, SourceReading, SourcesPosition, VisitedSources, batch};
+
+/// What it takes to read an entry of the maps.
+struct Entries {
+    own: Lengths,
+    family: Family,
+    windows: Windows,
+    cached_drops: CachedDrops,
+}
+
+impl Entries {
+    /// Returns the window of an entry, with what the drop cache has dropped of it. None where nothing is held to it.
+    fn read(&self, key: &[u8], value: &[u8]) -> Option<SourceReading> {
+        let Self { own, family, windows, cached_drops } = self;
+        let mut reading = state::source_reading(key, value, |slot| windows.holder(slot).lengths(*own))?;
+        if !cached_drops.is_empty() {
+            let of = cached_drops.of(Client::of(reading.prefix, *family), reading.slot);
+            reading.window.refused = reading.window.refused.and(of.dropped);
+            reading.refused_until = of.until;
+        }
+        let (slot, is_verified) = windows.limit(reading.slot)?;
+        Some(SourceReading { slot, is_verified, ..reading })
+    }
+}
+
+impl Kernel {
+    /// See [`crate::Datapath::visit_sources`].
+    pub(super) fn visit_windows(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {
+        let Some(entries) = self.readable()? else { return Ok(()) };
+        for (name, key_len) in self.source_maps() {
+            let data = state::data(map_ref(&self.ebpf, name)?)?;
+            let max = self.map(name)?.max_entries();
+            batch::visit(data.fd().as_fd(), key_len, size_of::<Source>(), max, |key, value| {
+                entries.read(key, value).into_iter().for_each(&mut *visit);
+            })
+            .with_context(|| format!("read {name}"))?;
+        }
+        Ok(())
+    }
+
+    /// See [`crate::Datapath::visit_part_of_sources`].
+    pub(super) fn visit_part_of_windows(
+        &mut self,
+        from: SourcesPosition,
+        visit: &mut dyn FnMut(SourceReading),
+    ) -> VisitedSources {
+        let maps = self.source_maps();
+        let Some((name, key_len)) = maps.get(from.map).copied() else { return Ok(None) };
+        let Some(entries) = self.readable()? else { return Ok(None) };
+        let data = state::data(map_ref(&self.ebpf, name)?)?;
+        let max = self.map(name)?.max_entries();
+        let take = |key: &[u8], value: &[u8]| entries.read(key, value).into_iter().for_each(&mut *visit);
+        let bucket = batch::visit_part(data.fd().as_fd(), key_len, size_of::<Source>(), max, from.bucket, take)
+            .with_context(|| format!("read {name}"))?;
+        Ok(match bucket {
+            Some(_) => Some(SourcesPosition { bucket, ..from }),
+            None => Some(from.map + 1).filter(|map| *map < maps.len()).map(|map| SourcesPosition { map, bucket }),
+        })
+    }
+
+    /// None where no rule holds anybody.
+    fn readable(&mut self) -> Result<Option<Entries>, DatapathError> {
+        let words = self.config_words()?;
+        if rules_len(&words) == 0 {
+            return Ok(None);
+        }
+        let (own, windows) = (Lengths::of(&words), Windows::of(&words));
+        Ok(Some(Entries { own, family: self.sources.ipv6_family, windows, cached_drops: self.cached_drops()? }))
+    }
+
+    /// The maps of windows that are in use, and the lengths of their keys.
+    const fn source_maps(&self) -> [(&'static str, usize); 2] {
+        [(map::SOURCES_V4, size_of::<SourceKeyV4>()), self.sources.ipv6_map()]
+    }
+}
