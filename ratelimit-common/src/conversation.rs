@@ -16,6 +16,7 @@ mod clear;
 pub mod ended;
 mod head;
 mod http2;
+mod likely;
 mod place;
 mod search;
 #[cfg(test)]
@@ -23,8 +24,9 @@ mod tests;
 mod tls;
 
 pub use accounted::{ACCOUNTED_BYTES, SHORT_BYTES};
+pub use likely::Likely;
 use place::{FAR_BYTES, Place, passed};
-pub use search::{Found, Hit, Sought};
+pub use search::{BLOCK_BYTES, Found, Hit, Sought};
 pub use tls::{Moment, Record};
 
 use crate::packet::{Frame, Segment};
@@ -246,6 +248,12 @@ pub trait Walk: Frame + Sized {
             }
         }
         steps
+    }
+
+    /// Returns the likely places of a block, see [`Sought::likely`].
+    #[inline(always)]
+    fn likely(&self, sought: Sought, start: u32, block: u32, end: u32) -> Likely {
+        sought.likely(self, start, block, end)
     }
 
     /// What the byte before `next` is part of, see [`Sought::at`].

@@ -1,7 +1,7 @@
 //! How many requests begin in a segment, by what is remembered of its connection.
 
 use ratelimit_common::conversation::{
-    self, Conversation, Entered, Found, Fresh, Hit, Moment, Record, Sought, Step, Walk,
+    self, Conversation, Entered, Found, Fresh, Hit, Likely, Moment, Record, Sought, Step, Walk,
 };
 
 use ratelimit_common::packet::plain_segment;
@@ -153,6 +153,11 @@ impl Walk for PacketFrame<'_> {
     }
 
     #[inline(always)]
+    fn likely(&self, sought: Sought, start: u32, block: u32, end: u32) -> Likely {
+        Likely(likely(self.context(), sought as u32, start, block, end))
+    }
+
+    #[inline(always)]
     fn what_is_at(&self, sought: Sought, start: u32, next: u32, end: u32) -> Hit {
         match what_is_at(self.context(), sought as u32, start, next, end) {
             0 => Hit::None,
@@ -199,6 +204,14 @@ impl Walk for PacketFrame<'_> {
 extern "C" fn found(ctx: *mut Raw, at: u32, end: u32, sought: u32) -> u64 {
     let ctx = Context::new(ctx);
     self::sought(sought).found(&PacketFrame::new(&ctx), at, end).0
+}
+
+/// Returns [`Sought::likely`] as a word. A function of its own, for its place on the stack.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn likely(ctx: *mut Raw, sought: u32, start: u32, block: u32, end: u32) -> u64 {
+    let ctx = Context::new(ctx);
+    hook::likely(&PacketFrame::new(&ctx), self::sought(sought), start, block, end).0
 }
 
 /// [`Sought::at`], likewise.

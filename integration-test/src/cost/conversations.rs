@@ -36,6 +36,15 @@ pub fn body(bytes: usize) -> Vec<u8> {
     vec![0x55; bytes]
 }
 
+/// Returns the part of a body that costs most of all that a search has found (`tests/cost.rs`): what looks like versions,
+/// as many as are asked about, and slashes.
+pub fn costliest(bytes: usize) -> Vec<u8> {
+    const LIKELY: &[u8] = b"HTTP/1.1 x//////////////////////";
+    let mut text = LIKELY.repeat(bytes / 64 + 7);
+    text.resize(bytes, b'/');
+    text
+}
+
 /// A handshake of TLS 1.3.
 pub fn tls() -> Vec<Said> {
     let mut hello = [&[22, 3, 1, 1, 0], [0; 256].as_slice()].concat();

@@ -8,7 +8,9 @@ use ratelimit_common::time::SECOND_NS;
 use ratelimit_policy::desired::{Access, Limit, Policy, Shared, WindowForm};
 use ratelimit_policy::fleet::Sum;
 
-use super::conversations::{GET, Said, asked_in_the_clear, asked_under_tls, body, record, uploading_in_the_clear};
+use super::conversations::{
+    GET, Said, asked_in_the_clear, asked_under_tls, body, costliest, record, uploading_in_the_clear,
+};
 use crate::frames::flag::{ACK, SYN};
 use crate::frames::proto::TCP;
 use crate::frames::{IPV4, IPV6, Segment, VLAN, frame, padded, tagged, tcp, v4, v6};
@@ -125,6 +127,22 @@ pub fn all() -> Vec<Row> {
             "not counted: 1400 bytes of line ends, where requests are",
             asked_in_the_clear(),
             line_ends,
+            ON,
+            &requests,
+            "not_counted",
+        ),
+        open(
+            "not counted: 1400 slashes, where requests are",
+            uploading_in_the_clear(),
+            vec![b'/'; 1400],
+            ON,
+            &requests,
+            "not_counted",
+        ),
+        open(
+            "not counted: 1400 bytes of the costliest text, where requests are",
+            uploading_in_the_clear(),
+            costliest(1400),
             ON,
             &requests,
             "not_counted",

@@ -1,7 +1,7 @@
 //! HTTP/1 in the clear. Each request's first line ends with its version, so versions are counted, wherever segments
 //! end and whatever the method is; and a turn that has none counts as one.
 
-use super::search::{Hit, Sought, word};
+use super::search::{Hit, Sought, TOP_BITS, between, each, word, zeros};
 use super::{Conversation, Entered, Fresh, Walk, also, is, late};
 use crate::packet::Frame;
 
@@ -37,7 +37,7 @@ pub(super) fn is_version<F: Frame>(frame: &F, start: u32, next: u32, end: u32) -
     if !is_name(u32::from_le_bytes(name), known) || before > NAME_BYTES && length == ALPN_LENGTH {
         return false;
     }
-    is_number(word(frame, next, end).unwrap_or(0).to_le_bytes(), end.saturating_sub(next))
+    is_number(word(frame, next, end).unwrap_or(0), end.saturating_sub(next))
 }
 
 /// Whether this is the name of a protocol, as far as its bytes are `known`.
@@ -64,59 +64,53 @@ fn ends_in_name<F: Frame>(frame: &F, fresh: Fresh) -> bool {
         || is_name(after_three, known(1))
 }
 
-/// Whether this is a version's number that ends a line, as far as so many bytes go: at once or behind blanks, and with
-/// digits in front of it, as some servers take it. By tables: the verifier would walk each way through eight bytes.
+/// Returns whether this is a version's number that ends a line, as far as so many bytes are known: digits, a dot,
+/// perhaps digits, and the end of the line, perhaps behind blanks. All bytes are looked at together, and each `first`
+/// is the top bit of one of them.
 #[inline(always)]
-const fn is_number(bytes: [u8; 8], known: u32) -> bool {
-    let (mut at, mut state) = (0, number::BEGINS);
-    while at < bytes.len() {
-        let class = if at < known as usize { number::CLASSES[bytes[at] as usize] } else { number::UNKNOWN };
-        state = number::NEXT[state as usize & 7][class as usize & 7];
-        at += 1;
+const fn is_number(bytes: u64, known: u32) -> bool {
+    let unknown = if known < 8 { TOP_BITS << (8 * known) } else { 0 };
+    let others = TOP_BITS & !between(bytes, b'0', b'9');
+    let first = lowest(others);
+    if first & !unknown == 0 {
+        return true;
     }
-    state != number::NONE
+    // A digit has to be before the dot.
+    if first & zeros(bytes ^ each(b'.')) & !LOWEST_BYTE == 0 {
+        return false;
+    }
+    let ends = zeros(bytes ^ each(b'\r')) | zeros(bytes ^ each(b'\n')) | unknown;
+    let first = lowest(others & above(first));
+    if first & !ends == 0 {
+        return true;
+    }
+    let blanks = blanks(bytes);
+    first & blanks != 0 && lowest(TOP_BITS & !blanks & above(first)) & !ends == 0
 }
 
-/// A version's number, byte by byte.
-mod number {
-    pub(super) const BEGINS: u8 = 0;
-    const MAJOR: u8 = 1;
-    const MINOR: u8 = 2;
-    const BLANK: u8 = 3;
-    const ONE: u8 = 4;
-    pub(super) const NONE: u8 = 5;
+/// The top bit of the first byte is among these.
+const LOWEST_BYTE: u64 = 0xff;
 
-    /// What is in the next segment.
-    pub(super) const UNKNOWN: u8 = 1;
+/// Returns the lowest bit that is set, or 0.
+#[inline(always)]
+const fn lowest(bits: u64) -> u64 {
+    bits & bits.wrapping_neg()
+}
 
-    /// Of each byte, where it leads: the columns of [`NEXT`].
-    pub(super) const CLASSES: [u8; 256] = {
-        let (mut classes, mut byte) = ([0; 256], 0_u8);
-        while byte < u8::MAX {
-            classes[byte as usize] = match byte {
-                b'0'..=b'9' => 2,
-                b'.' => 3,
-                // With what Python takes for a blank.
-                b' ' | b'\t' | 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0 => 4,
-                b'\r' | b'\n' => 5,
-                _ => 0,
-            };
-            byte += 1;
-        }
-        classes
-    };
+/// Returns all bits above this one.
+#[inline(always)]
+const fn above(bit: u64) -> u64 {
+    !(bit | bit.wrapping_sub(1))
+}
 
-    /// For each state, what is next: behind another byte, one that is not known, a digit, a dot, a blank, a line's end.
-    pub(super) const NEXT: [[u8; 8]; 8] = [
-        [NONE, ONE, MAJOR, NONE, NONE, NONE, NONE, NONE],
-        [NONE, ONE, MAJOR, MINOR, NONE, NONE, NONE, NONE],
-        [NONE, ONE, MINOR, NONE, BLANK, ONE, NONE, NONE],
-        [NONE, ONE, NONE, NONE, BLANK, ONE, NONE, NONE],
-        [ONE; 8],
-        [NONE; 8],
-        [NONE; 8],
-        [NONE; 8],
-    ];
+/// Returns the top bit of each byte that is a blank to some server, with those of Python.
+#[inline(always)]
+const fn blanks(bytes: u64) -> u64 {
+    zeros(bytes ^ each(b'\t'))
+        | between(bytes, 0x0b, 0x0c)
+        | between(bytes, 0x1c, b' ')
+        | zeros(bytes ^ each(0x85))
+        | zeros(bytes ^ each(0xa0))
 }
 
 impl Conversation {

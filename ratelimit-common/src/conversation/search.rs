@@ -1,75 +1,86 @@
-//! Looking for versions and names in a payload, a word at a time.
+//! Counts versions and names in a payload. Each byte is read once in a block, and a second time at most where the block
+//! has a byte that versions and names are found by.
 
 use super::{Step, Walk, clear, http2, tls};
 use crate::packet::Frame;
 
-const WORD_BYTES: usize = 8;
+pub(super) const WORD_BYTES: u32 = 8;
 
-/// What is looked at together: few have anything.
-const BLOCK_BYTES: u32 = 32;
+/// Number of bytes that are looked at together. Few blocks have anything.
+pub const BLOCK_BYTES: u32 = 32;
 
-/// Blocks of a step, and places in them that are found and are not likely.
+/// Maximum number of blocks in a step.
 const BLOCKS: u32 = 3;
 
-/// The shortest request: `A / ICE/1.1` and two lines' ends.
+/// Length of the shortest request: `A / ICE/1.1` and the ends of two lines.
 const REQUEST_BYTES_MIN: u32 = 13;
 
-/// Places that look like what is sought and are not: what is before a payload's first two bytes is not known, and a
-/// few names end like it.
-const OTHERS_MAX: u32 = 8;
+/// Length of the shortest text that looks like a version: `ICE/` and its blank, and four bytes of a number.
+const LIKELY_BYTES_MIN: u32 = 9;
+
+/// A payload may ask about one likely place in so many of its bytes, and about [`ASKS_MIN`] more. Further places that
+/// look like versions count as versions.
+const ASK_AMONG_BYTES: u32 = 64;
+const ASKS_MIN: u32 = 8;
+
+/// Number of steps that a payload may take beyond those for its blocks and its likely places: places near its start
+/// are likely whatever is before them.
+const OTHER_STEPS: u32 = 16;
 
 const EACH_BYTE: u64 = 0x0101_0101_0101_0101;
-const TOP_BITS: u64 = 0x8080_8080_8080_8080;
-/// The 8 bytes from here, the first in the lowest place, and zeros for those that are behind the end.
+pub(super) const TOP_BITS: u64 = 0x8080_8080_8080_8080;
+
+/// Returns the 8 bytes from here, the first in the lowest place, and zeros for those that are behind the end.
 #[inline(always)]
 pub(super) fn word<F: Frame>(frame: &F, at: u32, end: u32) -> Option<u64> {
     if at >= end {
         return None;
     }
     // What is before a payload can be read as well: headers of more than 8 bytes.
-    let behind_end = (at + 8).saturating_sub(end);
+    let behind_end = (at + WORD_BYTES).saturating_sub(end);
     frame.bytes::<8>((at - behind_end) as usize).map(|bytes| u64::from_le_bytes(bytes) >> (8 * behind_end))
 }
 
-/// The top bit of each byte of the word that is this one.
+/// Returns a word of which each byte is this one.
 #[inline(always)]
-const fn equal(word: u64, byte: u8) -> u64 {
-    let different = word ^ (EACH_BYTE * byte as u64);
-    // Each byte by itself: nothing is carried on to the next.
-    !(((different & !TOP_BITS) + !TOP_BITS) | different | !TOP_BITS)
+pub(super) const fn each(byte: u8) -> u64 {
+    EACH_BYTE * byte as u64
 }
 
-/// Which of the next bytes is this one, up to the length of a block: the lowest bit is that of the byte at `at`.
+/// Returns the top bit of each byte of the word that is zero.
 #[inline(always)]
-fn hits<F: Frame>(frame: &F, at: u32, end: u32, byte: u8) -> Option<u32> {
-    // What is before a payload can be read as well: headers of more bytes than a block has.
-    let behind_end = (at + BLOCK_BYTES).saturating_sub(end);
-    let block = frame.bytes::<{ BLOCK_BYTES as usize }>((at - behind_end) as usize)?;
-    let (words, _) = block.as_chunks::<WORD_BYTES>();
+pub(super) const fn zeros(word: u64) -> u64 {
+    // Each byte by itself: nothing is carried on to the next.
+    !(((word & !TOP_BITS) + !TOP_BITS) | word | !TOP_BITS)
+}
+
+/// Returns the top bit of each byte of the word that lies between these two, which are below 0x80.
+#[inline(always)]
+pub(super) const fn between(word: u64, least: u8, most: u8) -> u64 {
+    let low = word & !TOP_BITS;
+    (low + each(0x80 - least)) & !(low + each(0x7f - most)) & !word & TOP_BITS
+}
+
+/// Returns whether the block at `block` has this byte.
+#[inline(always)]
+fn has_any<F: Frame>(frame: &F, block: u32, byte: u8) -> Option<bool> {
+    let block = frame.bytes::<{ BLOCK_BYTES as usize }>(block as usize)?;
+    let (words, _) = block.as_chunks::<{ WORD_BYTES as usize }>();
     let [first, second, third, fourth] = *words else { return None };
     let [first, second, third, fourth] =
-        [first, second, third, fourth].map(|word| equal(u64::from_le_bytes(word), byte));
-    if first | second | third | fourth == 0 {
-        return Some(0);
-    }
-    let all = gathered(first) | gathered(second) << 8 | gathered(third) << 16 | gathered(fourth) << 24;
-    Some(all >> (behind_end & 31))
+        [first, second, third, fourth].map(|word| zeros(u64::from_le_bytes(word) ^ each(byte)));
+    Some(first | second | third | fourth != 0)
 }
 
-/// A bit for each byte, of what [`equal`] says.
+/// Returns a bit for each byte, of the top bits that [`zeros`] returns.
 #[inline(always)]
-const fn gathered(top_bits: u64) -> u32 {
+pub(super) const fn gathered(top_bits: u64) -> u32 {
     ((top_bits >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u32
 }
 
-/// How the names before a version end.
-const HTTP_ENDS: u16 = u16::from_be_bytes(*b"tp");
-const RTSP_ENDS: u16 = u16::from_be_bytes(*b"sp");
-const ICE_ENDS: u16 = u16::from_be_bytes(*b"ce");
-
 /// What is looked for in a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
+#[repr(u8)]
 pub enum Sought {
     /// The version that ends the first line of a request of HTTP/1.
     Version = 0,
@@ -80,23 +91,12 @@ pub enum Sought {
 }
 
 impl Sought {
-    /// What it is found by.
+    /// Returns the byte that it is found by.
     #[inline(always)]
-    const fn byte(self) -> u8 {
+    pub(super) const fn byte(self) -> u8 {
         match self {
             Self::Version | Self::VersionToPreface => b'/',
             Self::Http2 => b'h',
-        }
-    }
-
-    /// Whether it may be behind these two bytes: others are many in dates and paths, and each would cost a step.
-    #[inline(always)]
-    const fn is_likely(self, before: [u8; 2]) -> bool {
-        match self {
-            Self::Version | Self::VersionToPreface => {
-                matches!(u16::from_be_bytes(before) | 0x2020, HTTP_ENDS | RTSP_ENDS | ICE_ENDS)
-            }
-            Self::Http2 => before[1] == 2,
         }
     }
 
@@ -114,17 +114,22 @@ impl Sought {
         }
     }
 
-    /// How many there are from `at` to `end`, where a payload begins and ends. Steps are taken for its bytes, for each
-    /// request that there may be, and for some that look like one. Who fills a payload with these hides nothing behind
-    /// them: as many count as may be in the rest.
+    /// Counts those from `at` to `end`, where a payload begins and ends. Only places with all that a version has around
+    /// it are asked, and of those a number that the payload's length bounds. Further ones count without being asked,
+    /// unless HTTP/2's preface may go on there.
     #[inline(always)]
     pub fn found<F: Walk>(self, frame: &F, at: u32, end: u32) -> Found {
         let bytes = end.saturating_sub(at);
-        let steps = bytes.div_ceil(BLOCKS) + bytes / REQUEST_BYTES_MIN + OTHERS_MAX;
-        let search = frame.repeat(steps, Search { sought: self, start: at, at, end, count: 0, preface_at: 0 });
-        let rest = if search.preface_at == 0 { end.saturating_sub(search.at) } else { 0 };
-        let count = search.count + rest.div_ceil(REQUEST_BYTES_MIN);
-        Found::new(count, search.preface_at)
+        // Buffers of more than 4 MB, which no stack makes, have no more asks.
+        #[expect(clippy::cast_possible_truncation, reason = "16 bits, as just bounded")]
+        let asks = (bytes / ASK_AMONG_BYTES + ASKS_MIN).min(u16::MAX as u32) as u16;
+        let steps = bytes / BLOCK_BYTES + bytes / LIKELY_BYTES_MIN + OTHER_STEPS;
+        let search = frame
+            .repeat(steps, Search { sought: self, is_at_preface: 0, asks, start: at, at, end, count: 0, likely: 0 });
+        if search.is_at_preface != 0 {
+            return Found::new(search.count, search.at);
+        }
+        Found::new(search.count + end.saturating_sub(search.at).div_ceil(REQUEST_BYTES_MIN), 0)
     }
 }
 
@@ -166,48 +171,85 @@ impl Found {
     }
 }
 
-/// A search under way.
+/// State of a search over one payload.
 #[repr(C)]
 pub(super) struct Search {
     sought: Sought,
+    /// 1 where `at` is behind the `/` of HTTP/2's preface, see [`Found::taken`].
+    is_at_preface: u8,
+    /// Number of likely places that may still be asked.
+    asks: u16,
     start: u32,
+    /// First byte that was not looked at yet.
     at: u32,
     end: u32,
     count: u32,
-    /// See [`Found::taken`].
-    preface_at: u32,
+    /// Likely places of the block before `at` that are to be asked, a bit for each of its bytes.
+    likely: u32,
 }
 
 impl Step for Search {
-    /// Goes on to the next place where it may be, or by as many blocks as there are in a step.
+    /// Asks about the next likely place, or goes on to the next block that has one.
     #[inline(always)]
     fn step<F: Walk>(&mut self, frame: &F) -> bool {
+        if self.likely != 0 { self.ask(frame) } else { self.go_on(frame) }
+    }
+}
+
+impl Search {
+    #[inline(always)]
+    fn ask<F: Walk>(&mut self, frame: &F) -> bool {
+        let likely = self.likely;
+        self.likely = frame.forget_u32(likely & (likely - 1));
+        // A block's places are asked before anything else is looked at.
+        let next = self.at.wrapping_sub(BLOCK_BYTES - 1) + likely.trailing_zeros();
+        self.asks = self.asks.saturating_sub(1);
+        let hit = frame.what_is_at(self.sought, self.start, next, self.end);
+        self.count = frame.forget_u32(self.count + (hit != Hit::None) as u32);
+        if hit == Hit::Preface {
+            self.at = next;
+            self.is_at_preface = 1;
+        }
+        // One name among the protocols is enough.
+        hit != Hit::Preface && (hit == Hit::None || self.sought != Sought::Http2)
+    }
+
+    #[inline(always)]
+    fn go_on<F: Walk>(&mut self, frame: &F) -> bool {
         let Self { sought, start, mut at, end, .. } = *self;
         for _ in 0..BLOCKS {
-            let hits = if at < end { hits(frame, at, end, sought.byte()) } else { None };
-            let Some(hits) = hits else {
+            // The last block ends where the payload does. What is before a payload can be read as well: headers of more
+            // bytes than a block has.
+            let seen = (at + BLOCK_BYTES).saturating_sub(end);
+            let block = at.wrapping_sub(seen);
+            let has_any = if at < end { has_any(frame, block, sought.byte()) } else { None };
+            let Some(has_any) = has_any else {
                 self.at = end;
                 return false;
             };
-            if hits == 0 {
-                at = frame.forget_u32(at + BLOCK_BYTES);
-                continue;
-            }
-            at = frame.forget_u32(at + hits.trailing_zeros() + 1);
-            // What is before the payload may be in the segment before. Headers of more than two bytes can be read
-            // there.
-            let is_first = at - start < 3;
-            if is_first || frame.bytes::<2>(at as usize - 3).is_some_and(|before| sought.is_likely(before)) {
-                let hit = frame.what_is_at(sought, start, at, end);
-                self.at = at;
-                self.count = frame.forget_u32(self.count + (hit != Hit::None) as u32);
-                if hit == Hit::Preface {
-                    self.preface_at = at;
+            at = frame.forget_u32(block + BLOCK_BYTES);
+            if has_any {
+                let likely = frame.likely(sought, start, block, end);
+                let unseen = u32::MAX << (seen & (BLOCK_BYTES - 1));
+                let places = likely.places() & unseen;
+                if places != 0 {
+                    self.at = at;
+                    self.keep(frame, places, likely.prefaces());
+                    return true;
                 }
-                return hit != Hit::Preface;
             }
         }
         self.at = at;
         true
+    }
+
+    /// Keeps the places that are to be asked, and counts the others.
+    #[inline(always)]
+    fn keep<F: Walk>(&mut self, frame: &F, places: u32, prefaces: u32) {
+        self.likely = places;
+        if self.asks == 0 {
+            self.likely = if matches!(self.sought, Sought::VersionToPreface) { places & prefaces } else { 0 };
+            self.count = frame.forget_u32(self.count + (places & !self.likely).count_ones());
+        }
     }
 }

@@ -3,6 +3,7 @@
 use super::*;
 
 mod fragments;
+mod search;
 mod tls;
 
 const TICKETS: u32 = 542;

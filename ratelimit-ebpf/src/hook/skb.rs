@@ -11,7 +11,7 @@ use aya_ebpf::helpers::generated::{
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::PerCpuArray;
 use aya_ebpf::programs::TcContext;
-use ratelimit_common::conversation::{Hit, Sought};
+use ratelimit_common::conversation::{BLOCK_BYTES, Hit, Likely, Sought};
 use ratelimit_common::flow::{self, Datagram};
 use ratelimit_common::hold::At;
 use ratelimit_common::layout::{Limit, Unit};
@@ -43,7 +43,7 @@ static MERGED: PerCpuArray<Merged> = PerCpuArray::with_max_entries(1, 0);
 #[repr(C, align(8))]
 struct Beyond([u64; BEYOND_WORDS]);
 
-const BEYOND_WORDS: usize = 4;
+const BEYOND_WORDS: usize = 8;
 const BEYOND_BYTES: usize = BEYOND_WORDS * WORD_BYTES;
 const WORD_BYTES: usize = size_of::<u64>();
 
@@ -273,8 +273,21 @@ pub(crate) fn told_by(at: At, _: usize, _: Side) -> (At, usize, Side) {
 /// at the end of one of the longest chains of calls.
 #[inline(always)]
 pub(crate) fn what_is_at(frame: &PacketFrame, sought: Sought, start: u32, next: u32, end: u32) -> Hit {
-    Around::of(frame.context(), next as usize).map_or(Hit::None, |around| sought.at(&around, start, next, end))
+    Around::of(frame.context(), (next as usize).wrapping_sub(AROUND_BEFORE), AROUND_BYTES)
+        .map_or(Hit::None, |around| sought.at(&around, start, next, end))
 }
+
+/// Returns [`Sought::likely`]. The block and what is around it are copied once, so that no word is a helper call.
+#[inline(always)]
+pub(crate) fn likely(frame: &PacketFrame, sought: Sought, start: u32, block: u32, end: u32) -> Likely {
+    let from = (block as usize).wrapping_sub(WORD_BYTES);
+    Around::of(frame.context(), from, BLOCK_AROUND_BYTES)
+        .map_or(Likely::default(), |around| sought.likely(&around, start, block, end))
+}
+
+/// Length of a block with the words around it.
+const BLOCK_AROUND_BYTES: usize = BLOCK_BYTES as usize + 2 * WORD_BYTES;
+const _: () = assert!(BEYOND_BYTES >= BLOCK_AROUND_BYTES);
 
 /// What is around a place in the payload.
 struct Around {
@@ -286,16 +299,18 @@ struct Around {
 /// So many bytes before the place, and as many behind it as there is room for: HTTP/2's preface has 11 before the place
 /// that it is found by, and what is read of it at once ends 20 behind that.
 const AROUND_BEFORE: usize = 12;
-const _: () = assert!(BEYOND_BYTES >= AROUND_BEFORE + 20 && BEYOND_BYTES.is_power_of_two());
+const AROUND_BYTES: usize = 32;
+const _: () = assert!(AROUND_BYTES >= AROUND_BEFORE + 20);
+const _: () = assert!(BEYOND_BYTES >= AROUND_BYTES && BEYOND_BYTES.is_power_of_two());
 
 impl Around {
     #[inline(always)]
-    fn of(ctx: *mut Raw, place: usize) -> Option<Self> {
+    /// Copies so many bytes from there on, or as many as there are.
+    fn of(ctx: *mut Raw, from: usize, most: usize) -> Option<Self> {
         let context = Context::new(ctx);
-        let from = place.checked_sub(AROUND_BEFORE)?;
         let mut bytes = one_register(len(&context).checked_sub(from)?);
-        if bytes > BEYOND_BYTES {
-            bytes = BEYOND_BYTES;
+        if bytes > most {
+            bytes = most;
         }
         // 1 at least. Of none so many are asked for, which are not there.
         let bytes = (one_register(bytes.wrapping_sub(1)) & (BEYOND_BYTES - 1)) + 1;

@@ -6,7 +6,7 @@ use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS, XDP_TX};
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::{bpf_xdp_adjust_tail, bpf_xdp_get_buff_len};
 use aya_ebpf::programs::XdpContext;
-use ratelimit_common::conversation::{Hit, Sought};
+use ratelimit_common::conversation::{Hit, Likely, Sought};
 use ratelimit_common::flow::Datagram;
 use ratelimit_common::hold::At;
 use ratelimit_common::layout::Limit;
@@ -90,6 +90,12 @@ pub(crate) const fn counted(_: &Context, bytes: usize) -> (u64, u64) {
 #[inline(always)]
 pub(crate) const fn told_by(at: At, position: usize, side: Side) -> (At, usize, Side) {
     (at, position, side)
+}
+
+/// Returns [`Sought::likely`].
+#[inline(always)]
+pub(crate) fn likely(frame: &PacketFrame, sought: Sought, start: u32, block: u32, end: u32) -> Likely {
+    sought.likely(frame, start, block, end)
 }
 
 /// [`Sought::at`].
