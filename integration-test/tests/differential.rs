@@ -350,8 +350,7 @@ fn a_random_packet_is_to_the_parser_what_it_is_to_the_oracle() {
         let end = |bytes: usize| frame[frame.len() - bytes..].to_vec();
         let (kind, payload) = match parsed.target {
             Target::Tcp { port, opening, segment, is_fragment } => {
-                let packet::Segment { source_port, sequence, acknowledged, payload_at, payload_bytes, is_urgent: _ } =
-                    segment;
+                let packet::Segment { source_port, sequence, acknowledged, payload_at, payload_bytes, .. } = segment;
                 let payload = frame[payload_at as usize..][..payload_bytes as usize].to_vec();
                 (Kind::Tcp { source_port, port, opens: opening, sequence, acknowledged, is_fragment }, payload)
             }

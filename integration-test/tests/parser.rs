@@ -8,7 +8,7 @@ use etherparse::{
 };
 use integration_test::{fixtures, frames};
 use proptest::prelude::*;
-use ratelimit_common::packet::{Frame, Head, Packet, Parsed, Segment, Target, parse, source_port};
+use ratelimit_common::packet::{Frame, Head, Packet, Parsed, Segment, Target, parse, says, source_port};
 use ratelimit_common::source::Address;
 
 /// As the table of named frames has it.
@@ -324,7 +324,7 @@ fn by_etherparse(bytes: &[u8]) -> Option<Parsed> {
                 acknowledged: if tcp.ack() { tcp.acknowledgment_number() } else { 0 },
                 payload_at: u32::try_from(tcp.payload().as_ptr().addr() - bytes.as_ptr().addr()).unwrap(),
                 payload_bytes: u32::try_from(tcp.payload().len()).unwrap(),
-                is_urgent: tcp.urg().into(),
+                says: if tcp.urg() { says::URGENT } else { 0 } | if tcp.fin() || tcp.rst() { says::CLOSES } else { 0 },
             },
             is_fragment: payload.fragmented,
         },

@@ -72,9 +72,10 @@ pub struct Conversation {
     ending_records: u8,
     /// Some of [`also`].
     also: u8,
-    /// What the client acknowledged in the newest segment asked about; the segments that still pass after its reset.
+    /// What the client acknowledged in the newest segment asked about.
     acknowledged: u32,
-    repetitions: u32,
+    /// The segments that still pass after its reset, and the refused request: an [`ended::Ended`].
+    ended: ended::Ended,
 }
 
 const _: () = assert!(size_of::<Conversation>() == 56);

@@ -64,13 +64,21 @@ pub struct DropCause {
     pub until_ns: u64,
     /// The slot of the window or ban.
     pub slot: u32,
-    /// 1: `source` is a prefix of IPv6 of more than 64 bits, both words of it.
-    pub is_wide: u32,
-    /// The source's prefix: whose window or ban it is. In the first word alone, unless it is wide.
+    /// Some of [`cause_is`].
+    pub is: u32,
+    /// The source's prefix: whose window or ban it is. In the first word alone, unless it is [`cause_is::WIDE`].
     pub source: [u64; 2],
 }
 
 const _: () = assert!(size_of::<DropCause>() == 32);
+
+/// What else a [`DropCause`] is.
+pub mod cause_is {
+    /// Its source is a prefix of IPv6 of more than 64 bits, both words of it.
+    pub const WIDE: u32 = 1;
+    /// Its entry is of one connection: it drops what is sent again after a refused request.
+    pub const OF_CONNECTION: u32 = 2;
+}
 
 const DROPPED_SHIFT: u32 = 55;
 const UNTIL_SHIFT: u32 = 33;

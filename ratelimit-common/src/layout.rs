@@ -191,8 +191,11 @@ impl Limit {
     #[inline(always)]
     pub const fn amount_on(&self, side: Side) -> u64 {
         match side {
-            Side::Unverified | Side::Verified | Side::Evidence | Side::Attempts | Side::Opened => self.amount,
             Side::Segments => self.guarded_segments as u64,
+            // Nothing is charged to the last one.
+            Side::Unverified | Side::Verified | Side::Evidence | Side::Attempts | Side::Opened | Side::Repeated => {
+                self.amount
+            }
         }
     }
 }
@@ -318,6 +321,13 @@ impl Rule {
     #[inline(always)]
     pub const fn refuses_by_reset(&self) -> bool {
         self.refuses & refuses::BY_RESET != 0
+    }
+
+    /// Whether it drops the requests that it refuses, so that their clients send them again: a connection whose client
+    /// gives up then is ended.
+    #[inline(always)]
+    pub const fn ends_abandoned(&self) -> bool {
+        self.counts_requests != 0 && self.refuses == 0
     }
 
     /// Whether its UDP port speaks QUIC.

@@ -15,7 +15,7 @@ use crate::source::Address;
 
 mod head;
 
-pub use head::{Destination, Head, is_of_other_protocol, plain_segment, source_port};
+pub use head::{Destination, Head, closes, is_of_other_protocol, plain_segment, source_port};
 
 /// VLAN tags that are looked behind: one, or two as in QinQ; see [`Parsed::TooManyTags`].
 pub const VLAN_TAGS_MAX: usize = 2;
@@ -161,8 +161,30 @@ pub struct Segment {
     pub payload_at: u32,
     /// Bytes of payload; 0 also where a tiny first fragment has cut off where they begin.
     pub payload_bytes: u32,
-    /// 1: some of it is urgent, which may not be among what the server reads.
-    pub is_urgent: u32,
+    /// Some of [`says`].
+    pub says: u32,
+}
+
+/// What else a TCP segment says: [`Segment::says`].
+pub mod says {
+    /// Some of it is urgent, which may not be among what the server reads.
+    pub const URGENT: u32 = 1;
+    /// Its sender ends the connection, or this side of it: FIN or RST.
+    pub const CLOSES: u32 = 2;
+}
+
+impl Segment {
+    /// Whether some of it is urgent.
+    #[inline(always)]
+    pub const fn is_urgent(&self) -> bool {
+        self.says & says::URGENT != 0
+    }
+
+    /// Whether its sender ends the connection, or this side of it.
+    #[inline(always)]
+    pub const fn closes(&self) -> bool {
+        self.says & says::CLOSES != 0
+    }
 }
 
 /// Parses a frame.
@@ -383,6 +405,8 @@ const fn is_control_traffic(source: Address, icmp_kind: u8) -> bool {
 }
 
 const TCP_FLAG_SYN: u8 = 0x02;
+/// FIN and RST.
+const TCP_CLOSES: u8 = 0x01 | 0x04;
 pub(crate) const TCP_FLAG_PSH: u8 = 0x08;
 pub(crate) const TCP_FLAG_ACK: u8 = 0x10;
 const TCP_FLAG_URG: u8 = 0x20;
@@ -392,6 +416,13 @@ pub(crate) const TCP_FLAGS: u8 = 0x3f;
 const TCP_TO_FLAGS: usize = 14;
 /// The smallest part of a transport header that a first fragment must carry: fragments are cut at multiples of 8.
 const PORTS_LEN: usize = 8;
+
+/// [`Segment::says`], of these flags.
+#[inline(always)]
+const fn says(flags: u8) -> u32 {
+    let urgent = if flags & TCP_FLAG_URG == 0 { 0 } else { says::URGENT };
+    urgent | if flags & TCP_CLOSES == 0 { 0 } else { says::CLOSES }
+}
 
 #[inline(always)]
 fn tcp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
@@ -415,7 +446,7 @@ fn tcp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
         acknowledged: if flags & TCP_FLAG_ACK == 0 { 0 } else { u32::from_be_bytes([a0, a1, a2, a3]) },
         payload_at: (span.start + header_len) as u32,
         payload_bytes: if header_len < TcpHdr::LEN { 0 } else { payload_bytes as u32 },
-        is_urgent: (flags & TCP_FLAG_URG != 0) as u32,
+        says: says(flags),
     };
     let opening = flags & (TCP_FLAG_SYN | TCP_FLAG_ACK) == TCP_FLAG_SYN;
     Some(Target::Tcp { port: u16::from_be_bytes([p0, p1]), opening, segment, is_fragment: span.is_fragment })

@@ -30,12 +30,22 @@ pub enum Side {
     Opened = 4,
     /// Of a limit of requests: segments that begin none, as the guard allows.
     Segments = 5,
+    /// Of a limit of requests: refused requests that were sent again. It admits and refuses nothing: its refusals are
+    /// those of the limit's own window that repeat an earlier one.
+    Repeated = 6,
 }
 
 impl Side {
     /// Every one.
-    pub const ALL: [Self; 6] =
-        [Self::Unverified, Self::Verified, Self::Evidence, Self::Attempts, Self::Opened, Self::Segments];
+    pub const ALL: [Self; 7] = [
+        Self::Unverified,
+        Self::Verified,
+        Self::Evidence,
+        Self::Attempts,
+        Self::Opened,
+        Self::Segments,
+        Self::Repeated,
+    ];
 
     /// Of a code.
     #[inline(always)]
@@ -46,6 +56,7 @@ impl Side {
             3 => Self::Attempts,
             4 => Self::Opened,
             5 => Self::Segments,
+            6 => Self::Repeated,
             _ => Self::Unverified,
         }
     }
@@ -61,6 +72,12 @@ impl Side {
     pub const fn is_guard(self) -> bool {
         matches!(self, Self::Attempts | Self::Opened | Self::Segments)
     }
+}
+
+/// The slot of what is sent again of requests that the window of verified traffic in this slot refused.
+#[inline(always)]
+pub const fn repeated_of_verified(slot: u32) -> u32 {
+    Side::Repeated.slot(Side::Verified.slot(slot))
 }
 
 const SIDE_SHIFT: u32 = 29;
@@ -357,7 +374,8 @@ mod tests {
         assert!(slots.iter().all(|slot| [7, 8].contains(&of_all_sides(*slot))));
         slots.sort_unstable();
         slots.dedup();
-        assert_eq!(slots.len(), 12);
+        assert_eq!(repeated_of_verified(Side::Verified.slot(7)), Side::Repeated.slot(7));
+        assert_eq!(slots.len(), 14);
         assert!(Side::ALL.iter().all(|side| Side::from_code(*side as u32) == *side));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
-use ratelimit_common::layout::{Fault, Source, Tally};
+use ratelimit_common::layout::{Fault, Tally};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::window::Cell;
@@ -40,6 +40,7 @@ pub mod pins;
 pub mod privileges;
 pub mod probe;
 mod routes;
+mod source_reading;
 
 pub use connections::{Connection, Ended};
 pub use events::{EVENTS_PART, EventCount, EventCounts, EventLimit, KernelEvent, KernelEventKind};
@@ -47,6 +48,7 @@ pub use fleet::{KernelStep, LimitAt, STEPS_PART, Told};
 pub use hook::{Attachment, Hook, XdpMode};
 pub use interface::{links, names as interface_names};
 pub use routes::default_gateways;
+pub use source_reading::{SourceReading, Whose};
 
 /// What a start does where an interface is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,31 +197,6 @@ pub struct Reading {
     pub not_cached: u64,
     /// Events that were sent and lost, see [`Datapath::events`].
     pub events: EventCounts,
-}
-
-/// One window of one source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SourceReading {
-    /// The source: an address with its full length, or the prefix that is one client.
-    pub prefix: IpNet,
-    /// Which limit's window, see [`ratelimit_policy::desired::Limit::slot`].
-    pub slot: u32,
-    /// Whether it is the limit's window of verified traffic (see [`ratelimit_common::verification`]).
-    pub is_verified: bool,
-    /// Its words; as of an unknown source where it was evicted.
-    pub window: Source,
-    /// Until when the drop cache refuses this source for this limit, by the datapath's clock.
-    pub refused_until: Option<Nanos>,
-}
-
-/// A source, and whether it is its windows of verified traffic: each is held to the limits for itself.
-pub type Whose = (IpNet, bool);
-
-impl SourceReading {
-    /// Whose window it is.
-    pub const fn whose(&self) -> Whose {
-        (self.prefix, self.is_verified)
-    }
 }
 
 /// One source that is banned.

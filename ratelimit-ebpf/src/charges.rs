@@ -42,8 +42,12 @@ pub(crate) fn keep_charges(frame: &PacketFrame, deferred: &mut Deferred, rule: &
     };
     // Some of it the server may read elsewhere, or not at all, so what the rest is cannot be told. No client of the
     // web sends such.
-    if may_ask && rule.guard != 0 && parsed.segment().is_urgent != 0 {
+    if may_ask && rule.guard != 0 && parsed.segment().is_urgent() {
         return Err(Reason::Guard);
+    }
+    // Its client has given up, and the server is not to have the request.
+    if may_ask && deferred.closes() && rule.ends_abandoned() && conversations::is_abandoned() != 0 {
+        return Err(Reason::OverLimit);
     }
     let mut is_unaccounted = false;
     let (opening, requests, leaves) = match () {

@@ -92,13 +92,50 @@ pub(crate) fn come_in_fragments(parsed: &ParsedFrame, deferred: &mut Deferred) {
 #[inline(never)]
 fn recalled(parsed: &ParsedFrame, deferred: &mut Deferred) -> Option<&'static mut Conversation> {
     deferred.set_conversation(parsed.source(), parsed.destination(), parsed.segment().source_port, parsed.port());
-    let known = deferred.known_conversation();
+    let kept = deferred.kept_conversation();
+    if kept.as_ref().is_some_and(|kept| kept.has_refused()) {
+        deferred.refused |= Deferred::REPEATS;
+    }
+    let known = kept.filter(|known| !known.is_alone());
     match &known {
-        Some(known) => maps::copy(*known, &mut deferred.conversation),
+        Some(known) => {
+            maps::copy(*known, &mut deferred.conversation);
+            deferred.conversation.forget_refused();
+        }
         None => maps::clear(&mut deferred.conversation),
     }
     deferred.keep_next();
     known
+}
+
+/// Remembers that the request at hand was refused, which an established connection sent; 1 where it was remembered
+/// already.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn note_refused() -> u32 {
+    let (Some(parsed), Some(deferred)) = (maps::parsed(), maps::deferred()) else { return 0 };
+    let Some(peer) = parsed.peer() else { return 0 };
+    let segment = parsed.segment();
+    if let Some(known) = deferred.kept_conversation() {
+        return known.keep_refused(&segment, &peer) as u32;
+    }
+    // What it is to become is of what is admitted.
+    maps::clear(&mut deferred.conversation);
+    deferred.conversation.begin_alone();
+    let _always_new = deferred.conversation.keep_refused(&segment, &peer);
+    deferred.insert();
+    0
+}
+
+/// [`Conversation::is_abandoned`], of the segment at hand by what its socket says; 1 where it is.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn is_abandoned() -> u32 {
+    let (Some(parsed), Some(deferred)) = (maps::parsed(), maps::deferred()) else { return 0 };
+    let Some(peer) = parsed.peer() else { return 0 };
+    let segment = parsed.segment();
+    deferred.set_conversation(parsed.source(), parsed.destination(), segment.source_port, parsed.port());
+    deferred.kept_conversation().is_some_and(|known| known.is_abandoned(&segment, &peer)) as u32
 }
 
 /// How many requests come with the SYN that this frame is, which has payload: a server with TCP Fast Open answers

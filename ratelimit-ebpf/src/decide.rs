@@ -7,7 +7,7 @@ use ratelimit_common::conversation::SHORT_BYTES;
 use ratelimit_common::drop_cache::Key;
 use ratelimit_common::hold::{GateBypass, is};
 use ratelimit_common::layout::{self, Config, PortTable, Prefix, PrefixMiss, Rule, RuleSet};
-use ratelimit_common::packet::{Destination, Head, is_of_other_protocol};
+use ratelimit_common::packet::{self, Destination, Head, is_of_other_protocol};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Action, Reason, Verdict};
@@ -17,12 +17,16 @@ use crate::charges::{Leaves, keep_charges};
 use crate::clock::Clock;
 use crate::conversations;
 use crate::fragments;
-use crate::hold::{Held, verify};
-use crate::hook::Raw;
+use crate::hold::{Held, count_repeated, verify};
+use crate::hook::{Context, Raw};
 use crate::maps::{self, Active, Deferred, NoPacket, ParsedFrame};
 use crate::packet::{PacketFrame, forget, one_register};
 use crate::refusal;
 use crate::verification;
+
+mod word;
+
+use word::{Choice, Glance};
 
 /// Judges one packet, and charges it where it is admitted.
 #[inline(always)]
@@ -56,17 +60,22 @@ pub(crate) fn verdict(active: Active, frame: &PacketFrame) -> Verdict {
     };
     parsed.keep_head(&head);
     (deferred.key, deferred.hash, deferred.now) = (key, hash, now);
+    deferred.refused = 0;
     let mut glance = Glance::NONE;
     // Of a fragment it is not known what else there is.
     if let Destination::Tcp { opening: false, has_payload, .. } = head.to
         && !frame.is_parsed()
     {
-        glance = Glance(at_a_glance(active.word.0, protecting));
+        glance = Glance(at_a_glance(frame.context(), active.word.0, protecting));
         if glance.is_ignored()
             && (!has_payload
                 || !glance.counts_requests()
                 || head.ip_bytes > SHORT_BYTES && conversations::goes_on(frame.context()) != 0)
         {
+            if glance.closes() {
+                deferred.refused = Reason::NotCounted as u32 | Deferred::CLOSES;
+                return Verdict { reason: Reason::Reset, rule: glance.row() };
+            }
             return Verdict { reason: Reason::NotCounted, rule: glance.row() };
         }
     }
@@ -109,14 +118,15 @@ pub(crate) fn verdict(active: Active, frame: &PacketFrame) -> Verdict {
         return fragments::verdict(active, reason);
     }
     let verdict = enforced(rule, reason);
-    match verdict.reason.action() {
-        // What becomes of it is said once nothing else is on the stack.
-        Action::Drop if rule.refuses_by_reset() => {
-            deferred.refused = verdict.reason as u32;
-            Verdict { reason: Reason::Reset, ..verdict }
-        }
-        Action::Drop | Action::Pass => verdict,
+    // What becomes of it is said once nothing else is on the stack.
+    let mut refused = verdict.reason as u32;
+    if deferred.closes() && rule.ends_abandoned() {
+        refused |= Deferred::CLOSES;
+    } else if verdict.reason.action() == Action::Pass || !rule.refuses_by_reset() {
+        return verdict;
     }
+    deferred.refused = refused;
+    Verdict { reason: Reason::Reset, ..verdict }
 }
 
 /// The rule that judges the segment at hand, which opens nothing, where a glance tells that nothing is known of its
@@ -124,7 +134,7 @@ pub(crate) fn verdict(active: Active, frame: &PacketFrame) -> Verdict {
 /// on the stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn at_a_glance(word: u64, protecting: RuleSet) -> u32 {
+extern "C" fn at_a_glance(ctx: *mut Raw, word: u64, protecting: RuleSet) -> u32 {
     let word = layout::Active(word);
     let (Some(config), Some(parsed), Some(deferred)) =
         (maps::config(word.generation()), maps::parsed(), maps::deferred())
@@ -132,6 +142,10 @@ extern "C" fn at_a_glance(word: u64, protecting: RuleSet) -> u32 {
         return Glance::NONE.0;
     };
     let (active, source, key) = (Active { config, word }, parsed.source(), deferred.key());
+    let context = Context::new(ctx);
+    if packet::closes(&PacketFrame::new(&context), source) {
+        deferred.refused = Deferred::CLOSES;
+    }
     let Some(index) = lowest(&Maps::at_no_time(active), protecting & config.from_any) else { return Glance::NONE.0 };
     let rule = maps::rule(config, index);
     if !is_first_for_all(active, source, index) {
@@ -139,51 +153,12 @@ extern "C" fn at_a_glance(word: u64, protecting: RuleSet) -> u32 {
     }
     let is_ignored = rule.ignores_acknowledgements != 0
         && (rule.guard == 0 || !maps::may_be_cached(config, key.unverified(), deferred.hash()));
-    if !is_ignored || parsed.has_payload() {
+    let closes = deferred.closes() && !parsed.has_payload() && rule.ends_abandoned();
+    if !is_ignored || parsed.has_payload() || closes {
         judged_alone(active, source, index, deferred);
     }
-    Glance::new(index, rule, is_ignored).0
-}
-
-/// The number of the rule that judges a segment, its row, whether it counts requests, and whether whatever is none is
-/// nothing to it.
-#[derive(Clone, Copy)]
-struct Glance(u32);
-
-impl Glance {
-    /// Nothing can be told.
-    const NONE: Self = Self(0);
-    const IS_ONE: u32 = 1 << 31;
-    const COUNTS_REQUESTS: u32 = 1 << 30;
-    const IS_IGNORED: u32 = 1 << 29;
-
-    #[inline(always)]
-    const fn new(index: u32, rule: &Rule, is_ignored: bool) -> Self {
-        let counts_requests = if rule.counts_requests == 0 { 0 } else { Self::COUNTS_REQUESTS };
-        let is_ignored = if is_ignored { Self::IS_IGNORED } else { 0 };
-        Self(Self::IS_ONE | counts_requests | is_ignored | (index & 0xff) << 8 | rule.row as u32)
-    }
-
-    #[inline(always)]
-    const fn is_ignored(self) -> bool {
-        self.0 & Self::IS_IGNORED != 0
-    }
-
-    #[inline(always)]
-    const fn counts_requests(self) -> bool {
-        self.0 & Self::COUNTS_REQUESTS != 0
-    }
-
-    #[inline(always)]
-    const fn row(self) -> u8 {
-        self.0 as u8
-    }
-
-    /// That its limits decide, if it is one.
-    #[inline(always)]
-    const fn choice(self) -> Choice {
-        Choice::new(Reason::NotCounted, self.0 >> 8 & 0xff)
-    }
+    let glance = Glance::new(index, rule, is_ignored).0;
+    if closes { glance | Glance::CLOSES } else { glance }
 }
 
 /// Whether it is asked first of all whether the source is known of a packet with this key.
@@ -232,36 +207,6 @@ fn is_first_for_all(Active { config, word }: Active, source: Address, index: u32
         _ => !maps::is_prefix_miss(config, PrefixMiss::of(source, word.epoch(), config.seed, config.places)),
     };
     !is_known && maps::rule(config, index).until_ns == 0 && config.has_targets == 0
-}
-
-/// What [`choose`] returns: a reason's code, that of `NotCounted` where the limits decide; above it the number of the
-/// rule that judges, counted from 1.
-#[derive(Clone, Copy)]
-struct Choice(u32);
-
-impl Choice {
-    /// Not told yet.
-    const UNKNOWN: Self = Self(u32::MAX);
-
-    #[inline(always)]
-    const fn new(reason: Reason, rule: u32) -> Self {
-        Self((rule + 1) << 8 | reason as u32)
-    }
-
-    #[inline(always)]
-    const fn none(reason: Reason) -> Self {
-        Self(reason as u32)
-    }
-
-    #[inline(always)]
-    const fn reason(self) -> Reason {
-        maps::reason(self.0 & 0xff)
-    }
-
-    #[inline(always)]
-    const fn rule(self) -> Option<u32> {
-        (self.0 >> 8).checked_sub(1)
-    }
 }
 
 /// Which of the rules for what it is sent to judges the packet at hand, and what its source is granted: a [`Choice`],
@@ -324,11 +269,21 @@ pub(crate) fn unless_lapsed(frame: &PacketFrame, verdict: Verdict) -> Verdict {
 extern "C" fn dropped_unless_lapsed(ctx: *mut Raw, said: u32) -> u32 {
     const RESET: u32 = Reason::Reset as u32;
     if has_lapsed() {
-        let verdict = Verdict { reason: maps::reason(said & 0xff), rule: (said >> 8) as u8 };
+        let reason = if said & 0xff == RESET { refused() } else { said };
+        let verdict = Verdict { reason: maps::reason(reason & 0xff), rule: (said >> 8) as u8 };
         let Verdict { reason, rule } = choose::lapsed(verdict);
         return reason as u32 | (rule as u32) << 8;
     }
-    if said & 0xff == RESET { said & !0xff | refusal::told(ctx) } else { said }
+    if said & 0xff != RESET {
+        return said;
+    }
+    said & !0xff | if refused() & Deferred::CLOSES == 0 { refusal::told(ctx) } else { refusal::end_abandoned(ctx) }
+}
+
+/// [`Deferred::refused`] of the packet at hand.
+#[inline(always)]
+fn refused() -> u32 {
+    maps::deferred().map_or(0, |deferred| deferred.refused)
 }
 
 #[inline(always)]
@@ -443,6 +398,9 @@ fn judge(frame: &PacketFrame, deferred: &mut Deferred, rule: &Rule) -> Reason {
     if decisive != Reason::NotAdmitted && decisive.action() == Action::Pass {
         let is_counted = reason == Reason::WithinLimit || charges.has(is::ESTABLISHED);
         let _always_zero = remember_deferred(deferred.generation(), is_counted as u32);
+        if deferred.repeats() {
+            let _always_zero = count_repeated();
+        }
     }
     reason
 }

@@ -1,12 +1,13 @@
 //! Which refusals are cached, so that one look-up drops the next packet like this one, and until when.
 //! `ratelimit_common::drop_cache` has the entries.
 
-use ratelimit_common::drop_cache::{Expiry, Key};
+use ratelimit_common::drop_cache::{Expiry, Key, cause_is};
 use ratelimit_common::layout::{Config, Limit, Rule, Unit, refuses};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
 use ratelimit_common::verification::EvidenceNeeds;
 
+use crate::clock::Clock;
 use crate::maps::{self, Deferred, Refusal};
 
 /// Whether the limit, once one more is over it in the window that refused the packet at hand, refuses each packet
@@ -68,6 +69,23 @@ pub(crate) extern "C" fn cache_connection_drop(slot: u32, full_until: u64, is_un
     0
 }
 
+/// Has no segment of the connection at hand be dropped by its entry any more: the kernel answers them, as its socket
+/// is gone. Returns 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn uncache_connection_drop() -> u32 {
+    let (Some(parsed), Some(deferred)) = (maps::parsed(), maps::deferred()) else { return 0 };
+    let Some(config) = maps::config(deferred.generation()) else { return 0 };
+    let connection = deferred.key().of_connection(config.seed, parsed.segment().source_port);
+    if !deferred.key().is_segment() || !maps::may_be_cached(config, connection, connection.source) {
+        return 0;
+    }
+    deferred.now = Clock::new(config.wall_offset_ns).coarse();
+    (deferred.connection, deferred.drop_key) = (connection, connection);
+    // An entry that ends now takes the place of the one that holds.
+    cache_drop(0, deferred.now.0, Reason::OverLimit as u32)
+}
+
 /// Whether the packet at hand is a SYN whose source is not cached as suspect yet.
 #[inline(always)]
 pub(crate) fn may_be_of_suspect(config: &Config, deferred: &Deferred) -> bool {
@@ -123,7 +141,8 @@ pub(crate) extern "C" fn cache_drop(slot: u32, until_ns: u64, reason: u32) -> u3
     };
     let is_connection = deferred.drop_key == deferred.connection;
     let hash = if is_connection { deferred.connection.source } else { deferred.hash() };
-    let refusal = Refusal { slot, expiry, until, is_verified, of: &deferred.of };
+    let of_connection = if is_connection { cause_is::OF_CONNECTION } else { 0 };
+    let refusal = Refusal { slot, expiry, until, is_verified, of: &deferred.of, of_connection };
     maps::insert_drop(config, deferred.drop_key, hash, refusal, now);
     0
 }

@@ -3,18 +3,20 @@
 
 use ratelimit_common::ban::Ban;
 use ratelimit_common::events::Kind;
-use ratelimit_common::hold::{self, At, Charged, Charges, CheckResult, GateBypass, Inserted, State, by};
-use ratelimit_common::layout::{CHARGE_GENERATION, ChargeOrder, Config, Event, LIMITS_MAX, Limit, Rule, Step};
+use ratelimit_common::hold::{self, At, Charged, Charges, CheckResult, GateBypass, Inserted, State, by, is};
+use ratelimit_common::layout::{CHARGE_GENERATION, ChargeOrder, Config, Event, LIMITS_MAX, Limit, Rule, Step, Unit};
 use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::verdict::{Action, Reason};
-use ratelimit_common::verification::Side;
+use ratelimit_common::verification::{Side, repeated_of_verified};
 use ratelimit_common::window::CELLS;
 
 use crate::admission;
 use crate::clock::Clock;
+use crate::conversations;
 use crate::drop_cache;
 use crate::hook;
 use crate::maps::{self, BanRef, Deferred, DeferredRef, SourceRef, Work};
+use crate::packet::one_register;
 
 /// What is held: the packet or the order that [`maps::deferred_of`] is of.
 #[derive(Clone, Copy)]
@@ -238,6 +240,13 @@ impl State for Held {
             drop_cache::of_unverified(self.deferred());
         }
         let _always_zero = drop_cache::cache_drop(slot, until_ns, reason as u32);
+    }
+
+    #[inline(always)]
+    fn keep_refused(&self, slot: u32) {
+        if self.rule.ends_abandoned() && self.charges().has(is::ESTABLISHED) {
+            let _always_zero = keep_refused(slot);
+        }
     }
 
     #[inline(always)]
@@ -483,6 +492,36 @@ steps! {
         { hold::cache_refusal(held, At(at), is_counted != 0); DONE };
     /// [`hold::suspect`], likewise.
     suspect(at: u32) -> u32, or DONE, held of Work::PACKET => { hold::suspect(held, At(at)); DONE };
+    /// [`State::keep_refused`]. From the first one on there is a window that counts what is sent again.
+    keep_refused(slot: u32) -> u32, or DONE, held of Work::PACKET => {
+        let (is_repeated, repeated) = (conversations::note_refused() != 0, repeated_of_verified(slot));
+        match held.deferred().of.window(repeated) {
+            Some(window) if is_repeated => window.add_refused(1),
+            Some(_) => {}
+            None => {
+                let _whatever = held.deferred().of.insert(Work::PACKET, repeated, |cells| {
+                    *cells = [0; CELLS];
+                    true
+                });
+            }
+        }
+        DONE
+    };
+    /// Counts a request that is admitted after it was refused: it is the same one.
+    count_repeated() -> u32, or DONE, held of Work::PACKET => {
+        if held.charges().requests != 0 && held.charges().has(is::ESTABLISHED) {
+            for position in 0..one_register(LIMITS_MAX) {
+                let limit = &held.rule.limits[position & (LIMITS_MAX - 1)];
+                if position < held.rule.own_len as usize
+                    && limit.unit == Unit::Requests as u8
+                    && let Some(window) = held.deferred().of.window(Side::Repeated.slot(limit.slot))
+                {
+                    window.add_refused(1);
+                }
+            }
+        }
+        DONE
+    };
     /// [`hold::cache_ban`].
     cache_ban() -> u32, or DONE, held of Work::PACKET => { hold::cache_ban(held); DONE };
     /// [`hold::ban_source`].

@@ -1,7 +1,7 @@
 //! Refusals that tell: by a rule that refuses by a reset, or by a page. Alone has packets written. Which bytes those
 //! are, is in `ratelimit_common::refusal`.
 //!
-//! Nothing here is called for a rule that drops.
+//! For a rule that drops, [`end_abandoned`] alone is called: of connections whose clients give up.
 
 use ratelimit_common::conversation::ended::Paged;
 use ratelimit_common::conversation::{Conversation, Peer};
@@ -15,6 +15,7 @@ use ratelimit_common::verification::ConnectionState;
 use crate::hook::{self, Context, Raw};
 use crate::maps::{self, Deferred, ParsedFrame, frame_is};
 use crate::packet::{PacketFrame, parse_frame};
+use crate::{conversations, drop_cache};
 
 /// What a refusal of the packet at hand, by a rule that refuses by a reset, comes to: [`Reason::Reset`] or
 /// [`Reason::Page`], and it is one; [`Reason::NotCounted`], where the kernel tells its client, or a page has; else why it
@@ -54,6 +55,41 @@ pub(crate) extern "C" fn told(ctx: *mut Raw) -> u32 {
         _ => reason,
     }
 }
+
+/// Ends the connection at hand, where the segment at hand says that its client has given up a refused request: the
+/// segment becomes the client's reset, which the server takes. So the server's socket closes, and the kernel answers
+/// what the client's kernel sends again. A reason's code: [`Reason::NotCounted`] for what is without payload, else
+/// [`Reason::Reset`]; where the connection is not ended, what was so of the segment.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn end_abandoned(ctx: *mut Raw) -> u32 {
+    let Some(parsed) = maps::parsed_mut() else { return NOT_COUNTED };
+    let _always_zero = parse_frame(ctx, parsed);
+    // Most have nothing that was refused, and their sockets are not looked up.
+    let is_ended = !parsed.is_fragment_of_tcp()
+        && has_refused() != 0
+        && maps::connection_state_of(ctx) == ESTABLISHED
+        && conversations::is_abandoned() != 0
+        && parsed.take_for_next()
+        && reset(ctx) != 0;
+    if !is_ended {
+        return maps::deferred().map_or(NOT_COUNTED, |deferred| deferred.refused & (Deferred::CLOSES - 1));
+    }
+    let _always_reset = end_by_reset();
+    let _always_zero = drop_cache::uncache_connection_drop();
+    if parsed.has_payload() { Reason::Reset as u32 } else { NOT_COUNTED }
+}
+
+/// Whether a request of the connection at hand was refused; 1 where one was. A function of its own, for the key's place
+/// on the stack.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn has_refused() -> u32 {
+    let known = of_connection().and_then(|deferred| deferred.kept_conversation());
+    known.is_some_and(|known| known.has_refused()) as u32
+}
+
+const NOT_COUNTED: u32 = Reason::NotCounted as u32;
 
 /// In how many seconds the source at hand may be within its limits, or its ban is over; where that was not found out,
 /// when the next bucket begins. A function of its own, for its place on the stack.
@@ -195,10 +231,11 @@ const UNKNOWN: u32 = ConnectionState::Unknown as u32;
 extern "C" fn end_by_reset() -> u32 {
     const RESET: u32 = Reason::Reset as u32;
     let Some(deferred) = of_connection() else { return RESET };
-    match deferred.known_conversation() {
+    match deferred.kept_conversation() {
         Some(known) => known.end_by_reset(),
         None => {
             maps::clear(&mut deferred.conversation);
+            deferred.conversation.begin_alone();
             deferred.conversation.end_by_reset();
             deferred.insert();
         }
@@ -210,7 +247,7 @@ extern "C" fn end_by_reset() -> u32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn is_repetition() -> u32 {
-    let known = of_connection().and_then(|deferred| deferred.known_conversation());
+    let known = of_connection().and_then(|deferred| deferred.kept_conversation());
     known.is_some_and(|known| known.is_repetition()) as u32
 }
 

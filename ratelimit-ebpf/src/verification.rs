@@ -67,6 +67,10 @@ const fn is_asked_of(evidence: EvidenceNeeds, may_ask: bool) -> bool {
     may_ask || evidence.any(EvidenceNeeds::SEGMENTS.or(EvidenceNeeds::CONNECTIONS))
 }
 
+/// Of a segment that [`cached_segment_drop`] is asked of: it may ask for something; its frame was parsed.
+const MAY_ASK: u32 = 1;
+const IS_PARSED: u32 = 2;
+
 /// What [`cached_segment_drop`] returns of a segment that is to be looked up, which is no [`Expiry`].
 const LOOK_UP: u64 = 2;
 
@@ -77,7 +81,8 @@ const LOOK_UP: u64 = 2;
 #[inline(always)]
 pub(crate) fn cached_drop(frame: &PacketFrame, generation: u32, key: Key, may_ask: bool) -> Option<Expiry> {
     let Key { source, what } = key;
-    let mut code = cached_segment_drop(frame.context(), generation, source, what, may_ask as u32);
+    let asks = if may_ask { MAY_ASK } else { 0 } | if frame.is_parsed() { IS_PARSED } else { 0 };
+    let mut code = cached_segment_drop(frame.context(), generation, source, what, asks);
     if code == LOOK_UP {
         frame.parsed()?;
         code = if look_up(frame.context(), generation, source, what) == ConnectionState::Established as u32 {
@@ -92,8 +97,13 @@ pub(crate) fn cached_drop(frame: &PacketFrame, generation: u32, key: Key, may_as
 /// A [`Expiry`], 0, or [`LOOK_UP`]. A function of its own, for its place on the stack, as the next one is.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn cached_segment_drop(ctx: *mut Raw, generation: u32, source: u64, what: u64, may_ask: u32) -> u64 {
+extern "C" fn cached_segment_drop(ctx: *mut Raw, generation: u32, source: u64, what: u64, asks: u32) -> u64 {
     let (Some(config), Some(deferred)) = (maps::config(generation), maps::deferred()) else { return 0 };
+    let may_ask = asks & MAY_ASK;
+    // Of a plain frame a glance has told.
+    if asks & IS_PARSED != 0 && maps::parsed().is_some_and(|parsed| parsed.segment().closes()) {
+        deferred.refused = Deferred::CLOSES;
+    }
     let key = Key { source, what };
     let (hash, now) = (deferred.hash(), deferred.now());
     if maps::may_be_cached(config, key, hash) {
@@ -133,6 +143,10 @@ extern "C" fn cached_segment_drop(ctx: *mut Raw, generation: u32, source: u64, w
     }
     let connection = key.of_connection(config.seed, source_port);
     deferred.connection = connection;
+    // What ends the connection is judged: see `refusal::end_abandoned`.
+    if deferred.closes() {
+        return found;
+    }
     let expiry = maps::cached_drop_of(generation, connection.source, connection.what, connection.source, now.0);
     if expiry != 0 {
         return expiry;
@@ -265,7 +279,11 @@ fn bits(connection_state: u32, rule: &Rule, may_ask: u32) -> u32 {
         ESTABLISHED => VERIFIED | self::ESTABLISHED,
         IGNORED => self::IGNORED,
         // No socket is there: the kernel answers it by a reset, and nobody reads what it asks for.
-        UNKNOWN if may_ask != 0 && rule.refuses & refuses::BY_RESET != 0 && refusal::is_repetition() != 0 => {
+        UNKNOWN
+            if may_ask != 0
+                && (rule.refuses & refuses::BY_RESET != 0 || rule.ends_abandoned())
+                && refusal::is_repetition() != 0 =>
+        {
             self::IGNORED
         }
         _ => 0,

@@ -48,7 +48,7 @@ impl Conversation {
             self.speaks == speaks::TLS && self.is & (is::TAKEN | is::UNSEEN | is::CUT | is::DOUBTED) == is::TAKEN;
         if !is_known
             || self.also & (also::ANSWERED | also::IN_FRAGMENTS) != also::ANSWERED
-            || segment.is_urgent != 0
+            || segment.is_urgent()
             || segment.sequence != self.next
             || segment.acknowledged != self.acknowledged
             || bytes < SHORT_BYTES

@@ -14,3 +14,5 @@ pub(super) const UNREAD: u8 = 16;
 pub(super) const ASKED_AHEAD: u8 = 32;
 /// What a page has left of a connection.
 pub(super) const PAGED: u8 = 64;
+/// A request of it was refused that the server may not have yet: `ended` says where that begins.
+pub(super) const REFUSED: u8 = 128;

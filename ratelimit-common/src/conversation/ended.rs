@@ -1,4 +1,4 @@
-//! What is remembered of a connection that was ended by a reset, or by a page.
+//! What is remembered of a connection that was ended by a reset or by a page, and of one with a refused request.
 
 use super::{Conversation, Peer, also, is, speaks};
 use crate::packet::Segment;
@@ -13,20 +13,100 @@ pub struct Paged {
     pub acknowledged: u32,
 }
 
+/// Segments that still pass after a connection's reset, and where its refused request begins.
+///
+/// ```text
+///     31                       8        7        6         0
+///    [ sequence number, low bits | alone | segments left ]
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub(super) struct Ended(u32);
+
+const LEFT: u32 = (1 << 7) - 1;
+const _: () = assert!(REPETITIONS <= LEFT);
+/// Nothing else is known of the connection.
+const ALONE: u32 = 1 << 7;
+const SEQUENCE_SHIFT: u32 = 8;
+/// Half of the sequence numbers that can be told from each other, as signed numbers have it.
+const HALF: u32 = 1 << (u32::BITS - SEQUENCE_SHIFT - 1);
+
+/// Whether `first` comes before `second` on the circle of the numbers that are kept, or is it.
+#[inline(always)]
+const fn is_at_or_behind(first: u32, second: u32) -> bool {
+    second.wrapping_sub(first) << SEQUENCE_SHIFT >> SEQUENCE_SHIFT < HALF
+}
+
 impl Conversation {
     /// Its server was told that its client has ended it: the next few segments without a socket are for the kernel to
     /// answer.
     #[inline(always)]
     pub const fn end_by_reset(&mut self) {
-        self.repetitions = REPETITIONS;
+        self.ended = Ended(self.ended.0 & ALONE | REPETITIONS);
+        self.also &= !also::REFUSED;
     }
 
     /// Whether a segment without a socket is one of those; each is one less.
     #[inline(always)]
     pub const fn is_repetition(&mut self) -> bool {
-        let left = self.repetitions;
-        self.repetitions = left.saturating_sub(1);
-        left != 0
+        let is_left = self.ended.0 & LEFT != 0;
+        if is_left {
+            self.ended = Ended(self.ended.0 - 1);
+        }
+        is_left
+    }
+
+    /// Remembers that the request was refused that begins in this segment, or at the next byte that the server expects.
+    /// Returns whether it was remembered already: then the segment repeats it.
+    #[inline(always)]
+    pub const fn keep_refused(&mut self, segment: &Segment, peer: &Peer) -> bool {
+        let skipped = peer.received.wrapping_sub(segment.sequence);
+        let begins_at = if skipped < 1 << 31 { peer.received } else { segment.sequence };
+        let ended = Ended(begins_at << SEQUENCE_SHIFT | self.ended.0 & ALONE);
+        let is_known = self.also & also::REFUSED != 0 && self.ended.0 == ended.0;
+        self.also |= also::REFUSED;
+        self.ended = ended;
+        is_known
+    }
+
+    /// Makes it one of which nothing is known but its end or its refused request: it was never admitted anything.
+    #[inline(always)]
+    pub const fn begin_alone(&mut self) {
+        self.ended = Ended(ALONE);
+    }
+
+    /// Whether nothing is known of it but that.
+    #[inline(always)]
+    pub const fn is_alone(&self) -> bool {
+        self.ended.0 & ALONE != 0
+    }
+
+    /// Forgets its refused request, as it becomes one that is admitted.
+    #[inline(always)]
+    pub const fn forget_refused(&mut self) {
+        self.ended = Ended(0);
+        self.also &= !also::REFUSED;
+    }
+
+    /// Whether a request of it was refused.
+    #[inline(always)]
+    pub const fn has_refused(&self) -> bool {
+        self.also & also::REFUSED != 0
+    }
+
+    /// Whether this segment, a FIN or RST, ends it while the server has no byte of its refused request: its client has
+    /// given up. By what the socket says. The sender knows exactly what the server has said, which one that is not its
+    /// client does not.
+    #[inline(always)]
+    pub const fn is_abandoned(&self, segment: &Segment, peer: &Peer) -> bool {
+        let refused_at = self.ended.0 >> SEQUENCE_SHIFT;
+        let end = segment.sequence.wrapping_add(segment.payload_bytes);
+        self.has_refused()
+            && segment.closes()
+            && segment.acknowledged == peer.said
+            && is_at_or_behind(peer.received, refused_at)
+            && refused_at != end << SEQUENCE_SHIFT >> SEQUENCE_SHIFT
+            && is_at_or_behind(refused_at, end)
     }
 
     /// What is remembered of a connection that a page has ended: in an element of its own, so two fields are used for
@@ -70,6 +150,7 @@ impl Conversation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::packet::says;
 
     #[test]
     fn a_few_segments_pass_after_a_reset_and_none_before() {
@@ -78,6 +159,47 @@ mod tests {
         conversation.end_by_reset();
         assert!((0..REPETITIONS).all(|_| conversation.is_repetition()));
         assert!(!conversation.is_repetition());
+    }
+
+    #[test]
+    fn a_refused_request_is_told_from_its_repetition_and_from_another() {
+        let peer = Peer { received: u32::MAX - 9, ..Peer::default() };
+        let at = |sequence| Segment { sequence, ..Segment::default() };
+        let mut conversation = Conversation::default();
+        conversation.begin_alone();
+        assert!(!conversation.has_refused() && conversation.is_alone());
+        for (sequence, is_known) in [(u32::MAX - 9, false), (u32::MAX - 9, true), (u32::MAX - 19, true), (5, false)] {
+            assert_eq!(conversation.keep_refused(&at(sequence), &peer), is_known, "{sequence}");
+        }
+        assert!(conversation.has_refused() && conversation.is_alone());
+        conversation.forget_refused();
+        assert_eq!(conversation, Conversation::default());
+    }
+
+    #[test]
+    fn a_client_gives_up_where_it_ends_what_the_server_waits_for() {
+        let refused = Segment { sequence: u32::MAX - 9, payload_bytes: 30, ..Segment::default() };
+        let peer = Peer { received: refused.sequence, said: 900, ..Peer::default() };
+        let mut conversation = Conversation::default();
+        let fin = Segment { sequence: 20, acknowledged: 900, says: says::CLOSES, ..Segment::default() };
+        assert!(!conversation.is_abandoned(&fin, &peer), "nothing was refused");
+        assert!(!conversation.keep_refused(&refused, &peer));
+        let with_data = Segment { sequence: refused.sequence, payload_bytes: 30, ..fin };
+        for ends in [fin, with_data, Segment { sequence: 400, ..fin }] {
+            assert!(conversation.is_abandoned(&ends, &peer), "{ends:?}");
+        }
+        for goes_on in [
+            Segment { says: 0, ..fin },
+            Segment { acknowledged: 899, ..fin },
+            Segment { acknowledged: 901, ..fin },
+            Segment { sequence: refused.sequence, ..fin },
+            Segment { sequence: refused.sequence.wrapping_sub(1), ..fin },
+        ] {
+            assert!(!conversation.is_abandoned(&goes_on, &peer), "{goes_on:?}");
+        }
+        assert!(!conversation.is_abandoned(&fin, &Peer { received: 20, ..peer }), "the server has it");
+        conversation.end_by_reset();
+        assert!(!conversation.is_abandoned(&fin, &peer) && conversation.is_repetition());
     }
 
     #[test]

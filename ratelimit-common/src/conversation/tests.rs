@@ -80,7 +80,7 @@ impl Client {
             acknowledged: self.acknowledged,
             payload_at: u32::try_from(HEADERS).unwrap(),
             payload_bytes: u32::try_from(payload.len()).unwrap(),
-            is_urgent: 0,
+            says: 0,
         };
         let by_client = turn(&frame.as_slice(), &segment, self.known, None);
         let by_server = self.server.as_ref().map(|server| {

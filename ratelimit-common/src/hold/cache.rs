@@ -29,6 +29,7 @@ fn cache_refusal_of<S: State>(state: S, at: At, is_counted: bool) {
         state.make_known();
     }
     if limit.unit == Unit::Requests as u8 && !side.is_guard() {
+        state.keep_refused(at.slot(limit));
         if rule.refuse_all == 0 && rule.shadows_len == 0 && limit.is_gcra == 0 {
             let full_until = window.full_until(limit, side, bucket, 1);
             let until_ns = if full_until == bucket { 0 } else { full_until.0.wrapping_mul(limit.bucket_ns) };

@@ -125,6 +125,12 @@ pub trait State: Copy {
     fn cache_drop(&self, slot: u32, until_ns: u64, reason: Reason, is_unverified: bool) {
         let _ = (slot, until_ns, reason, is_unverified);
     }
+    /// Remembers of the packet's connection that its request was refused by the window in this slot, and counts there
+    /// if it was refused before.
+    #[inline(always)]
+    fn keep_refused(&self, slot: u32) {
+        let _ = slot;
+    }
     /// Caches until when no segment of the packet's connection is judged again; 0 is a moment. Of unverified
     /// segments, or of all.
     #[inline(always)]

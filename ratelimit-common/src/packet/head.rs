@@ -11,8 +11,8 @@ use network_types::tcp::TcpHdr;
 use network_types::udp::UdpHdr;
 
 use super::{
-    Frame, IPV4_FRAGMENT_OFFSET, IPV4_MORE_FRAGMENTS, Packet, Segment, TCP_FLAG_ACK, TCP_FLAG_PSH, TCP_FLAG_SYN,
-    TCP_FLAGS, TCP_TO_FLAGS, Target, is_vlan,
+    Frame, IPV4_FRAGMENT_OFFSET, IPV4_MORE_FRAGMENTS, Packet, Segment, TCP_CLOSES, TCP_FLAG_ACK, TCP_FLAG_PSH,
+    TCP_FLAG_SYN, TCP_FLAGS, TCP_TO_FLAGS, Target, is_vlan,
 };
 use crate::source::Address;
 
@@ -105,6 +105,17 @@ pub fn is_of_other_protocol<F: Frame>(frame: &F) -> bool {
     ether_type != EtherType::Ipv4 as u16 && ether_type != EtherType::Ipv6 as u16 && !is_vlan(ether_type)
 }
 
+/// [`Segment::closes`] of a frame that [`Head::of`] took for a plain one with a segment from this source.
+#[inline(always)]
+pub fn closes<F: Frame>(frame: &F, source: Address) -> bool {
+    let header_bytes = match source {
+        Address::V4(_) => Ipv4Hdr::LEN,
+        Address::V6(_) => Ipv6Hdr::LEN,
+    };
+    let flags = frame.bytes(EthHdr::LEN + header_bytes + TCP_TO_FLAGS - 2).map(|[_, flags]: [u8; 2]| flags);
+    flags.is_some_and(|flags| flags & TCP_CLOSES != 0)
+}
+
 /// The source port of a segment whose frame is plain, or near enough; none where only all of the frame tells.
 #[inline(always)]
 pub fn source_port<F: Frame>(frame: &F) -> Option<u16> {
@@ -149,7 +160,7 @@ pub fn plain_segment<F: Frame>(frame: &F, source: Address, ip_bytes: u32) -> Opt
         acknowledged: u32::from_be_bytes([a0, a1, a2, a3]),
         payload_at,
         payload_bytes: ip_bytes.saturating_sub(header_bytes),
-        is_urgent: 0,
+        says: 0,
     };
     Some((destination, u16::from_be_bytes([p0, p1]), segment))
 }

@@ -97,7 +97,7 @@ impl<S: Server> Link<S> {
             acknowledged: sent.acknowledged,
             payload_at: u32::try_from(HEADERS).unwrap(),
             payload_bytes: u32::try_from(sent.payload.len()).unwrap(),
-            is_urgent: 0,
+            says: 0,
         };
         let peer = self.has_socket.then(|| self.tcp.peer());
         let said = if self.has_socket { self.tcp.said } else { sent.acknowledged };

@@ -14,7 +14,14 @@ impl World {
         let mut limits = rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
         let verified = limits.find(|limit| Side::Verified.slot(limit.slot) == slot).map(|limit| limit.slot);
         let refused_until = self.cached_drop_until(prefix, slot);
-        SourceReading { prefix, slot: verified.unwrap_or(slot), is_verified: verified.is_some(), window, refused_until }
+        SourceReading {
+            prefix,
+            slot: verified.unwrap_or(slot),
+            is_verified: verified.is_some(),
+            window,
+            refused_until,
+            repeated: 0,
+        }
     }
 
     /// The windows that packets of this address are counted in: the source's, and those of its groups.

@@ -13,6 +13,7 @@ use ratelimit_common::layout::{
 };
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
+use ratelimit_common::verification::repeated_of_verified;
 
 use super::drop_cache::OfWindow;
 use super::plain::Plain;
@@ -119,6 +120,12 @@ impl Kernel {
         }
     }
 
+    /// How many refusals of a client's window of verified traffic repeat an earlier one.
+    pub(super) fn repeated(&self, client: Client, verified: u32, cached: OfWindow) -> Result<u64, DatapathError> {
+        let window = self.window(client, repeated_of_verified(verified))?;
+        Ok(window.map_or(0, |window| window.refused.count()).saturating_add(cached.repeated))
+    }
+
     /// The newest ban of a client by a rule, if it is not deleted.
     pub(super) fn ban(&self, client: Client, slot: u32) -> Result<Option<ban::Ban>, DatapathError> {
         match client {
@@ -198,14 +205,15 @@ impl Kernel {
             for (key, slot, is_verified) in windows.all() {
                 let prefix = windows.holder(key).net(*address, lengths).context("the prefix of an address")?;
                 let client = Client::of(prefix, self.sources.ipv6_family);
-                let (window, OfWindow { dropped, until: refused_until }) =
-                    (self.window(client, key)?, cached_drops.of(client, key));
+                let (window, cached) = (self.window(client, key)?, cached_drops.of(client, key));
+                let OfWindow { dropped, until: refused_until, .. } = cached;
                 if window.is_none() && refused_until.is_none() {
                     continue;
                 }
                 let mut window = window.unwrap_or_default();
                 window.refused = window.refused.and(dropped);
-                readings.push(SourceReading { prefix, slot, is_verified, window, refused_until });
+                let repeated = if is_verified { self.repeated(client, key, cached)? } else { 0 };
+                readings.push(SourceReading { prefix, slot, is_verified, window, refused_until, repeated });
             }
             all.push(readings);
         }

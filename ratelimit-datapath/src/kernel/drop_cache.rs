@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use anyhow::Context as _;
 use aya::maps::{PerCpuArray, PerCpuValues};
 use ratelimit_common::admission::Admission;
-use ratelimit_common::drop_cache::{BUSY, CacheSet, DropCause, DropEntry, WAYS};
+use ratelimit_common::drop_cache::{BUSY, CacheSet, DropCause, DropEntry, WAYS, cause_is};
 use ratelimit_common::layout::{Active, GENERATIONS, map};
 use ratelimit_common::time::Nanos;
 
@@ -29,6 +29,8 @@ pub(super) struct CachedDrops(HashMap<(Client, u32), OfWindow, foldhash::fast::R
 pub(super) struct OfWindow {
     /// Packets that an entry dropped and that are counted nowhere else yet.
     pub(super) dropped: u64,
+    /// Those of them that are sent again after a refused request.
+    pub(super) repeated: u64,
     /// Until when the last of its entries holds, if one does.
     pub(super) until: Option<Nanos>,
 }
@@ -58,6 +60,9 @@ impl CachedDrops {
         }
         let of = self.0.entry((client(entry, cause), cause.slot)).or_default();
         of.dropped = of.dropped.saturating_add(entry.dropped());
+        if cause.is & cause_is::OF_CONNECTION != 0 {
+            of.repeated = of.repeated.saturating_add(entry.dropped());
+        }
         of.until = of.until.max(holds.then_some(Nanos(cause.until_ns)));
     }
 }
@@ -198,7 +203,7 @@ impl Kernel {
 /// The client that the entry is of.
 fn client(entry: DropEntry, cause: DropCause) -> Client {
     let [high, low] = cause.source;
-    if cause.is_wide != 0 {
+    if cause.is & cause_is::WIDE != 0 {
         return Client::V6Wide([high, low].map(u64::to_ne_bytes));
     }
     if entry.is_ipv6() {
@@ -235,12 +240,12 @@ fn entry_and_cause(words: &[AtomicU64; ENTRY_WORDS], cause: &[AtomicU64; CAUSE_W
     let [until, slot, source @ ..] = cause;
     loop {
         let (entry, until_ns) = (entry(words), until.load(Ordering::Acquire));
-        let [a, b, c, d, wide @ ..] = slot.load(Ordering::Acquire).to_ne_bytes();
+        let [a, b, c, d, is @ ..] = slot.load(Ordering::Acquire).to_ne_bytes();
         let [high, low] = source;
         let source = [high.load(Ordering::Acquire), low.load(Ordering::Acquire)];
         if (words[0].load(Ordering::Acquire) ^ entry.word) & BUSY == 0 {
-            let (slot, is_wide) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes(wide));
-            return (entry, DropCause { until_ns, slot, is_wide, source });
+            let (slot, is) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes(is));
+            return (entry, DropCause { until_ns, slot, is, source });
         }
     }
 }
@@ -259,7 +264,7 @@ mod tests {
     fn an_entry_is_read_as_it_was_written() {
         let written = DropEntry { word: 7, source: 8 };
         let words = [written.word, written.source].map(AtomicU64::new);
-        let cause = DropCause { until_ns: 5, slot: 9, is_wide: 1, source: [6, 7] };
+        let cause = DropCause { until_ns: 5, slot: 9, is: cause_is::WIDE, source: [6, 7] };
         let slot = [9_u32.to_ne_bytes(), 1_u32.to_ne_bytes()].concat().try_into().map(u64::from_ne_bytes).unwrap();
         assert_eq!(entry_and_cause(&words, &[5, slot, 6, 7].map(AtomicU64::new)), (written, cause));
     }
@@ -277,7 +282,7 @@ mod tests {
         let key = Key::of(&head, epoch, u32::MAX, [u64::MAX, 0], HashKey([1, 2])).unwrap();
         let (expiry, until) = Expiry::new(NOW, Nanos(NOW.0 + after_ns), Verdict { reason, rule: 3 });
         let entry = DropEntry { word: key.entry_word(expiry) | (dropped * ONE_DROPPED), source: key.source };
-        (entry, DropCause { until_ns: until.0, slot: 9, is_wide: 0, source: [key.source, 0] })
+        (entry, DropCause { until_ns: until.0, slot: 9, is: 0, source: [key.source, 0] })
     }
 
     fn cached_drops(entries: impl IntoIterator<Item = (DropEntry, DropCause)>) -> CachedDrops {

@@ -129,7 +129,14 @@ pub(super) fn source_reading(key: &[u8], value: &[u8], lengths: impl Fn(u32) -> 
     for cell in &mut cells {
         *cell = words.next()?.ok()?;
     }
-    Some(SourceReading { prefix, slot, is_verified: false, window: Source { refused, cells }, refused_until: None })
+    Some(SourceReading {
+        prefix,
+        slot,
+        is_verified: false,
+        window: Source { refused, cells },
+        refused_until: None,
+        repeated: 0,
+    })
 }
 
 /// Wall clock minus monotonic clock, in nanoseconds.

@@ -7,10 +7,13 @@ use ratelimit_common::layout::{Source, SourceKeyV4, map};
 use ratelimit_common::source::Family;
 
 use super::clients::{Client, Lengths};
-use super::drop_cache::CachedDrops;
+use super::drop_cache::{CachedDrops, OfWindow};
 use super::windows::Windows;
 use super::{Kernel, map_ref, rules_len, state};
 use crate::{DatapathError, SourceReading, SourcesPosition, VisitedSources, batch};
+
+/// The last failure of a visit.
+type Failed = Result<(), DatapathError>;
 
 /// What it takes to read an entry of the maps.
 struct Entries {
@@ -22,16 +25,31 @@ struct Entries {
 
 impl Entries {
     /// Returns the window of an entry, with what the drop cache has dropped of it. None where nothing is held to it.
-    fn read(&self, key: &[u8], value: &[u8]) -> Option<SourceReading> {
+    fn read(&self, kernel: &Kernel, key: &[u8], value: &[u8]) -> Result<Option<SourceReading>, DatapathError> {
         let Self { own, family, windows, cached_drops } = self;
-        let mut reading = state::source_reading(key, value, |slot| windows.holder(slot).lengths(*own))?;
+        let Some(mut reading) = state::source_reading(key, value, |slot| windows.holder(slot).lengths(*own)) else {
+            return Ok(None);
+        };
+        let client = Client::of(reading.prefix, *family);
+        let mut cached = OfWindow::default();
         if !cached_drops.is_empty() {
-            let of = cached_drops.of(Client::of(reading.prefix, *family), reading.slot);
-            reading.window.refused = reading.window.refused.and(of.dropped);
-            reading.refused_until = of.until;
+            cached = cached_drops.of(client, reading.slot);
+            reading.window.refused = reading.window.refused.and(cached.dropped);
+            reading.refused_until = cached.until;
         }
-        let (slot, is_verified) = windows.limit(reading.slot)?;
-        Some(SourceReading { slot, is_verified, ..reading })
+        let Some((slot, is_verified)) = windows.limit(reading.slot) else { return Ok(None) };
+        if is_verified && reading.window.refused.count() != 0 {
+            reading.repeated = kernel.repeated(client, reading.slot, cached)?;
+        }
+        Ok(Some(SourceReading { slot, is_verified, ..reading }))
+    }
+
+    /// Visits the window of an entry, and keeps what failed.
+    fn visit(&self, kernel: &Kernel, entry: (&[u8], &[u8]), visit: &mut dyn FnMut(SourceReading), failed: &mut Failed) {
+        match self.read(kernel, entry.0, entry.1) {
+            Ok(reading) => reading.into_iter().for_each(visit),
+            Err(error) => *failed = Err(error),
+        }
     }
 }
 
@@ -39,15 +57,16 @@ impl Kernel {
     /// See [`crate::Datapath::visit_sources`].
     pub(super) fn visit_windows(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {
         let Some(entries) = self.readable()? else { return Ok(()) };
+        let mut failed = Ok(());
         for (name, key_len) in self.source_maps() {
             let data = state::data(map_ref(&self.ebpf, name)?)?;
             let max = self.map(name)?.max_entries();
             batch::visit(data.fd().as_fd(), key_len, size_of::<Source>(), max, |key, value| {
-                entries.read(key, value).into_iter().for_each(&mut *visit);
+                entries.visit(self, (key, value), visit, &mut failed);
             })
             .with_context(|| format!("read {name}"))?;
         }
-        Ok(())
+        failed
     }
 
     /// See [`crate::Datapath::visit_part_of_sources`].
@@ -61,9 +80,11 @@ impl Kernel {
         let Some(entries) = self.readable()? else { return Ok(None) };
         let data = state::data(map_ref(&self.ebpf, name)?)?;
         let max = self.map(name)?.max_entries();
-        let take = |key: &[u8], value: &[u8]| entries.read(key, value).into_iter().for_each(&mut *visit);
+        let mut failed = Ok(());
+        let take = |key: &[u8], value: &[u8]| entries.visit(self, (key, value), visit, &mut failed);
         let bucket = batch::visit_part(data.fd().as_fd(), key_len, size_of::<Source>(), max, from.bucket, take)
             .with_context(|| format!("read {name}"))?;
+        failed?;
         Ok(match bucket {
             Some(_) => Some(SourcesPosition { bucket, ..from }),
             None => Some(from.map + 1).filter(|map| *map < maps.len()).map(|map| SourcesPosition { map, bucket }),

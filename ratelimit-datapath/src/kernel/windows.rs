@@ -59,7 +59,7 @@ impl Windows {
         };
         let windows = move |limit: &Limit| {
             let is_guarded = rule.guard != 0 && limit.unit == Unit::Requests as u8;
-            let beside = [Side::Evidence, Side::Attempts, Side::Opened, Side::Segments];
+            let beside = [Side::Evidence, Side::Attempts, Side::Opened, Side::Segments, Side::Repeated];
             let beside = beside.map(|side| {
                 let window = if is_guarded && side.is_guard() { Window::Guard } else { Window::Hidden };
                 (side.slot(limit.slot), window)
@@ -109,7 +109,7 @@ mod tests {
             (of(7), of(8), of(9), of(70)),
             (Some((7, false)), Some((8, false)), Some((9, false)), Some((70, false)))
         );
-        for side in [Side::Evidence, Side::Attempts, Side::Opened, Side::Segments] {
+        for side in [Side::Evidence, Side::Attempts, Side::Opened, Side::Segments, Side::Repeated] {
             assert_eq!([7, 8].map(|slot| of(side.slot(slot))), [None, None]);
         }
         assert_eq!(of(Side::Verified.slot(8)), Some((8, true)));

@@ -54,7 +54,8 @@ pub(crate) struct Deferred {
     pub(crate) suspect_at: u32,
     /// Its source.
     pub(crate) of: Of,
-    /// Why it is refused, by a rule that refuses by a reset.
+    /// [`Deferred::CLOSES`] of a segment that closes its connection; and the reason's code where a reset may come of it:
+    /// why it is refused, by a rule that refuses by a reset, or what is so of such a segment.
     pub(crate) refused: u32,
     /// Until when that lasts, where it was found out, of a segment of a rule that says pages. Of others nobody reads it.
     pub(crate) refused_until: Nanos,
@@ -144,6 +145,11 @@ pub(crate) fn place<T>(pointer: *mut T) -> Option<&'static mut T> {
 }
 
 impl Deferred {
+    /// Above all reasons' codes in [`Deferred::refused`].
+    pub(crate) const CLOSES: u32 = 1 << 8;
+    /// Likewise: a request of its connection was refused, which this segment may repeat.
+    pub(crate) const REPEATS: u32 = 1 << 9;
+
     /// No refusal of the connection is cached.
     #[inline(always)]
     pub(crate) fn cache_no_connection(&mut self) {
@@ -174,6 +180,18 @@ impl Deferred {
     #[inline(always)]
     pub(crate) fn rule(&self) -> u32 {
         read!(self.rule)
+    }
+
+    /// Whether it is a segment that closes its connection, and in the end, whether that may be ended for it.
+    #[inline(always)]
+    pub(crate) fn closes(&self) -> bool {
+        read!(self.refused) & Self::CLOSES != 0
+    }
+
+    /// Whether a request of its connection was refused, and it may be the one that repeats that.
+    #[inline(always)]
+    pub(crate) fn repeats(&self) -> bool {
+        read!(self.refused) & Self::REPEATS != 0
     }
 
     /// Keeps what it charges, and what it leaves.
@@ -244,11 +262,17 @@ impl Deferred {
         }
     }
 
+    /// What is remembered of the connection, where something of it was admitted.
+    #[inline(always)]
+    pub(crate) fn known_conversation(&self) -> Option<&'static mut Conversation> {
+        self.kept_conversation().filter(|known| !known.is_alone())
+    }
+
     /// What is remembered of the connection. A connection's segments arrive on one CPU, and where they do not, what a
     /// race loses is one segment's part; so it is where the kernel reuses the element meanwhile.
     #[inline(always)]
     #[expect(clippy::needless_borrows_for_generic_args, reason = "what is not borrowed is copied onto the stack")]
-    pub(crate) fn known_conversation(&self) -> Option<&'static mut Conversation> {
+    pub(crate) fn kept_conversation(&self) -> Option<&'static mut Conversation> {
         let entry = match self.is {
             deferred_is::CONVERSATION_V4 => CONVERSATIONS_V4.get_ptr_mut(&self.conversation_v4),
             _ => CONVERSATIONS_V6.get_ptr_mut(&self.conversation_v6),
@@ -292,7 +316,7 @@ impl Deferred {
     #[inline(always)]
     pub(crate) fn renew(&self) -> bool {
         if self.is < deferred_is::FLOW_V4 {
-            let Some(known) = self.known_conversation() else { return false };
+            let Some(known) = self.kept_conversation() else { return false };
             copy(&self.conversation, known);
         } else {
             let Some(known) = self.known_flow() else { return false };

@@ -4,11 +4,12 @@ use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xchg};
 use core::ptr::NonNull;
 
 use ratelimit_common::drop_cache::{
-    BUSY, CacheSet, DROPPED_MAX, DropCause, DropEntry, Expiry, Holds, KEEPS, Key, ONE_DROPPED, WAYS,
+    BUSY, CacheSet, DROPPED_MAX, DropCause, DropEntry, Expiry, Holds, KEEPS, Key, ONE_DROPPED, WAYS, cause_is,
 };
 use ratelimit_common::hold::Banned as _;
 use ratelimit_common::layout::{BITS_PER_SET, Config, Fault, SETS_PER_WORD};
 use ratelimit_common::time::Nanos;
+use ratelimit_common::verification::repeated_of_verified;
 
 use super::counts::count_not_cached;
 use super::sources::{Of, ban_of, family_of, window_of};
@@ -242,6 +243,8 @@ pub(crate) struct Refusal<'a> {
     pub(crate) is_verified: bool,
     /// The source of that window or ban.
     pub(crate) of: &'a Of,
+    /// [`cause_is::OF_CONNECTION`], or 0.
+    pub(crate) of_connection: u32,
 }
 
 /// Caches that packets with this key are refused. The entry replaces one of its own key, else one that has expired,
@@ -249,7 +252,7 @@ pub(crate) struct Refusal<'a> {
 /// that is counted. What a replaced entry has dropped is counted where it belongs.
 #[inline(always)]
 pub(crate) fn insert_drop(config: &Config, key: Key, hash: u64, refusal: Refusal<'_>, now: Nanos) {
-    let Refusal { slot, expiry, until, is_verified, of } = refusal;
+    let Refusal { slot, expiry, until, is_verified, of, of_connection } = refusal;
     let place = Place::of(config, key, hash);
     let verified_bit = if is_verified { IS_VERIFIED } else { 0 };
     let (mut least, mut chosen) = (KEEPS, u32::MAX);
@@ -282,7 +285,7 @@ pub(crate) fn insert_drop(config: &Config, key: Key, hash: u64, refusal: Refusal
         (&raw mut (*entry).source).write_volatile(key.source);
         (&raw mut (*at).until_ns).write_volatile(until.0);
         (&raw mut (*at).slot).write_volatile(slot);
-        (&raw mut (*at).is_wide).write_volatile(of.is_wide() as u32);
+        (&raw mut (*at).is).write_volatile(of.is_wide() as u32 * cause_is::WIDE | of_connection);
         (&raw mut (*at).source).write_volatile(of.prefix());
         atomic_xchg::<u64, { AtomicOrdering::SeqCst }>(&raw mut (*entry).word, key.entry_word(expiry));
     }
@@ -316,22 +319,31 @@ fn candidate_at(number: u32, candidate: u32) -> Option<*mut DropEntry> {
 /// Counts what an entry with this word and cause has dropped where its window or ban counts it, if that is still
 /// remembered.
 #[inline(always)]
-fn count_of(DropCause { slot, is_wide, source: [high, low], .. }: DropCause, word: u64, dropped: u64) {
-    let _always_zero = count_dropped(high, low, word, slot, dropped << 1 | u64::from(is_wide & 1));
+fn count_of(DropCause { slot, is, source: [high, low], .. }: DropCause, word: u64, dropped: u64) {
+    let is = u64::from(is & (cause_is::WIDE | cause_is::OF_CONNECTION));
+    let _always_zero = count_dropped(high, low, word, slot, dropped << CAUSE_BITS | is);
 }
 
-/// [`count_of`]; `dropped` is twice that, and 1 more where the source is wide. Returns 0.
+/// Bits of [`cause_is`].
+const CAUSE_BITS: u32 = 2;
+
+/// [`count_of`]; `dropped` has the bits of [`cause_is`] below it. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn count_dropped(high: u64, low: u64, word: u64, slot: u32, dropped: u64) -> u32 {
     let entry = DropEntry { word, source: 0 };
-    let (family, source, dropped) = (family_of(entry.is_ipv6(), dropped & 1 != 0), [high, low], dropped >> 1);
+    let family = family_of(entry.is_ipv6(), dropped & u64::from(cause_is::WIDE) != 0);
+    let is_repeated = dropped & u64::from(cause_is::OF_CONNECTION) != 0;
+    let (source, dropped) = ([high, low], dropped >> CAUSE_BITS);
     if entry.expiry().is_ban() {
         if let Some(ban) = ban_of(family, source, slot) {
             ban.count_dropped(dropped);
         }
     } else if let Some(window) = window_of(family, source, slot) {
         window.add_refused(dropped);
+        if is_repeated && let Some(repeated) = window_of(family, source, repeated_of_verified(slot)) {
+            repeated.add_refused(dropped);
+        }
     }
     0
 }

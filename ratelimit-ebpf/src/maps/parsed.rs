@@ -278,6 +278,14 @@ impl ParsedFrame {
         read!(self.has_payload) != 0
     }
 
+    /// Takes the segment for the first one that its server has not: false where the socket says nothing.
+    #[inline(always)]
+    pub(crate) fn take_for_next(&mut self) -> bool {
+        let Some(peer) = self.peer() else { return false };
+        self.segment.sequence = peer.received;
+        true
+    }
+
     /// Its destination port.
     #[inline(always)]
     pub(crate) fn port(&self) -> u16 {

@@ -152,15 +152,15 @@ impl Observation {
             // What was refused before the first look was refused at an unknown time.
             let open = BucketIndex(self.current.0.saturating_sub(CELLS as u64 - 1));
             if is_first || is_back {
-                ObservedSource::new(open, count)
+                ObservedSource::new(open, (count, reading.repeated))
             } else {
-                ObservedSource::new(oldest(self.shape, reading, ahead_max(self.current)).unwrap_or(open), 0)
+                ObservedSource::new(oldest(self.shape, reading, ahead_max(self.current)).unwrap_or(open), (0, 0))
             }
         }) else {
             self.not_observed_in_round += 1;
             return 0;
         };
-        let fresh = match count.checked_sub(seen.refused) {
+        let more = match count.checked_sub(seen.refused) {
             Some(more) => more,
             // The source was evicted, and is back.
             None if count <= seen.refused / 2 => count,
@@ -168,6 +168,7 @@ impl Observation {
             None => 0,
         };
         seen.refused = count;
+        let fresh = seen.without_repetitions(more, reading.repeated);
         let refused = (fresh > 0).then(|| {
             let bucket = newest_refusal(reading, seen.open(), self.current);
             let is_known = self.weight == Weight::OneOfMany && seen.is_refused_in(bucket);

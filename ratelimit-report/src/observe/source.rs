@@ -74,7 +74,7 @@ impl Ring {
     }
 }
 
-/// What is known of one source. // 120 B, and once it exceeds a candidate 32 B and 64 B for each such
+/// What is known of one source. // 136 B, and once it exceeds a candidate 32 B and 64 B for each such
 #[derive(Clone, Debug)]
 pub(super) struct ObservedSource {
     /// What it wanted in the open bucket and those before it: admitted or refused.
@@ -87,6 +87,10 @@ pub(super) struct ObservedSource {
     open_refused: u64,
     /// The window's refusals when it was last looked at.
     pub(super) refused: u64,
+    /// Those of them that only repeat an earlier one.
+    repeated: u64,
+    /// Requests that were refused in an earlier round and have been admitted since: so many new refusals are none.
+    admitted_since: u64,
     /// The most that it wanted in any one window.
     pub(super) peak: u64,
     /// None while every candidate admits everything.
@@ -106,8 +110,17 @@ const _: () = assert!(CANDIDATES_MAX <= u8::BITS as usize);
 
 impl ObservedSource {
     /// One that was not seen before, from this bucket on.
-    pub(super) fn new(open: BucketIndex, refused: u64) -> Self {
-        Self { demand: Ring::default(), first: open, open, open_refused: 0, refused, peak: 0, trial: None }
+    pub(super) fn new(open: BucketIndex, (refused, repeated): (u64, u64)) -> Self {
+        let (demand, open_refused, admitted_since, peak, trial) = (Ring::default(), 0, 0, 0, None);
+        Self { demand, first: open, open, open_refused, refused, repeated, admitted_since, peak, trial }
+    }
+
+    /// How many of so many new refusals are no repetition of an earlier one, of all that its window has refused.
+    pub(super) fn without_repetitions(&mut self, refused: u64, repeated: u64) -> u64 {
+        // One that was evicted has begun anew.
+        let again = repeated.checked_sub(self.repeated).unwrap_or(repeated).saturating_add(self.admitted_since);
+        (self.repeated, self.admitted_since) = (repeated, again.saturating_sub(refused));
+        refused.saturating_sub(again)
     }
 
     /// The first bucket that is not finished.

@@ -50,6 +50,7 @@ impl Charged {
             is_verified: false,
             window: Source { refused: self.newest, cells },
             refused_until: None,
+            repeated: 0,
         }
     }
 }
@@ -167,7 +168,7 @@ proptest! {
         for ((refused, cells), now) in words.into_iter().zip(times) {
             let mut round = observer.round(Nanos(now), &[u64::MAX]);
             let window = Source { refused: ratelimit_common::refusals::Refusals(refused), cells };
-            round.visit(&SourceReading { prefix: "192.0.2.7/32".parse().unwrap(), slot: of.slot, is_verified: false, window, refused_until: None });
+            round.visit(&SourceReading { prefix: "192.0.2.7/32".parse().unwrap(), slot: of.slot, is_verified: false, window, refused_until: None, repeated: 0 });
             round.finish();
             let _observed = observer.observed(&of);
         }
@@ -419,7 +420,14 @@ fn a_reading_that_has_somewhat_fewer_refusals_than_the_one_before_adds_none() {
         newest = newest.and(refused - 1);
         let window = Source { refused: newest, cells: [0; CELLS] };
         let mut round = observer.round(START, &[u64::MAX]);
-        round.visit(&SourceReading { prefix, slot: of.slot, is_verified: false, window, refused_until: None });
+        round.visit(&SourceReading {
+            prefix,
+            slot: of.slot,
+            is_verified: false,
+            window,
+            refused_until: None,
+            repeated: 0,
+        });
         round.finish();
         observer.observed(&of).unwrap().demand
     };
@@ -543,4 +551,26 @@ fn of_a_flood_what_its_sources_wanted_is_kept_and_their_memory_returns() {
     bench.round();
     let back = bench.observed(0);
     assert_eq!((back.busiest.len(), back.demand), (later.busiest.len() + 1, later.demand + 3));
+}
+
+#[test]
+fn a_request_that_is_sent_again_is_wanted_once_also_where_it_is_admitted_in_a_later_round() {
+    let of = limit(10, Unit::Requests);
+    let mut observer = Observer::default();
+    observer.follow(&policy(vec![of]), &[], 2, START);
+    let prefix = "192.0.2.7/32".parse().unwrap();
+    let bucket = START.bucket(of.bucket_ns);
+    let mut demand_after = |refused: u64, repeated: u64| {
+        let newest = ratelimit_common::refusals::Refusals(0).and_one_in(bucket).and(refused - 1);
+        let window = Source { refused: newest, cells: [0; CELLS] };
+        let mut round = observer.round(START, &[u64::MAX]);
+        let (slot, is_verified) = (of.slot, true);
+        round.visit(&SourceReading { prefix, slot, is_verified, window, refused_until: None, repeated });
+        round.finish();
+        observer.observed(&of).unwrap().demand
+    };
+    // What was there before the first look; three requests, two of them sent again four times in all; those two are
+    // admitted; five more requests, and nothing.
+    let demands = [(10, 2), (17, 6), (17, 8), (22, 8), (22, 8)].map(|(refused, again)| demand_after(refused, again));
+    assert_eq!(demands.map(|demand| demand - demands[0]), [0, 3, 3, 6, 6]);
 }

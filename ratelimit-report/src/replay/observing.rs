@@ -104,6 +104,7 @@ impl Observing {
                     is_verified: false,
                     window: *window,
                     refused_until: None,
+                    repeated: 0,
                 });
             }
         }

@@ -267,6 +267,11 @@ fn a_limit_that_was_raised_admits_at_once_unless_everything_is_refused() {
     }
 }
 
+/// A window of unverified traffic, which no entry of the drop cache is of.
+fn reading(prefix: IpNet, slot: u32, window: Source) -> SourceReading {
+    SourceReading { prefix, slot, is_verified: false, window, refused_until: None, repeated: 0 }
+}
+
 #[test]
 fn a_refusal_after_the_clock_was_read_is_seen() {
     let limit = limit(1050, Counted::Bytes);
@@ -275,7 +280,7 @@ fn a_refusal_after_the_clock_was_read_is_seen() {
     let later = BucketIndex(now.bucket(MINUTE_NS).0 + 1);
     let window = Source { refused: Refusals::default().and_one_in(later), cells: window_of(&limit, 1000, now) };
     let prefix = IpNet::from(address("198.51.100.7"));
-    let source = SourceReading { prefix, slot: limit.slot, is_verified: false, window, refused_until: None };
+    let source = reading(prefix, limit.slot, window);
     let report = CheckReport::build(&policy, now, prefix.addr(), &[source]);
     assert_eq!(report.verdict, Outcome::Drop);
 }
@@ -351,12 +356,8 @@ fn a_source_that_never_passes_is_told_a_number_too() {
     let policy = policy(vec![limit(0, Counted::Connections), other]);
     let now = ratelimit_datapath::fake::START;
     let prefix = IpNet::from(address("198.51.100.7"));
-    let of = |limit: &desired::Limit| SourceReading {
-        prefix,
-        slot: limit.slot,
-        is_verified: false,
-        window: Source { refused: Refusals(1), cells: window_of(limit, limit.amount, now) },
-        refused_until: None,
+    let of = |limit: &desired::Limit| {
+        reading(prefix, limit.slot, Source { refused: Refusals(1), cells: window_of(limit, limit.amount, now) })
     };
     let windows: Vec<_> = policy.rules[0].limits.iter().map(of).collect();
     // Never, whatever the other limit's wait of twelve minutes.
@@ -381,12 +382,12 @@ fn the_worst_of_many_sources_are_the_same_as_if_all_were_kept() {
     for n in 1..=5000_u32 {
         let prefix = IpNet::from(IpAddr::from(n.to_be_bytes()));
         let used = [u64::from(n * 617 % 1001), u64::from(n * 389 % 2001)];
-        let windows = [0, 1].map(|at| SourceReading {
-            prefix,
-            slot: limits[at].slot,
-            is_verified: false,
-            window: Source { refused: Refusals(used[at] % 7), cells: window_of(&limits[at], used[at], now) },
-            refused_until: None,
+        let windows = [0, 1].map(|at| {
+            reading(
+                prefix,
+                limits[at].slot,
+                Source { refused: Refusals(used[at] % 7), cells: window_of(&limits[at], used[at], now) },
+            )
         });
         let over = used[0] == 1000 || used[1] == 2000;
         let refused = [0, 1].into_iter().filter(|&at| used[at] == limits[at].amount).map(|at| used[at] % 7).max();
@@ -447,13 +448,7 @@ fn any_words_in_a_window_are_read_without_a_panic() {
         });
         let window = Source { refused: Refusals(u64::MAX), cells };
         let prefix = IpNet::from(address("198.51.100.7"));
-        let windows = policy.rules[0].limits.iter().map(|limit| SourceReading {
-            prefix,
-            slot: limit.slot,
-            is_verified: false,
-            window,
-            refused_until: None,
-        });
+        let windows = policy.rules[0].limits.iter().map(|limit| reading(prefix, limit.slot, window));
         let windows: Vec<_> = windows.collect();
         let now = ratelimit_datapath::fake::START;
         let mut census = Census::new(&policy, now, 1);
@@ -505,13 +500,7 @@ fn a_leaky_bucket_and_a_fixed_window_are_read_as_the_packet_path_reads_them() {
     let now = Nanos(1_767_261_600 * SECOND_NS);
     let check = |of: desired::Limit, cells: [u64; 8]| {
         let prefix = IpNet::from(source);
-        let windows = [SourceReading {
-            prefix,
-            slot: of.slot,
-            is_verified: false,
-            window: Source { refused: Refusals(0), cells },
-            refused_until: None,
-        }];
+        let windows = [reading(prefix, of.slot, Source { refused: Refusals(0), cells })];
         let report = CheckReport::build(&policy(vec![of]), now, source, &windows);
         let of = &report.limits[0];
         (report.reason.clone(), of.used, of.remaining, of.retry_after_seconds, of.buckets.len())
@@ -538,13 +527,7 @@ fn what_a_shadow_limit_would_have_refused_is_summed_over_the_sources() {
     let mut census = Census::new(&policy, Nanos(SECOND_NS), 5);
     for (last, refused) in [(1, 4), (2, 0), (3, 7)] {
         let prefix = IpNet::from(IpAddr::from([192, 0, 2, last]));
-        census.visit(&SourceReading {
-            prefix,
-            slot: 901,
-            is_verified: false,
-            window: Source { refused: Refusals(refused), cells: [0; 8] },
-            refused_until: None,
-        });
+        census.visit(&reading(prefix, 901, Source { refused: Refusals(refused), cells: [0; 8] }));
     }
     assert_eq!(census.finish().shadows, [[Shadowed { packets: 11, sources: 2 }]]);
 }

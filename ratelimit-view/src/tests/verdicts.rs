@@ -116,6 +116,7 @@ fn the_verdict_is_of_the_very_address_that_was_asked_for() {
         is_verified: false,
         window: Source { refused: Refusals(0), cells: window_of(&policy.rules[0].limits[0], 1, NOW) },
         refused_until: None,
+        repeated: 0,
     };
     let top = |policy: &Policy| TopSource::of(policy, NOW, reading.prefix, &[reading], &[]).unwrap().state;
     assert_eq!(top(&policy), State::Ok);
@@ -264,6 +265,7 @@ fn a_prefix_is_summed_up() {
             is_verified: false,
             window: Source { refused: Refusals(0), cells: window_of(&policy.rules[1].limits[0], 3, NOW) },
             refused_until: None,
+            repeated: 0,
         };
         let windows = [full(1), full(9), full(77)];
         windows.iter().for_each(|window| within.visit(window));

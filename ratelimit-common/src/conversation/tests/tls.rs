@@ -64,7 +64,7 @@ fn what_lies_whole_in_the_record_that_is_under_way_goes_on_whatever_its_server_s
     }
     assert!(!goes_on(known, &within(&known, 1, SHORT_BYTES), SEALED), "something is left out");
     assert!(!goes_on(known, &within(&known, u32::MAX, SHORT_BYTES), SEALED), "some of it came before");
-    assert!(!goes_on(known, &Segment { is_urgent: 1, ..within(&known, 0, SHORT_BYTES) }, SEALED));
+    assert!(!goes_on(known, &Segment { says: crate::packet::says::URGENT, ..within(&known, 0, SHORT_BYTES) }, SEALED));
 }
 
 #[test]

@@ -49,6 +49,7 @@ proptest! {
             is_verified: false,
             window: Source { refused: Refusals(0), cells: window_of(&rule.limits[0], used, NOW) },
             refused_until: None,
+            repeated: 0,
         };
         let windows: Vec<_> = policy.rules.iter().zip(&used).map(|(rule, used)| reading(rule, *used)).collect();
         let ban = |rule| Ban { client: prefix, rule, until: Nanos(NOW.0 + SECOND_NS), step: 1 };

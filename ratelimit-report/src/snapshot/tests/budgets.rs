@@ -9,7 +9,7 @@ fn a_source_with_two_budgets_is_told_of_both_the_worse_first_and_is_tracked_once
     let prefix = IpNet::from(address("198.51.100.7"));
     let reading = |is_verified, used| {
         let window = Source { refused: Refusals(0), cells: window_of(&limit, used, now) };
-        SourceReading { prefix, slot: limit.slot, is_verified, window, refused_until: None }
+        SourceReading { prefix, slot: limit.slot, is_verified, window, refused_until: None, repeated: 0 }
     };
     for (unverified, verified, first, verdict) in [
         (10, 3, Budget::Unverified, Outcome::Drop),

@@ -53,7 +53,7 @@ fn only_the_window_of_verified_traffic_is_shared_where_that_alone_is_summed() {
     let reading = |is_verified, used| {
         let window = Source { refused: Refusals(0), cells: window_of(&limit, used, now) };
         let prefix = address(SOURCE).into();
-        SourceReading { prefix, slot: limit.slot, is_verified, window, refused_until: None }
+        SourceReading { prefix, slot: limit.slot, is_verified, window, refused_until: None, repeated: 0 }
     };
     let report = CheckReport::build(&policy, now, address(SOURCE), &[reading(false, 2), reading(true, 3)]);
     let told: Vec<_> = report.limits.iter().map(|of| (of.budget, of.used_elsewhere)).collect();

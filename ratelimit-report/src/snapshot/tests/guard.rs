@@ -88,7 +88,7 @@ fn the_guard_of_a_leaky_bucket_blocks_when_it_is_full() {
     let reading = |used: u64| {
         let cells = std::array::from_fn(|at| if at == 0 { now.0 + used * guard.leak().cost_ns(1) } else { 0 });
         let (prefix, window) = (IpNet::from(address("198.51.100.7")), Source { refused: Refusals(0), cells });
-        SourceReading { prefix, slot: guard.slot, is_verified: false, window, refused_until: None }
+        SourceReading { prefix, slot: guard.slot, is_verified: false, window, refused_until: None, repeated: 0 }
     };
     for (used, reason) in [(16_000, "within_limit"), (16_384, "guard")] {
         let of = CheckReport::build(&policy, now, address("198.51.100.7"), &[reading(used)]);
