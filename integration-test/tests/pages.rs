@@ -263,3 +263,25 @@ fn only_the_next_answer_of_a_server_that_owes_nothing_is_a_page() {
     let counts = namespace.inside(runs).unwrap();
     assert_eq!((counts[&("page", Some(0))], counts[&("reset", Some(0))]), (1, 3), "{counts:?}");
 }
+
+#[test]
+fn where_the_other_end_loses_what_is_sent_back_a_request_is_reset_and_counted_so() {
+    needs_root!();
+    let lab = Lab::new();
+    let _site = site(&lab);
+    let _daemon = start(&lab, "xdp_mode = \"native\"", "429", "limits = [\"1/1h\"]");
+    let file = lab.directory().join("ratelimitd.toml");
+    let checked = lab.ratelimitd(&["check-config", file.to_str().unwrap()]);
+    assert!(checked.stderr.contains("s0 loses what XDP sends back"), "{}{}", checked.stdout, checked.stderr);
+    let mut read = Vec::new();
+    for _ in 0..3 {
+        let (answer, took) = answer(&mut lab.open(CLIENTS[0], 80), &request("test"));
+        assert!(took < SOON, "{took:?}");
+        read.push(answer.map(|text| text.contains(" 429 ")).unwrap_or_default());
+    }
+    assert_eq!(read, [false; 3], "no client has read a page");
+    let stats = lab.stats_once(|stats| number(stats, "/reasons/reset") >= 2);
+    assert_eq!(stats.pointer("/reasons/page").and_then(serde_json::Value::as_u64).unwrap_or(0), 0, "{stats:#}");
+    let said = lab.ratelimitd(&["stats"]).stdout;
+    assert!(said.contains("told by a reset") && !said.contains("told by a page"), "{said}");
+}

@@ -9,7 +9,7 @@ use netlink_packet_route::link::{LinkAttribute, LinkInfo, LinkLayerType, LinkMes
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::path::Link;
-use super::{Attachment, Hook, XdpMode, bpf, netlink};
+use super::{Attachment, Hook, XdpMode, bpf, generic_netlink, netlink};
 
 /// One network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,9 @@ pub(super) struct Interface {
     pub(super) lower: Option<u32>,
 }
 
+/// `NETDEV_XDP_ACT_NDO_XMIT`, include/uapi/linux/netdev.h.
+const NDO_XMIT: u64 = 1 << 2;
+
 impl From<Interface> for Link {
     fn from(of: Interface) -> Self {
         Self { name: of.name, index: of.index, kind: of.kind, master: of.master, lower: of.lower }
@@ -45,6 +48,14 @@ impl Interface {
                 .is_ok_and(|programs| programs.contains(&program))
                 .then_some(Attachment::Tcx),
         }
+    }
+
+    /// Whether XDP can send a frame back the way it came (`XDP_TX`). A veth delivers it only where its other end has an
+    /// XDP program or GRO, and says so from Linux 6.3 on (`veth_set_xdp_features`, drivers/net/veth.c, Linux 6.18). Of
+    /// what the kernel does not say it is taken to be so.
+    pub(super) fn sends_back(&self) -> bool {
+        let is_veth = self.kind.as_deref() == Some("veth");
+        !is_veth || generic_netlink::xdp_features(self.index).map_or(true, |features| features & NDO_XMIT != 0)
     }
 
     /// Whether it brings IP packets with nothing before them: tunnels, WireGuard, PPP.
@@ -187,7 +198,12 @@ pub fn names() -> io::Result<Vec<String>> {
     Ok(all()?.into_iter().map(|interface| interface.name).collect())
 }
 
-/// The interface of this name.
+/// Whether the interface of this name loses what XDP sends back, as far as the kernel says.
+pub fn loses_answers(name: &str) -> bool {
+    named(name).is_ok_and(|found| found.is_some_and(|found| !found.sends_back()))
+}
+
+/// The interface of this name, if it is there.
 pub(super) fn named(name: &str) -> io::Result<Option<Interface>> {
     Ok(all()?.into_iter().find(|interface| interface.name == name))
 }

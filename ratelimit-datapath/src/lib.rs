@@ -46,7 +46,7 @@ pub use connections::{Connection, Ended};
 pub use events::{EVENTS_PART, EventCount, EventCounts, EventLimit, KernelEvent, KernelEventKind};
 pub use fleet::{KernelStep, LimitAt, STEPS_PART, Told};
 pub use hook::{Attachment, Hook, XdpMode};
-pub use interface::{links, names as interface_names};
+pub use interface::{links, loses_answers, names as interface_names};
 pub use routes::default_gateways;
 pub use source_reading::{SourceReading, Whose};
 

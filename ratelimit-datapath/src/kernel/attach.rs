@@ -8,11 +8,11 @@ use aya::programs::xdp::{XdpLink, XdpMode as AyaMode};
 use ratelimit_common::layout::{INTERFACES_MAX, Rule};
 use ratelimit_crash::{Point, reach};
 
+use super::answers::Answers;
 use super::classifier::LinkHeader;
 use super::held::{self, Held};
 use super::place;
 use super::{ConfigWords, Kernel, program};
-use crate::encode;
 use crate::interface::{self, Interface};
 use crate::pins;
 use crate::{Absent, Attachment, DatapathError, Hook, XdpMode};
@@ -73,8 +73,7 @@ impl Slot {
 pub(super) struct Links {
     hook: HookChoice,
     xdp_mode: XdpModeChoice,
-    /// Whether this run has attached to an interface in generic mode, or taken one over.
-    is_generic: bool,
+    answers: Answers,
     slots: [Option<Slot>; INTERFACES_MAX],
     /// What earlier runs left pinned and this one has not taken over.
     pub(super) held: Vec<Held>,
@@ -83,8 +82,8 @@ pub(super) struct Links {
 impl Links {
     /// On nothing yet.
     pub(super) fn new(hook: HookChoice, xdp_mode: XdpModeChoice) -> Self {
-        let is_generic = xdp_mode == XdpModeChoice::Generic;
-        Self { hook, xdp_mode, is_generic, slots: Default::default(), held: Vec::new() }
+        let answers = Answers::new(xdp_mode);
+        Self { hook, xdp_mode, answers, slots: Default::default(), held: Vec::new() }
     }
 
     /// Where it is asked to attach.
@@ -102,11 +101,9 @@ impl Links {
         self.slots.each_ref().map(|slot| slot.as_ref().map_or(0, Slot::index))
     }
 
-    /// Has nothing answered where an interface is attached in generic mode: an answer might lose its VLAN tag there.
+    /// [`Answers::write`].
     pub(super) fn let_answer(&self, rules: &mut [Rule]) {
-        if self.is_generic {
-            rules.iter_mut().for_each(encode::answer_nothing);
-        }
+        self.answers.write(rules);
     }
 
     /// Gives an interface the first row, also where another has it.
@@ -266,8 +263,7 @@ impl Kernel {
                 if let Some(slot) = self.links.slots.iter_mut().flatten().find(|slot| slot.name == name) {
                     (slot.link, slot.hook, slot.program, slot.origin) = (Some(link), hook, program, origin);
                 }
-                if attached == Attachment::Xdp(XdpMode::Generic) && !self.links.is_generic {
-                    self.links.is_generic = true;
+                if self.links.answers.take(attached, found) {
                     self.write_interfaces()?;
                 }
                 Ok(attached)

@@ -1,6 +1,7 @@
 //! The datapath that is the Linux kernel's: loads the program, writes and reads its maps, attaches it. Nothing else
 //! names aya.
 
+mod answers;
 mod attach;
 mod charge;
 mod classifier;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use jiff::Timestamp;
-use ratelimit_common::layout;
+use ratelimit_common::layout::{self, Unit};
 use ratelimit_common::time::Nanos;
 use tracing::level_filters::LevelFilter;
 
@@ -25,11 +25,12 @@ use ratelimit_control::proto::{
 };
 use ratelimit_daemon::{self, ConfigSource, Fallbacks, Limited, Loaded};
 use ratelimit_datapath::kernel::Kernel;
-use ratelimit_datapath::{DatapathError, interface_names, path, probe};
+use ratelimit_datapath::{DatapathError, interface_names, loses_answers, path, probe};
 use ratelimit_policy::config::lists::{KnownLists, written_by_others};
 use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::config::syntax::{json_text, printable_lines};
-use ratelimit_policy::config::{Config, FILE_DEFAULT, file, lint};
+use ratelimit_policy::config::{Config, FILE_DEFAULT, HookChoice, XdpModeChoice, file, lint};
+use ratelimit_policy::desired::{RefuseWith, Rule};
 use ratelimit_policy::diagnostic::Found;
 use ratelimit_policy::safety::{self, Around};
 use ratelimit_policy::secret;
@@ -350,7 +351,26 @@ pub(super) fn all_warnings(config: &Config) -> Vec<String> {
     }
     warnings.extend(ratelimit_daemon::certificate_trouble(config));
     warnings.extend(config.fleet.iter().flat_map(secret::trouble));
+    warnings.extend(lost_answers(config));
     warnings
+}
+
+/// That rules are to answer, and what XDP sends back from an interface is lost.
+fn lost_answers(config: &Config) -> Option<String> {
+    let answers = |rule: &Rule| match rule.refuse_with {
+        RefuseWith::Page => true,
+        RefuseWith::Reset => rule.limits.iter().any(|limit| limit.unit == Unit::Connections),
+        RefuseWith::Drop => false,
+    };
+    let is_native = config.xdp_mode != XdpModeChoice::Generic && config.hook != HookChoice::Tcx;
+    if !is_native || !config.policy.rules.iter().any(answers) {
+        return None;
+    }
+    let name = config.interfaces.iter().find(|name| loses_answers(name))?;
+    Some(format!(
+        "{name} loses what XDP sends back, as the other end of the veth pair has neither an XDP program nor GRO: requests \
+         are refused by a reset, not by a page, and SYNs are dropped. At the other end, type: ethtool -K IF gro on"
+    ))
 }
 
 /// That an interface is not there, and which may be meant that is not named yet. It may come later, so it is no error.

@@ -1,0 +1,60 @@
+//! Whether rules answer by themselves: a page to a request, a reset to a SYN. They do not where an answer would be lost.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ratelimit_common::layout::{Rule, refuses};
+use ratelimit_policy::config::XdpModeChoice;
+
+use crate::interface::Interface;
+use crate::{Attachment, XdpMode, encode};
+
+/// What the interfaces of this run can send back.
+pub(super) struct Answers {
+    /// Whether one is attached in generic mode: an answer might lose its VLAN tag there.
+    is_generic: bool,
+    /// One that loses what XDP sends back, if there is one.
+    lost_by: Option<String>,
+    /// Whether that was said.
+    has_said: AtomicBool,
+}
+
+impl Answers {
+    /// Of no interface yet.
+    pub(super) fn new(xdp_mode: XdpModeChoice) -> Self {
+        Self { is_generic: xdp_mode == XdpModeChoice::Generic, lost_by: None, has_said: AtomicBool::new(false) }
+    }
+
+    const fn are_sent(&self) -> bool {
+        !self.is_generic && self.lost_by.is_none()
+    }
+
+    /// Takes in an interface that was attached so. Whether rules have answered until now, and may not any more.
+    pub(super) fn take(&mut self, attached: Attachment, found: &Interface) -> bool {
+        let were_sent = self.are_sent();
+        match attached {
+            Attachment::Xdp(XdpMode::Generic) => self.is_generic = true,
+            Attachment::Xdp(XdpMode::Native) if !found.sends_back() => self.lost_by = Some(found.name.clone()),
+            Attachment::Xdp(XdpMode::Native) | Attachment::Tcx => {}
+        }
+        were_sent && !self.are_sent()
+    }
+
+    /// Has rules answer nothing where answers are lost, and says so once.
+    pub(super) fn write(&self, rules: &mut [Rule]) {
+        const ANSWERS: u8 = refuses::BY_PAGE | refuses::SYN_BY_RESET;
+        if self.are_sent() {
+            return;
+        }
+        if let Some(name) = &self.lost_by
+            && rules.iter().any(|rule| rule.refuses & ANSWERS != 0)
+            && !self.has_said.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                "{name} loses what XDP sends back, as the other end of the veth pair has neither an XDP program nor GRO: \
+                 requests are refused by a reset, not by a page, and SYNs are dropped. At the other end, type: ethtool -K \
+                 IF gro on; then restart ratelimitd"
+            );
+        }
+        rules.iter_mut().for_each(encode::answer_nothing);
+    }
+}
