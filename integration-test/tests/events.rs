@@ -42,6 +42,7 @@ fn refused(client: &str, used: u64, time: Nanos) -> KernelEvent {
         rule: Some(0),
         limit: Some(EventLimit::Held(0)),
         reason: Reason::OverLimit,
+        guard: None,
         is_verified: false,
         used,
     }

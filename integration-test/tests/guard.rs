@@ -72,6 +72,12 @@ fn blocked(lab: &Lab, used: &str) -> u64 {
     assert!(said.stdout.contains("; its requests pass\n"), "{}", said.stdout);
     let stats = lab.ratelimitd(&["stats"]).stdout;
     assert!(stats.contains(" by the guard\n"), "{stats}");
+    // Every place has the same words for what the guard has counted.
+    let words = if used == "connections" { "connections without a request" } else { "segments that begin no request" };
+    assert!(said.stdout.contains(words), "{}", said.stdout);
+    let told = lab.ratelimitd(&["events"]).stdout;
+    assert!(told.contains(&format!("{words} (guard)")), "{told}");
+    assert!(!told.contains("requests (guard)"), "{told}");
     let check: serde_json::Value = serde_json::from_str(&check.stdout).unwrap();
     assert_eq!((&check["reason"], &check["guard"][0]["over"]), (&"guard".into(), &true.into()), "{check:#}");
     number(&check, &format!("/guard/0/{used}/used"))

@@ -21,7 +21,7 @@ use ratelimit_datapath::{
 };
 use ratelimit_history::Progress;
 use ratelimit_policy::desired::{Limit, Policy, Rule, ban_slot};
-use ratelimit_report::snapshot::{Clocks, group_of, source_text};
+use ratelimit_report::snapshot::{Clocks, group_of, guard_limit_words, source_text};
 
 /// Parts that are taken at one time. // 16384 events, as many as the ring holds
 const PARTS_MAX: usize = 4;
@@ -224,7 +224,10 @@ fn named<'a>(of: &KernelEvent, policy: &'a Policy) -> Option<(&'a Rule, &'a Limi
 /// It in words; none of a ban by a rule that the policy has no more.
 pub(super) fn event(of: &KernelEvent, policy: &Policy, clocks: Clocks) -> Option<Event> {
     let rule = of.rule.and_then(|at| policy.rules.get(at));
-    let usage = named(of, policy).map(|(_, limit)| Usage { limit: limit.to_string(), used: of.used });
+    let usage = named(of, policy).map(|(_, limit)| {
+        let limit = of.guard.map_or_else(|| limit.to_string(), |side| guard_limit_words(limit, side));
+        Usage { limit, used: of.used }
+    });
     let group = named(of, policy).and_then(|(rule, limit)| group_of(rule, limit, of.client));
     let source = group.map_or_else(|| source_text(of.client), |group| group.to_string());
     let refused = |reason| {
@@ -354,6 +357,7 @@ mod tests {
             rule: Some(0),
             limit: Some(EventLimit::Held(0)),
             reason: Reason::OverLimit,
+            guard: None,
             is_verified: false,
             used: 3,
         }

@@ -32,9 +32,11 @@ pub struct KernelEvent {
     pub limit: Option<EventLimit>,
     /// Why: [`Reason::OverLimit`], [`Reason::Guard`], or [`Reason::Banned`].
     pub reason: Reason,
+    /// Which side of the limit's guard refuses, where the reason is [`Reason::Guard`]; none of any other.
+    pub guard: Option<Side>,
     /// Whether it is the limit's window of verified traffic (see [`ratelimit_common::verification`]).
     pub is_verified: bool,
-    /// What that window holds, in the limit's unit; 0 without a limit.
+    /// What that window holds, in the limit's unit or as the guard counts; 0 without a limit.
     pub used: u64,
 }
 
@@ -138,7 +140,8 @@ impl KernelEvent {
         let used = its.map_or(0, |limit| used(limit, event.used));
         let client = holder(event, its.map_or(Per::Source, |limit| limit.per), policy)?;
         let is_verified = side == Side::Verified;
-        Some(Self { time: Nanos(event.time_ns), kind, client, rule, limit, reason, is_verified, used })
+        let guard = (reason == Reason::Guard).then_some(side);
+        Some(Self { time: Nanos(event.time_ns), kind, client, rule, limit, reason, guard, is_verified, used })
     }
 }
 
@@ -236,6 +239,7 @@ mod tests {
             rule: Some(1),
             limit: Some(EventLimit::Held(0)),
             reason: Reason::OverLimit,
+            guard: None,
             is_verified: false,
             used: 30,
         };
@@ -246,6 +250,7 @@ mod tests {
         assert_eq!(shadow.client, "2001:db8:0:1::/64".parse().unwrap());
         let guard = of(Event { side: Side::Segments as u8, ..event("198.51.100.0/24") });
         assert_eq!((guard.reason, guard.limit), (Reason::Guard, Some(EventLimit::Held(0))));
+        assert_eq!(guard.guard, Some(Side::Segments));
         let verified = of(Event { side: Side::Verified as u8, ..event("198.51.100.0/24") });
         assert!(verified.is_verified);
         // Half of a minute until it is empty is half of what it admits in one.

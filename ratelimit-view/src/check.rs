@@ -2,7 +2,8 @@
 
 use super::{Detail, counted, counting, duration, fleet, list, number, stats, wait};
 use ratelimit_report::snapshot::{
-    Bucket, Budget, CheckGuard, CheckLimit, CheckReport, Extent, Mode, Outcome, PrefixReport, RuleVerdict,
+    Bucket, Budget, CheckGuard, CheckLimit, CheckReport, Extent, GUARDED_CONNECTIONS, GUARDED_SEGMENTS, Mode, Outcome,
+    PrefixReport, RuleVerdict,
 };
 
 /// One address for people: what becomes of its packets, then what each rule does and why, then how its limits stand; with detail
@@ -177,8 +178,8 @@ fn guard(of: &CheckGuard) -> String {
     let advice =
         if of.over { "  `guard = \"off\"` in the rule ends its guard; a higher limit widens it.\n" } else { "" };
     format!(
-        "Guard of rule {}{mode}:{whose} in {} {} of {} connections beyond the first {}, and {} of {} segments that begin no \
-         request\n{advice}",
+        "Guard of rule {}{mode}:{whose} in {} {} of {} {GUARDED_CONNECTIONS} beyond the first {}, and {} of {} \
+         {GUARDED_SEGMENTS}\n{advice}",
         of.rule,
         duration(of.window_seconds),
         number(of.connections.used),

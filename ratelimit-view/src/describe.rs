@@ -14,6 +14,7 @@ use ratelimit_policy::desired::{
     Bans, DENIED_IPV4_PREFIX, DENIED_IPV6_PREFIX, Grant, Guard, Limit, Mode, NewSources, Per, Policy, QuicPorts,
     Refuse, RefuseWith, Rule, Unparsable, WindowForm, date, unit_label,
 };
+use ratelimit_report::snapshot::{GUARDED_CONNECTIONS, GUARDED_SEGMENTS};
 
 pub use self::beside::acl_words;
 pub use self::json::{ConfigJson, InvalidJson};
@@ -331,13 +332,11 @@ fn guard_words(rule: &Rule) -> Vec<String> {
         let connections = match limit.form {
             WindowForm::Gcra => String::new(),
             WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => {
-                format!("{connections} connections that ask nothing, and ")
+                format!("{connections} {GUARDED_CONNECTIONS}, and ")
             }
         };
         let window = duration::words(limit.window_ns);
-        format!(
-            "at most {connections}{segments} segments that begin no request (of long ones one in 16 KB counts), in {window}"
-        )
+        format!("at most {connections}{segments} {GUARDED_SEGMENTS} (of long ones one in 16 KB counts), in {window}")
     };
     let is_guardable = !rule.ports.tcp.is_empty() && rule.limits.iter().any(|limit| limit.unit == Unit::Requests);
     match (rule.refuse, rule.guard) {

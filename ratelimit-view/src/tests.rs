@@ -145,7 +145,9 @@ fn check_says_what_the_guard_blocks_and_what_to_do() {
     let said = check(&report(&policy), Detail::Verbose);
     assert!(said.contains("80,443: passes all packets, would drop segments that begin no request\n"), "{said}");
     assert!(
-        said.contains("\nGuard of rule default, dry run: in 5m 10 of 10 connections beyond the first 10, and"),
+        said.contains(
+            "\nGuard of rule default, dry run: in 5m 10 of 10 connections without a request beyond the first 10, and"
+        ),
         "{said}"
     );
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check::{check_limit, shadow_limits};
 use super::decision::Known;
-use super::guard::GuardStanding;
+use super::guard::{GUARDED_CONNECTIONS, GUARDED_SEGMENTS, GuardStanding};
 use super::sources::{WindowState, source_text};
 use super::{CheckLimit, Mode, Outcome, SCHEMA, timestamp};
 use ratelimit_datapath::{Ban, SourceReading};
@@ -194,7 +194,7 @@ fn guard_step(of: &GuardStanding<'_>) -> Step {
     let at = format!("guard of {}", of.limit);
     let (opened, segments) = (of.connections, of.segments);
     let used = format!(
-        "{} of {} connections, {} of {} segments that begin no request used",
+        "{} of {} {GUARDED_CONNECTIONS}, {} of {} {GUARDED_SEGMENTS} used",
         opened.used, opened.limit, segments.used, segments.limit
     );
     if of.over {

@@ -33,6 +33,22 @@ pub struct CheckGuard {
     pub retry_after_seconds: f64,
 }
 
+/// What a guard counts of connections, in words.
+pub const GUARDED_CONNECTIONS: &str = "connections without a request";
+/// What a guard counts of segments, in words.
+pub const GUARDED_SEGMENTS: &str = "segments that begin no request";
+
+/// What the guard of a limit allows on one of its sides, as a limit of requests is written:
+/// `33/1m connections without a request`.
+pub fn guard_limit_words(limit: &Limit, side: Side) -> String {
+    let unit = match side {
+        Side::Attempts | Side::Opened => GUARDED_CONNECTIONS,
+        Side::Segments => GUARDED_SEGMENTS,
+        Side::Unverified | Side::Verified | Side::Evidence | Side::Repeated => return limit.to_string(),
+    };
+    format!("{} {unit}{}", limit.guard(side).rate(), limit.per)
+}
+
 /// What the guard bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Guarded {

@@ -110,7 +110,7 @@ fn an_explanation_has_a_step_for_a_guard_of_tcp_that_holds_something() {
     let last = of.steps.last().unwrap();
     assert_eq!(
         format!("{}: {}", last.at, last.why),
-        "guard of 10/5m requests: 10 of 10 connections, 700 of 16384 segments that begin no request used: at the limit"
+        "guard of 10/5m requests: 10 of 10 connections without a request, 700 of 16384 segments that begin no request used: at the limit"
     );
     assert_eq!(explained("443/udp", &windows).reason, "within_limit");
     assert_eq!(explained("443", &[]).steps.len() + 1, of.steps.len());
