@@ -282,7 +282,7 @@ mod tests {
     use crate::fixture;
 
     /// Every metric that INTERFACE.md names and that there is something to say about.
-    const NAMES: [&str; 40] = [
+    const NAMES: [&str; 42] = [
         "ratelimitd_build_info",
         "ratelimitd_packets_total",
         "ratelimitd_bytes_total",

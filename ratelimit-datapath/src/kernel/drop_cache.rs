@@ -298,7 +298,7 @@ mod tests {
                 .map(|(after_ns, dropped)| entry(after_ns, Reason::OverLimit, EPOCH, dropped)),
         );
         let client = Client::V4([192, 0, 2, 1]);
-        assert_eq!(cached_drops.of(client, 9), OfWindow { dropped: 5, until: Some(Nanos(NOW.0 + 30_000_000_001)) });
+        assert_eq!(cached_drops.of(client, 9), OfWindow { dropped: 5, repeated: 0, until: Some(Nanos(NOW.0 + 30_000_000_001)) });
         let nothing = OfWindow::default();
         assert_eq!((cached_drops.of(client, 8), cached_drops.of(Client::V4([192, 0, 2, 2]), 9)), (nothing, nothing));
     }
@@ -324,7 +324,7 @@ mod tests {
         let ended = entry(0, Reason::OverLimit, EPOCH, 1);
         for of in [ended, (holds.retired(), cause), entry(30_000_000_000, Reason::OverLimit, EPOCH - 1, 1)] {
             let cached_drops = cached_drops([of]);
-            assert_eq!(cached_drops.of(client, 9), OfWindow { dropped: 1, until: None }, "{of:?}");
+            assert_eq!(cached_drops.of(client, 9), OfWindow { dropped: 1, repeated: 0, until: None }, "{of:?}");
         }
         let busy = DropEntry { word: BUSY | ONE_DROPPED, ..holds };
         for of in [(busy, cause), entry(30_000_000_000, Reason::Banned, EPOCH, 1)] {

@@ -57,7 +57,6 @@ use self::attach::{Links, Slot};
 use self::classifier::Classifiers;
 pub use self::classifier::is_there as has_tcx;
 use self::counters::Rows;
-use self::drop_cache::OfWindow;
 #[cfg(any(test, feature = "fixture"))]
 pub use self::fixture::{
     Advance, Bare, Beside, Contents, Entries, Flood, Generator, Link, Merged, OpenConnection, OpenConnections, Order,
