@@ -295,11 +295,11 @@ mod tests {
         #[test]
         fn each_entry_gets_the_fewest_prefixes_for_its_part(entries in any_entries()) {
             let effect = in_effect(entries.clone());
-            for id in 0..entries.len() {
+            for (id, entry) in entries.iter().enumerate() {
                 let of: Vec<IpNet> = effect.iter().filter(|(_, of)| *of == id).map(|(prefix, _)| *prefix).collect();
                 let fewest = IpNet::aggregate(&of);
-                prop_assert_eq!(of.len(), fewest.len(), "{:?} of {:?}", of, entries[id]);
-                prop_assert!(of.iter().all(|prefix| entries[id].prefix.contains(prefix)));
+                prop_assert_eq!(of.len(), fewest.len(), "{:?} of {:?}", of, entry);
+                prop_assert!(of.iter().all(|prefix| entry.prefix.contains(prefix)));
             }
         }
     }

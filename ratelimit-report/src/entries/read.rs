@@ -114,7 +114,14 @@ pub(super) fn lines(text: &str, now: Timestamp) -> Result<Imported, Wrong> {
         } else if !ipset.line(words, line, now) {
             match listed(words) {
                 Ok(rows) => read.rows.extend(rows),
-                Err(problem) => read.refused.push(Refused { line, problem }),
+                // A head of columns may say that all lines mean more than an address.
+                Err(problem) if read == Imported::default() && !problem.starts_with(BAD_LINE) => {
+                    return Err(Wrong { line, problem });
+                }
+                Err(problem) => {
+                    let problem = problem.strip_prefix(BAD_LINE).unwrap_or(&problem).to_owned();
+                    read.refused.push(Refused { line, problem });
+                }
             }
         }
         if read.rows.len() > lists::LIST_ENTRIES_MAX {
@@ -178,10 +185,7 @@ fn listed(text: &str) -> Result<Vec<Row>, String> {
 
 /// The prefixes that a line of a published list names, as list files are read.
 fn prefixes_of(line: &str) -> Result<Vec<IpNet>, String> {
-    lists::parse(Path::new(""), line).map_err(|found| {
-        let problem = &found.first().problem;
-        problem.strip_prefix(BAD_LINE).unwrap_or(problem).to_owned()
-    })
+    lists::parse(Path::new(""), line).map_err(|found| found.first().problem.clone())
 }
 
 /// The addresses of an element: an address, a prefix, or a range of two addresses. The family stays as it is written.

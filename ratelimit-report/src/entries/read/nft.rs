@@ -137,9 +137,9 @@ impl<'a> Statement<'a, '_> {
         let line = self.lexer.line();
         let Token::Word(command) = self.lexer.next() else { return Ok(()) };
         match command {
-            "table" | "set" | "map" | "chain" | "element" => self.object(command, "add", line, ""),
+            "table" | "set" | "map" | "chain" | "element" => self.object(command, line, ""),
             "add" | "create" | "insert" | "replace" => match self.lexer.next() {
-                Token::Word(object) => self.object(object, command, line, ""),
+                Token::Word(object) => self.object(object, line, ""),
                 Token::Text(_) | Token::Open | Token::Close | Token::Comma | Token::Semicolon => self.skip(),
                 Token::Line | Token::Over => Ok(()),
             },
@@ -210,7 +210,7 @@ impl<'a> Statement<'a, '_> {
     }
 
     /// Reads what a command adds. `table` is the one that it stands in.
-    fn object(&mut self, object: &str, command: &str, line: usize, table: &str) -> Result<(), Wrong> {
+    fn object(&mut self, object: &str, line: usize, table: &str) -> Result<(), Wrong> {
         // The words of a rule are its own.
         if object == "rule" {
             let mut words = self.lexer.clone();
@@ -228,9 +228,7 @@ impl<'a> Statement<'a, '_> {
                     while !self.closes()? {
                         let line = self.lexer.line();
                         match self.lexer.next() {
-                            Token::Word(object @ ("set" | "map" | "chain")) => {
-                                self.object(object, command, line, &name)?
-                            }
+                            Token::Word(object @ ("set" | "map" | "chain")) => self.object(object, line, &name)?,
                             Token::Word(_) | Token::Text(_) => self.skip()?,
                             Token::Open | Token::Close | Token::Comma | Token::Semicolon => {}
                             Token::Line | Token::Over => {}
