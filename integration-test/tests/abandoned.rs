@@ -17,7 +17,7 @@ use integration_test::program::{Program, limit, policy, tallies};
 use integration_test::refused::{Link, site, sockets_of, start};
 use netlab::{Namespace, needs_root};
 use nix::libc;
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
 use ratelimit_common::layout::Unit;
 use ratelimit_datapath::Datapath as _;
 use ratelimit_policy::desired::WindowForm;
@@ -165,10 +165,10 @@ fn a_client_that_half_closes_behind_a_request_within_its_limit_is_answered() {
     let _daemon = start(&lab, "", "drop", "limits = [\"3/1h\"]");
     for is_joined in [false, true, false] {
         let mut stream = lab.open(CLIENTS[0], 80);
-        if is_joined {
-            setsockopt(&stream, sockopt::TcpCork, &true).unwrap();
-        }
-        stream.write_all(REQUEST).unwrap();
+        // More is said to follow, and what follows is the end: both are one segment.
+        let joined = if is_joined { libc::MSG_MORE } else { 0 };
+        let sent = send(stream.as_raw_fd(), REQUEST, MsgFlags::from_bits_retain(joined)).unwrap();
+        assert_eq!(sent, REQUEST.len());
         stream.shutdown(Shutdown::Write).unwrap();
         stream.set_read_timeout(Some(HANGS_AFTER)).unwrap();
         let mut answer = String::new();
@@ -192,9 +192,10 @@ fn with_flag(mut frame: Vec<u8>, flag: u8) -> Vec<u8> {
 
 /// What closes the connection behind the request that it is at.
 fn closing(of: &mut Established, flag: u8) -> Vec<u8> {
-    of.sequence = of.sequence.wrapping_add(REQUEST.len() as u32);
+    let before = of.sequence;
+    of.sequence = before.wrapping_add(u32::try_from(REQUEST.len()).unwrap());
     let frame = with_flag(of.frame(&[]), flag);
-    of.sequence = of.sequence.wrapping_sub(REQUEST.len() as u32);
+    of.sequence = before;
     frame
 }
 
@@ -212,8 +213,8 @@ fn only_what_the_client_itself_sends_ends_its_connection_and_no_repetition_is_ad
     const AN_HOUR_NS: u64 = 3_600_000_000_000;
     let runs = || {
         let mut program = Program::new(&policy(&[limit(1, Unit::Requests, WindowForm::Strict)]));
-        let mut run = |program: &mut Program, frame: &[u8]| program.kernel().test_run_of(frame);
-        let mut open = || Established::on_loopback(80);
+        let run = |program: &mut Program, frame: &[u8]| program.kernel().test_run_of(frame);
+        let open = || Established::on_loopback(80);
         let first = open()?;
         assert_eq!(run(&mut program, &first.frame(REQUEST))?.0, PASS);
         for flag in [FIN, RST] {

@@ -1,5 +1,6 @@
 //! The rows of the program alone: each packet has the verdict that its row says, and what is of a connection is what
 //! the server's own socket knows.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use integration_test::cost::conversations::{GET, body, costliest};
 use integration_test::cost::rows::{Row, Scene, all};

@@ -1,5 +1,4 @@
 //! What `suggest` reads of a rule that refuses: what clients asked for, and not how often their kernels sent it again.
-#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::io::{Read as _, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -13,8 +13,7 @@ const AS_SHIPPED: &str = "bind 127.0.0.1 -::1\nprotected-mode yes\nport 6379\nda
 
 /// The indented lines below a heading of the document, without what needs this machine's own services.
 fn lines_of(document: &str, heading: &str) -> String {
-    let section =
-        document.split(&format!("\n## {heading}\n")).nth(1).expect("the heading").split("\n## ").next().unwrap();
+    let section = document.split(&format!("\n## {heading}\n")).nth(1).unwrap().split("\n## ").next().unwrap();
     let lines = section.lines().filter_map(|line| line.strip_prefix("    "));
     lines.filter(|line| !line.contains("systemctl")).map(|line| format!("{line}\n")).collect()
 }

@@ -1,6 +1,6 @@
 //! A fleet behind a store that is slow, that comes and goes, and one of whose hosts begins anew: what the bound says then,
 //! and what the log and the list of hosts say.
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
 use std::thread::sleep;
@@ -103,7 +103,7 @@ fn a_host_that_begins_anew_replaces_its_earlier_self() {
             let own = report["hosts"].as_array()?.iter().find(|host| host["this"] == true)?;
             Some(own["id"].as_str()?.to_owned())
         };
-        once(own).expect("it hears itself")
+        once(own).unwrap()
     };
     let before = id(&fleet);
     fleet.hosts[0].end(Signal::SIGTERM);

@@ -130,6 +130,7 @@ fn ban_now(ban: Ban, policy: &Policy, now: Nanos) -> Option<KernelEvent> {
         rule: Some(ban.rule),
         limit: None,
         reason: Reason::Banned,
+        guard: None,
         is_verified: false,
         used: 0,
     })
@@ -144,6 +145,7 @@ const fn refusal(of: &SourceReading, by: RefusedBy, now: Nanos) -> KernelEvent {
         rule: Some(by.rule),
         limit: Some(by.limit),
         reason: Reason::OverLimit,
+        guard: None,
         is_verified: of.is_verified,
         used: by.used,
     }

@@ -298,7 +298,10 @@ mod tests {
                 .map(|(after_ns, dropped)| entry(after_ns, Reason::OverLimit, EPOCH, dropped)),
         );
         let client = Client::V4([192, 0, 2, 1]);
-        assert_eq!(cached_drops.of(client, 9), OfWindow { dropped: 5, repeated: 0, until: Some(Nanos(NOW.0 + 30_000_000_001)) });
+        assert_eq!(
+            cached_drops.of(client, 9),
+            OfWindow { dropped: 5, repeated: 0, until: Some(Nanos(NOW.0 + 30_000_000_001)) }
+        );
         let nothing = OfWindow::default();
         assert_eq!((cached_drops.of(client, 8), cached_drops.of(Client::V4([192, 0, 2, 2]), 9)), (nothing, nothing));
     }
