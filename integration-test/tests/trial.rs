@@ -1,8 +1,12 @@
 //! What the daemon asks of the kernel beside a policy: trials, bans, forgetting, charging.
 #![expect(clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
 use integration_test::frames::syn;
 use integration_test::program::{Program, limit_over, policy, rule};
+use integration_test::random::Random;
 use ipnet::IpNet;
 use netlab::needs_root;
 use ratelimit_common::layout::Unit;
@@ -164,6 +168,84 @@ fn who_is_denied_or_allowed_during_a_trial_is_so_before_and_after_its_end_by_its
             }
             program.apply(&before);
             assert_eq!(verdicts(&mut program), ["within_limit"; 2]);
+        }
+    }
+}
+
+fn low_word(word: u64) -> u32 {
+    u32::try_from(word & u64::from(u32::MAX)).expect("32 bits")
+}
+
+/// A prefix of any length that a list may have, of one family or the other.
+fn any_prefix(random: &mut Random) -> IpNet {
+    let high = random.word();
+    let address: IpAddr = if random.one_in(2) {
+        IpAddr::from((low_word(high) % 0xd000_0000 + 0x0100_0000).to_be_bytes())
+    } else {
+        IpAddr::from(((u128::from(high >> 3 | 1 << 61)) << 64 | u128::from(random.word())).to_be_bytes())
+    };
+    let (shortest, longest) = if address.is_ipv4() { (6, 32) } else { (10, 128) };
+    let length = shortest + random.index(longest - shortest + 1);
+    IpNet::new(address, u8::try_from(length).expect("128 at most")).expect("a length of its family").trunc()
+}
+
+/// An address that the prefix holds.
+fn any_within(prefix: IpNet, random: &mut Random) -> IpAddr {
+    match prefix {
+        IpNet::V4(of) => (of.network().to_bits() | low_word(random.word()) & of.hostmask().to_bits()).to_be_bytes().into(),
+        IpNet::V6(of) => {
+            let host = u128::from(random.word()) << 64 | u128::from(random.word());
+            (of.network().to_bits() | host & of.hostmask().to_bits()).to_be_bytes().into()
+        }
+    }
+}
+
+#[test]
+fn no_listed_source_is_missed_whatever_was_listed_before_or_is_on_trial() {
+    needs_root!();
+    let mut random = Random(19);
+    let web = |listed: &BTreeMap<IpNet, Access>| {
+        let access: Vec<_> = listed.values().copied().collect();
+        with(&Policy { rules: vec![rule("web", &[80], 1 << 30)], ..policy(&[]) }, &access)
+    };
+    let (mut listed, mut known) = (BTreeMap::new(), Vec::new());
+    let mut program = Program::new(&web(&listed));
+    for round in 0..60 {
+        for _ in 0..=random.index(4) {
+            if !known.is_empty() && random.one_in(2) {
+                listed.remove(&random.of(&known));
+            } else {
+                let prefix = any_prefix(&mut random);
+                let grant = random.of(&[Grant::Denied, Grant::Exempt]);
+                listed.insert(prefix, Access { prefix, grant, until: None });
+                known.push(prefix);
+            }
+        }
+        let wanted = web(&listed);
+        let is_on_trial = random.one_in(4);
+        if is_on_trial {
+            let until = Nanos(program.now().0 + MINUTE_NS);
+            program.kernel().apply_until(&wanted, until).expect("the kernel does it");
+            let prefix = any_prefix(&mut random);
+            listed.insert(prefix, Access { prefix, grant: Grant::Denied, until: None });
+            known.push(prefix);
+            program.kernel().apply_access(&web(&listed), &web(&listed)).expect("the kernel does it");
+        } else {
+            program.apply(&wanted);
+        }
+        for ended in [false, true] {
+            if ended && !is_on_trial {
+                break;
+            }
+            if ended {
+                program.advance(MINUTE_NS);
+            }
+            for prefix in known.clone() {
+                let source = any_within(prefix, &mut random);
+                let longest = listed.iter().filter(|(of, _)| of.contains(&source)).max_by_key(|(of, _)| of.prefix_len());
+                let expected = longest.map_or("within_limit", |(_, access)| access.grant.label());
+                assert_eq!(program.verdict(&syn(&source.to_string(), 80)), expected, "round {round}: {source}");
+            }
         }
     }
 }

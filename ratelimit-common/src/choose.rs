@@ -25,6 +25,12 @@ pub trait Rules {
     fn ports(&self) -> Option<&PortTable>;
     /// What is known of the longest prefix that holds this source. Asked only where there are prefixes of its family.
     fn prefix(&self, source: Address) -> Option<&Prefix>;
+    /// Returns [`Config::has_prefixes_v4`] or the same of IPv6, or 0 where it is known that no prefix holds any address of
+    /// the source's client.
+    #[inline(always)]
+    fn has_prefixes(&self, source: Address) -> u8 {
+        has_prefixes(self.config(), source)
+    }
     /// The rules that name the longest prefix that holds the packet's destination. Asked only where there are such
     /// prefixes.
     fn target_rules(&self) -> RuleSet;
@@ -108,7 +114,7 @@ pub fn protecting<R: Rules>(rules: &R, to: Destination) -> Option<RuleSet> {
 #[inline(always)]
 pub fn choice<R: Rules>(rules: &R, asked: Asked, protecting: RuleSet) -> Choice {
     let config = rules.config();
-    let has_prefixes = has_prefixes(config, asked.source);
+    let has_prefixes = rules.has_prefixes(asked.source);
     let prefix = if has_prefixes == 0 { None } else { rules.prefix(asked.source) };
     let matching = matching(rules, protecting, prefix);
     let Some(index) = judging(rules, asked.to, matching) else { return Choice::unruled(Reason::NotProtected) };

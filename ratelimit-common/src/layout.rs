@@ -17,6 +17,7 @@ mod groups;
 mod keys;
 pub mod map;
 mod order;
+mod prefix_filter;
 
 pub use active::{Active, PrefixMiss};
 pub use event::{EVENT_TALLIES, EVENTS_BYTES, EVENTS_MAX, EVENTS_OF_REFUSALS_BYTES, Event, STEPS_BYTES, Step};
@@ -27,6 +28,7 @@ pub use keys::{
     Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
 };
 pub use order::ChargeOrder;
+pub use prefix_filter::{PrefixFilter, shares_bits};
 
 /// The layout's version, as in `/sys/fs/bpf/ratelimitd/v11`.
 pub const VERSION: u32 = 13;

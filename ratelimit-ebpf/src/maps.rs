@@ -14,9 +14,9 @@ use ratelimit_common::hold::Inserted;
 use ratelimit_common::layout::{
     self, BANS_CAPACITY, CACHE_SETS, CONFIGS, CONVERSATIONS_CAPACITY, COUNTERS_LEN, ChargeOrder, Config,
     ConversationKeyV4, ConversationKeyV6, Counters, EVENTS_BYTES, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4,
-    FlowKeyV6, GENERATION_BITS, GENERATIONS, PREFIX_MISSES_PER_SET, PREFIXES_CAPACITY, PortTable, Prefix, PrefixKeyV4,
-    PrefixKeyV6, ROWS_MAX, RULES_MAX, Rule, RuleSet, SETS_PER_CONN_CELL, SETS_PER_WORD, SOURCES_CAPACITY, STEPS_BYTES,
-    Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX,
+    FlowKeyV6, GENERATION_BITS, GENERATIONS, PREFIX_MISSES_PER_SET, PREFIXES_CAPACITY, PortTable, Prefix, PrefixFilter,
+    PrefixKeyV4, PrefixKeyV6, ROWS_MAX, RULES_MAX, Rule, RuleSet, SETS_PER_CONN_CELL, SETS_PER_WORD, SOURCES_CAPACITY,
+    STEPS_BYTES, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX,
 };
 use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;
@@ -81,6 +81,8 @@ static KNOWN_SUMMARY: Array<[u64; 2]> = Array::with_max_entries(CACHE_SETS / CEL
 static CONN_FILTER: Array<[[u64; 2]; 2]> = Array::with_max_entries(CACHE_SETS / SETS_PER_CONN_CELL, 0);
 #[map]
 static PREFIX_MISSES: Array<u64> = Array::with_max_entries(CACHE_SETS * PREFIX_MISSES_PER_SET, 0);
+#[map]
+static PREFIX_FILTER: Array<PrefixFilter> = Array::with_max_entries(GENERATIONS, BPF_F_RDONLY_PROG);
 #[map]
 static ADMISSION: PerCpuArray<Admission> = PerCpuArray::with_max_entries(1, 0);
 #[map]
@@ -211,6 +213,13 @@ pub(crate) fn cached_clock() -> Option<&'static mut CachedClock> {
     };
     // SAFETY: this CPU's element, which lives as long as the map; it is borrowed only while a clock is read.
     Some(unsafe { &mut *last })
+}
+
+/// Returns 0 where no prefix of this generation holds the source. // one or two bits: call it before the trie
+#[inline(always)]
+pub(crate) fn may_have_prefix(generation: u32, source: Address) -> u32 {
+    let Some(filter) = PREFIX_FILTER.get(generation) else { return 1 };
+    forget(filter.may_hold(source) as u32)
 }
 
 /// What is known of the longest prefix that holds this source. // a trie walk: call it only where there are any

@@ -11,10 +11,11 @@ use ratelimit_policy::fleet::Sum;
 use super::conversations::{
     GET, Said, asked_in_the_clear, asked_under_tls, body, costliest, record, uploading_in_the_clear,
 };
+use crate::flood::rows::Listed;
 use crate::frames::flag::{ACK, SYN};
 use crate::frames::proto::TCP;
 use crate::frames::{IPV4, IPV6, Segment, VLAN, frame, padded, tagged, tcp, v4, v6};
-use crate::program::{limit_over, policy};
+use crate::program::{self, limit_over};
 
 /// Enough that it admits while the benchmark lasts.
 const ENOUGH: u64 = 1 << 38;
@@ -166,6 +167,11 @@ pub fn all() -> Vec<Row> {
     [of_other_ports(&connections), of_conversations, of_openings(one_connection)].concat()
 }
 
+/// What `[safety]` adds is in every policy, as on a host.
+fn policy(limits: &[Limit]) -> Policy {
+    Policy { access: Listed::Safety.access(), ..program::policy(limits) }
+}
+
 fn name_says_tls(name: &str) -> bool {
     name.contains("TLS")
 }
@@ -224,7 +230,9 @@ fn syn_v4() -> Vec<u8> {
 }
 
 fn with_exempt(policy: &Policy, prefix: &str) -> Policy {
-    Policy { access: vec![Access::exempt(prefix.parse().expect("a prefix"))], ..policy.clone() }
+    let mut policy = policy.clone();
+    policy.access.push(Access::exempt(prefix.parse().expect("a prefix")));
+    policy
 }
 
 /// Over an hour, in six buckets: what is over the limit stays so while the benchmark lasts.

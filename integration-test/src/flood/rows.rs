@@ -87,6 +87,43 @@ pub enum Floor {
     Own,
 }
 
+/// Prefixes of the access list. None holds a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listed {
+    /// None, as only where `[safety]` is off.
+    Nothing,
+    /// Those that `[safety]` adds on a host.
+    Safety,
+    /// The same, and so many that are denied, spread over the address space.
+    Denied(u32),
+}
+
+/// What `[safety]` finds on a host: a resolver, a gateway and an SSH peer of each family. // no source has the same /16, or
+/// /32 of IPv6
+const SAFETY: [&str; 6] =
+    ["9.9.9.9/32", "172.31.0.1/32", "203.0.113.22/32", "2620:fe::fe/128", "fe80::1/128", "2a00:1450:4001::22/128"];
+
+/// First octets of sources, which no denied prefix has.
+const SOURCES_BEGIN: [u8; 4] = [10, 11, 21, 198];
+
+impl Listed {
+    /// Returns the entries.
+    pub fn access(self) -> Vec<Access> {
+        let denied = match self {
+            Self::Nothing => return Vec::new(),
+            Self::Safety => 0,
+            Self::Denied(count) => count,
+        };
+        let safety = SAFETY.iter().map(|prefix| Access::exempt(prefix.parse().expect("a prefix")));
+        let spread = (1..=u32::MAX).map(|at| at.wrapping_mul(0x9e37_79b1).to_be_bytes());
+        let spread = spread.filter(|[first, ..]| (1..224).contains(first) && !SOURCES_BEGIN.contains(first));
+        let denied = spread
+            .take(denied as usize)
+            .map(|[a, b, c, _]| Access::denied(format!("{a}.{b}.{c}.0/24").parse().expect("a prefix")));
+        safety.chain(denied).collect()
+    }
+}
+
 /// One row of the tables.
 #[derive(Clone, Debug)]
 pub struct Row {
@@ -116,6 +153,8 @@ pub struct Row {
     pub rules: usize,
     /// Buckets of ten minutes to a window.
     pub buckets: u8,
+    /// Prefixes of the access list besides the exempt ones.
+    pub listed: Listed,
     /// Exempt prefixes; none holds a source, but of what is to be exempt.
     pub exempt: u32,
     /// Sources that the limiter remembers.
@@ -198,7 +237,7 @@ impl Row {
         Policy {
             ipv4_prefix: 32,
             ipv6_prefix: 64,
-            access: exempt.collect(),
+            access: self.listed.access().into_iter().chain(exempt).collect(),
             rules: (0..self.rules).map(rule).collect(),
         }
     }
@@ -266,6 +305,7 @@ pub fn one_source() -> Row {
         group: None,
         rules: 1,
         buckets: 6,
+        listed: Listed::Safety,
         exempt: 0,
         max_sources: MAX_SOURCES,
         before: 8192,
@@ -358,6 +398,29 @@ fn of_sources() -> Vec<Row> {
             expected: Expected::New,
             before: forged_before,
             ..row("forged", "16.7 M forged sources")
+        },
+        Row {
+            packet: Packet::Datagram,
+            sources: in_turn(FORGED, 24),
+            expected: Expected::New,
+            before: forged_before,
+            ..row("forged_udp", "16.7 M forged sources, UDP")
+        },
+        Row {
+            sources: in_turn(FORGED, 24),
+            expected: Expected::New,
+            before: forged_before,
+            listed: Listed::Denied(1000),
+            beside: Beside::Bare,
+            ..row("forged_denied", "16.7 M forged sources beside 1 000 denied prefixes")
+        },
+        Row {
+            sources: in_turn(FORGED, 24),
+            expected: Expected::New,
+            before: forged_before,
+            listed: Listed::Nothing,
+            beside: Beside::Bare,
+            ..row("forged_unlisted", "16.7 M forged sources, no prefix listed")
         },
         Row {
             sources: in_turn(FORGED, 24),
@@ -461,8 +524,29 @@ mod tests {
             let policy = row.policy(1 << 20);
             let prefixes = policy.access.iter().filter(|access| access.prefix.contains(&row.sources.first)).count();
             assert_eq!(prefixes, usize::from(row.expected == Expected::Exempt), "{}", row.name);
-            assert_eq!((policy.access.len(), policy.rules.len()), (row.exempt as usize, row.rules));
+            let listed = row.listed.access().len();
+            assert_eq!((policy.access.len(), policy.rules.len()), (listed + row.exempt as usize, row.rules));
             assert_eq!(policy.rules.iter().position(|rule| rule.ports.tcp == [(PORT, PORT)]), Some(row.rules - 1));
+        }
+    }
+
+    #[test]
+    fn no_listed_prefix_lies_where_the_filter_would_have_to_ask_about_a_source() {
+        let denied = Listed::Denied(1000).access();
+        assert_eq!(denied.len(), SAFETY.len() + 1000);
+        let distinct: std::collections::BTreeSet<_> = denied.iter().map(|access| access.prefix).collect();
+        assert_eq!(distinct.len(), denied.len());
+        let first = |address: IpAddr| match address {
+            IpAddr::V4(of) => u32::from_be_bytes(of.octets()) >> 16,
+            IpAddr::V6(of) => u32::try_from(of.to_bits() >> 96).expect("32 bits"),
+        };
+        for row in all() {
+            let prefixes = row.listed.access();
+            let mut same = prefixes.iter().filter(|access| {
+                access.prefix.addr().is_ipv4() == row.sources.first.is_ipv4()
+                    && first(access.prefix.addr()) == first(row.sources.first)
+            });
+            assert_eq!(same.next(), None, "{}", row.name);
         }
     }
 

@@ -53,6 +53,9 @@ pub const CONN_FILTER: &str = "CONN_FILTER";
 /// The prefix-miss cache: array of `u64`, by a hash of the source. An entry says that no prefix of [`PREFIXES_V4`] or
 /// [`PREFIXES_V6`] holds the source, see [`super::PrefixMiss`].
 pub const PREFIX_MISSES: &str = "PREFIX_MISSES";
+/// Array of [`super::PrefixFilter`], one a generation of [`PREFIXES_V4`] and [`PREFIXES_V6`]. Each run of the daemon makes
+/// it anew from what those hold, before packets read it.
+pub const PREFIX_FILTER: &str = "PREFIX_FILTER";
 /// Per-CPU array of one [`crate::admission::Admission`].
 pub const ADMISSION: &str = "ADMISSION";
 /// Array of one word of [`crate::gcra`] for each row of rules: new sources that it has admitted.

@@ -81,7 +81,10 @@ impl Kernel {
                 windows_per_source: options.windows_per_source.max(1),
             },
         };
-        let taken = kernel.carry_over().and_then(|()| kernel.take_over(options, lru_slack()));
+        let taken = kernel
+            .carry_over()
+            .and_then(|()| kernel.take_over(options, lru_slack()))
+            .and_then(|()| kernel.fill_filters());
         taken.or_else(|refused| kernel.undo_move(refused))?;
         kernel.seed_sampling()?;
         reach(Point::TakenOver);

@@ -7,8 +7,8 @@ use ratelimit_common::drop_cache::CacheSet;
 use ratelimit_common::events::EventTally;
 use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{
-    Active, ChargeOrder, Config, Counters, Event, PortTable, Prefix, RuleSet, SocketFields, Source, SourceKeyV4,
-    SourceKeyV6, SourceKeyV6Wide, Step,
+    Active, ChargeOrder, Config, Counters, Event, PortTable, Prefix, PrefixFilter, RuleSet, SocketFields, Source,
+    SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Step,
 };
 
 use super::earlier::{v7, v8, v9, v12};
@@ -41,6 +41,7 @@ plain!(
     CacheSet,
     PortTable,
     Prefix,
+    PrefixFilter,
     RuleSet,
     SocketFields,
     Source,
@@ -56,8 +57,8 @@ plain!(
 );
 
 /// A boxed table as aya wants to see it, without a copy on the stack.
-pub(super) fn plain_box(table: Box<PortTable>) -> Box<Plain<PortTable>> {
-    let raw = Box::into_raw(table).cast::<Plain<PortTable>>();
+pub(super) fn plain_box<T>(table: Box<T>) -> Box<Plain<T>> {
+    let raw = Box::into_raw(table).cast::<Plain<T>>();
     // SAFETY: `Plain` is transparent, so the allocation has its layout; it was just released to us.
     unsafe { Box::from_raw(raw) }
 }

@@ -10,9 +10,12 @@ use aya::Pod;
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use ipnet::IpNet;
 use ratelimit_common::access::{STEPS, Step};
-use ratelimit_common::layout::{GENERATION_BITS, GENERATIONS, Prefix, PrefixKeyV4, PrefixKeyV6, RuleSet, map};
+use ratelimit_common::layout::{
+    GENERATION_BITS, GENERATIONS, Prefix, PrefixFilter, PrefixKeyV4, PrefixKeyV6, RuleSet, map,
+};
+use ratelimit_common::source::Address;
 
-use super::plain::Plain;
+use super::plain::{Plain, plain_box};
 use super::{Kernel, map_mut, state};
 use crate::{DatapathError, batch, encode};
 
@@ -23,6 +26,8 @@ const SAID_FROM: usize = 50_000;
 #[derive(Debug, Default)]
 pub(super) struct Tries {
     pub(super) prefixes: [Option<BTreeMap<IpNet, Prefix>>; GENERATIONS as usize],
+    /// What packets are told by [`map::PREFIX_FILTER`]; none until this run has written it.
+    pub(super) filters: [Option<Box<PrefixFilter>>; GENERATIONS as usize],
     pub(super) targets: [Option<BTreeMap<IpNet, RuleSet>>; GENERATIONS as usize],
 }
 
@@ -38,6 +43,31 @@ impl Kernel {
         for (known, held) in self.generations.tries.prefixes.iter_mut().zip(held) {
             *known = Some(held);
         }
+        Ok(())
+    }
+
+    /// Writes what tells packets that no prefix holds their source, by what the tries hold. Called before packets are
+    /// judged by this run's program: the filter of a run before this one is its program's own.
+    pub(super) fn fill_filters(&mut self) -> Result<(), DatapathError> {
+        self.know_prefixes()?;
+        for generation in 0..GENERATIONS {
+            let held = self.generations.tries.prefixes[generation as usize].as_ref();
+            let filter = filter_of(held.into_iter().flat_map(BTreeMap::keys));
+            self.write_filter(generation, filter)?;
+        }
+        Ok(())
+    }
+
+    fn write_filter(&mut self, generation: u32, filter: Box<PrefixFilter>) -> Result<(), DatapathError> {
+        let known = &self.generations.tries.filters[generation as usize];
+        if known.as_ref() == Some(&filter) {
+            return Ok(());
+        }
+        // Whatever a failed write has left is what packets were told before, or what they are told now.
+        self.array::<Plain<PrefixFilter>>(map::PREFIX_FILTER)?
+            .set(generation, plain_box(filter.clone()).as_ref(), 0)
+            .with_context(|| format!("write {}", map::PREFIX_FILTER))?;
+        self.generations.tries.filters[generation as usize] = Some(filter);
         Ok(())
     }
 
@@ -76,11 +106,19 @@ impl Kernel {
     ) -> Result<(), DatapathError> {
         self.know_prefixes()?;
         self.check_room(&prefixes)?;
+        let wanted = filter_of(prefixes.keys());
+        // Packets are told of a prefix before it is in a trie, and until it is not there any more: of what was there too,
+        // also after an error.
+        let mut both = wanted.clone();
+        if let Some(known) = &self.generations.tries.filters[generation as usize] {
+            both.add_all(known);
+        }
+        self.write_filter(generation, both)?;
         let held = self.generations.tries.prefixes[generation as usize].take();
         self.write_trie(map::PREFIXES_V4, generation, held.as_ref(), &prefixes, encode::key_v4)?;
         self.write_trie(map::PREFIXES_V6, generation, held.as_ref(), &prefixes, encode::key_v6)?;
         self.generations.tries.prefixes[generation as usize] = Some(prefixes);
-        Ok(())
+        self.write_filter(generation, wanted)
     }
 
     /// That the maps have room for these: pinned ones may be those of a version with smaller ones.
@@ -165,6 +203,19 @@ impl Kernel {
         }
         Ok(())
     }
+}
+
+/// Returns the filter of these prefixes.
+fn filter_of<'a>(prefixes: impl Iterator<Item = &'a IpNet>) -> Box<PrefixFilter> {
+    let mut filter = Box::new(PrefixFilter::EMPTY);
+    for prefix in prefixes {
+        let network = match prefix {
+            IpNet::V4(of) => Address::v4(of.network().octets()),
+            IpNet::V6(of) => Address::v6(of.network().octets()),
+        };
+        filter.add(network, prefix.prefix_len());
+    }
+    filter
 }
 
 /// A value of the tries of sources.

@@ -44,10 +44,13 @@ enum Goal {
     More { of: &'static str, ns: f64 },
 }
 
-const GOALS: [(&str, Goal); 8] = [
+const GOALS: [(&str, Goal); 11] = [
     ("one_source", Goal::Beside { above_ns: 35.0, ratio: 15.0 }),
     ("sources_65536", Goal::Beside { above_ns: 80.0, ratio: 12.0 }),
     ("forged", Goal::Beside { above_ns: 90.0, ratio: 8.0 }),
+    ("v6_forged", Goal::AtMost { above_ns: 90.0 }),
+    ("forged_udp", Goal::AtMost { above_ns: 90.0 }),
+    ("forged_denied", Goal::More { of: "forged_unlisted", ns: 15.0 }),
     ("rules_64", Goal::Factor { of: "one_source", factor: 1.1 }),
     ("within", Goal::Within { above_ns: 90.0, share: 0.5 }),
     ("within_65536", Goal::Within { above_ns: 250.0, share: 1.0 }),
