@@ -108,6 +108,7 @@ const fn add(bits: &mut [u64; WORDS], index: u32) {
 }
 
 /// Adds each /16 in which the prefix lies, or which lies in it.
+#[expect(clippy::cast_possible_truncation, reason = "16 bits, by `index` and by the loop's bound")]
 const fn add_range(bits: &mut [u64; WORDS], address: u32, length: u8) {
     let first = (index(address) as u16).to_be();
     let free = INDEX_BITS - if length < COARSE_V6 { length as u32 } else { COARSE_V6 as u32 };
@@ -122,6 +123,7 @@ const fn add_range(bits: &mut [u64; WORDS], address: u32, length: u8) {
 const _: () = assert!(GRANULE_V4 == COARSE_V6 && GRANULE_V4 as u32 == INDEX_BITS);
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "the lower bits are an address of IPv4")]
 mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
