@@ -148,7 +148,7 @@ extern "C" fn at_a_glance(ctx: *mut Raw, word: u64, protecting: RuleSet) -> u32 
     }
     let Some(index) = lowest(&Maps::at_no_time(active), protecting & config.from_any) else { return Glance::NONE.0 };
     let rule = maps::rule(config, index);
-    if is_listed_here(active, source) || !is_first_for_all(active, index) {
+    if !is_first_for_all(active, source, index) {
         return Glance::NONE.0;
     }
     let is_ignored = rule.ignores_acknowledgements != 0
@@ -174,15 +174,14 @@ fn known_first(rule: &Rule, key: Key) -> bool {
     rule.known_first & kind != 0
 }
 
-/// That the limits of the first rule decide, where [`is_first_for_all`] and [`is_listed`] say so: what [`choose`] finds as well. Else
+/// That the limits of the first rule decide, where [`is_first_for_all`] says so: what [`choose`] finds as well. Else
 /// [`Choice::UNKNOWN`].
 #[inline(always)]
 fn quick(active: Active, source: Address, protecting: RuleSet, deferred: &mut Deferred) -> Choice {
     let Some(index) = lowest(&Maps::at_no_time(active), protecting & active.config.from_any) else {
         return Choice::UNKNOWN;
     };
-    let is_listed = choose::has_prefixes(active.config, source) != 0 && is_listed(active.word.0) != 0;
-    if is_listed || !is_first_for_all(active, index) {
+    if !is_first_for_all(active, source, index) {
         return Choice::UNKNOWN;
     }
     judged_alone(active, source, index, deferred);
@@ -197,32 +196,17 @@ fn judged_alone(Active { config, word }: Active, source: Address, index: u32, de
     deferred.judge_by(word.generation(), index);
 }
 
-/// Returns whether this rule, the first of those for anybody, judges what comes from a source in no list: no rule names
-/// destinations, and the rule does not end.
+/// Whether this rule, the first of those for anybody, judges what comes from this source: nothing is known of that, no
+/// rule names destinations, and the rule does not end.
 #[inline(always)]
-fn is_first_for_all(Active { config, .. }: Active, index: u32) -> bool {
-    maps::rule(config, index).until_ns == 0 && config.has_targets == 0
-}
-
-/// Returns 0 where no list holds any address of the client that the packet at hand is from, of a [`layout::Active`]. A
-/// function of its own, for its place on the stack.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn is_listed(word: u64) -> u32 {
-    let word = layout::Active(word);
-    let (Some(config), Some(parsed)) = (maps::config(word.generation()), maps::parsed()) else { return 1 };
-    is_listed_here(Active { config, word }, parsed.source()) as u32
-}
-
-#[inline(always)]
-fn is_listed_here(active: Active, source: Address) -> bool {
-    let Active { config, word } = active;
-    match Maps::at_no_time(active).has_prefixes(source) {
+fn is_first_for_all(Active { config, word }: Active, source: Address, index: u32) -> bool {
+    let is_known = match choose::has_prefixes(config, source) {
         0 => false,
         // Its client is of more addresses than this one, which lists tell from each other.
         2 => true,
         _ => !maps::is_prefix_miss(config, PrefixMiss::of(source, word.epoch(), config.seed, config.places)),
-    }
+    };
+    !is_known && maps::rule(config, index).until_ns == 0 && config.has_targets == 0
 }
 
 /// Which of the rules for what it is sent to judges the packet at hand, and what its source is granted: a [`Choice`],
