@@ -192,7 +192,9 @@ fn any_prefix(random: &mut Random) -> IpNet {
 /// An address that the prefix holds.
 fn any_within(prefix: IpNet, random: &mut Random) -> IpAddr {
     match prefix {
-        IpNet::V4(of) => (of.network().to_bits() | low_word(random.word()) & of.hostmask().to_bits()).to_be_bytes().into(),
+        IpNet::V4(of) => {
+            (of.network().to_bits() | low_word(random.word()) & of.hostmask().to_bits()).to_be_bytes().into()
+        }
         IpNet::V6(of) => {
             let host = u128::from(random.word()) << 64 | u128::from(random.word());
             (of.network().to_bits() | host & of.hostmask().to_bits()).to_be_bytes().into()
@@ -242,7 +244,8 @@ fn no_listed_source_is_missed_whatever_was_listed_before_or_is_on_trial() {
             }
             for prefix in known.clone() {
                 let source = any_within(prefix, &mut random);
-                let longest = listed.iter().filter(|(of, _)| of.contains(&source)).max_by_key(|(of, _)| of.prefix_len());
+                let longest =
+                    listed.iter().filter(|(of, _)| of.contains(&source)).max_by_key(|(of, _)| of.prefix_len());
                 let expected = longest.map_or("within_limit", |(_, access)| access.grant.label());
                 assert_eq!(program.verdict(&syn(&source.to_string(), 80)), expected, "round {round}: {source}");
             }

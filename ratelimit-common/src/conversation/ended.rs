@@ -96,7 +96,8 @@ impl Conversation {
 
     /// Whether this segment, a FIN or RST, ends it while the server has no byte of its refused request: its client has
     /// given up. By what the socket says. The sender knows exactly what the server has said, which one that is not its
-    /// client does not.
+    /// client does not. The server has said something since the newest request that was admitted: until then it owes an
+    /// answer, which a client that closes its side alone waits for.
     #[inline(always)]
     pub const fn is_abandoned(&self, segment: &Segment, peer: &Peer) -> bool {
         let refused_at = self.ended.0 >> SEQUENCE_SHIFT;
@@ -104,6 +105,7 @@ impl Conversation {
         self.has_refused()
             && segment.closes()
             && segment.acknowledged == peer.said
+            && (self.is_alone() || peer.said != self.heard)
             && is_at_or_behind(peer.received, refused_at)
             && refused_at != end << SEQUENCE_SHIFT >> SEQUENCE_SHIFT
             && is_at_or_behind(refused_at, end)
@@ -200,6 +202,19 @@ mod tests {
         assert!(!conversation.is_abandoned(&fin, &Peer { received: 20, ..peer }), "the server has it");
         conversation.end_by_reset();
         assert!(!conversation.is_abandoned(&fin, &peer) && conversation.is_repetition());
+    }
+
+    #[test]
+    fn a_client_that_still_waits_for_an_answer_has_not_given_up() {
+        let refused = Segment { sequence: 100, payload_bytes: 30, ..Segment::default() };
+        let peer = Peer { received: 100, said: 900, ..Peer::default() };
+        // The request before the refused one was admitted when the server had said as much.
+        let mut conversation = Conversation { heard: 900, ..Conversation::default() };
+        assert!(!conversation.keep_refused(&refused, &peer));
+        let fin = Segment { sequence: 130, acknowledged: 900, says: says::CLOSES, ..Segment::default() };
+        assert!(!conversation.is_abandoned(&fin, &peer), "the server owes an answer");
+        let answered = Segment { acknowledged: 901, ..fin };
+        assert!(conversation.is_abandoned(&answered, &Peer { said: 901, ..peer }));
     }
 
     #[test]

@@ -36,29 +36,16 @@ impl Sought {
     #[inline(always)]
     pub fn likely<F: Frame>(self, frame: &F, start: u32, block: u32, end: u32) -> Likely {
         // Headers of more than 40 bytes are before any payload, so that what is before a short one's block can be read.
-        let (Some(before), Some(mut this)) = (loaded(frame, block.wrapping_sub(WORD_BYTES)), loaded(frame, block))
-        else {
+        let (Some(before), Some(this)) = (loaded(frame, block.wrapping_sub(WORD_BYTES)), loaded(frame, block)) else {
             return Likely::default();
         };
-        let (mut before, mut all, mut next) = (before, 0, block);
-        for _ in 0..BLOCK_BYTES / WORD_BYTES {
-            next += WORD_BYTES;
-            // Where less is known than a word, all of it may be whatever it has to be.
-            let after = if next + WORD_BYTES <= end { loaded(frame, next).unwrap_or(0) } else { 0 };
-            let around = Around { before, this, after };
-            let found = match self {
-                Self::Http2 => around.http2(),
-                Self::Version | Self::VersionToPreface => around.versions(),
-            };
-            all >>= WORD_BYTES;
-            if found != 0 {
-                let prefaces = gathered(found & around.before_preface_ends()) as u64;
-                all |= (prefaces << 32 | gathered(found) as u64) << (BLOCK_BYTES - WORD_BYTES);
-            }
-            (before, this) = (this, after);
-        }
-        // What was shifted out of the upper half.
-        let mut all = all & (OWN_BITS << 32 | OWN_BITS);
+        let mut words = Words { before, this, all: 0, next: block };
+        // The four words of a block, and no loop: Linux 6.1 refuses one that its compiler enters in the middle.
+        words.look(self, frame, end);
+        words.look(self, frame, end);
+        words.look(self, frame, end);
+        words.look(self, frame, end);
+        let Words { mut all, next, .. } = words;
         if matches!(self, Self::Http2) {
             return Likely(all);
         }
@@ -73,6 +60,37 @@ impl Sought {
             all |= (slashes << ((start - block) & (BLOCK_BYTES - 1))) as u64;
         }
         Likely(all)
+    }
+}
+
+/// The words of a block, one after the other.
+struct Words {
+    before: u64,
+    this: u64,
+    /// Likely places so far, as [`Likely`] has them, those of the newest word highest in each half.
+    all: u64,
+    /// Where the word behind `this` begins.
+    next: u32,
+}
+
+impl Words {
+    #[inline(always)]
+    fn look<F: Frame>(&mut self, sought: Sought, frame: &F, end: u32) {
+        let Self { before, this, .. } = *self;
+        self.next += WORD_BYTES;
+        // Where less is known than a word, all of it may be whatever it has to be.
+        let after = if self.next + WORD_BYTES <= end { loaded(frame, self.next).unwrap_or(0) } else { 0 };
+        let around = Around { before, this, after };
+        let found = match sought {
+            Sought::Http2 => around.http2(),
+            Sought::Version | Sought::VersionToPreface => around.versions(),
+        };
+        self.all >>= WORD_BYTES;
+        if found != 0 {
+            let prefaces = gathered(found & around.before_preface_ends()) as u64;
+            self.all |= (prefaces << 32 | gathered(found) as u64) << (BLOCK_BYTES - WORD_BYTES);
+        }
+        (self.before, self.this) = (this, after);
     }
 }
 
