@@ -93,6 +93,7 @@ async fn a_list_that_would_exempt_everyone_exempts_nobody_by_that_line() {
         exempt.map(|of| of.prefix.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(exempt(&site), ["203.0.113.9/32"]);
+    site.two_looks();
     assert!(site.stats().attention.iter().any(|of| of.starts_with("2 entries of list files are PASSED OVER")));
     // Who means it writes it into the configuration.
     site.write("ratelimitd.toml", FILE.replace("deny =", "allow = [\"file:ours.txt\", \"0.0.0.0/0\"]\ndeny ="));

@@ -291,12 +291,14 @@ mod tests {
             assert_eq!(Stamp::any(text.as_bytes()), None, "{text}");
         }
         assert!(times("UTC0").at(Stamp::any(b"1960-01-01T00:00:00Z").expect("a stamp")).is_err());
-        assert!(times("UTC0").at(Stamp::any(b"9999-01-01T00:00:00Z").expect("a stamp")).is_err());
+        for late in ["2201-01-01T00:00:00Z", "9999-01-01T00:00:00Z"] {
+            assert!(times("UTC0").at(Stamp::any(late.as_bytes()).expect("a stamp")).is_err(), "{late}");
+        }
     }
 
     proptest! {
         #[test]
-        fn days_are_those_of_the_calendar(day in 0_i64..200_000) {
+        fn days_are_those_of_the_calendar(day in 0_i64..84_371) {
             let midnight = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24 * day);
             prop_assert_eq!(at("UTC0", Stamp::iso(midnight.to_string().as_bytes())), midnight.to_string());
             let common = midnight.strftime("%d/%b/%Y:%H:%M:%S +0000").to_string();
