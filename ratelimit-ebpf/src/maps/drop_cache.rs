@@ -285,7 +285,7 @@ pub(crate) fn insert_drop(config: &Config, key: Key, hash: u64, refusal: Refusal
         (&raw mut (*entry).source).write_volatile(key.source);
         (&raw mut (*at).until_ns).write_volatile(until.0);
         (&raw mut (*at).slot).write_volatile(slot);
-        (&raw mut (*at).is).write_volatile(of.is_wide() as u32 * cause_is::WIDE | of_connection);
+        (&raw mut (*at).is).write_volatile((of.is_wide() as u32 * cause_is::WIDE) | of_connection);
         (&raw mut (*at).source).write_volatile(of.prefix());
         atomic_xchg::<u64, { AtomicOrdering::SeqCst }>(&raw mut (*entry).word, key.entry_word(expiry));
     }
