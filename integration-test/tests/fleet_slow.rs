@@ -1,4 +1,4 @@
-//! A fleet behind a store that is slow, that comes and goes, and one of whose hosts begins anew: what the bound says then,
+//! A fleet behind a store that is slow, that comes and goes, and one of whose hosts loses its state: what the bound says then,
 //! and what the log and the list of hosts say.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
@@ -92,7 +92,7 @@ fn what_is_admitted_behind_a_slow_store_is_within_the_bound_that_is_printed_then
 }
 
 #[test]
-fn a_host_that_begins_anew_replaces_its_earlier_self() {
+fn a_host_that_loses_its_state_replaces_its_earlier_self() {
     needs_root!(store::obstacle());
     let mut fleet = Fleet::new(usize::try_from(HOSTS).unwrap(), Kind::Single);
     fleet.configure("", &fleet.store.settings(), RULES);

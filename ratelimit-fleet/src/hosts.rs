@@ -17,7 +17,7 @@ pub const GONE_AFTER: Duration = Duration::from_secs(3600);
 /// A host that was not heard of in this time does not count as one of the fleet now.
 pub const SILENT_AFTER: Duration = Duration::from_secs(60);
 
-/// A host that began anew, with another state, is listed under its earlier id for so long.
+/// How long a host that lost its state is listed under its earlier id.
 pub const REPLACED_AFTER: Duration = Duration::from_secs(5);
 
 /// What a host says of itself.
@@ -89,7 +89,7 @@ pub struct Host {
 #[derive(Clone, Debug, Default)]
 pub struct Hosts {
     known: BTreeMap<HostId, Host>,
-    /// Those of them that began anew since, with another state: their machine is heard under another id.
+    /// Those of them that have lost their state since: their machine is heard under another id.
     replaced: BTreeSet<HostId>,
     /// The ages of records that another secret sealed.
     unread: Vec<Duration>,
@@ -180,7 +180,7 @@ impl Hosts {
     }
 }
 
-/// Those that were last heard before their machine began anew under another id.
+/// Those that were last heard before their machine took another id.
 fn replaced(known: &BTreeMap<HostId, Host>) -> BTreeSet<HostId> {
     let machine = |host: &Host| (host.record.name.clone(), host.record.machine);
     let mut began: HashMap<_, Duration> = HashMap::new();
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_began_anew_replaces_its_earlier_self_and_no_other() {
+    fn a_host_that_lost_its_state_replaces_its_earlier_self_and_no_other() {
         let mut hosts = Hosts::default();
         let of = |name: &str, machine, up_ms| Record { name: name.to_owned(), machine, up_ms, ..record(9, 0) };
         let list = [

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_trip_of_half_a_minute_counts_and_is_forgotten_after() {
+    fn the_longest_trip_counts_for_half_a_minute_and_no_longer() {
         let mut trips = Trips::default();
         assert_eq!(trips.reach(at(0)), Reach::default());
         trips.learn(at(0), MS(90), None);

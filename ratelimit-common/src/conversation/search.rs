@@ -177,7 +177,7 @@ pub(super) struct Search {
     /// Number of likely places that may still be asked.
     asks: u16,
     start: u32,
-    /// First byte that was not looked at yet.
+    /// First byte that was not read yet.
     at: u32,
     end: u32,
     count: u32,

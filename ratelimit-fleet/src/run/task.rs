@@ -64,7 +64,7 @@ struct Waiting {
     call: Call,
 }
 
-type Pending = FuturesUnordered<Pin<Box<dyn Future<Output = Done> + Send>>>;
+type UnderWay = FuturesUnordered<Pin<Box<dyn Future<Output = Done> + Send>>>;
 
 pub(super) struct Task {
     core: Core,
@@ -81,7 +81,7 @@ pub(super) struct Task {
     connection: Connection,
     /// Which connection: what was sent on an older one says nothing of this.
     generation: u64,
-    pending: Pending,
+    pending: UnderWay,
     /// What waits to be sent; no round begins before it is empty.
     queue: VecDeque<Waiting>,
     /// The shards that have a call on its way.

@@ -68,7 +68,7 @@ fn nodes(access: &Access) -> Result<Vec<ConnectionInfo>, AccessError> {
     }
     let info = |(at, url): (usize, &String)| {
         let info = url.as_str().into_connection_info().map_err(|_| AccessError::BadUrl(at))?;
-        // A certificate that is not looked at is none.
+        // A certificate that nobody checks is none.
         let is_blind = matches!(info.addr(), ConnectionAddr::TcpTls { insecure: true, .. });
         if is_blind { Err(AccessError::BadUrl(at)) } else { Ok(info) }
     };

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-use frame::{Frames, Part};
+use frame::{Framed, Frames};
 
 /// The most bytes of one answer. // 1024 hosts with 256 limits each are 3.4 MB
 pub const ANSWER_BYTES_MAX: u64 = 4 << 20;
@@ -133,8 +133,8 @@ impl<S> Bounded<S> {
 
     fn asks(&mut self, bytes: &[u8]) {
         let asked = &mut self.asked;
-        let count = |part: Part<'_>| {
-            *asked += u64::from(matches!(part, Part::Begins(_)));
+        let count = |part: Framed<'_>| {
+            *asked += u64::from(matches!(part, Framed::Begins(_)));
             Ok(())
         };
         // What this program itself sends has no bound to exceed.
@@ -145,7 +145,7 @@ impl<S> Bounded<S> {
         let Self { notes, asked, answered, answers, only_error, .. } = self;
         answers.take(bytes, |part| {
             match part {
-                Part::Begins(kind) => {
+                Framed::Begins(kind) => {
                     // A server that takes no connection says why before it is asked anything.
                     let is_greeting = *asked == 0 && *answered == 0 && kind == b'-';
                     if *answered >= *asked && !is_greeting {
@@ -154,7 +154,7 @@ impl<S> Bounded<S> {
                     *answered += u64::from(!is_greeting);
                     *only_error = None;
                 }
-                Part::Error(line) => {
+                Framed::Error(line) => {
                     let words = String::from_utf8_lossy(line).into_owned();
                     *only_error = (*answered <= 1).then(|| words.clone());
                     notes.told(|told| told.error = Some(words));

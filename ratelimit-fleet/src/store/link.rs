@@ -26,14 +26,14 @@ pub const CONNECT_WITHIN: Duration = Duration::from_millis(1000);
 /// A connection; copies are one and the same.
 #[derive(Clone)]
 pub struct Link {
-    to: To,
+    to: Target,
     way: Arc<Way>,
     /// What is never repeated of the store's words.
     password: Option<Arc<str>>,
 }
 
 #[derive(Clone)]
-enum To {
+enum Target {
     Server(Wire),
     Cluster(ClusterConnection<Wire>),
 }
@@ -91,12 +91,12 @@ impl Link {
                     .connection_timeout(CONNECT_WITHIN)
                     .response_timeout(ANSWER_WITHIN)
                     .build()?;
-                return Ok(To::Cluster(client.get_async_generic_connection().await?));
+                return Ok(Target::Cluster(client.get_async_generic_connection().await?));
             }
             let Some(node) = opened.nodes.into_iter().next() else {
                 return Err(RedisError::from((ErrorKind::InvalidClientConfig, "no address")));
             };
-            Ok(To::Server(way.open(node.addr(), node.redis_settings()).await?))
+            Ok(Target::Server(way.open(node.addr(), node.redis_settings()).await?))
         };
         // The client's own limits are not always kept (redis-rs #1528, #1953).
         match within(CONNECT_WITHIN * 3 / 2, to).await {
@@ -111,7 +111,7 @@ impl Link {
 
     /// Whether it is to all nodes of a cluster, which mends its connections by itself.
     pub const fn is_cluster(&self) -> bool {
-        matches!(self.to, To::Cluster(_))
+        matches!(self.to, Target::Cluster(_))
     }
 
     /// What the store said of this trouble, in its own words, where it said any.
@@ -160,8 +160,8 @@ impl Link {
 
     async fn send<T: FromRedisValue>(&self, command: Cmd) -> Result<T, Trouble> {
         let answer = match self.to.clone() {
-            To::Server(mut link) => within(ANSWER_WITHIN, command.query_async(&mut link)).await,
-            To::Cluster(mut link) => within(ANSWER_WITHIN, command.query_async(&mut link)).await,
+            Target::Server(mut link) => within(ANSWER_WITHIN, command.query_async(&mut link)).await,
+            Target::Cluster(mut link) => within(ANSWER_WITHIN, command.query_async(&mut link)).await,
         };
         answer.map_err(|failure| {
             // A server that refuses a client may end the connection before the client has read why.

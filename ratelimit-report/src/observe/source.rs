@@ -117,7 +117,7 @@ impl ObservedSource {
 
     /// How many of so many new refusals are no repetition of an earlier one, of all that its window has refused.
     pub(super) fn without_repetitions(&mut self, refused: u64, repeated: u64) -> u64 {
-        // One that was evicted has begun anew.
+        // One that was evicted counts from zero.
         let again = repeated.checked_sub(self.repeated).unwrap_or(repeated).saturating_add(self.admitted_since);
         (self.repeated, self.admitted_since) = (repeated, again.saturating_sub(refused));
         refused.saturating_sub(again)

@@ -1,7 +1,6 @@
 //! The read model: the one shape in which statistics are shown, exported and sent over the socket. Pure.
 //!
-//! Field names are `ratelimitd stats --json`, schema 1: fields are added, never renamed. Knows readings and policies;
-//! must not know a map, a socket or a clock.
+//! Field names are `ratelimitd stats --json`, schema 1: fields are added, never renamed. Knows no map, socket or clock.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -588,11 +587,10 @@ fn map_error((map, op): (&str, &str), count: u64) -> MapError {
     MapError { map: map.to_owned(), op: op.to_owned(), count }
 }
 
-/// An instant of the datapath's clock; past the calendar's end it is that end.
+/// Returns an instant of the datapath's clock, at most the calendar's end.
 pub(crate) fn timestamp(at: Nanos) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(at.0)).unwrap_or(Timestamp::MAX)
 }
-
 #[expect(clippy::cast_precision_loss, reason = "exact to the microsecond for 285 years")]
 fn seconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / SECOND_NS as f64

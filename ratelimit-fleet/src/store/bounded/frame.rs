@@ -13,7 +13,7 @@ const TLS_RECORDS: [u8; 2] = [0x15, 0x16];
 
 /// What a stream came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part<'a> {
+pub(super) enum Framed<'a> {
     /// A value that is within no other begins, of this kind.
     Begins(u8),
     /// The words of an error that is within no other value.
@@ -81,7 +81,7 @@ impl Frames {
     pub(super) fn take(
         &mut self,
         mut bytes: &[u8],
-        mut tell: impl FnMut(Part<'_>) -> Result<(), Excess>,
+        mut tell: impl FnMut(Framed<'_>) -> Result<(), Excess>,
     ) -> Result<(), Excess> {
         while let Some((first, rest)) = bytes.split_first() {
             match self.at {
@@ -114,7 +114,7 @@ impl Frames {
         Ok(())
     }
 
-    fn begin(&mut self, kind: u8, tell: &mut impl FnMut(Part<'_>) -> Result<(), Excess>) -> Result<(), Excess> {
+    fn begin(&mut self, kind: u8, tell: &mut impl FnMut(Framed<'_>) -> Result<(), Excess>) -> Result<(), Excess> {
         if self.open.is_empty() {
             (self.bytes, self.elements) = (0, 0);
             if TLS_RECORDS.contains(&kind) {
@@ -126,7 +126,7 @@ impl Frames {
             return Err(Excess::Garbled);
         }
         if self.open.is_empty() {
-            tell(Part::Begins(kind))?;
+            tell(Framed::Begins(kind))?;
         }
         self.at = At::Line(kind);
         self.line.clear();
@@ -153,7 +153,7 @@ impl Frames {
         Ok(())
     }
 
-    fn end_line(&mut self, kind: u8, tell: &mut impl FnMut(Part<'_>) -> Result<(), Excess>) -> Result<(), Excess> {
+    fn end_line(&mut self, kind: u8, tell: &mut impl FnMut(Framed<'_>) -> Result<(), Excess>) -> Result<(), Excess> {
         let words = self.line.trim_ascii_end();
         match kind {
             b'$' => match number(words)? {
@@ -182,7 +182,7 @@ impl Frames {
             },
             _ => {
                 if kind == b'-' && self.open.is_empty() {
-                    tell(Part::Error(words))?;
+                    tell(Framed::Error(words))?;
                 }
                 self.end_value();
             }

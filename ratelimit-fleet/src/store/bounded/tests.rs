@@ -1,3 +1,5 @@
+//! Endless and hostile answers through the bound, byte by byte. No store.
+
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 
 use super::*;
