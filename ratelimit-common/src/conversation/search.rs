@@ -15,9 +15,9 @@ const REQUEST_BYTES_MIN: u32 = 13;
 /// Length of the shortest text that looks like a version: `ICE/` and its blank, and four bytes of a number.
 const LIKELY_BYTES_MIN: u32 = 9;
 
-/// A payload may ask about one likely place in so many of its bytes, and about [`ASKS_MIN`] more. Further places that
-/// look like versions count as versions.
-const ASK_AMONG_BYTES: u32 = 64;
+/// A payload may ask about one likely place in so many of its bytes, which is all that there may be, and about
+/// [`ASKS_MIN`] more. Further places that look like versions would count as versions.
+const ASK_AMONG_BYTES: u32 = LIKELY_BYTES_MIN;
 const ASKS_MIN: u32 = 8;
 
 /// Number of steps that a payload may take beyond those for its blocks and its likely places: places near its start

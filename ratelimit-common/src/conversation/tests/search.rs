@@ -9,7 +9,7 @@ use super::*;
 
 /// Asks that a payload may take, see [`Sought::found`].
 fn asks(bytes: usize) -> usize {
-    bytes / 64 + 8
+    bytes / 9 + 8
 }
 
 /// A frame that counts what is read of it and what is called.
