@@ -260,14 +260,11 @@ impl Unlogged {
             (self.would_refuse, "sources that dry run passed"),
             (self.charges, "charges"),
         ];
-        let parts: Vec<String> =
-            parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} more {what}")).collect();
+        let counts = counts(&parts, " more")?;
         let shown = if is_kept { "`ratelimitd history` shows them" } else { "`ratelimitd events` shows the last" };
-        let text = format!(
-            "and {} in the last minute, not logged one by one (at most {LINES_PER_SECOND} lines a second); {shown}",
-            parts.join(", ")
-        );
-        (!parts.is_empty()).then_some(text)
+        Some(format!(
+            "and {counts} in the last minute, not logged one by one (at most {LINES_PER_SECOND} lines a second); {shown}"
+        ))
     }
 }
 
@@ -300,16 +297,20 @@ impl Lost {
             (self.refused, "sources refused"),
             (self.would_refuse, "sources that dry run passed"),
         ];
-        let parts: Vec<String> =
-            parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+        let counts = counts(&parts, "")?;
         let shown = if is_kept { "`ratelimitd history` names the time; " } else { "" };
-        let text = format!(
-            "EVENTS LOST in the last minute: {} are in no list of events; {shown}`ratelimitd check ADDRESS` says \
-             whether an address is refused now",
-            parts.join(", ")
-        );
-        (!parts.is_empty()).then_some(text)
+        Some(format!(
+            "EVENTS LOST in the last minute: {counts} are in no list of events; {shown}`ratelimitd check ADDRESS` says \
+             whether an address is refused now"
+        ))
     }
+}
+
+/// Returns the numbers that are not 0 with what each counts, `between` both; none where all are 0.
+fn counts(parts: &[(u64, &str)], between: &str) -> Option<String> {
+    let parts: Vec<String> =
+        parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count}{between} {what}")).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// The lines that may be written now.

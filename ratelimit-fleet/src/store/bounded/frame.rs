@@ -48,28 +48,16 @@ pub(super) struct Frames {
 impl Frames {
     /// Values of any size.
     pub(super) const fn unbounded() -> Self {
-        Self {
-            is_bounded: false,
-            at: At::Kind,
-            line: Vec::new(),
-            line_bytes: 0,
-            open: Vec::new(),
-            bytes: 0,
-            elements: 0,
-        }
+        Self::new(false)
     }
 
     /// Values of a size that an honest store sends.
     pub(super) const fn bounded() -> Self {
-        Self {
-            is_bounded: true,
-            at: At::Kind,
-            line: Vec::new(),
-            line_bytes: 0,
-            open: Vec::new(),
-            bytes: 0,
-            elements: 0,
-        }
+        Self::new(true)
+    }
+
+    const fn new(is_bounded: bool) -> Self {
+        Self { is_bounded, at: At::Kind, line: Vec::new(), line_bytes: 0, open: Vec::new(), bytes: 0, elements: 0 }
     }
 
     /// Whether a value has begun, and not ended.
