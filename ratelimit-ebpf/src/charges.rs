@@ -60,6 +60,10 @@ pub(crate) fn keep_charges(frame: &PacketFrame, deferred: &mut Deferred, rule: &
         () if is_tcp && is_fragment => (opening, 1, Leaves::Nothing),
         () if may_ask && !verification.is_ignored() => {
             let judged = conversations::judge(frame, deferred, rule.counts_requests == 2);
+            // Its client may have given up long ago, without a sign.
+            if deferred.closes() && rule.ends_abandoned() && conversations::is_abandoned() != 0 {
+                return Err(Reason::OverLimit);
+            }
             is_unaccounted = judged.is_unaccounted() && verification.is_verified();
             (false, judged.requests(), if judged.is_pending() { Leaves::Conversation } else { Leaves::Nothing })
         }

@@ -93,8 +93,11 @@ pub(crate) fn come_in_fragments(parsed: &ParsedFrame, deferred: &mut Deferred) {
 fn recalled(parsed: &ParsedFrame, deferred: &mut Deferred) -> Option<&'static mut Conversation> {
     deferred.set_conversation(parsed.source(), parsed.destination(), parsed.segment().source_port, parsed.port());
     let kept = deferred.kept_conversation();
-    if kept.as_ref().is_some_and(|kept| kept.has_refused()) {
+    if let Some(kept) = kept.as_ref().filter(|kept| kept.has_refused()) {
         deferred.refused |= Deferred::REPEATS;
+        if kept.has_waited(deferred.now()) {
+            deferred.refused |= Deferred::CLOSES;
+        }
     }
     let known = kept.filter(|known| !known.is_alone());
     match &known {
@@ -117,12 +120,13 @@ pub(crate) extern "C" fn note_refused() -> u32 {
     let Some(peer) = parsed.peer() else { return 0 };
     let segment = parsed.segment();
     if let Some(known) = deferred.kept_conversation() {
-        return known.keep_refused(&segment, &peer) as u32;
+        return known.keep_refused(&segment, &peer, deferred.now()) as u32;
     }
     // What it is to become is of what is admitted.
     maps::clear(&mut deferred.conversation);
     deferred.conversation.begin_alone();
-    let _always_new = deferred.conversation.keep_refused(&segment, &peer);
+    let now = deferred.now();
+    let _always_new = deferred.conversation.keep_refused(&segment, &peer, now);
     deferred.insert();
     0
 }
@@ -135,7 +139,8 @@ pub(crate) extern "C" fn is_abandoned() -> u32 {
     let Some(peer) = parsed.peer() else { return 0 };
     let segment = parsed.segment();
     deferred.set_conversation(parsed.source(), parsed.destination(), segment.source_port, parsed.port());
-    deferred.kept_conversation().is_some_and(|known| known.is_abandoned(&segment, &peer)) as u32
+    let now = deferred.now();
+    deferred.kept_conversation().is_some_and(|known| known.is_abandoned(&segment, &peer, now)) as u32
 }
 
 /// How many requests come with the SYN that this frame is, which has payload: a server with TCP Fast Open answers

@@ -3,6 +3,7 @@
 use super::{Conversation, Peer, also, is, speaks};
 use crate::packet::Segment;
 use crate::refusal::REPETITIONS;
+use crate::time::Nanos;
 
 /// Where a connection stood that a page has ended, by its server's count: the server knows nothing of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,11 +14,12 @@ pub struct Paged {
     pub acknowledged: u32,
 }
 
-/// Segments that still pass after a connection's reset, and where its refused request begins.
+/// Segments that still pass after a connection's reset; or where its refused request begins, and when that was refused
+/// first.
 ///
 /// ```text
-///     31                       8        7        6         0
-///    [ sequence number, low bits | alone | segments left ]
+///     31                       8        7        6                  0
+///    [ sequence number, low bits | alone | segments left, or time ]
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
@@ -28,6 +30,11 @@ const _: () = assert!(REPETITIONS <= LEFT);
 /// Nothing else is known of the connection.
 const ALONE: u32 = 1 << 7;
 const SEQUENCE_SHIFT: u32 = 8;
+/// The time of a refusal counts units of `1 << TIME_SHIFT` ns (0.27 s), modulo 128 (34 s).
+const TIME_SHIFT: u32 = 28;
+/// A request that was refused more units ago (0.8 s, at least 0.54 s) is not admitted any more. Linux sends a request
+/// again after 0.2, 0.4 and 0.8 s. From the second of these on it does not tell that its client has closed.
+const WAITS_UNITS: u32 = 2;
 /// Half of the sequence numbers that can be told from each other, as signed numbers have it.
 const HALF: u32 = 1 << (u32::BITS - SEQUENCE_SHIFT - 1);
 
@@ -35,6 +42,12 @@ const HALF: u32 = 1 << (u32::BITS - SEQUENCE_SHIFT - 1);
 #[inline(always)]
 const fn is_at_or_behind(first: u32, second: u32) -> bool {
     second.wrapping_sub(first) << SEQUENCE_SHIFT >> SEQUENCE_SHIFT < HALF
+}
+
+/// When a request is refused at this instant, in the bits that are kept.
+#[inline(always)]
+const fn time_of(now: Nanos) -> u32 {
+    (now.0 >> TIME_SHIFT) as u32 & LEFT
 }
 
 impl Conversation {
@@ -49,7 +62,7 @@ impl Conversation {
     /// Whether a segment without a socket is one of those; each is one less.
     #[inline(always)]
     pub const fn is_repetition(&mut self) -> bool {
-        let is_left = self.ended.0 & LEFT != 0;
+        let is_left = !self.has_refused() && self.ended.0 & LEFT != 0;
         if is_left {
             self.ended = Ended(self.ended.0 - 1);
         }
@@ -57,16 +70,19 @@ impl Conversation {
     }
 
     /// Remembers that the request was refused that begins in this segment, or at the next byte that the server expects.
-    /// Returns whether it was remembered already: then the segment repeats it.
+    /// Returns whether it was remembered already, or one before it that the server does not have either: then the
+    /// segment repeats it or is behind it.
     #[inline(always)]
-    pub const fn keep_refused(&mut self, segment: &Segment, peer: &Peer) -> bool {
+    pub const fn keep_refused(&mut self, segment: &Segment, peer: &Peer, now: Nanos) -> bool {
         let skipped = peer.received.wrapping_sub(segment.sequence);
         let begins_at = if skipped < 1 << 31 { peer.received } else { segment.sequence };
-        let ended = Ended(begins_at << SEQUENCE_SHIFT | self.ended.0 & ALONE);
-        let is_known = self.also & also::REFUSED != 0 && self.ended.0 == ended.0;
+        let kept = self.ended.0 >> SEQUENCE_SHIFT;
+        if self.has_refused() && is_at_or_behind(peer.received, kept) && is_at_or_behind(kept, begins_at) {
+            return true;
+        }
         self.also |= also::REFUSED;
-        self.ended = ended;
-        is_known
+        self.ended = Ended(begins_at << SEQUENCE_SHIFT | self.ended.0 & ALONE | time_of(now));
+        false
     }
 
     /// Makes it one of which nothing is known but its end or its refused request: it was never admitted anything.
@@ -94,16 +110,23 @@ impl Conversation {
         self.also & also::REFUSED != 0
     }
 
-    /// Whether this segment, a FIN or RST, ends it while the server has no byte of its refused request: its client has
-    /// given up. By what the socket says. The sender knows exactly what the server has said, which one that is not its
-    /// client does not. The server has said something since the newest request that was admitted: until then it owes an
-    /// answer, which a client that closes its side alone waits for.
+    /// Whether its request was refused so long ago that its client may have given up without a sign.
     #[inline(always)]
-    pub const fn is_abandoned(&self, segment: &Segment, peer: &Peer) -> bool {
+    pub const fn has_waited(&self, now: Nanos) -> bool {
+        self.has_refused() && time_of(now).wrapping_sub(self.ended.0) & LEFT > WAITS_UNITS
+    }
+
+    /// Whether this segment ends it while the server has no byte of its refused request: it is a FIN or RST, as its
+    /// client has given up, or repeats a request that was refused too long ago. The socket says what the server has.
+    /// The sender knows exactly what the server has said, which one that is not its client does not. The server has said
+    /// something since the newest request that was admitted: until then it owes an answer, which a client that closes
+    /// its side alone waits for.
+    #[inline(always)]
+    pub const fn is_abandoned(&self, segment: &Segment, peer: &Peer, now: Nanos) -> bool {
         let refused_at = self.ended.0 >> SEQUENCE_SHIFT;
         let end = segment.sequence.wrapping_add(segment.payload_bytes);
         self.has_refused()
-            && segment.closes()
+            && (segment.closes() || self.has_waited(now))
             && segment.acknowledged == peer.said
             && (self.is_alone() || peer.said != self.heard)
             && is_at_or_behind(peer.received, refused_at)
@@ -153,6 +176,9 @@ impl Conversation {
 mod tests {
     use super::*;
     use crate::packet::says;
+    use crate::time::SECOND_NS;
+
+    const AT: Nanos = Nanos(77 * SECOND_NS);
 
     #[test]
     fn a_few_segments_pass_after_a_reset_and_none_before() {
@@ -170,8 +196,8 @@ mod tests {
         let mut conversation = Conversation::default();
         conversation.begin_alone();
         assert!(!conversation.has_refused() && conversation.is_alone());
-        for (sequence, is_known) in [(u32::MAX - 9, false), (u32::MAX - 9, true), (u32::MAX - 19, true), (5, false)] {
-            assert_eq!(conversation.keep_refused(&at(sequence), &peer), is_known, "{sequence}");
+        for (sequence, is_known) in [(u32::MAX - 9, false), (u32::MAX - 9, true), (u32::MAX - 19, true), (5, true)] {
+            assert_eq!(conversation.keep_refused(&at(sequence), &peer, Nanos(0)), is_known, "{sequence}");
         }
         assert!(conversation.has_refused() && conversation.is_alone());
         conversation.forget_refused();
@@ -184,11 +210,11 @@ mod tests {
         let peer = Peer { received: refused.sequence, said: 900, ..Peer::default() };
         let mut conversation = Conversation::default();
         let fin = Segment { sequence: 20, acknowledged: 900, says: says::CLOSES, ..Segment::default() };
-        assert!(!conversation.is_abandoned(&fin, &peer), "nothing was refused");
-        assert!(!conversation.keep_refused(&refused, &peer));
+        assert!(!conversation.is_abandoned(&fin, &peer, AT), "nothing was refused");
+        assert!(!conversation.keep_refused(&refused, &peer, AT));
         let with_data = Segment { sequence: refused.sequence, payload_bytes: 30, ..fin };
         for ends in [fin, with_data, Segment { sequence: 400, ..fin }] {
-            assert!(conversation.is_abandoned(&ends, &peer), "{ends:?}");
+            assert!(conversation.is_abandoned(&ends, &peer, AT), "{ends:?}");
         }
         for goes_on in [
             Segment { says: 0, ..fin },
@@ -197,11 +223,36 @@ mod tests {
             Segment { sequence: refused.sequence, ..fin },
             Segment { sequence: refused.sequence.wrapping_sub(1), ..fin },
         ] {
-            assert!(!conversation.is_abandoned(&goes_on, &peer), "{goes_on:?}");
+            assert!(!conversation.is_abandoned(&goes_on, &peer, AT), "{goes_on:?}");
         }
-        assert!(!conversation.is_abandoned(&fin, &Peer { received: 20, ..peer }), "the server has it");
+        assert!(!conversation.is_abandoned(&fin, &Peer { received: 20, ..peer }, AT), "the server has it");
         conversation.end_by_reset();
-        assert!(!conversation.is_abandoned(&fin, &peer) && conversation.is_repetition());
+        assert!(!conversation.is_abandoned(&fin, &peer, AT) && conversation.is_repetition());
+    }
+
+    #[test]
+    fn a_request_that_was_refused_half_a_second_ago_is_given_up_at_its_next_repetition() {
+        const TENTH_NS: u64 = SECOND_NS / 10;
+        let request = Segment { sequence: 100, acknowledged: 900, payload_bytes: 30, ..Segment::default() };
+        let peer = Peer { received: 100, said: 900, ..Peer::default() };
+        // At any place within a unit of time.
+        for begins in (0..60).map(|step| AT.0 + step * TENTH_NS / 7) {
+            let mut conversation = Conversation::default();
+            conversation.begin_alone();
+            let at = |tenths| Nanos(begins + tenths * TENTH_NS);
+            assert!(!conversation.keep_refused(&request, &peer, at(0)));
+            assert!(conversation.keep_refused(&request, &peer, at(4)), "the first refusal is what counts");
+            let second = Segment { sequence: 130, ..request };
+            assert!(conversation.keep_refused(&second, &peer, at(4)), "it is behind the first one");
+            for of in [&request, &second] {
+                assert!(!conversation.is_abandoned(of, &peer, at(5)), "{begins}");
+                assert!(conversation.is_abandoned(of, &peer, at(9)), "{begins}");
+            }
+            let delivered = Peer { received: 130, ..peer };
+            assert!(!conversation.is_abandoned(&second, &delivered, at(9)), "the server has the first one");
+            assert!(!conversation.keep_refused(&second, &delivered, at(9)), "so this is another");
+            assert!(!conversation.is_repetition(), "its time is no number of segments");
+        }
     }
 
     #[test]
@@ -210,11 +261,11 @@ mod tests {
         let peer = Peer { received: 100, said: 900, ..Peer::default() };
         // The request before the refused one was admitted when the server had said as much.
         let mut conversation = Conversation { heard: 900, ..Conversation::default() };
-        assert!(!conversation.keep_refused(&refused, &peer));
+        assert!(!conversation.keep_refused(&refused, &peer, AT));
         let fin = Segment { sequence: 130, acknowledged: 900, says: says::CLOSES, ..Segment::default() };
-        assert!(!conversation.is_abandoned(&fin, &peer), "the server owes an answer");
+        assert!(!conversation.is_abandoned(&fin, &peer, AT), "the server owes an answer");
         let answered = Segment { acknowledged: 901, ..fin };
-        assert!(conversation.is_abandoned(&answered, &Peer { said: 901, ..peer }));
+        assert!(conversation.is_abandoned(&answered, &Peer { said: 901, ..peer }, AT));
     }
 
     #[test]

@@ -182,7 +182,8 @@ impl Deferred {
         read!(self.rule)
     }
 
-    /// Whether it is a segment that closes its connection, and in the end, whether that may be ended for it.
+    /// Whether it is a segment that closes its connection, or may repeat a request that was refused long ago; and in the
+    /// end, whether its connection may be ended for it.
     #[inline(always)]
     pub(crate) fn closes(&self) -> bool {
         read!(self.refused) & Self::CLOSES != 0
