@@ -89,21 +89,15 @@ fn a_ban_is_told_with_its_end_and_a_page_that_is_lost_by_a_reset() {
     needs_root!();
     let lab = Lab::new();
     let _site = site(&lab);
-    // Nothing takes what the driver sends back.
+    take_what_is_sent_back(&lab);
     let _daemon = start(&lab, "xdp_mode = \"native\"", "429", "limits = [\"2/1m\"]\nblock_for = \"2h\"");
-    let open = |from: &str| [lab.open(from, 80), lab.open(from, 80), lab.open(from, 80)];
-    let (mut streams, mut others) = (open(CLIENTS[0]), open(CLIENTS[1]));
-    for first in [&mut streams[0], &mut others[0]] {
+    let mut streams = [lab.open(CLIENTS[0], 80), lab.open(CLIENTS[0], 80), lab.open(CLIENTS[0], 80)];
+    let mut lost = lab.open(CLIENTS[1], 80);
+    for first in [&mut streams[0], &mut lost] {
         assert!((0..2).all(|_| is_answered(first, HANGS_AFTER)));
     }
-    let (lost, took) = answer(&mut streams[0], &request("test"));
-    assert_eq!(lost, Err(ErrorKind::ConnectionReset), "after {took:?}");
-    assert!(took < SOON, "one repetition resets the server, and the next one the client: {took:?}");
-    let port = streams[0].local_addr().unwrap().port();
-    assert!(once(|| (sockets_of(&lab.server, port) == 0).then_some(())).is_some());
-    take_what_is_sent_back(&lab);
     // One that the ban has begun with, and one of what it drops.
-    for stream in [&mut others[0], &mut streams[1]] {
+    for stream in &mut streams[..2] {
         let (page, _) = answer(stream, &request("test"));
         let seconds = retry_after(&page.unwrap());
         assert!((7000..=7201).contains(&seconds), "{seconds}");
@@ -112,6 +106,14 @@ fn a_ban_is_told_with_its_end_and_a_page_that_is_lost_by_a_reset() {
     lab.ratelimitd(&["deny", CLIENTS[0]]);
     let (reset, _) = answer(&mut streams[2], &request("test"));
     assert_eq!(reset, Err(ErrorKind::ConnectionReset), "a denied source is not asked to try again");
+
+    // Nothing takes what the driver sends back.
+    lab.client.ip(&["link", "set", "dev", "c0", "xdp", "off"]).unwrap();
+    let (reset, took) = answer(&mut lost, &request("test"));
+    assert_eq!(reset, Err(ErrorKind::ConnectionReset), "after {took:?}");
+    assert!(took < SOON, "one repetition resets the server, and the next one the client: {took:?}");
+    let port = lost.local_addr().unwrap().port();
+    assert!(once(|| (sockets_of(&lab.server, port) == 0).then_some(())).is_some());
 }
 
 #[test]
@@ -273,6 +275,9 @@ fn where_the_other_end_loses_what_is_sent_back_a_request_is_reset_and_counted_so
     let file = lab.directory().join("ratelimitd.toml");
     let checked = lab.ratelimitd(&["check-config", file.to_str().unwrap()]);
     assert!(checked.stderr.contains("s0 loses what XDP sends back"), "{}{}", checked.stdout, checked.stderr);
+    // GRO alone has the page wait for the next packet.
+    lab.client.run(&["ethtool", "-K", "c0", "gro", "on"]).unwrap();
+    assert!(is_answered(&mut lab.open(CLIENTS[0], 80), HANGS_AFTER), "within the limit");
     let mut read = Vec::new();
     for _ in 0..3 {
         let (answer, took) = answer(&mut lab.open(CLIENTS[0], 80), &request("test"));
@@ -284,4 +289,25 @@ fn where_the_other_end_loses_what_is_sent_back_a_request_is_reset_and_counted_so
     assert_eq!(stats.pointer("/reasons/page").and_then(serde_json::Value::as_u64).unwrap_or(0), 0, "{stats:#}");
     let said = lab.ratelimitd(&["stats"]).stdout;
     assert!(said.contains("told by a reset") && !said.contains("told by a page"), "{said}");
+}
+
+#[test]
+fn a_page_that_is_lost_later_is_noticed_within_seconds() {
+    needs_root!();
+    let lab = Lab::new();
+    let _site = site(&lab);
+    take_what_is_sent_back(&lab);
+    let _daemon = start(&lab, "xdp_mode = \"native\"", "429", "limits = [\"1/1h\"]");
+    assert!(is_answered(&mut lab.open(CLIENTS[0], 80), HANGS_AFTER));
+    let asks = || answer(&mut lab.open(CLIENTS[0], 80), &request("test")).0;
+    assert!(asks().is_ok_and(|page| page.contains(" 429 ")));
+    lab.client.ip(&["link", "set", "dev", "c0", "xdp", "off"]).unwrap();
+    // What was sent before the daemon looked is said to be a page.
+    let pages = |lab: &Lab| number(&lab.stats(), "/reasons/page");
+    let is_noticed = once(|| {
+        let before = pages(&lab);
+        assert_eq!(asks(), Err(ErrorKind::ConnectionReset));
+        (pages(&lab) == before).then_some(())
+    });
+    assert!(is_noticed.is_some(), "{:#}", lab.stats());
 }

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{DefaultNla, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, XdpAttached};
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -28,6 +28,17 @@ pub(super) struct Interface {
     pub(super) master: Option<u32>,
     /// Index of the interface below, or of a veth's other end, in the same network namespace.
     pub(super) lower: Option<u32>,
+    /// A veth's other end, wherever it is.
+    other_end: Option<OtherEnd>,
+}
+
+/// The other end of a veth pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct OtherEnd {
+    /// Its index in its network namespace.
+    index: u32,
+    /// The number of that namespace by this one's count (`IFLA_LINK_NETNSID`). None for this one itself.
+    namespace: Option<i32>,
 }
 
 /// `NETDEV_XDP_ACT_NDO_XMIT`, include/uapi/linux/netdev.h.
@@ -50,12 +61,14 @@ impl Interface {
         }
     }
 
-    /// Whether XDP can send a frame back the way it came (`XDP_TX`). A veth delivers it only where its other end has an
-    /// XDP program or GRO, and says so from Linux 6.3 on (`veth_set_xdp_features`, drivers/net/veth.c, Linux 6.18). Of
-    /// what the kernel does not say it is taken to be so.
+    /// Whether XDP can send a frame back the way it came (`XDP_TX`). A veth hands it on at once only where its other end
+    /// has an XDP program: with GRO alone the frame waits for the next packet (`veth_xdp_flush`, drivers/net/veth.c,
+    /// Linux 6.18). With neither it is lost, which the kernel says from Linux 6.3 on. What the kernel does not say is
+    /// taken to be so.
     pub(super) fn sends_back(&self) -> bool {
-        let is_veth = self.kind.as_deref() == Some("veth");
-        !is_veth || generic_netlink::xdp_features(self.index).map_or(true, |features| features & NDO_XMIT != 0)
+        self.kind.as_deref() != Some("veth")
+            || generic_netlink::xdp_features(self.index).map_or(true, |features| features & NDO_XMIT != 0)
+                && self.other_end.is_none_or(|end| end.has_program().unwrap_or(true))
     }
 
     /// Whether it brings IP packets with nothing before them: tunnels, WireGuard, PPP.
@@ -79,10 +92,33 @@ impl Interface {
     }
 }
 
+impl OtherEnd {
+    /// Whether it has an XDP program.
+    ///
+    /// # Errors
+    /// Fails if the kernel does not show it, as to a process without rights there.
+    fn has_program(self) -> io::Result<bool> {
+        let ends = all_of(self.namespace)?;
+        let end = ends.iter().find(|end| end.index == self.index).ok_or(io::ErrorKind::NotFound)?;
+        Ok(!end.programs.is_empty())
+    }
+}
+
 /// Every interface of this network namespace, by index.
 pub(super) fn all() -> io::Result<Vec<Interface>> {
+    all_of(None)
+}
+
+/// `IFLA_TARGET_NETNSID` of linux/if_link.h.
+const TARGET_NAMESPACE: u16 = 46;
+
+/// Returns every interface of the network namespace with this number, or of this one, by index.
+fn all_of(namespace: Option<i32>) -> io::Result<Vec<Interface>> {
+    let mut asked = LinkMessage::default();
+    let number = namespace.map(|number| DefaultNla::new(TARGET_NAMESPACE, number.to_ne_bytes().to_vec()));
+    asked.attributes.extend(number.map(LinkAttribute::Other));
     let mut interfaces = Vec::new();
-    dump(RouteNetlinkMessage::GetLink(LinkMessage::default()), &mut |message| {
+    dump(RouteNetlinkMessage::GetLink(asked), &mut |message| {
         if let RouteNetlinkMessage::NewLink(link) = message {
             interfaces.extend(interface(link));
         }
@@ -213,15 +249,15 @@ fn interface(link: LinkMessage) -> Option<Interface> {
     let mut name = None;
     let mut mtu = 0;
     let mut programs = Vec::new();
-    let (mut kind, mut master, mut lower, mut is_elsewhere) = (None, None, None, false);
+    let (mut kind, mut master, mut joined, mut namespace) = (None, None, None, None);
     for attribute in link.attributes {
         match attribute {
             LinkAttribute::IfName(value) => name = Some(value),
             LinkAttribute::Mtu(value) => mtu = value,
             LinkAttribute::Xdp(xdp) => programs = attached(&xdp),
             LinkAttribute::Controller(index) => master = Some(index).filter(|index| *index != 0),
-            LinkAttribute::Link(index) => lower = Some(index).filter(|index| *index != 0),
-            LinkAttribute::LinkNetNsId(_) => is_elsewhere = true,
+            LinkAttribute::Link(index) => joined = Some(index).filter(|index| *index != 0),
+            LinkAttribute::LinkNetNsId(number) => namespace = Some(number),
             LinkAttribute::LinkInfo(infos) => {
                 kind = infos.into_iter().find_map(|info| match info {
                     LinkInfo::Kind(kind) => Some(kind.to_string()),
@@ -233,8 +269,10 @@ fn interface(link: LinkMessage) -> Option<Interface> {
     }
     let index = link.header.index;
     // Hardware names itself as the interface below.
-    let lower = lower.filter(|lower| !is_elsewhere && *lower != index);
-    Some(Interface { name: name?, index, mtu, link_layer: link.header.link_layer_type, programs, kind, master, lower })
+    let lower = joined.filter(|lower| namespace.is_none() && *lower != index);
+    let other_end = joined.map(|index| OtherEnd { index, namespace });
+    let link_layer = link.header.link_layer_type;
+    Some(Interface { name: name?, index, mtu, link_layer, programs, kind, master, lower, other_end })
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "the kernel may say more than is asked")]

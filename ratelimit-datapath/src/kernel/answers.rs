@@ -31,10 +31,19 @@ impl Answers {
     /// Takes in an interface that was attached so. Whether rules have answered until now, and may not any more.
     pub(super) fn take(&mut self, attached: Attachment, found: &Interface) -> bool {
         let were_sent = self.are_sent();
-        match attached {
-            Attachment::Xdp(XdpMode::Generic) => self.is_generic = true,
-            Attachment::Xdp(XdpMode::Native) if !found.sends_back() => self.lost_by = Some(found.name.clone()),
-            Attachment::Xdp(XdpMode::Native) | Attachment::Tcx => {}
+        if attached == Attachment::Xdp(XdpMode::Generic) {
+            self.is_generic = true;
+        }
+        self.look_at(Some(attached), found);
+        were_sent && !self.are_sent()
+    }
+
+    /// Takes in what an interface that is attached so has become since. What is lost once stays so until the next
+    /// start: rules have forgotten then what they answered. Whether rules have answered until now, and may not any more.
+    pub(super) fn look_at(&mut self, attached: Option<Attachment>, found: &Interface) -> bool {
+        let were_sent = self.are_sent();
+        if were_sent && attached == Some(Attachment::Xdp(XdpMode::Native)) && !found.sends_back() {
+            self.lost_by = Some(found.name.clone());
         }
         were_sent && !self.are_sent()
     }
@@ -50,9 +59,9 @@ impl Answers {
             && !self.has_said.swap(true, Ordering::Relaxed)
         {
             tracing::warn!(
-                "{name} loses what XDP sends back, as the other end of the veth pair has neither an XDP program nor GRO: \
-                 requests are refused by a reset, not by a page, and SYNs are dropped. At the other end, type: ethtool -K \
-                 IF gro on; then restart ratelimitd"
+                "{name} loses what XDP sends back, as the other end of the veth pair has no XDP program: requests are refused \
+                 by a reset, not by a page, and SYNs are dropped. Attach an XDP program there that passes everything, then \
+                 restart ratelimitd"
             );
         }
         rules.iter_mut().for_each(encode::answer_nothing);

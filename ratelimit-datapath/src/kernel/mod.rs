@@ -298,6 +298,9 @@ impl Datapath for Kernel {
             alone::touch(&pins.map(map::ACTIVE));
         }
         let present = interface::all().context("list the network interfaces")?;
+        if self.links.look_again(&present) {
+            self.write_interfaces()?;
+        }
         let mut interfaces = Vec::new();
         for (position, slot) in self.links.slots().iter().enumerate() {
             let Some(slot) = slot else { continue };

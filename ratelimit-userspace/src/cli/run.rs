@@ -368,8 +368,8 @@ fn lost_answers(config: &Config) -> Option<String> {
     }
     let name = config.interfaces.iter().find(|name| loses_answers(name))?;
     Some(format!(
-        "{name} loses what XDP sends back, as the other end of the veth pair has neither an XDP program nor GRO: requests \
-         are refused by a reset, not by a page, and SYNs are dropped. At the other end, type: ethtool -K IF gro on"
+        "{name} loses what XDP sends back, as the other end of the veth pair has no XDP program: requests \
+         are refused by a reset, not by a page, and SYNs are dropped. Attach an XDP program there that passes everything"
     ))
 }
 
