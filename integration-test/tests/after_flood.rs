@@ -1,6 +1,7 @@
-//! What is left of a flood of forged sources once it is over: in the history.
+//! What is left of a flood of forged sources once it is over: in the history, and in memory.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
+use std::fs;
 use std::net::Ipv4Addr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -8,9 +9,15 @@ use std::time::{Duration, Instant};
 use integration_test::frames::flag::SYN;
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, V4, frame, tcp};
-use integration_test::lab::{CLIENTS, Lab, number, once};
+use integration_test::lab::{CLIENTS, Daemon, Lab, number, once};
 use netlab::{PacketSocket, needs_root};
 use serde_json::Value;
+
+/// How much more memory than before the flood is left after a quiet time, in hundredths.
+const LEFT_MAX: u64 = 150;
+const QUIET: Duration = Duration::from_secs(20);
+/// The quiet time, and what a busy machine takes for it.
+const WITHIN: Duration = Duration::from_secs(90);
 
 /// Sends two SYNs of each of so many sources: the second is refused.
 fn flood(lab: &Lab, sources: u32) {
@@ -26,8 +33,41 @@ fn flood(lab: &Lab, sources: u32) {
     }
 }
 
+fn resident_kb(daemon: &Daemon) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    resident.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
 fn story(lab: &Lab, of: &str) -> Option<Value> {
     serde_json::from_str(&lab.ratelimitd(&["history", of, "--json"]).stdout).ok()
+}
+
+#[test]
+fn memory_returns_after_a_flood() {
+    const SOURCES: u32 = 200_000;
+    needs_root!();
+    let lab = Lab::quiet();
+    let daemon = lab.limit(&["--limit", "1/10s", "--count", "connections", "--port", "80"]);
+    // What every daemon takes in its first seconds.
+    flood(&lab, 100);
+    sleep(Duration::from_secs(15));
+    lab.stats();
+    let before = resident_kb(&daemon);
+    flood(&lab, SOURCES);
+    let (over, mut most) = (Instant::now(), resident_kb(&daemon));
+    let stats = lab.stats();
+    assert!(number(&stats, "/events/lost") > 0, "{}", stats["events"]);
+    let left = loop {
+        let left = resident_kb(&daemon);
+        most = most.max(left);
+        if over.elapsed() >= QUIET && left * 100 <= before * LEFT_MAX || over.elapsed() >= WITHIN {
+            break left;
+        }
+        sleep(Duration::from_secs(1));
+    };
+    println!("{before} kB before, {most} kB at most, {left} kB {:.0} s after", over.elapsed().as_secs_f64());
+    assert!(left * 100 <= before * LEFT_MAX, "{left} kB are left of {most}, {before} kB before");
 }
 
 #[test]

@@ -329,6 +329,7 @@ fn what_only_the_daemon_writes_the_program_cannot() {
             map::PORTS,
             map::PREFIXES_V4,
             map::PREFIXES_V6,
+            map::PREFIX_FILTER,
             map::TARGETS_V4,
             map::TARGETS_V6,
         ],
