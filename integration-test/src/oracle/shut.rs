@@ -30,7 +30,8 @@ impl Oracle {
             return Some(Outcome::Banned);
         }
         let until = self.shut.connections.get(&self.connection(packet)?)?;
-        (now < *until).then_some(Outcome::OverLimit)
+        // What ends a connection is judged.
+        (!packet.closes && now < *until).then_some(Outcome::OverLimit)
     }
 
     /// Shuts a connection, one of whose requests this limit has just refused. Leaky buckets free at any time; and

@@ -44,6 +44,7 @@ const SYN: Packet = Packet {
     kind: Kind::Tcp { source_port: 4000, port: 80, opens: true, sequence: 1, acknowledged: 0, is_fragment: false },
     payload: Vec::new(),
     is_plain: true,
+    closes: false,
 };
 
 fn admitted(oracle: &mut Oracle, packet: &Packet, now: Nanos, tries: u64) -> u64 {
@@ -87,6 +88,7 @@ fn a_flow_opens_with_its_first_datagram_after_silence_and_with_every_ninth_initi
         kind: Kind::Udp { source_port: 4000, port: 443, quic_initial },
         payload: Vec::new(),
         is_plain: true,
+        closes: false,
     };
     assert_eq!(oracle.judge(&datagram(false), TEN_O_CLOCK), Outcome::WithinLimit);
     assert_eq!(oracle.judge(&datagram(false), TEN_O_CLOCK + FLOW_IDLE), Outcome::NotCounted);

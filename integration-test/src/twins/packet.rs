@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::PORTS;
 use crate::clients::{Clients, Sent};
-use crate::frames::flag::{ACK, SYN};
+use crate::frames::flag::{ACK, FIN, RST, SYN};
 use crate::frames::proto::{DEST_OPTIONS, FRAGMENT, GRE, ICMP, ICMPV6, NONE, TCP, UDP};
 use crate::frames::{IPV4, IPV6, Segment, V4, V6, chain, fragment, icmp, quic, tagged, udp_from};
 use crate::oracle::{Kind, Packet};
@@ -25,11 +25,13 @@ pub fn random_packet(random: &mut Random, clients: &mut Clients) -> (Vec<u8>, Pa
     let offset = 1 + u16::try_from(random.below(100)).expect("a few");
     // The kind; what carries it over IPv4, over IPv6; its payload, and what of that is behind the ports.
     let what = random.below(12);
+    let mut closes = false;
     let (kind, (v4, v6), transport, payload) = match what {
         0..=3 | 10 => {
             let is_fragment = what == 10;
             let sent = clients.next((source, destination, source_port, port), random);
             let Sent { sequence, acknowledged, flags, data } = &sent;
+            closes = flags & (FIN | RST) != 0;
             let segment = Segment {
                 source_port,
                 sequence: *sequence,
@@ -88,7 +90,10 @@ pub fn random_packet(random: &mut Random, clients: &mut Clients) -> (Vec<u8>, Pa
     let first_tag = random.of(&[0, 1, 2, 2, 2]);
     let bytes = packet.len() as u64;
     let is_plain = first_tag == tags.len() && matches!(kind, Kind::Tcp { is_fragment: false, .. } | Kind::Udp { .. });
-    (tagged(&tags[first_tag..], ether_type, packet), Packet { source, destination, bytes, kind, payload, is_plain })
+    (
+        tagged(&tags[first_tag..], ether_type, packet),
+        Packet { source, destination, bytes, kind, payload, is_plain, closes },
+    )
 }
 
 fn random_ends(random: &mut Random, is_v4: bool) -> (IpAddr, IpAddr) {

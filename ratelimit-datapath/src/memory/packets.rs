@@ -95,7 +95,9 @@ impl Packets {
         if let Some((_, rule)) = segment_of.and_then(|of| self.banned.get(&of)).filter(|(until, _)| now < *until) {
             return Verdict { reason: Reason::Banned, rule: *rule }.into();
         }
-        if let Some(rule) = connection.and_then(|connection| self.is_shut(connection, sender.connection_state, now)) {
+        // What ends a connection is judged.
+        let shut = connection.filter(|_| !closes(&packet));
+        if let Some(rule) = shut.and_then(|connection| self.is_shut(connection, sender.connection_state, now)) {
             return Verdict { reason: Reason::OverLimit, rule }.into();
         }
         let asked = Asked::from(&packet);
@@ -250,6 +252,11 @@ const fn segment_of(packet: &Packet, client: IpNet) -> Option<(IpNet, u16)> {
 fn connection<F: Walk>(frame: &F, packet: &Packet, client: IpNet) -> Option<Connection> {
     let Target::Tcp { port, opening: false, segment, is_fragment: false } = packet.target else { return None };
     (segment.payload_bytes != 0 && Head::of(frame).is_some()).then_some((client, segment.source_port, port))
+}
+
+/// Whether a packet is a segment that closes its connection.
+fn closes(packet: &Packet) -> bool {
+    matches!(&packet.target, Target::Tcp { segment, .. } if segment.closes())
 }
 
 /// An address as packets have it.
