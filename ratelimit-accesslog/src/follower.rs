@@ -1,0 +1,327 @@
+//! Follows one log across rotation, truncation and restarts.
+
+use std::collections::VecDeque;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use nix::errno::Errno;
+
+use crate::file::{Begin, Budget, OpenFile, modified_ns};
+use crate::lines::Tally;
+use crate::note::Note;
+use crate::open::{Source, find, identify, open, state_of};
+use crate::position::{FilePosition, Position};
+use crate::socket::Listening;
+
+/// Maximum number of rotated files that are read at once.
+const OLD_MAX: usize = 4;
+/// Number of files whose position is remembered after they were closed, in case the log's name links to one again.
+const CLOSED_MAX: usize = 8;
+/// Size of one read in bytes.
+const CHUNK: usize = 64 * 1024;
+
+/// Bounds of a follower.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Maximum number of bytes read in one poll.
+    pub bytes_per_poll: u64,
+    /// Maximum number of lines handed on in one poll. A FIFO may exceed it by the lines of one read of 64 KiB.
+    pub lines_per_poll: u64,
+    /// Maximum length of a line in bytes, without its newline, at most 64 KiB. Longer lines are skipped and counted.
+    pub line_max: usize,
+    /// Maximum number of bytes that one file may be behind. Beyond it, reading continues at a 64th of this many bytes
+    /// before the end.
+    pub behind_max: u64,
+    /// Time in nanoseconds for which a rotated file stays open after its last line. A server may write to it until it
+    /// has opened the new one.
+    pub linger_ns: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            bytes_per_poll: 8 << 20,
+            lines_per_poll: 50_000,
+            line_max: 16 << 10,
+            behind_max: 64 << 20,
+            linger_ns: 300_000_000_000,
+        }
+    }
+}
+
+/// Whether the log can be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Lines are read as they come.
+    Following,
+    /// No file has the log's name. It is opened when it comes, and then read from its start.
+    Missing,
+    /// The process may not read the log, or not search its directory.
+    NoPermission,
+    /// The path is a directory.
+    IsDirectory,
+    /// Opening or reading fails for the reason given.
+    Failing(String),
+}
+
+/// Result of one poll.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Polled {
+    /// Lines handed on.
+    pub lines: u64,
+    /// Bytes of the lines handed on, with their newlines.
+    pub bytes: u64,
+    /// Lines that were too long, or datagrams that have an embedded newline.
+    pub skipped_lines: u64,
+    /// Bytes that were read or jumped over and not handed on. An unfinished line that another file's start cut
+    /// counts too.
+    pub skipped_bytes: u64,
+    /// Bytes that were written and not read yet. None for a FIFO or a socket, where the kernel bounds them.
+    pub lag: Option<u64>,
+    /// Whether the log can be read.
+    pub state: State,
+    /// Whether another poll would find more at once.
+    pub more: bool,
+    /// Events to tell the operator.
+    pub notes: Vec<Note>,
+}
+
+/// Reads one log. Never waits, and does nothing between polls.
+///
+/// A regular log without a resume position is read from its end, at the next whole line. A log that did not exist at
+/// the first poll is read from its start. After a rename, the former file is read to its end before the new one, and
+/// stays open until it is quiet for [`Limits::linger_ns`]. Compressing or removing a file that is open loses nothing.
+///
+/// Truncation in place (`copytruncate`) loses the lines that the server writes between the copy and the truncation, and
+/// those that were not read before it. A truncated file that has grown again is recognised by its first bytes. A server
+/// that does not append (`O_APPEND`) leaves NUL bytes before its next line, which then is too long or malformed.
+/// A file that was rotated twice between two polls, without ever being seen under the log's name, is not read either.
+///
+/// A file is polled at an interval, which bounds the delay. A socket should be waited for with `poll(2)` on
+/// [`Follower::socket`]: the kernel queues few datagrams (`net.unix.max_dgram_qlen`), and servers drop those beyond.
+/// The path must not be on a file system whose operations can block, such as NFS.
+#[derive(Debug)]
+pub struct Follower {
+    source: Source,
+    limits: Limits,
+    resume: Option<Position>,
+    /// Whether a file that comes next is read from its start.
+    begins_at_start: bool,
+    current: Option<OpenFile>,
+    /// Rotated files that are still read, oldest first.
+    old: Vec<OpenFile>,
+    /// Positions of files that were closed, oldest first.
+    closed: VecDeque<FilePosition>,
+    socket: Option<Listening>,
+    chunk: Vec<u8>,
+}
+
+impl Follower {
+    /// Returns a follower that has opened nothing yet. `resume` is what [`Follower::position`] returned for the same
+    /// source. Sockets and FIFOs ignore it.
+    #[must_use]
+    pub fn new(source: Source, resume: Option<Position>, limits: Limits) -> Self {
+        let limits = Limits { line_max: limits.line_max.min(CHUNK), ..limits };
+        let (current, socket) = (None, None);
+        let (old, closed, chunk) = (Vec::new(), VecDeque::new(), vec![0; CHUNK + 1]);
+        Self { source, limits, resume, begins_at_start: false, current, old, closed, socket, chunk }
+    }
+
+    /// Where lines come from.
+    #[must_use]
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// The socket to wait for, if the source is one that was bound.
+    #[must_use]
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(|socket| socket.as_fd())
+    }
+
+    /// How far the log was read. None for a FIFO, a socket, or a log that was never opened for lack of permission.
+    #[must_use]
+    pub fn position(&self) -> Option<Position> {
+        if matches!(self.source, Source::Socket { .. }) {
+            return None;
+        }
+        if let Some(resume) = &self.resume {
+            return Some(resume.clone());
+        }
+        let open = || self.old.iter().chain(&self.current).filter(|file| !file.is_fifo());
+        let files: Vec<_> = open().map(OpenFile::position).collect();
+        let modified_ns = open().next_back().map_or(0, OpenFile::modified_ns);
+        let is_known = !files.is_empty() || (self.begins_at_start && self.current.is_none());
+        is_known.then_some(Position { files, modified_ns })
+    }
+
+    /// Reads what is there and hands each whole line to `sink`, without its newline. `now` is in nanoseconds.
+    pub fn poll(&mut self, now: u64, sink: &mut impl FnMut(&[u8])) -> Polled {
+        let mut tally = Tally::default();
+        let mut notes = Vec::new();
+        let mut budget = Budget { bytes: self.limits.bytes_per_poll, lines: self.limits.lines_per_poll };
+        let (found, read, lag) = match self.source.clone() {
+            Source::Socket { path, group } => {
+                (Ok(()), self.poll_socket(&path, group, &mut budget, &mut tally, sink), None)
+            }
+            Source::File(path) => {
+                let found = self.look(&path, now, &mut tally, &mut notes);
+                let read = self.read(now, &mut budget, &mut tally, &mut notes, sink);
+                let is_fifo = self.current.as_ref().is_some_and(OpenFile::is_fifo);
+                let lag = self.old.iter().chain(&self.current).map(OpenFile::lag).sum();
+                (found, read, (!is_fifo).then_some(lag))
+            }
+        };
+        let Tally { lines, bytes, skipped_lines, skipped_bytes } = tally;
+        let more = read.as_ref().is_ok_and(|more| *more);
+        let state = found.and(read.map(drop)).err().unwrap_or(State::Following);
+        Polled { lines, bytes, skipped_lines, skipped_bytes, lag, state, more, notes }
+    }
+
+    fn poll_socket(
+        &mut self,
+        path: &Path,
+        group: Option<u32>,
+        budget: &mut Budget,
+        tally: &mut Tally,
+        sink: &mut impl FnMut(&[u8]),
+    ) -> Result<bool, State> {
+        if let Some(socket) = &self.socket
+            && !socket.is_in_place()
+        {
+            // Servers that connected before may still have datagrams in its queue.
+            socket.read(self.limits.line_max, &mut self.chunk, budget, tally, sink).ok();
+            self.socket = None;
+        }
+        let socket = match &self.socket {
+            Some(socket) => socket,
+            None => self.socket.insert(Listening::bind(path, group)?),
+        };
+        socket.read(self.limits.line_max, &mut self.chunk, budget, tally, sink).map_err(|error| state_of(&error))
+    }
+
+    /// Opens the log, or the file that took its place.
+    fn look(&mut self, path: &Path, now: u64, tally: &mut Tally, notes: &mut Vec<Note>) -> Result<(), State> {
+        let found = identify(path);
+        if let (Ok(metadata), Some(current)) = (&found, &self.current)
+            && current.is(metadata)
+        {
+            return Ok(());
+        }
+        let opened = match found.and_then(|_| open(path)) {
+            Ok(opened) => opened,
+            Err(state) => {
+                self.begins_at_start |= state == State::Missing;
+                return Err(state);
+            }
+        };
+        if let Some(resume) = self.resume.take() {
+            self.resume_at(path, &resume, opened, now, notes);
+        } else {
+            self.switch_to(opened, now, tally, notes);
+        }
+        self.begins_at_start = true;
+        Ok(())
+    }
+
+    /// Continues where reading ended before the process did.
+    fn resume_at(&mut self, path: &Path, resume: &Position, opened: (File, Metadata), now: u64, notes: &mut Vec<Note>) {
+        let (file, metadata) = &opened;
+        let mut begin = None;
+        for position in &resume.files {
+            if position.is_of(file, metadata.dev(), metadata.ino()) {
+                begin = Some(Begin::At(*position));
+            } else if let Some(found) = find(path, position) {
+                self.old.push(OpenFile::new(found, Begin::At(*position), &self.limits, now));
+            } else if !notes.contains(&Note::RestLost) {
+                notes.push(Note::RestLost);
+            }
+        }
+        let begin = begin.unwrap_or_else(|| {
+            let is_newer = modified_ns(metadata) >= resume.modified_ns;
+            if !resume.files.is_empty() {
+                notes.push(if is_newer { Note::BeganAtStart } else { Note::BeganAtEnd });
+            }
+            if is_newer { Begin::Start } else { Begin::End }
+        });
+        self.current = Some(OpenFile::new(opened, begin, &self.limits, now));
+    }
+
+    /// Begins to read the file that has the log's name now, and keeps the former one open.
+    fn switch_to(&mut self, opened: (File, Metadata), now: u64, tally: &mut Tally, notes: &mut Vec<Note>) {
+        let (file, metadata) = &opened;
+        let returned = self.old.iter().position(|old| old.is(metadata)).map(|index| self.old.remove(index));
+        let closed = self.closed.iter().find(|closed| closed.is_of(file, metadata.dev(), metadata.ino()));
+        let begin = match closed {
+            Some(closed) => Begin::At(*closed),
+            None if self.begins_at_start => Begin::Start,
+            None => Begin::End,
+        };
+        let next = returned.unwrap_or_else(|| OpenFile::new(opened, begin, &self.limits, now));
+        if let Some(mut former) = self.current.replace(next) {
+            notes.push(Note::Rotated);
+            former.quiet_since = now;
+            self.old.push(former);
+        }
+        if self.old.len() > OLD_MAX {
+            let unread = self.old.remove(0).unread();
+            tally.skipped_bytes += unread;
+            notes.push(Note::Dropped(unread));
+        }
+    }
+
+    /// Reads rotated files, oldest first, and then the log. Returns whether more is ready.
+    fn read(
+        &mut self,
+        now: u64,
+        budget: &mut Budget,
+        tally: &mut Tally,
+        notes: &mut Vec<Note>,
+        sink: &mut impl FnMut(&[u8]),
+    ) -> Result<bool, State> {
+        let mut more = false;
+        let mut failed = None;
+        for file in self.old.iter_mut().chain(&mut self.current) {
+            let read = file
+                .look(&self.limits, tally, notes)
+                .and_then(|()| file.read(now, &mut self.chunk, budget, tally, sink));
+            match read {
+                Ok(is_more) => more |= is_more,
+                Err(error) => failed = Some(error),
+            }
+        }
+        self.close_quiet(now, tally);
+        match failed {
+            None => Ok(more),
+            Some(error) => Err(self.failed(&error)),
+        }
+    }
+
+    /// Describes a failed read. A stale handle is opened again at the same position.
+    fn failed(&mut self, error: &io::Error) -> State {
+        if error.raw_os_error() == Some(Errno::ESTALE as i32) {
+            self.resume = self.position();
+            self.current = None;
+            self.old.clear();
+        }
+        state_of(error)
+    }
+
+    /// Closes rotated files that nothing was written to for a while. As long as the log's new file is empty, the
+    /// server may not have opened it yet, so only files without a name are closed.
+    fn close_quiet(&mut self, now: u64, tally: &mut Tally) {
+        let is_used = self.current.as_ref().is_some_and(|current| !current.is_empty());
+        let linger_ns = self.limits.linger_ns;
+        let is_quiet = |file: &mut OpenFile| {
+            now.saturating_sub(file.quiet_since) >= linger_ns && file.lag() == 0 && (is_used || file.is_unlinked())
+        };
+        for file in self.old.extract_if(.., is_quiet) {
+            tally.skipped_bytes += file.unread();
+            self.closed.push_back(file.position());
+        }
+        self.closed.drain(..self.closed.len().saturating_sub(CLOSED_MAX));
+    }
+}

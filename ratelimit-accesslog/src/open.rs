@@ -1,0 +1,118 @@
+//! Opens a log without ever waiting, and refuses what is no log.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirEntryExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+
+use crate::follower::State;
+use crate::position::FilePosition;
+
+/// Maximum number of directory entries that are looked at for a rotated file.
+const ENTRIES_MAX: usize = 4096;
+/// Endings of compressed files, which are never the file that was followed.
+const COMPRESSED: [&str; 6] = [".gz", ".bz2", ".xz", ".zst", ".lz4", ".Z"];
+
+/// Where lines come from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// A regular file or a FIFO.
+    File(PathBuf),
+    /// A datagram socket that the follower creates with mode 0660, one line a datagram.
+    Socket {
+        /// Path of the socket.
+        path: PathBuf,
+        /// Group that may send, by its number. None leaves the process's group.
+        group: Option<u32>,
+    },
+}
+
+impl Source {
+    /// Reads `unix:PATH` as a socket without a group of its own, anything else as a path.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        match text.strip_prefix("unix:") {
+            Some(path) => Self::Socket { path: path.into(), group: None },
+            None => Self::File(text.into()),
+        }
+    }
+
+    /// Path of the file or socket.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::File(path) | Self::Socket { path, .. } => path,
+        }
+    }
+}
+
+/// Describes why a file cannot be opened or read.
+pub(crate) fn state_of(error: &io::Error) -> State {
+    let is = |kinds: &[io::ErrorKind]| kinds.contains(&error.kind());
+    if is(&[io::ErrorKind::NotFound, io::ErrorKind::NotADirectory]) {
+        State::Missing
+    } else if is(&[io::ErrorKind::PermissionDenied]) {
+        State::NoPermission
+    } else if is(&[io::ErrorKind::IsADirectory]) {
+        State::IsDirectory
+    } else {
+        State::Failing(error.to_string())
+    }
+}
+
+/// Fails unless the file is regular or a FIFO.
+fn check_kind(metadata: &Metadata) -> Result<(), State> {
+    let kind = metadata.file_type();
+    if kind.is_file() || kind.is_fifo() {
+        Ok(())
+    } else if kind.is_dir() {
+        Err(State::IsDirectory)
+    } else if kind.is_socket() {
+        Err(State::Failing("is a socket of another process; name a socket to create as unix:PATH".into()))
+    } else {
+        Err(State::Failing("is a device, not a log".into()))
+    }
+}
+
+/// Returns what is at a path, with symbolic links followed. Fails if it is neither a regular file nor a FIFO.
+pub(crate) fn identify(path: &Path) -> Result<Metadata, State> {
+    let metadata = fs::metadata(path).map_err(|error| state_of(&error))?;
+    check_kind(&metadata)?;
+    Ok(metadata)
+}
+
+/// Opens a file for reading. A device is refused before it is opened, because opening one can have effects.
+pub(crate) fn open(path: &Path) -> Result<(File, Metadata), State> {
+    identify(path)?;
+    let flags = OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path).map_err(|error| state_of(&error))?;
+    // Another file may have taken the place since.
+    let metadata = file.metadata().map_err(|error| state_of(&error))?;
+    check_kind(&metadata)?;
+    Ok((file, metadata))
+}
+
+/// Finds the file of a position after it was renamed: in the directory of the log, and in that of the file which the
+/// log's name links to. A file without a hash must have a name that begins as the log's does.
+pub(crate) fn find(log: &Path, position: &FilePosition) -> Option<(File, Metadata)> {
+    let linked = fs::canonicalize(log).ok();
+    let mut directories: Vec<&Path> =
+        [Some(log), linked.as_deref()].into_iter().flatten().filter_map(Path::parent).collect();
+    directories.dedup();
+    let stem = log.file_stem().unwrap_or_default().as_encoded_bytes();
+    directories.into_iter().find_map(|directory| {
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        fs::read_dir(directory).ok()?.take(ENTRIES_MAX).flatten().find_map(|entry| {
+            let name = entry.file_name();
+            let name = name.as_encoded_bytes();
+            let is_likely = entry.ino() == position.inode
+                && (position.head_len > 0 || name.starts_with(stem))
+                && !COMPRESSED.iter().any(|ending| name.ends_with(ending.as_bytes()));
+            let (file, metadata) = is_likely.then(|| open(&entry.path()).ok())??;
+            let is_it = metadata.is_file() && position.is_of(&file, metadata.dev(), metadata.ino());
+            is_it.then_some((file, metadata))
+        })
+    })
+}
