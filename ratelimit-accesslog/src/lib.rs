@@ -22,12 +22,14 @@ mod lines;
 mod note;
 mod open;
 mod position;
+mod positions;
 mod socket;
 
 pub use follower::{Follower, Limits, Polled, State};
 pub use note::Note;
 pub use open::Source;
 pub use position::{FilePosition, Position};
+pub use positions::{Positions, PositionsError};
 
 #[cfg(test)]
 mod tests;

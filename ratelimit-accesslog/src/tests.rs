@@ -1,4 +1,5 @@
 mod follow;
+mod positions;
 mod resume;
 mod sources;
 
