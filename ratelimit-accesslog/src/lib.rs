@@ -18,18 +18,25 @@
 
 mod file;
 mod follower;
+mod ledger;
 mod lines;
+mod multiplicity;
 mod note;
 mod open;
+mod peers;
 mod position;
 mod positions;
+mod reconciler;
 mod socket;
 
 pub use follower::{Follower, Limits, Polled, State};
+pub use multiplicity::Multiplicity;
 pub use note::Note;
 pub use open::Source;
+pub use peers::{Judgement, Outcomes, PeerCheck, Peers};
 pub use position::{FilePosition, Position};
 pub use positions::{Positions, PositionsError};
+pub use reconciler::{Reconciler, Settings, Totals};
 
 #[cfg(test)]
 mod tests;

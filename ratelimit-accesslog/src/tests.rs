@@ -1,5 +1,8 @@
 mod follow;
+mod learning;
+mod peers;
 mod positions;
+mod reconcile;
 mod resume;
 mod sources;
 

@@ -1,0 +1,108 @@
+//! Decides which lines may charge their address.
+
+use std::collections::VecDeque;
+
+use serde::Serialize;
+
+/// Number of lines that the check looks back on.
+const LINES: usize = 1000;
+/// Lines of addresses that are no peers, of [`LINES`], above which the log is taken to be behind a proxy.
+const OTHERS_MAX: usize = LINES / 2;
+/// Lines of addresses that are no peers, of [`LINES`], below which charging begins again.
+const OTHERS_LOW: usize = LINES / 4;
+
+/// Lines by what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Outcomes {
+    /// Lines that were reconciled.
+    pub charged: u64,
+    /// Lines whose address has neither a live window nor an open connection.
+    pub not_a_peer: u64,
+    /// Lines of peers that charged nothing because most lines are not of peers.
+    pub proxied: u64,
+    /// Lines that are not of the log's format.
+    pub malformed: u64,
+    /// Lines whose time is too long ago.
+    pub too_old: u64,
+    /// Lines whose time has not come.
+    pub in_future: u64,
+    /// Lines that exceed the bound on their length.
+    pub too_long: u64,
+    /// Bytes that were not read because reading was too far behind.
+    pub skipped_bytes: u64,
+}
+
+/// Whether a line charges its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judgement {
+    /// The line is reconciled.
+    Charge,
+    /// The address is no peer.
+    NotAPeer,
+    /// The address is a peer, but most lines are not of peers.
+    Proxied,
+}
+
+/// Whether lines of peers charge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Peers {
+    /// Most addresses in the log are peers.
+    #[default]
+    Direct,
+    /// Most addresses in the log are not peers: a proxy stands before the server, and the log names its clients.
+    Proxied,
+}
+
+/// Compares the addresses in a log with those that have a live window or an open connection here.
+///
+/// No header is believed: if the log names clients of a proxy, no line charges. The check needs 1000 lines before it
+/// decides. It decides `Proxied` if more than half of the last 1000 lines are not of peers, and `Direct` again if
+/// fewer than a quarter are not.
+#[derive(Debug, Default)]
+pub struct PeerCheck {
+    /// Whether each of the last lines was of a peer.
+    recent: VecDeque<bool>,
+    others: usize,
+    peers: Peers,
+    outcomes: Outcomes,
+}
+
+impl PeerCheck {
+    /// Judges one line of the log's format and of an acceptable time. Also returns the new state of the log if the line
+    /// changed it, for the caller to say once.
+    pub fn judge(&mut self, is_peer: bool) -> (Judgement, Option<Peers>) {
+        let change = self.add(is_peer);
+        let (judgement, count) = match (is_peer, self.peers) {
+            (false, _) => (Judgement::NotAPeer, &mut self.outcomes.not_a_peer),
+            (true, Peers::Proxied) => (Judgement::Proxied, &mut self.outcomes.proxied),
+            (true, Peers::Direct) => (Judgement::Charge, &mut self.outcomes.charged),
+        };
+        *count += 1;
+        (judgement, change)
+    }
+
+    /// Counts of lines so far, to read and for the caller to add what it did not judge.
+    pub fn outcomes(&mut self) -> &mut Outcomes {
+        &mut self.outcomes
+    }
+
+    /// Whether lines of peers charge.
+    #[must_use]
+    pub fn peers(&self) -> Peers {
+        self.peers
+    }
+
+    fn add(&mut self, is_peer: bool) -> Option<Peers> {
+        if self.recent.len() == LINES && self.recent.pop_front() == Some(false) {
+            self.others -= 1;
+        }
+        self.recent.push_back(is_peer);
+        self.others += usize::from(!is_peer);
+        let peers = match self.peers {
+            Peers::Direct if self.recent.len() == LINES && self.others > OTHERS_MAX => Peers::Proxied,
+            Peers::Proxied if self.others < OTHERS_LOW => Peers::Direct,
+            Peers::Direct | Peers::Proxied => self.peers,
+        };
+        (std::mem::replace(&mut self.peers, peers) != peers).then_some(peers)
+    }
+}

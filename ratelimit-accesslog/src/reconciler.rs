@@ -1,0 +1,301 @@
+//! Reconciles the requests in a log with those that the kernel counted, for the sources of one rule.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::Hash;
+
+use crate::ledger::Ledger;
+use crate::multiplicity::Multiplicity;
+
+/// Maximum number of idle sources that one call removes, so that none takes long.
+const EXPIRED_PER_CALL: usize = 2;
+
+/// Shape of the rule's window, and bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Length of a bucket in nanoseconds. Bucket `n` begins at `n` times this.
+    pub bucket_ns: u64,
+    /// Buckets before the current one that the window takes in. The window lasts that many buckets.
+    pub full_buckets: u8,
+    /// Maximum number of sources that are remembered, at least 1. A source takes about 800 bytes.
+    pub sources_max: usize,
+    /// Maximum multiplicity of a source.
+    pub multiplicity_max: Multiplicity,
+    /// Maximum multiplicity of a source that is new, so that attackers cannot raise the one of others at will.
+    pub median_max: Multiplicity,
+    /// Number of sources with lines in the last window, below which new sources have a multiplicity of 1.
+    pub median_sources_min: usize,
+}
+
+impl Settings {
+    /// Returns the default bounds for a window of that shape.
+    #[must_use]
+    pub const fn new(bucket_ns: u64, full_buckets: u8) -> Self {
+        Self {
+            bucket_ns,
+            full_buckets,
+            sources_max: 1 << 16,
+            multiplicity_max: Multiplicity::from_whole(1000),
+            median_max: Multiplicity::from_whole(8),
+            median_sources_min: 8,
+        }
+    }
+}
+
+/// Running totals of a reconciler.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Lines that were given to [`Reconciler::logged`].
+    pub lines: u64,
+    /// Requests that [`Reconciler::settle`] said to charge, less those that could not be.
+    pub charged: u64,
+    /// Lines that charged nothing because their requests began before the source's live window.
+    pub too_old: u64,
+    /// Lines that charged nothing because their source was forgotten before they were settled.
+    pub lines_dropped: u64,
+    /// Sources that were forgotten within their window because there were too many.
+    pub sources_dropped: u64,
+}
+
+/// Bookkeeping of the sources of one rule.
+///
+/// For each batch of lines, the caller takes these steps in this order:
+/// 1. It reads the lines and calls [`Self::logged`] for each.
+/// 2. It reads the kernel's counts of the sources that [`Self::take_unsettled`] returns, and calls [`Self::counted`].
+/// 3. It calls [`Self::settle`], and charges what that returns to the bucket of the `now` of that call.
+///
+/// Counts that are read before the lines may lack a request whose line was read, which then would be charged twice.
+/// Lines that are not settled within a window charge nothing.
+///
+/// A line is matched with the oldest counted request of the window that none was matched with. A line that nothing
+/// matches is charged, and no charge is ever taken back. A counted request that is not logged within its window expires.
+///
+/// The kernel's counts include the charges. A source that is new to the reconciler, as all are after a restart, has
+/// every count of its window unmatched: its lines may be charged too little within one window, never too much. So lines
+/// that a restart reads again charge nothing.
+#[derive(Debug)]
+pub struct Reconciler<K> {
+    settings: Settings,
+    sources: HashMap<K, Ledger>,
+    /// Sources in the order of their last use.
+    by_use: BTreeMap<u64, K>,
+    next_order: u64,
+    unsettled: HashSet<K>,
+    /// Multiplicity that the kernel applies to new sources.
+    median: Multiplicity,
+    totals: Totals,
+}
+
+impl<K: Eq + Hash + Copy> Reconciler<K> {
+    /// Returns a reconciler without sources.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        let settings =
+            Settings { bucket_ns: settings.bucket_ns.max(1), sources_max: settings.sources_max.max(1), ..settings };
+        Self {
+            settings,
+            sources: HashMap::new(),
+            by_use: BTreeMap::new(),
+            next_order: 0,
+            unsettled: HashSet::new(),
+            median: Multiplicity::ONE,
+            totals: Totals::default(),
+        }
+    }
+
+    /// Returns the number of the bucket that a time in nanoseconds is in.
+    #[must_use]
+    pub fn bucket(&self, at: u64) -> u64 {
+        at / self.settings.bucket_ns
+    }
+
+    /// Number of sources that are remembered.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.sources.len()
+    }
+
+    /// Whether no source is remembered.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.sources.is_empty()
+    }
+
+    /// Totals since the reconciler was made.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// Adds `lines` of a source, read at `now`. `began` is the latest time at which their requests may have begun, if
+    /// the log says so. Requests that began before the source's live window charge nothing, because they were counted
+    /// when they began.
+    pub fn logged(&mut self, key: K, now: u64, lines: u64, began: Option<u64>) {
+        if lines == 0 {
+            return;
+        }
+        self.totals.lines = self.totals.lines.saturating_add(lines);
+        let current = self.bucket(now);
+        let began = began.map(|began| self.bucket(began).min(current));
+        if began.is_some_and(|began| began < self.oldest(now)) {
+            self.totals.too_old = self.totals.too_old.saturating_add(lines);
+            return;
+        }
+        self.expire_idle(now);
+        self.source(key, now).add_lines(began, lines);
+        self.unsettled.insert(key);
+    }
+
+    /// Takes the kernel's counts of a source, read at `now`: numbers of buckets and what is counted in them, charges
+    /// from the log included. Within a bucket, only growth counts. Buckets outside the window are ignored, except for
+    /// the one after the current, which may have begun since `now` was read.
+    pub fn counted(&mut self, key: K, now: u64, counts: &[(u64, u64)]) {
+        let buckets = self.oldest(now)..=self.bucket(now).saturating_add(1);
+        let mut live = counts.iter().filter(|(number, total)| *total > 0 && buckets.contains(number)).peekable();
+        if live.peek().is_none() {
+            return;
+        }
+        self.expire_idle(now);
+        if !self.sources.contains_key(&key) {
+            self.source(key, now);
+        }
+        let Some(source) = self.sources.get_mut(&key) else { return };
+        let mut has_grown = false;
+        for (number, total) in live {
+            has_grown |= source.observe(*number, *total);
+        }
+        if has_grown {
+            self.source(key, now);
+        }
+    }
+
+    /// Returns the sources that lines were logged for since they were settled, and forgets that they were.
+    #[must_use]
+    pub fn take_unsettled(&mut self) -> Vec<K> {
+        self.unsettled.drain().collect()
+    }
+
+    /// Matches the lines of a source. Returns how many requests to charge to bucket [`Self::bucket`]`(now)`, and books
+    /// them as charged.
+    #[must_use = "these requests are booked as charged"]
+    pub fn settle(&mut self, key: K, now: u64) -> u64 {
+        self.unsettled.remove(&key);
+        let (oldest, current) = (self.oldest(now), self.bucket(now));
+        let Some(source) = self.sources.get_mut(&key) else { return 0 };
+        let expired = source.expire(oldest);
+        let settled = source.settle(current);
+        self.totals.too_old = self.totals.too_old.saturating_add(expired).saturating_add(settled.too_old);
+        if settled.charged > 0 {
+            source.learn(now, self.settings.multiplicity_max);
+            self.totals.charged = self.totals.charged.saturating_add(settled.charged);
+            self.source(key, now);
+        }
+        settled.charged
+    }
+
+    /// Says that `amount` of what was settled into a bucket could not be charged, such as because the limit is used up
+    /// or the bucket is over. They are not charged later.
+    pub fn not_charged(&mut self, key: K, bucket: u64, amount: u64) {
+        if let Some(source) = self.sources.get_mut(&key) {
+            source.unbook(bucket, amount);
+            self.totals.charged = self.totals.charged.saturating_sub(amount);
+        }
+    }
+
+    /// Forgets a source whose window was erased in the kernel.
+    pub fn forget(&mut self, key: K) {
+        if let Some(source) = self.sources.remove(&key) {
+            self.by_use.remove(&source.order);
+            self.unsettled.remove(&key);
+            self.totals.lines_dropped = self.totals.lines_dropped.saturating_add(source.unsettled());
+        }
+    }
+
+    /// Returns how many requests the kernel should charge for each turn of a source, and notes that it does so from now
+    /// on. A source that is not remembered has that of new sources.
+    ///
+    /// The multiplicity is the quotient of logged requests to turns over the window in which lines last exceeded counts.
+    /// From then on it decays over one window to 1, so that a source that no longer multiplexes is not overcharged for
+    /// longer. The lines of one that still does soon exceed its counts a little, and it is learned anew.
+    pub fn multiplicity(&mut self, key: K, now: u64) -> Multiplicity {
+        let window_ns = self.window_ns();
+        match self.sources.get_mut(&key) {
+            Some(source) => {
+                source.given = source.multiplicity(now, window_ns);
+                source.given
+            }
+            None => self.median,
+        }
+    }
+
+    /// Returns the multiplicity for new sources, the median over all that are remembered, and notes that the kernel
+    /// uses it from now on. It is 1 where there are too few. Takes time in proportion to the number of sources.
+    pub fn median(&mut self, now: u64) -> Multiplicity {
+        let window_ns = self.window_ns();
+        let since = now.saturating_sub(window_ns);
+        let is_live = |source: &&Ledger| source.used_at >= since;
+        let mut all: Vec<_> =
+            self.sources.values().filter(is_live).map(|source| source.multiplicity(now, window_ns)).collect();
+        self.median = if all.is_empty() || all.len() < self.settings.median_sources_min {
+            Multiplicity::ONE
+        } else {
+            let middle = (all.len() - 1) / 2;
+            (*all.select_nth_unstable(middle).1).min(self.settings.median_max)
+        };
+        self.median
+    }
+
+    fn window_ns(&self) -> u64 {
+        self.settings.bucket_ns.saturating_mul(self.settings.full_buckets.into())
+    }
+
+    /// Returns the number of the oldest bucket in the window.
+    fn oldest(&self, now: u64) -> u64 {
+        self.bucket(now).saturating_sub(self.settings.full_buckets.into())
+    }
+
+    /// Returns a source, made if there is none, as the one used last.
+    fn source(&mut self, key: K, now: u64) -> &mut Ledger {
+        if !self.sources.contains_key(&key) && self.sources.len() >= self.settings.sources_max {
+            self.drop_oldest(now);
+        }
+        let order = self.next_order;
+        self.next_order += 1;
+        self.by_use.insert(order, key);
+        let (given, full_buckets) = (self.median, self.settings.full_buckets);
+        let oldest = self.oldest(now);
+        let source = self.sources.entry(key).or_insert_with(|| Ledger::new(given, order, now, full_buckets));
+        if source.order != order {
+            self.by_use.remove(&source.order);
+            source.order = order;
+        }
+        let expired = source.expire(oldest);
+        self.totals.too_old = self.totals.too_old.saturating_add(expired);
+        source.used_at = source.used_at.max(now);
+        source
+    }
+
+    fn drop_oldest(&mut self, now: u64) {
+        if let Some((_, key)) = self.by_use.pop_first()
+            && let Some(source) = self.sources.remove(&key)
+        {
+            self.unsettled.remove(&key);
+            self.totals.lines_dropped = self.totals.lines_dropped.saturating_add(source.unsettled());
+            if self.bucket(source.used_at) >= self.oldest(now) {
+                self.totals.sources_dropped += 1;
+            }
+        }
+    }
+
+    /// Removes sources whose last use is before the window, a few at a time.
+    fn expire_idle(&mut self, now: u64) {
+        let oldest = self.oldest(now);
+        for _ in 0..EXPIRED_PER_CALL {
+            let key = self.by_use.first_key_value().map(|(_, key)| *key);
+            let is_idle = |source: &Ledger| self.bucket(source.used_at) < oldest;
+            match key {
+                Some(key) if self.sources.get(&key).is_none_or(is_idle) => self.drop_oldest(now),
+                _ => break,
+            }
+        }
+    }
+}

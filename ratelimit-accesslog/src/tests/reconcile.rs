@@ -1,0 +1,392 @@
+//! Matching of logged and counted requests.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use proptest::prelude::*;
+
+use super::SECOND;
+use crate::{Reconciler, Settings};
+
+const FULL: u8 = 5;
+const WINDOW: u64 = FULL as u64 * SECOND;
+/// A time well after the clock's beginning, at the start of a bucket.
+const START: u64 = 1_000 * SECOND;
+
+/// A reconciler and the kernel's windows, with charges carried out.
+struct Run {
+    reconciler: Reconciler<u32>,
+    kernel: BTreeMap<(u32, u64), u64>,
+    now: u64,
+    charged: u64,
+}
+
+impl Run {
+    fn new() -> Self {
+        let settings = Settings { sources_max: 4, ..Settings::new(SECOND, FULL) };
+        Self { reconciler: Reconciler::new(settings), kernel: BTreeMap::new(), now: START, charged: 0 }
+    }
+
+    fn count(&mut self, key: u32, requests: u64) {
+        *self.kernel.entry((key, self.now / SECOND)).or_default() += requests;
+    }
+
+    fn log(&mut self, key: u32, lines: u64) {
+        self.reconciler.logged(key, self.now, lines, None);
+    }
+
+    fn log_began(&mut self, key: u32, lines: u64, began: u64) {
+        self.reconciler.logged(key, self.now, lines, Some(began));
+    }
+
+    /// Observes and settles one source, and charges the kernel.
+    fn settle(&mut self, key: u32) -> u64 {
+        let counts: Vec<_> = self
+            .kernel
+            .iter()
+            .filter(|((of, _), _)| *of == key)
+            .map(|((_, bucket), total)| (*bucket, *total))
+            .collect();
+        self.reconciler.counted(key, self.now, &counts);
+        let charge = self.reconciler.settle(key, self.now);
+        self.count(key, charge);
+        self.charged += charge;
+        charge
+    }
+
+    fn window(&self, key: u32) -> u64 {
+        self.kernel.iter().filter(|((of, _), _)| *of == key).map(|(_, total)| total).sum()
+    }
+}
+
+#[test]
+fn lines_that_counts_match_charge_nothing() {
+    let mut run = Run::new();
+    run.count(1, 3);
+    run.log(1, 2);
+    assert_eq!(run.settle(1), 0);
+    run.log(1, 1);
+    assert_eq!(run.settle(1), 0);
+    run.log(1, 1);
+    assert_eq!(run.settle(1), 1);
+    assert_eq!(run.window(1), 4);
+}
+
+#[test]
+fn charges_are_not_taken_for_requests() {
+    let mut run = Run::new();
+    run.count(1, 1);
+    for _ in 0..20 {
+        run.log(1, 100);
+        run.settle(1);
+        assert_eq!(run.settle(1), 0);
+    }
+    assert_eq!(run.window(1), 2000);
+}
+
+#[test]
+fn a_count_that_is_not_logged_within_its_window_expires() {
+    for (later, charge) in [(FULL.into(), 0), (u64::from(FULL) + 1, 1)] {
+        let mut run = Run::new();
+        run.count(1, 1);
+        run.settle(1);
+        run.now += later * SECOND;
+        run.log(1, 1);
+        assert_eq!(run.settle(1), charge, "{later}");
+    }
+}
+
+#[test]
+fn a_request_that_began_before_the_live_window_charges_nothing() {
+    let mut run = Run::new();
+    run.now += 3 * SECOND;
+    run.count(1, 1);
+    // Before any window, before this one, in its first bucket, and in its future.
+    run.log_began(1, 1, 0);
+    run.log_began(1, 1, START + 2 * SECOND);
+    assert_eq!(run.settle(1), 0);
+    assert_eq!(run.reconciler.totals().too_old, 2);
+    run.log_began(1, 1, run.now);
+    assert_eq!(run.settle(1), 0);
+    run.log_began(1, 1, u64::MAX);
+    assert_eq!(run.settle(1), 1);
+}
+
+#[test]
+fn a_request_without_any_live_window_charges_if_it_began_within_one() {
+    let mut run = Run::new();
+    run.log_began(1, 1, run.now - WINDOW);
+    run.log_began(1, 1, run.now - WINDOW - 1);
+    assert_eq!(run.settle(1), 1);
+    assert_eq!(run.reconciler.totals().too_old, 1);
+}
+
+#[test]
+fn lines_charge_although_the_kernels_clock_is_in_the_next_bucket() {
+    let mut run = Run::new();
+    run.log(1, 3);
+    run.reconciler.counted(1, run.now, &[(run.now / SECOND + 1, 1), (run.now / SECOND + 2, 1)]);
+    assert_eq!(run.reconciler.settle(1, run.now), 2);
+}
+
+#[test]
+fn counts_that_fall_within_a_bucket_are_not_counted_again() {
+    let mut run = Run::new();
+    let bucket = run.now / SECOND;
+    for total in [5, 3, 5, 0, 4] {
+        run.reconciler.counted(1, run.now, &[(bucket, total)]);
+    }
+    run.log(1, 6);
+    assert_eq!(run.reconciler.settle(1, run.now), 1);
+}
+
+#[test]
+fn what_could_not_be_charged_is_not_subtracted_from_counts() {
+    let mut run = Run::new();
+    let bucket = run.now / SECOND;
+    run.log(1, 10);
+    assert_eq!(run.reconciler.settle(1, run.now), 10);
+    run.reconciler.not_charged(1, bucket, 7);
+    assert_eq!(run.reconciler.totals().charged, 3);
+    run.log(1, 2);
+    run.reconciler.counted(1, run.now, &[(bucket, 5)]);
+    assert_eq!(run.reconciler.settle(1, run.now), 0);
+}
+
+#[test]
+fn a_source_that_was_erased_in_the_kernel_begins_anew() {
+    let mut run = Run::new();
+    run.count(1, 5);
+    run.settle(1);
+    run.kernel.clear();
+    run.reconciler.forget(1);
+    assert!(run.reconciler.is_empty());
+    run.count(1, 2);
+    run.log(1, 2);
+    assert_eq!(run.settle(1), 0);
+}
+
+#[test]
+fn lines_that_a_restart_reads_again_charge_nothing() {
+    let mut run = Run::new();
+    run.count(1, 1);
+    run.log(1, 50);
+    assert_eq!(run.settle(1), 49);
+    run.reconciler = Reconciler::new(Settings::new(SECOND, FULL));
+    run.log(1, 50);
+    assert_eq!(run.settle(1), 0);
+}
+
+#[test]
+fn unsettled_sources_are_named_once() {
+    let mut run = Run::new();
+    run.log(1, 1);
+    run.log(2, 1);
+    run.log(1, 1);
+    let mut keys = run.reconciler.take_unsettled();
+    keys.sort_unstable();
+    assert_eq!(keys, [1, 2]);
+    assert!(run.reconciler.take_unsettled().is_empty());
+}
+
+#[test]
+fn the_source_that_was_idle_longest_is_dropped_first_and_counted() {
+    let mut run = Run::new();
+    for key in [1, 2, 3, 4, 1, 5] {
+        run.log(key, 1);
+        run.now += SECOND / 100;
+    }
+    assert_eq!((run.reconciler.len(), run.reconciler.totals().sources_dropped), (4, 1));
+    assert_eq!(run.reconciler.totals().lines_dropped, 1);
+    assert_eq!(run.settle(2), 0);
+    assert_eq!(run.settle(1), 2);
+    for key in 0..1_000_000 {
+        run.log(key, 1);
+    }
+    assert_eq!(run.reconciler.len(), 4);
+    assert_eq!(run.reconciler.take_unsettled().len(), 4);
+}
+
+#[test]
+fn idle_sources_vanish() {
+    let mut run = Run::new();
+    for key in 0..4 {
+        run.count(key, 1);
+        run.log(key, 2);
+        run.settle(key);
+    }
+    run.now += WINDOW + SECOND;
+    run.log(9, 1);
+    run.log(9, 1);
+    assert_eq!(run.reconciler.len(), 1);
+    assert_eq!(run.reconciler.totals().sources_dropped, 0);
+}
+
+#[test]
+fn extreme_numbers_do_no_harm() {
+    let mut run = Run::new();
+    for now in [0, START, u64::MAX, 1] {
+        run.reconciler.logged(1, now, u64::MAX, Some(u64::MAX));
+        run.reconciler.logged(1, now, u64::MAX, None);
+        run.reconciler.counted(1, now, &[(0, u64::MAX), (u64::MAX, u64::MAX), (now / SECOND, u64::MAX)]);
+        let charge = run.reconciler.settle(1, now);
+        run.reconciler.not_charged(1, now / SECOND, charge);
+        let _ = (run.reconciler.multiplicity(1, now), run.reconciler.median(now));
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Count(u64),
+    Log(u64),
+    Settle,
+    Wait(u64),
+}
+
+fn acts(wait_max: u64) -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        3 => (1..5_u64).prop_map(Act::Count),
+        3 => (1..9_u64).prop_map(Act::Log),
+        3 => Just(Act::Settle),
+        2 => (0..wait_max).prop_map(Act::Wait),
+    ];
+    proptest::collection::vec(act, 1..80)
+}
+
+/// A counted request that no line was matched with, by the bucket that it expires after, and the matching of single
+/// requests.
+#[derive(Default)]
+struct Oracle {
+    open: VecDeque<u64>,
+    lines: u64,
+}
+
+impl Oracle {
+    fn settle(&mut self, now: u64) -> u64 {
+        self.open.retain(|bucket| bucket + u64::from(FULL) >= now / SECOND);
+        let mut charge = 0;
+        for _ in 0..std::mem::take(&mut self.lines) {
+            if self.open.pop_front().is_none() {
+                charge += 1;
+            }
+        }
+        charge
+    }
+}
+
+proptest! {
+    #[test]
+    fn within_a_window_charges_are_what_lines_ever_exceeded_counts_by(acts in acts(SECOND / 20)) {
+        let mut run = Run::new();
+        let (mut counted, mut logged, mut excess) = (0_u64, 0_u64, 0_u64);
+        for act in acts.into_iter().chain([Act::Settle]) {
+            match act {
+                Act::Count(requests) => {
+                    run.count(1, requests);
+                    counted += requests;
+                }
+                Act::Log(lines) => {
+                    run.log(1, lines);
+                    logged += lines;
+                }
+                Act::Settle => {
+                    run.settle(1);
+                    excess = excess.max(logged.saturating_sub(counted));
+                }
+                Act::Wait(time) => run.now += time,
+            }
+            prop_assert_eq!(run.charged, excess);
+        }
+        prop_assert_eq!(run.window(1), counted + excess);
+        prop_assert!(run.window(1) >= counted.max(logged));
+    }
+
+    /// Each of the requests is counted as one and logged as one or more, later.
+    #[test]
+    fn multiplexed_requests_are_charged_as_they_are_logged(
+        turns in proptest::collection::vec((0..2 * SECOND, 1..20_u64, 0..2 * SECOND), 1..40),
+        poll in SECOND / 100..SECOND,
+    ) {
+        let mut events: Vec<(u64, u64, u64)> = Vec::new();
+        for (at, lines, lag) in &turns {
+            events.push((*at, 1, 0));
+            // Lines of one turn come one by one.
+            events.extend((0..*lines).map(|line| (at + lag * (line + 1) / lines, 0, 1)));
+        }
+        events.sort_unstable();
+        let mut run = Run::new();
+        let mut next = poll;
+        for (at, counted, logged) in events {
+            while at >= next {
+                run.now = START + next;
+                run.settle(1);
+                next += poll;
+            }
+            run.now = START + at;
+            run.count(1, counted);
+            run.log(1, logged);
+        }
+        run.settle(1);
+        let logged: u64 = turns.iter().map(|(_, lines, _)| lines).sum();
+        prop_assert_eq!(run.window(1), logged);
+    }
+
+    #[test]
+    fn over_many_windows_charges_are_those_of_single_requests(acts in acts(2 * SECOND)) {
+        let mut run = Run::new();
+        let mut oracle = Oracle::default();
+        // Requests counted, and lines less charges, by bucket.
+        let (mut counted, mut matched) = (BTreeMap::new(), BTreeMap::new());
+        let mut unsettled = 0;
+        let mut lines_all = 0;
+        let mut since_settled = 0;
+        // Lines are settled within their window.
+        let acts = acts.into_iter().flat_map(|act| {
+            since_settled = match act {
+                Act::Wait(time) => since_settled + time,
+                Act::Settle => 0,
+                Act::Count(_) | Act::Log(_) => since_settled,
+            };
+            let is_late = since_settled >= WINDOW - SECOND;
+            if is_late {
+                since_settled = 0;
+            }
+            is_late.then_some(Act::Settle).into_iter().chain([act])
+        });
+        for act in acts {
+            let bucket = run.now / SECOND;
+            match act {
+                Act::Count(requests) => {
+                    run.count(1, requests);
+                    *counted.entry(bucket).or_insert(0) += requests;
+                    oracle.open.extend((0..requests).map(|_| bucket));
+                }
+                Act::Log(lines) => {
+                    run.log(1, lines);
+                    oracle.lines += lines;
+                    unsettled += lines;
+                    lines_all += lines;
+                }
+                Act::Settle => {
+                    let charge = run.settle(1);
+                    prop_assert_eq!(charge, oracle.settle(run.now));
+                    prop_assert!(charge <= unsettled);
+                    *matched.entry(bucket).or_insert(0) += unsettled - charge;
+                    unsettled = 0;
+                }
+                Act::Wait(time) => {
+                    run.now += time;
+                    run.kernel.retain(|(_, bucket), _| bucket + u64::from(FULL) >= run.now / SECOND);
+                }
+            }
+        }
+        prop_assert!(run.charged <= lines_all);
+        // Nothing is saved up: what lines did not pay in a span of time was counted in it or one window before.
+        for first in matched.keys() {
+            for last in matched.range(first..).map(|(last, _)| last) {
+                let unpaid: u64 = matched.range(first..=last).map(|(_, lines)| lines).sum();
+                let allowed: u64 = counted.range(first - u64::from(FULL)..=*last).map(|(_, requests)| requests).sum();
+                prop_assert!(unpaid <= allowed);
+            }
+        }
+    }
+}
