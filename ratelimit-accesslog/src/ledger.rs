@@ -18,8 +18,8 @@ struct Bucket {
     unsettled: u64,
     /// Lines that were settled in the bucket.
     logged: u64,
-    /// Turns that the counted requests were charged for, in sixteenths.
-    turns_16: u64,
+    /// Turns that the counted requests were charged for, in parts of 4096.
+    turns: u64,
 }
 
 /// What is known of one source.
@@ -31,6 +31,8 @@ pub(crate) struct Ledger {
     undated: u64,
     /// The multiplicity when it was learned, and when that was.
     learned: (Multiplicity, u64),
+    /// Time in nanoseconds of the last lines that did not contradict the multiplicity.
+    confirmed_at: u64,
     /// What the kernel charges for a turn now.
     pub(crate) given: Multiplicity,
     /// Place among all sources in the order of use.
@@ -43,7 +45,7 @@ impl Ledger {
     /// Returns the ledger of a new source, whose turns the kernel charges as `given`.
     pub(crate) fn new(given: Multiplicity, order: u64, now: u64, full_buckets: u8) -> Self {
         let buckets = VecDeque::with_capacity(usize::from(full_buckets) + 2);
-        Self { buckets, undated: 0, learned: (given, now), given, order, used_at: now }
+        Self { buckets, undated: 0, learned: (given, now), confirmed_at: now, given, order, used_at: now }
     }
 
     /// Removes buckets before `oldest`. Returns the number of unsettled lines in them.
@@ -91,7 +93,7 @@ impl Ledger {
         let added = total.saturating_sub(bucket.corrected).saturating_sub(bucket.counted);
         bucket.counted += added;
         bucket.open += added;
-        bucket.turns_16 = bucket.turns_16.saturating_add(given.turns_16(added));
+        bucket.turns = bucket.turns.saturating_add(given.turns(added));
         added > 0
     }
 
@@ -117,7 +119,7 @@ impl Ledger {
             bucket.logged = bucket.logged.saturating_add(lines);
             bucket.corrected = bucket.corrected.saturating_add(unmatched);
         }
-        Settled { charged: unmatched, too_old }
+        Settled { lines, charged: unmatched, too_old }
     }
 
     /// Takes back up to `amount` of what was booked as charged into a bucket.
@@ -127,24 +129,47 @@ impl Ledger {
         }
     }
 
-    /// Learns the quotient of logged requests to turns in the window.
-    pub(crate) fn learn(&mut self, now: u64, max: Multiplicity) {
+    /// Learns the multiplicity from lines that were just settled. `is_excess` says whether they exceeded the counts.
+    pub(crate) fn learn(&mut self, now: u64, pace: Pace, max: Multiplicity, is_excess: bool) {
         let sum = |part: fn(&Bucket) -> u64| self.buckets.iter().map(part).fold(0, u64::saturating_add);
-        let quotient = Multiplicity::quotient(sum(|bucket| bucket.logged), sum(|bucket| bucket.turns_16));
-        self.learned = (quotient.min(max), now);
+        let quotient = Multiplicity::quotient(sum(|bucket| bucket.logged), sum(|bucket| bucket.turns)).min(max);
+        let current = self.multiplicity(now, pace);
+        if is_excess {
+            self.learned = (quotient, now);
+        } else {
+            let (learned, at) = self.learned;
+            let tried = learned.decayed(now.saturating_sub(at), pace.trial_ns);
+            self.learned = (learned.lowered(quotient.min(current), tried), at);
+        }
+        self.confirmed_at = now;
     }
 
     /// Returns what is left of the multiplicity that was learned.
-    pub(crate) fn multiplicity(&self, now: u64, window_ns: u64) -> Multiplicity {
+    pub(crate) fn multiplicity(&self, now: u64, pace: Pace) -> Multiplicity {
         let (learned, at) = self.learned;
-        learned.decayed(now.saturating_sub(at), window_ns)
+        let silence_ns = now.saturating_sub(self.confirmed_at).saturating_sub(pace.hold_ns);
+        learned.decayed(now.saturating_sub(at), pace.trial_ns).decayed(silence_ns, pace.window_ns)
     }
+}
+
+/// Times in nanoseconds that govern how a multiplicity decays.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// Time without lines after which a multiplicity decays. A source whose limit is used up has no lines for as long.
+    pub(crate) hold_ns: u64,
+    /// Time in which a multiplicity decays to 1 that lines neither contradict nor exceed. A turn that is charged a little
+    /// less than its requests shows that they still are as many.
+    pub(crate) trial_ns: u64,
+    /// Time in which a multiplicity decays to 1 after `hold_ns`.
+    pub(crate) window_ns: u64,
 }
 
 /// Result of one settlement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settled {
-    /// Lines that no counted request matches.
+    /// Lines of requests within the source's live window.
+    pub(crate) lines: u64,
+    /// The part of `lines` that no counted request matches.
     pub(crate) charged: u64,
     /// Lines of requests that began before the source's live window.
     pub(crate) too_old: u64,

@@ -2,6 +2,8 @@
 
 /// Sixteenths of one request.
 const ONE: u16 = 16;
+/// Parts of one turn.
+const TURN: u128 = 4096;
 
 /// A quotient of logged to counted requests, at least 1, in sixteenths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,23 +33,31 @@ impl Multiplicity {
         self.0
     }
 
-    /// Returns `lines` divided by `turns_16`, which is in sixteenths and counts as one turn at least.
-    pub(crate) fn quotient(lines: u64, turns_16: u64) -> Self {
-        let one = u128::from(ONE);
-        let sixteenths = u128::from(lines) * one * one / u128::from(turns_16).max(one);
+    /// Returns `lines` divided by `turns`, which is in parts of 4096 and counts as one turn at least.
+    pub(crate) fn quotient(lines: u64, turns: u64) -> Self {
+        let sixteenths = u128::from(lines) * u128::from(ONE) * TURN / u128::from(turns).max(TURN);
         Self::from_sixteenths(u16::try_from(sixteenths).unwrap_or(u16::MAX))
     }
 
-    /// Returns how many turns were charged as `amount` requests, in sixteenths.
-    pub(crate) fn turns_16(self, amount: u64) -> u64 {
-        let turns = u128::from(amount) * u128::from(ONE) * u128::from(ONE) / u128::from(self.0);
+    /// Returns how many turns were charged as `amount` requests, in parts of 4096.
+    pub(crate) fn turns(self, amount: u64) -> u64 {
+        let turns = u128::from(amount) * u128::from(ONE) * TURN / u128::from(self.0);
         u64::try_from(turns).unwrap_or(u64::MAX)
     }
 
-    /// Returns what is left after `age_ns`: all of it at first, 1 after `window_ns`, and evenly less in between.
-    pub(crate) fn decayed(self, age_ns: u64, window_ns: u64) -> Self {
-        let left_ns = u128::from(window_ns.saturating_sub(age_ns));
-        let above = u128::from(self.0 - ONE) * left_ns / u128::from(window_ns.max(1));
+    /// Returns the multiplicity that would have become `to` while this one became `from`, if that is less.
+    pub(crate) fn lowered(self, to: Self, from: Self) -> Self {
+        if to >= from {
+            return self;
+        }
+        let above = u128::from(self.0 - ONE) * u128::from(to.0 - ONE) / u128::from(from.0 - ONE);
+        Self(u16::try_from(above).unwrap_or_default() + ONE)
+    }
+
+    /// Returns the part of what exceeds 1 that is left after `age` of `whole`, plus 1.
+    pub(crate) fn decayed(self, age: u64, whole: u64) -> Self {
+        let left = u128::from(whole.saturating_sub(age));
+        let above = u128::from(self.0 - ONE) * left / u128::from(whole.max(1));
         Self(u16::try_from(above).unwrap_or_default() + ONE)
     }
 }

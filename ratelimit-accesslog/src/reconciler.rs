@@ -3,11 +3,14 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
 
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Pace};
 use crate::multiplicity::Multiplicity;
 
 /// Maximum number of idle sources that one call removes, so that none takes long.
 const EXPIRED_PER_CALL: usize = 2;
+
+/// Number of windows in which a multiplicity decays to 1 that lines neither contradict nor exceed.
+const TRIAL_WINDOWS: u64 = 16;
 
 /// Shape of the rule's window, and bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,13 +182,15 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
     #[must_use = "these requests are booked as charged"]
     pub fn settle(&mut self, key: K, now: u64) -> u64 {
         self.unsettled.remove(&key);
-        let (oldest, current) = (self.oldest(now), self.bucket(now));
+        let (oldest, current, pace) = (self.oldest(now), self.bucket(now), self.pace());
         let Some(source) = self.sources.get_mut(&key) else { return 0 };
         let expired = source.expire(oldest);
         let settled = source.settle(current);
         self.totals.too_old = self.totals.too_old.saturating_add(expired).saturating_add(settled.too_old);
+        if settled.lines > 0 {
+            source.learn(now, pace, self.settings.multiplicity_max, settled.charged > 0);
+        }
         if settled.charged > 0 {
-            source.learn(now, self.settings.multiplicity_max);
             self.totals.charged = self.totals.charged.saturating_add(settled.charged);
             self.source(key, now);
         }
@@ -213,14 +218,19 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
     /// Returns how many requests the kernel should charge for each turn of a source, and notes that it does so from now
     /// on. A source that is not remembered has that of new sources.
     ///
-    /// The multiplicity is the quotient of logged requests to turns over the window in which lines last exceeded counts.
-    /// From then on it decays over one window to 1, so that a source that no longer multiplexes is not overcharged for
-    /// longer. The lines of one that still does soon exceed its counts a little, and it is learned anew.
+    /// The multiplicity is the quotient of logged requests to turns over the last window. It rises only when lines exceed
+    /// counts, and falls with the quotient. Without lines it is held for one window and one bucket, because a source that
+    /// used up its limit has none for as long, and then decays over one window to 1. All the while a sixteenth of
+    /// it is given up each window: counts that include the multiplicity and match all lines do not show whether the source sends
+    /// turns of several requests, or requests that are charged as one each. In the first case lines soon exceed the
+    /// counts a little and the multiplicity is learned anew.
+    ///
+    /// The caller bounds what it charges for a turn by the limit, because a larger charge would never be admitted.
     pub fn multiplicity(&mut self, key: K, now: u64) -> Multiplicity {
-        let window_ns = self.window_ns();
+        let pace = self.pace();
         match self.sources.get_mut(&key) {
             Some(source) => {
-                source.given = source.multiplicity(now, window_ns);
+                source.given = source.multiplicity(now, pace);
                 source.given
             }
             None => self.median,
@@ -230,11 +240,11 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
     /// Returns the multiplicity for new sources, the median over all that are remembered, and notes that the kernel
     /// uses it from now on. It is 1 where there are too few. Takes time in proportion to the number of sources.
     pub fn median(&mut self, now: u64) -> Multiplicity {
-        let window_ns = self.window_ns();
-        let since = now.saturating_sub(window_ns);
+        let pace = self.pace();
+        let since = now.saturating_sub(pace.window_ns);
         let is_live = |source: &&Ledger| source.used_at >= since;
         let mut all: Vec<_> =
-            self.sources.values().filter(is_live).map(|source| source.multiplicity(now, window_ns)).collect();
+            self.sources.values().filter(is_live).map(|source| source.multiplicity(now, pace)).collect();
         self.median = if all.is_empty() || all.len() < self.settings.median_sources_min {
             Multiplicity::ONE
         } else {
@@ -244,8 +254,11 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         self.median
     }
 
-    fn window_ns(&self) -> u64 {
-        self.settings.bucket_ns.saturating_mul(self.settings.full_buckets.into())
+    fn pace(&self) -> Pace {
+        let bucket_ns = self.settings.bucket_ns;
+        let window_ns = bucket_ns.saturating_mul(self.settings.full_buckets.into());
+        let hold_ns = window_ns.saturating_add(bucket_ns);
+        Pace { hold_ns, trial_ns: window_ns.saturating_mul(TRIAL_WINDOWS), window_ns }
     }
 
     /// Returns the number of the oldest bucket in the window.
@@ -286,9 +299,9 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         }
     }
 
-    /// Removes sources whose last use is before the window, a few at a time.
+    /// Removes sources whose last use is so long ago that their multiplicity is 1, a few at a time.
     fn expire_idle(&mut self, now: u64) {
-        let oldest = self.oldest(now);
+        let oldest = self.oldest(now).saturating_sub(u64::from(self.settings.full_buckets) + 1);
         for _ in 0..EXPIRED_PER_CALL {
             let key = self.by_use.first_key_value().map(|(_, key)| *key);
             let is_idle = |source: &Ledger| self.bucket(source.used_at) < oldest;

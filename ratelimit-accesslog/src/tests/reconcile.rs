@@ -214,7 +214,7 @@ fn idle_sources_vanish() {
         run.log(key, 2);
         run.settle(key);
     }
-    run.now += WINDOW + SECOND;
+    run.now += 2 * WINDOW + 2 * SECOND;
     run.log(9, 1);
     run.log(9, 1);
     assert_eq!(run.reconciler.len(), 1);
