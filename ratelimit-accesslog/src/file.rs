@@ -4,12 +4,12 @@ use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _};
 
+use crate::event::Event;
 use crate::follower::Limits;
 use crate::lines::{Splitter, Tally};
-use crate::note::Note;
 use crate::position::{FilePosition, HEAD_MAX, hash, read_head};
 
-/// What one poll may still read.
+/// Bytes and lines that one poll may still read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
     pub(crate) bytes: u64,
@@ -42,14 +42,14 @@ pub(crate) struct OpenFile {
     pub(crate) quiet_since: u64,
 }
 
-/// Where reading of a file begins.
+/// Place at which reading of a file begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begin {
     /// At the first byte.
     Start,
     /// At the first line that begins at or after the present end.
     End,
-    /// Where reading ended before.
+    /// At a stored position.
     At(FilePosition),
 }
 
@@ -69,7 +69,7 @@ impl OpenFile {
             splitter: Splitter::new(limits.line_max, false),
             quiet_since: now,
         };
-        this.note_metadata(&metadata);
+        this.take_metadata(&metadata);
         match begin {
             Begin::Start => {}
             Begin::End if this.is_fifo => {}
@@ -83,7 +83,7 @@ impl OpenFile {
         this
     }
 
-    /// Whether this is the file that the metadata describe.
+    /// Returns true if the metadata describe this file.
     pub(crate) fn is(&self, metadata: &Metadata) -> bool {
         self.device == metadata.dev() && self.inode == metadata.ino()
     }
@@ -114,7 +114,7 @@ impl OpenFile {
         self.modified_ns
     }
 
-    /// How far the file was read. An unfinished line was not.
+    /// Returns the position after the last whole line.
     pub(crate) fn position(&self) -> FilePosition {
         let offset = self.offset - self.splitter.pending();
         let head = self.head.get(..usize::try_from(offset).unwrap_or(HEAD_MAX)).unwrap_or(&self.head);
@@ -128,7 +128,7 @@ impl OpenFile {
         }
     }
 
-    fn note_metadata(&mut self, metadata: &Metadata) {
+    fn take_metadata(&mut self, metadata: &Metadata) {
         self.size = if self.is_fifo { 0 } else { metadata.len() };
         self.links = metadata.nlink();
         self.modified_ns = modified_ns(metadata);
@@ -145,13 +145,13 @@ impl OpenFile {
     }
 
     /// Looks at the file's size, and detects truncation and too long a lag.
-    pub(crate) fn look(&mut self, limits: &Limits, tally: &mut Tally, notes: &mut Vec<Note>) -> io::Result<()> {
+    pub(crate) fn look(&mut self, limits: &Limits, tally: &mut Tally, events: &mut Vec<Event>) -> io::Result<()> {
         if self.is_fifo {
             return Ok(());
         }
         let before = (self.size, self.modified_ns);
         let metadata = self.file.metadata()?;
-        self.note_metadata(&metadata);
+        self.take_metadata(&metadata);
         let is_shorter = self.size < self.offset;
         if is_shorter || (self.size, self.modified_ns) != before {
             let is_same = read_head(&self.file, self.head.len() as u64).is_none_or(|head| head == self.head);
@@ -159,7 +159,7 @@ impl OpenFile {
                 // A file that lost its end only is not read again from its start.
                 let offset = if is_same && !self.head.is_empty() { self.size } else { 0 };
                 self.go_to(offset, tally);
-                notes.push(Note::Truncated);
+                events.push(Event::Truncated);
             }
         }
         if self.lag() > limits.behind_max {
@@ -167,7 +167,7 @@ impl OpenFile {
             let skipped = to - self.offset;
             tally.skipped_bytes += skipped;
             self.go_to(to, tally);
-            notes.push(Note::Jumped(skipped));
+            events.push(Event::Jumped(skipped));
         }
         Ok(())
     }

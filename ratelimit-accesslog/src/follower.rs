@@ -9,9 +9,9 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
+use crate::event::Event;
 use crate::file::{Begin, Budget, OpenFile, modified_ns};
 use crate::lines::Tally;
-use crate::note::Note;
 use crate::open::{Source, find, identify, open, state_of};
 use crate::position::{FilePosition, Position};
 use crate::socket::Listening;
@@ -52,7 +52,7 @@ impl Default for Limits {
     }
 }
 
-/// Whether the log can be read.
+/// Condition of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// Lines are read as they come.
@@ -81,12 +81,12 @@ pub struct Polled {
     pub skipped_bytes: u64,
     /// Bytes that were written and not read yet. None for a FIFO or a socket, where the kernel bounds them.
     pub lag: Option<u64>,
-    /// Whether the log can be read.
+    /// Condition of the log.
     pub state: State,
-    /// Whether another poll would find more at once.
+    /// True if another poll would find more at once.
     pub more: bool,
     /// Events to tell the operator.
-    pub notes: Vec<Note>,
+    pub events: Vec<Event>,
 }
 
 /// Reads one log. Never waits, and does nothing between polls.
@@ -108,7 +108,7 @@ pub struct Follower {
     source: Source,
     limits: Limits,
     resume: Option<Position>,
-    /// Whether a file that comes next is read from its start.
+    /// True if a file that comes next is read from its start.
     begins_at_start: bool,
     current: Option<OpenFile>,
     /// Rotated files that are still read, oldest first.
@@ -130,19 +130,20 @@ impl Follower {
         Self { source, limits, resume, begins_at_start: false, current, old, closed, socket, chunk }
     }
 
-    /// Where lines come from.
+    /// Returns the origin of the lines.
     #[must_use]
     pub fn source(&self) -> &Source {
         &self.source
     }
 
-    /// The socket to wait for, if the source is one that was bound.
+    /// Returns the socket to wait for, if the source is one and is bound.
     #[must_use]
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(|socket| socket.as_fd())
     }
 
-    /// How far the log was read. None for a FIFO, a socket, or a log that was never opened for lack of permission.
+    /// Returns the position up to which the log was read. None for a FIFO, a socket, or a log that could not be opened
+    /// yet for lack of permission.
     #[must_use]
     pub fn position(&self) -> Option<Position> {
         if matches!(self.source, Source::Socket { .. }) {
@@ -161,15 +162,15 @@ impl Follower {
     /// Reads what is there and hands each whole line to `sink`, without its newline. `now` is in nanoseconds.
     pub fn poll(&mut self, now: u64, sink: &mut impl FnMut(&[u8])) -> Polled {
         let mut tally = Tally::default();
-        let mut notes = Vec::new();
+        let mut events = Vec::new();
         let mut budget = Budget { bytes: self.limits.bytes_per_poll, lines: self.limits.lines_per_poll };
         let (found, read, lag) = match self.source.clone() {
             Source::Socket { path, group } => {
                 (Ok(()), self.poll_socket(&path, group, &mut budget, &mut tally, sink), None)
             }
             Source::File(path) => {
-                let found = self.look(&path, now, &mut tally, &mut notes);
-                let read = self.read(now, &mut budget, &mut tally, &mut notes, sink);
+                let found = self.look(&path, now, &mut tally, &mut events);
+                let read = self.read(now, &mut budget, &mut tally, &mut events, sink);
                 let is_fifo = self.current.as_ref().is_some_and(OpenFile::is_fifo);
                 let lag = self.old.iter().chain(&self.current).map(OpenFile::lag).sum();
                 (found, read, (!is_fifo).then_some(lag))
@@ -178,7 +179,7 @@ impl Follower {
         let Tally { lines, bytes, skipped_lines, skipped_bytes } = tally;
         let more = read.as_ref().is_ok_and(|more| *more);
         let state = found.and(read.map(drop)).err().unwrap_or(State::Following);
-        Polled { lines, bytes, skipped_lines, skipped_bytes, lag, state, more, notes }
+        Polled { lines, bytes, skipped_lines, skipped_bytes, lag, state, more, events }
     }
 
     fn poll_socket(
@@ -204,7 +205,7 @@ impl Follower {
     }
 
     /// Opens the log, or the file that took its place.
-    fn look(&mut self, path: &Path, now: u64, tally: &mut Tally, notes: &mut Vec<Note>) -> Result<(), State> {
+    fn look(&mut self, path: &Path, now: u64, tally: &mut Tally, events: &mut Vec<Event>) -> Result<(), State> {
         let found = identify(path);
         if let (Ok(metadata), Some(current)) = (&found, &self.current)
             && current.is(metadata)
@@ -219,16 +220,23 @@ impl Follower {
             }
         };
         if let Some(resume) = self.resume.take() {
-            self.resume_at(path, &resume, opened, now, notes);
+            self.resume_at(path, &resume, opened, now, events);
         } else {
-            self.switch_to(opened, now, tally, notes);
+            self.switch_to(opened, now, tally, events);
         }
         self.begins_at_start = true;
         Ok(())
     }
 
     /// Continues where reading ended before the process did.
-    fn resume_at(&mut self, path: &Path, resume: &Position, opened: (File, Metadata), now: u64, notes: &mut Vec<Note>) {
+    fn resume_at(
+        &mut self,
+        path: &Path,
+        resume: &Position,
+        opened: (File, Metadata),
+        now: u64,
+        events: &mut Vec<Event>,
+    ) {
         let (file, metadata) = &opened;
         let mut begin = None;
         for position in &resume.files {
@@ -236,14 +244,14 @@ impl Follower {
                 begin = Some(Begin::At(*position));
             } else if let Some(found) = find(path, position) {
                 self.old.push(OpenFile::new(found, Begin::At(*position), &self.limits, now));
-            } else if !notes.contains(&Note::RestLost) {
-                notes.push(Note::RestLost);
+            } else if !events.contains(&Event::RestLost) {
+                events.push(Event::RestLost);
             }
         }
         let begin = begin.unwrap_or_else(|| {
             let is_newer = modified_ns(metadata) >= resume.modified_ns;
             if !resume.files.is_empty() {
-                notes.push(if is_newer { Note::BeganAtStart } else { Note::BeganAtEnd });
+                events.push(if is_newer { Event::BeganAtStart } else { Event::BeganAtEnd });
             }
             if is_newer { Begin::Start } else { Begin::End }
         });
@@ -251,7 +259,7 @@ impl Follower {
     }
 
     /// Begins to read the file that has the log's name now, and keeps the former one open.
-    fn switch_to(&mut self, opened: (File, Metadata), now: u64, tally: &mut Tally, notes: &mut Vec<Note>) {
+    fn switch_to(&mut self, opened: (File, Metadata), now: u64, tally: &mut Tally, events: &mut Vec<Event>) {
         let (file, metadata) = &opened;
         let returned = self.old.iter().position(|old| old.is(metadata)).map(|index| self.old.remove(index));
         let closed = self.closed.iter().find(|closed| closed.is_of(file, metadata.dev(), metadata.ino()));
@@ -262,14 +270,14 @@ impl Follower {
         };
         let next = returned.unwrap_or_else(|| OpenFile::new(opened, begin, &self.limits, now));
         if let Some(mut former) = self.current.replace(next) {
-            notes.push(Note::Rotated);
+            events.push(Event::Rotated);
             former.quiet_since = now;
             self.old.push(former);
         }
         if self.old.len() > OLD_MAX {
             let unread = self.old.remove(0).unread();
             tally.skipped_bytes += unread;
-            notes.push(Note::Dropped(unread));
+            events.push(Event::Dropped(unread));
         }
     }
 
@@ -279,14 +287,14 @@ impl Follower {
         now: u64,
         budget: &mut Budget,
         tally: &mut Tally,
-        notes: &mut Vec<Note>,
+        events: &mut Vec<Event>,
         sink: &mut impl FnMut(&[u8]),
     ) -> Result<bool, State> {
         let mut more = false;
         let mut failed = None;
         for file in self.old.iter_mut().chain(&mut self.current) {
             let read = file
-                .look(&self.limits, tally, notes)
+                .look(&self.limits, tally, events)
                 .and_then(|()| file.read(now, &mut self.chunk, budget, tally, sink));
             match read {
                 Ok(is_more) => more |= is_more,

@@ -22,18 +22,18 @@ struct Bucket {
     turns: u64,
 }
 
-/// What is known of one source.
+/// Counted and logged requests of one source.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     /// Buckets of the window, the current one and the one after it at most. Ascending by number.
     buckets: VecDeque<Bucket>,
     /// Lines, since the last settlement, that do not say when their requests began.
     undated: u64,
-    /// The multiplicity when it was learned, and when that was.
+    /// Multiplicity that was learned, and the time of that in nanoseconds.
     learned: (Multiplicity, u64),
     /// Time in nanoseconds of the last lines that did not contradict the multiplicity.
     confirmed_at: u64,
-    /// What the kernel charges for a turn now.
+    /// Multiplicity by which the kernel charges a turn now.
     pub(crate) given: Multiplicity,
     /// Place among all sources in the order of use.
     pub(crate) order: u64,
@@ -97,7 +97,7 @@ impl Ledger {
         added > 0
     }
 
-    /// Matches lines with counted requests, oldest bucket first. Books those that nothing matches into bucket `current`.
+    /// Matches lines with counted requests, oldest bucket first. Books lines without a match into bucket `current`.
     pub(crate) fn settle(&mut self, current: u64) -> Settled {
         let mut lines = std::mem::take(&mut self.undated);
         let mut too_old = 0_u64;
@@ -157,8 +157,8 @@ impl Ledger {
 pub(crate) struct Pace {
     /// Time without lines after which a multiplicity decays. A source whose limit is used up has no lines for as long.
     pub(crate) hold_ns: u64,
-    /// Time in which a multiplicity decays to 1 that lines neither contradict nor exceed. A turn that is charged a little
-    /// less than its requests shows that they still are as many.
+    /// Time in which a multiplicity decays to 1 if no line contradicts or exceeds it. A turn that is charged a little
+    /// less than its requests shows that the multiplicity still holds.
     pub(crate) trial_ns: u64,
     /// Time in which a multiplicity decays to 1 after `hold_ns`.
     pub(crate) window_ns: u64,

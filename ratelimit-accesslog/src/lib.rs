@@ -16,12 +16,12 @@
 
 #![forbid(unsafe_code)]
 
+mod event;
 mod file;
 mod follower;
 mod ledger;
 mod lines;
 mod multiplicity;
-mod note;
 mod open;
 mod peers;
 mod position;
@@ -29,9 +29,9 @@ mod positions;
 mod reconciler;
 mod socket;
 
+pub use event::Event;
 pub use follower::{Follower, Limits, Polled, State};
 pub use multiplicity::Multiplicity;
-pub use note::Note;
 pub use open::Source;
 pub use peers::{Judgement, Outcomes, PeerCheck, Peers};
 pub use position::{FilePosition, Position};

@@ -19,7 +19,7 @@ pub(crate) struct Splitter {
     line_max: usize,
     /// Beginning of a line whose newline has not been read yet. At most `line_max` bytes.
     pending: Vec<u8>,
-    /// Whether bytes up to the next newline belong to a line that is not handed on.
+    /// True if the bytes up to the next newline belong to a line that is not handed on.
     is_skipping: bool,
 }
 
@@ -34,7 +34,7 @@ impl Splitter {
         self.pending.len() as u64
     }
 
-    /// Whether the bytes up to the next newline are not handed on.
+    /// Returns true if the bytes up to the next newline are not handed on.
     pub(crate) fn is_skipping(&self) -> bool {
         self.is_skipping
     }

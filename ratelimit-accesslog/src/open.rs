@@ -15,7 +15,7 @@ const ENTRIES_MAX: usize = 4096;
 /// Endings of compressed files, which are never the file that was followed.
 const COMPRESSED: [&str; 6] = [".gz", ".bz2", ".xz", ".zst", ".lz4", ".Z"];
 
-/// Where lines come from.
+/// Origin of log lines.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// A regular file or a FIFO.

@@ -11,7 +11,7 @@ const OTHERS_MAX: usize = LINES / 2;
 /// Lines of addresses that are no peers, of [`LINES`], below which charging begins again.
 const OTHERS_LOW: usize = LINES / 4;
 
-/// Lines by what became of them.
+/// Numbers of lines by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Outcomes {
     /// Lines that were reconciled.
@@ -32,7 +32,7 @@ pub struct Outcomes {
     pub skipped_bytes: u64,
 }
 
-/// Whether a line charges its address.
+/// Decision about one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
     /// The line is reconciled.
@@ -43,7 +43,7 @@ pub enum Judgement {
     Proxied,
 }
 
-/// Whether lines of peers charge.
+/// Relation between a log's addresses and the peers of this host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Peers {
     /// Most addresses in the log are peers.
@@ -60,7 +60,7 @@ pub enum Peers {
 /// fewer than a quarter are not.
 #[derive(Debug, Default)]
 pub struct PeerCheck {
-    /// Whether each of the last lines was of a peer.
+    /// True for each of the last lines whose address is a peer.
     recent: VecDeque<bool>,
     others: usize,
     peers: Peers,
@@ -86,7 +86,7 @@ impl PeerCheck {
         &mut self.outcomes
     }
 
-    /// Whether lines of peers charge.
+    /// Returns the present relation between the log's addresses and the peers.
     #[must_use]
     pub fn peers(&self) -> Peers {
         self.peers

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Number of bytes at a file's beginning that identify it beside its inode.
 pub(crate) const HEAD_MAX: usize = 256;
 
-/// How far a log was read. Everything before was handed on, nothing after.
+/// Place up to which a log was read. Everything before it was handed on, nothing after it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Position {
@@ -19,7 +19,7 @@ pub struct Position {
     pub modified_ns: u64,
 }
 
-/// How far one file was read.
+/// Place up to which one file was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FilePosition {
@@ -29,7 +29,7 @@ pub struct FilePosition {
     pub inode: u64,
     /// Offset in bytes of the first byte that was not handed on.
     pub offset: u64,
-    /// Whether the bytes from `offset` to the next newline are the rest of a line that is not handed on.
+    /// True if the bytes from `offset` to the next newline are the rest of a line that is not handed on.
     pub is_mid_line: bool,
     /// Number of bytes at the file's beginning that `head_hash` covers, at most 256 and at most `offset`.
     pub head_len: u16,
@@ -38,7 +38,7 @@ pub struct FilePosition {
 }
 
 impl FilePosition {
-    /// Whether the open file is the one of this position: same inode, same first bytes, and the same device. Device
+    /// Returns true if the open file is the one of this position: same inode, same first bytes, same device. Device
     /// numbers may change when the host starts, so a hash over at least one byte outweighs them.
     pub(crate) fn is_of(&self, file: &File, device: u64, inode: u64) -> bool {
         self.inode == inode

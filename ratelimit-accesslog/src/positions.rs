@@ -19,14 +19,15 @@ const MODE: u32 = 0o600;
 
 /// Keeps positions in one JSON document, by the name of their log.
 ///
-/// The caller writes it after the lines before the positions were charged: a kill in between reads those lines again,
-/// which would charge them twice, so the caller writes often. A kill during a write leaves the former document.
+/// The caller writes the document after it charged the lines before the positions. After a kill in between, those lines
+/// are read again; [`Reconciler`](crate::Reconciler) then matches them with their own charges. A kill during a write
+/// leaves the former document.
 #[derive(Clone, Debug)]
 pub struct Positions {
     path: PathBuf,
 }
 
-/// Why positions cannot be read or written.
+/// Reason for which positions cannot be read or written.
 #[derive(Debug, Error)]
 pub enum PositionsError {
     /// The file or its directory cannot be read or written.
@@ -34,7 +35,7 @@ pub enum PositionsError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the operating system says.
+        /// Error of the operating system.
         error: io::Error,
     },
     /// The document is damaged, from another version, or longer than 1 MiB.
@@ -42,7 +43,7 @@ pub enum PositionsError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with the document.
+        /// Defect of the document.
         why: String,
     },
 }

@@ -53,9 +53,9 @@ pub struct Totals {
     pub charged: u64,
     /// Lines that charged nothing because their requests began before the source's live window.
     pub too_old: u64,
-    /// Lines that charged nothing because their source was forgotten before they were settled.
+    /// Lines that charged nothing because their source was evicted before they were settled.
     pub lines_dropped: u64,
-    /// Sources that were forgotten within their window because there were too many.
+    /// Sources that were evicted within their window because there were too many.
     pub sources_dropped: u64,
 }
 
@@ -69,8 +69,8 @@ pub struct Totals {
 /// Counts that are read before the lines may lack a request whose line was read, which then would be charged twice.
 /// Lines that are not settled within a window charge nothing.
 ///
-/// A line is matched with the oldest counted request of the window that none was matched with. A line that nothing
-/// matches is charged, and no charge is ever taken back. A counted request that is not logged within its window expires.
+/// A line is matched with the oldest counted request of the window that has no line yet. A line without a match is
+/// charged, and no charge is ever taken back. A counted request that is not logged within its window expires.
 ///
 /// The kernel's counts include the charges. A source that is new to the reconciler, as all are after a restart, has
 /// every count of its window unmatched: its lines may be charged too little within one window, never too much. So lines
@@ -117,7 +117,7 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         self.sources.len()
     }
 
-    /// Whether no source is remembered.
+    /// Returns true if no source is remembered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sources.is_empty()
@@ -215,15 +215,16 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         }
     }
 
-    /// Returns how many requests the kernel should charge for each turn of a source, and notes that it does so from now
-    /// on. A source that is not remembered has that of new sources.
+    /// Returns how many requests the kernel should charge for each turn of a source. The reconciler assumes that the
+    /// kernel does so for the counts that follow. A source that is not remembered has the multiplicity of new sources.
     ///
-    /// The multiplicity is the quotient of logged requests to turns over the last window. It rises only when lines exceed
-    /// counts, and falls with the quotient. Without lines it is held for one window and one bucket, because a source that
-    /// used up its limit has none for as long, and then decays over one window to 1. All the while a sixteenth of
-    /// it is given up each window: counts that include the multiplicity and match all lines do not show whether the source sends
-    /// turns of several requests, or requests that are charged as one each. In the first case lines soon exceed the
-    /// counts a little and the multiplicity is learned anew.
+    /// The multiplicity is the quotient of logged requests to turns over the last window. It rises only when lines
+    /// exceed counts, and falls with the quotient. Without lines it is held for one window and one bucket, because a
+    /// source that used up its limit has none for as long. It then decays over one window to 1.
+    ///
+    /// In addition, it loses a sixteenth of its excess over 1 each window. Counts that include the multiplicity and match
+    /// all lines have two explanations: turns of several requests, or requests that the kernel charges as one each. In
+    /// the first case lines soon exceed the counts a little, and the multiplicity is learned again.
     ///
     /// The caller bounds what it charges for a turn by the limit, because a larger charge would never be admitted.
     pub fn multiplicity(&mut self, key: K, now: u64) -> Multiplicity {
@@ -237,8 +238,9 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         }
     }
 
-    /// Returns the multiplicity for new sources, the median over all that are remembered, and notes that the kernel
-    /// uses it from now on. It is 1 where there are too few. Takes time in proportion to the number of sources.
+    /// Returns the multiplicity for new sources: the median over all sources with lines or counts in the last window,
+    /// or 1 if there are too few. The reconciler assumes that the kernel applies it to sources that follow. Takes time
+    /// in proportion to the number of sources.
     pub fn median(&mut self, now: u64) -> Multiplicity {
         let pace = self.pace();
         let since = now.saturating_sub(pace.window_ns);

@@ -53,7 +53,7 @@ impl Listening {
         Ok(this)
     }
 
-    /// Whether the path still names this socket.
+    /// Returns true if the path still names this socket.
     pub(crate) fn is_in_place(&self) -> bool {
         fs::symlink_metadata(&self.path)
             .is_ok_and(|metadata| metadata.dev() == self.device && metadata.ino() == self.inode)

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::{Log, SECOND, append};
-use crate::{Follower, Limits, Note, Source, State};
+use crate::{Event, Follower, Limits, Source, State};
 
 #[test]
 fn a_log_is_read_from_its_end() {
@@ -122,7 +122,7 @@ fn a_truncated_log_is_read_from_its_start() {
     log.server.set_len(0).unwrap();
     log.write("2\n");
     log.now += SECOND;
-    assert_eq!(log.poll().notes, [Note::Truncated]);
+    assert_eq!(log.poll().events, [Event::Truncated]);
     assert_eq!(log.lines, ["1 of the first file", "2"]);
 }
 
@@ -250,8 +250,8 @@ fn a_follower_that_is_too_far_behind_jumps_to_a_line_near_the_end() {
     assert_eq!(log.read().split(' ').count(), 640);
     log.write(line.repeat(1000));
     let polled = log.poll();
-    let notes = [Note::Jumped(98_000)];
-    assert_eq!((polled.lines, polled.skipped_bytes, &polled.notes[..]), (10, 98_010, &notes[..]));
+    let events = [Event::Jumped(98_000)];
+    assert_eq!((polled.lines, polled.skipped_bytes, &polled.events[..]), (10, 98_010, &events[..]));
     assert_eq!(polled.lines * 99 + polled.skipped_bytes, 99_000);
 }
 

@@ -153,7 +153,7 @@ fn what_could_not_be_charged_is_not_subtracted_from_counts() {
 }
 
 #[test]
-fn a_source_that_was_erased_in_the_kernel_begins_anew() {
+fn a_source_that_was_erased_in_the_kernel_begins_empty() {
     let mut run = Run::new();
     run.count(1, 5);
     run.settle(1);

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
 use super::{Log, append};
-use crate::{FilePosition, Follower, Limits, Note, Position, Source};
+use crate::{Event, FilePosition, Follower, Limits, Position, Source};
 
 #[test]
 fn a_restart_continues_at_the_next_line() {
@@ -75,7 +75,7 @@ fn a_new_log_whose_former_file_is_compressed_is_read_from_its_start() {
     log.reopen();
     log.write("2\n");
     log.restart();
-    assert_eq!(log.poll().notes, [Note::RestLost, Note::BeganAtStart]);
+    assert_eq!(log.poll().events, [Event::RestLost, Event::BeganAtStart]);
     assert_eq!(log.lines, ["1", "2"]);
 }
 
@@ -89,7 +89,7 @@ fn an_older_file_in_the_logs_place_is_read_from_its_end() {
     file.set_modified(std::time::UNIX_EPOCH).unwrap();
     log.rename("restored", "access.log");
     log.restart();
-    assert_eq!(log.poll().notes, [Note::RestLost, Note::BeganAtEnd]);
+    assert_eq!(log.poll().events, [Event::RestLost, Event::BeganAtEnd]);
     log.reopen();
     log.write("2\n");
     assert_eq!(log.read(), "2");
@@ -153,7 +153,7 @@ fn a_position_beyond_any_file_does_no_harm() {
     position.files[0].head_len = 0;
     position.files[0].head_hash = crate::position::hash(b"");
     log.follower = Follower::new(Source::File(log.log()), Some(position), log.limits);
-    assert_eq!(log.poll().notes, [Note::Truncated]);
+    assert_eq!(log.poll().events, [Event::Truncated]);
     log.write("2\n");
     assert_eq!(log.read(), "2");
 }

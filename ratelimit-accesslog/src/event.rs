@@ -5,7 +5,7 @@ use std::fmt;
 /// Something that happened to a log, beyond being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Note {
+pub enum Event {
     /// Another file took the log's place. The former file is read to its end.
     Rotated,
     /// The file was truncated in place. Lines written between the last read and the truncation are lost.
@@ -22,7 +22,7 @@ pub enum Note {
     Dropped(u64),
 }
 
-impl fmt::Display for Note {
+impl fmt::Display for Event {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rotated => out.write_str("the log was rotated"),
