@@ -10,6 +10,8 @@ pub enum Event {
     Rotated,
     /// The file was truncated in place. Lines written between the last read and the truncation are lost.
     Truncated,
+    /// The file was truncated in place. Lines that were not read before it are read from its copy.
+    CopiedAndTruncated,
     /// The log was further behind than the limit allows, so this many bytes were not read.
     Jumped(u64),
     /// After a restart, a file that was followed before is in none of its possible places.
@@ -27,6 +29,7 @@ impl fmt::Display for Event {
         match self {
             Self::Rotated => out.write_str("the log was rotated"),
             Self::Truncated => out.write_str("the log was truncated, lines that were not read yet are lost"),
+            Self::CopiedAndTruncated => out.write_str("the log was truncated, its last lines are read from its copy"),
             Self::Jumped(bytes) => write!(out, "reading was too far behind, {bytes} bytes were skipped"),
             Self::RestLost => {
                 out.write_str("a file that was followed before the restart is gone, its last lines may be lost")

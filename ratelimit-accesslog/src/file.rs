@@ -53,6 +53,14 @@ pub(crate) enum Begin {
     At(FilePosition),
 }
 
+/// State of a file before it was truncated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Truncated {
+    pub(crate) position: FilePosition,
+    /// Bytes of an unfinished line, which were counted as skipped.
+    pub(crate) pending: u64,
+}
+
 impl OpenFile {
     /// Begins to read an open file.
     pub(crate) fn new((file, metadata): (File, Metadata), begin: Begin, limits: &Limits, now: u64) -> Self {
@@ -144,11 +152,18 @@ impl OpenFile {
         self.head = read_head(&self.file, offset).unwrap_or_default();
     }
 
-    /// Looks at the file's size, and detects truncation and too long a lag.
-    pub(crate) fn look(&mut self, limits: &Limits, tally: &mut Tally, events: &mut Vec<Event>) -> io::Result<()> {
+    /// Looks at the file's size, and detects truncation and too long a lag. Returns what was read of a file that was
+    /// truncated and is read from its start now.
+    pub(crate) fn look(
+        &mut self,
+        limits: &Limits,
+        tally: &mut Tally,
+        events: &mut Vec<Event>,
+    ) -> io::Result<Option<Truncated>> {
         if self.is_fifo {
-            return Ok(());
+            return Ok(None);
         }
+        let mut truncated = None;
         let before = (self.size, self.modified_ns);
         let metadata = self.file.metadata()?;
         self.take_metadata(&metadata);
@@ -158,8 +173,12 @@ impl OpenFile {
             if !is_same || is_shorter {
                 // A file that lost its end only is not read again from its start.
                 let offset = if is_same && !self.head.is_empty() { self.size } else { 0 };
+                if offset == 0 {
+                    truncated = Some(Truncated { position: self.position(), pending: self.splitter.pending() });
+                } else {
+                    events.push(Event::Truncated);
+                }
                 self.go_to(offset, tally);
-                events.push(Event::Truncated);
             }
         }
         if self.lag() > limits.behind_max {
@@ -169,7 +188,7 @@ impl OpenFile {
             self.go_to(to, tally);
             events.push(Event::Jumped(skipped));
         }
-        Ok(())
+        Ok(truncated)
     }
 
     /// Reads what is there and hands lines on. Returns whether more is ready. Fails where the file cannot be read.

@@ -10,9 +10,9 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use crate::event::Event;
-use crate::file::{Begin, Budget, OpenFile, modified_ns};
+use crate::file::{Begin, Budget, OpenFile, Truncated, modified_ns};
 use crate::lines::Tally;
-use crate::open::{Source, find, identify, open, state_of};
+use crate::open::{Source, find_copy, find_renamed, identify, open, state_of};
 use crate::position::{FilePosition, Position};
 use crate::socket::Listening;
 
@@ -95,9 +95,12 @@ pub struct Polled {
 /// the first poll is read from its start. After a rename, the former file is read to its end before the new one, and
 /// stays open until it is quiet for [`Limits::linger_ns`]. Compressing or removing a file that is open loses nothing.
 ///
-/// Truncation in place (`copytruncate`) loses the lines that the server writes between the copy and the truncation, and
-/// those that were not read before it. A truncated file that has grown again is recognised by its first bytes. A server
-/// that does not append (`O_APPEND`) leaves NUL bytes before its next line, which then is too long or malformed.
+/// A file that was truncated in place (`copytruncate`) is read from its start, also if it has grown again, which its
+/// first bytes show. Lines that were not read before are read from its copy, if an uncompressed file beside it has the
+/// same first bytes and a name that begins as the log's does. Lines that the server writes between the copy and the
+/// truncation are in neither file and are lost. A server that does not append (`O_APPEND`) leaves NUL bytes before its
+/// next line, which then is too long or malformed.
+///
 /// A file that was rotated twice between two polls, without ever being seen under the log's name, is not read either.
 ///
 /// A file is polled at an interval, which bounds the delay. A socket should be waited for with `poll(2)` on
@@ -239,10 +242,10 @@ impl Follower {
     ) {
         let (file, metadata) = &opened;
         let mut begin = None;
-        for position in &resume.files {
+        for position in resume.files.iter().skip(resume.files.len().saturating_sub(OLD_MAX + 1)) {
             if position.is_of(file, metadata.dev(), metadata.ino()) {
                 begin = Some(Begin::At(*position));
-            } else if let Some(found) = find(path, position) {
+            } else if let Some(found) = find_renamed(path, position).or_else(|| find_copy(path, position)) {
                 self.old.push(OpenFile::new(found, Begin::At(*position), &self.limits, now));
             } else if !events.contains(&Event::RestLost) {
                 events.push(Event::RestLost);
@@ -272,12 +275,7 @@ impl Follower {
         if let Some(mut former) = self.current.replace(next) {
             events.push(Event::Rotated);
             former.quiet_since = now;
-            self.old.push(former);
-        }
-        if self.old.len() > OLD_MAX {
-            let unread = self.old.remove(0).unread();
-            tally.skipped_bytes += unread;
-            events.push(Event::Dropped(unread));
+            self.keep_old(former, tally, events);
         }
     }
 
@@ -292,11 +290,18 @@ impl Follower {
     ) -> Result<bool, State> {
         let mut more = false;
         let mut failed = None;
+        let mut truncated = Vec::new();
         for file in self.old.iter_mut().chain(&mut self.current) {
-            let read = file
-                .look(&self.limits, tally, events)
-                .and_then(|()| file.read(now, &mut self.chunk, budget, tally, sink));
-            match read {
+            match file.look(&self.limits, tally, events) {
+                Ok(found) => truncated.extend(found),
+                Err(error) => failed = Some(error),
+            }
+        }
+        for truncated in truncated {
+            self.read_copy_of(truncated, now, tally, events);
+        }
+        for file in self.old.iter_mut().chain(&mut self.current) {
+            match file.read(now, &mut self.chunk, budget, tally, sink) {
                 Ok(is_more) => more |= is_more,
                 Err(error) => failed = Some(error),
             }
@@ -305,6 +310,29 @@ impl Follower {
         match failed {
             None => Ok(more),
             Some(error) => Err(self.failed(&error)),
+        }
+    }
+
+    /// Begins to read the rest of a truncated file from its copy, if there is one.
+    fn read_copy_of(&mut self, truncated: Truncated, now: u64, tally: &mut Tally, events: &mut Vec<Event>) {
+        let Truncated { position, pending } = truncated;
+        match find_copy(self.source.path(), &position) {
+            Some(copy) => {
+                tally.skipped_bytes -= pending;
+                self.keep_old(OpenFile::new(copy, Begin::At(position), &self.limits, now), tally, events);
+                events.push(Event::CopiedAndTruncated);
+            }
+            None => events.push(Event::Truncated),
+        }
+    }
+
+    /// Keeps a file that no longer has the log's name, to read it to its end.
+    fn keep_old(&mut self, file: OpenFile, tally: &mut Tally, events: &mut Vec<Event>) {
+        self.old.push(file);
+        if self.old.len() > OLD_MAX {
+            let unread = self.old.remove(0).unread();
+            tally.skipped_bytes += unread;
+            events.push(Event::Dropped(unread));
         }
     }
 
@@ -328,7 +356,9 @@ impl Follower {
         };
         for file in self.old.extract_if(.., is_quiet) {
             tally.skipped_bytes += file.unread();
-            self.closed.push_back(file.position());
+            if !file.is_fifo() {
+                self.closed.push_back(file.position());
+            }
         }
         self.closed.drain(..self.closed.len().saturating_sub(CLOSED_MAX));
     }

@@ -12,6 +12,8 @@ use crate::position::FilePosition;
 
 /// Maximum number of directory entries that are looked at for a rotated file.
 const ENTRIES_MAX: usize = 4096;
+/// Maximum number of files that are compared with a truncated one.
+const COPIES_MAX: usize = 64;
 /// Endings of compressed files, which are never the file that was followed.
 const COMPRESSED: [&str; 6] = [".gz", ".bz2", ".xz", ".zst", ".lz4", ".Z"];
 
@@ -94,25 +96,46 @@ pub(crate) fn open(path: &Path) -> Result<(File, Metadata), State> {
     Ok((file, metadata))
 }
 
-/// Finds the file of a position after it was renamed: in the directory of the log, and in that of the file which the
-/// log's name links to. A file without a hash must have a name that begins as the log's does.
-pub(crate) fn find(log: &Path, position: &FilePosition) -> Option<(File, Metadata)> {
+/// Finds the file of a position after it was renamed. A file without a hash must have a name that begins as the log's
+/// does.
+pub(crate) fn find_renamed(log: &Path, position: &FilePosition) -> Option<(File, Metadata)> {
+    search(log, |name, inode| inode == position.inode && (position.head_len > 0 || is_of_log(log, name)))
+        .find(|(file, metadata)| position.is_of(file, metadata.dev(), metadata.ino()))
+}
+
+/// Finds the copy that was made of a file before it was truncated: its name begins as the log's does, and it has the
+/// same first bytes and all that was read.
+pub(crate) fn find_copy(log: &Path, position: &FilePosition) -> Option<(File, Metadata)> {
+    if position.head_len == 0 {
+        return None;
+    }
+    search(log, |name, inode| inode != position.inode && is_of_log(log, name))
+        .take(COPIES_MAX)
+        .find(|(file, metadata)| metadata.len() >= position.offset && position.is_head_of(file))
+}
+
+fn is_of_log(log: &Path, name: &[u8]) -> bool {
+    name.starts_with(log.file_stem().unwrap_or_default().as_encoded_bytes())
+}
+
+/// Opens regular, uncompressed files by name and inode, in the directory of the log, and in the directory of the file
+/// which the log's name links to.
+fn search(log: &Path, is_likely: impl Fn(&[u8], u64) -> bool) -> impl Iterator<Item = (File, Metadata)> {
     let linked = fs::canonicalize(log).ok();
-    let mut directories: Vec<&Path> =
-        [Some(log), linked.as_deref()].into_iter().flatten().filter_map(Path::parent).collect();
+    let mut directories: Vec<PathBuf> =
+        [Some(log), linked.as_deref()].into_iter().flatten().filter_map(Path::parent).map(Path::to_owned).collect();
     directories.dedup();
-    let stem = log.file_stem().unwrap_or_default().as_encoded_bytes();
-    directories.into_iter().find_map(|directory| {
-        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-        fs::read_dir(directory).ok()?.take(ENTRIES_MAX).flatten().find_map(|entry| {
+    directories
+        .into_iter()
+        .filter_map(|directory| {
+            fs::read_dir(if directory.as_os_str().is_empty() { Path::new(".") } else { &directory }).ok()
+        })
+        .flat_map(|entries| entries.take(ENTRIES_MAX).flatten())
+        .filter(move |entry| {
             let name = entry.file_name();
             let name = name.as_encoded_bytes();
-            let is_likely = entry.ino() == position.inode
-                && (position.head_len > 0 || name.starts_with(stem))
-                && !COMPRESSED.iter().any(|ending| name.ends_with(ending.as_bytes()));
-            let (file, metadata) = is_likely.then(|| open(&entry.path()).ok())??;
-            let is_it = metadata.is_file() && position.is_of(&file, metadata.dev(), metadata.ino());
-            is_it.then_some((file, metadata))
+            is_likely(name, entry.ino()) && !COMPRESSED.iter().any(|ending| name.ends_with(ending.as_bytes()))
         })
-    })
+        .filter_map(|entry| open(&entry.path()).ok())
+        .filter(|(_, metadata)| metadata.is_file())
 }

@@ -41,10 +41,13 @@ impl FilePosition {
     /// Returns true if the open file is the one of this position: same inode, same first bytes, same device. Device
     /// numbers may change when the host starts, so a hash over at least one byte outweighs them.
     pub(crate) fn is_of(&self, file: &File, device: u64, inode: u64) -> bool {
-        self.inode == inode
-            && (self.device == device || self.head_len > 0)
-            && read_head(file, self.head_len.into())
-                .is_some_and(|head| head.len() == usize::from(self.head_len) && hash(&head) == self.head_hash)
+        self.inode == inode && (self.device == device || self.head_len > 0) && self.is_head_of(file)
+    }
+
+    /// Returns true if the open file has the same first bytes.
+    pub(crate) fn is_head_of(&self, file: &File) -> bool {
+        read_head(file, self.head_len.into())
+            .is_some_and(|head| head.len() == usize::from(self.head_len) && hash(&head) == self.head_hash)
     }
 }
 

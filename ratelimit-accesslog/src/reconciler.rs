@@ -222,9 +222,9 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
     /// exceed counts, and falls with the quotient. Without lines it is held for one window and one bucket, because a
     /// source that used up its limit has none for as long. It then decays over one window to 1.
     ///
-    /// In addition, it loses a sixteenth of its excess over 1 each window. Counts that include the multiplicity and match
-    /// all lines have two explanations: turns of several requests, or requests that the kernel charges as one each. In
-    /// the first case lines soon exceed the counts a little, and the multiplicity is learned again.
+    /// In addition, it loses a sixteenth of its excess over 1 each window. Counts that include the multiplicity and
+    /// match all lines have two explanations: turns of several requests, or requests that the kernel charges as one
+    /// each. In the first case lines soon exceed the counts a little, and the multiplicity is learned again.
     ///
     /// The caller bounds what it charges for a turn by the limit, because a larger charge would never be admitted.
     pub fn multiplicity(&mut self, key: K, now: u64) -> Multiplicity {

@@ -137,6 +137,27 @@ fn a_truncated_log_that_grew_beyond_the_offset_is_read_from_its_start() {
 }
 
 #[test]
+fn lines_that_were_not_read_before_the_truncation_are_read_from_the_copy() {
+    let mut log = Log::new();
+    log.write("1\n");
+    assert_eq!(log.read(), "1");
+    log.write("2\n3");
+    assert_eq!(log.read(), "2");
+    log.write("3\n4\n");
+    fs::write(log.path("access.log.2"), "0\n2\n33\n4\n5\n").unwrap();
+    fs::write(log.path("other.log"), "1\n2\n33\n4\n6\n").unwrap();
+    fs::copy(log.log(), log.path("access.log.1")).unwrap();
+    log.server.set_len(0).unwrap();
+    log.write("7\n");
+    log.now += SECOND;
+    let polled = log.poll();
+    assert_eq!((polled.events, polled.skipped_bytes), (vec![Event::CopiedAndTruncated], 0));
+    assert_eq!(log.lines, ["2", "33", "4", "7"]);
+    log.restart();
+    assert_eq!(log.read(), "");
+}
+
+#[test]
 fn a_log_that_loses_only_its_end_is_not_read_again() {
     let mut log = Log::new();
     let lines = "0123456789\n".repeat(100);

@@ -119,6 +119,19 @@ fn a_log_that_was_truncated_meanwhile_is_read_from_its_start() {
 }
 
 #[test]
+fn a_log_that_was_copied_and_truncated_meanwhile_is_read_from_the_copy_first() {
+    let mut log = Log::new();
+    log.write("1\n");
+    assert_eq!(log.read(), "1");
+    log.write("2\n");
+    fs::copy(log.log(), log.path("access.log.1")).unwrap();
+    log.server.set_len(0).unwrap();
+    log.write("3\n");
+    log.restart();
+    assert_eq!(log.read(), "2 3");
+}
+
+#[test]
 fn a_log_that_did_not_exist_before_the_restart_is_read_from_its_start() {
     let mut log = Log::new();
     fs::remove_file(log.log()).unwrap();
