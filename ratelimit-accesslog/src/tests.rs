@@ -1,5 +1,6 @@
 mod follow;
 mod learning;
+mod lines;
 mod peers;
 mod positions;
 mod reconcile;

@@ -289,9 +289,9 @@ fn one_poll_reads_at_most_what_its_limits_allow() {
     assert_eq!((polled.lines, polled.lag, polled.more), (1, Some(0), false));
 }
 
-/// Prints the rate, and requires ten times the lines that one CPU has to read in a second.
+/// Prints the rate. An unoptimised build on a busy CPU has to read 500 000 lines in 5 seconds.
 #[test]
-fn half_a_million_lines_are_read_within_a_second() {
+fn half_a_million_lines_are_read_within_seconds() {
     let line = format!("203.0.113.7 - - [27/Nov/2026:17:51:39 +0000] \"GET / HTTP/2.0\" 200 {}\n", "x".repeat(130));
     let mut log = Log::with("", Limits { behind_max: 1 << 30, ..Limits::default() });
     log.write(line.repeat(500_000));
