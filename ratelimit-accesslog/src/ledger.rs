@@ -3,6 +3,10 @@
 use std::collections::VecDeque;
 
 use crate::multiplicity::Multiplicity;
+use crate::slack::Slack;
+
+/// Number of turns that a source is overcharged for before its multiplicity is suspended.
+const SLACK_TURNS: u64 = 2;
 
 /// Totals of one bucket of a source's window.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,8 +37,9 @@ pub(crate) struct Ledger {
     learned: (Multiplicity, u64),
     /// Time in nanoseconds of the last lines that did not contradict the multiplicity.
     confirmed_at: u64,
+    slack: Slack,
     /// Multiplicity by which the kernel charges a turn now.
-    pub(crate) given: Multiplicity,
+    given: Multiplicity,
     /// Place among all sources in the order of use.
     pub(crate) order: u64,
     /// Time in nanoseconds of the last line, counted request or correction.
@@ -45,7 +50,8 @@ impl Ledger {
     /// Returns the ledger of a new source, whose turns the kernel charges as `given`.
     pub(crate) fn new(given: Multiplicity, order: u64, now: u64, full_buckets: u8) -> Self {
         let buckets = VecDeque::with_capacity(usize::from(full_buckets) + 2);
-        Self { buckets, undated: 0, learned: (given, now), confirmed_at: now, given, order, used_at: now }
+        let (learned, slack) = ((given, now), Slack::default());
+        Self { buckets, undated: 0, learned, confirmed_at: now, slack, given, order, used_at: now }
     }
 
     /// Removes buckets before `oldest`. Returns the number of unsettled lines in them.
@@ -134,6 +140,7 @@ impl Ledger {
         let sum = |part: fn(&Bucket) -> u64| self.buckets.iter().map(part).fold(0, u64::saturating_add);
         let quotient = Multiplicity::quotient(sum(|bucket| bucket.logged), sum(|bucket| bucket.turns)).min(max);
         let current = self.multiplicity(now, pace);
+        self.slack.update(now, pace.lag_ns, self.open());
         if is_excess {
             self.learned = (quotient, now);
         } else {
@@ -142,6 +149,21 @@ impl Ledger {
             self.learned = (learned.lowered(quotient.min(current), tried), at);
         }
         self.confirmed_at = now;
+    }
+
+    /// Number of counted requests without a line.
+    fn open(&self) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.open).fold(0, u64::saturating_add)
+    }
+
+    /// Returns what the kernel should charge for a turn, in whole requests, and keeps it as given. It is one request as
+    /// long as the source has [`SLACK_TURNS`] turns of slack, because the next lines are matched with that.
+    pub(crate) fn give(&mut self, now: u64, pace: Pace) -> Multiplicity {
+        self.slack.update(now, pace.lag_ns, self.open());
+        let multiplicity = self.multiplicity(now, pace).rounded();
+        let has_slack = self.slack.unused() >= multiplicity.overcharge().saturating_mul(SLACK_TURNS);
+        self.given = if has_slack { Multiplicity::ONE } else { multiplicity };
+        self.given
     }
 
     /// Returns what is left of the multiplicity that was learned.
@@ -162,6 +184,8 @@ pub(crate) struct Pace {
     pub(crate) trial_ns: u64,
     /// Time in which a multiplicity decays to 1 after `hold_ns`.
     pub(crate) window_ns: u64,
+    /// Time after which a counted request is taken to have no line.
+    pub(crate) lag_ns: u64,
 }
 
 /// Result of one settlement.

@@ -27,6 +27,7 @@ mod peers;
 mod position;
 mod positions;
 mod reconciler;
+mod slack;
 mod socket;
 
 pub use event::Event;

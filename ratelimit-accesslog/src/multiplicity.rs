@@ -54,6 +54,16 @@ impl Multiplicity {
         Self(u16::try_from(above).unwrap_or_default() + ONE)
     }
 
+    /// Returns the nearest whole number of requests, which a turn can be charged as.
+    pub(crate) fn rounded(self) -> Self {
+        Self::from_whole((self.0.saturating_add(ONE / 2)) / ONE)
+    }
+
+    /// Number of requests by which a turn of one request is overcharged.
+    pub(crate) fn overcharge(self) -> u64 {
+        u64::from((self.0 - ONE) / ONE)
+    }
+
     /// Returns the part of what exceeds 1 that is left after `age` of `whole`, plus 1.
     pub(crate) fn decayed(self, age: u64, whole: u64) -> Self {
         let left = u128::from(whole.saturating_sub(age));

@@ -21,8 +21,12 @@ pub struct Settings {
     pub full_buckets: u8,
     /// Maximum number of sources that are remembered, at least 1. A source takes about 800 bytes.
     pub sources_max: usize,
-    /// Maximum multiplicity of a source.
+    /// Maximum multiplicity of a source. The caller sets the rule's limit, if that is less than the default of 1000: a
+    /// turn that is charged more than the limit would never be admitted.
     pub multiplicity_max: Multiplicity,
+    /// Time in nanoseconds within which a server writes the lines of its requests. Counted requests that have no line
+    /// for longer were charged too much.
+    pub lag_ns: u64,
     /// Maximum multiplicity of a source that is new, so that attackers cannot raise the one of others at will.
     pub median_max: Multiplicity,
     /// Number of sources with lines in the last window, below which new sources have a multiplicity of 1.
@@ -38,6 +42,7 @@ impl Settings {
             full_buckets,
             sources_max: 1 << 16,
             multiplicity_max: Multiplicity::from_whole(1000),
+            lag_ns: 2_000_000_000,
             median_max: Multiplicity::from_whole(8),
             median_sources_min: 8,
         }
@@ -215,24 +220,28 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         }
     }
 
-    /// Returns how many requests the kernel should charge for each turn of a source. The reconciler assumes that the
-    /// kernel does so for the counts that follow. A source that is not remembered has the multiplicity of new sources.
+    /// Returns how many requests the kernel should charge for each turn of a source, a whole number. The caller asks
+    /// again after each settlement, and each second as long as the result exceeds 1, because it falls with time. The
+    /// reconciler assumes that the kernel charges it from then on. A source that is not remembered has the multiplicity
+    /// of new sources.
     ///
     /// The multiplicity is the quotient of logged requests to turns over the last window. It rises only when lines
     /// exceed counts, and falls with the quotient. Without lines it is held for one window and one bucket, because a
     /// source that used up its limit has none for as long. It then decays over one window to 1.
     ///
-    /// In addition, it loses a sixteenth of its excess over 1 each window. Counts that include the multiplicity and
+    /// A client whose turns become smaller is overcharged for the first of them only: once two turns' worth of charged
+    /// requests have no line after [`Settings::lag_ns`], each turn is one request until those expire with their window.
+    ///
+    /// In addition, the multiplicity loses a sixteenth of its excess over 1 each window. Counts that include it and
     /// match all lines have two explanations: turns of several requests, or requests that the kernel charges as one
     /// each. In the first case lines soon exceed the counts a little, and the multiplicity is learned again.
-    ///
-    /// The caller bounds what it charges for a turn by the limit, because a larger charge would never be admitted.
     pub fn multiplicity(&mut self, key: K, now: u64) -> Multiplicity {
-        let pace = self.pace();
+        let (pace, oldest) = (self.pace(), self.oldest(now));
         match self.sources.get_mut(&key) {
             Some(source) => {
-                source.given = source.multiplicity(now, pace);
-                source.given
+                let expired = source.expire(oldest);
+                self.totals.too_old = self.totals.too_old.saturating_add(expired);
+                source.give(now, pace)
             }
             None => self.median,
         }
@@ -251,7 +260,7 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
             Multiplicity::ONE
         } else {
             let middle = (all.len() - 1) / 2;
-            (*all.select_nth_unstable(middle).1).min(self.settings.median_max)
+            all.select_nth_unstable(middle).1.rounded().min(self.settings.median_max)
         };
         self.median
     }
@@ -260,7 +269,7 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         let bucket_ns = self.settings.bucket_ns;
         let window_ns = bucket_ns.saturating_mul(self.settings.full_buckets.into());
         let hold_ns = window_ns.saturating_add(bucket_ns);
-        Pace { hold_ns, trial_ns: window_ns.saturating_mul(TRIAL_WINDOWS), window_ns }
+        Pace { hold_ns, trial_ns: window_ns.saturating_mul(TRIAL_WINDOWS), window_ns, lag_ns: self.settings.lag_ns }
     }
 
     /// Returns the number of the oldest bucket in the window.

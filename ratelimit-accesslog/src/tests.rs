@@ -10,7 +10,9 @@ mod sources;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 
 use crate::{Follower, Limits, Polled, Position, Source, State};
@@ -85,6 +87,11 @@ impl Log {
         let position: Option<Position> = serde_json::from_str(&stored).unwrap();
         self.follower = Follower::new(Source::File(self.log()), position, self.limits);
     }
+}
+
+/// CPU time of this thread, which does not depend on what else runs.
+fn cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
 }
 
 /// Opens a file as servers open their logs.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use super::{Log, SECOND, append};
+use super::{Log, SECOND, append, cpu_time};
 use crate::{Event, Follower, Limits, Source, State};
 
 #[test]
@@ -289,16 +289,16 @@ fn one_poll_reads_at_most_what_its_limits_allow() {
     assert_eq!((polled.lines, polled.lag, polled.more), (1, Some(0), false));
 }
 
-/// Prints the rate. An unoptimised build on a busy CPU has to read 500 000 lines in 5 seconds.
+/// Prints the rate. An unoptimised build has to read 500 000 lines in 5 seconds of one CPU.
 #[test]
 fn half_a_million_lines_are_read_within_seconds() {
     let line = format!("203.0.113.7 - - [27/Nov/2026:17:51:39 +0000] \"GET / HTTP/2.0\" 200 {}\n", "x".repeat(130));
     let mut log = Log::with("", Limits { behind_max: 1 << 30, ..Limits::default() });
     log.write(line.repeat(500_000));
-    let begin = Instant::now();
+    let begin = cpu_time();
     let mut lines = 0;
     while log.follower.poll(0, &mut |_: &[u8]| lines += 1).more {}
-    let taken = begin.elapsed();
+    let taken = cpu_time() - begin;
     println!("{:.0} lines a second", f64::from(lines) / taken.as_secs_f64());
     assert_eq!(lines, 500_000);
     assert!(taken < Duration::from_secs(5), "{taken:?}");
@@ -312,6 +312,7 @@ enum Act {
     WriteOld,
     Rename,
     Reopen,
+    CopyAndTruncate,
     Poll,
     Restart,
 }
@@ -322,6 +323,7 @@ proptest! {
     #[test]
     fn no_line_is_lost_or_read_twice(acts in proptest::collection::vec(prop_oneof![
         4 => Just(Act::Write), 1 => Just(Act::WritePart), 2 => Just(Act::WriteOld), 1 => Just(Act::Rename),
+        1 => Just(Act::CopyAndTruncate),
         2 => Just(Act::Reopen), 4 => Just(Act::Poll), 2 => Just(Act::Restart),
     ], 1..60)) {
         let mut log = Log::new();
@@ -329,7 +331,8 @@ proptest! {
         let (mut written, mut read) = (Vec::new(), Vec::new());
         let mut renamed = 0;
         let mut is_partial = false;
-        let mut is_seen = true;
+        // The present file is known by its name, and by its first bytes.
+        let (mut is_seen, mut has_head) = (true, false);
         let line = |written: &mut Vec<String>| {
             written.push(format!("{:05}", written.len()));
             written.last().unwrap().clone()
@@ -351,13 +354,21 @@ proptest! {
                     old = log.server.try_clone().unwrap();
                     log.rename("access.log", &format!("access.log.{renamed}"));
                     renamed += 1;
-                    is_seen = false;
+                    (is_seen, has_head) = (false, false);
+                }
+                // A file of which nothing was read cannot be told from its successor.
+                Act::CopyAndTruncate if renamed < 4 && is_seen && has_head && !is_partial => {
+                    fs::copy(log.log(), log.path(&format!("access.log.{renamed}"))).unwrap();
+                    append(log.log()).set_len(0).unwrap();
+                    renamed += 1;
+                    (is_seen, has_head) = (false, false);
                 }
                 Act::Reopen if !is_partial => log.reopen(),
                 Act::Restart => log.restart(),
-                Act::Poll | Act::WritePart | Act::WriteOld | Act::Rename | Act::Reopen => {
+                Act::Poll | Act::WritePart | Act::WriteOld | Act::Rename | Act::Reopen | Act::CopyAndTruncate => {
                     log.read().split_whitespace().for_each(|line| read.push(line.to_owned()));
                     is_seen = log.log().exists();
+                    has_head = is_seen && !is_partial && fs::metadata(log.log()).unwrap().len() > 0;
                 }
             }
         }

@@ -53,7 +53,8 @@ fn the_quotient_is_held_for_a_window_and_a_bucket_and_then_decays_over_one_windo
         (9 * WINDOW, 16),
     ];
     for (age, sixteenths) in ages {
-        assert_eq!(reconciler.multiplicity(1, START + age).sixteenths(), sixteenths, "{age}");
+        let whole = Multiplicity::from_whole((sixteenths + 8) / 16);
+        assert_eq!(reconciler.multiplicity(1, START + age), whole, "{age}");
     }
 }
 
@@ -101,14 +102,15 @@ fn a_source_that_turns_to_requests_of_one_each_is_at_one_in_time() {
 /// Each window's admissions of a client that sends as many turns of `streams` requests as the kernel admits.
 fn closed_loop(limit: u64, connections: u64, streams: u64, lag: u64) -> Vec<u64> {
     const TICK: u64 = SECOND / 20;
-    let mut reconciler = reconciler();
+    let multiplicity_max = Multiplicity::from_whole(u16::try_from(limit).unwrap());
+    let mut reconciler = Reconciler::new(Settings { multiplicity_max, ..Settings::new(SECOND, FULL) });
     let mut kernel = std::collections::BTreeMap::<u64, u64>::new();
     let (mut lines, mut served) = (std::collections::VecDeque::new(), Vec::new());
     for tick in 0..36 * WINDOW / TICK {
         let now = START + tick * TICK;
         let bucket = now / SECOND;
         kernel.retain(|number, _| number + u64::from(FULL) >= bucket);
-        let charge = u64::from(reconciler.multiplicity(1, now).sixteenths()).div_ceil(16).min(limit);
+        let charge = u64::from(reconciler.multiplicity(1, now).sixteenths()) / 16;
         for _ in 0..connections {
             if kernel.values().sum::<u64>() + charge <= limit {
                 *kernel.entry(bucket).or_default() += charge;
@@ -131,10 +133,19 @@ fn closed_loop(limit: u64, connections: u64, streams: u64, lag: u64) -> Vec<u64>
 
 #[test]
 fn after_its_first_window_a_multiplexing_client_is_held_to_the_limit() {
-    for (streams, lag) in [(100, 0), (100, SECOND / 4), (10, SECOND / 4), (33, SECOND / 2), (1, SECOND)] {
+    // A lag of up to a tenth of the window, and of a fifth of it.
+    for (streams, lag) in
+        [(100, 0), (100, SECOND / 4), (33, SECOND / 2), (10, SECOND / 4), (7, SECOND / 2), (1, SECOND)]
+    {
         let served = closed_loop(100, 20, streams, lag);
         println!("{streams} streams, lag {lag}: {served:?}");
-        assert!(served[1..].iter().all(|count| *count <= 110), "{streams} {lag}: {served:?}");
+        assert!(served[1..].iter().all(|count| *count <= 112), "{streams} {lag}: {served:?}");
+    }
+    for (streams, lag) in [(100, SECOND), (7, SECOND), (3, SECOND)] {
+        let served = closed_loop(100, 20, streams, lag);
+        println!("{streams} streams, lag {lag}: {served:?}");
+        assert!(served[1..].iter().all(|count| *count <= 250), "{streams} {lag}: {served:?}");
+        assert!(served[1..].iter().sum::<u64>() <= 105 * 35, "{streams} {lag}: {served:?}");
     }
 }
 
@@ -163,11 +174,58 @@ fn attackers_cannot_raise_the_median_beyond_its_maximum() {
     assert_eq!(reconciler.median(START), Multiplicity::from_whole(8));
 }
 
-/// Prints the rate. An unoptimised build on a busy CPU has to reconcile 500 000 lines in 8 seconds.
+/// Loads a page of 60 requests in three turns, and then sends one request a second.
+#[test]
+fn a_browser_is_overcharged_little() {
+    let bucket_ns = 12 * SECOND;
+    let mut reconciler = Reconciler::new(Settings::new(bucket_ns, FULL));
+    let mut kernel = std::collections::BTreeMap::<u64, u64>::new();
+    let mut lines = std::collections::VecDeque::new();
+    let (mut sent, mut charged) = (0, 0);
+    let mut charges = Vec::new();
+    for tick in 0..4 * 50 {
+        let now = START / 12 * 12 + tick * SECOND / 4;
+        let bucket = now / bucket_ns;
+        let given = u64::from(reconciler.multiplicity(1, now).sixteenths()) / 16;
+        let turn = match tick {
+            0..3 => Some(20),
+            _ if tick % 4 == 0 && tick >= 12 => Some(1),
+            _ => None,
+        };
+        if let Some(requests) = turn {
+            *kernel.entry(bucket).or_default() += given;
+            lines.push_back((now + SECOND / 3, requests));
+            charges.push(given);
+            sent += requests;
+            charged += given;
+        }
+        while let Some((_, count)) = lines.pop_front_if(|(at, _)| *at <= now) {
+            reconciler.logged(1, now, count, None);
+        }
+        for key in reconciler.take_unsettled() {
+            let counts: Vec<_> = kernel.iter().map(|(number, total)| (*number, *total)).collect();
+            reconciler.counted(key, now, &counts);
+            let charge = reconciler.settle(key, now);
+            *kernel.entry(bucket).or_default() += charge;
+            charged += charge;
+        }
+    }
+    println!("{sent} sent, {charged} charged: {charges:?}");
+    assert!((sent..=sent + 60).contains(&charged), "{sent} sent, {charged} charged: {charges:?}");
+}
+
+#[test]
+fn a_client_whose_turns_exceed_the_limit_has_one_turn_a_window() {
+    let served = closed_loop(31, 20, 100, SECOND / 4);
+    println!("{served:?}");
+    assert!(served[1..].iter().all(|count| *count <= 100), "{served:?}");
+}
+
+/// Prints the rate. An unoptimised build has to reconcile 500 000 lines in 8 seconds of one CPU.
 #[test]
 fn lines_of_many_sources_are_reconciled_fast() {
     let mut reconciler = Reconciler::new(Settings { sources_max: 20_000, ..Settings::new(SECOND, FULL) });
-    let begin = std::time::Instant::now();
+    let begin = super::cpu_time();
     let mut lines = 0;
     for round in 0..10 {
         let now = START + round * SECOND / 10;
@@ -182,7 +240,7 @@ fn lines_of_many_sources_are_reconciled_fast() {
         }
     }
     reconciler.median(START + SECOND);
-    let taken = begin.elapsed();
+    let taken = super::cpu_time() - begin;
     println!("{:.0} lines a second", f64::from(lines) / taken.as_secs_f64());
     assert!(taken < std::time::Duration::from_secs(8), "{taken:?}");
 }
