@@ -1,6 +1,7 @@
 //! Follows one log across rotation, truncation and restarts.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -63,8 +64,20 @@ pub enum State {
     NoPermission,
     /// The path is a directory.
     IsDirectory,
-    /// Opening or reading fails for the reason given.
+    /// Opening or reading fails for the reason given, a predicate such as "is a device, not a log".
     Failing(String),
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Following => "is followed",
+            Self::Missing => "does not exist, it is read once it does",
+            Self::NoPermission => "cannot be read, this process lacks the permission",
+            Self::IsDirectory => "is a directory, not a log",
+            Self::Failing(reason) => reason,
+        })
+    }
 }
 
 /// Result of one poll.
@@ -127,7 +140,12 @@ impl Follower {
     /// source. Sockets and FIFOs ignore it.
     #[must_use]
     pub fn new(source: Source, resume: Option<Position>, limits: Limits) -> Self {
-        let limits = Limits { line_max: limits.line_max.min(CHUNK), ..limits };
+        let limits = Limits {
+            bytes_per_poll: limits.bytes_per_poll.max(1),
+            lines_per_poll: limits.lines_per_poll.max(1),
+            line_max: limits.line_max.min(CHUNK),
+            ..limits
+        };
         let (current, socket) = (None, None);
         let (old, closed, chunk) = (Vec::new(), VecDeque::new(), vec![0; CHUNK + 1]);
         Self { source, limits, resume, begins_at_start: false, current, old, closed, socket, chunk }

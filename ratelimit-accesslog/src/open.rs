@@ -60,7 +60,7 @@ pub(crate) fn state_of(error: &io::Error) -> State {
     } else if is(&[io::ErrorKind::IsADirectory]) {
         State::IsDirectory
     } else {
-        State::Failing(error.to_string())
+        State::Failing(format!("cannot be read: {error}"))
     }
 }
 

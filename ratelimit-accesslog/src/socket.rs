@@ -128,6 +128,6 @@ fn make_room(path: &Path) -> Result<(), State> {
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(State::NoPermission),
-        Ok(()) | Err(_) => Err(State::Failing("another process receives on this socket".into())),
+        Ok(()) | Err(_) => Err(State::Failing("is a socket that another process receives on".into())),
     }
 }

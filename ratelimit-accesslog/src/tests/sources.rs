@@ -154,7 +154,7 @@ fn a_socket_is_bound_again_when_it_is_removed_and_goes_with_its_follower() {
 fn a_socket_of_a_killed_process_is_replaced_and_one_in_use_is_not() {
     let mut log = following(|log| Source::Socket { path: log.path("socket"), group: None });
     let other = UnixDatagram::bind(log.path("socket")).unwrap();
-    assert_eq!(log.poll().state, State::Failing("another process receives on this socket".into()));
+    assert_eq!(log.poll().state, State::Failing("is a socket that another process receives on".into()));
     drop(other);
     assert_eq!(log.poll().state, State::Following);
     let mut file = following(|log| Source::Socket { path: log.log(), group: None });
