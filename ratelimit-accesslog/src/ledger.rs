@@ -89,14 +89,14 @@ impl Ledger {
         self.buckets.iter().map(|bucket| bucket.unsettled).fold(self.undated, u64::saturating_add)
     }
 
-    /// Takes the kernel's count of a bucket, corrections included. Returns whether it has grown.
-    pub(crate) fn observe(&mut self, number: u64, total: u64) -> bool {
+    /// Takes the kernel's count of a bucket, each correction included so many times. Returns whether it has grown.
+    pub(crate) fn observe(&mut self, number: u64, total: u64, charged_in: u64) -> bool {
         if total == 0 {
             return false;
         }
         let given = self.given;
         let bucket = self.bucket(number);
-        let added = total.saturating_sub(bucket.corrected).saturating_sub(bucket.counted);
+        let added = total.saturating_sub(bucket.corrected.saturating_mul(charged_in)).saturating_sub(bucket.counted);
         bucket.counted += added;
         bucket.open += added;
         bucket.turns = bucket.turns.saturating_add(given.turns(added));

@@ -81,9 +81,15 @@ impl PeerCheck {
         (judgement, change)
     }
 
-    /// Counts of lines so far, to read and for the caller to add what it did not judge.
-    pub fn outcomes(&mut self) -> &mut Outcomes {
+    /// Counts of lines so far, for the caller to add what it did not judge.
+    pub fn outcomes_mut(&mut self) -> &mut Outcomes {
         &mut self.outcomes
+    }
+
+    /// Counts of lines so far.
+    #[must_use]
+    pub fn outcomes(&self) -> Outcomes {
+        self.outcomes
     }
 
     /// Returns the present relation between the log's addresses and the peers.

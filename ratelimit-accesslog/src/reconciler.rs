@@ -19,6 +19,9 @@ pub struct Settings {
     pub bucket_ns: u64,
     /// Buckets before the current one that the window takes in. The window lasts that many buckets.
     pub full_buckets: u8,
+    /// Number of times that the counts given to [`Reconciler::counted`] include each charge. It is 2 where they are the
+    /// sum over two windows, and a charge goes to both.
+    pub charged_in: u64,
     /// Maximum number of sources that are remembered, at least 1. A source takes about 800 bytes.
     pub sources_max: usize,
     /// Maximum multiplicity of a source. The caller sets the rule's limit, if that is less than the default of 1000: a
@@ -40,6 +43,7 @@ impl Settings {
         Self {
             bucket_ns,
             full_buckets,
+            charged_in: 1,
             sources_max: 1 << 16,
             multiplicity_max: Multiplicity::from_whole(1000),
             lag_ns: 2_000_000_000,
@@ -169,7 +173,7 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         let Some(source) = self.sources.get_mut(&key) else { return };
         let mut has_grown = false;
         for (number, total) in live {
-            has_grown |= source.observe(*number, *total);
+            has_grown |= source.observe(*number, *total, self.settings.charged_in);
         }
         if has_grown {
             self.source(key, now);

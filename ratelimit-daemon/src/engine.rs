@@ -3,6 +3,7 @@
 use ratelimit_common::time::Nanos;
 use ratelimit_crash::{Point, reach};
 
+use super::access_log::AccessLogs;
 use super::certificate::Certificate;
 use super::closer::Closer;
 use super::enforced::Enforced;
@@ -55,6 +56,7 @@ pub(super) struct Engine<D> {
     pub(super) closer: Closer,
     pub(super) list_copies: ListCopies,
     pub(super) announced: Announced,
+    pub(super) access_logs: AccessLogs,
 }
 
 /// What one look at the datapath has found.
@@ -98,6 +100,7 @@ impl<D: Datapath> Engine<D> {
             unkept: Unkept::default(),
             closer: Closer::default(),
             announced: Announced::default(),
+            access_logs: AccessLogs::default(),
         };
         over.into_iter().for_each(|over| engine.journal.add(Occurrence::new(EventKind::Trial, over)));
         let started = engine.recall(unfinished, refused_lists, moment).and_then(|is_on_trial| {
@@ -273,6 +276,7 @@ impl<D: Datapath> Engine<D> {
             .chain(self.watched.lists.partly_words(&self.enforced.config.list_files))
             .chain(self.watched.lists.passed_over_words())
             .chain(self.unkept_words())
+            .chain(self.access_logs.trouble(moment.uptime))
             .collect();
         let reading = match self.watched.read(&mut self.datapath) {
             Ok(reading) => reading,

@@ -27,6 +27,7 @@ use ratelimit_policy::safety::Around;
 use ratelimit_report::snapshot::Snapshot;
 use ratelimit_web::{Login, Tls};
 
+mod access_log;
 mod ban_watch;
 mod begun;
 mod breaker;
@@ -326,6 +327,7 @@ impl<D: Datapath> Owner<D> {
                         .on_datapath(|engine, moment| {
                             engine.beat_and_tell(moment);
                             engine.tell_begun(moment);
+                            engine.reconcile_logs(moment);
                             engine.fleet.has_shared_limits()
                         })
                         .await?;

@@ -127,6 +127,7 @@ impl<D: Datapath> Engine<D> {
             list_entries_passed_over: self.watched.lists.passed_over(),
             unkept: self.unkept_words(),
             groups,
+            access_logs: self.access_logs.reports(&self.enforced.desired.policy, moment.uptime),
             stale_lists: self.watched.lists.stale().map(|(path, why)| StaleList::new(path, why)).collect(),
         }))
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::anyhow;
 use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
-use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally};
+use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally, Unit};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
 use ratelimit_common::verification::Side;
@@ -322,6 +322,34 @@ impl FakeKernel {
     }
 }
 
+impl FakeDatapath {
+    /// Charges the limits of a rule, of one unit or of all.
+    fn charge_limits(
+        &mut self,
+        client: IpNet,
+        rule: usize,
+        amount: u64,
+        unit: Option<Unit>,
+    ) -> Result<(), DatapathError> {
+        let mut world = self.kernel.world();
+        let now = world.now;
+        let Some(rule) = world.in_force().and_then(|policy| policy.rules.get(rule)).cloned() else {
+            return Err(anyhow!("no rule {rule}").into());
+        };
+        let is_charged = |limit: &&Limit| unit.is_none_or(|unit| limit.unit == unit);
+        for limit in rule.limits.iter().chain(&rule.shadow_limits).filter(is_charged) {
+            let holder = world::holder(limit.per, client);
+            let window = world.packets.sources.window(holder, limit.slot);
+            let bucket = now.bucket(limit.bucket_ns);
+            let largest = limit.parts().amount_max();
+            let boundless = window::Limit { amount: largest, burst: window::BURST_ANY, ..limit.arithmetic() };
+            let used = window::used(&window.cells, boundless, bucket);
+            charge_or_refuse(window, boundless, bucket, amount.min(largest.saturating_sub(used)));
+        }
+        Ok(())
+    }
+}
+
 impl Datapath for FakeDatapath {
     fn apply(&mut self, policy: &Policy) -> Result<(), DatapathError> {
         let mut world = self.kernel.world();
@@ -427,21 +455,11 @@ impl Datapath for FakeDatapath {
     }
 
     fn charge(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError> {
-        let mut world = self.kernel.world();
-        let now = world.now;
-        let Some(rule) = world.in_force().and_then(|policy| policy.rules.get(rule)).cloned() else {
-            return Err(anyhow!("no rule {rule}").into());
-        };
-        for limit in rule.limits.iter().chain(&rule.shadow_limits) {
-            let holder = world::holder(limit.per, client);
-            let window = world.packets.sources.window(holder, limit.slot);
-            let bucket = now.bucket(limit.bucket_ns);
-            let largest = limit.parts().amount_max();
-            let boundless = window::Limit { amount: largest, burst: window::BURST_ANY, ..limit.arithmetic() };
-            let used = window::used(&window.cells, boundless, bucket);
-            charge_or_refuse(window, boundless, bucket, amount.min(largest.saturating_sub(used)));
-        }
-        Ok(())
+        self.charge_limits(client, rule, amount, None)
+    }
+
+    fn charge_requests(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError> {
+        self.charge_limits(client, rule, amount, Some(Unit::Requests))
     }
 
     fn kept(&self) -> Vec<String> {

@@ -332,6 +332,9 @@ pub trait Datapath: Send + 'static {
     /// also charges above the limit, up to what can be counted. A limit that it exceeds bans as it does for a packet.
     fn charge(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError>;
 
+    /// The same of those limits and shadow limits alone that count requests.
+    fn charge_requests(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError>;
+
     /// The interfaces that an earlier run left limited, by the policy that it applied, and that this run has not taken
     /// over; sorted.
     fn kept(&self) -> Vec<String>;

@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use ratelimit_common::access::Grant;
@@ -146,6 +147,26 @@ pub struct Rule {
     pub until: Option<Nanos>,
     /// The list that `from` names, where a limit is of all of it together: `asn64496`.
     pub list: Option<String>,
+    /// The access logs of the servers on its ports: what they have beyond what was counted is charged.
+    pub access_logs: Vec<AccessLog>,
+}
+
+/// An access log, as the configuration names it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AccessLog {
+    /// A file or a FIFO.
+    File(PathBuf),
+    /// A datagram socket that the daemon makes.
+    Socket(PathBuf),
+}
+
+impl fmt::Display for AccessLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Socket(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
 }
 
 impl Rule {
@@ -171,6 +192,7 @@ impl Rule {
             unparsable: Unparsable::Drop,
             until: None,
             list: None,
+            access_logs: Vec::new(),
         }
     }
 }
@@ -389,6 +411,11 @@ impl fmt::Display for Limit {
 }
 
 impl Limit {
+    /// Whether an access log can charge it: it counts requests of one source in buckets.
+    pub fn is_reconciled(&self) -> bool {
+        self.unit == Unit::Requests && self.per == Per::Source && self.form != WindowForm::Gcra
+    }
+
     /// As flags and files have it, without unit and group: `1000/5m`, `50MB/1m`.
     pub fn rate(&self) -> String {
         let amount = match self.unit {

@@ -105,7 +105,12 @@ pub fn changes(current: &DesiredState, wanted: &DesiredState) -> Vec<String> {
             changed(of("breaker"), under_attack(before), under_attack(rule));
             let budget = |rule: &Rule| rule.new_sources.map_or_else(|| "any number".to_owned(), |of| of.to_string());
             changed(of("new sources"), budget(before), budget(rule));
+            let logs = |rule: &Rule| match rule.access_logs.as_slice() {
+                [] => "none".to_owned(),
+                logs => logs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+            };
             changed(of("QUIC ports"), before.quic_ports.to_string(), rule.quic_ports.to_string());
+            changed(of("access logs"), logs(before), logs(rule));
             changed(of("unparsable"), before.unparsable.label().into(), rule.unparsable.label().into());
         }
     }

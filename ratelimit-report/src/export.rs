@@ -1,5 +1,6 @@
 //! Metrics: a snapshot as Prometheus text. Knows [`Snapshot`] and nothing behind it. No label ever holds an address.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -205,6 +206,7 @@ fn config(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
     let help = "List files that have changed and cannot be followed";
     let stale = snapshot.stale_lists.len();
     family(out, "ratelimitd_list_files_stale", help, [(Labels::new(), gauge(stale as u64))])?;
+    access_logs(out, snapshot)?;
     let states = snapshot.lists.iter().flat_map(|list| {
         let row = |state: ListState| {
             let labels = vec![("file", &*list.file), ("state", state.label())];
@@ -226,6 +228,24 @@ fn config(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
         "When a reload was last carried out",
         [(Labels::new(), ConstGauge::new(since_1970.as_secs_f64()))],
     )
+}
+
+fn access_logs(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
+    let logs = &snapshot.access_logs;
+    let lines = logs.iter().flat_map(|of| {
+        let row = |(outcome, lines)| (vec![("log", &*of.log), ("outcome", outcome)], ConstCounter::new(lines));
+        of.lines.by_outcome().map(row)
+    });
+    family(out, "ratelimitd_access_log_lines", "Lines of access logs by what became of them", lines)?;
+    let skipped = logs.iter().map(|of| (vec![("log", &*of.log)], ConstCounter::new(of.skipped_bytes)));
+    family(out, "ratelimitd_access_log_skipped_bytes", "Bytes of access logs that were left out", skipped)?;
+    let behind = logs.iter().map(|of| (vec![("log", &*of.log)], ConstGauge::new(of.behind_seconds)));
+    family(out, "ratelimitd_access_log_behind_seconds", "Time since the end of an access log was reached", behind)?;
+    let troubled = logs.iter().map(|of| (vec![("log", &*of.log)], gauge(u64::from(of.trouble.is_some()))));
+    family(out, "ratelimitd_access_log_failing", "Whether requests are counted as without this access log", troubled)?;
+    let added: BTreeMap<_, _> = logs.iter().flat_map(|of| &of.requests_added).collect();
+    let added = added.into_iter().map(|(rule, count)| (vec![("rule", &**rule)], ConstCounter::new(*count)));
+    family(out, "ratelimitd_access_log_requests_added", "Requests that access logs have charged", added)
 }
 
 /// One family of metrics; a counter's name comes without `_total`.

@@ -179,6 +179,9 @@ pub fn config_words(config: &Config) -> String {
         if rule.quic_ports != QuicPorts::DEFAULT {
             line("  QUIC", &format!("on UDP ports: {}; elsewhere each datagram is a request", rule.quic_ports));
         }
+        for log in &rule.access_logs {
+            line("  access log", &log.to_string());
+        }
         if rule.unparsable == Unparsable::Count {
             line("  unparsable", "counts as a request that opens a connection");
         }

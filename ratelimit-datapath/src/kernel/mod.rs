@@ -46,7 +46,7 @@ use aya::maps::{Array, Map, MapData};
 use aya::programs::Xdp;
 use ipnet::IpNet;
 use ratelimit_common::layout::{
-    self, Config as ConfigWords, Event, GENERATIONS, LIMITS_MAX, NOT_CACHED, SourceKeyV6, SourceKeyV6Wide, Step, map,
+    self, Config as ConfigWords, Event, GENERATIONS, LIMITS_MAX, NOT_CACHED, SourceKeyV6, SourceKeyV6Wide, Step, Unit, map,
 };
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
@@ -235,7 +235,11 @@ impl Datapath for Kernel {
     }
 
     fn charge(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError> {
-        self.charge_client(client, rule, amount)
+        self.charge_client(client, rule, amount, None)
+    }
+
+    fn charge_requests(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError> {
+        self.charge_client(client, rule, amount, Some(Unit::Requests))
     }
 
     fn kept(&self) -> Vec<String> {

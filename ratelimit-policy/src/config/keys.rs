@@ -228,6 +228,18 @@ pub const RULE: &[Key] = &[
          requests are answered in native mode alone. See [what clients see](OPERATIONS.md#what-a-refused-client-sees).",
     ),
     key(
+        "access_log",
+        Value::List("list of at most 8 paths, or `\"unix:/PATH\"`"),
+        "none",
+        "The server's access log: a path, or unix:/PATH for a socket. Requests that it has and the kernel did not \
+        count are charged",
+    )
+    .flags("--access-log", "PATH")
+    .more(
+        "So a limit of requests holds for HTTP/2 and HTTP/3 too, as soon as the log is read. See \
+         [ACCESS-LOG.md](ACCESS-LOG.md).",
+    ),
+    key(
         "guard",
         Value::Choice(&["auto", "off"]),
         "\"auto\"",

@@ -15,6 +15,7 @@ use self::lists::bounds::ListBounds;
 use crate::desired::{DesiredState, Fixed, Limit, Policy};
 use crate::fleet::Terms;
 
+mod access_log;
 pub mod beside;
 mod bogons;
 pub mod file;

@@ -13,8 +13,8 @@ use super::network::{parse_cidr, parse_number};
 use super::syntax::{SyntaxError, items, turns_text};
 use super::values::Values;
 use super::written::{OfRule, Source, Written};
-use super::{duration, limit, limits, new_sources, ports, until};
-use crate::desired::{Bans, Guard, Limit, Mode, Ports, QuicPorts, Refuse, RefuseWith, Rule, Unparsable};
+use super::{access_log, duration, limit, limits, new_sources, ports, until};
+use crate::desired::{AccessLog, Bans, Guard, Limit, Mode, Ports, QuicPorts, Refuse, RefuseWith, Rule, Unparsable};
 use crate::diagnostic::Found;
 
 /// The rule's name unless it is said.
@@ -126,6 +126,7 @@ impl RuleSettings {
         let unparsable = source.choice(self.values.one("unparsable"), Unparsable::ALL, Unparsable::label);
         let under_attack_ok = source.is_set(self.values.one("under_attack_ok"), false);
         let new_sources = source.read_if(self.values.one("new_sources"), new_sources::parse);
+        let access_logs = self.access_logs(&limits, source, found);
         Rule {
             mode: found.keep(mode).unwrap_or(Mode::Enforce),
             refuse: found.keep(refuse).unwrap_or(Refuse::Excess),
@@ -142,6 +143,7 @@ impl RuleSettings {
             quic_ports: quic_ports.unwrap_or_default(),
             unparsable: found.keep(unparsable).unwrap_or_default(),
             list: spec.groups.list_of(&limits),
+            access_logs,
             ..Rule::new(name, ports, limits)
         }
     }
@@ -204,6 +206,23 @@ impl RuleSettings {
         }
         let read = |written| context.found.keep(context.source.read(written, ports::parse));
         ports::joined(written.iter().filter_map(read))
+    }
+
+    /// The rule's access logs, each once. They are for limits of requests alone, which are of sources themselves.
+    fn access_logs(&self, limits: &[Limit], source: &Source, found: &mut Found) -> Vec<AccessLog> {
+        let mut logs = Vec::new();
+        let written = self.values.all("access_log");
+        for written in written {
+            let log = found.keep(source.read(written, access_log::parse));
+            logs.extend(log.filter(|log| !logs.contains(log)));
+        }
+        let Some(last) = written.last() else { return logs };
+        if logs.len() > access_log::LOGS_MAX {
+            found.push(source.wrong(last, access_log::too_many(&last.text)));
+        } else if !limits.is_empty() && !limits.iter().any(Limit::is_reconciled) {
+            found.push(source.wrong(last, access_log::no_limit(&last.text)));
+        }
+        logs
     }
 
     fn quic_ports(&self, protected: &Ports, context: &mut Context<'_>) -> Option<QuicPorts> {

@@ -108,6 +108,20 @@ impl Parser {
         self.message(text, None).map(Some)
     }
 
+    /// Reads one line of a server whose clients connect to it directly: as [`Self::line`], but an address that a header
+    /// has named is no source.
+    ///
+    /// # Errors
+    /// Fails on what [`Self::line`] fails on, and where the line has `X-Forwarded-For` alone.
+    pub fn direct(&mut self, text: &[u8]) -> Result<Option<Request>, String> {
+        let forwarded = self.facts.forwarded;
+        let request = self.line(text)?;
+        match self.facts.forwarded == forwarded {
+            true => Ok(request),
+            false => Err("its only address is one of X-Forwarded-For".to_owned()),
+        }
+    }
+
     /// Reads a server's line that was written down at `stamp`.
     fn message(&mut self, text: &[u8], stamp: Option<Stamp>) -> Result<Request, String> {
         let (mut text, mut stamp) = (text, stamp);

@@ -20,6 +20,7 @@ use ratelimit_policy::desired::Policy;
 pub use ratelimit_datapath::{Hook, XdpMode};
 pub use ratelimit_policy::desired::{Mode, WindowForm};
 
+mod access_logs;
 mod check;
 mod closed;
 mod decision;
@@ -43,6 +44,7 @@ mod verdict;
 mod words;
 
 pub use crate::observe::{Distribution as BusiestWindow, Gap};
+pub use access_logs::{AccessLogLines, AccessLogReport};
 pub use check::{Bucket, Budget, CheckLimit, CheckReport, Outcome};
 pub use closed::Closed;
 pub use events::Events;
@@ -117,6 +119,9 @@ pub struct Snapshot {
     /// List files that have changed and cannot be read: what they held before stays in force, until they change again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stale_lists: Vec<StaleList>,
+    /// How each access log is read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub access_logs: Vec<AccessLogReport>,
     /// How each list file is in force, by path.
     #[serde(default)]
     pub lists: Vec<ListFileReport>,
@@ -173,6 +178,8 @@ pub struct DaemonState {
     pub fallen_back: Vec<String>,
     /// See [`Snapshot::confirm_within_seconds`].
     pub confirm_within_ns: Option<u64>,
+    /// See [`Snapshot::access_logs`].
+    pub access_logs: Vec<AccessLogReport>,
     /// See [`Snapshot::stale_lists`].
     pub stale_lists: Vec<StaleList>,
     /// See [`Snapshot::lists`].
@@ -436,6 +443,7 @@ impl Snapshot {
             hold: None,
             fallen_back: Vec::new(),
             confirm_within_seconds: None,
+            access_logs: Vec::new(),
             stale_lists: Vec::new(),
             lists: Vec::new(),
             list_entries_passed_over: 0,
@@ -468,6 +476,7 @@ impl Snapshot {
             hold,
             fallen_back,
             confirm_within_ns,
+            access_logs,
             stale_lists,
             lists,
             list_entries_passed_over,
@@ -491,6 +500,7 @@ impl Snapshot {
         Self {
             hold,
             fallen_back,
+            access_logs,
             stale_lists,
             lists,
             list_entries_passed_over,

@@ -20,6 +20,7 @@ const SHOWN: [(&str, &[&str]); 3] = [
             "--count",
             "--port",
             "--quic-ports",
+            "--access-log",
             "--allow",
             "--ipv4-prefix",
             "--ipv6-prefix",

@@ -40,6 +40,7 @@ const SAME: &[Row] = &[
     ("block-for", &["--block-for", "1m,10m"], "", "block_for = [\"1m\", \"10m\"]"),
     ("new-sources", &["--new-sources", "20000/s"], "", "new_sources = \"20000/s\""),
     ("quic-ports", &["--quic-ports", "none"], "", "quic_ports = \"none\""),
+    ("access-log", &["--access-log", "/var/log/nginx/access.log"], "", "access_log = [\"/var/log/nginx/access.log\"]"),
     ("unparsable", &["--unparsable", "count"], "", "unparsable = \"count\""),
 ];
 

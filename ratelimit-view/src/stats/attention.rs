@@ -116,6 +116,11 @@ fn configured(snapshot: &Snapshot, out: &mut Vec<String>) {
         let why = snapshot.config.error.as_deref().unwrap_or("see the log");
         out.push(format!("THE LAST RELOAD FAILED, and what held before goes on: {why}"));
     }
+    for of in &snapshot.access_logs {
+        if let Some(trouble) = &of.trouble {
+            out.push(format!("ACCESS LOG {} {trouble}: requests are counted as without it", of.log));
+        }
+    }
     for list in &snapshot.stale_lists {
         let why = list.error.as_deref().unwrap_or("see the log");
         let of = snapshot.lists.iter().find(|of| of.file == list.file);

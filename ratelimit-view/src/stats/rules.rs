@@ -76,6 +76,12 @@ fn rule(snapshot: &Snapshot, rule: &Rule, width: usize) -> Vec<String> {
     }
     let admitted = counted(rule.admitted, "packet");
     say("admitted", &format!("{admitted}; {} more that no limit counts", number(rule.not_counted)));
+    for of in &snapshot.access_logs {
+        if let Some(added) = of.requests_added.get(&rule.name) {
+            let behind = of.behind_seconds;
+            say("access log", &format!("{} added; {} is {behind:.1} s behind", counted(*added, "request"), of.log));
+        }
+    }
     if rule.mode == Mode::Enforce || rule.dropped > 0 {
         say("dropped", &(counted(rule.dropped, "packet") + &reasons(snapshot, rule)));
     }

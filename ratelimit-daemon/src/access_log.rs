@@ -1,0 +1,262 @@
+//! Access logs as a second count of requests: a thread reads them, and what they have beyond what the kernel counted is
+//! charged to the windows. [`ratelimit_accesslog`] decides how much that is.
+//!
+//! Nothing here waits for a log. A tick takes what was read, reads the windows of those sources, and charges.
+
+mod reader;
+mod rules;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ratelimit_accesslog::{Judgement, Outcomes, PeerCheck, Peers, Position, Positions, State};
+use ratelimit_datapath::{Datapath, DatapathError};
+use ratelimit_policy::desired::{AccessLog, Policy};
+use ratelimit_report::snapshot::{AccessLogLines, AccessLogReport};
+
+use self::reader::{Batch, Reader, Wanted};
+use self::rules::Rules;
+use super::engine::Engine;
+use super::moment::Moment;
+
+/// The file of how far each log was read, in the state directory.
+const FILE: &str = "access-logs.json";
+/// Batches that one tick takes: so many that a tick stays short.
+const BATCHES_PER_TICK: usize = 4;
+/// How often it is written down how far logs were read. A killed daemon reads the rest again, which charges nothing as
+/// long as the windows are there.
+const SAVE_EVERY: Duration = Duration::from_secs(1);
+/// A log that is behind for longer is said to be.
+const BEHIND_MAX: Duration = Duration::from_secs(5);
+
+/// The access logs of all rules.
+#[derive(Debug, Default)]
+pub(super) struct AccessLogs {
+    reader: Option<Reader>,
+    /// Why there is no reader, where there should be one.
+    failed: Option<String>,
+    logs: BTreeMap<AccessLog, Log>,
+    rules: Rules,
+    positions: Option<Positions>,
+    read_to: BTreeMap<String, Position>,
+    saved_at: Duration,
+    must_save: bool,
+}
+
+/// One log, as it is now.
+#[derive(Debug)]
+struct Log {
+    state: Option<State>,
+    peers: PeerCheck,
+    lines: u64,
+    behind_bytes: Option<u64>,
+    /// When the end was reached last, by the daemon's uptime.
+    at_end: Duration,
+}
+
+impl Log {
+    /// What is wrong with it, a clause. None where it is read in time.
+    fn trouble(&self, uptime: Duration) -> Option<String> {
+        match &self.state {
+            Some(State::Following) | None => {}
+            Some(state) => return Some(state.to_string()),
+        }
+        if self.peers.peers() == Peers::Proxied {
+            return Some("has addresses that do not connect to this host: a proxy is in front, so it charges nobody".into());
+        }
+        let behind = uptime.saturating_sub(self.at_end);
+        (behind > BEHIND_MAX).then(|| format!("is {} s behind", behind.as_secs()))
+    }
+}
+
+impl AccessLogs {
+    /// What is wrong with the logs, a sentence each.
+    pub(super) fn trouble(&self, uptime: Duration) -> Vec<String> {
+        let of_logs = self.logs.iter().filter_map(|(name, log)| {
+            Some(format!("access log {name} {}; requests are counted as without it", log.trouble(uptime)?))
+        });
+        let gone = self.reader.as_ref().is_some_and(Reader::is_gone).then(|| "their thread has ended".to_owned());
+        let failed = self.failed.clone().or(gone).map(|why| format!("access logs are not read: {why}"));
+        failed.into_iter().chain(of_logs).collect()
+    }
+
+    /// What is told of each log.
+    pub(super) fn reports(&self, policy: &Policy, uptime: Duration) -> Vec<AccessLogReport> {
+        let report = |(name, log): (&AccessLog, &Log)| {
+            let Outcomes { charged, not_a_peer, proxied, malformed, too_old, in_future, too_long, skipped_bytes } =
+                log.peers.outcomes();
+            AccessLogReport {
+                log: name.to_string(),
+                state: log.state.as_ref().map_or_else(|| "is opened".to_owned(), ToString::to_string),
+                trouble: log.trouble(uptime),
+                behind_seconds: uptime.saturating_sub(log.at_end).as_secs_f64(),
+                behind_bytes: log.behind_bytes,
+                lines: AccessLogLines {
+                    reconciled: charged,
+                    not_a_peer,
+                    proxied,
+                    malformed,
+                    too_old,
+                    in_future,
+                    too_long,
+                },
+                skipped_bytes,
+                requests_added: self.rules.added_by(policy, name),
+            }
+        };
+        self.logs.iter().map(report).collect()
+    }
+
+    fn log(&mut self, name: &AccessLog, uptime: Duration) -> &mut Log {
+        self.logs.entry(name.clone()).or_insert_with(|| Log {
+            state: None,
+            peers: PeerCheck::default(),
+            lines: 0,
+            behind_bytes: None,
+            at_end: uptime,
+        })
+    }
+}
+
+/// The logs that rules name, each with the age beyond which its lines charge nobody.
+fn wanted(policy: &Policy) -> Vec<Wanted> {
+    let mut wanted: Vec<Wanted> = Vec::new();
+    for rule in &policy.rules {
+        let window_ns = rule.limits.iter().filter(|limit| limit.is_reconciled()).map(|limit| limit.window_ns).max();
+        let Some(age_max_ns) = window_ns else { continue };
+        for log in &rule.access_logs {
+            match wanted.iter_mut().find(|of| of.log == *log) {
+                Some(of) => of.age_max_ns = of.age_max_ns.max(age_max_ns),
+                None => wanted.push(Wanted { log: log.clone(), age_max_ns }),
+            }
+        }
+    }
+    wanted
+}
+
+impl<D: Datapath> Engine<D> {
+    /// Charges what access logs have beyond what was counted, as far as they were read since the last tick. Begins and
+    /// ends to read them as rules come and go.
+    pub(super) fn reconcile_logs(&mut self, moment: Moment) {
+        self.follow_logs(moment);
+        for _ in 0..BATCHES_PER_TICK {
+            let Some(batch) = self.access_logs.reader.as_ref().and_then(Reader::next) else { break };
+            if let Err(error) = self.reconcile(batch, moment) {
+                tracing::warn!("reconcile an access log: {:#}", anyhow::Error::from(error));
+            }
+        }
+        self.save_positions(moment, false);
+    }
+
+    /// Writes down how far logs were read.
+    pub(super) fn save_positions(&mut self, moment: Moment, is_end: bool) {
+        let logs = &mut self.access_logs;
+        let is_due = is_end || moment.uptime.saturating_sub(logs.saved_at) >= SAVE_EVERY;
+        if !logs.must_save || !is_due {
+            return;
+        }
+        (logs.saved_at, logs.must_save) = (moment.uptime, false);
+        if let Some(positions) = &logs.positions
+            && let Err(error) = positions.save(logs.read_to.clone())
+        {
+            tracing::warn!("write down how far access logs were read: {error}; a restart begins at their ends");
+        }
+    }
+
+    fn follow_logs(&mut self, moment: Moment) {
+        let wanted = wanted(&self.enforced.desired.policy);
+        let is_read = self.access_logs.reader.as_ref().map_or(&[][..], |reader| &reader.wanted) == wanted;
+        if is_read && self.access_logs.failed.is_none() {
+            return;
+        }
+        let path = self.host.store.path(FILE);
+        let logs = &mut self.access_logs;
+        if logs.positions.is_none() {
+            let positions = Positions::new(path);
+            logs.read_to = positions.load().unwrap_or_else(|error| {
+                tracing::warn!("{error}; access logs are read from their ends");
+                BTreeMap::new()
+            });
+            logs.positions = Some(positions);
+        }
+        // What the last reader has read and nobody took is read again.
+        logs.reader = None;
+        let names: BTreeSet<&AccessLog> = wanted.iter().map(|of| &of.log).collect();
+        logs.logs.retain(|name, _| names.contains(name));
+        for name in names {
+            logs.log(name, moment.uptime).at_end = moment.uptime;
+        }
+        if wanted.is_empty() {
+            logs.failed = None;
+            return;
+        }
+        let started = Reader::start(wanted, &logs.read_to);
+        logs.failed = started.as_ref().err().map(ToString::to_string);
+        logs.reader = started.ok();
+    }
+
+    fn reconcile(&mut self, batch: Batch, moment: Moment) -> Result<(), DatapathError> {
+        let Self { datapath, enforced, access_logs, .. } = self;
+        let policy = &enforced.desired.policy;
+        let now = datapath.now()?;
+        let log = access_logs.log(&batch.log, moment.uptime);
+        for event in &batch.events {
+            tracing::info!("access log {}: {event}", batch.log);
+        }
+        if log.state.as_ref() != Some(&batch.state) {
+            match &batch.state {
+                State::Following => tracing::info!("access log {} is followed", batch.log),
+                state => tracing::warn!("access log {} {state}; requests are counted as without it", batch.log),
+            }
+        }
+        let outcomes = log.peers.outcomes_mut();
+        outcomes.malformed += batch.lines.malformed;
+        outcomes.too_old += batch.lines.too_old;
+        outcomes.in_future += batch.lines.in_future;
+        outcomes.too_long += batch.lines.too_long;
+        outcomes.skipped_bytes += batch.lines.skipped_bytes;
+        (log.state, log.behind_bytes) = (Some(batch.state), batch.behind_bytes);
+        if batch.is_at_end {
+            log.at_end = moment.uptime;
+        }
+        log.lines += batch.requests.iter().map(|(_, lines)| lines).sum::<u64>();
+        let parts = access_logs.rules.by_rule(policy, &batch.log, &batch.requests, now);
+        let mut asked = Vec::new();
+        for (rule, sources) in parts {
+            asked.push((rule, access_logs.rules.read(datapath, policy, rule, &sources, now)?));
+        }
+        for (rule, sources) in asked {
+            let Some(log) = access_logs.logs.get_mut(&batch.log) else { continue };
+            for source in sources {
+                let mut lines = 0;
+                for _ in 0..source.lines {
+                    let (judgement, change) = log.peers.judge(source.is_peer());
+                    lines += u64::from(judgement == Judgement::Charge);
+                    if let Some(change) = change {
+                        tell_change(&batch.log, change);
+                    }
+                }
+                access_logs.rules.settle(datapath, policy, rule, &source, lines, now)?;
+            }
+        }
+        if let Some(position) = batch.position {
+            access_logs.read_to.insert(batch.log.to_string(), position);
+            access_logs.must_save = true;
+        }
+        Ok(())
+    }
+}
+
+fn tell_change(log: &AccessLog, to: Peers) {
+    match to {
+        Peers::Proxied => tracing::warn!(
+            "access log {log}: most of its addresses do not connect to this host, as behind a proxy. It charges nobody \
+             until that changes; limit at the proxy, or have it write the address that connects"
+        ),
+        Peers::Direct => tracing::info!("access log {log}: its addresses connect to this host, so it charges again"),
+    }
+}
+
+/// An address in a log, and how many lines it has.
+pub(super) type Logged = (IpAddr, u64);

@@ -1,0 +1,260 @@
+//! The thread that reads access logs. It knows no maps: it sends who asked how often, and how each log is.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use ratelimit_accesslog::{Event, Follower, Limits, Polled, Position, Source, State};
+use ratelimit_policy::desired::AccessLog;
+use ratelimit_report::replay::Clock;
+use ratelimit_report::replay::log::Parser;
+
+/// How long the thread waits where a log has nothing new.
+const IDLE: Duration = Duration::from_millis(50);
+/// Sources of one batch: a tick of the daemon reads the windows of so many in some 20 ms.
+const SOURCES_MAX: usize = 4_096;
+/// Batches that may wait for the daemon. Beyond them the thread waits, and the log keeps its lines.
+const BATCHES_MAX: usize = 8;
+/// A line that is so much ahead of this host's clock charges nobody.
+const AHEAD_MAX_NS: u64 = 5_000_000_000;
+/// The reader's own time zone is looked up so often: it changes with the season.
+const PARSER_LASTS: Duration = Duration::from_secs(3_600);
+
+/// One log to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) log: AccessLog,
+    /// Lines that are older charge nobody, in nanoseconds.
+    pub(super) age_max_ns: u64,
+}
+
+/// What was read of one log in one go.
+#[derive(Clone, Debug)]
+pub(super) struct Batch {
+    pub(super) log: AccessLog,
+    /// How many requests each address has in it.
+    pub(super) requests: Vec<(IpAddr, u64)>,
+    pub(super) lines: Lines,
+    /// Where the log was read to; none of what has no place.
+    pub(super) position: Option<Position>,
+    pub(super) state: State,
+    pub(super) events: Vec<Event>,
+    /// Bytes that are written and not read yet, where that is known.
+    pub(super) behind_bytes: Option<u64>,
+    /// Whether the end of the log was reached.
+    pub(super) is_at_end: bool,
+}
+
+/// Lines that charge nobody, by the reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Lines {
+    pub(super) malformed: u64,
+    pub(super) too_old: u64,
+    pub(super) in_future: u64,
+    pub(super) too_long: u64,
+    pub(super) skipped_bytes: u64,
+}
+
+/// The thread, and what it has sent.
+#[derive(Debug)]
+pub(super) struct Reader {
+    pub(super) wanted: Vec<Wanted>,
+    batches: Receiver<Batch>,
+    stop: SyncSender<()>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reader {
+    /// Begins to read, each log where it was left.
+    ///
+    /// # Errors
+    /// Fails if the thread cannot start.
+    pub(super) fn start(wanted: Vec<Wanted>, positions: &BTreeMap<String, Position>) -> std::io::Result<Self> {
+        let (sender, batches) = sync_channel(BATCHES_MAX);
+        let (stop, stopped) = sync_channel(1);
+        let logs: Vec<_> = wanted.iter().map(|of| Log::new(of, positions.get(&of.log.to_string()).cloned())).collect();
+        let thread = Builder::new().name("access-log".into()).spawn(move || read_all(logs, &sender, &stopped))?;
+        Ok(Self { wanted, batches, stop, thread: Some(thread) })
+    }
+
+    /// The next batch, if one is there.
+    pub(super) fn next(&self) -> Option<Batch> {
+        self.batches.try_recv().ok()
+    }
+
+    /// Whether the thread is gone, which it never is by itself.
+    pub(super) fn is_gone(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let _full = self.stop.try_send(());
+        // A thread that waits for room finds that nobody listens.
+        (_, self.batches) = channel();
+        if let Some(thread) = self.thread.take() {
+            let _panicked = thread.join();
+        }
+    }
+}
+
+/// One log that is read.
+struct Log {
+    wanted: AccessLog,
+    age_max_ns: u64,
+    follower: Follower,
+    parser: Parser,
+    parser_since: Instant,
+    told: Option<State>,
+}
+
+impl Log {
+    fn new(wanted: &Wanted, position: Option<Position>) -> Self {
+        let source = match &wanted.log {
+            AccessLog::File(path) => Source::File(path.clone()),
+            AccessLog::Socket(path) => Source::Socket { path: path.clone(), group: None },
+        };
+        Self {
+            wanted: wanted.log.clone(),
+            age_max_ns: wanted.age_max_ns,
+            follower: Follower::new(source, position, Limits::default()),
+            parser: parser(),
+            parser_since: Instant::now(),
+            told: None,
+        }
+    }
+
+    /// Reads what is there. None where nothing is new.
+    fn read(&mut self) -> Option<(Batch, bool)> {
+        if self.parser_since.elapsed() > PARSER_LASTS {
+            (self.parser, self.parser_since) = (parser(), Instant::now());
+        }
+        let now = now_ns();
+        let mut lines = Lines::default();
+        let mut requests: HashMap<IpAddr, u64> = HashMap::new();
+        let Self { follower, parser, age_max_ns, .. } = self;
+        let polled = follower.poll(now, &mut |line| {
+            let text = line.trim_ascii();
+            match parser.direct(text) {
+                _ if text.is_empty() => {}
+                Ok(None) => {}
+                Err(_) => lines.malformed += 1,
+                Ok(Some(of)) if of.at.0 > now.saturating_add(AHEAD_MAX_NS) => lines.in_future += 1,
+                Ok(Some(of)) if of.at.0 < now.saturating_sub(*age_max_ns) => lines.too_old += 1,
+                Ok(Some(of)) => *requests.entry(of.source.to_canonical()).or_default() += 1,
+            }
+        });
+        let Polled { lines: read, skipped_lines, skipped_bytes, lag, state, more, events, .. } = polled;
+        (lines.too_long, lines.skipped_bytes) = (skipped_lines, skipped_bytes);
+        let is_new = read > 0 || skipped_lines > 0 || skipped_bytes > 0 || !events.is_empty();
+        if !is_new && self.told.as_ref() == Some(&state) && !more {
+            return None;
+        }
+        self.told = Some(state.clone());
+        let batch = Batch {
+            log: self.wanted.clone(),
+            requests: requests.into_iter().collect(),
+            lines,
+            position: self.follower.position(),
+            state,
+            events,
+            behind_bytes: lag,
+            is_at_end: !more,
+        };
+        Some((batch, more))
+    }
+}
+
+fn parser() -> Parser {
+    Parser::new(Clock { zone: TimeZone::system(), now: Timestamp::now() })
+}
+
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn read_all(mut logs: Vec<Log>, sender: &SyncSender<Batch>, stopped: &Receiver<()>) {
+    loop {
+        let mut is_busy = false;
+        for log in &mut logs {
+            let Some((batch, more)) = log.read() else { continue };
+            is_busy |= more;
+            for part in parts(batch) {
+                if !send(part, sender, stopped) {
+                    return;
+                }
+            }
+        }
+        let wait = if is_busy { Duration::ZERO } else { IDLE };
+        match stopped.recv_timeout(wait) {
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+}
+
+/// Sends one batch once there is room. Whether it was sent, and the thread is to go on.
+fn send(mut batch: Batch, sender: &SyncSender<Batch>, stopped: &Receiver<()>) -> bool {
+    loop {
+        match sender.try_send(batch) {
+            Ok(()) => return true,
+            Err(TrySendError::Disconnected(_)) => return false,
+            Err(TrySendError::Full(back)) => batch = back,
+        }
+        match stopped.recv_timeout(IDLE) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return false,
+        }
+    }
+}
+
+/// A batch in parts of at most [`SOURCES_MAX`] addresses. The last one alone says where the log was read to.
+fn parts(mut batch: Batch) -> Vec<Batch> {
+    let mut parts = Vec::new();
+    while batch.requests.len() > SOURCES_MAX {
+        let rest = batch.requests.split_off(SOURCES_MAX);
+        parts.push(Batch {
+            log: batch.log.clone(),
+            requests: std::mem::replace(&mut batch.requests, rest),
+            lines: std::mem::take(&mut batch.lines),
+            position: None,
+            state: batch.state.clone(),
+            events: std::mem::take(&mut batch.events),
+            behind_bytes: batch.behind_bytes,
+            is_at_end: false,
+        });
+    }
+    parts.push(batch);
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_of_many_addresses_comes_in_parts_and_none_is_counted_twice() {
+        let requests: Vec<_> = (0..10_000_u32).map(|at| (IpAddr::from(at.to_be_bytes()), 1 + u64::from(at) % 3)).collect();
+        let batch = Batch {
+            log: AccessLog::File("/log".into()),
+            requests: requests.clone(),
+            lines: Lines { malformed: 7, ..Lines::default() },
+            position: None,
+            state: State::Following,
+            events: Vec::new(),
+            behind_bytes: Some(0),
+            is_at_end: true,
+        };
+        let parts = parts(batch);
+        assert_eq!(parts.iter().flat_map(|part| part.requests.clone()).collect::<Vec<_>>(), requests);
+        assert!(parts.iter().all(|part| part.requests.len() <= SOURCES_MAX));
+        assert_eq!(parts.iter().map(|part| part.lines.malformed).sum::<u64>(), 7);
+        assert_eq!(parts.iter().map(|part| part.is_at_end).collect::<Vec<_>>(), [false, false, true]);
+    }
+}

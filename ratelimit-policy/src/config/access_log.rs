@@ -1,0 +1,65 @@
+//! Access logs as the configuration names them: `/var/log/nginx/access.log`, `unix:/run/ratelimitd/log.sock`.
+
+use std::path::{Path, PathBuf};
+
+use super::syntax::SyntaxError;
+use crate::desired::AccessLog;
+
+/// Access logs of one rule.
+pub(super) const LOGS_MAX: usize = 8;
+/// Bytes of a socket's path (`sun_path`, and its end).
+const SOCKET_PATH_MAX: usize = 107;
+
+/// Reads one log.
+///
+/// # Errors
+/// Fails where it is no absolute path of a file, or a socket's is too long.
+pub(super) fn parse(text: &str) -> Result<AccessLog, SyntaxError> {
+    let (path, is_socket) = match text.strip_prefix("unix:") {
+        Some(path) => (path, true),
+        None => (text, false),
+    };
+    let whole = 0..text.len();
+    if !Path::new(path).is_absolute() || path.ends_with('/') || path.contains('\0') {
+        let problem = format!("`{text}` is no path of a file that begins with /");
+        return Err(SyntaxError::new(whole, problem).with_help("for example /var/log/nginx/access.log"));
+    }
+    if is_socket && path.len() > SOCKET_PATH_MAX {
+        let problem = format!("the path of a socket has at most {SOCKET_PATH_MAX} bytes, and this one {}", path.len());
+        return Err(SyntaxError::new(whole, problem).with_help("for example unix:/run/ratelimitd/log.sock"));
+    }
+    let path = PathBuf::from(path);
+    Ok(if is_socket { AccessLog::Socket(path) } else { AccessLog::File(path) })
+}
+
+/// Says that a rule has too many, of which this is the last.
+pub(super) fn too_many(last: &str) -> SyntaxError {
+    let problem = format!("there are more than {LOGS_MAX} access logs");
+    SyntaxError::new(0..last.len(), problem).with_help("have servers that are limited alike write to one socket, unix:/PATH")
+}
+
+/// Says that nothing is charged by a rule's access log, of which this is the last.
+pub(super) fn no_limit(last: &str) -> SyntaxError {
+    let problem = "a log charges limits of requests that are of each source alone, and the rule has none";
+    SyntaxError::new(0..last.len(), problem.to_owned())
+        .with_help("add one, as \"300/1m\"; `algorithm = \"gcra\"` has no buckets to charge")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_and_sockets_are_told_apart_and_what_is_neither_is_refused() {
+        let file = AccessLog::File("/var/log/nginx/access.log".into());
+        assert_eq!(parse("/var/log/nginx/access.log").unwrap(), file);
+        let socket = parse("unix:/run/ratelimitd/log.sock").unwrap();
+        assert_eq!(socket, AccessLog::Socket("/run/ratelimitd/log.sock".into()));
+        assert_eq!(socket.to_string(), "unix:/run/ratelimitd/log.sock");
+        let long = format!("unix:/{}", "x".repeat(SOCKET_PATH_MAX));
+        for text in ["", "access.log", "unix:", "unix:log.sock", "/var/log/", "/a\0b", "file:/a", &long] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        assert!(parse(&long[..long.len() - 1]).is_ok());
+    }
+}
