@@ -20,6 +20,8 @@ use self::rules::Rules;
 use super::engine::Engine;
 use super::moment::Moment;
 
+/// How often it is looked whether lines were read, where there are logs: a client is refused so much later.
+pub(super) const LOGS_EVERY: Duration = Duration::from_millis(50);
 /// The file of how far each log was read, in the state directory.
 const FILE: &str = "access-logs.json";
 /// Batches that one tick takes: so many that a tick stays short.
@@ -63,7 +65,9 @@ impl Log {
             Some(state) => return Some(state.to_string()),
         }
         if self.peers.peers() == Peers::Proxied {
-            return Some("has addresses that do not connect to this host: a proxy is in front, so it charges nobody".into());
+            return Some(
+                "has addresses that do not connect to this host: a proxy is in front, so it charges nobody".into(),
+            );
         }
         let behind = uptime.saturating_sub(self.at_end);
         (behind > BEHIND_MAX).then(|| format!("is {} s behind", behind.as_secs()))
@@ -71,6 +75,11 @@ impl Log {
 }
 
 impl AccessLogs {
+    /// Whether some are read.
+    pub(super) const fn are_followed(&self) -> bool {
+        self.reader.is_some()
+    }
+
     /// What is wrong with the logs, a sentence each.
     pub(super) fn trouble(&self, uptime: Duration) -> Vec<String> {
         let of_logs = self.logs.iter().filter_map(|(name, log)| {
@@ -136,10 +145,8 @@ fn wanted(policy: &Policy) -> Vec<Wanted> {
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Charges what access logs have beyond what was counted, as far as they were read since the last tick. Begins and
-    /// ends to read them as rules come and go.
+    /// Charges what access logs have beyond what was counted, as far as they were read since the last tick.
     pub(super) fn reconcile_logs(&mut self, moment: Moment) {
-        self.follow_logs(moment);
         for _ in 0..BATCHES_PER_TICK {
             let Some(batch) = self.access_logs.reader.as_ref().and_then(Reader::next) else { break };
             if let Err(error) = self.reconcile(batch, moment) {
@@ -164,7 +171,8 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    fn follow_logs(&mut self, moment: Moment) {
+    /// Begins and ends to read logs as rules come and go.
+    pub(super) fn follow_logs(&mut self, moment: Moment) {
         let wanted = wanted(&self.enforced.desired.policy);
         let is_read = self.access_logs.reader.as_ref().map_or(&[][..], |reader| &reader.wanted) == wanted;
         if is_read && self.access_logs.failed.is_none() {

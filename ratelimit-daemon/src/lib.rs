@@ -83,6 +83,7 @@ mod watched;
 mod web;
 mod would_ban;
 
+use access_log::LOGS_EVERY;
 use engine::{Engine, Host};
 use events::Event;
 use fleet::{Ask, Asks, STEPS_EVERY};
@@ -287,6 +288,7 @@ impl<D: Datapath> Owner<D> {
         let mut supervise = every(SUPERVISE_EVERY);
         let mut tell = every(TELL_EVERY);
         let mut steps: Option<Interval> = None;
+        let mut logs: Option<Interval> = None;
         let mut asks = self.asks.take();
         let mut watchdog = surroundings.watchdog.map(|period| every(period / 2));
         let mut observe_at = Instant::now();
@@ -323,18 +325,22 @@ impl<D: Datapath> Owner<D> {
                     surroundings.notifier.tell(State::Line(&seen.line));
                 }
                 _ = tell.tick() => {
-                    let is_shared = self
+                    let (is_shared, has_logs) = self
                         .on_datapath(|engine, moment| {
                             engine.beat_and_tell(moment);
                             engine.tell_begun(moment);
-                            engine.reconcile_logs(moment);
-                            engine.fleet.has_shared_limits()
+                            engine.follow_logs(moment);
+                            (engine.fleet.has_shared_limits(), engine.access_logs.are_followed())
                         })
                         .await?;
                     if is_shared != steps.is_some() {
                         steps = is_shared.then(|| every(STEPS_EVERY));
                     }
+                    if has_logs != logs.is_some() {
+                        logs = has_logs.then(|| every(LOGS_EVERY));
+                    }
                 }
+                () = tick(&mut logs) => self.on_datapath(Engine::reconcile_logs).await?,
                 () = tick(&mut steps) => {
                     self.on_datapath(Engine::tell_steps).await?;
                     if let Some(interval) = &mut steps {

@@ -11,8 +11,8 @@ use self::beside::{fleet_words, history_words, safety_words, shared_words};
 use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::config::{Config, HookChoice, OnExit, Safety, XdpModeChoice, amount, duration};
 use ratelimit_policy::desired::{
-    Bans, DENIED_IPV4_PREFIX, DENIED_IPV6_PREFIX, Grant, Guard, Limit, Mode, NewSources, Per, Policy, QuicPorts,
-    Refuse, RefuseWith, Rule, Unparsable, WindowForm, date, unit_label,
+    Bans, DENIED_IPV4_PREFIX, DENIED_IPV6_PREFIX, Grant, Guard, Limit, Mode, NewSources, Per, Policy, Protocol,
+    QuicPorts, Refuse, RefuseWith, Rule, Unparsable, WindowForm, date, unit_label,
 };
 use ratelimit_report::snapshot::{GUARDED_CONNECTIONS, GUARDED_SEGMENTS};
 
@@ -182,6 +182,9 @@ pub fn config_words(config: &Config) -> String {
         for log in &rule.access_logs {
             line("  access log", &log.to_string());
         }
+        if let Some(words) = multiplexed_words(rule) {
+            line("  HTTP/2", words);
+        }
         if rule.unparsable == Unparsable::Count {
             line("  unparsable", "counts as a request that opens a connection");
         }
@@ -235,6 +238,22 @@ fn some_of(prefixes: &[IpNet]) -> Option<String> {
     let more = prefixes.len() - named.len();
     let and = if more > 0 { format!(" and {more} more") } else { String::new() };
     (!named.is_empty()).then(|| format!("{}{and}", named.join(", ")))
+}
+
+/// How far clients that share records between requests are bounded, as those of HTTP/2 and HTTP/3 can. None where the
+/// rule limits no requests on ports that speak TLS.
+fn multiplexed_words(rule: &Rule) -> Option<&'static str> {
+    let is_secure = [443, 8443].iter().any(|port| rule.ports.holds(Protocol::Tcp, *port));
+    if !is_secure || !rule.limits.iter().any(|limit| limit.unit == Unit::Requests) {
+        return None;
+    }
+    Some(if rule.access_logs.is_empty() {
+        "and HTTP/3: requests that share a record count as one, so such clients exceed the limit; remedies: an \
+         access_log, fewer streams in the server (http2_max_concurrent_streams), a limit of connections beside"
+    } else {
+        "and HTTP/3: each window admits the limit and what is in flight before its first lines are read, connections \
+         times streams"
+    })
 }
 
 /// How long a rule bans: `1 minute, then 10 minutes, then 1 hour for each time after; reset 24 hours after a ban`.

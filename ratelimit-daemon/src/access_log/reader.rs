@@ -14,7 +14,7 @@ use ratelimit_report::replay::Clock;
 use ratelimit_report::replay::log::Parser;
 
 /// How long the thread waits where a log has nothing new.
-const IDLE: Duration = Duration::from_millis(50);
+const IDLE: Duration = Duration::from_millis(20);
 /// Sources of one batch: a tick of the daemon reads the windows of so many in some 20 ms.
 const SOURCES_MAX: usize = 4_096;
 /// Batches that may wait for the daemon. Beyond them the thread waits, and the log keeps its lines.
@@ -240,7 +240,8 @@ mod tests {
 
     #[test]
     fn a_batch_of_many_addresses_comes_in_parts_and_none_is_counted_twice() {
-        let requests: Vec<_> = (0..10_000_u32).map(|at| (IpAddr::from(at.to_be_bytes()), 1 + u64::from(at) % 3)).collect();
+        let requests: Vec<_> =
+            (0..10_000_u32).map(|at| (IpAddr::from(at.to_be_bytes()), 1 + u64::from(at) % 3)).collect();
         let batch = Batch {
             log: AccessLog::File("/log".into()),
             requests: requests.clone(),

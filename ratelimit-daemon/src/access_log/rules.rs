@@ -151,7 +151,8 @@ impl Rules {
 
     /// A rule's reconciler, which begins anew with another limit.
     fn of_rule(&mut self, rule: &Rule, limit: &Limit) -> &mut OfRule {
-        let settings = Settings { charged_in: CHARGED_IN, ..Settings::new(limit.bucket_ns, limit.arithmetic().full_buckets) };
+        let settings =
+            Settings { charged_in: CHARGED_IN, ..Settings::new(limit.bucket_ns, limit.arithmetic().full_buckets) };
         let anew = |added| OfRule { reconciler: Reconciler::new(settings), slot: limit.slot, added };
         let of = self.by_name.entry(rule.name.clone()).or_insert_with(|| anew(0));
         if of.slot != limit.slot {

@@ -46,7 +46,8 @@ use aya::maps::{Array, Map, MapData};
 use aya::programs::Xdp;
 use ipnet::IpNet;
 use ratelimit_common::layout::{
-    self, Config as ConfigWords, Event, GENERATIONS, LIMITS_MAX, NOT_CACHED, SourceKeyV6, SourceKeyV6Wide, Step, Unit, map,
+    self, Config as ConfigWords, Event, GENERATIONS, LIMITS_MAX, NOT_CACHED, SourceKeyV6, SourceKeyV6Wide, Step, Unit,
+    map,
 };
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;

@@ -35,7 +35,8 @@ pub(super) fn parse(text: &str) -> Result<AccessLog, SyntaxError> {
 /// Says that a rule has too many, of which this is the last.
 pub(super) fn too_many(last: &str) -> SyntaxError {
     let problem = format!("there are more than {LOGS_MAX} access logs");
-    SyntaxError::new(0..last.len(), problem).with_help("have servers that are limited alike write to one socket, unix:/PATH")
+    SyntaxError::new(0..last.len(), problem)
+        .with_help("have servers that are limited alike write to one socket, unix:/PATH")
 }
 
 /// Says that nothing is charged by a rule's access log, of which this is the last.

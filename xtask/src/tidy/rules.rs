@@ -26,6 +26,7 @@ pub(super) enum Scope {
 
 /// Where shipped code is.
 pub(super) const SHIPPED: &[&str] = &[
+    "ratelimit-accesslog/src/",
     "ratelimit-common/src/",
     "ratelimit-control/src/",
     "ratelimit-daemon/src/",

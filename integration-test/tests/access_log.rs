@@ -1,0 +1,218 @@
+//! Access logs as a second count: what HTTP/2 hides in a record is charged once the server has logged it, and nobody
+//! is charged for what a log says of others.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use integration_test::lab::{CLIENTS, Daemon, Lab, SERVER, once};
+use netlab::{Child, needs_root, nginx_with_http2, without_offloads};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+const CLIENT: &str = CLIENTS[0];
+/// A line is charged within this time. It is read every 20 ms, and reconciled every 50 ms.
+const CHARGED_WITHIN: Duration = Duration::from_secs(2);
+
+struct Site {
+    lab: Lab,
+    web: Child,
+}
+
+impl Site {
+    fn new() -> Self {
+        let lab = Lab::new();
+        without_offloads(&lab.client, "c0").unwrap();
+        without_offloads(&lab.server, "s0").unwrap();
+        let at = |port: u16| SocketAddr::new(SERVER[0].parse().unwrap(), port);
+        let web = nginx_with_http2(&lab.server, lab.directory(), &[at(80)], &[at(443)]).unwrap();
+        Self { lab, web }
+    }
+
+    fn log(&self) -> PathBuf {
+        self.lab.directory().join("access.log")
+    }
+
+    fn limit(&self, limit: &str) -> Daemon {
+        let (socket, log) = (self.lab.socket(), self.log());
+        let rule = format!("limits = [\"{limit}\"]\naccess_log = [\"{}\"]", log.display());
+        let top = format!("interfaces = [\"s0\"]\nsocket = \"{}\"\non_exit = \"keep\"", socket.display());
+        let file = self.lab.directory().join("ratelimitd.toml");
+        fs::write(&file, format!("{top}\n[rule]\n{rule}\n")).unwrap();
+        self.lab.start(&["run", "--config", file.to_str().unwrap()])
+    }
+
+    /// Requests of h2load over so many connections with so many streams each.
+    fn load(&self, requests: u32, connections: u32, streams: u32) {
+        let (requests, connections, streams) = (requests.to_string(), connections.to_string(), streams.to_string());
+        let url = format!("https://{}/", SERVER[0]);
+        let args = ["timeout", "20", "h2load", "-n", &requests, "-c", &connections, "-m", &streams, &url];
+        self.lab.client.run(&args).unwrap();
+    }
+
+    /// Lines of the client in the log and in those that were rotated.
+    fn logged(&self) -> u64 {
+        let files = fs::read_dir(self.lab.directory()).unwrap().map(|file| file.unwrap().path());
+        let logs = files.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("access.log"));
+        let of = |path: PathBuf| {
+            let text = fs::read_to_string(path).unwrap();
+            text.lines().filter(|line| line.starts_with(&format!("{CLIENT} "))).count() as u64
+        };
+        logs.map(of).sum()
+    }
+
+    fn used(&self) -> u64 {
+        used(&self.lab, CLIENT)
+    }
+
+    fn report(&self) -> Value {
+        self.lab.stats()["access_logs"][0].clone()
+    }
+}
+
+fn used(lab: &Lab, client: &str) -> u64 {
+    let check: Value = serde_json::from_str(&lab.ratelimitd(&["check", client, "--json"]).stdout).unwrap();
+    check["limits"].as_array().unwrap().iter().filter_map(|limit| limit["used"].as_u64()).max().unwrap_or(0)
+}
+
+/// Waits until the window equals the log. Both, in the end.
+fn settled(site: &Site) -> (u64, u64) {
+    let begun = Instant::now();
+    loop {
+        let (logged, used) = (site.logged(), site.used());
+        if logged == used || begun.elapsed() > CHARGED_WITHIN {
+            return (logged, used);
+        }
+        sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn requests_of_many_streams_are_counted_as_the_server_logs_over_restart_and_rotation() {
+    needs_root!();
+    let site = Site::new();
+    let mut daemon = site.limit("1000000/1h");
+    for (requests, connections, streams) in [(1, 1, 1), (50, 1, 1), (500, 1, 10), (2_000, 1, 100), (10_000, 20, 100)] {
+        site.load(requests, connections, streams);
+        let (logged, used) = settled(&site);
+        assert_eq!(used, logged, "{requests} requests, {connections} connections with {streams} streams");
+    }
+    let added = site.report()["requests_added"]["default"].as_u64().unwrap();
+    assert!(added > 1_000, "records are shared: {:#}", site.report());
+
+    // A killed daemon leaves the windows, and reads on where it had read to.
+    daemon.end(Signal::SIGKILL);
+    site.load(1_000, 1, 100);
+    let daemon = site.limit("1000000/1h");
+    site.load(1_000, 1, 100);
+    let (logged, charged) = settled(&site);
+    // What is in the window stands for lines that were read before, so no line is charged twice.
+    assert!((12_600..=logged).contains(&charged), "{charged} after a kill, {logged} are logged");
+    assert_eq!(logged, 14_551);
+
+    // Another client, which the daemon has followed all along.
+    let url = format!("https://{}/", SERVER[0]);
+    let of_another = ["curl", "-sk", "--interface", CLIENTS[1], "-o", "/dev/null", &url];
+    // The server writes to the file of before until it is told.
+    fs::rename(site.log(), site.lab.directory().join("access.log.1")).unwrap();
+    (0..5).for_each(|_| drop(site.lab.client.run(&of_another).unwrap()));
+    site.web.signal(Signal::SIGUSR1).unwrap();
+    assert!(once(|| site.log().exists().then_some(())).is_some());
+    (0..5).for_each(|_| drop(site.lab.client.run(&of_another).unwrap()));
+    // Each line was read once: more would have been charged, and fewer would leave the next ones uncharged.
+    let line = fs::read_to_string(site.log()).unwrap().lines().last().unwrap().to_owned() + "\n";
+    OpenOptions::new().append(true).open(site.log()).unwrap().write_all(line.repeat(7).as_bytes()).unwrap();
+    assert!(once(|| (used(&site.lab, CLIENTS[1]) == 17).then_some(())).is_some(), "{:#}", site.report());
+    drop(daemon);
+}
+
+#[test]
+fn a_client_that_multiplexes_gets_its_limit_and_what_was_in_flight_and_no_more() {
+    needs_root!();
+    const LIMIT: u64 = 100;
+    const IN_FLIGHT: u64 = 20 * 100;
+    let site = Site::new();
+    let _daemon = site.limit(&format!("{LIMIT}/1m"));
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(30) {
+        site.load(10_000, 20, 100);
+    }
+    let logged = site.logged();
+    println!("{logged} were served in 30 s of a limit of {LIMIT} a minute");
+    // What was in flight is answered, and some of what came before its lines were read.
+    assert!(logged <= LIMIT + IN_FLIGHT * 3 / 2, "{logged}");
+    // Another client has all of its limit.
+    let url = format!("https://{}/", SERVER[0]);
+    let curl = ["curl", "-sk", "--interface", CLIENTS[1], "-o", "/dev/null", "-w", "%{http_code}", &url];
+    for _ in 0..20 {
+        assert_eq!(site.lab.client.run(&curl).unwrap().stdout, "200");
+    }
+    assert!(once(|| (used(&site.lab, CLIENTS[1]) == 20).then_some(())).is_some(), "{}", used(&site.lab, CLIENTS[1]));
+}
+
+#[test]
+fn lines_charge_no_one_but_peers_within_the_window() {
+    needs_root!();
+    let site = Site::new();
+    let _daemon = site.limit("1000/1h");
+    site.load(10, 1, 1);
+    assert_eq!(settled(&site), (10, 10));
+    let now = |offset: i64| jiff::Timestamp::now() + jiff::SignedDuration::from_secs(offset);
+    let line = |who: &str, at: jiff::Timestamp| {
+        let time = at.strftime("%d/%b/%Y:%H:%M:%S +0000");
+        format!("{who} - - [{time}] \"GET / HTTP/2.0\" 200 3 \"-\" \"-\"\n")
+    };
+    let mut text = String::new();
+    for _ in 0..5 {
+        text += &line("198.51.100.7", now(0));
+        text += &line(CLIENT, now(600));
+        text += &line(CLIENT, now(-7_200));
+        text += &line(CLIENT, now(0))[..20];
+        text += "\n\x1b[31m\0garbage\n";
+    }
+    text += &"x".repeat(20_000);
+    text += "\n";
+    let mut log = OpenOptions::new().append(true).open(site.log()).unwrap();
+    log.write_all(text.as_bytes()).unwrap();
+    log.write_all(b"\xff\xfe not text\n").unwrap();
+    let lines = once(|| {
+        let lines = site.report()["lines"].clone();
+        (lines["not_a_peer"] == 5 && lines["too_long"] == 1).then_some(lines)
+    });
+    let lines = lines.unwrap_or_else(|| panic!("{:#}", site.report()));
+    assert_eq!((&lines["in_future"], &lines["too_old"]), (&Value::from(5), &Value::from(5)), "{lines:#}");
+    assert!(lines["malformed"].as_u64().unwrap() >= 11, "{lines:#}");
+    assert_eq!(site.used(), 10, "nobody is charged for it");
+    assert_eq!(used(&site.lab, "198.51.100.7"), 0);
+    // A line of a peer that is of now charges it: so many more than was counted.
+    log.write_all(line(CLIENT, now(0)).repeat(7).as_bytes()).unwrap();
+    assert!(once(|| (site.used() == 17).then_some(())).is_some(), "{}", site.used());
+}
+
+#[test]
+fn a_log_that_cannot_be_read_is_said_and_is_read_once_it_can_be() {
+    needs_root!();
+    let site = Site::new();
+    let path = site.lab.directory().join("later.log");
+    let daemon = site.lab.limit(&["--limit", "1000/1h", "--access-log", path.to_str().unwrap()]);
+    let said = once(|| {
+        let stats = site.lab.ratelimitd(&["stats"]).stdout;
+        stats.contains("ACCESS LOG").then_some(stats)
+    });
+    assert!(said.unwrap().contains("later.log does not exist"));
+    fs::create_dir(&path).unwrap();
+    let is_said = |what: &str| once(|| site.lab.ratelimitd(&["stats"]).stdout.contains(what).then_some(())).is_some();
+    assert!(is_said("is a directory"));
+    fs::remove_dir(&path).unwrap();
+    fs::write(&path, "").unwrap();
+    assert!(once(|| site.report()["trouble"].is_null().then_some(())).is_some(), "{:#}", site.report());
+    site.load(3, 1, 1);
+    let mut log = OpenOptions::new().append(true).open(&path).unwrap();
+    log.write_all(fs::read(site.log()).unwrap().repeat(4).as_slice()).unwrap();
+    assert!(once(|| (site.used() == 12).then_some(())).is_some(), "{}", site.used());
+    drop(daemon);
+}
