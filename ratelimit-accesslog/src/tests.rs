@@ -1,3 +1,5 @@
+//! Tests of this crate. They know files and times, and no daemon.
+
 mod follow;
 mod learning;
 mod lines;

@@ -60,9 +60,8 @@ struct Log {
 impl Log {
     /// What is wrong with it, a clause. None where it is read in time.
     fn trouble(&self, uptime: Duration) -> Option<String> {
-        match &self.state {
-            Some(State::Following) | None => {}
-            Some(state) => return Some(state.to_string()),
+        if let Some(state) = self.state.as_ref().filter(|state| **state != State::Following) {
+            return Some(state.to_string());
         }
         if self.peers.peers() == Peers::Proxied {
             return Some(
@@ -213,9 +212,11 @@ impl<D: Datapath> Engine<D> {
             tracing::info!("access log {}: {event}", batch.log);
         }
         if log.state.as_ref() != Some(&batch.state) {
-            match &batch.state {
-                State::Following => tracing::info!("access log {} is followed", batch.log),
-                state => tracing::warn!("access log {} {state}; requests are counted as without it", batch.log),
+            let state = &batch.state;
+            if *state == State::Following {
+                tracing::info!("access log {} is followed", batch.log);
+            } else {
+                tracing::warn!("access log {} {state}; requests are counted as without it", batch.log);
             }
         }
         let outcomes = log.peers.outcomes_mut();

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
 use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
 use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally, Unit};
@@ -333,9 +333,8 @@ impl FakeDatapath {
     ) -> Result<(), DatapathError> {
         let mut world = self.kernel.world();
         let now = world.now;
-        let Some(rule) = world.in_force().and_then(|policy| policy.rules.get(rule)).cloned() else {
-            return Err(anyhow!("no rule {rule}").into());
-        };
+        let of = world.in_force().and_then(|policy| policy.rules.get(rule)).cloned();
+        let rule = of.with_context(|| format!("no rule {rule}"))?;
         let is_charged = |limit: &&Limit| unit.is_none_or(|unit| limit.unit == unit);
         for limit in rule.limits.iter().chain(&rule.shadow_limits).filter(is_charged) {
             let holder = world::holder(limit.per, client);

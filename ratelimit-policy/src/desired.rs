@@ -4,7 +4,6 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use ratelimit_common::access::Grant;
@@ -18,19 +17,25 @@ use crate::labels;
 use crate::text::{amount, duration};
 
 mod access;
+mod access_log;
+mod bans;
 mod fixed;
 mod guard;
 mod leak;
 mod matching;
+mod new_sources;
 mod per;
 mod shared;
 mod strict;
 
 pub use access::{covering, denies, typed};
+pub use access_log::AccessLog;
+pub use bans::Bans;
 pub use fixed::{Fixed, HookChoice, OnExit, TlsFiles, XdpModeChoice};
 pub use guard::Guard;
 pub(crate) use matching::without;
 pub use matching::{Mismatch, Protocol, Sent};
+pub use new_sources::NewSources;
 pub use per::{Group, Per};
 pub use shared::Shared;
 pub use strict::{QuicPorts, Unparsable};
@@ -151,24 +156,6 @@ pub struct Rule {
     pub access_logs: Vec<AccessLog>,
 }
 
-/// An access log, as the configuration names it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum AccessLog {
-    /// A file or a FIFO.
-    File(PathBuf),
-    /// A datagram socket that the daemon makes.
-    Socket(PathBuf),
-}
-
-impl fmt::Display for AccessLog {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File(path) => write!(f, "{}", path.display()),
-            Self::Socket(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
 impl Rule {
     /// A rule for everyone's packets to these ports, which enforces these limits.
     pub const fn new(name: String, ports: Ports, limits: Vec<Limit>) -> Self {
@@ -195,35 +182,6 @@ impl Rule {
             access_logs: Vec::new(),
         }
     }
-}
-
-/// How long a source is banned that exceeds a limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bans {
-    /// For the first time, the second, and so on, the last for all after it: nanoseconds, 1 to
-    /// [`ratelimit_common::layout::BAN_STEPS_MAX`].
-    pub steps_ns: Vec<u64>,
-    /// So long after the end of a ban the next is the first again.
-    pub forget_ns: u64,
-    /// Whether only verified traffic bans, see [`ratelimit_common::verification`].
-    pub needs_proof: bool,
-}
-
-impl Bans {
-    /// How long the ban is that is the `step`th in a row, from 1: nanoseconds. None where there are no steps.
-    pub fn length_ns(&self, step: u32) -> Option<u64> {
-        let place = usize::try_from(step.saturating_sub(1)).unwrap_or(usize::MAX);
-        self.steps_ns.get(place).or(self.steps_ns.last()).copied()
-    }
-}
-
-/// The budget of new sources that a rule admits. Packets of new sources above it are dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NewSources {
-    /// How many in `window_ns`; all of them at once, or evenly.
-    pub amount: u64,
-    /// Nanoseconds.
-    pub window_ns: u64,
 }
 
 /// Whether a rule drops.
@@ -411,11 +369,6 @@ impl fmt::Display for Limit {
 }
 
 impl Limit {
-    /// Whether an access log can charge it: it counts requests of one source in buckets.
-    pub fn is_reconciled(&self) -> bool {
-        self.unit == Unit::Requests && self.per == Per::Source && self.form != WindowForm::Gcra
-    }
-
     /// As flags and files have it, without unit and group: `1000/5m`, `50MB/1m`.
     pub fn rate(&self) -> String {
         let amount = match self.unit {

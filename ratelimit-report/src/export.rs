@@ -302,7 +302,7 @@ mod tests {
     use crate::fixture;
 
     /// Every metric that INTERFACE.md names and that there is something to say about.
-    const NAMES: [&str; 42] = [
+    const NAMES: [&str; 47] = [
         "ratelimitd_build_info",
         "ratelimitd_packets_total",
         "ratelimitd_bytes_total",
@@ -345,11 +345,16 @@ mod tests {
         "ratelimitd_fleet_delay_seconds",
         "ratelimitd_fleet_bound",
         "ratelimitd_fleet_summed",
+        "ratelimitd_access_log_lines_total",
+        "ratelimitd_access_log_skipped_bytes_total",
+        "ratelimitd_access_log_behind_seconds",
+        "ratelimitd_access_log_failing",
+        "ratelimitd_access_log_requests_added_total",
     ];
 
     /// With something in every corner.
     fn snapshot() -> Snapshot {
-        Snapshot { fleet: fixture::fleet(), ..fixture::snapshot() }
+        Snapshot { fleet: fixture::fleet(), access_logs: vec![fixture::access_log()], ..fixture::snapshot() }
     }
 
     /// The family of a sample: of a histogram, the name without its end.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 pub use ratelimit_policy::fixture::{MINUTE_NS, config, limit, policy};
 
 use crate::fleet::{Fleet, FleetLimit, FleetState, RoundSeconds, Summed};
-use crate::snapshot::{Limit, Snapshot, Unit, WindowForm};
+use crate::snapshot::{AccessLogLines, AccessLogReport, Limit, Snapshot, Unit, WindowForm};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window;
 use ratelimit_datapath::fake::FakePacket;
@@ -20,6 +20,20 @@ pub fn opening(source: &str) -> FakePacket {
 /// An address.
 pub fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
+}
+
+/// An access log that is read in time, and has added to its rule.
+pub fn access_log() -> AccessLogReport {
+    AccessLogReport {
+        log: "/var/log/nginx/access.log".into(),
+        state: "is followed".into(),
+        trouble: None,
+        behind_seconds: 0.3,
+        behind_bytes: Some(0),
+        lines: AccessLogLines { reconciled: 1_000, not_a_peer: 3, malformed: 2, ..AccessLogLines::default() },
+        skipped_bytes: 0,
+        requests_added: [("default".to_owned(), 588)].into(),
+    }
 }
 
 /// One snapshot with something in every corner.

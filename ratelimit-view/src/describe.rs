@@ -399,6 +399,8 @@ pub fn seconds(duration_ns: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use ratelimit_policy::desired::{AccessLog, Ports};
+
     use super::*;
 
     fn limit(unit: Unit, form: WindowForm) -> Limit {
@@ -415,6 +417,18 @@ mod tests {
             shared: None,
             per: Per::Source,
         }
+    }
+
+    #[test]
+    fn a_rule_for_requests_over_tls_says_how_far_it_bounds_shared_records() {
+        let ports = |port| Ports { tcp: vec![(port, port)], udp: Vec::new(), other_protocols: false };
+        let rule = |port, unit| Rule::new("web".into(), ports(port), vec![limit(unit, WindowForm::Strict)]);
+        assert_eq!(multiplexed_words(&rule(80, Unit::Requests)), None);
+        assert_eq!(multiplexed_words(&rule(443, Unit::Connections)), None);
+        let mut secure = rule(443, Unit::Requests);
+        assert!(multiplexed_words(&secure).unwrap().contains("exceed the limit"));
+        secure.access_logs = vec![AccessLog::File("/var/log/nginx/access.log".into())];
+        assert!(multiplexed_words(&secure).unwrap().contains("in flight before its first lines are read"));
     }
 
     #[test]

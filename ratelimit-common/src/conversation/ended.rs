@@ -47,7 +47,9 @@ const fn is_at_or_behind(first: u32, second: u32) -> bool {
 /// When a request is refused at this instant, in the bits that are kept.
 #[inline(always)]
 const fn time_of(now: Nanos) -> u32 {
-    (now.0 >> TIME_SHIFT) as u32 & LEFT
+    #[expect(clippy::cast_possible_truncation, reason = "seven bits")]
+    let time = (now.0 >> TIME_SHIFT & LEFT as u64) as u32;
+    time
 }
 
 impl Conversation {

@@ -97,16 +97,20 @@ impl Rules {
         let others = datapath.admitted(side(Side::Unverified), &clients)?;
         let current = now.bucket(limit.bucket_ns).0;
         let oldest = current.saturating_sub(u64::from(limit.arithmetic().full_buckets));
-        let of_both = clients.into_iter().zip(sources.values()).zip(verified.into_iter().zip(others));
-        let source = |((client, lines), (verified, others)): ((IpNet, &u64), (Vec<Cell>, Vec<Cell>))| {
-            let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
-            for cell in verified.iter().chain(&others).filter(|cell| cell.count > 0 && cell.bucket.0 >= oldest) {
-                let count = counts.entry(cell.bucket.0).or_default();
-                *count = count.saturating_add(cell.count);
-            }
-            Source { client, lines: *lines, counts: counts.into_iter().collect() }
+        let live = |cells: &[Cell]| -> BTreeMap<u64, u64> {
+            let live = cells.iter().filter(|cell| cell.count > 0 && cell.bucket.0 >= oldest);
+            live.map(|cell| (cell.bucket.0, cell.count)).collect()
         };
-        Ok(of_both.map(source).collect())
+        let windows = verified.iter().zip(&others);
+        let read = sources.iter().zip(windows).map(|((client, lines), (verified, others))| {
+            let mut counts = live(verified);
+            for (bucket, count) in live(others) {
+                let sum = counts.entry(bucket).or_default();
+                *sum = sum.saturating_add(count);
+            }
+            Source { client: *client, lines: *lines, counts: counts.into_iter().collect() }
+        });
+        Ok(read.collect())
     }
 
     /// Charges a source's lines as far as they exceed what was counted of it.
@@ -149,14 +153,14 @@ impl Rules {
         rules.map(|rule| (rule.name.clone(), added(rule))).collect()
     }
 
-    /// A rule's reconciler, which begins anew with another limit.
+    /// Returns a rule's reconciler. One of another limit is replaced.
     fn of_rule(&mut self, rule: &Rule, limit: &Limit) -> &mut OfRule {
         let settings =
             Settings { charged_in: CHARGED_IN, ..Settings::new(limit.bucket_ns, limit.arithmetic().full_buckets) };
-        let anew = |added| OfRule { reconciler: Reconciler::new(settings), slot: limit.slot, added };
-        let of = self.by_name.entry(rule.name.clone()).or_insert_with(|| anew(0));
+        let empty = |added| OfRule { reconciler: Reconciler::new(settings), slot: limit.slot, added };
+        let of = self.by_name.entry(rule.name.clone()).or_insert_with(|| empty(0));
         if of.slot != limit.slot {
-            *of = anew(of.added);
+            *of = empty(of.added);
         }
         of
     }

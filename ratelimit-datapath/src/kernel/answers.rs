@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ratelimit_common::layout::{Rule, refuses};
 use ratelimit_policy::config::XdpModeChoice;
 
+use super::attach::Slot;
 use crate::interface::Interface;
 use crate::{Attachment, XdpMode, encode};
 
@@ -38,9 +39,17 @@ impl Answers {
         were_sent && !self.are_sent()
     }
 
-    /// Takes in what an interface that is attached so has become since. What is lost once stays so until the next
-    /// start: rules have forgotten then what they answered. Whether rules have answered until now, and may not any more.
-    pub(super) fn look_at(&mut self, attached: Option<Attachment>, found: &Interface) -> bool {
+    /// Takes in what the interfaces have become since. Whether rules have answered, and may no longer.
+    pub(super) fn look_again(&mut self, slots: &[Option<Slot>], present: &[Interface]) -> bool {
+        slots.iter().flatten().fold(false, |has_changed, slot| {
+            let found = present.iter().find(|interface| interface.index == slot.index());
+            has_changed | found.is_some_and(|found| self.look_at(slot.attached(present), found))
+        })
+    }
+
+    /// Takes in what an interface that is attached so has become since. An answer that is lost once stays lost until the
+    /// next start, as rules do not remember what they answered. Whether rules have answered, and may no longer.
+    fn look_at(&mut self, attached: Option<Attachment>, found: &Interface) -> bool {
         let were_sent = self.are_sent();
         if were_sent && attached == Some(Attachment::Xdp(XdpMode::Native)) && !found.sends_back() {
             self.lost_by = Some(found.name.clone());

@@ -108,11 +108,7 @@ impl Links {
 
     /// Looks whether interfaces still send back what rules answer. Whether one has ceased to.
     pub(super) fn look_again(&mut self, present: &[Interface]) -> bool {
-        let Self { slots, answers, .. } = self;
-        slots.iter().flatten().fold(false, |has_changed, slot| {
-            let found = present.iter().find(|interface| interface.index == slot.index);
-            has_changed | found.is_some_and(|found| answers.look_at(slot.attached(present), found))
-        })
+        self.answers.look_again(&self.slots, present)
     }
 
     /// Gives an interface the first row, also where another has it.

@@ -589,8 +589,7 @@ fn counters(rule: &str, tallies: &Tallies) -> Vec<Counter> {
 }
 
 fn mode_of(policy: &Policy) -> Mode {
-    let enforces = policy.rules.iter().any(|rule| rule.mode == Mode::Enforce);
-    if enforces { Mode::Enforce } else { Mode::DryRun }
+    if policy.rules.iter().any(|rule| rule.mode == Mode::Enforce) { Mode::Enforce } else { Mode::DryRun }
 }
 
 fn map_error((map, op): (&str, &str), count: u64) -> MapError {

@@ -54,6 +54,21 @@ fn assert_fits(said: &str, page: Page) {
 }
 
 #[test]
+fn an_access_log_says_what_it_added_and_what_is_wrong_with_it() {
+    let mut snapshot = quiet();
+    snapshot.rules[0].name = "default".into();
+    snapshot.access_logs = vec![ratelimit_report::fixture::access_log()];
+    let said = stats(&snapshot, CLASSIC);
+    assert_fits(&said, CLASSIC);
+    assert!(said.contains("  access log   588 requests added; /var/log/nginx/access.log is 0.3 s behind"), "{said}");
+    assert!(!said.contains("ACCESS LOG"), "{said}");
+    snapshot.access_logs[0].trouble = Some("is 9 s behind".into());
+    let said = stats(&snapshot, CLASSIC);
+    let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("ACCESS LOG /var/log/nginx/access.log is 9 s behind: requests are counted as"), "{said}");
+}
+
+#[test]
 fn a_quiet_day_fits_the_classic_screen() {
     let said = stats(&quiet(), CLASSIC);
     assert_fits(&said, CLASSIC);
