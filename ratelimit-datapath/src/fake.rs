@@ -186,8 +186,7 @@ impl FakeKernel {
         self.world().packet(interface, packet)
     }
 
-    /// Lets one frame arrive on an interface, of whose sender the host's sockets say this. The verdict's row is the
-    /// number of the rule. None if nothing is attached there.
+    /// Lets a frame arrive whose sender the host's sockets know so. The row is the rule's number; None if not attached.
     pub fn frame(&self, interface: &str, frame: &[u8], sender: Sender) -> Option<Verdict> {
         let bytes = frame.len() as u64;
         self.world().judge(interface, bytes, |packets, rules, now| packets.judge(rules, &frame, sender, now))

@@ -58,7 +58,7 @@ pub use new_sources::{NewSources, Overload, overload};
 pub use prefix::{Extent, PrefixParts, PrefixReport, PrefixSources, Within};
 pub use rate::{Rates, Sample, Samples};
 pub use refused::{RefusedBy, RefusedNow};
-pub use sources::{Blocked, ByFamily, Census, Shadowed, State, TOP_DEFAULT, TopSource, Tracked};
+pub use sources::{Blocked, ByFamily, Census, Shadowed, State, TOP_DEFAULT, TopSource, Tracked, source_text};
 pub use suggest::{
     Candidate, LimitSuggestion, ListOver, Observation, Paste, PrefixOver, Proposal, ProposalReason, RuleSuggestion,
     SuggestReport,
@@ -68,7 +68,6 @@ pub use used::used_most;
 pub use verdict::{Background, RuleVerdict};
 pub use words::{Counting, Limit, PerGroup, Unit};
 
-pub use sources::source_text;
 use summed::{rule, sum_by_reason};
 
 /// The schema's number.
