@@ -8,14 +8,14 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
 use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally, Unit};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
 use ratelimit_common::verification::Side;
-use ratelimit_common::window::{self, Cell};
+use ratelimit_common::window::Cell;
 
 use super::{
     Attachment, Ban, BanReading, BansPosition, Connection, Datapath, DatapathError, Ended, InterfaceReading,
@@ -29,6 +29,7 @@ use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::{Limit, Policy, Rule};
 
 mod access;
+mod charged;
 mod connections;
 mod events;
 mod fleet;
@@ -318,33 +319,6 @@ impl FakeKernel {
     /// What was asked of the datapath so far, reads left out.
     pub fn calls(&self) -> Vec<String> {
         self.world().calls.clone()
-    }
-}
-
-impl FakeDatapath {
-    /// Charges the limits of a rule, of one unit or of all.
-    fn charge_limits(
-        &mut self,
-        client: IpNet,
-        rule: usize,
-        amount: u64,
-        unit: Option<Unit>,
-    ) -> Result<(), DatapathError> {
-        let mut world = self.kernel.world();
-        let now = world.now;
-        let of = world.in_force().and_then(|policy| policy.rules.get(rule)).cloned();
-        let rule = of.with_context(|| format!("no rule {rule}"))?;
-        let is_charged = |limit: &&Limit| unit.is_none_or(|unit| limit.unit == unit);
-        for limit in rule.limits.iter().chain(&rule.shadow_limits).filter(is_charged) {
-            let holder = world::holder(limit.per, client);
-            let window = world.packets.sources.window(holder, limit.slot);
-            let bucket = now.bucket(limit.bucket_ns);
-            let largest = limit.parts().amount_max();
-            let boundless = window::Limit { amount: largest, burst: window::BURST_ANY, ..limit.arithmetic() };
-            let used = window::used(&window.cells, boundless, bucket);
-            charge_or_refuse(window, boundless, bucket, amount.min(largest.saturating_sub(used)));
-        }
-        Ok(())
     }
 }
 

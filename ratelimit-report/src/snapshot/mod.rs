@@ -30,6 +30,7 @@ mod groups;
 mod guard;
 mod list;
 mod list_files;
+mod map_error;
 mod mode_now;
 mod new_sources;
 mod prefix;
@@ -53,6 +54,7 @@ pub use groups::{GroupWindow, Members, TopGroup, group_of};
 pub use guard::{CheckGuard, GUARDED_CONNECTIONS, GUARDED_SEGMENTS, Guarded, guard_limit_words};
 pub use list::{Author, Clocks, ListFilter, ListParts, ListReport, Listed, Omitted, Overriding};
 pub use list_files::{ListFileReport, ListState, StaleList, passed_over_words};
+pub use map_error::MapError;
 pub use mode_now::{ModeNow, RuleMode};
 pub use new_sources::{NewSources, Overload, overload};
 pub use prefix::{Extent, PrefixParts, PrefixReport, PrefixSources, Within};
@@ -358,17 +360,6 @@ pub struct Sources {
     pub not_cached: u64,
 }
 
-/// Failures of one map operation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MapError {
-    /// The map's name.
-    pub map: String,
-    /// The operation.
-    pub op: String,
-    /// How often it failed.
-    pub count: u64,
-}
-
 /// How the last reload went; the start counts as one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigState {
@@ -436,7 +427,7 @@ impl Snapshot {
                 lost: reading.events.lost(),
                 kinds: EventKind::ALL.iter().map(|kind| kind.label().to_owned()).collect(),
             },
-            map_errors: reading.faults.iter().map(|&(fault, count)| map_error(fault.labels(), count)).collect(),
+            map_errors: reading.faults.iter().map(|&(fault, count)| MapError::of(fault.labels(), count)).collect(),
             reasons,
             config,
             hold: None,
@@ -589,10 +580,6 @@ fn counters(rule: &str, tallies: &Tallies) -> Vec<Counter> {
 
 fn mode_of(policy: &Policy) -> Mode {
     if policy.rules.iter().any(|rule| rule.mode == Mode::Enforce) { Mode::Enforce } else { Mode::DryRun }
-}
-
-fn map_error((map, op): (&str, &str), count: u64) -> MapError {
-    MapError { map: map.to_owned(), op: op.to_owned(), count }
 }
 
 /// Returns an instant of the datapath's clock, at most the calendar's end.
