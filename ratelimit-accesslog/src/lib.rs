@@ -9,7 +9,8 @@
 //!    requests that no counted one matches are charged as a correction. A correction is never taken back.
 //! 4. From the corrections the reconciler learns each source's multiplicity: how many requests one counted request
 //!    stands for. The kernel charges that many for each turn, so that it refuses in time.
-//! 5. [`Positions`] keeps how far each log was read, so that a restart neither loses a line nor reads one twice.
+//! 5. A [`Position`] says how far a log was read. The caller keeps it, so that a restart neither loses a line nor reads
+//!    one twice.
 //!
 //! Nothing here reads a clock or starts a thread. `now` is an argument in nanoseconds, from any fixed point in time,
 //! and never goes back. This crate knows no packet, no map and no daemon.
@@ -25,7 +26,6 @@ mod multiplicity;
 mod open;
 mod peers;
 mod position;
-mod positions;
 mod reconciler;
 mod slack;
 mod socket;
@@ -36,7 +36,6 @@ pub use multiplicity::Multiplicity;
 pub use open::Source;
 pub use peers::{Judgement, Outcomes, PeerCheck, Peers};
 pub use position::{FilePosition, Position};
-pub use positions::{Positions, PositionsError};
 pub use reconciler::{Reconciler, Settings, Totals};
 
 #[cfg(test)]

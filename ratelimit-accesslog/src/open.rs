@@ -32,15 +32,6 @@ pub enum Source {
 }
 
 impl Source {
-    /// Reads `unix:PATH` as a socket without a group of its own, anything else as a path.
-    #[must_use]
-    pub fn parse(text: &str) -> Self {
-        match text.strip_prefix("unix:") {
-            Some(path) => Self::Socket { path: path.into(), group: None },
-            None => Self::File(text.into()),
-        }
-    }
-
     /// Path of the file or socket.
     #[must_use]
     pub fn path(&self) -> &Path {

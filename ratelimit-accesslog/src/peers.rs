@@ -2,8 +2,6 @@
 
 use std::collections::VecDeque;
 
-use serde::Serialize;
-
 /// Number of lines that the check looks back on.
 const LINES: usize = 1000;
 /// Lines of addresses that are no peers, of [`LINES`], above which the log is taken to be behind a proxy.
@@ -12,7 +10,7 @@ const OTHERS_MAX: usize = LINES / 2;
 const OTHERS_LOW: usize = LINES / 4;
 
 /// Numbers of lines by outcome.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcomes {
     /// Lines that were reconciled.
     pub charged: u64,
@@ -81,9 +79,18 @@ impl PeerCheck {
         (judgement, change)
     }
 
-    /// Counts of lines so far, for the caller to add what it did not judge.
-    pub fn outcomes_mut(&mut self) -> &mut Outcomes {
-        &mut self.outcomes
+    /// Adds counts of lines that the caller did not have judged.
+    pub fn add_outcomes(&mut self, more: Outcomes) {
+        let Outcomes { charged, not_a_peer, proxied, malformed, too_old, in_future, too_long, skipped_bytes } = more;
+        let all = &mut self.outcomes;
+        all.charged += charged;
+        all.not_a_peer += not_a_peer;
+        all.proxied += proxied;
+        all.malformed += malformed;
+        all.too_old += too_old;
+        all.in_future += in_future;
+        all.too_long += too_long;
+        all.skipped_bytes += skipped_bytes;
     }
 
     /// Counts of lines so far.

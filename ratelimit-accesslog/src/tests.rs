@@ -4,7 +4,6 @@ mod follow;
 mod learning;
 mod lines;
 mod peers;
-mod positions;
 mod reconcile;
 mod resume;
 mod sources;

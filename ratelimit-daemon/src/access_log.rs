@@ -10,13 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use ratelimit_accesslog::{Judgement, Outcomes, PeerCheck, Peers, Position, Positions, State};
+use ratelimit_accesslog::{Judgement, Outcomes, PeerCheck, Peers, Position, State};
 use ratelimit_datapath::{Datapath, DatapathError};
 use ratelimit_policy::desired::{AccessLog, Policy};
 use ratelimit_report::snapshot::{AccessLogLines, AccessLogReport};
+use serde::{Deserialize, Serialize};
 
 use self::reader::{Batch, Reader, Wanted};
-use self::rules::Rules;
+use self::rules::{Rules, Source};
 use super::engine::Engine;
 use super::moment::Moment;
 
@@ -40,18 +41,23 @@ pub(super) struct AccessLogs {
     failed: Option<String>,
     logs: BTreeMap<AccessLog, Log>,
     rules: Rules,
-    positions: Option<Positions>,
-    read_to: BTreeMap<String, Position>,
+    /// How far each log was read. None as long as the file of an earlier run was not read.
+    read_to: Option<ReadTo>,
     saved_at: Duration,
     must_save: bool,
 }
 
-/// One log, as it is now.
+/// How far each log was read, by its name.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+struct ReadTo {
+    logs: BTreeMap<String, Position>,
+}
+
+/// Present state of one log.
 #[derive(Debug)]
 struct Log {
     state: Option<State>,
     peers: PeerCheck,
-    lines: u64,
     behind_bytes: Option<u64>,
     /// When the end was reached last, by the daemon's uptime.
     at_end: Duration,
@@ -116,11 +122,22 @@ impl AccessLogs {
         self.logs.iter().map(report).collect()
     }
 
+    /// Judges the lines of a source. Returns how many of them charge.
+    fn judged(&mut self, name: &AccessLog, source: &Source) -> u64 {
+        let Some(log) = self.logs.get_mut(name) else { return 0 };
+        let mut lines = 0;
+        for _ in 0..source.lines {
+            let (judgement, change) = log.peers.judge(source.is_peer());
+            lines += u64::from(judgement == Judgement::Charge);
+            change.into_iter().for_each(|change| tell_change(name, change));
+        }
+        lines
+    }
+
     fn log(&mut self, name: &AccessLog, uptime: Duration) -> &mut Log {
         self.logs.entry(name.clone()).or_insert_with(|| Log {
             state: None,
             peers: PeerCheck::default(),
-            lines: 0,
             behind_bytes: None,
             at_end: uptime,
         })
@@ -163,8 +180,8 @@ impl<D: Datapath> Engine<D> {
             return;
         }
         (logs.saved_at, logs.must_save) = (moment.uptime, false);
-        if let Some(positions) = &logs.positions
-            && let Err(error) = positions.save(logs.read_to.clone())
+        if let Some(read_to) = &logs.read_to
+            && let Err(error) = self.host.store.save(FILE, read_to)
         {
             tracing::warn!("write down how far access logs were read: {error}; a restart begins at their ends");
         }
@@ -177,16 +194,8 @@ impl<D: Datapath> Engine<D> {
         if is_read && self.access_logs.failed.is_none() {
             return;
         }
-        let path = self.host.store.path(FILE);
-        let logs = &mut self.access_logs;
-        if logs.positions.is_none() {
-            let positions = Positions::new(path);
-            logs.read_to = positions.load().unwrap_or_else(|error| {
-                tracing::warn!("{error}; access logs are read from their ends");
-                BTreeMap::new()
-            });
-            logs.positions = Some(positions);
-        }
+        let Self { access_logs: logs, host, .. } = self;
+        let read_to = logs.read_to.take().unwrap_or_else(|| host.store.load(FILE).unwrap_or_default());
         // What the last reader has read and nobody took is read again.
         logs.reader = None;
         let names: BTreeSet<&AccessLog> = wanted.iter().map(|of| &of.log).collect();
@@ -194,13 +203,13 @@ impl<D: Datapath> Engine<D> {
         for name in names {
             logs.log(name, moment.uptime).at_end = moment.uptime;
         }
-        if wanted.is_empty() {
-            logs.failed = None;
-            return;
+        logs.failed = None;
+        if !wanted.is_empty() {
+            let started = Reader::start(wanted, &read_to.logs);
+            logs.failed = started.as_ref().err().map(ToString::to_string);
+            logs.reader = started.ok();
         }
-        let started = Reader::start(wanted, &logs.read_to);
-        logs.failed = started.as_ref().err().map(ToString::to_string);
-        logs.reader = started.ok();
+        logs.read_to = Some(read_to);
     }
 
     fn reconcile(&mut self, batch: Batch, moment: Moment) -> Result<(), DatapathError> {
@@ -219,38 +228,19 @@ impl<D: Datapath> Engine<D> {
                 tracing::warn!("access log {} {state}; requests are counted as without it", batch.log);
             }
         }
-        let outcomes = log.peers.outcomes_mut();
-        outcomes.malformed += batch.lines.malformed;
-        outcomes.too_old += batch.lines.too_old;
-        outcomes.in_future += batch.lines.in_future;
-        outcomes.too_long += batch.lines.too_long;
-        outcomes.skipped_bytes += batch.lines.skipped_bytes;
+        log.peers.add_outcomes(batch.outcomes);
         (log.state, log.behind_bytes) = (Some(batch.state), batch.behind_bytes);
         if batch.is_at_end {
             log.at_end = moment.uptime;
         }
-        log.lines += batch.requests.iter().map(|(_, lines)| lines).sum::<u64>();
-        let parts = access_logs.rules.by_rule(policy, &batch.log, &batch.requests, now);
-        let mut asked = Vec::new();
-        for (rule, sources) in parts {
-            asked.push((rule, access_logs.rules.read(datapath, policy, rule, &sources, now)?));
-        }
-        for (rule, sources) in asked {
-            let Some(log) = access_logs.logs.get_mut(&batch.log) else { continue };
-            for source in sources {
-                let mut lines = 0;
-                for _ in 0..source.lines {
-                    let (judgement, change) = log.peers.judge(source.is_peer());
-                    lines += u64::from(judgement == Judgement::Charge);
-                    if let Some(change) = change {
-                        tell_change(&batch.log, change);
-                    }
-                }
+        for (rule, sources) in access_logs.rules.by_rule(policy, &batch.log, &batch.requests, now) {
+            for source in access_logs.rules.read(datapath, policy, rule, &sources, now)? {
+                let lines = access_logs.judged(&batch.log, &source);
                 access_logs.rules.settle(datapath, policy, rule, &source, lines, now)?;
             }
         }
         if let Some(position) = batch.position {
-            access_logs.read_to.insert(batch.log.to_string(), position);
+            access_logs.read_to.get_or_insert_default().logs.insert(batch.log.to_string(), position);
             access_logs.must_save = true;
         }
         Ok(())
@@ -269,3 +259,35 @@ fn tell_change(log: &AccessLog, to: Peers) {
 
 /// An address in a log, and how many lines it has.
 pub(super) type Logged = (IpAddr, u64);
+
+#[cfg(test)]
+mod tests {
+    use ratelimit_accesslog::FilePosition;
+
+    use super::*;
+    use crate::store::Store;
+
+    #[test]
+    fn positions_are_read_as_they_were_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path().to_owned());
+        assert_eq!(store.load::<ReadTo>(FILE), None);
+        let file = FilePosition {
+            device: u64::MAX,
+            inode: 7,
+            offset: 1 << 60,
+            is_mid_line: true,
+            head_len: 256,
+            head_hash: u64::MAX - 1,
+        };
+        let position = Position { files: vec![file], modified_ns: 1_800_000_000_000_000_000 };
+        for logs in [
+            BTreeMap::from([("/var/log/nginx/access.log".into(), position), ("other".into(), Position::default())]),
+            BTreeMap::new(),
+        ] {
+            let read_to = ReadTo { logs };
+            store.save(FILE, &read_to).unwrap();
+            assert_eq!(store.load(FILE), Some(read_to));
+        }
+    }
+}

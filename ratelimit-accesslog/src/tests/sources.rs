@@ -118,7 +118,7 @@ fn a_fifo_that_is_replaced_is_followed() {
 
 #[test]
 fn each_datagram_of_a_socket_is_one_line() {
-    let mut log = following(|log| Source::parse(&format!("unix:{}", log.path("socket").display())));
+    let mut log = following(|log| Source::Socket { path: log.path("socket"), group: None });
     assert_eq!(log.poll().state, State::Following);
     assert!(log.follower.socket().is_some());
     assert_eq!(fs::metadata(log.path("socket")).unwrap().permissions().mode() & 0o777, 0o660);

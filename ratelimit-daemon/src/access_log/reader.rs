@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use ratelimit_accesslog::{Event, Follower, Limits, Polled, Position, Source, State};
+use ratelimit_accesslog::{Event, Follower, Limits, Outcomes, Polled, Position, Source, State};
 use ratelimit_policy::desired::AccessLog;
 use ratelimit_report::replay::Clock;
 use ratelimit_report::replay::log::Parser;
@@ -36,9 +36,10 @@ pub(super) struct Wanted {
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
     pub(super) log: AccessLog,
-    /// How many requests each address has in it.
+    /// Number of requests of each address.
     pub(super) requests: Vec<(IpAddr, u64)>,
-    pub(super) lines: Lines,
+    /// Counts of lines that charge nobody, whoever sent them.
+    pub(super) outcomes: Outcomes,
     /// Where the log was read to; none of what has no place.
     pub(super) position: Option<Position>,
     pub(super) state: State,
@@ -47,16 +48,6 @@ pub(super) struct Batch {
     pub(super) behind_bytes: Option<u64>,
     /// Whether the end of the log was reached.
     pub(super) is_at_end: bool,
-}
-
-/// Lines that charge nobody, by the reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Lines {
-    pub(super) malformed: u64,
-    pub(super) too_old: u64,
-    pub(super) in_future: u64,
-    pub(super) too_long: u64,
-    pub(super) skipped_bytes: u64,
 }
 
 /// The thread, and what it has sent.
@@ -135,7 +126,7 @@ impl Log {
             (self.parser, self.parser_since) = (parser(), Instant::now());
         }
         let now = now_ns();
-        let mut lines = Lines::default();
+        let mut outcomes = Outcomes::default();
         let mut requests: HashMap<IpAddr, u64> = HashMap::new();
         let Self { follower, parser, age_max_ns, .. } = self;
         let polled = follower.poll(now, &mut |line| {
@@ -143,14 +134,14 @@ impl Log {
             match parser.direct(text) {
                 _ if text.is_empty() => {}
                 Ok(None) => {}
-                Err(_) => lines.malformed += 1,
-                Ok(Some(of)) if of.at.0 > now.saturating_add(AHEAD_MAX_NS) => lines.in_future += 1,
-                Ok(Some(of)) if of.at.0 < now.saturating_sub(*age_max_ns) => lines.too_old += 1,
+                Err(_) => outcomes.malformed += 1,
+                Ok(Some(of)) if of.at.0 > now.saturating_add(AHEAD_MAX_NS) => outcomes.in_future += 1,
+                Ok(Some(of)) if of.at.0 < now.saturating_sub(*age_max_ns) => outcomes.too_old += 1,
                 Ok(Some(of)) => *requests.entry(of.source.to_canonical()).or_default() += 1,
             }
         });
         let Polled { lines: read, skipped_lines, skipped_bytes, lag, state, more, events, .. } = polled;
-        (lines.too_long, lines.skipped_bytes) = (skipped_lines, skipped_bytes);
+        (outcomes.too_long, outcomes.skipped_bytes) = (skipped_lines, skipped_bytes);
         let is_new = read > 0 || skipped_lines > 0 || skipped_bytes > 0 || !events.is_empty();
         if !is_new && self.told.as_ref() == Some(&state) && !more {
             return None;
@@ -159,7 +150,7 @@ impl Log {
         let batch = Batch {
             log: self.wanted.clone(),
             requests: requests.into_iter().collect(),
-            lines,
+            outcomes,
             position: self.follower.position(),
             state,
             events,
@@ -222,7 +213,7 @@ fn parts(mut batch: Batch) -> Vec<Batch> {
         parts.push(Batch {
             log: batch.log.clone(),
             requests: std::mem::replace(&mut batch.requests, rest),
-            lines: std::mem::take(&mut batch.lines),
+            outcomes: std::mem::take(&mut batch.outcomes),
             position: None,
             state: batch.state.clone(),
             events: std::mem::take(&mut batch.events),
@@ -245,7 +236,7 @@ mod tests {
         let batch = Batch {
             log: AccessLog::File("/log".into()),
             requests: requests.clone(),
-            lines: Lines { malformed: 7, ..Lines::default() },
+            outcomes: Outcomes { malformed: 7, ..Outcomes::default() },
             position: None,
             state: State::Following,
             events: Vec::new(),
@@ -255,7 +246,7 @@ mod tests {
         let parts = parts(batch);
         assert_eq!(parts.iter().flat_map(|part| part.requests.clone()).collect::<Vec<_>>(), requests);
         assert!(parts.iter().all(|part| part.requests.len() <= SOURCES_MAX));
-        assert_eq!(parts.iter().map(|part| part.lines.malformed).sum::<u64>(), 7);
+        assert_eq!(parts.iter().map(|part| part.outcomes.malformed).sum::<u64>(), 7);
         assert_eq!(parts.iter().map(|part| part.is_at_end).collect::<Vec<_>>(), [false, false, true]);
     }
 }
