@@ -30,13 +30,13 @@ const WINDOWS: u32 = 4;
 /// Each client opens a connection so often: twice as many as its limit.
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// How a client writes its request.
+/// Way in which a client writes its request.
 #[derive(Clone, Copy, Debug)]
 enum Writes {
     AtOnce,
-    /// In two segments, the second 20 ms after the first.
+    /// Two segments, the second 20 ms after the first.
     InTwo,
-    /// With a cookie of 5 KB, in four segments.
+    /// Four segments, with a cookie of 5 KB.
     Long,
 }
 

@@ -43,7 +43,7 @@ impl Site {
         self.lab.start(&["run", "--config", file.to_str().unwrap()])
     }
 
-    /// Requests of h2load over so many connections with so many streams each.
+    /// Sends requests by h2load, over that many connections with that many streams each.
     fn load(&self, requests: u32, connections: u32, streams: u32) {
         let (requests, connections, streams) = (requests.to_string(), connections.to_string(), streams.to_string());
         let url = format!("https://{}/", SERVER[0]);
@@ -51,7 +51,7 @@ impl Site {
         self.lab.client.run(&args).unwrap();
     }
 
-    /// Lines of the client in the log and in those that were rotated.
+    /// Returns the number of the client's lines in the log and in rotated ones.
     fn logged(&self) -> u64 {
         let files = fs::read_dir(self.lab.directory()).unwrap().map(|file| file.unwrap().path());
         let logs = files.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("access.log"));
@@ -76,7 +76,7 @@ fn used(lab: &Lab, client: &str) -> u64 {
     check["limits"].as_array().unwrap().iter().filter_map(|limit| limit["used"].as_u64()).max().unwrap_or(0)
 }
 
-/// Waits until the window equals the log. Both, in the end.
+/// Waits until the window equals the log. Returns the requests logged and those charged.
 fn settled(site: &Site) -> (u64, u64) {
     let both = || (site.logged(), site.used());
     once(|| Some(both()).filter(|(logged, used)| logged == used)).unwrap_or_else(both)

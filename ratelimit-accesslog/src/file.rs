@@ -45,11 +45,11 @@ pub(crate) struct OpenFile {
 /// Place at which reading of a file begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begin {
-    /// At the first byte.
+    /// First byte.
     Start,
-    /// At the first line that begins at or after the present end.
+    /// First line that begins at or after the present end.
     End,
-    /// At a stored position.
+    /// Stored position.
     At(FilePosition),
 }
 

@@ -21,33 +21,33 @@ use self::rules::{Rules, Source};
 use super::engine::Engine;
 use super::moment::Moment;
 
-/// How often it is looked whether lines were read, where there are logs: a client is refused so much later.
+/// Period in which read lines are charged. A client is refused that much later.
 pub(super) const LOGS_EVERY: Duration = Duration::from_millis(50);
-/// The file of how far each log was read, in the state directory.
+/// Name of the file that keeps how far each log was read, in the state directory.
 const FILE: &str = "access-logs.json";
-/// Batches that one tick takes: so many that a tick stays short.
+/// Maximum number of batches in one tick. A tick stays short with so many.
 const BATCHES_PER_TICK: usize = 4;
-/// How often it is written down how far logs were read. A killed daemon reads the rest again, which charges nothing as
-/// long as the windows are there.
+/// Period in which positions are saved. A killed daemon reads the rest again, which charges nothing as long as the
+/// windows are there.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
-/// A log that is behind for longer is said to be.
+/// Maximum time since a log's end was reached. A log that exceeds it is in trouble.
 const BEHIND_MAX: Duration = Duration::from_secs(5);
 
-/// The access logs of all rules.
+/// Access logs of all rules.
 #[derive(Debug, Default)]
 pub(super) struct AccessLogs {
     reader: Option<Reader>,
-    /// Why there is no reader, where there should be one.
+    /// Error of the last start of the reader, if it failed.
     failed: Option<String>,
     logs: BTreeMap<AccessLog, Log>,
     rules: Rules,
-    /// How far each log was read. None as long as the file of an earlier run was not read.
+    /// Positions of the logs. None until the file of an earlier run is read.
     read_to: Option<ReadTo>,
     saved_at: Duration,
     must_save: bool,
 }
 
-/// How far each log was read, by its name.
+/// Positions of the logs, by their names.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct ReadTo {
     logs: BTreeMap<String, Position>,
@@ -59,12 +59,12 @@ struct Log {
     state: Option<State>,
     peers: PeerCheck,
     behind_bytes: Option<u64>,
-    /// When the end was reached last, by the daemon's uptime.
+    /// Daemon's uptime when the end was last reached.
     at_end: Duration,
 }
 
 impl Log {
-    /// What is wrong with it, a clause. None where it is read in time.
+    /// Returns what is wrong with it, a clause. None if it is read in time.
     fn trouble(&self, uptime: Duration) -> Option<String> {
         if let Some(state) = self.state.as_ref().filter(|state| **state != State::Following) {
             return Some(state.to_string());
@@ -80,12 +80,12 @@ impl Log {
 }
 
 impl AccessLogs {
-    /// Whether some are read.
+    /// Returns whether some are read.
     pub(super) const fn are_followed(&self) -> bool {
         self.reader.is_some()
     }
 
-    /// What is wrong with the logs, a sentence each.
+    /// Returns what is wrong with the logs, a sentence each.
     pub(super) fn trouble(&self, uptime: Duration) -> Vec<String> {
         let of_logs = self.logs.iter().filter_map(|(name, log)| {
             Some(format!("access log {name} {}; requests are counted as without it", log.trouble(uptime)?))
@@ -95,7 +95,7 @@ impl AccessLogs {
         failed.into_iter().chain(of_logs).collect()
     }
 
-    /// What is told of each log.
+    /// Returns a report on each log.
     pub(super) fn reports(&self, policy: &Policy, uptime: Duration) -> Vec<AccessLogReport> {
         let report = |(name, log): (&AccessLog, &Log)| {
             let Outcomes { charged, not_a_peer, proxied, malformed, too_old, in_future, too_long, skipped_bytes } =
@@ -144,7 +144,7 @@ impl AccessLogs {
     }
 }
 
-/// The logs that rules name, each with the age beyond which its lines charge nobody.
+/// Returns the logs that rules name, each with the age beyond which its lines charge nobody.
 fn wanted(policy: &Policy) -> Vec<Wanted> {
     let mut wanted: Vec<Wanted> = Vec::new();
     for rule in &policy.rules {
@@ -172,7 +172,7 @@ impl<D: Datapath> Engine<D> {
         self.save_positions(moment, false);
     }
 
-    /// Writes down how far logs were read.
+    /// Saves the positions of the logs, if it is time to.
     pub(super) fn save_positions(&mut self, moment: Moment, is_end: bool) {
         let logs = &mut self.access_logs;
         let is_due = is_end || moment.uptime.saturating_sub(logs.saved_at) >= SAVE_EVERY;
@@ -187,7 +187,7 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// Begins and ends to read logs as rules come and go.
+    /// Starts and stops the reader as rules come and go.
     pub(super) fn follow_logs(&mut self, moment: Moment) {
         let wanted = wanted(&self.enforced.desired.policy);
         let is_read = self.access_logs.reader.as_ref().map_or(&[][..], |reader| &reader.wanted) == wanted;
@@ -257,7 +257,7 @@ fn tell_change(log: &AccessLog, to: Peers) {
     }
 }
 
-/// An address in a log, and how many lines it has.
+/// Address in a log, and its number of lines.
 pub(super) type Logged = (IpAddr, u64);
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ pub struct Packet {
     /// It is one of TCP or UDP, whole, and nothing is before that but an address header of the usual length: no tag,
     /// option or extension.
     pub is_plain: bool,
-    /// It is a segment with FIN or RST.
+    /// True for a segment with FIN or RST.
     pub closes: bool,
 }
 

@@ -13,44 +13,44 @@ use ratelimit_policy::desired::AccessLog;
 use ratelimit_report::replay::Clock;
 use ratelimit_report::replay::log::Parser;
 
-/// How long the thread waits where a log has nothing new.
+/// Time that the thread waits if no log has anything new.
 const IDLE: Duration = Duration::from_millis(20);
-/// Sources of one batch: a tick of the daemon reads the windows of so many in some 20 ms.
+/// Maximum number of sources in one batch.
 const SOURCES_MAX: usize = 4_096;
-/// Batches that may wait for the daemon. Beyond them the thread waits, and the log keeps its lines.
+/// Maximum number of batches that wait for the daemon. Beyond it the thread waits, and the log keeps its lines.
 const BATCHES_MAX: usize = 8;
-/// A line that is so much ahead of this host's clock charges nobody.
+/// Maximum time by which a line may be ahead of this host's clock. Later lines charge nobody.
 const AHEAD_MAX_NS: u64 = 5_000_000_000;
-/// The reader's own time zone is looked up so often: it changes with the season.
+/// Time after which the host's time zone is looked up again. Its offset changes with the season.
 const PARSER_LASTS: Duration = Duration::from_secs(3_600);
 
-/// One log to read.
+/// Log to be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) log: AccessLog,
-    /// Lines that are older charge nobody, in nanoseconds.
+    /// Age in nanoseconds beyond which lines charge nobody.
     pub(super) age_max_ns: u64,
 }
 
-/// What was read of one log in one go.
+/// Lines of one log that were read in one poll, summed by address.
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
     pub(super) log: AccessLog,
     /// Number of requests of each address.
     pub(super) requests: Vec<(IpAddr, u64)>,
-    /// Counts of lines that charge nobody, whoever sent them.
+    /// Counts of lines that charge no address.
     pub(super) outcomes: Outcomes,
-    /// Where the log was read to; none of what has no place.
+    /// Position after these lines, if the log has one. Of the parts of a batch, only the last has it.
     pub(super) position: Option<Position>,
     pub(super) state: State,
     pub(super) events: Vec<Event>,
-    /// Bytes that are written and not read yet, where that is known.
+    /// Number of bytes that are written and not read yet, if known.
     pub(super) behind_bytes: Option<u64>,
-    /// Whether the end of the log was reached.
+    /// True if the end of the log was reached.
     pub(super) is_at_end: bool,
 }
 
-/// The thread, and what it has sent.
+/// Handle of the thread, and the batches that it has sent.
 #[derive(Debug)]
 pub(super) struct Reader {
     pub(super) wanted: Vec<Wanted>,
@@ -60,7 +60,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Begins to read, each log where it was left.
+    /// Starts the thread, which reads each log on from its position.
     ///
     /// # Errors
     /// Fails if the thread cannot start.
@@ -72,12 +72,12 @@ impl Reader {
         Ok(Self { wanted, batches, stop, thread: Some(thread) })
     }
 
-    /// The next batch, if one is there.
+    /// Returns the next batch, if there is one.
     pub(super) fn next(&self) -> Option<Batch> {
         self.batches.try_recv().ok()
     }
 
-    /// Whether the thread is gone, which it never is by itself.
+    /// Returns whether the thread has ended, which it never does by itself.
     pub(super) fn is_gone(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
@@ -94,7 +94,7 @@ impl Drop for Reader {
     }
 }
 
-/// One log that is read.
+/// Log that is being read.
 struct Log {
     wanted: AccessLog,
     age_max_ns: u64,
@@ -120,7 +120,7 @@ impl Log {
         }
     }
 
-    /// Reads what is there. None where nothing is new.
+    /// Reads the new lines. Returns whether more are ready beside them. None if nothing is new.
     fn read(&mut self) -> Option<(Batch, bool)> {
         if self.parser_since.elapsed() > PARSER_LASTS {
             (self.parser, self.parser_since) = (parser(), Instant::now());
@@ -190,7 +190,7 @@ fn read_all(mut logs: Vec<Log>, sender: &SyncSender<Batch>, stopped: &Receiver<(
     }
 }
 
-/// Sends one batch once there is room. Whether it was sent, and the thread is to go on.
+/// Sends one batch once there is room. Returns false if the thread is to end instead.
 fn send(mut batch: Batch, sender: &SyncSender<Batch>, stopped: &Receiver<()>) -> bool {
     loop {
         match sender.try_send(batch) {
@@ -205,7 +205,7 @@ fn send(mut batch: Batch, sender: &SyncSender<Batch>, stopped: &Receiver<()>) ->
     }
 }
 
-/// A batch in parts of at most [`SOURCES_MAX`] addresses. The last one alone says where the log was read to.
+/// Splits a batch into parts of at most [`SOURCES_MAX`] addresses. Only the last part has the position.
 fn parts(mut batch: Batch) -> Vec<Batch> {
     let mut parts = Vec::new();
     while batch.requests.len() > SOURCES_MAX {

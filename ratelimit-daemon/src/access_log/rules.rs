@@ -13,50 +13,51 @@ use ratelimit_policy::desired::{AccessLog, Grant, Limit, Policy, Rule};
 
 use super::Logged;
 
-/// A charge goes to the window of verified traffic and to that of other traffic, as QUIC is. Counts are their sum.
+/// Number of windows that a charge goes to: that of verified traffic, and that of other traffic, such as QUIC. Counts are
+/// their sum.
 const CHARGED_IN: u64 = 2;
 
-/// The reconcilers, by the name of their rule.
+/// Reconcilers, by the name of their rule.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
     by_name: HashMap<String, OfRule>,
 }
 
-/// The reconciler of one rule.
+/// Reconciler of one rule.
 #[derive(Debug)]
 struct OfRule {
     reconciler: Reconciler<IpNet>,
-    /// The limit by whose buckets it counts.
+    /// Slot of the limit by whose buckets it counts.
     slot: u32,
-    /// Requests that were charged from logs.
+    /// Number of requests that were charged from logs.
     added: u64,
 }
 
-/// A source with lines in a batch, and what the kernel counted of it.
+/// Source with lines in a batch, and what the kernel counted of it.
 #[derive(Debug)]
 pub(super) struct Source {
     client: IpNet,
     pub(super) lines: u64,
-    /// The number of each bucket in its windows, and its count.
+    /// Number and count of each bucket in its windows.
     counts: Vec<(u64, u64)>,
 }
 
 impl Source {
-    /// Whether it has a live window: something of it was counted within the rule's window.
+    /// Returns whether it has a live window: something of it was counted within the rule's window.
     pub(super) fn is_peer(&self) -> bool {
         !self.counts.is_empty()
     }
 }
 
-/// The limit by which a rule is reconciled, and its position: that with the longest window, as the lines of slow
-/// requests are then matched for longest.
+/// Returns the limit by which a rule is reconciled, and its position. The one with the longest window is chosen, since
+/// lines of slow requests are then matched for longest.
 fn reconciled(rule: &Rule) -> Option<(usize, &Limit)> {
     let limits = rule.limits.iter().enumerate().filter(|(_, limit)| limit.is_reconciled());
     limits.max_by_key(|(_, limit)| limit.window_ns)
 }
 
 impl Rules {
-    /// The requests of a log by the index of the rule that judges them. What is allowed is in none.
+    /// Returns the requests of a log by the index of the rule that judges them, without those of allowed sources.
     pub(super) fn by_rule(
         &self,
         policy: &Policy,
@@ -78,7 +79,7 @@ impl Rules {
         parts
     }
 
-    /// What the kernel has counted of these sources.
+    /// Reads what the kernel has counted of these sources.
     ///
     /// # Errors
     /// Fails if their windows cannot be read.
@@ -146,7 +147,7 @@ impl Rules {
         charged
     }
 
-    /// Requests that logs have charged, by the name of each rule that has this log.
+    /// Returns how many requests logs have charged, by the name of each rule that has this log.
     pub(super) fn added_by(&self, policy: &Policy, log: &AccessLog) -> BTreeMap<String, u64> {
         let rules = policy.rules.iter().filter(|rule| rule.access_logs.contains(log));
         let added = |rule: &Rule| self.by_name.get(&rule.name).map_or(0, |of| of.added);
