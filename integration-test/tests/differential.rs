@@ -32,7 +32,7 @@ use ratelimit_datapath::{Datapath as _, KernelEvent, KernelEventKind};
 use ratelimit_policy::desired::{Mode, Policy};
 use ratelimit_report::replay::{Kind as Input, Replay};
 
-const STEPS: u32 = 40_000;
+const STEPS: u32 = 30_000;
 /// Packets of any kind whose segments are held against the rule alone.
 const SEGMENTS: u32 = 100_000;
 /// After so many steps, the counters of the program are compared with the oracle's, which also shows that no packet is

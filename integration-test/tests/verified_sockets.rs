@@ -4,7 +4,8 @@
 //! The oracle has no sockets, and a replay none either. Frames that are run reach no socket, so the server of each
 //! connection has heard nothing. One verdict may differ: a drop-cache entry for what connections have sent over the
 //! limit drops other segments in their source's name too. The fake is not told of what the entry drops, as the
-//! program has charged nothing.
+//! program has charged nothing. The program also resets a connection whose refused request waits too long, which the
+//! fake does not: such a packet charges nothing, and the fake is not told of it.
 //!
 //! A run prints its seed; RATELIMITD_SEED repeats it.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
@@ -19,7 +20,7 @@ use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{TCP, UDP};
 use integration_test::frames::{IPV4, Segment, V4, frame, udp_from};
 use integration_test::numbers;
-use integration_test::program::{Program, limit_over};
+use integration_test::program::{Program, is_pass, limit_over};
 use integration_test::random::Random;
 use ratelimit_common::conversation::Peer;
 use ratelimit_common::layout::Unit;
@@ -35,6 +36,8 @@ const CONNECTIONS: usize = 6;
 /// Longer than a window.
 const BETWEEN_POLICIES_NS: u64 = 120 * SECOND_NS;
 const STEP_NS_MAX: u64 = SECOND_NS / 2;
+/// The program resets the connection of a request that was refused longer ago, and of none that was refused later.
+const WAITS_NS_MIN: u64 = 2 << 28;
 
 /// A connection from this host to itself, by its numbers.
 #[derive(Clone, Copy)]
@@ -157,6 +160,12 @@ fn is_cached(program: &mut Program, policy: &Policy) -> bool {
     readings.iter().any(|of| holds(of) && is_of_volume(of.slot))
 }
 
+/// The port that a segment comes from; none where it has no payload, or is a datagram.
+fn source_port(frame: &[u8]) -> Option<u16> {
+    let has_payload = frame[14 + 9] == TCP && frame.len() > 14 + 20 + 20;
+    has_payload.then(|| u16::from_be_bytes([frame[14 + 20], frame[14 + 21]]))
+}
+
 fn seed() -> u64 {
     match std::env::var("RATELIMITD_SEED") {
         Ok(seed) => seed.parse().unwrap(),
@@ -173,7 +182,9 @@ fn the_fake_that_is_told_which_segments_are_verified_agrees_with_the_program_tha
     let mut policy = host.random_policy(&mut random);
     let (mut program, mut fake) = (Program::new(&policy), Fake::new(&policy));
     let mut said: BTreeMap<_, u32> = BTreeMap::new();
-    let (mut verified_bans, mut refused_beside) = (0, 0);
+    let (mut verified_bans, mut refused_beside, mut resets) = (0, 0, 0);
+    // When the oldest refused request of each connection was refused first, by the connection's port.
+    let mut refused_since: BTreeMap<u16, u64> = BTreeMap::new();
     for step in 0..STEPS {
         if random.one_in(150) {
             // What the drop cache drops, its window does not remember as refused: that matters where a rule that
@@ -202,6 +213,22 @@ fn the_fake_that_is_told_which_segments_are_verified_agrees_with_the_program_tha
             refused_beside += 1;
             continue;
         }
+        let established_port = source_port(&frame).filter(|_| sender.peer.is_some());
+        if real == ("reset", Some(0)) {
+            let since = established_port.and_then(|port| refused_since.remove(&port));
+            let waited_ns = since.map(|since| program.now().0 - since);
+            assert!(
+                waited_ns.is_some_and(|waited| waited > WAITS_NS_MIN),
+                "reset after {waited_ns:?} ns: seed {seed}, step {step} under {policy:#?}"
+            );
+            resets += 1;
+            continue;
+        }
+        if let Some(port) = established_port
+            && !is_pass(real.0)
+        {
+            refused_since.entry(port).or_insert(program.now().0);
+        }
         let faked = fake.judged_of(&frame, sender);
         let at =
             || format!("seed {seed}, step {step}: {sender:?} {frame:02x?} at {} under {policy:#?}", program.now().0);
@@ -218,7 +245,8 @@ fn the_fake_that_is_told_which_segments_are_verified_agrees_with_the_program_tha
         }
     }
     println!(
-        "{STEPS} steps agree but for {refused_beside} dropped by the cache, {verified_bans} bans by verified traffic: {said:?}"
+        "{STEPS} steps agree but for {refused_beside} dropped by the cache and {resets} reset, {verified_bans} bans by \
+         verified traffic: {said:?}"
     );
     for seen in
         [(true, "within_limit"), (true, "over_limit"), (true, "banned"), (false, "within_limit"), (false, "over_limit")]

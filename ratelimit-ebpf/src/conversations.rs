@@ -251,7 +251,7 @@ extern "C" fn found(ctx: *mut Raw, at: u32, end: u32, sought: u32) -> u64 {
 /// Returns [`Sought::likely`] as a word. A function of its own, for its place on the stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn likely(ctx: *mut Raw, sought: u32, start: u32, block: u32, end: u32) -> u64 {
+extern "C" fn likely(ctx: *mut Raw, sought: u32, start: u32, block: u32, end: u32) -> u32 {
     let ctx = Context::new(ctx);
     hook::likely(&PacketFrame::new(&ctx), self::sought(sought), start, block, end).0
 }

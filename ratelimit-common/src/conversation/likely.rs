@@ -5,30 +5,13 @@ use super::Sought;
 use super::search::{BLOCK_BYTES, TOP_BITS, WORD_BYTES, between, each, gathered, word, zeros};
 use crate::packet::Frame;
 
-/// Number of bytes behind a `/` that tell whether it is likely.
-const NUMBER_BYTES: u32 = 4;
 /// Longest name before a version.
 const NAME_BYTES: u32 = 4;
 const LOWER_CASE: u64 = each(0x20);
 
 /// Likely places of a block: a bit for each of its bytes, the lowest for the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Likely(pub u64);
-
-impl Likely {
-    /// Returns the likely places.
-    #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
-    pub(super) const fn places(self) -> u32 {
-        self.0 as u32
-    }
-
-    /// Returns those where HTTP/2's preface may go on.
-    #[inline(always)]
-    pub(super) const fn prefaces(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
-}
+pub struct Likely(pub u32);
 
 impl Sought {
     /// Returns the likely places of the block at `block`, of a payload from `start` to `end`. All of the block has to be
@@ -45,19 +28,14 @@ impl Sought {
         words.look(self, frame, end);
         words.look(self, frame, end);
         words.look(self, frame, end);
-        let Words { mut all, next, .. } = words;
-        if matches!(self, Self::Http2) {
-            return Likely(all);
-        }
-        if next + WORD_BYTES > end {
-            all |= (all & UNKNOWN_NUMBER) << 32;
-        }
-        if block <= start
+        let mut all = words.all;
+        if !matches!(self, Self::Http2)
+            && block <= start
             && let Some(first) = word(frame, start, end)
         {
             // The name may have begun in the segment before.
             let slashes = gathered(zeros(first ^ each(b'/'))) & ((1 << NAME_BYTES) - 1);
-            all |= (slashes << ((start - block) & (BLOCK_BYTES - 1))) as u64;
+            all |= slashes << ((start - block) & (BLOCK_BYTES - 1));
         }
         Likely(all)
     }
@@ -67,8 +45,8 @@ impl Sought {
 struct Words {
     before: u64,
     this: u64,
-    /// Likely places so far, as [`Likely`] has them, those of the newest word highest in each half.
-    all: u64,
+    /// Likely places so far, those of the newest word highest.
+    all: u32,
     /// Where the word behind `this` begins.
     next: u32,
 }
@@ -87,17 +65,11 @@ impl Words {
         };
         self.all >>= WORD_BYTES;
         if found != 0 {
-            let prefaces = gathered(found & around.before_preface_ends()) as u64;
-            self.all |= (prefaces << 32 | gathered(found) as u64) << (BLOCK_BYTES - WORD_BYTES);
+            self.all |= gathered(found) << (BLOCK_BYTES - WORD_BYTES);
         }
         (self.before, self.this) = (this, after);
     }
 }
-
-/// All bits of one half.
-const OWN_BITS: u64 = u32::MAX as u64;
-/// The last places of a block, whose numbers go on behind it.
-const UNKNOWN_NUMBER: u64 = OWN_BITS & OWN_BITS << (BLOCK_BYTES - NUMBER_BYTES);
 
 #[inline(always)]
 fn loaded<F: Frame>(frame: &F, at: u32) -> Option<u64> {
@@ -159,32 +131,21 @@ impl Around {
         zeros(http) | zeros(rtsp) | zeros(ice | (first ^ each(b' '))) | zeros(ice | (first ^ each(b'\t')))
     }
 
-    /// Returns the places before four bytes of what numbers, blanks and ends of lines are made of, or of what is behind
-    /// the payload's end.
+    /// Returns the places before what numbers, blanks and ends of lines are made of, or before what is behind the
+    /// payload's end: four bytes of it, or three of which the last ends the line.
     #[inline(always)]
     const fn numbers(&self) -> u64 {
         let (this, after) = (Self::of_number(self.this), Self::of_number(self.after));
+        let third = self.ahead(3);
         Self::shifted(this, after, 1)
             & Self::shifted(this, after, 2)
             & Self::shifted(this, after, 3)
-            & Self::shifted(this, after, 4)
+            & (Self::shifted(this, after, 4) | zeros(third ^ each(b'\n')) | zeros(third ^ each(b'\r')))
     }
 
     /// Returns the bytes of a word that a number, a blank or the end of a line may have, and a few others.
     #[inline(always)]
     const fn of_number(word: u64) -> u64 {
         between(word, 0, b' ') | between(word, b'.', b'9') | word & TOP_BITS
-    }
-
-    /// Returns the places of `/` in ` x/2.0` at the end of a line.
-    #[inline(always)]
-    const fn before_preface_ends(&self) -> u64 {
-        zeros(
-            (self.behind(5) ^ each(b' '))
-                | (self.ahead(1) ^ each(b'2'))
-                | (self.ahead(2) ^ each(b'.'))
-                | (self.ahead(3) ^ each(b'0'))
-                | (self.ahead(4) ^ each(b'\r')),
-        )
     }
 }

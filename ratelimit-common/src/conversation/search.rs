@@ -9,16 +9,11 @@ pub(super) const WORD_BYTES: u32 = 8;
 /// Number of bytes that are looked at together. Few blocks have anything.
 pub const BLOCK_BYTES: u32 = 32;
 
-/// Length of the shortest request: `A / ICE/1.1` and the ends of two lines.
-const REQUEST_BYTES_MIN: u32 = 13;
+/// Length of the shortest request: `A / ICE/1.` and the ends of two lines.
+const REQUEST_BYTES_MIN: u32 = 12;
 
-/// Length of the shortest text that looks like a version: `ICE/` and its blank, and four bytes of a number.
-const LIKELY_BYTES_MIN: u32 = 9;
-
-/// A payload may ask about one likely place in so many of its bytes, which is all that there may be, and about
-/// [`ASKS_MIN`] more. Further places that look like versions would count as versions.
-const ASK_AMONG_BYTES: u32 = LIKELY_BYTES_MIN;
-const ASKS_MIN: u32 = 8;
+/// Smallest distance of two places that look like versions: ` ICE/`, and `1.1` or `1.` and the end of a line.
+const LIKELY_BYTES_MIN: u32 = 8;
 
 /// Number of steps that a payload may take beyond those for its blocks and its likely places: places near its start
 /// are likely whatever is before them.
@@ -112,17 +107,13 @@ impl Sought {
     }
 
     /// Counts those from `at` to `end`, where a payload begins and ends. Only places with all that a version has around
-    /// it are asked, and of those a number that the payload's length bounds. Further ones count without being asked,
-    /// unless HTTP/2's preface may go on there.
+    /// it are asked. What a bounded number of steps does not reach counts as the most requests that fit into it.
     #[inline(always)]
     pub fn found<F: Walk>(self, frame: &F, at: u32, end: u32) -> Found {
         let bytes = end.saturating_sub(at);
-        // Buffers of more than 4 MB, which no stack makes, have no more asks.
-        #[expect(clippy::cast_possible_truncation, reason = "16 bits, as just bounded")]
-        let asks = (bytes / ASK_AMONG_BYTES + ASKS_MIN).min(u16::MAX as u32) as u16;
         let steps = bytes / BLOCK_BYTES + bytes / LIKELY_BYTES_MIN + OTHER_STEPS;
-        let search = frame
-            .repeat(steps, Search { sought: self, is_at_preface: 0, asks, start: at, at, end, count: 0, likely: 0 });
+        let search =
+            frame.repeat(steps, Search { sought: self, is_at_preface: 0, start: at, at, end, count: 0, likely: 0 });
         if search.is_at_preface != 0 {
             return Found::new(search.count, search.at);
         }
@@ -174,8 +165,6 @@ pub(super) struct Search {
     sought: Sought,
     /// 1 where `at` is behind the `/` of HTTP/2's preface, see [`Found::taken`].
     is_at_preface: u8,
-    /// Number of likely places that may still be asked.
-    asks: u16,
     start: u32,
     /// First byte that was not read yet.
     at: u32,
@@ -200,7 +189,6 @@ impl Search {
         self.likely = frame.forget_u32(likely & (likely - 1));
         // A block's places are asked before anything else is looked at.
         let next = self.at.wrapping_sub(BLOCK_BYTES - 1) + likely.trailing_zeros();
-        self.asks = self.asks.saturating_sub(1);
         let hit = frame.what_is_at(self.sought, self.start, next, self.end);
         self.count = frame.forget_u32(self.count + (hit != Hit::None) as u32);
         if hit == Hit::Preface {
@@ -234,24 +222,13 @@ impl Search {
         };
         self.at = frame.forget_u32(block + BLOCK_BYTES);
         if has_any {
-            let likely = frame.likely(sought, start, block, end);
             let unseen = u32::MAX << (seen & (BLOCK_BYTES - 1));
-            let places = likely.places() & unseen;
-            if places != 0 {
-                self.keep(frame, places, likely.prefaces());
+            // Asked before the next block is looked at.
+            self.likely = frame.likely(sought, start, block, end).0 & unseen;
+            if self.likely != 0 {
                 return Some(true);
             }
         }
         None
-    }
-
-    /// Keeps the places that are to be asked, and counts the others.
-    #[inline(always)]
-    fn keep<F: Walk>(&mut self, frame: &F, places: u32, prefaces: u32) {
-        self.likely = places;
-        if self.asks == 0 {
-            self.likely = if matches!(self.sought, Sought::VersionToPreface) { places & prefaces } else { 0 };
-            self.count = frame.forget_u32(self.count + (places & !self.likely).count_ones());
-        }
     }
 }

@@ -5,11 +5,14 @@ use std::io::{BufRead, BufReader, Read};
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::harness::{Echo, Tally};
 use super::summary::Tier;
@@ -23,6 +26,8 @@ pub(super) const PRIVILEGED: &str = "integration-test";
 pub(super) const EVERYTHING: [&str; 2] = ["--workspace", "--all-targets"];
 /// How many files of privileged tests run at a time: most of them wait most of the time.
 const AT_ONCE: usize = 3;
+/// How long tests may say nothing: several times what the longest of them takes.
+const SILENCE_MAX: Duration = Duration::from_mins(10);
 /// Tells the privileged tests which binary to run.
 const BINARY_VARIABLE: &str = "RATELIMITD_BIN";
 /// Tells them where promtool is, if it is there.
@@ -73,8 +78,11 @@ pub(super) fn models(filter: Option<&str>) -> Result<Tier> {
     Ok(Tier { name: "models", tally, took: start.elapsed() })
 }
 
+/// Files that start many daemons, and wait for them most of the time: two run at a time, and no others beside them.
+const IN_PAIRS: [&str; 2] = ["fleet_hosts", "fleet_trouble"];
+
 /// Files that measure, or that keep both CPUs busy: each has the machine to itself.
-const ALONE: [&str; 13] = [
+const ALONE: [&str; 11] = [
     "budget",
     "cost",
     "cpus",
@@ -82,8 +90,6 @@ const ALONE: [&str; 13] = [
     "drop_cache_full",
     "events",
     "failing",
-    "fleet_hosts",
-    "fleet_trouble",
     "flood",
     "large",
     "receivers",
@@ -114,7 +120,7 @@ struct Job<'a> {
     told: &'a [(&'static str, PathBuf)],
 }
 
-/// [`AT_ONCE`] files at a time, then those that measure, one by one. Namespaces, BPF file systems and directories are each test's own.
+/// [`AT_ONCE`] files at a time, then [`IN_PAIRS`], then those that measure, one by one. Namespaces, BPF file systems and directories are each test's own.
 pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
     let start = Instant::now();
     let artifacts = cargo::build(&EVERYTHING)?;
@@ -128,11 +134,12 @@ pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
         together.push(Job { test, wanted: filter.map_or_else(|| names.to_vec(), |word| vec![word]), told: &at_tcx });
     }
     let job = |test| Job { test, wanted: filter.into_iter().collect(), told: &at_xdp };
-    let (alone, others): (Vec<Job<'_>>, Vec<Job<'_>>) =
-        tests.into_iter().map(job).partition(|job| ALONE.contains(&job.test.target.as_str()));
+    let is_of = |names: &'static [&str]| move |job: &Job<'_>| names.contains(&job.test.target.as_str());
+    let (alone, others): (Vec<Job<'_>>, Vec<Job<'_>>) = tests.into_iter().map(job).partition(is_of(&ALONE));
+    let (in_pairs, others): (Vec<Job<'_>>, Vec<Job<'_>>) = others.into_iter().partition(is_of(&IN_PAIRS));
     together.extend(others);
     let mut tally = Tally::default();
-    for (jobs, at_once) in [(together, AT_ONCE), (alone, 1)] {
+    for (jobs, at_once) in [(together, AT_ONCE), (in_pairs, 2), (alone, 1)] {
         let waiting = Mutex::new(jobs.into_iter());
         let tallies = thread::scope(|scope| {
             let work = || -> Result<Tally> {
@@ -215,13 +222,30 @@ pub(super) fn as_root(test: &Path, binary: &Path, more: &[(&'static str, PathBuf
     command
 }
 
-/// Runs tests, shows and counts what they report. One that ends badly without saying why counts as failed.
+/// Runs tests, shows and counts what they report. One that ends badly without saying why counts as failed, and one that
+/// says nothing for [`SILENCE_MAX`] is ended and fails.
 fn listen(command: &mut Command, name: &str, tally: &mut Tally) -> Result<()> {
+    listen_for(SILENCE_MAX, command, name, tally)
+}
+
+fn listen_for(silence_max: Duration, command: &mut Command, name: &str, tally: &mut Tally) -> Result<()> {
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("start `{}`", run::shown(command)))?;
     let failed_before = tally.failed.len();
     if let Some(stdout) = child.stdout.take() {
-        take_all(stdout, tally);
+        let pid = Pid::from_raw(child.id().cast_signed());
+        let unfinished = thread::scope(|scope| {
+            let (heard, hears) = mpsc::channel();
+            let watch = scope.spawn(move || end_when_silent(pid, &hears, silence_max));
+            let unfinished = take_all(stdout, tally, &heard);
+            drop(heard);
+            let was_ended = watch.join().unwrap_or_else(|panic| resume_unwind(panic));
+            was_ended.then_some(unfinished)
+        });
+        if let Some(line) = unfinished {
+            let test = line.strip_prefix("test ").and_then(|rest| rest.split(" ... ").next()).unwrap_or(name);
+            tally.failed.push(format!("{test} said nothing for {} s and was ended", silence_max.as_secs()));
+        }
     }
     let status = child.wait().with_context(|| format!("wait for `{}`", run::shown(command)))?;
     if !status.success() && tally.failed.len() == failed_before {
@@ -230,7 +254,19 @@ fn listen(command: &mut Command, name: &str, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-fn take_all(stdout: impl Read, tally: &mut Tally) {
+/// Ends the process once it has said no line for so long. Returns whether it did.
+fn end_when_silent(pid: Pid, lines: &Receiver<()>, silence_max: Duration) -> bool {
+    loop {
+        match lines.recv_timeout(silence_max) {
+            Ok(()) => {}
+            Err(RecvTimeoutError::Timeout) => return kill(pid, Signal::SIGTERM).is_ok(),
+            Err(RecvTimeoutError::Disconnected) => return false,
+        }
+    }
+}
+
+/// Returns the last line that has no end.
+fn take_all(stdout: impl Read, tally: &mut Tally, heard: &Sender<()>) -> String {
     let mut stdout = BufReader::new(stdout);
     let mut line = Vec::new();
     while stdout.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
@@ -238,8 +274,14 @@ fn take_all(stdout: impl Read, tally: &mut Tally) {
         if tally.take(text.trim_end()) == Echo::Show {
             print!("{text}");
         }
+        if !line.ends_with(b"\n") {
+            return text.into_owned();
+        }
+        // Who watches is there until this side is dropped, or has ended the tests.
+        let _nobody_watches = heard.send(());
         line.clear();
     }
+    String::new()
 }
 
 #[cfg(test)]
@@ -251,5 +293,15 @@ mod tests {
         let mut tally = Tally::default();
         listen(&mut Command::new("false"), "false", &mut tally).unwrap();
         assert_eq!(tally.failed.len(), 1, "{tally:?}");
+    }
+
+    #[test]
+    fn a_test_that_hangs_is_ended_and_named() {
+        let mut tally = Tally::default();
+        let mut hangs = Command::new("sh");
+        hangs.args(["-c", "echo 'test one ... ok'; printf 'test two ... '; exec sleep 60"]);
+        listen_for(Duration::from_millis(300), &mut hangs, "file", &mut tally).unwrap();
+        assert_eq!(tally.failed, ["two said nothing for 0 s and was ended"]);
+        assert_eq!(tally.passed(), 1);
     }
 }
