@@ -380,5 +380,6 @@ pub fn limit_over(amount: u64, unit: Unit, form: WindowForm, buckets: u8, bucket
         slot,
         shared: None,
         per: Per::Source,
+        condition: None,
     }
 }

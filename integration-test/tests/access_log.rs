@@ -5,7 +5,9 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use integration_test::lab::{CLIENTS, Daemon, Lab, SERVER, once};
@@ -35,8 +37,11 @@ impl Site {
     }
 
     fn limit(&self, limit: &str) -> Daemon {
-        let (socket, log) = (self.lab.socket(), self.log());
-        let rule = format!("limits = [\"{limit}\"]\naccess_log = [\"{}\"]", log.display());
+        self.limit_by(&format!("limits = [\"{limit}\"]\naccess_log = [\"{}\"]", self.log().display()))
+    }
+
+    fn limit_by(&self, rule: &str) -> Daemon {
+        let socket = self.lab.socket();
         let top = format!("interfaces = [\"s0\"]\nsocket = \"{}\"\non_exit = \"keep\"", socket.display());
         let file = self.lab.directory().join("ratelimitd.toml");
         fs::write(&file, format!("{top}\n[rule]\n{rule}\n")).unwrap();
@@ -45,21 +50,19 @@ impl Site {
 
     /// Sends requests by h2load, over that many connections with that many streams each.
     fn load(&self, requests: u32, connections: u32, streams: u32) {
+        self.load_for("20", requests, connections, streams);
+    }
+
+    /// The same for so many seconds at most.
+    fn load_for(&self, seconds: &str, requests: u32, connections: u32, streams: u32) {
         let (requests, connections, streams) = (requests.to_string(), connections.to_string(), streams.to_string());
         let url = format!("https://{}/", SERVER[0]);
-        let args = ["timeout", "20", "h2load", "-n", &requests, "-c", &connections, "-m", &streams, &url];
+        let args = ["timeout", seconds, "h2load", "-n", &requests, "-c", &connections, "-m", &streams, &url];
         self.lab.client.run(&args).unwrap();
     }
 
-    /// Returns the number of the client's lines in the log and in rotated ones.
     fn logged(&self) -> u64 {
-        let files = fs::read_dir(self.lab.directory()).unwrap().map(|file| file.unwrap().path());
-        let logs = files.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("access.log"));
-        let of = |path: PathBuf| {
-            let text = fs::read_to_string(path).unwrap();
-            text.lines().filter(|line| line.starts_with(&format!("{CLIENT} "))).count() as u64
-        };
-        logs.map(of).sum()
+        logged_in(self.lab.directory())
     }
 
     fn used(&self) -> u64 {
@@ -69,6 +72,17 @@ impl Site {
     fn report(&self) -> Value {
         self.lab.stats()["access_logs"][0].clone()
     }
+}
+
+/// Returns the number of the client's lines in the log of this directory and in rotated ones.
+fn logged_in(directory: &Path) -> u64 {
+    let files = fs::read_dir(directory).unwrap().map(|file| file.unwrap().path());
+    let logs = files.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("access.log"));
+    let of = |path: PathBuf| {
+        let text = fs::read_to_string(path).unwrap();
+        text.lines().filter(|line| line.starts_with(&format!("{CLIENT} "))).count() as u64
+    };
+    logs.map(of).sum()
 }
 
 fn used(lab: &Lab, client: &str) -> u64 {
@@ -122,21 +136,46 @@ fn requests_of_many_streams_are_counted_as_the_server_logs_over_restart_and_rota
     drop(daemon);
 }
 
+/// Returns the most that was logged within any `window` of these samples that begins after `from`.
+fn most_within(samples: &[(Duration, u64)], window: Duration, from: Duration) -> u64 {
+    let ends_of = |(begin, at_begin): &(Duration, u64)| {
+        let within = samples.iter().filter(|(at, _)| (*begin..=*begin + window).contains(at));
+        within.map(|(_, logged)| logged - at_begin).max().unwrap_or(0)
+    };
+    samples.iter().filter(|(begin, _)| *begin >= from).map(ends_of).max().unwrap_or(0)
+}
+
 #[test]
-fn a_client_that_multiplexes_gets_its_limit_and_what_was_in_flight_and_no_more() {
+fn a_client_that_multiplexes_gets_its_limit_and_what_was_in_flight_once_and_then_its_limit() {
     needs_root!();
     const LIMIT: u64 = 100;
     const IN_FLIGHT: u64 = 20 * 100;
+    const LASTS: Duration = Duration::from_secs(45);
+    const WINDOW: Duration = Duration::from_secs(10);
     let site = Site::new();
-    let _daemon = site.limit(&format!("{LIMIT}/1m"));
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(30) {
-        site.load(10_000, 20, 100);
+    let _daemon = site.limit(&format!("{LIMIT}/10s"));
+    let (begun, directory) = (Instant::now(), site.lab.directory().to_owned());
+    let (ends, ended) = mpsc::channel::<()>();
+    let sampler = thread::spawn(move || {
+        let mut samples = vec![(Duration::ZERO, 0)];
+        while ended.recv_timeout(Duration::from_millis(250)) == Err(RecvTimeoutError::Timeout) {
+            samples.push((begun.elapsed(), logged_in(&directory)));
+        }
+        samples
+    });
+    while begun.elapsed() < LASTS {
+        site.load_for("3", 10_000, 20, 100);
     }
-    let logged = site.logged();
-    println!("{logged} were served in 30 s of a limit of {LIMIT} a minute");
+    drop(ends);
+    let samples = sampler.join().unwrap();
+    // The window and the bucket that it begins in.
+    let later_from = WINDOW + WINDOW / 5;
+    let first = samples.iter().filter(|(at, _)| *at <= WINDOW).map(|(_, logged)| *logged).max().unwrap_or(0);
+    let later = most_within(&samples, WINDOW, later_from);
+    println!("{first} in the first window, {later} at most in one that begins later; {:#}", site.report());
     // What was in flight is answered, and some of what came before its lines were read.
-    assert!(logged <= LIMIT + IN_FLIGHT * 3 / 2, "{logged}");
+    assert!(first <= LIMIT + 2 * IN_FLIGHT, "{first}");
+    assert!((1..=LIMIT + LIMIT / 10).contains(&later), "{later}: {samples:?}");
     // Another client has all of its limit.
     let url = format!("https://{}/", SERVER[0]);
     let curl = ["curl", "-sk", "--interface", CLIENTS[1], "-o", "/dev/null", "-w", "%{http_code}", &url];
@@ -207,4 +246,72 @@ fn a_log_that_cannot_be_read_is_said_and_is_read_once_it_can_be() {
     log.write_all(fs::read(site.log()).unwrap().repeat(4).as_slice()).unwrap();
     assert!(once(|| (site.used() == 12).then_some(())).is_some(), "{}", site.used());
     drop(daemon);
+}
+
+#[test]
+fn a_guesser_is_refused_after_its_failures_and_banned_and_who_fails_less_is_not() {
+    needs_root!();
+    let site = Site::new();
+    let log = site.log();
+    let limits = "limits = [\"1000/1m\", \"5/1m path=/login method=POST\", \"20/1m status=404\"]";
+    let rule = format!("{limits}\nblock_for = \"1m\"\naccess_log = [\"{}\"]", log.display());
+    let _daemon = site.limit_by(&rule);
+    let login = format!("https://{}/%6Cogin?next=/", SERVER[0]);
+    let post = |client: &str, url: &str| {
+        let args = [
+            "curl",
+            "-sk",
+            "-m",
+            "2",
+            "--interface",
+            client,
+            "-X",
+            "POST",
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code}",
+            url,
+        ];
+        site.lab.client.run(&args).map_or_else(|_| "refused".to_owned(), |said| said.stdout)
+    };
+    // Others look at the page as often as they like, and log in within the limit.
+    let other = CLIENTS[1];
+    for _ in 0..30 {
+        let page = ["curl", "-sk", "--interface", other, "-o", "/dev/null", &login];
+        site.lab.client.run(&page).unwrap();
+    }
+    let within: Vec<String> = (0..5).map(|_| post(other, &login)).collect();
+    assert_eq!(within, ["200"; 5], "{:#}", site.report());
+    // A guesser asks one after the other.
+    let guesses: Vec<String> = (0..60).map(|_| post(CLIENT, &login)).take_while(|code| code == "200").collect();
+    assert!((6..=20).contains(&guesses.len()), "{} guesses: {:#}", guesses.len(), site.report());
+    let ban = once(|| {
+        let check = site.lab.ratelimitd(&["check", CLIENT]).stdout;
+        check.contains("anned").then_some(check)
+    });
+    assert!(ban.is_some(), "{}", site.lab.ratelimitd(&["check", CLIENT]).stdout);
+    let said = site.lab.ratelimitd(&["stats"]).stdout;
+    assert!(said.contains("5 requests in 1m with path=/login method=POST"), "{said}");
+    assert_eq!(post(other, &format!("https://{}/", SERVER[0])), "200", "who is within the limits is served");
+}
+
+#[test]
+fn turns_of_a_source_that_lines_have_taken_beyond_its_limit_are_charged_as_all_of_it() {
+    needs_root!();
+    let site = Site::new();
+    let _daemon = site.limit("50/10s");
+    site.load_for("3", 1_000, 2, 100);
+    assert!(
+        once(|| (site.report()["turn_requests_max"]["default"] == 50).then_some(())).is_some(),
+        "{:#}",
+        site.report()
+    );
+    // Once its window is free, one turn fills it.
+    let freed = once(|| (site.used() == 0).then_some(()));
+    assert!(freed.is_some(), "{}", site.used());
+    let curl = ["curl", "-sk", "-o", "/dev/null", &format!("https://{}/", SERVER[0])];
+    site.lab.client.run(&curl).unwrap();
+    assert_eq!(site.used(), 50);
+    assert_eq!(used(&site.lab, CLIENTS[1]), 0);
 }

@@ -326,6 +326,7 @@ fn what_only_the_daemon_writes_the_program_cannot() {
             map::ACTIVE,
             map::CHARGE_ORDER,
             map::INJECTED_NOW,
+            map::MULTIPLICITIES,
             map::PORTS,
             map::PREFIXES_V4,
             map::PREFIXES_V6,

@@ -187,7 +187,7 @@ impl Follower {
         let mut budget = Budget { bytes: self.limits.bytes_per_poll, lines: self.limits.lines_per_poll };
         let (found, read, lag) = match self.source.clone() {
             Source::Socket { path, group } => {
-                (Ok(()), self.poll_socket(&path, group, &mut budget, &mut tally, sink), None)
+                (Ok(()), self.poll_socket(&path, group.as_deref(), &mut budget, &mut tally, sink), None)
             }
             Source::File(path) => {
                 let found = self.look(&path, now, &mut tally, &mut events);
@@ -206,7 +206,7 @@ impl Follower {
     fn poll_socket(
         &mut self,
         path: &Path,
-        group: Option<u32>,
+        group: Option<&str>,
         budget: &mut Budget,
         tally: &mut Tally,
         sink: &mut impl FnMut(&[u8]),

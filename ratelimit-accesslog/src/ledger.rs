@@ -35,6 +35,8 @@ pub(crate) struct Ledger {
     undated: u64,
     /// Multiplicity that was learned, and the time of that in nanoseconds.
     learned: (Multiplicity, u64),
+    /// Multiplicity since lines took the source beyond its limit, and the last time of that in nanoseconds.
+    beyond: Option<(Multiplicity, u64)>,
     /// Time in nanoseconds of the last lines that did not contradict the multiplicity.
     confirmed_at: u64,
     slack: Slack,
@@ -51,7 +53,7 @@ impl Ledger {
     pub(crate) fn new(given: Multiplicity, order: u64, now: u64, full_buckets: u8) -> Self {
         let buckets = VecDeque::with_capacity(usize::from(full_buckets) + 2);
         let (learned, slack) = ((given, now), Slack::default());
-        Self { buckets, undated: 0, learned, confirmed_at: now, slack, given, order, used_at: now }
+        Self { buckets, undated: 0, learned, beyond: None, confirmed_at: now, slack, given, order, used_at: now }
     }
 
     /// Removes buckets before `oldest`. Returns the number of unsettled lines in them.
@@ -147,8 +149,22 @@ impl Ledger {
             let (learned, at) = self.learned;
             let tried = learned.decayed(now.saturating_sub(at), pace.trial_ns);
             self.learned = (learned.lowered(quotient.min(current), tried), at);
+            // Its turns are as large as when it went beyond its limit.
+            if let Some((most, _)) = self.beyond.filter(|_| quotient.sixteenths() >= current.sixteenths() / 2) {
+                self.beyond = Some((most, now));
+            }
         }
         self.confirmed_at = now;
+    }
+
+    /// Number of requests that were counted or charged in the buckets that are remembered.
+    pub(crate) fn used(&self) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.counted.saturating_add(bucket.corrected)).fold(0, u64::saturating_add)
+    }
+
+    /// Remembers that lines have taken the source beyond its limit, which makes this its multiplicity.
+    pub(crate) fn go_beyond(&mut self, now: u64, multiplicity: Multiplicity) {
+        self.beyond = Some((multiplicity, now));
     }
 
     /// Number of counted requests without a line.
@@ -169,8 +185,12 @@ impl Ledger {
     /// Returns what is left of the multiplicity that was learned.
     pub(crate) fn multiplicity(&self, now: u64, pace: Pace) -> Multiplicity {
         let (learned, at) = self.learned;
-        let silence_ns = now.saturating_sub(self.confirmed_at).saturating_sub(pace.hold_ns);
-        learned.decayed(now.saturating_sub(at), pace.trial_ns).decayed(silence_ns, pace.window_ns)
+        let silence_ns = |since: u64| now.saturating_sub(since).saturating_sub(pace.hold_ns);
+        let mean = learned
+            .decayed(now.saturating_sub(at), pace.trial_ns)
+            .decayed(silence_ns(self.confirmed_at), pace.window_ns);
+        let of_beyond = self.beyond.map(|(most, since)| most.decayed(silence_ns(since), pace.window_ns));
+        of_beyond.map_or(mean, |of_beyond| mean.max(of_beyond))
     }
 }
 

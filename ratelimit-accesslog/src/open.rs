@@ -26,8 +26,8 @@ pub enum Source {
     Socket {
         /// Path of the socket.
         path: PathBuf,
-        /// Group that may send, by its number. None leaves the process's group.
-        group: Option<u32>,
+        /// Group that may send, by its name. None leaves the process's group.
+        group: Option<String>,
     },
 }
 

@@ -9,6 +9,9 @@ use crate::multiplicity::Multiplicity;
 /// Maximum number of idle sources that one call removes, so that none takes long.
 const EXPIRED_PER_CALL: usize = 2;
 
+/// Part of the limit by which lines may take a source beyond it without consequences.
+const BEYOND_PART: u64 = 10;
+
 /// Number of windows in which a multiplicity decays to 1 that lines neither contradict nor exceed.
 const TRIAL_WINDOWS: u64 = 16;
 
@@ -27,6 +30,8 @@ pub struct Settings {
     /// Maximum multiplicity of a source. The caller sets the rule's limit, if that is less than the default of 1000: a
     /// turn that is charged more than the limit would never be admitted.
     pub multiplicity_max: Multiplicity,
+    /// Number of requests that the limit admits within a window. None where no source is beyond it.
+    pub amount: Option<u64>,
     /// Time in nanoseconds within which a server writes the lines of its requests. Counted requests that have no line
     /// for longer were charged too much.
     pub lag_ns: u64,
@@ -46,6 +51,7 @@ impl Settings {
             charged_in: 1,
             sources_max: 1 << 16,
             multiplicity_max: Multiplicity::from_whole(1000),
+            amount: None,
             lag_ns: 2_000_000_000,
             median_max: Multiplicity::from_whole(8),
             median_sources_min: 8,
@@ -198,6 +204,10 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         self.totals.too_old = self.totals.too_old.saturating_add(expired).saturating_add(settled.too_old);
         if settled.lines > 0 {
             source.learn(now, pace, self.settings.multiplicity_max, settled.charged > 0);
+            let is_beyond = |amount: u64| source.used() > amount.saturating_add(amount / BEYOND_PART);
+            if settled.charged > 0 && self.settings.amount.is_some_and(is_beyond) {
+                source.go_beyond(now, self.settings.multiplicity_max);
+            }
         }
         if settled.charged > 0 {
             self.totals.charged = self.totals.charged.saturating_add(settled.charged);
@@ -235,6 +245,11 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
     ///
     /// A client whose turns become smaller is overcharged for the first of them only: once two turns' worth of charged
     /// requests have no line after [`Settings::lag_ns`], each turn is one request until those expire with their window.
+    ///
+    /// A source that lines have taken more than a tenth beyond the limit is charged the maximum for each turn, so that it
+    /// gets one turn in a window. That lasts as long as its turns stay half as large, and one window and one bucket longer,
+    /// and decays over one window too. Its mean would not bound it: most turns of such a client are one request, and the
+    /// first of each connection is all of its streams.
     ///
     /// In addition, the multiplicity loses a sixteenth of its excess over 1 each window. Counts that include it and
     /// match all lines have two explanations: turns of several requests, or requests that the kernel charges as one

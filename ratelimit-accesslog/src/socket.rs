@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::sys::socket::{self, AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, setsockopt, sockopt};
 use nix::sys::stat::{Mode, fchmod};
+use nix::unistd::Group;
 
 use crate::file::Budget;
 use crate::follower::State;
@@ -31,7 +32,8 @@ pub(crate) struct Listening {
 
 impl Listening {
     /// Creates the socket. Replaces one that no process has open. Fails if the path is anything else.
-    pub(crate) fn bind(path: &Path, group: Option<u32>) -> Result<Self, State> {
+    pub(crate) fn bind(path: &Path, group: Option<&str>) -> Result<Self, State> {
+        let group = group.map(number_of).transpose()?;
         make_room(path)?;
         Self::create(path, group).map_err(|error| state_of(&error))
     }
@@ -47,7 +49,9 @@ impl Listening {
         let metadata = fs::symlink_metadata(path)?;
         let this = Self { socket, path: path.into(), device: metadata.dev(), inode: metadata.ino() };
         if let Some(group) = group {
-            lchown(path, None, Some(group))?;
+            let why =
+                |error| format!("its socket cannot be given to the group, which the daemon has to be of: {error}");
+            lchown(path, None, Some(group)).map_err(|error| io::Error::other(why(error)))?;
         }
         fs::set_permissions(path, PermissionsExt::from_mode(MODE))?;
         Ok(this)
@@ -106,6 +110,15 @@ impl Drop for Listening {
         if self.is_in_place() {
             fs::remove_file(&self.path).ok();
         }
+    }
+}
+
+/// Returns the number of a group. Fails if there is none of that name.
+fn number_of(group: &str) -> Result<u32, State> {
+    match Group::from_name(group) {
+        Ok(Some(of)) => Ok(of.gid.as_raw()),
+        Ok(None) => Err(State::Failing(format!("is for group {group}, which does not exist"))),
+        Err(error) => Err(State::Failing(format!("is for group {group}, which cannot be looked up: {error}"))),
     }
 }
 

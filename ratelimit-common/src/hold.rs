@@ -5,7 +5,7 @@
 //! method that calls one; elsewhere it is memory.
 
 use crate::gcra;
-use crate::layout::{self, LIMITS_MAX, Rule, SHADOWS_MAX, Unit};
+use crate::layout::{self, LIMITS_MAX, LOGGED_REQUESTS, Rule, SHADOWS_MAX, Unit};
 use crate::time::{BucketIndex, Nanos, SECOND_NS};
 use crate::verdict::{Action, Reason};
 use crate::verification::{EvidenceNeeds, Side};
@@ -40,14 +40,26 @@ pub const fn is_plain(rule: &Rule) -> bool {
 
 /// Whether a rule does nothing beside what its limits say.
 const fn decides_by_limits(rule: &Rule) -> bool {
-    rule.shadows_len == 0 && rule.refuse_all == 0 && rule.bans.steps_len == 0
+    rule.shadows_len == 0 && rule.refuse_all == 0 && rule.bans.steps_len == 0 && !has_logged(rule)
+}
+
+/// Whether some of its limits are charged from an access log alone.
+const fn has_logged(rule: &Rule) -> bool {
+    let mut position = 0;
+    while position < LIMITS_MAX {
+        if rule.limits[position].unit == LOGGED_REQUESTS {
+            return true;
+        }
+        position += 1;
+    }
+    false
 }
 
 /// Whether it is nothing to the rule when a source sends a segment without payload that opens no connection, unless it
 /// guards and the source is suspect.
 pub fn ignores_acknowledgements(rule: &Rule) -> bool {
     let counts_none =
-        |limit: &layout::Limit| limit.unit == Unit::Requests as u8 || limit.unit == Unit::Connections as u8;
+        |limit: &layout::Limit| [Unit::Requests as u8, Unit::Connections as u8, LOGGED_REQUESTS].contains(&limit.unit);
     let (held, beside) = rule.limits.split_at(LIMITS_MAX);
     let mut limits = held.iter().take(rule.limits_len.into()).chain(beside.iter().take(rule.shadows_len.into()));
     rule.refuse_all == 0
@@ -198,7 +210,11 @@ pub fn check_limit<S: State>(state: S, position: usize, charges: Charges, before
     let limit = &rule.limits[position & (LIMITS_MAX - 1)];
     let (amount, side) = state.charged_by(charges, limit);
     // What is not counted apart is checked with its own charges, or the wrong limit would have refused it.
-    if amount == 0 && rule.refuse_all == 0 || charges.has(is::GLANCE) && limit.unit == Unit::Connections as u8 {
+    // What the log says of a source refuses any of its requests.
+    let is_logged = limit.unit == LOGGED_REQUESTS && charges.requests != 0;
+    if amount == 0 && rule.refuse_all == 0 && !is_logged
+        || charges.has(is::GLANCE) && limit.unit == Unit::Connections as u8
+    {
         return CheckResult::of(before);
     }
     let at = At::of(rule, position, side);
@@ -233,6 +249,22 @@ fn check_window<S: State>(
         state.keep_suspected(at);
     }
     CheckResult::of(if amount == 0 || matches!(before, Reason::NotAdmitted) { before } else { Reason::WithinLimit })
+}
+
+/// Returns whether the source has used more of one of its own limits of requests than that admits. No packet goes
+/// beyond a limit: only what is charged from a log does.
+#[inline(always)]
+pub fn is_beyond<S: State>(state: S) -> bool {
+    let rule = state.rule();
+    for (position, limit) in limits::<S>(rule, rule.own_len.into()) {
+        if limit.unit == Unit::Requests as u8
+            && let Some(window) = state.window(At::new(position, Side::Unverified).slot(limit))
+            && !window.is_within_limit(limit, Side::Unverified, state.coarse(), 0)
+        {
+            return true;
+        }
+    }
+    false
 }
 
 /// The gate for new sources: why the packet is sampled out or refused, if it is.

@@ -216,6 +216,9 @@ pub enum Unit {
     Requests = 4,
 }
 
+/// Code of requests that an access log counts and packets do not, in place of a [`Unit`].
+pub const LOGGED_REQUESTS: u8 = 5;
+
 impl Unit {
     /// The unit of a map's code.
     #[inline(always)]
@@ -297,8 +300,10 @@ pub struct Rule {
     pub own_len: u8,
     /// 1: its limits alone decide, see [`crate::hold::is_of_limits_alone`].
     pub is_of_limits_alone: u8,
+    /// 1: a log of its server is read, so turns under TLS and QUIC are charged by [`crate::multiplicity`].
+    pub has_log: u8,
     /// Zero.
-    pub reserved: [u8; 6],
+    pub reserved: [u8; 5],
 }
 
 const _: () = assert!(
@@ -484,6 +489,6 @@ mod tests {
             assert_eq!(Unit::from_code(unit as u8), Some(unit));
         }
         assert_eq!(Unit::from_code(0), None);
-        assert_eq!(Unit::from_code(5), None);
+        assert_eq!(Unit::from_code(LOGGED_REQUESTS), None);
     }
 }

@@ -17,6 +17,7 @@ pub mod gcra;
 pub mod hash;
 pub mod hold;
 pub mod layout;
+pub mod multiplicity;
 pub mod packet;
 pub mod refusal;
 pub mod refusals;

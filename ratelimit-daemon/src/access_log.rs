@@ -16,7 +16,7 @@ use ratelimit_policy::desired::{AccessLog, Policy};
 use ratelimit_report::snapshot::{AccessLogLines, AccessLogReport};
 use serde::{Deserialize, Serialize};
 
-use self::reader::{Batch, Reader, Wanted};
+use self::reader::{Batch, Reader, Requests, Wanted};
 use self::rules::{Rules, Source};
 use super::engine::Engine;
 use super::moment::Moment;
@@ -30,6 +30,8 @@ const BATCHES_PER_TICK: usize = 4;
 /// Period in which positions are saved. A killed daemon reads the rest again, which charges nothing as long as the
 /// windows are there.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
+/// Period in which multiplicities are looked at that fall without lines.
+const RENEW_EVERY: Duration = Duration::from_secs(1);
 /// Maximum time since a log's end was reached. A log that exceeds it is in trouble.
 const BEHIND_MAX: Duration = Duration::from_secs(5);
 
@@ -45,6 +47,8 @@ pub(super) struct AccessLogs {
     read_to: Option<ReadTo>,
     saved_at: Duration,
     must_save: bool,
+    /// Daemon's uptime when multiplicities were renewed last.
+    renewed_at: Duration,
 }
 
 /// Positions of the logs, by their names.
@@ -59,11 +63,18 @@ struct Log {
     state: Option<State>,
     peers: PeerCheck,
     behind_bytes: Option<u64>,
+    /// Whether the last that was read reached its end.
+    is_at_end: bool,
     /// Daemon's uptime when the end was last reached.
     at_end: Duration,
 }
 
 impl Log {
+    /// Returns the time since its end was reached. Nothing is sent of a log that has nothing new.
+    fn behind(&self, uptime: Duration) -> Duration {
+        if self.is_at_end { Duration::ZERO } else { uptime.saturating_sub(self.at_end) }
+    }
+
     /// Returns what is wrong with it, a clause. None if it is read in time.
     fn trouble(&self, uptime: Duration) -> Option<String> {
         if let Some(state) = self.state.as_ref().filter(|state| **state != State::Following) {
@@ -74,7 +85,7 @@ impl Log {
                 "has addresses that do not connect to this host: a proxy is in front, so it charges nobody".into(),
             );
         }
-        let behind = uptime.saturating_sub(self.at_end);
+        let behind = self.behind(uptime);
         (behind > BEHIND_MAX).then(|| format!("is {} s behind", behind.as_secs()))
     }
 }
@@ -104,7 +115,7 @@ impl AccessLogs {
                 log: name.to_string(),
                 state: log.state.as_ref().map_or_else(|| "is opened".to_owned(), ToString::to_string),
                 trouble: log.trouble(uptime),
-                behind_seconds: uptime.saturating_sub(log.at_end).as_secs_f64(),
+                behind_seconds: log.behind(uptime).as_secs_f64(),
                 behind_bytes: log.behind_bytes,
                 lines: AccessLogLines {
                     reconciled: charged,
@@ -117,6 +128,7 @@ impl AccessLogs {
                 },
                 skipped_bytes,
                 requests_added: self.rules.added_by(policy, name),
+                turn_requests_max: self.rules.turns_by(policy, name),
             }
         };
         self.logs.iter().map(report).collect()
@@ -126,7 +138,7 @@ impl AccessLogs {
     fn judged(&mut self, name: &AccessLog, source: &Source) -> u64 {
         let Some(log) = self.logs.get_mut(name) else { return 0 };
         let mut lines = 0;
-        for _ in 0..source.lines {
+        for _ in 0..source.requests.lines {
             let (judgement, change) = log.peers.judge(source.is_peer());
             lines += u64::from(judgement == Judgement::Charge);
             change.into_iter().for_each(|change| tell_change(name, change));
@@ -139,6 +151,7 @@ impl AccessLogs {
             state: None,
             peers: PeerCheck::default(),
             behind_bytes: None,
+            is_at_end: false,
             at_end: uptime,
         })
     }
@@ -151,9 +164,16 @@ fn wanted(policy: &Policy) -> Vec<Wanted> {
         let window_ns = rule.limits.iter().filter(|limit| limit.is_reconciled()).map(|limit| limit.window_ns).max();
         let Some(age_max_ns) = window_ns else { continue };
         for log in &rule.access_logs {
-            match wanted.iter_mut().find(|of| of.log == *log) {
-                Some(of) => of.age_max_ns = of.age_max_ns.max(age_max_ns),
-                None => wanted.push(Wanted { log: log.clone(), age_max_ns }),
+            let at = wanted.iter().position(|of| of.log == *log).unwrap_or_else(|| {
+                wanted.push(Wanted { log: log.clone(), age_max_ns, conditions: Vec::new() });
+                wanted.len() - 1
+            });
+            let of = &mut wanted[at];
+            of.age_max_ns = of.age_max_ns.max(age_max_ns);
+            for condition in rule.limits.iter().filter_map(|limit| limit.condition) {
+                if !of.conditions.contains(&condition) {
+                    of.conditions.push(condition);
+                }
             }
         }
     }
@@ -169,7 +189,23 @@ impl<D: Datapath> Engine<D> {
                 tracing::warn!("reconcile an access log: {:#}", anyhow::Error::from(error));
             }
         }
+        self.renew_multiplicities(moment);
         self.save_positions(moment, false);
+    }
+
+    /// Has packets charged by what was learned, before that ends.
+    fn renew_multiplicities(&mut self, moment: Moment) {
+        let Self { datapath, enforced, access_logs, .. } = self;
+        if moment.uptime.saturating_sub(access_logs.renewed_at) < RENEW_EVERY {
+            return;
+        }
+        access_logs.renewed_at = moment.uptime;
+        let renewed = datapath
+            .now()
+            .and_then(|now| access_logs.rules.renew_multiplicities(datapath, &enforced.desired.policy, now));
+        if let Err(error) = renewed {
+            tracing::warn!("tell packets what a turn is charged as: {:#}", anyhow::Error::from(error));
+        }
     }
 
     /// Saves the positions of the logs, if it is time to.
@@ -201,7 +237,8 @@ impl<D: Datapath> Engine<D> {
         let names: BTreeSet<&AccessLog> = wanted.iter().map(|of| &of.log).collect();
         logs.logs.retain(|name, _| names.contains(name));
         for name in names {
-            logs.log(name, moment.uptime).at_end = moment.uptime;
+            let log = logs.log(name, moment.uptime);
+            (log.is_at_end, log.at_end) = (false, moment.uptime);
         }
         logs.failed = None;
         if !wanted.is_empty() {
@@ -216,6 +253,9 @@ impl<D: Datapath> Engine<D> {
         let Self { datapath, enforced, access_logs, .. } = self;
         let policy = &enforced.desired.policy;
         let now = datapath.now()?;
+        let of_reader = access_logs.reader.iter().flat_map(|reader| &reader.wanted);
+        let conditions = of_reader.filter(|of| of.log == batch.log).map(|of| of.conditions.clone()).next();
+        let conditions = conditions.unwrap_or_default();
         let log = access_logs.log(&batch.log, moment.uptime);
         for event in &batch.events {
             tracing::info!("access log {}: {event}", batch.log);
@@ -230,6 +270,7 @@ impl<D: Datapath> Engine<D> {
         }
         log.peers.add_outcomes(batch.outcomes);
         (log.state, log.behind_bytes) = (Some(batch.state), batch.behind_bytes);
+        log.is_at_end = batch.is_at_end;
         if batch.is_at_end {
             log.at_end = moment.uptime;
         }
@@ -237,6 +278,9 @@ impl<D: Datapath> Engine<D> {
             for source in access_logs.rules.read(datapath, policy, rule, &sources, now)? {
                 let lines = access_logs.judged(&batch.log, &source);
                 access_logs.rules.settle(datapath, policy, rule, &source, lines, now)?;
+                if lines > 0 {
+                    rules::charge_conditions(datapath, policy, rule, &source, &conditions)?;
+                }
             }
         }
         if let Some(position) = batch.position {
@@ -257,8 +301,8 @@ fn tell_change(log: &AccessLog, to: Peers) {
     }
 }
 
-/// Address in a log, and its number of lines.
-pub(super) type Logged = (IpAddr, u64);
+/// Address in a log, and its requests.
+type Logged = (IpAddr, Requests);
 
 #[cfg(test)]
 mod tests {

@@ -310,7 +310,8 @@ pub(crate) fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         groups,
         own_len: u8::try_from(own_len).unwrap_or(u8::MAX),
         is_of_limits_alone: 0,
-        reserved: [0; 6],
+        has_log: u8::from(!rule.access_logs.is_empty()),
+        reserved: [0; 5],
     };
     encoded.known_first = known_first::of(&encoded);
     encoded.is_plain = u8::from(hold::is_plain(&encoded));
@@ -436,6 +437,7 @@ mod tests {
             slot: desired::slot(name, Unit::Connections, 60 * SECOND_NS),
             shared: None,
             per: Per::Source,
+            condition: None,
         };
         let ports = Ports { tcp: tcp.to_vec(), udp: vec![(65_535, 65_535)], other_protocols: false };
         let from = from.iter().map(|text| net(text)).collect();

@@ -214,6 +214,7 @@ mod tests {
             slot,
             shared: None,
             per: Per::Source,
+            condition: None,
         };
         let ports = Ports { tcp: vec![(80, 80)], udp: Vec::new(), other_protocols: false };
         let limits = vec![limit(7, WindowForm::Strict), limit(8, WindowForm::Gcra)];

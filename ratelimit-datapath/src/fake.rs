@@ -427,11 +427,21 @@ impl Datapath for FakeDatapath {
     }
 
     fn charge(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError> {
-        self.charge_limits(client, rule, amount, None)
+        self.charge_limits(client, rule, amount, |limit| limit.condition.is_none())
     }
 
     fn charge_requests(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError> {
-        self.charge_limits(client, rule, amount, Some(Unit::Requests))
+        self.charge_limits(client, rule, amount, |limit| limit.unit == Unit::Requests && limit.condition.is_none())
+    }
+
+    fn charge_limit(&mut self, client: IpNet, rule: usize, slot: u32, amount: u64) -> Result<(), DatapathError> {
+        self.charge_limits(client, rule, amount, |limit| limit.slot == slot)
+    }
+
+    fn set_multiplicity(&mut self, rule: usize, client: Option<IpNet>, requests: u16) -> Result<(), DatapathError> {
+        let client = client.map_or_else(|| "new clients".to_owned(), |client| client.to_string());
+        self.kernel.world().calls.push(format!("charge turns of {client} by rule {rule} as {requests}"));
+        Ok(())
     }
 
     fn kept(&self) -> Vec<String> {

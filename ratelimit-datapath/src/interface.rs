@@ -11,6 +11,15 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use super::path::Link;
 use super::{Attachment, Hook, XdpMode, bpf, generic_netlink, netlink};
 
+/// What a start does where an interface is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// It fails: the user who started it is there to read why.
+    Refused,
+    /// It goes on with the others, and this one is attached when it comes.
+    Awaited,
+}
+
 /// One network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Interface {

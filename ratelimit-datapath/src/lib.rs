@@ -6,10 +6,9 @@ use std::time::Duration;
 use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
 use ratelimit_common::layout::{Fault, Tally};
-use ratelimit_common::time::Nanos;
+use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::window::Cell;
-
 use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::Policy;
 
@@ -46,18 +45,12 @@ pub use connections::{Connection, Ended};
 pub use events::{EVENTS_PART, EventCount, EventCounts, EventLimit, KernelEvent, KernelEventKind};
 pub use fleet::{KernelStep, LimitAt, STEPS_PART, Told};
 pub use hook::{Attachment, Hook, XdpMode};
-pub use interface::{links, loses_answers, names as interface_names};
+pub use interface::{Absent, links, loses_answers, names as interface_names};
 pub use routes::default_gateways;
 pub use source_reading::{SourceReading, Whose};
 
-/// What a start does where an interface is missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Absent {
-    /// It fails: the user who started it is there to read why.
-    Refused,
-    /// It goes on with the others, and this one is attached when it comes.
-    Awaited,
-}
+/// Nanoseconds for which a turn is charged as what [`Datapath::set_multiplicity`] has said.
+pub const MULTIPLICITY_LASTS_NS: u64 = 12 * SECOND_NS;
 
 /// Why the datapath could not do what it was asked. Every message names the object and what would mend it.
 #[derive(Debug, thiserror::Error)]
@@ -328,12 +321,22 @@ pub trait Datapath: Send + 'static {
         self.forget_all(&[client])
     }
 
-    /// Charges `amount` to every limit and shadow limit of the rule with this index for one client, as a packet would. It
-    /// also charges above the limit, up to what can be counted. A limit that it exceeds bans as it does for a packet.
+    /// Charges `amount` to each limit and shadow limit of a rule that packets charge, also above the limit, up to what can
+    /// be counted. A limit that it exceeds bans as it does for a packet.
     fn charge(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError>;
 
     /// The same of those limits and shadow limits alone that count requests.
     fn charge_requests(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError>;
+
+    /// The same of the limit with this slot alone.
+    fn charge_limit(&mut self, client: IpNet, rule: usize, slot: u32, amount: u64) -> Result<(), DatapathError>;
+
+    /// Has the rule with this index charge each turn of a client under TLS and QUIC as so many requests, for
+    /// [`MULTIPLICITY_LASTS_NS`]. Without a client it is each turn of clients that have no number of their own.
+    ///
+    /// # Errors
+    /// Fails if there is no such rule, or the map cannot be written.
+    fn set_multiplicity(&mut self, rule: usize, client: Option<IpNet>, requests: u16) -> Result<(), DatapathError>;
 
     /// The interfaces that an earlier run left limited, by the policy that it applied, and that this run has not taken
     /// over; sorted.

@@ -6,6 +6,7 @@ use ratelimit_common::conversation::{
 
 use ratelimit_common::packet::plain_segment;
 
+use crate::hold;
 use crate::hook::{self, Context, Raw};
 use crate::maps::{self, Deferred, ParsedFrame};
 use crate::packet::{self, PacketFrame};
@@ -64,7 +65,7 @@ pub(crate) fn judge(frame: &PacketFrame, deferred: &mut Deferred, passes: bool) 
         requests = deferred.conversation.speak(frame, &mut deferred.entered);
     }
     if requests != 0 {
-        return Judged(requests & !(CONTINUES | IS_UNACCOUNTED));
+        return Judged(charged(requests));
     }
     let went_on = known.is_none() || deferred.went_on();
     if deferred.conversation.is_unaccounted(&parsed.segment(), went_on) {
@@ -77,6 +78,18 @@ pub(crate) fn judge(frame: &PacketFrame, deferred: &mut Deferred, passes: bool) 
         }
         Some(_) | None => Judged(0),
     }
+}
+
+/// How many requests so many turns of the connection at hand are charged as. A function of its own, for its place on the
+/// stack.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn charged(turns: u32) -> u32 {
+    let turns = turns & !(CONTINUES | IS_UNACCOUNTED);
+    let Some(deferred) = maps::deferred() else { return turns };
+    let Some(config) = maps::config(deferred.generation()) else { return turns };
+    let has_log = maps::rule(config, deferred.rule()).has_log != 0;
+    if has_log && deferred.conversation.shares_records() { hold::multiplied(turns) } else { turns }
 }
 
 /// Keeps that some of the connection of this first fragment comes in fragments. A function of its own, as

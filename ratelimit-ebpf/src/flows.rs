@@ -2,13 +2,17 @@
 
 use ratelimit_common::flow;
 
+use crate::hold;
 use crate::hook;
 use crate::maps;
 
 /// What [`flow_step`] returns: in the lowest bit whether the datagram opens a connection, above it the requests that
-/// it is.
+/// it is; or [`IS_BEYOND`].
 #[derive(Clone, Copy)]
 pub(crate) struct FlowStep(u32);
+
+/// The datagram is dropped: its source is beyond the limit by what a log has charged.
+const IS_BEYOND: u32 = 1 << 31;
 
 impl FlowStep {
     /// That of the datagram at hand, which this rule judges.
@@ -23,8 +27,13 @@ impl FlowStep {
     }
 
     #[inline(always)]
+    pub(crate) const fn is_beyond(self) -> bool {
+        self.0 & IS_BEYOND != 0
+    }
+
+    #[inline(always)]
     pub(crate) const fn requests(self) -> u32 {
-        self.0 >> 1
+        (self.0 & !IS_BEYOND) >> 1
     }
 }
 
@@ -34,10 +43,19 @@ impl FlowStep {
 extern "C" fn flow_step(generation: u32, rule: u32) -> u32 {
     let Some(config) = maps::config(generation) else { return 0 };
     let (Some(parsed), Some(deferred)) = (maps::parsed(), maps::deferred()) else { return 0 };
-    let datagram = parsed.datagram(maps::rule(config, rule).speaks_quic(parsed.port()));
+    let rule = maps::rule(config, rule);
+    let datagram = parsed.datagram(rule.speaks_quic(parsed.port()));
     deferred.set_flow(parsed.source(), parsed.source_port(), parsed.port());
     let step = flow::step(deferred.known_flow().map(|known| *known), deferred.now(), hook::first_of(datagram));
     deferred.flow = step.newest;
     let (of_others, opens) = hook::with_others(deferred, datagram, step.opens);
-    opens as u32 | (step.requests + of_others) << 1
+    let mut requests = step.requests + of_others;
+    if datagram.speaks_quic && rule.has_log != 0 {
+        // Any of its datagrams may ask for something.
+        if requests == 0 && hold::is_beyond() != 0 {
+            return IS_BEYOND;
+        }
+        requests = hold::multiplied(requests);
+    }
+    opens as u32 | requests << 1
 }

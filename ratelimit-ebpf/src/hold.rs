@@ -507,6 +507,14 @@ steps! {
         }
         DONE
     };
+    /// Returns how many requests so many turns of the source are charged as.
+    multiplied(turns: u32) -> u32, or turns, held of Work::PACKET => {
+        let of = &held.deferred().of;
+        let each = maps::multiplicity(of, held.rule, held.config.places, held.deferred().now());
+        (turns * each).min(u16::MAX as u32)
+    };
+    /// [`hold::is_beyond`].
+    is_beyond() -> u32, or 0, held of Work::PACKET => hold::is_beyond(held) as u32;
     /// Counts a request that is admitted after it was refused: it is the same one.
     count_repeated() -> u32, or DONE, held of Work::PACKET => {
         if held.charges().requests != 0 && held.charges().has(is::ESTABLISHED) {

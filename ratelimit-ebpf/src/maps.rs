@@ -18,6 +18,7 @@ use ratelimit_common::layout::{
     PrefixKeyV4, PrefixKeyV6, ROWS_MAX, RULES_MAX, Rule, RuleSet, SETS_PER_CONN_CELL, SETS_PER_WORD, SOURCES_CAPACITY,
     STEPS_BYTES, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX,
 };
+use ratelimit_common::multiplicity::{Multiplicity, SOURCE_PLACES, SourceName, place_of_new};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;
 
@@ -83,6 +84,9 @@ static CONN_FILTER: Array<[[u64; 2]; 2]> = Array::with_max_entries(CACHE_SETS / 
 static PREFIX_MISSES: Array<u64> = Array::with_max_entries(CACHE_SETS * PREFIX_MISSES_PER_SET, 0);
 #[map]
 static PREFIX_FILTER: Array<PrefixFilter> = Array::with_max_entries(GENERATIONS, BPF_F_RDONLY_PROG);
+#[map]
+static MULTIPLICITIES: Array<Multiplicity> =
+    Array::with_max_entries(SOURCE_PLACES + ROWS_MAX as u32, BPF_F_RDONLY_PROG);
 #[map]
 static ADMISSION: PerCpuArray<Admission> = PerCpuArray::with_max_entries(1, 0);
 #[map]
@@ -176,6 +180,19 @@ pub(crate) fn config(generation: u32) -> Option<&'static Config> {
 #[inline(always)]
 pub(crate) fn rule(config: &'static Config, index: u32) -> &'static Rule {
     &config.rules[forget(index) as usize & (RULES_MAX - 1)]
+}
+
+/// Returns how many requests a turn of this source is charged as by this rule: its own number, or else that of new
+/// sources.
+#[inline(always)]
+pub(crate) fn multiplicity(of: &Of, rule: &Rule, places: u64, now: Nanos) -> u32 {
+    let source = SourceName::of(of.words, places);
+    let own = MULTIPLICITIES.get(source.place(rule.row, places));
+    if let Some(requests) = own.and_then(|own| own.requests(Some(source), rule.row, now)) {
+        return requests;
+    }
+    let of_new = MULTIPLICITIES.get(place_of_new(rule.row));
+    of_new.and_then(|of_new| of_new.requests(None, rule.row, now)).unwrap_or(1)
 }
 
 /// What the daemon orders.

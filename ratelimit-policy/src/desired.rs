@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use ratelimit_common::access::Grant;
-use ratelimit_common::layout::Unit;
+use ratelimit_common::layout::{LOGGED_REQUESTS, Unit};
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verification::guarded_segments;
 use ratelimit_common::window::{BURST_ANY, Parts};
@@ -19,6 +19,7 @@ use crate::text::{amount, duration};
 mod access;
 mod access_log;
 mod bans;
+mod condition;
 mod fixed;
 mod guard;
 mod leak;
@@ -31,6 +32,9 @@ mod strict;
 pub use access::{covering, denies, typed};
 pub use access_log::AccessLog;
 pub use bans::Bans;
+pub use condition::{
+    Condition, LoggedRequest, METHOD_BYTES_MAX, PATH_BYTES_MAX, PathPattern, STATUS_MAX, STATUS_MIN, Statuses,
+};
 pub use fixed::{Fixed, HookChoice, OnExit, TlsFiles, XdpModeChoice};
 pub use guard::Guard;
 pub(crate) use matching::without;
@@ -251,6 +255,8 @@ pub struct Limit {
     pub shared: Option<Shared>,
     /// Whose traffic it counts as one.
     pub per: Per,
+    /// Which requests of an access log it counts. None where it counts packets.
+    pub condition: Option<Condition>,
 }
 
 /// How a limit is counted.
@@ -364,7 +370,8 @@ impl fmt::Display for NewSources {
 impl fmt::Display for Limit {
     /// As flags and files have it, the unit always said: `1000/5m connections`, `5000/1m requests per /24,/56`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}{}", self.rate(), unit_label(self.unit), self.per)
+        write!(f, "{} {}{}", self.rate(), unit_label(self.unit), self.per)?;
+        self.condition.map_or(Ok(()), |condition| write!(f, " {condition}"))
     }
 }
 
@@ -403,7 +410,7 @@ impl Limit {
             amount: self.amount,
             bucket_ns: self.bucket_ns,
             slot: self.slot,
-            unit: self.unit as u8,
+            unit: if self.condition.is_some() { LOGGED_REQUESTS } else { self.unit as u8 },
             full_buckets: self.full_buckets(),
             is_gcra: u8::from(self.form == WindowForm::Gcra),
             burst: match self.form {

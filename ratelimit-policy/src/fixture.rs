@@ -31,6 +31,7 @@ pub fn limit(amount: u64, unit: Unit) -> Limit {
         slot: 7 + unit as u32,
         shared: None,
         per: Per::Source,
+        condition: None,
     }
 }
 

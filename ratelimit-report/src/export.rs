@@ -245,7 +245,11 @@ fn access_logs(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Res
     family(out, "ratelimitd_access_log_failing", "Whether requests are counted as without this access log", troubled)?;
     let added: BTreeMap<_, _> = logs.iter().flat_map(|of| &of.requests_added).collect();
     let added = added.into_iter().map(|(rule, count)| (vec![("rule", &**rule)], ConstCounter::new(*count)));
-    family(out, "ratelimitd_access_log_requests_added", "Requests that access logs have charged", added)
+    family(out, "ratelimitd_access_log_requests_added", "Requests that access logs have charged", added)?;
+    let turns: BTreeMap<_, _> = logs.iter().flat_map(|of| &of.turn_requests_max).collect();
+    let turns = turns.into_iter().map(|(rule, requests)| (vec![("rule", &**rule)], gauge(*requests)));
+    let help = "Highest number of requests that a turn of one source is charged as";
+    family(out, "ratelimitd_access_log_turn_requests_max", help, turns)
 }
 
 /// One family of metrics; a counter's name comes without `_total`.
@@ -302,7 +306,7 @@ mod tests {
     use crate::fixture;
 
     /// Every metric that INTERFACE.md names and that there is something to say about.
-    const NAMES: [&str; 47] = [
+    const NAMES: [&str; 48] = [
         "ratelimitd_build_info",
         "ratelimitd_packets_total",
         "ratelimitd_bytes_total",
@@ -350,6 +354,7 @@ mod tests {
         "ratelimitd_access_log_behind_seconds",
         "ratelimitd_access_log_failing",
         "ratelimitd_access_log_requests_added_total",
+        "ratelimitd_access_log_turn_requests_max",
     ];
 
     /// With something in every corner.

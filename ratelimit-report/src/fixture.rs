@@ -33,6 +33,7 @@ pub fn access_log() -> AccessLogReport {
         lines: AccessLogLines { reconciled: 1_000, not_a_peer: 3, malformed: 2, ..AccessLogLines::default() },
         skipped_bytes: 0,
         requests_added: [("default".to_owned(), 588)].into(),
+        turn_requests_max: [("default".to_owned(), 12)].into(),
     }
 }
 
@@ -50,6 +51,7 @@ pub fn fleet() -> Fleet {
         bucket_seconds: 60.0,
         window: WindowForm::Strict,
         per: None,
+        condition: None,
     };
     let limit = FleetLimit {
         rule: "default".to_owned(),

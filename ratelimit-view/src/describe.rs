@@ -240,6 +240,13 @@ fn some_of(prefixes: &[IpNet]) -> Option<String> {
     (!named.is_empty()).then(|| format!("{}{and}", named.join(", ")))
 }
 
+/// What a start warns of: rules whose limits of requests do not bound clients that share records between requests.
+pub fn multiplexing_warnings(policy: &Policy) -> Vec<String> {
+    let rules = policy.rules.iter().filter(|rule| rule.access_logs.is_empty());
+    let warning = |rule: &Rule| multiplexed_words(rule).map(|words| format!("rule {}: HTTP/2 {words}", rule.name));
+    rules.filter_map(warning).collect()
+}
+
 /// How far clients that share records between requests are bounded, as those of HTTP/2 and HTTP/3 can. None where the
 /// rule limits no requests on ports that speak TLS.
 fn multiplexed_words(rule: &Rule) -> Option<&'static str> {
@@ -416,6 +423,7 @@ mod tests {
             slot: 0,
             shared: None,
             per: Per::Source,
+            condition: None,
         }
     }
 

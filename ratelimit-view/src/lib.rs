@@ -80,7 +80,9 @@ fn wait(seconds: f64) -> String {
 /// `1,000 connections in 5m`.
 fn limit(limit: &Limit) -> String {
     let per = limit.per.map_or_else(String::new, |per| per.to_string());
-    format!("{} {} in {}{per}", number(limit.amount), limit.unit.label(), duration(limit.window_seconds))
+    let condition = limit.condition.map_or_else(String::new, |condition| format!(" with {condition}"));
+    let (amount, window) = (number(limit.amount), duration(limit.window_seconds));
+    format!("{amount} {} in {window}{per}{condition}", limit.unit.label())
 }
 
 /// How a limit is counted: `strict, in buckets of 1m`.

@@ -244,3 +244,31 @@ fn lines_of_many_sources_are_reconciled_fast() {
     println!("{:.0} lines a second", f64::from(lines) / taken.as_secs_f64());
     assert!(taken < std::time::Duration::from_secs(8), "{taken:?}");
 }
+
+#[test]
+fn a_source_that_lines_take_beyond_its_limit_has_the_largest_multiplicity_for_a_while() {
+    let most = Multiplicity::from_whole(100);
+    let settings = Settings { multiplicity_max: most, amount: Some(100), ..Settings::new(SECOND, FULL) };
+    let mut reconciler = Reconciler::new(settings);
+    // A tenth beyond is no offence, whatever a turn stood for.
+    assert_eq!(turn(&mut reconciler, 1, START, 55, 110), 55);
+    assert_eq!(reconciler.multiplicity(1, START), Multiplicity::from_whole(2));
+    // Most turns of this one were a single request.
+    assert_eq!(turn(&mut reconciler, 2, START, 100, 2_300), 2_200);
+    let hold = WINDOW + SECOND;
+    assert_eq!(reconciler.multiplicity(2, START), most);
+    assert_eq!(reconciler.multiplicity(2, START + hold), most);
+    assert!(reconciler.multiplicity(2, START + hold + WINDOW / 2) < most);
+    assert_eq!(reconciler.multiplicity(2, START + hold + WINDOW), Multiplicity::ONE);
+    // As long as its turns are as large it is not forgiven.
+    assert_eq!(turn(&mut reconciler, 3, START, 100, 2_300), 2_200);
+    let mut at = START;
+    for _ in 0..6 {
+        at += hold;
+        assert_eq!(turn(&mut reconciler, 3, at, 1, 100), 0);
+        assert_eq!(reconciler.multiplicity(3, at), most);
+    }
+    // What lines do not exceed is no offence, also of a source that was charged the most.
+    assert_eq!(turn(&mut reconciler, 2, START + 2 * hold + WINDOW, 90, 90), 0);
+    assert_eq!(reconciler.multiplicity(2, START + 2 * hold + WINDOW), Multiplicity::ONE);
+}

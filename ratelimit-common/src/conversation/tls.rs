@@ -105,6 +105,12 @@ pub(super) fn is_http2<F: Frame>(frame: &F, next: u32) -> bool {
 }
 
 impl Conversation {
+    /// Returns whether several requests may share a record of it, which then count as one.
+    #[inline(always)]
+    pub const fn shares_records(&self) -> bool {
+        self.speaks == speaks::TLS
+    }
+
     /// In the middle of something: all that might not be a request is not.
     #[inline(always)]
     pub(super) const fn speak_tls(&mut self, is: u16) {

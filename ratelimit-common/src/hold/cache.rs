@@ -3,7 +3,7 @@
 use super::charges::refusal;
 use super::groups::{turn_back, turn_to};
 use super::{At, LITTLE, State, Window};
-use crate::layout::Unit;
+use crate::layout::{LOGGED_REQUESTS, Unit};
 use crate::verification::Side;
 
 /// Caches that the source was refused, where that lasts; first counts the refusal, unless the charge has. A group's
@@ -28,7 +28,9 @@ fn cache_refusal_of<S: State>(state: S, at: At, is_counted: bool) {
     if window.refusals().count() <= LITTLE {
         state.make_known();
     }
-    if limit.unit == Unit::Requests as u8 && !side.is_guard() {
+    if limit.unit == LOGGED_REQUESTS {
+        state.keep_refused(at.slot(limit));
+    } else if limit.unit == Unit::Requests as u8 && !side.is_guard() {
         state.keep_refused(at.slot(limit));
         if rule.refuse_all == 0 && rule.shadows_len == 0 && limit.is_gcra == 0 {
             let full_until = window.full_until(limit, side, bucket, 1);

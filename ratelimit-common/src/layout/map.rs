@@ -56,6 +56,9 @@ pub const PREFIX_MISSES: &str = "PREFIX_MISSES";
 /// Array of [`super::PrefixFilter`], one a generation of [`PREFIXES_V4`] and [`PREFIXES_V6`]. Each run of the daemon makes
 /// it anew from what those hold, before packets read it.
 pub const PREFIX_FILTER: &str = "PREFIX_FILTER";
+/// Array of [`crate::multiplicity::Multiplicity`]: [`crate::multiplicity::SOURCE_PLACES`] of sources, by their places, and
+/// then one for new sources of each row of rules.
+pub const MULTIPLICITIES: &str = "MULTIPLICITIES";
 /// Per-CPU array of one [`crate::admission::Admission`].
 pub const ADMISSION: &str = "ADMISSION";
 /// Array of one word of [`crate::gcra`] for each row of rules: new sources that it has admitted.

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use ratelimit_accesslog::{Event, Follower, Limits, Outcomes, Polled, Position, Source, State};
-use ratelimit_policy::desired::AccessLog;
+use ratelimit_policy::desired::{AccessLog, Condition};
 use ratelimit_report::replay::Clock;
-use ratelimit_report::replay::log::Parser;
+use ratelimit_report::replay::log::{Asked, Parser};
 
 /// Time that the thread waits if no log has anything new.
 const IDLE: Duration = Duration::from_millis(20);
@@ -30,14 +30,33 @@ pub(super) struct Wanted {
     pub(super) log: AccessLog,
     /// Age in nanoseconds beyond which lines charge nobody.
     pub(super) age_max_ns: u64,
+    /// Conditions of limits, each once.
+    pub(super) conditions: Vec<Condition>,
+}
+
+/// Requests of one address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Requests {
+    pub(super) lines: u64,
+    /// How many of them meet each of [`Wanted::conditions`].
+    pub(super) met: Vec<u64>,
+}
+
+impl Requests {
+    /// Adds those of another address.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.lines = self.lines.saturating_add(other.lines);
+        self.met.resize(self.met.len().max(other.met.len()), 0);
+        self.met.iter_mut().zip(&other.met).for_each(|(met, more)| *met = met.saturating_add(*more));
+    }
 }
 
 /// Lines of one log that were read in one poll, summed by address.
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
     pub(super) log: AccessLog,
-    /// Number of requests of each address.
-    pub(super) requests: Vec<(IpAddr, u64)>,
+    /// Requests of each address.
+    pub(super) requests: Vec<(IpAddr, Requests)>,
     /// Counts of lines that charge no address.
     pub(super) outcomes: Outcomes,
     /// Position after these lines, if the log has one. Of the parts of a batch, only the last has it.
@@ -98,6 +117,7 @@ impl Drop for Reader {
 struct Log {
     wanted: AccessLog,
     age_max_ns: u64,
+    conditions: Vec<Condition>,
     follower: Follower,
     parser: Parser,
     parser_since: Instant,
@@ -108,11 +128,12 @@ impl Log {
     fn new(wanted: &Wanted, position: Option<Position>) -> Self {
         let source = match &wanted.log {
             AccessLog::File(path) => Source::File(path.clone()),
-            AccessLog::Socket(path) => Source::Socket { path: path.clone(), group: None },
+            AccessLog::Socket { path, group } => Source::Socket { path: path.clone(), group: group.clone() },
         };
         Self {
             wanted: wanted.log.clone(),
             age_max_ns: wanted.age_max_ns,
+            conditions: wanted.conditions.clone(),
             follower: Follower::new(source, position, Limits::default()),
             parser: parser(),
             parser_since: Instant::now(),
@@ -127,8 +148,8 @@ impl Log {
         }
         let now = now_ns();
         let mut outcomes = Outcomes::default();
-        let mut requests: HashMap<IpAddr, u64> = HashMap::new();
-        let Self { follower, parser, age_max_ns, .. } = self;
+        let mut requests: HashMap<IpAddr, Requests> = HashMap::new();
+        let Self { follower, parser, age_max_ns, conditions, .. } = self;
         let polled = follower.poll(now, &mut |line| {
             let text = line.trim_ascii();
             match parser.direct(text) {
@@ -137,7 +158,16 @@ impl Log {
                 Err(_) => outcomes.malformed += 1,
                 Ok(Some(of)) if of.at.0 > now.saturating_add(AHEAD_MAX_NS) => outcomes.in_future += 1,
                 Ok(Some(of)) if of.at.0 < now.saturating_sub(*age_max_ns) => outcomes.too_old += 1,
-                Ok(Some(of)) => *requests.entry(of.source.to_canonical()).or_default() += 1,
+                Ok(Some(of)) => {
+                    let requests = requests.entry(of.source.to_canonical()).or_default();
+                    requests.lines += 1;
+                    if !conditions.is_empty() {
+                        let asked = Asked::of(text);
+                        requests.met.resize(conditions.len(), 0);
+                        let met = conditions.iter().map(|condition| condition.is_met_by(asked.request()));
+                        requests.met.iter_mut().zip(met).for_each(|(count, is_met)| *count += u64::from(is_met));
+                    }
+                }
             }
         });
         let Polled { lines: read, skipped_lines, skipped_bytes, lag, state, more, events, .. } = polled;
@@ -231,8 +261,9 @@ mod tests {
 
     #[test]
     fn a_batch_of_many_addresses_comes_in_parts_and_none_is_counted_twice() {
-        let requests: Vec<_> =
-            (0..10_000_u32).map(|at| (IpAddr::from(at.to_be_bytes()), 1 + u64::from(at) % 3)).collect();
+        let requests: Vec<_> = (0..10_000_u32)
+            .map(|at| (IpAddr::from(at.to_be_bytes()), Requests { lines: at.into(), met: vec![1] }))
+            .collect();
         let batch = Batch {
             log: AccessLog::File("/log".into()),
             requests: requests.clone(),

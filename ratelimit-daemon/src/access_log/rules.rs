@@ -4,14 +4,16 @@
 use std::collections::{BTreeMap, HashMap};
 
 use ipnet::IpNet;
-use ratelimit_accesslog::{Reconciler, Settings};
-use ratelimit_common::time::Nanos;
+use ratelimit_accesslog::{Multiplicity, Reconciler, Settings};
+use ratelimit_common::layout::Unit;
+use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verification::Side;
 use ratelimit_common::window::Cell;
-use ratelimit_datapath::{Datapath, DatapathError, LimitAt};
-use ratelimit_policy::desired::{AccessLog, Grant, Limit, Policy, Rule};
+use ratelimit_datapath::{Datapath, DatapathError, LimitAt, MULTIPLICITY_LASTS_NS};
+use ratelimit_policy::desired::{AccessLog, Condition, Grant, Limit, Policy, Rule};
 
 use super::Logged;
+use super::reader::Requests;
 
 /// Number of windows that a charge goes to: that of verified traffic, and that of other traffic, such as QUIC. Counts are
 /// their sum.
@@ -31,13 +33,60 @@ struct OfRule {
     slot: u32,
     /// Number of requests that were charged from logs.
     added: u64,
+    /// What turns of each client are charged as now, and of all others under none.
+    written: HashMap<Option<IpNet>, Written>,
+}
+
+/// Multiplicity that packets read.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    requests: u16,
+    until: Nanos,
+}
+
+/// Nanoseconds before the end of a multiplicity within which it is written again.
+const RENEWED_BEFORE_NS: u64 = 4 * SECOND_NS;
+
+impl OfRule {
+    /// Has packets of the rule at `at` read the multiplicity of a client, or that of new clients, if they do not.
+    fn write<D: Datapath>(
+        &mut self,
+        datapath: &mut D,
+        at: usize,
+        client: Option<IpNet>,
+        now: Nanos,
+    ) -> Result<(), DatapathError> {
+        let of_new = self.written.get(&None).map_or(1, |of_new| of_new.requests);
+        let multiplicity = match client {
+            Some(client) => self.reconciler.multiplicity(client, now.0),
+            None => self.reconciler.median(now.0),
+        };
+        let requests = multiplicity.sixteenths() / Multiplicity::ONE.sixteenths();
+        let is_usual = requests == if client.is_some() { of_new } else { 1 };
+        let written = self.written.get(&client).copied();
+        if is_usual && written.is_none() {
+            return Ok(());
+        }
+        let holds = |of: &Written| of.requests == requests && of.until.0 > now.0.saturating_add(RENEWED_BEFORE_NS);
+        if written.as_ref().is_some_and(holds) {
+            return Ok(());
+        }
+        datapath.set_multiplicity(at, client, requests)?;
+        if is_usual && client.is_some() {
+            self.written.remove(&client);
+        } else {
+            self.written
+                .insert(client, Written { requests, until: Nanos(now.0.saturating_add(MULTIPLICITY_LASTS_NS)) });
+        }
+        Ok(())
+    }
 }
 
 /// Source with lines in a batch, and what the kernel counted of it.
 #[derive(Debug)]
 pub(super) struct Source {
     client: IpNet,
-    pub(super) lines: u64,
+    pub(super) requests: Requests,
     /// Number and count of each bucket in its windows.
     counts: Vec<(u64, u64)>,
 }
@@ -47,6 +96,28 @@ impl Source {
     pub(super) fn is_peer(&self) -> bool {
         !self.counts.is_empty()
     }
+}
+
+/// Charges a source's requests that meet conditions to the limits that have these. `conditions` are those that
+/// [`Requests::met`] counts.
+///
+/// # Errors
+/// Fails if a window cannot be written.
+pub(super) fn charge_conditions<D: Datapath>(
+    datapath: &mut D,
+    policy: &Policy,
+    at: usize,
+    source: &Source,
+    conditions: &[Condition],
+) -> Result<(), DatapathError> {
+    for limit in policy.rules.get(at).iter().flat_map(|rule| &rule.limits) {
+        let Some(condition) = limit.condition else { continue };
+        let met = conditions.iter().position(|of| *of == condition).and_then(|at| source.requests.met.get(at));
+        if let Some(amount) = met.copied().filter(|amount| *amount > 0) {
+            datapath.charge_limit(source.client, at, limit.slot, amount)?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the limit by which a rule is reconciled, and its position. The one with the longest window is chosen, since
@@ -64,16 +135,17 @@ impl Rules {
         log: &AccessLog,
         requests: &[Logged],
         now: Nanos,
-    ) -> BTreeMap<usize, BTreeMap<IpNet, u64>> {
-        let mut parts: BTreeMap<usize, BTreeMap<IpNet, u64>> = BTreeMap::new();
-        for (source, lines) in requests.iter().copied() {
+    ) -> BTreeMap<usize, BTreeMap<IpNet, Requests>> {
+        let mut parts: BTreeMap<usize, BTreeMap<IpNet, Requests>> = BTreeMap::new();
+        for (source, requests) in requests {
+            let source = *source;
             if policy.grant(source, now).is_some_and(|access| access.grant == Grant::Exempt) {
                 continue;
             }
             let rules = policy.rules_from(source, now);
             let judges = |(_, rule): &&(usize, &Rule)| rule.access_logs.contains(log) && reconciled(rule).is_some();
             if let Some((at, _)) = rules.iter().find(judges) {
-                *parts.entry(*at).or_default().entry(policy.client(source)).or_default() += lines;
+                parts.entry(*at).or_default().entry(policy.client(source)).or_default().add(requests);
             }
         }
         parts
@@ -88,7 +160,7 @@ impl Rules {
         datapath: &mut D,
         policy: &Policy,
         at: usize,
-        sources: &BTreeMap<IpNet, u64>,
+        sources: &BTreeMap<IpNet, Requests>,
         now: Nanos,
     ) -> Result<Vec<Source>, DatapathError> {
         let Some((position, limit)) = policy.rules.get(at).and_then(reconciled) else { return Ok(Vec::new()) };
@@ -103,13 +175,13 @@ impl Rules {
             live.map(|cell| (cell.bucket.0, cell.count)).collect()
         };
         let windows = verified.iter().zip(&others);
-        let read = sources.iter().zip(windows).map(|((client, lines), (verified, others))| {
+        let read = sources.iter().zip(windows).map(|((client, requests), (verified, others))| {
             let mut counts = live(verified);
             for (bucket, count) in live(others) {
                 let sum = counts.entry(bucket).or_default();
                 *sum = sum.saturating_add(count);
             }
-            Source { client: *client, lines: *lines, counts: counts.into_iter().collect() }
+            Source { client: *client, requests: requests.clone(), counts: counts.into_iter().collect() }
         });
         Ok(read.collect())
     }
@@ -136,15 +208,42 @@ impl Rules {
         of.reconciler.logged(source.client, now.0, lines, None);
         of.reconciler.counted(source.client, now.0, &source.counts);
         let amount = of.reconciler.settle(source.client, now.0);
-        if amount == 0 {
-            return Ok(());
-        }
-        let charged = datapath.charge_requests(source.client, at, amount);
+        let charged = if amount == 0 { Ok(()) } else { datapath.charge_requests(source.client, at, amount) };
         match charged {
             Ok(()) => of.added = of.added.saturating_add(amount),
             Err(_) => of.reconciler.not_charged(source.client, of.reconciler.bucket(now.0), amount),
         }
-        charged
+        charged.and(of.write(datapath, at, Some(source.client), now))
+    }
+
+    /// Writes the multiplicities again that have changed or end soon.
+    ///
+    /// # Errors
+    /// Fails if one cannot be written; those that were not written are tried again with the next call.
+    pub(super) fn renew_multiplicities<D: Datapath>(
+        &mut self,
+        datapath: &mut D,
+        policy: &Policy,
+        now: Nanos,
+    ) -> Result<(), DatapathError> {
+        for (at, rule) in policy.rules.iter().enumerate().filter(|(_, rule)| !rule.access_logs.is_empty()) {
+            let Some(of) = self.by_name.get_mut(&rule.name) else { continue };
+            of.write(datapath, at, None, now)?;
+            let clients: Vec<IpNet> = of.written.keys().copied().flatten().collect();
+            for client in clients {
+                of.write(datapath, at, Some(client), now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the highest number of requests that a turn of one source is charged as, by the name of each rule that has
+    /// this log.
+    pub(super) fn turns_by(&self, policy: &Policy, log: &AccessLog) -> BTreeMap<String, u64> {
+        let rules = policy.rules.iter().filter(|rule| rule.access_logs.contains(log));
+        let highest = |of: &OfRule| of.written.values().map(|written| u64::from(written.requests)).max();
+        let turns = |rule: &Rule| self.by_name.get(&rule.name).and_then(highest).unwrap_or(1);
+        rules.map(|rule| (rule.name.clone(), turns(rule))).collect()
     }
 
     /// Returns how many requests logs have charged, by the name of each rule that has this log.
@@ -156,9 +255,20 @@ impl Rules {
 
     /// Returns a rule's reconciler. One of another limit is replaced.
     fn of_rule(&mut self, rule: &Rule, limit: &Limit) -> &mut OfRule {
-        let settings =
-            Settings { charged_in: CHARGED_IN, ..Settings::new(limit.bucket_ns, limit.arithmetic().full_buckets) };
-        let empty = |added| OfRule { reconciler: Reconciler::new(settings), slot: limit.slot, added };
+        // What is charged as more than a limit has is never admitted.
+        let requests = rule.limits.iter().filter(|limit| limit.unit == Unit::Requests && limit.condition.is_none());
+        let requests = requests.map(|limit| limit.amount).min();
+        let most = u16::try_from(requests.unwrap_or(1)).unwrap_or(u16::MAX);
+        let of_window = Settings::new(limit.bucket_ns, limit.arithmetic().full_buckets);
+        let settings = Settings {
+            charged_in: CHARGED_IN,
+            amount: Some(limit.amount),
+            multiplicity_max: of_window.multiplicity_max.min(Multiplicity::from_whole(most)),
+            median_max: of_window.median_max.min(Multiplicity::from_whole(most)),
+            ..of_window
+        };
+        let empty =
+            |added| OfRule { reconciler: Reconciler::new(settings), slot: limit.slot, added, written: HashMap::new() };
         let of = self.by_name.entry(rule.name.clone()).or_insert_with(|| empty(0));
         if of.slot != limit.slot {
             *of = empty(of.added);

@@ -2,7 +2,6 @@
 
 use anyhow::Context as _;
 use ipnet::IpNet;
-use ratelimit_common::layout::Unit;
 use ratelimit_common::window;
 use ratelimit_policy::desired::Limit;
 
@@ -12,20 +11,19 @@ use super::world::holder;
 use crate::DatapathError;
 
 impl FakeDatapath {
-    /// Charges the limits of a rule, of one unit or of all.
+    /// Charges those limits and shadow limits of a rule that `is_charged` names.
     pub(super) fn charge_limits(
         &mut self,
         client: IpNet,
         rule: usize,
         amount: u64,
-        unit: Option<Unit>,
+        is_charged: impl Fn(&Limit) -> bool,
     ) -> Result<(), DatapathError> {
         let mut world = self.kernel.world();
         let now = world.now;
         let of = world.in_force().and_then(|policy| policy.rules.get(rule)).cloned();
         let rule = of.with_context(|| format!("no rule {rule}"))?;
-        let is_charged = |limit: &&Limit| unit.is_none_or(|unit| limit.unit == unit);
-        for limit in rule.limits.iter().chain(&rule.shadow_limits).filter(is_charged) {
+        for limit in rule.limits.iter().chain(&rule.shadow_limits).filter(|limit| is_charged(limit)) {
             let holder = holder(limit.per, client);
             let window = world.packets.sources.window(holder, limit.slot);
             let bucket = now.bucket(limit.bucket_ns);

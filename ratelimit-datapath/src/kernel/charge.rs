@@ -42,7 +42,7 @@ impl Kernel {
         net: IpNet,
         rule: usize,
         amount: u64,
-        unit: Option<Unit>,
+        is_charged: impl Fn(&Limit) -> bool,
     ) -> Result<(), DatapathError> {
         let mut words = self.config_words()?;
         let Some(of) = words.rules[..rules_len(&words)].get(rule).copied() else {
@@ -50,7 +50,6 @@ impl Kernel {
         };
         let (own, client) = (Lengths::of(&words), Client::of(net, self.sources.ipv6_family));
         let limits = &of.limits[..usize::from(of.limits_len).min(LIMITS_MAX)];
-        let is_charged = |limit: &Limit| unit.is_none_or(|unit| limit.unit == unit as u8);
         for (at, limit) in limits_of(&of).enumerate().filter(|(_, limit)| is_charged(limit)) {
             let held = Holder::of(&of, if at < limits.len() { at } else { LIMITS_MAX }).net(net.addr(), own);
             let client = held.map_or(client, |held| Client::of(held, self.sources.ipv6_family));

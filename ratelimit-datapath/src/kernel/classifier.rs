@@ -29,11 +29,12 @@ const SINCE: KernelVersion = KernelVersion::new(6, 6, 0);
 const ATTACH_EVERY: Duration = Duration::from_millis(5);
 
 /// Maps that the programs share besides those that are pinned.
-const SHARED: [&str; 8] = [
+const SHARED: [&str; 9] = [
     map::CONVERSATIONS_V4,
     map::CONVERSATIONS_V6,
     map::PREFIX_MISSES,
     map::PREFIX_FILTER,
+    map::MULTIPLICITIES,
     map::ADMISSION,
     map::NEW_SOURCES,
     map::CHARGE_ORDER,

@@ -20,6 +20,7 @@ mod groups;
 mod held;
 mod left;
 mod load;
+mod multiplicity;
 mod options;
 mod place;
 mod plain;
@@ -46,8 +47,8 @@ use aya::maps::{Array, Map, MapData};
 use aya::programs::Xdp;
 use ipnet::IpNet;
 use ratelimit_common::layout::{
-    self, Config as ConfigWords, Event, GENERATIONS, LIMITS_MAX, NOT_CACHED, SourceKeyV6, SourceKeyV6Wide, Step, Unit,
-    map,
+    self, Config as ConfigWords, Event, GENERATIONS, LIMITS_MAX, LOGGED_REQUESTS, NOT_CACHED, SourceKeyV6,
+    SourceKeyV6Wide, Step, Unit, map,
 };
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
@@ -236,11 +237,19 @@ impl Datapath for Kernel {
     }
 
     fn charge(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError> {
-        self.charge_client(client, rule, amount, None)
+        self.charge_client(client, rule, amount, |limit| limit.unit != LOGGED_REQUESTS)
     }
 
     fn charge_requests(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError> {
-        self.charge_client(client, rule, amount, Some(Unit::Requests))
+        self.charge_client(client, rule, amount, |limit| limit.unit == Unit::Requests as u8)
+    }
+
+    fn charge_limit(&mut self, client: IpNet, rule: usize, slot: u32, amount: u64) -> Result<(), DatapathError> {
+        self.charge_client(client, rule, amount, |limit| limit.slot == slot)
+    }
+
+    fn set_multiplicity(&mut self, rule: usize, client: Option<IpNet>, requests: u16) -> Result<(), DatapathError> {
+        self.write_multiplicity(rule, client, requests)
     }
 
     fn kept(&self) -> Vec<String> {

@@ -10,6 +10,7 @@ use ratelimit_common::layout::{
     Active, ChargeOrder, Config, Counters, Event, PortTable, Prefix, PrefixFilter, RuleSet, SocketFields, Source,
     SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Step,
 };
+use ratelimit_common::multiplicity::Multiplicity;
 
 use super::earlier::{v7, v8, v9, v12};
 
@@ -39,6 +40,7 @@ plain!(
     EventTally,
     Flow,
     CacheSet,
+    Multiplicity,
     PortTable,
     Prefix,
     PrefixFilter,

@@ -1,9 +1,10 @@
-//! Access logs as the configuration names them: `/var/log/nginx/access.log`, `unix:/run/ratelimitd/log.sock`.
+//! Access logs as the configuration names them: `/var/log/nginx/access.log`, `unix:/run/ratelimitd/log.sock`, and with
+//! the group that may write to it `unix:/run/ratelimitd/log.sock group=www-data`.
 
 use std::path::{Path, PathBuf};
 
 use super::syntax::SyntaxError;
-use crate::desired::AccessLog;
+use crate::desired::{AccessLog, Limit};
 
 /// Access logs of one rule.
 pub(super) const LOGS_MAX: usize = 8;
@@ -20,6 +21,16 @@ pub(super) fn parse(text: &str) -> Result<AccessLog, SyntaxError> {
         None => (text, false),
     };
     let whole = 0..text.len();
+    let (path, group) = match path.split_once(" group=").filter(|_| is_socket) {
+        Some((path, group)) => (path, Some(group.to_owned())),
+        None => (path, None),
+    };
+    if group.as_deref().is_some_and(|group| group.is_empty() || group.contains([' ', '/', ':', '\0'])) {
+        let problem = format!("`{text}` names no group");
+        return Err(
+            SyntaxError::new(whole, problem).with_help("for example unix:/run/ratelimitd/log.sock group=www-data")
+        );
+    }
     if !Path::new(path).is_absolute() || path.ends_with('/') || path.contains('\0') {
         let problem = format!("`{text}` is no path of a file that begins with /");
         return Err(SyntaxError::new(whole, problem).with_help("for example /var/log/nginx/access.log"));
@@ -29,7 +40,7 @@ pub(super) fn parse(text: &str) -> Result<AccessLog, SyntaxError> {
         return Err(SyntaxError::new(whole, problem).with_help("for example unix:/run/ratelimitd/log.sock"));
     }
     let path = PathBuf::from(path);
-    Ok(if is_socket { AccessLog::Socket(path) } else { AccessLog::File(path) })
+    Ok(if is_socket { AccessLog::Socket { path, group } } else { AccessLog::File(path) })
 }
 
 /// Says that a rule has too many, of which this is the last.
@@ -39,9 +50,17 @@ pub(super) fn too_many(last: &str) -> SyntaxError {
         .with_help("have servers that are limited alike write to one socket, unix:/PATH")
 }
 
+/// Says that nothing charges a limit with conditions, in a rule whose first limit is `first`.
+pub(super) fn no_log(limit: &Limit, first: &str) -> SyntaxError {
+    let problem = format!("packets do not tell what `{limit}` counts, and the rule has no access_log");
+    SyntaxError::new(0..first.len(), problem)
+        .with_help("name the server's log: access_log = [\"/var/log/nginx/access.log\"]")
+}
+
 /// Says that nothing is charged by a rule's access log, of which this is the last.
 pub(super) fn no_limit(last: &str) -> SyntaxError {
-    let problem = "a log charges limits of requests that are of each source alone, and the rule has none";
+    let problem =
+        "a log corrects limits of requests that are of each source alone, and the rule has none without conditions";
     SyntaxError::new(0..last.len(), problem.to_owned())
         .with_help("add one, as \"300/1m\"; `algorithm = \"gcra\"` has no buckets to charge")
 }
@@ -55,8 +74,16 @@ mod tests {
         let file = AccessLog::File("/var/log/nginx/access.log".into());
         assert_eq!(parse("/var/log/nginx/access.log").unwrap(), file);
         let socket = parse("unix:/run/ratelimitd/log.sock").unwrap();
-        assert_eq!(socket, AccessLog::Socket("/run/ratelimitd/log.sock".into()));
+        assert_eq!(socket, AccessLog::Socket { path: "/run/ratelimitd/log.sock".into(), group: None });
         assert_eq!(socket.to_string(), "unix:/run/ratelimitd/log.sock");
+        let of_group = "unix:/run/ratelimitd/log.sock group=www-data";
+        let socket = parse(of_group).unwrap();
+        let group = Some("www-data".to_owned());
+        assert_eq!(socket, AccessLog::Socket { path: "/run/ratelimitd/log.sock".into(), group });
+        assert_eq!(socket.to_string(), of_group);
+        for text in ["unix:/a group=", "unix:/a group=a b", "unix:/a group=a:b"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
         let long = format!("unix:/{}", "x".repeat(SOCKET_PATH_MAX));
         for text in ["", "access.log", "unix:", "unix:log.sock", "/var/log/", "/a\0b", "file:/a", &long] {
             assert!(parse(text).is_err(), "{text}");

@@ -174,7 +174,11 @@ pub const RULE: &[Key] = &[
         together: \"5000/1m per /24,/56\"; repeatable, all must hold",
     )
     .flags("--limit", "N/DUR")
-    .more("`per list` is for all sources of the list in `from`. See [Limits](#limits), [GROUPS.md](GROUPS.md)."),
+    .more(
+        "`per list` is for all sources of the list in `from`. With an access_log also of some requests alone: \
+         `\"20/10m status=401,403\"`, `\"5/1m path=/login method=POST\"`. See [Limits](#limits), \
+         [GROUPS.md](GROUPS.md), [ACCESS-LOG.md](ACCESS-LOG.md#limits-by-status-path-and-method).",
+    ),
     key(
         "count",
         Value::Choice(&["requests", "connections", "packets", "bytes"]),
@@ -229,7 +233,7 @@ pub const RULE: &[Key] = &[
     ),
     key(
         "access_log",
-        Value::List("list of at most 8 paths, or `\"unix:/PATH\"`"),
+        Value::List("list of at most 8 paths, or `\"unix:/PATH group=NAME\"`"),
         "none",
         "The server's access log: a path, or unix:/PATH for a socket. Requests that it has and the kernel did not \
         count are charged",

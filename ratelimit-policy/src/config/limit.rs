@@ -10,8 +10,9 @@ use ratelimit_common::window::amount_max;
 
 use super::duration;
 use super::syntax::{SyntaxError, near_miss};
-use crate::desired::{Per, unit_label};
+use crate::desired::{Condition, Per, unit_label};
 
+mod condition;
 mod habit;
 mod per;
 mod written;
@@ -55,6 +56,8 @@ pub struct Rate {
     pub per: Per,
     /// Where that stands in the text, up to the limit's end.
     pub per_at: usize,
+    /// Which requests of a log it counts; none where it counts packets.
+    pub condition: Option<Condition>,
 }
 
 /// How a window is cut: `count * bucket_ns` is the window, exactly.
@@ -92,7 +95,18 @@ pub fn parse(text: &str, default_unit: Unit) -> Result<Vec<(Range<usize>, Rate)>
     each.collect::<Result<_, SyntaxError>>().map_err(|error| error.with_help_if(habit::meant(text, default_unit)))
 }
 
+/// Parses the conditions of a limit, as they stand behind it: `status=401,403 path=/login method=POST`.
+///
+/// # Errors
+/// Fails where it is no condition, or there is none.
+pub fn parse_condition(text: &str) -> Result<Condition, SyntaxError> {
+    condition::read(text)?.ok_or_else(|| SyntaxError::new(0..text.len(), "there is no condition"))
+}
+
 fn parse_one(text: &str, default_unit: Unit) -> Result<Rate, SyntaxError> {
+    let end = condition::begin(text);
+    let condition = condition::read(&text[end..]).map_err(|error| error.shifted(end))?;
+    let (text, whole) = (text[..end].trim_end(), 0..text.len());
     let said = read(text).map_err(|error| error.with_help_if(habit::without_point(text, default_unit)))?;
     let Said { amount, window_ns, per, per_at, .. } = said;
     let unit = said.unit.unwrap_or(default_unit);
@@ -101,7 +115,11 @@ fn parse_one(text: &str, default_unit: Unit) -> Result<Rate, SyntaxError> {
         SyntaxError::new(said.window_span, problem).with_help(help)
     })?;
     check_amount(amount, unit, buckets).map_err(|error| SyntaxError { span: said.amount_span, ..error })?;
-    Ok(Rate { amount, unit, window_ns, buckets, per, per_at })
+    if condition.is_some() && (unit != Unit::Requests || per != Per::Source) {
+        let problem = "only limits of requests of each source have conditions: a log counts requests";
+        return Err(SyntaxError::new(whole, problem).with_help("for example 20/10m requests status=401,403"));
+    }
+    Ok(Rate { amount, unit, window_ns, buckets, per, per_at, condition })
 }
 
 fn check_window(window_ns: u64) -> Result<Buckets, &'static str> {

@@ -148,8 +148,9 @@ pub(super) fn candidates(
 }
 
 fn candidate(limits: &[Limit], rate: Rate, span: Range<usize>) -> Result<Limit, SyntaxError> {
-    let Some(limit) = limits.iter().find(|of| (of.unit, of.window_ns, of.per) == (rate.unit, rate.window_ns, rate.per))
-    else {
+    let Some(limit) = limits.iter().find(|of| {
+        (of.unit, of.window_ns, of.per, of.condition) == (rate.unit, rate.window_ns, rate.per, rate.condition)
+    }) else {
         let (unit, window) = (unit_label(rate.unit), duration::words(rate.window_ns));
         let problem = format!("no limit of this rule counts {unit} in {window}");
         let limits: Vec<String> = limits.iter().map(ToString::to_string).collect();
@@ -205,6 +206,7 @@ fn read(
                 Kind::Shadow => groups::of_source(&rate, span.end, "a shadow limit"),
             };
             found.keep(group.map_err(|error| source.wrong(written, error)));
+            found.keep(check_condition(&rate, form, kind, span.clone()).map_err(|error| source.wrong(written, error)));
             let limit = counted(rate, rule, form, kind);
             found.keep(check_shared(limit, span.clone()).map_err(|error| source.wrong(written, error)));
             let of_all = verification::of_all_sides(limit.slot);
@@ -242,9 +244,13 @@ fn counted(rate: Rate, rule: &str, form: WindowForm, kind: Kind<'_>) -> Limit {
         Per::Source => {}
         Per::Prefix { .. } | Per::List => counted_as = format!("{counted_as}\0{}", rate.per),
     }
+    if let Some(condition) = rate.condition {
+        counted_as = format!("{counted_as}\0{condition}");
+    }
     let fleet = match kind {
         // Ten bits of a cell's count are the others' part then. Hosts tell each other of sources alone.
-        Kind::Enforced { fleet: Some(fleet) } if rate.per == Per::Source => {
+        // What a log counts each host counts for itself.
+        Kind::Enforced { fleet: Some(fleet) } if rate.per == Per::Source && rate.condition.is_none() => {
             counted_as = format!("{counted_as}\0fleet");
             Some(fleet)
         }
@@ -266,10 +272,29 @@ fn counted(rate: Rate, rule: &str, form: WindowForm, kind: Kind<'_>) -> Limit {
         slot: desired::slot(&counted_as, rate.unit, bucket_ns),
         shared: fleet.map(|fleet| Shared { sum: fleet.sum, step_bits: 0 }),
         per: rate.per,
+        condition: rate.condition,
     };
     let terms = fleet.zip(limit.fleet_limit(rule)).map(|(fleet, limit)| Terms::new(&limit, fleet.hosts));
     let step_bits = terms.map_or(0, |terms| u8::try_from(terms.step_shift()).unwrap_or(Parts::WHOLE));
     Limit { shared: limit.shared.map(|shared| Shared { step_bits, ..shared }), ..limit }
+}
+
+/// A log charges buckets of limits that hold.
+fn check_condition(rate: &Rate, form: WindowForm, kind: Kind<'_>, span: Range<usize>) -> Result<(), SyntaxError> {
+    if rate.condition.is_none() {
+        return Ok(());
+    }
+    match kind {
+        Kind::Shadow => {
+            let problem = "a shadow limit has no conditions: it counts packets that would be dropped";
+            Err(SyntaxError::new(span, problem).with_help("try it in a rule with mode = \"dry-run\""))
+        }
+        Kind::Enforced { .. } if form == WindowForm::Gcra => {
+            let problem = "a limit with conditions is charged in buckets, which algorithm = \"gcra\" has none of";
+            Err(SyntaxError::new(span, problem).with_help("choose algorithm = \"buckets\""))
+        }
+        Kind::Enforced { .. } => Ok(()),
+    }
 }
 
 /// A cell has fewer bits for what this host admits where it has some for the others.

@@ -171,7 +171,8 @@ fn implied(rule: &Rule) -> Vec<String> {
             WindowForm::Gcra => return false,
         };
         let is_bounded_by_burst = limit.burst.is_some();
-        let is_other = by.unit == limit.unit && by.slot != limit.slot && by.per.holds(limit.per);
+        let counts_it_all = by.condition.is_none() || by.condition == limit.condition;
+        let is_other = by.unit == limit.unit && by.slot != limit.slot && by.per.holds(limit.per) && counts_it_all;
         is_other && !is_bounded_by_burst && most_in(by, span_ns) <= limit.amount
     };
     let idle = |limit: &Limit| {

@@ -216,7 +216,13 @@ impl RuleSettings {
             let log = found.keep(source.read(written, access_log::parse));
             logs.extend(log.filter(|log| !logs.contains(log)));
         }
-        let Some(last) = written.last() else { return logs };
+        let conditioned = limits.iter().find(|limit| limit.condition.is_some());
+        let Some(last) = written.last() else {
+            if let (Some(limit), Some(first)) = (conditioned, self.values.all("limits").first()) {
+                found.push(source.wrong(first, access_log::no_log(limit, &first.text)));
+            }
+            return logs;
+        };
         if logs.len() > access_log::LOGS_MAX {
             found.push(source.wrong(last, access_log::too_many(&last.text)));
         } else if !limits.is_empty() && !limits.iter().any(Limit::is_reconciled) {

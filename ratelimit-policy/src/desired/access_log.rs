@@ -13,21 +13,30 @@ pub enum AccessLog {
     /// A file or a FIFO.
     File(PathBuf),
     /// A datagram socket that the daemon makes.
-    Socket(PathBuf),
+    Socket {
+        /// Its path.
+        path: PathBuf,
+        /// Name of the group whose members may write to it. None is the daemon's own.
+        group: Option<String>,
+    },
 }
 
 impl fmt::Display for AccessLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path) => write!(f, "{}", path.display()),
-            Self::Socket(path) => write!(f, "unix:{}", path.display()),
+            Self::Socket { path, group: None } => write!(f, "unix:{}", path.display()),
+            Self::Socket { path, group: Some(group) } => write!(f, "unix:{} group={group}", path.display()),
         }
     }
 }
 
 impl Limit {
-    /// Whether an access log can charge it: it counts requests of one source in buckets.
+    /// Whether an access log corrects it: packets charge it requests of one source, in buckets.
     pub fn is_reconciled(&self) -> bool {
-        self.unit == Unit::Requests && self.per == Per::Source && self.form != WindowForm::Gcra
+        self.unit == Unit::Requests
+            && self.condition.is_none()
+            && self.per == Per::Source
+            && self.form != WindowForm::Gcra
     }
 }

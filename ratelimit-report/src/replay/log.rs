@@ -10,6 +10,7 @@ use super::Read;
 use super::input::Begun;
 use ratelimit_policy::config::syntax::printable;
 
+mod asked;
 mod common;
 mod envelope;
 mod export;
@@ -19,6 +20,7 @@ mod lines;
 mod looks;
 mod time;
 
+pub use self::asked::Asked;
 pub(super) use self::looks::{FORMATS, Looks, looks, packed};
 pub use self::time::Clock;
 

@@ -25,6 +25,9 @@ pub struct AccessLogReport {
     pub skipped_bytes: u64,
     /// Requests that logs have charged, by the name of each rule that has this log. A rule's logs are summed.
     pub requests_added: BTreeMap<String, u64>,
+    /// Highest number of requests that a turn of one source is charged as now, by the name of each rule.
+    #[serde(default)]
+    pub turn_requests_max: BTreeMap<String, u64>,
 }
 
 /// Lines of an access log by what became of them.

@@ -1,5 +1,8 @@
 //! Words of the policy and the datapath as the API has them, where they are not the same.
 
+use std::fmt;
+
+use ratelimit_policy::config::limit::parse_condition;
 use serde::{Deserialize, Serialize};
 
 use super::seconds;
@@ -22,6 +25,35 @@ pub struct Limit {
     /// The groups of sources that it counts as one, `/24,/56` or `list`; none where it is of each source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per: Option<PerGroup>,
+    /// Which requests of an access log it counts, as the configuration has it: `status=401 path=/login`. None where it
+    /// counts packets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<ConditionWords>,
+}
+
+/// Conditions of a limit, as they are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct ConditionWords(desired::Condition);
+
+impl From<ConditionWords> for String {
+    fn from(words: ConditionWords) -> Self {
+        words.0.to_string()
+    }
+}
+
+impl TryFrom<String> for ConditionWords {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        parse_condition(&text).map(Self).map_err(|error| error.problem)
+    }
+}
+
+impl fmt::Display for ConditionWords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
 /// Groups of sources that a limit counts as one.
@@ -107,7 +139,8 @@ impl Counting {
             Unit::Requests => (
                 "what begins a new turn of a client's conversation",
                 "exact under HTTP/1.x, and under HTTP/2 in the clear or with one request at a time; a lower bound under HTTP/2 \
-                 over TLS with several at once; an estimate under HTTP/3; see share/doc/ratelimitd/docs/ACCURACY.md",
+                 over TLS with several at once; an estimate under HTTP/3; an access_log corrects both; see \
+                 share/doc/ratelimitd/docs/ACCURACY.md",
             ),
             Unit::Connections => (
                 "TCP SYNs, QUIC Initials, and what opens any other UDP flow",
@@ -140,6 +173,7 @@ impl From<&desired::Limit> for Limit {
             bucket_seconds: seconds(limit.bucket_ns),
             window: limit.form,
             per: Some(PerGroup(limit.per)).filter(|_| limit.per != desired::Per::Source),
+            condition: limit.condition.map(ConditionWords),
         }
     }
 }

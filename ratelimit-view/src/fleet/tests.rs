@@ -94,6 +94,7 @@ fn what_is_not_summed_says_so_with_the_bound_that_holds() {
         amount: 100,
         window_seconds: 60.0,
         per: None,
+        condition: None,
         unit: Unit::Connections,
         bucket_seconds: 10.0,
         window: WindowForm::Strict,

@@ -80,6 +80,10 @@ fn rule(snapshot: &Snapshot, rule: &Rule, width: usize) -> Vec<String> {
         if let Some(added) = of.requests_added.get(&rule.name) {
             let behind = of.behind_seconds;
             say("access log", &format!("{} added; {} is {behind:.1} s behind", counted(*added, "request"), of.log));
+            let turn = of.turn_requests_max.get(&rule.name).copied().unwrap_or(1);
+            if turn > 1 {
+                say("", &format!("a turn of HTTP/2 or HTTP/3 is charged as up to {} requests", number(turn)));
+            }
         }
     }
     if rule.mode == Mode::Enforce || rule.dropped > 0 {

@@ -26,7 +26,7 @@ pub(super) const PRIVILEGED: &str = "integration-test";
 pub(super) const EVERYTHING: [&str; 2] = ["--workspace", "--all-targets"];
 /// How many files of privileged tests run at a time: most of them wait most of the time.
 const AT_ONCE: usize = 3;
-/// How long tests may say nothing: several times what the longest of them takes.
+/// Longest time without a line: several times what the longest test takes.
 const SILENCE_MAX: Duration = Duration::from_mins(10);
 /// Tells the privileged tests which binary to run.
 const BINARY_VARIABLE: &str = "RATELIMITD_BIN";
@@ -82,19 +82,8 @@ pub(super) fn models(filter: Option<&str>) -> Result<Tier> {
 const IN_PAIRS: [&str; 2] = ["fleet_hosts", "fleet_trouble"];
 
 /// Files that measure, or that keep both CPUs busy: each has the machine to itself.
-const ALONE: [&str; 11] = [
-    "budget",
-    "cost",
-    "cpus",
-    "depth",
-    "drop_cache_full",
-    "events",
-    "failing",
-    "flood",
-    "large",
-    "receivers",
-    "scale",
-];
+const ALONE: [&str; 11] =
+    ["budget", "cost", "cpus", "depth", "drop_cache_full", "events", "failing", "flood", "large", "receivers", "scale"];
 
 /// Tells them where the program is to run.
 const HOOK_VARIABLE: &str = "RATELIMITD_TEST_HOOK";
@@ -254,7 +243,7 @@ fn listen_for(silence_max: Duration, command: &mut Command, name: &str, tally: &
     Ok(())
 }
 
-/// Ends the process once it has said no line for so long. Returns whether it did.
+/// Ends the process once it has said no line within the time. Returns whether it did.
 fn end_when_silent(pid: Pid, lines: &Receiver<()>, silence_max: Duration) -> bool {
     loop {
         match lines.recv_timeout(silence_max) {

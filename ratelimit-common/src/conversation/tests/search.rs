@@ -208,7 +208,9 @@ proptest! {
 
 #[test]
 fn a_full_segment_of_requests_is_counted_exactly() {
-    for request in ["A / ICE/1.\n\n", "A / ICE/1.1\n\n", "A / HTTP/1.1\r\n\r\n", "GET / HTTP/1.0\nHost: example.org\n\n"] {
+    for request in
+        ["A / ICE/1.\n\n", "A / ICE/1.1\n\n", "A / HTTP/1.1\r\n\r\n", "GET / HTTP/1.0\nHost: example.org\n\n"]
+    {
         let payload = request.repeat(1_448 / request.len());
         let (frame, start, end) = framed(payload.as_bytes());
         let found = frame.as_slice().found(start, end, Sought::VersionToPreface).count();

@@ -5,7 +5,7 @@ use std::ops::Range;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
 
-use super::{parse_unit, per, unit_of};
+use super::{condition, parse_unit, per, unit_of};
 use crate::config::syntax::{Scanner, SyntaxError};
 use crate::config::{amount, duration};
 use crate::desired::Per;
@@ -59,10 +59,10 @@ pub(in crate::config) fn separate(text: &str) -> impl Iterator<Item = Result<(us
             let before = &item[..at];
             digit(at + 1) && before.ends_with(|c: char| c.is_ascii_digit()) && is_amount(before)
         };
-        let end = item
-            .match_indices(',')
-            .map(|(at, _)| at)
-            .find(|at| !groups(*at) && !per::joins(&item[..*at], &item[at + 1..]));
+        let end = item.match_indices(',').map(|(at, _)| at).find(|at| {
+            let (before, after) = (&item[..*at], &item[at + 1..]);
+            !groups(*at) && !per::joins(before, after) && !condition::joins(before, after)
+        });
         rest = end.map(|end| start + end + 1);
         let item = &item[..end.unwrap_or(item.len())];
         let trimmed = item.trim_start();

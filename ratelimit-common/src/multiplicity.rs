@@ -1,0 +1,120 @@
+//! How many requests one turn of a source is charged as, where the server's access log has more requests than were
+//! counted. The daemon learns it from the log, and packets read it.
+//!
+//! An element is of one source of one rule. Sources that share a place replace each other's elements, and a source
+//! without an element is charged as new sources of its rule are.
+
+use crate::hash::spread;
+use crate::time::Nanos;
+
+/// Number of elements of sources, a power of two.
+pub const SOURCE_PLACES: u32 = 1 << 16;
+
+/// Shift from nanoseconds to the unit of an element's end (1.07 s).
+const END_SHIFT: u32 = 30;
+const END_LOW: u32 = 32;
+const ROW_LOW: u32 = 16;
+
+/// Number of requests that each turn of a source is charged as, until an end.
+///
+/// ```text
+///     63          32 31    24 23       16 15        0
+///    [ end, 2^30 ns | unused | rule's row | requests ]
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Multiplicity {
+    /// [`SourceName`] of the source; 0 for new sources of a rule.
+    source: u64,
+    word: u64,
+}
+
+const _: () = assert!(size_of::<Multiplicity>() == 16);
+
+/// Source, as elements tell it from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceName(u64);
+
+impl SourceName {
+    /// Returns the name of the source with these words. `places` is the key of [`spread`].
+    #[inline(always)]
+    pub const fn of(words: [u64; 2], places: u64) -> Self {
+        Self(words[0] ^ words[1].wrapping_mul(places | 1))
+    }
+
+    /// Returns the index of its element for the rule with this row.
+    #[inline(always)]
+    pub const fn place(self, row: u8, places: u64) -> u32 {
+        #[expect(clippy::cast_possible_truncation, reason = "both halves are mixed")]
+        let mixed = (self.0 ^ self.0 >> 32) as u32 ^ (row as u32) << 24;
+        #[expect(clippy::cast_possible_truncation, reason = "it has 32 bits")]
+        let place = spread(places, mixed) as u32;
+        place & (SOURCE_PLACES - 1)
+    }
+}
+
+/// Returns the index of the element for new sources of the rule with this row.
+#[inline(always)]
+pub const fn place_of_new(row: u8) -> u32 {
+    SOURCE_PLACES + row as u32
+}
+
+impl Multiplicity {
+    /// Returns an element for a source, or for new sources if there is none.
+    pub const fn new(source: Option<SourceName>, row: u8, requests: u16, until: Nanos) -> Self {
+        let source = match source {
+            Some(SourceName(name)) => name,
+            None => 0,
+        };
+        Self { source, word: until.0 >> END_SHIFT << END_LOW | (row as u64) << ROW_LOW | requests as u64 }
+    }
+
+    /// Returns the number of requests, at least 1; none if the element is of another source or rule, or is over.
+    #[inline(always)]
+    pub const fn requests(&self, source: Option<SourceName>, row: u8, now: Nanos) -> Option<u32> {
+        let name = match source {
+            Some(SourceName(name)) => name,
+            None => 0,
+        };
+        let is_its = self.source == name && self.word >> ROW_LOW & 0xff == row as u64;
+        if !is_its || self.word >> END_LOW <= now.0 >> END_SHIFT {
+            return None;
+        }
+        let requests = (self.word & 0xffff) as u32;
+        Some(if requests == 0 { 1 } else { requests })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::SECOND_NS;
+
+    const PLACES: u64 = 0x9e37_79b9_7f4a_7c15;
+    const NOW: Nanos = Nanos(1_800_000_000 * SECOND_NS);
+
+    #[test]
+    fn an_element_is_of_its_source_and_rule_until_its_end() {
+        let [one, other] = [[7, 4], [7, 6]].map(|words| SourceName::of(words, PLACES));
+        let until = Nanos(NOW.0 + 10 * SECOND_NS);
+        let element = Multiplicity::new(Some(one), 3, 100, until);
+        assert_eq!(element.requests(Some(one), 3, NOW), Some(100));
+        assert_eq!(element.requests(Some(one), 2, NOW), None);
+        assert_eq!(element.requests(Some(other), 3, NOW), None);
+        assert_eq!(element.requests(None, 3, NOW), None);
+        assert_eq!(element.requests(Some(one), 3, until), None);
+        assert_eq!(Multiplicity::default().requests(None, 0, NOW), None);
+        assert_eq!(Multiplicity::new(None, 3, 0, until).requests(None, 3, NOW), Some(1));
+    }
+
+    #[test]
+    fn sources_of_a_network_have_places_of_their_own() {
+        let place = |last: u64| SourceName::of([last << 24 | 0x07_00_0a, 4], PLACES).place(0, PLACES);
+        let mut places: Vec<u32> = (0..256).map(place).collect();
+        assert!(places.iter().all(|place| *place < SOURCE_PLACES));
+        places.sort_unstable();
+        places.dedup();
+        assert!(places.len() > 250, "{}", places.len());
+        assert_eq!(place_of_new(0), SOURCE_PLACES);
+    }
+}

@@ -1,0 +1,250 @@
+//! Conditions of limits: which requests of an access log a limit counts, by status, path and method.
+
+use std::fmt;
+
+use arrayvec::ArrayString;
+
+/// Maximum length of a path in bytes.
+pub const PATH_BYTES_MAX: usize = 120;
+/// Maximum length of a method in bytes.
+pub const METHOD_BYTES_MAX: usize = 16;
+/// First status code that there is.
+pub const STATUS_MIN: u16 = 100;
+/// Last status code that there is.
+pub const STATUS_MAX: u16 = 599;
+/// Maximum number of components of a path that are looked at.
+const COMPONENTS_MAX: usize = 256;
+
+const WORDS: usize = 8;
+const _: () = assert!((STATUS_MAX - STATUS_MIN) as usize / 64 < WORDS);
+
+/// Which requests a limit counts: those that meet all that is set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Condition {
+    /// Statuses, any of which is counted.
+    pub statuses: Option<Statuses>,
+    /// Path that is counted.
+    pub path: Option<PathPattern>,
+    /// Method that is counted, in upper case.
+    pub method: Option<ArrayString<METHOD_BYTES_MAX>>,
+}
+
+/// A request as a log has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoggedRequest<'a> {
+    /// Status of the answer, if the line has one.
+    pub status: Option<u16>,
+    /// Target of the request, with its query.
+    pub target: Option<&'a str>,
+    /// Method of the request.
+    pub method: Option<&'a str>,
+}
+
+impl Condition {
+    /// Returns whether a request meets it. What a line does not say meets no condition.
+    pub fn is_met_by(&self, request: LoggedRequest<'_>) -> bool {
+        self.statuses.is_none_or(|statuses| request.status.is_some_and(|status| statuses.has(status)))
+            && self.method.is_none_or(|method| request.method.is_some_and(|of| of.eq_ignore_ascii_case(&method)))
+            && self.path.is_none_or(|path| request.target.is_some_and(|target| path.matches(target)))
+    }
+}
+
+impl fmt::Display for Condition {
+    /// As flags and files have it: `status=401,403 path=/login method=POST`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [
+            self.statuses.map(|statuses| format!("status={statuses}")),
+            self.path.map(|path| format!("path={path}")),
+            self.method.map(|method| format!("method={method}")),
+        ];
+        f.write_str(&parts.into_iter().flatten().collect::<Vec<_>>().join(" "))
+    }
+}
+
+/// A set of status codes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Statuses([u64; WORDS]);
+
+impl Statuses {
+    /// Adds a code between [`STATUS_MIN`] and [`STATUS_MAX`].
+    pub fn add(&mut self, status: u16) {
+        if let Some((word, bit)) = place(status) {
+            self.0[word] |= bit;
+        }
+    }
+
+    /// Returns whether a code is in it.
+    pub fn has(&self, status: u16) -> bool {
+        place(status).is_some_and(|(word, bit)| self.0[word] & bit != 0)
+    }
+}
+
+fn place(status: u16) -> Option<(usize, u64)> {
+    let at = usize::from(status.checked_sub(STATUS_MIN)?);
+    (status <= STATUS_MAX).then(|| (at / 64, 1 << (at % 64)))
+}
+
+impl fmt::Display for Statuses {
+    /// `401,403`, `4xx,503`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let class = |hundred: u16| {
+            let codes = hundred * 100..hundred * 100 + 100;
+            if codes.clone().all(|status| self.has(status)) {
+                return vec![format!("{hundred}xx")];
+            }
+            codes.filter(|status| self.has(*status)).map(|status| status.to_string()).collect()
+        };
+        f.write_str(&(1..=STATUS_MAX / 100).flat_map(class).collect::<Vec<_>>().join(","))
+    }
+}
+
+/// A path, or the beginning of paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PathPattern {
+    text: ArrayString<PATH_BYTES_MAX>,
+    is_prefix: bool,
+}
+
+impl PathPattern {
+    /// Returns the pattern `/login`, or `/api/*` for all paths that begin with `/api/`. None if it does not begin with a
+    /// slash, is too long, or has a star elsewhere.
+    pub fn new(text: &str) -> Option<Self> {
+        let (path, is_prefix) = match text.strip_suffix('*') {
+            Some(path) => (path, true),
+            None => (text, false),
+        };
+        let is_path = path.starts_with('/') && !path.contains(['*', '?', '#']);
+        let text = ArrayString::from(path).ok().filter(|_| is_path)?;
+        Some(Self { text, is_prefix })
+    }
+
+    /// Returns whether the target of a request is at such a path, whatever its query and however it is written.
+    pub fn matches(&self, target: &str) -> bool {
+        let path = normalised(target);
+        let trimmed = |path: &str| path.trim_end_matches('/').to_owned();
+        if self.is_prefix {
+            path.starts_with(self.text.as_str()) || format!("{path}/") == self.text.as_str()
+        } else {
+            trimmed(&path) == trimmed(&self.text)
+        }
+    }
+}
+
+impl fmt::Display for PathPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.text, if self.is_prefix { "*" } else { "" })
+    }
+}
+
+/// Returns the path that a server looks up for a target: without scheme, host and query, with percent signs decoded, and
+/// without empty components, `.` and `..`.
+fn normalised(target: &str) -> String {
+    let path = target.split(['?', '#']).next().unwrap_or_default();
+    let path = match path.split_once("://") {
+        Some((scheme, rest)) if !scheme.contains('/') => rest.find('/').map_or("/", |at| &rest[at..]),
+        _ => path,
+    };
+    let decoded = decoded(path);
+    let ends_in_slash = decoded.ends_with('/') || decoded.ends_with("/.") || decoded.ends_with("/..");
+    let mut components: Vec<&str> = Vec::new();
+    for component in decoded.split('/').filter(|component| !component.is_empty() && *component != ".") {
+        if component == ".." {
+            components.pop();
+        } else if components.len() < COMPONENTS_MAX {
+            components.push(component);
+        }
+    }
+    let end = if ends_in_slash && !components.is_empty() { "/" } else { "" };
+    format!("/{}{end}", components.join("/"))
+}
+
+fn decoded(path: &str) -> String {
+    let bytes = path.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    let hex = |at: usize| bytes.get(at).and_then(|byte| char::from(*byte).to_digit(16));
+    while let Some(byte) = bytes.get(at) {
+        match (byte, hex(at + 1), hex(at + 2)) {
+            (b'%', Some(high), Some(low)) => {
+                out.push(u8::try_from(high << 4 | low).unwrap_or(b'%'));
+                at += 3;
+            }
+            _ => {
+                out.push(*byte);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_met_however_it_is_written_and_no_other_is() {
+        let login = PathPattern::new("/login").unwrap();
+        for target in [
+            "/login",
+            "/login/",
+            "/login?next=/",
+            "//login",
+            "/./login",
+            "/a/../login",
+            "/%6cogin",
+            "/%6Cogin#x",
+            "https://example.org/login?x",
+            "/../login",
+            "/a/b/../../login",
+        ] {
+            assert!(login.matches(target), "{target}");
+        }
+        for target in ["/", "/login2", "/log", "/a/login", "/Login", "*", "", "/%256cogin", "/login%2fx", "/?/login"] {
+            assert!(!login.matches(target), "{target}");
+        }
+        let api = PathPattern::new("/api/*").unwrap();
+        for (target, is_met) in [
+            ("/api/", true),
+            ("/api/v1/a", true),
+            ("/api", true),
+            ("/apix", false),
+            ("/x/../api/a", true),
+            ("/", false),
+        ] {
+            assert_eq!(api.matches(target), is_met, "{target}");
+        }
+        assert!(PathPattern::new("/*").unwrap().matches("/anything"));
+        for wrong in ["", "login", "*", "/a*b", "/a?b", &format!("/{}", "x".repeat(PATH_BYTES_MAX))] {
+            assert_eq!(PathPattern::new(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn all_that_is_set_has_to_be_met_and_what_is_not_known_meets_nothing() {
+        let mut statuses = Statuses::default();
+        [401, 403].into_iter().for_each(|status| statuses.add(status));
+        (500..600).for_each(|status| statuses.add(status));
+        assert_eq!(statuses.to_string(), "401,403,5xx");
+        let condition = Condition {
+            statuses: Some(statuses),
+            path: PathPattern::new("/login"),
+            method: ArrayString::from("POST").ok(),
+        };
+        assert_eq!(condition.to_string(), "status=401,403,5xx path=/login method=POST");
+        let met = LoggedRequest { status: Some(401), target: Some("/login"), method: Some("post") };
+        assert!(condition.is_met_by(met));
+        for other in [
+            LoggedRequest { status: Some(200), ..met },
+            LoggedRequest { status: None, ..met },
+            LoggedRequest { target: Some("/"), ..met },
+            LoggedRequest { target: None, ..met },
+            LoggedRequest { method: Some("GET"), ..met },
+            LoggedRequest { method: None, ..met },
+            LoggedRequest { status: Some(65_535), ..met },
+        ] {
+            assert!(!condition.is_met_by(other), "{other:?}");
+        }
+        assert!(Condition::default().is_met_by(LoggedRequest::default()));
+    }
+}
