@@ -8,6 +8,7 @@ pub(crate) mod files;
 pub(crate) mod host;
 pub(crate) mod interface;
 pub(crate) mod kernel;
+pub(crate) mod logs;
 pub(crate) mod service;
 
 #[cfg(test)]
@@ -28,6 +29,7 @@ pub fn examine(facts: &Facts) -> Report {
         interface::all(facts),
         host::all(facts),
         configuration::all(&facts.file),
+        logs::all(facts),
         service::all(facts),
         files::all(&facts.files),
     ]

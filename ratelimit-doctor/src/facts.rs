@@ -45,10 +45,30 @@ pub struct Facts {
     pub conntrack: Option<(u64, u64)>,
     /// The clocks.
     pub clock: Clock,
+    /// Web servers that run here.
+    pub servers: Vec<Server>,
     /// Where state is kept.
     pub state_dir: StateDir,
     /// Whether this runs as root.
     pub is_root: bool,
+}
+
+/// Web server that runs on this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// Its name, for people.
+    pub name: String,
+    /// Access logs that it has open.
+    pub logs: Known<Vec<OpenLog>>,
+}
+
+/// Access log that a server has open.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OpenLog {
+    /// Its path.
+    pub path: PathBuf,
+    /// Group whose members may read it; none if everyone may.
+    pub readers: Option<String>,
 }
 
 /// The running kernel.

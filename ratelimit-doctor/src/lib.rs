@@ -14,6 +14,7 @@ mod reach;
 mod read;
 mod report;
 mod secrets;
+mod servers;
 mod words;
 
 pub use bundle::{Bundle, BundleError, Entry};

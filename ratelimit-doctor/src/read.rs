@@ -22,6 +22,7 @@ use crate::facts::{
     BpfFs, Clock, ConfigFile, Daemon, Facts, FileSeen, Kernel, Known, Machine, Permissions, Program, Rule, StateDir,
     Unit,
 };
+use crate::servers;
 
 /// `BPF_FS_MAGIC` of linux/magic.h.
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
@@ -89,6 +90,7 @@ pub async fn read(asked: Asked) -> Facts {
             is_synchronised: clock::is_synchronised().map_err(|error| words(&error)),
             suspended: clock::suspended().map_err(|error| words(&error)),
         },
+        servers: servers::running(Path::new("/proc")),
         state_dir: StateDir { free: free(&state_dir), path: state_dir },
         is_root: nix::unistd::geteuid().is_root(),
         file,

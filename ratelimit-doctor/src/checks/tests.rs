@@ -18,6 +18,8 @@ use super::service::SHIPPED;
 use crate::facts::*;
 use crate::finding::{Finding, State};
 
+mod logs;
+
 fn device() -> Device {
     Device {
         name: "eth0".into(),
@@ -94,6 +96,7 @@ fn healthy() -> Facts {
         },
         conntrack: Some((10, 1000)),
         clock: Clock { is_synchronised: Ok(true), suspended: Ok(Duration::ZERO) },
+        servers: Vec::new(),
         state_dir: StateDir { path: "/var/lib/r".into(), free: Some(100 << 30) },
         is_root: true,
     }

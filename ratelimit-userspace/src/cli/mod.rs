@@ -29,6 +29,7 @@ mod neighbours;
 mod orphan;
 mod paint;
 mod past;
+mod pipe;
 mod refused;
 mod replay;
 mod run;
@@ -282,6 +283,13 @@ pub enum Command {
     },
     /// Print a link that opens the web page once, within five minutes; the daemon serves it at --listen
     WebToken,
+    /// Hand the log lines on standard input to the daemon, for servers that write their access log to a pipe
+    #[command(after_help = texts::LOG_EXAMPLES)]
+    Log {
+        /// The socket of an access_log = ["unix:SOCKET"]
+        #[arg(value_name = "SOCKET", value_hint = ValueHint::FilePath, default_value = pipe::SOCKET_DEFAULT)]
+        socket: PathBuf,
+    },
     /// Allow addresses or networks, whatever the limits say, for an hour unless --for says otherwise
     #[command(after_help = texts::ALLOW_EXAMPLES)]
     Allow {

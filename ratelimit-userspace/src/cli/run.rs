@@ -172,6 +172,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             daemon(socket).ask(&request, ratelimit_view::reloaded)
         }
         Some(Command::WebToken) => show(&ratelimit_daemon::web_link()?, |link| format!("{}\n", link.url), format),
+        Some(Command::Log { socket }) => super::pipe::forward_stdin(&socket),
         Some(Command::Replay { replay }) => super::replay::replay(replay, &global),
         Some(Command::CheckConfig { file, limiter }) => check_config(file, &limiter, &global),
         Some(Command::Completions { shell }) => {
@@ -205,6 +206,9 @@ fn start(path: &Path) -> anyhow::Result<(Loaded, Fallbacks)> {
 fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Result<Exit> {
     log::start(log::level(LevelFilter::INFO, global.verbose, global.quiet));
     warn(&warnings(&config), global);
+    for warning in describe::multiplexing_warnings(&config.policy) {
+        tracing::warn!("{warning}");
+    }
     tracing::info!("kernel memory: {}", describe::memory_short(&config));
     if let Some(beside) = probe::processors().ok().and_then(|(possible, online)| describe::idle_cpus(possible, online))
     {

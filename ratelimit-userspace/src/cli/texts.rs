@@ -87,6 +87,12 @@ Examples:
   ratelimitd stats --watch
   ratelimitd stats --json | jq .rules";
 
+pub(super) const LOG_EXAMPLES: &str = "\
+It runs as long as the server does. A line that the daemon does not take at once is lost, and the
+server never waits. In Apache's configuration, with access_log = [\"unix:/run/ratelimitd/log.sock\"]
+in the daemon's:
+  CustomLog \"|/usr/bin/ratelimitd log /run/ratelimitd/log.sock\" combined";
+
 pub(super) const CHECK_EXAMPLES: &str = "\
 Exit codes:
   3  at least one rule drops packets of the address now: all of them, or only new connections or
