@@ -17,7 +17,7 @@ use serde_json::Value;
 const LEFT_MAX: u64 = 150;
 const QUIET: Duration = Duration::from_secs(20);
 /// The quiet time, and what a busy machine takes for it.
-const WITHIN: Duration = Duration::from_secs(90);
+const WITHIN: Duration = Duration::from_secs(240);
 
 /// Sends two SYNs of each of so many sources: the second is refused.
 fn flood(lab: &Lab, sources: u32) {

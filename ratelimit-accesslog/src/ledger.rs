@@ -189,6 +189,7 @@ impl Ledger {
         let mean = learned
             .decayed(now.saturating_sub(at), pace.trial_ns)
             .decayed(silence_ns(self.confirmed_at), pace.window_ns);
+        let mean = if pace.learns_mean { mean } else { Multiplicity::ONE };
         let of_beyond = self.beyond.map(|(most, since)| most.decayed(silence_ns(since), pace.window_ns));
         of_beyond.map_or(mean, |of_beyond| mean.max(of_beyond))
     }
@@ -206,6 +207,8 @@ pub(crate) struct Pace {
     pub(crate) window_ns: u64,
     /// Time after which a counted request is taken to have no line.
     pub(crate) lag_ns: u64,
+    /// Whether a source that is within its limit has a multiplicity.
+    pub(crate) learns_mean: bool,
 }
 
 /// Result of one settlement.

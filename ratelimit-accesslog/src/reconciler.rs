@@ -30,7 +30,8 @@ pub struct Settings {
     /// Maximum multiplicity of a source. The caller sets the rule's limit, if that is less than the default of 1000: a
     /// turn that is charged more than the limit would never be admitted.
     pub multiplicity_max: Multiplicity,
-    /// Number of requests that the limit admits within a window. None where no source is beyond it.
+    /// Number of requests that the limit admits within a window: sources within it have a multiplicity of 1, so that their
+    /// counts equal their lines. None where each source has its own.
     pub amount: Option<u64>,
     /// Time in nanoseconds within which a server writes the lines of its requests. Counted requests that have no line
     /// for longer were charged too much.
@@ -288,7 +289,13 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         let bucket_ns = self.settings.bucket_ns;
         let window_ns = bucket_ns.saturating_mul(self.settings.full_buckets.into());
         let hold_ns = window_ns.saturating_add(bucket_ns);
-        Pace { hold_ns, trial_ns: window_ns.saturating_mul(TRIAL_WINDOWS), window_ns, lag_ns: self.settings.lag_ns }
+        Pace {
+            hold_ns,
+            trial_ns: window_ns.saturating_mul(TRIAL_WINDOWS),
+            window_ns,
+            lag_ns: self.settings.lag_ns,
+            learns_mean: self.settings.amount.is_none(),
+        }
     }
 
     /// Returns the number of the oldest bucket in the window.

@@ -252,7 +252,7 @@ fn a_source_that_lines_take_beyond_its_limit_has_the_largest_multiplicity_for_a_
     let mut reconciler = Reconciler::new(settings);
     // A tenth beyond is no offence, whatever a turn stood for.
     assert_eq!(turn(&mut reconciler, 1, START, 55, 110), 55);
-    assert_eq!(reconciler.multiplicity(1, START), Multiplicity::from_whole(2));
+    assert_eq!(reconciler.multiplicity(1, START), Multiplicity::ONE);
     // Most turns of this one were a single request.
     assert_eq!(turn(&mut reconciler, 2, START, 100, 2_300), 2_200);
     let hold = WINDOW + SECOND;

@@ -31,7 +31,7 @@ use machine::Machine;
 /// The versions that the README names, beside the one that developers have.
 const VERSIONS: [[u32; 2]; 2] = [[6, 1], [6, 12]];
 /// The files of integration tests that need nothing but the kernel.
-const TESTS: [&str; 3] = ["program", "rules", "trial"];
+const TESTS: [&str; 2] = ["program", "trial"];
 
 /// The kernels side by side: a test keeps one CPU busy, with the verification of the program.
 pub(super) fn kernels(filter: Option<&str>) -> Result<Tier> {
