@@ -53,7 +53,7 @@ impl Site {
         self.load_for("20", requests, connections, streams);
     }
 
-    /// The same for so many seconds at most.
+    /// Sends requests as [`Self::load`] does, for that many seconds at most.
     fn load_for(&self, seconds: &str, requests: u32, connections: u32, streams: u32) {
         let (requests, connections, streams) = (requests.to_string(), connections.to_string(), streams.to_string());
         let url = format!("https://{}/", SERVER[0]);

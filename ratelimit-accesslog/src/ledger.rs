@@ -207,7 +207,7 @@ pub(crate) struct Pace {
     pub(crate) window_ns: u64,
     /// Time after which a counted request is taken to have no line.
     pub(crate) lag_ns: u64,
-    /// Whether a source that is within its limit has a multiplicity.
+    /// True if a source within its limit has a multiplicity too.
     pub(crate) learns_mean: bool,
 }
 

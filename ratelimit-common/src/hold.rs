@@ -43,7 +43,7 @@ const fn decides_by_limits(rule: &Rule) -> bool {
     rule.shadows_len == 0 && rule.refuse_all == 0 && rule.bans.steps_len == 0 && !has_logged(rule)
 }
 
-/// Whether some of its limits are charged from an access log alone.
+/// Returns whether some limits of the rule are charged from an access log alone.
 const fn has_logged(rule: &Rule) -> bool {
     let mut position = 0;
     while position < LIMITS_MAX {

@@ -1,5 +1,5 @@
-//! How many requests one turn of a source is charged as, where the server's access log has more requests than were
-//! counted. The daemon learns it from the log, and packets read it.
+//! Multiplicity of a source: number of requests that one turn of it is charged as. It exceeds 1 if the server's access
+//! log has more requests than were counted. The daemon learns it from the log, and packets read it.
 //!
 //! An element is of one source of one rule. Sources that share a place replace each other's elements, and a source
 //! without an element is charged as new sources of its rule are.

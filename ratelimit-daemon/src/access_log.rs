@@ -63,7 +63,7 @@ struct Log {
     state: Option<State>,
     peers: PeerCheck,
     behind_bytes: Option<u64>,
-    /// Whether the last that was read reached its end.
+    /// True if the last read reached its end.
     is_at_end: bool,
     /// Daemon's uptime when the end was last reached.
     at_end: Duration,
@@ -193,7 +193,7 @@ impl<D: Datapath> Engine<D> {
         self.save_positions(moment, false);
     }
 
-    /// Has packets charged by what was learned, before that ends.
+    /// Writes multiplicities again that have changed or end soon, once a second.
     fn renew_multiplicities(&mut self, moment: Moment) {
         let Self { datapath, enforced, access_logs, .. } = self;
         if moment.uptime.saturating_sub(access_logs.renewed_at) < RENEW_EVERY {
@@ -253,9 +253,9 @@ impl<D: Datapath> Engine<D> {
         let Self { datapath, enforced, access_logs, .. } = self;
         let policy = &enforced.desired.policy;
         let now = datapath.now()?;
-        let of_reader = access_logs.reader.iter().flat_map(|reader| &reader.wanted);
-        let conditions = of_reader.filter(|of| of.log == batch.log).map(|of| of.conditions.clone()).next();
-        let conditions = conditions.unwrap_or_default();
+        let mut of_reader = access_logs.reader.iter().flat_map(|reader| &reader.wanted);
+        let wanted = of_reader.find(|of| of.log == batch.log);
+        let conditions = wanted.map_or_else(Vec::new, |of| of.conditions.clone());
         let log = access_logs.log(&batch.log, moment.uptime);
         for event in &batch.events {
             tracing::info!("access log {}: {event}", batch.log);

@@ -11,12 +11,12 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use super::path::Link;
 use super::{Attachment, Hook, XdpMode, bpf, generic_netlink, netlink};
 
-/// What a start does where an interface is missing.
+/// Response of a start to a missing interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent {
-    /// It fails: the user who started it is there to read why.
+    /// The start fails. The user who started it is there to read why.
     Refused,
-    /// It goes on with the others, and this one is attached when it comes.
+    /// The start goes on with the other interfaces. This one is attached when it comes.
     Awaited,
 }
 

@@ -328,11 +328,11 @@ pub trait Datapath: Send + 'static {
     /// The same of those limits and shadow limits alone that count requests.
     fn charge_requests(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError>;
 
-    /// The same of the limit with this slot alone.
+    /// Charges `amount` likewise to the limit with this slot alone.
     fn charge_limit(&mut self, client: IpNet, rule: usize, slot: u32, amount: u64) -> Result<(), DatapathError>;
 
-    /// Has the rule with this index charge each turn of a client under TLS and QUIC as so many requests, for
-    /// [`MULTIPLICITY_LASTS_NS`]. Without a client it is each turn of clients that have no number of their own.
+    /// Sets how many requests the rule with this index charges for each turn of a client under TLS and QUIC, for
+    /// [`MULTIPLICITY_LASTS_NS`]. Without a client it sets the number for clients that have none of their own.
     ///
     /// # Errors
     /// Fails if there is no such rule, or the map cannot be written.

@@ -56,9 +56,9 @@ pub struct Facts {
 /// Web server that runs on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// Its name, for people.
+    /// Name of the server, for people.
     pub name: String,
-    /// Access logs that it has open.
+    /// Access logs that the server has open.
     pub logs: Known<Vec<OpenLog>>,
 }
 

@@ -80,8 +80,8 @@ pub(crate) fn judge(frame: &PacketFrame, deferred: &mut Deferred, passes: bool) 
     }
 }
 
-/// How many requests so many turns of the connection at hand are charged as. A function of its own, for its place on the
-/// stack.
+/// Returns how many requests these turns of the connection at hand are charged as. A function of its own, for its place
+/// on the stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn charged(turns: u32) -> u32 {

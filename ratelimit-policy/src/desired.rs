@@ -255,7 +255,7 @@ pub struct Limit {
     pub shared: Option<Shared>,
     /// Whose traffic it counts as one.
     pub per: Per,
-    /// Which requests of an access log it counts. None where it counts packets.
+    /// Condition of the logged requests that it counts. None if it counts packets.
     pub condition: Option<Condition>,
 }
 

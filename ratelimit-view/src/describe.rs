@@ -240,7 +240,8 @@ fn some_of(prefixes: &[IpNet]) -> Option<String> {
     (!named.is_empty()).then(|| format!("{}{and}", named.join(", ")))
 }
 
-/// What a start warns of: rules whose limits of requests do not bound clients that share records between requests.
+/// Returns the warnings of a start about rules whose limits of requests do not bound clients that share records between
+/// requests.
 pub fn multiplexing_warnings(policy: &Policy) -> Vec<String> {
     let rules = policy.rules.iter().filter(|rule| rule.access_logs.is_empty());
     let warning = |rule: &Rule| multiplexed_words(rule).map(|words| format!("rule {}: HTTP/2 {words}", rule.name));

@@ -38,7 +38,7 @@ pub(super) struct Wanted {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Requests {
     pub(super) lines: u64,
-    /// How many of them meet each of [`Wanted::conditions`].
+    /// Number of lines that meet each of [`Wanted::conditions`]. Empty if there are none.
     pub(super) met: Vec<u64>,
 }
 

@@ -33,7 +33,7 @@ struct OfRule {
     slot: u32,
     /// Number of requests that were charged from logs.
     added: u64,
-    /// What turns of each client are charged as now, and of all others under none.
+    /// Multiplicities that packets read, by client. The one under none is that of all other clients.
     written: HashMap<Option<IpNet>, Written>,
 }
 
@@ -48,7 +48,8 @@ struct Written {
 const RENEWED_BEFORE_NS: u64 = 4 * SECOND_NS;
 
 impl OfRule {
-    /// Has packets of the rule at `at` read the multiplicity of a client, or that of new clients, if they do not.
+    /// Writes the multiplicity of a client, or that of new clients, for packets of the rule at `at`. Writes nothing if they
+    /// read it already.
     fn write<D: Datapath>(
         &mut self,
         datapath: &mut D,
@@ -240,17 +241,24 @@ impl Rules {
     /// Returns the highest number of requests that a turn of one source is charged as, by the name of each rule that has
     /// this log.
     pub(super) fn turns_by(&self, policy: &Policy, log: &AccessLog) -> BTreeMap<String, u64> {
-        let rules = policy.rules.iter().filter(|rule| rule.access_logs.contains(log));
         let highest = |of: &OfRule| of.written.values().map(|written| u64::from(written.requests)).max();
-        let turns = |rule: &Rule| self.by_name.get(&rule.name).and_then(highest).unwrap_or(1);
-        rules.map(|rule| (rule.name.clone(), turns(rule))).collect()
+        self.of_log(policy, log, |of| of.and_then(highest).unwrap_or(1))
     }
 
     /// Returns how many requests logs have charged, by the name of each rule that has this log.
     pub(super) fn added_by(&self, policy: &Policy, log: &AccessLog) -> BTreeMap<String, u64> {
+        self.of_log(policy, log, |of| of.map_or(0, |of| of.added))
+    }
+
+    /// Returns a number for each rule that has this log, by the rule's name. A rule without lines has no reconciler.
+    fn of_log(
+        &self,
+        policy: &Policy,
+        log: &AccessLog,
+        number: impl Fn(Option<&OfRule>) -> u64,
+    ) -> BTreeMap<String, u64> {
         let rules = policy.rules.iter().filter(|rule| rule.access_logs.contains(log));
-        let added = |rule: &Rule| self.by_name.get(&rule.name).map_or(0, |of| of.added);
-        rules.map(|rule| (rule.name.clone(), added(rule))).collect()
+        rules.map(|rule| (rule.name.clone(), number(self.by_name.get(&rule.name)))).collect()
     }
 
     /// Returns a rule's reconciler. One of another limit is replaced.

@@ -1,4 +1,4 @@
-//! How many requests a turn of a source is charged as: what the daemon learned from a log, for packets to read.
+//! Writes multiplicities that the daemon learned from a log, for packets to read.
 
 use anyhow::{Context as _, anyhow};
 use ipnet::IpNet;

@@ -56,7 +56,7 @@ pub struct Rate {
     pub per: Per,
     /// Where that stands in the text, up to the limit's end.
     pub per_at: usize,
-    /// Which requests of a log it counts; none where it counts packets.
+    /// Condition of the logged requests that it counts. None if it counts packets.
     pub condition: Option<Condition>,
 }
 

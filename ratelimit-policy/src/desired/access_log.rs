@@ -14,7 +14,7 @@ pub enum AccessLog {
     File(PathBuf),
     /// A datagram socket that the daemon makes.
     Socket {
-        /// Its path.
+        /// Path of the socket.
         path: PathBuf,
         /// Name of the group whose members may write to it. None is the daemon's own.
         group: Option<String>,
@@ -32,7 +32,7 @@ impl fmt::Display for AccessLog {
 }
 
 impl Limit {
-    /// Whether an access log corrects it: packets charge it requests of one source, in buckets.
+    /// Returns whether an access log corrects the limit: packets charge it requests of one source, in buckets.
     pub fn is_reconciled(&self) -> bool {
         self.unit == Unit::Requests
             && self.condition.is_none()

@@ -18,7 +18,7 @@ const COMPONENTS_MAX: usize = 256;
 const WORDS: usize = 8;
 const _: () = assert!((STATUS_MAX - STATUS_MIN) as usize / 64 < WORDS);
 
-/// Which requests a limit counts: those that meet all that is set.
+/// Condition of the requests that a limit counts. They meet all that is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Condition {
     /// Statuses, any of which is counted.

@@ -25,7 +25,7 @@ pub struct Limit {
     /// The groups of sources that it counts as one, `/24,/56` or `list`; none where it is of each source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per: Option<PerGroup>,
-    /// Which requests of an access log it counts, as the configuration has it: `status=401 path=/login`. None where it
+    /// Condition of the logged requests that it counts, as the configuration has it: `status=401 path=/login`. None if it
     /// counts packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<ConditionWords>,

@@ -106,7 +106,7 @@ impl Socket<'_> {
     }
 }
 
-/// When lost lines were told last.
+/// Time of the last message about lost lines.
 #[derive(Default)]
 struct Told(Option<Instant>);
 

@@ -1,5 +1,4 @@
-//! Which requests of an access log a limit counts, as it is written behind the limit: `status=401,403 path=/login
-//! method=POST`. Pure.
+//! Conditions of limits, as they are written behind a limit: `status=401,403 path=/login method=POST`. Pure.
 
 use arrayvec::ArrayString;
 
@@ -15,7 +14,7 @@ pub(super) fn begin(text: &str) -> usize {
     text.match_indices([' ', '\t']).map(|(at, _)| at).find(|at| word(*at)).unwrap_or(text.len())
 }
 
-/// Whether a comma between these two stands between statuses: not before another limit.
+/// Returns whether a comma between these two parts separates statuses, and not two limits.
 pub(super) fn joins(before: &str, after: &str) -> bool {
     let Some(at) = before.rfind("status=") else { return false };
     let is_code = |word: &str| word.len() == 3 && word.chars().all(|c| c.is_ascii_digit() || matches!(c, 'x' | 'X'));

@@ -1,4 +1,4 @@
-//! What a line's request asked for, and how it was answered: method, target and status, for limits with conditions.
+//! Method, target and status of the request in a log's line, for limits with conditions.
 
 use std::borrow::Cow;
 
