@@ -228,8 +228,12 @@ fn a_daemon_that_is_killed_at_any_point_of_a_round_makes_nobody_count_twice() {
     // Its answer delayed or not, its state kept or lost.
     for (is_released, is_kept) in [(false, true), (true, true), (false, false), (true, false)] {
         proxy.hold();
+        // The answer of an exchange that began before is held. The next exchange says what is admitted meanwhile.
+        proxy.wait_for_answers(1);
         fleet.ask(0, &source, 80, 40);
-        // More than a beat: an exchange was carried out, and its answer is on the way.
+        proxy.release();
+        proxy.hold();
+        // That exchange was carried out, and its answer is on the way.
         proxy.wait_for_answers(1);
         // The other host is told with what it has to say itself.
         fleet.ask(1, &source, 80, 40);

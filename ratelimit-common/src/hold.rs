@@ -251,13 +251,13 @@ fn check_window<S: State>(
     CheckResult::of(if amount == 0 || matches!(before, Reason::NotAdmitted) { before } else { Reason::WithinLimit })
 }
 
-/// Returns whether the source has used more of one of its own limits of requests than that admits. No packet goes
-/// beyond a limit: only what is charged from a log does.
+/// Returns whether the source has used more of one of its own limits of requests than that admits, with a condition or
+/// without. No packet goes beyond a limit: only what is charged from a log does.
 #[inline(always)]
 pub fn is_beyond<S: State>(state: S) -> bool {
     let rule = state.rule();
     for (position, limit) in limits::<S>(rule, rule.own_len.into()) {
-        if limit.unit == Unit::Requests as u8
+        if [Unit::Requests as u8, LOGGED_REQUESTS].contains(&limit.unit)
             && let Some(window) = state.window(At::new(position, Side::Unverified).slot(limit))
             && !window.is_within_limit(limit, Side::Unverified, state.coarse(), 0)
         {

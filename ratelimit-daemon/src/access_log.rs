@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ratelimit_accesslog::{Judgement, Outcomes, PeerCheck, Peers, Position, State};
 use ratelimit_datapath::{Datapath, DatapathError};
-use ratelimit_policy::desired::{AccessLog, Policy};
+use ratelimit_policy::desired::{AccessLog, Limit, Policy};
 use ratelimit_report::snapshot::{AccessLogLines, AccessLogReport};
 use serde::{Deserialize, Serialize};
 
@@ -65,6 +65,9 @@ struct Log {
     behind_bytes: Option<u64>,
     /// True if the last read reached its end.
     is_at_end: bool,
+    /// Whether its end was reached before: lines up to there may have been read by an earlier run, which charged their
+    /// conditions.
+    has_caught_up: bool,
     /// Daemon's uptime when the end was last reached.
     at_end: Duration,
 }
@@ -152,6 +155,7 @@ impl AccessLogs {
             peers: PeerCheck::default(),
             behind_bytes: None,
             is_at_end: false,
+            has_caught_up: false,
             at_end: uptime,
         })
     }
@@ -161,7 +165,8 @@ impl AccessLogs {
 fn wanted(policy: &Policy) -> Vec<Wanted> {
     let mut wanted: Vec<Wanted> = Vec::new();
     for rule in &policy.rules {
-        let window_ns = rule.limits.iter().filter(|limit| limit.is_reconciled()).map(|limit| limit.window_ns).max();
+        let is_charged = |limit: &&Limit| limit.is_reconciled() || limit.condition.is_some();
+        let window_ns = rule.limits.iter().filter(is_charged).map(|limit| limit.window_ns).max();
         let Some(age_max_ns) = window_ns else { continue };
         for log in &rule.access_logs {
             let at = wanted.iter().position(|of| of.log == *log).unwrap_or_else(|| {
@@ -238,7 +243,7 @@ impl<D: Datapath> Engine<D> {
         logs.logs.retain(|name, _| names.contains(name));
         for name in names {
             let log = logs.log(name, moment.uptime);
-            (log.is_at_end, log.at_end) = (false, moment.uptime);
+            (log.is_at_end, log.has_caught_up, log.at_end) = (false, false, moment.uptime);
         }
         logs.failed = None;
         if !wanted.is_empty() {
@@ -270,6 +275,8 @@ impl<D: Datapath> Engine<D> {
         }
         log.peers.add_outcomes(batch.outcomes);
         (log.state, log.behind_bytes) = (Some(batch.state), batch.behind_bytes);
+        let charges_conditions = log.has_caught_up;
+        log.has_caught_up |= batch.is_at_end;
         log.is_at_end = batch.is_at_end;
         if batch.is_at_end {
             log.at_end = moment.uptime;
@@ -278,7 +285,7 @@ impl<D: Datapath> Engine<D> {
             for source in access_logs.rules.read(datapath, policy, rule, &sources, now)? {
                 let lines = access_logs.judged(&batch.log, &source);
                 access_logs.rules.settle(datapath, policy, rule, &source, lines, now)?;
-                if lines > 0 {
+                if lines > 0 && charges_conditions {
                     rules::charge_conditions(datapath, policy, rule, &source, &conditions)?;
                 }
             }

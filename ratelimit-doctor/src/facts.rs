@@ -67,8 +67,19 @@ pub struct Server {
 pub struct OpenLog {
     /// Its path.
     pub path: PathBuf,
-    /// Group whose members may read it; none if everyone may.
-    pub readers: Option<String>,
+    /// Who may read it.
+    pub readers: Readers,
+}
+
+/// Users that may read a file, as its mode says.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Readers {
+    /// All users.
+    Everyone,
+    /// Its owner, and the members of this group.
+    Group(String),
+    /// Its owner alone.
+    Owner,
 }
 
 /// The running kernel.

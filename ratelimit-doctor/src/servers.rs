@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{Gid, Group};
 
-use crate::facts::{Known, OpenLog, Server};
+use crate::facts::{Known, OpenLog, Readers, Server};
 use crate::read::words;
 
 /// Names of processes, and the name of the server that each is.
@@ -69,10 +69,16 @@ fn open_logs(process: &Path) -> Known<Vec<OpenLog>> {
     Ok(files.flatten().filter_map(|file| log(file.file_name().into())).collect())
 }
 
-/// Returns the group whose members may read a file; none if everyone may.
-fn readers(mode: u32, gid: u32) -> Option<String> {
-    let group = || Group::from_gid(Gid::from_raw(gid)).ok().flatten().map_or_else(|| gid.to_string(), |of| of.name);
-    (mode & 0o004 == 0).then(group)
+/// Returns who may read a file of that mode and group.
+fn readers(mode: u32, gid: u32) -> Readers {
+    if mode & 0o004 != 0 {
+        return Readers::Everyone;
+    }
+    if mode & 0o040 == 0 {
+        return Readers::Owner;
+    }
+    let group = Group::from_gid(Gid::from_raw(gid)).ok().flatten();
+    Readers::Group(group.map_or_else(|| gid.to_string(), |group| group.name))
 }
 
 #[cfg(test)]
@@ -94,6 +100,14 @@ mod tests {
             fs::write(process.join("fdinfo").join(number.to_string()), format!("pos:\t0\nflags:\t{flags:o}\n"))
                 .unwrap();
         }
+    }
+
+    #[test]
+    fn a_mode_says_who_reads() {
+        assert_eq!(readers(0o100_644, 0), Readers::Everyone);
+        assert_eq!(readers(0o100_640, 0), Readers::Group("root".to_owned()));
+        assert_eq!(readers(0o100_640, 4_000_000_000), Readers::Group("4000000000".to_owned()));
+        assert_eq!(readers(0o100_600, 0), Readers::Owner);
     }
 
     #[test]

@@ -55,7 +55,9 @@ extern "C" fn flow_step(generation: u32, rule: u32) -> u32 {
         if requests == 0 && hold::is_beyond() != 0 {
             return IS_BEYOND;
         }
-        requests = hold::multiplied(requests);
+        if requests != 0 {
+            requests = hold::multiplied(requests);
+        }
     }
     opens as u32 | requests << 1
 }

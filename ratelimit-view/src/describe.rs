@@ -240,12 +240,11 @@ fn some_of(prefixes: &[IpNet]) -> Option<String> {
     (!named.is_empty()).then(|| format!("{}{and}", named.join(", ")))
 }
 
-/// Returns the warnings of a start about rules whose limits of requests do not bound clients that share records between
-/// requests.
-pub fn multiplexing_warnings(policy: &Policy) -> Vec<String> {
+/// Returns what a start says about rules whose limits of requests do not bound clients that share records between requests.
+pub fn multiplexing_notes(policy: &Policy) -> Vec<String> {
     let rules = policy.rules.iter().filter(|rule| rule.access_logs.is_empty());
-    let warning = |rule: &Rule| multiplexed_words(rule).map(|words| format!("rule {}: HTTP/2 {words}", rule.name));
-    rules.filter_map(warning).collect()
+    let note = |rule: &Rule| multiplexed_words(rule).map(|words| format!("rule {}: HTTP/2 {words}", rule.name));
+    rules.filter_map(note).collect()
 }
 
 /// How far clients that share records between requests are bounded, as those of HTTP/2 and HTTP/3 can. None where the

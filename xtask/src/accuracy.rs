@@ -37,7 +37,10 @@ pub(crate) struct Options {
     /// A few rows over IPv4, to see whether it works at all
     #[arg(long)]
     quick: bool,
-    /// Write the table to docs/ACCURACY.md
+    /// Only what is measured with the servers' access logs
+    #[arg(long)]
+    logs: bool,
+    /// Write the tables to docs/ACCURACY.md; with --logs its part about access logs
     #[arg(long, conflicts_with_all = ["words", "quick"])]
     write: bool,
     /// The part that needs root, with this binary: what is started through sudo
@@ -62,8 +65,10 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let tools = Tools::prepare(cargo::binary(&artifacts, "ratelimitd")?.executable.clone())?;
     let report = if workspace::is_root() { measure_all(&tools, options)? } else { measure_as_root(&tools, options)? };
     print!("\n{}", report.table());
-    if options.write {
-        report.write()?;
+    match (options.write, options.logs) {
+        (true, false) => report.write()?,
+        (true, true) => report.write_logs()?,
+        (false, _) => {}
     }
     let broken = report.broken();
     for line in &broken {
@@ -82,6 +87,9 @@ fn measure_as_root(tools: &Tools, options: &Options) -> Result<Report> {
     if options.quick {
         command.arg("--quick");
     }
+    if options.logs {
+        command.arg("--logs");
+    }
     command.arg("--").args(&options.words).stderr(std::process::Stdio::inherit());
     let output = command.output().with_context(|| format!("start `{}`", run::shown(&command)))?;
     ensure!(output.status.success(), "`{}` failed ({})", run::shown(&command), output.status);
@@ -95,17 +103,19 @@ fn measure_all(tools: &Tools, options: &Options) -> Result<Report> {
     }
     let rows: Vec<Row> = rows::all().into_iter().filter(|row| is_chosen(row, options)).collect();
     let (mut measured, mut failed) = (Vec::new(), Vec::new());
-    for link in Link::ALL {
-        let rows: Vec<&Row> = rows.iter().filter(|row| row.link == link).collect();
+    for (link, has_log) in Link::ALL.into_iter().flat_map(|link| [(link, false), (link, true)]) {
+        let rows: Vec<&Row> = rows.iter().filter(|row| (row.link, row.has_log) == (link, has_log)).collect();
         if !rows.is_empty() {
             measure_over(link, &rows, options, tools, (&mut measured, &mut failed))?;
         }
     }
-    let enforced = if options.quick || !options.words.is_empty() && !is_enforcement(&options.words) {
-        Vec::new()
-    } else {
-        enforce::run(tools)?
-    };
+    let mut enforced = Vec::new();
+    if !options.quick && (options.words.is_empty() || is_enforcement(&options.words)) {
+        if !options.logs {
+            enforced.extend(enforce::from_packets(tools)?);
+        }
+        enforced.extend(enforce::with_logs(tools)?);
+    }
     ensure!(
         !measured.is_empty() || !failed.is_empty() || !enforced.is_empty(),
         "no row says {}",
@@ -114,7 +124,8 @@ fn measure_all(tools: &Tools, options: &Options) -> Result<Report> {
     Ok(Report { programs: programs::versions(tools), kernel: programs::kernel()?, rows: measured, failed, enforced })
 }
 
-/// All rows of one wire, in a laboratory and before a limiter of their own. What cannot be measured is told, and the rest goes on.
+/// All rows of one wire, with the servers' logs or without, in a laboratory and before a limiter of their own. What cannot
+/// be measured is told, and the rest goes on.
 fn measure_over(
     link: Link,
     rows: &[&Row],
@@ -125,7 +136,8 @@ fn measure_over(
     let asked: Vec<Server> =
         Server::ALL.into_iter().filter(|server| rows.iter().any(|row| row.server == *server)).collect();
     let lab = Lab::build(link, tools, &asked)?;
-    let limiter = limiter::Limiter::start(&lab, tools, "1000000000/1h")?;
+    let logs = if rows.iter().any(|row| row.has_log) { &asked[..] } else { &[] };
+    let limiter = limiter::Limiter::start(&lab, tools, "1000000000/1h", logs)?;
     for row in rows {
         let families = row.families.iter().filter(|family| !options.quick || **family == Family::V4);
         for &family in families {
@@ -151,6 +163,9 @@ fn measure_over(
 fn is_chosen(row: &Row, options: &Options) -> bool {
     if options.quick {
         return row.is_quick;
+    }
+    if options.logs && !row.has_log {
+        return false;
     }
     let said = row.to_string().to_lowercase();
     options.words.iter().all(|word| said.contains(&word.to_lowercase()))

@@ -41,6 +41,13 @@ pub(crate) struct Options {
     filter: Option<String>,
 }
 
+impl Options {
+    /// Returns how many tests the tier of kernels runs.
+    fn kernels(&self) -> kernels::Share {
+        if self.tier == Some(Tier::Kernels) { kernels::Share::All } else { kernels::Share::Named }
+    }
+}
+
 /// In the order in which they run.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Tier {
@@ -50,7 +57,7 @@ enum Tier {
     Models,
     /// What runs as root, on this kernel
     Privileged,
-    /// The BPF program on other kernels, in qemu
+    /// The BPF program on other kernels, in qemu; all its tests only where it is named: beside other tiers a third
     Kernels,
     /// What is built for aarch64, and that nothing is for a big-endian machine
     Cross,
@@ -86,7 +93,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             Tier::Unprivileged => tiers::unprivileged(filter)?,
             Tier::Models => tiers::models(filter)?,
             Tier::Privileged => tiers::privileged(filter)?,
-            Tier::Kernels => kernels::kernels(filter)?,
+            Tier::Kernels => kernels::kernels(filter, options.kernels())?,
             Tier::Cross => cross::cross(filter),
             Tier::Aarch64 => kernels::aarch64::aarch64(filter)?,
             Tier::Systemd => systemd::systemd(filter, &wanted)?,

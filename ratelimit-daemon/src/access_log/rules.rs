@@ -31,6 +31,7 @@ struct OfRule {
     reconciler: Reconciler<IpNet>,
     /// Slot of the limit by whose buckets it counts.
     slot: u32,
+    settings: Settings,
     /// Number of requests that were charged from logs.
     added: u64,
     /// Multiplicities that packets read, by client. The one under none is that of all other clients.
@@ -90,12 +91,14 @@ pub(super) struct Source {
     pub(super) requests: Requests,
     /// Number and count of each bucket in its windows.
     counts: Vec<(u64, u64)>,
+    /// Whether something is in a window of a limit with conditions.
+    has_met: bool,
 }
 
 impl Source {
     /// Returns whether it has a live window: something of it was counted within the rule's window.
     pub(super) fn is_peer(&self) -> bool {
-        !self.counts.is_empty()
+        self.has_met || !self.counts.is_empty()
     }
 }
 
@@ -175,14 +178,21 @@ impl Rules {
             let live = cells.iter().filter(|cell| cell.count > 0 && cell.bucket.0 >= oldest);
             live.map(|cell| (cell.bucket.0, cell.count)).collect()
         };
-        let windows = verified.iter().zip(&others);
-        let read = sources.iter().zip(windows).map(|((client, requests), (verified, others))| {
+        let mut has_met = vec![false; clients.len()];
+        for (position, limit) in policy.rules[at].limits.iter().enumerate().filter(|(_, of)| of.condition.is_some()) {
+            let oldest = now.bucket(limit.bucket_ns).0.saturating_sub(limit.full_buckets().into());
+            let met = datapath.admitted(LimitAt { rule: at, limit: position, side: Side::Unverified }, &clients)?;
+            let is_live = |cells: &[Cell]| cells.iter().any(|cell| cell.count > 0 && cell.bucket.0 >= oldest);
+            has_met.iter_mut().zip(&met).for_each(|(has_met, cells)| *has_met |= is_live(cells));
+        }
+        let windows = verified.iter().zip(&others).zip(has_met);
+        let read = sources.iter().zip(windows).map(|((client, requests), ((verified, others), has_met))| {
             let mut counts = live(verified);
             for (bucket, count) in live(others) {
                 let sum = counts.entry(bucket).or_default();
                 *sum = sum.saturating_add(count);
             }
-            Source { client: *client, requests: requests.clone(), counts: counts.into_iter().collect() }
+            Source { client: *client, requests: requests.clone(), counts: counts.into_iter().collect(), has_met }
         });
         Ok(read.collect())
     }
@@ -275,10 +285,15 @@ impl Rules {
             median_max: of_window.median_max.min(Multiplicity::from_whole(most)),
             ..of_window
         };
-        let empty =
-            |added| OfRule { reconciler: Reconciler::new(settings), slot: limit.slot, added, written: HashMap::new() };
+        let empty = |added| OfRule {
+            reconciler: Reconciler::new(settings),
+            slot: limit.slot,
+            settings,
+            added,
+            written: HashMap::new(),
+        };
         let of = self.by_name.entry(rule.name.clone()).or_insert_with(|| empty(0));
-        if of.slot != limit.slot {
+        if (of.slot, of.settings) != (limit.slot, settings) {
             *of = empty(of.added);
         }
         of

@@ -1,11 +1,11 @@
 //! Access logs of the servers that run here: which ones a rule could read.
 
 use ratelimit_common::layout::Unit;
-use ratelimit_policy::config::Config;
+use ratelimit_policy::config::{Config, LOGS_MAX};
 use ratelimit_policy::desired::{AccessLog, Rule};
 
 use super::AS_ROOT;
-use crate::facts::{Facts, Server};
+use crate::facts::{Facts, OpenLog, Readers, Server};
 use crate::finding::{Finding, Subject};
 
 const WHY: &str = "without its log, clients of HTTP/2 and HTTP/3 that share records exceed a limit of requests";
@@ -52,20 +52,44 @@ fn of_server(server: &Server, config: &Config, rule: &Rule) -> Finding {
     if unread.is_empty() {
         return subject.ok(format!("{name} writes {}, which a rule reads", paths(&all)));
     }
-    let quoted: Vec<String> = unread.iter().map(|log| format!("\"{}\"", log.path.display())).collect();
-    let mut groups: Vec<&str> = unread.iter().filter_map(|log| log.readers.as_deref()).collect();
-    groups.sort_unstable();
-    groups.dedup();
-    let and = if groups.is_empty() {
-        String::new()
-    } else {
-        format!(
-            "; and for the unit, by `systemctl edit ratelimitd`: [Service] SupplementaryGroups={}",
-            groups.join(" ")
-        )
-    };
+    let unread_names: Vec<String> = unread.iter().map(|log| log.path.display().to_string()).collect();
     subject.warning(
-        format!("{name} writes {}, and no rule reads {}", paths(&all), paths(&quoted)),
-        format!("in rule {}: access_log = [{}]{and}", rule.name, paths(&quoted)),
+        format!("{name} writes {}, and no rule reads {}", paths(&all), paths(&unread_names)),
+        mend(&unread, rule, name),
     )
+}
+
+/// Returns what to write, so that a rule reads these logs of a server beside those that it reads.
+fn mend(unread: &[&OpenLog], rule: &Rule, server: &str) -> String {
+    if rule.access_logs.len() + unread.len() > LOGS_MAX {
+        return format!(
+            "a rule reads at most {LOGS_MAX} logs: have {server} send them to one socket, \
+             access_log = [\"unix:/run/ratelimitd/log.sock\"] in rule {}; \
+             share/doc/ratelimitd/docs/ACCESS-LOG.md has the line for {server}",
+            rule.name
+        );
+    }
+    let read = rule.access_logs.iter().map(ToString::to_string);
+    let names = read.chain(unread.iter().map(|log| log.path.display().to_string()));
+    let quoted: Vec<String> = names.map(|name| format!("\"{name}\"")).collect();
+    let mut mend = format!("in rule {}: access_log = [{}]", rule.name, quoted.join(", "));
+    let mut groups: Vec<&str> = Vec::new();
+    for log in unread {
+        match &log.readers {
+            Readers::Everyone => {}
+            Readers::Group(group) if groups.contains(&group.as_str()) => {}
+            Readers::Group(group) => groups.push(group),
+            Readers::Owner => mend.push_str(&format!(
+                "; only its owner may read {}: have its server or logrotate make it with mode 0640",
+                log.path.display()
+            )),
+        }
+    }
+    if !groups.is_empty() {
+        let groups = groups.join(" ");
+        mend.push_str(&format!(
+            "; and for the unit, by `systemctl edit ratelimitd`: [Service] SupplementaryGroups={groups}"
+        ));
+    }
+    mend
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use super::syntax::SyntaxError;
 use crate::desired::{AccessLog, Limit};
 
-/// Access logs of one rule.
-pub(super) const LOGS_MAX: usize = 8;
+/// Maximum number of access logs of one rule.
+pub const LOGS_MAX: usize = 8;
 /// Bytes of a socket's path (`sun_path`, and its end).
 const SOCKET_PATH_MAX: usize = 107;
 

@@ -38,6 +38,7 @@ pub mod values;
 pub mod without_daemon;
 pub mod written;
 
+pub use self::access_log::LOGS_MAX;
 pub use crate::desired::{HookChoice, OnExit, TlsFiles, XdpModeChoice};
 pub use crate::text::{amount, duration, port, syntax};
 

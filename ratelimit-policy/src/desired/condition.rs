@@ -106,15 +106,15 @@ pub struct PathPattern {
 }
 
 impl PathPattern {
-    /// Returns the pattern `/login`, or `/api/*` for all paths that begin with `/api/`. None if it does not begin with a
-    /// slash, is too long, or has a star elsewhere.
+    /// Returns the pattern `/login`, or `/api/*` for all paths that begin with `/api/`, in the form that servers look up:
+    /// `/a/../%6cogin` is `/login`. None if it does not begin with a slash, is too long, or has a star elsewhere.
     pub fn new(text: &str) -> Option<Self> {
         let (path, is_prefix) = match text.strip_suffix('*') {
             Some(path) => (path, true),
             None => (text, false),
         };
         let is_path = path.starts_with('/') && !path.contains(['*', '?', '#']);
-        let text = ArrayString::from(path).ok().filter(|_| is_path)?;
+        let text = ArrayString::from(&normalised(path)).ok().filter(|_| is_path)?;
         Some(Self { text, is_prefix })
     }
 
@@ -131,8 +131,16 @@ impl PathPattern {
 }
 
 impl fmt::Display for PathPattern {
+    /// With a percent sign and two digits for each byte that [`PathPattern::new`] would read as something else.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.text, if self.is_prefix { "*" } else { "" })
+        for byte in self.text.bytes() {
+            if byte.is_ascii_graphic() && !b"%*?#,\"\\".contains(&byte) {
+                write!(f, "{}", char::from(byte))?;
+            } else {
+                write!(f, "%{byte:02X}")?;
+            }
+        }
+        f.write_str(if self.is_prefix { "*" } else { "" })
     }
 }
 
@@ -158,22 +166,18 @@ fn normalised(target: &str) -> String {
     format!("/{}{end}", components.join("/"))
 }
 
+/// Decodes `%6c`, and `\\x6c` as nginx and Apache write bytes to their logs.
 fn decoded(path: &str) -> String {
     let bytes = path.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
     let hex = |at: usize| bytes.get(at).and_then(|byte| char::from(*byte).to_digit(16));
     while let Some(byte) = bytes.get(at) {
-        match (byte, hex(at + 1), hex(at + 2)) {
-            (b'%', Some(high), Some(low)) => {
-                out.push(u8::try_from(high << 4 | low).unwrap_or(b'%'));
-                at += 3;
-            }
-            _ => {
-                out.push(*byte);
-                at += 1;
-            }
-        }
+        let escape_len = if bytes[at..].starts_with(b"\\x") { 2 } else { usize::from(*byte == b'%') };
+        let digits = hex(at + escape_len).zip(hex(at + escape_len + 1)).filter(|_| escape_len > 0);
+        let code = digits.and_then(|(high, low)| u8::try_from(high << 4 | low).ok());
+        out.push(code.unwrap_or(*byte));
+        at += code.map_or(1, |_| escape_len + 2);
     }
     String::from_utf8_lossy(&out).into_owned()
 }
@@ -197,6 +201,7 @@ mod tests {
             "https://example.org/login?x",
             "/../login",
             "/a/b/../../login",
+            r"/\x6cogin",
         ] {
             assert!(login.matches(target), "{target}");
         }
@@ -215,6 +220,19 @@ mod tests {
             assert_eq!(api.matches(target), is_met, "{target}");
         }
         assert!(PathPattern::new("/*").unwrap().matches("/anything"));
+        for (written, printed) in [
+            ("/a/../login", "/login"),
+            ("//%6cogin", "/login"),
+            ("/caf%C3%A9", "/caf%C3%A9"),
+            ("/café", "/caf%C3%A9"),
+            ("/a%20b/*", "/a%20b/*"),
+            ("/100%25/%2a%2C*", "/100%25/%2A%2C*"),
+        ] {
+            let pattern = PathPattern::new(written).unwrap();
+            assert_eq!(pattern.to_string(), printed);
+            assert_eq!(PathPattern::new(printed), Some(pattern), "{printed}");
+            assert!(pattern.matches(written.trim_end_matches('*')), "{written}");
+        }
         for wrong in ["", "login", "*", "/a*b", "/a?b", &format!("/{}", "x".repeat(PATH_BYTES_MAX))] {
             assert_eq!(PathPattern::new(wrong), None, "{wrong}");
         }

@@ -42,6 +42,7 @@ fn forward(mut input: impl BufRead, path: &Path) -> io::Result<Lines> {
         if line.len() as u64 > LINE_MAX && !is_whole {
             skip_line(&mut input)?;
             lines.lost += 1;
+            told.tell(lines, path, &format!("a line is longer than {} KiB", LINE_MAX / 1024));
         } else {
             match socket.send(line.strip_suffix(b"\n").unwrap_or(&line)) {
                 Ok(()) => lines.sent += 1,

@@ -206,8 +206,8 @@ fn start(path: &Path) -> anyhow::Result<(Loaded, Fallbacks)> {
 fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Result<Exit> {
     log::start(log::level(LevelFilter::INFO, global.verbose, global.quiet));
     warn(&warnings(&config), global);
-    for warning in describe::multiplexing_warnings(&config.policy) {
-        tracing::warn!("{warning}");
+    for note in describe::multiplexing_notes(&config.policy) {
+        tracing::info!("{note}");
     }
     tracing::info!("kernel memory: {}", describe::memory_short(&config));
     if let Some(beside) = probe::processors().ok().and_then(|(possible, online)| describe::idle_cpus(possible, online))

@@ -4,98 +4,210 @@
 use std::fmt;
 use std::fs;
 use std::process::{Child as Process, Stdio};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::lab::{Family, Lab};
 use super::limiter::Limiter;
 use super::programs::Tools;
 use super::rows::{Link, Over, Server};
 
-const LIMIT: u64 = 100;
-const WINDOW_MS: u64 = 10_000;
-const LIMIT_TEXT: &str = "100/10s";
-/// Three windows and what buckets add to them.
-const SECONDS: u32 = 40;
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Enforced {
-    pub(super) over: String,
-    pub(super) family: String,
-    pub(super) logged: u64,
-    /// In the window that begins with the first request.
-    pub(super) in_first: u64,
-    /// The most in any window of that length.
-    pub(super) in_any_max: u64,
-    /// How often the client got as many as the limit allows.
-    pub(super) windows_filled: u64,
+/// A limit, and how long clients ask against it.
+#[derive(Clone, Copy)]
+struct Trial {
+    limit: u64,
+    window_s: u64,
+    text: &'static str,
+    seconds: u32,
 }
 
-/// Both at once: a client each, of a source of its own.
-pub(super) fn run(tools: &Tools) -> Result<Vec<Enforced>> {
-    let lab = Lab::build(Link::Clean, tools, &[Server::Nginx])?;
-    let limiter = Limiter::start(&lab, tools, LIMIT_TEXT)?;
-    eprintln!("accuracy: enforcement: --limit {LIMIT_TEXT}, wrk with 64 connections for {SECONDS} s, clear and TLS");
-    let runs = [(Over::Clear, Family::V4), (Over::Tls13, Family::V6)];
-    let mut clients = Vec::new();
-    for (over, family) in runs {
-        clients.push(start(&lab, over, family)?);
+/// Three windows and what buckets add to them.
+const FROM_PACKETS: Trial = Trial { limit: 100, window_s: 10, text: "100/10s", seconds: 40 };
+const WITH_LOGS: Trial = Trial { limit: 100, window_s: 60, text: "100/1m", seconds: 180 };
+
+/// A client that asks as fast as it can.
+struct Asker {
+    client: &'static str,
+    server: Server,
+    over: Over,
+    family: Family,
+    /// Line of shell, with the words that [`Asker::start`] fills in.
+    command: &'static str,
+    /// Number of requests that it has in flight at most.
+    in_flight: u64,
+}
+
+const WRK: [Asker; 2] = [
+    Asker {
+        client: "wrk",
+        server: Server::Nginx,
+        over: Over::Clear,
+        family: Family::V4,
+        command: "wrk -t1 -c64 -d{seconds}s http://{address}/ok",
+        in_flight: 0,
+    },
+    Asker {
+        client: "wrk",
+        server: Server::Nginx,
+        over: Over::Tls13,
+        family: Family::V6,
+        command: "wrk -t1 -c64 -d{seconds}s https://{address}/ok",
+        in_flight: 0,
+    },
+];
+
+const MULTIPLEXING: [Asker; 2] = [
+    Asker {
+        client: "h2load -c 20 -m 100",
+        server: Server::Nginx,
+        over: Over::Http2,
+        family: Family::V4,
+        command: "for round in $(seq $(({seconds} / 3))); do timeout 3 h2load -n 10000 -c 20 -m 100 https://{address}/ok; done",
+        in_flight: 20 * 100,
+    },
+    Asker {
+        client: "aioquic, one by one",
+        server: Server::Caddy,
+        over: Over::Http3,
+        family: Family::V6,
+        command: "for round in $(seq $(({seconds} / 5))); do timeout 5 env PYTHONPATH={python} python3 -W ignore \
+            {programs}/h3_client.py one-by-one {host} {port} 100000; done",
+        // One, and what it asks before its first line is read.
+        in_flight: 100,
+    },
+];
+
+/// What the servers logged of one client.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Enforced {
+    pub(super) client: String,
+    pub(super) over: String,
+    pub(super) family: String,
+    pub(super) has_log: bool,
+    pub(super) limit: String,
+    pub(super) seconds: u32,
+    pub(super) logged: u64,
+    /// Requests in the window that begins with the first one.
+    pub(super) in_first: u64,
+    /// Promised maximum of `in_first`.
+    pub(super) first_max: u64,
+    /// Most requests in any window that begins later; of packets alone, in any window.
+    pub(super) in_later_max: u64,
+    /// Promised maximum of `in_later_max`.
+    pub(super) later_max: u64,
+    /// Requests that are served at least where the limit is no stricter than it says.
+    served_min: u64,
+}
+
+/// Measures clients whose requests packets tell apart.
+pub(super) fn from_packets(tools: &Tools) -> Result<Vec<Enforced>> {
+    run(tools, FROM_PACKETS, &WRK, false)
+}
+
+/// Measures clients that multiplex, with the servers' access logs.
+pub(super) fn with_logs(tools: &Tools) -> Result<Vec<Enforced>> {
+    run(tools, WITH_LOGS, &MULTIPLEXING, true)
+}
+
+/// All at once: each client has a source of its own.
+fn run(tools: &Tools, trial: Trial, askers: &[Asker], has_log: bool) -> Result<Vec<Enforced>> {
+    let asked: Vec<Server> = Server::ALL.into_iter().filter(|of| askers.iter().any(|one| one.server == *of)).collect();
+    let lab = Lab::build(Link::Clean, tools, &asked)?;
+    let limiter = Limiter::start(&lab, tools, trial.text, if has_log { &asked } else { &[] })?;
+    let names: Vec<_> = askers.iter().map(|asker| format!("{} over {}", asker.client, asker.over)).collect();
+    eprintln!("accuracy: enforcement: --limit {}, for {} s: {}", trial.text, trial.seconds, names.join("; "));
+    let running = askers.iter().map(|asker| asker.start(&lab, tools, trial)).collect::<Result<Vec<_>>>()?;
+    for mut client in running {
+        // A client that is refused may end badly; what it was served is in the log.
+        client.wait().context("wait for a client")?;
     }
-    for mut client in clients {
-        let status = client.wait().context("wait for wrk")?;
-        ensure!(status.success(), "wrk ended with {status}");
-    }
-    let path = lab.directory().join(Server::Nginx.log());
-    let log = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    let enforced: Vec<_> = runs.map(|(over, family)| judge(over, family, times(&log, family))).into();
-    for one in &enforced {
+    let mut enforced = Vec::new();
+    for asker in askers {
+        let path = lab.directory().join(asker.server.log());
+        let log = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        let one = judge(asker, trial, has_log, times(&log, asker.server, asker.family));
         eprintln!("accuracy: {one}");
+        enforced.push(one);
     }
     limiter.stop()?;
     Ok(enforced)
 }
 
-fn start(lab: &Lab, over: Over, family: Family) -> Result<Process> {
-    let scheme = if over == Over::Clear { "http" } else { "https" };
-    let url = format!("{scheme}://{}/ok", family.server_with(Server::Nginx.port(over)));
-    let mut command = lab.client.command("wrk");
-    command.args(["-t1", "-c64", &format!("-d{SECONDS}s"), &url]);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().context("start wrk")
+impl Asker {
+    fn start(&self, lab: &Lab, tools: &Tools, trial: Trial) -> Result<Process> {
+        let port = self.server.port(self.over);
+        let line = self
+            .command
+            .replace("{seconds}", &trial.seconds.to_string())
+            .replace("{address}", &self.family.server_with(port))
+            .replace("{host}", &self.family.server().to_string())
+            .replace("{port}", &port.to_string())
+            .replace("{python}", &tools.python().to_string_lossy())
+            .replace("{programs}", &Tools::programs().to_string_lossy());
+        let mut command = lab.client.command("sh");
+        command.args(["-c", &line]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().with_context(|| format!("start {}", self.client))
+    }
 }
 
-/// When a client's requests were logged, in milliseconds, in order.
-fn times(log: &str, family: Family) -> Vec<u64> {
-    let start = format!("{} ", family.client());
-    let of_client = log.lines().filter_map(|line| line.strip_prefix(&start)?.split_whitespace().next());
-    let mut times: Vec<u64> = of_client.filter_map(|time| time.replace('.', "").parse().ok()).collect();
+/// Returns when a client's requests were logged, in milliseconds, in order.
+fn times(log: &str, server: Server, family: Family) -> Vec<u64> {
+    let client = family.client().to_string();
+    let of_line = |line: &str| -> Option<u64> {
+        if server == Server::Caddy {
+            let object: Value = serde_json::from_str(line).ok()?;
+            let seconds = object["ts"].as_f64().filter(|_| object["request"]["remote_ip"] == *client)?;
+            return u64::try_from(Duration::try_from_secs_f64(seconds).ok()?.as_millis()).ok();
+        }
+        let rest = line.strip_prefix(&client)?.strip_prefix(' ')?;
+        rest.split_whitespace().next()?.replace('.', "").parse().ok()
+    };
+    let mut times: Vec<u64> = log.lines().filter_map(of_line).collect();
     times.sort_unstable();
     times
 }
 
-fn judge(over: Over, family: Family, times: Vec<u64>) -> Enforced {
-    let from = |start: u64| times.iter().filter(|&&time| time >= start && time < start + WINDOW_MS).count() as u64;
-    let in_first = times.first().map_or(0, |&first| from(first));
-    let in_any_max = times.iter().map(|&time| from(time)).max().unwrap_or(0);
-    let logged = times.len() as u64;
-    let (over, family) = (over.to_string(), family.to_string());
-    Enforced { over, family, logged, in_first, in_any_max, windows_filled: logged / LIMIT }
+fn judge(asker: &Asker, trial: Trial, has_log: bool, times: Vec<u64>) -> Enforced {
+    let Trial { limit, window_s, .. } = trial;
+    let window_ms = window_s * 1000;
+    let first = times.first().copied().unwrap_or(0);
+    let from = |start: u64| times.iter().filter(|&&time| time >= start && time < start + window_ms).count() as u64;
+    // The first window and the bucket that it begins in.
+    let later_from = if has_log { first + window_ms + window_ms / 6 } else { first };
+    Enforced {
+        client: asker.client.to_owned(),
+        over: asker.over.to_string(),
+        family: asker.family.to_string(),
+        has_log,
+        limit: trial.text.to_owned(),
+        seconds: trial.seconds,
+        logged: times.len() as u64,
+        in_first: from(first),
+        first_max: limit + asker.in_flight,
+        in_later_max: times.iter().filter(|&&time| time >= later_from).map(|&time| from(time)).max().unwrap_or(0),
+        later_max: if has_log { limit + limit / 10 } else { limit },
+        served_min: if has_log { limit } else { 2 * limit },
+    }
 }
 
 impl Enforced {
     pub(super) fn holds(&self) -> bool {
-        self.in_first == LIMIT && self.in_any_max == LIMIT && self.windows_filled >= 2
+        let is_full = self.has_log || self.in_first == self.first_max;
+        is_full
+            && self.logged >= self.served_min
+            && self.in_first <= self.first_max
+            && self.in_later_max <= self.later_max
     }
 }
 
 impl fmt::Display for Enforced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { over, family, logged, in_first, in_any_max, .. } = self;
-        write!(
-            f,
-            "enforcement of {LIMIT_TEXT}: {over}, {family}: {logged} in the log, {in_first} in the first 10 s, "
-        )?;
-        write!(f, "at most {in_any_max} in any 10 s")
+        let Self { client, over, family, limit, logged, in_first, in_later_max, .. } = self;
+        write!(f, "enforcement of {limit}: {client}, {over}, {family}: {logged} in the log, {in_first} in the first ")?;
+        write!(f, "window, at most {in_later_max} in a later one")
     }
 }
 
@@ -106,11 +218,23 @@ mod tests {
     #[test]
     fn one_more_in_any_window_breaks_it_and_times_are_read_from_the_log() {
         let burst = |at: u64, count: u64| (0..count).map(move |number| at + number % 50);
-        let judged = |times: Vec<u64>| judge(Over::Clear, Family::V4, times);
+        let judged = |times: Vec<u64>| judge(&WRK[0], FROM_PACKETS, false, times);
         assert!(judged(burst(0, 100).chain(burst(12_000, 100)).collect()).holds());
         assert!(!judged(burst(0, 100).chain(burst(9_000, 1)).chain(burst(12_000, 100)).collect()).holds());
         assert!(!judged(burst(0, 100).collect()).holds(), "never again is too strict");
+        assert!(!judged(burst(0, 99).chain(burst(12_000, 101)).collect()).holds());
         let log = "192.0.2.7 12.345 80 HTTP/1.1 200 \"GET / HTTP/1.1\"\n192.0.2.77 1.000 80\n";
-        assert_eq!(times(log, Family::V4), [12_345]);
+        assert_eq!(times(log, Server::Nginx, Family::V4), [12_345]);
+        let log = "{\"ts\":12.345678,\"request\":{\"remote_ip\":\"2001:db8::7\"}}\n{\"ts\":1.5,\"request\":{\"remote_ip\":\"::1\"}}\nx\n";
+        assert_eq!(times(log, Server::Caddy, Family::V6), [12_345]);
+    }
+
+    #[test]
+    fn with_a_log_the_first_window_has_what_is_in_flight_and_later_ones_have_not() {
+        let burst = |at: u64, count: u64| (0..count).map(move |number| at + number % 50);
+        let judged = |times: Vec<u64>| judge(&MULTIPLEXING[0], WITH_LOGS, true, times);
+        assert!(judged(burst(0, 2_100).chain(burst(71_000, 110)).collect()).holds());
+        assert!(!judged(burst(0, 2_101).collect()).holds());
+        assert!(!judged(burst(0, 2_100).chain(burst(71_000, 111)).collect()).holds());
     }
 }

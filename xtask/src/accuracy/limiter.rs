@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::lab::{INTERFACE, Lab};
 use super::programs::Tools;
+use super::rows::Server;
 
 const READY: Duration = Duration::from_secs(15);
 const STOPPED: Duration = Duration::from_secs(10);
@@ -23,27 +24,38 @@ pub(super) struct Limiter<'a> {
 }
 
 impl<'a> Limiter<'a> {
-    pub(super) fn start(lab: &'a Lab, tools: &'a Tools, limit: &str) -> Result<Self> {
+    /// Starts it on the server's interface, with the access logs of these servers.
+    pub(super) fn start(lab: &'a Lab, tools: &'a Tools, limit: &str, logs: &[Server]) -> Result<Self> {
         let socket = lab.directory().join("control.sock");
         let mut command = lab.server.command(&tools.limiter);
         command
             .args(["--iface", INTERFACE, "--limit", limit, "--port", "all", "--count", "requests", "--socket"])
             .arg(&socket);
+        for server in logs {
+            command.arg("--access-log").arg(lab.directory().join(server.access_log()));
+        }
         command.env("RATELIMITD_STATE_DIR", lab.directory().join("state"));
         let process = Child::start(command)?;
         process.wait_for_line("ratelimitd: ready", READY)?;
         Ok(Self { process, tools, namespace: &lab.server, socket })
     }
 
-    /// Requests of the last window that it has counted for a source: of its connections, and of unverified traffic.
+    /// Returns the requests of the last window that it has counted for a source: of its connections, and of unverified
+    /// traffic. Lines of a log are charged to both, and counted once here.
     pub(super) fn counted(&self, source: IpAddr) -> Result<u64> {
-        let (program, socket) = (self.tools.limiter.to_string_lossy(), self.socket.to_string_lossy());
-        let output = self.namespace.run(&[&program, "check", &source.to_string(), "--json", "--socket", &socket])?;
-        let check = serde_json::from_str::<Value>(&output.stdout);
-        let check = check.with_context(|| format!("`ratelimitd check` failed: {}", output.stderr.trim()))?;
+        let check = self.json(&["check", &source.to_string()])?;
         let limits = check["limits"].as_array().filter(|limits| !limits.is_empty());
         let used = limits.and_then(|limits| limits.iter().map(|limit| limit["used"].as_u64()).sum::<Option<u64>>());
-        used.with_context(|| format!("`ratelimitd check {source}` tells no count: {check}"))
+        let used = used.with_context(|| format!("`ratelimitd check {source}` tells no count: {check}"))?;
+        let added = self.json(&["stats"])?["access_logs"][0]["requests_added"]["default"].as_u64();
+        Ok(used.saturating_sub(added.unwrap_or(0)))
+    }
+
+    fn json(&self, arguments: &[&str]) -> Result<Value> {
+        let (program, socket) = (self.tools.limiter.to_string_lossy(), self.socket.to_string_lossy());
+        let output = self.namespace.run(&[&[&*program], arguments, &["--json", "--socket", &socket]].concat())?;
+        let json = serde_json::from_str(&output.stdout);
+        json.with_context(|| format!("`ratelimitd {}` failed: {}", arguments.join(" "), output.stderr.trim()))
     }
 
     /// An orderly stop, which takes the filter off.

@@ -29,6 +29,7 @@ pub(super) struct Measured {
     pub(super) client: String,
     pub(super) server: String,
     pub(super) over: String,
+    pub(super) has_log: bool,
     pub(super) link: String,
     pub(super) family: String,
     pub(super) bound: Bound,
@@ -48,6 +49,7 @@ pub(super) fn row(row: &Row, family: Family, lab: &Lab, limiter: &Limiter<'_>, t
         client: row.client.to_owned(),
         server: row.server.to_string(),
         over: row.over.to_string(),
+        has_log: row.has_log,
         link: row.link.to_string(),
         family: family.to_string(),
         bound: row.bound,
@@ -114,15 +116,17 @@ fn logged(lab: &Lab, row: &Row, family: Family) -> Result<u64> {
     Ok(log.lines().filter(|line| is_request(line, row, family)).count() as u64)
 }
 
-/// Web servers log the client first; what HAProxy says of handshakes that failed has the client's port as well. A client
-/// that should speak HTTP/2 and does not asks nothing.
+/// Web servers log the client first, HAProxy with its port; what that says of handshakes that failed has no request. A
+/// client that should speak HTTP/2 and does not asks nothing.
 fn is_request(line: &str, row: &Row, family: Family) -> bool {
-    let is_of_client = || line.strip_prefix(&family.client().to_string()).is_some_and(|rest| rest.starts_with(' '));
+    let is_of_client =
+        || line.strip_prefix(&family.client().to_string()).is_some_and(|rest| rest.starts_with([' ', ':']));
     let is_of_protocol = || !row.over.is_http2() || line.contains("HTTP/2");
     match row.server {
-        Server::Nginx | Server::Apache | Server::Haproxy => is_of_client() && is_of_protocol(),
+        Server::Nginx | Server::Apache => is_of_client() && is_of_protocol(),
+        Server::Haproxy => is_of_client() && is_of_protocol() && line.contains('"'),
         // It logs the preface of HTTP/2, too, where it is clear.
-        Server::Lighttpd => is_of_client() && is_of_protocol() && !line.ends_with("\"PRI * HTTP/2.0\""),
+        Server::Lighttpd => is_of_client() && is_of_protocol() && !line.contains("\"PRI * HTTP/2.0\""),
         Server::Caddy => is_of_protocol(),
         Server::Hypercorn | Server::Grpc => true,
     }
@@ -147,8 +151,10 @@ impl Measured {
 
 impl fmt::Display for Measured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { traffic, client, server, over, link, family, bound, logged, counted } = self;
-        write!(f, "{over}; {traffic}; {client}; {server}; {family}; {link}: {logged} in the log, {counted} counted, ")?;
+        let Self { traffic, client, server, over, link, family, bound, logged, counted, .. } = self;
+        let and = if self.has_log { "; access log" } else { "" };
+        write!(f, "{over}; {traffic}; {client}; {server}; {family}; {link}{and}: ")?;
+        write!(f, "{logged} in the log, {counted} counted, ")?;
         write!(f, "error {} (promised: {bound})", self.error())
     }
 }
@@ -165,6 +171,7 @@ mod tests {
             client: text(),
             server: text(),
             over: text(),
+            has_log: false,
             link: text(),
             family: text(),
             bound: Bound::Exact,
@@ -179,12 +186,25 @@ mod tests {
         let is_of = |server, over, line| is_request(line, &row(server, over), Family::V4);
         assert!(is_of(Server::Nginx, Over::Clear, "192.0.2.7 1.000 80"));
         assert!(!is_of(Server::Nginx, Over::Clear, "192.0.2.77 1.000 80"));
-        assert!(is_of(Server::Haproxy, Over::Tls12, "192.0.2.7 8402 HTTP/1.1 200 GET"));
+        let answered = r#"192.0.2.7:52976 [22/Nov/2026:20:49:40.073] lab lab/<NOSRV> 0/-1/-1/-1/0 200 79 - - LR-- 1/1/0/0/0 0/0 "GET /ok HTTP/1.1""#;
+        assert!(is_of(Server::Haproxy, Over::Tls12, answered));
         let failed = "192.0.2.7:52976 [22/Nov/2026:20:49:40.073] lab/3: SSL handshake failure";
         assert!(!is_of(Server::Haproxy, Over::Tls12, failed));
-        assert!(is_of(Server::Lighttpd, Over::Http2Clear, r#"192.0.2.7 8307 HTTP/2.0 200 "GET /ok HTTP/2.0""#));
-        assert!(!is_of(Server::Lighttpd, Over::Http2Clear, r#"192.0.2.7 8307 HTTP/2.0 100 "PRI * HTTP/2.0""#));
-        assert!(!is_of(Server::Lighttpd, Over::Http2, r#"192.0.2.7 8303 HTTP/1.1 200 "GET /ok HTTP/1.1""#));
+        assert!(is_of(
+            Server::Lighttpd,
+            Over::Http2Clear,
+            r#"192.0.2.7 - - [22/Nov/2026:20:49:40 +0000] "GET /ok HTTP/2.0" 200 3"#
+        ));
+        assert!(!is_of(
+            Server::Lighttpd,
+            Over::Http2Clear,
+            r#"192.0.2.7 - - [22/Nov/2026:20:49:40 +0000] "PRI * HTTP/2.0" 100 0"#
+        ));
+        assert!(!is_of(
+            Server::Lighttpd,
+            Over::Http2,
+            r#"192.0.2.7 - - [22/Nov/2026:20:49:40 +0000] "GET /ok HTTP/1.1" 200 3"#
+        ));
     }
 
     #[test]

@@ -11,6 +11,9 @@ use super::measure::Measured;
 use crate::{markdown, workspace};
 
 const REPORT: &str = "docs/ACCURACY.md";
+/// Begins the part about access logs, which ends where the next part of that level begins.
+const LOGS: &str = "## With the server's access log\n";
+const NEXT: &str = "\n## ";
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct Report {
@@ -38,33 +41,45 @@ impl Report {
         rows.chain(self.failed.iter().cloned()).chain(enforced).collect()
     }
 
-    /// Tables in Markdown, which is read well enough in a terminal: one for each protocol and wire.
+    /// Returns all tables in Markdown, which is read well enough in a terminal.
     pub(super) fn table(&self) -> String {
+        format!("{}{}", self.tables(false), self.tables(true))
+    }
+
+    /// Returns a table for each protocol and wire, and one of enforcement, with the servers' access logs or without.
+    fn tables(&self, has_log: bool) -> String {
         let mut text = String::new();
         let mut titles: Vec<String> = Vec::new();
-        for row in &self.rows {
+        let of_part = || self.rows.iter().filter(move |row| row.has_log == has_log);
+        for row in of_part() {
             let title = title(row);
             if !titles.contains(&title) {
                 titles.push(title);
             }
         }
         for wanted in &titles {
-            let rows: Vec<&Measured> = self.rows.iter().filter(|row| title(row) == *wanted).collect();
+            let rows: Vec<&Measured> = of_part().filter(|row| title(row) == *wanted).collect();
             write!(text, "### {wanted}\n\n{}\n", table_of(&rows)).ok();
         }
-        if !self.enforced.is_empty() {
-            write!(text, "### The limit, in the server's log\n\n{}\n", self.table_of_enforcement()).ok();
+        let enforced: Vec<&Enforced> = self.enforced.iter().filter(|one| one.has_log == has_log).collect();
+        if !enforced.is_empty() {
+            write!(text, "### The limit, in the server's log\n\n{}\n", table_of_enforcement(&enforced)).ok();
         }
         text
     }
 
-    fn table_of_enforcement(&self) -> String {
-        let head = ["protocol", "IP", "in the log", "in the first 10 s", "at most in any 10 s", "promised"];
-        let rows = self.enforced.iter().map(|one| {
-            let [logged, first, most] = [one.logged, one.in_first, one.in_any_max].map(|count| count.to_string());
-            vec![one.over.clone(), one.family.clone(), logged, first, most, "100".to_owned()]
-        });
-        markdown::table(&head, &rows.collect::<Vec<_>>())
+    fn part_of_logs(&self) -> String {
+        format!("{LOGS}\n{}\n{}", include_str!("report/logs.md"), self.tables(true))
+    }
+
+    /// Writes the part about access logs into the document that is there.
+    pub(super) fn write_logs(&self) -> Result<()> {
+        let file = workspace::root().join(REPORT);
+        let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        let (before, rest) = text.split_once(LOGS).with_context(|| format!("{REPORT} has no {}", LOGS.trim()))?;
+        let (_, after) = rest.split_once(NEXT).with_context(|| format!("nothing follows in {REPORT}"))?;
+        let text = format!("{before}{}{NEXT}{after}", self.part_of_logs().trim_end_matches('\n').to_owned() + "\n");
+        fs::write(&file, text).with_context(|| format!("write {}", file.display()))
     }
 
     pub(super) fn write(&self) -> Result<()> {
@@ -77,16 +92,37 @@ impl Report {
         let held = self.rows.iter().filter(|row| row.holds()).count();
         let exact = self.rows.iter().filter(|row| row.logged == row.counted).count();
         format!(
-            "{}\n{held} of {} rows hold what they promise; {exact} have no error at all.\n\n{}{}\n## What ran\n\n\
+            "{}\n{held} of {} rows hold what they promise; {exact} have no error at all.\n\n{}{}{}\n## What ran\n\n\
              Linux {}; {}.\n",
             include_str!("report/head.md"),
             self.rows.len(),
-            self.table(),
+            self.tables(false),
+            self.part_of_logs(),
             include_str!("report/tail.md"),
             self.kernel,
             self.programs.join(", "),
         )
     }
+}
+
+fn table_of_enforcement(enforced: &[&Enforced]) -> String {
+    let head = [
+        "client",
+        "protocol",
+        "limit",
+        "seconds",
+        "in the log",
+        "in the first window",
+        "promised",
+        "most later",
+        "promised",
+    ];
+    let rows = enforced.iter().map(|one| {
+        let numbers = [one.seconds.into(), one.logged, one.in_first, one.first_max, one.in_later_max, one.later_max];
+        let texts = [one.client.clone(), format!("{}, {}", one.over, one.family), one.limit.clone()];
+        texts.into_iter().chain(numbers.map(|number: u64| number.to_string())).collect()
+    });
+    markdown::table(&head, &rows.collect::<Vec<_>>())
 }
 
 fn title(row: &Measured) -> String {

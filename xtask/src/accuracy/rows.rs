@@ -3,6 +3,7 @@
 //! A command is a line of shell; what stands in braces, `measure` fills in.
 
 mod clients;
+mod logged;
 mod traffic;
 
 use std::fmt;
@@ -18,6 +19,8 @@ pub(super) struct Row {
     pub(super) server: Server,
     pub(super) over: Over,
     pub(super) link: Link,
+    /// Whether the limiter reads the server's access log.
+    pub(super) has_log: bool,
     pub(super) bound: Bound,
     /// At least as many requests have to be in the log, or the client did not do what it should.
     pub(super) asks: u64,
@@ -187,21 +190,23 @@ impl fmt::Display for Link {
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { traffic, client, server, over, link, .. } = self;
-        write!(f, "{traffic}; {client}, {server}; {over}; {link}")
+        let and = if self.has_log { "; access log" } else { "" };
+        write!(f, "{traffic}; {client}, {server}; {over}; {link}{and}")
     }
 }
 
-/// Those of each kind of traffic, then those of each client against each server.
+/// Rows of each kind of traffic, then of each client against each server, then with the servers' access logs.
 pub(super) fn all() -> Vec<Row> {
     let mut rows = traffic::all();
     rows.extend(clients::all());
+    rows.extend(logged::all());
     rows
 }
 
 fn row(over: Over, bound: Bound, asks: u64, traffic: &'static str, client: &'static str, command: &'static str) -> Row {
     let (server, link) = (Server::Nginx, Link::Clean);
     let families = &Family::ALL;
-    Row { traffic, client, server, over, link, bound, asks, command, families, is_quick: false }
+    Row { traffic, client, server, over, link, has_log: false, bound, asks, command, families, is_quick: false }
 }
 
 #[cfg(test)]
@@ -222,7 +227,8 @@ mod tests {
     #[test]
     fn all_of_http1_is_exact_but_what_has_no_exact_truth() {
         let is_exact = |bound| matches!(bound, Bound::Exact | Bound::Goodbyes(_));
-        let loose = |row: &&Row| !is_exact(row.bound) && !row.over.is_http2() && row.over != Over::Http3;
+        let loose =
+            |row: &&Row| !row.has_log && !is_exact(row.bound) && !row.over.is_http2() && row.over != Over::Http3;
         let rows = all();
         let mut traffic: Vec<_> = rows.iter().filter(loose).map(|row| row.traffic).collect();
         traffic.dedup();

@@ -64,17 +64,26 @@ impl Server {
         }
     }
 
-    /// What a web server listens for. Early data is what only some of them take.
+    /// Its log in a format that the limiter reads, in the laboratory's directory.
+    pub(super) fn access_log(self) -> &'static str {
+        match self {
+            Self::Nginx => "combined.log",
+            other => other.log(),
+        }
+    }
+
+    /// What a web server listens for. Only some of them take early data, and one speaks HTTP/3.
     fn listens(self) -> impl Iterator<Item = Over> {
         let takes_early_data = matches!(self, Self::Nginx | Self::Haproxy);
-        Over::ALL.into_iter().filter(move |&over| over != Over::EarlyData || takes_early_data)
+        let of_quic = (self == Self::Caddy).then_some(Over::Http3);
+        Over::ALL.into_iter().filter(move |&over| over != Over::EarlyData || takes_early_data).chain(of_quic)
     }
 }
 
 fn offset(over: Over) -> u16 {
     match over {
         Over::Clear => 0,
-        Over::Tls13 | Over::Http3 => 1,
+        Over::Tls13 => 1,
         Over::Tls12 => 2,
         Over::Http2 => 3,
         Over::Http2Tls12 => 4,
@@ -82,6 +91,7 @@ fn offset(over: Over) -> u16 {
         Over::Http2Mutual => 6,
         Over::Http2Clear => 7,
         Over::EarlyData => 8,
+        Over::Http3 => 9,
     }
 }
 

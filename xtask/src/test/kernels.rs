@@ -30,25 +30,47 @@ use machine::Machine;
 
 /// The versions that the README names, beside the one that developers have.
 const VERSIONS: [[u32; 2]; 2] = [[6, 1], [6, 12]];
-/// The files of integration tests that need nothing but the kernel.
-const TESTS: [&str; 2] = ["program", "trial"];
+/// Files of integration tests that need nothing but the kernel, and the words of which one is in the names of those
+/// tests that run beside the other tiers. They run each map, each hook and the verifier.
+const TESTS: [(&str, &[&str]); 2] = [
+    (
+        "program",
+        &["verifier", "the_capabilities_of_the_unit", "every_named_frame", "classic_timeline_of_30", "tag", "at_tcx"],
+    ),
+    ("trial", &["no_counter_is_lost", "what_an_application_charges", "what_is_tried"]),
+];
 
-/// The kernels side by side: a test keeps one CPU busy, with the verification of the program.
-pub(super) fn kernels(filter: Option<&str>) -> Result<Tier> {
+/// Tests that run on the other kernels.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Share {
+    /// All of [`TESTS`]: some 20 minutes, since qemu emulates the CPU.
+    All,
+    /// Those that [`TESTS`] names.
+    Named,
+}
+
+/// Runs the kernels side by side: a test keeps one CPU busy, with the verification of the program. A filter chooses from
+/// all tests.
+pub(super) fn kernels(filter: Option<&str>, share: Share) -> Result<Tier> {
     let start = Instant::now();
     let artifacts = cargo::build(&tiers::EVERYTHING)?;
     let mut tally = Tally::default();
-    for test in
-        artifacts.iter().filter(|test| test.is_test_in(tiers::PRIVILEGED) && TESTS.contains(&test.target.as_str()))
-    {
-        if has_tests(test, filter)? {
-            run_everywhere(test, filter, &mut tally)?;
+    for (name, named) in TESTS {
+        let wanted = match (filter, share) {
+            (Some(filter), _) => vec![filter],
+            (None, Share::All) => Vec::new(),
+            (None, Share::Named) => named.to_vec(),
+        };
+        let of_name = |test: &&Artifact| test.is_test_in(tiers::PRIVILEGED) && test.target == name;
+        let test = artifacts.iter().find(of_name).with_context(|| format!("there is no test {name}"))?;
+        if has_tests(test, &wanted)? {
+            run_everywhere(test, &wanted, &mut tally)?;
         }
     }
     Ok(Tier { name: "kernels", tally, took: start.elapsed() })
 }
 
-fn run_everywhere(test: &Artifact, filter: Option<&str>, tally: &mut Tally) -> Result<()> {
+fn run_everywhere(test: &Artifact, filter: &[&str], tally: &mut Tally) -> Result<()> {
     if let Err(reason) = machine_programs() {
         skip_all(tally, &reason);
         return Ok(());
@@ -86,7 +108,7 @@ fn tally_of(machine: &Machine<'_>) -> Result<(Tally, Duration)> {
 }
 
 /// Without it no machine need be booted where the filter names none of these tests.
-fn has_tests(test: &Artifact, filter: Option<&str>) -> Result<bool> {
+fn has_tests(test: &Artifact, filter: &[&str]) -> Result<bool> {
     let list = run::answer(Command::new(&test.executable).args(["--list", "--format=terse"]).args(filter))
         .with_context(|| format!("list the tests of {}", test.executable.display()))?;
     Ok(!list.is_empty())

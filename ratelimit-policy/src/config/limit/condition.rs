@@ -27,9 +27,9 @@ pub(super) fn joins(before: &str, after: &str) -> bool {
 pub(super) fn read(text: &str) -> Result<Option<Condition>, SyntaxError> {
     let mut condition = Condition::default();
     let mut at = 0;
-    // Blanks may stand behind the commas of statuses.
-    let joined = text.replace(", ", ",");
-    let text = if joined.len() == text.len() { text } else { &joined };
+    // Blanks may stand around the commas of statuses.
+    let joined = text.split(',').map(str::trim).collect::<Vec<_>>().join(",");
+    let text = if text.contains(',') { &joined } else { text };
     for word in text.split_whitespace() {
         let begin = at + text[at..].find(word).unwrap_or_default();
         at = begin + word.len();
@@ -96,6 +96,7 @@ mod tests {
             ("20/10m status=401,403,404", "status=401,403,404"),
             ("20/10m status=4xx", "status=4xx"),
             ("20/10m requests status=404, 410", "status=404,410"),
+            ("20/10m status=404 ,\t410", "status=404,410"),
             ("5/1m path=/login method=post", "path=/login method=POST"),
             ("1000/1h method=GET path=/api/*", "path=/api/* method=GET"),
         ] {

@@ -6,16 +6,19 @@ use ratelimit_policy::desired::LoggedRequest;
 use serde_json::Value;
 
 use super::common::words;
+use super::{envelope, fields};
 
-/// Names of the method in an object, with or without another one before it.
+/// Names of the method in an object.
 const METHODS: [&str; 4] = ["method", "request_method", "http_method", "requestmethod"];
-/// Names of the target.
-const TARGETS: [&str; 5] = ["uri", "request_uri", "requestpath", "path", "url"];
-/// Names of the status.
+/// Names of the target, best first: nginx's `$uri` is what a request was rewritten to.
+const TARGETS: [&str; 6] = ["request_uri", REQUEST, "requestpath", "uri", "path", "url"];
+/// Names of the status, best first: Traefik has that of its own answer, and that of the server behind it.
 const STATUSES: [&str; 6] =
     ["status", "status_code", "statuscode", "response_code", "downstreamstatus", "originstatus"];
-/// Name of a whole request line.
+/// Name of a whole request line, or of an object that is the request.
 const REQUEST: &str = "request";
+/// Names of a server's line within another's object.
+const MESSAGES: [&str; 3] = ["message", "log", "msg"];
 /// Number of slashes in HAProxy's timers, behind which the status stands.
 const TIMER_SLASHES: usize = 4;
 
@@ -33,9 +36,7 @@ impl<'a> Asked<'a> {
         let text = line.trim_ascii();
         let object = text.iter().position(|byte| *byte == b'{').filter(|at| *at == 0 || !text[..*at].contains(&b'"'));
         if let Some(Ok(object)) = object.map(|at| serde_json::from_slice::<Value>(&text[at..])) {
-            let mut asked = Self::default();
-            asked.take_object(&object);
-            return asked;
+            return Asked::of_object(&object);
         }
         Self::of_text(text).unwrap_or_default()
     }
@@ -46,57 +47,82 @@ impl<'a> Asked<'a> {
     }
 
     /// The first text within quotation marks that has a method and a target, or that a status follows: what is behind that
-    /// is a client's, such as its agent.
+    /// is a client's, such as its agent. So is the user's name before the time, whose quotation marks are escaped.
     fn of_text(text: &'a [u8]) -> Option<Self> {
-        let mut rest = text;
-        while let Some(open) = rest.iter().position(|byte| *byte == b'"') {
-            let begin = text.len() - rest.len();
-            let (before, quoted) = (&text[..begin + open], &rest[open + 1..]);
-            let end = end_of_quoted(quoted)?;
-            let (inside, behind) = (&quoted[..end], &quoted[end + 1..]);
-            let status = status_before(before).or_else(|| words(behind).next().and_then(status));
+        let message = envelope::take_off(text).map_or(text, |envelope| envelope.message.trim_ascii());
+        let is_haproxy = fields::haproxy(message).is_some();
+        let mut begin = text.windows(3).position(|part| part == b"] \"").unwrap_or(0);
+        while let Some(open) = opening_quote(text, begin) {
+            let quoted = &text[open + 1..];
+            // A line may be cut within its request.
+            let end = end_of_quoted(quoted).unwrap_or(quoted.len());
+            let (inside, behind) = (&quoted[..end], quoted.get(end + 1..).unwrap_or_default());
+            let before = if is_haproxy { status_before(&text[..open]) } else { None };
+            let status = words(behind).next().and_then(status).or(before);
             if let Some((method, target)) = request_line(inside) {
                 return Some(Self { status, target: Some(target), method: Some(method) });
             }
             if status.is_some() {
                 return Some(Self { status, ..Self::default() });
             }
-            rest = behind;
+            begin = (open + 1).saturating_add(end).saturating_add(1).min(text.len());
         }
         None
     }
+}
 
-    /// Takes what is at the top, and in the object that is the request. Clients' headers are below other names.
-    fn take_object(&mut self, object: &Value) {
+impl Asked<'static> {
+    fn of_object(object: &Value) -> Self {
+        let mut asked = Self::default();
+        let mut ranks = (usize::MAX, usize::MAX);
+        asked.take_object(object, &mut ranks);
+        if asked == Self::default()
+            && let Some(line) = MESSAGES.iter().find_map(|name| object.get(name)?.as_str())
+        {
+            let Asked { status, target, method } = Asked::of_text(line.trim().as_bytes()).unwrap_or_default();
+            let owned = |text: Option<Cow<'_, str>>| text.map(|text| Cow::Owned(text.into_owned()));
+            asked = Self { status, target: owned(target), method: owned(method) };
+        }
+        asked
+    }
+
+    /// Takes what is at the top, and in the object that is the request. Clients' headers are below other names. `ranks`
+    /// are those of the names of target and status so far.
+    fn take_object(&mut self, object: &Value, ranks: &mut (usize, usize)) {
         let Value::Object(fields) = object else { return };
         for (name, value) in fields {
             let lower = name.to_ascii_lowercase();
-            let is = |names: &[&str]| names.contains(&&*lower);
-            match value {
-                Value::String(text) if is(&METHODS) => self.method = Some(Cow::Owned(text.clone())),
-                Value::String(text) if is(&TARGETS) && (self.target.is_none() || lower.ends_with("uri")) => {
-                    self.target = Some(Cow::Owned(text.clone()));
-                }
-                Value::String(text) if lower == REQUEST => {
-                    if let Some((method, target)) = request_line(text.as_bytes()) {
-                        self.method = Some(Cow::Owned(method.into_owned()));
-                        self.target = Some(Cow::Owned(target.into_owned()));
+            let rank = |names: &[&str]| names.iter().position(|of| *of == lower).unwrap_or(usize::MAX);
+            let (target, status_at) = (rank(&TARGETS), rank(&STATUSES));
+            if lower == REQUEST && value.is_object() {
+                self.take_object(value, ranks);
+            } else if let Some(code) = Some(value).filter(|_| status_at < ranks.1).and_then(status_of) {
+                (self.status, ranks.1) = (Some(code), status_at);
+            } else if let Some(text) = value.as_str() {
+                let of_line = if lower == REQUEST { request_line(text.as_bytes()) } else { None };
+                if let Some((method, path)) = of_line {
+                    self.method = Some(Cow::Owned(method.into_owned()));
+                    if target < ranks.0 {
+                        (self.target, ranks.0) = (Some(Cow::Owned(path.into_owned())), target);
                     }
+                } else if rank(&METHODS) != usize::MAX {
+                    self.method = Some(Cow::Owned(text.to_owned()));
+                } else if target < ranks.0 && lower != REQUEST {
+                    (self.target, ranks.0) = (Some(Cow::Owned(text.to_owned())), target);
                 }
-                Value::String(text) if is(&STATUSES) => self.status = status(text.as_bytes()).or(self.status),
-                Value::Number(number) if is(&STATUSES) => {
-                    self.status = number.as_u64().and_then(|code| u16::try_from(code).ok()).or(self.status);
-                }
-                Value::Object(_) if lower == REQUEST => self.take_object(value),
-                Value::Null
-                | Value::Bool(_)
-                | Value::Number(_)
-                | Value::String(_)
-                | Value::Array(_)
-                | Value::Object(_) => {}
             }
         }
     }
+}
+
+fn status_of(value: &Value) -> Option<u16> {
+    let number = value.as_u64().and_then(|code| u16::try_from(code).ok());
+    number.or_else(|| status(value.as_str()?.as_bytes()))
+}
+
+/// The first quotation mark from `begin` on that no backslash escapes.
+fn opening_quote(text: &[u8], begin: usize) -> Option<usize> {
+    (begin..text.len()).find(|at| text[*at] == b'"' && (*at == 0 || text[*at - 1] != b'\\'))
 }
 
 /// The first quotation mark that no backslash escapes.
@@ -148,12 +174,25 @@ mod tests {
             r#"{"remote_addr":"192.0.2.7","request":"POST /login?a HTTP/2.0","status":"401"}"#,
             r#"{"request_method":"POST","request_uri":"/login?a","uri":"/login?a","status":401}"#,
             r#"{"level":"info","request":{"remote_ip":"192.0.2.7","method":"POST","uri":"/login?a","headers":{"Method":["GET"]}},"status":401}"#,
+            r#"{"remote_addr":"192.0.2.7","request":"POST /login?a HTTP/2.0","request_uri":"/login?a","status":401,"uri":"/index.php"}"#,
+            r#"{"log":"192.0.2.7 - - [10/Oct/2000:13:55:36 -0700] \"POST /login?a HTTP/1.1\" 401 5"}"#,
+            r#"192.0.2.7 - 0/0/0/0/0 200 [10/Oct/2000:13:55:36 -0700] "POST /login?a HTTP/1.1" 401 5"#,
+            r#"192.0.2.7 - x \"GET / HTTP/1.1\" 200 [10/Oct/2000:13:55:36 -0700] "POST /login?a HTTP/1.1" 401 5"#,
+            r#"192.0.2.7 - x \"GET / HTTP/1.1\" 200 [10/Oct/2000:13:55:36 -0700] host "POST /login?a HTTP/1.1" 401 5"#,
             r#"Oct 10 13:55:36 web caddy: {"request":{"method":"POST","uri":"/login?a"},"status":401}"#,
         ] {
             let asked = Asked::of(line.as_bytes());
             let expected = LoggedRequest { status: Some(401), target: Some("/login?a"), method: Some("POST") };
             assert_eq!(asked.request(), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn a_line_that_is_cut_within_its_request_has_what_is_there() {
+        let cut = br#"192.0.2.7:33317 [06/Feb/2009:12:14:14.655] f b/s 10/0/30/69/109 401 2750 - - ---- 1/1/1/1/0 0/0 "POST /login?xxx"#;
+        let asked = Asked::of(cut);
+        let expected = LoggedRequest { status: Some(401), target: Some("/login?xxx"), method: Some("POST") };
+        assert_eq!(asked.request(), expected);
     }
 
     #[test]

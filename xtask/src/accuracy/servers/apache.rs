@@ -32,7 +32,7 @@ fn config(directory: &Path) -> String {
 User www-data\nGroup www-data\nErrorLog {root}/apache-error.log\nDocumentRoot {root}\nDirectoryIndex index.html
 TypesConfig /dev/null\nAddType text/html .html\nAddType text/css .css
 AddType application/javascript .js\nAddType image/png .png
-LogFormat \"%a %p %H %>s \\\"%r\\\"\" lab\nCustomLog {root}/apache.log lab
+LogFormat \"%h %l %u %t \\\"%r\\\" %>s %O\" common\nCustomLog {root}/apache.log common
 SSLSessionCache shmcb:{root}/apache-sessions(512000)\nMaxKeepAliveRequests 0\nKeepAliveTimeout 30
 <Directory {root}>\nRequire all granted\n</Directory>\n"
     )

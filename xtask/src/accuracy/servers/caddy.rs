@@ -43,6 +43,7 @@ handle /put/* {{\nreverse_proxy {SINK}\n}}\nhandle /sink {{\nreverse_proxy {SINK
 
 fn protocols(over: Over) -> &'static str {
     match (over.is_http2(), over.is_clear()) {
+        (false, _) if over == Over::Http3 => "h1 h3",
         (false, _) => "h1",
         (true, false) => "h1 h2",
         (true, true) => "h1 h2c",

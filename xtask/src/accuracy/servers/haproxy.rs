@@ -28,7 +28,7 @@ fn config(directory: &Path) -> String {
     format!(
         "global\nlog stdout format raw daemon\ntune.h2.max-concurrent-streams 256
 defaults\nmode http\ntimeout connect 5s\ntimeout client 60s\ntimeout server 60s
-frontend lab\n{binds}log global\noption dontlognull\nlog-format \"%ci %fp %HV %ST %HM\"
+frontend lab\n{binds}log global\noption dontlognull\noption httplog
 http-request return status 200 content-type text/plain file {root}/ok if {{ path /ok }}
 default_backend sink\nbackend sink\nserver nginx {SINK}\n",
         root = directory.display()

@@ -41,7 +41,7 @@ index-file.names = (\"index.html\")\nserver.max-keep-alive-requests = 1000000
 server.feature-flags = (\"server.h2proto\" => \"{http2}\", \"server.h2c\" => \"{http2}\")
 mimetype.assign = (\".html\" => \"text/html\", \".css\" => \"text/css\", \".js\" => \"application/javascript\",
 \".png\" => \"image/png\")\nserver.upload-dirs = (\"{root}/bodies\")\nserver.errorlog = \"{root}/lighttpd-error.log\"
-accesslog.filename = \"|cat >> {root}/lighttpd.log\"\naccesslog.format = \"%h %p %H %s \\\"%r\\\"\"
+accesslog.filename = \"|cat >> {root}/lighttpd.log\"\naccesslog.format = \"%h %l %u %t \\\"%r\\\" %>s %b\"
 $HTTP[\"url\"] =~ \"^/(put/|sink)\" {{
 proxy.server = (\"\" => ((\"host\" => \"127.0.0.1\", \"port\" => {sink})))\n}}\n"
     );

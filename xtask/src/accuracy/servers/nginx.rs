@@ -26,7 +26,7 @@ fn config(directory: &Path) -> String {
 events {{ worker_connections 1024; }}
 http {{
     log_format lab '$remote_addr $msec $server_port $server_protocol $status \"$request\"';
-    access_log {root}/access.log lab;
+    access_log {root}/access.log lab; access_log {root}/combined.log combined;
     types {{ text/html html; text/css css; application/javascript js; image/png png; }}
     keepalive_requests 10000000; client_max_body_size 0; http2_max_concurrent_streams 256;
     client_body_temp_path {root}/bodies; proxy_temp_path {root}/bodies; fastcgi_temp_path {root}/bodies;

@@ -19,7 +19,7 @@ const DIRECTORIES: [&str; 4] = ["dev", "proc", "sys", "tmp"];
 pub(super) const SHELL_FILE: &str = "bin/busybox";
 
 /// Not compressed: the machine would take longer to unpack it than to read it.
-pub(super) fn write(test: &Path, filter: Option<&str>) -> Result<PathBuf> {
+pub(super) fn write(test: &Path, filter: &[&str]) -> Result<PathBuf> {
     let shell = SHELL.file().with_context(|| format!("there is no {}", SHELL.name))?;
     let mut files = BTreeMap::from([(SHELL_FILE.to_owned(), shell.clone()), ("bin/tests".to_owned(), test.into())]);
     // A static one has none, and ldd fails for it.
@@ -32,7 +32,7 @@ pub(super) fn write(test: &Path, filter: Option<&str>) -> Result<PathBuf> {
 
     fs::create_dir_all(machine::dir()).with_context(|| format!("make {}", machine::dir().display()))?;
     let path = machine::dir().join("initramfs.cpio");
-    archive(&path, &files, &script("", &[tests("tests", filter.as_slice())]))?;
+    archive(&path, &files, &script("", &[tests("tests", filter)]))?;
     Ok(path)
 }
 
