@@ -17,6 +17,7 @@ pub mod flood;
 pub mod frames;
 pub mod lab;
 pub mod layouts;
+pub mod logged;
 pub mod machine;
 pub mod manifests;
 pub mod numbers;

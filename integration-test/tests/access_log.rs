@@ -1,100 +1,17 @@
 //! Access logs as a second count: what HTTP/2 hides in a record is charged once the server has logged it, and nobody
 //! is charged for what a log says of others.
-#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use integration_test::lab::{CLIENTS, Daemon, Lab, SERVER, once};
-use netlab::{Child, needs_root, nginx_with_http2, without_offloads};
+use integration_test::lab::{CLIENTS, SERVER, once};
+use integration_test::logged::{CLIENT, Site, logged_in, post, settled, used};
+use netlab::needs_root;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-
-const CLIENT: &str = CLIENTS[0];
-
-struct Site {
-    lab: Lab,
-    web: Child,
-}
-
-impl Site {
-    fn new() -> Self {
-        let lab = Lab::new();
-        without_offloads(&lab.client, "c0").unwrap();
-        without_offloads(&lab.server, "s0").unwrap();
-        let at = |port: u16| SocketAddr::new(SERVER[0].parse().unwrap(), port);
-        let web = nginx_with_http2(&lab.server, lab.directory(), &[at(80)], &[at(443)]).unwrap();
-        Self { lab, web }
-    }
-
-    fn log(&self) -> PathBuf {
-        self.lab.directory().join("access.log")
-    }
-
-    fn limit(&self, limit: &str) -> Daemon {
-        self.limit_by(&format!("limits = [\"{limit}\"]\naccess_log = [\"{}\"]", self.log().display()))
-    }
-
-    fn limit_by(&self, rule: &str) -> Daemon {
-        let socket = self.lab.socket();
-        let top = format!("interfaces = [\"s0\"]\nsocket = \"{}\"\non_exit = \"keep\"", socket.display());
-        let file = self.lab.directory().join("ratelimitd.toml");
-        fs::write(&file, format!("{top}\n[rule]\n{rule}\n")).unwrap();
-        self.lab.start(&["run", "--config", file.to_str().unwrap()])
-    }
-
-    /// Sends requests by h2load, over that many connections with that many streams each.
-    fn load(&self, requests: u32, connections: u32, streams: u32) {
-        self.load_for("20", requests, connections, streams);
-    }
-
-    /// Sends requests as [`Self::load`] does, for that many seconds at most.
-    fn load_for(&self, seconds: &str, requests: u32, connections: u32, streams: u32) {
-        let (requests, connections, streams) = (requests.to_string(), connections.to_string(), streams.to_string());
-        let url = format!("https://{}/", SERVER[0]);
-        let args = ["timeout", seconds, "h2load", "-n", &requests, "-c", &connections, "-m", &streams, &url];
-        self.lab.client.run(&args).unwrap();
-    }
-
-    fn logged(&self) -> u64 {
-        logged_in(self.lab.directory())
-    }
-
-    fn used(&self) -> u64 {
-        used(&self.lab, CLIENT)
-    }
-
-    fn report(&self) -> Value {
-        self.lab.stats()["access_logs"][0].clone()
-    }
-}
-
-/// Returns the number of the client's lines in the log of this directory and in rotated ones.
-fn logged_in(directory: &Path) -> u64 {
-    let files = fs::read_dir(directory).unwrap().map(|file| file.unwrap().path());
-    let logs = files.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("access.log"));
-    let of = |path: PathBuf| {
-        let text = fs::read_to_string(path).unwrap();
-        text.lines().filter(|line| line.starts_with(&format!("{CLIENT} "))).count() as u64
-    };
-    logs.map(of).sum()
-}
-
-fn used(lab: &Lab, client: &str) -> u64 {
-    let check: Value = serde_json::from_str(&lab.ratelimitd(&["check", client, "--json"]).stdout).unwrap();
-    check["limits"].as_array().unwrap().iter().filter_map(|limit| limit["used"].as_u64()).max().unwrap_or(0)
-}
-
-/// Waits until the window equals the log. Returns the requests logged and those charged.
-fn settled(site: &Site) -> (u64, u64) {
-    let both = || (site.logged(), site.used());
-    once(|| Some(both()).filter(|(logged, used)| logged == used)).unwrap_or_else(both)
-}
 
 #[test]
 fn requests_of_many_streams_are_counted_as_the_server_logs_over_restart_and_rotation() {
@@ -108,6 +25,8 @@ fn requests_of_many_streams_are_counted_as_the_server_logs_over_restart_and_rota
     }
     let added = site.report()["requests_added"]["default"].as_u64().unwrap();
     assert!(added > 1_000, "records are shared: {:#}", site.report());
+    let check = site.lab.ratelimitd(&["check", CLIENT]).stdout;
+    assert!(check.contains("of them added from the log)"), "{check}");
 
     // A killed daemon leaves the windows, and reads on where it had read to.
     daemon.end(Signal::SIGKILL);
@@ -257,24 +176,7 @@ fn a_guesser_is_refused_after_its_failures_and_banned_and_who_fails_less_is_not(
     let rule = format!("{limits}\nblock_for = \"1m\"\naccess_log = [\"{}\"]", log.display());
     let _daemon = site.limit_by(&rule);
     let login = format!("https://{}/%6Cogin?next=/", SERVER[0]);
-    let post = |client: &str, url: &str| {
-        let args = [
-            "curl",
-            "-sk",
-            "-m",
-            "2",
-            "--interface",
-            client,
-            "-X",
-            "POST",
-            "-o",
-            "/dev/null",
-            "-w",
-            "%{http_code}",
-            url,
-        ];
-        site.lab.client.run(&args).map_or_else(|_| "refused".to_owned(), |said| said.stdout)
-    };
+    let post = |client: &str, url: &str| post(&site.lab, client, url);
     // Others look at the page as often as they like, and log in within the limit.
     let other = CLIENTS[1];
     for _ in 0..30 {

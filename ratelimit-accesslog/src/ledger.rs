@@ -162,6 +162,11 @@ impl Ledger {
         self.buckets.iter().map(|bucket| bucket.counted.saturating_add(bucket.corrected)).fold(0, u64::saturating_add)
     }
 
+    /// Number of requests that were charged in the buckets that are remembered.
+    pub(crate) fn corrected(&self) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.corrected).fold(0, u64::saturating_add)
+    }
+
     /// Remembers that lines have taken the source beyond its limit, which makes this its multiplicity.
     pub(crate) fn go_beyond(&mut self, now: u64, multiplicity: Multiplicity) {
         self.beyond = Some((multiplicity, now));

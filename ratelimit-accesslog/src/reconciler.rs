@@ -226,6 +226,15 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         }
     }
 
+    /// Returns how many requests of a source's live window were charged from lines.
+    pub fn corrected(&mut self, key: K, now: u64) -> u64 {
+        let oldest = self.oldest(now);
+        let Some(source) = self.sources.get_mut(&key) else { return 0 };
+        let expired = source.expire(oldest);
+        self.totals.too_old = self.totals.too_old.saturating_add(expired);
+        source.corrected()
+    }
+
     /// Forgets a source whose window was erased in the kernel.
     pub fn forget(&mut self, key: K) {
         if let Some(source) = self.sources.remove(&key) {

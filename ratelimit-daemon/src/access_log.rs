@@ -10,10 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use ratelimit_accesslog::{Judgement, Outcomes, PeerCheck, Peers, Position, State};
+use ratelimit_common::time::Nanos;
 use ratelimit_datapath::{Datapath, DatapathError};
 use ratelimit_policy::desired::{AccessLog, Limit, Policy};
-use ratelimit_report::snapshot::{AccessLogLines, AccessLogReport};
+use ratelimit_report::snapshot::{AccessLogLines, AccessLogReport, CheckReport};
 use serde::{Deserialize, Serialize};
 
 use self::reader::{Batch, Reader, Requests, Wanted};
@@ -107,6 +109,14 @@ impl AccessLogs {
         let gone = self.reader.as_ref().is_some_and(Reader::is_gone).then(|| "their thread has ended".to_owned());
         let failed = self.failed.clone().or(gone).map(|why| format!("access logs are not read: {why}"));
         failed.into_iter().chain(of_logs).collect()
+    }
+
+    /// Writes into a report what was added from logs to the client's limits.
+    pub(super) fn tell_added(&mut self, report: &mut CheckReport, policy: &Policy, client: IpNet, now: Nanos) {
+        for limit in &mut report.limits {
+            let Some(rule) = policy.rules.iter().find(|rule| rule.name == limit.rule) else { continue };
+            limit.added_from_log = self.rules.added_to(rule, limit, client, now);
+        }
     }
 
     /// Returns a report on each log.

@@ -188,9 +188,13 @@ impl<D: Datapath> Defer<Check, Moment> for Engine<D> {
     /// Done at once, but for when other hosts told of it: the fleet's task knows that.
     fn defer(&mut self, ask: Ask<Check>, moment: Moment) -> Answer {
         let Ask { call: Check { ip }, reply, .. } = ask;
-        let report = self.up_to_date().check(ip, moment);
-        let client = self.enforced.desired.policy.client(ip.to_canonical());
+        let mut report = self.up_to_date().check(ip, moment);
+        let policy = &self.enforced.desired.policy;
+        let client = policy.client(ip.to_canonical());
         let now = self.datapath.now();
+        if let (Ok(report), Ok(now)) = (&mut report, &now) {
+            self.access_logs.tell_added(report, policy, client, *now);
+        }
         let (Ok(report), Ok(now), Some((fleet, shared))) = (&report, now, self.fleet.shared()) else {
             return Answer::by(move || drop(reply.send(report)));
         };

@@ -57,7 +57,7 @@ pub(crate) fn list(bytes: &[u8]) {
     }
 }
 
-fn clock() -> Clock {
+pub(crate) fn clock() -> Clock {
     Clock { zone: jiff::tz::TimeZone::UTC, now: jiff::Timestamp::UNIX_EPOCH }
 }
 

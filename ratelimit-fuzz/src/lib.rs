@@ -8,6 +8,7 @@
 #![expect(clippy::expect_used, reason = "all of this is test code: where it cannot go on, the target fails")]
 
 mod files;
+mod logs;
 mod others;
 mod packets;
 
@@ -31,6 +32,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "config-mix", run: files::config_mix },
     Target { name: "list", run: files::list },
     Target { name: "log", run: files::log },
+    Target { name: "access-log", run: logs::access_log },
     Target { name: "capture", run: files::capture },
     Target { name: "request", run: others::request },
     Target { name: "fleet", run: others::fleet },

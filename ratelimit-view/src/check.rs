@@ -197,6 +197,8 @@ fn limit(limit: &CheckLimit) -> String {
     };
     let newest = if limit.over && limit.remaining > 0 { ", the newest in this bucket" } else { "" };
     let elsewhere = elsewhere(limit);
+    let added = limit.added_from_log.filter(|added| *added > 0);
+    let added = added.map_or_else(String::new, |added| format!(" ({} of them added from the log)", number(added)));
     let budget = match limit.budget {
         None => "",
         Some(Budget::Verified) => " of established connections",
@@ -209,7 +211,7 @@ fn limit(limit: &CheckLimit) -> String {
         }
     };
     format!(
-        "Rule {}{mode}:{whose} {} of {} {}{budget} used{by} in {}{elsewhere}, {} left; {} {refused}{newest}\n",
+        "Rule {}{mode}:{whose} {} of {} {}{budget} used{by} in {}{elsewhere}{added}, {} left; {} {refused}{newest}\n",
         limit.rule,
         number(limit.used.saturating_add(limit.used_elsewhere.unwrap_or(0))),
         number(limit.limit),

@@ -11,6 +11,7 @@ use ratelimit_common::verification::Side;
 use ratelimit_common::window::Cell;
 use ratelimit_datapath::{Datapath, DatapathError, LimitAt, MULTIPLICITY_LASTS_NS};
 use ratelimit_policy::desired::{AccessLog, Condition, Grant, Limit, Policy, Rule};
+use ratelimit_report::snapshot::CheckLimit;
 
 use super::Logged;
 use super::reader::Requests;
@@ -246,6 +247,15 @@ impl Rules {
             }
         }
         Ok(())
+    }
+
+    /// Returns how many requests of a client's window were charged from logs, for a limit of the rule. None if no log
+    /// corrects the limit.
+    pub(super) fn added_to(&mut self, rule: &Rule, limit: &CheckLimit, client: IpNet, now: Nanos) -> Option<u64> {
+        let is_it = |of: &Limit| of.is_reconciled() && (of.amount, limit.unit) == (limit.limit, Unit::Requests.into());
+        let is_corrected = limit.per.is_none() && !rule.access_logs.is_empty() && rule.limits.iter().any(is_it);
+        let of = self.by_name.get_mut(&rule.name).filter(|_| is_corrected)?;
+        Some(of.reconciler.corrected(client, now.0))
     }
 
     /// Returns the highest number of requests that a turn of one source is charged as, by the name of each rule that has

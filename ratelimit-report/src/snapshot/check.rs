@@ -99,6 +99,9 @@ pub struct CheckLimit {
     /// How long ago that was told; none where nothing was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told_seconds_ago: Option<f64>,
+    /// How many of `used` were added from an access log. None where no log corrects the limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub added_from_log: Option<u64>,
     /// Admitted in a window.
     pub limit: u64,
     /// What passes now: the rest of the limit, or of its burst where that is less.
@@ -288,6 +291,7 @@ pub(super) fn check_limit(rule: &desired::Rule, limit: &Limit, window: &Window, 
         used: of.used.saturating_sub(of.elsewhere),
         used_elsewhere: is_shared(limit, *budget).then_some(of.elsewhere),
         told_seconds_ago: None,
+        added_from_log: None,
         limit: limit.amount,
         remaining: of.remaining,
         over: of.over,

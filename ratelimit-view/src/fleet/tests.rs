@@ -131,6 +131,10 @@ fn check_says_what_is_used_here_and_elsewhere_of_a_shared_limit_alone() {
     assert!(said.contains(line), "{said}");
     report.limits[0].told_seconds_ago = None;
     assert!(crate::check(&report, Detail::Normal).contains("(412 here, 588 elsewhere), 0 left"));
+    report.limits[0].used_elsewhere = None;
+    report.limits[0].added_from_log = Some(300);
+    let said = crate::check(&report, Detail::Normal);
+    assert!(said.contains("412 of 1,000 requests used in 5m (300 of them added from the log), 0 left"), "{said}");
 }
 
 #[test]

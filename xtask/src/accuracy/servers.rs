@@ -66,10 +66,7 @@ impl Server {
 
     /// Its log in a format that the limiter reads, in the laboratory's directory.
     pub(super) fn access_log(self) -> &'static str {
-        match self {
-            Self::Nginx => "combined.log",
-            other => other.log(),
-        }
+        if self == Self::Nginx { "combined.log" } else { self.log() }
     }
 
     /// What a web server listens for. Only some of them take early data, and one speaks HTTP/3.

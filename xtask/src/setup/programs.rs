@@ -8,7 +8,7 @@ use super::{apt, axe, cross, machine, say, schemas};
 use crate::workspace;
 
 /// A program, its package, what it is for.
-const PROGRAMS: [(&str, &str, &str); 15] = [
+const PROGRAMS: [(&str, &str, &str); 16] = [
     ("nginx", "nginx-light", "the web server behind the limiter"),
     ("curl", "curl", "a client"),
     ("wrk", "wrk", "a client that sends as fast as it can"),
@@ -24,6 +24,7 @@ const PROGRAMS: [(&str, &str, &str); 15] = [
     ("capsh", "libcap2-bin", "what capabilities a process has"),
     ("systemd-analyze", "systemd", "the checks of the unit file"),
     ("tmux", "tmux", "a terminal for `ratelimitd top`"),
+    ("logrotate", "logrotate", "rotation of access logs"),
 ];
 
 /// What `cargo xtask accuracy` runs besides.
@@ -42,12 +43,14 @@ const FOR_ACCURACY: [(&str, &str, &str); 12] = [
     ("wget", "wget", "another"),
 ];
 
+/// Servers of it that the tests of recipes run too.
+const RECIPES: [&str; 4] = ["apache2", "caddy", "lighttpd", "haproxy"];
+
+const TLS_OF_LIGHTTPD: (&str, &str) = ("lighttpd-mod-openssl", "TLS of lighttpd");
+
 /// What it needs besides that is no program.
-const LIBRARIES_FOR_ACCURACY: [(&str, &str); 3] = [
-    ("lighttpd-mod-openssl", "TLS of lighttpd"),
-    ("libcurl3-gnutls", "a client of GnuTLS"),
-    ("libcurl3-nss", "a client of NSS"),
-];
+const LIBRARIES_FOR_ACCURACY: [(&str, &str); 3] =
+    [TLS_OF_LIGHTTPD, ("libcurl3-gnutls", "a client of GnuTLS"), ("libcurl3-nss", "a client of NSS")];
 
 /// What the test of the web page runs; the browser is one of accuracy's.
 const FOR_PAGE: [(&str, &str, &str); 3] = [
@@ -106,6 +109,9 @@ pub(super) fn ensure() -> Result<()> {
     }
     if let Err(error) = machine::REDIS.ensure() {
         say(&format!("{error:#}; the tests of a fleet with its store are skipped"));
+    }
+    if let Err(error) = ensure_some(&RECIPES).and_then(|()| apt::install(TLS_OF_LIGHTTPD.1, &[TLS_OF_LIGHTTPD.0])) {
+        say(&format!("{error:#}; the tests of recipes for servers are skipped"));
     }
     if let Err(error) = machine::CRUN.ensure() {
         say(&format!("{error:#}; the tests of the container image are skipped"));

@@ -1,0 +1,176 @@
+//! The recipes of docs/GUIDE.md, each with the server that it is for: what clients multiplex is charged, and a limit with
+//! conditions refuses.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::env;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use integration_test::lab::{CLIENTS, Lab, SERVER, binary, once};
+use integration_test::logged::{CLIENT, Site, load, post, start_by, used};
+use netlab::{Child, needs_root, serving, without_offloads};
+
+const GUIDE: &str = include_str!("../../docs/GUIDE.md");
+const REQUESTS: u32 = 500;
+
+/// Returns the fenced texts of a recipe, by their language.
+fn recipe(title: &str) -> Vec<(&'static str, &'static str)> {
+    let chapter = GUIDE.split("\n## ").find(|chapter| chapter.starts_with("Recipes\n")).unwrap();
+    let recipe = chapter.split("\n### ").find(|recipe| recipe.starts_with(&format!("{title}\n"))).unwrap();
+    let fences = recipe.split("```").skip(1).step_by(2);
+    fences.map(|fence| fence.split_once('\n').unwrap()).collect()
+}
+
+fn text_of(title: &str, language: &str) -> &'static str {
+    recipe(title).into_iter().find(|(of, _)| *of == language).unwrap().1
+}
+
+/// Puts the laboratory's paths in the place of the host's.
+fn here(text: &str, directory: &Path) -> String {
+    let mut out = text.replace("/usr/bin/ratelimitd", binary().to_str().unwrap());
+    out = out.replace("/run/ratelimitd/log.sock", directory.join("log.sock").to_str().unwrap());
+    for server in ["nginx", "apache2", "caddy", "traefik"] {
+        out = out.replace(&format!("/var/log/{server}/"), &format!("{}/", directory.display()));
+    }
+    // The laboratory's servers run as root.
+    [" group=haproxy", " group=www-data"].into_iter().fold(out, |out, group| out.replace(group, ""))
+}
+
+fn absent(program: &str) -> Option<String> {
+    let is_in = |path: &Path| path.join(program).is_file();
+    let is_there = env::split_paths(&env::var_os("PATH")?).any(|path| is_in(&path)) || is_in(Path::new("/usr/sbin"));
+    (!is_there).then(|| format!("there is no {program}; `cargo xtask setup` installs it"))
+}
+
+/// Writes a certificate with its key, and both in one file.
+fn certificate(directory: &Path) {
+    let at = |name: &str| directory.join(name).display().to_string();
+    let mut command = Command::new("openssl");
+    command.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=server.test", "-days", "30"]);
+    let made = command.args(["-keyout", &at("key.pem"), "-out", &at("certificate.pem")]).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let both = [fs::read(at("certificate.pem")).unwrap(), fs::read(at("key.pem")).unwrap()].concat();
+    fs::write(at("both.pem"), both).unwrap();
+}
+
+/// Runs a recipe: a server with this configuration, written to `config`, and the daemon with the recipe's rule beside a
+/// limit of logins.
+fn works(title: &str, config: &str, command: &[&str]) {
+    let lab = Lab::new();
+    without_offloads(&lab.client, "c0").unwrap();
+    without_offloads(&lab.server, "s0").unwrap();
+    let directory = lab.directory();
+    certificate(directory);
+    fs::write(directory.join("index.html"), "ok\n").unwrap();
+    let root = directory.display().to_string();
+    let path = directory.join("server.conf");
+    fs::write(&path, here(config, directory).replace("{root}", &root)).unwrap();
+    let rule = here(text_of(title, "toml"), directory);
+    let login = "\"100000/1h\", \"5/1m path=/login method=POST status=200,403,404,405\"";
+    let daemon = start_by(&lab, &rule.replace("\"300/1m\"", login));
+    let mut run = lab.server.command(command[0]);
+    run.args(&command[1..]).arg(&path).current_dir(directory);
+    run.envs(["HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"].map(|name| (name, directory)));
+    let web: Child = serving(&lab.server, run, SocketAddr::new(SERVER[0].parse().unwrap(), 443)).unwrap();
+
+    load(&lab, REQUESTS, 2, 50);
+    let charged = once(|| (used(&lab, CLIENT) == u64::from(REQUESTS)).then_some(()));
+    assert!(charged.is_some(), "{title}: {} of {REQUESTS}: {:#}", used(&lab, CLIENT), lab.stats()["access_logs"]);
+    let added = lab.stats()["access_logs"][0]["requests_added"]["default"].as_u64().unwrap();
+    assert!(added > 100, "{title}: {added} added");
+
+    let url = format!("https://{}/login", SERVER[0]);
+    let posts: Vec<String> =
+        (0..60).map(|_| post(&lab, CLIENTS[1], &url)).take_while(|code| code != "000" && code != "refused").collect();
+    assert!((6..=30).contains(&posts.len()), "{title}: {posts:?}");
+    drop((daemon, web));
+}
+
+#[test]
+fn apache_s_log_charges_what_is_multiplexed_and_logins() {
+    needs_root!(absent("apache2"));
+    let modules = ["mpm_event", "authz_core", "ssl", "http2", "dir", "socache_shmcb"];
+    let load: String =
+        modules.map(|module| format!("LoadModule {module}_module /usr/lib/apache2/modules/mod_{module}.so\n")).concat();
+    let config = load
+        + "ServerRoot {root}\nPidFile {root}/apache.pid\nDefaultRuntimeDir {root}\nServerName server.test
+User root\nGroup root\nErrorLog {root}/apache-error.log\nDocumentRoot {root}\nDirectoryIndex index.html
+LogFormat \"%h %l %u %t \\\"%r\\\" %>s %O \\\"%{Referer}i\\\" \\\"%{User-Agent}i\\\"\" combined
+CustomLog {root}/access.log combined
+<Directory {root}>\nRequire all granted\n</Directory>
+Listen 443\n<VirtualHost *:443>\nProtocols h2 http/1.1\nSSLEngine on
+SSLCertificateFile {root}/certificate.pem\nSSLCertificateKeyFile {root}/key.pem\n</VirtualHost>\n";
+    works("Apache", &config, &["apache2", "-DFOREGROUND", "-f"]);
+}
+
+#[test]
+fn caddy_s_log_charges_what_is_multiplexed_and_logins() {
+    needs_root!(absent("caddy"));
+    let config = format!(
+        "{{\nadmin off\nauto_https off\ndefault_sni server.test\n}}\nhttps://:443 {{
+tls {{root}}/certificate.pem {{root}}/key.pem\nrespond \"ok\"\n{}}}\n",
+        text_of("Caddy", "caddyfile")
+    );
+    works("Caddy", &config, &["caddy", "run", "--adapter", "caddyfile", "--config"]);
+}
+
+#[test]
+fn haproxy_s_lines_charge_what_is_multiplexed_and_logins() {
+    needs_root!(absent("haproxy"));
+    let config = format!(
+        "defaults\nmode http\ntimeout connect 5s\ntimeout client 60s\ntimeout server 60s\nfrontend web
+bind *:443 ssl crt {{root}}/both.pem alpn h2,http/1.1\n{}http-request return status 200 content-type text/plain string ok\n",
+        text_of("HAProxy", "haproxy")
+    );
+    works("HAProxy", &config, &["haproxy", "-db", "-f"]);
+}
+
+#[test]
+fn lighttpd_s_pipe_charges_what_is_multiplexed_and_logins() {
+    needs_root!(absent("lighttpd"));
+    let config = format!(
+        "server.modules = (\"mod_openssl\", \"mod_accesslog\")\nserver.document-root = \"{{root}}\"
+server.port = 443\nssl.engine = \"enable\"\nssl.pemfile = \"{{root}}/both.pem\"\nindex-file.names = (\"index.html\")
+server.max-keep-alive-requests = 100000\nserver.errorlog = \"{{root}}/lighttpd-error.log\"\n{}",
+        text_of("lighttpd", "lighttpd")
+    );
+    works("lighttpd", &config, &["lighttpd", "-D", "-f"]);
+}
+
+#[test]
+fn nginx_s_log_and_the_recipe_of_a_login_page_refuse_a_guesser_alone() {
+    needs_root!();
+    let site = Site::new();
+    let directory = site.lab.directory();
+    let rule = here(text_of("A login page: WordPress", "toml"), directory);
+    let _daemon = start_by(&site.lab, &rule);
+    assert!(text_of("nginx", "toml").contains("/var/log/nginx/access.log"), "the same log");
+    let url = format!("https://{}/wp-login.php", SERVER[0]);
+    let tries: Vec<String> = (0..60).map(|_| post(&site.lab, CLIENT, &url)).take_while(|code| code == "200").collect();
+    assert!((11..=30).contains(&tries.len()), "{}", tries.len());
+    let page = ["curl", "-sk", "--interface", CLIENTS[1], "-o", "/dev/null", "-w", "%{http_code}", &url];
+    assert_eq!(site.lab.client.run(&page).unwrap().stdout, "200");
+}
+
+#[test]
+fn each_rule_of_a_recipe_is_one_and_traefik_s_line_is_read() {
+    needs_root!();
+    let lab = Lab::new();
+    let titles =
+        ["nginx", "Apache", "Caddy", "HAProxy", "lighttpd", "Traefik", "A login page: WordPress", "A JSON API"];
+    for title in titles {
+        let file = lab.directory().join("recipe.toml");
+        fs::write(&file, format!("interfaces = [\"lo\"]\n{}", text_of(title, "toml"))).unwrap();
+        let checked = lab.ratelimitd(&["check-config", file.to_str().unwrap()]);
+        assert_eq!(checked.code(), 0, "{title}: {}{}", checked.stdout, checked.stderr);
+    }
+    assert!(text_of("Traefik", "yaml").contains("format: json"));
+    let line = r#"{"ClientAddr":"198.51.100.7:50686","ClientHost":"198.51.100.7","DownstreamStatus":200,"Duration":1000000,"RequestMethod":"GET","RequestPath":"/","RequestProtocol":"HTTP/2.0","StartUTC":"2026-11-28T03:00:00.123456789Z","level":"info","msg":"","time":"2026-11-28T03:00:00Z"}"#;
+    let log = lab.directory().join("traefik.log");
+    fs::write(&log, format!("{line}\n").repeat(7)).unwrap();
+    let replayed = lab.ratelimitd(&["replay", log.to_str().unwrap(), "--limit", "5/1m", "--json"]);
+    assert_eq!(replayed.code(), 0, "{}", replayed.stderr);
+    assert!(replayed.stdout.contains("198.51.100.7"), "{}", replayed.stdout);
+}

@@ -1,0 +1,67 @@
+//! Access logs as the daemon reads them: what a line says was asked, and what lines charge.
+
+use ratelimit_accesslog::{Multiplicity, Reconciler, Settings};
+use ratelimit_policy::desired::{Condition, PathPattern, STATUS_MAX, Statuses};
+use ratelimit_report::replay::log::{Asked, Parser};
+
+use crate::files::clock;
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// Number of bytes that say one step of the reconciler.
+const STEP_BYTES: usize = 4;
+
+/// Lines, and the same bytes as steps of a reconciler.
+pub(crate) fn access_log(bytes: &[u8]) {
+    lines(bytes);
+    reconcile(bytes);
+}
+
+/// A line that meets a condition meets it in each form in which the condition is written.
+fn lines(bytes: &[u8]) {
+    let mut parser = Parser::new(clock());
+    for line in bytes.split(|byte| *byte == b'\n') {
+        let _source = parser.direct(line);
+        let asked = Asked::of(line);
+        let request = asked.request();
+        let Some(target) = request.target else { continue };
+        let path = target.split(['?', '#', '*']).next().unwrap_or_default();
+        let Some(pattern) = PathPattern::new(path) else { continue };
+        assert_eq!(PathPattern::new(&pattern.to_string()), Some(pattern), "{path:?}");
+        assert!(pattern.matches(path), "{path:?}");
+        let mut statuses = Statuses::default();
+        (0..=STATUS_MAX).for_each(|status| statuses.add(status));
+        let of_path = Condition { path: Some(pattern), ..Condition::default() };
+        let of_both = Condition { statuses: Some(statuses), ..of_path };
+        assert!(!of_both.is_met_by(request) || of_path.is_met_by(request), "{request:?}");
+    }
+}
+
+/// No more is charged than lines said, and no source has a multiplicity beyond the bound.
+fn reconcile(bytes: &[u8]) {
+    let settings = Settings { sources_max: 3, amount: Some(20), charged_in: 2, ..Settings::new(SECOND_NS, 5) };
+    let (mut reconciler, mut now) = (Reconciler::new(settings), 100 * SECOND_NS);
+    let mut counts = [0_u64; 4];
+    for step in bytes.chunks_exact(STEP_BYTES) {
+        let (key, number) = (step[1] % 4, u64::from(step[3]));
+        now += u64::from(step[2]) * SECOND_NS / 50;
+        let count = &mut counts[usize::from(key)];
+        match step[0] % 4 {
+            0 => reconciler.logged(key, now, number, None),
+            1 => *count += number,
+            2 => reconciler.forget(key),
+            _ => {}
+        }
+        let bucket = reconciler.bucket(now);
+        reconciler.counted(key, now, &[(bucket, *count)]);
+        let charged = reconciler.settle(key, now);
+        *count += charged * 2;
+        if step[0] & 0x80 != 0 && charged > 0 {
+            reconciler.not_charged(key, bucket, charged);
+        }
+        let totals = reconciler.totals();
+        assert!(totals.charged <= totals.lines, "{totals:?}");
+        assert!(reconciler.len() <= settings.sources_max);
+        let multiplicity = reconciler.multiplicity(key, now);
+        assert!((Multiplicity::ONE..=settings.multiplicity_max).contains(&multiplicity), "{multiplicity:?}");
+    }
+}
