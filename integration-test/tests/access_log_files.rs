@@ -6,12 +6,19 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use integration_test::lab::{CLIENTS, SERVER, once};
+use integration_test::lab::{CLIENTS, Daemon, SERVER, once};
 use integration_test::logged::{CLIENT, Site, used};
 use netlab::needs_root;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
+
+/// Starts the daemon with this log, and waits until it is followed: what is written before is not read.
+fn limit(site: &Site, log: &Path) -> Daemon {
+    let daemon = site.lab.limit(&["--limit", "1000/1h", "--access-log", log.to_str().unwrap()]);
+    assert!(once(|| (site.report()["state"] == "is followed").then_some(())).is_some(), "{:#}", site.report());
+    daemon
+}
 
 /// A line of the client, of now.
 fn line() -> String {
@@ -65,7 +72,7 @@ fn a_log_of_ten_gigabytes_is_read_from_its_end_at_once() {
     // The last line that was there ends it.
     OpenOptions::new().append(true).open(&path).unwrap().write_all(b"\n").unwrap();
     let begun = Instant::now();
-    let _daemon = site.lab.limit(&["--limit", "1000/1h", "--access-log", path.to_str().unwrap()]);
+    let _daemon = limit(&site, &path);
     site.load(1, 1, 1);
     append(&path, 5);
     assert!(once(|| (site.used() == 5).then_some(())).is_some(), "{}: {:#}", site.used(), site.report());
@@ -79,7 +86,7 @@ fn a_fifo_is_read_though_its_writers_come_and_go() {
     let site = Site::new();
     let path = site.lab.directory().join("fifo.log");
     mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
-    let _daemon = site.lab.limit(&["--limit", "1000/1h", "--access-log", path.to_str().unwrap()]);
+    let _daemon = limit(&site, &path);
     site.load(1, 1, 1);
     for all in [4, 7, 10] {
         let lines = if all == 4 { 4 } else { 3 };
@@ -99,7 +106,7 @@ fn a_log_on_a_full_disk_stops_and_is_charged_again_once_there_is_room() {
     let mounted = Mounted(&directory);
     let log = directory.join("access.log");
     fs::write(&log, "").unwrap();
-    let daemon = site.lab.limit(&["--limit", "1000/1h", "--access-log", log.to_str().unwrap()]);
+    let daemon = limit(&site, &log);
     site.load(1, 1, 1);
     append(&log, 3);
     assert!(once(|| (site.used() == 3).then_some(())).is_some(), "{}", site.used());
@@ -133,7 +140,7 @@ fn a_million_addresses_charge_nobody_and_take_a_bounded_memory() {
     let site = Site::new();
     let path = site.lab.directory().join("many.log");
     fs::write(&path, "").unwrap();
-    let daemon = site.lab.limit(&["--limit", "1000/1h", "--access-log", path.to_str().unwrap()]);
+    let daemon = limit(&site, &path);
     site.load(5, 1, 1);
     let resident = || {
         let status = fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).unwrap();

@@ -96,7 +96,7 @@ fn apache_s_log_charges_what_is_multiplexed_and_logins() {
         modules.map(|module| format!("LoadModule {module}_module /usr/lib/apache2/modules/mod_{module}.so\n")).concat();
     let config = load
         + "ServerRoot {root}\nPidFile {root}/apache.pid\nDefaultRuntimeDir {root}\nServerName server.test
-User root\nGroup root\nErrorLog {root}/apache-error.log\nDocumentRoot {root}\nDirectoryIndex index.html
+User www-data\nGroup www-data\nErrorLog {root}/apache-error.log\nDocumentRoot {root}\nDirectoryIndex index.html
 LogFormat \"%h %l %u %t \\\"%r\\\" %>s %O \\\"%{Referer}i\\\" \\\"%{User-Agent}i\\\"\" combined
 CustomLog {root}/access.log combined
 <Directory {root}>\nRequire all granted\n</Directory>

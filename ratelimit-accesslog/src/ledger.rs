@@ -49,10 +49,11 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Returns the ledger of a new source, whose turns the kernel charges as `given`.
-    pub(crate) fn new(given: Multiplicity, order: u64, now: u64, full_buckets: u8) -> Self {
+    /// Returns the ledger of a new source, whose turns the kernel charges as one request each.
+    pub(crate) fn new(order: u64, now: u64, full_buckets: u8) -> Self {
         let buckets = VecDeque::with_capacity(usize::from(full_buckets) + 2);
-        let (learned, slack) = ((given, now), Slack::default());
+        let (given, slack) = (Multiplicity::ONE, Slack::default());
+        let learned = (given, now);
         Self { buckets, undated: 0, learned, beyond: None, confirmed_at: now, slack, given, order, used_at: now }
     }
 

@@ -36,10 +36,6 @@ pub struct Settings {
     /// Time in nanoseconds within which a server writes the lines of its requests. Counted requests that have no line
     /// for longer were charged too much.
     pub lag_ns: u64,
-    /// Maximum multiplicity of a source that is new, so that attackers cannot raise the one of others at will.
-    pub median_max: Multiplicity,
-    /// Number of sources with lines in the last window, below which new sources have a multiplicity of 1.
-    pub median_sources_min: usize,
 }
 
 impl Settings {
@@ -54,8 +50,6 @@ impl Settings {
             multiplicity_max: Multiplicity::from_whole(1000),
             amount: None,
             lag_ns: 2_000_000_000,
-            median_max: Multiplicity::from_whole(8),
-            median_sources_min: 8,
         }
     }
 }
@@ -99,8 +93,6 @@ pub struct Reconciler<K> {
     by_use: BTreeMap<u64, K>,
     next_order: u64,
     unsettled: HashSet<K>,
-    /// Multiplicity that the kernel applies to new sources.
-    median: Multiplicity,
     totals: Totals,
 }
 
@@ -116,7 +108,6 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
             by_use: BTreeMap::new(),
             next_order: 0,
             unsettled: HashSet::new(),
-            median: Multiplicity::ONE,
             totals: Totals::default(),
         }
     }
@@ -246,8 +237,7 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
 
     /// Returns how many requests the kernel should charge for each turn of a source, a whole number. The caller asks
     /// again after each settlement, and each second as long as the result exceeds 1, because it falls with time. The
-    /// reconciler assumes that the kernel charges it from then on. A source that is not remembered has the multiplicity
-    /// of new sources.
+    /// reconciler assumes that the kernel charges it from then on.
     ///
     /// The multiplicity is the quotient of logged requests to turns over the last window. It rises only when lines
     /// exceed counts, and falls with the quotient. Without lines it is held for one window and one bucket, because a
@@ -272,26 +262,8 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
                 self.totals.too_old = self.totals.too_old.saturating_add(expired);
                 source.give(now, pace)
             }
-            None => self.median,
+            None => Multiplicity::ONE,
         }
-    }
-
-    /// Returns the multiplicity for new sources: the median over all sources with lines or counts in the last window,
-    /// or 1 if there are too few. The reconciler assumes that the kernel applies it to sources that follow. Takes time
-    /// in proportion to the number of sources.
-    pub fn median(&mut self, now: u64) -> Multiplicity {
-        let pace = self.pace();
-        let since = now.saturating_sub(pace.window_ns);
-        let is_live = |source: &&Ledger| source.used_at >= since;
-        let mut all: Vec<_> =
-            self.sources.values().filter(is_live).map(|source| source.multiplicity(now, pace)).collect();
-        self.median = if all.is_empty() || all.len() < self.settings.median_sources_min {
-            Multiplicity::ONE
-        } else {
-            let middle = (all.len() - 1) / 2;
-            all.select_nth_unstable(middle).1.rounded().min(self.settings.median_max)
-        };
-        self.median
     }
 
     fn pace(&self) -> Pace {
@@ -320,9 +292,9 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         let order = self.next_order;
         self.next_order += 1;
         self.by_use.insert(order, key);
-        let (given, full_buckets) = (self.median, self.settings.full_buckets);
+        let full_buckets = self.settings.full_buckets;
         let oldest = self.oldest(now);
-        let source = self.sources.entry(key).or_insert_with(|| Ledger::new(given, order, now, full_buckets));
+        let source = self.sources.entry(key).or_insert_with(|| Ledger::new(order, now, full_buckets));
         if source.order != order {
             self.by_use.remove(&source.order);
             source.order = order;

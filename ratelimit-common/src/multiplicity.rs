@@ -1,8 +1,8 @@
 //! Multiplicity of a source: number of requests that one turn of it is charged as. It exceeds 1 if the server's access
 //! log has more requests than were counted. The daemon learns it from the log, and packets read it.
 //!
-//! An element is of one source of one rule. Sources that share a place replace each other's elements, and a source
-//! without an element is charged as new sources of its rule are.
+//! An element is of one source of one rule. Sources that share a place replace each other's elements, and turns of a
+//! source without an element are one request each. A rule has an element too: it says that its log is read in time.
 
 use crate::hash::spread;
 use crate::time::Nanos;
@@ -24,7 +24,7 @@ const ROW_LOW: u32 = 16;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Multiplicity {
-    /// [`SourceName`] of the source; 0 for new sources of a rule.
+    /// [`SourceName`] of the source; 0 in the element of a rule.
     source: u64,
     word: u64,
 }
@@ -53,29 +53,41 @@ impl SourceName {
     }
 }
 
-/// Returns the index of the element for new sources of the rule with this row.
+/// Returns the index of the element of the rule with this row.
 #[inline(always)]
-pub const fn place_of_new(row: u8) -> u32 {
+pub const fn place_of_rule(row: u8) -> u32 {
     SOURCE_PLACES + row as u32
 }
 
 impl Multiplicity {
-    /// Returns an element for a source, or for new sources if there is none.
-    pub const fn new(source: Option<SourceName>, row: u8, requests: u16, until: Nanos) -> Self {
-        let source = match source {
-            Some(SourceName(name)) => name,
-            None => 0,
-        };
+    /// Returns an element for a source.
+    pub const fn new(source: SourceName, row: u8, requests: u16, until: Nanos) -> Self {
+        Self::with(source.0, row, requests, until)
+    }
+
+    /// Returns the element of a rule whose log is read in time.
+    pub const fn of_rule(row: u8, until: Nanos) -> Self {
+        Self::with(0, row, 1, until)
+    }
+
+    const fn with(source: u64, row: u8, requests: u16, until: Nanos) -> Self {
         Self { source, word: until.0 >> END_SHIFT << END_LOW | (row as u64) << ROW_LOW | requests as u64 }
     }
 
     /// Returns the number of requests, at least 1; none if the element is of another source or rule, or is over.
     #[inline(always)]
-    pub const fn requests(&self, source: Option<SourceName>, row: u8, now: Nanos) -> Option<u32> {
-        let name = match source {
-            Some(SourceName(name)) => name,
-            None => 0,
-        };
+    pub const fn requests(&self, source: SourceName, row: u8, now: Nanos) -> Option<u32> {
+        self.requests_of(source.0, row, now)
+    }
+
+    /// Returns whether the log of the rule with this row is read in time.
+    #[inline(always)]
+    pub const fn is_log_read(&self, row: u8, now: Nanos) -> bool {
+        self.requests_of(0, row, now).is_some()
+    }
+
+    #[inline(always)]
+    const fn requests_of(&self, name: u64, row: u8, now: Nanos) -> Option<u32> {
         let is_its = self.source == name && self.word >> ROW_LOW & 0xff == row as u64;
         if !is_its || self.word >> END_LOW <= now.0 >> END_SHIFT {
             return None;
@@ -97,14 +109,16 @@ mod tests {
     fn an_element_is_of_its_source_and_rule_until_its_end() {
         let [one, other] = [[7, 4], [7, 6]].map(|words| SourceName::of(words, PLACES));
         let until = Nanos(NOW.0 + 10 * SECOND_NS);
-        let element = Multiplicity::new(Some(one), 3, 100, until);
-        assert_eq!(element.requests(Some(one), 3, NOW), Some(100));
-        assert_eq!(element.requests(Some(one), 2, NOW), None);
-        assert_eq!(element.requests(Some(other), 3, NOW), None);
-        assert_eq!(element.requests(None, 3, NOW), None);
-        assert_eq!(element.requests(Some(one), 3, until), None);
-        assert_eq!(Multiplicity::default().requests(None, 0, NOW), None);
-        assert_eq!(Multiplicity::new(None, 3, 0, until).requests(None, 3, NOW), Some(1));
+        let element = Multiplicity::new(one, 3, 100, until);
+        assert_eq!(element.requests(one, 3, NOW), Some(100));
+        assert_eq!(element.requests(one, 2, NOW), None);
+        assert_eq!(element.requests(other, 3, NOW), None);
+        assert!(!element.is_log_read(3, NOW));
+        assert_eq!(element.requests(one, 3, until), None);
+        assert_eq!(Multiplicity::new(one, 3, 0, until).requests(one, 3, NOW), Some(1));
+        let of_rule = Multiplicity::of_rule(3, until);
+        assert!(of_rule.is_log_read(3, NOW) && !of_rule.is_log_read(3, until) && !of_rule.is_log_read(2, NOW));
+        assert!(!Multiplicity::default().is_log_read(0, NOW));
     }
 
     #[test]
@@ -115,6 +129,6 @@ mod tests {
         places.sort_unstable();
         places.dedup();
         assert!(places.len() > 250, "{}", places.len());
-        assert_eq!(place_of_new(0), SOURCE_PLACES);
+        assert_eq!(place_of_rule(0), SOURCE_PLACES);
     }
 }

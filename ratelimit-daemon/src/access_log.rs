@@ -208,18 +208,27 @@ impl<D: Datapath> Engine<D> {
         self.save_positions(moment, false);
     }
 
-    /// Writes multiplicities again that have changed or end soon, once a second.
+    /// Writes again what packets read of logs, once a second: multiplicities that have changed or end soon, and which
+    /// rules have a log that is read in time.
     fn renew_multiplicities(&mut self, moment: Moment) {
         let Self { datapath, enforced, access_logs, .. } = self;
         if moment.uptime.saturating_sub(access_logs.renewed_at) < RENEW_EVERY {
             return;
         }
         access_logs.renewed_at = moment.uptime;
-        let renewed = datapath
-            .now()
-            .and_then(|now| access_logs.rules.renew_multiplicities(datapath, &enforced.desired.policy, now));
+        let policy = &enforced.desired.policy;
+        let mut renewed = datapath.now().and_then(|now| access_logs.rules.renew_multiplicities(datapath, policy, now));
+        let in_time = |name: &AccessLog| {
+            let log = access_logs.logs.get(name);
+            log.is_some_and(|log| log.state.is_some() && log.trouble(moment.uptime).is_none())
+        };
+        for (at, rule) in policy.rules.iter().enumerate() {
+            if rule.access_logs.iter().any(in_time) {
+                renewed = renewed.and(datapath.tell_log_is_read(at));
+            }
+        }
         if let Err(error) = renewed {
-            tracing::warn!("tell packets what a turn is charged as: {:#}", anyhow::Error::from(error));
+            tracing::warn!("tell packets what logs say: {:#}", anyhow::Error::from(error));
         }
     }
 

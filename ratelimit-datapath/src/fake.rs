@@ -438,16 +438,19 @@ impl Datapath for FakeDatapath {
         self.charge_limits(client, rule, amount, |limit| limit.slot == slot)
     }
 
-    fn set_multiplicity(&mut self, rule: usize, client: Option<IpNet>, requests: u16) -> Result<(), DatapathError> {
-        let client = client.map_or_else(|| "new clients".to_owned(), |client| client.to_string());
+    fn set_multiplicity(&mut self, rule: usize, client: IpNet, requests: u16) -> Result<(), DatapathError> {
         self.kernel.world().calls.push(format!("charge turns of {client} by rule {rule} as {requests}"));
+        Ok(())
+    }
+
+    fn tell_log_is_read(&mut self, rule: usize) -> Result<(), DatapathError> {
+        self.kernel.world().calls.push(format!("the log of rule {rule} is read"));
         Ok(())
     }
 
     fn kept(&self) -> Vec<String> {
         let world = self.kernel.world();
-        let kept = world.known.iter().filter(|(_, row)| row.origin == Origin::Kept);
-        kept.map(|(name, _)| name.clone()).collect()
+        world.known.iter().filter(|(_, row)| row.origin == Origin::Kept).map(|(name, _)| name.clone()).collect()
     }
 
     fn catch_up(&mut self) -> Result<Option<std::time::Duration>, DatapathError> {

@@ -331,12 +331,12 @@ pub trait Datapath: Send + 'static {
     /// Charges `amount` likewise to the limit with this slot alone.
     fn charge_limit(&mut self, client: IpNet, rule: usize, slot: u32, amount: u64) -> Result<(), DatapathError>;
 
-    /// Sets how many requests the rule with this index charges for each turn of a client under TLS and QUIC, for
-    /// [`MULTIPLICITY_LASTS_NS`]. Without a client it sets the number for clients that have none of their own.
-    ///
-    /// # Errors
-    /// Fails if there is no such rule, or the map cannot be written.
-    fn set_multiplicity(&mut self, rule: usize, client: Option<IpNet>, requests: u16) -> Result<(), DatapathError>;
+    /// Sets how many requests a rule charges for each turn of a client under TLS and QUIC, for
+    /// [`MULTIPLICITY_LASTS_NS`]. Fails if there is no such rule, or the map cannot be written.
+    fn set_multiplicity(&mut self, rule: usize, client: IpNet, requests: u16) -> Result<(), DatapathError>;
+
+    /// Says likewise that the rule's log is read in time: of QUIC, packets then count connections alone.
+    fn tell_log_is_read(&mut self, rule: usize) -> Result<(), DatapathError>;
 
     /// The interfaces that an earlier run left limited, by the policy that it applied, and that this run has not taken
     /// over; sorted.

@@ -51,6 +51,10 @@ extern "C" fn flow_step(generation: u32, rule: u32) -> u32 {
     let (of_others, opens) = hook::with_others(deferred, datagram, step.opens);
     let mut requests = step.requests + of_others;
     if datagram.speaks_quic && rule.has_log != 0 {
+        // Sizes are a guess, and nothing is taken back of it. The log has what they ask.
+        if hold::is_log_read() != 0 {
+            requests = opens as u32;
+        }
         // Any of its datagrams may ask for something.
         if requests == 0 && hold::is_beyond() != 0 {
             return IS_BEYOND;

@@ -513,6 +513,8 @@ steps! {
         let each = maps::multiplicity(of, held.rule, held.config.places, held.deferred().now());
         (turns * each).min(u16::MAX as u32)
     };
+    /// Returns whether the log of the rule is read in time.
+    is_log_read() -> u32, or 0, held of Work::PACKET => maps::is_log_read(held.rule, held.deferred().now()) as u32;
     /// [`hold::is_beyond`].
     is_beyond() -> u32, or 0, held of Work::PACKET => hold::is_beyond(held) as u32;
     /// Counts a request that is admitted after it was refused: it is the same one.

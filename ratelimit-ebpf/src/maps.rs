@@ -18,7 +18,7 @@ use ratelimit_common::layout::{
     PrefixKeyV4, PrefixKeyV6, ROWS_MAX, RULES_MAX, Rule, RuleSet, SETS_PER_CONN_CELL, SETS_PER_WORD, SOURCES_CAPACITY,
     STEPS_BYTES, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX,
 };
-use ratelimit_common::multiplicity::{Multiplicity, SOURCE_PLACES, SourceName, place_of_new};
+use ratelimit_common::multiplicity::{Multiplicity, SOURCE_PLACES, SourceName, place_of_rule};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;
 
@@ -182,17 +182,18 @@ pub(crate) fn rule(config: &'static Config, index: u32) -> &'static Rule {
     &config.rules[forget(index) as usize & (RULES_MAX - 1)]
 }
 
-/// Returns how many requests a turn of this source is charged as by this rule: its own number, or else that of new
-/// sources.
+/// Returns how many requests a turn of this source is charged as by this rule.
 #[inline(always)]
 pub(crate) fn multiplicity(of: &Of, rule: &Rule, places: u64, now: Nanos) -> u32 {
     let source = SourceName::of(of.words, places);
     let own = MULTIPLICITIES.get(source.place(rule.row, places));
-    if let Some(requests) = own.and_then(|own| own.requests(Some(source), rule.row, now)) {
-        return requests;
-    }
-    let of_new = MULTIPLICITIES.get(place_of_new(rule.row));
-    of_new.and_then(|of_new| of_new.requests(None, rule.row, now)).unwrap_or(1)
+    own.and_then(|own| own.requests(source, rule.row, now)).unwrap_or(1)
+}
+
+/// Returns whether the log of this rule is read in time.
+#[inline(always)]
+pub(crate) fn is_log_read(rule: &Rule, now: Nanos) -> bool {
+    MULTIPLICITIES.get(place_of_rule(rule.row)).is_some_and(|of_rule| of_rule.is_log_read(rule.row, now))
 }
 
 /// What the daemon orders.

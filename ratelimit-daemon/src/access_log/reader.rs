@@ -1,24 +1,27 @@
 //! The thread that reads access logs. It knows no maps: it sends who asked how often, and how each log is.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, channel, sync_channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use nix::poll::{PollFd, PollFlags, poll};
 use ratelimit_accesslog::{Event, Follower, Limits, Outcomes, Polled, Position, Source, State};
 use ratelimit_policy::desired::{AccessLog, Condition};
 use ratelimit_report::replay::Clock;
 use ratelimit_report::replay::log::{Asked, Parser};
 
-/// Time that the thread waits if no log has anything new.
+/// Period in which files are polled, and in which batches are sent.
 const IDLE: Duration = Duration::from_millis(20);
 /// Maximum number of sources in one batch.
 const SOURCES_MAX: usize = 4_096;
-/// Maximum number of batches that wait for the daemon. Beyond it the thread waits, and the log keeps its lines.
+/// Maximum number of batches that wait for the daemon. Beyond it nothing more is read, and the log keeps its lines.
 const BATCHES_MAX: usize = 8;
+/// Number of addresses in what was gathered of one log, beyond which nothing more is read.
+const GATHERED_MAX: usize = 65_536;
 /// Maximum time by which a line may be ahead of this host's clock. Later lines charge nobody.
 const AHEAD_MAX_NS: u64 = 5_000_000_000;
 /// Time after which the host's time zone is looked up again. Its offset changes with the season.
@@ -51,7 +54,7 @@ impl Requests {
     }
 }
 
-/// Lines of one log that were read in one poll, summed by address.
+/// Lines of one log that were read in one period, summed by address.
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
     pub(super) log: AccessLog,
@@ -121,7 +124,24 @@ struct Log {
     follower: Follower,
     parser: Parser,
     parser_since: Instant,
+    /// State that the last batch had.
     told: Option<State>,
+    gathered: Gathered,
+    /// Batches that the daemon has no room for yet, oldest first.
+    waiting: VecDeque<Batch>,
+}
+
+/// What was read of one log since its last batch.
+#[derive(Debug, Default)]
+struct Gathered {
+    requests: HashMap<IpAddr, Requests>,
+    outcomes: Outcomes,
+    events: Vec<Event>,
+    state: Option<State>,
+    behind_bytes: Option<u64>,
+    /// True if the last poll left something.
+    has_more: bool,
+    is_new: bool,
 }
 
 impl Log {
@@ -138,18 +158,27 @@ impl Log {
             parser: parser(),
             parser_since: Instant::now(),
             told: None,
+            gathered: Gathered::default(),
+            waiting: VecDeque::new(),
         }
     }
 
-    /// Reads the new lines. Returns whether more are ready beside them. None if nothing is new.
-    fn read(&mut self) -> Option<(Batch, bool)> {
+    /// Returns whether there is room for more lines.
+    fn has_room(&self) -> bool {
+        self.waiting.is_empty() && self.gathered.requests.len() < GATHERED_MAX
+    }
+
+    /// Reads the new lines, if there is room for them. Returns whether more are ready.
+    fn gather(&mut self) -> bool {
+        if !self.has_room() {
+            return false;
+        }
         if self.parser_since.elapsed() > PARSER_LASTS {
             (self.parser, self.parser_since) = (parser(), Instant::now());
         }
         let now = now_ns();
-        let mut outcomes = Outcomes::default();
-        let mut requests: HashMap<IpAddr, Requests> = HashMap::new();
-        let Self { follower, parser, age_max_ns, conditions, .. } = self;
+        let Self { follower, parser, age_max_ns, conditions, gathered, .. } = self;
+        let Gathered { requests, outcomes, .. } = gathered;
         let polled = follower.poll(now, &mut |line| {
             let text = line.trim_ascii();
             match parser.direct(text) {
@@ -171,23 +200,52 @@ impl Log {
             }
         });
         let Polled { lines: read, skipped_lines, skipped_bytes, lag, state, more, events, .. } = polled;
-        (outcomes.too_long, outcomes.skipped_bytes) = (skipped_lines, skipped_bytes);
-        let is_new = read > 0 || skipped_lines > 0 || skipped_bytes > 0 || !events.is_empty();
-        if !is_new && self.told.as_ref() == Some(&state) && !more {
+        gathered.outcomes.too_long += skipped_lines;
+        gathered.outcomes.skipped_bytes += skipped_bytes;
+        gathered.is_new |= read > 0 || skipped_lines > 0 || skipped_bytes > 0 || !events.is_empty();
+        gathered.events.extend(events);
+        (gathered.state, gathered.behind_bytes, gathered.has_more) = (Some(state), lag, more);
+        more
+    }
+
+    /// Sends what was gathered, as far as the daemon has room. Returns false if it is gone.
+    fn send(&mut self, sender: &SyncSender<Batch>) -> bool {
+        if self.waiting.is_empty()
+            && let Some(batch) = self.take_batch()
+        {
+            self.waiting.extend(parts(batch));
+        }
+        while let Some(batch) = self.waiting.pop_front() {
+            match sender.try_send(batch) {
+                Ok(()) => {}
+                Err(TrySendError::Disconnected(_)) => return false,
+                Err(TrySendError::Full(batch)) => {
+                    self.waiting.push_front(batch);
+                    return true;
+                }
+            }
+        }
+        true
+    }
+
+    /// Returns what was gathered. None if nothing is new.
+    fn take_batch(&mut self) -> Option<Batch> {
+        let state = self.gathered.state.clone()?;
+        if !self.gathered.is_new && self.told.as_ref() == Some(&state) && !self.gathered.has_more {
             return None;
         }
         self.told = Some(state.clone());
-        let batch = Batch {
+        let Gathered { requests, outcomes, events, behind_bytes, has_more, .. } = std::mem::take(&mut self.gathered);
+        Some(Batch {
             log: self.wanted.clone(),
             requests: requests.into_iter().collect(),
             outcomes,
             position: self.follower.position(),
             state,
             events,
-            behind_bytes: lag,
-            is_at_end: !more,
-        };
-        Some((batch, more))
+            behind_bytes,
+            is_at_end: !has_more,
+        })
     }
 }
 
@@ -200,39 +258,33 @@ fn now_ns() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Reads all logs until the daemon stops it or is gone. Files are polled, sockets are waited for.
 fn read_all(mut logs: Vec<Log>, sender: &SyncSender<Batch>, stopped: &Receiver<()>) {
-    loop {
+    while stopped.try_recv() == Err(TryRecvError::Empty) {
+        let turn_ends = Instant::now() + IDLE;
         let mut is_busy = false;
         for log in &mut logs {
-            let Some((batch, more)) = log.read() else { continue };
-            is_busy |= more;
-            for part in parts(batch) {
-                if !send(part, sender, stopped) {
-                    return;
-                }
+            is_busy |= log.gather();
+            if !log.send(sender) {
+                return;
             }
         }
-        let wait = if is_busy { Duration::ZERO } else { IDLE };
-        match stopped.recv_timeout(wait) {
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
-            Err(RecvTimeoutError::Timeout) => {}
+        while !is_busy && wait_for_sockets(&logs, turn_ends) {
+            for log in logs.iter_mut().filter(|log| log.follower.socket().is_some()) {
+                is_busy |= log.gather();
+            }
         }
     }
 }
 
-/// Sends one batch once there is room. Returns false if the thread is to end instead.
-fn send(mut batch: Batch, sender: &SyncSender<Batch>, stopped: &Receiver<()>) -> bool {
-    loop {
-        match sender.try_send(batch) {
-            Ok(()) => return true,
-            Err(TrySendError::Disconnected(_)) => return false,
-            Err(TrySendError::Full(back)) => batch = back,
-        }
-        match stopped.recv_timeout(IDLE) {
-            Err(RecvTimeoutError::Timeout) => {}
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => return false,
-        }
-    }
+/// Waits until something comes to a socket, and returns true; or until then, and returns false.
+fn wait_for_sockets(logs: &[Log], until: Instant) -> bool {
+    let rest = until.saturating_duration_since(Instant::now());
+    let sockets = logs.iter().filter(|log| log.has_room()).filter_map(|log| log.follower.socket());
+    let mut sockets: Vec<PollFd<'_>> = sockets.map(|socket| PollFd::new(socket, PollFlags::POLLIN)).collect();
+    // Rounded up, or it would be called again and again within the last millisecond.
+    let rest_ms = u16::try_from(rest.as_millis()).map_or(u16::MAX, |rest| rest.saturating_add(1));
+    !rest.is_zero() && poll(&mut sockets, rest_ms).is_ok_and(|ready| ready > 0)
 }
 
 /// Splits a batch into parts of at most [`SOURCES_MAX`] addresses. Only the last part has the position.

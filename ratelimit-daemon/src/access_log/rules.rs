@@ -35,8 +35,8 @@ struct OfRule {
     settings: Settings,
     /// Number of requests that were charged from logs.
     added: u64,
-    /// Multiplicities that packets read, by client. The one under none is that of all other clients.
-    written: HashMap<Option<IpNet>, Written>,
+    /// Multiplicities that packets read and that are not 1, by client.
+    written: HashMap<IpNet, Written>,
 }
 
 /// Multiplicity that packets read.
@@ -50,22 +50,16 @@ struct Written {
 const RENEWED_BEFORE_NS: u64 = 4 * SECOND_NS;
 
 impl OfRule {
-    /// Writes the multiplicity of a client, or that of new clients, for packets of the rule at `at`. Writes nothing if they
-    /// read it already.
+    /// Writes the multiplicity of a client for packets of the rule at `at`. Writes nothing if they read it already.
     fn write<D: Datapath>(
         &mut self,
         datapath: &mut D,
         at: usize,
-        client: Option<IpNet>,
+        client: IpNet,
         now: Nanos,
     ) -> Result<(), DatapathError> {
-        let of_new = self.written.get(&None).map_or(1, |of_new| of_new.requests);
-        let multiplicity = match client {
-            Some(client) => self.reconciler.multiplicity(client, now.0),
-            None => self.reconciler.median(now.0),
-        };
-        let requests = multiplicity.sixteenths() / Multiplicity::ONE.sixteenths();
-        let is_usual = requests == if client.is_some() { of_new } else { 1 };
+        let requests = self.reconciler.multiplicity(client, now.0).sixteenths() / Multiplicity::ONE.sixteenths();
+        let is_usual = requests == 1;
         let written = self.written.get(&client).copied();
         if is_usual && written.is_none() {
             return Ok(());
@@ -75,7 +69,7 @@ impl OfRule {
             return Ok(());
         }
         datapath.set_multiplicity(at, client, requests)?;
-        if is_usual && client.is_some() {
+        if is_usual {
             self.written.remove(&client);
         } else {
             self.written
@@ -225,7 +219,7 @@ impl Rules {
             Ok(()) => of.added = of.added.saturating_add(amount),
             Err(_) => of.reconciler.not_charged(source.client, of.reconciler.bucket(now.0), amount),
         }
-        charged.and(of.write(datapath, at, Some(source.client), now))
+        charged.and(of.write(datapath, at, source.client, now))
     }
 
     /// Writes the multiplicities again that have changed or end soon.
@@ -240,10 +234,9 @@ impl Rules {
     ) -> Result<(), DatapathError> {
         for (at, rule) in policy.rules.iter().enumerate().filter(|(_, rule)| !rule.access_logs.is_empty()) {
             let Some(of) = self.by_name.get_mut(&rule.name) else { continue };
-            of.write(datapath, at, None, now)?;
-            let clients: Vec<IpNet> = of.written.keys().copied().flatten().collect();
+            let clients: Vec<IpNet> = of.written.keys().copied().collect();
             for client in clients {
-                of.write(datapath, at, Some(client), now)?;
+                of.write(datapath, at, client, now)?;
             }
         }
         Ok(())
@@ -292,7 +285,6 @@ impl Rules {
             charged_in: CHARGED_IN,
             amount: Some(limit.amount),
             multiplicity_max: of_window.multiplicity_max.min(Multiplicity::from_whole(most)),
-            median_max: of_window.median_max.min(Multiplicity::from_whole(most)),
             ..of_window
         };
         let empty = |added| OfRule {

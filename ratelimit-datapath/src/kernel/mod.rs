@@ -248,8 +248,12 @@ impl Datapath for Kernel {
         self.charge_client(client, rule, amount, |limit| limit.slot == slot)
     }
 
-    fn set_multiplicity(&mut self, rule: usize, client: Option<IpNet>, requests: u16) -> Result<(), DatapathError> {
-        self.write_multiplicity(rule, client, requests)
+    fn set_multiplicity(&mut self, rule: usize, client: IpNet, requests: u16) -> Result<(), DatapathError> {
+        self.write_multiplicity(rule, Some((client, requests)))
+    }
+
+    fn tell_log_is_read(&mut self, rule: usize) -> Result<(), DatapathError> {
+        self.write_multiplicity(rule, None)
     }
 
     fn kept(&self) -> Vec<String> {

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, anyhow};
 use ipnet::IpNet;
 use ratelimit_common::layout::{ChargeOrder, map};
-use ratelimit_common::multiplicity::{Multiplicity, SourceName, place_of_new};
+use ratelimit_common::multiplicity::{Multiplicity, SourceName, place_of_rule};
 use ratelimit_common::time::Nanos;
 
 use super::clients::Client;
@@ -12,20 +12,24 @@ use super::{Kernel, rules_len};
 use crate::{DatapathError, MULTIPLICITY_LASTS_NS};
 
 impl Kernel {
+    /// Writes the element of a client with its requests, or that of the rule if there is none.
     pub(super) fn write_multiplicity(
         &mut self,
         rule: usize,
-        client: Option<IpNet>,
-        requests: u16,
+        client: Option<(IpNet, u16)>,
     ) -> Result<(), DatapathError> {
         let words = self.config_words()?;
         let Some(of) = words.rules[..rules_len(&words)].get(rule) else {
             return Err(anyhow!("set a multiplicity: no rule {rule}").into());
         };
-        let source = client.map(|net| name(Client::of(net, self.sources.ipv6_family), words.places));
         let until = Nanos(self.read_clock()?.0.saturating_add(MULTIPLICITY_LASTS_NS));
-        let element = Multiplicity::new(source, of.row, requests, until);
-        let place = source.map_or(place_of_new(of.row), |source| source.place(of.row, words.places));
+        let (place, element) = match client {
+            Some((net, requests)) => {
+                let source = name(Client::of(net, self.sources.ipv6_family), words.places);
+                (source.place(of.row, words.places), Multiplicity::new(source, of.row, requests, until))
+            }
+            None => (place_of_rule(of.row), Multiplicity::of_rule(of.row, until)),
+        };
         let mut elements = self.array::<Plain<Multiplicity>>(map::MULTIPLICITIES)?;
         Ok(elements.set(place, Plain(element), 0).with_context(|| format!("write {}", map::MULTIPLICITIES))?)
     }

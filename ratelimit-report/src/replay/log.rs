@@ -64,6 +64,13 @@ pub enum Format {
     Envoy,
 }
 
+/// Returns whether a line is of the preface of HTTP/2, which lighttpd logs beside the connection's requests.
+fn is_preface(text: &[u8]) -> bool {
+    const PREFACE: &[u8] = b"] \"PRI * HTTP/2.0\" ";
+    let request = text.windows(3).position(|part| part == b"] \"");
+    request.is_some_and(|at| text[at..].starts_with(PREFACE))
+}
+
 impl Format {
     /// What it is called.
     pub const fn label(self) -> &'static str {
@@ -104,7 +111,7 @@ impl Parser {
             return Ok(None);
         }
         // Directives of W3C extended logs, and what `journalctl` says between boots.
-        if text.starts_with(b"#") || text.starts_with(b"-- ") {
+        if text.starts_with(b"#") || text.starts_with(b"-- ") || is_preface(text) {
             return Ok(None);
         }
         self.message(text, None).map(Some)

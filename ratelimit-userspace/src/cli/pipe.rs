@@ -1,10 +1,16 @@
 //! `ratelimitd log`: hands each line of standard input to the daemon's log socket. The server that writes the lines never
-//! waits: a line that the socket does not take at once is lost, and counted.
+//! waits: a line that the socket does not take within a second is lost, and counted.
 
 use std::io::{self, BufRead, Read as _, stdin};
+use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, poll};
 
 use crate::error::Exit;
 
@@ -12,6 +18,10 @@ use crate::error::Exit;
 pub(super) const SOCKET_DEFAULT: &str = "/run/ratelimitd/log.sock";
 /// Length in bytes of the longest line that the daemon reads.
 const LINE_MAX: u64 = 16 * 1024;
+/// Maximum number of bytes that wait for the socket.
+const QUEUE_MAX: usize = 16 << 20;
+/// Time that a line waits for a full socket. Then lines are lost until the socket takes one.
+const WAIT_MS: u16 = 1_000;
 /// Period in which a socket that is not there is looked for.
 const RETRIED_EVERY: Duration = Duration::from_secs(1);
 /// Period in which lost lines are told.
@@ -34,27 +44,69 @@ pub(super) fn forward_stdin(socket: &Path) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// Reads lines as fast as they come, and has a thread send them: the kernel queues few datagrams.
 fn forward(mut input: impl BufRead, path: &Path) -> io::Result<Lines> {
-    let (mut lines, mut told, mut line) = (Lines::default(), Told::default(), Vec::new());
-    let mut socket = Socket { path, connected: None, tried: None };
-    while input.by_ref().take(LINE_MAX + 1).read_until(b'\n', &mut line)? > 0 {
-        let is_whole = line.ends_with(b"\n");
-        if line.len() as u64 > LINE_MAX && !is_whole {
-            skip_line(&mut input)?;
-            lines.lost += 1;
-            told.tell(lines, path, &format!("a line is longer than {} KiB", LINE_MAX / 1024));
-        } else {
-            match socket.send(line.strip_suffix(b"\n").unwrap_or(&line)) {
-                Ok(()) => lines.sent += 1,
-                Err(why) => {
-                    lines.lost += 1;
+    let (queue, queued) = channel();
+    let (waiting, has_ended) = (AtomicUsize::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let (of_thread, ends) = (&waiting, &has_ended);
+        let sender = scope.spawn(move || send_all(queued, path, of_thread, ends));
+        let mut line = Vec::new();
+        let read = loop {
+            line.clear();
+            match input.by_ref().take(LINE_MAX + 1).read_until(b'\n', &mut line) {
+                Ok(0) => break Ok(()),
+                Ok(_) => {}
+                Err(error) => break Err(error),
+            }
+            let is_whole = line.ends_with(b"\n");
+            let queued = if line.len() as u64 > LINE_MAX && !is_whole {
+                if let Err(error) = skip_line(&mut input) {
+                    break Err(error);
+                }
+                Err(format!("a line is longer than {} KiB", LINE_MAX / 1024))
+            } else if waiting.load(Ordering::Relaxed) + line.len() > QUEUE_MAX {
+                Err(format!("{} MiB wait for the socket", QUEUE_MAX >> 20))
+            } else {
+                waiting.fetch_add(line.len(), Ordering::Relaxed);
+                Ok(line.clone())
+            };
+            // The thread ends with this one.
+            queue.send(queued).ok();
+        };
+        has_ended.store(true, Ordering::Relaxed);
+        drop(queue);
+        let lines = sender.join().map_err(|_| io::Error::other("the thread that sends lines ended"))?;
+        read.map(|()| lines)
+    })
+}
+
+/// Sends each line, and counts those that are lost. A line that could not be queued comes as what is wrong with it.
+fn send_all(
+    queued: Receiver<Result<Vec<u8>, String>>,
+    path: &Path,
+    waiting: &AtomicUsize,
+    has_ended: &AtomicBool,
+) -> Lines {
+    let (mut lines, mut told) = (Lines::default(), Told::default());
+    let mut socket = Socket { path, connected: None, tried: None, is_stuck: false };
+    for line in queued {
+        let sent = line.and_then(|line| {
+            waiting.fetch_sub(line.len(), Ordering::Relaxed);
+            socket.send(line.strip_suffix(b"\n").unwrap_or(&line))
+        });
+        match sent {
+            Ok(()) => lines.sent += 1,
+            Err(why) => {
+                lines.lost += 1;
+                // Nobody waits for what a server that has ended has left.
+                if !has_ended.load(Ordering::Relaxed) || lines.lost == 1 {
                     told.tell(lines, path, &why);
                 }
             }
         }
-        line.clear();
     }
-    Ok(lines)
+    lines
 }
 
 /// Reads on to the end of the line.
@@ -75,6 +127,8 @@ struct Socket<'a> {
     path: &'a Path,
     connected: Option<UnixDatagram>,
     tried: Option<Instant>,
+    /// True if it was full for as long as a line waits, and has taken none since.
+    is_stuck: bool,
 }
 
 impl Socket<'_> {
@@ -86,12 +140,22 @@ impl Socket<'_> {
             self.tried = Some(Instant::now());
             self.connected = Some(self.connect().map_err(|error| error.to_string())?);
         }
-        let sent = self.connected.as_ref().map_or(Ok(0), |socket| socket.send(line));
+        let Some(socket) = &self.connected else { return Ok(()) };
+        let mut sent = socket.send(line);
+        if sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) && !self.is_stuck {
+            // Whatever it says, the line is tried again.
+            poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)], WAIT_MS).ok();
+            sent = socket.send(line);
+        }
         match sent {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                self.is_stuck = false;
+                Ok(())
+            }
             Err(error) => {
+                self.is_stuck = error.kind() == io::ErrorKind::WouldBlock;
                 // A full buffer empties again; anything else is a socket that is gone.
-                if error.kind() != io::ErrorKind::WouldBlock {
+                if !self.is_stuck {
                     self.connected = None;
                 }
                 Err(error.to_string())
@@ -148,6 +212,20 @@ mod tests {
         let input = format!("first\n{longest}\n{too_long}\n\nlast");
         assert_eq!(forward(input.as_bytes(), &path).unwrap(), Lines { sent: 4, lost: 1 });
         assert_eq!(received(&socket), ["first", &longest, "", "last"]);
+    }
+
+    #[test]
+    fn a_burst_that_the_kernel_does_not_queue_is_sent_as_the_socket_empties() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log.sock");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        let reader = thread::spawn(move || {
+            let mut buffer = [0; 64];
+            (0..20_000).filter(|_| socket.recv(&mut buffer).is_ok()).count()
+        });
+        let input = "line\n".repeat(20_000);
+        assert_eq!(forward(input.as_bytes(), &path).unwrap(), Lines { sent: 20_000, lost: 0 });
+        assert_eq!(reader.join().unwrap(), 20_000);
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub(super) struct Envelope<'a> {
 pub(super) fn take_off(text: &[u8]) -> Option<Envelope<'_>> {
     match priority(text) {
         Some(rest) => rfc5424(rest).or_else(|| of_daemon(rest)).or_else(|| tagged(rest, None)),
-        None => of_daemon(text).or_else(|| of_container(text)).or_else(|| of_compose(text)),
+        None => of_daemon(text).or_else(|| of_container(text)).or_else(|| of_compose(text)).or_else(|| of_python(text)),
     }
 }
 
@@ -56,10 +56,12 @@ fn structured_data(text: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// `TIME host tag[pid]: message`, as RFC 3164, rsyslog and every short form of `journalctl` have it.
+/// `TIME host tag[pid]: message`, as RFC 3164, rsyslog and every short form of `journalctl` have it. What servers send to
+/// a socket of their own host has no host in it.
 fn of_daemon(text: &[u8]) -> Option<Envelope<'_>> {
     if let Some((stamp, rest)) = Stamp::syslog(text) {
-        return tagged(word(rest.trim_ascii_start())?.1, Some(stamp));
+        let rest = rest.trim_ascii_start();
+        return tagged(rest, Some(stamp)).or_else(|| tagged(word(rest)?.1, Some(stamp)));
     }
     let (first, rest) = word(text)?;
     if let Some(stamp) = Stamp::iso(first).or_else(|| Stamp::epoch(first)) {
@@ -78,6 +80,24 @@ fn tagged(text: &[u8], stamp: Option<Stamp>) -> Option<Envelope<'_>> {
     let (tag, message) = word(text)?;
     let name = tag.strip_suffix(b":")?;
     (!name.is_empty()).then_some(Envelope { stamp, message })
+}
+
+/// `[2026-10-10 13:55:36 +0000] [123] [INFO] message`, as hypercorn has Python's logging write it.
+fn of_python(text: &[u8]) -> Option<Envelope<'_>> {
+    let (time, rest) = in_brackets(text)?;
+    let (pid, rest) = in_brackets(rest.strip_prefix(b" ")?)?;
+    let (level, rest) = in_brackets(rest.strip_prefix(b" ")?)?;
+    let [date, clock, zone] = [0, 1, 2].map(|at| time.split(|byte| *byte == b' ').nth(at));
+    let stamp = Stamp::iso(&[date?, b"T", clock?, zone.unwrap_or_default()].concat())?;
+    let is_one = pid.iter().all(u8::is_ascii_digit) && level.iter().all(u8::is_ascii_uppercase);
+    is_one.then_some(Envelope { stamp: Some(stamp), message: rest.strip_prefix(b" ")? })
+}
+
+/// What is within brackets at the beginning, and what is behind them.
+fn in_brackets(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let rest = text.strip_prefix(b"[")?;
+    let end = rest.iter().position(|byte| *byte == b']')?;
+    Some((&rest[..end], &rest[end + 1..]))
 }
 
 /// `2016-10-06T00:17:09.669794202Z stdout F message`, as Kubernetes keeps what containers say.
@@ -121,6 +141,8 @@ mod tests {
             ("<34>1 2026-10-10T13:55:36.003Z web nginx 712 ID47 - ", true),
             ("<34>1 2026-10-10T13:55:36.003Z web nginx - - [a@1 b=\"c \\\"] d\"][e@1] \u{feff}", true),
             ("<34>1 - web nginx - - - ", false),
+            ("<134>Oct 10 13:55:36 haproxy[712]: ", true),
+            ("[2026-10-10 13:55:36 +0000] [712] [INFO] ", true),
             ("<190>nginx: ", false),
             ("2026-10-10T13:55:36.669794202Z stdout F ", true),
             ("web-1  | ", false),
