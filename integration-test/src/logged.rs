@@ -103,7 +103,7 @@ fn load_for(lab: &Lab, seconds: &str, requests: u32, connections: u32, streams: 
 /// Sends a POST by curl, over HTTP/2 where the server speaks it. Returns its status, or `refused`.
 pub fn post(lab: &Lab, client: &str, url: &str) -> String {
     let args =
-        ["curl", "-sk", "-m", "2", "--interface", client, "-X", "POST", "-o", "/dev/null", "-w", "%{http_code}", url];
+        ["curl", "-sk", "-m", "2", "--interface", client, "-d", "", "-o", "/dev/null", "-w", "%{http_code}", url];
     lab.client.run(&args).map_or_else(|_| "refused".to_owned(), |said| said.stdout)
 }
 

@@ -3,10 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::env;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::{self, JoinHandle};
 
 use integration_test::lab::{CLIENTS, Lab, SERVER, binary, once};
 use integration_test::logged::{CLIENT, Site, load, post, start_by, used};
@@ -31,8 +34,8 @@ fn text_of(title: &str, language: &str) -> &'static str {
 fn here(text: &str, directory: &Path) -> String {
     let mut out = text.replace("/usr/bin/ratelimitd", binary().to_str().unwrap());
     out = out.replace("/run/ratelimitd/log.sock", directory.join("log.sock").to_str().unwrap());
-    for server in ["nginx", "apache2", "caddy", "traefik"] {
-        out = out.replace(&format!("/var/log/{server}/"), &format!("{}/", directory.display()));
+    for logs in ["/var/log/nginx/", "/var/log/apache2/", "/var/log/caddy/", "/var/log/"] {
+        out = out.replace(logs, &format!("{}/", directory.display()));
     }
     // The laboratory's servers run as root.
     [" group=haproxy", " group=www-data"].into_iter().fold(out, |out, group| out.replace(group, ""))
@@ -55,10 +58,12 @@ fn certificate(directory: &Path) {
     fs::write(at("both.pem"), both).unwrap();
 }
 
-/// Runs a recipe: a server with this configuration, written to `config`, and the daemon with the recipe's rule beside a
-/// limit of logins.
-fn works(title: &str, config: &str, command: &[&str]) {
+/// Runs a recipe: a server with this configuration, and the daemon with the recipe's rule beside a limit of logins. `beside`
+/// starts what takes the server's lines on.
+fn works(title: &str, rule: &str, config: &str, command: &[&str], beside: impl FnOnce(&Lab) -> Option<Rsyslog>) {
     let lab = Lab::new();
+    // As where systemd runs.
+    lab.server.run(&["sysctl", "-q", "-w", "net.unix.max_dgram_qlen=512"]).unwrap();
     without_offloads(&lab.client, "c0").unwrap();
     without_offloads(&lab.server, "s0").unwrap();
     let directory = lab.directory();
@@ -67,9 +72,10 @@ fn works(title: &str, config: &str, command: &[&str]) {
     let root = directory.display().to_string();
     let path = directory.join("server.conf");
     fs::write(&path, here(config, directory).replace("{root}", &root)).unwrap();
-    let rule = here(text_of(title, "toml"), directory);
+    let rule = here(rule, directory);
     let login = "\"100000/1h\", \"5/1m path=/login method=POST status=200,403,404,405\"";
     let daemon = start_by(&lab, &rule.replace("\"300/1m\"", login));
+    let beside = beside(&lab);
     let mut run = lab.server.command(command[0]);
     run.args(&command[1..]).arg(&path).current_dir(directory);
     run.envs(["HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"].map(|name| (name, directory)));
@@ -85,7 +91,7 @@ fn works(title: &str, config: &str, command: &[&str]) {
     let posts: Vec<String> =
         (0..60).map(|_| post(&lab, CLIENTS[1], &url)).take_while(|code| code != "000" && code != "refused").collect();
     assert!((6..=30).contains(&posts.len()), "{title}: {posts:?}");
-    drop((daemon, web));
+    drop((daemon, web, beside));
 }
 
 #[test]
@@ -102,29 +108,82 @@ CustomLog {root}/access.log combined
 <Directory {root}>\nRequire all granted\n</Directory>
 Listen 443\n<VirtualHost *:443>\nProtocols h2 http/1.1\nSSLEngine on
 SSLCertificateFile {root}/certificate.pem\nSSLCertificateKeyFile {root}/key.pem\n</VirtualHost>\n";
-    works("Apache", &config, &["apache2", "-DFOREGROUND", "-f"]);
+    works("Apache", text_of("Apache", "toml"), &config, &["apache2", "-DFOREGROUND", "-f"], |_| None);
 }
 
 #[test]
 fn caddy_s_log_charges_what_is_multiplexed_and_logins() {
     needs_root!(absent("caddy"));
-    let config = format!(
+    let config = caddy(text_of("Caddy", "caddyfile"));
+    let rule = text_of("Caddy", "toml");
+    works("Caddy", rule, &config, &["caddy", "run", "--adapter", "caddyfile", "--config"], |_| None);
+}
+
+fn caddy(log: &str) -> String {
+    format!(
         "{{\nadmin off\nauto_https off\ndefault_sni server.test\n}}\nhttps://:443 {{
-tls {{root}}/certificate.pem {{root}}/key.pem\nrespond \"ok\"\n{}}}\n",
-        text_of("Caddy", "caddyfile")
-    );
-    works("Caddy", &config, &["caddy", "run", "--adapter", "caddyfile", "--config"]);
+tls {{root}}/certificate.pem {{root}}/key.pem\nrespond \"ok\"\n{log}}}\n"
+    )
+}
+
+/// Writes datagrams to a log as rsyslog does by default, until it is dropped.
+struct Rsyslog {
+    socket: PathBuf,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Rsyslog {
+    fn start(lab: &Lab) -> Self {
+        let (socket, log) = (lab.directory().join("dev-log"), lab.directory().join("haproxy.log"));
+        let receiver = lab.server.inside(|| Ok(UnixDatagram::bind(&socket)?)).unwrap();
+        let mut file = OpenOptions::new().create(true).append(true).open(log).unwrap();
+        let thread = thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(length @ 1..) = receiver.recv(&mut buffer) {
+                let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+                let message = text.split_once('>').unwrap().1;
+                let (time, tagged) = message.split_at("Nov 28 04:00:00 ".len());
+                file.write_all(format!("{time}web {}\n", tagged.trim_end()).as_bytes()).unwrap();
+            }
+        });
+        Self { socket, thread: Some(thread) }
+    }
+}
+
+impl Drop for Rsyslog {
+    fn drop(&mut self) {
+        let _ended = UnixDatagram::unbound().and_then(|sender| sender.send_to(&[], &self.socket));
+        let _panicked = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+const HAPROXY: &str = "defaults\nmode http\noption httplog\ntimeout connect 5s\ntimeout client 60s
+timeout server 60s\nfrontend web\nbind *:443 ssl crt {root}/both.pem alpn h2,http/1.1
+http-request return status 200 content-type text/plain string ok\n";
+
+#[test]
+fn haproxy_s_lines_in_rsyslog_s_file_charge_what_is_multiplexed_and_logins() {
+    needs_root!(absent("haproxy"));
+    let config = format!("{HAPROXY}log {{root}}/dev-log local0\n");
+    let rule = text_of("HAProxy", "toml");
+    works("HAProxy", rule, &config, &["haproxy", "-db", "-f"], |lab| Some(Rsyslog::start(lab)));
 }
 
 #[test]
-fn haproxy_s_lines_charge_what_is_multiplexed_and_logins() {
+fn haproxy_s_lines_in_the_socket_charge_what_is_multiplexed_and_logins() {
     needs_root!(absent("haproxy"));
-    let config = format!(
-        "defaults\nmode http\ntimeout connect 5s\ntimeout client 60s\ntimeout server 60s\nfrontend web
-bind *:443 ssl crt {{root}}/both.pem alpn h2,http/1.1\n{}http-request return status 200 content-type text/plain string ok\n",
-        text_of("HAProxy", "haproxy")
-    );
-    works("HAProxy", &config, &["haproxy", "-db", "-f"]);
+    let config = format!("{HAPROXY}log /run/ratelimitd/log.sock local0\n");
+    let rule =
+        text_of("HAProxy", "toml").replace("/var/log/haproxy.log", "unix:/run/ratelimitd/log.sock group=haproxy");
+    works("HAProxy", &rule, &config, &["haproxy", "-db", "-f"], |_| None);
+}
+
+#[test]
+fn caddy_s_lines_in_the_socket_charge_what_is_multiplexed_and_logins() {
+    needs_root!(absent("caddy"));
+    let config = caddy("log {\noutput net unixgram//run/ratelimitd/log.sock\n}\n");
+    let rule = text_of("Caddy", "toml").replace("/var/log/caddy/access.log", "unix:/run/ratelimitd/log.sock");
+    works("Caddy", &rule, &config, &["caddy", "run", "--adapter", "caddyfile", "--config"], |_| None);
 }
 
 #[test]
@@ -136,7 +195,7 @@ server.port = 443\nssl.engine = \"enable\"\nssl.pemfile = \"{{root}}/both.pem\"\
 server.max-keep-alive-requests = 100000\nserver.errorlog = \"{{root}}/lighttpd-error.log\"\n{}",
         text_of("lighttpd", "lighttpd")
     );
-    works("lighttpd", &config, &["lighttpd", "-D", "-f"]);
+    works("lighttpd", text_of("lighttpd", "toml"), &config, &["lighttpd", "-D", "-f"], |_| None);
 }
 
 #[test]

@@ -41,15 +41,20 @@ pub struct Limits {
     pub linger_ns: u64,
 }
 
+impl Limits {
+    /// Bounds of a daemon that polls every few milliseconds.
+    pub const DEFAULT: Self = Self {
+        bytes_per_poll: 8 << 20,
+        lines_per_poll: 50_000,
+        line_max: 16 << 10,
+        behind_max: 64 << 20,
+        linger_ns: 300_000_000_000,
+    };
+}
+
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            bytes_per_poll: 8 << 20,
-            lines_per_poll: 50_000,
-            line_max: 16 << 10,
-            behind_max: 64 << 20,
-            linger_ns: 300_000_000_000,
-        }
+        Self::DEFAULT
     }
 }
 

@@ -7,7 +7,8 @@ pub(crate) struct Tally {
     pub(crate) lines: u64,
     /// Bytes of the lines handed on, with their newlines.
     pub(crate) bytes: u64,
-    /// Lines that were not handed on because they exceed the bound or have an embedded newline.
+    /// Lines of which only the beginning was handed on because they exceed the bound, and datagrams that were not handed on
+    /// because they have an embedded newline.
     pub(crate) skipped_lines: u64,
     /// Bytes that were not handed on.
     pub(crate) skipped_bytes: u64,
@@ -24,7 +25,7 @@ pub(crate) struct Splitter {
 }
 
 impl Splitter {
-    /// Returns a splitter that hands on lines of at most `line_max` bytes, without their newline.
+    /// Returns a splitter that hands on at most `line_max` bytes of each line, without its newline.
     pub(crate) fn new(line_max: usize, is_mid_line: bool) -> Self {
         Self { line_max, pending: Vec::new(), is_skipping: is_mid_line }
     }
@@ -46,7 +47,7 @@ impl Splitter {
         self.is_skipping = is_mid_line;
     }
 
-    /// Hands whole lines of `chunk` to `sink`, at most `lines_max`. Returns the number of bytes used.
+    /// Hands lines of `chunk` to `sink`, at most `lines_max` whole ones. Returns the number of bytes used.
     pub(crate) fn feed(
         &mut self,
         chunk: &[u8],
@@ -58,7 +59,7 @@ impl Splitter {
         let mut lines = 0;
         while !rest.is_empty() && lines < lines_max {
             let Some(length) = rest.iter().position(|byte| *byte == b'\n') else {
-                self.keep(rest, tally);
+                self.keep(rest, tally, sink);
                 return chunk.len();
             };
             let (line, after) = rest.split_at(length);
@@ -70,7 +71,7 @@ impl Splitter {
                 continue;
             }
             if self.pending.len() + length > self.line_max {
-                self.pending.clear();
+                self.hand_on_cut(line, sink);
                 tally.skipped_lines += 1;
                 tally.skipped_bytes += size;
                 continue;
@@ -90,15 +91,24 @@ impl Splitter {
     }
 
     /// Keeps the beginning of a line, or begins to skip the line if it exceeds the bound.
-    fn keep(&mut self, part: &[u8], tally: &mut Tally) {
+    fn keep(&mut self, part: &[u8], tally: &mut Tally, sink: &mut impl FnMut(&[u8])) {
         if self.is_skipping {
             tally.skipped_bytes += part.len() as u64;
         } else if self.pending.len() + part.len() > self.line_max {
             tally.skipped_lines += 1;
-            tally.skipped_bytes += part.len() as u64;
-            self.restart(true, tally);
+            tally.skipped_bytes += self.pending() + part.len() as u64;
+            self.hand_on_cut(part, sink);
+            self.is_skipping = true;
         } else {
             self.pending.extend_from_slice(part);
         }
+    }
+
+    /// Hands on as much of a line as the bound allows. Its client chose its length, and is at its beginning.
+    fn hand_on_cut(&mut self, part: &[u8], sink: &mut impl FnMut(&[u8])) {
+        let room = self.line_max - self.pending.len();
+        self.pending.extend_from_slice(part.get(..room).unwrap_or(part));
+        sink(&self.pending);
+        self.pending.clear();
     }
 }

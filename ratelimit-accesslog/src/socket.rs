@@ -63,7 +63,7 @@ impl Listening {
             .is_ok_and(|metadata| metadata.dev() == self.device && metadata.ino() == self.inode)
     }
 
-    /// Hands on each datagram as one line. Returns whether more may be ready. Fails where the socket cannot be read.
+    /// Hands on each datagram as one line, at most `line_max` bytes of it. Returns whether more may be ready. Fails where the socket cannot be read.
     pub(crate) fn read(
         &self,
         line_max: usize,
@@ -92,6 +92,8 @@ impl Listening {
                 _ => {
                     tally.skipped_lines += 1;
                     tally.skipped_bytes += length as u64;
+                    let cut = chunk.get(..line_max).filter(|cut| length > line_max && !cut.contains(&b'\n'));
+                    cut.into_iter().for_each(&mut *sink);
                 }
             }
         }

@@ -251,20 +251,28 @@ fn check_window<S: State>(
     CheckResult::of(if amount == 0 || matches!(before, Reason::NotAdmitted) { before } else { Reason::WithinLimit })
 }
 
-/// Returns whether the source has used more of one of its own limits of requests than that admits, with a condition or
-/// without. No packet goes beyond a limit: only what is charged from a log does.
+/// Returns how many turns a datagram of QUIC is, in a rule whose log is read in time. `opens` is 1 if it opens a
+/// connection, and 0 otherwise.
+///
+/// The log has what its source asks. A source without a live window is charged a turn, or no line would charge it. Any
+/// datagram of a source that lines have taken beyond a limit is a turn, which is refused.
 #[inline(always)]
-pub fn is_beyond<S: State>(state: S) -> bool {
+pub fn turns_by_log<S: State>(state: S, opens: u32) -> u32 {
     let rule = state.rule();
+    let mut is_idle = true;
     for (position, limit) in limits::<S>(rule, rule.own_len.into()) {
-        if [Unit::Requests as u8, LOGGED_REQUESTS].contains(&limit.unit)
-            && let Some(window) = state.window(At::new(position, Side::Unverified).slot(limit))
-            && !window.is_within_limit(limit, Side::Unverified, state.coarse(), 0)
-        {
-            return true;
+        let is_of_requests = limit.unit == Unit::Requests as u8;
+        if !is_of_requests && limit.unit != LOGGED_REQUESTS {
+            continue;
         }
+        let Some(window) = state.window(At::new(position, Side::Unverified).slot(limit)) else { continue };
+        // No packet goes beyond a limit: only what is charged from a log does.
+        if !window.is_within_limit(limit, Side::Unverified, state.coarse(), 0) {
+            return 1;
+        }
+        is_idle &= !is_of_requests || window.is_within_limit(limit, Side::Unverified, state.coarse(), limit.amount);
     }
-    false
+    if is_idle { 1 } else { opens }
 }
 
 /// The gate for new sources: why the packet is sampled out or refused, if it is.

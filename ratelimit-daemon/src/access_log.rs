@@ -28,12 +28,14 @@ pub(super) const LOGS_EVERY: Duration = Duration::from_millis(50);
 /// Name of the file that keeps how far each log was read, in the state directory.
 const FILE: &str = "access-logs.json";
 /// Maximum number of batches in one tick. A tick stays short with so many.
-const BATCHES_PER_TICK: usize = 4;
+const BATCHES_PER_TICK: usize = 8;
 /// Period in which positions are saved. A killed daemon reads the rest again, which charges nothing as long as the
 /// windows are there.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 /// Period in which multiplicities are looked at that fall without lines.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
+/// Time after which a log that was at its end is not known to be there.
+const TOLD_WITHIN: Duration = Duration::from_secs(3);
 /// Maximum time since a log's end was reached. A log that exceeds it is in trouble.
 const BEHIND_MAX: Duration = Duration::from_secs(5);
 
@@ -67,7 +69,7 @@ struct Log {
     behind_bytes: Option<u64>,
     /// True if the last read reached its end.
     is_at_end: bool,
-    /// Whether its end was reached before: lines up to there may have been read by an earlier run, which charged their
+    /// True if its end was reached in this run. Lines up to there may have been read by an earlier run, which charged their
     /// conditions.
     has_caught_up: bool,
     /// Daemon's uptime when the end was last reached.
@@ -75,9 +77,10 @@ struct Log {
 }
 
 impl Log {
-    /// Returns the time since its end was reached. Nothing is sent of a log that has nothing new.
+    /// Returns the time since its end was reached. A log that has nothing new is told to be at its end each second.
     fn behind(&self, uptime: Duration) -> Duration {
-        if self.is_at_end { Duration::ZERO } else { uptime.saturating_sub(self.at_end) }
+        let since = uptime.saturating_sub(self.at_end);
+        if self.is_at_end && since < TOLD_WITHIN { Duration::ZERO } else { since }
     }
 
     /// Returns what is wrong with it, a clause. None if it is read in time.
@@ -223,7 +226,8 @@ impl<D: Datapath> Engine<D> {
             log.is_some_and(|log| log.state.is_some() && log.trouble(moment.uptime).is_none())
         };
         for (at, rule) in policy.rules.iter().enumerate() {
-            if rule.access_logs.iter().any(in_time) {
+            // What one of them does not have, packets have to count.
+            if !rule.access_logs.is_empty() && rule.access_logs.iter().all(in_time) {
                 renewed = renewed.and(datapath.tell_log_is_read(at));
             }
         }
@@ -262,7 +266,7 @@ impl<D: Datapath> Engine<D> {
         logs.logs.retain(|name, _| names.contains(name));
         for name in names {
             let log = logs.log(name, moment.uptime);
-            (log.is_at_end, log.has_caught_up, log.at_end) = (false, false, moment.uptime);
+            (log.is_at_end, log.at_end) = (false, moment.uptime);
         }
         logs.failed = None;
         if !wanted.is_empty() {

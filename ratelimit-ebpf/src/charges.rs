@@ -76,9 +76,6 @@ pub(crate) fn keep_charges(frame: &PacketFrame, deferred: &mut Deferred, rule: &
         () if parsed.is(frame_is::UDP) && rule.counts_connections | rule.counts_requests != 0 => {
             frame.parsed().ok_or(Reason::InternalError)?;
             let step = FlowStep::of_datagram(deferred.generation(), deferred.rule());
-            if step.is_beyond() {
-                return Err(Reason::OverLimit);
-            }
             (step.opens(), step.requests(), Leaves::Flow)
         }
         // Whatever it is, it may be anything.

@@ -7,12 +7,9 @@ use crate::hook;
 use crate::maps;
 
 /// What [`flow_step`] returns: in the lowest bit whether the datagram opens a connection, above it the requests that
-/// it is; or [`IS_BEYOND`].
+/// it is.
 #[derive(Clone, Copy)]
 pub(crate) struct FlowStep(u32);
-
-/// The datagram is dropped: its source is beyond the limit by what a log has charged.
-const IS_BEYOND: u32 = 1 << 31;
 
 impl FlowStep {
     /// That of the datagram at hand, which this rule judges.
@@ -27,13 +24,8 @@ impl FlowStep {
     }
 
     #[inline(always)]
-    pub(crate) const fn is_beyond(self) -> bool {
-        self.0 & IS_BEYOND != 0
-    }
-
-    #[inline(always)]
     pub(crate) const fn requests(self) -> u32 {
-        (self.0 & !IS_BEYOND) >> 1
+        self.0 >> 1
     }
 }
 
@@ -51,17 +43,7 @@ extern "C" fn flow_step(generation: u32, rule: u32) -> u32 {
     let (of_others, opens) = hook::with_others(deferred, datagram, step.opens);
     let mut requests = step.requests + of_others;
     if datagram.speaks_quic && rule.has_log != 0 {
-        // Sizes are a guess, and nothing is taken back of it. The log has what they ask.
-        if hold::is_log_read() != 0 {
-            requests = opens as u32;
-        }
-        // Any of its datagrams may ask for something.
-        if requests == 0 && hold::is_beyond() != 0 {
-            return IS_BEYOND;
-        }
-        if requests != 0 {
-            requests = hold::multiplied(requests);
-        }
+        requests = hold::of_quic(requests, opens as u32);
     }
     opens as u32 | requests << 1
 }

@@ -513,10 +513,13 @@ steps! {
         let each = maps::multiplicity(of, held.rule, held.config.places, held.deferred().now());
         (turns * each).min(u16::MAX as u32)
     };
-    /// Returns whether the log of the rule is read in time.
-    is_log_read() -> u32, or 0, held of Work::PACKET => maps::is_log_read(held.rule, held.deferred().now()) as u32;
-    /// [`hold::is_beyond`].
-    is_beyond() -> u32, or 0, held of Work::PACKET => hold::is_beyond(held) as u32;
+    /// Returns how many requests a datagram of QUIC is charged as by a rule with a log: by its size they are as many as
+    /// `guessed`.
+    of_quic(guessed: u32, opens: u32) -> u32, or guessed, held of Work::PACKET => {
+        let of_log = maps::is_log_read(held.rule, held.deferred().now());
+        let turns = if of_log { hold::turns_by_log(held, opens) } else { guessed };
+        if turns == 0 { 0 } else { multiplied(turns) }
+    };
     /// Counts a request that is admitted after it was refused: it is the same one.
     count_repeated() -> u32, or DONE, held of Work::PACKET => {
         if held.charges().requests != 0 && held.charges().has(is::ESTABLISHED) {

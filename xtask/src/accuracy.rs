@@ -40,8 +40,11 @@ pub(crate) struct Options {
     /// Only what is measured with the servers' access logs
     #[arg(long)]
     logs: bool,
+    /// Only the worst clients of each protocol, without a log and with one
+    #[arg(long, conflicts_with = "logs")]
+    adversary: bool,
     /// Write the tables to docs/ACCURACY.md; with --logs its part about access logs
-    #[arg(long, conflicts_with_all = ["words", "quick"])]
+    #[arg(long, conflicts_with_all = ["words", "quick", "adversary"])]
     write: bool,
     /// The part that needs root, with this binary: what is started through sudo
     #[arg(long, value_name = "PATH", hide = true)]
@@ -87,8 +90,10 @@ fn measure_as_root(tools: &Tools, options: &Options) -> Result<Report> {
     if options.quick {
         command.arg("--quick");
     }
-    if options.logs {
-        command.arg("--logs");
+    for (is_asked, flag) in [(options.logs, "--logs"), (options.adversary, "--adversary")] {
+        if is_asked {
+            command.arg(flag);
+        }
     }
     command.arg("--").args(&options.words).stderr(std::process::Stdio::inherit());
     let output = command.output().with_context(|| format!("start `{}`", run::shown(&command)))?;
@@ -110,18 +115,23 @@ fn measure_all(tools: &Tools, options: &Options) -> Result<Report> {
         }
     }
     let mut enforced = Vec::new();
+    let mut adversaries = Vec::new();
     if !options.quick && (options.words.is_empty() || is_enforcement(&options.words)) {
-        if !options.logs {
+        if !options.logs && !options.adversary {
             enforced.extend(enforce::from_packets(tools)?);
         }
-        enforced.extend(enforce::with_logs(tools)?);
+        if !options.adversary {
+            enforced.extend(enforce::with_logs(tools)?);
+        }
+        adversaries = enforce::adversaries(tools)?;
     }
     ensure!(
-        !measured.is_empty() || !failed.is_empty() || !enforced.is_empty(),
+        !measured.is_empty() || !failed.is_empty() || !enforced.is_empty() || !adversaries.is_empty(),
         "no row says {}",
         options.words.join(" ")
     );
-    Ok(Report { programs: programs::versions(tools), kernel: programs::kernel()?, rows: measured, failed, enforced })
+    let (programs, kernel) = (programs::versions(tools), programs::kernel()?);
+    Ok(Report { programs, kernel, rows: measured, failed, enforced, adversaries })
 }
 
 /// All rows of one wire, with the servers' logs or without, in a laboratory and before a limiter of their own. What cannot
@@ -164,7 +174,7 @@ fn is_chosen(row: &Row, options: &Options) -> bool {
     if options.quick {
         return row.is_quick;
     }
-    if options.logs && !row.has_log {
+    if options.adversary || options.logs && !row.has_log {
         return false;
     }
     let said = row.to_string().to_lowercase();

@@ -229,13 +229,13 @@ fn more_rotations_than_files_are_kept_open_are_counted() {
 }
 
 #[test]
-fn the_longest_line_is_read_and_a_longer_one_is_counted() {
+fn the_longest_line_is_read_and_a_longer_one_is_cut_and_counted() {
     let mut log = Log::new();
     let max = log.limits.line_max;
     log.write([&vec![b'x'; max][..], b"\n", &vec![b'y'; max + 1], b"\n3\n"].concat());
     let polled = log.poll();
     assert_eq!((polled.lines, polled.skipped_lines, polled.skipped_bytes), (2, 1, max as u64 + 2));
-    assert_eq!(log.lines, ["x".repeat(max), "3".into()]);
+    assert_eq!(log.lines, ["x".repeat(max), "y".repeat(max), "3".into()]);
 }
 
 #[test]

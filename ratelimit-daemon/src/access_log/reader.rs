@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 use ratelimit_accesslog::{Event, Follower, Limits, Outcomes, Polled, Position, Source, State};
 use ratelimit_policy::desired::{AccessLog, Condition};
 use ratelimit_report::replay::Clock;
-use ratelimit_report::replay::log::{Asked, Parser};
+use ratelimit_report::replay::log::{Asked, Parser, mended};
 
 /// Period in which files are polled, and in which batches are sent.
 const IDLE: Duration = Duration::from_millis(20);
@@ -20,6 +20,10 @@ const IDLE: Duration = Duration::from_millis(20);
 const SOURCES_MAX: usize = 4_096;
 /// Maximum number of batches that wait for the daemon. Beyond it nothing more is read, and the log keeps its lines.
 const BATCHES_MAX: usize = 8;
+/// Bounds of what is read at a time.
+const LIMITS: Limits = Limits::DEFAULT;
+/// Period in which a batch is sent of a log that has nothing new, so that the daemon knows that it is read.
+const SENT_EVERY: Duration = Duration::from_secs(1);
 /// Number of addresses in what was gathered of one log, beyond which nothing more is read.
 const GATHERED_MAX: usize = 65_536;
 /// Maximum time by which a line may be ahead of this host's clock. Later lines charge nobody.
@@ -124,8 +128,10 @@ struct Log {
     follower: Follower,
     parser: Parser,
     parser_since: Instant,
-    /// State that the last batch had.
+    /// State of the last batch.
     told: Option<State>,
+    /// Time of the last batch.
+    sent: Instant,
     gathered: Gathered,
     /// Batches that the daemon has no room for yet, oldest first.
     waiting: VecDeque<Batch>,
@@ -154,10 +160,11 @@ impl Log {
             wanted: wanted.log.clone(),
             age_max_ns: wanted.age_max_ns,
             conditions: wanted.conditions.clone(),
-            follower: Follower::new(source, position, Limits::default()),
+            follower: Follower::new(source, position, LIMITS),
             parser: parser(),
             parser_since: Instant::now(),
             told: None,
+            sent: Instant::now(),
             gathered: Gathered::default(),
             waiting: VecDeque::new(),
         }
@@ -165,7 +172,7 @@ impl Log {
 
     /// Returns whether there is room for more lines.
     fn has_room(&self) -> bool {
-        self.waiting.is_empty() && self.gathered.requests.len() < GATHERED_MAX
+        self.gathered.requests.len() < GATHERED_MAX
     }
 
     /// Reads the new lines, if there is room for them. Returns whether more are ready.
@@ -180,8 +187,15 @@ impl Log {
         let Self { follower, parser, age_max_ns, conditions, gathered, .. } = self;
         let Gathered { requests, outcomes, .. } = gathered;
         let polled = follower.poll(now, &mut |line| {
-            let text = line.trim_ascii();
-            match parser.direct(text) {
+            let mut text = line.trim_ascii();
+            let mut read = parser.direct(text);
+            // Its client made it so long that it was cut.
+            let whole = Some(line).filter(|line| line.len() >= LIMITS.line_max && read.is_err()).and_then(mended);
+            if let Some(whole) = &whole {
+                text = whole;
+                read = parser.direct(text);
+            }
+            match read {
                 _ if text.is_empty() => {}
                 Ok(None) => {}
                 Err(_) => outcomes.malformed += 1,
@@ -228,13 +242,14 @@ impl Log {
         true
     }
 
-    /// Returns what was gathered. None if nothing is new.
+    /// Returns what was gathered. None if nothing is new and the last batch was sent a moment ago.
     fn take_batch(&mut self) -> Option<Batch> {
         let state = self.gathered.state.clone()?;
-        if !self.gathered.is_new && self.told.as_ref() == Some(&state) && !self.gathered.has_more {
+        let is_told = !self.gathered.is_new && self.told.as_ref() == Some(&state) && !self.gathered.has_more;
+        if is_told && self.sent.elapsed() < SENT_EVERY {
             return None;
         }
-        self.told = Some(state.clone());
+        (self.told, self.sent) = (Some(state.clone()), Instant::now());
         let Gathered { requests, outcomes, events, behind_bytes, has_more, .. } = std::mem::take(&mut self.gathered);
         Some(Batch {
             log: self.wanted.clone(),
@@ -263,6 +278,9 @@ fn read_all(mut logs: Vec<Log>, sender: &SyncSender<Batch>, stopped: &Receiver<(
     while stopped.try_recv() == Err(TryRecvError::Empty) {
         let turn_ends = Instant::now() + IDLE;
         let mut is_busy = false;
+        // Each has its turn to be the first that finds room.
+        let first = usize::from(!logs.is_empty());
+        logs.rotate_left(first);
         for log in &mut logs {
             is_busy |= log.gather();
             if !log.send(sender) {

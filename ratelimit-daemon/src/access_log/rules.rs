@@ -86,7 +86,7 @@ pub(super) struct Source {
     pub(super) requests: Requests,
     /// Number and count of each bucket in its windows.
     counts: Vec<(u64, u64)>,
-    /// Whether something is in a window of a limit with conditions.
+    /// True if something is in a window of a limit with conditions.
     has_met: bool,
 }
 

@@ -10,6 +10,10 @@ use crate::finding::{Finding, Subject};
 
 const WHY: &str = "without its log, clients of HTTP/2 and HTTP/3 that share records exceed a limit of requests";
 
+/// Socket that servers send lines to, as the documents have it.
+const SOCKET: &str = "unix:/run/ratelimitd/log.sock group=GROUP";
+const HAS_LINE: &str = "GROUP is the server's; share/doc/ratelimitd/docs/ACCESS-LOG.md has the line for";
+
 pub(crate) fn all(facts: &Facts) -> Vec<Finding> {
     let Some(config) = facts.file.config() else { return Vec::new() };
     let counts = |rule: &&Rule| rule.limits.iter().any(|limit| limit.unit == Unit::Requests);
@@ -40,10 +44,7 @@ fn of_server(server: &Server, config: &Config, rule: &Rule) -> Finding {
         }
         return subject.warning(
             format!("{name} runs and writes no access log to a file"),
-            format!(
-                "in rule {}: access_log = [\"unix:/run/ratelimitd/log.sock\"]; share/doc/ratelimitd/docs/ACCESS-LOG.md has the line for {name}",
-                rule.name
-            ),
+            format!("in rule {}: {}; {HAS_LINE} {name}", rule.name, line(rule, &[SOCKET.to_owned()])),
         );
     }
     let unread: Vec<_> = logs.iter().filter(|log| !is_read(&AccessLog::File(log.path.clone()))).collect();
@@ -59,20 +60,24 @@ fn of_server(server: &Server, config: &Config, rule: &Rule) -> Finding {
     )
 }
 
+/// Returns the key with the logs that a rule reads, and more.
+fn line(rule: &Rule, more: &[String]) -> String {
+    let names = rule.access_logs.iter().map(ToString::to_string).chain(more.iter().cloned());
+    let quoted: Vec<String> = names.map(|name| format!("\"{name}\"")).collect();
+    format!("access_log = [{}]", quoted.join(", "))
+}
+
 /// Returns what to write, so that a rule reads these logs of a server beside those that it reads.
 fn mend(unread: &[&OpenLog], rule: &Rule, server: &str) -> String {
     if rule.access_logs.len() + unread.len() > LOGS_MAX {
         return format!(
-            "a rule reads at most {LOGS_MAX} logs: have {server} send them to one socket, \
-             access_log = [\"unix:/run/ratelimitd/log.sock\"] in rule {}; \
-             share/doc/ratelimitd/docs/ACCESS-LOG.md has the line for {server}",
+            "a rule reads at most {LOGS_MAX} logs: have {server} send them to one socket, {SOCKET}, in the place of some \
+             in rule {}; {HAS_LINE} {server}",
             rule.name
         );
     }
-    let read = rule.access_logs.iter().map(ToString::to_string);
-    let names = read.chain(unread.iter().map(|log| log.path.display().to_string()));
-    let quoted: Vec<String> = names.map(|name| format!("\"{name}\"")).collect();
-    let mut mend = format!("in rule {}: access_log = [{}]", rule.name, quoted.join(", "));
+    let names: Vec<String> = unread.iter().map(|log| log.path.display().to_string()).collect();
+    let mut mend = format!("in rule {}: {}", rule.name, line(rule, &names));
     let mut groups: Vec<&str> = Vec::new();
     for log in unread {
         match &log.readers {

@@ -21,6 +21,7 @@ mod looks;
 mod time;
 
 pub use self::asked::Asked;
+pub use self::json::mended;
 pub(super) use self::looks::{FORMATS, Looks, looks, packed};
 pub use self::time::Clock;
 

@@ -5,8 +5,8 @@ use std::io::{self, BufRead, Read as _, stdin};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,9 @@ pub(super) const SOCKET_DEFAULT: &str = "/run/ratelimitd/log.sock";
 /// Length in bytes of the longest line that the daemon reads.
 const LINE_MAX: u64 = 16 * 1024;
 /// Maximum number of bytes that wait for the socket.
-const QUEUE_MAX: usize = 16 << 20;
+const QUEUE_BYTES_MAX: usize = 16 << 20;
+/// Maximum number of lines that wait for the socket.
+const QUEUE_LINES_MAX: usize = 1 << 16;
 /// Time that a line waits for a full socket. Then lines are lost until the socket takes one.
 const WAIT_MS: u16 = 1_000;
 /// Period in which a socket that is not there is looked for.
@@ -31,7 +33,7 @@ const TOLD_EVERY: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Lines {
     sent: u64,
-    /// Lines that were too long, or that the socket did not take.
+    /// Lines that the socket did not take.
     lost: u64,
 }
 
@@ -46,63 +48,52 @@ pub(super) fn forward_stdin(socket: &Path) -> anyhow::Result<Exit> {
 
 /// Reads lines as fast as they come, and has a thread send them: the kernel queues few datagrams.
 fn forward(mut input: impl BufRead, path: &Path) -> io::Result<Lines> {
-    let (queue, queued) = channel();
-    let (waiting, has_ended) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (queue, queued) = sync_channel(QUEUE_LINES_MAX);
+    let (waiting, unqueued) = (AtomicUsize::new(0), AtomicU64::new(0));
     thread::scope(|scope| {
-        let (of_thread, ends) = (&waiting, &has_ended);
-        let sender = scope.spawn(move || send_all(queued, path, of_thread, ends));
-        let mut line = Vec::new();
-        let read = loop {
-            line.clear();
-            match input.by_ref().take(LINE_MAX + 1).read_until(b'\n', &mut line) {
-                Ok(0) => break Ok(()),
-                Ok(_) => {}
-                Err(error) => break Err(error),
-            }
-            let is_whole = line.ends_with(b"\n");
-            let queued = if line.len() as u64 > LINE_MAX && !is_whole {
-                if let Err(error) = skip_line(&mut input) {
-                    break Err(error);
-                }
-                Err(format!("a line is longer than {} KiB", LINE_MAX / 1024))
-            } else if waiting.load(Ordering::Relaxed) + line.len() > QUEUE_MAX {
-                Err(format!("{} MiB wait for the socket", QUEUE_MAX >> 20))
+        let (of_thread, unsent) = (&waiting, &unqueued);
+        let sender = scope.spawn(move || send_all(queued, path, of_thread, unsent));
+        let read = read_all(&mut input, |line| {
+            let has_room = waiting.load(Ordering::Relaxed) + line.len() <= QUEUE_BYTES_MAX;
+            if !has_room || queue.try_send(line.to_vec()).is_err() {
+                unqueued.fetch_add(1, Ordering::Relaxed);
             } else {
                 waiting.fetch_add(line.len(), Ordering::Relaxed);
-                Ok(line.clone())
-            };
-            // The thread ends with this one.
-            queue.send(queued).ok();
-        };
-        has_ended.store(true, Ordering::Relaxed);
+            }
+        });
         drop(queue);
-        let lines = sender.join().map_err(|_| io::Error::other("the thread that sends lines ended"))?;
+        let mut lines = sender.join().map_err(|_| io::Error::other("the thread that sends lines ended"))?;
+        lines.lost += unqueued.load(Ordering::Relaxed);
         read.map(|()| lines)
     })
 }
 
-/// Sends each line, and counts those that are lost. A line that could not be queued comes as what is wrong with it.
-fn send_all(
-    queued: Receiver<Result<Vec<u8>, String>>,
-    path: &Path,
-    waiting: &AtomicUsize,
-    has_ended: &AtomicBool,
-) -> Lines {
+/// Hands on each line with its newline, at most [`LINE_MAX`] bytes of it.
+fn read_all(input: &mut impl BufRead, mut hand_on: impl FnMut(&[u8])) -> io::Result<()> {
+    let mut line = Vec::new();
+    while input.by_ref().take(LINE_MAX).read_until(b'\n', &mut line)? > 0 {
+        if line.len() as u64 == LINE_MAX && !line.ends_with(b"\n") {
+            skip_line(input)?;
+        }
+        hand_on(&line);
+        line.clear();
+    }
+    Ok(())
+}
+
+/// Sends each line, and counts those that are lost. `waiting` is the number of bytes that are queued, `unqueued` that of
+/// lines that found no room.
+fn send_all(queued: Receiver<Vec<u8>>, path: &Path, waiting: &AtomicUsize, unqueued: &AtomicU64) -> Lines {
     let (mut lines, mut told) = (Lines::default(), Told::default());
     let mut socket = Socket { path, connected: None, tried: None, is_stuck: false };
     for line in queued {
-        let sent = line.and_then(|line| {
-            waiting.fetch_sub(line.len(), Ordering::Relaxed);
-            socket.send(line.strip_suffix(b"\n").unwrap_or(&line))
-        });
-        match sent {
+        waiting.fetch_sub(line.len(), Ordering::Relaxed);
+        match socket.send(line.strip_suffix(b"\n").unwrap_or(&line)) {
             Ok(()) => lines.sent += 1,
             Err(why) => {
                 lines.lost += 1;
-                // Nobody waits for what a server that has ended has left.
-                if !has_ended.load(Ordering::Relaxed) || lines.lost == 1 {
-                    told.tell(lines, path, &why);
-                }
+                let lost = lines.lost + unqueued.load(Ordering::Relaxed);
+                told.tell(Lines { lost, ..lines }, path, &why);
             }
         }
     }
@@ -204,14 +195,14 @@ mod tests {
     }
 
     #[test]
-    fn each_line_becomes_a_datagram_and_one_that_is_too_long_is_left_out() {
+    fn each_line_becomes_a_datagram_and_one_that_is_too_long_is_cut() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log.sock");
         let socket = UnixDatagram::bind(&path).unwrap();
         let (longest, too_long) = ("x".repeat(16 * 1024 - 1), "y".repeat(40_000));
         let input = format!("first\n{longest}\n{too_long}\n\nlast");
-        assert_eq!(forward(input.as_bytes(), &path).unwrap(), Lines { sent: 4, lost: 1 });
-        assert_eq!(received(&socket), ["first", &longest, "", "last"]);
+        assert_eq!(forward(input.as_bytes(), &path).unwrap(), Lines { sent: 5, lost: 0 });
+        assert_eq!(received(&socket), ["first", &longest, &too_long[..16 * 1024], "", "last"]);
     }
 
     #[test]

@@ -28,6 +28,8 @@ struct Trial {
 const FROM_PACKETS: Trial = Trial { limit: 100, window_s: 10, text: "100/10s", seconds: 40 };
 const WITH_LOGS: Trial = Trial { limit: 100, window_s: 60, text: "100/1m", seconds: 180 };
 
+const ADVERSARY: Trial = Trial { limit: 10, window_s: 20, text: "10/20s", seconds: 60 };
+
 /// A client that asks as fast as it can.
 struct Asker {
     client: &'static str,
@@ -38,6 +40,8 @@ struct Asker {
     command: &'static str,
     /// Number of requests that it has in flight at most.
     in_flight: u64,
+    /// Number of requests in one of its turns at most.
+    in_turn: u64,
 }
 
 const WRK: [Asker; 2] = [
@@ -48,6 +52,7 @@ const WRK: [Asker; 2] = [
         family: Family::V4,
         command: "wrk -t1 -c64 -d{seconds}s http://{address}/ok",
         in_flight: 0,
+        in_turn: 1,
     },
     Asker {
         client: "wrk",
@@ -56,6 +61,7 @@ const WRK: [Asker; 2] = [
         family: Family::V6,
         command: "wrk -t1 -c64 -d{seconds}s https://{address}/ok",
         in_flight: 0,
+        in_turn: 1,
     },
 ];
 
@@ -67,6 +73,7 @@ const MULTIPLEXING: [Asker; 2] = [
         family: Family::V4,
         command: "for round in $(seq $(({seconds} / 3))); do timeout 3 h2load -n 10000 -c 20 -m 100 https://{address}/ok; done",
         in_flight: 20 * 100,
+        in_turn: 100,
     },
     Asker {
         client: "aioquic, one by one",
@@ -77,13 +84,82 @@ const MULTIPLEXING: [Asker; 2] = [
             {programs}/h3_client.py one-by-one {host} {port} 100000; done",
         // One, and what it asks before its first line is read.
         in_flight: 100,
+        in_turn: 1,
     },
+];
+
+/// Two at a time: each has a source of its own.
+const ADVERSARIES: [[Asker; 2]; 3] = [
+    [
+        Asker {
+            client: "wrk",
+            server: Server::Nginx,
+            over: Over::Clear,
+            family: Family::V4,
+            command: "wrk -t1 -c64 -d{seconds}s http://{address}/ok",
+            in_flight: 0,
+            in_turn: 1,
+        },
+        Asker {
+            client: "h2load, 1 connection, 100 streams",
+            server: Server::Nginx,
+            over: Over::Http2,
+            family: Family::V6,
+            command: "for round in $(seq $(({seconds} / 3))); do timeout 3 h2load -n 10000 -c 1 -m 100 https://{address}/ok; done",
+            in_flight: 100,
+            in_turn: 100,
+        },
+    ],
+    [
+        Asker {
+            client: "20 requests in one record",
+            server: Server::Nginx,
+            over: Over::Tls13,
+            family: Family::V4,
+            command: "for round in $(seq $(({seconds} / 4))); do timeout 4 env PYTHONPATH={python} python3 -W ignore \
+                {programs}/client.py pipeline https://{address} 10000; done",
+            in_flight: 20,
+            in_turn: 20,
+        },
+        Asker {
+            client: "one by one, HEADERS of 14 bytes, answers of 17 KB",
+            server: Server::Nginx,
+            over: Over::Http2,
+            family: Family::V6,
+            command: "for round in $(seq $(({seconds} / 4))); do timeout 4 env PYTHONPATH={python} python3 -W ignore \
+                {programs}/h2_small.py {host} {port} /page/18.png; done",
+            in_flight: 100,
+            in_turn: 1,
+        },
+    ],
+    [
+        Asker {
+            client: "aioquic, one by one",
+            server: Server::Caddy,
+            over: Over::Http3,
+            family: Family::V4,
+            command: "for round in $(seq $(({seconds} / 4))); do timeout 4 env PYTHONPATH={python} python3 -W ignore \
+                {programs}/h3_client.py one-by-one {host} {port} 100000; done",
+            in_flight: 100,
+            in_turn: 1,
+        },
+        Asker {
+            client: "h2load, 20 connections, 100 streams",
+            server: Server::Nginx,
+            over: Over::Http2,
+            family: Family::V6,
+            command: "for round in $(seq $(({seconds} / 3))); do timeout 3 h2load -n 10000 -c 20 -m 100 https://{address}/ok; done",
+            in_flight: 20 * 100,
+            in_turn: 100,
+        },
+    ],
 ];
 
 /// What the servers logged of one client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Enforced {
     pub(super) client: String,
+    pub(super) server: String,
     pub(super) over: String,
     pub(super) family: String,
     pub(super) has_log: bool,
@@ -110,6 +186,40 @@ pub(super) fn from_packets(tools: &Tools) -> Result<Vec<Enforced>> {
 /// Measures clients that multiplex, with the servers' access logs.
 pub(super) fn with_logs(tools: &Tools) -> Result<Vec<Enforced>> {
     run(tools, WITH_LOGS, &MULTIPLEXING, true)
+}
+
+/// A client, and what it was served without a log and with one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Adversary {
+    pub(super) from_packets: Enforced,
+    pub(super) with_log: Enforced,
+}
+
+impl Adversary {
+    /// Returns how many times its limit a client was served in a window.
+    pub(super) fn factor(served: u64) -> String {
+        #[expect(clippy::cast_precision_loss, reason = "it is shown with one decimal")]
+        let factor = served as f64 / ADVERSARY.limit as f64;
+        format!("{factor:.1}")
+    }
+
+    /// Returns whether what a log promises holds. Nothing is promised without one.
+    pub(super) fn holds(&self) -> bool {
+        let is_within =
+            self.with_log.in_first <= self.with_log.first_max && self.with_log.in_later_max <= self.with_log.later_max;
+        is_within && [&self.from_packets, &self.with_log].iter().all(|one| one.logged >= ADVERSARY.limit)
+    }
+}
+
+/// Measures the worst clients that were found, of each protocol.
+pub(super) fn adversaries(tools: &Tools) -> Result<Vec<Adversary>> {
+    let mut adversaries = Vec::new();
+    for askers in &ADVERSARIES {
+        let [without, with] = [false, true].map(|has_log| run(tools, ADVERSARY, askers, has_log));
+        let both = without?.into_iter().zip(with?);
+        adversaries.extend(both.map(|(from_packets, with_log)| Adversary { from_packets, with_log }));
+    }
+    Ok(adversaries)
 }
 
 /// All at once: each client has a source of its own.
@@ -179,6 +289,7 @@ fn judge(asker: &Asker, trial: Trial, has_log: bool, times: Vec<u64>) -> Enforce
     let later_from = if has_log { first + window_ms + window_ms / 6 } else { first };
     Enforced {
         client: asker.client.to_owned(),
+        server: asker.server.to_string(),
         over: asker.over.to_string(),
         family: asker.family.to_string(),
         has_log,
@@ -188,7 +299,7 @@ fn judge(asker: &Asker, trial: Trial, has_log: bool, times: Vec<u64>) -> Enforce
         in_first: from(first),
         first_max: limit + asker.in_flight,
         in_later_max: times.iter().filter(|&&time| time >= later_from).map(|&time| from(time)).max().unwrap_or(0),
-        later_max: if has_log { limit + limit / 10 } else { limit },
+        later_max: if has_log { (limit + limit / 10).max(asker.in_turn) } else { limit },
         served_min: if has_log { limit } else { 2 * limit },
     }
 }

@@ -6,7 +6,7 @@ use std::fs;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use super::enforce::Enforced;
+use super::enforce::{Adversary, Enforced};
 use super::measure::Measured;
 use crate::{markdown, workspace};
 
@@ -23,6 +23,7 @@ pub(super) struct Report {
     /// Rows that could not be measured, and why.
     pub(super) failed: Vec<String>,
     pub(super) enforced: Vec<Enforced>,
+    pub(super) adversaries: Vec<Adversary>,
 }
 
 pub(super) fn to_json(report: &Report) -> Result<String> {
@@ -38,12 +39,13 @@ impl Report {
     pub(super) fn broken(&self) -> Vec<String> {
         let rows = self.rows.iter().filter(|row| !row.holds()).map(ToString::to_string);
         let enforced = self.enforced.iter().filter(|one| !one.holds()).map(ToString::to_string);
-        rows.chain(self.failed.iter().cloned()).chain(enforced).collect()
+        let adversaries = self.adversaries.iter().filter(|one| !one.holds()).map(|one| one.with_log.to_string());
+        rows.chain(self.failed.iter().cloned()).chain(enforced).chain(adversaries).collect()
     }
 
     /// Returns all tables in Markdown, which is read well enough in a terminal.
     pub(super) fn table(&self) -> String {
-        format!("{}{}", self.tables(false), self.tables(true))
+        format!("{}{}{}", self.tables(false), self.tables(true), self.table_of_adversaries())
     }
 
     /// Returns a table for each protocol and wire, and one of enforcement, with the servers' access logs or without.
@@ -69,7 +71,23 @@ impl Report {
     }
 
     fn part_of_logs(&self) -> String {
-        format!("{LOGS}\n{}\n{}", include_str!("report/logs.md"), self.tables(true))
+        let (tables, adversaries) = (self.tables(true), self.table_of_adversaries());
+        format!("{LOGS}\n{}\n{tables}{adversaries}", include_str!("report/logs.md"))
+    }
+
+    fn table_of_adversaries(&self) -> String {
+        if self.adversaries.is_empty() {
+            return String::new();
+        }
+        let head = ["client", "protocol", "without a log", "with a log, first window", "promised", "later", "promised"];
+        let rows = self.adversaries.iter().map(|Adversary { from_packets, with_log }| {
+            let worst = from_packets.in_first.max(from_packets.in_later_max);
+            let served = [worst, with_log.in_first, with_log.first_max, with_log.in_later_max, with_log.later_max];
+            let texts = [with_log.client.clone(), format!("{}, {}", with_log.over, with_log.server)];
+            texts.into_iter().chain(served.map(Adversary::factor)).collect()
+        });
+        let table = markdown::table(&head, &rows.collect::<Vec<_>>());
+        format!("### The worst clients, in multiples of their limit\n\n{table}\n")
     }
 
     /// Writes the part about access logs into the document that is there.

@@ -16,7 +16,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::harness::{Skip, Tally};
 use super::summary::Tier;
@@ -63,6 +63,9 @@ pub(super) fn kernels(filter: Option<&str>, share: Share) -> Result<Tier> {
         };
         let of_name = |test: &&Artifact| test.is_test_in(tiers::PRIVILEGED) && test.target == name;
         let test = artifacts.iter().find(of_name).with_context(|| format!("there is no test {name}"))?;
+        for word in named {
+            ensure!(has_tests(test, &[word])?, "no test of {name} has {word} in its name");
+        }
         if has_tests(test, &wanted)? {
             run_everywhere(test, &wanted, &mut tally)?;
         }

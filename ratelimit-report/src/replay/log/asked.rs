@@ -19,6 +19,8 @@ const STATUSES: [&str; 6] =
 const REQUEST: &str = "request";
 /// Names of a server's line within another's object.
 const MESSAGES: [&str; 3] = ["message", "log", "msg"];
+/// Maximum number of objects that an object is in.
+const OBJECTS_MAX: usize = 3;
 /// Number of slashes in HAProxy's timers, behind which the status stands.
 const TIMER_SLASHES: usize = 4;
 
@@ -36,7 +38,7 @@ impl<'a> Asked<'a> {
         let text = line.trim_ascii();
         let object = text.iter().position(|byte| *byte == b'{').filter(|at| *at == 0 || !text[..*at].contains(&b'"'));
         if let Some(Ok(object)) = object.map(|at| serde_json::from_slice::<Value>(&text[at..])) {
-            return Asked::of_object(&object);
+            return Asked::of_object(&object, 0);
         }
         Self::of_text(text).unwrap_or_default()
     }
@@ -72,13 +74,19 @@ impl<'a> Asked<'a> {
 }
 
 impl Asked<'static> {
-    fn of_object(object: &Value) -> Self {
+    /// Returns the facts of an object, or of a server's line within it.
+    fn of_object(object: &Value, depth: usize) -> Self {
         let mut asked = Self::default();
         let mut ranks = (usize::MAX, usize::MAX);
         asked.take_object(object, &mut ranks);
         if asked == Self::default()
             && let Some(line) = MESSAGES.iter().find_map(|name| object.get(name)?.as_str())
         {
+            if let Ok(inner) = serde_json::from_str::<Value>(line)
+                && depth < OBJECTS_MAX
+            {
+                return Asked::of_object(&inner, depth + 1);
+            }
             let Asked { status, target, method } = Asked::of_text(line.trim().as_bytes()).unwrap_or_default();
             let owned = |text: Option<Cow<'_, str>>| text.map(|text| Cow::Owned(text.into_owned()));
             asked = Self { status, target: owned(target), method: owned(method) };
@@ -176,6 +184,7 @@ mod tests {
             r#"{"level":"info","request":{"remote_ip":"192.0.2.7","method":"POST","uri":"/login?a","headers":{"Method":["GET"]}},"status":401}"#,
             r#"{"remote_addr":"192.0.2.7","request":"POST /login?a HTTP/2.0","request_uri":"/login?a","status":401,"uri":"/index.php"}"#,
             r#"{"log":"192.0.2.7 - - [10/Oct/2000:13:55:36 -0700] \"POST /login?a HTTP/1.1\" 401 5"}"#,
+            r#"{"log":"{\"request\":{\"method\":\"POST\",\"uri\":\"/login?a\"},\"status\":401}"}"#,
             r#"192.0.2.7 - 0/0/0/0/0 200 [10/Oct/2000:13:55:36 -0700] "POST /login?a HTTP/1.1" 401 5"#,
             r#"192.0.2.7 - x \"GET / HTTP/1.1\" 200 [10/Oct/2000:13:55:36 -0700] "POST /login?a HTTP/1.1" 401 5"#,
             r#"192.0.2.7 - x \"GET / HTTP/1.1\" 200 [10/Oct/2000:13:55:36 -0700] host "POST /login?a HTTP/1.1" 401 5"#,

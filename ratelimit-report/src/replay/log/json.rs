@@ -308,6 +308,28 @@ impl<'de> Visitor<'de> for Value<'_> {
     }
 }
 
+/// Closes an object that was cut, behind the last member that is whole. None if the text has no such object.
+pub fn mended(text: &[u8]) -> Option<Vec<u8>> {
+    let begin = text.iter().position(|byte| *byte == b'{')?;
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    let (mut closing, mut whole) = (Vec::new(), None);
+    for (at, byte) in text.iter().enumerate().skip(begin) {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_quoted => is_escaped = true,
+            b'"' => is_quoted = !is_quoted,
+            _ if is_quoted => {}
+            b'{' => closing.push(b'}'),
+            b'[' => closing.push(b']'),
+            b'}' | b']' => drop(closing.pop()),
+            b',' => whole = Some((at, closing.clone())),
+            _ => {}
+        }
+    }
+    let (end, closing) = whole?;
+    Some(text[..end].iter().copied().chain(closing.into_iter().rev()).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -392,6 +414,21 @@ mod tests {
         assert!(of(&format!("{one},{one}")).expect_err("two").starts_with("it has several requests in a list"));
         let hops = br#"{"client":{"ip":["192.0.2.7","192.0.2.8"]},"events":["a","b"],"ts":1791665736}"#;
         assert!(Found::of(hops).expect("one request").source().is_some());
+    }
+
+    #[test]
+    fn an_object_that_is_cut_has_what_stands_before() {
+        let line = br#"{"ts":1.5,"request":{"remote_ip":"192.0.2.7","uri":"/a\"{,","headers":{"A":["b,\\","c"],"D":["x"]}},"status":200}"#;
+        for end in 0..line.len() {
+            let Some(mended) = mended(&line[..end]) else { continue };
+            let object: serde_json::Value = serde_json::from_slice(&mended).unwrap_or_else(|error| {
+                panic!("{end}: {error}: {}", String::from_utf8_lossy(&mended));
+            });
+            assert!(object["ts"].is_number(), "{end}");
+        }
+        let cut = mended(&line[..line.len() - 20]).expect("its beginning is whole");
+        assert!(cut.starts_with(br#"{"ts":1.5,"request":{"remote_ip":"192.0.2.7","uri":"/a\"{,""#));
+        assert_eq!(mended(b"192.0.2.7 - -"), None);
     }
 
     #[test]
