@@ -258,14 +258,12 @@ fn check_window<S: State>(
 /// datagram of a source that lines have taken beyond a limit is a turn, which is refused.
 #[inline(always)]
 pub fn turns_by_log<S: State>(state: S, opens: u32) -> u32 {
-    let rule = state.rule();
     let mut is_idle = true;
-    for (position, limit) in limits::<S>(rule, rule.own_len.into()) {
+    for (position, limit) in limits::<S>(state.rule(), state.rule().own_len.into()) {
         let is_of_requests = limit.unit == Unit::Requests as u8;
-        if !is_of_requests && limit.unit != LOGGED_REQUESTS {
-            continue;
-        }
-        let Some(window) = state.window(At::new(position, Side::Unverified).slot(limit)) else { continue };
+        let is_counted = is_of_requests || limit.unit == LOGGED_REQUESTS;
+        let window = if is_counted { state.window(At::new(position, Side::Unverified).slot(limit)) } else { None };
+        let Some(window) = window else { continue };
         // No packet goes beyond a limit: only what is charged from a log does.
         if !window.is_within_limit(limit, Side::Unverified, state.coarse(), 0) {
             return 1;

@@ -1,6 +1,7 @@
 //! The rows, in the order in which a server meets them: each begins where the one before ended.
 
 mod faults;
+mod logs;
 mod packages;
 mod service;
 mod stops;
@@ -19,11 +20,12 @@ const fn row(title: &'static str, act: fn(&mut Stage<'_>) -> Result<()>) -> Row 
     Row { title, act }
 }
 
-pub(super) const ALL: [Row; 21] = [
+pub(super) const ALL: [Row; 22] = [
     row("an installed package enforces nothing", packages::install),
     row("enabled in dry run, a client over its limit is served and counted as would drop", service::dry_run),
     row("the unit is confined as far as recorded, and warns of nothing", service::hardening),
     row("members of the group read the statistics, others do not", service::group),
+    row("a server of another user sends its log to the daemon's socket", logs::socket),
     row("enforcing after a reload, a client is limited", service::enforce),
     row("the journal, events, check and history say the same of a limited client", service::told),
     row("a file with a mistake is refused by systemctl reload, and the old policy is enforced", service::bad_file),
