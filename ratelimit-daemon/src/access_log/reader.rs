@@ -25,7 +25,7 @@ const LIMITS: Limits = Limits::DEFAULT;
 /// Period in which a batch is sent of a log that has nothing new, so that the daemon knows that it is read.
 const SENT_EVERY: Duration = Duration::from_secs(1);
 /// Number of addresses in what was gathered of one log, beyond which nothing more is read.
-const GATHERED_MAX: usize = 65_536;
+const GATHERED_MAX: usize = 8_192;
 /// Maximum time by which a line may be ahead of this host's clock. Later lines charge nobody.
 const AHEAD_MAX_NS: u64 = 5_000_000_000;
 /// Time after which the host's time zone is looked up again. Its offset changes with the season.

@@ -14,6 +14,7 @@ use super::lab::{Family, Lab};
 use super::limiter::Limiter;
 use super::programs::Tools;
 use super::rows::{Link, Over, Server};
+use crate::interrupt;
 
 /// A limit, and how long clients ask against it.
 #[derive(Clone, Copy)]
@@ -224,6 +225,7 @@ pub(super) fn adversaries(tools: &Tools) -> Result<Vec<Adversary>> {
 
 /// All at once: each client has a source of its own.
 fn run(tools: &Tools, trial: Trial, askers: &[Asker], has_log: bool) -> Result<Vec<Enforced>> {
+    interrupt::check()?;
     let asked: Vec<Server> = Server::ALL.into_iter().filter(|of| askers.iter().any(|one| one.server == *of)).collect();
     let lab = Lab::build(Link::Clean, tools, &asked)?;
     let limiter = Limiter::start(&lab, tools, trial.text, if has_log { &asked } else { &[] })?;

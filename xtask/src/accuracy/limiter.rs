@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::lab::{INTERFACE, Lab};
 use super::programs::Tools;
-use super::rows::Server;
+use super::rows::{Over, Server};
 
 const READY: Duration = Duration::from_secs(15);
 const STOPPED: Duration = Duration::from_secs(10);
@@ -31,6 +31,8 @@ impl<'a> Limiter<'a> {
         command
             .args(["--iface", INTERFACE, "--limit", limit, "--port", "all", "--count", "requests", "--socket"])
             .arg(&socket);
+        let quic_ports = [Server::Hypercorn, Server::Caddy].map(|server| server.port(Over::Http3).to_string());
+        command.arg("--quic-ports").arg(quic_ports.join(","));
         for server in logs {
             command.arg("--access-log").arg(lab.directory().join(server.access_log()));
         }

@@ -1,0 +1,73 @@
+//! HTTP/3 by the access log: while it is read in time, packets count what opens a connection, and the log the rest.
+
+use std::net::IpAddr;
+
+use integration_test::frames::{IPV4, SOURCE_V4, V4, frame, proto::UDP, quic, udp};
+use integration_test::program::{Program, limit_over, policy};
+use ipnet::IpNet;
+use netlab::needs_root;
+use ratelimit_common::layout::Unit;
+use ratelimit_common::time::SECOND_NS;
+use ratelimit_datapath::{Datapath as _, MULTIPLICITY_LASTS_NS};
+use ratelimit_policy::desired::{AccessLog, Policy, WindowForm};
+
+const LIMIT: u64 = 10;
+const WINDOW_NS: u64 = 60 * SECOND_NS;
+
+fn with_log() -> Policy {
+    let mut policy = policy(&[limit_over(LIMIT, Unit::Requests, WindowForm::Strict, 6, WINDOW_NS / 6)]);
+    policy.rules[0].access_logs = vec![AccessLog::File("/log".into())];
+    policy
+}
+
+fn datagram(payload: Vec<u8>) -> Vec<u8> {
+    frame(IPV4, V4::of(UDP).around(udp(443, payload)))
+}
+
+/// A datagram behind the handshake that is as long as one with a request.
+fn asking() -> Vec<u8> {
+    datagram(vec![0x5a; 900])
+}
+
+fn client() -> IpNet {
+    IpAddr::from(SOURCE_V4).into()
+}
+
+fn charge(program: &mut Program, requests: u64) {
+    program.kernel().charge_requests(client(), 0, requests).unwrap();
+}
+
+#[test]
+fn a_source_has_what_its_log_says_while_the_log_is_read_and_what_sizes_tell_otherwise() {
+    needs_root!();
+    let initial = datagram(quic(0xc3, 1));
+    let mut guessing = Program::new(&with_log());
+    assert_eq!(guessing.passed(&initial, 1), 1);
+    assert!(guessing.passed(&asking(), 100) < 100, "sizes tell requests");
+
+    let mut program = Program::new(&with_log());
+    program.kernel().tell_log_is_read(0).unwrap();
+    assert_eq!(program.passed(&initial, 1), 1);
+    assert_eq!(program.passed(&asking(), 1000), 1000, "nothing is guessed");
+    // Its log has nine requests more: the limit is used up, and nothing goes beyond it.
+    charge(&mut program, LIMIT - 1);
+    assert_eq!(program.passed(&asking(), 1000), 1000);
+    charge(&mut program, 1);
+    assert_eq!(program.passed(&asking(), 100), 0, "the log has taken it beyond its limit");
+    program.advance(MULTIPLICITY_LASTS_NS);
+    assert_eq!(program.passed(&asking(), 100), 0, "nobody reads the log, and its window is full");
+}
+
+#[test]
+fn a_connection_that_goes_on_after_its_window_is_charged_by_its_log_again() {
+    needs_root!();
+    let mut program = Program::new(&with_log());
+    program.kernel().tell_log_is_read(0).unwrap();
+    assert_eq!(program.passed(&datagram(quic(0xc3, 1)), 1), 1);
+    program.advance(2 * WINDOW_NS);
+    program.kernel().tell_log_is_read(0).unwrap();
+    assert_eq!(program.passed(&asking(), 100), 100);
+    // One of them made it a source that has a live window, which is what its lines charge.
+    charge(&mut program, LIMIT);
+    assert_eq!(program.passed(&asking(), 100), 0, "one, and ten that were charged");
+}
