@@ -178,12 +178,14 @@ impl Ledger {
         self.buckets.iter().map(|bucket| bucket.open).fold(0, u64::saturating_add)
     }
 
-    /// Returns what the kernel should charge for a turn, in whole requests, and keeps it as given. It is one request as
-    /// long as the source has [`SLACK_TURNS`] turns of slack, because the next lines are matched with that.
+    /// Returns what the kernel should charge for a turn, in whole requests, and keeps it as given. A learned mean is one
+    /// request as long as the source has [`SLACK_TURNS`] turns of slack, because the next lines are matched with that. A
+    /// source beyond its limit is charged too much on purpose.
     pub(crate) fn give(&mut self, now: u64, pace: Pace) -> Multiplicity {
         self.slack.update(now, pace.lag_ns, self.open());
         let multiplicity = self.multiplicity(now, pace).rounded();
-        let has_slack = self.slack.unused() >= multiplicity.overcharge().saturating_mul(SLACK_TURNS);
+        let has_slack =
+            pace.learns_mean && self.slack.unused() >= multiplicity.overcharge().saturating_mul(SLACK_TURNS);
         self.given = if has_slack { Multiplicity::ONE } else { multiplicity };
         self.given
     }

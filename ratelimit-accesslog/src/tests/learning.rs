@@ -246,3 +246,16 @@ fn a_source_that_lines_take_beyond_its_limit_has_the_largest_multiplicity_for_a_
     assert_eq!(turn(&mut reconciler, 2, START + 2 * hold + WINDOW, 90, 90), 0);
     assert_eq!(reconciler.multiplicity(2, START + 2 * hold + WINDOW), Multiplicity::ONE);
 }
+
+#[test]
+fn a_source_beyond_its_limit_is_charged_all_of_it_also_while_its_counts_have_no_lines() {
+    let most = Multiplicity::from_whole(100);
+    let settings = Settings { amount: Some(100), multiplicity_max: most, ..Settings::new(SECOND, FULL) };
+    let mut reconciler = Reconciler::new(settings);
+    assert_eq!(turn(&mut reconciler, 1, START, 100, 2_000), 1_900);
+    // Turns that were charged as a hundred each, of one request.
+    assert_eq!(turn(&mut reconciler, 1, START + SECOND, 2_400, 2), 0);
+    for seconds in 2..FULL.into() {
+        assert_eq!(reconciler.multiplicity(1, START + seconds * SECOND), most, "after {seconds} s");
+    }
+}

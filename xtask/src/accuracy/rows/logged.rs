@@ -16,6 +16,8 @@ pub(super) fn all() -> Vec<Row> {
     for server in [Server::Caddy, Server::Hypercorn] {
         rows.extend(http3().into_iter().map(|row| Row { server, ..row }));
     }
+    // What is counted too much of one row matches lines of the next.
+    rows.sort_by_key(|row| row.bound != Bound::Exact);
     rows
 }
 
@@ -33,7 +35,8 @@ fn http2() -> Vec<Row> {
         exact(20, "20 requests", "Node", "{node} http2 {url}/ok 20"),
         exact(200, "10 streams at once", "Node", "{node} http2-at-once {url}/ok 200"),
         exact(40, "40 at once", "Python httpx", "{python} {programs}/client.py httpx-parallel {url} 40"),
-        exact(
+        of(
+            Bound::Within(10),
             20,
             "20 downloads at once",
             "curl --parallel",
