@@ -54,7 +54,10 @@ fn logrotate_by_name_by_copy_and_with_compression_has_each_line_charged_once() {
     {
         site.load(500, 2, 50);
         all += 500;
-        // Some of it may not have been read yet.
+        // Some of it may not have been read yet. What was copied is read in the copy, unless that is compressed at once.
+        if how.starts_with("copytruncate") && how.ends_with("compress") {
+            assert!(once(|| (site.used() == all).then_some(())).is_some(), "round {round}: {:#}", site.report());
+        }
         rotate(&site, how);
         site.load(300, 1, 30);
         all += 300;

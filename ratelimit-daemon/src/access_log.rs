@@ -24,7 +24,7 @@ use super::engine::Engine;
 use super::moment::Moment;
 
 /// Period in which read lines are charged. A client is refused that much later.
-pub(super) const LOGS_EVERY: Duration = Duration::from_millis(50);
+pub(super) const LOGS_EVERY: Duration = Duration::from_millis(20);
 /// Name of the file that keeps how far each log was read, in the state directory.
 const FILE: &str = "access-logs.json";
 /// Maximum number of batches in one tick. A tick stays short with so many.

@@ -181,11 +181,11 @@ impl Terms {
         }
         let others = hosts - 1;
         let rounded = if *rounding == 0 { String::new() } else { format!(" + {rounding}") };
-        let delay = Duration::from_millis(u64::try_from(delay.as_micros().div_ceil(10_000) * 10).unwrap_or(u64::MAX));
+        let hundredths = u32::try_from(delay.as_micros().div_ceil(10_000)).unwrap_or(u32::MAX);
         format!(
             "at most {amount} + {others}x{unheard}{rounded} + what is sent within {} s and the difference of clocks, over \
              {hosts} hosts; {hosts}x{amount} while the store is away",
-            delay.as_secs_f64()
+            f64::from(hundredths) / 100.0
         )
     }
 }
@@ -283,6 +283,10 @@ mod tests {
         assert_eq!(Terms::new(&thousand_in_five_minutes(), 1).to_string(), "at most 1000 on 1 host");
         let far = terms.words(Duration::from_micros(480_001));
         assert!(far.contains(" + what is sent within 0.49 s and "), "{far}");
+        for (millis, printed) in [(1_840, "1.84"), (1_831, "1.84"), (100, "0.1"), (2_000, "2")] {
+            let words = terms.words(Duration::from_millis(millis));
+            assert!(words.contains(&format!(" within {printed} s ")), "{words}");
+        }
     }
 
     #[test]

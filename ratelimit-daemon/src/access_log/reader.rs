@@ -15,7 +15,7 @@ use ratelimit_report::replay::Clock;
 use ratelimit_report::replay::log::{Asked, Parser, mended};
 
 /// Period in which files are polled, and in which batches are sent.
-const IDLE: Duration = Duration::from_millis(20);
+const IDLE: Duration = Duration::from_millis(10);
 /// Maximum number of sources in one batch.
 const SOURCES_MAX: usize = 4_096;
 /// Maximum number of batches that wait for the daemon. Beyond it nothing more is read, and the log keeps its lines.
