@@ -1,4 +1,5 @@
 //! HTTP/3 by the access log: while it is read in time, packets count what opens a connection, and the log the rest.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::net::IpAddr;
 
