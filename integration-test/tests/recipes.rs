@@ -64,7 +64,7 @@ fn certificate(directory: &Path) {
 fn works(title: &str, rule: &str, config: &str, command: &[&str], beside: impl FnOnce(&Lab) -> Option<Rsyslog>) {
     let lab = Lab::new();
     // As where systemd runs.
-    lab.server.run(&["sysctl", "-q", "-w", "net.unix.max_dgram_qlen=512"]).unwrap();
+    lab.server.run(&["sh", "-c", "echo 512 > /proc/sys/net/unix/max_dgram_qlen"]).unwrap();
     without_offloads(&lab.client, "c0").unwrap();
     without_offloads(&lab.server, "s0").unwrap();
     let directory = lab.directory();
