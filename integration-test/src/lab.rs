@@ -292,6 +292,12 @@ pub fn assert_refused(output: &Output, code: i32, words: &[&str]) {
     }
 }
 
+/// Returns whether a program is in a directory of `PATH`.
+pub fn is_there(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).exists())
+}
+
 /// The binary under test: what `RATELIMITD_BIN` names, else what `cargo build` makes.
 pub fn binary() -> PathBuf {
     std::env::var_os("RATELIMITD_BIN").map_or_else(

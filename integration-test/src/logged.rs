@@ -1,4 +1,4 @@
-//! A web server with HTTP/2 whose access log the daemon reads.
+//! Starts a web server with HTTP/2, and the daemon, which reads the server's access log.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -10,14 +10,14 @@ use serde_json::Value;
 
 use crate::lab::{CLIENTS, Daemon, Lab, SERVER, once};
 
-/// Client whose requests are counted.
+/// Address of the client that the tests count.
 pub const CLIENT: &str = CLIENTS[0];
 
 /// nginx in a laboratory, on ports 80 and 443.
 pub struct Site {
-    /// Its laboratory.
+    /// Laboratory of the server.
     pub lab: Lab,
-    /// The server.
+    /// Process of the server.
     pub web: Child,
 }
 

@@ -2,18 +2,16 @@
 //! conditions refuses.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
-use std::env;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread::{self, JoinHandle};
 
-use integration_test::lab::{CLIENTS, Lab, SERVER, binary, once};
+use integration_test::lab::{CLIENTS, Lab, SERVER, binary, is_there, once};
 use integration_test::logged::{CLIENT, Site, load, post, start_by, used};
-use netlab::{Child, needs_root, serving, without_offloads};
+use netlab::{Child, certificate, needs_root, serving, without_offloads};
 
 const GUIDE: &str = include_str!("../../docs/GUIDE.md");
 const REQUESTS: u32 = 500;
@@ -43,20 +41,7 @@ fn here(text: &str, directory: &Path) -> String {
 }
 
 fn absent(program: &str) -> Option<String> {
-    let is_in = |path: &Path| path.join(program).is_file();
-    let is_there = env::split_paths(&env::var_os("PATH")?).any(|path| is_in(&path)) || is_in(Path::new("/usr/sbin"));
-    (!is_there).then(|| format!("there is no {program}; `cargo xtask setup` installs it"))
-}
-
-/// Writes a certificate with its key, and both in one file.
-fn certificate(directory: &Path) {
-    let at = |name: &str| directory.join(name).display().to_string();
-    let mut command = Command::new("openssl");
-    command.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=server.test", "-days", "30"]);
-    let made = command.args(["-keyout", &at("key.pem"), "-out", &at("certificate.pem")]).output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let both = [fs::read(at("certificate.pem")).unwrap(), fs::read(at("key.pem")).unwrap()].concat();
-    fs::write(at("both.pem"), both).unwrap();
+    (!is_there(program)).then(|| format!("there is no {program}; `cargo xtask setup` installs it"))
 }
 
 /// Runs a recipe: a server with this configuration, and the daemon with the recipe's rule beside a limit of logins. `beside`
@@ -68,7 +53,8 @@ fn works(title: &str, rule: &str, config: &str, command: &[&str], beside: impl F
     without_offloads(&lab.client, "c0").unwrap();
     without_offloads(&lab.server, "s0").unwrap();
     let directory = lab.directory();
-    certificate(directory);
+    let [key, certificate] = certificate(directory).unwrap().map(|path| fs::read(path).unwrap());
+    fs::write(directory.join("both.pem"), [certificate, key].concat()).unwrap();
     fs::write(directory.join("index.html"), "ok\n").unwrap();
     let root = directory.display().to_string();
     let path = directory.join("server.conf");

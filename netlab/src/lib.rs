@@ -20,7 +20,7 @@ pub use child::{Child, Output};
 pub use namespace::{End, Namespace, acquaint, veth, without_offloads};
 pub use packets::PacketSocket;
 pub use relay::{Forwarded, Relay, Trouble};
-pub use servers::{HttpServer, UdpCounter, nginx, nginx_with_http2, nginx_with_tls, serving};
+pub use servers::{HttpServer, UdpCounter, certificate, nginx, nginx_with_http2, nginx_with_tls, serving};
 pub use settled::settled;
 pub use tag::behind_a_tag;
 pub use tun::{Tun, TunPair};

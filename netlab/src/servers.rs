@@ -171,6 +171,17 @@ pub fn nginx_with_http2(
     start_nginx_with_tls(namespace, directory, clear, tls, "ssl http2")
 }
 
+/// Makes a key and a certificate for it, and returns the paths of both: `key.pem` and `certificate.pem` in `directory`.
+///
+/// # Errors
+/// Fails if `openssl` cannot make them.
+pub fn certificate(directory: &Path) -> Result<[String; 2]> {
+    let [key, certificate] = ["key.pem", "certificate.pem"].map(|name| directory.join(name).display().to_string());
+    let subject = ["-subj", "/CN=server.test", "-days", "30", "-keyout", &key, "-out", &certificate];
+    must("openssl", &[&["req", "-x509", "-newkey", "rsa:2048", "-nodes"], &subject[..]].concat())?;
+    Ok([key, certificate])
+}
+
 fn start_nginx_with_tls(
     namespace: &Namespace,
     directory: &Path,
@@ -178,9 +189,7 @@ fn start_nginx_with_tls(
     tls: &[SocketAddr],
     speaks: &str,
 ) -> Result<Child> {
-    let [key, certificate] = ["key.pem", "certificate.pem"].map(|name| directory.join(name).display().to_string());
-    let subject = ["-subj", "/CN=server.test", "-days", "30", "-keyout", &key, "-out", &certificate];
-    must("openssl", &[&["req", "-x509", "-newkey", "rsa:2048", "-nodes"], &subject[..]].concat())?;
+    let [key, certificate] = certificate(directory)?;
     let mut listen: String = clear.iter().map(|address| format!("listen {address}; ")).collect();
     listen.extend(tls.iter().map(|address| format!("listen {address} {speaks}; ")));
     listen += &format!("ssl_certificate {certificate}; ssl_certificate_key {key};");

@@ -7,8 +7,8 @@ pub(crate) struct Tally {
     pub(crate) lines: u64,
     /// Bytes of the lines handed on, with their newlines.
     pub(crate) bytes: u64,
-    /// Lines of which only the beginning was handed on because they exceed the bound, and datagrams that were not handed on
-    /// because they have an embedded newline.
+    /// Lines that exceed the bound, of which only the beginning was handed on, and datagrams with an embedded newline,
+    /// which were not handed on.
     pub(crate) skipped_lines: u64,
     /// Bytes that were not handed on.
     pub(crate) skipped_bytes: u64,

@@ -219,11 +219,7 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
 
     /// Returns how many requests of a source's live window were charged from lines.
     pub fn corrected(&mut self, key: K, now: u64) -> u64 {
-        let oldest = self.oldest(now);
-        let Some(source) = self.sources.get_mut(&key) else { return 0 };
-        let expired = source.expire(oldest);
-        self.totals.too_old = self.totals.too_old.saturating_add(expired);
-        source.corrected()
+        self.live(key, now).map_or(0, |source| source.corrected())
     }
 
     /// Forgets a source whose window was erased in the kernel.
@@ -255,15 +251,17 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
     /// match all lines have two explanations: turns of several requests, or requests that the kernel charges as one
     /// each. In the first case lines soon exceed the counts a little, and the multiplicity is learned again.
     pub fn multiplicity(&mut self, key: K, now: u64) -> Multiplicity {
-        let (pace, oldest) = (self.pace(), self.oldest(now));
-        match self.sources.get_mut(&key) {
-            Some(source) => {
-                let expired = source.expire(oldest);
-                self.totals.too_old = self.totals.too_old.saturating_add(expired);
-                source.give(now, pace)
-            }
-            None => Multiplicity::ONE,
-        }
+        let pace = self.pace();
+        self.live(key, now).map_or(Multiplicity::ONE, |source| source.give(now, pace))
+    }
+
+    /// Returns a source with its live window alone. None if it is not remembered.
+    fn live(&mut self, key: K, now: u64) -> Option<&mut Ledger> {
+        let oldest = self.oldest(now);
+        let source = self.sources.get_mut(&key)?;
+        let expired = source.expire(oldest);
+        self.totals.too_old = self.totals.too_old.saturating_add(expired);
+        Some(source)
     }
 
     fn pace(&self) -> Pace {

@@ -63,7 +63,8 @@ impl Listening {
             .is_ok_and(|metadata| metadata.dev() == self.device && metadata.ino() == self.inode)
     }
 
-    /// Hands on each datagram as one line, at most `line_max` bytes of it. Returns whether more may be ready. Fails where the socket cannot be read.
+    /// Hands on at most `line_max` bytes of each datagram, as one line. Returns true if more may be ready. Fails if the
+    /// socket cannot be read.
     pub(crate) fn read(
         &self,
         line_max: usize,

@@ -328,14 +328,14 @@ pub trait Datapath: Send + 'static {
     /// The same of those limits and shadow limits alone that count requests.
     fn charge_requests(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError>;
 
-    /// Charges `amount` likewise to the limit with this slot alone.
+    /// Charges `amount` to the limit with this slot alone.
     fn charge_limit(&mut self, client: IpNet, rule: usize, slot: u32, amount: u64) -> Result<(), DatapathError>;
 
     /// Sets how many requests a rule charges for each turn of a client under TLS and QUIC, for
     /// [`MULTIPLICITY_LASTS_NS`]. Fails if there is no such rule, or the map cannot be written.
     fn set_multiplicity(&mut self, rule: usize, client: IpNet, requests: u16) -> Result<(), DatapathError>;
 
-    /// Says likewise that the rule's log is read in time: of QUIC, packets then count connections alone.
+    /// Tells packets for as long that a rule's log is read in time. Of QUIC they then count connections alone.
     fn tell_log_is_read(&mut self, rule: usize) -> Result<(), DatapathError>;
 
     /// The interfaces that an earlier run left limited, by the policy that it applied, and that this run has not taken

@@ -65,20 +65,20 @@ pub struct Server {
 /// Access log that a server has open.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OpenLog {
-    /// Its path.
+    /// Path of the log.
     pub path: PathBuf,
-    /// Who may read it.
+    /// Users that may read the log.
     pub readers: Readers,
 }
 
 /// Users that may read a file, as its mode says.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Readers {
-    /// All users.
+    /// Every user may read it.
     Everyone,
-    /// Its owner, and the members of this group.
+    /// Only the owner and the members of this group may read it.
     Group(String),
-    /// Its owner alone.
+    /// Only the owner may read it.
     Owner,
 }
 

@@ -16,7 +16,7 @@ pub(crate) fn access_log(bytes: &[u8]) {
     reconcile(bytes);
 }
 
-/// A line that meets a condition meets it in each form in which the condition is written.
+/// Reads each line. One that meets a condition meets it in each form in which the condition is written.
 fn lines(bytes: &[u8]) {
     let mut parser = Parser::new(clock());
     for line in bytes.split(|byte| *byte == b'\n') {

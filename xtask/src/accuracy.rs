@@ -134,8 +134,8 @@ fn measure_all(tools: &Tools, options: &Options) -> Result<Report> {
     Ok(Report { programs, kernel, rows: measured, failed, enforced, adversaries })
 }
 
-/// All rows of one wire, with the servers' logs or without, in a laboratory and before a limiter of their own. What cannot
-/// be measured is told, and the rest goes on.
+/// Measures rows of one wire in a laboratory and before a limiter of their own. Tells which rows cannot be measured, and
+/// goes on with the rest.
 fn measure_over(
     link: Link,
     rows: &[&Row],

@@ -21,6 +21,7 @@ use super::peers::{feed, obstacle};
 use super::receiver::Kind;
 use super::rows::MAX_SOURCES;
 use super::wire::on_the_last_cpu;
+use crate::lab::is_there;
 use crate::program::{limit_over, policy};
 use crate::steady::{Steadied, steadied, varied};
 
@@ -253,11 +254,6 @@ fn answered(report: &str) -> Result<f64> {
     let line = report.lines().find_map(|line| line.trim().strip_prefix("Requests/sec:"));
     let number = line.and_then(|number| number.trim().parse().ok()).filter(|&number: &f64| number > 0.0);
     number.with_context(|| format!("wrk does not say how many requests were answered:\n{report}"))
-}
-
-fn is_there(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| directory.join(program).exists())
 }
 
 #[cfg(test)]

@@ -137,7 +137,7 @@ struct Log {
     waiting: VecDeque<Batch>,
 }
 
-/// What was read of one log since its last batch.
+/// Lines of one log that were read since its last batch.
 #[derive(Debug, Default)]
 struct Gathered {
     requests: HashMap<IpAddr, Requests>,

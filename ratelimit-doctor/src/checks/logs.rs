@@ -48,19 +48,19 @@ fn of_server(server: &Server, config: &Config, rule: &Rule) -> Finding {
         );
     }
     let unread: Vec<_> = logs.iter().filter(|log| !is_read(&AccessLog::File(log.path.clone()))).collect();
-    let paths = |logs: &[String]| logs.join(", ");
-    let all: Vec<String> = logs.iter().map(|log| log.path.display().to_string()).collect();
+    let all = names(logs).join(", ");
     if unread.is_empty() {
-        return subject.ok(format!("{name} writes {}, which a rule reads", paths(&all)));
+        return subject.ok(format!("{name} writes {all}, which a rule reads"));
     }
-    let unread_names: Vec<String> = unread.iter().map(|log| log.path.display().to_string()).collect();
-    subject.warning(
-        format!("{name} writes {}, and no rule reads {}", paths(&all), paths(&unread_names)),
-        mend(&unread, rule, name),
-    )
+    let of_unread = names(unread.iter().copied()).join(", ");
+    subject.warning(format!("{name} writes {all}, and no rule reads {of_unread}"), mend(&unread, rule, name))
 }
 
-/// Returns the key with the logs that a rule reads, and more.
+fn names<'a>(logs: impl IntoIterator<Item = &'a OpenLog>) -> Vec<String> {
+    logs.into_iter().map(|log| log.path.display().to_string()).collect()
+}
+
+/// Returns the key `access_log` with the logs that a rule reads and `more`.
 fn line(rule: &Rule, more: &[String]) -> String {
     let names = rule.access_logs.iter().map(ToString::to_string).chain(more.iter().cloned());
     let quoted: Vec<String> = names.map(|name| format!("\"{name}\"")).collect();
@@ -76,8 +76,7 @@ fn mend(unread: &[&OpenLog], rule: &Rule, server: &str) -> String {
             rule.name
         );
     }
-    let names: Vec<String> = unread.iter().map(|log| log.path.display().to_string()).collect();
-    let mut mend = format!("in rule {}: {}", rule.name, line(rule, &names));
+    let mut mend = format!("in rule {}: {}", rule.name, line(rule, &names(unread.iter().copied())));
     let mut groups: Vec<&str> = Vec::new();
     for log in unread {
         match &log.readers {

@@ -131,7 +131,7 @@ impl PathPattern {
 }
 
 impl fmt::Display for PathPattern {
-    /// With a percent sign and two digits for each byte that [`PathPattern::new`] would read as something else.
+    /// Writes a percent sign and two digits for each byte that [`PathPattern::new`] would read as something else.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for byte in self.text.bytes() {
             if byte.is_ascii_graphic() && !b"%*?#,\"\\".contains(&byte) {

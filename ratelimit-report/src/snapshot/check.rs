@@ -99,7 +99,7 @@ pub struct CheckLimit {
     /// How long ago that was told; none where nothing was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told_seconds_ago: Option<f64>,
-    /// How many of `used` were added from an access log. None where no log corrects the limit.
+    /// Number of requests in `used` that an access log added. None if no log corrects the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub added_from_log: Option<u64>,
     /// Admitted in a window.

@@ -45,70 +45,53 @@ struct Asker {
     in_turn: u64,
 }
 
-const WRK: [Asker; 2] = [
-    Asker {
-        client: "wrk",
-        server: Server::Nginx,
-        over: Over::Clear,
-        family: Family::V4,
-        command: "wrk -t1 -c64 -d{seconds}s http://{address}/ok",
-        in_flight: 0,
-        in_turn: 1,
-    },
-    Asker {
-        client: "wrk",
-        server: Server::Nginx,
-        over: Over::Tls13,
-        family: Family::V6,
-        command: "wrk -t1 -c64 -d{seconds}s https://{address}/ok",
-        in_flight: 0,
-        in_turn: 1,
-    },
-];
+const WRK: Asker = Asker {
+    client: "wrk",
+    server: Server::Nginx,
+    over: Over::Clear,
+    family: Family::V4,
+    command: "wrk -t1 -c64 -d{seconds}s http://{address}/ok",
+    in_flight: 0,
+    in_turn: 1,
+};
 
-const MULTIPLEXING: [Asker; 2] = [
-    Asker {
-        client: "h2load -c 20 -m 100",
-        server: Server::Nginx,
-        over: Over::Http2,
-        family: Family::V4,
-        command: "for round in $(seq $(({seconds} / 3))); do timeout 3 h2load -n 10000 -c 20 -m 100 https://{address}/ok; done",
-        in_flight: 20 * 100,
-        in_turn: 100,
-    },
-    Asker {
-        client: "aioquic, one by one",
-        server: Server::Caddy,
-        over: Over::Http3,
-        family: Family::V6,
-        command: "for round in $(seq $(({seconds} / 5))); do timeout 5 env PYTHONPATH={python} python3 -W ignore \
-            {programs}/h3_client.py one-by-one {host} {port} 100000; done",
-        // One, and what it asks before its first line is read.
-        in_flight: 50,
-        in_turn: 1,
-    },
-];
+const WRK_OVER_TLS: Asker =
+    Asker { over: Over::Tls13, family: Family::V6, command: "wrk -t1 -c64 -d{seconds}s https://{address}/ok", ..WRK };
 
-/// Two at a time: each has a source of its own.
+const H2LOAD: Asker = Asker {
+    client: "h2load -c 20 -m 100",
+    server: Server::Nginx,
+    over: Over::Http2,
+    family: Family::V4,
+    command: "for round in $(seq $(({seconds} / 3))); do timeout 3 \
+        h2load -n 10000 -c 20 -m 100 https://{address}/ok; done",
+    in_flight: 20 * 100,
+    in_turn: 100,
+};
+
+const AIOQUIC: Asker = Asker {
+    client: "aioquic, one by one",
+    server: Server::Caddy,
+    over: Over::Http3,
+    family: Family::V6,
+    command: "for round in $(seq $(({seconds} / 5))); do timeout 5 env PYTHONPATH={python} python3 -W ignore \
+        {programs}/h3_client.py one-by-one {host} {port} 100000; done",
+    // One, and what it asks before its first line is read.
+    in_flight: 50,
+    in_turn: 1,
+};
+
+/// Worst clients that were found. Two run at a time, since there are two sources.
 const ADVERSARIES: [[Asker; 2]; 3] = [
     [
+        WRK,
         Asker {
-            client: "wrk",
-            server: Server::Nginx,
-            over: Over::Clear,
-            family: Family::V4,
-            command: "wrk -t1 -c64 -d{seconds}s http://{address}/ok",
-            in_flight: 0,
-            in_turn: 1,
-        },
-        Asker {
-            client: "h2load, 1 connection, 100 streams",
-            server: Server::Nginx,
-            over: Over::Http2,
+            client: "h2load -c 1 -m 100",
             family: Family::V6,
-            command: "for round in $(seq $(({seconds} / 3))); do timeout 3 h2load -n 10000 -c 1 -m 100 https://{address}/ok; done",
+            command: "for round in $(seq $(({seconds} / 3))); do timeout 3 \
+                h2load -n 10000 -c 1 -m 100 https://{address}/ok; done",
             in_flight: 100,
-            in_turn: 100,
+            ..H2LOAD
         },
     ],
     [
@@ -133,30 +116,10 @@ const ADVERSARIES: [[Asker; 2]; 3] = [
             in_turn: 1,
         },
     ],
-    [
-        Asker {
-            client: "aioquic, one by one",
-            server: Server::Caddy,
-            over: Over::Http3,
-            family: Family::V4,
-            command: "for round in $(seq $(({seconds} / 4))); do timeout 4 env PYTHONPATH={python} python3 -W ignore \
-                {programs}/h3_client.py one-by-one {host} {port} 100000; done",
-            in_flight: 50,
-            in_turn: 1,
-        },
-        Asker {
-            client: "h2load, 20 connections, 100 streams",
-            server: Server::Nginx,
-            over: Over::Http2,
-            family: Family::V6,
-            command: "for round in $(seq $(({seconds} / 3))); do timeout 3 h2load -n 10000 -c 20 -m 100 https://{address}/ok; done",
-            in_flight: 20 * 100,
-            in_turn: 100,
-        },
-    ],
+    [Asker { family: Family::V4, ..AIOQUIC }, Asker { family: Family::V6, ..H2LOAD }],
 ];
 
-/// What the servers logged of one client.
+/// Requests of one client, as its server logged them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Enforced {
     pub(super) client: String,
@@ -181,12 +144,12 @@ pub(super) struct Enforced {
 
 /// Measures clients whose requests packets tell apart.
 pub(super) fn from_packets(tools: &Tools) -> Result<Vec<Enforced>> {
-    run(tools, FROM_PACKETS, &WRK, false)
+    run(tools, FROM_PACKETS, &[WRK, WRK_OVER_TLS], false)
 }
 
 /// Measures clients that multiplex, with the servers' access logs.
 pub(super) fn with_logs(tools: &Tools) -> Result<Vec<Enforced>> {
-    run(tools, WITH_LOGS, &MULTIPLEXING, true)
+    run(tools, WITH_LOGS, &[H2LOAD, AIOQUIC], true)
 }
 
 /// A client, and what it was served without a log and with one.
@@ -223,7 +186,7 @@ pub(super) fn adversaries(tools: &Tools) -> Result<Vec<Adversary>> {
     Ok(adversaries)
 }
 
-/// All at once: each client has a source of its own.
+/// Runs clients at once, each with a source of its own.
 fn run(tools: &Tools, trial: Trial, askers: &[Asker], has_log: bool) -> Result<Vec<Enforced>> {
     interrupt::check()?;
     let asked: Vec<Server> = Server::ALL.into_iter().filter(|of| askers.iter().any(|one| one.server == *of)).collect();
@@ -338,7 +301,7 @@ mod tests {
     #[test]
     fn one_more_in_any_window_breaks_it_and_times_are_read_from_the_log() {
         let burst = |at: u64, count: u64| (0..count).map(move |number| at + number % 50);
-        let judged = |times: Vec<u64>| judge(&WRK[0], FROM_PACKETS, false, times);
+        let judged = |times: Vec<u64>| judge(&WRK, FROM_PACKETS, false, times);
         assert!(judged(burst(0, 100).chain(burst(12_000, 100)).collect()).holds());
         assert!(!judged(burst(0, 100).chain(burst(9_000, 1)).chain(burst(12_000, 100)).collect()).holds());
         assert!(!judged(burst(0, 100).collect()).holds(), "never again is too strict");
@@ -352,7 +315,7 @@ mod tests {
     #[test]
     fn with_a_log_the_first_window_has_what_is_in_flight_and_later_ones_have_not() {
         let burst = |at: u64, count: u64| (0..count).map(move |number| at + number % 50);
-        let judged = |times: Vec<u64>| judge(&MULTIPLEXING[0], WITH_LOGS, true, times);
+        let judged = |times: Vec<u64>| judge(&H2LOAD, WITH_LOGS, true, times);
         assert!(judged(burst(0, 2_100).chain(burst(71_000, 110)).collect()).holds());
         assert!(!judged(burst(0, 2_101).collect()).holds());
         assert!(!judged(burst(0, 2_100).chain(burst(71_000, 111)).collect()).holds());

@@ -19,7 +19,7 @@ pub(super) struct Row {
     pub(super) server: Server,
     pub(super) over: Over,
     pub(super) link: Link,
-    /// Whether the limiter reads the server's access log.
+    /// True if the limiter reads the server's access log.
     pub(super) has_log: bool,
     pub(super) bound: Bound,
     /// At least as many requests have to be in the log, or the client did not do what it should.

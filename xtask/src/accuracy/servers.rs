@@ -64,12 +64,12 @@ impl Server {
         }
     }
 
-    /// Its log in a format that the limiter reads, in the laboratory's directory.
+    /// Returns the name of its log in a format that the limiter reads.
     pub(super) fn access_log(self) -> &'static str {
         if self == Self::Nginx { "combined.log" } else { self.log() }
     }
 
-    /// What a web server listens for. Only some of them take early data, and one speaks HTTP/3.
+    /// Returns the protocols of a web server. Only some servers take early data, and one speaks HTTP/3.
     fn listens(self) -> impl Iterator<Item = Over> {
         let takes_early_data = matches!(self, Self::Nginx | Self::Haproxy);
         let of_quic = (self == Self::Caddy).then_some(Over::Http3);

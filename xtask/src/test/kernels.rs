@@ -43,9 +43,9 @@ const TESTS: [(&str, &[&str]); 2] = [
 /// Tests that run on the other kernels.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Share {
-    /// All of [`TESTS`]: some 20 minutes, since qemu emulates the CPU.
+    /// Every test of [`TESTS`]. They take some 20 minutes, since qemu emulates the CPU.
     All,
-    /// Those that [`TESTS`] names.
+    /// Tests that [`TESTS`] names.
     Named,
 }
 

@@ -93,7 +93,7 @@ fn of_python(text: &[u8]) -> Option<Envelope<'_>> {
     is_one.then_some(Envelope { stamp: Some(stamp), message: rest.strip_prefix(b" ")? })
 }
 
-/// What is within brackets at the beginning, and what is behind them.
+/// Returns the text within brackets at the beginning, and the text behind them.
 fn in_brackets(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let rest = text.strip_prefix(b"[")?;
     let end = rest.iter().position(|byte| *byte == b']')?;
