@@ -1,9 +1,9 @@
-//! What a limit of requests allows of what counts as none: connections that ask nothing, and segments that begin
-//! nothing.
+//! What a limit of requests allows of what counts as none: connections that ask nothing, segments that begin nothing,
+//! and datagrams of QUIC that are no request.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use integration_test::frames::Segment;
 use integration_test::frames::flag::SYN;
 use integration_test::lab::{CLIENTS, Lab, SERVER, number, packets};
+use integration_test::logged::Site;
 use integration_test::raw::RawWire;
 use netlab::{needs_root, without_offloads};
 
@@ -73,7 +74,11 @@ fn blocked(lab: &Lab, used: &str) -> u64 {
     let stats = lab.ratelimitd(&["stats"]).stdout;
     assert!(stats.contains(" by the guard\n"), "{stats}");
     // Every place has the same words for what the guard has counted.
-    let words = if used == "connections" { "connections without a request" } else { "segments that begin no request" };
+    let words = match used {
+        "connections" => "connections without a request",
+        "segments" => "segments that begin no request",
+        _ => "datagrams of QUIC that are no request",
+    };
     assert!(said.stdout.contains(words), "{}", said.stdout);
     let told = lab.ratelimitd(&["events"]).stdout;
     assert!(told.contains(&format!("{words} (guard)")), "{told}");
@@ -203,4 +208,77 @@ fn segments_that_begin_no_request_are_bounded_and_an_upload_is_not() {
     assert_eq!(passed, Some(SEGMENTS + 1));
     assert!(guarded(&lab) > 0);
     assert_eq!(blocked(&lab, "segments"), SEGMENTS);
+}
+
+/// Sends one datagram of QUIC with a short header and so much payload.
+fn sends_short(client: &UdpSocket, bytes: usize) {
+    let mut payload = [0; 1_200];
+    payload[0] = 0x40;
+    client.send(&payload[..bytes]).unwrap();
+}
+
+#[test]
+fn datagrams_of_quic_that_are_no_request_are_bounded_and_tcp_is_not_held_to_that() {
+    needs_root!();
+    /// `GUARDED_SEGMENTS_MIN` times `DATAGRAMS_PER_COUNTED`, as docs/COUNTING.md has it.
+    const GUARDED: u64 = SEGMENTS * 32;
+    /// And those of which the guard did not count one yet.
+    const DATAGRAMS: u64 = GUARDED + 31;
+    let lab = Lab::new();
+    let sink = Sink::start(&lab);
+    let server = lab.server.inside(|| Ok(UdpSocket::bind((SERVER[0], 443))?)).unwrap();
+    let _daemon = lab.limit(&["--limit", &format!("{LIMIT}/1m")]);
+    let client = lab.client.inside(|| Ok(UdpSocket::bind((CLIENT, 0))?)).unwrap();
+    client.connect(server.local_addr().unwrap()).unwrap();
+    let mut initial = [0; 1_200];
+    initial[..5].copy_from_slice(&[0xc0, 0, 0, 0, 1]);
+    client.send(&initial).unwrap();
+    let passed = || netlab::settled(|| Ok(packets(&lab.stats())[1])).unwrap();
+    let mut sent = 0;
+    while guarded(&lab) == 0 && sent < 3 * DATAGRAMS {
+        for _ in 0..4_096 {
+            sends_short(&client, 40);
+        }
+        sent += 4_096;
+    }
+    let all = passed();
+    // And a few of other protocols.
+    assert!((1 + DATAGRAMS..DATAGRAMS + 20).contains(&all), "{:#}", lab.stats());
+    assert_eq!(blocked(&lab, "datagrams"), GUARDED);
+    let before = passed();
+    (0..1_000).for_each(|_| sends_short(&client, 1_200));
+    assert!(passed() < before + 20, "nor do larger ones");
+    // Its connections of TCP, and other sources, have windows of their own.
+    lab.open(CLIENT, 80).write_all(POST).unwrap();
+    assert_eq!(sink.read(), POST.len() as u64);
+    let other = lab.client.inside(|| Ok(UdpSocket::bind((OTHER, 0))?)).unwrap();
+    other.connect(server.local_addr().unwrap()).unwrap();
+    let before = passed();
+    (0..1_000).for_each(|_| sends_short(&other, 40));
+    assert!(passed() >= before + 1_000);
+}
+
+/// Uploads 1 GB by curl, and says how many segments the guard has counted.
+fn uploads_a_gigabyte(scheme: &str, version: &str) -> u64 {
+    let site = Site::new();
+    let _daemon = site.limit_by("limits = [\"10/1h\"]");
+    let body = site.lab.directory().join("body");
+    std::fs::File::create(&body).unwrap().set_len(1 << 30).unwrap();
+    let url = format!("{scheme}://{}/put/body", SERVER[0]);
+    let curl = ["curl", "-sSk", version, "-m", "120", "--interface", CLIENT, "-o", "/dev/null", "-w", "%{http_code}"];
+    let sent = site.lab.client.run(&[&curl[..], &["-T", body.to_str().unwrap(), &url]].concat());
+    let said = site.lab.ratelimitd(&["check", CLIENT, "--json"]).stdout;
+    assert!(sent.as_ref().is_ok_and(|sent| sent.stdout == "201"), "{scheme} {version}: {sent:?}\n{said}");
+    assert_eq!(guarded(&site.lab), 0, "{scheme} {version}: {said}");
+    let check: serde_json::Value = serde_json::from_str(&said).unwrap();
+    number(&check, "/guard/0/segments/used")
+}
+
+#[test]
+fn an_upload_of_a_gigabyte_within_a_small_limit_is_not_cut() {
+    needs_root!();
+    for (scheme, version) in [("http", "--http1.1"), ("https", "--http1.1"), ("https", "--http2")] {
+        let segments = uploads_a_gigabyte(scheme, version);
+        assert!(segments < SEGMENTS / 2 * 3 / 2, "{scheme} {version}: {segments}");
+    }
 }

@@ -7,8 +7,8 @@
 //! 2. The caller parses each line, and a [`PeerCheck`] decides whether the line may charge its address.
 //! 3. A [`Reconciler`], one for each rule, matches logged requests with counted ones, source by source. Logged
 //!    requests that no counted one matches are charged as a correction. A correction is never taken back.
-//! 4. From the corrections the reconciler learns each source's multiplicity: how many requests one counted request
-//!    stands for. The kernel charges that many for each turn, so that it refuses in time.
+//! 4. A source that corrections have taken beyond its limit gets a multiplicity: how many requests the kernel charges
+//!    for each turn, so that it refuses in time.
 //! 5. A [`Position`] says how far a log was read. The caller keeps it, so that a restart neither loses a line nor reads
 //!    one twice.
 //!
@@ -17,22 +17,20 @@
 
 #![forbid(unsafe_code)]
 
+mod beyond;
 mod event;
 mod file;
 mod follower;
 mod ledger;
 mod lines;
-mod multiplicity;
 mod open;
 mod peers;
 mod position;
 mod reconciler;
-mod slack;
 mod socket;
 
 pub use event::Event;
 pub use follower::{Follower, Limits, Polled, State};
-pub use multiplicity::Multiplicity;
 pub use open::Source;
 pub use peers::{Judgement, Outcomes, PeerCheck, Peers};
 pub use position::{FilePosition, Position};

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
 
-use crate::ledger::{Ledger, Pace};
-use crate::multiplicity::Multiplicity;
+use crate::beyond::Beyond;
+use crate::ledger::Ledger;
 
 /// Maximum number of idle sources that one call removes, so that none takes long.
 const EXPIRED_PER_CALL: usize = 2;
@@ -12,8 +12,8 @@ const EXPIRED_PER_CALL: usize = 2;
 /// Part of the limit by which lines may take a source beyond it without consequences.
 const BEYOND_PART: u64 = 10;
 
-/// Number of windows in which a multiplicity decays to 1 that lines neither contradict nor exceed.
-const TRIAL_WINDOWS: u64 = 16;
+/// Number of windows after which a source is forgiven that lines have taken beyond the limit.
+const FORGIVEN_WINDOWS: u64 = 8;
 
 /// Shape of the rule's window, and bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,30 +27,18 @@ pub struct Settings {
     pub charged_in: u64,
     /// Maximum number of sources that are remembered, at least 1. A source takes about 800 bytes.
     pub sources_max: usize,
-    /// Maximum multiplicity of a source. The caller sets the rule's limit, if that is less than the default of 1000: a
-    /// turn that is charged more than the limit would never be admitted.
-    pub multiplicity_max: Multiplicity,
-    /// Number of requests that the limit admits within a window: sources within it have a multiplicity of 1, so that their
-    /// counts equal their lines. None where each source has its own.
-    pub amount: Option<u64>,
-    /// Time in nanoseconds within which a server writes the lines of its requests. Counted requests that have no line
-    /// for longer were charged too much.
-    pub lag_ns: u64,
+    /// Maximum number of requests that a turn is charged as. The caller sets the rule's limit, if that is less than the
+    /// default of 1000: a turn that is charged more than the limit would never be admitted.
+    pub multiplicity_max: u16,
+    /// Number of requests that the limit admits within a window. By default lines take no source beyond it.
+    pub amount: u64,
 }
 
 impl Settings {
     /// Returns the default bounds for a window of that shape.
     #[must_use]
     pub const fn new(bucket_ns: u64, full_buckets: u8) -> Self {
-        Self {
-            bucket_ns,
-            full_buckets,
-            charged_in: 1,
-            sources_max: 1 << 16,
-            multiplicity_max: Multiplicity::from_whole(1000),
-            amount: None,
-            lag_ns: 2_000_000_000,
-        }
+        Self { bucket_ns, full_buckets, charged_in: 1, sources_max: 1 << 16, multiplicity_max: 1000, amount: u64::MAX }
     }
 }
 
@@ -93,6 +81,7 @@ pub struct Reconciler<K> {
     by_use: BTreeMap<u64, K>,
     next_order: u64,
     unsettled: HashSet<K>,
+    beyond: Beyond<K>,
     totals: Totals,
 }
 
@@ -102,12 +91,15 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
     pub fn new(settings: Settings) -> Self {
         let settings =
             Settings { bucket_ns: settings.bucket_ns.max(1), sources_max: settings.sources_max.max(1), ..settings };
+        let window_ns = settings.bucket_ns.saturating_mul(settings.full_buckets.into());
+        let forgiven_ns = window_ns.saturating_mul(FORGIVEN_WINDOWS);
         Self {
             settings,
             sources: HashMap::new(),
             by_use: BTreeMap::new(),
             next_order: 0,
             unsettled: HashSet::new(),
+            beyond: Beyond::new(settings.sources_max, forgiven_ns, settings.multiplicity_max),
             totals: Totals::default(),
         }
     }
@@ -189,17 +181,14 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
     #[must_use = "these requests are booked as charged"]
     pub fn settle(&mut self, key: K, now: u64) -> u64 {
         self.unsettled.remove(&key);
-        let (oldest, current, pace) = (self.oldest(now), self.bucket(now), self.pace());
+        let (oldest, current) = (self.oldest(now), self.bucket(now));
         let Some(source) = self.sources.get_mut(&key) else { return 0 };
         let expired = source.expire(oldest);
         let settled = source.settle(current);
         self.totals.too_old = self.totals.too_old.saturating_add(expired).saturating_add(settled.too_old);
-        if settled.lines > 0 {
-            source.learn(now, pace, self.settings.multiplicity_max, settled.charged > 0);
-            let is_beyond = |amount: u64| source.used() > amount.saturating_add(amount / BEYOND_PART);
-            if settled.charged > 0 && self.settings.amount.is_some_and(is_beyond) {
-                source.go_beyond(now, self.settings.multiplicity_max);
-            }
+        let amount = self.settings.amount;
+        if settled.charged > 0 && source.used() > amount.saturating_add(amount / BEYOND_PART) {
+            self.beyond.remember(key, now);
         }
         if settled.charged > 0 {
             self.totals.charged = self.totals.charged.saturating_add(settled.charged);
@@ -224,6 +213,7 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
 
     /// Forgets a source whose window was erased in the kernel.
     pub fn forget(&mut self, key: K) {
+        self.beyond.forget(key);
         if let Some(source) = self.sources.remove(&key) {
             self.by_use.remove(&source.order);
             self.unsettled.remove(&key);
@@ -231,28 +221,17 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         }
     }
 
-    /// Returns how many requests the kernel should charge for each turn of a source, a whole number. The caller asks
-    /// again after each settlement, and each second as long as the result exceeds 1, because it falls with time. The
-    /// reconciler assumes that the kernel charges it from then on.
+    /// Returns how many requests the kernel should charge for each turn of a source, at least 1. The caller asks again
+    /// after each settlement, and each second as long as the result exceeds 1, because it falls with time.
     ///
-    /// The multiplicity is the quotient of logged requests to turns over the last window. It rises only when lines
-    /// exceed counts, and falls with the quotient. Without lines it is held for one window and one bucket, because a
-    /// source that used up its limit has none for as long. It then decays over one window to 1.
-    ///
-    /// A client whose turns become smaller is overcharged for the first of them only: once two turns' worth of charged
-    /// requests have no line after [`Settings::lag_ns`], each turn is one request until those expire with their window.
-    ///
-    /// A source that lines have taken more than a tenth beyond the limit is charged the maximum for each turn, so that it
-    /// gets one turn in a window. That lasts as long as its turns stay half as large, and one window and one bucket longer,
-    /// and decays over one window too. Its mean would not bound it: most turns of such a client are one request, and the
-    /// first of each connection is all of its streams.
-    ///
-    /// In addition, the multiplicity loses a sixteenth of its excess over 1 each window. Counts that include it and
-    /// match all lines have two explanations: turns of several requests, or requests that the kernel charges as one
-    /// each. In the first case lines soon exceed the counts a little, and the multiplicity is learned again.
-    pub fn multiplicity(&mut self, key: K, now: u64) -> Multiplicity {
-        let pace = self.pace();
-        self.live(key, now).map_or(Multiplicity::ONE, |source| source.give(now, pace))
+    /// A source within its limit is charged one request for a turn, so that its counts equal its lines. A source that
+    /// lines have taken more than a tenth beyond the limit is charged [`Settings::multiplicity_max`] for a turn, so that
+    /// it gets one turn in a window. That falls to 1 within eight windows, whatever the source sends meanwhile: the mean
+    /// of its turns would not bound it, since most turns of such a client are one request and the first of each
+    /// connection is all of its streams.
+    #[must_use]
+    pub fn multiplicity(&self, key: K, now: u64) -> u16 {
+        self.beyond.multiplicity(key, now)
     }
 
     /// Returns a source with its live window alone. None if it is not remembered.
@@ -262,19 +241,6 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         let expired = source.expire(oldest);
         self.totals.too_old = self.totals.too_old.saturating_add(expired);
         Some(source)
-    }
-
-    fn pace(&self) -> Pace {
-        let bucket_ns = self.settings.bucket_ns;
-        let window_ns = bucket_ns.saturating_mul(self.settings.full_buckets.into());
-        let hold_ns = window_ns.saturating_add(bucket_ns);
-        Pace {
-            hold_ns,
-            trial_ns: window_ns.saturating_mul(TRIAL_WINDOWS),
-            window_ns,
-            lag_ns: self.settings.lag_ns,
-            learns_mean: self.settings.amount.is_none(),
-        }
     }
 
     /// Returns the number of the oldest bucket in the window.
@@ -315,7 +281,7 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         }
     }
 
-    /// Removes sources whose last use is so long ago that their multiplicity is 1, a few at a time.
+    /// Removes sources whose last use is more than a window ago, a few at a time.
     fn expire_idle(&mut self, now: u64) {
         let oldest = self.oldest(now).saturating_sub(u64::from(self.settings.full_buckets) + 1);
         for _ in 0..EXPIRED_PER_CALL {

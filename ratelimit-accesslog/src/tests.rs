@@ -1,7 +1,7 @@
 //! Tests of this crate. They know files and times, and no daemon.
 
+mod beyond;
 mod follow;
-mod learning;
 mod lines;
 mod peers;
 mod reconcile;

@@ -15,11 +15,19 @@ pub const IDLE_NS: u64 = 120 * SECOND_NS;
 
 /// How many QUIC Initial datagrams one handshake may take (a ClientHello of two datagrams, each sent thrice, and
 /// the acknowledgements) before the next one counts as another connection. One port so hides at most this many.
-pub const INITIALS_PER_CONNECTION_MAX: u32 = 8;
+pub const INITIALS_PER_CONNECTION_MAX: u16 = 8;
 
 /// How long a datagram with a short QUIC header is that asks for something: shorter are acknowledgements (30 to 62
 /// bytes as measured of Chromium and aioquic), longer a part of a body.
 pub const QUIC_REQUEST_BYTES: RangeInclusive<u16> = 64..=1000;
+
+/// Datagrams of a flow of QUIC that are no request, of which the guard counts one. // a download of 1 GB takes up to
+/// 450 000 acknowledgements
+pub const DATAGRAMS_PER_COUNTED: u16 = 32;
+
+/// Weight of a datagram that is no request, and of one that is part of a body. // an upload of 1 GB takes up to 900 000
+const WEIGHT: u16 = 2;
+const WEIGHT_OF_BODY: u16 = 1;
 
 /// What is remembered of a UDP flow: 16 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +36,9 @@ pub struct Flow {
     /// When its newest datagram was seen, in [`Nanos`].
     pub last_seen_ns: u64,
     /// QUIC Initial datagrams since the flow's newest connection was counted; 0 where it is not QUIC.
-    pub initials: u32,
+    pub initials: u16,
+    /// Weight of the datagrams that were no request since the guard counted one.
+    pub idle: u16,
     /// 1: the first request of the newest connection was seen. Its Initial was counted for it.
     pub asked: u16,
     /// 1: the newest datagram was a part of a body, and so may be what comes next.
@@ -57,6 +67,9 @@ pub struct Step {
     pub opens: bool,
     /// Requests that it is: 0 or 1.
     pub requests: u32,
+    /// Whether the guard counts it: of QUIC's datagrams that are no request, one in [`DATAGRAMS_PER_COUNTED`], and each
+    /// of a flow that is not known.
+    pub is_unaccounted: bool,
     /// What to remember once it is admitted.
     pub newest: Flow,
 }
@@ -64,41 +77,58 @@ pub struct Step {
 /// Judges one datagram of the flow last remembered as `known`.
 #[inline(always)]
 pub fn step(known: Option<Flow>, now: Nanos, datagram: Datagram) -> Step {
-    let Datagram { speaks_quic, quic_initial, quic_short, payload_bytes } = datagram;
     let is_known = match known {
         Some(flow) => now.0.saturating_sub(flow.last_seen_ns) <= IDLE_NS,
         None => false,
     };
-    if !speaks_quic {
-        return Step { opens: !is_known, requests: 1, newest: Flow { last_seen_ns: now.0, ..Flow::default() } };
+    if !datagram.speaks_quic {
+        let newest = Flow { last_seen_ns: now.0, ..Flow::default() };
+        return Step { opens: !is_known, requests: 1, is_unaccounted: false, newest };
     }
     let flow = match known {
         Some(flow) if is_known => flow,
         // In the middle of a QUIC connection: its first request was before.
-        Some(_) | None => Flow { asked: quic_short as u16, ..Flow::default() },
+        Some(_) | None => Flow { asked: datagram.quic_short as u16, ..Flow::default() },
     };
-    let initials = flow.initials.saturating_add(quic_initial as u32);
+    let mut step = step_of_quic(flow, is_known, datagram);
+    step.newest.last_seen_ns = now.0;
+    if step.requests == 0 {
+        let is_of_body = datagram.payload_bytes > *QUIC_REQUEST_BYTES.end();
+        let idle = flow.idle + if is_of_body { WEIGHT_OF_BODY } else { WEIGHT };
+        // A flow that is not remembered begins again with each datagram.
+        step.is_unaccounted = !is_known || idle >= WEIGHT * DATAGRAMS_PER_COUNTED;
+        step.newest.idle = if step.is_unaccounted { 0 } else { idle };
+    }
+    step
+}
+
+/// Judges a datagram on a port that speaks QUIC, but for the guard and the time.
+#[inline(always)]
+fn step_of_quic(flow: Flow, is_known: bool, datagram: Datagram) -> Step {
+    let Datagram { quic_initial, quic_short, payload_bytes, .. } = datagram;
+    let initials = flow.initials.saturating_add(quic_initial as u16);
     let opens = !is_known || initials > INITIALS_PER_CONNECTION_MAX;
     let newest = match (opens, quic_initial) {
-        (true, true) => Flow { last_seen_ns: now.0, initials: 1, asked: 0, in_body: 0 },
-        (true, false) => Flow { last_seen_ns: now.0, initials: 0, ..flow },
-        (false, _) => Flow { last_seen_ns: now.0, initials, ..flow },
+        (true, true) => Flow { initials: 1, asked: 0, in_body: 0, ..flow },
+        (true, false) => Flow { initials: 0, ..flow },
+        (false, _) => Flow { initials, ..flow },
     };
+    let is = |requests, newest| Step { opens, requests, is_unaccounted: false, newest };
     let is_quic = newest.initials != 0 || newest.asked != 0;
     if !is_quic {
-        return Step { opens, requests: 1, newest };
+        return is(1, newest);
     }
     if !quic_short {
         // An Initial that opens a connection stands for its first request.
         let is_first = quic_initial && (opens || flow.initials == 0);
-        return Step { opens, requests: is_first as u32, newest };
+        return is(is_first as u32, newest);
     }
     let in_body = (payload_bytes > *QUIC_REQUEST_BYTES.end()) as u16;
     let newest = Flow { in_body, ..newest };
     if !QUIC_REQUEST_BYTES.contains(&payload_bytes) || flow.in_body != 0 {
-        return Step { opens, requests: 0, newest };
+        return is(0, newest);
     }
-    Step { opens, requests: (newest.asked != 0) as u32, newest: Flow { asked: 1, ..newest } }
+    is((newest.asked != 0) as u32, Flow { asked: 1, ..newest })
 }
 
 #[cfg(test)]
@@ -187,9 +217,74 @@ mod tests {
         let elsewhere = |datagram| Datagram { speaks_quic: false, ..datagram };
         assert_eq!(requests(&[INITIAL, short(33), short(33)].map(elsewhere)), 3);
         // Nor what it was while its port spoke QUIC.
-        let known = Flow { last_seen_ns: NOW.0, initials: 3, asked: 1, in_body: 1 };
+        let known = Flow { last_seen_ns: NOW.0, initials: 3, idle: 9, asked: 1, in_body: 1 };
         let step = step(Some(known), NOW, elsewhere(short(1200)));
         assert_eq!((step.opens, step.requests, step.newest.initials, step.newest.asked), (false, 1, 0, 0));
+    }
+
+    /// How many of so many datagrams of one size on a known flow the guard counts, and how many are requests.
+    fn counted(payload_bytes: u16, datagrams: u32) -> (u32, u32) {
+        let mut flow = step(None, NOW, INITIAL).newest;
+        let (mut guarded, mut requests) = (0, 0);
+        for _ in 0..datagrams {
+            let step = step(Some(flow), NOW, short(payload_bytes));
+            guarded += u32::from(step.is_unaccounted);
+            requests += step.requests;
+            flow = step.newest;
+        }
+        (guarded, requests)
+    }
+
+    #[test]
+    fn the_guard_counts_one_in_32_of_small_datagrams_and_one_in_64_of_bodies() {
+        assert_eq!(counted(40, 3_200), (100, 0));
+        assert_eq!(counted(1_200, 6_400), (100, 0));
+        assert_eq!(counted(100, 3_200), (0, 3_199), "requests are no part of it");
+    }
+
+    #[test]
+    fn downloads_uploads_and_calls_stay_within_the_least_that_the_guard_allows() {
+        use crate::layout::Limit;
+        use crate::verification::{GUARDED_SEGMENTS_MIN, Side};
+        // Each second packet of 1200 bytes is acknowledged.
+        let download = counted(40, (1 << 30) / 1_200 / 2).0;
+        let upload = counted(1_200, (1 << 30) / 1_200).0;
+        let of_window = |minutes: u64| {
+            let bucket_ns = minutes * 10 * SECOND_NS;
+            let parts = crate::window::Parts::alone(bucket_ns);
+            let guarded_segments = u32::try_from(GUARDED_SEGMENTS_MIN).unwrap();
+            Limit { bucket_ns, parts, guarded_segments, ..Limit::default() }.amount_on(Side::Datagrams)
+        };
+        // An hour of 300 packets a second, and one of 25 Mbit/s with each second packet acknowledged.
+        let call = counted(1_100, 300 * 3_600).0;
+        let film = counted(40, 3_600 * 25_000_000 / 8 / 1_200 / 2).0;
+        for (what, guarded, minutes) in
+            [("download", download, 1), ("upload", upload, 1), ("call", call, 60), ("film", film, 60)]
+        {
+            assert!(u64::from(guarded) < of_window(minutes), "{what}: {guarded} of {}", of_window(minutes));
+        }
+        assert_eq!(of_window(1), GUARDED_SEGMENTS_MIN);
+    }
+
+    #[test]
+    fn the_guard_counts_each_datagram_of_a_flow_that_is_not_remembered() {
+        assert!(step(None, NOW, short(40)).is_unaccounted);
+        assert!(!step(None, NOW, INITIAL).is_unaccounted, "it is a request");
+        assert!(!step(None, NOW, OTHER).is_unaccounted);
+        assert!(!step(Some(step(None, NOW, short(40)).newest), NOW, short(40)).is_unaccounted);
+    }
+
+    #[test]
+    fn a_new_connection_of_the_same_flow_does_not_begin_the_count_of_the_guard_anew() {
+        let mut known = step(None, NOW, INITIAL).newest;
+        let mut guarded = 0;
+        for at in 0..640 {
+            let initial = Datagram { quic_initial: true, quic_short: false, ..short(40) };
+            let step = step(Some(known), NOW, if at % 8 == 0 { initial } else { short(40) });
+            guarded += u32::from(step.is_unaccounted);
+            known = step.newest;
+        }
+        assert!(guarded >= 17, "{guarded} of 560 and those Initials that were no request");
     }
 
     proptest::proptest! {

@@ -19,6 +19,7 @@ mod cache;
 mod charges;
 mod each;
 mod groups;
+mod logged;
 mod state;
 mod tell;
 mod verify;
@@ -29,6 +30,7 @@ pub use cache::{cache_refusal, suspect};
 pub use charges::{At, Charged, Charges, CheckResult, by, is};
 pub use each::{charge_each, charge_one, is_of_limits_alone, tell_each};
 pub use groups::{charge_group, charge_groups};
+pub use logged::turns_by_log;
 pub use state::{Banned, GateBypass, Inserted, State, Window};
 pub use tell::{tell, tell_step, window_used};
 pub use verify::verify;
@@ -251,32 +253,13 @@ fn check_window<S: State>(
     CheckResult::of(if amount == 0 || matches!(before, Reason::NotAdmitted) { before } else { Reason::WithinLimit })
 }
 
-/// Returns how many turns a datagram of QUIC is, in a rule whose log is read in time. `opens` is 1 if it opens a
-/// connection, and 0 otherwise.
-///
-/// The log has what its source asks. A source without a live window is charged a turn, or no line would charge it. Any
-/// datagram of a source that lines have taken beyond a limit is a turn, which is refused.
-#[inline(always)]
-pub fn turns_by_log<S: State>(state: S, opens: u32) -> u32 {
-    let mut is_idle = true;
-    for (position, limit) in limits::<S>(state.rule(), state.rule().own_len.into()) {
-        let is_of_requests = limit.unit == Unit::Requests as u8;
-        let is_counted = is_of_requests || limit.unit == LOGGED_REQUESTS;
-        let window = if is_counted { state.window(At::new(position, Side::Unverified).slot(limit)) } else { None };
-        let Some(window) = window else { continue };
-        // No packet goes beyond a limit: only what is charged from a log does.
-        if !window.is_within_limit(limit, Side::Unverified, state.coarse(), 0) {
-            return 1;
-        }
-        is_idle &= !is_of_requests || window.is_within_limit(limit, Side::Unverified, state.coarse(), limit.amount);
-    }
-    if is_idle { 1 } else { opens }
-}
-
 /// The gate for new sources: why the packet is sampled out or refused, if it is.
 #[inline(always)]
 fn new_source_gate<S: State>(state: S, bypass: GateBypass) -> Option<Reason> {
-    if state.gates_new_sources() { state.new_source_gate(bypass) } else { None }
+    let reason = if state.gates_new_sources() { state.new_source_gate(bypass)? } else { return None };
+    // A datagram that is no request opens no window while few may be opened, and passes.
+    let is_no_request = state.charges().guarded == Side::Datagrams as u8;
+    Some(if is_no_request && matches!(reason.action(), Action::Drop) { Reason::NotAdmitted } else { reason })
 }
 
 /// Why the packet bypasses the gate for new sources. It was gated already; or it is of an established connection,

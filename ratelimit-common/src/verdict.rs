@@ -77,7 +77,8 @@ reasons! {
     TooManyTags = 14, "too_many_tags", Drop;
     /// From an unknown source, sampled out: more new sources came than can be remembered.
     NotAdmitted = 15, "not_admitted", Pass;
-    /// Over what the guard of a limit of requests allows beside them: connections, or segments that begin no request.
+    /// Over what the guard of a limit of requests allows beside them: connections, segments that begin no request, or
+    /// datagrams of QUIC that are none.
     Guard = 16, "guard", Drop;
     /// Behind more headers than are looked behind, or behind some that end or go on where that cannot be read: the
     /// network stack might still take what is there.

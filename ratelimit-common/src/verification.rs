@@ -33,11 +33,14 @@ pub enum Side {
     /// Of a limit of requests: refused requests that were sent again. It admits and refuses nothing: its refusals are
     /// those of the limit's own window that repeat an earlier one.
     Repeated = 6,
+    /// Of a limit of requests: datagrams of QUIC that are none, as the guard allows. They can be forged, and so do not
+    /// share the window of [`Side::Segments`].
+    Datagrams = 7,
 }
 
 impl Side {
     /// Every one.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Unverified,
         Self::Verified,
         Self::Evidence,
@@ -45,6 +48,7 @@ impl Side {
         Self::Opened,
         Self::Segments,
         Self::Repeated,
+        Self::Datagrams,
     ];
 
     /// Of a code.
@@ -57,6 +61,7 @@ impl Side {
             4 => Self::Opened,
             5 => Self::Segments,
             6 => Self::Repeated,
+            7 => Self::Datagrams,
             _ => Self::Unverified,
         }
     }
@@ -70,7 +75,7 @@ impl Side {
     /// Whether the guard holds a source to it.
     #[inline(always)]
     pub const fn is_guard(self) -> bool {
-        matches!(self, Self::Attempts | Self::Opened | Self::Segments)
+        matches!(self, Self::Attempts | Self::Opened | Self::Segments | Self::Datagrams)
     }
 }
 
@@ -89,10 +94,11 @@ pub const fn of_all_sides(slot: u32) -> u32 {
 }
 
 /// Segments that begin no request, as the guard allows them to a source: so many times the limit of requests, and at
-/// least [`GUARDED_SEGMENTS_MIN`]. // docs/COUNTING.md has what was measured
+/// least [`GUARDED_SEGMENTS_MIN`]. Of datagrams it allows as many, and counts few of them, see
+/// [`crate::flow::DATAGRAMS_PER_COUNTED`]. // docs/COUNTING.md has what was measured
 pub const GUARDED_SEGMENTS_PER_REQUEST: u64 = 64;
 
-/// However small the limit is: 100 MB of an upload are 6 400, see
+/// However small the limit is: 1 GB of an upload is 8 192, see
 /// [`crate::conversation::Conversation::is_unaccounted`].
 pub const GUARDED_SEGMENTS_MIN: u64 = 16_384;
 
@@ -375,7 +381,7 @@ mod tests {
         slots.sort_unstable();
         slots.dedup();
         assert_eq!(repeated_of_verified(Side::Verified.slot(7)), Side::Repeated.slot(7));
-        assert_eq!(slots.len(), 14);
+        assert_eq!(slots.len(), 2 * Side::ALL.len());
         assert!(Side::ALL.iter().all(|side| Side::from_code(*side as u32) == *side));
     }
 }

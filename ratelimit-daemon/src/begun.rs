@@ -21,7 +21,7 @@ use ratelimit_datapath::{
 };
 use ratelimit_history::Progress;
 use ratelimit_policy::desired::{Limit, Policy, Rule, ban_slot};
-use ratelimit_report::snapshot::{Clocks, group_of, guard_limit_words, source_text};
+use ratelimit_report::snapshot::{Clocks, group_of, guard_limit_words, guard_shown, source_text};
 
 /// Parts that are taken at one time. // 16384 events, as many as the ring holds
 const PARTS_MAX: usize = 4;
@@ -226,7 +226,7 @@ pub(super) fn event(of: &KernelEvent, policy: &Policy, clocks: Clocks) -> Option
     let rule = of.rule.and_then(|at| policy.rules.get(at));
     let usage = named(of, policy).map(|(_, limit)| {
         let limit = of.guard.map_or_else(|| limit.to_string(), |side| guard_limit_words(limit, side));
-        Usage { limit, used: of.used }
+        Usage { limit, used: of.guard.map_or(of.used, |side| guard_shown(of.used, side)) }
     });
     let group = named(of, policy).and_then(|(rule, limit)| group_of(rule, limit, of.client));
     let source = group.map_or_else(|| source_text(of.client), |group| group.to_string());

@@ -33,6 +33,15 @@ const EVERYTHING: [IpNet; 2] = [
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0)),
 ];
 
+/// What is to be freed.
+pub(super) struct Blocked {
+    /// Where; none for everywhere.
+    within: Option<IpNet>,
+    bans: Vec<Ban>,
+    /// Sources that are banned or over a limit, in order.
+    blocked: Vec<IpNet>,
+}
+
 /// What was freed.
 pub(super) struct Freed {
     /// The bans that were lifted.
@@ -58,12 +67,17 @@ impl<D: Datapath> Engine<D> {
         let clocks = self.clocks(moment)?;
         let ipv6_prefix = self.enforced.desired.policy.ipv6_prefix;
         let prefix = target.map(|target| target.prefix(ipv6_prefix));
-        let freed = self.free(prefix, by, clocks, moment)?;
         let mut notes: Vec<String> = target.and_then(|target| target.note(ipv6_prefix)).into_iter().collect();
+        let found = self.find_blocked(prefix, clocks)?;
+        // First what writes the policy: where that fails, no window has been freed.
         let denials = self.take_off(Grant::Denied, prefix, clocks, &mut notes)?;
+        let freed = self.free(found, by, moment);
         let denied: Vec<IpNet> = denials.iter().map(|entry| entry.prefix).collect();
-        self.tell_unblock(prefix, denials.len(), &freed, by, moment);
+        // Denials that were taken off are told and spread, whatever came of the rest.
+        let none = Freed { bans: Vec::new(), blocked: Vec::new(), untold: 0 };
+        self.tell_unblock(prefix, denials.len(), freed.as_ref().unwrap_or(&none), by, moment);
         let spread = self.spread_unblock(prefix, &denied, (reach, by), clocks.now);
+        let freed = freed?;
         notes.extend(self.fleet_note(reach, spread).or_else(|| self.kept_elsewhere(&denials, reach)));
         let Freed { bans, blocked, untold: _ } = freed;
         let still = match prefix {
@@ -91,21 +105,20 @@ impl<D: Datapath> Engine<D> {
         })
     }
 
-    /// Lifts the bans in a prefix and resets the windows of what is over a limit there, or all bans.
-    pub(super) fn free(
-        &mut self,
-        prefix: Option<IpNet>,
-        by: &Requester,
-        clocks: Clocks,
-        moment: Moment,
-    ) -> Result<Freed, Problem> {
+    /// Finds the bans in a prefix and what is over a limit there, or all bans.
+    pub(super) fn find_blocked(&mut self, prefix: Option<IpNet>, clocks: Clocks) -> Result<Blocked, Problem> {
         let within = prefix.map(|prefix| self.enforced.whole_client(prefix));
         let bans = self.bans_within(within)?;
         let mut blocked: BTreeSet<IpNet> = bans.iter().map(|ban| ban.client).collect();
         if let Some(within) = within {
             blocked.extend(self.over_within(within, clocks)?);
         }
-        let blocked: Vec<IpNet> = blocked.into_iter().collect();
+        Ok(Blocked { within, bans, blocked: blocked.into_iter().collect() })
+    }
+
+    /// Lifts these bans, and resets the windows of these sources.
+    pub(super) fn free(&mut self, found: Blocked, by: &Requester, moment: Moment) -> Result<Freed, Problem> {
+        let Blocked { within, bans, blocked } = found;
         let is_freed = |client: &IpNet| blocked.binary_search(client).is_ok();
         let mut told = 0;
         if !blocked.is_empty() {

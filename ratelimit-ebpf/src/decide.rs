@@ -28,6 +28,13 @@ mod word;
 
 use word::{Choice, Glance};
 
+/// Length of the shortest packet that is asked whether it lies within a record: most shorter ones begin one. Its
+/// payload is never short, or the guard would have to count it.
+const PART_BYTES_MIN: u32 = 512;
+const _: () = assert!(PART_BYTES_MIN >= SHORT_BYTES + HEADERS_BYTES_MAX);
+/// Longest headers of IP and TCP.
+const HEADERS_BYTES_MAX: u32 = 60 + 60;
+
 /// Judges one packet, and charges it where it is admitted.
 #[inline(always)]
 pub(crate) fn verdict(active: Active, frame: &PacketFrame) -> Verdict {
@@ -70,7 +77,7 @@ pub(crate) fn verdict(active: Active, frame: &PacketFrame) -> Verdict {
         if glance.is_ignored()
             && (!has_payload
                 || !glance.counts_requests()
-                || head.ip_bytes > SHORT_BYTES && conversations::goes_on(frame.context()) != 0)
+                || head.ip_bytes > PART_BYTES_MIN && conversations::goes_on(frame.context()) != 0)
         {
             if glance.closes() {
                 deferred.refused = Reason::NotCounted as u32 | Deferred::CLOSES;

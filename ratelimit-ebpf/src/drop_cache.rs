@@ -64,7 +64,8 @@ pub(crate) extern "C" fn cache_connection_drop(slot: u32, full_until: u64, is_un
         deferred.connection = deferred.connection.of_unverified_requests();
     }
     deferred.drop_key = deferred.connection;
-    let _always_zero = cache_drop(slot, until_ns, Reason::OverLimit as u32);
+    let of_unverified = if is_unverified != 0 { OF_UNVERIFIED } else { 0 };
+    let _always_zero = cache_drop(slot, until_ns, Reason::OverLimit as u32 | of_unverified);
     deferred.drop_key = of_source;
     0
 }
@@ -107,11 +108,16 @@ fn may_cache(rule: &Rule, key: Key, reason: u32) -> bool {
     !rule.is_dry_run() && (key.is_datagram() || key.is_opening() && is_syn_dropped)
 }
 
+/// Above all reasons' codes: a connection's entry is of unverified requests. What is sent again of those has no window
+/// of its own.
+const OF_UNVERIFIED: u32 = 0x100;
+
 /// Caches how long the source of the packet at hand is refused, if packets like it are cached: no longer than its
-/// rule and this configuration last. Returns 0.
+/// rule and this configuration last. Takes a reason's code, perhaps with [`OF_UNVERIFIED`]. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn cache_drop(slot: u32, until_ns: u64, reason: u32) -> u32 {
+    let (reason, is_of_unverified) = (reason & !OF_UNVERIFIED, reason & OF_UNVERIFIED != 0);
     let Some(deferred) = maps::deferred() else { return 0 };
     let Some(config) = maps::config(deferred.generation()) else { return 0 };
     let rule = maps::rule(config, deferred.rule());
@@ -141,7 +147,7 @@ pub(crate) extern "C" fn cache_drop(slot: u32, until_ns: u64, reason: u32) -> u3
     };
     let is_connection = deferred.drop_key == deferred.connection;
     let hash = if is_connection { deferred.connection.source } else { deferred.hash() };
-    let of_connection = if is_connection { cause_is::OF_CONNECTION } else { 0 };
+    let of_connection = if is_connection && !is_of_unverified { cause_is::OF_CONNECTION } else { 0 };
     let refusal = Refusal { slot, expiry, until, is_verified, of: &deferred.of, of_connection };
     maps::insert_drop(config, deferred.drop_key, hash, refusal, now);
     0

@@ -6,8 +6,8 @@ use crate::hold;
 use crate::hook;
 use crate::maps;
 
-/// What [`flow_step`] returns: in the lowest bit whether the datagram opens a connection, above it the requests that
-/// it is.
+/// What [`flow_step`] returns: in the lowest bit whether the datagram opens a connection, in the next one whether the
+/// guard counts it, above them the requests that it is.
 #[derive(Clone, Copy)]
 pub(crate) struct FlowStep(u32);
 
@@ -24,9 +24,24 @@ impl FlowStep {
     }
 
     #[inline(always)]
-    pub(crate) const fn requests(self) -> u32 {
-        self.0 >> 1
+    pub(crate) const fn is_unaccounted(self) -> bool {
+        self.0 & 2 != 0
     }
+
+    #[inline(always)]
+    pub(crate) const fn requests(self) -> u32 {
+        self.0 >> 2
+    }
+}
+
+/// Other datagrams that came merged with the one at hand.
+pub(crate) struct Others {
+    /// Requests that they are.
+    pub(crate) requests: u32,
+    /// Whether the guard counts one of them.
+    pub(crate) is_unaccounted: bool,
+    /// Whether the one at hand or another opens a connection.
+    pub(crate) opens: bool,
 }
 
 /// A function of its own, whose stack is free again when the source is judged. Returns a [`FlowStep`].
@@ -40,10 +55,11 @@ extern "C" fn flow_step(generation: u32, rule: u32) -> u32 {
     deferred.set_flow(parsed.source(), parsed.source_port(), parsed.port());
     let step = flow::step(deferred.known_flow().map(|known| *known), deferred.now(), hook::first_of(datagram));
     deferred.flow = step.newest;
-    let (of_others, opens) = hook::with_others(deferred, datagram, step.opens);
-    let mut requests = step.requests + of_others;
+    let others = hook::others(deferred, datagram, step.opens);
+    let (opens, mut requests) = (others.opens, step.requests + others.requests);
+    let is_unaccounted = step.is_unaccounted || others.is_unaccounted;
     if datagram.speaks_quic && rule.has_log != 0 {
         requests = hold::of_quic(requests, opens as u32);
     }
-    opens as u32 | requests << 1
+    opens as u32 | (is_unaccounted as u32) << 1 | requests << 2
 }

@@ -2,8 +2,8 @@
 
 use super::{Detail, counted, counting, duration, fleet, list, number, stats, wait};
 use ratelimit_report::snapshot::{
-    Bucket, Budget, CheckGuard, CheckLimit, CheckReport, Extent, GUARDED_CONNECTIONS, GUARDED_SEGMENTS, Mode, Outcome,
-    PrefixReport, RuleVerdict,
+    Bucket, Budget, CheckGuard, CheckLimit, CheckReport, Extent, GUARDED_CONNECTIONS, GUARDED_DATAGRAMS,
+    GUARDED_SEGMENTS, Guarded, Mode, Outcome, PrefixReport, RuleVerdict,
 };
 
 /// One address for people: what becomes of its packets, then what each rule does and why, then how its limits stand; with detail
@@ -177,16 +177,15 @@ fn guard(of: &CheckGuard) -> String {
     let whose = of.per.as_ref().map_or_else(String::new, |group| format!(" {group}:"));
     let advice =
         if of.over { "  `guard = \"off\"` in the rule ends its guard; a higher limit widens it.\n" } else { "" };
+    let used = |guarded: Guarded, what: &str| format!("{} of {} {what}", number(guarded.used), number(guarded.limit));
+    let beyond = format!("{GUARDED_CONNECTIONS} beyond the first {}", number(of.connections.limit));
+    let datagrams = of.datagrams.map_or_else(String::new, |of| format!(", and {}", used(of, GUARDED_DATAGRAMS)));
     format!(
-        "Guard of rule {}{mode}:{whose} in {} {} of {} {GUARDED_CONNECTIONS} beyond the first {}, and {} of {} \
-         {GUARDED_SEGMENTS}\n{advice}",
+        "Guard of rule {}{mode}:{whose} in {} {}, and {}{datagrams}\n{advice}",
         of.rule,
         duration(of.window_seconds),
-        number(of.connections.used),
-        number(of.connections.limit),
-        number(of.connections.limit),
-        number(of.segments.used),
-        number(of.segments.limit),
+        used(of.connections, &beyond),
+        used(of.segments, GUARDED_SEGMENTS),
     )
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use ratelimit_common::conversation::ACCOUNTED_BYTES;
+use ratelimit_common::flow::DATAGRAMS_PER_COUNTED;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::verification::Side;
 
@@ -351,29 +353,37 @@ fn denied_with(policy: &Policy) -> &'static str {
     }
 }
 
-/// What limits of requests bound besides, a line each; none without such limits, or where TCP is not judged.
+/// What limits of requests bound besides, a line each; none where no guard could be.
 fn guard_words(rule: &Rule) -> Vec<String> {
-    let words = |limit: &Limit| {
-        let layout = limit.layout();
-        let segments = layout.amount_on(Side::Segments);
-        let connections = layout.amount_on(Side::Attempts).saturating_add(layout.amount_on(Side::Opened));
-        // A leaky bucket makes no source suspect.
-        let connections = match limit.form {
-            WindowForm::Gcra => String::new(),
-            WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => {
-                format!("{connections} {GUARDED_CONNECTIONS}, and ")
-            }
-        };
-        let window = duration::words(limit.window_ns);
-        format!("at most {connections}{segments} {GUARDED_SEGMENTS} (of long ones one in 16 KB counts), in {window}")
-    };
-    let is_guardable = !rule.ports.tcp.is_empty() && rule.limits.iter().any(|limit| limit.unit == Unit::Requests);
     match (rule.refuse, rule.guard) {
-        _ if !is_guardable => Vec::new(),
+        _ if !rule.is_guardable() => Vec::new(),
         (Refuse::All, _) => vec!["off, because refuse is \"all\"".to_owned()],
         (Refuse::Excess, Guard::Off) => vec!["off: nothing bounds what is not counted as a request".to_owned()],
-        (Refuse::Excess, Guard::Auto) => rule.guarded().map(words).collect(),
+        (Refuse::Excess, Guard::Auto) => rule.guarded().flat_map(|limit| guarded_words(rule, limit)).collect(),
     }
+}
+
+/// What the guard of one limit allows, a line for TCP and one for QUIC.
+fn guarded_words(rule: &Rule, limit: &Limit) -> Vec<String> {
+    let (layout, window) = (limit.layout(), duration::words(limit.window_ns));
+    let connections = layout.amount_on(Side::Attempts).saturating_add(layout.amount_on(Side::Opened));
+    // A leaky bucket makes no source suspect.
+    let connections = match limit.form {
+        WindowForm::Gcra => String::new(),
+        WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => {
+            format!("{connections} {GUARDED_CONNECTIONS}, and ")
+        }
+    };
+    let segments = layout.amount_on(Side::Segments);
+    let of_tcp = format!(
+        "at most {connections}{segments} {GUARDED_SEGMENTS} (of long ones one in {} KB counts), in {window}",
+        ACCOUNTED_BYTES >> 10
+    );
+    let datagrams = layout.amount_on(Side::Datagrams).saturating_mul(DATAGRAMS_PER_COUNTED.into());
+    let of_quic =
+        format!("QUIC: at most {datagrams} datagrams that are no request (of a body they count half), in {window}");
+    let held = [(!rule.ports.tcp.is_empty(), of_tcp), (rule.protects_quic(), of_quic)];
+    held.into_iter().filter_map(|(is_held, words)| is_held.then_some(words)).collect()
 }
 
 fn refuse_words(rule: &Rule) -> &'static str {

@@ -95,7 +95,7 @@ export function source(ip) {
         el('p', null, el('a', { href: `#/events/${ip}` }, 'Its events, live')),
         (of.verdicts ?? []).map(verdict),
         of.limits.length > 0 && el('h2', null, 'Windows'), el('div', { class: 'windows' }, of.limits.map(windowOf)),
-        (of.guard ?? []).map((/** @type {any} */ one) => el('p', { class: 'card' }, `Guard of rule ${one.rule}: ${number(one.connections.used)} of ${number(one.connections.limit)} connections that ask nothing, ${number(one.segments.used)} of ${number(one.segments.limit)} segments that begin no request used in ${duration(one.window_seconds)}`)),
+        (of.guard ?? []).map((/** @type {any} */ one) => el('p', { class: 'card' }, `Guard of rule ${one.rule}: ${number(one.connections.used)} of ${number(one.connections.limit)} connections that ask nothing, ${number(one.segments.used)} of ${number(one.segments.limit)} segments that begin no request${one.datagrams ? `, ${number(one.datagrams.used)} of ${number(one.datagrams.limit)} datagrams of QUIC that are no request` : ''} used in ${duration(one.window_seconds)}`)),
         of.shadow_limits?.length > 0 && el('h2', null, 'Shadow limits, never enforced'),
         el('div', { class: 'windows' }, (of.shadow_limits ?? []).map(windowOf)));
     } catch (error) {

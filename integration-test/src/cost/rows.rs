@@ -5,7 +5,7 @@
 
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
-use ratelimit_policy::desired::{Access, Limit, Policy, Shared, WindowForm};
+use ratelimit_policy::desired::{Access, AccessLog, Limit, Policy, Shared, WindowForm};
 use ratelimit_policy::fleet::Sum;
 
 use super::conversations::{
@@ -152,6 +152,14 @@ pub fn all() -> Vec<Row> {
         open("admitted: a request, in the clear", asked_in_the_clear(), GET.to_vec(), ON, &requests, "within_limit"),
         open("admitted: a request, under TLS", asked_under_tls(), record(120), ON, &requests, "within_limit"),
         open(
+            "admitted: a request, under TLS, as many as a log says",
+            asked_under_tls(),
+            record(120),
+            ON,
+            &with_log(&requests),
+            "within_limit",
+        ),
+        open(
             "admitted: a request, in the clear, of a limit that hosts share",
             asked_in_the_clear(),
             GET.to_vec(),
@@ -170,6 +178,12 @@ pub fn all() -> Vec<Row> {
 /// What `[safety]` adds is in every policy, as on a host.
 fn policy(limits: &[Limit]) -> Policy {
     Policy { access: Listed::Safety.access(), ..program::policy(limits) }
+}
+
+fn with_log(policy: &Policy) -> Policy {
+    let mut policy = policy.clone();
+    policy.rules[0].access_logs = vec![AccessLog::File("/log".into())];
+    policy
 }
 
 fn name_says_tls(name: &str) -> bool {

@@ -15,9 +15,11 @@ use crate::program::{Program, is_pass};
 const RUNS_BEFORE: u32 = 4;
 /// What a connection that goes on may send in one run: its server takes that much.
 const WINDOW_BYTES: u32 = 1 << 29;
-/// Of data that begins nothing the guard counts a segment in 16 KB as one that is within its limit: of those with 1400
+/// Of data that begins nothing the guard counts a segment in 128 KB as one that is within its limit: of those with 1400
 /// bytes, fewer than one in so many.
 const GUARDED_SHARE: u64 = 8;
+/// Requests that a log has for each turn, in a rule that has one.
+const LOGGED: u16 = 3;
 /// The source of every connection.
 const LOOPBACK: &str = "127.0.0.1/32";
 
@@ -72,6 +74,9 @@ impl Runs {
                 connection.widen(WINDOW_BYTES)?;
                 // Whatever it has used up in an earlier round.
                 self.program.kernel().forget(LOOPBACK.parse()?)?;
+                if !self.row.policy.rules[0].access_logs.is_empty() {
+                    self.program.kernel().set_multiplicity(0, LOOPBACK.parse()?, LOGGED)?;
+                }
                 play(&mut self.program, &mut connection, &before, self.row.name)?;
                 let frame = connection.frame(&data);
                 match goes {

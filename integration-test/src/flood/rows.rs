@@ -59,7 +59,7 @@ pub enum Expected {
     Within,
     /// All are of an exempt source.
     Exempt,
-    /// No limit counts them: all pass. Of data the guard counts a segment in 16 KB.
+    /// No limit counts them: all pass. Of data the guard counts a segment in 128 KB.
     NotCounted,
     /// All are of sources that were not seen yet, so none is over the limit.
     New,

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use ipnet::IpNet;
-use ratelimit_accesslog::{Multiplicity, Reconciler, Settings};
+use ratelimit_accesslog::{Reconciler, Settings};
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verification::Side;
@@ -58,7 +58,7 @@ impl OfRule {
         client: IpNet,
         now: Nanos,
     ) -> Result<(), DatapathError> {
-        let requests = self.reconciler.multiplicity(client, now.0).sixteenths() / Multiplicity::ONE.sixteenths();
+        let requests = self.reconciler.multiplicity(client, now.0);
         let is_usual = requests == 1;
         let written = self.written.get(&client).copied();
         if is_usual && written.is_none() {
@@ -283,8 +283,8 @@ impl Rules {
         let of_window = Settings::new(limit.bucket_ns, limit.arithmetic().full_buckets);
         let settings = Settings {
             charged_in: CHARGED_IN,
-            amount: Some(limit.amount),
-            multiplicity_max: of_window.multiplicity_max.min(Multiplicity::from_whole(most)),
+            amount: limit.amount,
+            multiplicity_max: of_window.multiplicity_max.min(most),
             ..of_window
         };
         let empty = |added| OfRule {

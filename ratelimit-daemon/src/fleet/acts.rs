@@ -212,7 +212,8 @@ impl<D: Datapath> Engine<D> {
         let clocks = self.clocks(moment)?;
         let is_new = u128::from(clocks.now.0.saturating_sub(at.0)) < RESET_FOR.as_nanos();
         let freed = if is_new && prefix.prefix_len() > 0 {
-            self.free(Some(prefix), by, clocks, moment)?
+            let found = self.find_blocked(Some(prefix), clocks)?;
+            self.free(found, by, moment)?
         } else {
             let latest = Nanos(at.0.saturating_add(SAME_TIME_NS));
             let windows = if is_new { Windows::Reset } else { Windows::Kept };

@@ -49,6 +49,22 @@ async fn a_source_that_is_unblocked_is_served_by_the_very_next_packet_banned_or_
 }
 
 #[tokio::test(start_paused = true)]
+async fn where_a_denial_cannot_be_taken_off_nothing_is_freed() {
+    let mut site = Site::new(1);
+    site.start().await;
+    assert_eq!(reasons(&site, ["198.51.100.7"; 2]), ["within_limit", "over_limit"]);
+    site.client.grant(Grant::Denied, &permanent("198.51.100.9")).await.unwrap();
+    site.kernel.refuse_apply();
+    let (_, why) = Site::refusal(site.client.unblock("198.51.100.0/24").await);
+    assert!(why.contains("write map CONFIG"), "{why}");
+    assert_eq!(reasons(&site, ["198.51.100.7", "198.51.100.9"]), ["over_limit", "denied"]);
+    site.kernel.permit_apply();
+    site.client.unblock("198.51.100.0/24").await.unwrap();
+    assert_eq!(reasons(&site, ["198.51.100.7", "198.51.100.9"]), ["within_limit"; 2]);
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_the_drop_cache_alone_refuses_is_freed_too() {
     let mut site = Site::new(2);
     site.start().await;

@@ -89,7 +89,7 @@ impl Kernel {
             Side::Verified => ChargeOrder::CHARGE_VERIFIED,
             Side::Evidence => ChargeOrder::CHARGE_EVIDENCE,
             // No order charges what the guard allows.
-            Side::Attempts | Side::Opened | Side::Segments | Side::Repeated => return Ok(()),
+            Side::Attempts | Side::Opened | Side::Segments | Side::Datagrams | Side::Repeated => return Ok(()),
         };
         let mut words = self.config_words()?;
         let Some(of) = words.rules.get(rule).copied() else { return Ok(()) };

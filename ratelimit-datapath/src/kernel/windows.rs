@@ -58,14 +58,14 @@ impl Windows {
             (side.slot(limit.slot), Window::Of(limit.slot, is_verified))
         };
         let windows = move |limit: &Limit| {
-            let is_guarded = rule.guard != 0 && limit.unit == Unit::Requests as u8;
-            let beside = [Side::Evidence, Side::Attempts, Side::Opened, Side::Segments, Side::Repeated];
-            let beside = beside.map(|side| {
+            let (slot, is_guarded) = (limit.slot, rule.guard != 0 && limit.unit == Unit::Requests as u8);
+            let beside = Side::ALL.into_iter().filter(|side| !matches!(side, Side::Unverified | Side::Verified));
+            let beside = beside.map(move |side| {
                 let window = if is_guarded && side.is_guard() { Window::Guard } else { Window::Hidden };
-                (side.slot(limit.slot), window)
+                (side.slot(slot), window)
             });
             let verified = (limit.unit != Unit::Connections as u8).then(|| window(limit, true));
-            beside.into_iter().chain([window(limit, false)]).chain(verified)
+            beside.chain([window(limit, false)]).chain(verified)
         };
         let held = held.iter().take(rule.limits_len.into()).flat_map(windows);
         held.chain(beside.iter().take(rule.shadows_len.into()).map(move |limit| window(limit, false)))
@@ -109,7 +109,7 @@ mod tests {
             (of(7), of(8), of(9), of(70)),
             (Some((7, false)), Some((8, false)), Some((9, false)), Some((70, false)))
         );
-        for side in [Side::Evidence, Side::Attempts, Side::Opened, Side::Segments, Side::Repeated] {
+        for side in [Side::Evidence, Side::Attempts, Side::Opened, Side::Segments, Side::Datagrams, Side::Repeated] {
             assert_eq!([7, 8].map(|slot| of(side.slot(slot))), [None, None]);
         }
         assert_eq!(of(Side::Verified.slot(8)), Some((8, true)));
@@ -122,10 +122,10 @@ mod tests {
         rule.limits[0] = Limit { slot: 7, unit: Unit::Connections as u8, ..Limit::default() };
         rule.limits[1] = Limit { slot: 8, unit: Unit::Requests as u8, ..Limit::default() };
         let windows = Windows::of_rules(&[rule]);
-        let of_guard = [Side::Attempts, Side::Opened, Side::Segments].map(|side| side.slot(8));
-        assert_eq!(of_guard.map(|slot| windows.limit(slot)), [None; 3]);
+        let of_guard = [Side::Attempts, Side::Opened, Side::Segments, Side::Datagrams].map(|side| side.slot(8));
+        assert_eq!(of_guard.map(|slot| windows.limit(slot)), [None; 4]);
         let asked: Vec<_> = windows.all().collect();
         assert!(of_guard.iter().all(|slot| asked.contains(&(*slot, *slot, false))), "{asked:?}");
-        assert_eq!(asked.len(), 6, "and those of the limits: {asked:?}");
+        assert_eq!(asked.len(), 7, "and those of the limits: {asked:?}");
     }
 }

@@ -19,6 +19,7 @@ use ratelimit_common::packet::Frame;
 use ratelimit_common::refusal::{Page, Way};
 use ratelimit_common::verification::Side;
 
+use crate::flows::Others;
 use crate::maps::{self, Deferred, frame_is};
 use crate::packet::{OFFSET_MAX, PacketFrame, direct, forget, load_u32, load_u64, one_register, parse_frame};
 
@@ -380,13 +381,13 @@ pub(crate) fn first_of(datagram: Datagram) -> Datagram {
     }
 }
 
-/// The requests of the others, each of which begins as the first one does; and whether one of all opens a connection, as
-/// it is known of the first.
+/// Judges the others that came merged with a datagram, each of which begins as that one does. `opens` says whether that
+/// one opens a connection.
 #[inline(always)]
-pub(crate) fn with_others(deferred: &mut Deferred, datagram: Datagram, opens: bool) -> (u32, bool) {
+pub(crate) fn others(deferred: &mut Deferred, datagram: Datagram, opens: bool) -> Others {
     let Merged { packets, payload_bytes, .. } = merged();
     if payload_bytes == 0 {
-        return (0, opens);
+        return Others { requests: 0, is_unaccounted: false, opens };
     }
     deferred.opened = opens as u32;
     let mut requests = packets.saturating_sub(DATAGRAMS_MAX);
@@ -399,10 +400,15 @@ pub(crate) fn with_others(deferred: &mut Deferred, datagram: Datagram, opens: bo
     }
     let opened = opened(deferred);
     deferred.opened = opened.max(1);
-    (requests, opened != 0)
+    let is_unaccounted = requests >= UNACCOUNTED;
+    Others { requests: requests & (UNACCOUNTED - 1), is_unaccounted, opens: opened != 0 }
 }
 
-/// Goes on by a datagram with so much payload that begins as the one at hand; its requests.
+/// What [`next_datagram`] adds to the requests where the guard counts the datagram.
+const UNACCOUNTED: u32 = 1 << 16;
+
+/// Goes on by a datagram with so much payload that begins as the one at hand. Returns the requests that it is, and
+/// [`UNACCOUNTED`] where the guard counts it.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn next_datagram(payload_bytes: u32) -> u32 {
@@ -413,7 +419,7 @@ extern "C" fn next_datagram(payload_bytes: u32) -> u32 {
     let step = flow::step(Some(deferred.flow), deferred.now(), datagram);
     deferred.flow = step.newest;
     deferred.opened += step.opens as u32;
-    step.requests
+    step.requests | if step.is_unaccounted { UNACCOUNTED } else { 0 }
 }
 
 /// Whether a packet can become its own answer. Not from here, where the tag of a frame is not among its bytes.

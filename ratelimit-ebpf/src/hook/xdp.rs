@@ -14,6 +14,7 @@ use ratelimit_common::packet::VLAN_TAGS_MAX;
 use ratelimit_common::refusal::{Page, TCP_WORDS, TEXT_WORDS, Way};
 use ratelimit_common::verification::Side;
 
+use crate::flows::Others;
 use crate::maps::{self, Deferred};
 use crate::packet::{PacketFrame, direct, load_u16, one_register};
 use crate::refusal::way_of;
@@ -122,10 +123,11 @@ pub(crate) const fn first_of(datagram: Datagram) -> Datagram {
     datagram
 }
 
-/// The requests of the others, of which there are none; and whether one of all opens a connection.
+/// Returns the others that came with a datagram, of which there are none. `opens` says whether that one opens a
+/// connection.
 #[inline(always)]
-pub(crate) const fn with_others(_: &mut Deferred, _: Datagram, opens: bool) -> (u32, bool) {
-    (0, opens)
+pub(crate) const fn others(_: &mut Deferred, _: Datagram, opens: bool) -> Others {
+    Others { requests: 0, is_unaccounted: false, opens }
 }
 
 /// Whether a packet can become its own answer.

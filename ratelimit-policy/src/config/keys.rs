@@ -250,8 +250,8 @@ pub const RULE: &[Key] = &[
         "Whether a limit of requests also bounds what is no request",
     )
     .more(
-        "With `auto` and N requests: 2N connections without a request, and 64N segments that begin none (at least \
-             16384). `off`, or `refuse = \"all\"`: requests alone. See [the guard](COUNTING.md#the-guard).",
+        "With `auto` and N requests: 2N connections without a request, 64N segments that begin none (at least 16384), \
+             and 2048N datagrams of QUIC that are none (at least 524288). `off`, or `refuse = \"all\"`: requests alone. See [the guard](COUNTING.md#the-guard).",
     ),
     key(
         "block_for",

@@ -61,6 +61,8 @@ pub(super) struct Context<'a> {
     pub(super) clients: (u8, u8),
     /// Of the fleet, where there is one.
     pub(super) hosts: Option<u32>,
+    /// Files are judged, which need no access log beside.
+    pub(super) judges_files: bool,
     pub(super) found: &'a mut Found,
     pub(super) names: HashSet<String>,
     pub(super) slots: Slots,
@@ -126,7 +128,8 @@ impl RuleSettings {
         let unparsable = source.choice(self.values.one("unparsable"), Unparsable::ALL, Unparsable::label);
         let under_attack_ok = source.is_set(self.values.one("under_attack_ok"), false);
         let new_sources = source.read_if(self.values.one("new_sources"), new_sources::parse);
-        let access_logs = self.access_logs(&limits, source, found);
+        let judged = if context.judges_files { &[] } else { limits.as_slice() };
+        let access_logs = self.access_logs(judged, source, found);
         Rule {
             mode: found.keep(mode).unwrap_or(Mode::Enforce),
             refuse: found.keep(refuse).unwrap_or(Refuse::Excess),

@@ -67,6 +67,15 @@ pub struct Settings {
     pub list_files: ListFiles,
 }
 
+/// Kind of what the rules judge.
+#[derive(Clone, Copy)]
+enum Judged {
+    /// Packets, as they come in.
+    Packets,
+    /// Captures or access logs.
+    Files,
+}
+
 /// The rules, and what stands beside them by their names.
 struct OfRules {
     rules: Vec<Rule>,
@@ -183,7 +192,7 @@ impl Settings {
         let fleet = self.fleet.as_ref().map(|fleet| fleet.fleet(&self.source, &mut found));
         let hosts = fleet.as_ref().map(|fleet| fleet.hosts);
         let clients = (ipv4_prefix, ipv6_prefix);
-        let OfRules { rules, notes, candidates } = self.rules(&lists, clients, hosts, &mut found);
+        let OfRules { rules, notes, candidates } = self.rules(&lists, clients, hosts, Judged::Packets, &mut found);
         found.keep(self.check_prefixes_number(&lists, &access, &rules));
         let config = Config {
             interfaces,
@@ -219,7 +228,7 @@ impl Settings {
         let lists = Lists::new(&self.source, &self.lists, &self.list_files, &mut found);
         let access = self.access(&lists, ipv6_prefix, &mut found).access;
         let hosts = self.fleet.as_ref().map(|fleet| fleet.hosts(&self.source, &mut found));
-        let rules = self.rules(&lists, (ipv4_prefix, ipv6_prefix), hosts, &mut found).rules;
+        let rules = self.rules(&lists, (ipv4_prefix, ipv6_prefix), hosts, Judged::Files, &mut found).rules;
         found.into_result(Policy { ipv4_prefix, ipv6_prefix, access, rules })
     }
 
@@ -265,12 +274,20 @@ impl Settings {
         }
     }
 
-    fn rules(&self, lists: &Lists<'_>, clients: (u8, u8), hosts: Option<u32>, found: &mut Found) -> OfRules {
+    fn rules(
+        &self,
+        lists: &Lists<'_>,
+        clients: (u8, u8),
+        hosts: Option<u32>,
+        judged: Judged,
+        found: &mut Found,
+    ) -> OfRules {
         let mut context = Context {
             source: &self.source,
             lists,
             clients,
             hosts,
+            judges_files: matches!(judged, Judged::Files),
             found,
             names: HashSet::new(),
             slots: Slots::default(),

@@ -3,14 +3,15 @@
 use ratelimit_common::layout::Unit;
 use ratelimit_common::verification::Side;
 
-use super::{Limit, Refuse, Rule, WindowForm};
+use super::{Limit, Protocol, Refuse, Rule, WindowForm};
 
 use crate::labels;
 
 /// Whether a limit of requests is guarded by what else a source does, see [`ratelimit_common::verification::Side::is_guard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
-    /// It is: within the limit are connections too, and within a multiple of it segments that begin no request.
+    /// It is: within the limit are connections too, and within a multiple of it segments and datagrams of QUIC that begin no
+    /// request.
     Auto,
     /// Requests alone are counted.
     Off,
@@ -19,10 +20,21 @@ pub enum Guard {
 labels!(pub Guard { Auto => "auto", Off => "off" });
 
 impl Rule {
-    /// Whether it has a guard: it counts requests of TCP, does not refuse everything, and says nothing else.
+    /// Returns whether it has a guard: it counts requests of TCP or QUIC, does not refuse everything, and says nothing
+    /// else.
     pub fn is_guarded(&self) -> bool {
+        self.guard == Guard::Auto && self.refuse == Refuse::Excess && self.is_guardable()
+    }
+
+    /// Returns whether it counts requests of which packets do not tell all.
+    pub fn is_guardable(&self) -> bool {
         let counts_requests = self.limits.iter().any(|limit| limit.unit == Unit::Requests);
-        self.guard == Guard::Auto && self.refuse == Refuse::Excess && counts_requests && !self.ports.tcp.is_empty()
+        counts_requests && (!self.ports.tcp.is_empty() || self.protects_quic())
+    }
+
+    /// Returns whether some of its UDP ports speak QUIC.
+    pub fn protects_quic(&self) -> bool {
+        self.quic_ports.iter().any(|port| self.ports.holds(Protocol::Udp, port))
     }
 
     /// Its limits that have a guard.
@@ -49,7 +61,7 @@ mod tests {
     use crate::fixture::{limit, policy};
 
     #[test]
-    fn a_rule_has_a_guard_where_it_limits_requests_of_tcp_and_does_not_refuse_everything() {
+    fn a_rule_has_a_guard_where_it_limits_requests_of_tcp_or_quic_and_does_not_refuse_everything() {
         let windows = |change: fn(&mut Rule)| {
             let mut policy = policy(vec![limit(10, Unit::Requests), limit(20, Unit::Connections)]);
             change(&mut policy.rules[0]);
@@ -58,7 +70,13 @@ mod tests {
         assert_eq!(windows(|_| {}), (1, 3));
         assert_eq!(windows(|rule| rule.guard = Guard::Off), (0, 2));
         assert_eq!(windows(|rule| rule.refuse = Refuse::All), (0, 2));
-        assert_eq!(windows(|rule| rule.ports.tcp.clear()), (0, 2));
+        fn only_udp<const PORT: u16>(rule: &mut Rule) {
+            rule.ports.tcp.clear();
+            rule.ports.udp = vec![(PORT, PORT)];
+        }
+        assert_eq!(windows(|_| {}), (1, 3));
+        assert_eq!(windows(only_udp::<53>), (0, 2));
+        assert_eq!(windows(only_udp::<443>), (1, 3), "QUIC");
         assert_eq!(windows(|rule| rule.ports.udp.clear()), (1, 3));
         assert_eq!(windows(|rule| rule.limits.truncate(0)), (0, 1), "at least one");
     }

@@ -13,7 +13,7 @@ use super::gzip::{self, Condition, Gunzip};
 use super::log::{Clock, FORMATS, LogStream, Looks, looks, packed};
 use super::{FileRead, Kind, Present, Read, Replay, Report, Suggested};
 use ratelimit_policy::config::lists::ListFile;
-use ratelimit_policy::desired::Policy;
+use ratelimit_policy::desired::{Limit, Policy};
 
 /// What is looked at to tell what a file is.
 const START_BYTES: u64 = 1 << 16;
@@ -235,10 +235,17 @@ impl Stream {
         let whole = Box::new(Cursor::new(begun.start.clone()).chain(input));
         let of = match format {
             Some(format) => {
+                if let Some(limit) = limits(asked).find(|limit| limit.condition.is_some()) {
+                    let problem = format!("a capture does not tell what the limit {limit} counts");
+                    return Err(unusable(&name, &problem, "replay the server's access log"));
+                }
                 let stream = CaptureStream::new(format, whole).map_err(|error| failed_capture(&name, &error))?;
                 Of::Capture(Box::new(stream))
             }
-            None => Of::Log(Box::new(LogStream::new(&begun, whole, asked.clock.clone()))),
+            None => {
+                let conditions = limits(asked).filter_map(|limit| limit.condition).collect();
+                Of::Log(Box::new(LogStream::new(&begun, whole, asked.clock.clone(), conditions)))
+            }
         };
         let mut stream = Self { name, of, condition, start: begun.start };
         stream.advance()?;
@@ -255,7 +262,7 @@ impl Stream {
     /// When the next came in; none at the end.
     fn next(&self) -> Option<Nanos> {
         match &self.of {
-            Of::Log(log) => log.next().map(|request| request.at),
+            Of::Log(log) => log.next().map(|(request, _)| request.at),
             Of::Capture(capture) => capture.next().map(|(at, _)| at),
         }
     }
@@ -264,8 +271,8 @@ impl Stream {
     fn play(&mut self, replay: &mut Replay) -> Result<(), InputError> {
         match &self.of {
             Of::Log(log) => {
-                if let Some(request) = log.next() {
-                    replay.request(request.at, request.source);
+                if let Some((request, met)) = log.next() {
+                    replay.request(request.at, request.source, met);
                 }
             }
             Of::Capture(capture) => {
@@ -374,6 +381,11 @@ fn failed_capture(name: &str, error: &CaptureError) -> InputError {
         CaptureError::Link(_) => "capture on the Ethernet interface, or on all: tcpdump -i any -s 0 -w FILE",
     };
     unusable(name, &error.to_string(), help)
+}
+
+/// The limits of the rule that judges.
+fn limits<'a>(asked: &Asked<'a>) -> impl Iterator<Item = &'a Limit> {
+    asked.policy.rules.first().into_iter().flat_map(|rule| &rule.limits)
 }
 
 /// What is asked that no log can answer, and what to do about it.

@@ -9,6 +9,7 @@ use ratelimit_common::time::Nanos;
 use super::Read;
 use super::input::Begun;
 use ratelimit_policy::config::syntax::printable;
+use ratelimit_policy::desired::Condition;
 
 mod asked;
 mod common;
@@ -285,6 +286,9 @@ fn of_object(found: &Found) -> Option<(IpAddr, Told)> {
     }
 }
 
+/// A request, and a bit for each condition that it meets.
+type Asking = (Request, u8);
+
 /// A log that is being read, and the request in it that is next.
 pub(super) struct LogStream {
     lines: Lines<Box<dyn IoRead + Send>>,
@@ -293,12 +297,15 @@ pub(super) struct LogStream {
     read: Read,
     number: u64,
     first_wrong: Option<String>,
-    next: Option<Request>,
+    conditions: Vec<Condition>,
+    /// Lines of which neither status nor path nor method is known, where there are conditions.
+    unknown: u64,
+    next: Option<Asking>,
 }
 
 impl LogStream {
     /// Of a file that begins so, with `start` still to come in `input`.
-    pub(super) fn new(begun: &Begun, input: Box<dyn IoRead + Send>, clock: Clock) -> Self {
+    pub(super) fn new(begun: &Begun, input: Box<dyn IoRead + Send>, clock: Clock, conditions: Vec<Condition>) -> Self {
         let mut lines = Lines::new(input);
         lines.nuls = begun.nuls;
         Self {
@@ -308,12 +315,14 @@ impl LogStream {
             read: Read::default(),
             number: begun.blank_lines,
             first_wrong: None,
+            conditions,
+            unknown: 0,
             next: None,
         }
     }
 
-    /// The request that is next, if [`Self::advance`] has found one.
-    pub(super) const fn next(&self) -> Option<Request> {
+    /// Returns the request that is next, if [`Self::advance`] has found one, and a bit for each condition that it meets.
+    pub(super) const fn next(&self) -> Option<Asking> {
         self.next
     }
 
@@ -335,7 +344,7 @@ impl LogStream {
     }
 
     /// One line, or one entry of a journal: none at the end.
-    fn item(&mut self) -> io::Result<Option<Result<Option<Request>, String>>> {
+    fn item(&mut self) -> io::Result<Option<Result<Option<Asking>, String>>> {
         let is_first = self.first_wrong.is_none();
         let told = |what: &str, number: u64, text: &[u8], wrong: String| match is_first {
             true => format!("{what} {number}: {wrong}: `{}`", shown(text)),
@@ -345,7 +354,9 @@ impl LogStream {
             let Some(entry) = export::entry(&mut self.lines)? else { return Ok(None) };
             self.number += 1;
             let request = self.parser.message(entry.message.trim_ascii(), entry.stamp);
-            return Ok(Some(request.map(Some).map_err(|wrong| told("entry", self.number, &entry.message, wrong))));
+            let request =
+                request.map(|request| Some((request, met(&self.conditions, &entry.message, &mut self.unknown))));
+            return Ok(Some(request.map_err(|wrong| told("entry", self.number, &entry.message, wrong))));
         }
         loop {
             let Some(line) = self.lines.next()? else { return Ok(None) };
@@ -354,6 +365,7 @@ impl LogStream {
             let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
             if !text.is_empty() {
                 let request = self.parser.line(text);
+                let request = request.map(|request| Some((request?, met(&self.conditions, text, &mut self.unknown))));
                 return Ok(Some(request.map_err(|wrong| told("line", self.number, text, wrong))));
             }
         }
@@ -361,7 +373,7 @@ impl LogStream {
 
     /// What was read, and the first line that could not be, where none could.
     pub(super) fn finish(self) -> (Read, Option<String>) {
-        let Self { lines, parser, mut read, first_wrong, .. } = self;
+        let Self { lines, parser, mut read, first_wrong, unknown, .. } = self;
         read.formats = parser.formats.iter().map(|(format, is_wrapped)| label(*format, *is_wrapped)).collect();
         if lines.nuls > 0 {
             read.warnings.push(format!(
@@ -375,10 +387,25 @@ impl LogStream {
             let count = if read.unreadable == 1 { count.to_owned() } else { format!("{} {count}", read.unreadable) };
             read.warnings.push(format!("{count} left out; the first is {first}"));
         }
+        if unknown > 0 {
+            let problem = "no status, path or method that is read, and meet no condition";
+            read.warnings.push(format!("{} {problem}", of_lines(unknown, "have", "has")));
+        }
         read.facts = parser.facts;
         let is_all_wrong = read.unreadable == read.items;
         (read, first_wrong.filter(|_| is_all_wrong))
     }
+}
+
+/// Returns a bit for each condition that the request of a line meets. Counts a line of which nothing is known.
+fn met(conditions: &[Condition], line: &[u8], unknown: &mut u64) -> u8 {
+    if conditions.is_empty() {
+        return 0;
+    }
+    let asked = Asked::of(line);
+    *unknown += u64::from(asked == Asked::default());
+    let met = conditions.iter().map(|condition| condition.is_met_by(asked.request()));
+    met.rev().fold(0, |bits, is_met| bits << 1 | u8::from(is_met))
 }
 
 fn label(format: Format, is_wrapped: bool) -> String {

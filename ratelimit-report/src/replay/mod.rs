@@ -8,7 +8,6 @@
 use std::net::IpAddr;
 
 use ratelimit_common::conversation::Walk;
-use ratelimit_common::hold::Charges;
 use ratelimit_common::packet::{self, Parsed};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
@@ -34,7 +33,7 @@ pub use self::report::{FileRead, Input, Kind, LimitReport, Limited, ListLimited,
 
 use self::fared::Judge;
 use self::observing::Observing;
-use self::order::Order;
+use self::order::{Order, Waiting};
 use self::report::Counts;
 
 #[cfg(test)]
@@ -116,19 +115,20 @@ impl Replay {
         reason
     }
 
-    /// Takes the next request of a log. It is judged once the reorder window is full of younger ones.
-    pub fn request(&mut self, at: Nanos, source: IpAddr) {
-        self.order.push(at, source);
-        while let Some((at, source)) = self.order.pop_ready() {
-            self.judge_request(at, source);
+    /// Takes the next request of a log, and the conditions that it meets: a bit for each, in the order of the limits that
+    /// have one. It is judged once the reorder window is full of younger ones.
+    pub fn request(&mut self, at: Nanos, source: IpAddr, met: u8) {
+        self.order.push(Waiting { at, source, met });
+        while let Some(request) = self.order.pop_ready() {
+            self.judge_request(request);
         }
     }
 
-    fn judge_request(&mut self, at: Nanos, source: IpAddr) {
-        let now = self.now(at);
-        let reason = self.judge.charge(now, source, Charges { requests: 1, ..Charges::default() });
+    fn judge_request(&mut self, request: Waiting) {
+        let now = self.now(request.at);
+        let reason = self.judge.request(now, request.source, request.met);
         self.judged += 1;
-        self.observe(source, reason);
+        self.observe(request.source, reason);
     }
 
     fn observe(&mut self, source: IpAddr, reason: Reason) {
@@ -153,8 +153,8 @@ impl Replay {
 
     /// Judges all requests that wait, since no older one can come any more.
     fn end(&mut self) {
-        while let Some((at, source)) = self.order.pop() {
-            self.judge_request(at, source);
+        while let Some(request) = self.order.pop() {
+            self.judge_request(request);
         }
     }
 

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 
+use ratelimit_common::layout::LIMITS_MAX;
 use ratelimit_common::time::Nanos;
 
 /// Reorder window: the number of requests that wait. Of more, the oldest is judged at once. A window of time would end with
@@ -16,8 +17,22 @@ pub(super) const HELD_MAX: usize = 1 << 21;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Held {
     at: u64,
-    arrival: u64,
+    /// Its place in the files, and below it what it meets: one word, or a request would take 40 bytes.
+    arrival_and_met: u64,
     source: [u8; 16],
+}
+
+/// Bits of [`Held::arrival_and_met`] that are what it meets.
+const MET_BITS: u32 = u8::BITS;
+const _: () = assert!(LIMITS_MAX <= MET_BITS as usize);
+
+/// A request of a log, to be judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Waiting {
+    pub(super) at: Nanos,
+    pub(super) source: IpAddr,
+    /// A bit for each condition that it meets, in the order of the limits that have one.
+    pub(super) met: u8,
 }
 
 /// Requests that wait until as many younger ones have come as the reorder window holds.
@@ -44,12 +59,13 @@ impl Order {
     }
 
     /// Takes the next request in the order of the files.
-    pub(super) fn push(&mut self, at: Nanos, source: IpAddr) {
-        let source = match source {
+    pub(super) fn push(&mut self, request: Waiting) {
+        let source = match request.source {
             IpAddr::V4(v4) => v4.to_ipv6_mapped(),
             IpAddr::V6(v6) => v6,
         };
-        let held = Held { at: at.0, arrival: self.arrivals, source: source.octets() };
+        let arrival_and_met = self.arrivals << MET_BITS | u64::from(request.met);
+        let held = Held { at: request.at.0, arrival_and_met, source: source.octets() };
         self.arrivals += 1;
         if self.run.back().is_some_and(|last| held.at < last.at) {
             self.straggled += 1;
@@ -60,19 +76,21 @@ impl Order {
     }
 
     /// Returns the oldest request, where more wait than the window holds.
-    pub(super) fn pop_ready(&mut self) -> Option<(Nanos, IpAddr)> {
+    pub(super) fn pop_ready(&mut self) -> Option<Waiting> {
         if self.held() > self.held_max { self.pop() } else { None }
     }
 
     /// Returns the oldest request, where the files have ended.
-    pub(super) fn pop(&mut self) -> Option<(Nanos, IpAddr)> {
+    pub(super) fn pop(&mut self) -> Option<Waiting> {
         let oldest = self.oldest()?;
         if self.run.front() == Some(&oldest) {
             self.run.pop_front();
         } else {
             self.stragglers.pop();
         }
-        Some((Nanos(oldest.at), IpAddr::V6(Ipv6Addr::from(oldest.source)).to_canonical()))
+        let source = IpAddr::V6(Ipv6Addr::from(oldest.source)).to_canonical();
+        let [met, ..] = oldest.arrival_and_met.to_le_bytes();
+        Some(Waiting { at: Nanos(oldest.at), source, met })
     }
 
     /// Number of requests that were older than one before them.
@@ -95,8 +113,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn source(number: u8) -> IpAddr {
-        IpAddr::from([192, 0, 2, number])
+    fn request(at: u64, number: u8) -> Waiting {
+        Waiting { at: Nanos(at), source: IpAddr::from([192, 0, 2, number]), met: number }
     }
 
     #[test]
@@ -118,7 +136,7 @@ mod tests {
             let mut order = Order::new(HELD_MAX);
             let mut popped = 0;
             for number in 0..100_000 {
-                order.push(Nanos(time_of(number)), source(7));
+                order.push(request(time_of(number), 7));
                 while order.pop_ready().is_some() {
                     popped += 1;
                 }
@@ -136,11 +154,11 @@ mod tests {
     #[test]
     fn a_request_waits_until_the_window_is_full_of_younger_ones() {
         let mut order = Order::new(2);
-        order.push(Nanos(u64::MAX), source(2));
-        order.push(Nanos(5), source(1));
+        order.push(request(u64::MAX, 2));
+        order.push(request(5, 1));
         assert_eq!(order.pop_ready(), None, "one of time 4 may still come");
-        order.push(Nanos(16), source(3));
-        assert_eq!(order.pop_ready(), Some((Nanos(5), source(1))));
+        order.push(request(16, 3));
+        assert_eq!(order.pop_ready(), Some(request(5, 1)));
         assert_eq!(order.pop_ready(), None);
     }
 
@@ -166,17 +184,18 @@ mod tests {
             }
             let mut order = Order::new(300);
             let mut out = Vec::new();
-            for (arrival, (at, _)) in requests.iter().enumerate() {
-                order.push(Nanos(*at), IpAddr::from(u32::try_from(arrival).unwrap().to_be_bytes()));
+            let waiting = |(arrival, (at, _)): (usize, &(u64, u64))| {
+                let arrival = u32::try_from(arrival).unwrap();
+                let [.., met] = arrival.wrapping_mul(77).to_be_bytes();
+                Waiting { at: Nanos(*at), source: IpAddr::from(arrival.to_be_bytes()), met }
+            };
+            for of in requests.iter().enumerate() {
+                order.push(waiting(of));
                 out.extend(std::iter::from_fn(|| order.pop_ready()));
             }
             out.extend(std::iter::from_fn(|| order.pop()));
-            let mut sorted: Vec<(Nanos, IpAddr)> = requests
-                .iter()
-                .enumerate()
-                .map(|(arrival, (at, _))| (Nanos(*at), IpAddr::from(u32::try_from(arrival).unwrap().to_be_bytes())))
-                .collect();
-            sorted.sort_by_key(|(at, _)| *at);
+            let mut sorted: Vec<Waiting> = requests.iter().enumerate().map(waiting).collect();
+            sorted.sort_by_key(|of| of.at);
             prop_assert_eq!(out, sorted);
         }
     }

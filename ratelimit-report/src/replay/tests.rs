@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use etherparse::PacketBuilder;
 use proptest::prelude::*;
+use ratelimit_common::hold::Charges;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
 
@@ -14,6 +15,7 @@ use super::*;
 use crate::fixture::{MINUTE_NS, limit, policy};
 use ratelimit_policy::desired::{QuicPorts, Unparsable, WindowForm};
 
+mod conditions;
 mod groups;
 mod order;
 mod published;

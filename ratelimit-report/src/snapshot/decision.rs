@@ -76,12 +76,9 @@ impl<'a> Known<'a> {
 }
 
 impl<'a> Decision<'a> {
-    /// The same of packets of this protocol alone: what the guard holds is TCP.
+    /// The same of packets of this protocol alone.
     pub(super) fn of(mut self, protocol: Protocol) -> Self {
-        match protocol {
-            Protocol::Tcp => {}
-            Protocol::Udp => self.guards.clear(),
-        }
+        self.guards = self.guards.into_iter().filter_map(|guard| guard.of_protocol(protocol)).collect();
         self
     }
 
@@ -108,7 +105,7 @@ impl<'a> Decision<'a> {
         if let Some((limit, window)) = over.max_by_key(|(_, window)| window.standing.retry) {
             return Decider::OverLimit(limit, window);
         }
-        self.guards.iter().find(|guard| guard.over).map_or(Decider::Within, Decider::Guard)
+        self.guards.iter().find(|guard| guard.is_over()).map_or(Decider::Within, Decider::Guard)
     }
 
     /// The action on its packets if the rule were enforced: on all of them, or on those that the decider concerns.
@@ -143,7 +140,7 @@ impl<'a> Decision<'a> {
         };
         let banned = self.ban.map(|ban| after(ban.until));
         let limits = self.limits.iter().flat_map(|(_, windows)| windows).map(|of| of.standing.retry);
-        let retries = limits.chain(self.guards.iter().map(|of| of.retry)).chain(denied).chain(banned);
+        let retries = limits.chain(self.guards.iter().map(GuardStanding::retry)).chain(denied).chain(banned);
         retries.max().unwrap_or_default()
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check::{check_limit, shadow_limits};
 use super::decision::Known;
-use super::guard::{GUARDED_CONNECTIONS, GUARDED_SEGMENTS, GuardStanding};
+use super::guard::GuardStanding;
 use super::sources::{WindowState, source_text};
 use super::{CheckLimit, Mode, Outcome, SCHEMA, timestamp};
 use ratelimit_datapath::{Ban, SourceReading};
@@ -192,12 +192,8 @@ fn limit_step(limit: &desired::Limit, of: &WindowState) -> Step {
 
 fn guard_step(of: &GuardStanding<'_>) -> Step {
     let at = format!("guard of {}", of.limit);
-    let (opened, segments) = (of.connections, of.segments);
-    let used = format!(
-        "{} of {} {GUARDED_CONNECTIONS}, {} of {} {GUARDED_SEGMENTS} used",
-        opened.used, opened.limit, segments.used, segments.limit
-    );
-    if of.over {
+    let used = of.used_words();
+    if of.is_over() {
         Step::new(at, StepOutcome::Drops, format!("{used}: at the limit"))
     } else {
         Step::new(at, StepOutcome::GoesOn, format!("{used}: it refuses nothing"))

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use ratelimit_common::flow::DATAGRAMS_PER_COUNTED;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verification::Side;
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::sources::{Retry, WindowState};
 use super::{Mode, seconds};
 use ratelimit_datapath::SourceReading;
-use ratelimit_policy::desired::{Group, Limit, Rule};
+use ratelimit_policy::desired::{Group, Limit, Protocol, Rule};
 
 /// How one source stands with the guard of one limit of requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,6 +26,10 @@ pub struct CheckGuard {
     pub connections: Guarded,
     /// TCP segments that begin no request, as the guard counts them.
     pub segments: Guarded,
+    /// Datagrams of QUIC that are no request, of a body half. The guard counts one in [`DATAGRAMS_PER_COUNTED`], so they
+    /// are a multiple of that. None in a rule without a port that speaks QUIC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub datagrams: Option<Guarded>,
     /// Length of the window.
     pub window_seconds: f64,
     /// One of them is over its limit, and the guard refuses now.
@@ -37,6 +42,8 @@ pub struct CheckGuard {
 pub const GUARDED_CONNECTIONS: &str = "connections without a request";
 /// What a guard counts of segments, in words.
 pub const GUARDED_SEGMENTS: &str = "segments that begin no request";
+/// What a guard counts of datagrams, in words.
+pub const GUARDED_DATAGRAMS: &str = "datagrams of QUIC that are no request";
 
 /// What the guard of a limit allows on one of its sides, as a limit of requests is written:
 /// `33/1m connections without a request`.
@@ -44,9 +51,26 @@ pub fn guard_limit_words(limit: &Limit, side: Side) -> String {
     let unit = match side {
         Side::Attempts | Side::Opened => GUARDED_CONNECTIONS,
         Side::Segments => GUARDED_SEGMENTS,
+        Side::Datagrams => GUARDED_DATAGRAMS,
         Side::Unverified | Side::Verified | Side::Evidence | Side::Repeated => return limit.to_string(),
     };
-    format!("{} {unit}{}", limit.guard(side).rate(), limit.per)
+    let guard = limit.guard(side);
+    let shown = Limit { amount: shown(guard.amount, side), ..guard };
+    format!("{} {unit}{}", shown.rate(), limit.per)
+}
+
+/// Returns how many of them there were, where a window has counted so many on this side.
+pub fn shown(counted: u64, side: Side) -> u64 {
+    match side {
+        Side::Datagrams => counted.saturating_mul(DATAGRAMS_PER_COUNTED.into()),
+        Side::Unverified
+        | Side::Verified
+        | Side::Evidence
+        | Side::Attempts
+        | Side::Opened
+        | Side::Segments
+        | Side::Repeated => counted,
+    }
 }
 
 /// What the guard bounds.
@@ -65,15 +89,21 @@ pub(super) struct GuardStanding<'a> {
     pub(super) group: Option<Group>,
     pub(super) connections: Guarded,
     pub(super) segments: Guarded,
-    pub(super) over: bool,
-    pub(super) retry: Retry,
+    /// Datagrams of QUIC, in a rule with a port that speaks it.
+    pub(super) datagrams: Option<Guarded>,
+    /// Time until connections and segments are admitted again, while they are not.
+    over_tcp: Option<Retry>,
+    /// Time until datagrams are admitted again, while they are not.
+    over_udp: Option<Retry>,
+    /// The protocol that is asked about, if one is.
+    protocol: Option<Protocol>,
 }
 
 impl<'a> GuardStanding<'a> {
     /// The guards of a rule that a source has used something of.
     pub(super) fn all(rule: &'a Rule, whom: IpAddr, windows: &[SourceReading], now: Nanos) -> Vec<Self> {
         let guards = rule.guarded().map(|limit| Self::of(rule, limit, whom, windows, now));
-        guards.filter(|of| of.over || of.connections.used != 0 || of.segments.used != 0).collect()
+        guards.filter(Self::is_used).collect()
     }
 
     fn of(rule: &'a Rule, limit: &'a Limit, whom: IpAddr, windows: &[SourceReading], now: Nanos) -> Self {
@@ -81,16 +111,72 @@ impl<'a> GuardStanding<'a> {
             let guard = limit.guard(side);
             let found = windows.iter().find(|reading| reading.slot == guard.slot);
             let of = WindowState::of_reading(rule, &guard, found, now);
-            (of, Guarded { used: of.used, limit: guard.amount })
+            (of, Guarded { used: shown(of.used, side), limit: shown(guard.amount, side) })
         };
-        let ((attempts, _), (opened, connections), (others, segments)) =
-            (standing(Side::Attempts), standing(Side::Opened), standing(Side::Segments));
+        let ((attempts, _), (opened, connections), (others, segments), (quic, datagrams)) =
+            (standing(Side::Attempts), standing(Side::Opened), standing(Side::Segments), standing(Side::Datagrams));
         // While attempts are over their limit, new connections are counted and refused.
-        let is_opened_over = attempts.over && opened.over;
-        let opened = if is_opened_over { attempts.retry.min(opened.retry) } else { Retry::default() };
-        let retry = opened.max(others.retry);
-        let group = rule.group_of(limit, whom);
-        Self { rule, limit, group, connections, segments, over: is_opened_over || others.over, retry }
+        let over_opened = (attempts.over && opened.over).then(|| attempts.retry.min(opened.retry));
+        let over_tcp = over_opened.max(others.over.then_some(others.retry));
+        Self {
+            rule,
+            limit,
+            group: rule.group_of(limit, whom),
+            connections,
+            segments,
+            datagrams: rule.protects_quic().then_some(datagrams),
+            over_tcp,
+            over_udp: quic.over.then_some(quic.retry),
+            protocol: None,
+        }
+    }
+
+    /// Returns the part of it that holds packets of this protocol; none where the source has used nothing of that.
+    pub(super) fn of_protocol(mut self, protocol: Protocol) -> Option<Self> {
+        self.protocol = Some(protocol);
+        match protocol {
+            Protocol::Tcp => self.over_udp = None,
+            Protocol::Udp => self.over_tcp = None,
+        }
+        self.is_used().then_some(self)
+    }
+
+    /// Returns what it has counted, with a name of each, of the protocol that is asked about.
+    fn parts(&self) -> impl Iterator<Item = (Guarded, &'static str)> {
+        let of_tcp = [(self.connections, GUARDED_CONNECTIONS), (self.segments, GUARDED_SEGMENTS)];
+        let of_udp = self.datagrams.map(|datagrams| (datagrams, GUARDED_DATAGRAMS));
+        let (is_tcp, is_udp) = (self.protocol != Some(Protocol::Udp), self.protocol != Some(Protocol::Tcp));
+        of_tcp.into_iter().filter(move |_| is_tcp).chain(of_udp.filter(|_| is_udp))
+    }
+
+    fn is_used(&self) -> bool {
+        self.is_over() || self.parts().any(|(guarded, _)| guarded.used != 0)
+    }
+
+    /// Returns whether it refuses something now.
+    pub(super) const fn is_over(&self) -> bool {
+        self.over_tcp.is_some() || self.over_udp.is_some()
+    }
+
+    /// Returns when it refuses nothing any more.
+    pub(super) fn retry(&self) -> Retry {
+        self.over_tcp.max(self.over_udp).unwrap_or_default()
+    }
+
+    /// Returns what it refuses, in words.
+    pub(super) fn refuses(&self) -> &'static str {
+        match () {
+            () if self.over_tcp.is_none() => GUARDED_DATAGRAMS,
+            () if self.segments.used >= self.segments.limit => GUARDED_SEGMENTS,
+            () => "new connections",
+        }
+    }
+
+    /// Returns what the source has used of it, in words.
+    pub(super) fn used_words(&self) -> String {
+        let words: Vec<String> =
+            self.parts().map(|(guarded, what)| format!("{} of {} {what}", guarded.used, guarded.limit)).collect();
+        format!("{} used", words.join(", "))
     }
 
     pub(super) fn report(&self) -> CheckGuard {
@@ -100,9 +186,10 @@ impl<'a> GuardStanding<'a> {
             per: self.group.as_ref().map(ToString::to_string),
             connections: self.connections,
             segments: self.segments,
+            datagrams: self.datagrams,
             window_seconds: seconds(self.limit.window_ns),
-            over: self.over,
-            retry_after_seconds: seconds(self.retry.after_ns),
+            over: self.is_over(),
+            retry_after_seconds: seconds(self.retry().after_ns),
         }
     }
 }

@@ -51,7 +51,10 @@ pub use closed::Closed;
 pub use events::Events;
 pub use explain::{ExplainReport, Step, StepOutcome};
 pub use groups::{GroupWindow, Members, TopGroup, group_of};
-pub use guard::{CheckGuard, GUARDED_CONNECTIONS, GUARDED_SEGMENTS, Guarded, guard_limit_words};
+pub use guard::{
+    CheckGuard, GUARDED_CONNECTIONS, GUARDED_DATAGRAMS, GUARDED_SEGMENTS, Guarded, guard_limit_words,
+    shown as guard_shown,
+};
 pub use list::{Author, Clocks, ListFilter, ListParts, ListReport, Listed, Omitted, Overriding};
 pub use list_files::{ListFileReport, ListState, StaleList, passed_over_words};
 pub use map_error::MapError;

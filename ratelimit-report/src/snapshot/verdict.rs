@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use super::check::Window;
 use super::decision::{Decider, Decision};
-use super::guard::GUARDED_SEGMENTS;
 use super::list::whole_seconds;
 use super::{Budget, Clocks, Hold, Members, Mode, Outcome, Unit, seconds, timestamp};
 use ratelimit_policy::access::{By, Entry, deciding};
@@ -301,16 +300,12 @@ fn told(policy: &Policy, address: IpAddr, decision: &Decision<'_>, background: &
                 undo,
             }
         }
-        Decider::Guard(guard) => {
-            let is_of_segments = guard.segments.used >= guard.segments.limit;
-            let refuses = if is_of_segments { GUARDED_SEGMENTS } else { "new connections" };
-            Told {
-                refuses: Some(refuses.to_owned()),
-                decided_by: format!("rule {}: the guard of limit {}", rule.name, guard.limit),
-                until: ends(guard.retry),
-                undo: unblock(policy.client(address)),
-            }
-        }
+        Decider::Guard(guard) => Told {
+            refuses: Some(guard.refuses().to_owned()),
+            decided_by: format!("rule {}: the guard of limit {}", rule.name, guard.limit),
+            until: ends(guard.retry()),
+            undo: unblock(policy.client(address)),
+        },
         Decider::Within => Told { refuses: None, decided_by: format!("rule {}", rule.name), until: None, undo: None },
     }
 }

@@ -44,8 +44,9 @@ What is counted (--count, or the word after a limit):
                Exact under HTTP/1.x, and under HTTP/2 in the clear or with one request at a time; a
                lower bound under HTTP/2 over TLS with several at once; an estimate under HTTP/3:
                share/doc/ratelimitd/docs/ACCURACY.md.
-               Connections that ask nothing are no requests, nor are segments that begin none: the
-               guard bounds them, unless the rule says guard = \"off\" or refuse = \"all\".
+               Connections that ask nothing are no requests, nor are segments that begin none or
+               datagrams of QUIC that are none: the guard bounds them, unless the rule says
+               guard = \"off\" or refuse = \"all\".
   connections  A TCP SYN, a QUIC Initial, the first datagram of any other UDP flow.
   packets      An IP packet.
   bytes        A byte of an IP packet.

@@ -72,7 +72,7 @@ fn a_request_that_the_window_does_not_hold_is_counted_and_said() {
     let of = policy(vec![limit(2, Unit::Requests)]);
     let mut replay = Replay::new(&of, Kind::AccessLog).unwrap().within(Order::new(3));
     for second in [1, 2, 3, 4, 0, 5] {
-        replay.request(Nanos(START + second * SECOND_NS), "192.0.2.7".parse().unwrap());
+        replay.request(Nanos(START + second * SECOND_NS), "192.0.2.7".parse().unwrap(), 0);
     }
     let report = replay.finish(Read::default(), Vec::new(), &[]);
     assert_eq!((report.input.judged, report.input.out_of_order, report.input.reordered), (6, 1, 0));

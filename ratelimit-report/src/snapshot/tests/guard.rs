@@ -42,7 +42,8 @@ fn the_guard_blocks_who_has_no_room_for_segments_or_is_suspect_and_has_none_for_
         } else {
             let fixed = format!(
                 r#"{{ "rule": "default", "mode": "enforce", "connections": {{ "used": {}, "limit": 10 }},
-                "segments": {{ "used": {}, "limit": 16384 }}, "window_seconds": 300.0, "over": {is_blocked},
+                "segments": {{ "used": {}, "limit": 16384 }}, "datagrams": {{ "used": 0, "limit": 2097152 }},
+                "window_seconds": 300.0, "over": {is_blocked},
                 "retry_after_seconds": {:?} }}"#,
                 amounts[1], amounts[2], of.retry_after_seconds
             );
@@ -114,4 +115,25 @@ fn an_explanation_has_a_step_for_a_guard_of_tcp_that_holds_something() {
     );
     assert_eq!(explained("443/udp", &windows).reason, "within_limit");
     assert_eq!(explained("443", &[]).steps.len() + 1, of.steps.len());
+}
+
+#[test]
+fn the_guard_of_datagrams_holds_udp_alone() {
+    let policy = policy(vec![limit(10, Counted::Requests)]);
+    let (mut datapath, kernel) = fake(&policy);
+    let guard = policy.rules[0].limits[0].guard(Side::Datagrams);
+    kernel.guard(IpNet::from(address("198.51.100.7")), &guard, guard.amount);
+    let of = report(&policy, &mut datapath);
+    assert_eq!((of.reason.as_str(), of.guard[0].datagrams.unwrap().used), ("guard", 4 * 16_384 * 32));
+    assert_eq!(of.verdicts[0].refuses.as_deref(), Some("datagrams of QUIC that are no request"));
+    let windows = datapath.source(address("198.51.100.7")).unwrap();
+    for (to, reason) in [("443/udp", "guard"), ("443", "within_limit")] {
+        let sent = Sent::to_port(address("198.51.100.7"), None, to).unwrap();
+        let of = ExplainReport::build(&policy, ratelimit_datapath::fake::START, &sent, &windows, &[]);
+        assert_eq!(of.reason, reason, "{to}");
+        let last = of.steps.last().unwrap();
+        let words =
+            "guard of 10/5m requests: 2097152 of 2097152 datagrams of QUIC that are no request used: at the limit";
+        assert_eq!(format!("{}: {}", last.at, last.why) == words, to == "443/udp", "{last:?}");
+    }
 }

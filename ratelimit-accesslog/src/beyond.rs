@@ -1,0 +1,56 @@
+//! Sources that lines have taken beyond the limit: for a while the kernel charges a turn of theirs as several requests.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// Least number of sources at which those that are forgiven are looked for.
+const PURGED_FROM: usize = 1_024;
+
+/// Time of the last offence of each source, in nanoseconds.
+#[derive(Debug)]
+pub(crate) struct Beyond<K> {
+    since: HashMap<K, u64>,
+    /// Number of sources at which those that are forgiven are removed.
+    purge_at: usize,
+    sources_max: usize,
+    /// Time after which a source is forgiven.
+    forgiven_ns: u64,
+    /// Requests that a turn is charged as at first.
+    most: u16,
+}
+
+impl<K: Eq + Hash + Copy> Beyond<K> {
+    /// Returns an empty set. `most` is the number of requests that a turn is charged as at first.
+    pub(crate) fn new(sources_max: usize, forgiven_ns: u64, most: u16) -> Self {
+        Self { since: HashMap::new(), purge_at: PURGED_FROM, sources_max, forgiven_ns: forgiven_ns.max(1), most }
+    }
+
+    /// Remembers that lines have taken a source beyond its limit. Where there are too many, it forgets any other.
+    pub(crate) fn remember(&mut self, key: K, now: u64) {
+        if self.since.len() >= self.purge_at {
+            let forgiven_ns = self.forgiven_ns;
+            self.since.retain(|_, since| now.saturating_sub(*since) < forgiven_ns);
+            self.purge_at = self.since.len().saturating_mul(2).max(PURGED_FROM);
+        }
+        if self.since.len() >= self.sources_max
+            && !self.since.contains_key(&key)
+            && let Some(other) = self.since.keys().next().copied()
+        {
+            self.since.remove(&other);
+        }
+        self.since.insert(key, now);
+    }
+
+    /// Forgives a source.
+    pub(crate) fn forget(&mut self, key: K) {
+        self.since.remove(&key);
+    }
+
+    /// Returns how many requests a turn of the source is charged as, at least 1.
+    pub(crate) fn multiplicity(&self, key: K, now: u64) -> u16 {
+        let Some(since) = self.since.get(&key) else { return 1 };
+        let left = u128::from(self.forgiven_ns.saturating_sub(now.saturating_sub(*since)));
+        let above = u128::from(self.most.saturating_sub(1)) * left / u128::from(self.forgiven_ns);
+        u16::try_from(above).unwrap_or(u16::MAX).saturating_add(1)
+    }
+}

@@ -1,0 +1,27 @@
+//! What packets of QUIC are to a rule whose access log has their requests.
+
+use super::{At, State, Window, limits};
+use crate::layout::{LOGGED_REQUESTS, Unit};
+use crate::verification::Side;
+
+/// Returns how many turns a datagram of QUIC is, in a rule whose log is read in time. `opens` is 1 if it opens a
+/// connection, and 0 otherwise.
+///
+/// The log has what its source asks. A source without a live window is charged a turn, or no line would charge it. Any
+/// datagram of a source that lines have taken beyond a limit is a turn, which is refused.
+#[inline(always)]
+pub fn turns_by_log<S: State>(state: S, opens: u32) -> u32 {
+    let mut is_idle = true;
+    for (position, limit) in limits::<S>(state.rule(), state.rule().own_len.into()) {
+        let is_of_requests = limit.unit == Unit::Requests as u8;
+        let is_counted = is_of_requests || limit.unit == LOGGED_REQUESTS;
+        let window = if is_counted { state.window(At::new(position, Side::Unverified).slot(limit)) } else { None };
+        let Some(window) = window else { continue };
+        // No packet goes beyond a limit: only what is charged from a log does.
+        if !window.is_within_limit(limit, Side::Unverified, state.coarse(), 0) {
+            return 1;
+        }
+        is_idle &= !is_of_requests || window.is_within_limit(limit, Side::Unverified, state.coarse(), limit.amount);
+    }
+    if is_idle { 1 } else { opens }
+}
