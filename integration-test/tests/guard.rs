@@ -221,9 +221,9 @@ fn sends_short(client: &UdpSocket, bytes: usize) {
 fn datagrams_of_quic_that_are_no_request_are_bounded_and_tcp_is_not_held_to_that() {
     needs_root!();
     /// `GUARDED_SEGMENTS_MIN` times `DATAGRAMS_PER_COUNTED`, as docs/COUNTING.md has it.
-    const GUARDED: u64 = SEGMENTS * 32;
+    const GUARDED: u64 = SEGMENTS * 256;
     /// And those of which the guard did not count one yet.
-    const DATAGRAMS: u64 = GUARDED + 31;
+    const DATAGRAMS: u64 = GUARDED + 255;
     let lab = Lab::new();
     let sink = Sink::start(&lab);
     let server = lab.server.inside(|| Ok(UdpSocket::bind((SERVER[0], 443))?)).unwrap();

@@ -98,7 +98,7 @@ pub fn hold<S: State>(state: S) -> Reason {
 pub fn hold_plain<S: State>(state: S) -> Reason {
     let (limit, charges) = (&state.rule().limits[0], state.charges());
     let (amount, side) = state.charged_by(charges, limit);
-    if let Some(reason) = new_source_gate(state, bypass(limit.amount_on(side), amount, charges)) {
+    if let Some(reason) = gate(state, bypass(limit.amount_on(side), amount, charges)) {
         return reason;
     }
     let at = At::new(0, side);
@@ -238,7 +238,7 @@ fn check_window<S: State>(
     // Where no limit is of the source itself, the group is who is new.
     if amount != 0
         && matches!(before, Reason::NotCounted)
-        && let Some(reason) = new_source_gate(state, bypass(limit.amount_on(side), amount, charges))
+        && let Some(reason) = gate(state, bypass(limit.amount_on(side), amount, charges))
     {
         return CheckResult::of(reason);
     }
@@ -256,8 +256,14 @@ fn check_window<S: State>(
 /// The gate for new sources: why the packet is sampled out or refused, if it is.
 #[inline(always)]
 fn new_source_gate<S: State>(state: S, bypass: GateBypass) -> Option<Reason> {
-    let reason = if state.gates_new_sources() { state.new_source_gate(bypass)? } else { return None };
-    // A datagram that is no request opens no window while few may be opened, and passes.
+    if state.gates_new_sources() { state.new_source_gate(bypass) } else { None }
+}
+
+/// [`new_source_gate`] of what charges a limit. A datagram that is no request opens no window while few may be opened,
+/// and passes.
+#[inline(always)]
+fn gate<S: State>(state: S, bypass: GateBypass) -> Option<Reason> {
+    let reason = new_source_gate(state, bypass)?;
     let is_no_request = state.charges().guarded == Side::Datagrams as u8;
     Some(if is_no_request && matches!(reason.action(), Action::Drop) { Reason::NotAdmitted } else { reason })
 }

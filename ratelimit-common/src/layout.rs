@@ -170,9 +170,6 @@ pub struct Limit {
 
 const _: () = assert!(size_of::<Limit>() == 40);
 
-/// Buckets of 2^this ns, 17 s, let the guard allow as many datagrams once more.
-const GUARD_PERIOD_SHIFT: u32 = 34;
-
 impl Limit {
     /// It as a window's on one of its sides, unless it is a leaky bucket.
     #[inline(always)]
@@ -196,13 +193,7 @@ impl Limit {
     #[inline(always)]
     pub const fn amount_on(&self, side: Side) -> u64 {
         match side {
-            Side::Segments => self.guarded_segments as u64,
-            // A download goes on for as long as the window lasts. A window of a minute has buckets of 10 s.
-            Side::Datagrams => {
-                let amount = self.guarded_segments as u64 * (1 + (self.bucket_ns >> GUARD_PERIOD_SHIFT));
-                let most = self.parts.amount_max();
-                if amount < most { amount } else { most }
-            }
+            Side::Segments | Side::Datagrams => self.guarded_segments as u64,
             // Nothing is charged to the last one.
             Side::Unverified | Side::Verified | Side::Evidence | Side::Attempts | Side::Opened | Side::Repeated => {
                 self.amount

@@ -71,7 +71,10 @@ impl<D: Datapath> Engine<D> {
         let found = self.find_blocked(prefix, clocks)?;
         // First what writes the policy: where that fails, no window has been freed.
         let denials = self.take_off(Grant::Denied, prefix, clocks, &mut notes)?;
-        let freed = self.free(found, by, moment);
+        let freed = match self.free(found, by, moment) {
+            Err(problem) if denials.is_empty() => return Err(problem),
+            freed => freed,
+        };
         let denied: Vec<IpNet> = denials.iter().map(|entry| entry.prefix).collect();
         // Denials that were taken off are told and spread, whatever came of the rest.
         let none = Freed { bans: Vec::new(), blocked: Vec::new(), untold: 0 };

@@ -49,7 +49,7 @@ pub(crate) fn keep_charges(frame: &PacketFrame, deferred: &mut Deferred, rule: &
     if may_ask && deferred.closes() && rule.ends_abandoned() && conversations::is_abandoned() != 0 {
         return Err(Reason::OverLimit);
     }
-    let mut unaccounted = None;
+    let mut is_unaccounted = false;
     let (opening, requests, leaves) = match () {
         // What begins in it is in other packets too, and what it says of its connection may not be what is put
         // together.
@@ -64,9 +64,7 @@ pub(crate) fn keep_charges(frame: &PacketFrame, deferred: &mut Deferred, rule: &
             if deferred.closes() && rule.ends_abandoned() && conversations::is_abandoned() != 0 {
                 return Err(Reason::OverLimit);
             }
-            if judged.is_unaccounted() && verification.is_verified() {
-                unaccounted = Some(Side::Segments);
-            }
+            is_unaccounted = judged.is_unaccounted() && verification.is_verified();
             (false, judged.requests(), if judged.is_pending() { Leaves::Conversation } else { Leaves::Nothing })
         }
         // A server that takes payload with a SYN answers it.
@@ -78,9 +76,6 @@ pub(crate) fn keep_charges(frame: &PacketFrame, deferred: &mut Deferred, rule: &
         () if parsed.is(frame_is::UDP) && rule.counts_connections | rule.counts_requests != 0 => {
             frame.parsed().ok_or(Reason::InternalError)?;
             let step = FlowStep::of_datagram(deferred.generation(), deferred.rule());
-            if step.is_unaccounted() {
-                unaccounted = Some(Side::Datagrams);
-            }
             (step.opens(), step.requests(), Leaves::Flow)
         }
         // Whatever it is, it may be anything.
@@ -92,7 +87,9 @@ pub(crate) fn keep_charges(frame: &PacketFrame, deferred: &mut Deferred, rule: &
         () if rule.guard == 0 || requests != 0 => None,
         () if opening && is_tcp => Some(Side::Attempts),
         () if is_suspect && verification.is_verified() && parsed.may_end_handshake() => Some(Side::Opened),
-        () => unaccounted,
+        () if is_unaccounted => Some(Side::Segments),
+        () if parsed.is(frame_is::UDP) && deferred.flow.is_due() => Some(Side::Datagrams),
+        () => None,
     };
     let charges = Charges {
         bytes: hook::charged_bytes(parsed.ip_bytes()),

@@ -6,8 +6,8 @@ use crate::hold;
 use crate::hook;
 use crate::maps;
 
-/// What [`flow_step`] returns: in the lowest bit whether the datagram opens a connection, in the next one whether the
-/// guard counts it, above them the requests that it is.
+/// What [`flow_step`] returns: in the lowest bit whether the datagram opens a connection, above it the requests that
+/// it is.
 #[derive(Clone, Copy)]
 pub(crate) struct FlowStep(u32);
 
@@ -24,13 +24,8 @@ impl FlowStep {
     }
 
     #[inline(always)]
-    pub(crate) const fn is_unaccounted(self) -> bool {
-        self.0 & 2 != 0
-    }
-
-    #[inline(always)]
     pub(crate) const fn requests(self) -> u32 {
-        self.0 >> 2
+        self.0 >> 1
     }
 }
 
@@ -55,11 +50,13 @@ extern "C" fn flow_step(generation: u32, rule: u32) -> u32 {
     deferred.set_flow(parsed.source(), parsed.source_port(), parsed.port());
     let step = flow::step(deferred.known_flow().map(|known| *known), deferred.now(), hook::first_of(datagram));
     deferred.flow = step.newest;
-    let others = hook::others(deferred, datagram, step.opens);
-    let (opens, mut requests) = (others.opens, step.requests + others.requests);
-    let is_unaccounted = step.is_unaccounted || others.is_unaccounted;
+    let Others { requests: of_others, is_unaccounted, opens } = hook::others(deferred, datagram, step.opens);
+    let mut requests = step.requests + of_others;
+    if step.is_unaccounted || is_unaccounted {
+        deferred.flow.make_due();
+    }
     if datagram.speaks_quic && rule.has_log != 0 {
         requests = hold::of_quic(requests, opens as u32);
     }
-    opens as u32 | (is_unaccounted as u32) << 1 | requests << 2
+    opens as u32 | requests << 1
 }

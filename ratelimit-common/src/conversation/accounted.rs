@@ -66,14 +66,16 @@ impl Conversation {
     }
 
     /// Whether the guard counts the segment by which it has come here, and which begins no request: each that is
-    /// short, or by which it `went_on` nowhere, as it was sent again; and of those by which a stream goes on one in
-    /// [`ACCOUNTED_BYTES`]. None before the first request, where it is known what that is: the server ends a handshake
+    /// short and of no body, or by which it `went_on` nowhere, as it was sent again; and of those by which a stream goes
+    /// on one in [`ACCOUNTED_BYTES`]. None before the first request, where it is known what that is: the server ends a handshake
     /// that goes on for long by itself.
     #[inline(always)]
     pub const fn is_unaccounted(&mut self, segment: &Segment, went_on: bool) -> bool {
         let is_due = self.also & also::UNACCOUNTED != 0;
         self.also &= !also::UNACCOUNTED;
         let is_handshake = self.has(is::OPEN) && self.record_left != LOST;
-        (!went_on || segment.payload_bytes < SHORT_BYTES || is_one_in_many(segment) || is_due) && !is_handshake
+        // The server's answers bound what a body may hide: see [`Conversation::is_answered`].
+        let is_short = segment.payload_bytes < SHORT_BYTES && !self.has(is::IN_BODY);
+        (!went_on || is_short || is_one_in_many(segment) || is_due) && !is_handshake
     }
 }

@@ -251,7 +251,7 @@ pub const RULE: &[Key] = &[
     )
     .more(
         "With `auto` and N requests: 2N connections without a request, 64N segments that begin none (at least 16384), \
-             and 2048N datagrams of QUIC that are none (at least 524288). `off`, or `refuse = \"all\"`: requests alone. See [the guard](COUNTING.md#the-guard).",
+             and 16384N datagrams of QUIC that are none (at least 4194304). `off`, or `refuse = \"all\"`: requests alone. See [the guard](COUNTING.md#the-guard).",
     ),
     key(
         "block_for",

@@ -136,7 +136,7 @@ impl Judge {
     /// Judges a request of a log, which meets these conditions: a bit for each, in the order of the limits that have one.
     pub(super) fn request(&mut self, now: Nanos, source: IpAddr, met: u8) -> Reason {
         let of_packets = self.rule;
-        // A limit whose condition it does not meet refuses it once the source is over that, and is not charged.
+        // Limits whose conditions it does not meet are not charged.
         let mut met = met;
         for limit in self.rule.limits.iter_mut().filter(|limit| limit.unit == LOGGED_REQUESTS) {
             if met & 1 != 0 {
@@ -155,10 +155,9 @@ impl Judge {
         let client = self.rules.policy().client(source);
         // As in the kernel: what counts nowhere is remembered nowhere, so that SYNs from anywhere take no place.
         let counts_nowhere = limits.iter().all(|limit| charges.of(limit).0 == 0);
-        let has_logged = limits.iter().any(|limit| limit.unit == LOGGED_REQUESTS);
         let is_full = self.sources.len() >= self.sources_max;
         let fared = match self.sources.get_mut(&client) {
-            _ if counts_nowhere && self.rule.refuse_all == 0 && !has_logged => return Reason::NotCounted,
+            _ if counts_nowhere && self.rule.refuse_all == 0 => return Reason::NotCounted,
             Some(fared) => fared,
             // Where everything is refused of who is over a limit, that is too: here, over that of its group.
             None if counts_nowhere => return self.windows.hold(client, &self.rule, charges, now).reason,
@@ -179,8 +178,7 @@ impl Judge {
             if is_admitted {
                 fared.admitted += amount;
             } else if held.refused_at == Some(position) {
-                // A limit whose condition the request does not meet refuses it all the same.
-                fared.refused += if limit.unit == LOGGED_REQUESTS { 1 } else { amount };
+                fared.refused += amount;
                 fared.span = Some((fared.span.map_or(now, |(first, _)| first), now));
             }
         }

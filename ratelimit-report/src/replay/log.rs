@@ -388,7 +388,7 @@ impl LogStream {
             read.warnings.push(format!("{count} left out; the first is {first}"));
         }
         if unknown > 0 {
-            let problem = "no status, path or method that is read, and meet no condition";
+            let problem = "no status, path or method that is read, so no condition is met";
             read.warnings.push(format!("{} {problem}", of_lines(unknown, "have", "has")));
         }
         read.facts = parser.facts;

@@ -32,13 +32,12 @@ fn a_limit_with_conditions_counts_the_lines_that_meet_them() {
 }
 
 #[test]
-fn who_is_over_a_limit_with_conditions_is_refused_whatever_it_asks() {
+fn what_meets_conditions_is_refused_beyond_the_limit_and_nothing_else_is() {
     let of = policy(vec![limit(100, Unit::Requests), conditioned(2, "path=/login method=POST", 71)]);
-    let report =
-        replayed(&lines(&[("POST /login", 401), ("POST /login", 401), ("GET /", 200), ("POST /login", 401)]), &of);
-    let report = report.unwrap();
-    assert_eq!(report.limits.iter().map(numbers).collect::<Vec<_>>(), [(2, 0, 0), (2, 2, 1)]);
-    assert_eq!(report.limits[1].limited[0].first_refused, after(2.0), "as the kernel, which sees no path");
+    let asked = [("POST /login", 401), ("POST /login", 401), ("GET /", 200), ("POST /login", 401), ("GET /", 200)];
+    let report = replayed(&lines(&asked), &of).unwrap();
+    assert_eq!(report.limits.iter().map(numbers).collect::<Vec<_>>(), [(4, 0, 0), (2, 1, 1)]);
+    assert_eq!(report.limits[1].limited[0].first_refused, after(3.0));
 }
 
 #[test]
@@ -57,8 +56,8 @@ fn limits_with_conditions_are_suggested_by_what_meets_them() {
     let begin = |kind| Replay::observing(&of, kind, Present::Said);
     let (replay, read, files) = play(inputs, &asked(&of), begin).unwrap();
     let said = serde_json::to_value(replay.suggest(read, files, &[]).unwrap()).unwrap();
-    let busiest = said.pointer("/rules/0/limits/0/busiest_window/max").and_then(serde_json::Value::as_u64);
-    assert_eq!(busiest, Some(10), "{said:#}");
+    let wanted = said.pointer("/rules/0/limits/0/observed/wanted").and_then(serde_json::Value::as_u64);
+    assert_eq!(wanted, Some(10), "{said:#}");
 }
 
 #[test]
@@ -69,4 +68,13 @@ fn a_capture_is_refused_where_a_limit_has_conditions() {
         refused.contains("a capture does not tell what the limit 5/5m requests") && refused.contains("status=401"),
         "{refused}"
     );
+}
+
+#[test]
+fn lines_that_do_not_tell_what_a_condition_asks_are_said() {
+    let of = policy(vec![conditioned(5, "status=401", 71)]);
+    let iis = "#Fields: date time c-ip cs-method cs-uri-stem sc-status\n2027-01-15 08:00:00 198.51.100.7 GET / 401\n";
+    let report = replayed(iis.as_bytes(), &of).unwrap();
+    let words = "1 line has no status, path or method that is read, so no condition is met";
+    assert!(report.warnings.iter().any(|warning| warning == words), "{:?}", report.warnings);
 }

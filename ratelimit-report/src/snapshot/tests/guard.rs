@@ -42,7 +42,7 @@ fn the_guard_blocks_who_has_no_room_for_segments_or_is_suspect_and_has_none_for_
         } else {
             let fixed = format!(
                 r#"{{ "rule": "default", "mode": "enforce", "connections": {{ "used": {}, "limit": 10 }},
-                "segments": {{ "used": {}, "limit": 16384 }}, "datagrams": {{ "used": 0, "limit": 2097152 }},
+                "segments": {{ "used": {}, "limit": 16384 }}, "datagrams": {{ "used": 0, "limit": 4194304 }},
                 "window_seconds": 300.0, "over": {is_blocked},
                 "retry_after_seconds": {:?} }}"#,
                 amounts[1], amounts[2], of.retry_after_seconds
@@ -124,7 +124,7 @@ fn the_guard_of_datagrams_holds_udp_alone() {
     let guard = policy.rules[0].limits[0].guard(Side::Datagrams);
     kernel.guard(IpNet::from(address("198.51.100.7")), &guard, guard.amount);
     let of = report(&policy, &mut datapath);
-    assert_eq!((of.reason.as_str(), of.guard[0].datagrams.unwrap().used), ("guard", 4 * 16_384 * 32));
+    assert_eq!((of.reason.as_str(), of.guard[0].datagrams.unwrap().used), ("guard", 16_384 * 256));
     assert_eq!(of.verdicts[0].refuses.as_deref(), Some("datagrams of QUIC that are no request"));
     let windows = datapath.source(address("198.51.100.7")).unwrap();
     for (to, reason) in [("443/udp", "guard"), ("443", "within_limit")] {
@@ -133,7 +133,7 @@ fn the_guard_of_datagrams_holds_udp_alone() {
         assert_eq!(of.reason, reason, "{to}");
         let last = of.steps.last().unwrap();
         let words =
-            "guard of 10/5m requests: 2097152 of 2097152 datagrams of QUIC that are no request used: at the limit";
+            "guard of 10/5m requests: 4194304 of 4194304 datagrams of QUIC that are no request used: at the limit";
         assert_eq!(format!("{}: {}", last.at, last.why) == words, to == "443/udp", "{last:?}");
     }
 }
