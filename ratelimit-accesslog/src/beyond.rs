@@ -49,8 +49,10 @@ impl<K: Eq + Hash + Copy> Beyond<K> {
     /// Returns how many requests a turn of the source is charged as, at least 1.
     pub(crate) fn multiplicity(&self, key: K, now: u64) -> u16 {
         let Some(since) = self.since.get(&key) else { return 1 };
-        let left = u128::from(self.forgiven_ns.saturating_sub(now.saturating_sub(*since)));
-        let above = u128::from(self.most.saturating_sub(1)) * left / u128::from(self.forgiven_ns);
+        // The most for one half of the time, and less and less in the other.
+        let half = (self.forgiven_ns / 2).max(1);
+        let left = u128::from(self.forgiven_ns.saturating_sub(now.saturating_sub(*since)).min(half));
+        let above = u128::from(self.most.saturating_sub(1)) * left / u128::from(half);
         u16::try_from(above).unwrap_or(u16::MAX).saturating_add(1)
     }
 }

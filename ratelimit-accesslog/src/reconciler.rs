@@ -226,9 +226,9 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
     ///
     /// A source within its limit is charged one request for a turn, so that its counts equal its lines. A source that
     /// lines have taken more than a tenth beyond the limit is charged [`Settings::multiplicity_max`] for a turn, so that
-    /// it gets one turn in a window. That falls to 1 within eight windows, whatever the source sends meanwhile: the mean
-    /// of its turns would not bound it, since most turns of such a client are one request and the first of each
-    /// connection is all of its streams.
+    /// it gets one turn in a window. From the fourth window on that falls, to 1 after eight, whatever the source sends
+    /// meanwhile: the mean of its turns would not bound it, since most turns of such a client are one request and the
+    /// first of each connection is all of its streams.
     #[must_use]
     pub fn multiplicity(&self, key: K, now: u64) -> u16 {
         self.beyond.multiplicity(key, now)
