@@ -28,6 +28,11 @@ pub const DATAGRAMS_PER_COUNTED: u16 = 256;
 /// Weight of a datagram that is no request, and of one that is part of a body. // an upload of 10 GB takes up to 8.4 million
 const WEIGHT: u16 = 2;
 const WEIGHT_OF_BODY: u16 = 1;
+/// Weight of which the guard counts one datagram.
+const WEIGHT_COUNTED: u16 = WEIGHT * DATAGRAMS_PER_COUNTED;
+const _: () = assert!(WEIGHT_COUNTED.is_power_of_two());
+/// Lowest bit of the time, in nanoseconds, that no sender can choose.
+const CHANCE_SHIFT: u32 = 12;
 
 /// What is remembered of a UDP flow: 16 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,8 +86,7 @@ pub struct Step {
     pub opens: bool,
     /// Requests that it is: 0 or 1.
     pub requests: u32,
-    /// Whether the guard counts it: of QUIC's datagrams that are no request, one in [`DATAGRAMS_PER_COUNTED`], and each
-    /// of a flow that is not known.
+    /// Whether the guard counts it: of QUIC's datagrams that are no request, one in [`DATAGRAMS_PER_COUNTED`].
     pub is_unaccounted: bool,
     /// What to remember once it is admitted.
     pub newest: Flow,
@@ -101,8 +105,12 @@ pub fn step(known: Option<Flow>, now: Nanos, datagram: Datagram) -> Step {
     }
     let flow = match known {
         Some(flow) if is_known => flow,
-        // In the middle of a QUIC connection: its first request was before.
-        Some(_) | None => Flow { asked: datagram.quic_short as u16, ..Flow::default() },
+        // In the middle of a QUIC connection: its first request was before. By chance its first datagram is counted, as
+        // many flows of one each would not be counted otherwise.
+        Some(_) | None => {
+            let idle = (now.0 >> CHANCE_SHIFT) as u16 & (WEIGHT_COUNTED - 1);
+            Flow { asked: datagram.quic_short as u16, idle, ..Flow::default() }
+        }
     };
     let mut step = step_of_quic(flow, is_known, datagram);
     step.newest.last_seen_ns = now.0;
@@ -110,8 +118,7 @@ pub fn step(known: Option<Flow>, now: Nanos, datagram: Datagram) -> Step {
     if step.requests == 0 {
         let is_of_body = datagram.payload_bytes > *QUIC_REQUEST_BYTES.end();
         let idle = flow.idle + if is_of_body { WEIGHT_OF_BODY } else { WEIGHT };
-        // A flow that is not remembered begins again with each datagram.
-        step.is_unaccounted = !is_known || idle >= WEIGHT * DATAGRAMS_PER_COUNTED;
+        step.is_unaccounted = idle >= WEIGHT_COUNTED;
         step.newest.idle = if step.is_unaccounted { 0 } else { idle };
     }
     step
@@ -271,11 +278,12 @@ mod tests {
     }
 
     #[test]
-    fn the_guard_counts_each_datagram_of_a_flow_that_is_not_remembered() {
-        assert!(step(None, NOW, short(40)).is_unaccounted);
-        assert!(!step(None, NOW, INITIAL).is_unaccounted, "it is a request");
-        assert!(!step(None, NOW, OTHER).is_unaccounted);
-        assert!(!step(Some(step(None, NOW, short(40)).newest), NOW, short(40)).is_unaccounted);
+    fn the_guard_counts_one_in_256_of_flows_of_one_datagram_each() {
+        let at = |number: u64| Nanos(NOW.0 + (number << CHANCE_SHIFT));
+        let counted = (0..51_200).filter(|number| step(None, at(*number), short(40)).is_unaccounted).count();
+        assert_eq!(counted, 200);
+        assert!((0..512).all(|number| !step(None, at(number), INITIAL).is_unaccounted), "it is a request");
+        assert!((0..512).all(|number| !step(None, at(number), OTHER).is_unaccounted));
     }
 
     #[test]
