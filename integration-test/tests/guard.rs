@@ -1,9 +1,9 @@
-//! What a limit of requests allows of what counts as none: connections that ask nothing, segments that begin nothing,
-//! and datagrams of QUIC that are no request.
+//! What a limit of requests allows of what counts as none: connections that ask nothing, and segments that begin
+//! nothing.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -74,11 +74,7 @@ fn blocked(lab: &Lab, used: &str) -> u64 {
     let stats = lab.ratelimitd(&["stats"]).stdout;
     assert!(stats.contains(" by the guard\n"), "{stats}");
     // Every place has the same words for what the guard has counted.
-    let words = match used {
-        "connections" => "connections without a request",
-        "segments" => "segments that begin no request",
-        _ => "datagrams of QUIC that are no request",
-    };
+    let words = if used == "connections" { "connections without a request" } else { "segments that begin no request" };
     assert!(said.stdout.contains(words), "{}", said.stdout);
     let told = lab.ratelimitd(&["events"]).stdout;
     assert!(told.contains(&format!("{words} (guard)")), "{told}");
@@ -208,52 +204,6 @@ fn segments_that_begin_no_request_are_bounded_and_an_upload_is_not() {
     assert_eq!(passed, Some(SEGMENTS + 1));
     assert!(guarded(&lab) > 0);
     assert_eq!(blocked(&lab, "segments"), SEGMENTS);
-}
-
-/// Sends one datagram of QUIC with a short header and so much payload.
-fn sends_short(client: &UdpSocket, bytes: usize) {
-    let mut payload = [0; 1_200];
-    payload[0] = 0x40;
-    client.send(&payload[..bytes]).unwrap();
-}
-
-#[test]
-fn datagrams_of_quic_that_are_no_request_are_bounded_and_tcp_is_not_held_to_that() {
-    needs_root!();
-    /// `GUARDED_SEGMENTS_MIN` times `DATAGRAMS_PER_COUNTED`, as docs/COUNTING.md has it.
-    const GUARDED: u64 = SEGMENTS * 256;
-    let lab = Lab::new();
-    let sink = Sink::start(&lab);
-    let server = lab.server.inside(|| Ok(UdpSocket::bind((SERVER[0], 443))?)).unwrap();
-    let _daemon = lab.limit(&["--limit", &format!("{LIMIT}/1m")]);
-    let client = lab.client.inside(|| Ok(UdpSocket::bind((CLIENT, 0))?)).unwrap();
-    client.connect(server.local_addr().unwrap()).unwrap();
-    let mut initial = [0; 1_200];
-    initial[..5].copy_from_slice(&[0xc0, 0, 0, 0, 1]);
-    client.send(&initial).unwrap();
-    let passed = || netlab::settled(|| Ok(packets(&lab.stats())[1])).unwrap();
-    let mut sent = 0;
-    while guarded(&lab) == 0 && sent < 3 * GUARDED {
-        for _ in 0..4_096 {
-            sends_short(&client, 40);
-        }
-        sent += 4_096;
-    }
-    let all = passed();
-    // And those of which the guard did not count one yet, and a few of other protocols.
-    assert!((GUARDED - 256..GUARDED + 280).contains(&all), "{:#}", lab.stats());
-    assert_eq!(blocked(&lab, "datagrams"), GUARDED);
-    let before = passed();
-    (0..1_000).for_each(|_| sends_short(&client, 1_200));
-    assert!(passed() < before + 20, "nor do larger ones");
-    // Its connections of TCP, and other sources, have windows of their own.
-    lab.open(CLIENT, 80).write_all(POST).unwrap();
-    assert_eq!(sink.read(), POST.len() as u64);
-    let other = lab.client.inside(|| Ok(UdpSocket::bind((OTHER, 0))?)).unwrap();
-    other.connect(server.local_addr().unwrap()).unwrap();
-    let before = passed();
-    (0..1_000).for_each(|_| sends_short(&other, 40));
-    assert!(passed() >= before + 1_000);
 }
 
 /// Uploads 1 GB by curl, and says how many segments the guard has counted.

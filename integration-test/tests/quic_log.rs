@@ -1,9 +1,12 @@
-//! HTTP/3 by the access log: while it is read in time, packets count what opens a connection, and the log the rest.
+//! HTTP/3. By the access log: while it is read in time, packets count what opens a connection, and the log the rest.
+//! Without one: what the guard allows.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::net::IpAddr;
 
-use integration_test::frames::{IPV4, SOURCE_V4, V4, frame, proto::UDP, quic, udp};
+use integration_test::frames::flag::SYN;
+use integration_test::frames::proto::{TCP, UDP};
+use integration_test::frames::{IPV4, SOURCE_V4, V4, frame, quic, tcp, udp};
 use integration_test::program::{Program, limit_over, policy};
 use ipnet::IpNet;
 use netlab::needs_root;
@@ -71,4 +74,24 @@ fn a_connection_that_goes_on_after_its_window_is_charged_by_its_log_again() {
     // One of them made it a source that has a live window, which is what its lines charge.
     charge(&mut program, LIMIT);
     assert_eq!(program.passed(&asking(), 100), 0, "one, and ten that were charged");
+}
+
+#[test]
+fn datagrams_of_quic_that_are_no_request_are_bounded_and_tcp_is_not_held_to_that() {
+    needs_root!();
+    /// `GUARDED_SEGMENTS_MIN` times `DATAGRAMS_PER_COUNTED`, as docs/COUNTING.md has it.
+    const GUARDED: u32 = 16_384 * 256;
+    const MORE: u32 = 10_000;
+    let mut program = Program::new(&policy(&[limit_over(LIMIT, Unit::Requests, WindowForm::Strict, 6, WINDOW_NS)]));
+    assert_eq!(program.passed(&datagram(quic(0xc3, 1)), 1), 1);
+    let acknowledgement = vec![0x40; 40];
+    program.time(&datagram(acknowledgement.clone()), GUARDED + MORE);
+    let refused = program.counts()["guard"];
+    // The first of each flow may be counted sooner, and the last ones are not counted yet.
+    assert!((u64::from(MORE) - 256..=u64::from(MORE) + 256).contains(&refused), "{refused}");
+    assert!(program.passed(&datagram(vec![0x40; 1_200]), 1_000) <= 1, "nor do larger ones");
+    // Its connections of TCP, and other sources, have windows of their own.
+    assert_eq!(program.passed(&frame(IPV4, V4::of(TCP).around(tcp(443, SYN))), 1), 1);
+    let of_other = V4 { source: [203, 0, 113, 9], ..V4::of(UDP) }.around(udp(443, acknowledgement));
+    assert_eq!(program.passed(&frame(IPV4, of_other), 1_000), 1_000);
 }

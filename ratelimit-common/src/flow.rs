@@ -108,6 +108,7 @@ pub fn step(known: Option<Flow>, now: Nanos, datagram: Datagram) -> Step {
         // In the middle of a QUIC connection: its first request was before. By chance its first datagram is counted, as
         // many flows of one each would not be counted otherwise.
         Some(_) | None => {
+            #[expect(clippy::cast_possible_truncation, reason = "its low bits")]
             let idle = (now.0 >> CHANCE_SHIFT) as u16 & (WEIGHT_COUNTED - 1);
             Flow { asked: datagram.quic_short as u16, idle, ..Flow::default() }
         }

@@ -98,7 +98,7 @@ const QUOTED: &[Quoted] = &[
     },
     Quoted {
         document: "docs/COUNTING.md",
-        phrase: "Of longer ones one in # KB counts",
+        phrase: "and of a body under TLS, one in # KB counts",
         sources: &[Source::Constant(ACCOUNTED, "ACCOUNTED_SHIFT", 0)],
     },
     Quoted {
