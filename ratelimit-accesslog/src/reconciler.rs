@@ -12,7 +12,7 @@ const EXPIRED_PER_CALL: usize = 2;
 /// Part of the limit by which lines may take a source beyond it without consequences.
 const BEYOND_PART: u64 = 10;
 
-/// Number of windows after which a source is forgiven that lines have taken beyond the limit.
+/// Number of windows after which a source beyond the limit is forgiven.
 const FORGIVEN_WINDOWS: u64 = 8;
 
 /// Shape of the rule's window, and bounds.
@@ -281,7 +281,7 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         }
     }
 
-    /// Removes sources whose last use is more than a window ago, a few at a time.
+    /// Removes a few sources that were last used more than a window ago.
     fn expire_idle(&mut self, now: u64) {
         let oldest = self.oldest(now).saturating_sub(u64::from(self.settings.full_buckets) + 1);
         for _ in 0..EXPIRED_PER_CALL {

@@ -59,7 +59,7 @@ impl Flow {
         self.idle == 0
     }
 
-    /// Has the guard count the datagram by which it has become this.
+    /// Makes the guard count the datagram by which it has become this.
     #[inline(always)]
     pub const fn make_due(&mut self) {
         self.idle = 0;
@@ -86,7 +86,7 @@ pub struct Step {
     pub opens: bool,
     /// Requests that it is: 0 or 1.
     pub requests: u32,
-    /// Whether the guard counts it: of QUIC's datagrams that are no request, one in [`DATAGRAMS_PER_COUNTED`].
+    /// True if the guard counts it, as one of [`DATAGRAMS_PER_COUNTED`] that are no request.
     pub is_unaccounted: bool,
     /// What to remember once it is admitted.
     pub newest: Flow,
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!((step.opens, step.requests, step.newest.initials, step.newest.asked), (false, 1, 0, 0));
     }
 
-    /// How many of so many datagrams of one size on a known flow the guard counts, and how many are requests.
+    /// Sends datagrams of one size on a known flow. Returns the number that the guard counts, and that of requests.
     fn counted(payload_bytes: u16, datagrams: u64) -> (u32, u32) {
         let mut flow = step(None, NOW, INITIAL).newest;
         let (mut guarded, mut requests) = (0, 0);

@@ -259,8 +259,8 @@ fn new_source_gate<S: State>(state: S, bypass: GateBypass) -> Option<Reason> {
     if state.gates_new_sources() { state.new_source_gate(bypass) } else { None }
 }
 
-/// [`new_source_gate`] of what charges a limit. A datagram that is no request opens no window while few may be opened,
-/// and passes.
+/// Asks [`new_source_gate`] about a packet that charges a limit. A datagram that is no request passes where the gate
+/// would refuse it, and opens no window.
 #[inline(always)]
 fn gate<S: State>(state: S, bypass: GateBypass) -> Option<Reason> {
     let reason = new_source_gate(state, bypass)?;

@@ -33,8 +33,8 @@ pub enum Side {
     /// Of a limit of requests: refused requests that were sent again. It admits and refuses nothing: its refusals are
     /// those of the limit's own window that repeat an earlier one.
     Repeated = 6,
-    /// Of a limit of requests: datagrams of QUIC that are none, as the guard allows. They can be forged, and so do not
-    /// share the window of [`Side::Segments`].
+    /// Datagrams of QUIC that are no request, as the guard of a limit of requests allows. They can be forged, and so do
+    /// not share the window of [`Side::Segments`].
     Datagrams = 7,
 }
 

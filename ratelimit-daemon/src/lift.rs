@@ -33,9 +33,9 @@ const EVERYTHING: [IpNet; 2] = [
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0)),
 ];
 
-/// What is to be freed.
+/// Bans and sources that a command is to free.
 pub(super) struct Blocked {
-    /// Where; none for everywhere.
+    /// Prefix within which they are; none if everywhere.
     within: Option<IpNet>,
     bans: Vec<Ban>,
     /// Sources that are banned or over a limit, in order.

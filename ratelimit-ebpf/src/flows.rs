@@ -33,9 +33,9 @@ impl FlowStep {
 pub(crate) struct Others {
     /// Requests that they are.
     pub(crate) requests: u32,
-    /// Whether the guard counts one of them.
+    /// True if the guard counts one of them.
     pub(crate) is_unaccounted: bool,
-    /// Whether the one at hand or another opens a connection.
+    /// True if the one at hand or another opens a connection.
     pub(crate) opens: bool,
 }
 

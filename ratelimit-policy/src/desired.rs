@@ -127,7 +127,7 @@ pub struct Rule {
     pub refuse_with: RefuseWith,
     /// Whether a ban ends the connections that its source has to the rule's ports.
     pub block_kill: bool,
-    /// Whether its limits of requests hold connections too, and segments and datagrams of QUIC that begin none.
+    /// Guard of its limits of requests: they hold connections too, and segments and datagrams of QUIC that begin none.
     pub guard: Guard,
     /// Whose packets it judges: those from these prefixes, sorted, each once; none is everyone's.
     pub from: Vec<IpNet>,

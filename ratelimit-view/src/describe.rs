@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use ratelimit_common::conversation::ACCOUNTED_BYTES;
-use ratelimit_common::flow::DATAGRAMS_PER_COUNTED;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::verification::Side;
 
@@ -16,7 +15,7 @@ use ratelimit_policy::desired::{
     Bans, DENIED_IPV4_PREFIX, DENIED_IPV6_PREFIX, Grant, Guard, Limit, Mode, NewSources, Per, Policy, Protocol,
     QuicPorts, Refuse, RefuseWith, Rule, Unparsable, WindowForm, date, unit_label,
 };
-use ratelimit_report::snapshot::{GUARDED_CONNECTIONS, GUARDED_SEGMENTS};
+use ratelimit_report::snapshot::{GUARDED_CONNECTIONS, GUARDED_SEGMENTS, guard_shown};
 
 pub use self::beside::acl_words;
 pub use self::json::{ConfigJson, InvalidJson};
@@ -353,7 +352,7 @@ fn denied_with(policy: &Policy) -> &'static str {
     }
 }
 
-/// What limits of requests bound besides, a line each; none where no guard could be.
+/// Returns the bounds that limits of requests have besides, a line each; none where no guard could be.
 fn guard_words(rule: &Rule) -> Vec<String> {
     match (rule.refuse, rule.guard) {
         _ if !rule.is_guardable() => Vec::new(),
@@ -363,7 +362,7 @@ fn guard_words(rule: &Rule) -> Vec<String> {
     }
 }
 
-/// What the guard of one limit allows, a line for TCP and one for QUIC.
+/// Returns the bounds of one limit's guard, a line for TCP and one for QUIC.
 fn guarded_words(rule: &Rule, limit: &Limit) -> Vec<String> {
     let (layout, window) = (limit.layout(), duration::words(limit.window_ns));
     let connections = layout.amount_on(Side::Attempts).saturating_add(layout.amount_on(Side::Opened));
@@ -379,7 +378,7 @@ fn guarded_words(rule: &Rule, limit: &Limit) -> Vec<String> {
         "at most {connections}{segments} {GUARDED_SEGMENTS} (of long ones one in {} KB counts), in {window}",
         ACCOUNTED_BYTES >> 10
     );
-    let datagrams = layout.amount_on(Side::Datagrams).saturating_mul(DATAGRAMS_PER_COUNTED.into());
+    let datagrams = guard_shown(layout.amount_on(Side::Datagrams), Side::Datagrams);
     let of_quic =
         format!("QUIC: at most {datagrams} datagrams that are no request (of a body they count half), in {window}");
     let held = [(!rule.ports.tcp.is_empty(), of_tcp), (rule.protects_quic(), of_quic)];

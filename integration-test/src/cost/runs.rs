@@ -15,8 +15,8 @@ use crate::program::{Program, is_pass};
 const RUNS_BEFORE: u32 = 4;
 /// What a connection that goes on may send in one run: its server takes that much.
 const WINDOW_BYTES: u32 = 1 << 29;
-/// Of data that begins nothing the guard counts a segment in 128 KB as one that is within its limit: of those with 1400
-/// bytes, fewer than one in so many.
+/// Least number of segments with 1400 bytes of which the guard counts one as within its limit: it counts a segment in
+/// 128 KB of data that begins nothing.
 const GUARDED_SHARE: u64 = 8;
 /// Requests that a log has for each turn, in a rule that has one.
 const LOGGED: u16 = 3;

@@ -16,8 +16,8 @@ use super::wire::{RECEIVING, Wire};
 
 /// Of a peer's packets so many may have another verdict than the limiter's: its bucket refills while it runs. One in:
 const OFF_MAX: u64 = 100;
-/// Of data that begins nothing the guard counts one segment in 128 KB: of those with 1400 bytes, fewer than one in so
-/// many.
+/// Least number of segments with 1400 bytes of which the guard counts one: it counts a segment in 128 KB of data that
+/// begins nothing.
 const GUARDED_SHARE: u64 = 8;
 /// Of packets of new sources beyond the budget so many may pass: a second's worth at once, and more while they come.
 /// One in:

@@ -63,8 +63,8 @@ fn sources_beyond_their_limits_take_bounded_memory() {
     assert_eq!(beyond(START + 8 * WINDOW), 0);
 }
 
-/// Each window's admissions of a client that sends as many turns as the kernel admits. `streams` says how many requests
-/// a turn of a window has.
+/// Returns each window's admissions of a client that sends as many turns as the kernel admits. `streams` says how many
+/// requests a turn of a window has.
 fn closed_loop(limit: u64, connections: u64, streams: impl Fn(u64) -> u64, lag: u64) -> Vec<u64> {
     const TICK: u64 = SECOND / 20;
     let mut reconciler = reconciler(limit);
@@ -108,7 +108,7 @@ fn after_its_first_window_a_multiplexing_client_is_held_to_the_limit_on_average(
     assert!(closed_loop(100, 20, |_| 1, SECOND / 4).iter().all(|count| *count <= 100));
 }
 
-/// The turns of every second window are of one request, as those of a client whose connections have just begun.
+/// Tests a client whose turns have one request in every second window, as where connections have just begun.
 #[test]
 fn a_client_whose_turns_are_small_at_times_does_not_burst_again_in_the_next_window() {
     let served = closed_loop(100, 20, |window| if window % 2 == 0 { 100 } else { 1 }, SECOND / 4);

@@ -4,11 +4,11 @@
 use super::{Conversation, LOST, also, is, speaks};
 use crate::packet::{Frame, Segment};
 
-/// What is not counted is counted by the guard once in so many bytes. // 1 GB is 8 192
+/// Bytes of long segments of which the guard counts one segment. // 1 GB is 8 192
 pub const ACCOUNTED_BYTES: u32 = 1 << ACCOUNTED_SHIFT;
 const ACCOUNTED_SHIFT: u32 = 17;
 
-/// Segments with less payload are counted by the guard each. // writes of 16 and 64 KB end in segments of 346 to 478
+/// Least payload of a long segment: the guard counts each shorter one. // writes of 16 and 64 KB end in segments of 346 to 478
 /// bytes where others have 1448 or 1460
 pub const SHORT_BYTES: u32 = 256;
 

@@ -1,11 +1,11 @@
-//! What packets of QUIC are to a rule whose access log has their requests.
+//! Charges for packets of QUIC in a rule whose access log has their requests.
 
 use super::{At, State, Window, limits};
 use crate::layout::{LOGGED_REQUESTS, Unit};
 use crate::verification::Side;
 
-/// Returns how many turns a datagram of QUIC is, in a rule whose log is read in time. `opens` is 1 if it opens a
-/// connection, and 0 otherwise.
+/// Returns the number of turns that a datagram of QUIC is charged as, while the rule's log is read in time. `opens` is 1
+/// if the datagram opens a connection, and 0 otherwise.
 ///
 /// The log has what its source asks. A source without a live window is charged a turn, or no line would charge it. Any
 /// datagram of a source that lines have taken beyond a limit is a turn, which is refused.

@@ -404,7 +404,7 @@ pub(crate) fn others(deferred: &mut Deferred, datagram: Datagram, opens: bool) -
     Others { requests: requests & (UNACCOUNTED - 1), is_unaccounted, opens: opened != 0 }
 }
 
-/// What [`next_datagram`] adds to the requests where the guard counts the datagram.
+/// Bit that [`next_datagram`] adds to the requests if the guard counts the datagram.
 const UNACCOUNTED: u32 = 1 << 16;
 
 /// Goes on by a datagram with so much payload that begins as the one at hand. Returns the requests that it is, and

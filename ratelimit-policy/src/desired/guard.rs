@@ -10,8 +10,7 @@ use crate::labels;
 /// Whether a limit of requests is guarded by what else a source does, see [`ratelimit_common::verification::Side::is_guard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
-    /// It is: within the limit are connections too, and within a multiple of it segments and datagrams of QUIC that begin no
-    /// request.
+    /// Holds connections to the limit too, and segments and datagrams of QUIC that begin no request to a multiple of it.
     Auto,
     /// Requests alone are counted.
     Off,

@@ -135,6 +135,10 @@ impl Judge {
 
     /// Judges a request of a log, which meets these conditions: a bit for each, in the order of the limits that have one.
     pub(super) fn request(&mut self, now: Nanos, source: IpAddr, met: u8) -> Reason {
+        let charges = Charges { requests: 1, ..Charges::default() };
+        if met == 0 {
+            return self.charge(now, source, charges);
+        }
         let of_packets = self.rule;
         // Limits whose conditions it does not meet are not charged.
         let mut met = met;
@@ -144,7 +148,7 @@ impl Judge {
             }
             met >>= 1;
         }
-        let reason = self.charge(now, source, Charges { requests: 1, ..Charges::default() });
+        let reason = self.charge(now, source, charges);
         self.rule = of_packets;
         reason
     }

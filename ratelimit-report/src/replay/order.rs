@@ -17,7 +17,7 @@ pub(super) const HELD_MAX: usize = 1 << 21;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Held {
     at: u64,
-    /// Its place in the files, and below it what it meets: one word, or a request would take 40 bytes.
+    /// Place in the files, and below it the conditions met: one word, or a request would take 40 bytes.
     arrival_and_met: u64,
     source: [u8; 16],
 }

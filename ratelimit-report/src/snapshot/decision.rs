@@ -76,7 +76,7 @@ impl<'a> Known<'a> {
 }
 
 impl<'a> Decision<'a> {
-    /// The same of packets of this protocol alone.
+    /// Returns the decision on packets of this protocol alone.
     pub(super) fn of(mut self, protocol: Protocol) -> Self {
         self.guards = self.guards.into_iter().filter_map(|guard| guard.of_protocol(protocol)).collect();
         self

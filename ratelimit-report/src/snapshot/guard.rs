@@ -42,7 +42,7 @@ pub struct CheckGuard {
 pub const GUARDED_CONNECTIONS: &str = "connections without a request";
 /// What a guard counts of segments, in words.
 pub const GUARDED_SEGMENTS: &str = "segments that begin no request";
-/// What a guard counts of datagrams, in words.
+/// Datagrams that a guard counts, in words.
 pub const GUARDED_DATAGRAMS: &str = "datagrams of QUIC that are no request";
 
 /// What the guard of a limit allows on one of its sides, as a limit of requests is written:
@@ -59,7 +59,7 @@ pub fn guard_limit_words(limit: &Limit, side: Side) -> String {
     format!("{} {unit}{}", shown.rate(), limit.per)
 }
 
-/// Returns how many of them there were, where a window has counted so many on this side.
+/// Returns the number of packets that `counted` in a window of this side stands for.
 pub fn shown(counted: u64, side: Side) -> u64 {
     match side {
         Side::Datagrams => counted.saturating_mul(DATAGRAMS_PER_COUNTED.into()),
