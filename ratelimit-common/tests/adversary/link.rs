@@ -34,6 +34,8 @@ pub(crate) struct Limiter {
     pub(crate) known: Option<Conversation>,
     pub(crate) counted: u64,
     pub(crate) unaccounted: u64,
+    /// Payload that passes, in bytes.
+    pub(crate) bytes: u64,
     /// Requests that pass.
     pub(crate) limit: u64,
     frame: Vec<u8>,
@@ -50,6 +52,7 @@ impl Limiter {
         }
         self.counted += requests;
         self.unaccounted += u64::from(turn.is_unaccounted);
+        self.bytes += u64::from(segment.payload_bytes);
         self.known = Some(turn.newest);
         true
     }
@@ -76,7 +79,7 @@ pub(crate) struct Link<S> {
 impl<S: Server> Link<S> {
     pub(crate) fn new(server: S, random: &mut Random, limit: u64) -> Self {
         let tcp = Receiver::new(random.word(), random.word());
-        let limiter = Limiter { known: None, counted: 0, unaccounted: 0, limit, frame: vec![0xaa; HEADERS] };
+        let limiter = Limiter { known: None, counted: 0, unaccounted: 0, bytes: 0, limit, frame: vec![0xaa; HEADERS] };
         Self { limiter, tcp, server, log: None, has_socket: true, on_the_way: VecDeque::new() }
     }
 

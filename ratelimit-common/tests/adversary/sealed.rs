@@ -14,6 +14,11 @@ const FREE_OF_A_CONNECTION: u64 = 1;
 /// Turns for each of what is counted or held to the guard.
 const FACTOR: u64 = 2;
 
+/// Payload in which one more turn may be: of a body the guard counts one in [`ACCOUNTED_BYTES`] alone.
+///
+/// [`ACCOUNTED_BYTES`]: ratelimit_common::conversation::ACCOUNTED_BYTES
+const BYTES_OF_TURN: u64 = 16_384;
+
 /// What a server says within one turn: `100 Continue`, or a record of control.
 const QUIET_BYTES: u32 = 54;
 
@@ -35,7 +40,7 @@ pub(crate) fn turns(accepted: &[u32], quiet_bytes: u32) -> u64 {
 pub(crate) fn held_to_bound<S: Server>(link: Link<S>, quiet_bytes: u32) -> Result<(), String> {
     let turns = turns(link.server.accepted(), quiet_bytes);
     let (counted, unaccounted) = (link.limiter.counted, link.limiter.unaccounted);
-    if turns <= FACTOR * (counted + unaccounted) + FREE_OF_A_CONNECTION {
+    if turns <= FACTOR * (counted + unaccounted + link.limiter.bytes / BYTES_OF_TURN) + FREE_OF_A_CONNECTION {
         return Ok(());
     }
     Err(format!(
