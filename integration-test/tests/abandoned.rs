@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -184,6 +184,63 @@ fn a_connection_whose_client_leaves_a_refused_request_is_ended_at_both_ends() {
             assert!(once(|| (sockets_of(&lab.server, port) == 0).then_some(())).is_some());
         }
         assert_eq!(number(&lab.stats(), "/interfaces/0/packets/would_drop"), 0);
+    }
+}
+
+#[test]
+fn a_client_that_waits_is_answered_once_its_source_is_allowed_or_enforcement_ends() {
+    needs_root!();
+    for link in [Link::Plain, Link::Tagged] {
+        for ends in [&["allow", CLIENTS[0]][..], &["mode", "dry-run"], &["panic"]] {
+            let lab = link.lab();
+            let _site = site(&lab);
+            let _daemon = start(&lab, "", "drop", "limits = [\"1/1h\"]");
+            let mut kept = lab.open(CLIENTS[0], 80);
+            assert!(is_answered(&mut kept, HANGS_AFTER), "the limit");
+            let mut waits = lab.open(CLIENTS[0], 80);
+            waits.write_all(REQUEST).unwrap();
+            let output = lab.ratelimitd(ends);
+            assert!(output.status.success(), "{output:?}");
+            waits.set_read_timeout(Some(HANGS_AFTER)).unwrap();
+            let read = waits.read(&mut [0; 64]);
+            assert!(matches!(read, Ok(bytes) if bytes > 0), "{ends:?}: {read:?}");
+        }
+    }
+}
+
+#[test]
+fn a_client_that_waits_while_its_window_is_full_is_reset_within_seconds() {
+    needs_root!();
+    for (link, rule) in [
+        (Link::Plain, "limits = [\"2/1h\"]"),
+        (Link::Tagged, "limits = [\"2/1h\"]"),
+        (Link::Plain, "limits = [\"100/1h\", \"2/1h per /24,/56\"]"),
+    ] {
+        let lab = link.lab();
+        let _site = site(&lab);
+        let _daemon = start(&lab, "", "drop", rule);
+        for (from, is_kept) in [(CLIENTS[0], false), (CLIENTS[1], true), (CLIENTS_V6[0], false)] {
+            let mut kept = lab.open(from, 80);
+            assert!((0..2).all(|_| is_answered(&mut kept, HANGS_AFTER)), "its limit");
+            let mut waits = if is_kept { kept } else { lab.open(from, 80) };
+            let port = waits.local_addr().unwrap().port();
+            waits.write_all(REQUEST).unwrap();
+            let begun = Instant::now();
+            waits.set_read_timeout(Some(Duration::from_secs(8))).unwrap();
+            let read = waits.read(&mut [0; 64]);
+            println!("{from} {rule}: {read:?} after {:?}", begun.elapsed());
+            assert!(
+                matches!(&read, Err(error) if error.kind() == ErrorKind::ConnectionReset),
+                "{from} {rule}: {read:?}"
+            );
+            assert!(
+                once(|| (sockets_of(&lab.server, port) == 0).then_some(())).is_some(),
+                "{from}: the server's socket"
+            );
+            if rule.contains("per") {
+                break;
+            }
+        }
     }
 }
 

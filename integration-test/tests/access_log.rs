@@ -192,10 +192,24 @@ fn a_guesser_is_refused_after_its_failures_and_banned_and_who_fails_less_is_not(
         let check = site.lab.ratelimitd(&["check", CLIENT]).stdout;
         check.contains("anned").then_some(check)
     });
-    assert!(ban.is_some(), "{}", site.lab.ratelimitd(&["check", CLIENT]).stdout);
+    let check = ban.unwrap_or_else(|| panic!("{}", site.lab.ratelimitd(&["check", CLIENT]).stdout));
     let said = site.lab.ratelimitd(&["stats"]).stdout;
     assert!(said.contains("5 requests in 1m with path=/login method=POST"), "{said}");
     assert_eq!(post(other, &format!("https://{}/", SERVER[0])), "200", "who is within the limits is served");
+    // The ban says which limit began it, and the story of the client what it dropped.
+    let events = site.lab.ratelimitd(&["events"]).stdout;
+    let is_told =
+        |line: &&str| line.contains("banned by rule") && line.contains("5/1m requests path=/login method=POST");
+    assert!(events.lines().any(|line| is_told(&line)), "{events}");
+    assert!(check.contains("with path=/login method=POST"), "{check}");
+    assert_ne!(post(CLIENT, &login), "200");
+    assert_eq!(site.lab.ratelimitd(&["unblock", CLIENT]).code(), 0);
+    let dropped = once(|| {
+        let story: Value = serde_json::from_str(&site.lab.ratelimitd(&["history", CLIENT, "--json"]).stdout).ok()?;
+        let episodes = story["episodes"].as_array()?;
+        episodes.iter().find_map(|of| of["packets"].as_u64().filter(|packets| *packets > 0))
+    });
+    assert!(dropped.is_some(), "{}", site.lab.ratelimitd(&["history", CLIENT, "--json"]).stdout);
 }
 
 #[test]
@@ -216,4 +230,42 @@ fn turns_of_a_source_that_lines_have_taken_beyond_its_limit_are_charged_as_all_o
     site.lab.client.run(&curl).unwrap();
     assert_eq!(site.used(), 50);
     assert_eq!(used(&site.lab, CLIENTS[1]), 0);
+    // A source that is freed begins again: each of its requests counts once, by packet or by line.
+    assert_eq!(site.lab.ratelimitd(&["unblock", CLIENT]).code(), 0);
+    assert!(once(|| (site.report()["turn_requests_max"]["default"] == 1).then_some(())).is_some());
+    for asked in 1..=8 {
+        site.lab.client.run(&curl).unwrap();
+        assert!(once(|| (site.report()["behind_bytes"] == 0).then_some(())).is_some());
+        assert_eq!(site.used(), asked);
+    }
+}
+
+#[test]
+fn each_limit_is_charged_for_lines_no_older_than_its_window() {
+    needs_root!();
+    let site = Site::new();
+    let limits = "limits = [\"1000/10s\", \"1000/1h\", \"1000/10m status=404\", \"900/1h status=404\"]";
+    let _daemon = site.limit_by(&format!("{limits}\naccess_log = [\"{}\"]", site.log().display()));
+    site.load(10, 1, 1);
+    let line = |seconds: i64| {
+        let time =
+            (jiff::Timestamp::now() - jiff::SignedDuration::from_secs(seconds)).strftime("%d/%b/%Y:%H:%M:%S +0000");
+        format!("{CLIENT} - - [{time}] \"GET / HTTP/2.0\" 404 3 \"-\" \"-\"\n")
+    };
+    // Half an hour, five minutes, and now.
+    let text = line(1_800).repeat(40) + &line(300).repeat(20) + &line(0).repeat(5);
+    OpenOptions::new().append(true).open(site.log()).unwrap().write_all(text.as_bytes()).unwrap();
+    let used = || {
+        let check: Value = serde_json::from_str(&site.lab.ratelimitd(&["check", CLIENT, "--json"]).stdout).unwrap();
+        let limits = check["limits"].as_array().unwrap().iter();
+        let used = |of: &Value| (of["window_seconds"].as_f64(), of["condition"].is_string(), of["used"].as_u64());
+        limits.map(used).collect::<Vec<_>>()
+    };
+    let used_of = |window: f64, has_condition: bool| {
+        let of_window = used().into_iter().filter(|of| (of.0, of.1) == (Some(window), has_condition));
+        of_window.filter_map(|of| of.2).max().unwrap_or(0)
+    };
+    assert!(once(|| (used_of(3600.0, true) == 65).then_some(())).is_some(), "{:?}", used());
+    assert_eq!((used_of(3600.0, false), used_of(600.0, true)), (75, 25), "{:?}", used());
+    assert!(used_of(10.0, false) <= 15, "{:?}", used());
 }

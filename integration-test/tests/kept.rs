@@ -254,9 +254,11 @@ fn detach_takes_the_filter_off_with_a_daemon_and_without() {
     let detached = lab.ratelimitd(&["detach", "s0"]);
     assert_eq!((detached.code(), detached.stdout.contains("s0")), (0, true), "{}", detached.stderr);
     assert!(!lab.has_xdp("s0") && !lab.pins().exists());
-    assert_refused(&lab.ratelimitd(&["detach"]), 69, &["no daemon answers"]);
-    let nothing = lab.ratelimitd(&["detach", "--if-attached"]);
-    assert_eq!((nothing.code(), &*nothing.stdout), (0, "nothing was attached\n"), "{}", nothing.stderr);
+    assert_refused(&lab.ratelimitd(&["detach", "s0"]), 69, &["no daemon answers"]);
+    for nothing in [&["detach"][..], &["detach", "s0", "--if-attached"]] {
+        let nothing = lab.ratelimitd(nothing);
+        assert_eq!((nothing.code(), &*nothing.stdout), (0, "nothing was attached\n"), "{}", nothing.stderr);
+    }
 
     // The way that needs no program of ours.
     lab.limit(&KEEP).kill();

@@ -156,12 +156,6 @@ impl Follower {
         Self { source, limits, resume, begins_at_start: false, current, old, closed, socket, chunk }
     }
 
-    /// Returns the origin of the lines.
-    #[must_use]
-    pub fn source(&self) -> &Source {
-        &self.source
-    }
-
     /// Returns the socket to wait for, if the source is one and is bound.
     #[must_use]
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
@@ -288,7 +282,7 @@ impl Follower {
     fn switch_to(&mut self, opened: (File, Metadata), now: u64, tally: &mut Tally, events: &mut Vec<Event>) {
         let (file, metadata) = &opened;
         let returned = self.old.iter().position(|old| old.is(metadata)).map(|index| self.old.remove(index));
-        let closed = self.closed.iter().find(|closed| closed.is_of(file, metadata.dev(), metadata.ino()));
+        let closed = self.closed.iter().rev().find(|closed| closed.is_of(file, metadata.dev(), metadata.ino()));
         let begin = match closed {
             Some(closed) => Begin::At(*closed),
             None if self.begins_at_start => Begin::Start,

@@ -12,8 +12,6 @@ struct Bucket {
     corrected: u64,
     /// Counted requests that no line was matched with.
     open: u64,
-    /// Lines, since the last settlement, that say that their requests began in the bucket.
-    unsettled: u64,
 }
 
 /// Counted and logged requests of one source.
@@ -21,8 +19,6 @@ struct Bucket {
 pub(crate) struct Ledger {
     /// Buckets of the window, the current one and the one after it at most. Ascending by number.
     buckets: VecDeque<Bucket>,
-    /// Lines, since the last settlement, that do not say when their requests began.
-    undated: u64,
     /// Place among all sources in the order of use.
     pub(crate) order: u64,
     /// Time in nanoseconds of the last line, counted request or correction.
@@ -33,19 +29,14 @@ impl Ledger {
     /// Returns the ledger of a new source.
     pub(crate) fn new(order: u64, now: u64, full_buckets: u8) -> Self {
         let buckets = VecDeque::with_capacity(usize::from(full_buckets) + 2);
-        Self { buckets, undated: 0, order, used_at: now }
+        Self { buckets, order, used_at: now }
     }
 
-    /// Removes buckets before `oldest`. Returns the number of unsettled lines in them.
-    pub(crate) fn expire(&mut self, oldest: u64) -> u64 {
-        let mut lines = 0_u64;
-        while let Some(bucket) = self.buckets.front()
-            && bucket.number < oldest
-        {
-            lines = lines.saturating_add(bucket.unsettled);
+    /// Removes buckets before `oldest`.
+    pub(crate) fn expire(&mut self, oldest: u64) {
+        while self.buckets.front().is_some_and(|bucket| bucket.number < oldest) {
             self.buckets.pop_front();
         }
-        lines
     }
 
     /// Returns the bucket of that number, which is made if there is none.
@@ -57,54 +48,33 @@ impl Ledger {
         &mut self.buckets[index]
     }
 
-    /// Adds lines of requests that began in a bucket, if that is known.
-    pub(crate) fn add_lines(&mut self, began: Option<u64>, lines: u64) {
-        let unsettled = match began {
-            Some(number) => &mut self.bucket(number).unsettled,
-            None => &mut self.undated,
-        };
-        *unsettled = unsettled.saturating_add(lines);
-    }
-
-    /// Number of lines since the last settlement.
-    pub(crate) fn unsettled(&self) -> u64 {
-        self.buckets.iter().map(|bucket| bucket.unsettled).fold(self.undated, u64::saturating_add)
-    }
-
-    /// Takes the kernel's count of a bucket, each correction included so many times. Returns whether it has grown.
-    pub(crate) fn observe(&mut self, number: u64, total: u64, charged_in: u64) -> bool {
-        if total == 0 {
-            return false;
-        }
+    /// Takes the kernel's count of a bucket, each correction included so many times. A count of less than half of what is
+    /// known is of a window that was erased in the kernel and has begun again. A count that falls by less was refunded.
+    pub(crate) fn observe(&mut self, number: u64, total: u64, charged_in: u64) {
         let bucket = self.bucket(number);
+        let known = bucket.corrected.saturating_mul(charged_in).saturating_add(bucket.counted);
+        if total < known / 2 {
+            *bucket = Bucket { number, ..Bucket::default() };
+        }
         let added = total.saturating_sub(bucket.corrected.saturating_mul(charged_in)).saturating_sub(bucket.counted);
         bucket.counted += added;
         bucket.open += added;
-        added > 0
     }
 
-    /// Matches lines with counted requests, oldest bucket first. Books lines without a match into bucket `current`.
-    pub(crate) fn settle(&mut self, current: u64) -> Settled {
-        let mut lines = std::mem::take(&mut self.undated);
-        let mut too_old = 0_u64;
-        let is_live = |bucket: &&Bucket| bucket.counted > 0 || bucket.corrected > 0;
-        let live_from = self.buckets.iter().find(is_live).map_or(0, |bucket| bucket.number.min(current));
-        for bucket in &mut self.buckets {
-            let unsettled = std::mem::take(&mut bucket.unsettled);
-            let sum = if bucket.number < live_from { &mut too_old } else { &mut lines };
-            *sum = sum.saturating_add(unsettled);
-        }
+    /// Matches lines with counted requests, oldest bucket first. Books those without a match into bucket `current`, and
+    /// returns their number.
+    pub(crate) fn settle(&mut self, current: u64, lines: u64) -> u64 {
         let mut unmatched = lines;
         for bucket in &mut self.buckets {
             let matched = bucket.open.min(unmatched);
             bucket.open -= matched;
             unmatched -= matched;
         }
-        if lines > 0 {
+        if unmatched > 0 {
             let bucket = self.bucket(current);
             bucket.corrected = bucket.corrected.saturating_add(unmatched);
         }
-        Settled { lines, charged: unmatched, too_old }
+        unmatched
     }
 
     /// Takes back up to `amount` of what was booked as charged into a bucket.
@@ -119,19 +89,9 @@ impl Ledger {
         self.buckets.iter().map(|bucket| bucket.counted.saturating_add(bucket.corrected)).fold(0, u64::saturating_add)
     }
 
-    /// Number of requests that were charged in the buckets that are remembered.
-    pub(crate) fn corrected(&self) -> u64 {
-        self.buckets.iter().map(|bucket| bucket.corrected).fold(0, u64::saturating_add)
+    /// Returns the number of requests that were charged in buckets from `oldest` on.
+    pub(crate) fn corrected(&self, oldest: u64) -> u64 {
+        let live = self.buckets.iter().filter(|bucket| bucket.number >= oldest);
+        live.map(|bucket| bucket.corrected).fold(0, u64::saturating_add)
     }
-}
-
-/// Result of one settlement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Settled {
-    /// Lines of requests within the source's live window.
-    pub(crate) lines: u64,
-    /// The part of `lines` that no counted request matches.
-    pub(crate) charged: u64,
-    /// Lines of requests that began before the source's live window.
-    pub(crate) too_old: u64,
 }

@@ -14,7 +14,7 @@ const OTHERS_LOW: usize = LINES / 4;
 pub struct Outcomes {
     /// Lines that were reconciled.
     pub charged: u64,
-    /// Lines whose address has neither a live window nor an open connection.
+    /// Lines whose address has no live window.
     pub not_a_peer: u64,
     /// Lines of peers that charged nothing because most lines are not of peers.
     pub proxied: u64,
@@ -51,10 +51,11 @@ pub enum Peers {
     Proxied,
 }
 
-/// Compares the addresses in a log with those that have a live window or an open connection here.
+/// Compares the addresses in a log with those that have a live window here.
 ///
-/// No header is believed: if the log names clients of a proxy, no line charges. The check needs 1000 lines before it
-/// decides. It decides `Proxied` if more than half of the last 1000 lines are not of peers, and `Direct` again if
+/// No header is believed: if the log names clients of a proxy, no line charges. A line of an address that had a window
+/// earlier charges nothing either, but does not speak for a proxy: a long request may end after its window. The check
+/// needs 1000 lines before it decides. It decides `Proxied` if more than half of the last 1000 lines are not of peers, and `Direct` again if
 /// fewer than a quarter are not.
 #[derive(Debug, Default)]
 pub struct PeerCheck {
@@ -67,9 +68,9 @@ pub struct PeerCheck {
 
 impl PeerCheck {
     /// Judges one line of the log's format and of an acceptable time. Also returns the new state of the log if the line
-    /// changed it, for the caller to say once.
-    pub fn judge(&mut self, is_peer: bool) -> (Judgement, Option<Peers>) {
-        let change = self.add(is_peer);
+    /// changed it, for the caller to say once. `was_peer` says whether its address had a live window earlier.
+    pub fn judge(&mut self, is_peer: bool, was_peer: bool) -> (Judgement, Option<Peers>) {
+        let change = self.add(is_peer || was_peer);
         let (judgement, count) = match (is_peer, self.peers) {
             (false, _) => (Judgement::NotAPeer, &mut self.outcomes.not_a_peer),
             (true, Peers::Proxied) => (Judgement::Proxied, &mut self.outcomes.proxied),

@@ -1,6 +1,6 @@
 //! Reconciles the requests in a log with those that the kernel counted, for the sources of one rule.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
 use crate::beyond::Beyond;
@@ -42,30 +42,7 @@ impl Settings {
     }
 }
 
-/// Running totals of a reconciler.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Lines that were given to [`Reconciler::logged`].
-    pub lines: u64,
-    /// Requests that [`Reconciler::settle`] said to charge, less those that could not be.
-    pub charged: u64,
-    /// Lines that charged nothing because their requests began before the source's live window.
-    pub too_old: u64,
-    /// Lines that charged nothing because their source was evicted before they were settled.
-    pub lines_dropped: u64,
-    /// Sources that were evicted within their window because there were too many.
-    pub sources_dropped: u64,
-}
-
 /// Bookkeeping of the sources of one rule.
-///
-/// For each batch of lines, the caller takes these steps in this order:
-/// 1. It reads the lines and calls [`Self::logged`] for each.
-/// 2. It reads the kernel's counts of the sources that [`Self::take_unsettled`] returns, and calls [`Self::counted`].
-/// 3. It calls [`Self::settle`], and charges what that returns to the bucket of the `now` of that call.
-///
-/// Counts that are read before the lines may lack a request whose line was read, which then would be charged twice.
-/// Lines that are not settled within a window charge nothing.
 ///
 /// A line is matched with the oldest counted request of the window that has no line yet. A line without a match is
 /// charged, and no charge is ever taken back. A counted request that is not logged within its window expires.
@@ -80,9 +57,7 @@ pub struct Reconciler<K> {
     /// Sources in the order of their last use.
     by_use: BTreeMap<u64, K>,
     next_order: u64,
-    unsettled: HashSet<K>,
     beyond: Beyond<K>,
-    totals: Totals,
 }
 
 impl<K: Eq + Hash + Copy> Reconciler<K> {
@@ -98,9 +73,7 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
             sources: HashMap::new(),
             by_use: BTreeMap::new(),
             next_order: 0,
-            unsettled: HashSet::new(),
             beyond: Beyond::new(settings.sources_max, forgiven_ns, settings.multiplicity_max),
-            totals: Totals::default(),
         }
     }
 
@@ -110,91 +83,35 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         at / self.settings.bucket_ns
     }
 
-    /// Number of sources that are remembered.
+    /// Returns the number of sources that are remembered.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn sources(&self) -> usize {
         self.sources.len()
     }
 
-    /// Returns true if no source is remembered.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.sources.is_empty()
-    }
-
-    /// Totals since the reconciler was made.
-    #[must_use]
-    pub fn totals(&self) -> Totals {
-        self.totals
-    }
-
-    /// Adds `lines` of a source, read at `now`. `began` is the latest time at which their requests may have begun, if
-    /// the log says so. Requests that began before the source's live window charge nothing, because they were counted
-    /// when they began.
-    pub fn logged(&mut self, key: K, now: u64, lines: u64, began: Option<u64>) {
-        if lines == 0 {
-            return;
-        }
-        self.totals.lines = self.totals.lines.saturating_add(lines);
-        let current = self.bucket(now);
-        let began = began.map(|began| self.bucket(began).min(current));
-        if began.is_some_and(|began| began < self.oldest(now)) {
-            self.totals.too_old = self.totals.too_old.saturating_add(lines);
-            return;
-        }
-        self.expire_idle(now);
-        self.source(key, now).add_lines(began, lines);
-        self.unsettled.insert(key);
-    }
-
-    /// Takes the kernel's counts of a source, read at `now`: numbers of buckets and what is counted in them, charges
-    /// from the log included. Within a bucket, only growth counts. Buckets outside the window are ignored, except for
-    /// the one after the current, which may have begun since `now` was read.
-    pub fn counted(&mut self, key: K, now: u64, counts: &[(u64, u64)]) {
-        let buckets = self.oldest(now)..=self.bucket(now).saturating_add(1);
-        let mut live = counts.iter().filter(|(number, total)| *total > 0 && buckets.contains(number)).peekable();
-        if live.peek().is_none() {
-            return;
-        }
-        self.expire_idle(now);
-        if !self.sources.contains_key(&key) {
-            self.source(key, now);
-        }
-        let Some(source) = self.sources.get_mut(&key) else { return };
-        let mut has_grown = false;
-        for (number, total) in live {
-            has_grown |= source.observe(*number, *total, self.settings.charged_in);
-        }
-        if has_grown {
-            self.source(key, now);
-        }
-    }
-
-    /// Returns the sources that lines were logged for since they were settled, and forgets that they were.
-    #[must_use]
-    pub fn take_unsettled(&mut self) -> Vec<K> {
-        self.unsettled.drain().collect()
-    }
-
-    /// Matches the lines of a source. Returns how many requests to charge to bucket [`Self::bucket`]`(now)`, and books
-    /// them as charged.
+    /// Matches `lines` of a source with `counts`, which the kernel's buckets hold of it, and returns how many requests to
+    /// charge to bucket [`Self::bucket`]`(now)`. They are booked as charged.
+    ///
+    /// `counts` are numbers of buckets and what is counted in them, charges from the log included. They are read after
+    /// the lines: otherwise they lack requests whose lines were read, which would be charged twice. Within a bucket, only
+    /// growth counts. Buckets outside the window are ignored, except for the one after the current, which may have begun
+    /// since `now` was read.
     #[must_use = "these requests are booked as charged"]
-    pub fn settle(&mut self, key: K, now: u64) -> u64 {
-        self.unsettled.remove(&key);
-        let (oldest, current) = (self.oldest(now), self.bucket(now));
-        let Some(source) = self.sources.get_mut(&key) else { return 0 };
-        let expired = source.expire(oldest);
-        let settled = source.settle(current);
-        self.totals.too_old = self.totals.too_old.saturating_add(expired).saturating_add(settled.too_old);
+    pub fn settle(&mut self, key: K, now: u64, lines: u64, counts: &[(u64, u64)]) -> u64 {
+        self.expire_idle(now);
+        let (buckets, current) = (self.oldest(now)..=self.bucket(now).saturating_add(1), self.bucket(now));
+        let charged_in = self.settings.charged_in;
+        let source = self.source(key, now);
+        for (number, total) in counts.iter().filter(|(number, total)| *total > 0 && buckets.contains(number)) {
+            source.observe(*number, *total, charged_in);
+        }
+        let charged = source.settle(current, lines);
+        let used = source.used();
         let amount = self.settings.amount;
-        if settled.charged > 0 && source.used() > amount.saturating_add(amount / BEYOND_PART) {
+        if charged > 0 && used > amount.saturating_add(amount / BEYOND_PART) {
             self.beyond.remember(key, now);
         }
-        if settled.charged > 0 {
-            self.totals.charged = self.totals.charged.saturating_add(settled.charged);
-            self.source(key, now);
-        }
-        settled.charged
+        charged
     }
 
     /// Says that `amount` of what was settled into a bucket could not be charged, such as because the limit is used up
@@ -202,13 +119,12 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
     pub fn not_charged(&mut self, key: K, bucket: u64, amount: u64) {
         if let Some(source) = self.sources.get_mut(&key) {
             source.unbook(bucket, amount);
-            self.totals.charged = self.totals.charged.saturating_sub(amount);
         }
     }
 
     /// Returns how many requests of a source's live window were charged from lines.
-    pub fn corrected(&mut self, key: K, now: u64) -> u64 {
-        self.live(key, now).map_or(0, |source| source.corrected())
+    pub fn corrected(&self, key: K, now: u64) -> u64 {
+        self.sources.get(&key).map_or(0, |source| source.corrected(self.oldest(now)))
     }
 
     /// Forgets a source whose window was erased in the kernel.
@@ -216,8 +132,6 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         self.beyond.forget(key);
         if let Some(source) = self.sources.remove(&key) {
             self.by_use.remove(&source.order);
-            self.unsettled.remove(&key);
-            self.totals.lines_dropped = self.totals.lines_dropped.saturating_add(source.unsettled());
         }
     }
 
@@ -234,15 +148,6 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         self.beyond.multiplicity(key, now)
     }
 
-    /// Returns a source with its live window alone. None if it is not remembered.
-    fn live(&mut self, key: K, now: u64) -> Option<&mut Ledger> {
-        let oldest = self.oldest(now);
-        let source = self.sources.get_mut(&key)?;
-        let expired = source.expire(oldest);
-        self.totals.too_old = self.totals.too_old.saturating_add(expired);
-        Some(source)
-    }
-
     /// Returns the number of the oldest bucket in the window.
     fn oldest(&self, now: u64) -> u64 {
         self.bucket(now).saturating_sub(self.settings.full_buckets.into())
@@ -251,7 +156,7 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
     /// Returns a source, made if there is none, as the one used last.
     fn source(&mut self, key: K, now: u64) -> &mut Ledger {
         if !self.sources.contains_key(&key) && self.sources.len() >= self.settings.sources_max {
-            self.drop_oldest(now);
+            self.drop_oldest();
         }
         let order = self.next_order;
         self.next_order += 1;
@@ -263,21 +168,14 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
             self.by_use.remove(&source.order);
             source.order = order;
         }
-        let expired = source.expire(oldest);
-        self.totals.too_old = self.totals.too_old.saturating_add(expired);
+        source.expire(oldest);
         source.used_at = source.used_at.max(now);
         source
     }
 
-    fn drop_oldest(&mut self, now: u64) {
-        if let Some((_, key)) = self.by_use.pop_first()
-            && let Some(source) = self.sources.remove(&key)
-        {
-            self.unsettled.remove(&key);
-            self.totals.lines_dropped = self.totals.lines_dropped.saturating_add(source.unsettled());
-            if self.bucket(source.used_at) >= self.oldest(now) {
-                self.totals.sources_dropped += 1;
-            }
+    fn drop_oldest(&mut self) {
+        if let Some((_, key)) = self.by_use.pop_first() {
+            self.sources.remove(&key);
         }
     }
 
@@ -288,7 +186,7 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
             let key = self.by_use.first_key_value().map(|(_, key)| *key);
             let is_idle = |source: &Ledger| self.bucket(source.used_at) < oldest;
             match key {
-                Some(key) if self.sources.get(&key).is_none_or(is_idle) => self.drop_oldest(now),
+                Some(key) if self.sources.get(&key).is_none_or(is_idle) => self.drop_oldest(),
                 _ => break,
             }
         }

@@ -21,12 +21,14 @@ pub const INITIALS_PER_CONNECTION_MAX: u16 = 8;
 /// bytes as measured of Chromium and aioquic), longer a part of a body.
 pub const QUIC_REQUEST_BYTES: RangeInclusive<u16> = 64..=1000;
 
-/// Datagrams of a flow of QUIC that are no request, of which the guard counts one. // a download of 10 GB takes up to
-/// 4.2 million acknowledgements
+/// Datagrams of a flow of QUIC that are no request, of which the guard counts one.
+// A download of 10 GB takes up to 4.2 million acknowledgements, and the guard allows 16 384 times so many.
 pub const DATAGRAMS_PER_COUNTED: u16 = 256;
 
-/// Weight of a datagram that is no request, and of one that is part of a body. // an upload of 10 GB takes up to 8.4 million
+/// Weight of a datagram that is no request.
 const WEIGHT: u16 = 2;
+/// Weight of a datagram that is part of a body.
+// An upload of 10 GB takes up to 8.4 million.
 const WEIGHT_OF_BODY: u16 = 1;
 /// Weight of which the guard counts one datagram.
 const WEIGHT_COUNTED: u16 = WEIGHT * DATAGRAMS_PER_COUNTED;
@@ -64,6 +66,21 @@ impl Flow {
     pub const fn make_due(&mut self) {
         self.idle = 0;
     }
+
+    /// Adds datagrams that look like requests and charge nothing, as the rule's access log has what they ask.
+    #[inline(always)]
+    pub const fn add_logged(&mut self, datagrams: u32) {
+        const MOST: u32 = DATAGRAMS_PER_COUNTED as u32;
+        #[expect(clippy::cast_possible_truncation, reason = "it is at most 256")]
+        let datagrams = if datagrams < MOST { datagrams as u16 } else { MOST as u16 };
+        self.add_idle(WEIGHT * datagrams);
+    }
+
+    #[inline(always)]
+    const fn add_idle(&mut self, weight: u16) {
+        let idle = self.idle + weight;
+        self.idle = if idle >= WEIGHT_COUNTED { 0 } else { idle };
+    }
 }
 
 /// A datagram, as far as it matters to its flow.
@@ -86,8 +103,6 @@ pub struct Step {
     pub opens: bool,
     /// Requests that it is: 0 or 1.
     pub requests: u32,
-    /// True if the guard counts it, as one of [`DATAGRAMS_PER_COUNTED`] that are no request.
-    pub is_unaccounted: bool,
     /// What to remember once it is admitted.
     pub newest: Flow,
 }
@@ -101,7 +116,7 @@ pub fn step(known: Option<Flow>, now: Nanos, datagram: Datagram) -> Step {
     };
     if !datagram.speaks_quic {
         let newest = Flow { last_seen_ns: now.0, ..Flow::default() };
-        return Step { opens: !is_known, requests: 1, is_unaccounted: false, newest };
+        return Step { opens: !is_known, requests: 1, newest };
     }
     let flow = match known {
         Some(flow) if is_known => flow,
@@ -115,12 +130,12 @@ pub fn step(known: Option<Flow>, now: Nanos, datagram: Datagram) -> Step {
     };
     let mut step = step_of_quic(flow, is_known, datagram);
     step.newest.last_seen_ns = now.0;
-    step.newest.idle = if flow.idle == 0 { WEIGHT_OF_BODY } else { flow.idle };
+    step.newest.idle = flow.idle;
     if step.requests == 0 {
         let is_of_body = datagram.payload_bytes > *QUIC_REQUEST_BYTES.end();
-        let idle = flow.idle + if is_of_body { WEIGHT_OF_BODY } else { WEIGHT };
-        step.is_unaccounted = idle >= WEIGHT_COUNTED;
-        step.newest.idle = if step.is_unaccounted { 0 } else { idle };
+        step.newest.add_idle(if is_of_body { WEIGHT_OF_BODY } else { WEIGHT });
+    } else if flow.idle == 0 {
+        step.newest.idle = WEIGHT_OF_BODY;
     }
     step
 }
@@ -136,7 +151,7 @@ fn step_of_quic(flow: Flow, is_known: bool, datagram: Datagram) -> Step {
         (true, false) => Flow { initials: 0, ..flow },
         (false, _) => Flow { initials, ..flow },
     };
-    let is = |requests, newest| Step { opens, requests, is_unaccounted: false, newest };
+    let is = |requests, newest| Step { opens, requests, newest };
     let is_quic = newest.initials != 0 || newest.asked != 0;
     if !is_quic {
         return is(1, newest);
@@ -245,13 +260,17 @@ mod tests {
         assert_eq!((step.opens, step.requests, step.newest.initials, step.newest.asked), (false, 1, 0, 0));
     }
 
+    fn is_guarded(step: &Step) -> bool {
+        step.requests == 0 && step.newest.is_due()
+    }
+
     /// Sends datagrams of one size on a known flow. Returns the number that the guard counts, and that of requests.
     fn counted(payload_bytes: u16, datagrams: u64) -> (u32, u32) {
         let mut flow = step(None, NOW, INITIAL).newest;
         let (mut guarded, mut requests) = (0, 0);
         for _ in 0..datagrams {
             let step = step(Some(flow), NOW, short(payload_bytes));
-            guarded += u32::from(step.is_unaccounted);
+            guarded += u32::from(is_guarded(&step));
             requests += step.requests;
             flow = step.newest;
         }
@@ -263,6 +282,19 @@ mod tests {
         assert_eq!(counted(40, 25_600), (100, 0));
         assert_eq!(counted(1_200, 51_200), (100, 0));
         assert_eq!(counted(100, 3_200), (0, 3_199), "requests are no part of it");
+    }
+
+    #[test]
+    fn the_guard_counts_one_in_256_of_requests_that_a_log_has() {
+        for (merged, expected) in [(1, 100), (16, 100), (100, 86), (1_000, 25)] {
+            let mut flow = step(None, NOW, INITIAL).newest;
+            let mut due = 0;
+            for _ in 0..25_600 / merged {
+                flow.add_logged(merged);
+                due += u32::from(flow.is_due());
+            }
+            assert_eq!(due, expected, "{merged} at once");
+        }
     }
 
     #[test]
@@ -281,10 +313,10 @@ mod tests {
     #[test]
     fn the_guard_counts_one_in_256_of_flows_of_one_datagram_each() {
         let at = |number: u64| Nanos(NOW.0 + (number << CHANCE_SHIFT));
-        let counted = (0..51_200).filter(|number| step(None, at(*number), short(40)).is_unaccounted).count();
+        let counted = (0..51_200).filter(|number| is_guarded(&step(None, at(*number), short(40)))).count();
         assert_eq!(counted, 200);
-        assert!((0..512).all(|number| !step(None, at(number), INITIAL).is_unaccounted), "it is a request");
-        assert!((0..512).all(|number| !step(None, at(number), OTHER).is_unaccounted));
+        assert!((0..512).all(|number| !is_guarded(&step(None, at(number), INITIAL))), "it is a request");
+        assert!((0..512).all(|number| !is_guarded(&step(None, at(number), OTHER))));
     }
 
     #[test]
@@ -294,7 +326,7 @@ mod tests {
         for at in 0..5_120 {
             let initial = Datagram { quic_initial: true, quic_short: false, ..short(40) };
             let step = step(Some(known), NOW, if at % 8 == 0 { initial } else { short(40) });
-            guarded += u32::from(step.is_unaccounted);
+            guarded += u32::from(is_guarded(&step));
             known = step.newest;
         }
         assert!(guarded >= 17, "{guarded} of 4480 and those Initials that were no request");

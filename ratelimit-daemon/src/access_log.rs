@@ -6,7 +6,7 @@
 mod reader;
 mod rules;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use ipnet::IpNet;
 use ratelimit_accesslog::{Judgement, Outcomes, PeerCheck, Peers, Position, State};
 use ratelimit_common::time::Nanos;
 use ratelimit_datapath::{Datapath, DatapathError};
-use ratelimit_policy::desired::{AccessLog, Limit, Policy};
+use ratelimit_policy::desired::{AccessLog, Policy};
 use ratelimit_report::snapshot::{AccessLogLines, AccessLogReport, CheckReport};
 use serde::{Deserialize, Serialize};
 
-use self::reader::{Batch, Reader, Requests, Wanted};
+use self::reader::{Batch, Counted, Reader, Requests, Wanted};
 use self::rules::{Rules, Source};
 use super::engine::Engine;
 use super::moment::Moment;
@@ -34,6 +34,8 @@ const BATCHES_PER_TICK: usize = 8;
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 /// Period in which multiplicities are looked at that fall without lines.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
+/// Maximum number of clients of a log that are known to have had a window.
+const WERE_PEERS_MAX: usize = 1 << 16;
 /// Time after which a log that was at its end is not known to be there.
 const TOLD_WITHIN: Duration = Duration::from_secs(3);
 /// Maximum time since a log's end was reached. A log that exceeds it is in trouble.
@@ -66,11 +68,12 @@ struct ReadTo {
 struct Log {
     state: Option<State>,
     peers: PeerCheck,
+    /// Clients that had a live window when a line of theirs came. Emptied where it has [`WERE_PEERS_MAX`].
+    were_peers: HashSet<IpNet>,
     behind_bytes: Option<u64>,
     /// True if the last read reached its end.
     is_at_end: bool,
-    /// True if its end was reached in this run. Lines up to there may have been read by an earlier run, which charged their
-    /// conditions.
+    /// True if its end was reached in this run. Earlier lines may have been read by an earlier run, which charged their conditions.
     has_caught_up: bool,
     /// Daemon's uptime when the end was last reached.
     at_end: Duration,
@@ -114,8 +117,16 @@ impl AccessLogs {
         failed.into_iter().chain(of_logs).collect()
     }
 
+    /// Forgets clients whose windows were erased: what lines had added to them, and that turns of theirs are charged as
+    /// several requests.
+    pub(super) fn forget(&mut self, clients: &[IpNet]) {
+        self.rules.forget(clients);
+        // Packets read of it at once.
+        self.renewed_at = Duration::ZERO;
+    }
+
     /// Writes into a report what was added from logs to the client's limits.
-    pub(super) fn tell_added(&mut self, report: &mut CheckReport, policy: &Policy, client: IpNet, now: Nanos) {
+    pub(super) fn tell_added(&self, report: &mut CheckReport, policy: &Policy, client: IpNet, now: Nanos) {
         for limit in &mut report.limits {
             let Some(rule) = policy.rules.iter().find(|rule| rule.name == limit.rule) else { continue };
             limit.added_from_log = self.rules.added_to(rule, limit, client, now);
@@ -154,8 +165,15 @@ impl AccessLogs {
     fn judged(&mut self, name: &AccessLog, source: &Source) -> u64 {
         let Some(log) = self.logs.get_mut(name) else { return 0 };
         let mut lines = 0;
+        let (is_peer, was_peer) = (source.is_peer(), log.were_peers.contains(&source.client));
+        if is_peer && !was_peer {
+            if log.were_peers.len() >= WERE_PEERS_MAX {
+                log.were_peers.clear();
+            }
+            log.were_peers.insert(source.client);
+        }
         for _ in 0..source.requests.lines {
-            let (judgement, change) = log.peers.judge(source.is_peer());
+            let (judgement, change) = log.peers.judge(is_peer, was_peer);
             lines += u64::from(judgement == Judgement::Charge);
             change.into_iter().for_each(|change| tell_change(name, change));
         }
@@ -166,6 +184,7 @@ impl AccessLogs {
         self.logs.entry(name.clone()).or_insert_with(|| Log {
             state: None,
             peers: PeerCheck::default(),
+            were_peers: HashSet::new(),
             behind_bytes: None,
             is_at_end: false,
             has_caught_up: false,
@@ -174,23 +193,19 @@ impl AccessLogs {
     }
 }
 
-/// Returns the logs that rules name, each with the age beyond which its lines charge nobody.
+/// Returns the logs that rules name, each with what the rules count of its lines.
 fn wanted(policy: &Policy) -> Vec<Wanted> {
     let mut wanted: Vec<Wanted> = Vec::new();
     for rule in &policy.rules {
-        let is_charged = |limit: &&Limit| limit.is_reconciled() || limit.condition.is_some();
-        let window_ns = rule.limits.iter().filter(is_charged).map(|limit| limit.window_ns).max();
-        let Some(age_max_ns) = window_ns else { continue };
-        for log in &rule.access_logs {
+        let counts: Vec<Counted> = rule.limits.iter().filter_map(Counted::of).collect();
+        for log in rule.access_logs.iter().filter(|_| !counts.is_empty()) {
             let at = wanted.iter().position(|of| of.log == *log).unwrap_or_else(|| {
-                wanted.push(Wanted { log: log.clone(), age_max_ns, conditions: Vec::new() });
+                wanted.push(Wanted { log: log.clone(), counts: Vec::new() });
                 wanted.len() - 1
             });
-            let of = &mut wanted[at];
-            of.age_max_ns = of.age_max_ns.max(age_max_ns);
-            for condition in rule.limits.iter().filter_map(|limit| limit.condition) {
-                if !of.conditions.contains(&condition) {
-                    of.conditions.push(condition);
+            for count in &counts {
+                if !wanted[at].counts.contains(count) {
+                    wanted[at].counts.push(*count);
                 }
             }
         }
@@ -203,9 +218,7 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn reconcile_logs(&mut self, moment: Moment) {
         for _ in 0..BATCHES_PER_TICK {
             let Some(batch) = self.access_logs.reader.as_ref().and_then(Reader::next) else { break };
-            if let Err(error) = self.reconcile(batch, moment) {
-                tracing::warn!("reconcile an access log: {:#}", anyhow::Error::from(error));
-            }
+            self.reconcile(batch, moment);
         }
         self.renew_multiplicities(moment);
         self.save_positions(moment, false);
@@ -258,12 +271,17 @@ impl<D: Datapath> Engine<D> {
         if is_read && self.access_logs.failed.is_none() {
             return;
         }
-        let Self { access_logs: logs, host, .. } = self;
-        let read_to = logs.read_to.take().unwrap_or_else(|| host.store.load(FILE).unwrap_or_default());
-        // What the last reader has read and nobody took is read again.
-        logs.reader = None;
+        // Sockets would not have again what the last reader has taken from them.
+        for batch in self.access_logs.reader.take().map(Reader::finish).unwrap_or_default() {
+            self.reconcile(batch, moment);
+        }
+        let Self { access_logs: logs, host, enforced, .. } = self;
+        let mut read_to = logs.read_to.take().unwrap_or_else(|| host.store.load(FILE).unwrap_or_default());
         let names: BTreeSet<&AccessLog> = wanted.iter().map(|of| &of.log).collect();
+        let is_named = |name: &String| names.iter().any(|of| of.to_string() == *name);
+        read_to.logs.retain(|name, _| is_named(name));
         logs.logs.retain(|name, _| names.contains(name));
+        logs.rules.retain(&enforced.desired.policy);
         for name in names {
             let log = logs.log(name, moment.uptime);
             (log.is_at_end, log.at_end) = (false, moment.uptime);
@@ -277,14 +295,9 @@ impl<D: Datapath> Engine<D> {
         logs.read_to = Some(read_to);
     }
 
-    fn reconcile(&mut self, batch: Batch, moment: Moment) -> Result<(), DatapathError> {
-        let Self { datapath, enforced, access_logs, .. } = self;
-        let policy = &enforced.desired.policy;
-        let now = datapath.now()?;
-        let mut of_reader = access_logs.reader.iter().flat_map(|reader| &reader.wanted);
-        let wanted = of_reader.find(|of| of.log == batch.log);
-        let conditions = wanted.map_or_else(Vec::new, |of| of.conditions.clone());
-        let log = access_logs.log(&batch.log, moment.uptime);
+    /// Charges what a batch has beyond what was counted. What cannot be charged is not charged later.
+    fn reconcile(&mut self, batch: Batch, moment: Moment) {
+        let log = self.access_logs.log(&batch.log, moment.uptime);
         for event in &batch.events {
             tracing::info!("access log {}: {event}", batch.log);
         }
@@ -297,27 +310,51 @@ impl<D: Datapath> Engine<D> {
             }
         }
         log.peers.add_outcomes(batch.outcomes);
-        (log.state, log.behind_bytes) = (Some(batch.state), batch.behind_bytes);
+        // A log that cannot be read has no end that was reached.
         let charges_conditions = log.has_caught_up;
-        log.has_caught_up |= batch.is_at_end;
+        log.has_caught_up |= batch.is_at_end && batch.state == State::Following;
+        (log.state, log.behind_bytes) = (Some(batch.state), batch.behind_bytes);
         log.is_at_end = batch.is_at_end;
         if batch.is_at_end {
             log.at_end = moment.uptime;
         }
-        for (rule, sources) in access_logs.rules.by_rule(policy, &batch.log, &batch.requests, now) {
-            for source in access_logs.rules.read(datapath, policy, rule, &sources, now)? {
-                let lines = access_logs.judged(&batch.log, &source);
-                access_logs.rules.settle(datapath, policy, rule, &source, lines, now)?;
+        if let Err(error) = self.charge_logged(&batch.log, &batch.requests, &batch.counts, charges_conditions) {
+            tracing::warn!("charge what access log {} has: {:#}", batch.log, anyhow::Error::from(error));
+        }
+        if let Some(position) = batch.position {
+            self.access_logs.read_to.get_or_insert_default().logs.insert(batch.log.to_string(), position);
+            self.access_logs.must_save = true;
+        }
+    }
+
+    /// Charges requests of a log. Returns the first error; the other sources are charged all the same.
+    fn charge_logged(
+        &mut self,
+        name: &AccessLog,
+        requests: &[Logged],
+        counts: &[Counted],
+        charges_conditions: bool,
+    ) -> Result<(), DatapathError> {
+        let Self { datapath, enforced, access_logs, .. } = self;
+        let policy = &enforced.desired.policy;
+        let now = datapath.now()?;
+        let mut charged = Ok(());
+        for (rule, sources) in access_logs.rules.by_rule(policy, name, requests, now) {
+            let read = access_logs.rules.read(datapath, policy, rule, &sources, now);
+            let sources = read.unwrap_or_else(|error| {
+                charged = Err(error);
+                Vec::new()
+            });
+            for source in sources {
+                let lines = access_logs.judged(name, &source);
+                let settled = access_logs.rules.settle(datapath, policy, rule, &source, (lines, counts), now);
+                charged = charged.and(settled);
                 if lines > 0 && charges_conditions {
-                    rules::charge_conditions(datapath, policy, rule, &source, &conditions)?;
+                    charged = charged.and(rules::charge_conditions(datapath, policy, rule, &source, counts));
                 }
             }
         }
-        if let Some(position) = batch.position {
-            access_logs.read_to.get_or_insert_default().logs.insert(batch.log.to_string(), position);
-            access_logs.must_save = true;
-        }
-        Ok(())
+        charged
     }
 }
 

@@ -127,6 +127,7 @@ impl<D: Datapath> Engine<D> {
         if !blocked.is_empty() {
             let ends = self.look_at_freed(is_freed, bans.len(), by, moment);
             self.datapath.forget_all(&blocked).map_err(|error| not_freed(error, by))?;
+            self.access_logs.forget(&blocked);
             self.tell_freed(is_freed, &ends, moment);
             told = ends.len();
         }
@@ -251,6 +252,7 @@ impl<D: Datapath> Engine<D> {
         let bans = self.datapath.bans_of(client).map_err(Problem::datapath)?.len();
         let ends = self.look_at_freed(|of| *of == client, bans, by, moment);
         let removed = self.datapath.forget(client).map_err(|error| not_freed(error, by))?;
+        self.access_logs.forget(&[client]);
         self.tell_freed(|of| *of == client, &ends, moment);
         let (windows, bans) = (removed.windows, removed.bans);
         self.journal.tell(Event::Reset { source: client, by: by.to_string(), windows, bans }, moment);

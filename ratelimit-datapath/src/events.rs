@@ -135,7 +135,7 @@ impl KernelEvent {
         };
         let rule = policy.rules.iter().position(|rule| desired::name_hash(&rule.name) == event.rule);
         let of = rule.map(|index| &policy.rules[index]);
-        let limit = if event.is_ordered == 0 { of.and_then(|rule| limit(rule, event.slot)) } else { None };
+        let limit = of.and_then(|rule| limit(rule, event.slot));
         let its = of.zip(limit).and_then(|(rule, limit)| limit.of(rule));
         let used = its.map_or(0, |limit| used(limit, event.used));
         let client = holder(event, its.map_or(Per::Source, |limit| limit.per), policy)?;
@@ -260,14 +260,12 @@ mod tests {
     }
 
     #[test]
-    fn a_ban_has_its_end_and_its_step_and_one_that_was_ordered_no_limit() {
+    fn a_ban_has_its_end_its_step_and_its_limit() {
         let of = |event| KernelEvent::of(&event, &policy()).unwrap();
         let ban = Event { kind: 2, until_ns: 99, step: 2, ..event("198.51.100.0/24") };
         let told = of(ban);
         assert_eq!(told.kind, KernelEventKind::Ban { until: Nanos(99), step: 3 });
         assert_eq!((told.reason, told.limit, told.used), (Reason::Banned, Some(EventLimit::Held(0)), 30));
-        let ordered = of(Event { is_ordered: 1, ..ban });
-        assert_eq!((ordered.rule, ordered.limit, ordered.used), (Some(1), None, 0));
     }
 
     #[test]

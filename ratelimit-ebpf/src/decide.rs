@@ -207,7 +207,7 @@ fn judged_alone(Active { config, word }: Active, source: Address, index: u32, de
 /// rule names destinations, and the rule does not end.
 #[inline(always)]
 fn is_first_for_all(Active { config, word }: Active, source: Address, index: u32) -> bool {
-    let is_known = match choose::has_prefixes(config, source) {
+    let is_known = match Maps::at_no_time(Active { config, word }).has_prefixes(source) {
         0 => false,
         // Its client is of more addresses than this one, which lists tell from each other.
         2 => true,

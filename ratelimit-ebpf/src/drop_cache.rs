@@ -46,7 +46,8 @@ pub(crate) fn of_unverified(deferred: &mut Deferred) {
 
 /// Has no segment with payload of the connection at hand be judged again until `full_until`: the server does not have
 /// what was refused, and so takes nothing that comes after it. Where the window frees some, but less than this needs,
-/// the connection is judged again in a second. Returns 0.
+/// the connection is judged again in a second. Where the rule ends connections whose clients wait, that is in half a
+/// second. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn cache_connection_drop(slot: u32, full_until: u64, is_unverified: u32) -> u32 {
@@ -55,10 +56,10 @@ pub(crate) extern "C" fn cache_connection_drop(slot: u32, full_until: u64, is_un
     if deferred.connection == Key::NONE {
         return 0;
     }
-    let until_ns = match full_until {
-        0 => deferred.now().0.saturating_add(AGAIN_NS),
-        until_ns => until_ns,
-    };
+    let Some(config) = maps::config(deferred.generation()) else { return 0 };
+    let ends_abandoned = maps::rule(config, deferred.rule()).ends_abandoned();
+    let again = deferred.now().0.saturating_add(if ends_abandoned { AGAIN_NS / 2 } else { AGAIN_NS });
+    let until_ns = if full_until == 0 || ends_abandoned && full_until > again { again } else { full_until };
     let of_source = deferred.drop_key;
     if is_unverified != 0 {
         deferred.connection = deferred.connection.of_unverified_requests();

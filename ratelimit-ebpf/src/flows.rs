@@ -33,8 +33,6 @@ impl FlowStep {
 pub(crate) struct Others {
     /// Requests that they are.
     pub(crate) requests: u32,
-    /// True if the guard counts one of them.
-    pub(crate) is_unaccounted: bool,
     /// True if the one at hand or another opens a connection.
     pub(crate) opens: bool,
 }
@@ -50,13 +48,14 @@ extern "C" fn flow_step(generation: u32, rule: u32) -> u32 {
     deferred.set_flow(parsed.source(), parsed.source_port(), parsed.port());
     let step = flow::step(deferred.known_flow().map(|known| *known), deferred.now(), hook::first_of(datagram));
     deferred.flow = step.newest;
-    let Others { requests: of_others, is_unaccounted, opens } = hook::others(deferred, datagram, step.opens);
+    let Others { requests: of_others, opens } = hook::others(deferred, datagram, step.opens);
     let mut requests = step.requests + of_others;
-    if step.is_unaccounted || is_unaccounted {
-        deferred.flow.make_due();
-    }
-    if datagram.speaks_quic && rule.has_log != 0 {
-        requests = hold::of_quic(requests, opens as u32);
+    if datagram.speaks_quic && rule.has_log != 0 && requests != 0 {
+        let of_log = hold::of_quic(requests, opens as u32);
+        if of_log == 0 {
+            deferred.flow.add_logged(requests);
+        }
+        requests = of_log;
     }
     opens as u32 | requests << 1
 }

@@ -45,22 +45,21 @@ fn reconcile(bytes: &[u8]) {
         let (key, number) = (step[1] % 4, u64::from(step[3]));
         now += u64::from(step[2]) * SECOND_NS / 50;
         let count = &mut counts[usize::from(key)];
+        let mut lines = 0;
         match step[0] % 4 {
-            0 => reconciler.logged(key, now, number, None),
+            0 => lines = number,
             1 => *count += number,
             2 => reconciler.forget(key),
             _ => {}
         }
         let bucket = reconciler.bucket(now);
-        reconciler.counted(key, now, &[(bucket, *count)]);
-        let charged = reconciler.settle(key, now);
+        let charged = reconciler.settle(key, now, lines, &[(bucket, *count)]);
         *count += charged * 2;
+        assert!(charged <= lines, "{charged} of {lines}");
         if step[0] & 0x80 != 0 && charged > 0 {
             reconciler.not_charged(key, bucket, charged);
         }
-        let totals = reconciler.totals();
-        assert!(totals.charged <= totals.lines, "{totals:?}");
-        assert!(reconciler.len() <= settings.sources_max);
+        assert!(reconciler.sources() <= settings.sources_max);
         let multiplicity = reconciler.multiplicity(key, now);
         assert!((1..=settings.multiplicity_max).contains(&multiplicity), "{multiplicity}");
     }

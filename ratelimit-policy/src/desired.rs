@@ -89,12 +89,12 @@ impl Policy {
     /// sources takes the room of one of them.
     pub fn windows_per_source(&self) -> u32 {
         // Verified traffic has a window of its own where a connection is counted as both kinds. Bans need one more, and so do
-        // the connections that a limit of requests guards.
+        // the connections that a limit of requests guards. A log charges both windows of a limit with conditions.
         let of_limit = |rule: &Rule, limit: &Limit| {
             let is_of_volume = matches!(limit.unit, Unit::Packets | Unit::Bytes);
             let bans = rule.bans.as_ref().is_some_and(|bans| bans.needs_proof);
-            let is_guarded = limit.unit == Unit::Requests && rule.is_guarded();
-            1 + usize::from(is_of_volume || bans) + usize::from(is_guarded)
+            let is_guarded = limit.is_guardable() && rule.is_guarded();
+            1 + usize::from(is_of_volume || bans || limit.condition.is_some()) + usize::from(is_guarded)
         };
         let windows = |rule: &Rule| {
             let of_source = rule.limits.iter().filter(|limit| limit.per == Per::Source);

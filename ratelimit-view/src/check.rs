@@ -209,8 +209,9 @@ fn limit(limit: &CheckLimit) -> String {
             (format!(" {group}:"), sources.map_or_else(String::new, |of| format!(" by {}", counted(of, "source"))))
         }
     };
+    let condition = limit.condition.map_or_else(String::new, |condition| format!(" with {condition}"));
     format!(
-        "Rule {}{mode}:{whose} {} of {} {}{budget} used{by} in {}{elsewhere}{added}, {} left; {} {refused}{newest}\n",
+        "Rule {}{mode}:{whose} {} of {} {}{condition}{budget} used{by} in {}{elsewhere}{added}, {} left; {} {refused}{newest}\n",
         limit.rule,
         number(limit.used.saturating_add(limit.used_elsewhere.unwrap_or(0))),
         number(limit.limit),

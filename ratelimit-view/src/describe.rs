@@ -12,8 +12,8 @@ use self::beside::{fleet_words, history_words, safety_words, shared_words};
 use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::config::{Config, HookChoice, OnExit, Safety, XdpModeChoice, amount, duration};
 use ratelimit_policy::desired::{
-    Bans, DENIED_IPV4_PREFIX, DENIED_IPV6_PREFIX, Grant, Guard, Limit, Mode, NewSources, Per, Policy, Protocol,
-    QuicPorts, Refuse, RefuseWith, Rule, Unparsable, WindowForm, date, unit_label,
+    AccessLog, Bans, DENIED_IPV4_PREFIX, DENIED_IPV6_PREFIX, Grant, Guard, Limit, Mode, NewSources, Per, Policy,
+    Protocol, QuicPorts, Refuse, RefuseWith, Rule, Unparsable, WindowForm, date, unit_label,
 };
 use ratelimit_report::snapshot::{GUARDED_CONNECTIONS, GUARDED_SEGMENTS, guard_shown};
 
@@ -48,14 +48,16 @@ pub fn quantity(amount: u64, unit: Unit) -> String {
     }
 }
 
-/// A limit in a phrase: `1000 connections in 5 minutes`, `5000 requests in 1 minute of a whole /24 or /56`.
+/// A limit in a phrase: `1000 connections in 5 minutes`, `5000 requests in 1 minute of a whole /24 or /56`, `5 requests in 1
+/// minute with path=/login`.
 pub fn limit_short(limit: &Limit) -> String {
     let whose = match limit.per {
         Per::Source => String::new(),
         Per::Prefix { v4, v6 } => format!(" of a whole /{v4} or /{v6}"),
         Per::List => " of the whole list".to_owned(),
     };
-    format!("{} in {}{whose}", quantity(limit.amount, limit.unit), duration::words(limit.window_ns))
+    let condition = limit.condition.map_or_else(String::new, |condition| format!(" with {condition}"));
+    format!("{} in {}{whose}{condition}", quantity(limit.amount, limit.unit), duration::words(limit.window_ns))
 }
 
 /// A limit in full: the phrase, the form of its window, its buckets, and its guarantee.
@@ -181,7 +183,9 @@ pub fn config_words(config: &Config) -> String {
             line("  QUIC", &format!("on UDP ports: {}; elsewhere each datagram is a request", rule.quic_ports));
         }
         for log in &rule.access_logs {
-            line("  access log", &log.to_string());
+            let others = others_with(&config.policy, rule, log);
+            let also = if others.is_empty() { String::new() } else { format!("; {}", shared_log_words(&others)) };
+            line("  access log", &format!("{log}{also}"));
         }
         if let Some(words) = multiplexed_words(rule) {
             line("  HTTP/2", words);
@@ -241,11 +245,32 @@ fn some_of(prefixes: &[IpNet]) -> Option<String> {
     (!named.is_empty()).then(|| format!("{}{and}", named.join(", ")))
 }
 
-/// Returns what a start says about rules whose limits of requests do not bound clients that share records between requests.
-pub fn multiplexing_notes(policy: &Policy) -> Vec<String> {
-    let rules = policy.rules.iter().filter(|rule| rule.access_logs.is_empty());
-    let note = |rule: &Rule| multiplexed_words(rule).map(|words| format!("rule {}: HTTP/2 {words}", rule.name));
-    rules.filter_map(note).collect()
+/// Returns what a start says about rules whose limits of requests do not bound clients that share records between
+/// requests, and about those that share a log.
+pub fn access_log_notes(policy: &Policy) -> Vec<String> {
+    let note = |rule: &Rule| {
+        let multiplexed = multiplexed_words(rule).filter(|_| rule.access_logs.is_empty());
+        let multiplexed = multiplexed.map(|words| format!("rule {}: HTTP/2 {words}", rule.name));
+        let shared = rule.access_logs.iter().filter_map(|log| {
+            let others = others_with(policy, rule, log);
+            (!others.is_empty()).then(|| format!("rule {}: access log {log} {}", rule.name, shared_log_words(&others)))
+        });
+        multiplexed.into_iter().chain(shared).collect::<Vec<String>>()
+    };
+    policy.rules.iter().flat_map(note).collect()
+}
+
+/// Names the rules behind this one that have its log and judge sources that it judges. A line does not say which port was
+/// asked.
+fn others_with<'a>(policy: &'a Policy, rule: &Rule, log: &AccessLog) -> Vec<&'a str> {
+    let behind = policy.rules.iter().skip_while(|of| of.name != rule.name).skip(1);
+    let shares = |of: &&Rule| of.access_logs.contains(log) && (rule.from.is_empty() || rule.from == of.from);
+    behind.filter(shares).map(|of| of.name.as_str()).collect()
+}
+
+fn shared_log_words(others: &[&str]) -> String {
+    let (rules, have) = if others.len() == 1 { ("rule", "has") } else { ("rules", "have") };
+    format!("is read for this rule alone, though {rules} {} {have} it: give the ports of each a log", others.join(", "))
 }
 
 /// How far clients that share records between requests are bounded, as those of HTTP/2 and HTTP/3 can. None where the
@@ -415,7 +440,7 @@ pub fn seconds(duration_ns: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use ratelimit_policy::desired::{AccessLog, Ports};
+    use ratelimit_policy::desired::Ports;
 
     use super::*;
 
@@ -446,6 +471,26 @@ mod tests {
         assert!(multiplexed_words(&secure).unwrap().contains("exceed the limit"));
         secure.access_logs = vec![AccessLog::File("/var/log/nginx/access.log".into())];
         assert!(multiplexed_words(&secure).unwrap().contains("in flight before its first lines are read"));
+    }
+
+    #[test]
+    fn a_log_that_two_rules_of_the_same_sources_have_is_said_to_be_read_for_the_first() {
+        let notes = |rules: &[(&str, &str)]| {
+            let rules = rules.iter().map(|(name, more)| {
+                format!(
+                    "[[rule]]\nname = \"{name}\"\nports = [80]\nlimits = [\"9/1m\"]\naccess_log = [\"/log\"]\n{more}\n"
+                )
+            });
+            let text = format!("interfaces = [\"eth0\"]\n{}", rules.collect::<String>());
+            let config =
+                ratelimit_policy::config::file::parse(std::path::Path::new("r.toml"), &text, |_| unreachable!());
+            access_log_notes(&config.expect("a configuration").policy)
+        };
+        let office = ("office", "from = [\"192.0.2.0/24\"]");
+        assert_eq!(notes(&[office, ("web", "")]), [""; 0], "a line tells these apart by its source");
+        let expected = "rule web: access log /log is read for this rule alone, though rule admin has it: give the ports of \
+                        each a log";
+        assert_eq!(notes(&[office, ("web", ""), ("admin", "to = [\"192.0.2.9\"]")]), [expected]);
     }
 
     #[test]

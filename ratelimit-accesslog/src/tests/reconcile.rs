@@ -16,6 +16,8 @@ const START: u64 = 1_000 * SECOND;
 struct Run {
     reconciler: Reconciler<u32>,
     kernel: BTreeMap<(u32, u64), u64>,
+    /// Lines that were read and not settled.
+    lines: BTreeMap<u32, u64>,
     now: u64,
     charged: u64,
 }
@@ -23,7 +25,13 @@ struct Run {
 impl Run {
     fn new() -> Self {
         let settings = Settings { sources_max: 4, ..Settings::new(SECOND, FULL) };
-        Self { reconciler: Reconciler::new(settings), kernel: BTreeMap::new(), now: START, charged: 0 }
+        Self {
+            reconciler: Reconciler::new(settings),
+            kernel: BTreeMap::new(),
+            lines: BTreeMap::new(),
+            now: START,
+            charged: 0,
+        }
     }
 
     fn count(&mut self, key: u32, requests: u64) {
@@ -31,14 +39,10 @@ impl Run {
     }
 
     fn log(&mut self, key: u32, lines: u64) {
-        self.reconciler.logged(key, self.now, lines, None);
+        *self.lines.entry(key).or_default() += lines;
     }
 
-    fn log_began(&mut self, key: u32, lines: u64, began: u64) {
-        self.reconciler.logged(key, self.now, lines, Some(began));
-    }
-
-    /// Observes and settles one source, and charges the kernel.
+    /// Settles one source, and charges the kernel.
     fn settle(&mut self, key: u32) -> u64 {
         let counts: Vec<_> = self
             .kernel
@@ -46,8 +50,7 @@ impl Run {
             .filter(|((of, _), _)| *of == key)
             .map(|((_, bucket), total)| (*bucket, *total))
             .collect();
-        self.reconciler.counted(key, self.now, &counts);
-        let charge = self.reconciler.settle(key, self.now);
+        let charge = self.reconciler.settle(key, self.now, self.lines.remove(&key).unwrap_or(0), &counts);
         self.count(key, charge);
         self.charged += charge;
         charge
@@ -96,36 +99,10 @@ fn a_count_that_is_not_logged_within_its_window_expires() {
 }
 
 #[test]
-fn a_request_that_began_before_the_live_window_charges_nothing() {
-    let mut run = Run::new();
-    run.now += 3 * SECOND;
-    run.count(1, 1);
-    // Before any window, before this one, in its first bucket, and in its future.
-    run.log_began(1, 1, 0);
-    run.log_began(1, 1, START + 2 * SECOND);
-    assert_eq!(run.settle(1), 0);
-    assert_eq!(run.reconciler.totals().too_old, 2);
-    run.log_began(1, 1, run.now);
-    assert_eq!(run.settle(1), 0);
-    run.log_began(1, 1, u64::MAX);
-    assert_eq!(run.settle(1), 1);
-}
-
-#[test]
-fn a_request_without_any_live_window_charges_if_it_began_within_one() {
-    let mut run = Run::new();
-    run.log_began(1, 1, run.now - WINDOW);
-    run.log_began(1, 1, run.now - WINDOW - 1);
-    assert_eq!(run.settle(1), 1);
-    assert_eq!(run.reconciler.totals().too_old, 1);
-}
-
-#[test]
 fn lines_charge_although_the_kernels_clock_is_in_the_next_bucket() {
     let mut run = Run::new();
-    run.log(1, 3);
-    run.reconciler.counted(1, run.now, &[(run.now / SECOND + 1, 1), (run.now / SECOND + 2, 1)]);
-    assert_eq!(run.reconciler.settle(1, run.now), 2);
+    let counts = [(run.now / SECOND + 1, 1), (run.now / SECOND + 2, 1)];
+    assert_eq!(run.reconciler.settle(1, run.now, 3, &counts), 2);
 }
 
 #[test]
@@ -133,36 +110,41 @@ fn counts_that_fall_within_a_bucket_are_not_counted_again() {
     let mut run = Run::new();
     let bucket = run.now / SECOND;
     for total in [5, 3, 5, 0, 4] {
-        run.reconciler.counted(1, run.now, &[(bucket, total)]);
+        assert_eq!(run.reconciler.settle(1, run.now, 0, &[(bucket, total)]), 0);
     }
-    run.log(1, 6);
-    assert_eq!(run.reconciler.settle(1, run.now), 1);
+    assert_eq!(run.reconciler.settle(1, run.now, 6, &[]), 1);
 }
 
 #[test]
 fn what_could_not_be_charged_is_not_subtracted_from_counts() {
     let mut run = Run::new();
     let bucket = run.now / SECOND;
-    run.log(1, 10);
-    assert_eq!(run.reconciler.settle(1, run.now), 10);
+    assert_eq!(run.reconciler.settle(1, run.now, 10, &[]), 10);
     run.reconciler.not_charged(1, bucket, 7);
-    assert_eq!(run.reconciler.totals().charged, 3);
-    run.log(1, 2);
-    run.reconciler.counted(1, run.now, &[(bucket, 5)]);
-    assert_eq!(run.reconciler.settle(1, run.now), 0);
+    assert_eq!(run.reconciler.corrected(1, run.now), 3);
+    assert_eq!(run.reconciler.settle(1, run.now, 2, &[(bucket, 5)]), 0);
 }
 
 #[test]
-fn a_source_that_was_erased_in_the_kernel_begins_empty() {
-    let mut run = Run::new();
-    run.count(1, 5);
-    run.settle(1);
-    run.kernel.clear();
-    run.reconciler.forget(1);
-    assert!(run.reconciler.is_empty());
-    run.count(1, 2);
-    run.log(1, 2);
-    assert_eq!(run.settle(1), 0);
+fn a_source_that_was_erased_in_the_kernel_begins_empty_whether_or_not_that_is_told() {
+    for is_told in [true, false] {
+        let mut run = Run::new();
+        run.count(1, 5);
+        run.log(1, 30);
+        assert_eq!(run.settle(1), 25);
+        run.kernel.clear();
+        if is_told {
+            run.reconciler.forget(1);
+            assert_eq!(run.reconciler.sources(), 0);
+        }
+        // Each of its next requests has a line, and is counted once.
+        for _ in 0..10 {
+            run.count(1, 1);
+            run.log(1, 1);
+            assert_eq!(run.settle(1), 0, "{is_told}");
+        }
+        assert_eq!(run.window(1), 10);
+    }
 }
 
 #[test]
@@ -177,33 +159,20 @@ fn lines_that_a_restart_reads_again_charge_nothing() {
 }
 
 #[test]
-fn unsettled_sources_are_named_once() {
-    let mut run = Run::new();
-    run.log(1, 1);
-    run.log(2, 1);
-    run.log(1, 1);
-    let mut keys = run.reconciler.take_unsettled();
-    keys.sort_unstable();
-    assert_eq!(keys, [1, 2]);
-    assert!(run.reconciler.take_unsettled().is_empty());
-}
-
-#[test]
-fn the_source_that_was_idle_longest_is_dropped_first_and_counted() {
+fn the_source_that_was_idle_longest_is_dropped_first() {
     let mut run = Run::new();
     for key in [1, 2, 3, 4, 1, 5] {
         run.log(key, 1);
+        run.settle(key);
         run.now += SECOND / 100;
     }
-    assert_eq!((run.reconciler.len(), run.reconciler.totals().sources_dropped), (4, 1));
-    assert_eq!(run.reconciler.totals().lines_dropped, 1);
-    assert_eq!(run.settle(2), 0);
-    assert_eq!(run.settle(1), 2);
+    let corrected = |run: &Run, key| run.reconciler.corrected(key, run.now);
+    assert_eq!((run.reconciler.sources(), corrected(&run, 2), corrected(&run, 1)), (4, 0, 2));
     for key in 0..1_000_000 {
         run.log(key, 1);
+        run.settle(key);
     }
-    assert_eq!(run.reconciler.len(), 4);
-    assert_eq!(run.reconciler.take_unsettled().len(), 4);
+    assert_eq!(run.reconciler.sources(), 4);
 }
 
 #[test]
@@ -215,20 +184,19 @@ fn idle_sources_vanish() {
         run.settle(key);
     }
     run.now += 2 * WINDOW + 2 * SECOND;
-    run.log(9, 1);
-    run.log(9, 1);
-    assert_eq!(run.reconciler.len(), 1);
-    assert_eq!(run.reconciler.totals().sources_dropped, 0);
+    for _ in 0..2 {
+        run.log(9, 1);
+        run.settle(9);
+    }
+    assert_eq!(run.reconciler.sources(), 1);
 }
 
 #[test]
 fn extreme_numbers_do_no_harm() {
     let mut run = Run::new();
     for now in [0, START, u64::MAX, 1] {
-        run.reconciler.logged(1, now, u64::MAX, Some(u64::MAX));
-        run.reconciler.logged(1, now, u64::MAX, None);
-        run.reconciler.counted(1, now, &[(0, u64::MAX), (u64::MAX, u64::MAX), (now / SECOND, u64::MAX)]);
-        let charge = run.reconciler.settle(1, now);
+        let counts = [(0, u64::MAX), (u64::MAX, u64::MAX), (now / SECOND, u64::MAX)];
+        let charge = run.reconciler.settle(1, now, u64::MAX, &counts);
         run.reconciler.not_charged(1, now / SECOND, charge);
         let _ = run.reconciler.multiplicity(1, now);
     }

@@ -167,7 +167,7 @@ fn a_socket_of_a_killed_process_is_replaced_and_one_in_use_is_not() {
 fn one_poll_of_a_socket_reads_at_most_what_its_limits_allow() {
     let mut log = following(|log| Source::Socket { path: log.path("socket"), group: None });
     let limits = Limits { lines_per_poll: 2, ..Limits::default() };
-    log.follower = Follower::new(log.follower.source().clone(), None, limits);
+    log.follower = Follower::new(Source::Socket { path: log.path("socket"), group: None }, None, limits);
     log.poll();
     let server = UnixDatagram::unbound().unwrap();
     for line in ["1", "2", "3"] {

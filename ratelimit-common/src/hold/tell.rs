@@ -1,6 +1,6 @@
 //! What the daemon is told of a source: that it begins to be refused or banned, and what other hosts are to know.
 
-use super::{At, State, Window, by};
+use super::{At, State, Window};
 use crate::events::Kind;
 use crate::layout::{self, Event, LIMITS_MAX, Step};
 use crate::time::Nanos;
@@ -34,7 +34,6 @@ pub fn tell<S: State>(state: S, how: u32, until_ns: u64, step: u32) {
         step,
         kind: kind as u8,
         side: at.side_code(),
-        is_ordered: (how & by::ORDER != 0) as u8,
         ..Event::default()
     });
 }

@@ -27,10 +27,8 @@ pub struct Event {
     pub family: u8,
     /// A [`crate::verification::Side`]: which of the limit's windows.
     pub side: u8,
-    /// 1: an application has ordered the ban, and no limit of the rule's.
-    pub is_ordered: u8,
     /// Zero.
-    pub reserved: u32,
+    pub reserved: [u8; 5],
 }
 
 const _: () = assert!(size_of::<Event>() == 64);

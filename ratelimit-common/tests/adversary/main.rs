@@ -5,7 +5,7 @@
 //! In the clear, no more requests are accepted than were counted, and one of a connection; of HTTP/2 as long as its
 //! segments come in order, and no more *turns* have requests than twice what was counted or held to the guard,
 //! whatever comes. Under TLS, several requests of one burst cannot be told apart: no more *turns* have requests than
-//! twice what was counted, held to the guard, or sent in units of 16 KB, and one of a connection.
+//! twice what was counted, held to the guard, or sent in units of 4 KB, and one of a connection.
 //!
 //! `ADVERSARY_CASES` says how many cases of each kind, `ADVERSARY_SEED` with which to begin; each case is a seed of
 //! its own. The most that was run: 78 million of HTTP/1 in the clear, of which one had two requests too many (seed

@@ -14,10 +14,11 @@ const FREE_OF_A_CONNECTION: u64 = 1;
 /// Turns for each of what is counted or held to the guard.
 const FACTOR: u64 = 2;
 
-/// Payload in which one more turn may be: of a body the guard counts one in [`ACCOUNTED_BYTES`] alone.
+/// Payload for which one more turn may be free. A longer record is part of a body, of which the guard counts one in
+/// [`ACCOUNTED_BYTES`].
 ///
 /// [`ACCOUNTED_BYTES`]: ratelimit_common::conversation::ACCOUNTED_BYTES
-const BYTES_OF_TURN: u64 = 16_384;
+const BYTES_OF_TURN: u64 = 4_096;
 
 /// What a server says within one turn: `100 Continue`, or a record of control.
 const QUIET_BYTES: u32 = 54;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, channel, sync_channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -10,7 +11,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use nix::poll::{PollFd, PollFlags, poll};
 use ratelimit_accesslog::{Event, Follower, Limits, Outcomes, Polled, Position, Source, State};
-use ratelimit_policy::desired::{AccessLog, Condition};
+use ratelimit_policy::desired::{AccessLog, Condition, Limit};
 use ratelimit_report::replay::Clock;
 use ratelimit_report::replay::log::{Asked, Parser, mended};
 
@@ -26,6 +27,8 @@ const LIMITS: Limits = Limits::DEFAULT;
 const SENT_EVERY: Duration = Duration::from_secs(1);
 /// Number of addresses in what was gathered of one log, beyond which nothing more is read.
 const GATHERED_MAX: usize = 8_192;
+/// Maximum difference between a request's time and the time in its line, which most formats give in seconds.
+const RESOLUTION_NS: u64 = 1_000_000_000;
 /// Maximum time by which a line may be ahead of this host's clock. Later lines charge nobody.
 const AHEAD_MAX_NS: u64 = 5_000_000_000;
 /// Time after which the host's time zone is looked up again. Its offset changes with the season.
@@ -35,26 +38,50 @@ const PARSER_LASTS: Duration = Duration::from_secs(3_600);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) log: AccessLog,
-    /// Age in nanoseconds beyond which lines charge nobody.
-    pub(super) age_max_ns: u64,
-    /// Conditions of limits, each once.
-    pub(super) conditions: Vec<Condition>,
+    /// Counts that rules need, each once.
+    pub(super) counts: Vec<Counted>,
+}
+
+/// Lines that are counted together: no older than the window of a limit, and all or those that meet its condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Counted {
+    pub(super) condition: Option<Condition>,
+    pub(super) window_ns: u64,
+}
+
+impl Counted {
+    /// Returns the lines that charge a limit. None if no log charges it.
+    pub(super) fn of(limit: &Limit) -> Option<Self> {
+        let is_charged = limit.is_reconciled() || limit.condition.is_some();
+        is_charged.then_some(Self { condition: limit.condition, window_ns: limit.window_ns })
+    }
+
+    /// Returns whether a line of that age in nanoseconds may charge the limit.
+    const fn has_age(&self, age_ns: u64) -> bool {
+        age_ns <= self.window_ns.saturating_add(RESOLUTION_NS)
+    }
 }
 
 /// Requests of one address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Requests {
     pub(super) lines: u64,
-    /// Number of lines that meet each of [`Wanted::conditions`]. Empty if there are none.
-    pub(super) met: Vec<u64>,
+    /// Number of lines in each of [`Wanted::counts`].
+    counts: Vec<u64>,
 }
 
 impl Requests {
     /// Adds those of another address.
     pub(super) fn add(&mut self, other: &Self) {
         self.lines = self.lines.saturating_add(other.lines);
-        self.met.resize(self.met.len().max(other.met.len()), 0);
-        self.met.iter_mut().zip(&other.met).for_each(|(met, more)| *met = met.saturating_add(*more));
+        self.counts.resize(self.counts.len().max(other.counts.len()), 0);
+        self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count = count.saturating_add(*more));
+    }
+
+    /// Returns the number of lines that charge a limit. `counts` are those of the log.
+    pub(super) fn of(&self, limit: &Limit, counts: &[Counted]) -> u64 {
+        let at = Counted::of(limit).and_then(|of| counts.iter().position(|count| *count == of));
+        at.and_then(|at| self.counts.get(at)).copied().unwrap_or(0)
     }
 }
 
@@ -62,6 +89,8 @@ impl Requests {
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
     pub(super) log: AccessLog,
+    /// Meaning of each count in `requests`.
+    pub(super) counts: Arc<[Counted]>,
     /// Requests of each address.
     pub(super) requests: Vec<(IpAddr, Requests)>,
     /// Counts of lines that charge no address.
@@ -103,6 +132,13 @@ impl Reader {
         self.batches.try_recv().ok()
     }
 
+    /// Stops the thread, and returns the batches of what it had read.
+    pub(super) fn finish(self) -> Vec<Batch> {
+        let _full = self.stop.try_send(());
+        // The thread ends once it has sent them.
+        self.batches.iter().collect()
+    }
+
     /// Returns whether the thread has ended, which it never does by itself.
     pub(super) fn is_gone(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
@@ -123,8 +159,7 @@ impl Drop for Reader {
 /// Log that is being read.
 struct Log {
     wanted: AccessLog,
-    age_max_ns: u64,
-    conditions: Vec<Condition>,
+    counts: Arc<[Counted]>,
     follower: Follower,
     parser: Parser,
     parser_since: Instant,
@@ -158,8 +193,7 @@ impl Log {
         };
         Self {
             wanted: wanted.log.clone(),
-            age_max_ns: wanted.age_max_ns,
-            conditions: wanted.conditions.clone(),
+            counts: wanted.counts.clone().into(),
             follower: Follower::new(source, position, LIMITS),
             parser: parser(),
             parser_since: Instant::now(),
@@ -184,7 +218,8 @@ impl Log {
             (self.parser, self.parser_since) = (parser(), Instant::now());
         }
         let now = now_ns();
-        let Self { follower, parser, age_max_ns, conditions, gathered, .. } = self;
+        let Self { follower, parser, counts, gathered, .. } = self;
+        let has_conditions = counts.iter().any(|of| of.condition.is_some());
         let Gathered { requests, outcomes, .. } = gathered;
         let polled = follower.poll(now, &mut |line| {
             let mut text = line.trim_ascii();
@@ -200,15 +235,24 @@ impl Log {
                 Ok(None) => {}
                 Err(_) => outcomes.malformed += 1,
                 Ok(Some(of)) if of.at.0 > now.saturating_add(AHEAD_MAX_NS) => outcomes.in_future += 1,
-                Ok(Some(of)) if of.at.0 < now.saturating_sub(*age_max_ns) => outcomes.too_old += 1,
                 Ok(Some(of)) => {
+                    let age_ns = now.saturating_sub(of.at.0);
+                    if !counts.iter().any(|of| of.has_age(age_ns)) {
+                        outcomes.too_old += 1;
+                        return;
+                    }
                     let requests = requests.entry(of.source.to_canonical()).or_default();
                     requests.lines += 1;
-                    if !conditions.is_empty() {
-                        let asked = Asked::of(text);
-                        requests.met.resize(conditions.len(), 0);
-                        let met = conditions.iter().map(|condition| condition.is_met_by(asked.request()));
-                        requests.met.iter_mut().zip(met).for_each(|(count, is_met)| *count += u64::from(is_met));
+                    requests.counts.resize(counts.len(), 0);
+                    // What was cut off is taken to meet conditions: else clients would choose what is read of them.
+                    let asked = if has_conditions {
+                        Asked::of(text).cut(line.len() >= LIMITS.line_max)
+                    } else {
+                        Asked::default()
+                    };
+                    for (count, of) in requests.counts.iter_mut().zip(counts.iter()) {
+                        let is_met = of.condition.is_none_or(|condition| asked.meets(&condition));
+                        *count += u64::from(is_met && of.has_age(age_ns));
                     }
                 }
             }
@@ -253,6 +297,7 @@ impl Log {
         let Gathered { requests, outcomes, events, behind_bytes, has_more, .. } = std::mem::take(&mut self.gathered);
         Some(Batch {
             log: self.wanted.clone(),
+            counts: self.counts.clone(),
             requests: requests.into_iter().collect(),
             outcomes,
             position: self.follower.position(),
@@ -273,7 +318,8 @@ fn now_ns() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Reads all logs until the daemon stops it or is gone. Files are polled, sockets are waited for.
+/// Reads all logs until the daemon stops it or is gone, and sends what was gathered then. Files are polled, sockets are
+/// waited for.
 fn read_all(mut logs: Vec<Log>, sender: &SyncSender<Batch>, stopped: &Receiver<()>) {
     while stopped.try_recv() == Err(TryRecvError::Empty) {
         let turn_ends = Instant::now() + IDLE;
@@ -290,6 +336,14 @@ fn read_all(mut logs: Vec<Log>, sender: &SyncSender<Batch>, stopped: &Receiver<(
         while !is_busy && wait_for_sockets(&logs, turn_ends) {
             for log in logs.iter_mut().filter(|log| log.follower.socket().is_some()) {
                 is_busy |= log.gather();
+            }
+        }
+    }
+    for mut log in logs {
+        let rest = log.take_batch().map(parts).unwrap_or_default();
+        for batch in log.waiting.into_iter().chain(rest) {
+            if sender.send(batch).is_err() {
+                return;
             }
         }
     }
@@ -312,6 +366,7 @@ fn parts(mut batch: Batch) -> Vec<Batch> {
         let rest = batch.requests.split_off(SOURCES_MAX);
         parts.push(Batch {
             log: batch.log.clone(),
+            counts: batch.counts.clone(),
             requests: std::mem::replace(&mut batch.requests, rest),
             outcomes: std::mem::take(&mut batch.outcomes),
             position: None,
@@ -332,10 +387,11 @@ mod tests {
     #[test]
     fn a_batch_of_many_addresses_comes_in_parts_and_none_is_counted_twice() {
         let requests: Vec<_> = (0..10_000_u32)
-            .map(|at| (IpAddr::from(at.to_be_bytes()), Requests { lines: at.into(), met: vec![1] }))
+            .map(|at| (IpAddr::from(at.to_be_bytes()), Requests { lines: at.into(), counts: vec![1] }))
             .collect();
         let batch = Batch {
             log: AccessLog::File("/log".into()),
+            counts: Arc::new([]),
             requests: requests.clone(),
             outcomes: Outcomes { malformed: 7, ..Outcomes::default() },
             position: None,

@@ -2,6 +2,7 @@
 //! charged.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use ipnet::IpNet;
 use ratelimit_accesslog::{Reconciler, Settings};
@@ -10,11 +11,11 @@ use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verification::Side;
 use ratelimit_common::window::Cell;
 use ratelimit_datapath::{Datapath, DatapathError, LimitAt, MULTIPLICITY_LASTS_NS};
-use ratelimit_policy::desired::{AccessLog, Condition, Grant, Limit, Policy, Rule};
+use ratelimit_policy::desired::{AccessLog, Grant, Limit, Policy, Rule};
 use ratelimit_report::snapshot::CheckLimit;
 
 use super::Logged;
-use super::reader::Requests;
+use super::reader::{Counted, Requests};
 
 /// Number of windows that a charge goes to: that of verified traffic, and that of other traffic, such as QUIC. Counts are
 /// their sum.
@@ -82,7 +83,7 @@ impl OfRule {
 /// Source with lines in a batch, and what the kernel counted of it.
 #[derive(Debug)]
 pub(super) struct Source {
-    client: IpNet,
+    pub(super) client: IpNet,
     pub(super) requests: Requests,
     /// Number and count of each bucket in its windows.
     counts: Vec<(u64, u64)>,
@@ -97,8 +98,7 @@ impl Source {
     }
 }
 
-/// Charges a source's requests that meet conditions to the limits that have these. `conditions` are those that
-/// [`Requests::met`] counts.
+/// Charges a source's requests that meet conditions to the limits that have these. `counts` are those of the log.
 ///
 /// # Errors
 /// Fails if a window cannot be written.
@@ -107,16 +107,43 @@ pub(super) fn charge_conditions<D: Datapath>(
     policy: &Policy,
     at: usize,
     source: &Source,
-    conditions: &[Condition],
+    counts: &[Counted],
 ) -> Result<(), DatapathError> {
-    for limit in policy.rules.get(at).iter().flat_map(|rule| &rule.limits) {
-        let Some(condition) = limit.condition else { continue };
-        let met = conditions.iter().position(|of| *of == condition).and_then(|at| source.requests.met.get(at));
-        if let Some(amount) = met.copied().filter(|amount| *amount > 0) {
-            datapath.charge_limit(source.client, at, limit.slot, amount)?;
+    let mut charged = Ok(());
+    for limit in policy.rules.get(at).iter().flat_map(|rule| &rule.limits).filter(|limit| limit.condition.is_some()) {
+        let amount = source.requests.of(limit, counts);
+        if amount > 0 {
+            charged = charged.and(datapath.charge_limit(source.client, at, limit.slot, amount));
         }
     }
-    Ok(())
+    charged
+}
+
+/// Charges requests that no packet was counted for to the rule's limits of requests. No more than its young lines are
+/// charged to a limit with a shorter window.
+///
+/// # Errors
+/// Fails if a window cannot be written.
+fn charge_requests<D: Datapath>(
+    datapath: &mut D,
+    (rule, at): (&Rule, usize),
+    source: &Source,
+    amount: u64,
+    counts: &[Counted],
+) -> Result<(), DatapathError> {
+    if amount == 0 {
+        return Ok(());
+    }
+    let limits = || rule.limits.iter().filter(|limit| limit.is_reconciled());
+    let young = |limit: &Limit| source.requests.of(limit, counts).min(amount);
+    if limits().all(|limit| young(limit) == amount) {
+        return datapath.charge_requests(source.client, at, amount);
+    }
+    let mut charged = Ok(());
+    for (limit, amount) in limits().map(|limit| (limit, young(limit))).filter(|(_, amount)| *amount > 0) {
+        charged = charged.and(datapath.charge_limit(source.client, at, limit.slot, amount));
+    }
+    charged
 }
 
 /// Returns the limit by which a rule is reconciled, and its position. The one with the longest window is chosen, since
@@ -192,7 +219,8 @@ impl Rules {
         Ok(read.collect())
     }
 
-    /// Charges a source's lines as far as they exceed what was counted of it.
+    /// Charges a source's lines as far as they exceed what was counted of it: at most `lines`, which may charge. `counts`
+    /// are those of the log.
     ///
     /// # Errors
     /// Fails if the windows cannot be written. What was not charged is not charged later.
@@ -202,24 +230,37 @@ impl Rules {
         policy: &Policy,
         at: usize,
         source: &Source,
-        lines: u64,
+        (lines, counts): (u64, &[Counted]),
         now: Nanos,
     ) -> Result<(), DatapathError> {
         let Some(rule) = policy.rules.get(at) else { return Ok(()) };
         let Some((_, limit)) = reconciled(rule) else { return Ok(()) };
+        let lines = source.requests.of(limit, counts).min(lines);
         if lines == 0 {
             return Ok(());
         }
         let of = self.of_rule(rule, limit);
-        of.reconciler.logged(source.client, now.0, lines, None);
-        of.reconciler.counted(source.client, now.0, &source.counts);
-        let amount = of.reconciler.settle(source.client, now.0);
-        let charged = if amount == 0 { Ok(()) } else { datapath.charge_requests(source.client, at, amount) };
+        let amount = of.reconciler.settle(source.client, now.0, lines, &source.counts);
+        let charged = charge_requests(datapath, (rule, at), source, amount, counts);
         match charged {
             Ok(()) => of.added = of.added.saturating_add(amount),
             Err(_) => of.reconciler.not_charged(source.client, of.reconciler.bucket(now.0), amount),
         }
         charged.and(of.write(datapath, at, source.client, now))
+    }
+
+    /// Forgets clients whose windows were erased.
+    pub(super) fn forget(&mut self, clients: &[IpNet]) {
+        for of in self.by_name.values_mut() {
+            for client in clients {
+                of.reconciler.forget(*client);
+            }
+        }
+    }
+
+    /// Forgets rules that the policy does not have.
+    pub(super) fn retain(&mut self, policy: &Policy) {
+        self.by_name.retain(|name, _| policy.rules.iter().any(|rule| rule.name == *name));
     }
 
     /// Writes the multiplicities again that have changed or end soon.
@@ -242,12 +283,16 @@ impl Rules {
         Ok(())
     }
 
-    /// Returns how many requests of a client's window were charged from logs, for a limit of the rule. None if no log
-    /// corrects the limit.
-    pub(super) fn added_to(&mut self, rule: &Rule, limit: &CheckLimit, client: IpNet, now: Nanos) -> Option<u64> {
-        let is_it = |of: &Limit| of.is_reconciled() && (of.amount, limit.unit) == (limit.limit, Unit::Requests.into());
-        let is_corrected = limit.per.is_none() && !rule.access_logs.is_empty() && rule.limits.iter().any(is_it);
-        let of = self.by_name.get_mut(&rule.name).filter(|_| is_corrected)?;
+    /// Returns how many requests of a client's window were charged from logs. None if that is not the window of the limit
+    /// by which the rule is reconciled.
+    pub(super) fn added_to(&self, rule: &Rule, limit: &CheckLimit, client: IpNet, now: Nanos) -> Option<u64> {
+        let (_, of) = reconciled(rule)?;
+        let window_seconds = Duration::from_nanos(of.window_ns).as_secs_f64();
+        let is_it = limit.per.is_none()
+            && limit.condition.is_none()
+            && limit.unit == Unit::Requests.into()
+            && (limit.limit, limit.window_seconds) == (of.amount, window_seconds);
+        let of = self.by_name.get(&rule.name).filter(|_| is_it && !rule.access_logs.is_empty())?;
         Some(of.reconciler.corrected(client, now.0))
     }
 

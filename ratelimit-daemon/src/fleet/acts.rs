@@ -246,6 +246,7 @@ impl<D: Datapath> Engine<D> {
         let ends = self.look_at_freed(is_freed, bans.len(), by, moment);
         if windows == Windows::Reset {
             self.datapath.forget_all(&clients).map_err(Problem::datapath)?;
+            self.access_logs.forget(&clients);
         } else {
             clients.iter().try_for_each(|of| self.datapath.lift_bans(*of).map(drop)).map_err(Problem::datapath)?;
         }

@@ -62,16 +62,22 @@ impl Kernel {
             }
         }
         let now = self.read_clock()?;
-        let mut is_over = false;
+        let mut exceeded = None;
         // What a group has used is no proof of one of its sources.
         for limit in limits.iter().take(of.own_len.into()) {
             // Unverified traffic bans no source here either.
             let judged = if needs_evidence(&of) { verified_side(limit) } else { Side::Unverified };
             let window = self.window(client, judged.slot(limit.slot))?;
-            is_over |= window.is_some_and(|window| exceeds(limit, &window, now));
+            if window.is_some_and(|window| exceeds(limit, &window, now)) {
+                exceeded = exceeded.or(Some(*limit));
+            }
         }
-        let bans = is_over && of.bans.steps_len != 0 && !of.is_dry_run();
-        if bans && !self.ban(client, of.bans.slot)?.is_some_and(|ban| ban.holds(now)) {
+        let bans = of.bans.steps_len != 0 && !of.is_dry_run();
+        if let Some(limit) = exceeded.filter(|_| bans)
+            && !self.ban(client, of.bans.slot)?.is_some_and(|ban| ban.holds(now))
+        {
+            // What is told of the ban names it.
+            self.offer(&mut words, of, limit)?;
             self.order(ChargeOrder { step: ChargeOrder::BAN, ..client.order() })?;
         }
         Ok(())

@@ -387,7 +387,7 @@ pub(crate) fn first_of(datagram: Datagram) -> Datagram {
 pub(crate) fn others(deferred: &mut Deferred, datagram: Datagram, opens: bool) -> Others {
     let Merged { packets, payload_bytes, .. } = merged();
     if payload_bytes == 0 {
-        return Others { requests: 0, is_unaccounted: false, opens };
+        return Others { requests: 0, opens };
     }
     deferred.opened = opens as u32;
     let mut requests = packets.saturating_sub(DATAGRAMS_MAX);
@@ -400,15 +400,11 @@ pub(crate) fn others(deferred: &mut Deferred, datagram: Datagram, opens: bool) -
     }
     let opened = opened(deferred);
     deferred.opened = opened.max(1);
-    let is_unaccounted = requests >= UNACCOUNTED;
-    Others { requests: requests & (UNACCOUNTED - 1), is_unaccounted, opens: opened != 0 }
+    Others { requests, opens: opened != 0 }
 }
 
-/// Bit that [`next_datagram`] adds to the requests if the guard counts the datagram.
-const UNACCOUNTED: u32 = 1 << 16;
-
-/// Goes on by a datagram with so much payload that begins as the one at hand. Returns the requests that it is, and
-/// [`UNACCOUNTED`] where the guard counts it.
+/// Goes on by a datagram with so much payload that begins as the one at hand. Returns the requests that it is. A flow
+/// whose guard is to count an earlier one of them stays so.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn next_datagram(payload_bytes: u32) -> u32 {
@@ -416,10 +412,14 @@ extern "C" fn next_datagram(payload_bytes: u32) -> u32 {
     let Some(config) = maps::config(deferred.generation()) else { return 0 };
     let speaks_quic = maps::rule(config, deferred.rule()).speaks_quic(parsed.port());
     let datagram = Datagram { payload_bytes: payload_bytes as u16, ..parsed.datagram(speaks_quic) };
+    let was_due = deferred.flow.is_due();
     let step = flow::step(Some(deferred.flow), deferred.now(), datagram);
     deferred.flow = step.newest;
+    if was_due {
+        deferred.flow.make_due();
+    }
     deferred.opened += step.opens as u32;
-    step.requests | if step.is_unaccounted { UNACCOUNTED } else { 0 }
+    step.requests
 }
 
 /// Whether a packet can become its own answer. Not from here, where the tag of a frame is not among its bytes.

@@ -127,7 +127,7 @@ pub(crate) const fn first_of(datagram: Datagram) -> Datagram {
 /// connection.
 #[inline(always)]
 pub(crate) const fn others(_: &mut Deferred, _: Datagram, opens: bool) -> Others {
-    Others { requests: 0, is_unaccounted: false, opens }
+    Others { requests: 0, opens }
 }
 
 /// Whether a packet can become its own answer.

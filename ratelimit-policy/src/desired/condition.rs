@@ -43,9 +43,19 @@ pub struct LoggedRequest<'a> {
 impl Condition {
     /// Returns whether a request meets it. What a line does not say meets no condition.
     pub fn is_met_by(&self, request: LoggedRequest<'_>) -> bool {
-        self.statuses.is_none_or(|statuses| request.status.is_some_and(|status| statuses.has(status)))
-            && self.method.is_none_or(|method| request.method.is_some_and(|of| of.eq_ignore_ascii_case(&method)))
-            && self.path.is_none_or(|path| request.target.is_some_and(|target| path.matches(target)))
+        self.is_met(request, false)
+    }
+
+    /// Returns whether a request meets it, or would with something that its line does not say.
+    pub fn may_be_met_by(&self, request: LoggedRequest<'_>) -> bool {
+        self.is_met(request, true)
+    }
+
+    fn is_met(&self, request: LoggedRequest<'_>, unless_said: bool) -> bool {
+        let LoggedRequest { status, target, method } = request;
+        self.statuses.is_none_or(|of| status.map_or(unless_said, |status| of.has(status)))
+            && self.method.is_none_or(|of| method.map_or(unless_said, |method| of.eq_ignore_ascii_case(method)))
+            && self.path.is_none_or(|of| target.map_or(unless_said, |target| of.matches(target)))
     }
 }
 

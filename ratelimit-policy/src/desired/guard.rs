@@ -27,7 +27,7 @@ impl Rule {
 
     /// Returns whether it counts requests of which packets do not tell all.
     pub fn is_guardable(&self) -> bool {
-        let counts_requests = self.limits.iter().any(|limit| limit.unit == Unit::Requests);
+        let counts_requests = self.limits.iter().any(Limit::is_guardable);
         counts_requests && (!self.ports.tcp.is_empty() || self.protects_quic())
     }
 
@@ -39,11 +39,16 @@ impl Rule {
     /// Its limits that have a guard.
     pub fn guarded(&self) -> impl Iterator<Item = &Limit> {
         let is_guarded = self.is_guarded();
-        self.limits.iter().filter(move |limit| is_guarded && limit.unit == Unit::Requests)
+        self.limits.iter().filter(move |limit| is_guarded && limit.is_guardable())
     }
 }
 
 impl Limit {
+    /// Returns whether packets charge it requests.
+    pub fn is_guardable(&self) -> bool {
+        self.unit == Unit::Requests && self.condition.is_none()
+    }
+
     /// What the guard of this limit allows on one of its sides, as a limit of its own with the slot of that side's window.
     pub fn guard(&self, side: Side) -> Self {
         let amount = self.layout().amount_on(side);

@@ -50,6 +50,8 @@ pub(super) struct Observation {
     shape: Shape,
     /// Index of its rule.
     rule: usize,
+    /// True if an access log charges it: each line to both windows of a source, which are then one source here.
+    is_logged: bool,
     since: Nanos,
     candidates_since: Nanos,
     until: Nanos,
@@ -75,6 +77,7 @@ impl Observation {
             limit,
             shape: shape(&limit),
             rule: 0,
+            is_logged: false,
             since: now,
             candidates_since: now,
             until: now,
@@ -100,12 +103,22 @@ impl Observation {
     }
 
     pub(super) fn follow(&mut self, limit: Limit, rule: usize, amounts: Vec<u64>, sources_max: usize, now: Nanos) {
-        (self.limit, self.rule, self.sources_max) = (limit, rule, sources_max);
+        (self.limit, self.rule, self.sources_max, self.is_logged) = (limit, rule, sources_max, false);
         if self.totals.amounts != amounts {
             self.totals = Totals::new(amounts);
             self.candidates_since = now;
             self.seen.iter_mut().for_each(ObservedSource::reset);
         }
+    }
+
+    /// Has both windows of a source be one, as an access log charges both.
+    pub(super) const fn join_windows(&mut self) {
+        self.is_logged = true;
+    }
+
+    /// Returns whose a window is: in a limit that a log charges, both of a source are told as its verified one.
+    const fn whose(&self, (source, is_verified): Whose) -> Whose {
+        (source, is_verified || self.is_logged)
     }
 
     /// What a refusal by this limit is to itself and to others of its rule.
@@ -144,11 +157,12 @@ impl Observation {
     pub(super) fn visit(&mut self, reading: &SourceReading, refused_bytes: u64) -> u64 {
         let (count, is_first) = (reading.window.refused.count(), self.rounds == 0);
         let ahead = ahead_max(self.current);
-        if self.once.has(newest(self.shape, reading, ahead)) && !self.index.contains_key(&reading.whose()) {
+        let whose = self.whose(reading.whose());
+        if self.once.has(newest(self.shape, reading, ahead)) && !self.index.contains_key(&whose) {
             return 0;
         }
         let is_back = self.once.had(oldest(self.shape, reading, ahead));
-        let Some(seen) = entry(&mut self.index, &mut self.seen, self.sources_max, reading.whose(), || {
+        let Some(seen) = entry(&mut self.index, &mut self.seen, self.sources_max, whose, || {
             // What was refused before the first look was refused at an unknown time.
             let open = BucketIndex(self.current.0.saturating_sub(CELLS as u64 - 1));
             if is_first || is_back {
@@ -160,6 +174,11 @@ impl Observation {
             self.not_observed_in_round += 1;
             return 0;
         };
+        // What the other window refused is not known to be wanted beside what this one did.
+        if whose != reading.whose() {
+            seen.look(self.shape, &reading.window.cells, None, ahead_max(self.current), &mut self.totals);
+            return 0;
+        }
         let more = match count.checked_sub(seen.refused) {
             Some(more) => more,
             // The source was evicted, and is back.
@@ -180,7 +199,7 @@ impl Observation {
 
     /// Adds what another limit of the rule refused before this one was asked.
     pub(super) fn owe(&mut self, source: Whose, amount: u64) {
-        let Some(at) = self.index.get(&source) else { return };
+        let Some(at) = self.index.get(&self.whose(source)) else { return };
         let seen = &mut self.seen[*at as usize];
         seen.add(self.shape, Refused { amount, bucket: self.current }, &mut self.totals);
     }

@@ -14,7 +14,7 @@ use super::*;
 use crate::fixture::{MINUTE_NS, limit, opening, policy};
 use ratelimit_datapath::Datapath as _;
 use ratelimit_datapath::fake::{FakeDatapath, FakeKernel, FakePacket, START};
-use ratelimit_policy::desired::Mode;
+use ratelimit_policy::desired::{AccessLog, Mode};
 
 /// One source's window under one limit.
 struct Charged {
@@ -368,6 +368,23 @@ fn no_more_sources_are_observed_than_the_capacity_and_the_rest_are_told() {
     let observed = bench.observed(0);
     assert_eq!((observed.busiest, observed.sources_not_observed), (vec![25; 3], 2));
     assert!(bench.observer.bytes() < 4000, "{}", bench.observer.bytes());
+}
+
+#[test]
+fn a_source_that_an_access_log_charges_is_one_though_both_of_its_windows_are_charged() {
+    for (access_logs, expected) in [(vec![AccessLog::File("/log".into())], vec![45]), (Vec::new(), vec![45, 45])] {
+        let mut policy = dry_run(vec![limit(100, Unit::Requests)]);
+        policy.rules[0].access_logs = access_logs;
+        let mut bench = Bench::new(policy);
+        bench.datapath.charge_requests("198.51.100.7/32".parse().unwrap(), 0, 45).unwrap();
+        let now = bench.datapath.read().unwrap().now;
+        let mut round = bench.observer.round(now, &[100]);
+        let both = |reading| [true, false].map(|is_verified| SourceReading { is_verified, ..reading });
+        bench.datapath.visit_sources(&mut |reading| both(reading).iter().for_each(|of| round.visit(of))).unwrap();
+        round.finish();
+        let observed = bench.observed(0);
+        assert_eq!((observed.demand, observed.busiest), (expected.iter().sum(), expected));
+    }
 }
 
 #[test]

@@ -404,7 +404,7 @@ fn met(conditions: &[Condition], line: &[u8], unknown: &mut u64) -> u8 {
     }
     let asked = Asked::of(line);
     *unknown += u64::from(asked == Asked::default());
-    let met = conditions.iter().map(|condition| condition.is_met_by(asked.request()));
+    let met = conditions.iter().map(|condition| asked.meets(condition));
     met.rev().fold(0, |bits, is_met| bits << 1 | u8::from(is_met))
 }
 

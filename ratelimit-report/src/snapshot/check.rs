@@ -15,6 +15,7 @@ use super::decision::{Decision, Known, worst};
 use super::guard::GuardStanding;
 use super::sources::{WindowState, source_text};
 use super::verdict::{Background, RuleVerdict, verdicts};
+use super::words::ConditionWords;
 use super::{CheckGuard, Counting, Mode, SCHEMA, Unit, WindowForm, seconds, timestamp};
 use ratelimit_datapath::{Ban, SourceReading};
 use ratelimit_policy::desired::{self, Grant, Group, Limit, Per, Policy};
@@ -87,6 +88,9 @@ pub struct CheckLimit {
     /// The group of sources that the limit counts as one: its prefix, or `list NAME`. None where it is of each source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per: Option<String>,
+    /// Which of the access log's requests the limit counts. None if it counts packets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<ConditionWords>,
     /// Sources of the group that have used something, at least so many; none where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sources: Option<u64>,
@@ -287,6 +291,7 @@ pub(super) fn check_limit(rule: &desired::Rule, limit: &Limit, window: &Window, 
         unit: limit.unit.into(),
         budget: *budget,
         per: group.as_ref().map(ToString::to_string),
+        condition: limit.condition.map(Into::into),
         sources: None,
         used: of.used.saturating_sub(of.elsewhere),
         used_elsewhere: is_shared(limit, *budget).then_some(of.elsewhere),

@@ -217,7 +217,7 @@ impl Paste {
     fn of(limits: &[desired::Limit]) -> Self {
         let quoted: Vec<String> = limits.iter().map(|limit| format!("\"{}\"", written(limit))).collect();
         let flag = |limit: &desired::Limit| match limit.unit {
-            Counted::Requests | Counted::Bytes if limit.per == desired::Per::Source => {
+            Counted::Requests | Counted::Bytes if limit.per == desired::Per::Source && limit.condition.is_none() => {
                 format!("--limit {}", limit.rate())
             }
             Counted::Bytes => format!("--limit \"{}\"", written(limit)),

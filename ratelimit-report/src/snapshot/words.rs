@@ -36,6 +36,12 @@ pub struct Limit {
 #[serde(into = "String", try_from = "String")]
 pub struct ConditionWords(desired::Condition);
 
+impl From<desired::Condition> for ConditionWords {
+    fn from(condition: desired::Condition) -> Self {
+        Self(condition)
+    }
+}
+
 impl From<ConditionWords> for String {
     fn from(words: ConditionWords) -> Self {
         words.0.to_string()
@@ -173,7 +179,7 @@ impl From<&desired::Limit> for Limit {
             bucket_seconds: seconds(limit.bucket_ns),
             window: limit.form,
             per: Some(PerGroup(limit.per)).filter(|_| limit.per != desired::Per::Source),
-            condition: limit.condition.map(ConditionWords),
+            condition: limit.condition.map(Into::into),
         }
     }
 }

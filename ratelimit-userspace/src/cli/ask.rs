@@ -275,5 +275,6 @@ fn remove_pinned(unwanted: Unwanted<'_>, no_daemon: ClientError) -> anyhow::Resu
     })?;
     // What an earlier run had left may enforce nothing.
     let is_cleared = was_there && !root.exists();
-    if removed.is_empty() && !unwanted.may_be_missing && !is_cleared { Err(no_daemon.into()) } else { Ok(removed) }
+    let is_missing = removed.is_empty() && unwanted.interface.is_some() && !unwanted.may_be_missing;
+    if is_missing && !is_cleared { Err(no_daemon.into()) } else { Ok(removed) }
 }

@@ -11,7 +11,8 @@ use ratelimit_doctor::{Addresses, Asked, Bundle, BundleError, absent, collect, e
 use ratelimit_policy::config::{FILE_DEFAULT, file};
 use ratelimit_policy::files;
 
-use super::run::{all_warnings, block_on, print_json, print_words, show, version_json};
+use super::run::{block_on, print_json, print_words, show, version_json};
+use super::warnings;
 use super::{Global, OutputFormat, Socket};
 use crate::error::{Diagnostic, Exit, Place};
 
@@ -146,7 +147,7 @@ fn configuration(path: PathBuf) -> ConfigFile {
     }
     match file::load(&path) {
         Ok(config) => {
-            let mut warnings = all_warnings(&config);
+            let mut warnings = warnings::all(&config);
             warnings.extend(out_of_reach(&path, &config));
             ConfigFile::Good(path, Box::new(config), warnings)
         }

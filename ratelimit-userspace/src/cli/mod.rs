@@ -34,6 +34,7 @@ mod refused;
 mod replay;
 mod run;
 mod texts;
+mod warnings;
 
 #[cfg(test)]
 mod tests;

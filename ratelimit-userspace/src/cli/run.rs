@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use jiff::Timestamp;
-use ratelimit_common::layout::{self, Unit};
+use ratelimit_common::layout;
 use ratelimit_common::time::Nanos;
 use tracing::level_filters::LevelFilter;
 
@@ -15,7 +15,7 @@ use super::ask::Daemon;
 use super::paint::paint;
 use super::{
     Cli, Command, Extent, Global, Insistence, Limiter, ListFormat, ListsCommand, ModeArg, OnFleet, OutputFormat,
-    Repeat, Socket, ask, change, definition, doctor, neighbours, past, texts,
+    Repeat, Socket, ask, change, definition, doctor, neighbours, past, texts, warnings,
 };
 use crate::error::{self, Diagnostic, Diagnostics, Excerpt, Exit, Place};
 use crate::log;
@@ -25,15 +25,12 @@ use ratelimit_control::proto::{
 };
 use ratelimit_daemon::{self, ConfigSource, Fallbacks, Limited, Loaded};
 use ratelimit_datapath::kernel::Kernel;
-use ratelimit_datapath::{DatapathError, interface_names, loses_answers, path, probe};
-use ratelimit_policy::config::lists::{KnownLists, written_by_others};
-use ratelimit_policy::config::syntax::near_miss;
+use ratelimit_datapath::{DatapathError, path, probe};
+use ratelimit_policy::config::lists::KnownLists;
 use ratelimit_policy::config::syntax::{json_text, printable_lines};
-use ratelimit_policy::config::{Config, FILE_DEFAULT, HookChoice, XdpModeChoice, file, lint};
-use ratelimit_policy::desired::{RefuseWith, Rule};
+use ratelimit_policy::config::{Config, FILE_DEFAULT, file};
 use ratelimit_policy::diagnostic::Found;
-use ratelimit_policy::safety::{self, Around};
-use ratelimit_policy::secret;
+use ratelimit_policy::safety;
 use ratelimit_report::entries::Format;
 use ratelimit_view::{Detail, describe};
 
@@ -205,8 +202,8 @@ fn start(path: &Path) -> anyhow::Result<(Loaded, Fallbacks)> {
 
 fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Result<Exit> {
     log::start(log::level(LevelFilter::INFO, global.verbose, global.quiet));
-    warn(&warnings(&config), global);
-    for note in describe::multiplexing_notes(&config.policy) {
+    warn(&warnings::of_policy(&config), global);
+    for note in describe::access_log_notes(&config.policy) {
         tracing::info!("{note}");
     }
     tracing::info!("kernel memory: {}", describe::memory_short(&config));
@@ -223,27 +220,6 @@ fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Resul
     let open = move |config: &Config| Kernel::open(config, absent);
     runtime()?.block_on(ratelimit_daemon::run(config, source, open, attached, ratelimit_view::attention))?;
     Ok(Exit::Done)
-}
-
-/// What there is to say about a configuration, by itself and on this host.
-fn warnings(config: &Config) -> Vec<String> {
-    let (around, now) =
-        (Around::look(ratelimit_datapath::default_gateways().unwrap_or_default()).with(config.fleet.as_ref()), now());
-    let of_lists = around.passed_over_words(config);
-    let prefixes = describe::prefixes_memory(config);
-    let of_memory = ratelimit_doctor::available_memory().ok();
-    let of_memory = of_memory.and_then(|available| describe::prefixes_warning(&prefixes, available));
-    let of_memory = of_memory.into_iter().collect();
-    let of_files = written_by_others(&config.list_files);
-    [
-        lint::warnings(config, now),
-        of_files,
-        around.warnings(config, now),
-        around.listed(config, now),
-        of_lists,
-        of_memory,
-    ]
-    .concat()
 }
 
 pub(super) fn block_on(global: &Global, answer: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
@@ -286,7 +262,7 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
             return Err(error.into());
         }
     };
-    let mut warnings = all_warnings(&config);
+    let mut warnings = warnings::all(&config);
     warnings.extend(file.iter().flat_map(|file| ratelimit_doctor::out_of_reach(file, &config)));
     match global.format() {
         OutputFormat::Human => {
@@ -343,49 +319,6 @@ fn key_in(text: &str, key: &str) -> Option<Range<usize>> {
     None
 }
 
-/// The same, with what there is to say of interfaces and of files that it names.
-pub(super) fn all_warnings(config: &Config) -> Vec<String> {
-    let mut warnings = warnings(config);
-    // /sys may be that of another network namespace.
-    match interface_names() {
-        Ok(present) => {
-            warnings.extend(config.interfaces.iter().filter_map(|name| absent(name, &config.interfaces, &present)))
-        }
-        Err(error) => warnings.push(format!("which interfaces there are is not known: {error}")),
-    }
-    warnings.extend(ratelimit_daemon::certificate_trouble(config));
-    warnings.extend(config.fleet.iter().flat_map(secret::trouble));
-    warnings.extend(lost_answers(config));
-    warnings
-}
-
-/// That rules are to answer, and what XDP sends back from an interface is lost.
-fn lost_answers(config: &Config) -> Option<String> {
-    let answers = |rule: &Rule| match rule.refuse_with {
-        RefuseWith::Page => true,
-        RefuseWith::Reset => rule.limits.iter().any(|limit| limit.unit == Unit::Connections),
-        RefuseWith::Drop => false,
-    };
-    let is_native = config.xdp_mode != XdpModeChoice::Generic && config.hook != HookChoice::Tcx;
-    if !is_native || !config.policy.rules.iter().any(answers) {
-        return None;
-    }
-    let name = config.interfaces.iter().find(|name| loses_answers(name))?;
-    Some(format!(
-        "{name} loses what XDP sends back, as the other end of the veth pair has no XDP program: requests \
-         are refused by a reset, not by a page, and SYNs are dropped. Attach an XDP program there that passes everything"
-    ))
-}
-
-/// That an interface is not there, and which may be meant that is not named yet. It may come later, so it is no error.
-fn absent(name: &str, named: &[String], present: &[String]) -> Option<String> {
-    let others = present.iter().filter(|of| !named.contains(of));
-    let meant = near_miss(name, others.map(String::as_str));
-    let meant = meant.map_or_else(String::new, |meant| format!("did you mean {meant}? "));
-    let is_absent = !present.iter().any(|of| of == name);
-    is_absent.then(|| format!("there is no interface {name} now: {meant}`ip -brief link` lists those that there are"))
-}
-
 fn read_config(file: Option<&Path>, limiter: &Limiter) -> Result<Config, Diagnostics> {
     match file {
         None => from_flags(limiter, &KnownLists::new()),
@@ -399,7 +332,7 @@ fn read_config(file: Option<&Path>, limiter: &Limiter) -> Result<Config, Diagnos
     }
 }
 
-fn now() -> Nanos {
+pub(super) fn now() -> Nanos {
     Nanos(u64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(0))
 }
 
@@ -503,18 +436,4 @@ pub(super) fn print(text: &[u8]) -> anyhow::Result<Exit> {
 fn is_nobody_left(error: &io::Error) -> bool {
     let is_file = || std::fs::metadata("/proc/self/fd/1").is_ok_and(|of| of.is_file());
     ratelimit_view::is_reader_gone(error) && !is_file()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_absent_interface_is_not_taken_for_one_that_is_named_too() {
-        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let said = |named: &[&str]| absent("eth9", &names(named), &names(&["lo", "eth0"])).unwrap_or_default();
-        assert!(said(&["eth9"]).contains("did you mean eth0?"), "{}", said(&["eth9"]));
-        assert!(!said(&["eth0", "eth9"]).contains("did you mean"), "{}", said(&["eth0", "eth9"]));
-        assert_eq!(absent("eth0", &names(&["eth0"]), &names(&["lo", "eth0"])), None);
-    }
 }

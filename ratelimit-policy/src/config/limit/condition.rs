@@ -8,9 +8,10 @@ use crate::desired::{Condition, PathPattern, STATUS_MAX, STATUS_MIN, Statuses};
 const KEYS: [&str; 3] = ["status", "path", "method"];
 const HELP: &str = "a condition is status=401,403 or status=4xx, path=/login or path=/api/*, method=POST";
 
-/// Returns where the conditions of a limit begin: the end where there are none.
+/// Returns where the conditions of a limit begin, those that are misspelled too: the end where there are none.
 pub(super) fn begin(text: &str) -> usize {
-    let word = |at: usize| text[at + 1..].split('=').next().is_some_and(|key| KEYS.contains(&key.trim()));
+    let is_key = |key: &str| KEYS.contains(&key) || near_miss(key, KEYS).is_some();
+    let word = |at: usize| text[at + 1..].split_once('=').is_some_and(|(key, _)| is_key(key.trim()));
     text.match_indices([' ', '\t']).map(|(at, _)| at).find(|at| word(*at)).unwrap_or(text.len())
 }
 
@@ -123,6 +124,8 @@ mod tests {
             ("20/1m path=/a method=G/T", "`G/T` is no method"),
             ("20/1m path=/a agent=x", "there is no condition `agent`"),
             ("20/1m path=/a now", "`now` is no condition"),
+            ("20/1m staus=401", "there is no condition `staus`"),
+            ("20/1m requests pth=/login", "there is no condition `pth`"),
         ] {
             let error = parse(text, Unit::Requests).expect_err(text);
             assert!(error.problem.contains(part), "{text}: {}", error.problem);

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use ratelimit_policy::desired::LoggedRequest;
+use ratelimit_policy::desired::{Condition, LoggedRequest};
 use serde_json::Value;
 
 use super::common::words;
@@ -30,6 +30,8 @@ pub struct Asked<'a> {
     status: Option<u16>,
     target: Option<Cow<'a, str>>,
     method: Option<Cow<'a, str>>,
+    /// True if a part of the line is missing.
+    is_cut: bool,
 }
 
 impl<'a> Asked<'a> {
@@ -41,6 +43,18 @@ impl<'a> Asked<'a> {
             return Asked::of_object(&object, 0);
         }
         Self::of_text(text).unwrap_or_default()
+    }
+
+    /// Returns the same facts of a line that `is_cut` says to be cut, or that was found to be.
+    #[must_use]
+    pub fn cut(self, is_cut: bool) -> Self {
+        Self { is_cut: self.is_cut || is_cut, ..self }
+    }
+
+    /// Returns whether the request meets a condition. What a line does not say meets none, unless a part of the line is
+    /// missing: a client could have that cut off that counts it.
+    pub fn meets(&self, condition: &Condition) -> bool {
+        if self.is_cut { condition.may_be_met_by(self.request()) } else { condition.is_met_by(self.request()) }
     }
 
     /// Returns the request, for [`ratelimit_policy::desired::Condition::is_met_by`].
@@ -57,12 +71,13 @@ impl<'a> Asked<'a> {
         while let Some(open) = opening_quote(text, begin) {
             let quoted = &text[open + 1..];
             // A line may be cut within its request.
+            let is_cut = end_of_quoted(quoted).is_none();
             let end = end_of_quoted(quoted).unwrap_or(quoted.len());
             let (inside, behind) = (&quoted[..end], quoted.get(end + 1..).unwrap_or_default());
             let before = if is_haproxy { status_before(&text[..open]) } else { None };
             let status = words(behind).next().and_then(status).or(before);
             if let Some((method, target)) = request_line(inside) {
-                return Some(Self { status, target: Some(target), method: Some(method) });
+                return Some(Self { status, target: Some(target), method: Some(method), is_cut });
             }
             if status.is_some() {
                 return Some(Self { status, ..Self::default() });
@@ -87,9 +102,9 @@ impl Asked<'static> {
             {
                 return Asked::of_object(&inner, depth + 1);
             }
-            let Asked { status, target, method } = Asked::of_text(line.trim().as_bytes()).unwrap_or_default();
+            let Asked { status, target, method, is_cut } = Asked::of_text(line.trim().as_bytes()).unwrap_or_default();
             let owned = |text: Option<Cow<'_, str>>| text.map(|text| Cow::Owned(text.into_owned()));
-            asked = Self { status, target: owned(target), method: owned(method) };
+            asked = Self { status, target: owned(target), method: owned(method), is_cut };
         }
         asked
     }
