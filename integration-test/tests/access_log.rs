@@ -196,20 +196,12 @@ fn a_guesser_is_refused_after_its_failures_and_banned_and_who_fails_less_is_not(
     let said = site.lab.ratelimitd(&["stats"]).stdout;
     assert!(said.contains("5 requests in 1m with path=/login method=POST"), "{said}");
     assert_eq!(post(other, &format!("https://{}/", SERVER[0])), "200", "who is within the limits is served");
-    // The ban says which limit began it, and the story of the client what it dropped.
+    // The ban says which limit began it.
     let events = site.lab.ratelimitd(&["events"]).stdout;
     let is_told =
-        |line: &&str| line.contains("banned by rule") && line.contains("5/1m requests path=/login method=POST");
-    assert!(events.lines().any(|line| is_told(&line)), "{events}");
+        |line: &str| line.contains("banned by rule") && line.contains("5/1m requests path=/login method=POST");
+    assert!(events.lines().any(is_told), "{events}");
     assert!(check.contains("with path=/login method=POST"), "{check}");
-    assert_ne!(post(CLIENT, &login), "200");
-    assert_eq!(site.lab.ratelimitd(&["unblock", CLIENT]).code(), 0);
-    let dropped = once(|| {
-        let story: Value = serde_json::from_str(&site.lab.ratelimitd(&["history", CLIENT, "--json"]).stdout).ok()?;
-        let episodes = story["episodes"].as_array()?;
-        episodes.iter().find_map(|of| of["packets"].as_u64().filter(|packets| *packets > 0))
-    });
-    assert!(dropped.is_some(), "{}", site.lab.ratelimitd(&["history", CLIENT, "--json"]).stdout);
 }
 
 #[test]

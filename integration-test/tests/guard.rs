@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use integration_test::frames::Segment;
 use integration_test::frames::flag::SYN;
-use integration_test::lab::{CLIENTS, Lab, SERVER, number, packets};
+use integration_test::lab::{CLIENTS, HANGS_AFTER, Lab, SERVER, is_answered, number, once, packets};
 use integration_test::logged::Site;
 use integration_test::raw::RawWire;
 use netlab::{needs_root, without_offloads};
@@ -110,6 +110,29 @@ fn connections_that_ask_nothing_are_refused_beyond_twice_the_limit() {
     assert_eq!((unblocked.code(), unblocked.stdout), (0, format!("{CLIENT}: counters reset\n")));
     let _open = open_many(&lab, 4 * LIMIT);
     assert!(sink.accepted() >= before + LIMIT);
+}
+
+#[test]
+fn a_source_that_is_freed_is_not_suspect_any_more() {
+    needs_root!();
+    let lab = Lab::new();
+    let _web = lab.web();
+    let _daemon = lab.limit(&["--limit", &format!("{LIMIT}/1h")]);
+    let ask = || is_answered(&mut lab.open(CLIENT, 80), HANGS_AFTER);
+    let opened = || {
+        let check = lab.ratelimitd(&["check", CLIENT, "--json"]).stdout;
+        let check: serde_json::Value = serde_json::from_str(&check).unwrap();
+        check.pointer("/guard/0/connections/used").and_then(serde_json::Value::as_u64).unwrap_or(0)
+    };
+    for command in ["unblock", "reset"] {
+        assert!((0..LIMIT).all(|_| ask()));
+        let _beyond = lab.open(CLIENT, 80);
+        assert!(once(|| (opened() == 1).then_some(())).is_some(), "it is suspect before {command}");
+        assert_eq!(lab.ratelimitd(&[command, CLIENT]).code(), 0);
+        assert!((0..LIMIT).all(|_| ask()));
+        assert_eq!(opened(), 0, "after {command}");
+        assert_eq!(lab.ratelimitd(&["reset", CLIENT]).code(), 0);
+    }
 }
 
 #[test]

@@ -76,12 +76,30 @@ fn a_connection_that_goes_on_after_its_window_is_charged_by_its_log_again() {
     assert_eq!(program.passed(&asking(), 100), 0, "one, and ten that were charged");
 }
 
+/// `GUARDED_SEGMENTS_MIN` times `DATAGRAMS_PER_COUNTED`, as docs/COUNTING.md has it.
+const GUARDED: u32 = 16_384 * 256;
+/// Datagrams that are sent beyond that.
+const MORE: u32 = 10_000;
+
+/// A server logs no request of one that only sends datagrams as long as requests are.
+#[test]
+fn datagrams_that_a_log_is_to_tell_of_are_bounded_by_the_guard() {
+    needs_root!();
+    const PARTS: u32 = 10;
+    let mut program = Program::new(&with_log());
+    program.kernel().tell_log_is_read(0).unwrap();
+    assert_eq!(program.passed(&datagram(quic(0xc3, 1)), 1), 1);
+    for _ in 0..PARTS {
+        program.kernel().tell_log_is_read(0).unwrap();
+        program.time(&asking(), (GUARDED + MORE) / PARTS);
+    }
+    let refused = program.counts()["guard"];
+    assert!((u64::from(MORE) - 300..=u64::from(MORE) + 300).contains(&refused), "{refused}");
+}
+
 #[test]
 fn datagrams_of_quic_that_are_no_request_are_bounded_and_tcp_is_not_held_to_that() {
     needs_root!();
-    /// `GUARDED_SEGMENTS_MIN` times `DATAGRAMS_PER_COUNTED`, as docs/COUNTING.md has it.
-    const GUARDED: u32 = 16_384 * 256;
-    const MORE: u32 = 10_000;
     let mut program = Program::new(&policy(&[limit_over(LIMIT, Unit::Requests, WindowForm::Strict, 6, WINDOW_NS)]));
     assert_eq!(program.passed(&datagram(quic(0xc3, 1)), 1), 1);
     let acknowledgement = vec![0x40; 40];

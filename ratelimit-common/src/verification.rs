@@ -86,6 +86,8 @@ pub const fn repeated_of_verified(slot: u32) -> u32 {
 }
 
 const SIDE_SHIFT: u32 = 29;
+// A slot has three bits for it, and so has `hold::At`: another one would be taken for a limit's own window.
+const _: () = assert!(Side::ALL.len() <= 1 << (u32::BITS - SIDE_SHIFT));
 
 /// What the slots of all windows of a limit have in common: those of two limits differ in it, or they would share a
 /// window.

@@ -169,8 +169,7 @@ fn the_source_that_was_idle_longest_is_dropped_first() {
     let corrected = |run: &Run, key| run.reconciler.corrected(key, run.now);
     assert_eq!((run.reconciler.sources(), corrected(&run, 2), corrected(&run, 1)), (4, 0, 2));
     for key in 0..1_000_000 {
-        run.log(key, 1);
-        run.settle(key);
+        assert_eq!(run.reconciler.settle(key, run.now, 1, &[]), 1);
     }
     assert_eq!(run.reconciler.sources(), 4);
 }

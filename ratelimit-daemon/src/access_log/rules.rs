@@ -119,8 +119,8 @@ pub(super) fn charge_conditions<D: Datapath>(
     charged
 }
 
-/// Charges requests that no packet was counted for to the rule's limits of requests. No more than its young lines are
-/// charged to a limit with a shorter window.
+/// Charges `amount` of `lines`, those that no packet was counted for, to the rule's limits of requests. A limit with a
+/// shorter window is charged for its young lines alone, of which those that packets were counted for are the youngest.
 ///
 /// # Errors
 /// Fails if a window cannot be written.
@@ -128,14 +128,14 @@ fn charge_requests<D: Datapath>(
     datapath: &mut D,
     (rule, at): (&Rule, usize),
     source: &Source,
-    amount: u64,
+    (lines, amount): (u64, u64),
     counts: &[Counted],
 ) -> Result<(), DatapathError> {
     if amount == 0 {
         return Ok(());
     }
     let limits = || rule.limits.iter().filter(|limit| limit.is_reconciled());
-    let young = |limit: &Limit| source.requests.of(limit, counts).min(amount);
+    let young = |limit: &Limit| source.requests.of(limit, counts).min(lines).saturating_sub(lines - amount);
     if limits().all(|limit| young(limit) == amount) {
         return datapath.charge_requests(source.client, at, amount);
     }
@@ -241,7 +241,7 @@ impl Rules {
         }
         let of = self.of_rule(rule, limit);
         let amount = of.reconciler.settle(source.client, now.0, lines, &source.counts);
-        let charged = charge_requests(datapath, (rule, at), source, amount, counts);
+        let charged = charge_requests(datapath, (rule, at), source, (lines, amount), counts);
         match charged {
             Ok(()) => of.added = of.added.saturating_add(amount),
             Err(_) => of.reconciler.not_charged(source.client, of.reconciler.bucket(now.0), amount),

@@ -54,7 +54,7 @@ pub(super) fn too_many(last: &str) -> SyntaxError {
 pub(super) fn no_log(limit: &Limit, first: &str) -> SyntaxError {
     let problem = format!("packets do not tell what `{limit}` counts, and the rule has no access_log");
     SyntaxError::new(0..first.len(), problem)
-        .with_help("name the server's log: access_log = [\"/var/log/nginx/access.log\"]")
+        .with_help("name the server's log: access_log = [\"/var/log/nginx/access.log\"], or --access-log PATH")
 }
 
 /// Says that nothing is charged by a rule's access log, of which this is the last.

@@ -224,7 +224,7 @@ pub const RULE: &[Key] = &[
         "refuse_with",
         Value::Choice(&["drop", "reset", "429"]),
         "\"drop\"",
-        "How a client learns that it is refused: drop, it waits, and is reset after half a second; reset, its \
+        "How a client learns that it is refused: drop, it waits, and is reset within two seconds; reset, its \
         connection is reset, and a connection over a limit of connections is refused; 429, likewise, but a request of HTTP/1 in the clear is answered by a page",
     )
     .more(
