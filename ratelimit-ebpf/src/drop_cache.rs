@@ -46,8 +46,8 @@ pub(crate) fn of_unverified(deferred: &mut Deferred) {
 
 /// Has no segment with payload of the connection at hand be judged again until `full_until`: the server does not have
 /// what was refused, and so takes nothing that comes after it. Where the window frees some, but less than this needs,
-/// the connection is judged again in a second. Where the rule ends connections whose clients wait, that is in half a
-/// second. Returns 0.
+/// the connection is judged again in a second; in half a second, however full it is, if the rule ends connections whose
+/// clients wait. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn cache_connection_drop(slot: u32, full_until: u64, is_unverified: u32) -> u32 {

@@ -1,4 +1,4 @@
-//! What is said of a configuration that is right, and that may not be meant.
+//! Warnings about a configuration that is valid and may not do what is meant.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,7 +15,7 @@ use ratelimit_view::describe;
 
 use super::run::now;
 
-/// What there is to say about a configuration, by itself and on this host.
+/// Returns warnings about what a configuration enforces, by itself and on this host.
 pub(super) fn of_policy(config: &Config) -> Vec<String> {
     let (around, now) =
         (Around::look(ratelimit_datapath::default_gateways().unwrap_or_default()).with(config.fleet.as_ref()), now());
@@ -36,7 +36,7 @@ pub(super) fn of_policy(config: &Config) -> Vec<String> {
     .concat()
 }
 
-/// The same, with what there is to say of interfaces and of files that it names.
+/// Returns those warnings, and those about interfaces and files that it names.
 pub(super) fn all(config: &Config) -> Vec<String> {
     let mut warnings = of_policy(config);
     // /sys may be that of another network namespace.
@@ -53,7 +53,7 @@ pub(super) fn all(config: &Config) -> Vec<String> {
     warnings
 }
 
-/// That rules are to answer, and what XDP sends back from an interface is lost.
+/// Returns a warning if rules answer packets, and an interface loses what XDP sends back.
 fn lost_answers(config: &Config) -> Option<String> {
     let answers = |rule: &Rule| match rule.refuse_with {
         RefuseWith::Page => true,
@@ -71,7 +71,7 @@ fn lost_answers(config: &Config) -> Option<String> {
     ))
 }
 
-/// That an interface is not there, and which may be meant that is not named yet. It may come later, so it is no error.
+/// Returns a warning if an interface is not there, with the one that may be meant. It may come later, so it is no error.
 fn absent(name: &str, named: &[String], present: &[String]) -> Option<String> {
     let others = present.iter().filter(|of| !named.contains(of));
     let meant = near_miss(name, others.map(String::as_str));
