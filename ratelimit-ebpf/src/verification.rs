@@ -113,12 +113,7 @@ extern "C" fn cached_segment_drop(ctx: *mut Raw, generation: u32, source: u64, w
         }
     }
     deferred.cache_no_connection();
-    // There may be one no more: of before `unblock`, or of another source in its place.
-    let mut of_unverified = 0;
-    if maps::may_be_cached(config, key.unverified(), hash) {
-        of_unverified = entry_of_unverified(generation, key, hash, now.0);
-    }
-    deferred.is_suspect = (of_unverified != 0) as u32;
+    deferred.is_suspect = maps::may_be_cached(config, key.unverified(), hash) as u32;
     if deferred.is_suspect == 0 && may_ask == 0 {
         return 0;
     }
@@ -137,7 +132,7 @@ extern "C" fn cached_segment_drop(ctx: *mut Raw, generation: u32, source: u64, w
         {
             LOOK_UP
         } else {
-            unless_guard(of_unverified)
+            of_unverified_source(generation, key, deferred)
         };
         if found > LOOK_UP {
             return found;
@@ -169,7 +164,7 @@ extern "C" fn cached_unverified_drop(generation: u32, source: u64, what: u64) ->
     let Some(deferred) = maps::deferred() else { return 0 };
     let key = Key { source, what };
     if deferred.is_suspect != 0 {
-        let expiry = unless_guard(entry_of_unverified(generation, key, deferred.hash(), deferred.now().0));
+        let expiry = of_unverified_source(generation, key, deferred);
         if expiry != 0 {
             return expiry;
         }
@@ -182,18 +177,15 @@ extern "C" fn cached_unverified_drop(generation: u32, source: u64, what: u64) ->
     maps::cached_drop_of(generation, unverified.source, unverified.what, unverified.source, deferred.now().0)
 }
 
-/// Returns the entry of unverified segments of this source, as an [`Expiry`]'s word: what drops them, or the guard's of a
-/// suspect source. 0 if there is none.
+/// The entry that drops unverified traffic of this source. The guard's entry of a suspect source drops nothing.
 #[inline(always)]
-fn entry_of_unverified(generation: u32, key: Key, hash: u64, now_ns: u64) -> u64 {
+fn of_unverified_source(generation: u32, key: Key, deferred: &Deferred) -> u64 {
     let Key { source, what } = key.unverified();
-    maps::cached_drop_of(generation, source, what, hash, now_ns)
-}
-
-/// Returns an entry that drops, and 0 for the guard's of a suspect source, which drops nothing.
-#[inline(always)]
-fn unless_guard(word: u64) -> u64 {
-    if word != 0 && Expiry::of(word).verdict().reason == Reason::Guard { 0 } else { word }
+    match maps::cached_drop_of(generation, source, what, deferred.hash(), deferred.now().0) {
+        0 => 0,
+        word if Expiry::of(word).verdict().reason == Reason::Guard => 0,
+        word => word,
+    }
 }
 
 #[inline(always)]

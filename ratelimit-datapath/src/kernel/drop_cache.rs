@@ -86,7 +86,7 @@ impl Kernel {
         self.write_active(active.with(generation % GENERATIONS, epoch))?;
         // Packets obey already. What is not retired may be believed again when the number of its epoch comes again,
         // many changes later.
-        if let Err(error) = self.retire_entries(epoch) {
+        if let Err(error) = self.retire_entries(epoch).and_then(|()| self.clear_summary()) {
             tracing::warn!(
                 "drop-cache entries of before this change are not retired: {:#}",
                 anyhow::Error::from(error)
@@ -107,6 +107,19 @@ impl Kernel {
         let active = self.active()?;
         let wanted = active.with_lapse(at);
         if wanted == active { Ok(()) } else { self.write_active(wanted) }
+    }
+
+    /// Has packets look for no entry: those of before hold no more, and would leave their sources suspect. One that is
+    /// written meanwhile is overlooked until a window refuses its source again.
+    fn clear_summary(&mut self) -> Result<(), DatapathError> {
+        let mut summary = self.array::<u64>(map::DROP_SUMMARY)?;
+        for at in 0..summary.len() {
+            let read = summary.get(&at, 0).with_context(|| format!("read {}", map::DROP_SUMMARY))?;
+            if read != 0 {
+                summary.set(at, 0, 0).with_context(|| format!("write {}", map::DROP_SUMMARY))?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes its epoch from every entry of another, before that one's number comes again.
