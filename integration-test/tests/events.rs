@@ -149,7 +149,7 @@ fn a_ban_is_told_with_its_step_and_its_end_also_where_an_application_orders_it()
     assert_eq!(program.events(), [second, ban(second, 2, 40)]);
     let now = program.now();
     program.kernel().charge("10.0.0.8/32".parse().unwrap(), 0, 5).unwrap();
-    let ordered = KernelEvent { limit: None, used: 0, ..refused("10.0.0.8/32", 0, now) };
+    let ordered = refused("10.0.0.8/32", 5, now);
     assert_eq!(program.events(), [ban(ordered, 1, 20)]);
     assert_eq!(program.event_counts().ban, EventCount { sent: 3, lost: 0 });
 }

@@ -88,8 +88,8 @@ fn the_web_server_logs_as_many_requests_as_the_limit_allows() {
 
 #[test]
 fn a_request_of_several_segments_over_the_limit_is_not_answered() {
-    /// What `--max-time` ends with.
-    const CURL_TIMED_OUT: i32 = 28;
+    /// Exit code of a curl whose connection was reset.
+    const CURL_RESET: i32 = 56;
     needs_root!();
     let cookie = format!("Cookie: {}", "c".repeat(4_000));
     for scheme in ["http", "https"] {
@@ -97,12 +97,12 @@ fn a_request_of_several_segments_over_the_limit_is_not_answered() {
         let _web = web(&lab);
         let _daemon = lab.limit(&["--limit", "2/1h", "--count", "requests"]);
         let url = format!("{scheme}://{}", SERVER[0]);
-        let curl = ["curl", "-ksSf", "--http1.1", "--max-time", "4", "-H", &cookie, &url];
+        let curl = ["curl", "-ksSf", "--http1.1", "--max-time", "20", "-H", &cookie, &url];
         for _ in 0..2 {
             client(&lab, &curl);
         }
         let output = lab.client.run(&curl).unwrap();
-        assert_eq!(output.status.code(), Some(CURL_TIMED_OUT), "{scheme}: {}", output.stderr);
+        assert_eq!(output.status.code(), Some(CURL_RESET), "{scheme}: {}", output.stderr);
         assert_eq!(settled(&lab), [2, 2], "{scheme}");
     }
 }

@@ -300,7 +300,7 @@ fn a_udp_service_gets_as_many_datagrams_as_the_limit_says_whatever_came_first() 
 }
 
 #[test]
-fn a_flood_of_datagrams_that_nothing_counts_shows_as_overload_and_makes_no_source() {
+fn a_flood_of_datagrams_that_nothing_counts_shows_as_overload_and_makes_few_sources() {
     needs_root!();
     let lab = lab();
     let _daemon = lab.limit(&["--limit", "100/5m"]);
@@ -321,5 +321,6 @@ fn a_flood_of_datagrams_that_nothing_counts_shows_as_overload_and_makes_no_sourc
         (is_overloaded, insertions) = (stats["sources"]["pressed_periods"] != 0, number(&stats, "/sources/insertions"));
     }
     assert!(is_overloaded, "{sent} flows of their own are no overload");
-    assert_eq!(insertions, 0, "none of them is counted");
+    // The guard counts one in 256 of them by chance: all or none that came within a tick of the clock.
+    assert!(insertions <= u64::from(sent) / 10, "{insertions} of {sent} are counted");
 }

@@ -1,6 +1,5 @@
-//! What is refused without being judged, until what refused it may be within the limit again: the rest of a connection
-//! whose request was refused, since its server takes nothing behind a gap; and the segments of a client that is
-//! banned.
+//! Packets that are refused without being judged: for half a second the rest of a connection whose request was refused,
+//! since its server takes nothing behind a gap, unless the limit frees sooner; and the segments of a client that is banned.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -42,7 +41,9 @@ impl Oracle {
             return;
         }
         let Some(connection) = self.connection(packet) else { return };
-        let until = self.frees_for_one_at(rule, limit, packet.source, now).unwrap_or(now + SECOND);
+        // Its client is not to wait for long: whatever comes later is judged.
+        let frees = self.frees_for_one_at(rule, limit, packet.source, now);
+        let until = frees.map_or(now + SECOND / 2, |at| at.min(now + SECOND / 2));
         self.shut.connections.insert(connection, ends_with(rule, until));
     }
 

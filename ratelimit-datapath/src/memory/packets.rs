@@ -110,8 +110,11 @@ impl Packets {
         let held = self.hold(frame, &packet, sender, rule, (client, rules.turn(now)), now);
         if choice.is_of_client && !rule.is_dry_run() {
             if let (Some((until_ns, side)), Some(connection)) = (held.shuts, connection) {
-                // Where there is room, but not for so much, it is judged again in a second.
-                let until_ns = if until_ns == 0 { now.0 + SECOND_NS } else { until_ns };
+                // Where there is room, but not for so much, it is judged again in a second; where its client is not to wait,
+                // in half of one.
+                let ends_abandoned = rule.ends_abandoned();
+                let again = now.0 + if ends_abandoned { SECOND_NS / 2 } else { SECOND_NS };
+                let until_ns = if until_ns == 0 || ends_abandoned && until_ns > again { again } else { until_ns };
                 self.shut.insert((connection, side), ends_with(rule, until_ns));
             }
             if let (Some(until_ns), Some(of)) = (held.banned_until, segment_of) {
