@@ -58,6 +58,9 @@ fn a_source_has_what_its_log_says_while_the_log_is_read_and_what_sizes_tell_othe
     assert_eq!(program.passed(&asking(), 1000), 1000);
     charge(&mut program, 1);
     assert_eq!(program.passed(&asking(), 100), 0, "the log has taken it beyond its limit");
+    for bytes in [40, 1_200] {
+        assert_eq!(program.passed(&datagram(vec![0x5a; bytes]), 100), 0, "whatever it sends: {bytes} bytes");
+    }
     program.advance(MULTIPLICITY_LASTS_NS);
     assert_eq!(program.passed(&asking(), 100), 0, "nobody reads the log, and its window is full");
 }

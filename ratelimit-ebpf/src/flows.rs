@@ -50,9 +50,10 @@ extern "C" fn flow_step(generation: u32, rule: u32) -> u32 {
     deferred.flow = step.newest;
     let Others { requests: of_others, opens } = hook::others(deferred, datagram, step.opens);
     let mut requests = step.requests + of_others;
-    if datagram.speaks_quic && rule.has_log != 0 && requests != 0 {
+    // Any datagram of a source beyond its limit is refused, so it is asked about those that are no request too.
+    if datagram.speaks_quic && rule.has_log != 0 {
         let of_log = hold::of_quic(requests, opens as u32);
-        if of_log == 0 {
+        if of_log == 0 && requests != 0 {
             deferred.flow.add_logged(requests);
         }
         requests = of_log;
