@@ -88,7 +88,7 @@ fn the_web_server_logs_as_many_requests_as_the_limit_allows() {
 
 #[test]
 fn a_request_of_several_segments_over_the_limit_is_not_answered() {
-    /// Exit code of a curl whose connection was reset.
+    /// Exit code of curl after a reset.
     const CURL_RESET: i32 = 56;
     needs_root!();
     let cookie = format!("Cookie: {}", "c".repeat(4_000));

@@ -48,8 +48,8 @@ impl Ledger {
         &mut self.buckets[index]
     }
 
-    /// Takes the kernel's count of a bucket, each correction included so many times. A count of less than half of what is
-    /// known is of a window that was erased in the kernel and has begun again. A count that falls by less was refunded.
+    /// Takes the kernel's count of a bucket, which includes each correction `charged_in` times. If it is less than half of
+    /// the known count, the kernel's window was erased and has begun again. A count that falls by less was refunded.
     pub(crate) fn observe(&mut self, number: u64, total: u64, charged_in: u64) {
         let bucket = self.bucket(number);
         let known = bucket.corrected.saturating_mul(charged_in).saturating_add(bucket.counted);

@@ -14,7 +14,7 @@ const OTHERS_LOW: usize = LINES / 4;
 pub struct Outcomes {
     /// Lines that were reconciled.
     pub charged: u64,
-    /// Lines whose address has no live window.
+    /// Lines of addresses without a live window.
     pub not_a_peer: u64,
     /// Lines of peers that charged nothing because most lines are not of peers.
     pub proxied: u64,
@@ -55,8 +55,8 @@ pub enum Peers {
 ///
 /// No header is believed: if the log names clients of a proxy, no line charges. A line of an address that had a window
 /// earlier charges nothing either, but does not speak for a proxy: a long request may end after its window. The check
-/// needs 1000 lines before it decides. It decides `Proxied` if more than half of the last 1000 lines are not of peers, and `Direct` again if
-/// fewer than a quarter are not.
+/// needs 1000 lines before it decides. It decides `Proxied` if more than half of the last 1000 lines are not of peers,
+/// and `Direct` again if fewer than a quarter are not.
 #[derive(Debug, Default)]
 pub struct PeerCheck {
     /// True for each of the last lines whose address is a peer.

@@ -89,8 +89,8 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         self.sources.len()
     }
 
-    /// Matches `lines` of a source with `counts`, which the kernel's buckets hold of it, and returns how many requests to
-    /// charge to bucket [`Self::bucket`]`(now)`. They are booked as charged.
+    /// Matches the `lines` of a source with the kernel's `counts` of it. Returns the number of requests to charge to bucket
+    /// [`Self::bucket`]`(now)`, and books them as charged.
     ///
     /// `counts` are numbers of buckets and what is counted in them, charges from the log included. They are read after
     /// the lines: otherwise they lack requests whose lines were read, which would be charged twice. Within a bucket, only

@@ -22,7 +22,7 @@ pub const INITIALS_PER_CONNECTION_MAX: u16 = 8;
 pub const QUIC_REQUEST_BYTES: RangeInclusive<u16> = 64..=1000;
 
 /// Datagrams of a flow of QUIC that are no request, of which the guard counts one.
-// A download of 10 GB takes up to 4.2 million acknowledgements, and the guard allows 16 384 times so many.
+// The guard allows at least 16 384 counted ones, so 4.2 million: a download of 10 GB takes up to so many acknowledgements.
 pub const DATAGRAMS_PER_COUNTED: u16 = 256;
 
 /// Weight of a datagram that is no request.

@@ -6,6 +6,7 @@
 
 use crate::gcra::Rate;
 use crate::hash::HashKey;
+use crate::time::{Nanos, SECOND_NS};
 use crate::verdict::Reason;
 use crate::verification::{EvidenceNeeds, Side};
 use crate::window;
@@ -335,6 +336,16 @@ impl Rule {
     #[inline(always)]
     pub const fn ends_abandoned(&self) -> bool {
         self.counts_requests != 0 && self.refuses == 0
+    }
+
+    /// Returns until when segments of a connection are dropped unseen whose request the rule has refused, in nanoseconds.
+    /// `full_until_ns` is when the window frees; 0 if it has room, but not for so much. Then the connection is judged again
+    /// in a second, and in half a second, however full the window is, if the rule ends connections whose clients wait.
+    #[inline(always)]
+    pub const fn shuts_until_ns(&self, now: Nanos, full_until_ns: u64) -> u64 {
+        let ends_abandoned = self.ends_abandoned();
+        let again_ns = now.0.wrapping_add(if ends_abandoned { SECOND_NS / 2 } else { SECOND_NS });
+        if full_until_ns == 0 || ends_abandoned && full_until_ns > again_ns { again_ns } else { full_until_ns }
     }
 
     /// Whether its UDP port speaks QUIC.

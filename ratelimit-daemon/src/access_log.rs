@@ -73,7 +73,8 @@ struct Log {
     behind_bytes: Option<u64>,
     /// True if the last read reached its end.
     is_at_end: bool,
-    /// True if its end was reached in this run. Earlier lines may have been read by an earlier run, which charged their conditions.
+    /// True if its end was reached in this run. Earlier lines may have been read by an earlier run, which charged their
+    /// conditions.
     has_caught_up: bool,
     /// Daemon's uptime when the end was last reached.
     at_end: Duration,
@@ -310,8 +311,8 @@ impl<D: Datapath> Engine<D> {
             }
         }
         log.peers.add_outcomes(batch.outcomes);
-        // A log that cannot be read has no end that was reached.
         let charges_conditions = log.has_caught_up;
+        // The end of a log that cannot be read is not reached.
         log.has_caught_up |= batch.is_at_end && batch.state == State::Following;
         (log.state, log.behind_bytes) = (Some(batch.state), batch.behind_bytes);
         log.is_at_end = batch.is_at_end;

@@ -15,7 +15,7 @@ use super::moment::Moment;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{Problem, ResetReport, SourceRequest, Still, UnblockReport};
 use ratelimit_crash::{Point, reach};
-use ratelimit_datapath::{Ban, Datapath, DatapathError};
+use ratelimit_datapath::{Ban, Datapath, DatapathError, Removed};
 use ratelimit_fleet::acts::What;
 use ratelimit_policy::access::{By, Entry};
 use ratelimit_policy::config::network::Target;
@@ -126,8 +126,7 @@ impl<D: Datapath> Engine<D> {
         let mut told = 0;
         if !blocked.is_empty() {
             let ends = self.look_at_freed(is_freed, bans.len(), by, moment);
-            self.datapath.forget_all(&blocked).map_err(|error| not_freed(error, by))?;
-            self.access_logs.forget(&blocked);
+            self.forget_clients(&blocked).map_err(|error| not_freed(error, by))?;
             self.tell_freed(is_freed, &ends, moment);
             told = ends.len();
         }
@@ -140,6 +139,13 @@ impl<D: Datapath> Engine<D> {
         self.watched.prefix_bans.forget(within);
         let untold = bans.len().saturating_sub(told);
         Ok(Freed { bans, blocked, untold })
+    }
+
+    /// Erases what these clients have used, their bans, and what access logs have added to them.
+    pub(super) fn forget_clients(&mut self, clients: &[IpNet]) -> Result<Removed, DatapathError> {
+        let removed = self.datapath.forget_all(clients)?;
+        self.access_logs.forget(clients);
+        Ok(removed)
     }
 
     /// Tells of it, with the denials that were taken off.
@@ -251,8 +257,7 @@ impl<D: Datapath> Engine<D> {
     ) -> Result<ResetReport, Problem> {
         let bans = self.datapath.bans_of(client).map_err(Problem::datapath)?.len();
         let ends = self.look_at_freed(|of| *of == client, bans, by, moment);
-        let removed = self.datapath.forget(client).map_err(|error| not_freed(error, by))?;
-        self.access_logs.forget(&[client]);
+        let removed = self.forget_clients(&[client]).map_err(|error| not_freed(error, by))?;
         self.tell_freed(|of| *of == client, &ends, moment);
         let (windows, bans) = (removed.windows, removed.bans);
         self.journal.tell(Event::Reset { source: client, by: by.to_string(), windows, bans }, moment);

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::anyhow;
 use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
-use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally, Unit};
+use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
 use ratelimit_common::verification::Side;
@@ -431,7 +431,7 @@ impl Datapath for FakeDatapath {
     }
 
     fn charge_requests(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError> {
-        self.charge_limits(client, rule, amount, |limit| limit.unit == Unit::Requests && limit.condition.is_none())
+        self.charge_limits(client, rule, amount, Limit::is_guardable)
     }
 
     fn charge_limit(&mut self, client: IpNet, rule: usize, slot: u32, amount: u64) -> Result<(), DatapathError> {

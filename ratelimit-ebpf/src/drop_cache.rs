@@ -45,21 +45,16 @@ pub(crate) fn of_unverified(deferred: &mut Deferred) {
 }
 
 /// Has no segment with payload of the connection at hand be judged again until `full_until`: the server does not have
-/// what was refused, and so takes nothing that comes after it. Where the window frees some, but less than this needs,
-/// the connection is judged again in a second; in half a second, however full it is, if the rule ends connections whose
-/// clients wait. Returns 0.
+/// what was refused, and so takes nothing that comes after it. It ends as [`Rule::shuts_until_ns`] says. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn cache_connection_drop(slot: u32, full_until: u64, is_unverified: u32) -> u32 {
-    const AGAIN_NS: u64 = 1_000_000_000;
     let Some(deferred) = maps::deferred() else { return 0 };
     if deferred.connection == Key::NONE {
         return 0;
     }
     let Some(config) = maps::config(deferred.generation()) else { return 0 };
-    let ends_abandoned = maps::rule(config, deferred.rule()).ends_abandoned();
-    let again = deferred.now().0.saturating_add(if ends_abandoned { AGAIN_NS / 2 } else { AGAIN_NS });
-    let until_ns = if full_until == 0 || ends_abandoned && full_until > again { again } else { full_until };
+    let until_ns = maps::rule(config, deferred.rule()).shuts_until_ns(deferred.now(), full_until);
     let of_source = deferred.drop_key;
     if is_unverified != 0 {
         deferred.connection = deferred.connection.of_unverified_requests();

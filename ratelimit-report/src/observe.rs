@@ -80,10 +80,8 @@ impl Observer {
                 let amounts = amounts(rule, limit, candidates);
                 let found = before.iter().position(|of| of.counts_like(limit));
                 let mut of = found.map_or_else(|| Observation::new(*limit, now), |at| before.swap_remove(at));
-                of.follow(*limit, rule_index, amounts, sources_max, now);
-                if !rule.access_logs.is_empty() && (limit.is_reconciled() || limit.condition.is_some()) {
-                    of.join_windows();
-                }
+                let is_logged = !rule.access_logs.is_empty() && limit.is_logged();
+                of.follow(*limit, (rule_index, is_logged), amounts, sources_max, now);
                 self.slots.insert(limit.slot, self.limits.len());
                 self.limits.push(of);
             }

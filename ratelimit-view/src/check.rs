@@ -1,6 +1,6 @@
 //! `ratelimitd check IP`, and of a prefix.
 
-use super::{Detail, counted, counting, duration, fleet, list, number, stats, wait};
+use super::{Detail, condition_words, counted, counting, duration, fleet, list, number, stats, wait};
 use ratelimit_report::snapshot::{
     Bucket, Budget, CheckGuard, CheckLimit, CheckReport, Extent, GUARDED_CONNECTIONS, GUARDED_DATAGRAMS,
     GUARDED_SEGMENTS, Guarded, Mode, Outcome, PrefixReport, RuleVerdict,
@@ -209,7 +209,7 @@ fn limit(limit: &CheckLimit) -> String {
             (format!(" {group}:"), sources.map_or_else(String::new, |of| format!(" by {}", counted(of, "source"))))
         }
     };
-    let condition = limit.condition.map_or_else(String::new, |condition| format!(" with {condition}"));
+    let condition = condition_words(limit.condition);
     format!(
         "Rule {}{mode}:{whose} {} of {} {}{condition}{budget} used{by} in {}{elsewhere}{added}, {} left; {} {refused}{newest}\n",
         limit.rule,

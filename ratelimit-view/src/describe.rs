@@ -8,6 +8,8 @@ use ratelimit_common::verification::Side;
 
 use ipnet::IpNet;
 
+use super::condition_words;
+
 use self::beside::{fleet_words, history_words, safety_words, shared_words};
 use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::config::{Config, HookChoice, OnExit, Safety, XdpModeChoice, amount, duration};
@@ -56,7 +58,7 @@ pub fn limit_short(limit: &Limit) -> String {
         Per::Prefix { v4, v6 } => format!(" of a whole /{v4} or /{v6}"),
         Per::List => " of the whole list".to_owned(),
     };
-    let condition = limit.condition.map_or_else(String::new, |condition| format!(" with {condition}"));
+    let condition = condition_words(limit.condition);
     format!("{} in {}{whose}{condition}", quantity(limit.amount, limit.unit), duration::words(limit.window_ns))
 }
 
@@ -245,8 +247,8 @@ fn some_of(prefixes: &[IpNet]) -> Option<String> {
     (!named.is_empty()).then(|| format!("{}{and}", named.join(", ")))
 }
 
-/// Returns what a start says about rules whose limits of requests do not bound clients that share records between
-/// requests, and about those that share a log.
+/// Returns notes for a start: on rules whose limits of requests do not bound clients that share records between requests,
+/// and on rules that share a log.
 pub fn access_log_notes(policy: &Policy) -> Vec<String> {
     let note = |rule: &Rule| {
         let multiplexed = multiplexed_words(rule).filter(|_| rule.access_logs.is_empty());

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
 
@@ -77,10 +77,15 @@ fn wait(seconds: f64) -> String {
     duration(seconds).split(' ').map(unit).collect::<Vec<_>>().join(" ")
 }
 
+/// ` with status=401 path=/login`, behind what a limit with that condition counts. Empty for one without.
+fn condition_words(condition: Option<impl Display>) -> String {
+    condition.map_or_else(String::new, |condition| format!(" with {condition}"))
+}
+
 /// `1,000 connections in 5m`.
 fn limit(limit: &Limit) -> String {
     let per = limit.per.map_or_else(String::new, |per| per.to_string());
-    let condition = limit.condition.map_or_else(String::new, |condition| format!(" with {condition}"));
+    let condition = condition_words(limit.condition);
     let (amount, window) = (number(limit.amount), duration(limit.window_seconds));
     format!("{amount} {} in {window}{per}{condition}", limit.unit.label())
 }

@@ -106,7 +106,7 @@ fn after_its_first_window_a_multiplexing_client_is_held_to_the_limit_on_average(
     assert!(closed_loop(100, 20, |_| 1, SECOND / 4).iter().all(|count| *count <= 100));
 }
 
-/// Tests a client whose turns have one request in every second window, as where connections have just begun.
+/// Tests a client that makes turns of one request in every second window, as new connections do.
 #[test]
 fn a_client_whose_turns_are_small_at_times_does_not_burst_again_in_the_next_window() {
     let served = closed_loop(100, 20, |window| if window % 2 == 0 { 100 } else { 1 }, SECOND / 4);

@@ -8,8 +8,8 @@ use crate::packet::{Frame, Segment};
 pub const ACCOUNTED_BYTES: u32 = 1 << ACCOUNTED_SHIFT;
 const ACCOUNTED_SHIFT: u32 = 17;
 
-/// Least payload of a long segment: the guard counts each shorter one. // writes of 16 and 64 KB end in segments of 346 to 478
-/// bytes where others have 1448 or 1460
+/// Least payload of a long segment: the guard counts each shorter one.
+// Writes of 16 and 64 KB end in segments of 346 to 478 bytes where others have 1448 or 1460.
 pub const SHORT_BYTES: u32 = 256;
 
 /// Whether it is the one in [`ACCOUNTED_BYTES`] of what is long.

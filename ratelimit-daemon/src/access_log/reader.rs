@@ -52,8 +52,7 @@ pub(super) struct Counted {
 impl Counted {
     /// Returns the lines that charge a limit. None if no log charges it.
     pub(super) fn of(limit: &Limit) -> Option<Self> {
-        let is_charged = limit.is_reconciled() || limit.condition.is_some();
-        is_charged.then_some(Self { condition: limit.condition, window_ns: limit.window_ns })
+        limit.is_logged().then_some(Self { condition: limit.condition, window_ns: limit.window_ns })
     }
 
     /// Returns whether a line of that age in nanoseconds may charge the limit.

@@ -109,12 +109,22 @@ pub(super) fn charge_conditions<D: Datapath>(
     source: &Source,
     counts: &[Counted],
 ) -> Result<(), DatapathError> {
+    let limits = policy.rules.get(at).into_iter().flat_map(|rule| &rule.limits);
+    let met = limits.filter(|limit| limit.condition.is_some()).map(|limit| (limit, source.requests.of(limit, counts)));
+    charge_limits(datapath, source.client, at, met)
+}
+
+/// Charges each of these limits of the rule at `at` its amount. Returns the first error; the others are charged all the
+/// same.
+fn charge_limits<'a, D: Datapath>(
+    datapath: &mut D,
+    client: IpNet,
+    at: usize,
+    amounts: impl Iterator<Item = (&'a Limit, u64)>,
+) -> Result<(), DatapathError> {
     let mut charged = Ok(());
-    for limit in policy.rules.get(at).iter().flat_map(|rule| &rule.limits).filter(|limit| limit.condition.is_some()) {
-        let amount = source.requests.of(limit, counts);
-        if amount > 0 {
-            charged = charged.and(datapath.charge_limit(source.client, at, limit.slot, amount));
-        }
+    for (limit, amount) in amounts.filter(|(_, amount)| *amount > 0) {
+        charged = charged.and(datapath.charge_limit(client, at, limit.slot, amount));
     }
     charged
 }
@@ -139,11 +149,7 @@ fn charge_requests<D: Datapath>(
     if limits().all(|limit| young(limit) == amount) {
         return datapath.charge_requests(source.client, at, amount);
     }
-    let mut charged = Ok(());
-    for (limit, amount) in limits().map(|limit| (limit, young(limit))).filter(|(_, amount)| *amount > 0) {
-        charged = charged.and(datapath.charge_limit(source.client, at, limit.slot, amount));
-    }
-    charged
+    charge_limits(datapath, source.client, at, limits().map(|limit| (limit, young(limit))))
 }
 
 /// Returns the limit by which a rule is reconciled, and its position. The one with the longest window is chosen, since
@@ -219,8 +225,8 @@ impl Rules {
         Ok(read.collect())
     }
 
-    /// Charges a source's lines as far as they exceed what was counted of it: at most `lines`, which may charge. `counts`
-    /// are those of the log.
+    /// Charges the lines of a source that exceed its counted requests. At most `lines` of them may charge. `counts` are
+    /// those of the log.
     ///
     /// # Errors
     /// Fails if the windows cannot be written. What was not charged is not charged later.
@@ -249,7 +255,7 @@ impl Rules {
         charged.and(of.write(datapath, at, source.client, now))
     }
 
-    /// Forgets clients whose windows were erased.
+    /// Removes clients, after their windows were erased.
     pub(super) fn forget(&mut self, clients: &[IpNet]) {
         for of in self.by_name.values_mut() {
             for client in clients {
@@ -322,7 +328,7 @@ impl Rules {
     /// Returns a rule's reconciler. One of another limit is replaced.
     fn of_rule(&mut self, rule: &Rule, limit: &Limit) -> &mut OfRule {
         // What is charged as more than a limit has is never admitted.
-        let requests = rule.limits.iter().filter(|limit| limit.unit == Unit::Requests && limit.condition.is_none());
+        let requests = rule.limits.iter().filter(|limit| limit.is_guardable());
         let requests = requests.map(|limit| limit.amount).min();
         let most = u16::try_from(requests.unwrap_or(1)).unwrap_or(u16::MAX);
         let of_window = Settings::new(limit.bucket_ns, limit.arithmetic().full_buckets);

@@ -245,8 +245,7 @@ impl<D: Datapath> Engine<D> {
         let is_freed = |client: &IpNet| clients.binary_search(client).is_ok();
         let ends = self.look_at_freed(is_freed, bans.len(), by, moment);
         if windows == Windows::Reset {
-            self.datapath.forget_all(&clients).map_err(Problem::datapath)?;
-            self.access_logs.forget(&clients);
+            self.forget_clients(&clients).map_err(Problem::datapath)?;
         } else {
             clients.iter().try_for_each(|of| self.datapath.lift_bans(*of).map(drop)).map_err(Problem::datapath)?;
         }

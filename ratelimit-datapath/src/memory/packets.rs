@@ -12,7 +12,7 @@ use ratelimit_common::hold::{Charges, is};
 use ratelimit_common::layout::{Rule, RuleSet};
 use ratelimit_common::packet::{Destination, Head, Packet, Parsed, Target, parse};
 use ratelimit_common::source::Address;
-use ratelimit_common::time::{Nanos, SECOND_NS};
+use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
 use ratelimit_common::verification::{ConnectionState, EvidenceNeeds, Side};
 
@@ -110,12 +110,7 @@ impl Packets {
         let held = self.hold(frame, &packet, sender, rule, (client, rules.turn(now)), now);
         if choice.is_of_client && !rule.is_dry_run() {
             if let (Some((until_ns, side)), Some(connection)) = (held.shuts, connection) {
-                // Where there is room, but not for so much, it is judged again in a second; where its client is not to wait,
-                // in half of one.
-                let ends_abandoned = rule.ends_abandoned();
-                let again = now.0 + if ends_abandoned { SECOND_NS / 2 } else { SECOND_NS };
-                let until_ns = if until_ns == 0 || ends_abandoned && until_ns > again { again } else { until_ns };
-                self.shut.insert((connection, side), ends_with(rule, until_ns));
+                self.shut.insert((connection, side), ends_with(rule, rule.shuts_until_ns(now, until_ns)));
             }
             if let (Some(until_ns), Some(of)) = (held.banned_until, segment_of) {
                 self.banned.insert(of, ends_with(rule, until_ns));

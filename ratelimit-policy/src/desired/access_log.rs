@@ -3,8 +3,6 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use ratelimit_common::layout::Unit;
-
 use super::{Limit, Per, WindowForm};
 
 /// An access log, as the configuration names it.
@@ -34,9 +32,11 @@ impl fmt::Display for AccessLog {
 impl Limit {
     /// Returns whether an access log corrects the limit: packets charge it requests of one source, in buckets.
     pub fn is_reconciled(&self) -> bool {
-        self.unit == Unit::Requests
-            && self.condition.is_none()
-            && self.per == Per::Source
-            && self.form != WindowForm::Gcra
+        self.is_guardable() && self.per == Per::Source && self.form != WindowForm::Gcra
+    }
+
+    /// Returns whether lines of an access log charge the limit, in a rule that has one.
+    pub fn is_logged(&self) -> bool {
+        self.is_reconciled() || self.condition.is_some()
     }
 }

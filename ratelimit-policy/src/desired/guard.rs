@@ -10,7 +10,8 @@ use crate::labels;
 /// Whether a limit of requests is guarded by what else a source does, see [`ratelimit_common::verification::Side::is_guard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
-    /// Holds connections to the limit too, and segments and datagrams of QUIC that begin no request to a multiple of it.
+    /// Bounds connections by the limit too. A multiple of the limit bounds segments, and datagrams of QUIC, that begin no
+    /// request.
     Auto,
     /// Requests alone are counted.
     Off,

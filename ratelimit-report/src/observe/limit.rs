@@ -102,8 +102,15 @@ impl Observation {
         window(&self.limit) == window(limit) && self.shape == shape(limit)
     }
 
-    pub(super) fn follow(&mut self, limit: Limit, rule: usize, amounts: Vec<u64>, sources_max: usize, now: Nanos) {
-        (self.limit, self.rule, self.sources_max, self.is_logged) = (limit, rule, sources_max, false);
+    pub(super) fn follow(
+        &mut self,
+        limit: Limit,
+        (rule, is_logged): (usize, bool),
+        amounts: Vec<u64>,
+        sources_max: usize,
+        now: Nanos,
+    ) {
+        (self.limit, self.rule, self.is_logged, self.sources_max) = (limit, rule, is_logged, sources_max);
         if self.totals.amounts != amounts {
             self.totals = Totals::new(amounts);
             self.candidates_since = now;
@@ -111,12 +118,8 @@ impl Observation {
         }
     }
 
-    /// Has both windows of a source be one, as an access log charges both.
-    pub(super) const fn join_windows(&mut self) {
-        self.is_logged = true;
-    }
-
-    /// Returns whose a window is: in a limit that a log charges, both of a source are told as its verified one.
+    /// Returns the key of a window's source. In a limit that a log charges, both windows of a source have that of its
+    /// verified one.
     const fn whose(&self, (source, is_verified): Whose) -> Whose {
         (source, is_verified || self.is_logged)
     }

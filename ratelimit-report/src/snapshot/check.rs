@@ -88,7 +88,7 @@ pub struct CheckLimit {
     /// The group of sources that the limit counts as one: its prefix, or `list NAME`. None where it is of each source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per: Option<String>,
-    /// Which of the access log's requests the limit counts. None if it counts packets.
+    /// Condition of the logged requests that the limit counts. None if it counts packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<ConditionWords>,
     /// Sources of the group that have used something, at least so many; none where that is not known.

@@ -71,8 +71,8 @@ impl<'a> Asked<'a> {
         while let Some(open) = opening_quote(text, begin) {
             let quoted = &text[open + 1..];
             // A line may be cut within its request.
-            let is_cut = end_of_quoted(quoted).is_none();
-            let end = end_of_quoted(quoted).unwrap_or(quoted.len());
+            let close = end_of_quoted(quoted);
+            let (end, is_cut) = (close.unwrap_or(quoted.len()), close.is_none());
             let (inside, behind) = (&quoted[..end], quoted.get(end + 1..).unwrap_or_default());
             let before = if is_haproxy { status_before(&text[..open]) } else { None };
             let status = words(behind).next().and_then(status).or(before);
@@ -184,6 +184,8 @@ fn status_before(text: &[u8]) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
+    use ratelimit_policy::desired::{PathPattern, Statuses};
+
     use super::*;
 
     #[test]
@@ -217,6 +219,21 @@ mod tests {
         let asked = Asked::of(cut);
         let expected = LoggedRequest { status: Some(401), target: Some("/login?xxx"), method: Some("POST") };
         assert_eq!(asked.request(), expected);
+    }
+
+    #[test]
+    fn a_line_that_is_cut_meets_conditions_on_what_is_missing_and_no_other_line_does() {
+        let mut statuses = Statuses::default();
+        statuses.add(401);
+        let of_status = Condition { statuses: Some(statuses), ..Condition::default() };
+        let of_path = Condition { path: PathPattern::new("/login"), ..of_status };
+        let text = br#"192.0.2.7 - - [10/Oct/2000:13:55:36 -0700] "POST /login?xxx"#;
+        assert!(Asked::of(text).meets(&of_path), "its status is behind what is missing");
+        assert!(!Asked::of(br#"192.0.2.7 - - [10/Oct/2000:13:55:36 -0700] "POST /other?xxx"#).meets(&of_path));
+        let object = br#"{"request_uri":"/login"}"#;
+        assert!(!Asked::of(object).meets(&of_status) && Asked::of(object).cut(true).meets(&of_status));
+        let whole = br#"192.0.2.7 - - [10/Oct/2000:13:55:36 -0700] "POST /login HTTP/1.1" 200 5"#;
+        assert!(!Asked::of(whole).cut(true).meets(&of_status), "it says another status");
     }
 
     #[test]
