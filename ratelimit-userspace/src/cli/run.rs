@@ -25,7 +25,7 @@ use ratelimit_control::proto::{
 };
 use ratelimit_daemon::{self, ConfigSource, Fallbacks, Limited, Loaded};
 use ratelimit_datapath::kernel::Kernel;
-use ratelimit_datapath::{DatapathError, path, probe};
+use ratelimit_datapath::{DatapathError, heap, path, probe};
 use ratelimit_policy::config::lists::KnownLists;
 use ratelimit_policy::config::syntax::{json_text, printable_lines};
 use ratelimit_policy::config::{Config, FILE_DEFAULT, file};
@@ -201,6 +201,7 @@ fn start(path: &Path) -> anyhow::Result<(Loaded, Fallbacks)> {
 }
 
 fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Result<Exit> {
+    heap::configure();
     log::start(log::level(LevelFilter::INFO, global.verbose, global.quiet));
     warn(&warnings::of_policy(&config), global);
     for note in describe::access_log_notes(&config.policy) {
