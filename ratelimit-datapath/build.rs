@@ -1,9 +1,9 @@
-//! Builds the BPF object, here and nowhere else, into `OUT_DIR/ratelimit-ebpf`; and the benchmark's, `bare` and `generator`.
+//! Builds the BPF object into `OUT_DIR/ratelimit-ebpf`, and the benchmark's objects `bare` and `generator`. No other
+//! place builds them.
 //!
-//! Which compiler and linker: `cargo xtask setup` has found them, tried them, and left a record of them.
-//! This file reads that record and knows nothing of how they came to be there.
+//! `cargo xtask setup` has found and tried a compiler and linker, and recorded them. This script only reads the record.
 //!
-//! What is left there holds no debug information and no path of this machine: the same sources make the same bytes.
+//! The resulting files hold no debug information and no path of this machine, so the same sources give the same bytes.
 
 #[path = "build/remap.rs"]
 mod remap;
@@ -17,11 +17,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow};
 use aya_build::{Package, Toolchain};
 
-/// What decides the object besides the BPF crate itself, relative to the workspace.
+/// Files that determine the object, except the BPF crate itself, relative to the workspace.
 const INPUTS: [&str; 5] =
     ["bpf-toolchain.toml", "Cargo.toml", "Cargo.lock", "ratelimit-common/Cargo.toml", "ratelimit-common/src"];
 
-/// What `cargo xtask setup` leaves; xtask/src/setup/record.rs writes it.
+/// Record left by `cargo xtask setup`, written by xtask/src/setup/record.rs.
 struct Record {
     toolchain: String,
     linker: String,
@@ -34,7 +34,7 @@ fn main() {
         std::process::exit(1);
     }
     if let Err(error) = build() {
-        // Cargo fails on this line. A failing exit code would make it print all that the script said as well.
+        // Cargo fails on this line. A failing exit code would also print the script's whole output.
         println!("cargo::error={error:#}");
     }
 }
@@ -57,7 +57,7 @@ fn build() -> Result<()> {
     set_env("CARGO_TARGET_BPFEB_UNKNOWN_NONE_LINKER", &record.linker);
     set_env("LD_LIBRARY_PATH", &llvm_first(&record.llvm_dir));
     set_env("RUSTC_BOOTSTRAP", &strings(&pins, "unstable_crates")?.join(","));
-    // Its progress would come out as warnings of this package.
+    // Cargo would report its progress as warnings of this package.
     set_env("CARGO_TERM_QUIET", "true");
     for (name, value) in remap::variables(workspace, &cargo_home)? {
         set_env(name, &value);
@@ -88,7 +88,7 @@ fn cargo_home() -> Result<PathBuf> {
     }
 }
 
-/// `$CARGO_HOME/ratelimitd/bpf-linker-VERSION/record.toml`
+/// Returns `$CARGO_HOME/ratelimitd/bpf-linker-VERSION/record.toml`.
 fn record_file(cargo_home: &Path, pins: &toml::Table) -> Result<PathBuf> {
     Ok(cargo_home.join("ratelimitd").join(format!("bpf-linker-{}", string(pins, "bpf_linker")?)).join("record.toml"))
 }
@@ -110,7 +110,7 @@ fn read_record(file: &Path) -> Result<Record> {
     })
 }
 
-/// bpf-linker loads the first libLLVM that it meets on this path.
+/// Returns a library path that starts with `llvm_dir`. bpf-linker loads the first libLLVM on this path.
 fn llvm_first(llvm_dir: &str) -> String {
     match env::var("LD_LIBRARY_PATH") {
         Ok(rest) if !rest.is_empty() => format!("{llvm_dir}:{rest}"),

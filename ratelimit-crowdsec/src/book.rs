@@ -1,4 +1,4 @@
-//! What holds of the decisions: pure, times are arguments.
+//! Active decisions. Pure: times are arguments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,44 +8,44 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::decision::{Decision, Delta, Value};
 
-/// Ends of one decision that was told twice differ by less.
+/// Largest difference between two reports of one decision's expiry at which both count as equal.
 const SAME_END: SignedDuration = SignedDuration::from_secs(2);
 
-/// Decisions that hold, by what they are about.
+/// Active decisions by value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Book(BTreeMap<Value, Held>);
 
-/// A decision that holds.
+/// Active decision about one value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Until when.
+    /// Expiry of the decision.
     pub until: Timestamp,
-    /// [`Decision::label`].
+    /// Scenario and origin, from [`Decision::label`].
     pub label: Arc<str>,
-    /// [`Decision::is_local`].
+    /// Origin on this host, from [`Decision::is_local`].
     pub is_local: bool,
 }
 
-/// What an answer is beside what was known.
+/// Kind of an answer of the decision stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pull {
-    /// All that holds: what is not in it does not.
+    /// Complete list of active decisions. A value that is missing is no longer denied.
     All,
-    /// What has changed since the last answer.
+    /// Changes since the last answer.
     Changes,
 }
 
-/// What is to be denied.
+/// Prefixes to deny, and the number of those left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Denied {
-    /// By prefix: none lies within another that lasts as long.
+    /// Decision for each prefix. No prefix lies within another one that lasts as long.
     pub prefixes: BTreeMap<IpNet, Held>,
-    /// How many were left out, as there is no room.
+    /// Number of prefixes left out for lack of room.
     pub left_out: usize,
 }
 
 impl Book {
-    /// Takes an answer: what is deleted first, then what is new. The same answer twice changes nothing.
+    /// Applies an answer: deletions first, then additions. Applying the same answer twice changes nothing.
     pub fn take(&mut self, delta: Delta, pull: Pull, now: Timestamp) {
         let Delta { new, deleted, ignored: _ } = delta;
         match pull {
@@ -59,7 +59,8 @@ impl Book {
         for Decision { value, lasts_ns, label, is_local } in new {
             let until = now.saturating_add(SignedDuration::from_nanos(lasts_ns)).unwrap_or(Timestamp::MAX);
             if lasts_ns <= 0 {
-                // It ended on its way; what was known of the value is older, unless all of it is in this answer.
+                // The decision expired in transit. The known one for this value is older, so a change removes it. A
+                // complete answer already removed the values that it lacks.
                 if pull == Pull::Changes {
                     self.0.remove(&value);
                 }
@@ -67,9 +68,10 @@ impl Book {
             }
             let held = Held { until, label, is_local };
             match self.0.get_mut(&value) {
-                // Told again, a time in whole seconds from now is off by a little: the file stays as it is.
+                // Each report gives the remaining time in whole seconds, so the expiry jitters. Keeping the old one
+                // leaves the file unchanged.
                 Some(of) if of.label == held.label && held.until.duration_since(of.until).abs() <= SAME_END => {}
-                // Of a full answer with several for one value the longest holds.
+                // If a complete answer has several decisions for one value, the longest wins.
                 Some(of) if pull == Pull::All && fresh.contains(&value) && of.until >= held.until => {}
                 Some(of) => *of = held,
                 None => drop(self.0.insert(value, held)),
@@ -78,35 +80,36 @@ impl Book {
         }
     }
 
-    /// Has what was written down by an earlier run hold until the first answer.
+    /// Restores decisions that an earlier run wrote down. They hold until the first answer.
     pub fn recall(&mut self, kept: impl IntoIterator<Item = (IpNet, Held)>) {
         self.0.extend(kept.into_iter().map(|(prefix, held)| (Value { prefix, is_address: false }, held)));
     }
 
-    /// Takes out what is over. Whether there was any.
+    /// Removes expired decisions. Returns true if there were any.
     pub fn expire(&mut self, now: Timestamp) -> bool {
         let before = self.0.len();
         self.0.retain(|_, held| now < held.until);
         self.0.len() != before
     }
 
-    /// Whether a decision covers all of this.
+    /// Returns true if one decision covers the whole prefix.
     pub fn covers(&self, prefix: &IpNet, ipv6_prefix: u8) -> bool {
         self.0.keys().any(|value| source_of(*value, ipv6_prefix).contains(prefix))
     }
 
-    /// How many hold.
+    /// Returns the number of decisions.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether none holds.
+    /// Returns true if there is no decision.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What is to be denied: an IPv6 address as its source, what lies within what lasts as long not by itself, and no more
-    /// than `most` prefixes: this host's own decisions first, then those that last longest.
+    /// Returns at most `most` prefixes to deny. An IPv6 address becomes its source prefix. A prefix is omitted if a
+    /// wider one lasts as long. If there is no room for all, this host's own decisions come first, then those that
+    /// last longest.
     pub fn denied(&self, ipv6_prefix: u8, most: usize) -> Denied {
         let mut sources: BTreeMap<IpNet, &Held> = BTreeMap::new();
         for (value, held) in &self.0 {
@@ -115,7 +118,7 @@ impl Book {
                 *of = held;
             }
         }
-        // By address and then by length: what is around a prefix is before it.
+        // The map is sorted by address, then by length, so an enclosing prefix precedes those within it.
         let mut around: Vec<(IpNet, Timestamp)> = Vec::new();
         let mut kept: Vec<(IpNet, &Held)> = Vec::new();
         for (prefix, held) in sources {
@@ -134,7 +137,7 @@ impl Book {
     }
 }
 
-/// The prefix that is denied for a value.
+/// Returns the prefix that is denied for a value.
 fn source_of(value: Value, ipv6_prefix: u8) -> IpNet {
     match value.prefix {
         IpNet::V6(_) if value.is_address => {
@@ -204,7 +207,7 @@ mod tests {
     fn an_end_told_again_stays_where_it_is_told_and_does_not_drift() {
         let mut book = Book::default();
         book.take(delta(&[ban("198.51.100.7/32", 60, true)], &[]), Pull::All, at(0));
-        // Each differs by a second from the one before, the third by three from the first.
+        // Each answer differs by a second from the one before, and the third by three seconds from the first.
         for (second, lasts, shows) in [(1, 58, 60), (2, 56, 60), (3, 54, 57)] {
             book.take(delta(&[ban("198.51.100.7/32", lasts, true)], &[]), Pull::Changes, at(second));
             assert_eq!(shown(&book), [format!("198.51.100.7/32 {shows}")]);
@@ -253,7 +256,7 @@ mod tests {
             let mut naive: Vec<(Value, i64)> = Vec::new();
             for (before, (new, is_all)) in answers.iter().enumerate() {
                 let second = i64::try_from(before).unwrap();
-                // What is deleted are values of the answer before it.
+                // The deleted values come from earlier answers.
                 let deleted: Vec<Value> = answers[..before].iter().flat_map(|(new, _)| new.first()).map(|of| of.value).collect();
                 let mut seen = std::collections::BTreeSet::new();
                 let new: Vec<Decision> = new.iter().filter(|of| seen.insert(of.value)).cloned().collect();
@@ -273,7 +276,7 @@ mod tests {
             let host: IpNet = std::net::IpAddr::from([198, 51, 100, address]).into();
             let ends = naive.iter().filter(|(value, _)| value.prefix.contains(&host)).map(|(_, until)| *until).max();
             let denied = book.denied(64, usize::MAX).prefixes.keys().any(|of| of.contains(&host));
-            // An end that was told twice may be the one that was told first.
+            // A repeated expiry may be kept as first reported.
             let slack = SAME_END.as_secs();
             prop_assert!(ends.is_some_and(|until| later < until + slack) || !denied, "{:?} at {}", ends, later);
             prop_assert!(denied || ends.is_none_or(|until| until - slack <= later), "{:?} at {}", ends, later);

@@ -1,4 +1,5 @@
-//! The local API over HTTP or HTTPS: one request a connection, a time limit for each step, a bound on each answer.
+//! Client of CrowdSec's local API over HTTP or HTTPS. Opens one connection per request, and limits the time of each
+//! step and the size of each answer.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,56 +21,56 @@ use tokio::task::JoinSet;
 use crate::book::Pull;
 use crate::decision::{self, Delta};
 
-/// The name and version that the local API shows for this bouncer.
+/// User agent: the name and version that the local API shows for this bouncer.
 pub const USER_AGENT: &str = concat!("crowdsec-ratelimitd/", env!("CARGO_PKG_VERSION"));
-/// To connect, TLS included.
+/// Maximum time to connect, including the TLS handshake.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// Until an answer begins, and between two pieces of it.
+/// Maximum time until an answer begins, and between two of its frames.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// All of an answer, and of one that has all decisions: 12 MB of the community's list at 100 kB/s.
+/// Maximum time for a whole answer of changes.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 const ALL_WITHIN: Duration = Duration::from_secs(300);
-/// A stream of a million decisions. // 1048576 x 250 B
+/// Maximum size in bytes of a decision stream, enough for a million decisions. // 1048576 x 250 B
 const STREAM_BYTES_MAX: usize = 256 << 20;
-/// Any other answer.
+/// Maximum size in bytes of any other answer.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// Bytes of an error that are shown.
+/// Maximum number of bytes of an error body that are shown.
 const SHOWN_BYTES: usize = 200;
-/// Pieces of an answer that wait to be read.
+/// Capacity of the queue of answer frames that wait to be parsed.
 const WAITING: usize = 8;
 
-/// Why a request came to nothing.
+/// Failure of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// It cannot be reached.
+    /// The local API cannot be reached.
     #[error("the local API at {0} cannot be reached: {1}")]
     Unreachable(String, io::Error),
-    /// It took too long.
+    /// The local API took too long.
     #[error("the local API at {0} was silent for too long")]
     TimedOut(String),
-    /// It does not take the key.
+    /// The local API refuses the key.
     #[error("the local API refuses this key (HTTP {0})")]
     Refused(u16),
-    /// It said something else than an answer.
+    /// The local API answered with an error status.
     #[error("the local API answered HTTP {0}: {1}")]
     Status(u16, String),
-    /// The answer broke off or is not understood.
+    /// The answer broke off or cannot be parsed.
     #[error("the answer of the local API cannot be read: {0}")]
     Unintelligible(String),
 }
 
-/// Why there can be no request.
+/// Failure to set up the client.
 #[derive(Debug, thiserror::Error)]
 pub enum BaseError {
-    /// The URL is none.
+    /// The URL does not name a local API.
     #[error("`{0}` is no URL of a local API: write http://127.0.0.1:8080/ or https://HOST:PORT/")]
     Url(String),
-    /// The certificates cannot be read.
+    /// The trusted certificates cannot be read, or there are none.
     #[error("certificates of {0} cannot be read: {1}")]
     Certificates(PathBuf, String),
 }
 
-/// A local API.
+/// Client of one local API.
 #[derive(Clone)]
 pub struct Api {
     host: String,
@@ -87,7 +88,7 @@ impl std::fmt::Debug for Api {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// The beginning of an answer, and its connection, which ends when it is dropped.
+/// Start of an answer and the task of its connection. Dropping it closes the connection.
 struct Answer {
     status: StatusCode,
     body: Incoming,
@@ -95,7 +96,8 @@ struct Answer {
 }
 
 impl Api {
-    /// The one at a URL. `ca_file` has the certificates to trust in place of the system's. Connects to nothing yet.
+    /// Creates a client for the API at a URL, without connecting. `ca_file` replaces the system's trusted
+    /// certificates.
     pub fn new(url: &str, ca_file: Option<&Path>) -> Result<Self, BaseError> {
         let wrong = || BaseError::Url(url.to_owned());
         let uri: Uri = url.parse().map_err(|_| wrong())?;
@@ -119,7 +121,7 @@ impl Api {
         Ok(Self { host, port, path: uri.path().trim_end_matches('/').to_owned(), tls })
     }
 
-    /// Whether what is sent can be read on its way.
+    /// Returns true if the key would cross the network unencrypted.
     pub fn is_in_the_clear(&self) -> bool {
         let is_loopback = self.host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
         self.tls.is_none() && !is_loopback && self.host != "localhost"
@@ -131,8 +133,8 @@ impl Api {
         format!("{scheme}://{host}:{}{}/", self.port, self.path)
     }
 
-    /// Pulls decisions; `query` is without `?`. What is read is small, however long the answer, which has to be there within a
-    /// time that `pull` allows.
+    /// Pulls decisions. `query` excludes the `?`. Parses while receiving, so memory use does not grow with the
+    /// answer's size. `pull` sets the time limit for the whole answer.
     pub async fn decisions(&self, key: &HeaderValue, query: &str, pull: Pull) -> Result<Delta, ClientError> {
         let within = match pull {
             Pull::All => ALL_WITHIN,
@@ -149,7 +151,7 @@ impl Api {
         tokio::time::timeout(within, pulled).await.map_err(|_| ClientError::TimedOut(self.place()))?
     }
 
-    /// Sends a body of JSON, and gives the answer's status and text.
+    /// Posts a JSON body, and returns the answer's status and body.
     pub(crate) async fn post(
         &self,
         target: &str,
@@ -189,7 +191,7 @@ impl Api {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.map_err(broken)?;
         let mut task = JoinSet::new();
         task.spawn(async {
-            // The answer has the error.
+            // A connection error also appears in the answer.
             let _ = connection.await;
         });
         let response = tokio::time::timeout(SILENCE_MAX, sender.send_request(request)).await.map_err(timed_out)?;
@@ -205,7 +207,7 @@ impl Api {
         })
     }
 
-    /// Reads an answer of decisions while it comes.
+    /// Parses an answer of decisions while it arrives.
     async fn stream(&self, mut answer: Answer) -> Result<Delta, ClientError> {
         let (pieces, waiting) = mpsc::channel(WAITING);
         let began = Instant::now();
@@ -234,7 +236,7 @@ impl Api {
                 broken = Some(ClientError::Unintelligible(format!("it is longer than {STREAM_BYTES_MAX} bytes")));
                 break;
             }
-            // One that reads no more has found what is wrong.
+            // The parser stops reading only after an error.
             if pieces.send(data).await.is_err() {
                 break;
             }
@@ -260,7 +262,7 @@ impl Api {
     }
 }
 
-/// What a status other than success means.
+/// Returns the error for a status other than success.
 pub(crate) fn refused(status: StatusCode, body: &[u8]) -> ClientError {
     if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
         return ClientError::Refused(status.as_u16());
@@ -293,7 +295,7 @@ fn trusting(ca_file: Option<&Path>) -> Result<tokio_rustls::TlsConnector, BaseEr
     Ok(tokio_rustls::TlsConnector::from(Arc::new(config)))
 }
 
-/// Pieces of an answer, as a reader that waits for them.
+/// Blocking reader of the frames of an answer.
 struct Pieces {
     waiting: mpsc::Receiver<Bytes>,
     current: Bytes,

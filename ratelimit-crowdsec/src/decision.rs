@@ -1,4 +1,5 @@
-//! An answer of the decision stream, read as it comes: what is kept of it is small, whatever its size. Pure.
+//! Streaming parser of an answer of the decision stream. Only a compact form is kept, whatever the size of the
+//! answer. Pure.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -13,61 +14,61 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use crate::go_time;
 use ratelimit_policy::config::syntax::printable;
 
-/// Decisions that are taken of one answer. // 1048576 x 80 B = 84 MB
+/// Maximum number of new, and of deleted, decisions taken from one answer. // 1048576 x 80 B = 84 MB
 pub const DECISIONS_MAX: usize = 1 << 20;
-/// Characters of a label.
+/// Maximum number of characters of a label's scenario, and of its origin.
 const LABEL_CHARS_MAX: usize = 100;
-/// The one type that is a denial; `captcha` and others are for those that can ask one.
+/// Decision type that becomes a denial. Types such as `captcha` need a bouncer that can challenge users.
 const BAN: &str = "ban";
 
-/// One answer.
+/// Decisions of one answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delta {
     /// Decisions that hold from now on.
     pub new: Vec<Decision>,
-    /// Values that none of them holds for any more.
+    /// Values with a deleted decision.
     pub deleted: Vec<Value>,
-    /// What was not taken.
+    /// Numbers of decisions that were skipped.
     pub ignored: Ignored,
 }
 
-/// One ban.
+/// Ban of one address or range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Who.
+    /// Banned address or range.
     pub value: Value,
-    /// How long from now, in nanoseconds; not above 0 where it is over.
+    /// Remaining duration in nanoseconds. Zero or negative if the decision is already over.
     pub lasts_ns: i64,
-    /// Why, and who says so: `crowdsecurity/ssh-bf (crowdsec)`.
+    /// Scenario and origin, such as `crowdsecurity/ssh-bf (crowdsec)`.
     pub label: Arc<str>,
-    /// Whether this host's own CrowdSec or administrator says so, not a list that is subscribed to.
+    /// True if this host's own CrowdSec or its administrator decided, false if a subscribed list did.
     pub is_local: bool,
 }
 
-/// What a decision is about.
+/// Subject of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Value {
-    /// The address as a prefix, or the range.
+    /// Range, or the address as a full-length prefix.
     pub prefix: IpNet,
-    /// Whether it is one address, by its scope.
+    /// True if the scope says a single address.
     pub is_address: bool,
 }
 
-/// Decisions that were not taken, by why.
+/// Numbers of skipped decisions by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ignored {
-    /// Of a scope that is no address and no range.
+    /// Decisions with a scope that is neither an address nor a range.
     pub scopes: u64,
-    /// Of a type that is no ban.
+    /// Decisions of a type other than ban.
     pub types: u64,
-    /// Whose value or duration cannot be understood.
+    /// Decisions with a malformed value or duration, or with a range that is too wide.
     pub malformed: u64,
-    /// More than [`DECISIONS_MAX`].
+    /// Decisions in excess of [`DECISIONS_MAX`].
     pub beyond: u64,
 }
 
 impl Ignored {
-    /// In words, where there are any.
+    /// Returns the numbers in words, or none if nothing was skipped.
     pub fn words(&self) -> Option<String> {
         let all = [
             (self.scopes, "of another scope"),
@@ -80,13 +81,13 @@ impl Ignored {
     }
 }
 
-/// Reads one answer. An answer that breaks off is an error, and nothing of it counts.
+/// Parses one answer. Fails if the answer is truncated. A failed answer has no effect.
 pub fn read(from: impl Read) -> Result<Delta, serde_json::Error> {
     read_slowly(from, &|| 0)
 }
 
-/// The same of one that comes slowly. `since` says how many nanoseconds ago it began: a decision lasts as long as is said
-/// from when it came, and not from the answer's end, which may be minutes later.
+/// Parses an answer that arrives slowly. `since` returns the nanoseconds since the answer began. A decision's
+/// duration counts from its own arrival, not from the answer's end, which may be minutes later.
 pub fn read_slowly(from: impl Read, since: &dyn Fn() -> i64) -> Result<Delta, serde_json::Error> {
     let mut deserializer = serde_json::Deserializer::from_reader(from);
     let mut labels = Labels { known: HashSet::new(), since };
@@ -99,7 +100,7 @@ pub fn read_slowly(from: impl Read, since: &dyn Fn() -> i64) -> Result<Delta, se
     Ok(delta)
 }
 
-/// As the local API writes it. Some fields may be missing or null.
+/// Decision as the local API writes it. Fields may be missing or null.
 #[derive(Deserialize)]
 struct Wire {
     #[serde(default)]
@@ -116,7 +117,7 @@ struct Wire {
     scenario: Option<String>,
 }
 
-/// Each label once: a list of 100 000 has a few. And the clock.
+/// Interned labels and the clock. A list of 100,000 decisions has only a few distinct labels.
 struct Labels<'c> {
     known: HashSet<Arc<str>>,
     since: &'c dyn Fn() -> i64,
@@ -133,7 +134,7 @@ impl Labels<'_> {
             return Arc::clone(label);
         }
         let label: Arc<str> = label.into();
-        // Scenarios that differ each time would grow without a bound.
+        // The bound keeps memory finite even if every scenario differs.
         if self.known.len() < 4_096 {
             self.known.insert(Arc::clone(&label));
         }
@@ -167,7 +168,7 @@ impl Wire {
     }
 }
 
-/// An address or a range; bits beyond the length are cut, and an IPv4-mapped address is the IPv4 address.
+/// Parses an address or a range. Clears the host bits, and maps an IPv4-mapped address to IPv4.
 fn prefix(text: &str) -> Option<IpNet> {
     match text.parse::<IpAddr>() {
         Ok(address) => Some(IpNet::from(address.to_canonical())),
@@ -175,7 +176,7 @@ fn prefix(text: &str) -> Option<IpNet> {
     }
 }
 
-/// `{"new": [..], "deleted": [..]}`.
+/// Deserializer of the whole answer, `{"new": [..], "deleted": [..]}`.
 struct Answer<'a, 'c>(&'a mut Labels<'c>);
 
 impl<'de> DeserializeSeed<'de> for Answer<'_, '_> {
@@ -209,7 +210,7 @@ impl<'de> Visitor<'de> for Answer<'_, '_> {
             }
             is_stream = true;
         }
-        // An empty book would be made of any other JSON.
+        // Any other JSON object would otherwise be taken as an empty answer.
         if is_stream { Ok(delta) } else { Err(serde::de::Error::missing_field("new")) }
     }
 }
@@ -220,7 +221,7 @@ enum Field {
     Deleted,
 }
 
-/// A list of decisions, or null.
+/// Deserializer of a list of decisions, or null.
 struct Decisions<'a, 'c> {
     labels: &'a mut Labels<'c>,
     delta: &'a mut Delta,
@@ -319,7 +320,7 @@ mod tests {
         };
         let all = [ban("198.51.100.1", "10s"), ban("198.51.100.2", "10s"), ban("198.51.100.3", "2s")];
         let text = format!("{{\"new\":[{}],\"deleted\":null}}", all.join(","));
-        // A second before each decision, and one before the end.
+        // The clock advances a second before each decision, and one before the end.
         let passed = std::cell::Cell::new(0);
         let since = || {
             passed.set(passed.get() + 1_000_000_000);

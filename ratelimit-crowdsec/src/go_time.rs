@@ -1,6 +1,6 @@
-//! Durations as Go prints them: `3h59m49s`, `-1m0.5s`, `100ms`, `1.5h`.
+//! Parser of durations as Go prints them, such as `3h59m49s`, `-1m0.5s`, `100ms` or `1.5h`.
 
-/// Nanoseconds of one unit.
+/// Names of the units and their length in nanoseconds.
 const UNITS: [(&str, i128); 8] = [
     ("ns", 1),
     ("us", 1_000),
@@ -11,10 +11,10 @@ const UNITS: [(&str, i128); 8] = [
     ("m", 60_000_000_000),
     ("h", 3_600_000_000_000),
 ];
-/// Digits of a number. // as many as 10^15 hours
+/// Maximum number of digits of a number. // as many as 10^15 hours
 const DIGITS_MAX: usize = 18;
 
-/// Nanoseconds; none where it is no duration of Go's. What is longer than 292 years is that long.
+/// Returns the duration in nanoseconds, or none if the text is not a Go duration. Saturates at about 292 years.
 pub(crate) fn nanoseconds(text: &str) -> Option<i64> {
     let (sign, mut rest) = match text.as_bytes().first()? {
         b'-' => (-1, &text[1..]),
@@ -48,7 +48,7 @@ pub(crate) fn nanoseconds(text: &str) -> Option<i64> {
     Some(i64::try_from(sign * sum).unwrap_or(if sign < 0 { i64::MIN } else { i64::MAX }))
 }
 
-/// The digits that a text begins with, and the rest.
+/// Splits a text after its leading digits. Returns none if there are more than [`DIGITS_MAX`].
 fn digits(text: &str) -> Option<(&str, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     (end <= DIGITS_MAX).then(|| text.split_at(end))

@@ -1,7 +1,9 @@
-//! CrowdSec beside ratelimitd: its decisions become a list file that the daemon watches, and our bans become its alerts.
+//! Bridge between CrowdSec and ratelimitd. CrowdSec's decisions become a list file that the daemon watches, and the
+//! daemon's bans become CrowdSec alerts.
 //!
-//! [`decision`] and [`book`] are pure: what the local API says, and what holds of it. [`list`] is the file. [`client`]
-//! speaks HTTP, [`run`] pulls and writes, [`report`] tells of bans. Needs no privileges: the file is all that the daemon sees.
+//! [`decision`] parses answers of the local API and [`book`] holds the active decisions. Both are pure. [`list`]
+//! reads and writes the list file. [`client`] speaks HTTP, [`run`] pulls and writes, [`report`] sends bans. The
+//! bridge needs no privileges, because the daemon sees only the file.
 
 pub mod book;
 pub mod client;

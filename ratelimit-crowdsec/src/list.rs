@@ -1,5 +1,6 @@
-//! The list file: one prefix a line, until when and why behind a `#`. Written aside and renamed, so that no reader sees
-//! half of it; read again after a restart, so that what holds goes on while the local API is away.
+//! List file with one prefix per line. Each prefix is followed by a `#` comment with its expiry and reason. The file
+//! is replaced by a rename, so no reader sees half of it. After a restart it is read again, so denials survive while
+//! the local API is away.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,22 +16,23 @@ use ratelimit_report::entries::UNTIL;
 
 use crate::book::{Denied, Held};
 
-/// Prefixes that the file has, unless it is said otherwise.
+/// Default maximum number of prefixes in the file.
 pub const PREFIXES_DEFAULT: u32 = 131_072;
-/// Prefixes of one family that the kernel has room for; other lists take of it too.
+/// Capacity of the kernel for prefixes of one family, which other lists share.
 pub const PREFIXES_MAX: u32 = ratelimit_common::layout::PREFIXES_MAX;
-/// The longest file that is written and read again: a list file.
+/// Maximum size in bytes of a list file.
 const BYTES_MAX: u64 = ratelimit_policy::config::lists::LIST_BYTES_MAX;
-/// The daemon reads it as another user.
+/// File mode: the daemon reads the file as another user.
 const MODE: u32 = 0o644;
-/// The daemon takes no list that has become empty; from this address nobody sends.
+/// Placeholder for an empty list, because the daemon rejects a list that became empty. No packet has this source
+/// address.
 const NOBODY: &str = "0.0.0.0/32 # no decision holds\n";
-/// Before what the local API of this host decided by itself.
+/// Label prefix of decisions that this host's local API made.
 const LOCAL: &str = "local: ";
-/// Before what it did not, where the scenario's own name begins like one of these.
+/// Label prefix of other decisions. Written only if the scenario's own name begins with [`LOCAL`] or [`OTHER`].
 const OTHER: &str = "other: ";
 
-/// The file's text.
+/// Returns the text of the list file.
 pub fn text(denied: &Denied) -> String {
     let mut text =
         String::from("# Decisions of CrowdSec, written by `ratelimitd crowdsec`: changes by hand are overwritten.\n");
@@ -53,7 +55,7 @@ pub fn text(denied: &Denied) -> String {
     text
 }
 
-/// What a text of ours holds; lines that are none are left out.
+/// Parses a text that [`text`] wrote. Skips lines of any other form.
 pub fn parse(text: &str) -> BTreeMap<IpNet, Held> {
     text.lines().filter_map(line).collect()
 }
@@ -68,7 +70,7 @@ fn line(line: &str) -> Option<(IpNet, Held)> {
     Some((prefix.parse().ok()?, Held { until: until.parse().ok()?, label: Arc::from(label), is_local }))
 }
 
-/// What an earlier run has written; nothing where there is no file.
+/// Reads the file that an earlier run wrote. Returns an empty map if there is no file.
 pub fn read(path: &Path) -> io::Result<BTreeMap<IpNet, Held>> {
     let file = match files::open_named(path) {
         Ok(file) => file,
@@ -80,15 +82,15 @@ pub fn read(path: &Path) -> io::Result<BTreeMap<IpNet, Held>> {
     Ok(parse(&String::from_utf8_lossy(&bytes)))
 }
 
-/// Writes it: a reader, or a crash, finds the old file or the new one.
+/// Writes the file atomically: a reader, or a crash, finds the old file or the new one.
 pub fn write(path: &Path, denied: &Denied) -> io::Result<()> {
     replace(path, &text(denied))
 }
 
-/// Puts a list file of this text in the place of what is there, readable by all.
+/// Replaces a list file with the given text, readable by all users.
 ///
 /// # Errors
-/// What the file system answers, and where something is there that is no regular file: a device, a FIFO, a link.
+/// Fails if the file system does, or if the path is not a regular file, such as a device, a FIFO or a symbolic link.
 pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     if path.symlink_metadata().is_ok_and(|there| !there.is_file()) {
         return Err(io::Error::other("it is there already, and is no regular file"));
@@ -99,7 +101,7 @@ pub fn replace(path: &Path, text: &str) -> io::Result<()> {
         Ok(()) | Err(_) => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&new)?;
-    // Whatever the umask says.
+    // The mode must not depend on the umask.
     let written = file
         .set_permissions(fs::Permissions::from_mode(MODE))
         .and_then(|()| file.write_all(text.as_bytes()))

@@ -1,5 +1,5 @@
-//! Our bans as alerts of a machine, without decisions: what follows from them, the local API's profiles and allow lists
-//! decide. What CrowdSec already denies is not told to it again.
+//! Reports this host's bans to CrowdSec as alerts without decisions. The local API's profiles and allow lists decide
+//! what follows. Sources that CrowdSec already denies are not reported.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
@@ -19,24 +19,24 @@ use ratelimit_control::client::{Client, Followed};
 use ratelimit_control::proto::EventsOf;
 use ratelimit_report::event::{Event, EventKind};
 
-/// Bans that wait while the local API is away; the oldest go first. // 1000 x 1 kB
+/// Maximum number of bans queued while the local API is away. The oldest are dropped first. // 1000 x 1 kB
 const WAITING_MAX: usize = 1_000;
-/// Alerts of one request.
+/// Maximum number of alerts in one request.
 const AT_ONCE: usize = 50;
-/// After a failure; doubled up to the longest.
+/// Delay before the retry after a failure, doubled up to [`AGAIN_AFTER_MAX`].
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
 const AGAIN_AFTER_MAX: Duration = Duration::from_secs(60);
-/// A token is renewed so long before it ends.
+/// Remaining lifetime at which a token is renewed.
 const RENEWED_BEFORE: SignedDuration = SignedDuration::from_secs(60);
-/// A token whose end is not understood holds so long.
+/// Assumed lifetime of a token with an expiry that cannot be parsed.
 const TOKEN_LASTS: SignedDuration = SignedDuration::from_mins(10);
 
-/// Who reports: a machine of the local API.
+/// Credentials of the machine that reports to the local API.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Machine {
-    /// Its name.
+    /// Login name of the machine.
     pub login: String,
-    /// Its password.
+    /// Password of the machine.
     pub password: String,
 }
 
@@ -47,7 +47,8 @@ impl std::fmt::Debug for Machine {
 }
 
 impl Machine {
-    /// Reads a file as `cscli machines add --file` writes it: lines `login: NAME` and `password: TEXT`; others are passed over.
+    /// Parses a file as `cscli machines add --file` writes it, with lines `login: NAME` and `password: TEXT`. Ignores
+    /// other lines.
     pub fn read(text: &str) -> Option<Self> {
         let field = |name: &str| {
             let mut values =
@@ -63,7 +64,7 @@ impl Machine {
     }
 }
 
-/// One alert.
+/// Alert in the form that the local API requires.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Alert {
     scenario: String,
@@ -76,7 +77,7 @@ pub struct Alert {
     capacity: u64,
     leakspeed: String,
     simulated: bool,
-    /// That profiles may decide on it.
+    /// Allows profiles to make a decision.
     remediation: bool,
     events: [(); 0],
     source: Source,
@@ -92,7 +93,8 @@ struct Source {
     range: Option<String>,
 }
 
-/// The alert for a ban of a rule of this host; none for any other event, or one that another host tells of.
+/// Returns the alert for a ban by a rule of this host. Returns none for other events and for bans reported by another
+/// host.
 pub fn alert(event: &Event) -> Option<Alert> {
     if event.kind != EventKind::Ban || event.by.is_some() {
         return None;
@@ -142,10 +144,10 @@ struct LoggedIn {
     expire: Option<String>,
 }
 
-/// A token, and until when it holds.
+/// Authorization header, and the time at which it is renewed.
 type Token = (HeaderValue, Timestamp);
 
-/// Sends alerts as a machine.
+/// Sender of alerts with a machine's credentials.
 #[derive(Debug)]
 pub struct Reporter {
     api: Api,
@@ -154,12 +156,13 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Sends nothing yet.
+    /// Creates a reporter, without connecting.
     pub const fn new(api: Api, machine: Machine) -> Self {
         Self { api, machine, token: None }
     }
 
-    /// Sends alerts, after a login where there is no token that holds; one that is refused is renewed once.
+    /// Sends alerts. Logs in first if there is no valid token. If the API refuses an existing token, logs in again
+    /// once.
     pub async fn send(&mut self, alerts: &[Alert]) -> Result<(), ClientError> {
         let body = serde_json::to_vec(alerts).map_err(|error| ClientError::Unintelligible(error.to_string()))?;
         let had_token = self.token.is_some();
@@ -209,18 +212,18 @@ impl Reporter {
     }
 }
 
-/// Bans on their way.
+/// Bans that wait to be sent.
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<Alert>,
     lost: u64,
     last: Option<Timestamp>,
-    /// What was told at that last moment: a stream that is opened again tells it again.
+    /// Source and scenario of the bans queued with time `last`. A reopened stream repeats these events.
     told: BTreeSet<(String, String)>,
 }
 
 impl Queue {
-    /// Takes an event, unless it was taken before.
+    /// Queues the alert of an event, unless the event was taken before or CrowdSec already denies the source.
     fn take(&mut self, event: &Event, covers: impl Fn(&IpNet) -> bool) {
         let Some(alert) = alert(event) else { return };
         let told = (alert.source.value.clone(), alert.scenario.clone());
@@ -245,7 +248,8 @@ impl Queue {
     }
 }
 
-/// Tells of bans until the caller has had enough. `covers` says what CrowdSec denies already.
+/// Follows the daemon's bans and sends them, until the future is dropped. `covers` says which prefixes CrowdSec
+/// already denies.
 pub(crate) async fn run(mut reporter: Reporter, socket: &Path, covers: impl Fn(&IpNet) -> bool) {
     let queue = RefCell::new(Queue::default());
     let more = Notify::new();
@@ -287,7 +291,7 @@ pub(crate) async fn run(mut reporter: Reporter, socket: &Path, covers: impl Fn(&
                     tracing::info!("{} told to CrowdSec", ban_words(alerts.len()));
                     true
                 }
-                // What is wrong with them now is wrong the next time.
+                // The API rejects these alerts. A retry would fail too.
                 Err(ClientError::Status(status @ 400..=499, why)) if *status != 429 => {
                     tracing::warn!("CrowdSec does not take {}: HTTP {status}: {why}", ban_words(alerts.len()));
                     true
@@ -299,7 +303,7 @@ pub(crate) async fn run(mut reporter: Reporter, socket: &Path, covers: impl Fn(&
             };
             if is_done {
                 let mut queue = queue.borrow_mut();
-                // Of those that went out meanwhile, some may be of these.
+                // The full queue may have dropped some of the alerts that were just sent.
                 let gone = usize::try_from(queue.lost - lost_before).unwrap_or(usize::MAX);
                 let done = alerts.len().saturating_sub(gone).min(queue.waiting.len());
                 queue.waiting.drain(..done);

@@ -1,5 +1,5 @@
-//! Pulls decisions, and keeps the list file by them. It is never longer out of date than one interval: what is over is
-//! taken out while the local API is away, too.
+//! Main loop: pulls decisions and updates the list file. The file is at most one interval out of date. Expired
+//! decisions are removed even while the local API is away.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
@@ -16,57 +16,57 @@ use crate::client::{Api, BaseError, ClientError};
 use crate::list;
 use crate::report::{self, Machine, Reporter};
 
-/// What a file with a key or password has at most.
+/// Maximum size in bytes of a file with a key or password.
 const SECRET_BYTES_MAX: u64 = 4_096;
 
-/// What to do.
+/// Settings of `ratelimitd crowdsec`.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the local API is.
+    /// URL of the local API.
     pub url: String,
-    /// The file with the bouncer's key.
+    /// File with the bouncer's key.
     pub key_file: PathBuf,
-    /// Certificates to trust in place of the system's.
+    /// Certificates that replace the system's trusted ones.
     pub ca_file: Option<PathBuf>,
-    /// The list file.
+    /// List file to write.
     pub out: PathBuf,
-    /// Between two pulls.
+    /// Interval between two pulls.
     pub interval: Duration,
-    /// The scopes that are asked for.
+    /// Scopes of decisions to request, such as `ip` and `range`.
     pub scopes: Vec<String>,
-    /// The origins that are asked for; all without any.
+    /// Origins of decisions to request. Empty requests all.
     pub origins: Vec<String>,
-    /// The prefix of an IPv6 address that is denied.
+    /// Length in bits of the prefix that is denied for an IPv6 address.
     pub ipv6_prefix: u8,
-    /// Prefixes in the file at most.
+    /// Maximum number of prefixes in the list file.
     pub most: usize,
-    /// Pulls once.
+    /// Exits after one pull.
     pub is_once: bool,
-    /// The file with the machine's credentials, where bans are told.
+    /// File with the machine's credentials. None disables the reporting of bans.
     pub machine_file: Option<PathBuf>,
-    /// The daemon whose bans are told.
+    /// Control socket of the daemon that reports bans.
     pub socket: PathBuf,
 }
 
-/// Why it ends, or cannot begin.
+/// Failure that ends the run, or prevents its start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The URL, or the certificates.
+    /// The URL is wrong or the certificates cannot be read.
     #[error(transparent)]
     Base(#[from] BaseError),
     /// A file with a secret cannot be read.
     #[error("cannot read {0}: {1}")]
     Secret(PathBuf, io::Error),
-    /// A file with a secret has none.
+    /// A file with a secret lacks one.
     #[error("{0} {1}")]
     NoSecret(PathBuf, &'static str),
-    /// The list file is one of those that are read.
+    /// The list file is also one of the files to read.
     #[error("{0} is to be read and to be written: name another file for the list")]
     Same(PathBuf),
     /// The list file cannot be written.
     #[error("cannot write {0}: {1}")]
     Write(PathBuf, io::Error),
-    /// The one pull that was asked for came to nothing.
+    /// The single requested pull failed.
     #[error(transparent)]
     Pull(#[from] ClientError),
     /// Signals cannot be awaited.
@@ -74,23 +74,23 @@ pub enum Error {
     Signals(io::Error),
 }
 
-/// What kind of trouble it is, as exit codes tell them apart.
+/// Class of an error, which decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// What was asked for cannot be: a URL that is none, a file that is not there.
+    /// The request is impossible, for example due to a malformed URL or a missing file.
     Usage,
-    /// What a file says is not what belongs there.
+    /// A file has the wrong content.
     Config,
-    /// This user may not, or the local API does not take the key.
+    /// This user lacks a permission, or the local API refuses the key.
     NotPermitted,
-    /// The local API does not answer, or not as one.
+    /// The local API does not answer, or answers with something else.
     Unavailable,
-    /// Anything else.
+    /// Any other failure.
     Internal,
 }
 
 impl Error {
-    /// What kind it is.
+    /// Returns the class of the error.
     #[expect(clippy::wildcard_enum_match_arm, reason = "a few of some forty kinds are the user's to mend")]
     pub fn trouble(&self) -> Trouble {
         let of_file = |error: &io::Error| match error.kind() {
@@ -114,7 +114,7 @@ impl Error {
         }
     }
 
-    /// What to do, a clause each.
+    /// Returns the remedies for the error, one clause each.
     pub fn help(&self) -> Vec<String> {
         match self {
             Self::Secret(..) => vec!["this user must be able to read it".to_owned()],
@@ -137,10 +137,11 @@ fn help_of(error: &ClientError) -> Option<String> {
     }
 }
 
-/// Keeps the list file until a signal ends it, or once.
+/// Maintains the list file until a signal arrives, or for one pull.
 ///
 /// # Errors
-/// What cannot be mended by trying again: a file, the URL. Of one pull alone also that.
+/// Fails on errors that a retry cannot mend, such as an unusable file or URL. A single pull also fails if the local
+/// API does.
 pub async fn run(options: &Options) -> Result<(), Error> {
     if [Some(&options.key_file), options.machine_file.as_ref()].contains(&Some(&options.out)) {
         return Err(Error::Same(options.out.clone()));
@@ -191,29 +192,29 @@ fn machine(path: &Path) -> Result<Machine, Error> {
     Machine::read(&text).ok_or_else(|| Error::NoSecret(path.to_owned(), wrong))
 }
 
-/// How it stands with the local API.
+/// State of the connection to the local API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
     Begins,
     Follows,
-    /// Away, and what was said of that.
+    /// The local API is away. Holds the error that was logged.
     Away(String),
 }
 
-/// Keeps the file.
+/// Maintainer of the list file.
 struct Keeper<'a> {
     options: &'a Options,
     api: &'a Api,
     key: HeaderValue,
     book: &'a RefCell<Book>,
-    /// What the file holds.
+    /// Content of the file. None if nothing was written yet.
     written: Option<Denied>,
     left_out: usize,
     state: State,
 }
 
 impl Keeper<'_> {
-    /// Goes on with what an earlier run has written.
+    /// Resumes with the content that an earlier run wrote.
     fn recall(&mut self) {
         match list::read(&self.options.out) {
             Ok(kept) => {
@@ -225,7 +226,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// A configuration that names a file which is not there is refused, so there is one from the start.
+    /// Creates the list file if there is none, because the daemon refuses a configuration that names a missing file.
     fn begin(&self) -> Result<(), Error> {
         let out = &self.options.out;
         if out.exists() {
@@ -237,14 +238,14 @@ impl Keeper<'_> {
     async fn run(&mut self) -> Result<(), Error> {
         let mut ticks = tokio::time::interval(self.options.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // What ended while no run kept the file.
+        // Removes decisions that expired while no run maintained the file.
         self.write(Timestamp::now())?;
         loop {
             ticks.tick().await;
             let (api, key, query, pull) = (self.api.clone(), self.key.clone(), self.query(), self.pull());
             let pull = async move { api.decisions(&key, &query, pull).await };
             tokio::pin!(pull);
-            // A pull that hangs keeps nothing in force that is over.
+            // A hanging pull must not keep expired decisions in force.
             let pulled = loop {
                 tokio::select! {
                     pulled = &mut pull => break pulled,
@@ -266,7 +267,8 @@ impl Keeper<'_> {
         if self.state == State::Follows { Pull::Changes } else { Pull::All }
     }
 
-    /// All of it first, and whenever an answer was lost: the local API counts changes from the last that it sent.
+    /// Returns the query of the next pull. Requests all decisions first, and after each lost answer, because the
+    /// local API counts changes from the last answer it sent.
     fn query(&self) -> String {
         let mut query = format!("startup={}&scopes={}", self.pull() == Pull::All, escaped(&self.options.scopes));
         if !self.options.origins.is_empty() {
@@ -301,11 +303,11 @@ impl Keeper<'_> {
         }
     }
 
-    /// Writes the file, if it holds something else.
+    /// Removes expired decisions, and writes the file if its content changed.
     fn write(&mut self, now: Timestamp) -> Result<(), Error> {
         let mut book = self.book.borrow_mut();
         book.expire(now);
-        // Without an answer there is nothing to say, but what an earlier run has said, as long as it holds.
+        // Before the first answer, only the content of an earlier run is worth writing.
         if self.state != State::Follows && self.written.is_none() {
             return Ok(());
         }
@@ -329,7 +331,7 @@ impl Keeper<'_> {
     }
 }
 
-/// Words of a query, with commas between them.
+/// Joins words with commas and percent-encodes them for a query.
 fn escaped(words: &[String]) -> String {
     let mut query = String::new();
     for byte in words.join(",").bytes() {

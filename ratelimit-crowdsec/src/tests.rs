@@ -1,4 +1,4 @@
-//! Against a stand-in that speaks the local API's protocol: keys, streams, breaks, machines.
+//! Tests against a stand-in that speaks the local API's protocol: keys, streams, truncated answers, machines.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -20,21 +20,21 @@ use crate::{Error, Options, Trouble, list, run};
 use ratelimit_report::event::{Event, EventKind};
 
 const KEY: &str = "a key of the test";
-/// However busy the machine.
+/// Time limit of a wait, generous enough for a busy machine.
 const HANGS_AFTER: Duration = Duration::from_secs(30);
 
-/// What the stand-in does next.
+/// Behaviour of the stand-in's next answers.
 #[derive(Clone, Debug, Default)]
 enum Mood {
     #[default]
     Answers,
-    /// With this status.
+    /// Answers with this status.
     Fails(u16),
-    /// Half of an answer, and then nothing, but the connection stays.
+    /// Sends half of an answer and leaves the connection open.
     Hangs,
-    /// Half of an answer, and the connection ends.
+    /// Sends half of an answer and closes the connection.
     BreaksOff,
-    /// A byte at a time, until it may go on.
+    /// Sends one byte at a time until notified.
     Drips(Arc<tokio::sync::Notify>),
 }
 
@@ -44,7 +44,7 @@ struct Lapi {
     all: Vec<Value>,
     new: Vec<Value>,
     deleted: Vec<Value>,
-    /// The queries that were asked, without changes that were empty.
+    /// Queries received, except those answered with no changes.
     asked: Vec<String>,
     logins: u32,
     refuses_token: Option<String>,
@@ -226,7 +226,7 @@ fn ban(value: &str, duration: &str) -> Value {
             "duration": duration, "scenario": "crowdsecurity/ssh-bf" })
 }
 
-/// Runs it beside a test, and ends it.
+/// Runs the bridge during a test, and stops it afterwards.
 async fn beside(options: Options, test: impl Future<Output = ()>) {
     tokio::select! {
         ended = run(&options) => panic!("it ended: {ended:?}"),
@@ -252,7 +252,7 @@ async fn the_file_follows_the_stream_through_startup_changes_and_a_restart() {
     let asked = site.lapi.lock().unwrap().asked.clone();
     assert_eq!(asked[0], "startup=true&scopes=ip,range");
     assert!(asked[1..].iter().all(|query| query == "startup=false&scopes=ip,range"), "{asked:?}");
-    // What an earlier run has written holds until the first answer, and then that alone.
+    // The content that an earlier run wrote holds until the first answer replaces it.
     site.set(|lapi| (lapi.mood, lapi.all) = (Mood::Fails(500), vec![ban("198.51.100.8", "1h")]));
     beside(site.options(), async {
         site.asked_again().await;
@@ -278,7 +278,7 @@ async fn a_local_api_that_fails_hangs_or_breaks_off_keeps_what_holds_until_it_is
                 lapi.all.extend(lapi.new.clone());
                 lapi.asked.clear();
             });
-            // The deadline holds though nobody tells of it, and nothing of half an answer does.
+            // Decisions expire without an answer, and half an answer has no effect.
             site.until(&["198.51.100.8/32"]).await;
             if matches!(mood, Mood::Hangs) {
                 return;
@@ -307,7 +307,7 @@ async fn what_an_earlier_run_wrote_ends_in_time_and_holds_till_then_while_an_ans
     site.set(|lapi| (lapi.mood, lapi.all) = (Mood::Drips(Arc::clone(&may_end)), vec![ban("198.51.100.9", "1h")]));
     let began = Instant::now();
     beside(site.options(), async {
-        // What was over when it began goes at once, whatever the answer does.
+        // A decision that expired before the start is removed at once, even while the answer is slow.
         site.until(&["198.51.100.7/32", "198.51.100.8/32"]).await;
         site.until(&["198.51.100.8/32"]).await;
         assert!(began.elapsed() >= Duration::from_secs(1), "it went too soon: {:?}", began.elapsed());

@@ -1,7 +1,8 @@
-//! Access logs as a second count of requests: a thread reads them, and what they have beyond what the kernel counted is
-//! charged to the windows. [`ratelimit_accesslog`] decides how much that is.
+//! Access logs as a second count of requests. A thread reads them. Requests beyond the kernel's count are charged to
+//! the windows. [`ratelimit_accesslog`] decides the amount.
 //!
-//! Nothing here waits for a log. A tick takes what was read, reads the windows of those sources, and charges.
+//! Nothing here waits for a log. Each tick takes the lines that were read, reads the windows of their sources, and
+//! charges.
 
 mod reader;
 mod rules;
@@ -23,20 +24,20 @@ use self::rules::{Rules, Source};
 use super::engine::Engine;
 use super::moment::Moment;
 
-/// Period in which read lines are charged. A client is refused that much later.
+/// Interval at which read lines are charged. A client is refused that much later.
 pub(super) const LOGS_EVERY: Duration = Duration::from_millis(20);
-/// Name of the file that keeps how far each log was read, in the state directory.
+/// Name of the state file with the reading position of each log.
 const FILE: &str = "access-logs.json";
-/// Maximum number of batches in one tick. A tick stays short with so many.
+/// Maximum number of batches processed in one tick, so that ticks stay short.
 const BATCHES_PER_TICK: usize = 8;
-/// Period in which positions are saved. A killed daemon reads the rest again, which charges nothing as long as the
-/// windows are there.
+/// Interval at which positions are saved. A killed daemon reads the remaining lines again. That charges nothing while
+/// the windows exist.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
-/// Period in which multiplicities are looked at that fall without lines.
+/// Interval at which multiplicities are updated. They also fall without new lines.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
-/// Maximum number of clients of a log that are known to have had a window.
+/// Maximum number of clients per log that are known to have had a window.
 const WERE_PEERS_MAX: usize = 1 << 16;
-/// Time after which a log that was at its end is not known to be there.
+/// Time after the last report of its end for which a log counts as being at its end.
 const TOLD_WITHIN: Duration = Duration::from_secs(3);
 /// Maximum time since a log's end was reached. A log that exceeds it is in trouble.
 const BEHIND_MAX: Duration = Duration::from_secs(5);
@@ -53,41 +54,42 @@ pub(super) struct AccessLogs {
     read_to: Option<ReadTo>,
     saved_at: Duration,
     must_save: bool,
-    /// Daemon's uptime when multiplicities were renewed last.
+    /// Daemon's uptime at the last update of the multiplicities.
     renewed_at: Duration,
 }
 
-/// Positions of the logs, by their names.
+/// Positions of the logs by name.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct ReadTo {
     logs: BTreeMap<String, Position>,
 }
 
-/// Present state of one log.
+/// Current state of one log.
 #[derive(Debug)]
 struct Log {
     state: Option<State>,
     peers: PeerCheck,
-    /// Clients that had a live window when a line of theirs came. Emptied where it has [`WERE_PEERS_MAX`].
+    /// Clients that had a live window when one of their lines arrived. Emptied at [`WERE_PEERS_MAX`] clients.
     were_peers: HashSet<IpNet>,
     behind_bytes: Option<u64>,
     /// True if the last read reached its end.
     is_at_end: bool,
-    /// True if its end was reached in this run. Earlier lines may have been read by an earlier run, which charged their
-    /// conditions.
+    /// True if the log's end was reached in this run. An earlier run may have read the lines before it and charged
+    /// their conditions.
     has_caught_up: bool,
     /// Daemon's uptime when the end was last reached.
     at_end: Duration,
 }
 
 impl Log {
-    /// Returns the time since its end was reached. A log that has nothing new is told to be at its end each second.
+    /// Returns the time since the log's end was reached. The reader reports an idle log as being at its end each
+    /// second.
     fn behind(&self, uptime: Duration) -> Duration {
         let since = uptime.saturating_sub(self.at_end);
         if self.is_at_end && since < TOLD_WITHIN { Duration::ZERO } else { since }
     }
 
-    /// Returns what is wrong with it, a clause. None if it is read in time.
+    /// Describes in a clause what is wrong with the log. None if it is read in time.
     fn trouble(&self, uptime: Duration) -> Option<String> {
         if let Some(state) = self.state.as_ref().filter(|state| **state != State::Following) {
             return Some(state.to_string());
@@ -103,12 +105,12 @@ impl Log {
 }
 
 impl AccessLogs {
-    /// Returns whether some are read.
+    /// Returns true if a reader of logs is running.
     pub(super) const fn are_followed(&self) -> bool {
         self.reader.is_some()
     }
 
-    /// Returns what is wrong with the logs, a sentence each.
+    /// Describes what is wrong with the logs, one sentence each.
     pub(super) fn trouble(&self, uptime: Duration) -> Vec<String> {
         let of_logs = self.logs.iter().filter_map(|(name, log)| {
             Some(format!("access log {name} {}; requests are counted as without it", log.trouble(uptime)?))
@@ -118,15 +120,14 @@ impl AccessLogs {
         failed.into_iter().chain(of_logs).collect()
     }
 
-    /// Forgets clients whose windows were erased: what lines had added to them, and that turns of theirs are charged as
-    /// several requests.
+    /// Forgets clients after their windows were erased: the requests that lines added, and their multiplicities.
     pub(super) fn forget(&mut self, clients: &[IpNet]) {
         self.rules.forget(clients);
-        // Packets read of it at once.
+        // Packets must see the change immediately.
         self.renewed_at = Duration::ZERO;
     }
 
-    /// Writes into a report what was added from logs to the client's limits.
+    /// Adds to a report the requests that logs added to the client's limits.
     pub(super) fn tell_added(&self, report: &mut CheckReport, policy: &Policy, client: IpNet, now: Nanos) {
         for limit in &mut report.limits {
             let Some(rule) = policy.rules.iter().find(|rule| rule.name == limit.rule) else { continue };
@@ -162,7 +163,7 @@ impl AccessLogs {
         self.logs.iter().map(report).collect()
     }
 
-    /// Judges the lines of a source. Returns how many of them charge.
+    /// Judges the lines of a source. Returns the number of lines that charge.
     fn judged(&mut self, name: &AccessLog, source: &Source) -> u64 {
         let Some(log) = self.logs.get_mut(name) else { return 0 };
         let mut lines = 0;
@@ -194,7 +195,7 @@ impl AccessLogs {
     }
 }
 
-/// Returns the logs that rules name, each with what the rules count of its lines.
+/// Returns the logs that rules name, each with the counts that the rules need.
 fn wanted(policy: &Policy) -> Vec<Wanted> {
     let mut wanted: Vec<Wanted> = Vec::new();
     for rule in &policy.rules {
@@ -215,7 +216,7 @@ fn wanted(policy: &Policy) -> Vec<Wanted> {
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Charges what access logs have beyond what was counted, as far as they were read since the last tick.
+    /// Charges the requests that access logs have beyond the kernel's count, from the lines read since the last tick.
     pub(super) fn reconcile_logs(&mut self, moment: Moment) {
         for _ in 0..BATCHES_PER_TICK {
             let Some(batch) = self.access_logs.reader.as_ref().and_then(Reader::next) else { break };
@@ -225,8 +226,8 @@ impl<D: Datapath> Engine<D> {
         self.save_positions(moment, false);
     }
 
-    /// Writes again what packets read of logs, once a second: multiplicities that have changed or end soon, and which
-    /// rules have a log that is read in time.
+    /// Updates once per second what the kernel reads about logs: multiplicities that changed or expire soon, and the
+    /// rules with logs that are read in time.
     fn renew_multiplicities(&mut self, moment: Moment) {
         let Self { datapath, enforced, access_logs, .. } = self;
         if moment.uptime.saturating_sub(access_logs.renewed_at) < RENEW_EVERY {
@@ -240,7 +241,7 @@ impl<D: Datapath> Engine<D> {
             log.is_some_and(|log| log.state.is_some() && log.trouble(moment.uptime).is_none())
         };
         for (at, rule) in policy.rules.iter().enumerate() {
-            // What one of them does not have, packets have to count.
+            // If one log is missing or late, the kernel must count the requests itself.
             if !rule.access_logs.is_empty() && rule.access_logs.iter().all(in_time) {
                 renewed = renewed.and(datapath.tell_log_is_read(at));
             }
@@ -250,7 +251,7 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// Saves the positions of the logs, if it is time to.
+    /// Saves the positions of the logs when due, or at the end.
     pub(super) fn save_positions(&mut self, moment: Moment, is_end: bool) {
         let logs = &mut self.access_logs;
         let is_due = is_end || moment.uptime.saturating_sub(logs.saved_at) >= SAVE_EVERY;
@@ -272,7 +273,7 @@ impl<D: Datapath> Engine<D> {
         if is_read && self.access_logs.failed.is_none() {
             return;
         }
-        // Sockets would not have again what the last reader has taken from them.
+        // A socket would not deliver again what the last reader took from it.
         for batch in self.access_logs.reader.take().map(Reader::finish).unwrap_or_default() {
             self.reconcile(batch, moment);
         }
@@ -296,7 +297,7 @@ impl<D: Datapath> Engine<D> {
         logs.read_to = Some(read_to);
     }
 
-    /// Charges what a batch has beyond what was counted. What cannot be charged is not charged later.
+    /// Charges the requests of a batch beyond the kernel's count. Failed charges are not repeated.
     fn reconcile(&mut self, batch: Batch, moment: Moment) {
         let log = self.access_logs.log(&batch.log, moment.uptime);
         for event in &batch.events {
@@ -312,7 +313,7 @@ impl<D: Datapath> Engine<D> {
         }
         log.peers.add_outcomes(batch.outcomes);
         let charges_conditions = log.has_caught_up;
-        // The end of a log that cannot be read is not reached.
+        // A log that cannot be read has not reached its end.
         log.has_caught_up |= batch.is_at_end && batch.state == State::Following;
         (log.state, log.behind_bytes) = (Some(batch.state), batch.behind_bytes);
         log.is_at_end = batch.is_at_end;
@@ -328,7 +329,7 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// Charges requests of a log. Returns the first error; the other sources are charged all the same.
+    /// Charges requests of a log. Returns the first error, but charges the other sources regardless.
     fn charge_logged(
         &mut self,
         name: &AccessLog,

@@ -1,7 +1,8 @@
-//! Which bans expired: the maps are read in parts, and only where one is due. That a ban begins is told by packets.
+//! Detection of expired bans. The maps are read in batches, and only when an expiry is due. Packets report the start
+//! of a ban.
 //!
-//! Nothing is remembered of a single ban. A pass over the maps finds what expired since the pass before it. The end of a
-//! ban is not told where another ban of the source began within the same pass.
+//! No single ban is remembered. A pass over the maps finds the bans that expired since the previous pass. The end of
+//! a ban goes unreported if another ban of the source began within the same pass.
 
 use ratelimit_common::time::{Nanos, SECOND_NS};
 
@@ -12,34 +13,35 @@ use ratelimit_datapath::{BanReading, BansPosition, Datapath, DatapathError, Read
 use ratelimit_policy::desired::Policy;
 use ratelimit_report::snapshot::{Clocks, source_text};
 
-/// The kernel's coarse clock, which dates bans, may be behind, and a ban is in the map a moment later: a pass takes
-/// in what is this old.
+/// Safety margin of a pass. The kernel's coarse clock, which dates bans, may lag, and a ban appears in the map a
+/// moment later.
 const SETTLED_NS: u64 = SECOND_NS / 2;
-/// Parts of the maps that are read at one time. // 32 768 bans: 11 ms, as a million entries take a third of a second
+/// Maximum number of map batches read in one call. // 32 768 bans: 11 ms, as a million entries take a third of a
+/// second
 const PARTS_MAX: usize = 2;
 
-/// Up to when ends of bans are told, and the pass that runs.
+/// Time up to which ends of bans were reported, and the pass in progress.
 #[derive(Debug)]
 pub(super) struct BanWatch {
     told: Nanos,
-    /// Bans that all rules had begun when the last pass began.
+    /// Number of bans begun by all rules at the start of the last pass.
     begun: u64,
-    /// When the next ban expires; of those that the last pass has seen.
+    /// Earliest expiry among the bans that the last pass has seen.
     next_end: Option<Nanos>,
-    /// There may be bans that no pass has seen.
+    /// True if there may be bans that no pass has seen.
     is_behind: bool,
     pass: Option<Pass>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Pass {
-    /// What happened after this is for the next one.
+    /// Time limit of the pass. Later expiries belong to the next one.
     until: Nanos,
     position: BansPosition,
     next_end: Option<Nanos>,
 }
 
-/// What a pass has found: at most so many to tell, the others as a number.
+/// Result of a pass: up to [`EVENTS_EACH`] expired bans, and the number of further ones.
 #[derive(Default)]
 struct Found {
     expired: Vec<BanReading>,
@@ -47,19 +49,19 @@ struct Found {
 }
 
 impl BanWatch {
-    /// What was before is not told, as an earlier run has done so.
+    /// Starts after the bans that an earlier run has already reported.
     pub(super) fn since(reading: &Reading) -> Self {
-        // Bans of an earlier run may end: the first pass finds out when.
+        // Bans of an earlier run may still expire. The first pass finds out when.
         let begun = begun(reading);
         Self { told: settled(reading.now), begun, next_end: None, is_behind: begun != 0, pass: None }
     }
 
-    /// There are bans that no packet began.
+    /// Notes that there are bans that no packet started.
     pub(super) const fn more(&mut self) {
         self.is_behind = true;
     }
 
-    /// Tells which bans expired. Little is done at one time however many there are.
+    /// Reports expired bans. The work of one call is bounded.
     pub(super) fn look<D: Datapath>(
         &mut self,
         datapath: &mut D,
@@ -72,7 +74,7 @@ impl BanWatch {
         if let Some(pass) = self.pass(reading)
             && let Err(error) = self.go_through(pass, datapath, policy, begun, journal, (reading, moment))
         {
-            // Where this goes on, the maps cannot be read, which supervision says.
+            // A persistent failure means that the maps are unreadable, which supervision reports.
             self.is_behind = true;
             tracing::debug!("look at bans: {:#}", anyhow::Error::from(error));
         }
@@ -111,7 +113,7 @@ impl BanWatch {
         Ok(())
     }
 
-    /// The pass that runs, or a new one where anything can have changed.
+    /// Returns the pass in progress, or a new one if anything may have changed.
     fn pass(&mut self, reading: &Reading) -> Option<Pass> {
         if let Some(pass) = self.pass.take() {
             return Some(pass);

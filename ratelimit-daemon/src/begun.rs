@@ -1,7 +1,7 @@
-//! What packets tell of sources that begin to be refused or banned: each once, however long it goes on, with the words
-//! that `check` and the metrics have. What goes on is told to the history alone.
+//! Tracker of sources that start to be refused or banned, from kernel events. Each start is reported once, in the
+//! terms of `check` and the metrics. Its continuation is reported to the history only.
 //!
-//! Knows no datapath: who asks it says here what it has told.
+//! The tracker itself knows no datapath. The engine passes in what it reads.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,26 +23,26 @@ use ratelimit_history::Progress;
 use ratelimit_policy::desired::{Limit, Policy, Rule, ban_slot};
 use ratelimit_report::snapshot::{Clocks, group_of, guard_limit_words, guard_shown, source_text};
 
-/// Parts that are taken at one time. // 16384 events, as many as the ring holds
+/// Maximum number of batches of events taken in one pass. // 16384 events, as many as the ring holds
 const PARTS_MAX: usize = 4;
-/// What is refused now and followed; of the others every event is a beginning. // 16384 x 150 B = 2.5 MB
+/// Maximum number of tracked refusals. Beyond that, each event counts as a start. // 16384 x 150 B = 2.5 MB
 const OPEN_MAX: usize = 16_384;
-/// Sources that are looked up at one time.
+/// Maximum number of sources looked up in one pass.
 const LOOKED_UP_MAX: usize = 256;
 
-/// What is refused or banned now.
+/// Current refusals and bans.
 #[derive(Debug, Default)]
 pub(super) struct Begun {
     open: BTreeMap<Key, Open>,
-    /// Up to which progress was told.
+    /// Last key with reported progress. The next pass continues after it.
     told: Option<Key>,
-    /// Events that were lost, when it was looked last.
+    /// Lost events as of the last check.
     lost: EventCounts,
-    /// When that was, by the wall clock.
+    /// Wall-clock time of the last check.
     looked_at: Option<Timestamp>,
 }
 
-/// A source, a rule by the slot of its bans, a limit by its slot, and whether nothing is dropped.
+/// Identity of a refusal: source, ban slot of the rule, slot of the limit, and whether it is in dry run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) client: IpNet,
@@ -53,15 +53,15 @@ pub(super) struct Key {
 
 #[derive(Clone, Copy, Debug)]
 struct Open {
-    /// Without news it is over then.
+    /// Time at which the refusal is over without further events.
     until: Nanos,
-    /// Packets that its windows have refused, as they were told last.
+    /// Packets refused by the source's windows, as last reported.
     refused: u64,
-    /// Packets that its bans have dropped, as they were told last.
+    /// Packets dropped by the source's bans, as last reported.
     banned: u64,
 }
 
-/// An event in words, and whether it is a beginning.
+/// Event to report, and whether it is a start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Words {
     at: Timestamp,
@@ -70,9 +70,9 @@ struct Words {
 }
 
 impl Begun {
-    /// Takes in what packets told, in their order.
+    /// Converts kernel events to events, in order.
     fn take(&mut self, events: &[KernelEvent], policy: &Policy, clocks: Clocks) -> Vec<Words> {
-        // That a source is banned says that it is refused.
+        // A ban implies the refusal.
         let banned: Vec<(IpNet, Option<usize>)> =
             events.iter().filter(|of| is_ban(of)).map(|of| (of.client, of.rule)).collect();
         let is_said = |of: &KernelEvent| of.kind == KernelEventKind::Refused && banned.contains(&(of.client, of.rule));
@@ -85,7 +85,7 @@ impl Begun {
         words
     }
 
-    /// Whether it begins now; from here on it is followed.
+    /// Returns true if the event is the start of a refusal. Tracks the refusal from then on.
     fn begins(&mut self, of: &KernelEvent, policy: &Policy, now: Nanos) -> bool {
         let Some((rule, limit)) = named(of, policy) else { return true };
         let would = of.kind == KernelEventKind::WouldRefuse;
@@ -110,7 +110,7 @@ impl Begun {
         !was_open
     }
 
-    /// Of what goes on, the next few in turn.
+    /// Returns the next tracked refusals in round-robin order.
     fn next(&mut self, now: Nanos) -> Vec<Key> {
         let after = self.told.map_or(Bound::Unbounded, Bound::Excluded);
         let is_open = |(key, open): (&Key, &Open)| (open.until > now).then_some(*key);
@@ -120,27 +120,28 @@ impl Begun {
         next
     }
 
-    /// Of what is followed of these sources, the first.
+    /// Returns up to [`LOOKED_UP_MAX`] tracked refusals of the selected sources.
     pub(super) fn followed(&self, is_of: impl Fn(&IpNet) -> bool) -> Vec<Key> {
         self.open.keys().filter(|key| is_of(&key.client)).take(LOOKED_UP_MAX).copied().collect()
     }
 
-    /// Follows these sources no more: what they do next is a beginning.
+    /// Stops tracking the selected sources. Their next refusal counts as a start.
     pub(super) fn part_with(&mut self, is_of: impl Fn(&IpNet) -> bool) {
         self.open.retain(|key, _| !is_of(&key.client));
     }
 
-    /// What else was refused since it was asked last.
+    /// Returns the number of packets refused since the last call for this key.
     fn progress(&mut self, key: Key, windows: &[SourceReading]) -> u64 {
         let Some(open) = self.open.get_mut(&key) else { return 0 };
         let of = windows.iter().filter(|of| of.slot == key.limit);
         let refused = of.fold(0, |sum: u64, of| sum.saturating_add(of.window.refused.count()));
         let before = std::mem::replace(&mut open.refused, refused);
-        // A window that was evicted counts from zero.
+        // A new window after an eviction counts from zero.
         refused.checked_sub(before).unwrap_or(refused)
     }
 
-    /// What a ban has dropped since the ban before it; none where it is not followed, or nothing was.
+    /// Returns what a ban has dropped since the last report. None if the refusal is not tracked or nothing was
+    /// dropped.
     pub(super) fn dropped(
         &mut self,
         of: BanReading,
@@ -159,7 +160,7 @@ impl Begun {
         let packets = dropped.checked_sub(before).unwrap_or(dropped);
         let limit = rule.limits.iter().find(|limit| limit.slot == key.limit).filter(|_| packets > 0)?;
         Some(Progress {
-            // One that is lifted ends now.
+            // A ban that is being lifted ends now.
             time: clocks.wall_of(ban.until.min(clocks.now)),
             source: ban.client,
             rule: rule.name.clone(),
@@ -171,7 +172,7 @@ impl Begun {
         })
     }
 
-    /// Returns the events that were lost since it was asked last.
+    /// Returns the events lost since the last call.
     fn more_lost(&mut self, counts: EventCounts, now: Timestamp) -> Lost {
         let before = std::mem::replace(&mut self.lost, counts);
         Lost {
@@ -182,12 +183,13 @@ impl Begun {
         }
     }
 
-    /// What was lost before is none of this run's.
+    /// Ignores events that were lost before this run.
     pub(super) fn begin(&mut self, reading: &Reading, now: Timestamp) {
         (self.lost, self.looked_at) = (reading.events, Some(now));
     }
 
-    /// Follows what refuses a source now, of which no event may have told. Returns whether it was not followed.
+    /// Tracks a refusal or ban that is in force, even if no event reported it. Returns true if it was not tracked
+    /// before.
     pub(super) fn take_up(&mut self, of: &KernelEvent, policy: &Policy, now: Nanos) -> bool {
         if let (KernelEventKind::Ban { until, .. }, Some(rule)) = (of.kind, of.rule.and_then(|at| policy.rules.get(at)))
         {
@@ -203,7 +205,7 @@ impl Begun {
         self.begins(of, policy, now)
     }
 
-    /// Gives back the memory of what is over.
+    /// Drops refusals that are over.
     pub(super) fn tidy(&mut self, now: Nanos) {
         self.open.retain(|_, open| open.until > now);
     }
@@ -221,7 +223,7 @@ fn named<'a>(of: &KernelEvent, policy: &'a Policy) -> Option<(&'a Rule, &'a Limi
     Some((rule, of.limit?.of(rule)?))
 }
 
-/// It in words; none of a ban by a rule that the policy has no more.
+/// Converts a kernel event to an event. None for a ban by a rule that the policy no longer has.
 pub(super) fn event(of: &KernelEvent, policy: &Policy, clocks: Clocks) -> Option<Event> {
     let rule = of.rule.and_then(|at| policy.rules.get(at));
     let usage = named(of, policy).map(|(_, limit)| {
@@ -250,7 +252,7 @@ pub(super) fn event(of: &KernelEvent, policy: &Policy, clocks: Clocks) -> Option
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Tells what packets have told since the last time. Little is done at one time however much there is.
+    /// Reports new kernel events, and does other frequent work. The work of one call is bounded.
     pub(super) fn tell_begun(&mut self, moment: Moment) {
         self.follow_fleet(moment);
         if self.journal.past.follow(&self.enforced.config.history, &self.host.store) {
@@ -259,7 +261,7 @@ impl<D: Datapath> Engine<D> {
         self.tell_in_force(moment);
         self.journal.pass(moment);
         if let Err(error) = self.try_tell_begun(moment) {
-            // Where this goes on, the maps cannot be read, which supervision says.
+            // A persistent failure means that the maps are unreadable, which supervision reports.
             tracing::debug!("take what packets tell: {:#}", anyhow::Error::from(error));
         }
         self.close_due(moment);
@@ -285,7 +287,7 @@ impl<D: Datapath> Engine<D> {
         Ok(())
     }
 
-    /// Tells the history what else was refused of what goes on, and the log what was lost.
+    /// Reports further refusals of tracked sources to the history, and lost events to the log.
     pub(super) fn tell_progress(&mut self, reading: &Reading, moment: Moment) {
         let Self { datapath, enforced, watched, journal, .. } = self;
         let lost = watched.begun.more_lost(reading.events, moment.wall);
@@ -324,7 +326,7 @@ pub(super) fn tell_progress_of(
     };
     let mut limits = rule.limits.iter().chain(&rule.shadow_limits);
     let Some(limit) = limits.find(|limit| limit.slot == key.limit).filter(|_| packets > 0) else { return };
-    // A window counts packets alone: their bytes are those of what the rule refuses, on average.
+    // A window counts only packets. Their bytes are estimated with the rule's average refused packet.
     let bytes = packets.saturating_mul(refused_bytes(reading, at));
     let progress = Progress {
         time: moment.wall,
@@ -373,7 +375,7 @@ mod tests {
     fn a_refusal_goes_on_until_its_window_has_passed_and_the_newest_bucket_with_it() {
         let mut begun = Begun::default();
         let refused = |minute| event(KernelEventKind::Refused, minute);
-        // Five minutes and one bucket.
+        // A refusal lasts five minutes and one bucket.
         assert_eq!(take(&mut begun, &[refused(1), refused(2), refused(8)]), [true, false, false]);
         assert_eq!(take(&mut begun, &[refused(15)]), [true]);
         let dry = event(KernelEventKind::WouldRefuse, 15);

@@ -1,5 +1,5 @@
-//! Trips where a rule drops most of its packets for a while: then the limit is more likely wrong than the clients.
-//! Pure: times are durations since the daemon's start.
+//! Circuit breaker that trips if a rule drops most of its packets for a while. In that case, the limit is more likely
+//! wrong than the clients. Pure: times are durations since the daemon's start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,21 +10,21 @@ use ratelimit_common::verdict::{Action, Reason};
 use ratelimit_datapath::Reading;
 use ratelimit_policy::desired::{Mode, Policy, Rule};
 
-/// Readings closer together than this are one.
+/// Minimum interval between two readings. Closer ones are ignored.
 const SPAN_MIN: Duration = Duration::from_secs(1);
-/// Fewer packets than this in all that time say nothing about a rule.
+/// Minimum number of packets within the whole period. Fewer packets do not trip a rule.
 const PACKETS_MIN: u64 = 100;
 
-/// Which share of its packets a rule may drop, and for how long it may drop more.
+/// Share of packets that a rule may drop, and the time for which it may drop more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
-    /// In percent, 1 to 100. At 100 nothing trips.
+    /// Share in percent, 1 to 100. At 100, nothing trips.
     pub(super) percent: u8,
-    /// How long the share must be exceeded without a break.
+    /// Time for which the share must be exceeded continuously.
     pub(super) hold: Duration,
 }
 
-/// Watches the rules, by name.
+/// State of the watched rules by name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Breaker {
     watched: BTreeMap<String, Watched>,
@@ -35,30 +35,30 @@ pub(super) struct Breaker {
 struct Watched {
     at: Duration,
     count: Count,
-    /// When the share began to be exceeded without a break, and the count at that time.
+    /// Start of the continuous excess, and the counters at that time.
     over_since: Option<(Duration, Count)>,
 }
 
-/// What a rule has judged since its counters began.
+/// Packets that a rule has judged since its counters began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Count {
     packets: u64,
     dropped: u64,
 }
 
-/// A rule that has tripped.
+/// Rule that has tripped, with its counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Trip {
-    /// Its name.
+    /// Name of the rule.
     pub(super) rule: String,
-    /// Packets that it judged in the time that made it trip.
+    /// Packets that the rule judged in the period that made it trip.
     pub(super) packets: u64,
-    /// How many of them it dropped.
+    /// Packets that the rule dropped in that period.
     pub(super) dropped: u64,
 }
 
 impl Breaker {
-    /// Looks at a reading. Returns the rules that trip by it, each once until [`Breaker::close`]. Skips rules in dry run
+    /// Evaluates a reading. Returns newly tripped rules, each once until [`Breaker::close`]. Skips rules in dry run
     /// and rules that are expected to drop a lot.
     pub(super) fn observe(&mut self, policy: &Policy, reading: &Reading, at: Duration, share: Share) -> Vec<Trip> {
         let is_watched = |rule: &Rule| rule.mode == Mode::Enforce && !rule.under_attack_ok;
@@ -77,34 +77,34 @@ impl Breaker {
         trips
     }
 
-    /// Whether a rule has tripped.
+    /// Returns true if a rule has tripped.
     pub(super) fn has_tripped(&self, rule: &str) -> bool {
         self.tripped.contains(rule)
     }
 
-    /// The rules that have tripped, by name.
+    /// Returns the names of the tripped rules.
     pub(super) fn tripped(&self) -> impl Iterator<Item = &str> {
         self.tripped.iter().map(String::as_str)
     }
 
-    /// Resets the counts, which are of another configuration. Tripped rules stay tripped.
+    /// Resets the counts after a change of the configuration. Tripped rules stay tripped.
     pub(super) fn reset_counts(&mut self) {
         self.watched.clear();
     }
 
-    /// Takes a trip back that was of another configuration: its rule goes on.
+    /// Reverts a trip that was caused by another configuration.
     pub(super) fn take_back(&mut self, trip: &Trip) {
         self.tripped.remove(&trip.rule);
     }
 
-    /// Resets the counts; nothing is tripped any more.
+    /// Resets the counts and all trips.
     pub(super) fn close(&mut self) {
         *self = Self::default();
     }
 }
 
 impl Watched {
-    /// The count since the share began to be exceeded, if that lasts long enough and is of enough packets.
+    /// Returns the counts since the excess began, if the excess lasts long enough and covers enough packets.
     fn step(&mut self, count: Count, at: Duration, share: Share) -> Option<Count> {
         if at.saturating_sub(self.at) < SPAN_MIN {
             return None;
@@ -120,7 +120,7 @@ impl Watched {
 }
 
 impl Count {
-    /// Denied packets are left out: an administrator wants them dropped.
+    /// Counts the packets that a rule judged. Excludes denied packets, which an administrator wants dropped.
     fn of(reading: &Reading, rule: usize) -> Self {
         let tallies = reading.interfaces.iter().filter_map(|interface| interface.rules.get(rule));
         let mut count = Self::default();
@@ -158,7 +158,7 @@ mod tests {
 
     const SHARE: Share = Share { percent: 50, hold: Duration::from_secs(30) };
 
-    /// What one rule has come to on one interface: passed, dropped, denied.
+    /// Returns a reading of one rule on one interface with the given packets passed, dropped and denied.
     fn reading(passed: u64, dropped: u64, denied: u64) -> Reading {
         let tally = |reason, packets| (reason, Tally { packets, bytes: 0 });
         let of = [(Reason::WithinLimit, passed), (Reason::OverLimit, dropped), (Reason::Denied, denied)];
@@ -174,7 +174,8 @@ mod tests {
         }
     }
 
-    /// The seconds at which the rule trips, with a look every two: `rate` is passed, dropped and denied in each.
+    /// Returns the seconds at which the rule trips, with a look every two seconds. `rate` returns the packets passed,
+    /// dropped and denied per look.
     fn trips(policy: &Policy, rate: impl Fn(u64) -> (u64, u64, u64)) -> Vec<u64> {
         let mut breaker = Breaker::default();
         let mut sum = (1_000_000, 9_000_000, 0);

@@ -1,5 +1,5 @@
-//! What the engine does for each command of the control API: from the command's arguments to what carries it out. One
-//! row for each command; without one the crate does not compile.
+//! Implementation of each control command: one row maps the command's arguments to an engine method. A command
+//! without a row fails to compile.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use ratelimit_control::{Call, Carry, Requester};
 use ratelimit_datapath::Datapath;
 use ratelimit_policy::desired::Grant;
 
-/// A row is a command, and what is done with the engine, the command, its requester and the moment.
+/// Implements [`Carry`] for each row. A row has the command, then the closure over the engine, the arguments, the
+/// requester and the moment.
 macro_rules! carry {
     ($($call:ty: |$engine:ident, $arguments:pat, $by:pat, $moment:pat_param| $does:expr;)*) => {
         $(impl<D: Datapath> Carry<$call, Moment> for Engine<D> {
@@ -33,7 +34,7 @@ macro_rules! carry {
 }
 
 carry! {
-    // Commands that show or charge by rules need the policy that packets are judged by now.
+    // Commands that report or charge by rules need the policy that currently judges packets.
     Stats: |engine, call, _, moment| engine.up_to_date().stats(call.since, moment).map(Arc::unwrap_or_clone);
     Healthz: |engine, _, _, moment| Ok(engine.supervise(moment).health());
     Suggest: |engine, call, _, moment| engine.suggest(call.rule.as_deref(), moment);
@@ -57,7 +58,7 @@ carry! {
 }
 
 impl<D: Datapath> Engine<D> {
-    /// The engine, after it has noticed whether a trial is over.
+    /// Returns the engine after checking whether a trial has ended.
     pub(super) fn up_to_date(&mut self) -> &mut Self {
         self.notice_trial();
         self

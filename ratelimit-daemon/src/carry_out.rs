@@ -1,19 +1,19 @@
-//! Carries out a plan whole or not at all.
+//! Execution of a plan, as a whole or not at all.
 
 use ratelimit_crash::{Point, reach};
 use ratelimit_datapath::{Attachment, Datapath, DatapathError};
 use ratelimit_policy::desired::Policy;
 use ratelimit_policy::plan::Plan;
 
-/// A step that was taken, and can be taken back.
+/// Executed step that can be undone.
 enum Done<'a> {
     Attached(&'a str),
     Applied(&'a Policy),
     Detached(&'a str),
 }
 
-/// Attaches, applies, detaches, in the order of what is likeliest to fail; `before` is the policy that holds now. On an
-/// error the steps taken are taken back, and what cannot be is logged.
+/// Attaches, applies and detaches, with the steps most likely to fail first. `before` is the policy in force. On an
+/// error, undoes the executed steps, and logs those that cannot be undone.
 pub(super) fn carry_out<D: Datapath>(
     datapath: &mut D,
     before: &Policy,

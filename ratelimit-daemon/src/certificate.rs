@@ -1,5 +1,6 @@
-//! The certificate of `listen`: read at the start, and anew at each reload. A bad one is said and stops nothing: packets are
-//! limited, and the one before goes on; where there is none, nothing is served over TCP.
+//! Certificate of `listen`, read at the start and at each reload. A bad certificate is reported but stops nothing:
+//! packets are still limited, and the previous certificate stays in use. Without any certificate, nothing is served
+//! over TCP.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,12 +10,12 @@ use ratelimit_policy::config::{Config, TlsFiles};
 use ratelimit_policy::files;
 use ratelimit_web::{Tls, TlsFile};
 
-/// The longest file: a chain has a few kB.
+/// Maximum size in bytes of a file. A chain has a few kB.
 const BYTES_MAX: u64 = 1 << 20;
-/// What a private key's mode must not have.
+/// Mode bits that a private key's file must not have.
 const READABLE_BY_OTHERS: u32 = 0o004;
 
-/// The certificate, if there is to be one.
+/// Certificate in use, if one is configured.
 #[derive(Debug, Default)]
 pub(super) struct Certificate {
     served: Option<(TlsFiles, Tls)>,
@@ -22,16 +23,17 @@ pub(super) struct Certificate {
 }
 
 impl Certificate {
-    /// Reads it. What is wrong with it is logged.
+    /// Reads the certificate, and logs any error.
     pub(super) fn open(files: Option<&TlsFiles>) -> Self {
         let served = files.map(|files| (files.clone(), Tls::default()));
         let mut certificate = Self { served, trouble: None };
-        // It is in the log.
+        // The error is already logged.
         let _said = certificate.read();
         certificate
     }
 
-    /// Reads it anew: whether it is another, or what is wrong with it. None where there is to be none.
+    /// Reads the certificate again. Returns whether it changed, or what is wrong with it. None if no certificate is
+    /// configured.
     pub(super) fn read(&mut self) -> Option<Result<bool, String>> {
         let (files, tls) = self.served.as_ref()?;
         let outcome = renew(files, tls).map_err(|why| {
@@ -50,30 +52,31 @@ impl Certificate {
         Some(outcome)
     }
 
-    /// What serves it.
+    /// Returns the TLS state of the listener.
     pub(super) fn tls(&self) -> Option<Tls> {
         self.served.as_ref().map(|(_, tls)| tls.clone())
     }
 
-    /// Its file.
+    /// Returns the absolute path of the certificate file.
     pub(super) fn file(&self) -> Option<PathBuf> {
         let path = &self.served.as_ref()?.0.cert;
         Some(std::path::absolute(path).unwrap_or_else(|_| path.clone()))
     }
 
-    /// What is wrong with it, in words.
+    /// Describes what is wrong with the certificate, if anything.
     pub(super) fn trouble(&self) -> Option<String> {
         self.trouble.clone()
     }
 }
 
-/// What a daemon of this configuration would say of its certificate; none where that is good, or there is to be none.
+/// Returns what a daemon with this configuration would report about its certificate. None if the certificate is good
+/// or not configured.
 pub fn certificate_trouble(config: &Config) -> Option<String> {
     let files = config.tls.as_ref()?;
     renew(files, &Tls::default()).err().map(|why| format!("TLS: {why}"))
 }
 
-/// The name that a certificate is for; none where it cannot be read, or names none.
+/// Returns the name in a certificate file. None if the file cannot be read or names no host.
 pub(super) fn name(path: &Path) -> Option<String> {
     Tls::name_of(&files::read_of_anyone(path, BYTES_MAX).ok()?)
 }
@@ -103,7 +106,7 @@ fn warn_of_readers(key: &Path) {
 pub(super) mod tests {
     use super::*;
 
-    /// The files of a certificate for this name in a directory.
+    /// Writes a new certificate for this name and its key into a directory.
     pub(crate) fn write(directory: &Path, name: &str) -> TlsFiles {
         let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
         let files = TlsFiles { cert: directory.join("tls.pem"), key: directory.join("tls.key") };

@@ -1,7 +1,8 @@
-//! Ends the open connections of sources that are denied with `--kill`, or banned by a rule with `block_kill`: by the
-//! kernel, which tells both ends. So many a second: others stay open, and starve.
+//! Closes the open connections of sources that are denied with `--kill` or banned by a rule with `block_kill`. The
+//! kernel closes them and notifies both ends. The number per second is bounded. Further connections stay open, but
+//! their packets are dropped.
 //!
-//! Knows the policy and the datapath. What is to end is looked up when it is ended, by the policy that holds then.
+//! Knows the policy and the datapath. Connections are looked up when they are closed, under the policy of that time.
 
 use std::time::Duration;
 
@@ -14,47 +15,47 @@ use ratelimit_datapath::{Connection, Datapath, Ended, KernelEvent, KernelEventKi
 use ratelimit_policy::desired::{Grant, Mode, Policy, Protocol, Rule, Sent};
 use ratelimit_report::snapshot::{Closed, source_text};
 
-/// Connections that are ended in a second.
+/// Maximum number of connections closed per second.
 const EACH_SECOND: usize = 1_000;
-/// How long those of one order are ended that the budget had no room for at first.
+/// Time for which an order keeps closing connections that exceeded the budget at first.
 const GO_ON_FOR: Duration = Duration::from_secs(10);
-/// Bans whose connections are ended at one time; those of later ones stay open.
+/// Maximum number of concurrent orders for bans. Connections of further bans stay open.
 const ORDERS_MAX: usize = 256;
 
-/// Whose connections are to end.
+/// Selection of connections to close.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// Those of a denied prefix, to all that is protected.
+    /// Connections of a denied prefix to all protected ports.
     Denied(IpNet),
-    /// Those of a source that is banned until then, to what the rule of this name judges.
+    /// Connections of a source banned until the given time, as far as the named rule judges them.
     Banned(IpNet, String, Nanos),
 }
 
-/// What is to end, and what came of all that was.
+/// Orders to close connections, and the totals of past ones.
 #[derive(Debug, Default)]
 pub(super) struct Closer {
     orders: Vec<Order>,
     budget: Budget,
     total: Closed,
-    /// The kernel cannot, which was said.
+    /// True after a failure that was reported.
     has_failed: bool,
 }
 
-/// Whose connections are to end, and until when they are.
+/// Order to close connections.
 #[derive(Debug, PartialEq, Eq)]
 struct Order {
     whose: Whose,
-    /// Since the start.
+    /// Uptime at which the order ends.
     until: Duration,
-    /// What the last pass has ended of it, and had no room for.
+    /// Connections of this order that the last pass closed and left open.
     of: Ended,
 }
 
-/// How many may be ended now.
+/// Budget of connections to close.
 #[derive(Debug)]
 struct Budget {
     left: usize,
-    /// When it was full last, or filled up.
+    /// Uptime of the last refill.
     at: Duration,
 }
 
@@ -65,7 +66,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// How many may be ended at this time since the start.
+    /// Refills the budget, and returns the number of connections that may be closed now.
     fn fill(&mut self, uptime: Duration) -> usize {
         let more = uptime.saturating_sub(self.at).as_millis() * EACH_SECOND as u128 / 1_000;
         let more = usize::try_from(more).unwrap_or(EACH_SECOND);
@@ -83,12 +84,12 @@ impl Budget {
 }
 
 impl Closer {
-    /// What came of all orders.
+    /// Returns the totals of all orders.
     pub(super) const fn total(&self) -> Closed {
         self.total
     }
 
-    /// A denial is there for the administrator, and has room whatever is banned.
+    /// Adds an order, unless it exists. Denials always have room, because an administrator asked for them.
     fn order(&mut self, whose: Whose, uptime: Duration) {
         if self.orders.iter().any(|of| of.whose == whose) {
             return;
@@ -100,15 +101,15 @@ impl Closer {
         }
     }
 
-    /// Forgets the orders of sources within, or all: they are free.
+    /// Drops the orders for sources within the prefix, or all orders. These sources were freed.
     pub(super) fn forget(&mut self, prefix: Option<IpNet>) {
         self.orders.retain(|of| match &of.whose {
             Whose::Denied(other) | Whose::Banned(other, ..) => prefix.is_some_and(|prefix| !prefix.contains(other)),
         });
     }
 
-    /// Takes in how many a pass has ended, where each order knows what is left of its own, and says it in words, if there
-    /// is anything to say. What is left of an order and is not ended any more is counted.
+    /// Accounts for a pass that closed `ended` connections. Drops orders that are complete or expired, and counts
+    /// what they left open. Returns a message if there is anything to report.
     fn take(&mut self, ended: u64, uptime: Duration) -> Option<String> {
         self.budget.spend(ended);
         self.total.ended = self.total.ended.saturating_add(ended);
@@ -149,12 +150,12 @@ impl std::fmt::Display for Whose {
 }
 
 impl Whose {
-    /// Whether this connection is one of those: what its client sends is dropped, for this reason.
+    /// Returns true if the connection is selected, and packets of its client are dropped for this reason.
     fn has(&self, of: &Connection, policy: &Policy, now: Nanos) -> bool {
         let grant = policy.grant(of.remote, now).map(|access| access.grant);
         let is_meant = match self {
             Self::Denied(prefix) => prefix.contains(&of.remote) && grant == Some(Grant::Denied),
-            // One that is denied meanwhile is dropped as well.
+            // If the client was denied meanwhile, its packets are dropped as well.
             Self::Banned(client, _, until) => {
                 client.contains(&of.remote) && now < *until && grant != Some(Grant::Exempt)
             }
@@ -172,7 +173,7 @@ impl Whose {
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Ends the connections of a prefix that was denied now; what there is to say of that, and how many there were.
+    /// Closes the connections of a newly denied prefix. Returns a message and the numbers of this pass.
     pub(super) fn kill_denied(&mut self, prefix: IpNet, moment: Moment) -> (String, Ended) {
         let whose = Whose::Denied(prefix);
         self.closer.order(whose.clone(), moment.uptime);
@@ -190,14 +191,14 @@ impl<D: Datapath> Engine<D> {
         (said, of)
     }
 
-    /// Has the connections ended of a prefix that this rule has denied, where it ends those of whom it bans.
+    /// Orders the connections of a prefix closed that this rule denied, if the rule has `block_kill`.
     pub(super) fn kill_prefix(&mut self, prefix: IpNet, rule: &str, uptime: Duration) {
         if self.enforced.desired.policy.rules.iter().any(|of| of.name == rule && of.block_kill) {
             self.closer.order(Whose::Denied(prefix), uptime);
         }
     }
 
-    /// Has the connections ended of sources that these events have banned.
+    /// Orders the connections closed of sources that these events banned, if their rule has `block_kill`.
     pub(super) fn kill_banned(&mut self, events: &[KernelEvent], uptime: Duration) {
         let Self { closer, enforced, .. } = self;
         for event in events {
@@ -209,14 +210,14 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// The same of a source that another host has banned by this rule.
+    /// Orders the connections closed of a source that another host banned by this rule.
     pub(super) fn kill_client(&mut self, client: IpNet, rule: usize, until: Nanos, uptime: Duration) {
         if let Some(rule) = self.enforced.desired.policy.rules.get(rule).filter(|rule| rule.block_kill) {
             self.closer.order(Whose::Banned(client, rule.name.clone(), until), uptime);
         }
     }
 
-    /// Ends what is to end and may be.
+    /// Closes connections of pending orders, within the budget.
     pub(super) fn close_due(&mut self, moment: Moment) {
         if self.closer.orders.is_empty() {
             return;
@@ -229,7 +230,7 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// One pass; what it has done of each order.
+    /// Runs one pass. Returns the numbers for each order.
     fn close(&mut self, moment: Moment) -> Result<Vec<(Whose, Ended)>, String> {
         let Self { closer, datapath, enforced, .. } = self;
         let most = closer.budget.fill(moment.uptime);
@@ -285,7 +286,7 @@ mod tests {
         assert_eq!(budget.fill(60 * SECOND), 1_000);
     }
 
-    /// Takes in a pass that has so much left of each order.
+    /// Accounts for a pass with the given number left of each order.
     fn pass(closer: &mut Closer, ended: u64, left: &[u64], uptime: Duration) -> Option<String> {
         closer.orders.iter_mut().zip(left).for_each(|(order, left)| order.of = Ended { ended: 0, left: *left });
         closer.take(ended, uptime)

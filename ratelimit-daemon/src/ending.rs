@@ -1,4 +1,4 @@
-//! The end: of one interface by command, and of the daemon.
+//! Detaching of interfaces by command, and the end of the daemon.
 
 use super::engine::Engine;
 use super::journal::{Event, Occurrence};
@@ -13,7 +13,7 @@ use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::SCHEMA;
 
 impl<D: Datapath> Engine<D> {
-    /// Takes the filter off one interface, or off all. With the last one gone the daemon has nothing left to do.
+    /// Detaches one interface, or all. After the last one, the daemon stops.
     pub(super) fn detach(
         &mut self,
         interface: Option<&str>,
@@ -45,7 +45,7 @@ impl<D: Datapath> Engine<D> {
         Ok(DetachReport { schema: SCHEMA, detached, stopping: true })
     }
 
-    /// Whether everything is detached, so that nothing is left to do.
+    /// Returns true if everything is detached, so that nothing is left to do.
     pub(super) fn is_shut_down(&self) -> bool {
         self.enforced.desired.interfaces.is_empty()
     }

@@ -1,6 +1,6 @@
-//! What the datapath is held to: the configuration, where it comes from, and what was applied last.
+//! State that the datapath is to enforce: the configuration, its source, and what was applied last.
 //!
-//! Knows no datapath: who applies it says so here.
+//! Knows no datapath. The code that applies a policy records it here.
 
 use std::collections::BTreeMap;
 
@@ -16,24 +16,24 @@ use ratelimit_policy::desired::{DesiredState, Grant};
 use ratelimit_policy::plan::restart_needed;
 use ratelimit_report::snapshot::{Clocks, Listed};
 
-/// What the datapath is held to.
+/// State that the datapath is to enforce.
 #[derive(Debug)]
 pub(super) struct Enforced {
     pub(super) config: Config,
-    /// The configuration with what commands, safety, holds and the breaker make of it: what was applied last.
+    /// Policy applied last: the configuration changed by commands, safety, holds and the breaker.
     pub(super) desired: DesiredState,
-    /// The datapath may hold something else than `desired`.
+    /// True if the datapath may differ from `desired`.
     pub(super) must_apply: bool,
     pub(super) source: ConfigSource,
 }
 
 impl Enforced {
-    /// A configuration that nothing is applied of yet.
+    /// Creates the state of a configuration that is not applied yet.
     pub(super) fn new(config: Config, source: ConfigSource) -> Self {
         Self { desired: DesiredState::from(&config), must_apply: true, config, source }
     }
 
-    /// Refuses what needs a restart.
+    /// Fails if a configuration has changes that need a restart.
     pub(super) fn can_follow(&self, config: &Config, path: &str) -> Result<(), Problem> {
         let fixed = restart_needed(&self.config, config);
         if fixed.is_empty() {
@@ -43,23 +43,23 @@ impl Enforced {
         Err(Problem::new(ProblemKind::Config, why))
     }
 
-    /// A ban and a window are those of the whole client.
+    /// Widens a prefix to the whole client, because bans and windows belong to clients.
     pub(super) fn whole_client(&self, prefix: IpNet) -> IpNet {
         let client = self.desired.policy.client(prefix.addr());
         if client.contains(&prefix) { client } else { prefix }
     }
 
-    /// Every place where the configuration names a prefix for this.
+    /// Returns every place where the configuration names a prefix for this grant.
     pub(super) fn written(&self, prefix: IpNet, grant: Grant) -> Vec<WrittenAt> {
         places_of(&self.config.listings, &self.config.list_files, (prefix, grant), &read_list)
     }
 
-    /// Where the configuration names each prefix first.
+    /// Returns the first place of each prefix in the configuration.
     pub(super) fn places(&self) -> Places {
         places(&self.config.listings, &self.config.list_files, &read_list)
     }
 
-    /// What commands cannot lift: how many prefixes are denied where.
+    /// Describes the denials that commands cannot lift: the number of prefixes per place of the configuration.
     pub(super) fn denied_by_configuration(&self, clocks: Clocks) -> Vec<String> {
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
         let places = self.places();

@@ -1,4 +1,4 @@
-//! What the daemon does with the datapath, one blocking step at a time. Times come in as a [`Moment`].
+//! Engine of the daemon. Works on the datapath in blocking steps, one at a time. Times are passed in as a [`Moment`].
 
 use ratelimit_common::time::Nanos;
 use ratelimit_crash::{Point, reach};
@@ -28,18 +28,18 @@ use ratelimit_policy::safety::Around;
 use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::{Clocks, SCHEMA, Snapshot};
 
-/// The host that the daemon runs on.
+/// Environment of the daemon on this host.
 #[derive(Clone, Debug)]
 pub(super) struct Host {
-    /// What commands have changed.
+    /// State directory, which holds the changes that commands made.
     pub(super) store: Store,
-    /// Who is around.
+    /// Looks up who must not be locked out.
     pub(super) look: fn() -> Around,
-    /// What wants attention, in words for people.
+    /// Lists what needs attention, in words for people.
     pub(super) attention: fn(&Snapshot) -> Vec<String>,
 }
 
-/// The datapath, and what it is held to.
+/// Datapath and everything that is enforced on it.
 #[derive(Debug)]
 pub(super) struct Engine<D> {
     pub(super) datapath: D,
@@ -59,29 +59,29 @@ pub(super) struct Engine<D> {
     pub(super) access_logs: AccessLogs,
 }
 
-/// What one look at the datapath has found.
+/// Result of one supervision pass over the datapath.
 #[derive(Clone, Debug)]
 pub(super) struct Supervision {
-    /// What is not as it should be.
+    /// Failures: unattached interfaces or unreadable maps.
     pub(super) problems: Vec<String>,
-    /// What else is not: packets are limited all the same.
+    /// Lesser faults. Packets are limited despite them.
     pub(super) notes: Vec<String>,
-    /// How things are.
+    /// Status line for the service manager.
     pub(super) line: String,
-    /// The maps can be read. Where they can, a restart would mend nothing: what is not attached is tried again all the time, and a
-    /// start that meets another's program ends for good.
+    /// True if the maps can be read. If so, a restart would not help: attaching is retried anyway, and a start that
+    /// meets another's program fails for good.
     pub(super) is_readable: bool,
 }
 
 impl Supervision {
-    /// The same for the API.
+    /// Converts the result to the API's health report.
     pub(super) fn health(self) -> Health {
         Health { schema: SCHEMA, healthy: self.problems.is_empty(), problems: self.problems, notes: self.notes }
     }
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Attaches to every interface and puts the policy in force, or leaves everything as it was.
+    /// Attaches to every interface and applies the policy. On an error, leaves everything as it was.
     pub(super) fn start(datapath: D, start: Start, host: Host, moment: Moment) -> Result<Self, DatapathError> {
         let Start { config, source, unfinished, refused, refused_lists, fallbacks, rolled_back } = start;
         let over = rolled_back.as_ref().map(|of| format!("{} is rolled back: {}", of.file, of.why));
@@ -105,7 +105,7 @@ impl<D: Datapath> Engine<D> {
         over.into_iter().for_each(|over| engine.journal.add(Occurrence::new(EventKind::Trial, over)));
         let started = engine.recall(unfinished, refused_lists, moment).and_then(|is_on_trial| {
             reach(Point::Recalled);
-            // What an earlier run's windows have refused is known before the first packet that counts.
+            // Refusals in an earlier run's windows must be known before the first packet counts.
             engine.observe(moment);
             engine.refuse_shared_paths(&engine.enforced.desired.interfaces.clone())?;
             engine.notice_new_maps(moment);
@@ -131,7 +131,8 @@ impl<D: Datapath> Engine<D> {
         Ok(engine)
     }
 
-    /// What earlier runs were told; true if packets are under a trial, which applying anything would end.
+    /// Restores the state of earlier runs. Returns true if packets are under a trial, which applying anything would
+    /// end.
     fn recall(
         &mut self,
         unfinished: Option<Unfinished>,
@@ -155,7 +156,8 @@ impl<D: Datapath> Engine<D> {
         Ok(is_on_trial)
     }
 
-    /// Where no earlier run's filter goes on, what it had banned is free: the machine was started anew, or the filter is gone.
+    /// Records that all bans are gone if no filter of an earlier run is left. The machine was rebooted, or the filter
+    /// was removed.
     fn notice_new_maps(&mut self, moment: Moment) {
         let had_bans = self.datapath.read().is_ok_and(|reading| reading.bans_begun.iter().any(|begun| *begun != 0));
         if had_bans || !self.datapath.kept().is_empty() {
@@ -166,9 +168,10 @@ impl<D: Datapath> Engine<D> {
         self.announced.precede(InForce { time: moment.wall, judged: Judged::Anew { boot } });
     }
 
-    /// No packet meets a program without a policy: either ours is applied first, or an earlier run's is in force. That one
-    /// is replaced last, and the interfaces under it are taken over after the others, so that what fails changes neither.
-    /// A service does not fail for an interface that is not there: the next looks attach it.
+    /// Attaches to all interfaces. No packet meets a program without a policy: either this run's policy is applied
+    /// first, or an earlier run's is in force. In that case the policy is replaced last, and interfaces of the
+    /// earlier run are taken over after the others. A failure then changes neither. A missing interface is not an
+    /// error for a service, because a later look attaches it.
     fn attach_all(&mut self, is_on_trial: bool, moment: Moment) -> Result<(), DatapathError> {
         let absent = self.enforced.source.absent();
         let (kept, alone) = (self.datapath.kept(), self.datapath.alone_for());
@@ -208,13 +211,13 @@ impl<D: Datapath> Engine<D> {
         Ok(())
     }
 
-    /// Refuses interfaces of which one receives another's packets, as far as they are there now.
+    /// Fails if one of the interfaces receives packets of another one. Checks only interfaces that exist now.
     pub(super) fn refuse_shared_paths(&mut self, interfaces: &[String]) -> Result<(), DatapathError> {
         path::refuse(interfaces, &self.datapath.links()?, self.enforced.source.writes_interfaces())
     }
 
-    /// Makes ready for interfaces that come later, and attaches those that come meanwhile: that takes as long as the
-    /// verifier does.
+    /// Prepares programs for interfaces that appear later. Attaches interfaces that appear meanwhile, because the
+    /// verifier takes a while.
     fn prepare_for_later(&mut self) {
         self.look_at_paths();
         let Self { datapath, enforced, watched, .. } = self;
@@ -222,7 +225,7 @@ impl<D: Datapath> Engine<D> {
         datapath.prepare_for_later(interfaces, &mut |datapath| watched.attach_at_once(datapath, interfaces));
     }
 
-    /// Looks which interfaces see the same packets now.
+    /// Updates the knowledge of which interfaces see the same packets.
     fn look_at_paths(&mut self) {
         let interfaces = &self.enforced.desired.interfaces;
         if interfaces.len() < 2 {
@@ -234,14 +237,14 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// Attaches to interfaces that are there and not attached.
+    /// Attaches to existing interfaces that are not attached.
     pub(super) fn attach_at_once(&mut self) {
         self.look_at_paths();
         self.watched.attach_at_once(&mut self.datapath, &self.enforced.desired.interfaces);
     }
 
-    /// Where an earlier layout's program judges every packet until it is replaced, what comes after it is written first: of a
-    /// trial that goes on, both policies.
+    /// Applies the policy while an earlier layout's program still judges every packet. During a resumed trial, writes
+    /// both policies.
     fn apply_unread(&mut self) -> Result<(), DatapathError> {
         let (policy, now) = (&self.enforced.desired.policy, self.datapath.now()?);
         let Some(pending) = &self.trials.pending else { return self.datapath.apply(policy) };
@@ -249,8 +252,9 @@ impl<D: Datapath> Engine<D> {
         self.datapath.apply_until(policy, pending.until)
     }
 
-    /// An earlier run may have left more interfaces attached than are wanted now. One that cannot be let go is no reason to fail:
-    /// our policy is in force there too. One that is wanted and not there is, it may be, in another network namespace: it stays.
+    /// Detaches interfaces that an earlier run left attached and that are not wanted any more. A failure only warns,
+    /// because the new policy applies there too. A wanted interface that is missing stays: it may be in another
+    /// network namespace.
     fn let_go_of_others(&mut self) {
         let is_other = |name: &String| !self.enforced.desired.interfaces.contains(name);
         for interface in self.datapath.kept().into_iter().filter(is_other) {
@@ -268,7 +272,7 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// Looks whether everything is attached and readable, and attaches again what is back.
+    /// Checks that everything is attached and readable, and reattaches interfaces that came back.
     pub(super) fn supervise(&mut self, moment: Moment) -> Supervision {
         let notes = self.journal.past.trouble().into_iter().chain(self.certificate.trouble());
         let mut notes: Vec<String> = notes
@@ -289,7 +293,7 @@ impl<D: Datapath> Engine<D> {
         let attached = self.watched.links.attached_names();
         self.watched.paths.tell(&attached);
         notes.extend(self.watched.paths.counted_twice(&attached).map(|(_, why)| format!("packets count twice: {why}")));
-        // What began is told before it ends.
+        // Beginnings must be reported before their ends.
         self.tell_begun(moment);
         self.statistics.sample(&reading, moment.uptime);
         self.tidy(&reading, moment);
@@ -300,7 +304,7 @@ impl<D: Datapath> Engine<D> {
         Supervision { problems, notes, line, is_readable: true }
     }
 
-    /// What has to be done as time passes.
+    /// Does the periodic work.
     fn tidy(&mut self, reading: &Reading, moment: Moment) {
         self.notice_trial();
         self.notice_suspension();
@@ -327,7 +331,7 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// What is out of the ordinary, before the status line.
+    /// Returns the exceptional conditions, to precede the status line.
     fn standing_words(&self) -> String {
         let mut words = self.overrides.words();
         if self.trials.pending.is_some() {
@@ -351,14 +355,14 @@ impl<D: Datapath> Engine<D> {
         words
     }
 
-    /// Both clocks now.
+    /// Returns the current time of both clocks.
     pub(super) fn clocks(&mut self, moment: Moment) -> Result<Clocks, Problem> {
         let now = self.datapath.now().map_err(Problem::datapath)?;
         Ok(Clocks { now, wall: moment.wall })
     }
 
-    /// Applies what has changed other than by a configuration. While a file is on trial, that is who is allowed and
-    /// denied: in the file, and in what packets go back to without this process.
+    /// Applies changes that do not come from a configuration. During a trial, these are allowances and denials. They
+    /// go into the file on trial and into the policy that the kernel falls back to without this process.
     pub(super) fn put_in_force(&mut self, now: Nanos) -> Result<(), DatapathError> {
         let policy = self.overrides.policy_of(&self.enforced.config, now);
         if self.enforced.must_apply || self.trials.pending.is_some() || policy != self.enforced.desired.policy {
@@ -375,7 +379,7 @@ impl<D: Datapath> Engine<D> {
         Ok(())
     }
 
-    /// The next look tries at once to attach what is away.
+    /// Makes the next look retry attaching immediately.
     pub(super) fn hurry(&mut self) {
         self.watched.links.hurry();
     }

@@ -1,60 +1,60 @@
-//! Why the daemon did not start or did not end orderly, and what to do about it.
+//! Failures of the daemon's start and end, and their remedies.
 
 use std::io::ErrorKind;
 
 use ratelimit_control::socket::SocketError;
 use ratelimit_datapath::DatapathError;
 
-/// Why the daemon did not start, or ended other than orderly.
+/// Failure of the daemon's start, or reason of an abnormal end.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// The control socket could not be had.
+    /// The control socket could not be opened.
     #[error(transparent)]
     Socket(#[from] SocketError),
     /// The kernel side failed.
     #[error(transparent)]
     Datapath(#[from] DatapathError),
-    /// The address of `--listen` could not be had.
+    /// The daemon could not listen on the address of `--listen`.
     #[error("listen on {address}: {source}; give another --listen ADDR:PORT")]
     Listen {
-        /// The address.
+        /// Address to listen on.
         address: std::net::SocketAddr,
-        /// The kernel's answer.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// The file says what was tried and not confirmed, and what it said before cannot be had.
+    /// The configuration file holds what was tried and not confirmed, and the previous configuration is unavailable.
     #[error("{path} was tried and not confirmed, and what held before it cannot be read any more: {why}")]
     Refused {
-        /// The file.
+        /// Path of the configuration file.
         path: String,
-        /// What is wrong with the text of before.
+        /// Problem with the previous configuration.
         why: String,
-        /// The file that remembers the trial.
+        /// File that records the trial.
         record: std::path::PathBuf,
     },
     /// The web page's token could not be read.
     #[error("{}: {source}", .path.display())]
     WebLink {
-        /// Its file.
+        /// File that holds the token.
         path: std::path::PathBuf,
-        /// What is wrong with it.
+        /// Error of reading the file.
         source: std::io::Error,
     },
-    /// Something else of the system's.
+    /// Another system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// Action that failed.
         what: &'static str,
-        /// The kernel's answer.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// A fault of our own, with its message already printed.
+    /// Internal error. The panic message was already printed.
     #[error("internal error: the task that owns the datapath panicked")]
     Panicked,
 }
 
 impl DaemonError {
-    /// Whether the kernel did not let this user.
+    /// Returns true if this user lacked a privilege.
     pub fn is_for_want_of_privilege(&self) -> bool {
         match self {
             Self::Socket(SocketError::Io { source, .. }) | Self::WebLink { source, .. } => {
@@ -70,7 +70,7 @@ impl DaemonError {
         }
     }
 
-    /// What to do, where the message does not say it.
+    /// Returns remedies that the message does not contain.
     pub fn help(&self) -> Vec<String> {
         match self {
             Self::Socket(_) if self.is_for_want_of_privilege() => vec![

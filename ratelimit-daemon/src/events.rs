@@ -1,4 +1,4 @@
-//! What reaches the daemon from outside other than by its API: signals, and links that change.
+//! Events from outside the API: signals and link changes.
 
 use std::io;
 use std::time::Duration;
@@ -9,14 +9,15 @@ use tokio::task::JoinSet;
 
 use crate::netlink::LinkEvents;
 
-/// Events that wait. Another link change on top of them says nothing new; a signal waits for room.
+/// Capacity of the event queue. Link changes are dropped if it is full, because one is already queued. Signals wait
+/// for room.
 const EVENTS_MAX: usize = 8;
 
-/// Shortest time between two announcements, in which one that flaps is attached again once. A new interface has no
-/// packets before something sets it up, which is a further change.
+/// Minimum interval between two announcements of link changes. A flapping link is reattached once within it. A new
+/// interface has no packets before something sets it up, which is a further change.
 const LINKS_PAUSE: Duration = Duration::from_millis(5);
 
-/// Something that the daemon acts on.
+/// Event that the daemon reacts to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// SIGINT or SIGTERM.
@@ -27,7 +28,7 @@ pub(super) enum Event {
     LinksChanged,
 }
 
-/// Watches until the tasks are dropped.
+/// Watches signals and links until the tasks are dropped.
 pub(super) fn watch() -> io::Result<(mpsc::Receiver<Event>, JoinSet<()>)> {
     let (sender, receiver) = mpsc::channel(EVENTS_MAX);
     let mut tasks = JoinSet::new();
@@ -57,7 +58,7 @@ async fn announce(mut links: LinkEvents, sender: mpsc::Sender<Event>) {
             tracing::warn!("watch links: {error}; looking at them every two seconds only");
             return;
         }
-        // Full means that the owner will look anyway.
+        // If the queue is full, the owner will look anyway.
         if let Err(mpsc::error::TrySendError::Closed(_)) = sender.try_send(Event::LinksChanged) {
             return;
         }

@@ -1,8 +1,8 @@
-//! This host in its fleet: follows `[fleet]` and the limits that are shared, tells the fleet's task what packets and
-//! commands did, and carries out what that one asks.
+//! This host's membership in a fleet. Follows `[fleet]` and the shared limits, tells the fleet's task what packets
+//! and commands did, and carries out what the task asks.
 //!
-//! Nothing here waits for the store: what is told to the task is sent without waiting, and what the task asks comes in
-//! pieces between commands.
+//! Nothing here waits for the store. Messages to the task are sent without waiting, and the task's requests are
+//! handled in small batches between commands.
 
 mod acts;
 mod hosts;
@@ -45,36 +45,36 @@ use ratelimit_policy::config::fleet as config;
 use ratelimit_policy::desired::Policy;
 use ratelimit_policy::secret;
 
-/// How often packets are asked whether a count crossed a step: nothing announces that, and other hosts are to know of it
-/// within [`ratelimit_policy::fleet::DELAY`].
+/// Interval at which the datapath is polled for counts that crossed a step. The kernel does not announce these, and
+/// other hosts must learn of them within [`ratelimit_policy::fleet::DELAY`].
 pub(super) const STEPS_EVERY: Duration = Duration::from_millis(20);
-/// Parts of the steps that are taken at one time. // 16 384, a fifth of a second at a million packets a second
+/// Maximum number of batches of steps taken in one poll. // 16 384, a fifth of a second at a million packets a second
 const PARTS_MAX: usize = 2;
-/// What could not begin is tried again so often.
+/// Delay before another attempt to join after a failure.
 const BEGINS_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// This host's part in a fleet.
+/// This host's membership in fleets.
 #[derive(Debug)]
 pub(super) struct Ties {
     way: mpsc::Sender<Ask>,
     asks: Option<Asks>,
     joined: Option<Joined>,
     failed: Option<Failed>,
-    /// The fleets that this daemon has been in: what an earlier one still asks is not done.
+    /// Number of fleets that this daemon has joined so far. Requests of an earlier fleet are ignored.
     generation: u64,
-    /// The file with the secret may have changed.
+    /// True if the file with the secret may have changed.
     must_read: bool,
-    /// Steps that packets had no room to tell, at the last look.
+    /// Steps lost for lack of room in the kernel, as of the last poll.
     steps_lost: Option<u64>,
     admitted: Recent,
     told: Told,
-    /// What users said to all hosts.
+    /// Commands that users gave for all hosts and that the store does not have yet.
     kept: Kept,
-    /// What was counted in the fleets before this one: counters only grow.
+    /// Totals of earlier fleets, so that counters never decrease.
     earlier: Status,
 }
 
-/// A fleet that this host is in.
+/// Fleet that this host has joined.
 #[derive(Debug)]
 struct Joined {
     by: config::Fleet,
@@ -82,23 +82,23 @@ struct Joined {
     secret: Secret,
     fleet: Fleet,
     task: JoinHandle<()>,
-    /// Those of the policy that packets are held to.
+    /// Shared limits of the policy in force.
     shared: SharedLimits,
-    /// Whether the task calls them so: it had no room to hear it.
+    /// True if the task knows these limits. False while its queue was too full for them.
     is_told: bool,
 }
 
-/// A fleet that could not begin.
+/// Failed attempt to join a fleet.
 #[derive(Debug)]
 struct Failed {
     by: config::Fleet,
     why: String,
-    /// Whether the secret could be read.
+    /// True if the secret could be read.
     had_secret: bool,
     at: Duration,
 }
 
-/// What the hosts of a fleet alone know; none where nobody else reaches the store.
+/// Shared secret of the fleet's hosts. None if no outsider can reach the store.
 #[derive(PartialEq, Eq)]
 struct Secret(Option<Vec<u8>>);
 
@@ -109,7 +109,7 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Ties {
-    /// To no fleet yet: its task must not be there before the daemon has given up what it may do.
+    /// Creates a state without a fleet. The task must not start before the daemon has dropped its privileges.
     pub(super) fn none() -> Self {
         let (way, asks) = way::channel();
         Self {
@@ -127,48 +127,48 @@ impl Ties {
         }
     }
 
-    /// What an earlier run was told.
+    /// Restores the commands that an earlier run had not delivered.
     pub(super) fn recall(&mut self, store: &Store) {
         self.kept.recall(store);
     }
 
-    /// Why a restart would forget some of what users said to all hosts, where it would.
+    /// Returns the reason why a restart would lose commands for the fleet, if it would.
     pub(super) fn unkept(&self) -> Option<&str> {
         self.kept.unsaved()
     }
 
-    /// Tries again to write down what could not be.
+    /// Retries saving the undelivered commands.
     pub(super) fn keep_again(&mut self, store: &Store) {
         self.kept.save_again(store);
     }
 
-    /// What the fleet's task asks for; once.
+    /// Takes the channel of the task's requests. Later calls return none.
     pub(super) const fn take_asks(&mut self) -> Option<Asks> {
         self.asks.take()
     }
 
-    /// Whether packets are to be asked for steps.
+    /// Returns true if the datapath must be polled for steps.
     pub(super) fn has_shared_limits(&self) -> bool {
         self.joined.as_ref().is_some_and(|joined| !joined.shared.is_empty())
     }
 
-    /// A configuration was loaded: the secret is read anew.
+    /// Notes that a configuration was loaded, so the secret is read again.
     pub(super) const fn loaded(&mut self) {
         self.must_read = true;
     }
 
-    /// The fleet, and what its limits are called there; none while its task has not heard how they are called.
+    /// Returns the fleet and the identities of its limits. None until the task knows these limits.
     pub(super) fn shared(&self) -> Option<(&Fleet, &SharedLimits)> {
         self.joined.as_ref().filter(|joined| joined.is_told).map(|joined| (&joined.fleet, &joined.shared))
     }
 
-    /// The shared limits that packets are held to, where they are.
+    /// Returns the shared limits in force, if the host has joined a fleet.
     fn enforced(&self) -> Option<&SharedLimits> {
         self.joined.as_ref().map(|joined| &joined.shared)
     }
 
-    /// What becomes of the secret when a configuration is loaded: whether it is another, or why it cannot be read. None
-    /// where it is not that which changes.
+    /// Checks the secret file when a configuration is loaded. Returns whether the secret changed, or why it cannot be
+    /// read. None if the fleet has no secret file, or if its own configuration changes.
     pub(super) fn secret_news(&self, wanted: Option<&config::Fleet>) -> Option<Result<bool, String>> {
         let wanted = wanted.filter(|of| of.secret_file.is_some())?;
         let joined = self.joined.as_ref().filter(|joined| joined.by == *wanted);
@@ -184,12 +184,12 @@ impl Ties {
         }
     }
 
-    /// How the fleet does, where this host is in one.
+    /// Returns the status of the joined fleet, with the totals of earlier fleets.
     fn status(&self) -> Option<Status> {
         self.joined.as_ref().map(|joined| joined.fleet.status().since(&self.earlier))
     }
 
-    /// The same, with what was counted before where it is in none.
+    /// Returns the status, or the totals of earlier fleets if the host is in none.
     fn counted(&self) -> Status {
         self.status().unwrap_or_else(|| Status::default().since(&self.earlier))
     }
@@ -207,7 +207,7 @@ impl Ties {
 }
 
 impl Joined {
-    /// Has the task call the limits as this policy does. Where it has no room to hear that, it is asked again.
+    /// Updates the task's list of limits to this policy. Retried at the next call if the task's queue is full.
     fn follow(&mut self, policy: &Policy) {
         if !self.shared.are_of(policy) {
             self.shared = SharedLimits::of(policy);
@@ -220,7 +220,7 @@ impl Joined {
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Follows `[fleet]`: joins, leaves, begins again where it changed; and the limits that are shared.
+    /// Applies `[fleet]` and the shared limits: joins, leaves, or joins again after a change.
     pub(super) fn follow_fleet(&mut self, moment: Moment) {
         let Some(wanted) = &self.enforced.config.fleet else {
             if self.fleet.joined.is_some() || self.fleet.failed.is_some() {
@@ -320,7 +320,7 @@ impl<D: Datapath> Engine<D> {
         Ok(Joined { by: wanted.clone(), host, secret, fleet, task, shared, is_told: true })
     }
 
-    /// What the store has by now is not said again by the next run.
+    /// Removes commands that the store has taken, so that the next run does not repeat them.
     pub(super) fn settle_fleet(&mut self) {
         if let Some(joined) = &self.fleet.joined {
             self.fleet.kept.settle(&joined.fleet.status(), &self.host.store);
@@ -331,7 +331,7 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn tell_steps(&mut self, moment: Moment) {
         self.follow_fleet(moment);
         if let Err(error) = self.try_tell_steps() {
-            // Where this goes on, the maps cannot be read, which supervision says.
+            // A persistent failure means that the maps are unreadable, which supervision reports.
             tracing::debug!("take the steps of packets: {:#}", anyhow::Error::from(error));
         }
     }
@@ -359,7 +359,8 @@ impl<D: Datapath> Engine<D> {
         Ok(())
     }
 
-    /// Tells the fleet what else there is, and everybody how the fleet does.
+    /// Tells the fleet about lost steps, recent admissions and undelivered commands. Reports changes of the fleet's
+    /// state.
     pub(super) fn tell_fleet(&mut self, reading: &Reading, moment: Moment) {
         let lost =
             reading.faults.iter().find(|(fault, _)| *fault == Fault::StepsReserve).map_or(0, |(_, count)| *count);

@@ -1,5 +1,5 @@
-//! What is told of sources that a command frees: before that, what their bans and windows have refused since it was told
-//! last; once it has, that their bans have ended. What they do from then on is counted from zero.
+//! Reports about sources that a command frees. Beforehand, reports what their bans and windows refused since the last
+//! report. Afterwards, reports that their bans have ended. Later refusals count from zero.
 
 use std::net::IpAddr;
 
@@ -14,8 +14,8 @@ use ratelimit_datapath::{BanReading, BansPosition, Datapath, DatapathError};
 use ratelimit_report::snapshot::{Clocks, source_text};
 
 impl<D: Datapath> Engine<D> {
-    /// Tells what these sources were refused until now, and says what there is to tell once they are free. `bans` are in force
-    /// there. What cannot be read is not told, and hinders nobody.
+    /// Reports what these sources were refused until now. Returns the events to report once they are free. `bans` is
+    /// the number of their bans in force. A read failure is only logged and does not prevent the command.
     pub(super) fn look_at_freed(
         &mut self,
         is_freed: impl Fn(&IpNet) -> bool,
@@ -23,7 +23,7 @@ impl<D: Datapath> Engine<D> {
         by: &Requester,
         moment: Moment,
     ) -> Vec<Event> {
-        // What began is told before it ends.
+        // Beginnings must be reported before their ends.
         self.tell_begun(moment);
         let ends = self.try_look_at_freed(&is_freed, bans, by, moment);
         ends.unwrap_or_else(|error| {
@@ -32,9 +32,9 @@ impl<D: Datapath> Engine<D> {
         })
     }
 
-    /// Tells that these sources are free.
+    /// Reports that these sources are free.
     pub(super) fn tell_freed(&mut self, is_freed: impl Fn(&IpNet) -> bool, ends: &[Event], moment: Moment) {
-        // The log has the command, in one line.
+        // The log already has the command in one line.
         ends.iter().for_each(|end| self.journal.tell_unlogged(end, moment.wall));
         self.watched.begun.part_with(is_freed);
     }
@@ -68,7 +68,7 @@ impl<D: Datapath> Engine<D> {
         Ok(ends)
     }
 
-    /// So many, each with what it has dropped; at most as many as are told one by one.
+    /// Returns up to `bans` bans in force with their dropped packets, at most [`EVENTS_EACH`].
     fn bans_in_force(
         &mut self,
         is_freed: impl Fn(&IpNet) -> bool,

@@ -1,4 +1,4 @@
-//! What commands enter beside the configuration: who is allowed and who is denied.
+//! Grants beside the configuration: allowances and denials by commands.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -25,34 +25,34 @@ use ratelimit_policy::desired::{Access, Grant};
 use ratelimit_policy::safety::{Around, CameFrom};
 use ratelimit_report::snapshot::{Blocked, Clocks, Closed, Listed, SCHEMA, source_text};
 
-/// How long an exemption holds unless it is said.
+/// Default duration of an allowance.
 const ALLOW_FOR: Duration = Duration::from_secs(3_600);
-/// How long a denial holds unless it is said.
+/// Default duration of a denial.
 const DENY_FOR: Duration = Duration::from_secs(4 * 3_600);
-/// What is to hold longer is permanent, and has to be said so. // 10 years
+/// Maximum duration in seconds. Longer grants must be marked permanent. // 10 years
 pub(super) const SECONDS_MAX: u64 = 10 * 365 * 86_400;
-/// Sources that are named in an answer.
+/// Maximum number of sources named in a report.
 pub(super) const NAMED_MAX: usize = 20;
 
-/// Who is allowed or denied beside the configuration.
+/// Grants beside the configuration.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Grants {
     pub(super) ledger: Ledger,
     safety: Vec<Entry>,
     pub(super) around: Around,
-    /// When the next entry of any kind ends.
+    /// Time at which the next entry of any kind expires. None forces a check.
     next_end: Option<Nanos>,
 }
 
 impl Grants {
-    /// What is entered beside the configuration.
+    /// Returns the entries of commands and of safety.
     pub(super) fn beside(&self) -> impl Iterator<Item = &Entry> {
         self.ledger.entries().chain(&self.safety)
     }
 
-    /// Takes in who is around, for safety.
+    /// Updates the safety exemptions from a new look at the surroundings.
     fn take_in(&mut self, seen: Around, safety: Safety) {
-        // The user who started the daemon cannot be found any more once privileges are given up.
+        // After the daemon drops its privileges, it can no longer find the user who started it.
         let ssh = seen.ssh.or(self.around.ssh);
         let around = Around { ssh, ..seen };
         let safety = around.exemptions(safety);
@@ -61,7 +61,7 @@ impl Grants {
             tracing::info!(prefix = %entry.prefix, "{} is never limited: it is {why}", entry.prefix);
         }
         if safety != self.safety || !around.exempts_like(&self.around) {
-            // The next look finds that the policy is not what it should be: of lists other entries may be passed over.
+            // The next check must compare the policy, because different list entries may be passed over now.
             self.next_end = None;
         }
         self.safety = safety;
@@ -70,14 +70,14 @@ impl Grants {
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Looks who is around, for safety.
+    /// Looks up who must not be locked out.
     pub(super) fn look_around(&mut self) {
         let seen = (self.host.look)().with(self.enforced.config.fleet.as_ref());
         self.overrides.grants.take_in(seen, self.enforced.config.safety);
     }
 
-    /// Drops what is over: the kernel has compared by itself, so this is only tidy, but for what an entry had
-    /// suspended.
+    /// Removes expired entries. The kernel checks expiries by itself, so this only tidies up and restores what an
+    /// entry had suspended.
     pub(super) fn expire_grants(&mut self, clocks: Clocks, moment: Moment) {
         if self.overrides.grants.next_end.is_some_and(|end| clocks.now < end) {
             return;
@@ -101,12 +101,12 @@ impl<D: Datapath> Engine<D> {
         let ends = configs.flat_map(|config| &config.policy.access).filter_map(|access| access.until);
         let ends = ends.chain(self.overrides.grants.ledger.entries().filter_map(|entry| entry.until));
         self.overrides.grants.next_end = Some(ends.filter(|end| clocks.now < *end).min().unwrap_or(Nanos(u64::MAX)));
-        // What packets go back to after a trial is not at hand to compare.
+        // The policy that packets fall back to after a trial cannot be compared here, so it is applied again.
         self.enforced.must_apply |= self.trials.pending.is_some()
             || self.overrides.access_of(&self.enforced.config, clocks.now) != self.enforced.desired.policy.access;
     }
 
-    /// Allows or denies a prefix, also while a file is on trial.
+    /// Allows or denies a prefix. Works during a trial too.
     pub(super) fn grant(
         &mut self,
         grant: Grant,
@@ -170,7 +170,7 @@ impl<D: Datapath> Engine<D> {
         })
     }
 
-    /// Changes what commands have entered, puts it in force and keeps it; on an error it is as before.
+    /// Replaces the command grants, applies and saves them. If applying fails, restores the previous grants.
     pub(super) fn change_grants(
         &mut self,
         clocks: Clocks,
@@ -180,7 +180,7 @@ impl<D: Datapath> Engine<D> {
         let before = std::mem::replace(&mut self.overrides.grants.ledger, ledger);
         if let Err(error) = self.put_in_force(clocks.now) {
             self.overrides.grants.ledger = before;
-            // During a trial a part of it may hold.
+            // During a trial, a part of the change may already be in force.
             self.enforced.must_apply |= self.trials.pending.is_some();
             return Err(Problem::datapath(error));
         }
@@ -195,7 +195,7 @@ impl<D: Datapath> Engine<D> {
         Ok(())
     }
 
-    /// Refuses a denial that may lock out someone who is needed, or that would not do anything.
+    /// Refuses a denial that could lock out someone who is needed, or that would have no effect.
     fn object_to(&self, prefix: IpNet, request: &GrantRequest, by: &Requester) -> Result<(), Problem> {
         if let Some(why) = self.overriding_exemption(prefix, &self.configured_exemptions()) {
             return Err(Problem::new(ProblemKind::BadRequest, why));
@@ -214,13 +214,14 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// Prefixes that the configuration allows, also the one that a trial may go back to.
+    /// Returns the prefixes that the configuration allows, including the one that a trial may fall back to.
     pub(super) fn configured_exemptions(&self) -> HashSet<IpNet> {
         let configs = self.trials.pending.iter().map(|pending| &pending.before).chain([&self.enforced.config]);
         configs.flat_map(|config| config.policy.prefixes(Grant::Exempt)).collect()
     }
 
-    /// Why a denial would not do anything: `exempted` are [`Self::configured_exemptions`].
+    /// Returns the reason why a denial would have no effect. `exempted` is the result of
+    /// [`Self::configured_exemptions`].
     pub(super) fn overriding_exemption(&self, prefix: IpNet, exempted: &HashSet<IpNet>) -> Option<String> {
         if !exempted.contains(&prefix) {
             return None;
@@ -230,7 +231,7 @@ impl<D: Datapath> Engine<D> {
         Some(format!("{prefix} is allowed by the configuration, and of one prefix allow overrides deny: {edit} first"))
     }
 
-    /// What became of an entry that there was already.
+    /// Describes the effect on entries that already existed.
     fn what_changed(&self, asked: &Entry, entered: &Entered, clocks: Clocks) -> Vec<String> {
         let Entered { entry, before, ended } = entered;
         let mut notes = Vec::new();
@@ -258,7 +259,7 @@ impl<D: Datapath> Engine<D> {
         notes
     }
 
-    /// What else holds where an entry does.
+    /// Describes other grants that overlap the entry.
     fn notes_on(&self, entry: &Entry, clocks: Clocks) -> Vec<String> {
         let mut notes = Vec::new();
         let other = |access: &&Access| access.grant != entry.grant;
@@ -286,7 +287,7 @@ impl<D: Datapath> Engine<D> {
         notes
     }
 
-    /// The entry that an access comes from.
+    /// Returns the entry that an access comes from.
     pub(super) fn entry_of(&self, access: &Access, now: Nanos) -> Entry {
         let is_it = |entry: &&Entry| {
             (entry.prefix, entry.grant, entry.until) == (access.prefix, access.grant, access.until) && entry.holds(now)
@@ -307,7 +308,7 @@ impl<D: Datapath> Engine<D> {
     }
 }
 
-/// Why there is no further entry.
+/// Returns the message for a full ledger of grants.
 pub(super) fn no_room(grant: Grant) -> String {
     let (most, what) = match grant {
         Grant::Denied => (ENTRIES_MAX, "entries"),
@@ -316,7 +317,7 @@ pub(super) fn no_room(grant: Grant) -> String {
     format!("there are {most} {what} already; put long lists into the configuration")
 }
 
-/// The same on other hosts.
+/// Returns the act that grants the same on other hosts.
 const fn spread(grant: Grant, until_ns: Option<u64>, reason: Option<String>, by: String) -> What {
     match grant {
         Grant::Exempt => What::Allow { until_ns, reason, by },
@@ -324,7 +325,7 @@ const fn spread(grant: Grant, until_ns: Option<u64>, reason: Option<String>, by:
     }
 }
 
-/// What a prefix is then.
+/// Returns the word for a prefix with this grant.
 pub(super) const fn granted(grant: Grant) -> &'static str {
     match grant {
         Grant::Exempt => "allowed",
@@ -332,7 +333,7 @@ pub(super) const fn granted(grant: Grant) -> &'static str {
     }
 }
 
-/// `root's denial of 192.0.2.7`.
+/// Names an entry, such as `root's denial of 192.0.2.7`.
 pub(super) fn whose(entry: &Entry) -> String {
     let (what, prefix) = match entry.grant {
         Grant::Exempt => ("exemption", source_text(entry.prefix)),
@@ -345,7 +346,8 @@ pub(super) fn whose(entry: &Entry) -> String {
     }
 }
 
-/// `until 18:48 UTC`, with the date where that is not today's; or `permanent`.
+/// Formats an expiry, such as `until 18:48 UTC`, with the date if it is not today. Without an expiry, returns
+/// `permanent`.
 pub(super) fn until_text(until: Option<Nanos>, clocks: Clocks) -> String {
     let Some(until) = until else { return "permanent".to_owned() };
     let at = clocks.wall_of(until);
@@ -354,12 +356,12 @@ pub(super) fn until_text(until: Option<Nanos>, clocks: Clocks) -> String {
     at.strftime(format).to_string()
 }
 
-/// The same as the end of a sentence, where there is an end.
+/// Formats an expiry as the end of a sentence. Empty without an expiry.
 fn until_clause(until: Option<Nanos>, clocks: Clocks) -> String {
     until.map_or(String::new(), |_| format!(" {}", until_text(until, clocks)))
 }
 
-/// Refuses an exemption that leaves next to nobody limited.
+/// Refuses an allowance that would leave almost nobody limited, unless forced.
 fn object_to_exempting(prefix: IpNet, request: &GrantRequest) -> Result<(), Problem> {
     match Around::objection_to_exempting(prefix) {
         Some(why) if !request.force => {
@@ -390,7 +392,7 @@ fn until(grant: Grant, request: &GrantRequest, clocks: Clocks) -> Result<Option<
     }
 }
 
-/// The owner that is named, if one may be.
+/// Returns the owner named in the request. Fails if the grant must not have an owner, or if the name is invalid.
 fn checked_owner(grant: Grant, request: &GrantRequest) -> Result<Option<String>, Problem> {
     let Some(owner) = &request.owner else { return Ok(None) };
     let why = match grant {
@@ -404,7 +406,7 @@ fn checked_owner(grant: Grant, request: &GrantRequest) -> Result<Option<String>,
     Err(Problem::new(ProblemKind::BadRequest, why))
 }
 
-/// Refuses what is no owner's name.
+/// Fails if the text is not a valid name of an owner.
 pub(super) fn check_owner(owner: &str) -> Result<(), Problem> {
     let is_of_it = |c: char| c.is_ascii_alphanumeric() || "._:/@+-".contains(c);
     let parts_are_there = owner.split('/').all(|part| !part.is_empty());

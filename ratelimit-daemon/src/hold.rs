@@ -1,4 +1,5 @@
-//! What stops rules from dropping, whatever the configuration says: `panic`, `mode dry-run`, and the breaker.
+//! Overrides that stop rules from dropping, whatever the configuration says: `panic`, `mode dry-run`, and the
+//! breaker.
 
 use std::io;
 use std::time::Duration;
@@ -22,10 +23,10 @@ use ratelimit_policy::desired::{Mode, Policy, Rule};
 use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::{self, RuleMode, SCHEMA};
 
-/// The file that remembers it, where the filter outlives the daemon.
+/// Name of the state file with the hold, used if the filter survives the daemon.
 const FILE: &str = "mode.json";
 
-/// An administrator has ordered that nothing is dropped.
+/// Order of an administrator that nothing is dropped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hold {
     word: ModeWord,
@@ -34,7 +35,7 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// A hold from now on.
+    /// Creates a hold that starts at `since`.
     pub(super) fn new(word: ModeWord, by: &Requester, since: Timestamp) -> Self {
         Self { word, user: by.to_string(), since }
     }
@@ -46,24 +47,24 @@ impl Hold {
         }
     }
 
-    /// Whether everything is to pass.
+    /// Returns true if everything must pass.
     pub(super) fn is_panic(&self) -> bool {
         self.word == ModeWord::Panic
     }
 
-    /// In a clause, for the log and the status line.
+    /// Describes the hold in a clause for the log and the status line.
     pub(super) fn words(&self) -> String {
         format!("{} by {} since {}, NOTHING IS DROPPED", self.label(), self.user, self.since.strftime("%F %T UTC"))
     }
 
-    /// The same in the statistics.
+    /// Returns the hold for the statistics.
     pub(super) fn report(&self) -> snapshot::Hold {
         snapshot::Hold { panic: self.is_panic(), by: self.user.clone(), since: self.since }
     }
 }
 
 impl Overrides {
-    /// Has later runs find the hold, where the filter outlives the daemon.
+    /// Saves the hold for later runs if the filter survives the daemon. Otherwise removes the file.
     pub(super) fn keep_hold(&self, store: &Store, on_exit: OnExit) -> io::Result<()> {
         match (&self.hold, on_exit) {
             (Some(hold), OnExit::Keep) => store.save(FILE, hold),
@@ -76,7 +77,7 @@ impl Overrides {
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Restores the hold of an earlier run. Where the filter ends with the daemon, the hold does too.
+    /// Restores the hold of an earlier run. If the filter ends with the daemon, so does the hold.
     pub(super) fn recall_hold(&mut self) {
         if self.enforced.config.on_exit == OnExit::Detach {
             return;
@@ -87,7 +88,7 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// Sets the mode of every rule: drop nothing, or as the configuration says.
+    /// Sets the mode of all rules: drop nothing, or follow the configuration.
     pub(super) fn set_mode(&mut self, word: ModeWord, by: &Requester, moment: Moment) -> Result<ModeReport, Problem> {
         let now = self.clocks(moment)?.now;
         let user = by.to_string();
@@ -147,7 +148,7 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// Rules that drop more than they may fall back to dry-run; one of a file on trial rolls that back.
+    /// Puts rules that drop too large a share into dry run. During a trial, rolls the trial back instead.
     pub(super) fn watch_breaker(&mut self, reading: &Reading, moment: Moment) {
         let Some(percent) = self.enforced.config.safety.breaker else { return };
         let hold = Duration::from_nanos(self.enforced.config.safety.breaker_after_ns);
@@ -179,7 +180,7 @@ impl<D: Datapath> Engine<D> {
     }
 }
 
-/// Rules that are still in dry run without a hold: the configuration says so.
+/// Describes the mode of each rule. Without a hold, a rule in dry run follows the configuration.
 fn what_each_does(policy: &Policy) -> String {
     let word = |rule: &Rule| match rule.mode {
         Mode::Enforce => format!("rule {} drops what is over its limit", rule.name),

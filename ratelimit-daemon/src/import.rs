@@ -1,4 +1,5 @@
-//! Many denials at once: each is checked as `deny` checks one, and all that pass are put in force and kept together.
+//! Import of many denials at once. Each is checked like a `deny` command, and all valid ones are applied and saved
+//! together.
 
 use ratelimit_common::time::{Nanos, SECOND_NS};
 
@@ -15,13 +16,13 @@ use ratelimit_policy::safety::CameFrom;
 use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::{Clocks, Listed, SCHEMA};
 
-/// Ends that differ by less are the same: lists are written in whole seconds.
+/// Maximum difference between two expiries that count as equal. Lists are written in whole seconds.
 const SAME_END_NS: u64 = SECOND_NS;
-/// Denials that are told one by one; of more the history alone has each.
+/// Maximum number of denials reported individually. Of a larger import, only the history has each one.
 const TOLD_EACH: usize = 64;
 
 impl<D: Datapath> Engine<D> {
-    /// Denies what it can of the rows. An error is one that all of them meet, and then nothing has changed.
+    /// Denies as many of the rows as possible. Fails if an error affects all of them, and then changes nothing.
     pub(super) fn import(&mut self, request: &Import, by: &Requester, moment: Moment) -> Result<ImportReport, Problem> {
         self.notice_trial();
         let clocks = self.clocks(moment)?;
@@ -68,7 +69,7 @@ impl<D: Datapath> Engine<D> {
         Ok(report)
     }
 
-    /// The entry that a row means.
+    /// Converts a row to an entry.
     fn imported(&self, row: &ImportRow, by: &Requester, clocks: Clocks) -> Result<Entry, String> {
         let words = |problem: Problem| problem.message;
         let prefix = parse_target(&row.prefix).map_err(words)?.prefix(self.enforced.desired.policy.ipv6_prefix);
@@ -106,7 +107,7 @@ impl<D: Datapath> Engine<D> {
     }
 }
 
-/// Whether one end is no sooner than another, to the second.
+/// Returns true if one expiry is no earlier than another, to the second.
 fn lasts_as_long(held: Option<Nanos>, asked: Option<Nanos>) -> bool {
     match (held, asked) {
         (None, _) => true,

@@ -1,5 +1,6 @@
-//! Tells the history what is enforced, whenever that changes: by a command, a file, a trial, the breaker, a rule's end, or a
-//! time without a daemon. The history ends the episodes of whatever is enforced no more.
+//! Reports to the history what is enforced, whenever that changes. A change comes from a command, a file, a trial,
+//! the breaker, a rule's expiry, or a time without a daemon. The history then ends the episodes of what is no longer
+//! enforced.
 
 use std::time::Duration;
 
@@ -14,13 +15,13 @@ use ratelimit_datapath::Datapath;
 use ratelimit_history::{InForce, Judged, RuleInForce};
 use ratelimit_policy::desired::{Limit, Mode, Policy, Rule};
 
-/// What the history was told last.
+/// Last report to the history.
 #[derive(Debug, Default)]
 pub(super) struct Announced {
-    /// What comes before the next policy: a time without enforcement, or new maps.
+    /// Reports that precede the next policy: a time without enforcement, or new maps.
     before: Vec<InForce>,
     latest: Option<Latest>,
-    /// How long ago the next change happened, where it is noticed later.
+    /// Time since the next change happened, if it is noticed late.
     changed_ago: Option<Duration>,
 }
 
@@ -30,7 +31,7 @@ struct Latest {
     is_panic: bool,
 }
 
-/// A rule, as far as episodes are about it.
+/// Properties of a rule that matter for episodes.
 #[derive(Debug)]
 struct Judging {
     name: String,
@@ -40,23 +41,25 @@ struct Judging {
 }
 
 impl Announced {
-    /// Says first that nothing was enforced from a time on, or that all windows and bans are new.
+    /// Queues a report to precede the next policy: that nothing was enforced from a time on, or that all windows and
+    /// bans are new.
     pub(super) fn precede(&mut self, of: InForce) {
         self.before.push(of);
         self.latest = None;
     }
 
-    /// A history that was opened anew knows nothing of it.
+    /// Forces a new report, because a newly opened history knows nothing.
     pub(super) fn outdate(&mut self) {
         self.latest = None;
     }
 
-    /// The next change happened so long before it was noticed.
+    /// Notes that the next change happened this long before it is noticed.
     pub(super) const fn happened_ago(&mut self, ago: Duration) {
         self.changed_ago = Some(ago);
     }
 
-    /// Tells the history what is in force now, where that has changed. What finds no room is told with the next call.
+    /// Reports what is in force, if it changed. A report that does not fit into the queue is repeated with the next
+    /// call.
     pub(super) fn tell(&mut self, past: &Past, policy: &Policy, is_panic: bool, now: Nanos, wall: Timestamp) {
         while let Some(of) = self.before.first() {
             if !past.in_force(of.clone()) {
@@ -110,12 +113,12 @@ fn in_words(rule: &Rule) -> RuleInForce {
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Tells the history what is in force now, where that has changed.
+    /// Reports to the history what is in force, if it changed.
     pub(super) fn tell_in_force(&mut self, moment: Moment) {
         if self.is_shut_down() {
             return;
         }
-        // Where the clock cannot be read, the next call tells it.
+        // If the clock cannot be read, the next call reports the change.
         let Ok(now) = self.datapath.now() else { return };
         let is_panic = self.overrides.hold.as_ref().is_some_and(Hold::is_panic);
         let (past, policy) = (&self.journal.past, &self.enforced.desired.policy);

@@ -1,5 +1,6 @@
-//! Every event goes here: to the log as a line, to the recent events, and to the history. What rules do
-//! by themselves is logged within a budget: a flood of bans fills no disk. What a user does is always logged.
+//! Sink of all events. Each event goes to the log as a line, to the recent events, and to the history. A budget
+//! limits the log lines of what rules do by themselves, so a flood of bans cannot fill a disk. Actions of users are
+//! always logged.
 //!
 //! Knows no datapath and no clock.
 
@@ -17,36 +18,36 @@ pub(super) use event::{Banned, Done, Event, Refused, Usage};
 use ratelimit_control::feed::Feed;
 use ratelimit_report::event::{Event as Told, EventKind};
 
-/// Lines that may come at once.
+/// Maximum number of log lines in a burst.
 const BURST: u64 = 50;
-/// Lines that may come each second after that.
+/// Log lines per second after the burst.
 const LINES_PER_SECOND: u64 = 10;
-/// How often the number of suppressed lines is logged.
+/// Interval at which the number of suppressed lines is logged.
 const UNLOGGED_EVERY: Duration = Duration::from_secs(60);
-/// Events of rules that one look at the maps tells one by one; of more it tells the number.
+/// Maximum number of rule events that one pass over the maps reports individually. Further ones are only counted.
 pub(super) const EVENTS_EACH: usize = 4096;
-/// Occurrences that wait for their time. // more than one step of the daemon makes
+/// Maximum number of occurrences queued for the next step. // more than one step of the daemon makes
 const WAITING_MAX: usize = 64;
 
-/// Takes in every event.
+/// Collector of all events.
 #[derive(Debug)]
 pub(super) struct Journal {
-    /// The budget of log lines for what rules do by themselves.
+    /// Budget of log lines for what rules do by themselves.
     budget: Budget,
     unlogged: Unlogged,
-    /// Events that never came here, and that the log has not told.
+    /// Lost events that the log has not reported yet.
     lost: Lost,
-    /// Since when.
+    /// Uptime of the first suppressed or lost event that the log has not reported.
     unlogged_since: Option<Duration>,
-    /// Occurrences that are logged already, and become events with the next step.
+    /// Occurrences that are already logged and become events at the next step.
     waiting: Vec<Occurrence>,
-    /// Those that found no room there, by their kinds.
+    /// Occurrences by kind that did not fit into `waiting`.
     untold: BTreeMap<EventKind, u64>,
     feed: Feed,
     pub(super) past: Past,
 }
 
-/// Something that is logged where it happens, and becomes an event.
+/// Occurrence that is logged where it happens, and becomes an event later.
 #[derive(Clone, Debug)]
 pub(super) struct Occurrence {
     pub(super) kind: EventKind,
@@ -56,24 +57,24 @@ pub(super) struct Occurrence {
 }
 
 impl Occurrence {
-    /// Of the daemon itself.
+    /// Creates an occurrence caused by the daemon itself.
     pub(super) fn new(kind: EventKind, detail: impl Into<String>) -> Self {
         Self { kind, rule: None, by: None, detail: detail.into() }
     }
 
-    /// The same, done by a user.
+    /// Returns the occurrence with the user who caused it.
     pub(super) fn by(self, by: &impl ToString) -> Self {
         Self { by: Some(by.to_string()), ..self }
     }
 
-    /// The same, of a rule.
+    /// Returns the occurrence with the rule that it concerns.
     pub(super) fn of(self, rule: &str) -> Self {
         Self { rule: Some(rule.to_owned()), ..self }
     }
 }
 
 impl Journal {
-    /// An empty journal with a full budget.
+    /// Creates an empty journal with a full budget.
     pub(super) fn new(now: Duration) -> Self {
         let (budget, unlogged) = (Budget::full(now), Unlogged::default());
         let (waiting, untold) = (Vec::new(), BTreeMap::new());
@@ -82,17 +83,17 @@ impl Journal {
         Self { budget, unlogged, lost, unlogged_since: None, waiting, untold, feed, past }
     }
 
-    /// What has happened lately.
+    /// Returns the recent events.
     pub(super) const fn feed(&self) -> &Feed {
         &self.feed
     }
 
-    /// Erases a source from the recent events; returns how many events that was.
+    /// Erases a source from the recent events. Returns the number of erased events.
     pub(super) fn forget(&self, prefix: IpNet) -> u64 {
         self.feed.forget(prefix)
     }
 
-    /// Adds an occurrence that is logged already. Its time is that of the next step.
+    /// Queues an occurrence that is already logged. It gets the time of the next step.
     pub(super) fn add(&mut self, occurrence: Occurrence) {
         if self.waiting.len() < WAITING_MAX {
             self.waiting.push(occurrence);
@@ -101,17 +102,17 @@ impl Journal {
         }
     }
 
-    /// Takes in one event.
+    /// Records one event that happened at `moment`.
     pub(super) fn tell(&mut self, event: Event, moment: Moment) {
         self.tell_all([event], Unlogged::default(), moment);
     }
 
-    /// Takes in events, in order. Events of rules are logged within the budget; of the others, and of `unlogged`, the
-    /// number is logged.
+    /// Records events in order. Rule events are logged within the budget. Suppressed ones and those in `unlogged` are
+    /// only counted in the log.
     pub(super) fn tell_all(&mut self, events: impl IntoIterator<Item = Event>, unlogged: Unlogged, moment: Moment) {
         self.pass(moment);
         self.unlogged.add_all(unlogged);
-        // Their bans are told nowhere else. Of an end that is not told one by one, the history finds the time by itself.
+        // The history learns of bans in dry run only here. It detects the end of a ban by itself.
         self.past.lost(moment.wall, moment.wall, unlogged.would);
         for event in events {
             self.take(&event, moment.wall, moment);
@@ -119,7 +120,7 @@ impl Journal {
         self.pass(moment);
     }
 
-    /// Takes in one that happened at some time.
+    /// Records an event that happened at a given time.
     pub(super) fn take(&mut self, event: &Event, at: Timestamp, moment: Moment) {
         let told = event.told(at);
         if !event.is_of_a_rule() {
@@ -133,22 +134,22 @@ impl Journal {
         self.remember(told);
     }
 
-    /// Takes in one of which the log says enough in another line.
+    /// Records an event that another log line already covers.
     pub(super) fn tell_unlogged(&mut self, event: &Event, at: Timestamp) {
         self.remember(event.told(at));
     }
 
-    /// Has the history alone keep one, of many that another event tells together.
+    /// Records an event in the history only. Another event already summarizes it.
     pub(super) fn keep_alone(&mut self, event: &Event, at: Timestamp) {
         self.past.record(event.told(at));
     }
 
-    /// Tells the history that a spell goes on.
+    /// Tells the history that a continuing state, such as a refusal, still lasts.
     pub(super) fn goes_on(&mut self, event: &Event, at: Timestamp) {
         self.past.record(event.told(at));
     }
 
-    /// Takes in that events were lost on their way here.
+    /// Records that events were lost before they reached the journal.
     pub(super) fn lose(&mut self, lost: Lost, moment: Moment) {
         if lost.sum() > 0 {
             self.past.lost(lost.since, moment.wall, lost.sum());
@@ -157,12 +158,12 @@ impl Journal {
         self.pass(moment);
     }
 
-    /// Has the history alone keep beginnings that it may know.
+    /// Records beginnings in the history only, which may already know them.
     pub(super) fn take_up(&self, events: &[Event], at: Timestamp) {
         let _is_kept = self.past.take_up(events.iter().map(|event| event.told(at)).collect());
     }
 
-    /// Does what is due at this time.
+    /// Turns queued occurrences into events, and logs the number of suppressed lines when due.
     pub(super) fn pass(&mut self, moment: Moment) {
         let untold = std::mem::take(&mut self.untold).into_iter().map(|(kind, count)| {
             Occurrence::new(kind, format!("{count} more of this kind at that time, which the log alone has one by one"))
@@ -180,7 +181,7 @@ impl Journal {
         }
     }
 
-    /// Logs how many lines were suppressed.
+    /// Logs the number of suppressed lines and of lost events.
     pub(super) fn say_unlogged(&mut self) {
         let unlogged = std::mem::take(&mut self.unlogged);
         self.unlogged_since = None;
@@ -205,7 +206,7 @@ impl Journal {
     }
 }
 
-/// How many events of each sort are not logged one by one.
+/// Numbers of events that are not logged individually, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unlogged {
     pub(super) refused: u64,
@@ -250,7 +251,7 @@ impl Unlogged {
         self.charges += more.charges;
     }
 
-    /// The numbers in words; none where there are none. `is_kept` is whether there is a history.
+    /// Returns the numbers in words, or none if all are 0. `is_kept` is true if there is a history.
     fn line(self, is_kept: bool) -> Option<String> {
         let parts = [
             (self.bans, "bans"),
@@ -268,10 +269,10 @@ impl Unlogged {
     }
 }
 
-/// Events that packets had no room to tell.
+/// Events that were lost for lack of room in the kernel's buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lost {
-    /// When none of them was lost yet.
+    /// Last time at which none of these events was lost yet.
     pub(super) since: Timestamp,
     pub(super) refused: u64,
     pub(super) would_refuse: u64,
@@ -279,7 +280,7 @@ pub(super) struct Lost {
 }
 
 impl Lost {
-    /// The number of events.
+    /// Returns the total number of lost events.
     pub(super) const fn sum(&self) -> u64 {
         self.refused.saturating_add(self.would_refuse).saturating_add(self.bans)
     }
@@ -290,7 +291,7 @@ impl Lost {
         self.bans += more.bans;
     }
 
-    /// The numbers in words, and where more is said; none where there are none.
+    /// Returns the numbers in words with a hint where to look. None if all are 0.
     fn line(self, is_kept: bool) -> Option<String> {
         let parts = [
             (self.bans, "bans"),
@@ -306,28 +307,28 @@ impl Lost {
     }
 }
 
-/// Returns the numbers that are not 0 with what each counts, `between` both; none where all are 0.
+/// Joins the numbers other than 0 with what each counts, separated by `between`. None if all are 0.
 fn counts(parts: &[(u64, &str)], between: &str) -> Option<String> {
     let parts: Vec<String> =
         parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count}{between} {what}")).collect();
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// The lines that may be written now.
+/// Token bucket of log lines.
 #[derive(Debug)]
 struct Budget {
-    /// In thousandths of a line.
+    /// Remaining budget in thousandths of a line.
     left: u64,
     filled_at: Duration,
 }
 
 impl Budget {
-    /// Full.
+    /// Creates a full budget.
     const fn full(now: Duration) -> Self {
         Self { left: BURST * 1_000, filled_at: now }
     }
 
-    /// Lines that may be written now.
+    /// Refills the budget, and returns the number of lines that may be written now.
     fn room(&mut self, now: Duration) -> usize {
         let more = now.saturating_sub(self.filled_at).as_millis().saturating_mul(u128::from(LINES_PER_SECOND));
         self.left = self.left.saturating_add(u64::try_from(more).unwrap_or(u64::MAX)).min(BURST * 1_000);

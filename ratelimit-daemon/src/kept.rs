@@ -1,4 +1,4 @@
-//! What commands have entered, as it outlives the daemon.
+//! Saved grants of commands, which survive the daemon.
 
 use ipnet::IpNet;
 use jiff::Timestamp;
@@ -11,10 +11,10 @@ use ratelimit_policy::config::syntax::printable;
 use ratelimit_policy::desired::Grant;
 use ratelimit_report::snapshot::Clocks;
 
-/// The file.
+/// Name of the state file.
 const FILE: &str = "access.json";
 
-/// [`FILE`].
+/// Contents of the state file [`FILE`].
 #[derive(Serialize, Deserialize)]
 struct Kept {
     entries: Vec<KeptEntry>,
@@ -41,7 +41,7 @@ enum KeptGrant {
 }
 
 impl Grants {
-    /// Finds again what commands have entered in earlier runs.
+    /// Restores the grants that commands entered in earlier runs.
     pub(super) fn recall(&mut self, store: &Store, clocks: Clocks) {
         let Some(kept) = store.load::<Kept>(FILE) else { return };
         for entry in kept.entries {
@@ -53,7 +53,7 @@ impl Grants {
         }
     }
 
-    /// Has later runs find what commands have entered.
+    /// Saves the grants of commands for later runs.
     pub(super) fn keep(&self, store: &Store, clocks: Clocks) -> std::io::Result<()> {
         let entries = self.ledger.entries().map(|entry| KeptEntry::of(entry, clocks)).collect();
         store.save(FILE, Kept { entries })
@@ -68,7 +68,7 @@ impl KeptEntry {
                 KeptGrant::Exempt => Grant::Exempt,
                 KeptGrant::Denied => Grant::Denied,
             },
-            // What was typed held nothing that a terminal obeys; what was written into the file may.
+            // Typed text contains no terminal escapes, but an edited file may.
             by: By::Command { user: printable(&self.user), is_forced: self.forced },
             owner: self.owner.map(|owner| printable(&owner)),
             reason: self.reason.map(|reason| printable(&reason)),

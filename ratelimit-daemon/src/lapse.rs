@@ -1,4 +1,4 @@
-//! The heartbeat of the dead man's switch: how long enforcement goes on without this process.
+//! Heartbeat of the dead man's switch, which limits how long enforcement continues without this process.
 
 use ratelimit_common::time::Nanos;
 
@@ -11,16 +11,17 @@ use ratelimit_policy::config::Config;
 use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::Clocks;
 
-/// Reading a file and its lists and putting them in force takes no longer: a million prefixes take some seconds.
+/// Upper bound in nanoseconds for reading a file with its lists and applying it. A million prefixes take some
+/// seconds.
 const BUSY_NS: u64 = 60_000_000_000;
 
 impl<D: Datapath> Engine<D> {
-    /// Says to the packet path that a daemon runs. Called far more often than the shortest time that it waits.
+    /// Sends a heartbeat to the packet path. Called far more often than the shortest possible timeout.
     pub(super) fn beat(&mut self) {
         self.beat_for(0);
     }
 
-    /// Before what may take longer than the packet path waits: it waits for the next beat by a minute more.
+    /// Sends a heartbeat that extends the timeout by a minute, before an operation that may take longer.
     pub(super) fn beat_ahead(&mut self) {
         self.beat_for(BUSY_NS);
     }
@@ -41,15 +42,15 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// Another configuration holds from now on: the packet path knows its `without_daemon` before anyone is told. Returns
-    /// the one before.
+    /// Switches to another configuration. The packet path learns its `without_daemon` before any user does. Returns
+    /// the previous configuration.
     pub(super) fn hold_to(&mut self, config: Config) -> Config {
         let before = std::mem::replace(&mut self.enforced.config, config);
         self.beat();
         before
     }
 
-    /// A beat. Where enforcement had lapsed before it, as no daemon ran, or this one hung, that is told.
+    /// Sends a heartbeat. Reports if enforcement had lapsed before it, because no daemon ran or this one hung.
     pub(super) fn beat_and_tell(&mut self, moment: Moment) {
         let lapsed = match (self.datapath.lapse(), self.datapath.now()) {
             (Ok(Some(at)), Ok(now)) if at <= now => Some(Clocks { now, wall: moment.wall }.wall_of(at)),

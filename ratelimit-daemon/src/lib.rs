@@ -1,7 +1,7 @@
-//! The daemon: one task owns the datapath, everything else sends it commands.
+//! The daemon. One task owns the datapath, and everything else sends it commands.
 //!
-//! Knows the configuration, the plan, the datapath's trait and the read model. Must not know the command line, a parser or
-//! the kernel. Anything that touches the datapath runs on a blocking thread, one at a time.
+//! The crate knows the configuration, the plan, the datapath's trait and the read model. It must not know the command
+//! line, a parser or the kernel. All work on the datapath runs on a blocking thread, one step at a time.
 
 #![forbid(unsafe_code)]
 
@@ -99,27 +99,27 @@ pub use source::{ConfigSource, Loaded};
 pub use store::state_directory;
 pub use web::{WebLink, web_link};
 
-/// How often attachments and counters are looked at when nothing announces a change.
+/// Interval at which attachments and counters are checked if nothing announces a change.
 const SUPERVISE_EVERY: Duration = Duration::from_secs(2);
-/// Shortest time between two whole looks that changes of links cause: a flapping link causes no more.
+/// Minimum interval between full checks that link changes trigger. It bounds the work that a flapping link causes.
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
-/// How often packets are asked what they have told: nothing announces that.
+/// Interval at which kernel events are read. The kernel does not announce them.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
-/// What a start has come to.
+/// Outcome of a successful start.
 #[derive(Clone, Copy, Debug)]
 pub struct Limited<'a> {
     /// Interfaces that are attached.
     pub interfaces: &'a [String],
-    /// What packets are judged by there: the configuration, and what overrides it.
+    /// Policy in force there: the configuration and its overrides.
     pub policy: &'a Policy,
 }
 
-/// Runs until a signal or `detach` ends it. `open` makes the datapath, once it is certain that no other daemon has the socket;
-/// `attached` is told what packets are limited by from then on, and where; `attention` says in words what wants attention.
+/// Runs until a signal or `detach` ends the daemon. `open` creates the datapath once no other daemon can have the
+/// socket. `attached` receives the policy and interfaces in force. `attention` lists what needs attention, in words.
 ///
-/// Call it on a current-thread runtime whose process has no other thread yet, so that the capabilities that it
-/// gives up after attaching are gone for the whole process.
+/// Call it on a current-thread runtime in a process without other threads. Only then do the capabilities that it
+/// gives up after attaching disappear for the whole process.
 pub async fn run<D: Datapath>(
     config: Config,
     source: ConfigSource,
@@ -131,10 +131,10 @@ pub async fn run<D: Datapath>(
     drive(config, source, open, attached, events, Surroundings::system(attention)).await
 }
 
-/// What the daemon is run by, and on.
+/// Environment of the daemon.
 struct Surroundings {
     notifier: Box<dyn Notifier>,
-    /// How often the service manager wants to hear from us.
+    /// Period of the service manager's watchdog, if it has one.
     watchdog: Option<Duration>,
     /// Called once everything is attached.
     attached: fn(),
@@ -154,7 +154,7 @@ impl Surroundings {
     }
 }
 
-/// A host whose routes cannot be read has no gateway to leave alone.
+/// Looks up who must not be locked out. If the routes cannot be read, no gateway is exempted.
 fn around() -> Around {
     Around::look(ratelimit_datapath::default_gateways().unwrap_or_default())
 }
@@ -186,7 +186,8 @@ async fn drive<D: Datapath>(
     let (store, is_insecure_meant) = (host.store.clone(), config.insecure_web);
     let start = Start::new(config, source, &host.store, Timestamp::now())?;
     let datapath = open(&start.config)?;
-    // Not on a blocking thread: nothing is served yet, and threads that start later inherit what is given up here.
+    // This must not run on a blocking thread. Nothing is served yet, and later threads inherit the reduced
+    // privileges.
     let mut engine = Engine::start(datapath, start, host, Moment::now(started))?;
     reach(Point::Started);
     (surroundings.attached)();
@@ -205,12 +206,13 @@ async fn drive<D: Datapath>(
         [] => "ratelimitd: ready\n".to_owned(),
         away => format!("ratelimitd: up, but NOT PROTECTED: {}\n", away.join("; ")),
     };
-    // Where the terminal is gone nobody reads it, and the daemon goes on.
+    // If the terminal is gone, nobody reads this, and the daemon goes on.
     let _gone = std::io::stderr().write_all(ready.as_bytes());
     reach(Point::Ready);
     let asks = engine.fleet.take_asks();
     let mut owner = Owner { engine: Some(Box::new(engine)), asks, started };
-    // Also where an interface is awaited: a service that waits for this daemon must not wait for the interface too.
+    // Ready even while an interface is awaited: a service that depends on this daemon must not wait for the
+    // interface.
     surroundings.notifier.tell(State::Ready);
     let outcome = owner.serve(commands, events, &mut surroundings).await;
     surroundings.notifier.tell(State::Stopping);
@@ -226,7 +228,7 @@ async fn drive<D: Datapath>(
     ended
 }
 
-/// What is had over TCP.
+/// Web access over TCP.
 struct Web {
     login: Option<Login>,
     tls: Option<Tls>,
@@ -248,7 +250,7 @@ impl Listeners {
         Ok(Self { socket, tcp })
     }
 
-    /// Says where metrics are.
+    /// Logs where the metrics are, and returns the TCP address.
     fn tell(&self, is_encrypted: bool) -> Option<SocketAddr> {
         let address = self.tcp.as_ref().and_then(|tcp| tcp.local_addr().ok())?;
         let scheme = web::scheme(is_encrypted);
@@ -271,7 +273,8 @@ impl Listeners {
     }
 }
 
-/// The task that owns the datapath. It is lent to one blocking thread at a time; if that one panics, it is gone.
+/// Task that owns the datapath. The engine is lent to one blocking thread at a time. If that thread panics, the
+/// engine is lost.
 struct Owner<D> {
     engine: Option<Box<Engine<D>>>,
     asks: Option<Asks>,
@@ -294,8 +297,8 @@ impl<D: Datapath> Owner<D> {
         let mut observe_at = Instant::now();
         let mut looked_at = observe_at;
         loop {
-            // A signal goes first. What is due comes rarely, and steps only so long after the last were told: commands
-            // always have their turn, and no flood of them delays it.
+            // Signals have priority. Timers fire rarely, and steps only a while after the last ones were reported. So
+            // commands always get a turn, and a flood of them delays nothing.
             tokio::select! {
                 biased;
                 event = events.recv() => match event {
@@ -305,7 +308,7 @@ impl<D: Datapath> Owner<D> {
                         let is_time = looked_at.elapsed() >= LOOK_PAUSE;
                         self.on_datapath(move |engine, moment| {
                             engine.hurry();
-                            // Nothing else comes before it: until it is attached, an interface passes everything.
+                            // This comes first, because an interface passes everything until it is attached.
                             engine.attach_at_once();
                             if is_time {
                                 engine.look_around();
@@ -370,7 +373,7 @@ impl<D: Datapath> Owner<D> {
         }
     }
 
-    /// Takes one round of observation, and says when the next is due.
+    /// Runs one round of observation. Returns when the next is due.
     async fn observe(&mut self) -> Result<Instant, DaemonError> {
         let began = Instant::now();
         let interval = self
@@ -382,7 +385,7 @@ impl<D: Datapath> Owner<D> {
         Ok(Instant::now() + interval)
     }
 
-    /// Carries out one command; true if the daemon has nothing left to do.
+    /// Carries out one command. Returns true if the daemon has nothing left to do.
     async fn answer(&mut self, command: Command, surroundings: &mut Surroundings) -> Result<bool, DaemonError> {
         let is_reload = matches!(command, Command::Reload(_));
         if is_reload {
@@ -390,7 +393,7 @@ impl<D: Datapath> Owner<D> {
         }
         let carry = |engine: &mut Engine<D>, moment| {
             let answer = command.carry_out(engine, moment);
-            // With the command's time, and before packets tell of what it changed.
+            // This uses the command's time, and precedes reports of packets on what the command changed.
             engine.tell_in_force(moment);
             (answer, engine.is_shut_down())
         };
@@ -425,13 +428,13 @@ impl<D: Datapath> Owner<D> {
     }
 }
 
-/// What is done for others.
+/// Work for a client or for the fleet.
 enum Work {
     Command(Command),
     OfFleet(Ask),
 }
 
-/// The next of either; where both wait, neither has the other wait for long. None once nothing can come.
+/// Returns the next command or fleet request. Neither kind starves the other. None once both channels are closed.
 async fn next(commands: &mut Commands, asks: &mut Option<Asks>) -> Option<Work> {
     let ask = async {
         match asks {

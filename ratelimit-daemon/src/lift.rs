@@ -1,5 +1,5 @@
-//! What commands take back: denials and bans with the windows that caused them, exemptions, counters. And what holds
-//! all the same.
+//! Commands that undo: they lift denials, bans and allowances, and reset counters. Their reports include what still
+//! applies.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,38 +23,37 @@ use ratelimit_policy::desired::{Access, Grant};
 use ratelimit_policy::safety::STORE;
 use ratelimit_report::snapshot::{CheckLimit, CheckReport, Clocks, Listed, Mode, SCHEMA, State, source_text};
 
-/// Entries and bans that an answer holds. // 1000 x 250 B
+/// Maximum number of entries and bans in a report. // 1000 x 250 B
 const REMOVED_MAX: usize = 1_000;
-/// Clients that are looked at in one go.
+/// Maximum number of clients looked up in one batch.
 const CLIENTS_AT_ONCE: usize = 4_096;
-/// All of both families.
+/// Prefixes that cover both address families.
 const EVERYTHING: [IpNet; 2] = [
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0)),
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0)),
 ];
 
-/// Bans and sources that a command is to free.
+/// Bans and sources that a command will free.
 pub(super) struct Blocked {
-    /// Prefix within which they are; none if everywhere.
+    /// Prefix that contains them. None means everywhere.
     within: Option<IpNet>,
     bans: Vec<Ban>,
-    /// Sources that are banned or over a limit, in order.
+    /// Sources that are banned or over a limit, sorted.
     blocked: Vec<IpNet>,
 }
 
-/// What was freed.
+/// Bans and sources that were freed.
 pub(super) struct Freed {
-    /// The bans that were lifted.
     pub(super) bans: Vec<Ban>,
-    /// The sources whose windows were reset, and whose bans.
+    /// Sources with reset windows, including the banned ones.
     pub(super) blocked: Vec<IpNet>,
-    /// Of the bans, so many were not told one by one.
+    /// Number of lifted bans without an event of their own.
     pub(super) untold: usize,
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Frees a prefix: takes off what commands deny in it, lifts the bans in it, and resets the windows of what is
-    /// over a limit there; or all command denials and all bans, without a target.
+    /// Frees a prefix: lifts command denials and bans within it, and resets the windows of sources over a limit.
+    /// Without a target, lifts all command denials and all bans.
     pub(super) fn unblock(
         &mut self,
         target: Option<Target>,
@@ -69,14 +68,14 @@ impl<D: Datapath> Engine<D> {
         let prefix = target.map(|target| target.prefix(ipv6_prefix));
         let mut notes: Vec<String> = target.and_then(|target| target.note(ipv6_prefix)).into_iter().collect();
         let found = self.find_blocked(prefix, clocks)?;
-        // First what writes the policy: where that fails, no window has been freed.
+        // The policy is written first. If that fails, no window has been reset.
         let denials = self.take_off(Grant::Denied, prefix, clocks, &mut notes)?;
         let freed = match self.free(found, by, moment) {
             Err(problem) if denials.is_empty() => return Err(problem),
             freed => freed,
         };
         let denied: Vec<IpNet> = denials.iter().map(|entry| entry.prefix).collect();
-        // Denials that were taken off are told and spread, whatever came of the rest.
+        // Lifted denials are reported and sent to the fleet even if the rest failed.
         let none = Freed { bans: Vec::new(), blocked: Vec::new(), untold: 0 };
         self.tell_unblock(prefix, denials.len(), freed.as_ref().unwrap_or(&none), by, moment);
         let spread = self.spread_unblock(prefix, &denied, (reach, by), clocks.now);
@@ -108,7 +107,7 @@ impl<D: Datapath> Engine<D> {
         })
     }
 
-    /// Finds the bans in a prefix and what is over a limit there, or all bans.
+    /// Finds the bans within a prefix and the sources over a limit there. Without a prefix, finds all bans.
     pub(super) fn find_blocked(&mut self, prefix: Option<IpNet>, clocks: Clocks) -> Result<Blocked, Problem> {
         let within = prefix.map(|prefix| self.enforced.whole_client(prefix));
         let bans = self.bans_within(within)?;
@@ -119,7 +118,7 @@ impl<D: Datapath> Engine<D> {
         Ok(Blocked { within, bans, blocked: blocked.into_iter().collect() })
     }
 
-    /// Lifts these bans, and resets the windows of these sources.
+    /// Lifts the given bans and resets the windows of the given sources.
     pub(super) fn free(&mut self, found: Blocked, by: &Requester, moment: Moment) -> Result<Freed, Problem> {
         let Blocked { within, bans, blocked } = found;
         let is_freed = |client: &IpNet| blocked.binary_search(client).is_ok();
@@ -131,7 +130,7 @@ impl<D: Datapath> Engine<D> {
             told = ends.len();
         }
         if let Some(within) = within {
-            // With those that have ended goes how many there were in a row.
+            // Lifting all bans also removes expired ones, and with them the count of consecutive bans.
             self.datapath.lift_bans(within).map_err(|error| not_freed(error, by))?;
             reach(Point::Lifted);
         }
@@ -141,14 +140,14 @@ impl<D: Datapath> Engine<D> {
         Ok(Freed { bans, blocked, untold })
     }
 
-    /// Erases what these clients have used, their bans, and what access logs have added to them.
+    /// Erases the usage of these clients, their bans, and what access logs have added.
     pub(super) fn forget_clients(&mut self, clients: &[IpNet]) -> Result<Removed, DatapathError> {
         let removed = self.datapath.forget_all(clients)?;
         self.access_logs.forget(clients);
         Ok(removed)
     }
 
-    /// Tells of it, with the denials that were taken off.
+    /// Reports an unblock, with the number of lifted denials.
     pub(super) fn tell_unblock(
         &mut self,
         prefix: Option<IpNet>,
@@ -164,7 +163,8 @@ impl<D: Datapath> Engine<D> {
         self.statistics.outdate();
     }
 
-    /// Has the other hosts free it too: bans where the fleet has them together, denials where that was asked.
+    /// Sends the unblock to the other hosts: for bans if the fleet shares them, for denials if the command targets
+    /// the fleet.
     fn spread_unblock(
         &mut self,
         prefix: Option<IpNet>,
@@ -179,14 +179,14 @@ impl<D: Datapath> Engine<D> {
             said.extend(meant.iter().map(|prefix| (*prefix, What::Unblock { by: by.clone() })));
         }
         if reach == Reach::Fleet {
-            // Each of them by its name too: what denied it is not said again then.
+            // Each denied prefix is also named exactly, so that the act which denied it is not repeated.
             let denied = denied.iter().filter(|of| !meant.contains(of)).take(REMOVED_MAX);
             said.extend(meant.iter().chain(denied).map(|of| (*of, What::Undeny { by: by.clone() })));
         }
         if said.is_empty() { Ok(()) } else { self.spread(said, now) }
     }
 
-    /// Takes off what commands allow in a prefix.
+    /// Lifts the command allowances within a prefix.
     pub(super) fn unallow(
         &mut self,
         target: Target,
@@ -227,7 +227,7 @@ impl<D: Datapath> Engine<D> {
         })
     }
 
-    /// Resets what a source has used, and its bans.
+    /// Resets the usage and the bans of a source.
     pub(super) fn reset(
         &mut self,
         request: &SourceRequest,
@@ -239,7 +239,7 @@ impl<D: Datapath> Engine<D> {
         let mut report = self.reset_client(client, by, moment)?;
         if request.fleet || self.spreads_bans() {
             let now = self.clocks(moment)?.now;
-            // What is lost by a restart is too old after it.
+            // A reset that a restart loses would be too old afterwards.
             let _is_kept = self.spread([(client, What::Reset { by: by.to_string() })], now);
         }
         report.notes.extend(self.reset_note(Reach::of(request.fleet)));
@@ -248,7 +248,7 @@ impl<D: Datapath> Engine<D> {
         Ok(report)
     }
 
-    /// The same, on this host.
+    /// Resets the usage and the bans of a source on this host.
     pub(super) fn reset_client(
         &mut self,
         client: IpNet,
@@ -272,7 +272,7 @@ impl<D: Datapath> Engine<D> {
         })
     }
 
-    /// Takes off what commands have granted within a prefix, or anywhere.
+    /// Removes the command grants within a prefix, or all of them.
     pub(super) fn take_off(
         &mut self,
         grant: Grant,
@@ -288,7 +288,7 @@ impl<D: Datapath> Engine<D> {
         Ok(taken)
     }
 
-    /// The bans in a prefix, or all of them.
+    /// Returns the bans within a prefix, or all bans.
     fn bans_within(&mut self, within: Option<IpNet>) -> Result<Vec<Ban>, Problem> {
         let client = within.filter(|within| self.enforced.desired.policy.client(within.addr()) == *within);
         let bans = match client {
@@ -300,7 +300,7 @@ impl<D: Datapath> Engine<D> {
         Ok(bans)
     }
 
-    /// Clients that a limit or a guard has no room for, whether or not their rule drops.
+    /// Returns the clients over a limit or a guard, whether or not the rule enforces it.
     fn over_within(&mut self, within: IpNet, clocks: Clocks) -> Result<Vec<IpNet>, Problem> {
         let clients = self.datapath.clients(within).map_err(Problem::datapath)?;
         let mut over = Vec::new();
@@ -310,7 +310,7 @@ impl<D: Datapath> Engine<D> {
             for ((client, address), windows) in clients.iter().zip(addresses).zip(windows) {
                 let policy = &self.enforced.desired.policy;
                 let report = CheckReport::build(policy, clocks.now, address, &windows);
-                // What is refused to a source for its group is no matter of its own counters.
+                // A refusal for the source's group does not concern its own counters.
                 let group = (policy.client(address) != *client).then(|| client.to_string());
                 let limits = report.limits.iter().filter(|of| of.per == group);
                 let guards = report.guard.iter().filter(|of| of.per == group);
@@ -322,14 +322,14 @@ impl<D: Datapath> Engine<D> {
         Ok(over)
     }
 
-    /// What grants this to the prefix, or to a part of it, all the same.
+    /// Returns the entries that still grant this to all or a part of the prefix.
     pub(super) fn still(&self, grant: Grant, prefix: IpNet, clocks: Clocks) -> Vec<Still> {
         let granting = granting(&self.enforced.desired.policy.access, grant, prefix, clocks.now);
         let named = granting.iter().take(NAMED_MAX);
         named.map(|access| self.still_by(&self.entry_of(access, clocks.now), prefix, clocks)).collect()
     }
 
-    /// That a trial which is rolled back grants again what nothing grants now.
+    /// Returns a note if a rollback of the trial would grant again what nothing grants now.
     fn after_trial(&self, grant: Grant, prefix: IpNet, clocks: Clocks) -> Option<String> {
         if !granting(&self.enforced.desired.policy.access, grant, prefix, clocks.now).is_empty() {
             return None;
@@ -363,7 +363,7 @@ impl<D: Datapath> Engine<D> {
         Still { entry: Listed::of(entry, true, clocks).written(place.as_ref()), lift }
     }
 
-    /// A limit of 0 admits nothing, also after a reset.
+    /// Returns what still refuses the prefix: a limit of 0, which a reset does not help, or a group.
     fn never_within(&mut self, prefix: IpNet, clocks: Clocks) -> Result<Vec<Still>, Problem> {
         let windows = self.datapath.source(prefix.addr()).map_err(Problem::datapath)?;
         let report = CheckReport::build(&self.enforced.desired.policy, clocks.now, prefix.addr(), &windows);
@@ -374,7 +374,7 @@ impl<D: Datapath> Engine<D> {
         Ok(never.chain(group).collect())
     }
 
-    /// That a group still refuses what was reset.
+    /// Returns a note if a group still refuses a client after its reset.
     fn group_note(&mut self, client: IpNet, clocks: Clocks) -> Result<Option<String>, Problem> {
         let windows = self.datapath.source(client.addr()).map_err(Problem::datapath)?;
         let report = CheckReport::build(&self.enforced.desired.policy, clocks.now, client.addr(), &windows);
@@ -385,14 +385,14 @@ impl<D: Datapath> Engine<D> {
     }
 }
 
-/// The group that refuses all of this prefix, which lies in it.
+/// Returns the enforced group limit that refuses the whole prefix.
 fn refusing_group(report: &CheckReport, prefix: IpNet) -> Option<&CheckLimit> {
     let is_around = |group: &str| group.parse::<IpNet>().map_or(true, |group| group.contains(&prefix));
     let refuses = |of: &&CheckLimit| of.over && of.mode == Mode::Enforce && of.per.as_deref().is_some_and(is_around);
     report.limits.iter().find(refuses).filter(|_| report.reason == "over_limit")
 }
 
-/// What frees a group: its window is its own, and a list has no prefix to name.
+/// Explains how to free a group. A group of a list has no prefix that a command could name.
 fn free_group(group: &str) -> String {
     match group.parse::<IpNet>() {
         Ok(prefix) => format!("to free it: ratelimitd unblock {prefix}"),
@@ -414,14 +414,15 @@ fn group_still(of: &CheckLimit, prefix: IpNet, clocks: Clocks) -> Still {
     Still { entry, lift: lift.strip_prefix("to free it: ").unwrap_or(&lift).to_owned() }
 }
 
-/// What was asked for is not done, or not all of it.
+/// Logs and returns the error of a command that was not carried out, or only in part.
 fn not_freed(error: DatapathError, by: &Requester) -> Problem {
     let problem = Problem::datapath(error);
     tracing::error!("counters and bans are not removed, as {by} asked: {}", problem.message);
     problem
 }
 
-/// What grants this to the prefix, or to a part of it: of what is around it the longest decides, whatever it grants.
+/// Returns the active entries that grant this to all or a part of the prefix. Among entries around the prefix, only
+/// the longest counts.
 fn granting(access: &[Access], grant: Grant, prefix: IpNet, now: Nanos) -> Vec<Access> {
     let holding = access.iter().filter(|of| of.until.is_none_or(|until| now < until)).copied();
     let (around, within): (Vec<Access>, Vec<Access>) = holding

@@ -1,17 +1,17 @@
-//! Which interfaces are attached, and when to try again with those that are not. Pure: times are arguments.
+//! State of the interfaces: attached, or away with the time of the next attempt. Pure: times are arguments.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ratelimit_datapath::{Attachment, XdpMode};
 
-/// The first retry after a failed one comes so much later, the next after twice that.
+/// Delay before the first retry. Each further delay doubles.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 
-/// Retries are never further apart.
+/// Maximum delay between retries.
 const RETRY_LAST: Duration = Duration::from_secs(30);
 
-/// The interfaces that should be attached.
+/// Interfaces that should be attached, with their state.
 #[derive(Debug, Default)]
 pub(super) struct Links(BTreeMap<String, Link>);
 
@@ -21,16 +21,16 @@ enum Link {
     Away { since: Duration, retry_at: Duration, delay: Duration, why: String, before: Before },
 }
 
-/// What an interface that is away was before.
+/// State of an interface before it went away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
-    /// Never there since the daemon started.
+    /// Not present since the daemon started.
     Awaited,
     Attached,
 }
 
 impl Links {
-    /// It is attached. Says so where it was not; true if it was away.
+    /// Records that an interface is attached, and logs a change. Returns true if the interface was away.
     pub(super) fn attached(&mut self, interface: &str, as_is: impl Into<Attachment>) -> bool {
         let link = self.0.insert(interface.to_owned(), Link::Attached);
         if link != Some(Link::Attached) {
@@ -44,18 +44,18 @@ impl Links {
         true
     }
 
-    /// It is not there at the start, and is attached when it comes.
+    /// Records an interface that is missing at the start and will be attached when it appears.
     pub(super) fn awaited(&mut self, interface: &str, now: Duration, why: String) {
         tracing::error!(interface, "NOT PROTECTED: {why}; {interface} is attached when it comes");
         self.0.insert(interface.to_owned(), Link::away(now, why, Before::Awaited));
     }
 
-    /// The names of those that are attached, sorted.
+    /// Returns the sorted names of attached interfaces.
     pub(super) fn attached_names(&self) -> Vec<String> {
         self.0.iter().filter(|(_, link)| **link == Link::Attached).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Those that are away, each with why.
+    /// Iterates over the interfaces that are away, with the reasons.
     pub(super) fn away_names(&self) -> impl Iterator<Item = (&String, &String)> {
         self.0.iter().filter_map(|(name, link)| match link {
             Link::Attached => None,
@@ -63,7 +63,7 @@ impl Links {
         })
     }
 
-    /// It is not attached. Says so loudly the first time; true when it is time to try.
+    /// Records that an interface is not attached, and logs an error the first time. Returns true if a retry is due.
     pub(super) fn away(&mut self, interface: &str, now: Duration) -> bool {
         match self.0.get(interface) {
             Some(Link::Away { retry_at, .. }) => *retry_at <= now,
@@ -76,7 +76,7 @@ impl Links {
         }
     }
 
-    /// Trying again failed. An interface that is not there is looked for at every look; one that refuses, ever more rarely.
+    /// Records a failed retry. A missing interface is tried again at every look. Other failures increase the delay.
     pub(super) fn failed(&mut self, interface: &str, now: Duration, reason: String, is_absent: bool) {
         let Some(Link::Away { retry_at, delay, why, .. }) = self.0.get_mut(interface) else { return };
         if !is_absent {
@@ -87,7 +87,8 @@ impl Links {
         *why = reason;
     }
 
-    /// Says once why it is not attached although it is there. It is looked at again at every look.
+    /// Records why a present interface must not be attached, and logs each new reason. The interface is reconsidered
+    /// at every look.
     pub(super) fn waits(&mut self, interface: &str, reason: String) {
         let Some(Link::Away { why, .. }) = self.0.get_mut(interface) else { return };
         if *why != reason {
@@ -96,7 +97,7 @@ impl Links {
         }
     }
 
-    /// Something has changed: try at once.
+    /// Makes all retries due immediately.
     pub(super) fn hurry(&mut self) {
         for link in self.0.values_mut() {
             match link {
@@ -106,12 +107,12 @@ impl Links {
         }
     }
 
-    /// It is no longer wanted.
+    /// Forgets an interface that is no longer wanted.
     pub(super) fn forget(&mut self, interface: &str) {
         self.0.remove(interface);
     }
 
-    /// One sentence for each that is away.
+    /// Describes each interface that is away in one sentence.
     pub(super) fn problems(&self, now: Duration) -> Vec<String> {
         let problem = |(name, link): (&String, &Link)| match link {
             Link::Attached => None,

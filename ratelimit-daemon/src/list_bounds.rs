@@ -1,5 +1,5 @@
-//! List files of `deny` that would deny too much of the Internet: the version before stays in force, until an administrator
-//! accepts the new one.
+//! Bounds on `deny` list files that would deny too much of the Internet. The previous version stays in force until an
+//! administrator accepts the new one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::SCHEMA;
 
 impl<D: Datapath> Engine<D> {
-    /// Why another version of a list file is not put in force: it is beyond the bounds, and was not accepted.
+    /// Returns the reason why a new version of a list file may not apply: it exceeds the bounds and was not accepted.
     pub(super) fn object_to_version(&self, file: &ListFile, prefixes: &Arc<[IpNet]>) -> Option<String> {
         let config = &self.enforced.config;
         bounds::bounded(config).find(|of| of.path == file.path)?;
@@ -31,7 +31,7 @@ impl<D: Datapath> Engine<D> {
         objection(config, &new, Some(Arc::clone(&file.prefixes)), &self.list_copies)
     }
 
-    /// Refuses a configuration with a list file that is beyond the bounds and was not accepted.
+    /// Fails if a configuration has a list file that exceeds the bounds and was not accepted.
     pub(super) fn object_to_lists(&self, config: &Config) -> Result<(), Problem> {
         let in_force = |path: &Path| {
             let file = self.enforced.config.list_files.iter().find(|file| file.path == path);
@@ -46,7 +46,8 @@ impl<D: Datapath> Engine<D> {
         if objections.is_empty() { Ok(()) } else { Err(Problem::new(ProblemKind::Config, objections.join("\n"))) }
     }
 
-    /// Puts a version of a list file in force that is beyond the bounds, and remembers that it may be.
+    /// Applies a version of a list file that exceeds the bounds, and remembers the acceptance. Fails during a trial,
+    /// or if the file changed since the given version.
     pub(super) fn accept_list(
         &mut self,
         request: &AcceptList,
@@ -95,7 +96,7 @@ impl<D: Datapath> Engine<D> {
         Ok(AcceptReport { schema: SCHEMA, file: path.clone(), version, prefixes, covers, in_force: is_in_force })
     }
 
-    /// Keeps copies of the versions that are in force, for a start that cannot read the files.
+    /// Saves copies of the versions in force, for a start that cannot read the files.
     pub(super) fn keep_copies(&mut self) {
         if self.trials.pending.is_none() {
             self.list_copies.keep(self.watched.lists.good(&self.enforced.config.list_files));

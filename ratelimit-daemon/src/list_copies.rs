@@ -1,5 +1,5 @@
-//! The last good version of each list file, in the state directory, and the versions that an administrator accepted. A start
-//! takes them where a file cannot be read.
+//! Copies of the last good version of each list file, and the versions that an administrator accepted. Both are in
+//! the state directory. A start uses a copy if the file cannot be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,45 +14,45 @@ use sha2::{Digest as _, Sha256};
 use super::store::Store;
 use ratelimit_policy::config::lists::{self, ListFile};
 
-/// Directory of the copies, beside the other files of state.
+/// Name of the directory of copies within the state directory.
 const DIRECTORY: &str = "lists";
-/// File with the versions that were accepted.
+/// Name of the file with accepted versions.
 const ACCEPTED: &str = "accepted_lists.json";
-/// End of a copy's name.
+/// Suffix of a copy's file name.
 const SUFFIX: &str = ".list";
-/// Line of a copy before the digest of all that follows it.
+/// Start of the line with the digest of all following lines.
 const DIGEST_MARK: &str = "# sha256 ";
-/// Versions that are remembered as accepted. A configuration names 32 files at most.
+/// Maximum number of remembered accepted versions. A configuration names at most 32 files.
 const ACCEPTED_MAX: usize = 256;
 
-/// Looks at two seconds each after which a copy that could not be written is tried again.
+/// Number of looks, two seconds apart, until a failed copy is written again.
 const RETRY_LOOKS: u32 = 30;
 
-/// Digests of accepted versions, by path.
+/// Digests of accepted versions by path.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Accepted {
     lists: BTreeMap<PathBuf, String>,
 }
 
-/// The copies of this host.
+/// Copies of this host's list files.
 #[derive(Debug)]
 pub(super) struct ListCopies {
     state: Store,
     copies: Store,
-    /// Versions that are kept, as this run wrote them.
+    /// Versions that this run has written, by path.
     kept: BTreeMap<PathBuf, Arc<[IpNet]>>,
-    /// Why copies could not be written, and looks until each is tried again. Each reason is logged once.
+    /// Reason for each failed copy, and the looks until its retry. Each reason is logged once.
     trouble: BTreeMap<PathBuf, (String, u32)>,
 }
 
 impl ListCopies {
-    /// Copies beside the other files of `state`.
+    /// Opens the copies within the state directory.
     pub(super) fn of(state: &Store) -> Self {
         let copies = Store::at(state.path(DIRECTORY));
         Self { state: state.clone(), copies, kept: BTreeMap::new(), trouble: BTreeMap::new() }
     }
 
-    /// Returns the last good version of the file at a path. A copy that is damaged is none.
+    /// Returns the last good version of a list file. None if there is no copy or the copy is damaged.
     pub(super) fn last_good(&self, path: &Path) -> Option<Arc<[IpNet]>> {
         let text = match self.copies.read_text(&name(path)) {
             Ok(text) => text,
@@ -73,7 +73,7 @@ impl ListCopies {
         good
     }
 
-    /// Keeps these versions, where they are not kept yet. A copy that cannot be written is logged, and tried again.
+    /// Writes copies of versions that are not saved yet. A failure is logged and retried later.
     pub(super) fn keep<'a>(&mut self, files: impl Iterator<Item = &'a ListFile>) {
         for file in files {
             if self.kept.get(&file.path).is_some_and(|kept| Arc::ptr_eq(kept, &file.prefixes)) {
@@ -99,7 +99,7 @@ impl ListCopies {
         }
     }
 
-    /// Returns why a copy could not be written, the first of them.
+    /// Returns the reason of the first copy that could not be written.
     pub(super) fn trouble(&self) -> Option<&str> {
         self.trouble.values().next().map(|(why, _)| why.as_str())
     }
@@ -130,13 +130,13 @@ impl ListCopies {
         }
     }
 
-    /// Whether an administrator accepted this very version.
+    /// Returns true if an administrator accepted this exact version.
     pub(super) fn is_accepted(&self, path: &Path, prefixes: &[IpNet]) -> bool {
         let accepted = self.state.read::<Accepted>(ACCEPTED).unwrap_or_default();
         accepted.lists.get(path).is_some_and(|accepted| *accepted == digest(&text(prefixes)))
     }
 
-    /// Remembers that this version is accepted.
+    /// Remembers a version as accepted.
     pub(super) fn accept(&self, path: &Path, prefixes: &[IpNet]) -> std::io::Result<()> {
         let mut accepted = self.state.read::<Accepted>(ACCEPTED).unwrap_or_default();
         while accepted.lists.len() >= ACCEPTED_MAX && !accepted.lists.contains_key(path) {
@@ -147,8 +147,8 @@ impl ListCopies {
     }
 }
 
-/// Returns the name of a version of a list file, by which an administrator accepts that one and no other: 12 hexadecimal
-/// digits.
+/// Returns the name of a version of a list file: 12 hexadecimal digits. An administrator accepts exactly this version
+/// by it.
 pub(super) fn version(prefixes: &[IpNet]) -> String {
     digest(&text(prefixes)).chars().take(12).collect()
 }

@@ -1,5 +1,5 @@
-//! The list files of a start. It takes what can be read of each: a damaged file without its bad lines, else the last good
-//! version, else nothing. A reload is strict.
+//! Loading of list files at the start. The start takes whatever can be read of each file: a damaged file without its
+//! bad lines, else the last good version, else nothing. A reload is strict instead.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,32 +16,32 @@ use ratelimit_policy::config::lists::{self, Contents, bounds};
 use ratelimit_policy::diagnostic::Diagnostics;
 use ratelimit_report::snapshot::ListState;
 
-/// A list file that is not in force as it stands.
+/// Deviation of a list file from its current content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fallback {
-    /// What is in force.
+    /// State of the list's content in force.
     pub(super) state: ListState,
-    /// Lines that are left out of what is.
+    /// Number of bad lines left out of the content in force.
     pub(super) lines_left_out: usize,
-    /// What is wrong with the file.
+    /// Description of what is wrong with the file.
     pub(super) why: String,
-    /// The first line that is bad, if it is about one.
+    /// Number of the first bad line, if the problem concerns a line.
     pub(super) line: Option<usize>,
 }
 
 /// Fallbacks by the list file's path.
 pub type Fallbacks = BTreeMap<PathBuf, Fallback>;
 
-/// A list file as a start has it.
+/// List file as the start takes it.
 struct Taken {
     prefixes: Arc<[IpNet]>,
     fallback: Option<Fallback>,
 }
 
-/// Parses a configuration for a start. `parse` parses it with the contents that its argument has for each list file.
+/// Parses a configuration for a start. `parse` receives a function that returns the contents of each list file.
 ///
 /// # Errors
-/// Where the configuration is wrong whatever its list files hold.
+/// Fails if the configuration is invalid regardless of its list files.
 pub fn with_lists(
     parse: impl Fn(&dyn Fn(&Path) -> Contents) -> Result<Config, Diagnostics>,
 ) -> Result<(Config, Fallbacks), Diagnostics> {
@@ -63,7 +63,7 @@ pub(super) fn with_lists_of(
         let config = match parse(&resolve) {
             Ok(config) => config,
             Err(wrong) => {
-                // Together lists may be more than the kernel has room for, or everyone.
+                // Several lists together may exceed the kernel's capacity, or cover everyone.
                 let is_its_own = parse(&|_| Contents::Known(Arc::from([]))).is_err();
                 let why = format!("with it the configuration cannot be used: {}", wrong.first().problem);
                 if is_its_own || !demote_largest(&mut taken.borrow_mut(), &why, &copies) {
@@ -85,7 +85,7 @@ pub(super) fn with_lists_of(
     }
 }
 
-/// What a start takes of the file at a path.
+/// Returns what the start takes of a list file.
 fn take(path: &Path, copies: &ListCopies) -> Taken {
     let text = match read_list(path) {
         Ok(text) => text,
@@ -114,12 +114,12 @@ fn take(path: &Path, copies: &ListCopies) -> Taken {
     }
 }
 
-/// That a file has lost all entries.
+/// Returns the message for a list file that lost all its entries.
 pub(super) fn became_empty(path: &Path) -> String {
     format!("{} has become empty; if that is meant, `ratelimitd reload`", path.display())
 }
 
-/// The last good version of a file, or nothing where there is none.
+/// Falls back to the last good version of a file, or to nothing if there is none.
 fn instead(path: &Path, why: String, line: Option<usize>, copies: &ListCopies) -> Taken {
     let good = copies.last_good(path).filter(|good| !good.is_empty());
     let state = if good.is_some() { ListState::LastGood } else { ListState::LeftOut };
@@ -127,8 +127,8 @@ fn instead(path: &Path, why: String, line: Option<usize>, copies: &ListCopies) -
     Taken { prefixes: good.unwrap_or_else(|| Arc::from([])), fallback }
 }
 
-/// Takes the last good version of the largest file that is in force, or else leaves the largest file out. Returns whether
-/// there was one.
+/// Replaces the largest file in force by its last good version, or else leaves it out. Returns false if no file is
+/// left.
 fn demote_largest(taken: &mut BTreeMap<PathBuf, Taken>, why: &str, copies: &ListCopies) -> bool {
     let is_own = |of: &Taken| of.fallback.as_ref().is_none_or(|of| of.state == ListState::InForce);
     let largest =
@@ -144,7 +144,7 @@ fn demote_largest(taken: &mut BTreeMap<PathBuf, Taken>, why: &str, copies: &List
     true
 }
 
-/// Files whose version is beyond the bounds of lists of `deny` and was not accepted, and why.
+/// Returns the `deny` list files that exceed the bounds without an administrator's acceptance, and the reasons.
 fn beyond(config: &Config, taken: &BTreeMap<PathBuf, Taken>, copies: &ListCopies) -> Vec<(PathBuf, String)> {
     let is_own = |path: &Path| {
         let fallback = taken.get(path).and_then(|of| of.fallback.as_ref());
@@ -156,7 +156,8 @@ fn beyond(config: &Config, taken: &BTreeMap<PathBuf, Taken>, copies: &ListCopies
         .collect()
 }
 
-/// Why a version of a file is not put in force without being accepted; none where it is within the bounds or accepted.
+/// Returns the reason why a version needs acceptance before it may apply. None if it is within the bounds or
+/// accepted.
 pub(super) fn objection(
     config: &Config,
     file: &lists::ListFile,
@@ -171,7 +172,7 @@ pub(super) fn objection(
     Some(format!("{why}; if that is meant: ratelimitd lists accept {path} {version}"))
 }
 
-/// The list files of `deny` that are beyond their bounds, and why, by what the state directory has of them. For
+/// Returns the `deny` list files that exceed their bounds, and the reasons, judged by the state directory. Used by
 /// `check-config`.
 pub fn list_objections(config: &Config) -> Vec<(PathBuf, String)> {
     let copies = ListCopies::of(&Store::of_host());

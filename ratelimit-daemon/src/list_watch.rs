@@ -1,5 +1,6 @@
-//! The list files that the running configuration names: each is read again once it has changed and come to rest. What is wrong
-//! with one leaves what it held before in force, and is said once. The configuration file itself is not watched.
+//! Watcher of the list files that the running configuration names. A file is read again once it has changed and come
+//! to rest. An invalid file leaves its previous content in force, and is reported once. The configuration file itself
+//! is not watched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
@@ -26,27 +27,28 @@ use ratelimit_policy::safety::PassedOver;
 use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::{ListFileReport, ListState, passed_over_words};
 
-/// Two looks closer together than this are one: what is written for a moment has to come to rest in between.
+/// Minimum interval between two looks. A file must be unchanged across it before it is read.
 const LOOK_EVERY: Duration = Duration::from_millis(1_500);
-/// A file that changed less long before it was read may have changed again after that, by a clock that is this coarse.
+/// Minimum age of a timestamp to trust. A younger file may change again within the granularity of the file system's
+/// clock.
 const SETTLED_AFTER: jiff::SignedDuration = jiff::SignedDuration::from_secs(2);
-/// A file that changes at each look is said to be not followed after this time.
+/// Time after which a file that changes at every look is reported as not followed.
 const RESTLESS_AFTER: Duration = Duration::from_secs(30);
-/// Why that is so.
+/// Report for a file that never comes to rest.
 const RESTLESS: &str = "it changes all the time; it is read once it has rested for two seconds";
-/// Why a list is not followed that a trial has come with.
+/// Report for list content that was tried and not confirmed.
 const REFUSED: &str = "what it holds was tried and not confirmed; `ratelimitd reload` puts it in force";
 
-/// What tells two states of a file apart; none where there is no file.
+/// Identity of a file's state. None if there is no file.
 type Stamp = Option<FileStamp>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileStamp {
-    /// Device and inode: another file that was renamed over it has another.
+    /// Device and inode numbers. They change when another file is renamed over this one.
     file: (u64, u64),
     size: u64,
     modified: (i64, i64),
-    /// Nobody can set this one, and renaming sets it too.
+    /// Change time. It cannot be set by hand, and a rename updates it.
     changed: (i64, i64),
 }
 
@@ -64,16 +66,16 @@ impl FileStamp {
     fn is_settled(&self, now: Timestamp) -> bool {
         let newest = self.modified.max(self.changed).0;
         let rested = Timestamp::from_second(newest).and_then(|at| at.checked_add(SETTLED_AFTER));
-        // A file of the far future is as settled as it can be: each of its changes is another stamp.
+        // A timestamp far in the future never settles. That is safe, because each change yields another stamp.
         rested.is_ok_and(|rested| rested < now)
     }
 }
 
-/// Why a list file cannot be followed.
+/// Reason why a list file cannot be followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Wrong {
     why: String,
-    /// The first line that is bad, if it is about one.
+    /// Number of the first bad line, if the reason concerns a line.
     line: Option<usize>,
 }
 
@@ -89,31 +91,31 @@ impl From<Diagnostics> for Wrong {
     }
 }
 
-/// What is known of the list files.
+/// State of the watched list files.
 #[derive(Debug, Default)]
 pub(super) struct ListWatch {
-    /// As each was before it was last read, whatever came of it.
+    /// Stamp of each file just before its last read, whether or not the read succeeded.
     read: BTreeMap<PathBuf, Stamp>,
-    /// As each was at the last look.
+    /// Stamp of each file at the last look.
     seen: BTreeMap<PathBuf, Stamp>,
     looked_at: Duration,
-    /// Those that were another at each look, since when.
+    /// Files that changed at every look, with the uptime of the first change.
     restless: BTreeMap<PathBuf, Duration>,
-    /// Those that cannot be followed, and why.
+    /// Files that cannot be followed, and the reason.
     stale: BTreeMap<PathBuf, Wrong>,
-    /// Those that the start could not take as they stood, until they can be followed.
+    /// Fallbacks of the start for files that it could not take unchanged. Kept until the file can be followed.
     fallbacks: Fallbacks,
-    /// What was tried in them and not confirmed: not followed until a file holds something else.
+    /// Contents that were tried and not confirmed. Not followed until the file changes again.
     refused: KnownLists,
-    /// Entries that are passed over: said once each.
+    /// List entries that are currently passed over. Each is reported once.
     passed_over: BTreeSet<IpNet>,
 }
 
 impl ListWatch {
-    /// These have just been read, all of them.
+    /// Resets the state after all files were read.
     pub(super) fn taken(&mut self, files: &[ListFile], moment: Moment) {
         self.seen = stamps(files);
-        // The stamps are younger than what was read: one that may be of a later change says nothing.
+        // The stamps are taken after the read. An unsettled one may belong to a later change, so it is discarded.
         let is_settled = |stamp: &Stamp| stamp.is_some_and(|stamp| stamp.is_settled(moment.wall));
         self.read = self.seen.clone().into_iter().filter(|(_, stamp)| is_settled(stamp)).collect();
         self.looked_at = moment.uptime;
@@ -122,7 +124,7 @@ impl ListWatch {
         self.refused.clear();
     }
 
-    /// Takes in what the start could not take as it stood. Returns what there is to say of it.
+    /// Adopts the fallbacks of the start. Returns a message for each.
     pub(super) fn begin(&mut self, fallbacks: Fallbacks, files: &[ListFile]) -> Vec<String> {
         let is_stale = |of: &Fallback| of.state != ListState::InForce;
         let wrong = |of: &Fallback| Wrong { why: of.why.clone(), line: of.line };
@@ -133,7 +135,7 @@ impl ListWatch {
         reports.filter_map(|of| Some(format!("{}: {}", of.words()?, of.why.unwrap_or_default()))).collect()
     }
 
-    /// How each list file is in force.
+    /// Reports the state of each list file.
     pub(super) fn reports(&self, files: &[ListFile]) -> Vec<ListFileReport> {
         let report = |file: &ListFile| {
             let fallback = self.fallbacks.get(&file.path);
@@ -156,12 +158,12 @@ impl ListWatch {
         files.iter().map(report).collect()
     }
 
-    /// What of list files is not in force, a sentence each.
+    /// Describes the list files that are not fully in force, one sentence each.
     pub(super) fn partly_words(&self, files: &[ListFile]) -> Vec<String> {
         self.reports(files).iter().filter_map(ListFileReport::words).collect()
     }
 
-    /// The files whose version in force is good: all but those that a start left out, in part or whole.
+    /// Returns the files with a good version in force. Excludes files that the start left out, wholly or partly.
     pub(super) fn good<'a>(&'a self, files: &'a [ListFile]) -> impl Iterator<Item = &'a ListFile> {
         let is_good = |file: &&ListFile| match self.fallbacks.get(&file.path).map(|of| of.state) {
             None | Some(ListState::LastGood) => true,
@@ -170,14 +172,15 @@ impl ListWatch {
         files.iter().filter(is_good)
     }
 
-    /// Whether a file is as damaged as the start has taken it: it holds the same without its bad lines.
+    /// Returns true if a damaged file still has the valid lines that the start adopted.
     fn is_as_taken(&self, file: &ListFile) -> bool {
         let is_damaged = self.fallbacks.get(&file.path).is_some_and(|of| of.state == ListState::InForce);
         let tolerated = || parse_tolerant(&file.path, &read_list(&file.path).ok()?);
         is_damaged && tolerated().is_some_and(|of| of.prefixes[..] == file.prefixes[..])
     }
 
-    /// Reads every file again, as the age of what is in force is unknown. Skips what was tried and not confirmed.
+    /// Forgets all stamps, so that every file is read again, because the age of the content in force is unknown.
+    /// Contents that were tried and not confirmed are skipped.
     pub(super) fn skip(&mut self, refused: KnownLists) {
         let passed_over = std::mem::take(&mut self.passed_over);
         *self = Self { looked_at: self.looked_at, refused, passed_over, ..Self::default() };
@@ -187,7 +190,7 @@ impl ListWatch {
         self.refused.get(&file.path) == Some(prefixes)
     }
 
-    /// Which entries are passed over now: those of them that were not before.
+    /// Replaces the set of entries that are passed over. Returns the new ones.
     fn pass_over(&mut self, mut now: Vec<PassedOver>) -> Vec<PassedOver> {
         let all = now.iter().map(|of| of.prefix).collect();
         let before = std::mem::replace(&mut self.passed_over, all);
@@ -195,23 +198,24 @@ impl ListWatch {
         now
     }
 
-    /// How many entries are passed over.
+    /// Returns the number of entries that are passed over.
     pub(super) fn passed_over(&self) -> u64 {
         self.passed_over.len() as u64
     }
 
-    /// That entries are passed over, if any: how many, as no source may be named to all.
+    /// Describes how many entries are passed over, if any. Names no entry, because everyone may read the text.
     pub(super) fn passed_over_words(&self) -> Option<String> {
         passed_over_words(self.passed_over())
     }
 
-    /// Those that cannot be followed, and why, by path.
+    /// Returns the paths of files that cannot be followed, and the reasons.
     pub(super) fn stale(&self) -> impl Iterator<Item = (&Path, &str)> {
         self.stale.iter().map(|(path, of)| (path.as_path(), of.why.as_str()))
     }
 
-    /// Files to be read now: those that have changed since they were read and are as at the look before; with one of them, those
-    /// that could not be followed, which it may have mended.
+    /// Returns the files to read now: those that changed since their last read and are unchanged since the previous
+    /// look. If there is one, also returns the files that could not be followed, because the change may have fixed
+    /// them.
     fn changed(&mut self, files: &[ListFile], at: Duration) -> Vec<PathBuf> {
         if at.saturating_sub(self.looked_at) < LOOK_EVERY {
             return Vec::new();
@@ -240,13 +244,13 @@ impl ListWatch {
         changed
     }
 
-    /// Those that have changed at each look for longer than anybody means it.
+    /// Returns the files that have changed at every look for at least [`RESTLESS_AFTER`].
     fn never_resting(&self, files: &[ListFile], at: Duration) -> Vec<ListFile> {
         let is_so = |file: &&ListFile| self.restless.get(&file.path).is_some_and(|since| at - *since >= RESTLESS_AFTER);
         files.iter().filter(is_so).cloned().collect()
     }
 
-    /// A file cannot be followed: said once for each thing that is wrong with it.
+    /// Marks a file as not followed. Returns a message for each new reason.
     fn keep(&mut self, file: &ListFile, wrong: Wrong) -> Option<Occurrence> {
         let why = wrong.why.clone();
         if self.stale.insert(file.path.clone(), wrong).is_some_and(|before| before.why == why) {
@@ -262,7 +266,7 @@ impl ListWatch {
         Some(Occurrence::new(EventKind::Reload, said))
     }
 
-    /// True if what it held before was refused.
+    /// Marks a file as followed. Returns true if its previous content was refused in a trial.
     fn follow(&mut self, file: &ListFile) -> bool {
         let was_damaged = self.fallbacks.remove(&file.path).is_some();
         if self.stale.remove(&file.path).is_some() || was_damaged {
@@ -276,7 +280,7 @@ fn stamps(files: &[ListFile]) -> BTreeMap<PathBuf, Stamp> {
     files.iter().map(|file| (file.path.clone(), FileStamp::of(&file.path))).collect()
 }
 
-/// What is in a file now, or why that is not to be followed.
+/// Reads a list file. Fails if the file is invalid or became empty.
 fn read(file: &ListFile) -> Result<Arc<[IpNet]>, Wrong> {
     let prefixes = load_list(&file.path)?;
     if prefixes.is_empty() && !file.prefixes.is_empty() {
@@ -285,13 +289,13 @@ fn read(file: &ListFile) -> Result<Arc<[IpNet]>, Wrong> {
     Ok(prefixes.into())
 }
 
-/// How many of `of` are not in `from`; both sorted.
+/// Returns the number of prefixes in `of` that are missing in `from`. Both must be sorted.
 fn missing(from: &[IpNet], of: &[IpNet]) -> usize {
     of.iter().filter(|prefix| from.binary_search(prefix).is_err()).count()
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Says which entries of lists are passed over, each once.
+    /// Reports each list entry that is newly passed over.
     pub(super) fn tell_passed_over(&mut self) {
         let now = self.overrides.grants.around.passed_over(&self.enforced.config);
         let news = self.watched.lists.pass_over(now);
@@ -301,8 +305,8 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// Reads list files that have changed, and puts what they hold in force as a reload does. Not while a file is on trial, which
-    /// whatever is applied would end.
+    /// Reads changed list files and applies them as a reload does. Does nothing during a trial, because applying
+    /// anything would end it.
     pub(super) fn watch_lists(&mut self, now: Nanos, moment: Moment) {
         if self.trials.pending.is_some() {
             return;
@@ -335,7 +339,7 @@ impl<D: Datapath> Engine<D> {
         if changed.is_empty() || self.follow_all(&changed, now).is_ok() {
             return;
         }
-        // What is wrong with all of them together may be one of them.
+        // A failure of all changes together may be due to one of them, so each is tried alone.
         for one in changed.chunks(1) {
             if let (Err(why), Some((file, _))) = (self.follow_all(one, now), one.first()) {
                 self.keep_list(file, why.as_str().into());
@@ -371,7 +375,7 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// Puts in force what the configuration means with these in its list files; on an error everything is as before.
+    /// Applies the configuration with these list contents. On an error, everything stays as before.
     fn relist(&mut self, known: &KnownLists, now: Nanos) -> Result<(), String> {
         let Some(config) = self.enforced.source.with_lists(known) else { return Ok(()) };
         let config: Config = config.map_err(|error| format!("{error:#}").replace('\n', "; "))?;

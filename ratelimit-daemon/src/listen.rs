@@ -1,4 +1,4 @@
-//! Listens over TCP, also at an address that this host does not have yet.
+//! TCP listener, also for an address that this host does not have yet.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -9,11 +9,11 @@ use tokio::net::{TcpListener, TcpSocket};
 use super::error::DaemonError;
 use ratelimit_datapath::Absent;
 
-/// Connections that wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// Listens there. That metrics cannot be had yet is no reason for a service to limit nobody: an address that comes later,
-/// by DHCP or with a VPN, is served from then on.
+/// Listens on an address. A service must not fail, and so limit nobody, because metrics are not reachable yet. If the
+/// address appears later, by DHCP or with a VPN, it is served from then on.
 pub(super) async fn listen(address: SocketAddr, absent: Absent) -> Result<TcpListener, DaemonError> {
     let failed = |source| DaemonError::Listen { address, source };
     match (TcpListener::bind(address).await, absent) {
@@ -27,11 +27,11 @@ pub(super) async fn listen(address: SocketAddr, absent: Absent) -> Result<TcpLis
     }
 }
 
-/// At an address that this host does not have: packets for it arrive once it has.
+/// Listens on an address that this host does not have. Packets arrive once it does.
 fn listen_ahead(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
-    // Of both families (`ipv6_setsockopt`, net/ipv6/ipv6_sockglue.c, Linux 6.18).
+    // The option works for both families (`ipv6_setsockopt`, net/ipv6/ipv6_sockglue.c, Linux 6.18).
     setsockopt(&socket, sockopt::IpFreebind, &true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)

@@ -1,23 +1,23 @@
-//! When a step is taken: every part of the daemon is told, and none asks a clock.
+//! Time of a step. Every part of the daemon receives it, and none reads a clock.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-/// When a step is taken.
+/// Time of a step by three clocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
-    /// By the runtime's clock.
+    /// Time by the runtime's clock.
     pub(super) at: Instant,
-    /// Since the daemon started.
+    /// Time since the daemon started.
     pub(super) uptime: Duration,
-    /// By the wall clock.
+    /// Time by the wall clock.
     pub(super) wall: Timestamp,
 }
 
 impl Moment {
-    /// Now, of a daemon that started then.
+    /// Returns the current time of a daemon that started at `started`.
     pub(super) fn now(started: Instant) -> Self {
         let at = Instant::now();
         Self { at, uptime: at.duration_since(started), wall: Timestamp::now() }

@@ -1,7 +1,8 @@
-//! Notices that some network interface came, went or changed.
+//! Announcements that some network interface appeared, vanished or changed.
 //!
-//! Parses nothing: what became of which interface is read from the datapath, so a message is only a reason to look. That
-//! needs no netlink library, and a lost message costs nothing, since the daemon looks every two seconds anyway.
+//! Messages are not parsed, because the state of interfaces is read from the datapath. A message is only a reason to
+//! look, so no netlink library is needed. A lost message costs nothing, because the daemon looks every two seconds
+//! anyway.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -10,28 +11,28 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, socket};
 use tokio::net::UnixDatagram;
 
-/// `RTMGRP_LINK`, include/uapi/linux/rtnetlink.h.
+/// Multicast group of link changes: `RTMGRP_LINK`, include/uapi/linux/rtnetlink.h.
 const GROUP_LINK: u32 = 1;
 
-/// Room for the start of a message: the rest is cut off unread.
+/// Buffer size in bytes for the start of a message. The rest is discarded unread.
 const MESSAGE_BYTES: usize = 64;
 
-/// Messages taken at once, so that a flood of them becomes one look.
+/// Maximum number of messages taken at once, so that a flood of them causes one look.
 const BATCH_MAX: usize = 1024;
 
-/// The kernel's announcements of link changes, in the network namespace that it was opened in.
+/// Subscription to the kernel's link changes, in the network namespace of the caller of [`LinkEvents::open`].
 #[derive(Debug)]
 pub struct LinkEvents {
-    /// A netlink socket. All that is asked of it is poll(2) and recv(2), which are the same for every datagram socket; tokio's
-    /// own type for any descriptor needs `unsafe`.
+    /// Netlink socket, typed as a datagram socket. Only poll(2) and recv(2) are used, which work the same on both.
+    /// Tokio's own type for arbitrary descriptors needs `unsafe`.
     socket: UnixDatagram,
 }
 
 impl LinkEvents {
-    /// Subscribes. Needs no privilege.
+    /// Subscribes to link changes. Needs no privilege.
     ///
     /// # Errors
-    /// Where the kernel gives no socket.
+    /// Fails if the kernel provides no socket.
     pub fn open() -> io::Result<Self> {
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
@@ -42,7 +43,7 @@ impl LinkEvents {
     /// Waits until something has changed since the last call.
     ///
     /// # Errors
-    /// Where the socket fails; what was lost for want of room is no error.
+    /// Fails if the socket does. Messages lost for lack of buffer space are not an error.
     pub async fn changed(&mut self) -> io::Result<()> {
         let mut message = [0; MESSAGE_BYTES];
         heard(self.socket.recv(&mut message).await)?;
@@ -56,7 +57,7 @@ impl LinkEvents {
     }
 }
 
-/// Messages that were lost for want of room (ENOBUFS) were heard too: something has changed.
+/// Treats messages lost for lack of buffer space (ENOBUFS) as received, because something has changed.
 fn heard(received: io::Result<usize>) -> io::Result<()> {
     match received {
         Err(error) if error.raw_os_error() != Some(Errno::ENOBUFS as i32) => Err(error),

@@ -1,29 +1,29 @@
-//! What the service manager is told.
+//! Notifications to the service manager.
 
 use sd_notify::NotifyState;
 
-/// One thing to tell.
+/// Notification to the service manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State<'a> {
-    /// Everything is attached that is there, and the socket answers; or a reload is over.
+    /// Every existing interface is attached and the socket answers, or a reload has ended.
     Ready,
     /// A reload begins.
     Reloading,
-    /// The end begins.
+    /// The daemon begins to stop.
     Stopping,
-    /// How things are, in one line.
+    /// Status in one line.
     Line(&'a str),
-    /// The watchdog's food.
+    /// Keep-alive for the watchdog.
     Alive,
 }
 
-/// Whom to tell.
+/// Receiver of notifications.
 pub(super) trait Notifier: Send {
-    /// Tells. Nothing depends on whether it is heard.
+    /// Sends a notification. Failures have no consequence.
     fn tell(&mut self, state: State<'_>);
 }
 
-/// systemd, where it has asked for it.
+/// systemd's notification socket, if systemd provided one.
 pub(super) struct Systemd;
 
 impl Notifier for Systemd {

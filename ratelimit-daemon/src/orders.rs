@@ -1,4 +1,4 @@
-//! What an application charges and asks about its clients, and whom a configuration may lock out.
+//! Charges and queries by applications, and protection of users from lockout by a configuration.
 
 use std::net::IpAddr;
 
@@ -17,7 +17,7 @@ use ratelimit_policy::safety::{Around, SshSession};
 use ratelimit_report::snapshot::{CheckLimit, CheckReport, Outcome, SCHEMA, source_text};
 
 impl<D: Datapath> Engine<D> {
-    /// Adds to what a source has used. An allowed source is charged as little as its packets are, and so is never banned.
+    /// Adds to a source's usage. An allowed source is not charged, just like its packets, and so is never banned.
     pub(super) fn charge(
         &mut self,
         request: &ChargeRequest,
@@ -37,15 +37,15 @@ impl<D: Datapath> Engine<D> {
         self.standing(request.source, &request.rule)
     }
 
-    /// How a source stands with one rule, as if that were the only one. A server that listens for both families sees IPv4 clients
-    /// in their IPv6 form, which no packet has.
+    /// Reports a source's standing with one rule, as if it were the only rule. Accepts IPv4 addresses in IPv6 form,
+    /// because a server that listens for both families sees them so. No packet has that form.
     pub(super) fn standing(&mut self, source: IpAddr, rule: &str) -> Result<StandingReport, Problem> {
         let source = source.to_canonical();
         let at = rule_named(&self.enforced.desired.policy, rule)?;
         let now = self.datapath.now().map_err(Problem::datapath)?;
         let mut windows = self.datapath.source(source).map_err(Problem::datapath)?;
-        // The application asks for a client on a connection. What others send in its name does not matter where it is counted
-        // apart.
+        // The application asks about a client with an established connection. Where verified traffic is counted
+        // separately, forged packets in its name do not matter.
         let verified: Vec<u32> = windows.iter().filter(|of| of.is_verified).map(|of| of.slot).collect();
         windows.retain(|of| of.is_verified || !verified.contains(&of.slot));
         let bans = self.datapath.bans_of(self.enforced.desired.policy.client(source)).map_err(Problem::datapath)?;
@@ -76,7 +76,7 @@ impl<D: Datapath> Engine<D> {
         })
     }
 
-    /// Refuses a configuration that denies or limits the session of the user who asks for it, which the one in force does not.
+    /// Fails if a configuration would deny or limit the requester's own session, and the one in force does not.
     pub(super) fn object_to_lockout(
         &self,
         config: &Config,

@@ -1,5 +1,5 @@
-//! What overrides the configuration: entries of commands and of safety, a hold, and rules that the breaker has put in dry
-//! run. Configuration and overrides together make the policy that packets are judged by.
+//! Overrides of the configuration: entries of commands and of safety, a hold, and rules that the breaker has put into
+//! dry run. The configuration and the overrides form the policy that judges packets.
 
 use ratelimit_common::time::Nanos;
 
@@ -11,7 +11,7 @@ use ratelimit_policy::config::Config;
 use ratelimit_policy::desired::{Access, Mode, Policy};
 use ratelimit_policy::safety::SshSession;
 
-/// What overrides the configuration.
+/// Overrides of the configuration.
 #[derive(Debug, Default)]
 pub(super) struct Overrides {
     pub(super) grants: Grants,
@@ -20,7 +20,7 @@ pub(super) struct Overrides {
 }
 
 impl Overrides {
-    /// The policy that a configuration and the overrides make.
+    /// Returns the policy that a configuration and the overrides form.
     pub(super) fn policy_of(&self, config: &Config, now: Nanos) -> Policy {
         let mut policy = config.policy.clone();
         policy.access = self.access_of(config, now);
@@ -32,22 +32,24 @@ impl Overrides {
         policy
     }
 
-    /// The grants of a configuration, commands and safety together; without the entries of lists that are passed over here.
+    /// Returns the grants of a configuration, commands and safety together, without the list entries that are passed
+    /// over here.
     pub(super) fn access_of(&self, config: &Config, now: Nanos) -> Vec<Access> {
         let configured = self.grants.around.entries(config);
         merged(self.grants.beside().chain(&configured), now)
     }
 
-    /// Says to the requester of a configuration, and in the log, whom it may lock out, and which entries of lists are passed over.
+    /// Logs who may be locked out by a configuration. Returns these warnings, and descriptions of passed-over list
+    /// entries, for the requester.
     pub(super) fn warn_of_lockouts(&self, config: &Config, caller: Option<SshSession>, now: Nanos) -> Vec<String> {
         let policy = Policy { access: self.access_of(config, now), ..config.policy.clone() };
         let warnings = self.grants.around.lockouts(&policy, caller, now);
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-        // The next look logs these.
+        // The next look logs the passed-over entries.
         [warnings, self.grants.around.passed_over_words(config)].concat()
     }
 
-    /// What stops rules from dropping, for the status line.
+    /// Describes what stops rules from dropping, for the status line.
     pub(super) fn words(&self) -> String {
         let mut words = String::new();
         if let Some(hold) = &self.hold {

@@ -1,4 +1,4 @@
-//! Denials that belong to a program, as a jail's: what takes them off again leaves those of others, bans and counters.
+//! Denials owned by a program, such as a jail. Lifting them leaves the denials of others, bans and counters in place.
 
 use super::engine::Engine;
 use super::fleet::Reach;
@@ -11,11 +11,11 @@ use ratelimit_datapath::Datapath;
 use ratelimit_policy::desired::Grant;
 use ratelimit_report::snapshot::{Listed, SCHEMA};
 
-/// Entries that an answer holds. // 1000 x 250 B
+/// Maximum number of entries in a report. // 1000 x 250 B
 const REMOVED_MAX: usize = 1_000;
 
 impl<D: Datapath> Engine<D> {
-    /// Frees what is named, or takes off an owner's denials in it.
+    /// Frees the target of the request, or lifts an owner's denials within it.
     pub(super) fn unblock_for(
         &mut self,
         request: &UnblockRequest,

@@ -1,5 +1,5 @@
-//! The history, as the daemon has it: recorded as `[history]` says, asked on threads of their own. Whatever becomes of it,
-//! the limiter goes on.
+//! The daemon's side of the history. Records as `[history]` says, and answers queries on separate threads. The
+//! limiter goes on whatever happens to the history.
 
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
@@ -25,35 +25,36 @@ use ratelimit_report::event::Event;
 use ratelimit_report::history::{Health, HealthState};
 use ratelimit_report::snapshot::{SCHEMA, source_text};
 
-/// How long a stop waits for what is not written yet.
+/// Time that a stop waits for unwritten records.
 pub(super) const CLOSE_WITHIN: Duration = Duration::from_secs(2);
-/// How long a user who has a source erased waits for that.
+/// Time that a user waits for a source to be erased.
 const FORGET_WITHIN: Duration = Duration::from_secs(10);
 
-/// Events that wait for its beginning.
+/// Maximum number of events queued before the history is opened.
 const EARLY_MAX: usize = 64;
 
-/// Questions that are answered at a time; others wait.
+/// Limit of two concurrent queries. Further ones wait.
 static READERS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(2)));
 
-/// The history, and what it is kept by.
+/// Recorder of the history and its configuration.
 #[derive(Debug)]
 pub(super) struct Past {
     recorder: Recorder,
     by: Option<History>,
-    /// What was told before it was begun: its thread must not be there before the daemon has given up what it may do.
+    /// Events from before the history was opened. Its thread must not start before the daemon has dropped its
+    /// privileges.
     early: Vec<Event>,
 }
 
 impl Past {
-    /// Keeps nothing yet.
+    /// Creates a history that records nothing yet.
     pub(super) fn off() -> Self {
         Self { recorder: Recorder::off(), by: None, early: Vec::new() }
     }
 
-    /// Keeps the history as the configuration says: opens it again where that has changed. What was taken before is
-    /// written by what held then.
-    /// Returns whether that is so: then it knows nothing of what is in force.
+    /// Opens the history as configured, or again after a change of the configuration. Earlier records are written
+    /// under the old settings. Returns true if the history was opened, because it then knows nothing of what is in
+    /// force.
     pub(super) fn follow(&mut self, history: &History, store: &Store) -> bool {
         if self.by.as_ref() == Some(history) {
             return false;
@@ -65,17 +66,18 @@ impl Past {
         true
     }
 
-    /// Takes in what is enforced from a time on; false where it must be told again. Where none is kept there is nothing to tell.
+    /// Records what is enforced from a time on. Returns false if the record must be repeated. Without a history,
+    /// returns true.
     pub(super) fn in_force(&self, of: InForce) -> bool {
         self.health().is_none() || self.recorder.in_force(of)
     }
 
-    /// Has the history know that the filter was taken off, after all that waits.
+    /// Records, after all queued records, that the filter was detached.
     pub(super) fn ends_detached(&self, time: Timestamp) {
         self.recorder.end_with(InForce { time, judged: Judged::Detached });
     }
 
-    /// Writes what waits, and keeps nothing any more.
+    /// Writes queued records and stops recording.
     pub(super) fn close(&mut self, within: Duration) {
         self.by = None;
         if !std::mem::replace(&mut self.recorder, Recorder::off()).close(within) {
@@ -83,7 +85,7 @@ impl Past {
         }
     }
 
-    /// Takes in an event. Waits for nobody; what finds no room is counted.
+    /// Records an event without waiting. An event that does not fit into the queue is counted.
     pub(super) fn record(&mut self, event: Event) {
         if self.by.is_some() {
             let _is_kept = self.recorder.record(event);
@@ -92,44 +94,44 @@ impl Past {
         }
     }
 
-    /// Takes in beginnings that it may know; false where they are lost.
+    /// Records beginnings that the history may already know. Returns false if they are lost.
     pub(super) fn take_up(&self, events: Vec<Event>) -> bool {
         self.recorder.take_up(events)
     }
 
-    /// Takes in that so many events between two times never came.
+    /// Records the number of events lost between two times.
     pub(super) fn lost(&self, began: Timestamp, ended: Timestamp, events: u64) {
         self.recorder.lost(began, ended, events);
     }
 
-    /// Takes in what else was refused of a source; false where it may be told again.
+    /// Records further refusals of a source. Returns false if the record may be repeated.
     pub(super) fn progress(&self, progress: Progress) -> bool {
         self.recorder.progress(progress)
     }
 
-    /// Takes in what became of packets in a minute; false where it may be told again.
+    /// Records the totals of a minute. Returns false if the record may be repeated.
     pub(super) fn totals(&self, minute: Timestamp, rows: Vec<Total>) -> bool {
         self.recorder.totals(minute, rows)
     }
 
-    /// How it is; none where it is off as the configuration says.
+    /// Returns the health of the history. None if the configuration disables it.
     pub(super) fn health(&self) -> Option<Health> {
         self.by.as_ref().filter(|by| by.enabled).map(|_| self.recorder.health())
     }
 
-    /// What is wrong with it, in words.
+    /// Describes what is wrong with the history, if anything.
     pub(super) fn trouble(&self) -> Option<String> {
         let of = self.health().filter(|of| of.state != HealthState::Ok || of.detail.is_some())?;
         Some(of.detail.unwrap_or_else(|| "history is not written".to_owned()))
     }
 
-    /// How it is kept.
+    /// Returns the recorder's settings.
     #[cfg(test)]
     pub(super) const fn settings(&self) -> &Settings {
         self.recorder.settings()
     }
 
-    /// Where it can be read.
+    /// Returns the path of the database. Fails if the history is disabled.
     fn path(&self) -> Result<PathBuf, Problem> {
         let is_kept = self.by.as_ref().is_some_and(|by| by.enabled);
         let off = || Problem::new(ProblemKind::NotFound, "history is off: `enabled = false` under [history]");
@@ -148,7 +150,7 @@ fn settings(history: &History, store: &Store) -> Settings {
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Has a question answered by a thread of its own.
+    /// Answers a query on a thread of its own.
     fn look_up<C: Call>(
         &self,
         ask: Ask<C>,
@@ -221,10 +223,10 @@ impl<D: Datapath> Defer<Forget, Moment> for Engine<D> {
         let (done, erased) = oneshot::channel();
         self.journal.past.recorder.forget(client, move |rows| {
             if let Ok(rows) = rows {
-                // Not of whom: that is what was to be erased.
+                // The source is not named, because it was to be erased.
                 tracing::info!("{by} erased one source from the history: {rows} rows");
             }
-            // The requester may wait no more.
+            // The requester may no longer wait.
             drop(done.send(rows));
         });
         let why_late = self.journal.past.trouble();

@@ -1,34 +1,34 @@
-//! Interfaces of one path, found while the daemon runs: a start refuses them, so one has come later, or has become a
-//! port since. Knows no datapath: links are arguments.
+//! Interfaces that see the same packets, detected while the daemon runs. A start refuses them, so one must have
+//! appeared later or become a port since. Knows no datapath: links are arguments.
 //!
-//! What is attached stays attached, since to take it off might leave packets unlimited. What is not attached yet waits.
+//! Attached interfaces stay attached, because detaching might leave packets unlimited. Other interfaces wait.
 
 use ratelimit_datapath::path::{self, Link, SharedPath};
 
-/// The pairs at the last look.
+/// Pairs of interfaces at the last look.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
     shared: Vec<SharedPath>,
-    /// What to write instead of all interfaces that are named.
+    /// Text to configure instead of all named interfaces.
     instead: String,
-    /// The pairs that were said to count twice.
+    /// Pairs that were reported to count twice.
     told: Vec<SharedPath>,
 }
 
 impl Paths {
-    /// Finds the pairs among the named interfaces. `write` says how interfaces are written where these are.
+    /// Finds the pairs among the named interfaces. `write` formats interfaces in the configuration's syntax.
     pub(super) fn look(&mut self, named: &[String], links: &[Link], write: impl Fn(&[String]) -> String) {
         self.shared = path::shared(named, links);
         self.instead = if self.shared.is_empty() { String::new() } else { write(&path::instead(named, links)) };
     }
 
-    /// Says why an interface is not to be attached beside these.
+    /// Returns the reason why an interface must not be attached beside these.
     pub(super) fn obstacle(&self, interface: &str, attached: &[String]) -> Option<String> {
         let pair = self.shared.iter().find(|of| attached.iter().any(|other| of.joins(interface, other)))?;
         Some(self.words(pair))
     }
 
-    /// Returns each attached interface that counts packets that another one has counted, and a sentence on it.
+    /// Returns each attached interface that counts packets of another one again, with a sentence on it.
     pub(super) fn counted_twice<'a>(&'a self, attached: &'a [String]) -> impl Iterator<Item = (&'a String, String)> {
         self.twice(attached).map(|pair| (&pair.upper, self.words(pair)))
     }

@@ -1,10 +1,10 @@
-//! Bans that grow to the prefix: where a rule has banned so many sources of one /24 or /56, all of it is denied for as long
-//! as the rule's next ban lasts.
+//! Bans that grow to a prefix. If a rule has banned enough sources of one /24 or /56, the whole prefix is denied for
+//! the length of the rule's next ban.
 //!
-//! What counts is in the maps of bans: one is kept there until the rule forgets it. Nothing but the ends of denials is
-//! remembered here: those that run are found in the ledger by a daemon that starts. For the others it takes what it finds
-//! at its first look to have been denied before, and what begins after that counts. Only rules whose bans need verified
-//! traffic deny prefixes: others would let anyone deny one.
+//! The bans to count are in the maps, where each stays until the rule forgets it. This module remembers only when
+//! denials end. A starting daemon finds the denials in force in the ledger. It treats other bans found at its first
+//! look as already handled, and counts only bans that start later. Only rules with bans that need verified traffic
+//! deny prefixes. Otherwise anyone could get a prefix denied.
 
 use std::collections::BTreeMap;
 
@@ -20,45 +20,45 @@ use ratelimit_policy::desired::{Bans, DENIED_IPV4_PREFIX, DENIED_IPV6_PREFIX, Gr
 use ratelimit_policy::safety::CameFrom;
 use ratelimit_report::snapshot::{Clocks, source_text};
 
-/// Whose entries they are, before the name of the rule.
+/// Owner of the denials, before the name of the rule.
 const OWNER: &str = "ratelimitd";
-/// Prefixes whose last denial is remembered; no other is denied. // 16384 x ~100 B
+/// Maximum number of prefixes with a remembered denial. No further prefix is denied. // 16384 x ~100 B
 const REMEMBERED_MAX: usize = ENTRIES_MAX;
-/// Prefixes that one look denies. The next goes on.
+/// Maximum number of prefixes denied in one pass. The next pass continues.
 const DENIED_AT_ONCE: usize = 256;
-/// Ends are kept to the second.
+/// Rounding of stored expiries, in nanoseconds.
 const ROUNDING_NS: u64 = SECOND_NS;
 
-/// What was denied, and how many bans were counted at the last look.
+/// Past denials and the progress of the counting.
 #[derive(Debug, Default)]
 pub(super) struct PrefixBans {
-    /// By the rule's name and the prefix.
+    /// Last denial by rule name and prefix.
     last: BTreeMap<(String, IpNet), Last>,
-    /// Bans that these rules had begun at the last look; none where there is more to look at.
+    /// Bans that the relevant rules had begun at the last look. None if the next look must count again.
     begun: Option<u64>,
-    /// Whether this daemon has looked before.
+    /// True after the first look of this daemon.
     has_looked: bool,
 }
 
-/// The last denial of a prefix.
+/// Last denial of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Last {
     until: Nanos,
-    /// Its number in a row, from 1; 0 of one that was before this daemon.
+    /// Number of consecutive denials, from 1. 0 for a denial that precedes this daemon.
     step: u32,
-    /// From then on the next is the first again.
+    /// Time from which the next denial is the first of its sequence again.
     starts_again: Nanos,
 }
 
-/// The banned sources of a prefix.
+/// Banned sources of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Banned {
     sources: u32,
-    /// When the newest of their bans began.
+    /// Start of the newest of their bans.
     newest: Nanos,
 }
 
-/// A prefix to deny.
+/// Prefix to deny, with the rule that denies it and the end of the denial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Due {
     rule: String,
@@ -68,13 +68,14 @@ struct Due {
     last: Last,
 }
 
-/// How many sources of a prefix the rule bans before it denies all of it, and how it bans; none where it does not.
+/// Returns the number of banned sources at which the rule denies their prefix, and the rule's bans. None if the rule
+/// denies no prefixes.
 fn grows(rule: &Rule) -> Option<(u32, &Bans)> {
     let bans = rule.bans.as_ref().filter(|bans| bans.needs_proof)?;
     Some((rule.block_prefix_after?, bans))
 }
 
-/// The prefix around a source that is denied with it; none of a source that is as large.
+/// Returns the prefix that is denied with a source. None if the source is at least as large.
 fn around(source: IpNet) -> Option<IpNet> {
     let length = if source.addr().is_ipv4() { DENIED_IPV4_PREFIX } else { DENIED_IPV6_PREFIX };
     (source.prefix_len() > length).then(|| IpNet::new(source.addr(), length).ok()).flatten().map(|net| net.trunc())
@@ -99,7 +100,7 @@ impl Due {
 }
 
 impl PrefixBans {
-    /// Whether there may be something to deny.
+    /// Returns true if bans have begun since the last look.
     fn is_due(&mut self, policy: &Policy, reading: &Reading) -> bool {
         let begun = policy.rules.iter().zip(&reading.bans_begun).filter(|(rule, _)| grows(rule).is_some());
         let begun = begun.map(|(_, begun)| *begun).reduce(u64::wrapping_add);
@@ -107,13 +108,13 @@ impl PrefixBans {
         begun.is_some() && begun != before
     }
 
-    /// The prefixes to deny, of these counts.
+    /// Returns the prefixes to deny, given the counts of banned sources.
     fn due(&self, policy: &Policy, counts: &BTreeMap<(usize, IpNet), Banned>, now: Nanos) -> Vec<Due> {
         let of = |(&(rule, prefix), banned): (&(usize, IpNet), &Banned)| {
             let rule = policy.rules.get(rule)?;
             let (after, bans) = grows(rule)?;
             let last = self.last.get(&(rule.name.clone(), prefix)).filter(|last| now < last.starts_again);
-            // What was banned before its last denial ended is what that was for.
+            // Bans that started before the last denial ended were covered by that denial.
             if banned.sources < after || last.is_some_and(|last| banned.newest <= last.until) {
                 return None;
             }
@@ -125,7 +126,7 @@ impl PrefixBans {
         counts.iter().filter_map(of).collect()
     }
 
-    /// Whether there is room to remember a denial of this prefix.
+    /// Returns true if a denial of this prefix can be remembered.
     fn has_room(&self, due: &Due) -> bool {
         self.last.len() < REMEMBERED_MAX || self.last.contains_key(&(due.rule.clone(), due.prefix))
     }
@@ -134,24 +135,25 @@ impl PrefixBans {
         self.last.insert((due.rule.clone(), due.prefix), due.last);
     }
 
-    /// Forgets the denials within, or all: they were lifted, with the bans that they were for.
+    /// Forgets the denials within the prefix, or all of them. They were lifted together with their bans.
     pub(super) fn forget(&mut self, prefix: Option<IpNet>) {
         self.last.retain(|(_, of), _| prefix.is_some_and(|prefix| !prefix.contains(of)));
     }
 
-    /// One that is not denied now is asked about again when a ban begins in it, and that is no time in a row.
+    /// Marks a prefix as handled without a denial. The next ban within it triggers another check. The number of
+    /// consecutive denials stays.
     fn spared(&mut self, due: Due, now: Nanos) {
         let step = due.last.step.saturating_sub(1);
         self.denied(&Due { last: Last { until: now, step, ..due.last }, ..due });
     }
 
-    /// Takes in the denials that an earlier daemon has left.
+    /// Restores the denials that an earlier daemon left.
     fn resume<'a>(&mut self, policy: &Policy, entries: impl Iterator<Item = &'a Entry>, clocks: Clocks) {
         for entry in entries {
             let rule = entry.owner.as_ref().and_then(|owner| owner.strip_prefix(OWNER)?.strip_prefix('/'));
             let Some(rule) = policy.rules.iter().find(|of| rule == Some(&*of.name)) else { continue };
             let (Some((_, bans)), Some(until)) = (grows(rule), entry.until) else { continue };
-            // Its length tells its number in a row, or one that is as long.
+            // The length of the denial reveals its number in the sequence, or one of equal length.
             let left_ns = until.0.saturating_sub(clocks.now.0);
             let past_ns = entry.since.map_or(0, |since| clocks.wall.duration_since(since).as_nanos());
             let length_ns = left_ns.saturating_add(u64::try_from(past_ns).unwrap_or(0));
@@ -165,7 +167,7 @@ impl PrefixBans {
     }
 }
 
-/// Counts a ban, unless its rule starts again after it or denies no prefix.
+/// Counts a ban. Skips a ban that its rule has forgotten, and rules that deny no prefixes.
 fn count(counts: &mut BTreeMap<(usize, IpNet), Banned>, policy: &Policy, of: BanReading, now: Nanos) {
     let ban = of.ban;
     let Some((_, bans)) = policy.rules.get(ban.rule).and_then(grows) else { return };
@@ -180,11 +182,10 @@ fn count(counts: &mut BTreeMap<(usize, IpNet), Banned>, policy: &Policy, of: Ban
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Denies the prefixes of which a rule has banned as many sources as it says, where any ban has begun since the last
-    /// look.
+    /// Denies the prefixes in which a rule has banned enough sources, if any ban began since the last look.
     pub(super) fn deny_prefixes(&mut self, reading: &Reading, moment: Moment) {
         if self.trials.pending.is_some() {
-            // What a file on trial bans must not outlast it: after it is a first look again.
+            // Bans of a file on trial must not outlast it. After the trial, the next look counts as the first.
             (self.watched.prefix_bans.begun, self.watched.prefix_bans.has_looked) = (None, false);
             return;
         }
@@ -212,7 +213,7 @@ impl<D: Datapath> Engine<D> {
         if !std::mem::replace(&mut bans.has_looked, true) {
             bans.resume(policy, overrides.grants.ledger.entries(), clocks);
             let dues = bans.due(policy, &counts, now);
-            // They are taken to have been denied before.
+            // These are treated as already handled.
             dues.into_iter().for_each(|due| bans.spared(due, now));
             return Ok(());
         }
@@ -225,7 +226,7 @@ impl<D: Datapath> Engine<D> {
         Ok(())
     }
 
-    /// Denies all that may be denied of these, as one change.
+    /// Denies those of the prefixes that may be denied, in one change.
     fn deny_all(&mut self, dues: Vec<Due>, clocks: Clocks, moment: Moment) {
         let mut after = self.overrides.grants.ledger.clone();
         let (mut entered, mut without_room) = (Vec::new(), 0_usize);
@@ -263,7 +264,7 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// Why a prefix is never denied: someone in it, or around it, is allowed or needed.
+    /// Returns the reason why a prefix must not be denied: someone within or around it is allowed or needed.
     fn spares(&self, prefix: IpNet, clocks: Clocks) -> Option<String> {
         let policy = &self.enforced.desired.policy;
         let touches = |of: &IpNet| of.contains(&prefix) || prefix.contains(of);

@@ -1,4 +1,4 @@
-//! From one configuration to the next, whole or not at all.
+//! Change from one configuration to the next, as a whole or not at all.
 
 use ratelimit_common::time::Nanos;
 
@@ -18,7 +18,7 @@ use ratelimit_policy::plan::{changes, diff};
 use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::SCHEMA;
 
-/// What became of it, as an event.
+/// Returns the outcome of a reload as an event.
 fn reloaded(outcome: Result<&[String], &Problem>, what: &str) -> Occurrence {
     let detail = match outcome {
         Ok([]) => format!("{what}: no change"),
@@ -28,18 +28,18 @@ fn reloaded(outcome: Result<&[String], &Problem>, what: &str) -> Occurrence {
     Occurrence::new(EventKind::Reload, detail)
 }
 
-/// What became of a reload.
+/// Outcome of a reload.
 pub(super) type Reloaded = Result<ReloadReport, Problem>;
 
 impl<D: Datapath> Engine<D> {
-    /// As a signal wants it. What became of it is in the log and in the statistics.
+    /// Reloads on a signal. The outcome is in the log and in the statistics.
     pub(super) fn reload_unasked(&mut self, moment: Moment) {
         let outcome = self.reload(ReloadRequest::default(), moment);
         let note = reloaded(outcome.as_ref().map(|of| of.changes.as_slice()), "reload");
         self.journal.add(note);
     }
 
-    /// As a user has asked for it.
+    /// Reloads by a user's command.
     pub(super) fn reload_by(&mut self, request: ReloadRequest, by: &Requester, moment: Moment) -> Reloaded {
         let outcome = self.reload(request, moment);
         let note = reloaded(outcome.as_ref().map(|of| of.changes.as_slice()), "reload");
@@ -47,7 +47,7 @@ impl<D: Datapath> Engine<D> {
         outcome
     }
 
-    /// Puts a file in force, as a user has asked for it.
+    /// Applies a file by a user's command.
     pub(super) fn apply_by(
         &mut self,
         request: &ApplyRequest,
@@ -70,13 +70,13 @@ impl<D: Datapath> Engine<D> {
         outcome
     }
 
-    /// Reads the file anew and carries it out, whole or not at all.
+    /// Reads the file again and applies it as a whole or not at all.
     pub(super) fn reload(&mut self, request: ReloadRequest, moment: Moment) -> Reloaded {
         self.notice_trial();
         self.beat_ahead();
         let now = self.clocks(moment)?.now;
         let (mut changes, mut notes) = (Vec::new(), Vec::new());
-        // First, since no fault of the policy keeps an old certificate.
+        // The certificate comes first, because a faulty policy must not keep an old certificate.
         self.renew_certificate(&mut changes, &mut notes);
         let ConfigSource::File(file) = &self.enforced.source else {
             if self.certificate.tls().is_some() {
@@ -115,7 +115,7 @@ impl<D: Datapath> Engine<D> {
         Ok(ReloadReport { schema: SCHEMA, changes, notes })
     }
 
-    /// What becomes of the certificate never holds the policy up.
+    /// Reads the certificate again. Its failure never delays the policy.
     fn renew_certificate(&mut self, changes: &mut Vec<String>, notes: &mut Vec<String>) {
         match self.certificate.read() {
             Some(Ok(true)) => {
@@ -127,8 +127,8 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// Carries out a configuration, whole or not at all, and notes how that went. Says what became of the fleet's secret,
-    /// too: that is read with it.
+    /// Applies a configuration as a whole or not at all, and records the outcome. Also reports whether the fleet's
+    /// secret changed.
     pub(super) fn take_on(
         &mut self,
         loaded: Loaded,
@@ -149,7 +149,7 @@ impl<D: Datapath> Engine<D> {
                     let said = format!("rule {rule} does as the configuration says again: {path} was loaded");
                     self.journal.add(Occurrence::new(EventKind::Breaker, said).of(rule));
                 }
-                // [safety] may be another.
+                // The new configuration may have another [safety] section.
                 self.look_around();
             }
             outcome
@@ -210,7 +210,8 @@ impl<D: Datapath> Engine<D> {
         Ok(changes)
     }
 
-    /// The maps were made for the limits of the start: with more of them fewer sources are remembered.
+    /// Describes a change of the maps' capacity. The maps were created for the limits of the start, so with more
+    /// limits they hold fewer sources.
     fn capacity_change(&mut self, before: u64) -> Option<String> {
         let after = self.datapath.read().ok()?.sources_capacity;
         let remedy = "; the maps were made for fewer limits: `ratelimitd detach` and a new start make room";

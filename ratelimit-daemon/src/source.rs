@@ -1,4 +1,4 @@
-//! Where the configuration comes from, and so whether it can be read anew.
+//! Origin of the configuration, which decides whether it can be read again.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use ratelimit_datapath::{Absent, path};
 use ratelimit_policy::config::Config;
 use ratelimit_policy::config::lists::KnownLists;
 
-/// A configuration, and the text that it was parsed from.
+/// Configuration and the text that it was parsed from.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// What it means.
+    /// Parsed configuration.
     pub config: Config,
-    /// All of the file.
+    /// Whole text of the file.
     pub text: String,
 }
 
@@ -21,40 +21,41 @@ type Load = Box<dyn Fn(&Path) -> anyhow::Result<Loaded> + Send>;
 type Parse = Box<dyn Fn(&Path, &str, &KnownLists) -> anyhow::Result<Config> + Send>;
 type Relist = Box<dyn Fn(&KnownLists) -> anyhow::Result<Config> + Send>;
 
-/// Where the configuration came from, and so whether it can be read anew.
+/// Origin of the configuration, which decides whether it can be read again.
 pub enum ConfigSource {
-    /// The command line: it stays as it is.
+    /// Command line without list files. It never changes.
     Flags,
-    /// The same, which names list files.
+    /// Command line that names list files.
     FlagsWithLists(FlagsWithLists),
-    /// A file.
+    /// Configuration file.
     File(ConfigFile),
 }
 
-/// Flags that name list files.
+/// Command line that names list files.
 pub struct FlagsWithLists {
-    /// What the flags mean with these in the list files.
+    /// Builds the configuration of the flags with the given list contents.
     pub(super) relist: Relist,
-    /// List files that the start could not take as they stood.
+    /// Fallbacks for list files that the start could not take unchanged.
     pub(super) fallbacks: Fallbacks,
 }
 
-/// A configuration file, and what reads it.
+/// Configuration file and the functions that read it.
 pub struct ConfigFile {
-    /// List files that the start could not take as they stood.
+    /// Fallbacks for list files that the start could not take unchanged.
     pub(super) fallbacks: Fallbacks,
     pub(super) path: PathBuf,
-    /// What is in force.
+    /// Text in force.
     pub(super) text: String,
-    /// Where that stood: list files are relative to it.
+    /// Path of the text in force. List files are relative to it.
     pub(super) text_path: PathBuf,
     pub(super) load: Load,
     pub(super) parse: Parse,
 }
 
 impl ConfigSource {
-    /// The file at `path`, which said `text` at the start. `load` reads and parses one; `parse` parses a text that once stood
-    /// in the file at a path, and reads the list files that are not known. `fallbacks` are those of the start.
+    /// Creates the source for the file at `path`, which held `text` at the start. `load` reads and parses a file.
+    /// `parse` parses a text as if it stood at a path, and reads the list files with unknown contents. `fallbacks`
+    /// are those of the start.
     pub fn file(
         path: PathBuf,
         text: String,
@@ -66,7 +67,7 @@ impl ConfigSource {
         Self::File(ConfigFile { fallbacks, path, text, text_path, load: Box::new(load), parse: Box::new(parse) })
     }
 
-    /// Flags that name list files. `relist` says what they mean with others in them.
+    /// Creates the source for flags that name list files. `relist` builds the configuration with given list contents.
     pub fn flags_with_lists(
         fallbacks: Fallbacks,
         relist: impl Fn(&KnownLists) -> anyhow::Result<Config> + Send + 'static,
@@ -74,7 +75,7 @@ impl ConfigSource {
         Self::FlagsWithLists(FlagsWithLists { relist: Box::new(relist), fallbacks })
     }
 
-    /// The list files that the start could not take as they stood. Taken once.
+    /// Takes the fallbacks of the start. Later calls return none.
     pub(super) fn take_fallbacks(&mut self) -> Fallbacks {
         match self {
             Self::Flags => Fallbacks::new(),
@@ -83,7 +84,7 @@ impl ConfigSource {
         }
     }
 
-    /// The text that is in force; flags have none.
+    /// Returns the text in force. Empty for flags.
     pub(super) fn text(&self) -> &str {
         match self {
             Self::Flags | Self::FlagsWithLists(_) => "",
@@ -91,7 +92,7 @@ impl ConfigSource {
         }
     }
 
-    /// Where that stood.
+    /// Returns the path of the text in force. Empty for flags.
     pub(super) fn text_path(&self) -> PathBuf {
         match self {
             Self::Flags | Self::FlagsWithLists(_) => PathBuf::new(),
@@ -99,7 +100,7 @@ impl ConfigSource {
         }
     }
 
-    /// Another text is in force.
+    /// Records another text as in force.
     pub(super) fn set_text(&mut self, text: String, path: PathBuf) {
         match self {
             Self::Flags | Self::FlagsWithLists(_) => {}
@@ -107,7 +108,7 @@ impl ConfigSource {
         }
     }
 
-    /// Returns what writes interfaces where the configuration has them.
+    /// Returns the function that formats interfaces in the syntax of the configuration.
     pub(super) const fn writes_interfaces(&self) -> fn(&[String]) -> String {
         match self {
             Self::Flags | Self::FlagsWithLists(_) => path::as_flags,
@@ -115,7 +116,7 @@ impl ConfigSource {
         }
     }
 
-    /// Whether a start waits for an interface that is not there: a service does, which runs by a file.
+    /// Returns how to treat an absent interface at the start. A service, which runs from a file, waits for it.
     pub const fn absent(&self) -> Absent {
         match self {
             Self::Flags | Self::FlagsWithLists(_) => Absent::Refused,
@@ -123,7 +124,7 @@ impl ConfigSource {
         }
     }
 
-    /// What is in force, with these in its list files.
+    /// Rebuilds the configuration in force with the given list contents. None if there are no list files.
     pub(super) fn with_lists(&self, known: &KnownLists) -> Option<anyhow::Result<Config>> {
         match self {
             Self::Flags => None,

@@ -1,5 +1,5 @@
-//! What begins and ends of the daemon's surroundings: interfaces that are protected, more new sources than can be
-//! remembered or are admitted. Pure; times are durations since the daemon's start.
+//! Starts and ends of conditions: protected interfaces, and new sources beyond what can be tracked or is admitted.
+//! Pure: times are durations since the daemon's start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,26 +14,26 @@ use ratelimit_policy::desired::Policy;
 use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::{Overload, overload};
 
-/// A spell is over after this time without a packet of it.
+/// Time without a packet after which a condition has ended.
 const QUIET: Duration = Duration::from_secs(30);
 
-/// What there is now.
+/// Conditions as of the last look.
 #[derive(Debug, Default)]
 pub(super) struct Spells {
     protected: BTreeSet<String>,
     overload: Spell,
-    /// Of rules that admit so many new sources, by name.
+    /// Excess of new sources by rule name.
     rules: BTreeMap<String, Rule>,
 }
 
 #[derive(Debug, Default)]
 struct Rule {
     spell: Spell,
-    /// Packets of new sources that were dropped, when it was looked last.
+    /// Dropped packets of new sources, as of the last look.
     dropped: Option<u64>,
 }
 
-/// Something that comes and goes.
+/// Condition that comes and goes, with the time of its last observation.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spell(Option<Duration>);
 
@@ -44,7 +44,7 @@ enum Change {
 }
 
 impl Spell {
-    /// Whether it begins or ends, where it is seen now or not.
+    /// Updates the condition. Returns a change if it starts or ends.
     fn look(&mut self, is_seen: bool, now: Duration) -> Option<Change> {
         match (self.0, is_seen) {
             (seen, true) => {
@@ -61,7 +61,7 @@ impl Spell {
 }
 
 impl Spells {
-    /// What began and ended since the last look.
+    /// Returns the conditions that started or ended since the last look.
     fn look(&mut self, reading: &Reading, policy: &Policy, attached: Vec<String>, now: Duration) -> Vec<Occurrence> {
         let mut notes = self.interfaces(attached);
         let words = match self.overload.look(overload(reading) == Overload::Sampling, now) {
@@ -101,14 +101,14 @@ impl Spells {
         come.chain(gone).collect()
     }
 
-    /// A command has taken the filter off, and that is told.
+    /// Forgets an interface that a command detached and already reported.
     pub(super) fn detached(&mut self, interface: &str) {
         self.protected.remove(interface);
     }
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Tells what began and ended around, how refusals go on, and each minute what became of packets.
+    /// Reports started and ended conditions, continuing refusals, and totals of each minute.
     pub(super) fn tell_state(&mut self, reading: &Reading, moment: Moment) {
         let attached = self.watched.links.attached_names();
         let policy = &self.enforced.desired.policy;

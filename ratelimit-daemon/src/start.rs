@@ -1,4 +1,4 @@
-//! What a start begins with: what the file says, unless that was tried and not confirmed.
+//! Configuration that a start begins with: the file's, unless it was tried and not confirmed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,31 +16,32 @@ use ratelimit_policy::config::Config;
 use ratelimit_policy::config::lists::{KnownLists, ListFile};
 use ratelimit_report::snapshot::RolledBack;
 
-/// The file that remembers a trial.
+/// Name of the state file that records a trial.
 pub(super) const FILE: &str = "trial.json";
 
-/// List files by path, as they are kept: sorted prefixes, each once.
+/// List files by path, as saved in the state: sorted prefixes without duplicates.
 type KeptLists = BTreeMap<PathBuf, Vec<IpNet>>;
 
-/// A trial, as it outlives the daemon. It has the lists of both texts, which may be gone or other by the next start.
+/// Record of a trial that survives the daemon. It includes the list files of both configurations, which may be gone
+/// or changed by the next start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     state: Outcome,
-    /// The file that was tried.
+    /// Configuration file that was tried.
     pub(super) file: PathBuf,
-    /// When its time is over.
+    /// End of the trial.
     pub(super) until: Timestamp,
-    /// What the file said.
+    /// Text that was tried.
     pub(super) tried: String,
-    /// What held for good before.
+    /// Text that was in force before the trial.
     pub(super) confirmed: String,
-    /// Where that stood; the daemon's own file without it.
+    /// Path of the text that was in force before. None means the daemon's own file.
     #[serde(default)]
     before_file: Option<PathBuf>,
-    /// The list files that `confirmed` names.
+    /// List files that `confirmed` names.
     #[serde(default)]
     confirmed_lists: KeptLists,
-    /// Those that `tried` names, where they are not as in `confirmed_lists`.
+    /// List files that `tried` names and that differ from `confirmed_lists`.
     #[serde(default)]
     tried_lists: KeptLists,
 }
@@ -52,7 +53,7 @@ enum Outcome {
     Refused,
 }
 
-/// A text with what it was parsed to.
+/// Configuration text and the list files that it named when parsed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Version<'a> {
     pub(super) path: &'a Path,
@@ -61,7 +62,7 @@ pub(super) struct Version<'a> {
 }
 
 impl Record {
-    /// Of a trial that begins.
+    /// Creates the record of a trial that begins.
     pub(super) fn new(tried: Version<'_>, confirmed: Version<'_>, until: Timestamp) -> Self {
         let confirmed_lists = kept(confirmed.lists);
         let mut tried_lists = kept(tried.lists);
@@ -78,22 +79,24 @@ impl Record {
         }
     }
 
-    /// The same, once it was not confirmed.
+    /// Returns the record marked as not confirmed.
     pub(super) fn not_confirmed(self) -> Self {
         Self { state: Outcome::Refused, ..self }
     }
 
-    /// The text that nobody is to get without asking for it by name. Where only lists are other, what held is that very text.
+    /// Returns the text that was tried and not confirmed. None if the trial differed only in its lists, because the
+    /// text itself was already in force.
     pub(super) fn refused_text(&self) -> Option<String> {
         (self.tried != self.confirmed).then(|| self.tried.clone())
     }
 
-    /// The same of list files that what held before names too.
+    /// Returns the list contents that were tried and not confirmed, for files that the previous configuration names
+    /// too.
     pub(super) fn refused_lists(&self) -> KnownLists {
         known(self.tried_lists.iter().filter(|(path, _)| self.confirmed_lists.contains_key(*path)))
     }
 
-    /// A list file has changed since: what it held in the trial is as good as anything else. True if that was known.
+    /// Forgets the tried content of a list file that has changed since. Returns true if there was any.
     fn forgive(&mut self, list: &Path) -> bool {
         self.tried_lists.remove(list).is_some()
     }
@@ -107,34 +110,35 @@ fn known<'a>(lists: impl IntoIterator<Item = (&'a PathBuf, &'a Vec<IpNet>)>) -> 
     lists.into_iter().map(|(path, prefixes)| (path.clone(), Arc::from(prefixes.as_slice()))).collect()
 }
 
-/// A trial of an earlier run whose time is not over by the wall clock.
+/// Trial of an earlier run that has not expired by the wall clock.
 #[derive(Debug)]
 pub(super) struct Unfinished {
-    /// What was before it.
+    /// Configuration before the trial.
     pub(super) before: Config,
-    /// Where the text of that stood.
+    /// Path of that configuration's text.
     pub(super) before_path: PathBuf,
     pub(super) record: Record,
 }
 
-/// What a start begins with.
+/// Configuration and trial state that a start begins with.
 #[derive(Debug)]
 pub(super) struct Start {
     pub(super) config: Config,
     pub(super) source: ConfigSource,
     pub(super) unfinished: Option<Unfinished>,
-    /// What was tried and not confirmed.
+    /// Text that was tried and not confirmed.
     pub(super) refused: Option<String>,
-    /// The same of list files; none where all of them have just been read.
+    /// List contents that were tried and not confirmed. None if all list files have just been read.
     pub(super) refused_lists: Option<KnownLists>,
-    /// List files that could not be taken as they stood, of a configuration that is the one of the file.
+    /// Fallbacks for list files that could not be taken unchanged. Empty unless the configuration is the file's own.
     pub(super) fallbacks: Fallbacks,
-    /// That the file says something that was tried and not confirmed.
+    /// Report of a rollback, if the file holds a text that was tried and not confirmed.
     pub(super) rolled_back: Option<RolledBack>,
 }
 
 impl Start {
-    /// With what the file says, unless that was tried and not confirmed.
+    /// Chooses the configuration: the file's, unless it was tried and not confirmed. A trial that has not expired is
+    /// resumed.
     pub(super) fn new(
         config: Config,
         mut source: ConfigSource,
@@ -204,8 +208,9 @@ impl Start {
     }
 }
 
-/// What held before, by its list files as they are now: by those of then where they cannot be had any more, or hold what was tried
-/// and not confirmed. These are returned with it.
+/// Parses the configuration from before the trial with its current list files. Falls back to the recorded list
+/// contents for files that are missing or hold what was tried and not confirmed. Returns also the list contents to
+/// refuse.
 fn before(file: &ConfigFile, path: &Path, record: &Record) -> anyhow::Result<(Config, KnownLists)> {
     let parse = |lists: &KnownLists| (file.parse)(path, &record.confirmed, lists);
     let (kept, refused) = (known(&record.confirmed_lists), record.refused_lists());
@@ -219,14 +224,14 @@ fn before(file: &ConfigFile, path: &Path, record: &Record) -> anyhow::Result<(Co
     Ok((parse(&held)?, refused))
 }
 
-/// Has later starts know of a trial that was not confirmed.
+/// Saves the record of an unconfirmed trial for later starts.
 pub(super) fn remember(store: &Store, record: Record) {
     if let Err(error) = store.save(FILE, record) {
         tracing::error!("{error}; a restart may put in force what was tried and not confirmed");
     }
 }
 
-/// A list file has changed since it was tried and not confirmed: a later start need not hold it back.
+/// Removes a changed list file from the record, so that later starts no longer refuse it.
 pub(super) fn forgive_list(store: &Store, path: &Path) {
     let Some(mut record) = store.load::<Record>(FILE) else { return };
     if record.forgive(path) {

@@ -1,4 +1,4 @@
-//! What the daemon tells of its datapath: snapshots, rates, the status line, and in the end what was done.
+//! Reports on the datapath: snapshots, rates, the status line, and the totals at the end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,33 +18,33 @@ use ratelimit_report::snapshot::{
     Traffic, Volume,
 };
 
-/// What was read, as far as it is told again.
+/// Cached readings and snapshot, for rates and for repeated requests.
 #[derive(Debug, Default)]
 pub(super) struct Statistics {
     samples: Samples,
-    /// The newest snapshot, and when its reading began.
+    /// Newest snapshot, and the start of its reading.
     newest: Option<(Instant, Arc<Snapshot>)>,
-    /// What earlier runs had dropped and would have dropped, where counters could be read.
+    /// Packets that earlier runs dropped or would have dropped. None if counters could not be read.
     done_before: Option<Volume>,
 }
 
 impl Statistics {
-    /// What this run does begins after this.
+    /// Stores the counters from which this run's totals start.
     pub(super) fn begin(&mut self, reading: Option<&Reading>) {
         self.done_before = reading.map(volume);
     }
 
-    /// Takes in a reading, for rates.
+    /// Adds a reading for the computation of rates.
     pub(super) fn sample(&mut self, reading: &Reading, uptime: Duration) {
         self.samples.push(Sample::of(reading, uptime));
     }
 
-    /// Something has changed: the newest snapshot answers nobody any more.
+    /// Invalidates the cached snapshot after a change.
     pub(super) fn outdate(&mut self) {
         self.newest = None;
     }
 
-    /// What this run has done, where counters could be read then and now.
+    /// Returns the totals of this run. None if counters cannot be read now or could not be read at the start.
     pub(super) fn done(&self, now: Option<&Reading>, within: Duration) -> Option<Done> {
         let (now, before) = now.map(volume).zip(self.done_before)?;
         Some(Done {
@@ -54,7 +54,7 @@ impl Statistics {
         })
     }
 
-    /// The newest snapshot, if its reading began after `since`.
+    /// Returns the newest snapshot if its reading began after `since`.
     fn since(&self, since: Instant) -> Option<Arc<Snapshot>> {
         let (began, snapshot) = self.newest.as_ref()?;
         (*began > since).then(|| Arc::clone(snapshot))
@@ -62,7 +62,7 @@ impl Statistics {
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Returns what is wrong with each interface: that it is not attached, or counts packets that another has counted.
+    /// Returns the problems of interfaces: not attached, or counting packets that another interface has counted.
     fn interface_problems(&self, reading: &Reading) -> Vec<(String, String)> {
         let attached = attached_names(reading);
         let away = self.watched.links.away_names().filter(|(name, _)| !attached.contains(name));
@@ -70,7 +70,7 @@ impl<D: Datapath> Engine<D> {
         away.chain(self.watched.paths.counted_twice(&attached).map(|(name, why)| (name.clone(), why))).collect()
     }
 
-    /// Statistics from a reading that began after `since`, so that however many wait, one reading answers them.
+    /// Returns a snapshot from a reading that began after `since`. One reading thus answers all waiting requests.
     pub(super) fn stats(&mut self, since: Instant, moment: Moment) -> Result<Arc<Snapshot>, Problem> {
         if let Some(snapshot) = self.statistics.since(since) {
             return Ok(snapshot);
@@ -133,12 +133,12 @@ impl<D: Datapath> Engine<D> {
     }
 }
 
-/// The names of the interfaces that are attached.
+/// Returns the names of the attached interfaces.
 pub(super) fn attached_names(reading: &Reading) -> Vec<String> {
     reading.interfaces.iter().filter(|read| read.attached.is_some()).map(|read| read.name.clone()).collect()
 }
 
-/// How things are, as `systemctl status` shows it.
+/// Returns the status line that `systemctl status` shows.
 pub(super) fn status_line(reading: &Reading, problems: &[String]) -> String {
     let attached = |read: &InterfaceReading| read.attached.map(|as_is| format!("{} ({})", read.name, as_is.label()));
     let attached: Vec<_> = reading.interfaces.iter().filter_map(attached).collect();
@@ -159,7 +159,7 @@ pub(super) fn status_line(reading: &Reading, problems: &[String]) -> String {
     parts.join("; ")
 }
 
-/// The interfaces that were never there since the start: the datapath does not know of them.
+/// Adds interfaces that were never present since the start. The datapath does not know them.
 fn add_awaited(reading: &mut Reading, links: &Links, rules: usize) {
     for (name, _) in links.away_names() {
         if !reading.interfaces.iter().any(|read| read.name == *name) {
@@ -177,7 +177,7 @@ fn add_awaited(reading: &mut Reading, links: &Links, rules: usize) {
     reading.interfaces.sort_by(|a, b| a.name.cmp(&b.name));
 }
 
-/// How many bans are of each rule.
+/// Returns the number of bans of each rule.
 fn by_rule(bans: &[Ban], rules: usize) -> Vec<u64> {
     let mut counts = vec![0; rules];
     for ban in bans {
@@ -188,7 +188,7 @@ fn by_rule(bans: &[Ban], rules: usize) -> Vec<u64> {
     counts
 }
 
-/// Packets of all interfaces, since their counters began.
+/// Returns the packets of all interfaces since their counters began.
 fn volume(reading: &Reading) -> Volume {
     let all = reading.interfaces.iter().map(|read| Traffic::on(read).packets);
     all.fold(Volume::default(), |sum, of| Volume {

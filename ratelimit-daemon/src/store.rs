@@ -1,4 +1,5 @@
-//! What outlives the daemon in files of its own: what commands have changed. Versioned JSON, written whole or not at all.
+//! State files that survive the daemon, with changes that commands made. They are versioned JSON and are replaced
+//! atomically.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
@@ -11,24 +12,25 @@ use serde::{Deserialize, Serialize};
 
 use ratelimit_policy::files;
 
-/// The directory, unless [`DIRECTORY_VARIABLE`] names another.
+/// Default state directory, unless [`DIRECTORY_VARIABLE`] names another.
 const DIRECTORY: &str = "/var/lib/ratelimitd";
-/// For tests, and for several daemons on one host.
+/// Environment variable for the state directory, for tests and for several daemons on one host.
 const DIRECTORY_VARIABLE: &str = "RATELIMITD_STATE_DIR";
-/// The version of every file.
+/// Format version of every file.
 const VERSION: u32 = 1;
-/// The longest file. A trial that remembers as many prefixes as the kernel takes, twice, has half of it.
+/// Maximum size of a file in bytes. A trial that records the kernel's full capacity of prefixes twice needs half of
+/// it.
 const BYTES_MAX: u64 = 64 << 20;
-/// A user who may write here decides what is allowed. So only root may, whatever the umask.
+/// Mode of files, independent of the umask. Whoever can write them decides what is allowed, so only root may.
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// Where this host's state is kept.
+/// Returns the directory of this host's state.
 pub fn state_directory() -> PathBuf {
     Store::of_host().directory
 }
 
-/// A directory of small files.
+/// Directory of small state files.
 #[derive(Clone, Debug)]
 pub(super) struct Store {
     directory: PathBuf,
@@ -42,26 +44,26 @@ struct Versioned<T> {
 }
 
 impl Store {
-    /// The one of this host.
+    /// Opens this host's state directory.
     pub(super) fn of_host() -> Self {
         let directory = std::env::var_os(DIRECTORY_VARIABLE).filter(|path| !path.is_empty());
         Self::at(directory.map_or_else(|| PathBuf::from(DIRECTORY), PathBuf::from))
     }
 
-    /// In this directory, which is made when it is first written to.
+    /// Opens a state directory, which is created on the first write.
     pub(super) const fn at(directory: PathBuf) -> Self {
         Self { directory }
     }
 
-    /// Where a file is.
+    /// Returns the path of a file.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// A file's contents. One that cannot be understood is set aside, loudly, and counts as none.
+    /// Loads a file. A file that cannot be parsed is renamed with a warning and counts as missing.
     pub(super) fn load<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         let path = self.path(name);
-        // What a kill left half written.
+        // A killed process may have left an unfinished file.
         discard(&self.path(&unfinished(name)));
         let bytes = match files::read_own(&path, BYTES_MAX) {
             Ok(bytes) => bytes,
@@ -80,22 +82,22 @@ impl Store {
         }
     }
 
-    /// A file's contents, or why they cannot be had.
+    /// Reads a file. Fails if the file cannot be read or parsed.
     pub(super) fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<T> {
         understood(&files::read_own(&self.path(name), BYTES_MAX)?).map_err(io::Error::other)
     }
 
-    /// The text of a file that [`Self::save_text`] wrote, or why it cannot be had.
+    /// Reads the text of a file that [`Self::save_text`] wrote.
     pub(super) fn read_text(&self, name: &str) -> io::Result<String> {
         String::from_utf8(files::read_own(&self.path(name), BYTES_MAX)?).map_err(io::Error::other)
     }
 
-    /// Writes a file: after a crash there is the old one or the new one.
+    /// Writes a file atomically: after a crash, the old or the new content is there.
     pub(super) fn save<T: Serialize>(&self, name: &str, contents: T) -> io::Result<()> {
         self.save_text(name, &serde_json::to_vec_pretty(&Versioned { version: VERSION, contents })?)
     }
 
-    /// Writes a text as it is, as [`Self::save`] does.
+    /// Writes a text verbatim and atomically.
     pub(super) fn save_text(&self, name: &str, text: &[u8]) -> io::Result<()> {
         let path = self.path(name);
         let new = self.path(&unfinished(name));
@@ -112,26 +114,26 @@ impl Store {
             reach(Point::StoreSynced);
             fs::rename(&new, &path)?;
             reach(Point::StoreRenamed);
-            // The rename itself is on the disk once the directory is.
+            // The rename is on disk once the directory is synced.
             File::open(&self.directory)?.sync_all()?;
             reach(Point::StoreSaved);
             Ok(())
         };
         write().map_err(|error: io::Error| {
-            // It may be what fills the disk.
+            // The unfinished file may be what fills the disk.
             discard(&new);
             io::Error::new(error.kind(), format!("write {}: {error}", path.display()))
         })
     }
 
-    /// Removes a file; one that is not there is removed already.
+    /// Removes a file. A missing file is not an error.
     pub(super) fn remove(&self, name: &str) {
         discard(&self.path(name));
         reach(Point::StoreRemoved);
     }
 }
 
-/// Where a file is written before it is in its place.
+/// Returns the name under which a file is written before it is renamed.
 fn unfinished(name: &str) -> String {
     format!("{name}.new")
 }

@@ -1,4 +1,4 @@
-//! Rounds of observation, and what is read off them.
+//! Rounds of observation, and suggestions derived from them.
 
 use ratelimit_common::layout::Tally;
 use ratelimit_common::verdict::Reason;
@@ -12,11 +12,11 @@ use ratelimit_control::proto::Problem;
 use ratelimit_datapath::{Datapath, DatapathError, Reading};
 use ratelimit_report::snapshot::{Clocks, SuggestReport};
 
-/// What a frame has before its IP packet.
+/// Length in bytes of the Ethernet header before the IP packet.
 const ETHERNET_BYTES: u64 = 14;
 
 impl<D: Datapath> Engine<D> {
-    /// One round. Where the maps cannot be read, supervision says so, and the next round goes on.
+    /// Runs one round. If the maps cannot be read, supervision reports it, and the next round retries.
     pub(super) fn observe(&mut self, moment: Moment) {
         if let Err(error) = self.try_observe(moment) {
             tracing::debug!("observe sources: {:#}", anyhow::Error::from(error));
@@ -45,7 +45,7 @@ impl<D: Datapath> Engine<D> {
         Ok(reading)
     }
 
-    /// What the limits could be, of all rules or of one, as of now.
+    /// Suggests limits for all rules or for one, as of now.
     pub(super) fn suggest(&mut self, rule: Option<&str>, moment: Moment) -> Result<SuggestReport, Problem> {
         if let Some(name) = rule {
             rule_named(&self.enforced.desired.policy, name)?;
@@ -56,7 +56,7 @@ impl<D: Datapath> Engine<D> {
     }
 }
 
-/// How long the IP packets are that a rule refuses, on average, since its counters began.
+/// Returns the average length in bytes of the IP packets that a rule refuses, since its counters began.
 pub(super) fn refused_bytes(reading: &Reading, rule: usize) -> u64 {
     let tallies = reading.interfaces.iter().filter_map(|interface| interface.rules.get(rule));
     let refused = tallies.flat_map(|of| [of.of(Reason::OverLimit), of.of(Reason::DryRun)]);

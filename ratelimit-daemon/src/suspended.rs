@@ -1,5 +1,5 @@
-//! A machine that was suspended: the kernel's monotonic clock stood still, and all that ends, ends later by that. So the
-//! packet path's clock is moved ahead, once for each time.
+//! Correction after a suspension of the machine. The kernel's monotonic clock stood still, so all expiries are late
+//! by that time. The packet path's clock is moved ahead, once per suspension.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use ratelimit_policy::config::duration;
 use ratelimit_report::event::EventKind;
 
 impl<D: Datapath> Engine<D> {
-    /// Looks whether the machine was suspended. What was left of windows, bans and entries goes on at the time that it is
-    /// now.
+    /// Checks whether the machine was suspended, and moves the clock ahead. Windows, bans and entries continue at the
+    /// current time.
     pub(super) fn notice_suspension(&mut self) {
         match self.datapath.catch_up() {
             Ok(None) => {}
             Ok(Some(suspended)) => {
-                // Before packets have the new time, by which the last beat may be long ago.
+                // This precedes the new clock, by which the last heartbeat may be long ago.
                 self.beat();
                 self.enforced.must_apply = true;
                 let seconds = (suspended + Duration::from_millis(500)).as_secs().saturating_mul(SECOND_NS);

@@ -1,5 +1,5 @@
-//! What is refused or banned after events were lost: once nothing is lost any more, the maps are walked, and of what they
-//! refuse at that moment the history opens the episodes that it has not. A little is done at each look.
+//! Recovery after lost events. Once no more events are lost, the maps are walked. The history then opens episodes for
+//! refusals and bans in force that it does not know. Each look does a small part.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -19,42 +19,43 @@ use ratelimit_policy::desired::{Grant, Mode, Policy};
 use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::{Clocks, RefusedBy, RefusedNow, used_most};
 
-/// Beginnings that one look tells the history. // 512 x 0.5 KB = 256 KB in its queue
+/// Maximum number of beginnings reported to the history in one look. // 512 x 0.5 KB = 256 KB in its queue
 const TOLD_MAX: usize = 512;
-/// Parts of the maps that one look reads. // 32 768 entries: 11 ms, as a million take a third of a second
+/// Maximum number of map batches read in one look. // 32 768 entries: 11 ms, as a million take a third of a second
 const PARTS_MAX: usize = 2;
-/// Beginnings that are told after one loss. // in 32 looks of 2 s each
+/// Maximum number of beginnings reported after one loss. // in 32 looks of 2 s each
 const TAKEN_UP_MAX: u64 = 16_384;
 
-/// Whether events were lost, and how far the maps were walked since.
+/// Progress of the recovery.
 #[derive(Debug, Default)]
 pub(super) struct TakenUp(State);
 
 #[derive(Debug, Default)]
 enum State {
-    /// Nothing was lost that is not taken up.
+    /// No loss is left to recover from.
     #[default]
     Complete,
-    /// Something was lost at the last look.
+    /// Events were lost at the last look.
     Losing,
-    /// Nothing was lost since, and the maps are walked.
+    /// No events were lost since, and the maps are being walked.
     Walking(Walk),
 }
 
 #[derive(Debug)]
 struct Walk {
-    /// Where the bans go on; none after the last.
+    /// Position of the next bans. None after the last.
     bans: Option<BansPosition>,
-    /// Where the windows go on; none after the last.
+    /// Position of the next windows. None after the last.
     sources: Option<SourcesPosition>,
-    /// What was found and is not told yet.
+    /// Refusals and bans found but not reported yet.
     found: VecDeque<KernelEvent>,
-    /// What was told.
+    /// Number of reported beginnings.
     taken_up: u64,
 }
 
 impl TakenUp {
-    /// Takes in whether something was lost since the last look, and whether there is a history.
+    /// Updates the state. `is_losing` is true if events were lost since the last look, `is_kept` if there is a
+    /// history.
     pub(super) fn look(&mut self, is_losing: bool, is_kept: bool) {
         if !is_kept {
             self.0 = State::Complete;
@@ -74,7 +75,7 @@ impl Default for Walk {
 }
 
 impl Walk {
-    /// Reads the next part of the maps.
+    /// Reads the next batch of the maps.
     fn read<D: Datapath>(&mut self, datapath: &mut D, policy: &Policy, now: Nanos) -> Result<(), DatapathError> {
         let found = &mut self.found;
         if let Some(from) = self.bans {
@@ -92,7 +93,7 @@ impl Walk {
         self.bans.is_none() && self.sources.is_none()
     }
 
-    /// Returns the next few of what was found that are not followed, each with its limit, and follows them.
+    /// Returns the next untracked refusals and bans, each with its limit, and starts tracking them.
     fn next<D: Datapath>(
         &mut self,
         datapath: &mut D,
@@ -119,7 +120,7 @@ impl Walk {
     }
 }
 
-/// A ban that drops packets now. Its limit is looked up later.
+/// Returns an event for a ban that currently drops packets. Its limit is looked up later.
 fn ban_now(ban: Ban, policy: &Policy, now: Nanos) -> Option<KernelEvent> {
     let rule = policy.rules.get(ban.rule).filter(|rule| rule.mode == Mode::Enforce && now < ban.until);
     let is_exempt = policy.grant_around(ban.client, now).is_some_and(|access| access.grant == Grant::Exempt);
@@ -152,7 +153,7 @@ const fn refusal(of: &SourceReading, by: RefusedBy, now: Nanos) -> KernelEvent {
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Tells the history a few of those that are refused though no event told it.
+    /// Reports to the history some refusals that no event reported.
     pub(super) fn take_up(&mut self, reading: &Reading, moment: Moment) {
         let state = std::mem::take(&mut self.watched.taken_up.0);
         let State::Walking(mut walk) = state else {
@@ -173,7 +174,7 @@ impl<D: Datapath> Engine<D> {
                 self.journal.add(Occurrence::new(EventKind::Overload, said));
             }
             Ok(()) => {}
-            // Where this goes on, the maps cannot be read, which supervision says.
+            // A persistent failure means that the maps are unreadable, which supervision reports.
             Err(error) => {
                 tracing::debug!("take up what is refused: {:#}", anyhow::Error::from(error));
                 self.watched.taken_up.0 = State::Losing;
@@ -198,7 +199,7 @@ impl<D: Datapath> Engine<D> {
         Ok(())
     }
 
-    /// Gives memory back that a flood took and that nothing needs any more.
+    /// Returns memory to the system that a flood took and that is no longer needed.
     pub(super) fn give_back_memory(&mut self, reading: &Reading) {
         self.watched.begun.tidy(reading.now);
         heap::give_back();

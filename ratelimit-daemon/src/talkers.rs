@@ -1,4 +1,4 @@
-//! The top talker of each rule: found once a minute, shown in the statistics, and logged once for each.
+//! Top talker of each rule: searched once a minute, shown in the statistics, and logged once.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,26 +7,26 @@ use ratelimit_datapath::{Datapath, Reading};
 use ratelimit_policy::desired::Policy;
 use ratelimit_report::snapshot::{TalkerWatch, TopTalker};
 
-/// Top talkers that are logged at most; the statistics go on showing them.
+/// Maximum number of top talkers that are logged. The statistics still show all of them.
 const SAID_MAX: usize = 64;
 
-/// The top talkers of the rules.
+/// Top talkers of the rules.
 #[derive(Debug, Default)]
 pub(super) struct Talkers {
     watch: TalkerWatch,
-    /// Those that were found last.
+    /// Result of the last search.
     top_talkers: Vec<TopTalker>,
-    /// Rules and sources that were logged.
+    /// Logged pairs of rule and source.
     said: BTreeSet<(String, String)>,
 }
 
 impl Talkers {
-    /// Those that were found last.
+    /// Returns the result of the last search.
     pub(super) fn top_talkers(&self) -> &[TopTalker] {
         &self.top_talkers
     }
 
-    /// Looks, once a minute, for a source that sends most of what a rule counts.
+    /// Searches once a minute for a source that sends most of what a rule counts.
     pub(super) fn look<D: Datapath>(&mut self, datapath: &mut D, policy: &Policy, reading: &Reading, at: Duration) {
         let Some(mut look) = self.watch.look(policy, reading, at) else { return };
         if look.is_busy()

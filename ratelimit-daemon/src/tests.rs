@@ -1,4 +1,5 @@
-//! The whole daemon over a fake datapath and a real control socket. The clock is paused: seconds pass at once.
+//! Tests of the whole daemon over a fake datapath and a real control socket. The clock is paused, so seconds pass at
+//! once.
 
 use anyhow::anyhow;
 use std::collections::VecDeque;
@@ -63,7 +64,7 @@ impl Notifier for Recorder {
     }
 }
 
-/// What the configuration file will say at each reload.
+/// Contents of the configuration file at each reload, in order.
 type File = Arc<Mutex<VecDeque<anyhow::Result<Config>>>>;
 
 fn file(contents: impl IntoIterator<Item = anyhow::Result<Config>>) -> ConfigSource {
@@ -79,7 +80,7 @@ fn file(contents: impl IntoIterator<Item = anyhow::Result<Config>>) -> ConfigSou
 
 fn surroundings(watchdog: Option<Duration>) -> (Surroundings, mpsc::UnboundedReceiver<String>) {
     let (sender, told) = mpsc::unbounded_channel();
-    // No directory can be made there, not by root either: what one test writes down is read by no other.
+    // No directory can be created there, not even by root, so tests share no state.
     let host = Host {
         look: Around::default,
         attention: ratelimit_view::attention,
@@ -88,7 +89,7 @@ fn surroundings(watchdog: Option<Duration>) -> (Surroundings, mpsc::UnboundedRec
     (Surroundings { notifier: Box::new(Recorder(sender)), watchdog, attached: || {}, own_uid: 0, host }, told)
 }
 
-/// A daemon on eth0 with 3 connections in five minutes, unless `adjust` says otherwise; eth1 exists too.
+/// Starts a daemon on eth0 with 3 connections in five minutes, unless `adjust` changes that. eth1 exists too.
 async fn start(
     watchdog: Option<Duration>,
     adjust: impl FnOnce(&mut Config),
@@ -97,7 +98,7 @@ async fn start(
     start_later(0, watchdog, adjust, source).await
 }
 
-/// The same, so long after a fake's beginning.
+/// Starts a daemon when the fake's clock has run for `after_ns`.
 async fn start_later(
     after_ns: u64,
     watchdog: Option<Duration>,
@@ -107,7 +108,7 @@ async fn start_later(
     start_on(None, after_ns, watchdog, adjust, source).await
 }
 
-/// The same on this host, where one is given.
+/// Starts a daemon on the given host, or on a default one.
 async fn start_on(
     host: Option<Host>,
     after_ns: u64,
@@ -377,7 +378,7 @@ async fn a_policy_that_the_kernel_refuses_takes_the_new_interface_off_again() {
     running.stop().await;
 }
 
-/// What is logged at a level that is shown.
+/// Collected log lines.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -521,7 +522,7 @@ async fn clients_that_say_nothing_hold_neither_the_daemon_nor_the_next_client() 
     let running = start_from_flags().await;
     let path = running.directory.path().join("control.sock");
     let mut silent = Vec::new();
-    // More than all can have together, of the daemon's own user.
+    // Exceeds the connection limit of the daemon's own user.
     for _ in 0..400 {
         silent.push(UnixStream::connect(&path).await.unwrap());
     }
@@ -573,7 +574,7 @@ async fn without_a_daemon_the_client_says_so_and_how_to_turn_off_what_is_still_e
     }
 }
 
-/// On a thread of its own: capabilities are given up for the thread.
+/// Runs on a thread of its own, because capabilities are given up per thread.
 #[test]
 fn a_real_signal_ends_a_real_run() {
     std::thread::spawn(|| {

@@ -1,4 +1,4 @@
-//! What became of packets in each minute, from counters that only grow. Pure.
+//! Packet totals of each minute, from monotonic counters. Pure.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,17 @@ use ratelimit_history::Total;
 use ratelimit_policy::desired::Policy;
 use ratelimit_report::history::Outcome;
 
-/// Counters by the rule's name and the reason.
+/// Counters by rule name and reason.
 type Counters = BTreeMap<(String, Reason), Tally>;
 
-/// The minute that runs, and the counters at its beginning.
+/// Current minute, and the counters at its start.
 #[derive(Debug, Default)]
 pub(super) struct Totals {
     began: Option<(Timestamp, Counters)>,
 }
 
 impl Totals {
-    /// Takes in a reading. With the first of another minute, the one that is over and its rows.
+    /// Processes a reading. At the first reading of a new minute, returns the previous minute and its rows.
     pub(super) fn look(
         &mut self,
         reading: &Reading,
@@ -42,7 +42,7 @@ impl Totals {
 
 fn row((rule, reason): (String, Reason), now: Tally, before: &Counters) -> Option<Total> {
     let before = before.get(&(rule.clone(), reason)).copied().unwrap_or_default();
-    // A counter that is behind is another one, and counts from nothing.
+    // A counter that went down was reset and counts from zero.
     let more = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
     let (packets, bytes) = (more(now.packets, before.packets), more(now.bytes, before.bytes));
     let row = Total { rule, reason: reason.label().to_owned(), outcome: outcome(reason), packets, bytes };
@@ -57,7 +57,7 @@ fn outcome(reason: Reason) -> Outcome {
     }
 }
 
-/// Of all interfaces together.
+/// Returns the counters summed over all interfaces.
 fn counters(reading: &Reading, policy: &Policy) -> Counters {
     let mut counters = Counters::new();
     let mut add = |rule: &str, tallies: &Tallies| {

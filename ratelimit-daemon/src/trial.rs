@@ -1,4 +1,4 @@
-//! A configuration on trial: in force for a while, and permanently only once it is confirmed. The kernel rolls back by
+//! Configuration on trial: in force for a while, and permanently only once it is confirmed. The kernel rolls back by
 //! itself. This module notices that, reports it, and remembers it over restarts.
 
 use std::path::{Path, PathBuf};
@@ -22,40 +22,40 @@ use ratelimit_policy::plan::changes;
 use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::{Clocks, ConfigState, RolledBack, SCHEMA};
 
-/// A shorter time is over before anyone can confirm.
+/// Minimum length of a trial in seconds. A shorter one would end before anyone could confirm.
 const SECONDS_MIN: u64 = 5;
-/// A longer one is no trial.
+/// Maximum length of a trial in seconds.
 const SECONDS_MAX: u64 = 86_400;
 
-/// A trial that runs.
+/// Trial in progress, with what a rollback restores.
 #[derive(Clone, Debug)]
 pub(super) struct Running {
-    /// The configuration that a roll-back restores.
+    /// Configuration that a rollback restores.
     pub(super) before: Config,
-    /// The file that its text is from.
+    /// Path of the previous configuration's text.
     before_path: PathBuf,
     record: Record,
-    /// Until when, by the datapath's clock.
+    /// End of the trial by the datapath's clock.
     pub(super) until: Nanos,
 }
 
-/// The trial that runs, and the outcome of the last one and of the last reload.
+/// Trial in progress, and the outcomes of the last trial and the last reload.
 #[derive(Debug)]
 pub(super) struct Trials {
-    /// The trial that runs.
+    /// Trial in progress, if any.
     pub(super) pending: Option<Running>,
-    /// The text that was tried last and not confirmed.
+    /// Text that was tried last and not confirmed.
     pub(super) refused: Option<String>,
     pub(super) last_reload: ConfigState,
 }
 
 impl Trials {
-    /// After a start, which has loaded a configuration.
+    /// Creates the state after a start that loaded a configuration.
     pub(super) fn new(refused: Option<String>, rolled_back: Option<RolledBack>, moment: Moment) -> Self {
         Self { pending: None, refused, last_reload: ConfigState { rolled_back, ..loaded(moment) } }
     }
 
-    /// Why no other configuration may be put in force now.
+    /// Fails during a trial, when no other configuration may be applied.
     pub(super) fn settled(&self, now: Nanos) -> Result<(), Problem> {
         let Some(pending) = &self.pending else { return Ok(()) };
         let left_s = pending.until.0.saturating_sub(now.0).div_ceil(1_000_000_000);
@@ -73,10 +73,10 @@ impl Trials {
 
     /// Records that a configuration was not put in force. The problem names the file itself.
     pub(super) fn failed(&mut self, problem: Problem) -> Problem {
-        // The requester gets a line each; a log and a report have one.
+        // The requester gets several lines, but a log entry and a report have one.
         let why = problem.message.replace('\n', "; ");
         tracing::error!("reload: {why}; everything goes on as it was");
-        // A reload that is refused during a trial says nothing about its file.
+        // A refused reload during a trial says nothing about the file on trial.
         if self.pending.is_none() {
             self.last_reload.last_reload_successful = false;
             self.last_reload.error = Some(why);
@@ -84,7 +84,7 @@ impl Trials {
         problem
     }
 
-    /// Why there is nothing to confirm.
+    /// Returns the error for a confirmation without a trial.
     fn too_late(&self) -> Problem {
         let Some(RolledBack { file, why }) = &self.last_reload.rolled_back else {
             return Problem::new(ProblemKind::BadRequest, "there is nothing to confirm: no file is on trial");
@@ -94,7 +94,7 @@ impl Trials {
         Problem::new(ProblemKind::Conflict, why)
     }
 
-    /// Whether this text was on trial and not confirmed: then only a reload or `apply` puts it in force.
+    /// Returns true if this text was tried and not confirmed. Then only `apply` may put it in force.
     pub(super) fn is_refused(&self, text: &str) -> bool {
         self.refused.as_deref() == Some(text)
     }
@@ -104,13 +104,13 @@ fn loaded(moment: Moment) -> ConfigState {
     ConfigState { last_reload_successful: true, last_reload_success_at: moment.wall, error: None, rolled_back: None }
 }
 
-/// Whether both name one file.
+/// Returns true if both paths name one file.
 pub(super) fn is_same(one: &Path, other: &Path) -> bool {
     one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Goes on with the trial of an earlier run; true if packets are judged by it.
+    /// Resumes the trial of an earlier run. Returns true if packets are judged by it.
     pub(super) fn resume(&mut self, unfinished: Unfinished, moment: Moment) -> Result<bool, DatapathError> {
         let Unfinished { before, before_path, record } = unfinished;
         if let Trial::Running(until) = self.datapath.trial()? {
@@ -128,7 +128,7 @@ impl<D: Datapath> Engine<D> {
         Ok(false)
     }
 
-    /// Puts a file in force: for good, or on trial.
+    /// Applies a file, permanently or on trial.
     pub(super) fn apply(
         &mut self,
         request: &ApplyRequest,
@@ -145,7 +145,7 @@ impl<D: Datapath> Engine<D> {
         };
         let file = request.file.clone().unwrap_or_else(|| own.path.clone());
         let is_own = is_same(&file, &own.path);
-        // A list file has one path wherever it is named.
+        // A list file must have one path however it is named.
         let file = if is_own { own.path.clone() } else { file };
         let loaded = (own.load)(&file).map_err(|error| Problem::new(ProblemKind::Config, format!("{error:#}")))?;
         self.object_to_lists(&loaded.config)?;
@@ -209,7 +209,7 @@ impl<D: Datapath> Engine<D> {
             clocks.wall_of(until),
         );
         let earlier = self.host.store.load::<Record>(FILE);
-        // The record for a restart comes first: a restart without it would take the trial for confirmed.
+        // The record is saved first. Without it, a restart would take the trial for confirmed.
         self.host.store.save(FILE, &record).map_err(|error| {
             Problem::new(
                 ProblemKind::Internal,
@@ -237,7 +237,7 @@ impl<D: Datapath> Engine<D> {
         Ok(changes)
     }
 
-    /// Keeps what is on trial.
+    /// Confirms the configuration on trial.
     pub(super) fn confirm(&mut self, by: &Requester, moment: Moment) -> Result<ConfirmReport, Problem> {
         if self.trials.pending.is_none() {
             return Err(self.trials.too_late());
@@ -256,13 +256,13 @@ impl<D: Datapath> Engine<D> {
         tracing::info!(user = %by, file = %file.display(), "{} is confirmed by {by}", file.display());
         self.journal.add(Occurrence::new(EventKind::Trial, format!("{} is confirmed by {by}", file.display())).by(by));
         let now = self.clocks(moment)?.now;
-        // Without the grants that have ended meanwhile.
+        // This drops the grants that expired meanwhile.
         self.put_in_force(now).map_err(Problem::datapath)?;
         reach(Point::ConfirmDone);
         Ok(ConfirmReport { schema: SCHEMA, file })
     }
 
-    /// Ends the trial now: the configuration before it is in force again.
+    /// Ends the trial now. The previous configuration is in force again.
     pub(super) fn roll_back(&mut self, by: &Requester) -> Result<RollbackReport, Problem> {
         self.notice_trial();
         if self.trials.pending.is_some() {
@@ -279,7 +279,7 @@ impl<D: Datapath> Engine<D> {
         Ok(RollbackReport { schema: SCHEMA, file: over.file.clone(), was_over: true })
     }
 
-    /// Notices that the kernel has rolled back.
+    /// Detects that the kernel has rolled back.
     pub(super) fn watch_trial(&mut self) -> Result<(), DatapathError> {
         if self.trials.pending.is_none() {
             return Ok(());
@@ -298,7 +298,7 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// Follows the packets, which roll back in the kernel. Called before anything that shows or charges by rules.
+    /// Follows a rollback by the kernel. Called before anything that reports or charges by rules.
     pub(super) fn notice_trial(&mut self) {
         if let Err(error) = self.watch_trial() {
             tracing::error!("put in force what was before a trial: {:#}", anyhow::Error::from(error));
@@ -311,7 +311,7 @@ impl<D: Datapath> Engine<D> {
         let file = record.file.display().to_string();
         tracing::warn!("{file} is ROLLED BACK, and what held before holds again: {why}");
         self.journal.add(Occurrence::new(EventKind::Trial, format!("{file} is rolled back: {why}")));
-        // No reload has failed: the configuration that was loaded last is in force.
+        // No reload has failed, because the last loaded configuration is in force.
         self.trials.last_reload.rolled_back = Some(RolledBack { file, why: why.to_owned() });
         self.hold_to(before);
         self.enforced.source.set_text(record.confirmed.clone(), before_path);
@@ -323,7 +323,7 @@ impl<D: Datapath> Engine<D> {
         self.statistics.outdate();
     }
 
-    /// Forgets the refused text: another configuration is in force permanently.
+    /// Forgets the refused text, because another configuration is in force permanently.
     pub(super) fn settle(&mut self) {
         self.trials.refused = None;
         self.host.store.remove(FILE);

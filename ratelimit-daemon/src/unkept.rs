@@ -1,4 +1,4 @@
-//! What commands have changed and could not be written down: it is tried again, as a full disk is emptied some time.
+//! Changes by commands that could not be saved. Saving is retried, because a full disk may be emptied.
 
 use std::io;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use super::moment::Moment;
 use ratelimit_datapath::Datapath;
 use ratelimit_report::snapshot::Clocks;
 
-/// Between two tries: what commands have entered may be megabytes.
+/// Interval between retries. The saved grants may be megabytes.
 const TRY_EVERY: Duration = Duration::from_secs(10);
 
-/// Why the files of the state are not as they should be, where they are not.
+/// Reasons why the state files are not up to date, if any.
 #[derive(Debug, Default)]
 pub(super) struct Unkept {
     access: Option<String>,
@@ -20,21 +20,21 @@ pub(super) struct Unkept {
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Has later runs find what commands have entered.
+    /// Saves the grants of commands for later runs.
     pub(super) fn keep_grants(&mut self, clocks: Clocks) -> io::Result<()> {
         let kept = self.overrides.grants.keep(&self.host.store, clocks);
         self.unkept.access = why(&kept);
         kept
     }
 
-    /// The same of a hold.
+    /// Saves the hold for later runs.
     pub(super) fn keep_hold(&mut self) -> io::Result<()> {
         let kept = self.overrides.keep_hold(&self.host.store, self.enforced.config.on_exit);
         self.unkept.hold = why(&kept);
         kept
     }
 
-    /// Says for people what a restart would forget, and why.
+    /// Describes what a restart would forget, and why.
     pub(super) fn unkept_words(&self) -> Option<String> {
         self.unkept_changes().or_else(|| {
             let why = self.list_copies.trouble()?;
@@ -48,7 +48,7 @@ impl<D: Datapath> Engine<D> {
         Some(format!("A RESTART FORGETS what commands have changed: {why}; it is tried again"))
     }
 
-    /// Tries again to write down what could not be.
+    /// Retries failed saves when due.
     pub(super) fn keep_again(&mut self, clocks: Clocks, moment: Moment) {
         if self.unkept_changes().is_none() {
             self.unkept.again_at = None;
@@ -58,7 +58,7 @@ impl<D: Datapath> Engine<D> {
             return;
         }
         self.unkept.again_at = Some(moment.uptime + TRY_EVERY);
-        // Why not is shown, and was logged the first time.
+        // The reason is shown elsewhere, and the first failure was logged.
         let _ = self.unkept.access.is_some().then(|| self.keep_grants(clocks));
         let _ = self.unkept.hold.is_some().then(|| self.keep_hold());
         self.fleet.keep_again(&self.host.store);

@@ -1,4 +1,4 @@
-//! What becomes of packets, and why: what `check`, `explain` and `list` are told.
+//! Verdicts on packets and their reasons, for `check`, `explain` and `list`.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use ratelimit_report::snapshot::{
 };
 
 impl<D: Datapath> Engine<D> {
-    /// How one address stands. An IPv4 address may come in its IPv6 form, which no packet has.
+    /// Reports the standing of one address. Accepts the IPv6 form of an IPv4 address, which no packet has.
     pub(super) fn check(&mut self, address: IpAddr, moment: Moment) -> Result<CheckReport, Problem> {
         let address = address.to_canonical();
         let clocks = self.clocks(moment)?;
@@ -42,7 +42,7 @@ impl<D: Datapath> Engine<D> {
         Ok(CheckReport::told(&self.enforced.desired.policy, address, &windows, &bans, &background))
     }
 
-    /// How all of a prefix stands, once it is put together; of the entries, so many of each origin.
+    /// Returns a function that builds the report on a prefix, with up to `most` entries of each origin.
     pub(super) fn check_prefix(
         &mut self,
         prefix: IpNet,
@@ -75,7 +75,7 @@ impl<D: Datapath> Engine<D> {
         })
     }
 
-    /// What is allowed, denied and banned, once it is put together.
+    /// Returns a function that builds the list of allowed, denied and banned prefixes.
     pub(super) fn list(
         &mut self,
         filter: ListFilter,
@@ -116,7 +116,7 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// What would become of a packet.
+    /// Reports what would happen to a packet.
     pub(super) fn explain(&mut self, sent: &Sent) -> Result<ExplainReport, Problem> {
         let now = self.datapath.now().map_err(Problem::datapath)?;
         let windows = self.datapath.source(sent.from).map_err(Problem::datapath)?;
@@ -126,10 +126,10 @@ impl<D: Datapath> Engine<D> {
     }
 }
 
-/// What was said beside the configuration, at one moment.
+/// State beside the configuration, at one moment.
 struct Beside {
     clocks: Clocks,
-    /// Of commands and of safety.
+    /// Entries of commands and of safety.
     entries: Vec<Entry>,
     hold: Option<snapshot::Hold>,
     fallen_back: Vec<String>,
@@ -154,8 +154,8 @@ impl Beside {
     }
 }
 
-/// What lists are made of, taken from the engine at one moment. To put them together takes long where they are long, and list files
-/// are read for it.
+/// Data for lists, taken from the engine at one moment. Long lists take a while to build, and building reads list
+/// files.
 struct Basis {
     policy: Policy,
     beside: Beside,
@@ -181,11 +181,11 @@ impl Basis {
     }
 }
 
-/// How long `check` waits for when the fleet told of a source. Its task answers at once, unless it is looking up many.
+/// Time limit of `check` for the fleet's answer. The task answers at once, unless it is looking up many sources.
 const TOLD_WITHIN: Duration = Duration::from_millis(200);
 
 impl<D: Datapath> Defer<Check, Moment> for Engine<D> {
-    /// Done at once, but for when other hosts told of it: the fleet's task knows that.
+    /// Checks the address at once. Only the times of other hosts' reports are fetched later, from the fleet's task.
     fn defer(&mut self, ask: Ask<Check>, moment: Moment) -> Answer {
         let Ask { call: Check { ip }, reply, .. } = ask;
         let mut report = self.up_to_date().check(ip, moment);
@@ -211,7 +211,7 @@ impl<D: Datapath> Defer<Check, Moment> for Engine<D> {
                         *told = at.map(|at| Duration::from_nanos(now.0.saturating_sub(at.0)).as_secs_f64());
                     }
                 };
-                // What was not said in time is left out.
+                // Times that do not arrive in time are left out.
                 let _is_in_time = timeout(TOLD_WITHIN, all).await;
                 for (row, told) in report.limits.iter_mut().zip(told) {
                     row.told_seconds_ago = told;
@@ -223,7 +223,7 @@ impl<D: Datapath> Defer<Check, Moment> for Engine<D> {
     }
 }
 
-/// Has the engine's part done at once, and the rest by a thread of its own.
+/// Builds and sends the report on a thread of its own. The engine's part is already done.
 fn put_together<C: Call>(
     reply: Reply<C::Report>,
     made: Result<impl FnOnce() -> C::Report + Send + 'static, Problem>,

@@ -1,4 +1,4 @@
-//! What the daemon watches: interfaces, list files, sources, bans, and whether the maps can be read.
+//! Things that the daemon watches: interfaces, list files, sources, bans, and the readability of the maps.
 
 use std::time::Duration;
 
@@ -21,19 +21,19 @@ use ratelimit_datapath::{Datapath, DatapathError, Reading};
 use ratelimit_policy::desired::Policy;
 use ratelimit_report::observe::Observer;
 
-/// How often gateways and resolvers are read: their change is not announced.
+/// Interval at which gateways and resolvers are read. Their changes are not announced.
 const LOOK_AROUND_EVERY: Duration = Duration::from_secs(30);
 
-/// What is looked at, and what was seen last.
+/// Watched things and their last known state.
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) links: Links,
-    /// Which of them see the same packets.
+    /// Interfaces that see the same packets.
     pub(super) paths: Paths,
     pub(super) lists: ListWatch,
     pub(super) talkers: Talkers,
     pub(super) observer: Observer,
-    /// From the first look on.
+    /// Watcher of expiring bans. None before the first look.
     pub(super) bans: Option<BanWatch>,
     pub(super) would_bans: WouldBans,
     pub(super) prefix_bans: PrefixBans,
@@ -41,17 +41,17 @@ pub(super) struct Watched {
     pub(super) taken_up: TakenUp,
     pub(super) totals: Totals,
     pub(super) spells: Spells,
-    /// Bans that the map had no place for, at the last look.
+    /// Bans that did not fit into the map, as of the last look.
     bans_refused: u64,
-    /// Since the daemon started.
+    /// Uptime of the last look at gateways and resolvers.
     looked_around_at: Duration,
     is_readable: bool,
-    /// Whether the packet path could be told last that a daemon runs.
+    /// True if the last heartbeat to the packet path succeeded.
     pub(super) is_beating: bool,
 }
 
 impl Watched {
-    /// Of a daemon that has just looked at its surroundings.
+    /// Creates the state of a daemon that has just looked at its surroundings.
     pub(super) fn new(uptime: Duration) -> Self {
         Self {
             links: Links::default(),
@@ -73,7 +73,7 @@ impl Watched {
         }
     }
 
-    /// Reads, and logs when that begins or ceases to fail.
+    /// Reads the datapath. Logs when reading starts to fail, and when it works again.
     pub(super) fn read<D: Datapath>(&mut self, datapath: &mut D) -> Result<Reading, String> {
         let was_readable = self.is_readable;
         let reading = datapath.read();
@@ -94,7 +94,7 @@ impl Watched {
         }
     }
 
-    /// Whether it is time to read gateways and resolvers again; true once for each time.
+    /// Returns true if gateways and resolvers are due to be read again. Restarts the interval in that case.
     pub(super) fn is_time_to_look_around(&mut self, uptime: Duration) -> bool {
         let is_time = uptime.saturating_sub(self.looked_around_at) >= LOOK_AROUND_EVERY;
         if is_time {
@@ -103,7 +103,7 @@ impl Watched {
         is_time
     }
 
-    /// Attaches to interfaces that are back.
+    /// Attaches to interfaces that came back.
     pub(super) fn attach_again<D: Datapath>(
         &mut self,
         datapath: &mut D,
@@ -134,8 +134,8 @@ impl Watched {
         }
     }
 
-    /// Attaches to each interface that is there and not attached, before anything else is read. What that says of those
-    /// that refuse is left to the next look.
+    /// Attaches to existing interfaces that are not attached, without reading the datapath first. Errors are left to
+    /// the next look.
     pub(super) fn attach_at_once<D: Datapath>(&mut self, datapath: &mut D, interfaces: &[String]) {
         for interface in interfaces {
             if self.paths.obstacle(interface, &self.links.attached_names()).is_none()
@@ -146,7 +146,7 @@ impl Watched {
         }
     }
 
-    /// Tells which bans expired.
+    /// Reports expired bans.
     pub(super) fn follow_bans<D: Datapath>(
         &mut self,
         datapath: &mut D,
@@ -159,7 +159,7 @@ impl Watched {
         bans.look(datapath, policy, &mut self.begun, journal, reading, moment);
     }
 
-    /// Removes old bans, and logs where the map had no place for new ones.
+    /// Removes old bans, and warns if new ones did not fit into the map.
     pub(super) fn tidy_bans<D: Datapath>(&mut self, datapath: &mut D, reading: &Reading) {
         let more = self.more_bans_refused(reading);
         if more != 0 {
@@ -175,7 +175,7 @@ impl Watched {
         }
     }
 
-    /// Bans that the map had no place for since the last look.
+    /// Returns the number of bans that did not fit into the map since the last look.
     fn more_bans_refused(&mut self, reading: &Reading) -> u64 {
         let inserts = [Fault::BansV4Insert, Fault::BansV6Insert, Fault::BansV6WideInsert];
         let refused = reading.faults.iter().filter(|(fault, _)| inserts.contains(fault)).map(|(_, count)| count).sum();

@@ -1,5 +1,5 @@
-//! The web page's token: a file that only root reads, with the address that the page is served at. The daemon makes it,
-//! `ratelimitd web-token` makes links of it.
+//! Token of the web page, in a file that only root can read, with the address of the page. The daemon creates it, and
+//! `ratelimitd web-token` makes links from it.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,27 +20,28 @@ const FILE: &str = "web-token.json";
 struct Kept {
     token: String,
     address: SocketAddr,
-    /// The certificate, where the page is encrypted.
+    /// Certificate file, if the page is encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cert: Option<PathBuf>,
 }
 
-/// A link that opens the page once.
+/// Link that opens the web page once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WebLink {
     schema: u32,
-    /// Where it leads.
+    /// Address of the link.
     pub url: String,
-    /// How long it is good.
+    /// Lifetime of the link in seconds.
     pub expires_seconds: u64,
 }
 
-/// What is spoken over TCP.
+/// Returns the URL scheme of the TCP listener.
 pub(super) const fn scheme(is_encrypted: bool) -> &'static str {
     if is_encrypted { "https" } else { "http" }
 }
 
-/// The login of the page that is served at an address; none where it is not to be had unencrypted, or no token can be kept.
+/// Creates the login of the page at an address. None if the page would be unencrypted off loopback without
+/// `--insecure-web`, or if no token can be saved.
 pub(super) fn login(
     store: &Store,
     address: Option<SocketAddr>,
@@ -80,7 +81,7 @@ pub(super) fn login(
     }
 }
 
-/// Whether nobody else could read the token. One that others may have is worth nothing.
+/// Returns true if nobody else could read the token. Warns otherwise, because such a token is replaced.
 fn is_secret(store: &Store) -> bool {
     let path = store.path(FILE);
     let mode = fs::symlink_metadata(&path).map_or(0, |of| of.permissions().mode() & 0o777);
@@ -91,7 +92,7 @@ fn is_secret(store: &Store) -> bool {
     is_secret
 }
 
-/// A new link to the page of this host's daemon.
+/// Creates a link to the page of this host's daemon.
 pub fn web_link() -> Result<WebLink, DaemonError> {
     link(&Store::of_host(), Timestamp::now())
 }
@@ -106,7 +107,7 @@ fn link(store: &Store, now: Timestamp) -> Result<WebLink, DaemonError> {
     Ok(WebLink { schema: 1, url, expires_seconds: CODE_SECONDS_MAX })
 }
 
-/// Where the page is: by the name that its certificate is for, if it has one.
+/// Returns the base URL of the page, with the certificate's name if it has one.
 fn place(address: SocketAddr, cert: Option<&PathBuf>) -> String {
     let scheme = scheme(cert.is_some());
     match cert.and_then(|path| certificate::name(path)) {
@@ -115,7 +116,7 @@ fn place(address: SocketAddr, cert: Option<&PathBuf>) -> String {
     }
 }
 
-/// How a browser on this host reaches what listens there.
+/// Returns the address at which a browser on this host reaches the listener.
 fn reached(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),

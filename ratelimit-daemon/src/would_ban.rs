@@ -1,9 +1,9 @@
-//! The bans that rules in dry run would have begun. The kernel bans nobody by such a rule, and its windows count
-//! refusals all the same: a source that is refused there would be banned. Windows are read in rounds, so a ban is
-//! seen up to a round late.
+//! Bans that rules in dry run would have begun. The kernel bans nobody by such a rule, but its windows count
+//! refusals. A source that is refused there would be banned. Windows are read in rounds, so a ban is detected up to
+//! one round late.
 //!
-//! Where a rule bans verified sources alone, connections are not verified in dry run: forged sources are among those
-//! that it names.
+//! Rules that ban only verified sources do not verify connections in dry run. Forged sources may therefore be among
+//! the reported ones.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,33 +16,34 @@ use ratelimit_datapath::{Ban, SourceReading};
 use ratelimit_policy::desired::{Bans, Mode, Per, Policy, Rule, ban_slot};
 use ratelimit_report::snapshot::{Clocks, WouldBan, source_text, used_most};
 
-/// Sources that are followed; more than that are not told. // 16384 x 80 B = 1.3 MB
+/// Maximum number of tracked sources. Further ones are not reported. // 16384 x 80 B = 1.3 MB
 const FOLLOWED_MAX: usize = 16_384;
 
 /// Sources that would be banned.
 #[derive(Debug, Default)]
 pub(super) struct WouldBans {
-    /// By source and by the slot of the rule's bans.
+    /// Tracked bans by source and by the slot of the rule's bans.
     followed: HashMap<(IpNet, u32), Followed>,
-    /// Bans since the start, by rule.
+    /// Number of bans since the start, by rule name.
     begun: BTreeMap<String, u64>,
 }
 
-/// The newest ban that a source would have.
+/// Newest ban that a source would have.
 #[derive(Clone, Copy, Debug)]
 struct Followed {
     until: Nanos,
-    /// From then on the next is the first again.
+    /// Time from which the next ban is the first of its sequence again.
     reset: Nanos,
-    /// From then on no refusal that this ban is for is taken for another.
+    /// Time from which no refusal of this ban can be mistaken for another's, so that the entry can be removed.
     removable: Nanos,
     step: u32,
 }
 
-/// One visit of every source.
+/// Round that visits every source.
 pub(super) struct Round<'a> {
     bans: &'a mut WouldBans,
-    /// The limits of rules in dry run that ban, by slot: the rule's place in the policy, and the limit's in the rule.
+    /// Limits of dry-run rules that ban, by slot. Each value is the rule's index in the policy and the limit's index
+    /// in the rule.
     watched: HashMap<u32, (usize, usize)>,
     policy: &'a Policy,
     now: Nanos,
@@ -51,14 +52,14 @@ pub(super) struct Round<'a> {
     unlogged: Unlogged,
 }
 
-/// What a round has found.
+/// Result of a round.
 pub(super) struct Found {
     found: Vec<(Ban, Option<Usage>)>,
     unlogged: Unlogged,
 }
 
 impl WouldBans {
-    /// Begins a round; none where nothing is in dry run that bans. At most `room` bans are logged one by one.
+    /// Begins a round. None if no rule in dry run bans. At most `room` bans are reported individually.
     pub(super) fn round<'a>(&'a mut self, policy: &'a Policy, now: Nanos, room: usize) -> Option<Round<'a>> {
         let rules = || policy.rules.iter().enumerate().filter(|(_, rule)| would(rule).is_some());
         self.begun.retain(|name, _| rules().any(|(_, rule)| rule.name == *name));
@@ -76,7 +77,7 @@ impl WouldBans {
         Some(Round { bans: self, watched, policy, now, room, found: Vec::new(), unlogged: Unlogged::default() })
     }
 
-    /// What would hold now, as bans of the policy's rules; sorted.
+    /// Returns the bans that would hold now, sorted, with rules of the policy.
     pub(super) fn holding(&self, policy: &Policy, now: Nanos) -> Vec<Ban> {
         let rules: HashMap<u32, usize> =
             policy.rules.iter().enumerate().map(|(at, rule)| (ban_slot(&rule.name), at)).collect();
@@ -89,7 +90,7 @@ impl WouldBans {
         bans
     }
 
-    /// How many there were and are, by rule; of the rules in dry run that ban.
+    /// Returns the numbers of past and current bans of each rule that would ban.
     pub(super) fn counts(&self, policy: &Policy, now: Nanos) -> Vec<(String, WouldBan)> {
         let holding = self.holding(policy, now);
         let of = |(at, rule): (usize, &Rule)| {
@@ -103,7 +104,7 @@ impl WouldBans {
 }
 
 impl Round<'_> {
-    /// Takes in one window of one source.
+    /// Processes one window of one source.
     pub(super) fn visit(&mut self, reading: &SourceReading) {
         let Some(&(at, position)) = self.watched.get(&reading.slot) else { return };
         let Some(rule) = self.policy.rules.get(at) else { return };
@@ -112,7 +113,7 @@ impl Round<'_> {
             return;
         }
         let bucket = self.now.bucket(limit.bucket_ns);
-        // Every bucket is looked at, and one that ended between two rounds at its end.
+        // Checks the current bucket, and the previous one in case it ended between two rounds.
         let newest = [bucket, BucketIndex(bucket.0.saturating_sub(1))];
         let refused = reading.window.refused;
         let Some(newest) = newest.into_iter().find(|at| refused.count() > 0 && refused.is_within(*at, 0)) else {
@@ -121,7 +122,7 @@ impl Round<'_> {
         let refused_since = Nanos(newest.0.saturating_mul(limit.bucket_ns));
         let key = (reading.prefix, ban_slot(&rule.name));
         let before = self.bans.followed.get(&key).copied();
-        // A source that is still refused when a ban expires is not banned once more for the same.
+        // A source that is still refused when its ban expires is not banned again for the same refusal.
         if before.is_some_and(|before| self.now < before.until || refused_since < before.until)
             || before.is_none() && self.bans.followed.len() >= FOLLOWED_MAX
         {
@@ -150,7 +151,7 @@ impl Round<'_> {
 }
 
 impl Found {
-    /// The bans, in order, and how many more there are.
+    /// Returns events for the bans, in order, and the number of further bans.
     pub(super) fn events(self, policy: &Policy, clocks: Clocks) -> (Vec<Event>, Unlogged) {
         let Self { mut found, unlogged } = self;
         found.sort_by_key(|(ban, _)| *ban);
@@ -165,7 +166,7 @@ impl Found {
     }
 }
 
-/// How a rule would ban that bans nobody as it is in dry run.
+/// Returns the bans that a rule in dry run would impose. None for an enforced rule.
 fn would(rule: &Rule) -> Option<&Bans> {
     match rule.mode {
         Mode::Enforce => None,

@@ -1,8 +1,8 @@
-//! No path of the machine that builds it is in the object. The verifier's log names its source files, and the kernel keeps
-//! those names, so they are shortened rather than left out.
+//! Removes the paths of the build machine from the object. The verifier's log names source files and the kernel keeps
+//! those names, so paths are shortened instead of dropped.
 //!
-//! aya-build sets the flags of the compiler itself. So the build script, which cargo has compiled already, is also the
-//! compiler's wrapper, and adds its own.
+//! aya-build sets the flags of the compiler itself. Therefore the build script, which cargo has already compiled, also
+//! wraps the compiler and adds flags.
 
 use std::env;
 use std::fmt::Write as _;
@@ -13,10 +13,11 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-/// Set where this program is the wrapper; its flags, one a line.
+/// Environment variable that marks this program as the wrapper. Its value has one flag per line.
 const FLAGS: &str = "RATELIMITD_REMAP_FLAGS";
 
-/// As the wrapper, becomes the compiler that the first argument names, and returns only why it could not.
+/// If this program is the wrapper, replaces itself by the compiler in its first argument. Returns only on failure, with
+/// the error. Returns none if it is not the wrapper.
 pub(crate) fn wrapped_compiler() -> Option<io::Error> {
     let flags = env::var(FLAGS).ok()?;
     let mut arguments = env::args_os().skip(1);
@@ -24,14 +25,14 @@ pub(crate) fn wrapped_compiler() -> Option<io::Error> {
     Some(compiler.args(arguments).args(flags.lines()).env_remove(FLAGS).exec())
 }
 
-/// The variables by which cargo runs the compiler through this program.
+/// Returns the variables that make cargo run the compiler through this program.
 pub(crate) fn variables(workspace: &Path, cargo_home: &Path) -> Result<[(&'static str, String); 2]> {
     let program = env::current_exe().context("where this build script is")?;
     Ok([("RUSTC_WRAPPER", utf8(&program)?.to_owned()), (FLAGS, flags(workspace, cargo_home)?)])
 }
 
-/// The workspace's files by their paths in it: relative to the directory that the linker runs in, which copies the lines
-/// that the verifier's log shows. The last flag that fits is taken.
+/// Returns flags that shorten the workspace's files to their paths in the workspace. The linker resolves them against
+/// its working directory to copy the source lines for the verifier's log. The last matching flag wins.
 fn flags(workspace: &Path, cargo_home: &Path) -> Result<String> {
     let mut flags = format!("--remap-path-prefix={}=/cargo\n", utf8(cargo_home)?);
     for registry in registries(cargo_home) {
@@ -41,7 +42,7 @@ fn flags(workspace: &Path, cargo_home: &Path) -> Result<String> {
     Ok(flags)
 }
 
-/// Their directories are named by the host that they come from.
+/// Returns the directories of registries, which are named after their host.
 fn registries(cargo_home: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(cargo_home.join("registry/src")).into_iter().flatten().flatten();
     let mut registries: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();

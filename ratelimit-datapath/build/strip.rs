@@ -1,6 +1,7 @@
-//! Takes the debug information out of a linked object: four fifths of it, which nothing reads.
+//! Removes the debug information from a linked object. Nothing reads this part, which is four fifths of the object.
 //!
-//! The compiler has to make it all the same: `.BTF` and `.BTF.ext`, which the kernel reads and which stay, are made from it.
+//! The compiler must still generate it, because `.BTF` and `.BTF.ext` are made from it. Those stay, and the kernel
+//! reads them.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use object::build::elf::{Builder, SectionData};
 use object::elf::SHT_STRTAB;
 
-/// Rewrites the file without `.debug_*`, and without their relocations and symbols.
+/// Rewrites the file without `.debug_*` sections and without their relocations and symbols.
 pub(crate) fn debug_sections(file: &Path) -> Result<()> {
     let linked = fs::read(file).with_context(|| format!("read {}", file.display()))?;
     let stripped = stripped(&linked).with_context(|| format!("strip {}", file.display()))?;
@@ -24,7 +25,7 @@ fn stripped(linked: &[u8]) -> Result<Vec<u8>> {
     }
     ensure!(elf.sections.iter().any(|section| &*section.name == b".BTF"), "it has no section .BTF");
     elf.delete_orphans();
-    // LLVM has one table for the names of sections and of symbols, the writer one for each.
+    // LLVM writes one table for the names of sections and symbols. The writer needs one for each.
     if !elf.sections.iter().any(|section| matches!(section.data, SectionData::SectionString)) {
         let names = elf.sections.add();
         names.name = b".shstrtab"[..].into();

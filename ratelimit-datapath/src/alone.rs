@@ -1,4 +1,4 @@
-//! How long pins have been without a daemon: by the modification time of one that a daemon touches as long as it runs.
+//! Time that pins have been without a daemon, from the modification time of a pin that a running daemon touches.
 
 use std::fs;
 use std::io;
@@ -9,10 +9,10 @@ use nix::fcntl::AT_FDCWD;
 use nix::sys::stat::{UtimensatFlags, utimensat};
 use nix::sys::time::TimeSpec;
 
-/// Pins are made together, within this time. One that was not touched since is no sign of life.
+/// Time within which all pins are made. A later touch shows that a daemon ran.
 const MADE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Says that a daemon runs. What cannot be touched says nothing.
+/// Updates the modification time of a pin, to show that a daemon runs. A failure is only logged.
 pub(super) fn touch(path: &Path) {
     let now = TimeSpec::UTIME_NOW;
     if let Err(errno) = utimensat(AT_FDCWD, path, &now, &now, UtimensatFlags::FollowSymlink) {
@@ -20,7 +20,7 @@ pub(super) fn touch(path: &Path) {
     }
 }
 
-/// The time since `touched` was touched; none where it never was since it was made together with `untouched`.
+/// Returns the time since `touched` was touched. None if that was never done after both pins were made.
 pub(super) fn since(touched: &Path, untouched: &Path) -> Option<Duration> {
     let at = |path: &Path| -> io::Result<SystemTime> { fs::metadata(path)?.modified() };
     let (touched, made) = (at(touched).ok()?, at(untouched).ok()?);

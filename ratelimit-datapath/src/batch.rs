@@ -1,5 +1,5 @@
-//! Many entries of a map a call: 1 M of a hash map are read in a third of a second, where one entry a call takes three.
-//! aya has no batch operations, so this is `BPF_MAP_LOOKUP_BATCH` and its kin (Linux 5.6, of tries 5.13) by hand. Knows
+//! Batch access to map entries: 1 M entries of a hash map are read in a third of a second instead of three. aya has no
+//! batch operations, so this module calls `BPF_MAP_LOOKUP_BATCH` and the like (Linux 5.6, for tries 5.13) itself. Knows
 //! file descriptors and bytes.
 
 use std::io;
@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use super::bpf::{self, Command};
 
-/// Entries asked for at once. The kernel hands out whole hash buckets, so a batch may come back shorter.
+/// Number of entries requested at once. The kernel returns whole hash buckets, so a batch may be shorter.
 const BATCH_LEN: usize = 16_384;
-/// Bytes of a position in a hash map: the number of a bucket, of 32 bits; room for more does no harm.
+/// Bytes of a position in a hash map. The position is a bucket number of 32 bits; the extra bytes are harmless.
 const BUCKET_LEN: usize = 8;
 
 /// `struct { ... } batch` of `union bpf_attr`.
@@ -28,11 +28,11 @@ struct BatchAttr {
     flags: u64,
 }
 
-/// Visits every entry of the hash map `map`, whose keys and values have these sizes in bytes. An entry that comes,
-/// goes or moves meanwhile may be missed, or seen twice.
+/// Visits every entry of the hash map `map`, whose keys and values have these sizes in bytes. An entry that is added,
+/// removed or moved meanwhile may be missed or seen twice.
 ///
 /// # Errors
-/// What the kernel answers; `EINVAL` from kernels before 5.6.
+/// Returns the kernel's error: `EINVAL` from kernels before 5.6.
 pub(super) fn visit(
     map: BorrowedFd<'_>,
     key_len: usize,
@@ -40,16 +40,15 @@ pub(super) fn visit(
     max_entries: u32,
     mut entry: impl FnMut(&[u8], &[u8]),
 ) -> io::Result<()> {
-    // Each batch moves on by at least one bucket, and there are at most twice as many buckets as entries.
+    // Each batch advances by at least one bucket, and there are at most twice as many buckets as entries.
     let batches = 2 * u64::from(max_entries).next_power_of_two();
     Batch::new(key_len, value_len, max_entries).visit_all(map, BUCKET_LEN, batches, &mut entry)
 }
 
-/// Visits the entries of one batch, from where another has ended, and tells where this one has; none where that is
-/// the end.
+/// Visits the entries of one batch, beginning at position `from`. Returns the next position, or none at the end.
 ///
 /// # Errors
-/// What the kernel answers; `EINVAL` from kernels before 5.6.
+/// Returns the kernel's error: `EINVAL` from kernels before 5.6.
 pub(super) fn visit_part(
     map: BorrowedFd<'_>,
     key_len: usize,
@@ -64,10 +63,10 @@ pub(super) fn visit_part(
     Ok(more.then(|| u64::from_ne_bytes(next)))
 }
 
-/// Visits every entry of the trie `map`, whose keys and values have these sizes in bytes. Its position is a key.
+/// Visits every entry of the trie `map`, whose keys and values have these sizes in bytes. A position is a key.
 ///
 /// # Errors
-/// What the kernel answers; `EINVAL` or `ENOTSUPP` from kernels before 5.13.
+/// Returns the kernel's error: `EINVAL` or `ENOTSUPP` from kernels before 5.13.
 pub(super) fn visit_trie(
     map: BorrowedFd<'_>,
     key_len: usize,
@@ -76,12 +75,12 @@ pub(super) fn visit_trie(
     mut entry: impl FnMut(&[u8], &[u8]),
 ) -> io::Result<()> {
     let mut batch = Batch::new(key_len, value_len, max_entries);
-    // Each batch but the last is full.
+    // Every batch except the last is full.
     let batches = u64::from(max_entries) / batch.len as u64;
     batch.visit_all(map, key_len, batches, &mut entry)
 }
 
-/// Room for the entries of one call.
+/// Buffers for the entries of one call.
 struct Batch {
     key_len: usize,
     value_len: usize,
@@ -96,7 +95,7 @@ impl Batch {
         Self { key_len, value_len, keys: vec![0; len * key_len], values: vec![0; len * value_len], len }
     }
 
-    /// Visits the entries of batch after batch, as many as there are at most. A position has so many bytes.
+    /// Visits the entries of all batches, at most `batches` + 1. A position has `position_len` bytes.
     fn visit_all(
         &mut self,
         map: BorrowedFd<'_>,
@@ -114,7 +113,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Visits the entries of one batch, and tells whether more follow, from `next` on.
+    /// Visits the entries of one batch. Writes the next position to `next` and returns whether more entries follow.
     fn visit(
         &mut self,
         map: BorrowedFd<'_>,
@@ -135,14 +134,14 @@ impl Batch {
             // SAFETY: the buffers hold `count` keys and values, and a position each, and live until the call returns.
             let error = unsafe { bpf::call(Command::MAP_LOOKUP_BATCH, &mut attr) }.err();
             match error.as_ref().and_then(io::Error::raw_os_error) {
-                // One bucket alone has more entries than the buffers: nothing was copied.
+                // One bucket alone has more entries than the buffers. Nothing was copied.
                 Some(libc::ENOSPC) => {
                     self.len *= 2;
                     self.keys.resize(self.len * self.key_len, 0);
                     self.values.resize(self.len * self.value_len, 0);
                     continue;
                 }
-                // The last batch; it may hold entries.
+                // This is the last batch. It may hold entries.
                 None | Some(libc::ENOENT) => {}
                 Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
             }
@@ -151,45 +150,45 @@ impl Batch {
         }
     }
 
-    /// Those that a call has returned.
+    /// Returns the entries that a call has written to the buffers.
     fn entries(&self, count: u32) -> impl Iterator<Item = (&[u8], &[u8])> {
         let entries = self.keys.chunks_exact(self.key_len).zip(self.values.chunks_exact(self.value_len));
         entries.take(count as usize)
     }
 }
 
-/// Why a batch ended before its end: which entry it was, and what the kernel answered.
+/// Position of the entry at which a batch stopped, and the kernel's error.
 #[derive(Debug)]
 pub(super) struct Stopped {
     pub(super) at: usize,
     pub(super) error: io::Error,
 }
 
-/// Entries changed by one call: nothing ends a call, so it is to take milliseconds.
+/// Maximum number of entries changed by one call. A call cannot be interrupted, so it should take only milliseconds.
 const CHANGED_LEN: usize = 16_384;
-/// How often an entry is tried again for which there is no memory, and after which pause: a trie takes what is free at
-/// once, without waiting for what can be made free (`lpm_trie_node_alloc`, kernel/bpf/lpm_trie.c, Linux 6.18).
+/// Number of attempts for an entry that memory is missing for, and the pause between them. A trie takes only memory
+/// that is free at once (`lpm_trie_node_alloc`, kernel/bpf/lpm_trie.c, Linux 6.18).
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Writes entries: so many keys, and the value of each.
+/// Writes entries: `keys` with the value of each.
 ///
 /// # Errors
-/// At the first entry that is not taken; those before it are written.
+/// Stops at the first entry that the kernel refuses. The entries before are written.
 ///
 /// # Safety
-/// `K` and `V` have the sizes of the map's keys and values.
+/// `K` and `V` must have the sizes of the map's keys and values.
 pub(super) unsafe fn update<K: Copy, V: Copy>(map: BorrowedFd<'_>, keys: &[K], values: &[V]) -> Result<(), Stopped> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees the sizes.
     let write =
         |part: Range<usize>| unsafe { change(Command::MAP_UPDATE_BATCH, map, &keys[part.clone()], &values[part]) };
     in_parts(keys.len(), write, || std::thread::sleep(PAUSE))
 }
 
-/// Changes so many entries, a part each call, and tries one again after a pause for which there is no memory now.
+/// Changes `len` entries, a part in each call. If memory is missing for an entry, retries it after a pause.
 ///
 /// # Errors
-/// At the first entry that is not taken.
+/// Stops at the first entry that the kernel refuses.
 fn in_parts(
     len: usize,
     mut change: impl FnMut(Range<usize>) -> Result<(), Stopped>,
@@ -215,13 +214,13 @@ fn in_parts(
 /// Removes the entries of these keys.
 ///
 /// # Errors
-/// At the first that is not there; those before it are removed.
+/// Stops at the first missing key. The entries before are removed.
 ///
 /// # Safety
-/// `K` has the size of the map's keys.
+/// `K` must have the size of the map's keys.
 pub(super) unsafe fn remove<K: Copy>(map: BorrowedFd<'_>, keys: &[K]) -> Result<(), Stopped> {
     for (begin, keys) in (0..).step_by(CHANGED_LEN).zip(keys.chunks(CHANGED_LEN)) {
-        // SAFETY: as promised; no value is read.
+        // SAFETY: the caller guarantees the size, and no value is read.
         let removed = unsafe { change::<K, ()>(Command::MAP_DELETE_BATCH, map, keys, &[]) };
         removed.map_err(|stopped| Stopped { at: begin + stopped.at, ..stopped })?;
     }
@@ -229,7 +228,8 @@ pub(super) unsafe fn remove<K: Copy>(map: BorrowedFd<'_>, keys: &[K]) -> Result<
 }
 
 /// # Safety
-/// `K` and `V` have the sizes of the map's keys and, where the command reads any, values, of which there are as many.
+/// `K` and `V` must have the sizes of the map's keys and values. If the command reads values, there must be one for
+/// each key.
 unsafe fn change<K, V>(command: Command, map: BorrowedFd<'_>, keys: &[K], values: &[V]) -> Result<(), Stopped> {
     let mut attr = BatchAttr {
         keys: keys.as_ptr() as u64,
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn an_entry_without_memory_is_tried_again_and_each_is_written_once() {
-        // There is memory for a thousand entries, then for none three times.
+        // Memory suffices for a thousand entries, then for none in three calls.
         let (mut written, mut calls, mut pauses) = (Vec::new(), 0, 0);
         let write = |part: Range<usize>| {
             calls += 1;

@@ -1,4 +1,4 @@
-//! The system call `bpf`, where aya has no function for what is asked. Knows commands, file descriptors and bytes.
+//! The system call `bpf`, for commands that aya has no function for. Knows commands, file descriptors and bytes.
 
 use std::ffi::CString;
 use std::io;
@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-/// A command's number in `enum bpf_cmd`.
+/// Number of a command in `enum bpf_cmd`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Command(libc::c_long);
 
@@ -27,7 +27,7 @@ impl Command {
     pub(super) const MAP_DELETE_BATCH: Self = Self(27);
 }
 
-/// What `union bpf_attr` has for `BPF_OBJ_PIN` and `BPF_OBJ_GET`.
+/// Fields of `union bpf_attr` for `BPF_OBJ_PIN` and `BPF_OBJ_GET`.
 #[repr(C)]
 struct GetAttr {
     path: u64,
@@ -35,19 +35,20 @@ struct GetAttr {
     flags: u32,
 }
 
-/// How a pinned object is opened.
+/// Mode in which a pinned object is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// To read it and to change it.
+    /// Reads and writes.
     Whole,
-    /// To read it: what writes through it is refused. Maps alone know that, and who may read the pin may do it.
+    /// Reads only: writes through the descriptor are refused. Only maps support this mode. Read permission on the pin
+    /// suffices.
     ReadOnly,
 }
 
-/// Opens what is pinned at `path`.
+/// Opens the object pinned at `path`.
 ///
 /// # Errors
-/// What the kernel answers.
+/// Returns the kernel's error.
 pub(super) fn open_pin(path: &Path, access: Access) -> io::Result<OwnedFd> {
     /// `BPF_F_RDONLY`, include/uapi/linux/bpf.h.
     const RDONLY: u32 = 1 << 3;
@@ -59,14 +60,14 @@ pub(super) fn open_pin(path: &Path, access: Access) -> io::Result<OwnedFd> {
     let mut attr = GetAttr { path: path.as_ptr() as u64, fd: 0, flags };
     // SAFETY: the path lives until the call returns, and ends with a zero.
     let fd = unsafe { call(Command::OBJ_GET, &mut attr) }?;
-    // SAFETY: the kernel has just made it, and nothing else has it.
+    // SAFETY: the kernel has just made the descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Pins an object at `path`.
 ///
 /// # Errors
-/// What the kernel answers.
+/// Returns the kernel's error.
 pub(super) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let mut attr = GetAttr { path: path.as_ptr() as u64, fd: object.as_raw_fd().unsigned_abs(), flags: 0 };
@@ -90,14 +91,14 @@ struct QueryAttr {
 
 const _: () = assert!(size_of::<QueryAttr>() == 64);
 
-/// The programs at TCX ingress of an interface, in their order; none where the kernel has no such hook.
+/// Returns the programs at TCX ingress of an interface, in order. Empty if the kernel has no such hook.
 ///
 /// # Errors
-/// What the kernel answers.
+/// Returns the kernel's error.
 pub(super) fn tcx_programs(interface: u32) -> io::Result<Vec<u32>> {
     /// `BPF_TCX_INGRESS`, include/uapi/linux/bpf.h.
     const TCX_INGRESS: u32 = 46;
-    /// As many as the kernel has there at most (`BPF_MPROG_MAX`, include/linux/bpf_mprog.h, Linux 6.18).
+    /// Maximum number of programs at the hook (`BPF_MPROG_MAX`, include/linux/bpf_mprog.h, Linux 6.18).
     const PROGRAMS_MAX: u32 = 64;
 
     let mut programs = vec![0_u32; PROGRAMS_MAX as usize];
@@ -108,13 +109,13 @@ pub(super) fn tcx_programs(interface: u32) -> io::Result<Vec<u32>> {
         count: PROGRAMS_MAX,
         ..QueryAttr::default()
     };
-    // SAFETY: there is room for as many numbers as it says, until the call returns.
+    // SAFETY: the buffer has room for `count` ids and lives until the call returns.
     match unsafe { call(Command::PROG_QUERY, &mut attr) } {
         Ok(_) => {
             programs.truncate(attr.count as usize);
             Ok(programs)
         }
-        // Nothing is there, or, before Linux 6.6, no such hook.
+        // No program is attached, or the kernel has no such hook (before Linux 6.6).
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
@@ -128,16 +129,17 @@ struct InfoAttr {
     info: u64,
 }
 
-/// Asks the kernel; what it returns where that is no error.
+/// Calls the kernel and returns the result of a successful call.
 ///
 /// # Errors
-/// What the kernel answers.
+/// Returns the kernel's error.
 ///
-/// # Safety `attr` is what `union bpf_attr` has for this command, and what it points to is there, with room for as
-/// much as it says.
+/// # Safety
+/// `attr` must have the layout of `union bpf_attr` for this command. Its pointers must be valid, with room for the
+/// lengths that it gives.
 pub(super) unsafe fn call<A>(command: Command, attr: &mut A) -> io::Result<i32> {
     let attr: *mut A = attr;
-    // SAFETY: `attr` is of that size; the rest is promised.
+    // SAFETY: `attr` has the given size. The caller guarantees the rest.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command.0, attr, size_of::<A>()) };
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -145,17 +147,18 @@ pub(super) unsafe fn call<A>(command: Command, attr: &mut A) -> io::Result<i32> 
     i32::try_from(result).map_err(io::Error::other)
 }
 
-/// Asks what there is to know of a map, program or link, as far as `info` goes.
+/// Reads the kernel's information about a map, program or link, up to the size of `info`.
 ///
 /// # Errors
-/// What the kernel answers.
+/// Returns the kernel's error.
 ///
-/// # Safety `info` is the beginning of what the kernel has for such an object, valid whatever is written there, and
-/// what it points to has room for as much as it says.
+/// # Safety
+/// `info` must be the beginning of the kernel's structure for such an object, and valid for any bytes written. Its
+/// pointers must have room for the lengths that it gives.
 pub(super) unsafe fn look_at<I>(object: BorrowedFd<'_>, info: &mut I) -> io::Result<()> {
     let len = u32::try_from(size_of::<I>()).map_err(io::Error::other)?;
     let info: *mut I = info;
     let mut attr = InfoAttr { fd: object.as_raw_fd().unsigned_abs(), len, info: info as u64 };
-    // SAFETY: there is room for what is asked for; the rest is promised.
+    // SAFETY: `info` has room for the requested length. The caller guarantees the rest.
     unsafe { call(Command::OBJ_GET_INFO_BY_FD, &mut attr) }.map(|_| ())
 }

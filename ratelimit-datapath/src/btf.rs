@@ -1,11 +1,11 @@
-//! Where the kernel's own structures have their fields, read from its type information (BTF,
-//! Documentation/bpf/btf.rst). Knows bytes, and nothing of what the fields are for. Pure but for [`of_kernel`].
+//! Field offsets in the kernel's structures, read from its type information (BTF, Documentation/bpf/btf.rst). Does not
+//! know what the fields are for. Pure except [`of_kernel`].
 
 use std::fs;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// Where a kernel that has type information shows it.
+/// File in which the kernel shows its type information, if it has any.
 const OF_KERNEL: &str = "/sys/kernel/btf/vmlinux";
 
 const MAGIC: u16 = 0xeb9f;
@@ -15,25 +15,25 @@ const MEMBER_BYTES: usize = 12;
 
 const KIND_STRUCT: u32 = 4;
 
-/// Types of a kernel, by their number, the first being 1.
+/// Types of a kernel, by their number from 1 on.
 pub(super) struct Btf<'a> {
     types: Vec<&'a [u8]>,
     strings: &'a [u8],
 }
 
-/// The type information of the kernel that runs.
+/// Reads the type information of the running kernel.
 ///
 /// # Errors
-/// Where it has none, or none that can be read.
+/// Fails if the kernel has none, or if it cannot be read.
 pub(super) fn of_kernel() -> Result<Vec<u8>> {
     fs::read(OF_KERNEL).with_context(|| format!("read {OF_KERNEL}"))
 }
 
 impl<'a> Btf<'a> {
-    /// Takes the bytes apart.
+    /// Parses type information.
     ///
     /// # Errors
-    /// Where they end too early, or have a kind of type that is not known here.
+    /// Fails if the bytes end too early or contain an unknown kind of type.
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Self> {
         ensure!(word16(bytes, 0)? == MAGIC, "it is no type information of this machine's byte order");
         let at = |word: usize| -> Result<usize> { Ok(word32(bytes, word)? as usize) };
@@ -55,10 +55,10 @@ impl<'a> Btf<'a> {
         Ok(Self { types, strings })
     }
 
-    /// Where a field of a structure is, bytes from its beginning.
+    /// Returns the offset of a structure's field in bytes.
     ///
     /// # Errors
-    /// Where there is no such structure, no such field, or one that is no whole number of bytes away.
+    /// Fails if the structure or the field does not exist, or if the field does not start on a byte boundary.
     pub(super) fn offset(&self, structure: &str, field: &str) -> Result<u32> {
         let of = self.structure(structure).with_context(|| format!("no struct {structure}"))?;
         let bits = self.member(of, field)?.with_context(|| format!("struct {structure} has no {field}"))?;
@@ -66,7 +66,7 @@ impl<'a> Btf<'a> {
         Ok(bits / 8)
     }
 
-    /// Whether there is a structure of this name.
+    /// Returns whether there is a structure with this name.
     pub(super) fn has_structure(&self, name: &str) -> bool {
         self.structure(name).is_some()
     }
@@ -76,7 +76,7 @@ impl<'a> Btf<'a> {
         self.types.iter().find(is_it).copied()
     }
 
-    /// Where a structure's field is, in bits.
+    /// Returns the offset of a structure's field in bits.
     fn member(&self, of: &[u8], name: &str) -> Result<Option<u32>> {
         let has_widths = word32(of, 4)? >> 31 != 0;
         for member in of[TYPE_BYTES..].chunks_exact(MEMBER_BYTES) {
@@ -88,7 +88,7 @@ impl<'a> Btf<'a> {
         Ok(None)
     }
 
-    /// The name that this word of a type or member stands for.
+    /// Returns the name that this word of a type or member refers to.
     fn name(&self, of: &[u8], word: usize) -> Option<&'a [u8]> {
         let start = usize::try_from(word32(of, word).ok()?).ok()?;
         self.strings.get(start..)?.split(|byte| *byte == 0).next()
@@ -103,7 +103,7 @@ const fn kind_of(info: u32) -> u32 {
     info >> 24 & 0x1f
 }
 
-/// How many bytes come behind what every type has (include/uapi/linux/btf.h, Linux 6.18).
+/// Returns the number of bytes that follow the common part of a type (include/uapi/linux/btf.h, Linux 6.18).
 fn behind(info: u32) -> Result<usize> {
     let len = (info & 0xffff) as usize;
     Ok(match kind_of(info) {
@@ -139,7 +139,7 @@ mod tests {
         words.iter().flat_map(|word| word.to_ne_bytes()).collect()
     }
 
-    /// `int`, `struct inner { int a; int b; }`, `struct outer { int x; struct inner inner; }`
+    /// Builds `int`, `struct inner { int a; int b; }`, `struct outer { int x; struct inner inner; }`.
     fn small() -> Vec<u8> {
         let strings = b"\0int\0inner\0a\0b\0outer\0x\0";
         let name = |text: &str| {

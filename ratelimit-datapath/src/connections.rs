@@ -1,5 +1,5 @@
-//! The host's own TCP connections, and their end (`sock_diag`, include/uapi/linux/{sock_diag,inet_diag}.h, Linux 6.18):
-//! those of the network namespace of the thread that asks. Decides nothing: which are to end is an argument.
+//! The host's own TCP connections and their termination (`sock_diag`, include/uapi/linux/{sock_diag,inet_diag}.h, Linux
+//! 6.18). Only connections of the thread's network namespace are seen. The caller decides which ones to end.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,61 +9,61 @@ use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 
 use crate::netlink::{self, Message};
 
-/// The questions: for sockets, and for the end of one.
+/// Message types: list sockets, and destroy one.
 const BY_FAMILY: u16 = 20;
 const DESTROY: u16 = 21;
 
-/// `NLM_F_REQUEST`, with `NLM_F_ACK`, and with `NLM_F_DUMP`.
+/// `NLM_F_REQUEST` with `NLM_F_ACK`, and with `NLM_F_DUMP`.
 const ONE: u16 = 1 | 4;
 const ALL: u16 = 1 | 0x300;
 
 const TCP: u8 = 6;
-/// All but those whose handshake has not ended (3, 12), which the kernel would forget without a word, those that wait for
-/// late segments (6), are closed (7), or listen (10).
+/// Mask of the TCP states to list. Left out are unfinished handshakes (3, 12), which the kernel would forget silently.
+/// Also left out are sockets that wait for late segments (6), are closed (7) or listen (10).
 const STATES: u32 = 0x1fff & !(1 << 0 | 1 << 3 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 12);
 
-/// `struct inet_diag_sockid`, and where it is in `struct inet_diag_msg`.
+/// Size in bytes of `struct inet_diag_sockid`, and its offset in `struct inet_diag_msg`.
 const NAME_BYTES: usize = 48;
 const NAME_AT: usize = 4;
-/// Where an address is in that.
+/// Offsets of the addresses in `struct inet_diag_sockid`.
 const LOCAL_AT: usize = 4;
 const REMOTE_AT: usize = 20;
 
 /// A TCP connection of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// Its peer.
+    /// Address of the peer.
     pub remote: IpAddr,
-    /// Its address here. Of IPv4 also where its socket is of IPv6.
+    /// Local address. IPv4 even if an IPv6 socket carries the connection.
     pub local: IpAddr,
-    /// Its port here.
+    /// Local port.
     pub port: u16,
-    /// What the kernel finds it by: its family, and a name with a number that no later connection has.
+    /// Family and kernel name of the socket. The name includes a number that no later connection has.
     family: u8,
     name: [u8; NAME_BYTES],
 }
 
 impl Connection {
-    /// One that no kernel has, for fakes.
+    /// Returns a connection that no kernel has, for fakes.
     pub const fn fake(remote: IpAddr, local: IpAddr, port: u16) -> Self {
         Self { remote, local, port, family: 0, name: [0; NAME_BYTES] }
     }
 }
 
-/// What came of it.
+/// Result of ending connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
-    /// Connections that were ended.
+    /// Number of ended connections.
     pub ended: u64,
-    /// And those that were to end too, and are open.
+    /// Number of selected connections that remain open.
     pub left: u64,
 }
 
-/// Ends the connections that are `wanted`, so many of them at most.
+/// Ends the connections that `wanted` selects, at most `most` of them.
 ///
 /// # Errors
-/// What the kernel answers: `EOPNOTSUPP` where it was built without `INET_DIAG_DESTROY`, `EPERM` without CAP_NET_ADMIN.
-/// Those before are ended then.
+/// Returns the kernel's error: `EOPNOTSUPP` if built without `INET_DIAG_DESTROY`, `EPERM` without CAP_NET_ADMIN.
+/// Connections before the failing one are ended.
 pub fn end(wanted: &mut dyn FnMut(&Connection) -> bool, most: usize) -> io::Result<Ended> {
     let mut of = Ended::default();
     let mut first = Vec::new();
@@ -85,15 +85,15 @@ pub fn end(wanted: &mut dyn FnMut(&Connection) -> bool, most: usize) -> io::Resu
     Ok(of)
 }
 
-/// Whether this kernel can end connections: it lists them, and says so of one that there is not.
+/// Returns whether this kernel can end connections: it lists them, and reports a missing one as missing.
 ///
 /// # Errors
-/// What it answers else.
+/// Returns any other error of the kernel.
 pub fn can_end() -> io::Result<bool> {
     let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let family = u8::try_from(libc::AF_INET).unwrap_or(0);
     let nobody = Connection { remote: none, local: none, port: 0, family, name: [0; NAME_BYTES] };
-    // Without inet_diag it knows neither question.
+    // Without inet_diag, the kernel knows neither message type.
     match visit(family, &mut |_| {}) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(false),
         Ok(()) | Err(_) => {}
@@ -136,7 +136,7 @@ fn destroy(socket: &mut Socket, of: &Connection) -> io::Result<()> {
     answer.unwrap_or_else(|| Err(io::Error::other("the kernel does not say whether it ended a connection")))
 }
 
-/// `struct inet_diag_req_v2`.
+/// Builds a `struct inet_diag_req_v2`.
 fn question(family: u8, name: [u8; NAME_BYTES]) -> Vec<u8> {
     let mut bytes = vec![family, TCP, 0, 0];
     bytes.extend(STATES.to_ne_bytes());
@@ -144,7 +144,7 @@ fn question(family: u8, name: [u8; NAME_BYTES]) -> Vec<u8> {
     bytes
 }
 
-/// From `struct inet_diag_msg`; none where it is cut off, or of another family.
+/// Parses a `struct inet_diag_msg`. Returns none if the message is cut off or of another family.
 fn of(message: &[u8]) -> Option<Connection> {
     let family = *message.first()?;
     let name: [u8; NAME_BYTES] = message.get(NAME_AT..NAME_AT + NAME_BYTES)?.try_into().ok()?;
@@ -210,7 +210,7 @@ mod tests {
                 });
                 assert_eq!(is_ended.filter(|is| *is).count(), 2);
             }
-            // Not root, or a kernel that cannot.
+            // The test does not run as root, or the kernel lacks support.
             Err(error) => assert!(matches!(error.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP)), "{error}"),
         }
         drop(servers);

@@ -1,5 +1,5 @@
-//! What can be known of a network interface before anything is attached to it: driver, queues, offloads, and the
-//! programs that are on it, with what keeps each there. Read only.
+//! Facts about a network interface before anything is attached: driver, queues, offloads, and existing programs with
+//! their pins and holders. Nothing is changed here.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -14,67 +14,67 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use crate::{XdpMode, generic_netlink, interface, link_info};
 
-/// Directories within directories of a BPF file system, and files in all of it, that are looked through for pins.
+/// Limits of the search for pins: nesting of directories in a BPF file system, and files in total.
 const PIN_DEPTH_MAX: usize = 6;
 const PINS_MAX: usize = 4096;
 
-/// `ETHTOOL_GDRVINFO` of linux/ethtool.h, and `SIOCETHTOOL` of linux/sockios.h.
+/// Values of `ETHTOOL_GDRVINFO` in linux/ethtool.h and `SIOCETHTOOL` in linux/sockios.h.
 const DRIVER_INFO: u32 = 3;
 const ETHTOOL: libc::c_ulong = 0x8946;
 
-/// One interface.
+/// Facts about one interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Its name.
+    /// Interface name.
     pub name: String,
-    /// Its index in the network namespace.
+    /// Index in the network namespace.
     pub index: u32,
-    /// In bytes.
+    /// MTU in bytes.
     pub mtu: u32,
-    /// Whether frames have an Ethernet header.
+    /// True if frames have an Ethernet header.
     pub has_ethernet_header: bool,
-    /// Whether they are IP packets with nothing before them.
+    /// True if frames start with the IP header.
     pub is_headless: bool,
-    /// The driver's name: `ixgbe`, `veth`.
+    /// Driver name, such as `ixgbe` or `veth`.
     pub driver: Option<String>,
-    /// What the driver says that it can (`enum netdev_xdp_act`); older kernels do not say.
+    /// XDP features that the driver reports (`enum netdev_xdp_act`). None on older kernels.
     pub xdp_features: Option<u64>,
-    /// Queues that receive, where the driver says.
+    /// Number of receive queues, if the driver reports it.
     pub receive_queues: Option<u32>,
-    /// Names of the offloads that are on, where the kernel says.
+    /// Names of the enabled offloads, if the kernel reports them.
     pub offloads: Option<Vec<String>>,
-    /// XDP programs on it.
+    /// Attached XDP programs.
     pub xdp: Vec<Attached>,
-    /// TCX programs on its way in; or why that is not known.
+    /// TCX programs at ingress, or why they are not known.
     pub tcx: Result<Vec<Attached>, String>,
 }
 
 /// A program on an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attached {
-    /// Its number.
+    /// Program id.
     pub id: u32,
-    /// Its name; empty where it has none, or may not be read.
+    /// Program name. Empty if it has none or may not be read.
     pub name: String,
-    /// How, of XDP.
+    /// XDP mode. None for a TCX program.
     pub mode: Option<XdpMode>,
-    /// Files that keep it, or its link.
+    /// Files that pin the program or its link.
     pub pins: Vec<PathBuf>,
-    /// Processes that hold it, or its link: number and name.
+    /// Processes that hold the program or its link: number and name.
     pub holders: Vec<(u32, String)>,
 }
 
-/// Every interface of this thread's network namespace, or the one of this name; by index.
+/// Returns every interface of this thread's network namespace, or only the one with this name. Sorted by index.
 ///
 /// # Errors
-/// Where they cannot be listed.
+/// Fails if the interfaces cannot be listed.
 pub fn devices(name: Option<&str>) -> io::Result<Vec<Device>> {
     let present = interface::all()?;
     let wanted: Vec<_> = present.into_iter().filter(|of| name.is_none_or(|name| of.name == name)).collect();
     let tcx: Vec<_> = wanted.iter().map(|of| tcx_on(&of.name)).collect();
     let is_any = wanted.iter().any(|of| !of.programs.is_empty())
         || tcx.iter().any(|of| of.as_ref().is_ok_and(|programs| !programs.is_empty()));
-    // Both are looked through once, and not at all where nothing is attached.
+    // Pins and processes are searched once, and only if a program is attached.
     let keepers = if is_any { Keepers::look() } else { Keepers::default() };
     let names = if is_any { names() } else { BTreeMap::new() };
     let attached = |id: u32, mode| Attached {
@@ -105,7 +105,7 @@ fn tcx_on(name: &str) -> Result<Vec<u32>, String> {
         Ok((_, programs)) => Ok(programs.iter().map(ProgramInfo::id).collect()),
         Err(error) => {
             match crate::kernel::errno_of(&anyhow::Error::from(error)) {
-                // Before Linux 6.6 there is no such hook, and so nothing on it.
+                // Before Linux 6.6 there is no TCX hook, so nothing is attached there.
                 Some(libc::EINVAL) => Ok(Vec::new()),
                 Some(libc::EPERM) => Err("permission denied".to_owned()),
                 errno => Err(errno
@@ -120,7 +120,7 @@ fn names() -> BTreeMap<u32, String> {
     loaded_programs().filter_map(Result::ok).filter_map(named).collect()
 }
 
-/// What keeps programs where they are, by their numbers.
+/// Pins and processes that hold programs, by program id.
 #[derive(Debug, Default)]
 struct Keepers {
     pins: BTreeMap<u32, Vec<PathBuf>>,
@@ -164,22 +164,22 @@ impl Keepers {
     }
 }
 
-/// The programs that a process holds, or holds links of.
+/// Returns the programs that a process holds directly or through a link.
 fn held_by(process: u32) -> Vec<u32> {
     let descriptors = fs::read_dir(format!("/proc/{process}/fdinfo")).into_iter().flatten().filter_map(Result::ok);
     descriptors.filter_map(|of| link_info::program_in(&fs::read_to_string(of.path()).ok()?)).collect()
 }
 
-/// The start of `struct ethtool_drvinfo`, and what follows it.
+/// Start of `struct ethtool_drvinfo`, padded to its full size.
 #[repr(C)]
 struct DriverInfo {
     command: u32,
-    // C's `char` has a sign on some machines and none on others; the kernel wants bytes.
+    // `char` is signed on some machines only. The kernel writes bytes.
     driver: [u8; 32],
     rest: [u8; 160],
 }
 
-/// `struct ifreq`, with a pointer for its data.
+/// `struct ifreq` with a pointer as data.
 #[repr(C)]
 struct Request {
     name: [u8; libc::IFNAMSIZ],
@@ -191,11 +191,12 @@ fn driver(name: &str) -> io::Result<String> {
     let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     let mut info = DriverInfo { command: DRIVER_INFO, driver: [0; 32], rest: [0; 160] };
     let mut request = Request { name: [0; libc::IFNAMSIZ], data: &raw mut info, rest: [0; 16] };
-    // The last one stays 0.
+    // The last byte stays 0.
     for (to, from) in request.name[..libc::IFNAMSIZ - 1].iter_mut().zip(name.bytes()) {
         *to = from;
     }
-    // SAFETY: the request and what it points to live until the call returns, each as long as the kernel's own.
+    // SAFETY: the request and the data behind its pointer live until the call returns. Both are as long as the kernel's
+    // own.
     if unsafe { libc::ioctl(socket.as_raw_fd(), ETHTOOL, &raw mut request) } != 0 {
         return Err(io::Error::last_os_error());
     }

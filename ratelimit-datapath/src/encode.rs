@@ -1,4 +1,4 @@
-//! From a policy to the words that packets are judged by. Pure: no map, no kernel.
+//! Conversion of a policy into the words that packets are judged by. Pure: no map, no kernel.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use ratelimit_common::verification::{self, EvidenceNeeds};
 
 use ratelimit_policy::desired::{self, Access, Mode, Per, Policy, Ports, Refuse, RefuseWith, Unparsable};
 
-/// Why the maps cannot hold a policy.
+/// Failure of a policy to fit into the maps.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum EncodeError {
     #[error("{0} rules; there is room for {RULES_MAX}")]
@@ -42,20 +42,20 @@ pub(crate) enum EncodeError {
     Targets(usize),
 }
 
-/// A policy as the packet path reads it, but for what depends on the state that it is written to.
+/// A policy as the packet path reads it, without values that depend on the state that it is written to.
 #[derive(Debug)]
 pub(crate) struct Encoded {
-    /// The configuration: without interfaces, clock, rows and generations.
+    /// Configuration without interfaces, clock, rows and generations.
     pub(crate) config: Config,
-    /// The class of each port. // 128 KiB: keep it boxed
+    /// Class of each port. Boxed because the table has 128 KiB.
     pub(crate) ports: Box<PortTable>,
-    /// What is known of the prefixes of sources.
+    /// Rules and access of each source prefix.
     pub(crate) prefixes: BTreeMap<IpNet, Prefix>,
-    /// The rules that name the prefixes of destinations.
+    /// Rules that name each destination prefix.
     pub(crate) targets: BTreeMap<IpNet, RuleSet>,
 }
 
-/// Encodes a policy.
+/// Encodes a policy. Fails if the policy exceeds a capacity of the maps.
 pub(crate) fn encode(policy: &Policy) -> Result<Encoded, EncodeError> {
     if policy.rules.len() > RULES_MAX {
         return Err(EncodeError::Rules(policy.rules.len()));
@@ -107,25 +107,25 @@ pub(crate) fn encode(policy: &Policy) -> Result<Encoded, EncodeError> {
     Ok(Encoded { config, ports, prefixes, targets })
 }
 
-/// [`Config::has_prefixes_v4`] of these.
+/// Returns the value of [`Config::has_prefixes_v4`] for these prefixes.
 fn has_prefixes<'a>(nets: impl Iterator<Item = &'a IpNet>, client: u8) -> u8 {
     nets.map(|net| if net.prefix_len() > client { 2 } else { 1 }).max().unwrap_or(0)
 }
 
-/// How long a counted source is known: as long as any of the windows may hold it.
+/// Returns the shift of a generation that lasts as long as the longest window may hold a source.
 fn generation_shift(policy: &Policy) -> u32 {
     let limits = policy.rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
     let longest_ns = limits.map(|limit| limit.window_ns.saturating_add(limit.bucket_ns)).max();
     admission::generation_shift(longest_ns.unwrap_or(0))
 }
 
-/// The rules of which this holds.
+/// Returns the set of rules for which `holds` is true.
 fn set(policy: &Policy, holds: impl Fn(&desired::Rule) -> bool) -> RuleSet {
     let bits = policy.rules.iter().enumerate().filter(|(_, rule)| holds(rule));
     bits.fold(0, |set, (index, _)| set | 1 << index)
 }
 
-/// The class of each port, and the rules of each class. Class 0 has none.
+/// Returns the class of each port, and the rules of each class. Class 0 has no rules.
 fn ports(policy: &Policy) -> Result<(Box<PortTable>, [RuleSet; CLASSES_MAX]), EncodeError> {
     let mut table = Box::new(PortTable { tcp: [0; 65_536], udp: [0; 65_536] });
     let mut class_rules = [0; CLASSES_MAX];
@@ -157,16 +157,16 @@ fn ports(policy: &Policy) -> Result<(Box<PortTable>, [RuleSet; CLASSES_MAX]), En
     Ok((table, class_rules))
 }
 
-/// What one prefix says itself, and what those around it say.
+/// Rules and access of one prefix, including those of the prefixes that contain it.
 struct Around {
     net: IpNet,
     rules: RuleSet,
-    /// Its own access first, then that of the prefixes around it, nearest first.
+    /// Access of the prefix, then of the prefixes around it, nearest first.
     access: Vec<Access>,
 }
 
-/// What is known of each prefix that a rule or an access names: all that holds for its addresses, since of the
-/// prefixes that hold an address a trie finds only the longest.
+/// Returns the rules and access of each prefix that a rule or an access names. Each entry includes those of the
+/// prefixes around it, because a trie lookup finds only the longest matching prefix.
 fn prefixes(policy: &Policy) -> BTreeMap<IpNet, Prefix> {
     let mut named: BTreeMap<IpNet, (RuleSet, Option<Access>)> = BTreeMap::new();
     for (index, rule) in policy.rules.iter().enumerate() {
@@ -179,7 +179,7 @@ fn prefixes(policy: &Policy) -> BTreeMap<IpNet, Prefix> {
     }
     let mut around: Vec<Around> = Vec::new();
     let mut known = BTreeMap::new();
-    // Sorted, a prefix comes before those that it holds.
+    // In sorted order, a prefix comes before the prefixes that it contains.
     for (net, (rules, access)) in named {
         while around.last().is_some_and(|outer| !outer.net.contains(&net)) {
             around.pop();
@@ -199,7 +199,7 @@ fn prefixes(policy: &Policy) -> BTreeMap<IpNet, Prefix> {
     known
 }
 
-/// What is granted, step by step: each access until its end, and then the next one that lasts longer.
+/// Returns the sequence of grants: each access until its end, then the next one that lasts longer.
 fn steps(nearest_first: &[Access]) -> [Step; STEPS] {
     let mut steps = [Step::default(); STEPS];
     let mut last_ns = 0;
@@ -215,7 +215,7 @@ fn steps(nearest_first: &[Access]) -> [Step; STEPS] {
     steps
 }
 
-/// The rules that name each prefix of destinations, with those that name one around it.
+/// Returns for each destination prefix the rules that name the prefix or one around it.
 fn targets(policy: &Policy) -> BTreeMap<IpNet, RuleSet> {
     let named: Vec<_> = policy
         .rules
@@ -228,14 +228,14 @@ fn targets(policy: &Policy) -> BTreeMap<IpNet, RuleSet> {
     named.iter().map(|(net, _)| (*net, rules_of(net))).collect()
 }
 
-/// A prefix as a trie's key of IPv4: length in bits, and data; none if it is no IPv4 prefix.
+/// Returns an IPv4 prefix as a trie key: length in bits, and data. None for an IPv6 prefix.
 pub(crate) fn key_v4(net: &IpNet, generation: u32) -> Option<(u32, PrefixKeyV4)> {
     let IpNet::V4(net) = net else { return None };
     let bits = GENERATION_BITS + u32::from(net.prefix_len());
     Some((bits, [generation, u32::from_ne_bytes(net.network().octets())]))
 }
 
-/// Likewise of IPv6.
+/// Returns an IPv6 prefix as a trie key: length in bits, and data. None for an IPv4 prefix.
 pub(crate) fn key_v6(net: &IpNet, generation: u32) -> Option<(u32, PrefixKeyV6)> {
     let IpNet::V6(net) = net else { return None };
     let mut data = [generation; 5];
@@ -245,19 +245,19 @@ pub(crate) fn key_v6(net: &IpNet, generation: u32) -> Option<(u32, PrefixKeyV6)>
     Some((GENERATION_BITS + u32::from(net.prefix_len()), data))
 }
 
-/// The IPv4 prefix of so many bits of an address's bytes.
+/// Returns the IPv4 prefix of `bits` bits from the bytes of an address.
 pub(crate) fn net_v4(bits: u32, address: &[u8]) -> Option<IpNet> {
     let octets: [u8; 4] = address.try_into().ok()?;
     IpNet::new(IpAddr::from(octets), u8::try_from(bits).ok()?).ok()
 }
 
-/// Likewise of IPv6.
+/// Returns the IPv6 prefix of `bits` bits from the bytes of an address.
 pub(crate) fn net_v6(bits: u32, address: &[u8]) -> Option<IpNet> {
     let octets: [u8; 16] = address.try_into().ok()?;
     IpNet::new(IpAddr::from(octets), u8::try_from(bits).ok()?).ok()
 }
 
-/// A rule as the core reads it.
+/// Encodes a rule for the core. Fails if the rule exceeds a capacity or two of its limits share a window.
 pub(crate) fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
     let count = rule.limits.len();
     if count == 0 || count > LIMITS_MAX {
@@ -274,7 +274,7 @@ pub(crate) fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
     if shadows > SHADOWS_MAX {
         return Err(EncodeError::Shadows(rule.name.clone(), shadows));
     }
-    // What the source's own limits refuse is not charged to its groups, so those come last.
+    // Packets refused by the source's own limits are not charged to its groups, so group limits come last.
     let (own, of_groups): (Vec<&desired::Limit>, Vec<_>) =
         rule.limits.iter().partition(|limit| limit.per == Per::Source);
     let own_len = own.len();
@@ -320,8 +320,8 @@ pub(crate) fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
     Ok(encoded)
 }
 
-/// What a limit holds in place of the source; all zeros where it holds that. None where it cannot be told by the first
-/// word of an address.
+/// Returns the group that a limit counts by. All zeros for a limit per source. None if the first word of an address
+/// does not determine the group.
 fn group(per: Per) -> Option<Group> {
     match per {
         Per::Source => Some(Group::default()),
@@ -333,9 +333,9 @@ fn group(per: Per) -> Option<Group> {
     }
 }
 
-/// [`Rule::refuses`], as if every interface were attached in native mode.
+/// Returns [`Rule::refuses`], as if every interface were attached in native mode.
 fn refuses(rule: &desired::Rule) -> u8 {
-    // Other SYNs are dropped, and the drop cache has them.
+    // Without a connection limit, refused SYNs are dropped, and the drop cache drops their repeats.
     let is_syn_told = rule.limits.iter().any(|limit| limit.unit == Unit::Connections);
     let of_syns = if is_syn_told { refuses::SYN_BY_RESET } else { 0 };
     match (rule.mode, rule.refuse_with) {
@@ -346,19 +346,19 @@ fn refuses(rule: &desired::Rule) -> u8 {
     }
 }
 
-/// Has a rule answer nothing by itself: neither SYNs nor requests.
+/// Stops a rule from answering SYNs and requests itself.
 pub(crate) fn answer_nothing(rule: &mut Rule) {
     rule.refuses &= !(refuses::SYN_BY_RESET | refuses::BY_PAGE);
     rule.evidence = rule.evidence.without(EvidenceNeeds::PAGES);
     rule.ignores_acknowledgements = hold::ignores_acknowledgements(rule).into();
 }
 
-/// Whether a limit of the rule counts these, a shadow limit or one that holds.
+/// Returns whether a limit or shadow limit of the rule counts this unit.
 fn counts(rule: &desired::Rule, unit: Unit) -> bool {
     rule.limits.iter().chain(&rule.shadow_limits).any(|limit| limit.unit == unit)
 }
 
-/// [`Rule::evidence`].
+/// Returns [`Rule::evidence`].
 fn evidence(rule: &desired::Rule) -> EvidenceNeeds {
     let holds = |unit| rule.limits.iter().any(|limit| limit.unit == unit);
     // A group is no source that could be banned.
@@ -383,7 +383,7 @@ fn evidence(rule: &desired::Rule) -> EvidenceNeeds {
     needs
 }
 
-/// [`Rule::counts_requests`].
+/// Returns [`Rule::counts_requests`].
 fn counts_requests(rule: &desired::Rule) -> u8 {
     if !counts(rule, Unit::Requests) {
         return 0;
@@ -394,7 +394,7 @@ fn counts_requests(rule: &desired::Rule) -> u8 {
     if refuses_nothing_else { 2 } else { 1 }
 }
 
-/// How a rule bans.
+/// Encodes how a rule bans. Fails if the rule has too many ban steps.
 pub(crate) fn bans(rule: &str, bans: &desired::Bans) -> Result<ban::Rule, EncodeError> {
     let count = bans.steps_ns.len();
     if count > BAN_STEPS_MAX {

@@ -1,4 +1,4 @@
-//! What begins, as packets tell it: from the words of the ring to the policy's rules and limits. Knows no ring.
+//! Events from packets, translated from the words of the ring to the policy's rules and limits. Knows no ring.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -14,49 +14,49 @@ use ratelimit_policy::desired::{self, Limit, Per, Policy, Rule, WindowForm};
 const V4: u8 = ChargeOrder::V4.to_le_bytes()[0];
 const V6: u8 = ChargeOrder::V6.to_le_bytes()[0];
 
-/// Events that one call of [`super::Datapath::events`] visits at most.
+/// Maximum number of events in one call of [`super::Datapath::events`].
 pub const EVENTS_PART: usize = 4096;
 
 /// A source begins to be refused by a limit, or to be banned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelEvent {
-    /// When, by the datapath's clock.
+    /// Time on the datapath's clock.
     pub time: Nanos,
-    /// What begins.
+    /// Kind of event.
     pub kind: KernelEventKind,
-    /// The prefix that is one client; of a limit of a group, the group: 0.0.0.0/0 for all sources of the rule.
+    /// Prefix that is one client. For a limit of a group, the group: 0.0.0.0/0 for all sources of the rule.
     pub client: IpNet,
-    /// Index of the rule in the policy that was applied last; none of a rule that it has no more.
+    /// Index of the rule in the policy applied last. None if that policy no longer has the rule.
     pub rule: Option<usize>,
-    /// Which of the rule's limits; none of one that it has no more, and of a ban that an application ordered.
+    /// Limit of the rule. None if the limit no longer exists, or for a ban ordered by an application.
     pub limit: Option<EventLimit>,
-    /// Why: [`Reason::OverLimit`], [`Reason::Guard`], or [`Reason::Banned`].
+    /// Reason of the refusal: [`Reason::OverLimit`], [`Reason::Guard`] or [`Reason::Banned`].
     pub reason: Reason,
-    /// Which side of the limit's guard refuses, where the reason is [`Reason::Guard`]; none of any other.
+    /// Side of the limit's guard that refuses, if the reason is [`Reason::Guard`].
     pub guard: Option<Side>,
-    /// Whether it is the limit's window of verified traffic (see [`ratelimit_common::verification`]).
+    /// True if the refusing window counts verified traffic (see [`ratelimit_common::verification`]).
     pub is_verified: bool,
-    /// What that window holds, in the limit's unit or as the guard counts; 0 without a limit.
+    /// Amount in that window, in the limit's unit or as the guard counts. 0 without a limit.
     pub used: u64,
 }
 
-/// What begins.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelEventKind {
-    /// The limit refuses the source, for the first time in a bucket.
+    /// The limit refuses the source for the first time in a bucket.
     Refused,
-    /// The same of a rule in dry run, or of a shadow limit: it would.
+    /// A rule in dry run or a shadow limit would refuse the source for the first time in a bucket.
     WouldRefuse,
     /// The rule bans the source.
     Ban {
-        /// Until when, by the datapath's clock.
+        /// Expiry on the datapath's clock.
         until: Nanos,
-        /// The how-manieth ban in a row it is, from 1.
+        /// Position in the sequence of consecutive bans, from 1.
         step: u32,
     },
 }
 
-/// One of a rule's limits.
+/// Position of one of a rule's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EventLimit {
     /// Index in [`Rule::limits`].
@@ -66,7 +66,7 @@ pub enum EventLimit {
 }
 
 impl EventLimit {
-    /// It, of this rule.
+    /// Returns the limit at this position in a rule.
     #[must_use]
     pub fn of(self, rule: &Rule) -> Option<&Limit> {
         match self {
@@ -76,38 +76,38 @@ impl EventLimit {
     }
 }
 
-/// What became of the events of one kind: each that began was sent or is lost.
+/// Counts of events of one kind. Each begun event was either sent or lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventCount {
-    /// Put into the ring.
+    /// Number of events put into the ring.
     pub sent: u64,
-    /// Over the budget of its CPU and kind, or without room in the ring.
+    /// Number of events over the budget of their CPU and kind, or without room in the ring.
     pub lost: u64,
 }
 
-/// What became of all events since the maps were made.
+/// Counts of all events since the maps were created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventCounts {
-    /// Of [`KernelEventKind::Refused`].
+    /// Events of kind [`KernelEventKind::Refused`].
     pub refused: EventCount,
-    /// Of [`KernelEventKind::WouldRefuse`].
+    /// Events of kind [`KernelEventKind::WouldRefuse`].
     pub would_refuse: EventCount,
-    /// Of [`KernelEventKind::Ban`].
+    /// Events of kind [`KernelEventKind::Ban`].
     pub ban: EventCount,
 }
 
 impl EventCounts {
-    /// Events of every kind that were sent.
+    /// Returns the number of sent events of all kinds.
     pub const fn sent(&self) -> u64 {
         self.refused.sent.wrapping_add(self.would_refuse.sent).wrapping_add(self.ban.sent)
     }
 
-    /// Events of every kind that were lost.
+    /// Returns the number of lost events of all kinds.
     pub const fn lost(&self) -> u64 {
         self.refused.lost.wrapping_add(self.would_refuse.lost).wrapping_add(self.ban.lost)
     }
 
-    /// Adds what one CPU has counted of a kind.
+    /// Adds one CPU's counts of one kind.
     pub(crate) const fn add(&mut self, kind: Kind, tally: EventTally) {
         let count = match kind {
             Kind::Refused => &mut self.refused,
@@ -120,7 +120,7 @@ impl EventCounts {
 }
 
 impl KernelEvent {
-    /// An event of the ring, by the names of this policy; none where the words are no event.
+    /// Translates an event of the ring to the rules of a policy. Returns none if the words are no event.
     pub(crate) fn of(event: &Event, policy: &Policy) -> Option<Self> {
         let kind = match Kind::from_code(event.kind)? {
             Kind::Refused => KernelEventKind::Refused,
@@ -145,7 +145,7 @@ impl KernelEvent {
     }
 }
 
-/// Whose event it is of a limit that counts so.
+/// Returns the source or group that the event's limit counts by.
 fn holder(event: &Event, per: Per, policy: &Policy) -> Option<IpNet> {
     let (v4, v6) = match per {
         Per::Source => (policy.ipv4_prefix, policy.ipv6_prefix),
@@ -155,7 +155,7 @@ fn holder(event: &Event, per: Per, policy: &Policy) -> Option<IpNet> {
     net(event.family, event.prefix, v4, v6)
 }
 
-/// The client of a prefix in this family, as the program has them.
+/// Returns the client of an event's prefix in this family.
 pub(crate) fn client(family: u8, prefix: [u64; 2], policy: &Policy) -> Option<IpNet> {
     net(family, prefix, policy.ipv4_prefix, policy.ipv6_prefix)
 }
@@ -174,7 +174,7 @@ fn limit(rule: &Rule, slot: u32) -> Option<EventLimit> {
     at(&rule.limits).map(EventLimit::Held).or_else(|| at(&rule.shadow_limits).map(EventLimit::Shadow))
 }
 
-/// What the event says is used, in the limit's unit.
+/// Returns the event's used amount in the limit's unit.
 fn used(limit: &Limit, used: u64) -> u64 {
     match limit.form {
         WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => used,
@@ -182,7 +182,7 @@ fn used(limit: &Limit, used: u64) -> u64 {
     }
 }
 
-/// The family and prefix of a client, as an event has them.
+/// Returns the family and prefix of a client in the form of an event.
 pub(crate) fn source(client: IpNet) -> (u8, [u64; 2]) {
     match client.network() {
         IpAddr::V4(address) => (V4, [u32::from_ne_bytes(address.octets()).into(), 0]),
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(guard.guard, Some(Side::Segments));
         let verified = of(Event { side: Side::Verified as u8, ..event("198.51.100.0/24") });
         assert!(verified.is_verified);
-        // Half of a minute until it is empty is half of what it admits in one.
+        // A bucket that empties in half a minute has used half of the limit per minute.
         let leaky = of(Event { slot: 8, used: 30 * SECOND_NS, ..event("198.51.100.0/24") });
         assert_eq!((leaky.limit, leaky.used), (Some(EventLimit::Held(1)), 15));
     }

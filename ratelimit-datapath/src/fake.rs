@@ -1,7 +1,8 @@
-//! A datapath without a kernel, for tests of what drives it. Judges packets as the kernel does, by the same core.
+//! Datapath without a kernel, for tests of the code that drives it. Packets are judged by the same core as in the
+//! kernel.
 //!
-//! [`FakeDatapath`] is what the daemon owns; its [`FakeKernel`] is what a test keeps, to send packets, to let time
-//! pass and to break things.
+//! The daemon owns the [`FakeDatapath`]. The test keeps its [`FakeKernel`] to send packets, advance time and inject
+//! faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -39,35 +40,35 @@ mod world;
 
 use tallied::{add, charge_or_refuse, tallies};
 
-/// Each fake has another secret.
+/// Counter that gives each fake another secret.
 static SECRETS: AtomicU64 = AtomicU64::new(0);
 
-/// When a fake begins: 2026-01-01T10:00:00Z.
+/// Time at which a fake begins: 2026-01-01T10:00:00Z.
 pub const START: Nanos = Nanos(1_767_261_600_000_000_000);
-/// Bans that are visited at one time.
+/// Maximum number of bans in one part of a visit.
 pub const BANS_PART: usize = 16;
 
-/// A packet to a port that every rule protects: the first whose `from` has its source, and that has not ended, judges
-/// it.
+/// A packet to a port that every rule protects. The first rule that has not ended and whose `from` contains the source
+/// judges the packet.
 #[derive(Clone, Copy, Debug)]
 pub struct FakePacket {
-    /// Its source.
+    /// Source address.
     pub source: IpAddr,
-    /// Whether it opens a connection.
+    /// True if the packet opens a connection.
     pub opens: bool,
-    /// How many requests begin in it.
+    /// Number of requests that begin in the packet.
     pub requests: u64,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
-/// The datapath that a daemon under test owns.
+/// Datapath for the daemon under test.
 #[derive(Debug)]
 pub struct FakeDatapath {
     kernel: FakeKernel,
 }
 
-/// The other end of a [`FakeDatapath`].
+/// The test's handle to the kernel of a [`FakeDatapath`].
 #[derive(Clone, Debug)]
 pub struct FakeKernel {
     world: Arc<Mutex<World>>,
@@ -80,14 +81,14 @@ struct World {
     present: BTreeMap<String, XdpMode>,
     known: BTreeMap<String, Row>,
     policy: Option<Policy>,
-    /// What was in force before the trial, and when packets go back to it.
+    /// Policy in force before the trial, and the time of the rollback.
     trial: Option<(Policy, Nanos)>,
-    /// By the names of the rules, as all that they count.
+    /// Keyed by rule name, like all counters of rules.
     bans_begun: BTreeMap<String, u64>,
     packets: Packets,
-    /// What packets were last judged by.
+    /// Rules that judged the last packet.
     rules: Option<Rules>,
-    /// Until when the drop cache says that a window refuses.
+    /// Expiry of the cached drop of each window, by source and slot.
     cached_drops: BTreeMap<(IpNet, u32), Nanos>,
     admission: Admission,
     faults: BTreeMap<Fault, u64>,
@@ -96,14 +97,14 @@ struct World {
     refusing_read: bool,
     refusing_removal: bool,
     visits_of_bans: u32,
-    /// Made once, for the first policy.
+    /// Maximum number of windows, fixed by the first policy.
     windows_capacity: Option<u64>,
-    /// When enforcement lapses.
+    /// Time at which enforcement lapses.
     lapse: Option<Nanos>,
-    /// That the clock stood still for, and nobody has asked yet.
+    /// Nanoseconds of suspension that no `catch_up` has reported yet.
     suspended_ns: u64,
     calls: Vec<String>,
-    /// The host's.
+    /// TCP connections of the host.
     connections: Vec<Connection>,
     links: Vec<Link>,
 }
@@ -113,12 +114,12 @@ struct Row {
     attached: bool,
     origin: Origin,
     unruled: BTreeMap<Reason, Tally>,
-    /// By the names of the rules.
+    /// Counters by rule name.
     ruled: BTreeMap<String, BTreeMap<Reason, Tally>>,
 }
 
 impl Row {
-    /// What other rules than these have counted is no rule's from now on.
+    /// Moves the counters of rules that no longer exist to the unruled counters.
     fn fold(&mut self, rules: &[Rule]) {
         let gone = |name: &String, _: &mut BTreeMap<_, _>| rules.iter().all(|rule| rule.name != *name);
         for (reason, tally) in self.ruled.extract_if(.., gone).flat_map(|(_, counts)| counts) {
@@ -127,18 +128,18 @@ impl Row {
     }
 }
 
-/// Who attached.
+/// Run that attached the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Origin {
     #[default]
     Anew,
-    /// An earlier run, and this one has not asked for it.
+    /// An earlier run attached the program, and this run has not taken it over.
     Kept,
     TakenOver,
 }
 
 impl FakeDatapath {
-    /// A machine with these interfaces, all with native XDP.
+    /// Returns the datapath and kernel of a machine with these interfaces, all with native XDP.
     pub fn new(interfaces: &[&str]) -> (Self, FakeKernel) {
         let world = World {
             now: START,
@@ -182,42 +183,45 @@ impl FakeKernel {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets one packet arrive on an interface. None if nothing is attached there.
+    /// Delivers one packet on an interface. Returns none if nothing is attached there.
     pub fn packet(&self, interface: &str, packet: FakePacket) -> Option<Reason> {
         self.world().packet(interface, packet)
     }
 
-    /// Lets a frame arrive whose sender the host's sockets know so. The row is the rule's number; None if not attached.
+    /// Delivers a frame whose sender the host's sockets know as `sender`. The verdict's row is the rule's number.
+    /// Returns none if nothing is attached there.
     pub fn frame(&self, interface: &str, frame: &[u8], sender: Sender) -> Option<Verdict> {
         let bytes = frame.len() as u64;
         self.world().judge(interface, bytes, |packets, rules, now| packets.judge(rules, &frame, sender, now))
     }
 
-    /// Counts packets that no rule judges.
+    /// Adds to the counters of packets that no rule judges.
     pub fn unruled(&self, interface: &str, reason: Reason, tally: Tally) {
         if let Some(row) = self.world().known.get_mut(interface) {
             add(&mut row.unruled, reason, tally);
         }
     }
 
-    /// Counts a failed map operation.
+    /// Counts one failed map operation.
     pub fn fault(&self, fault: Fault) {
         *self.world().faults.entry(fault).or_default() += 1;
     }
 
-    /// From now on, what one CPU is said to have admitted of new sources.
+    /// Sets the number of new sources that one CPU reports as admitted from now on.
     pub fn set_admission(&self, admission: Admission) {
         self.world().admission = admission;
     }
 
-    /// Evicts every window, as a flood would have the kernel do, but keeps a cached drop of this one.
+    /// Evicts every window, as the kernel does in a flood. Adds a cached drop of this source and slot that expires at
+    /// `until`.
     pub fn evict_windows(&self, source: IpNet, slot: u32, until: Nanos) {
         let mut world = self.world();
         world.packets.sources.windows.clear();
         world.cached_drops.insert((source, slot), until);
     }
 
-    /// Counts so many in the window of a guard, see [`Limit::guard`], as far as they are within the limit.
+    /// Charges `amount` units one by one to the window of a guard, see [`Limit::guard`]. Charges over the limit are
+    /// refused.
     pub fn guard(&self, source: IpNet, guard: &Limit, amount: u64) {
         let mut world = self.world();
         let bucket = world.now.bucket(guard.bucket_ns);
@@ -227,13 +231,13 @@ impl FakeKernel {
         }
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub fn advance(&self, nanoseconds: u64) {
         let mut world = self.world();
         world.now = Nanos(world.now.0.saturating_add(nanoseconds));
     }
 
-    /// Takes an interface away, as `ip link delete` does.
+    /// Removes an interface, as `ip link delete` does.
     pub fn remove(&self, interface: &str) {
         let mut world = self.world();
         world.present.remove(interface);
@@ -242,12 +246,12 @@ impl FakeKernel {
         }
     }
 
-    /// Adds an interface, or brings it back.
+    /// Adds an interface, or restores a removed one.
     pub fn add(&self, interface: &str, mode: XdpMode) {
         self.world().present.insert(interface.to_owned(), mode);
     }
 
-    /// What an earlier run has left: the program on these interfaces, and what it judges by.
+    /// Sets the state left by an earlier run: these attached interfaces and the policy in force.
     pub fn keep(&self, interfaces: &[&str], policy: &Policy) {
         let mut world = self.world();
         world.policy = Some(policy.clone());
@@ -257,52 +261,52 @@ impl FakeKernel {
         }
     }
 
-    /// From now on attaching to this interface fails, though it exists.
+    /// Makes every later attachment to this existing interface fail.
     pub fn refuse_attach(&self, interface: &str) {
         self.world().refusing_attach.insert(interface.to_owned());
     }
 
-    /// Attaching to this interface works again.
+    /// Makes attachment to this interface work again.
     pub fn permit_attach(&self, interface: &str) {
         self.world().refusing_attach.remove(interface);
     }
 
-    /// From now on policies are refused.
+    /// Makes every later `apply` fail.
     pub fn refuse_apply(&self) {
         self.world().refusing_apply = true;
     }
 
-    /// Policies are taken again.
+    /// Makes `apply` work again.
     pub fn permit_apply(&self) {
         self.world().refusing_apply = false;
     }
 
-    /// From now on maps cannot be read.
+    /// Makes every later read of the maps fail.
     pub fn refuse_read(&self) {
         self.world().refusing_read = true;
     }
 
-    /// Maps can be read again.
+    /// Makes reads of the maps work again.
     pub fn permit_read(&self) {
         self.world().refusing_read = false;
     }
 
-    /// How often a part of the bans was visited.
+    /// Returns how many parts of the bans were visited.
     pub fn visits_of_bans(&self) -> u32 {
         self.world().visits_of_bans
     }
 
-    /// The policy that packets are judged by.
+    /// Returns the policy in force.
     pub fn policy(&self) -> Option<Policy> {
         self.world().in_force().cloned()
     }
 
-    /// What the daemon owns, once more, to look into.
+    /// Returns a second handle to the daemon's datapath, for inspection.
     pub fn peek(&self) -> FakeDatapath {
         FakeDatapath { kernel: self.clone() }
     }
 
-    /// What the daemon owns, once more: a later run over the same kernel. Nothing is attached by it yet.
+    /// Returns the datapath of a later run over the same kernel. This run has not attached anything yet.
     pub fn reopen(&self) -> FakeDatapath {
         for row in self.world().known.values_mut() {
             row.origin = Origin::Kept;
@@ -310,13 +314,13 @@ impl FakeKernel {
         FakeDatapath { kernel: self.clone() }
     }
 
-    /// Names of the interfaces that the program is attached to.
+    /// Returns the names of the interfaces that the program is attached to.
     pub fn attached(&self) -> Vec<String> {
         let world = self.world();
         world.known.iter().filter(|(_, row)| row.attached).map(|(name, _)| name.clone()).collect()
     }
 
-    /// What was asked of the datapath so far, reads left out.
+    /// Returns the calls to the datapath so far, without reads.
     pub fn calls(&self) -> Vec<String> {
         self.world().calls.clone()
     }

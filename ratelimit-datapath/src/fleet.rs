@@ -1,4 +1,4 @@
-//! Limits that the hosts of a fleet share: what packets say of them, and what is written for the others.
+//! Limits shared by the hosts of a fleet: steps reported by packets, and admissions written for other hosts.
 
 use ipnet::IpNet;
 use ratelimit_common::layout::Step;
@@ -8,7 +8,7 @@ use ratelimit_policy::desired::Policy;
 
 use crate::events;
 
-/// Steps that [`crate::Datapath::steps`] visits at most.
+/// Maximum number of steps in one call of [`crate::Datapath::steps`].
 pub const STEPS_PART: usize = 8192;
 
 /// One side of a limit.
@@ -18,34 +18,34 @@ pub struct LimitAt {
     pub rule: usize,
     /// Index of the limit in the rule.
     pub limit: usize,
-    /// Which of its windows.
+    /// Side of the limit's window.
     pub side: Side,
 }
 
-/// What this host has admitted of a source has passed a step.
+/// A step: this host's admissions for a source have passed a reporting threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelStep {
-    /// The source.
+    /// Source of the packets.
     pub client: IpNet,
-    /// Of which limit.
+    /// Limit that was charged.
     pub at: LimitAt,
-    /// In which bucket.
+    /// Bucket that was charged.
     pub bucket: BucketIndex,
 }
 
-/// What other hosts have admitted of a source in a bucket.
+/// Amount that other hosts admitted for one source in one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
-    /// The source.
+    /// Source of the packets.
     pub client: IpNet,
-    /// In which bucket.
+    /// Bucket of the admissions.
     pub bucket: BucketIndex,
-    /// How much, in units of the limit's [`ratelimit_common::window::Parts::unit_bits`].
+    /// Amount, in units of the limit's [`ratelimit_common::window::Parts::unit_bits`].
     pub units: u64,
 }
 
 impl KernelStep {
-    /// A step of the ring, by the names of this policy; none where it has no such limit any more.
+    /// Translates a step of the ring to the rules of a policy. Returns none if the policy no longer has the limit.
     pub(crate) fn of(step: &Step, policy: &Policy) -> Option<Self> {
         let client = events::client(step.family, step.prefix, policy)?;
         let at = policy.rules.iter().enumerate().find_map(|(rule, of)| {

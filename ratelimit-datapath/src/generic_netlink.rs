@@ -1,6 +1,6 @@
-//! What drivers say of a network interface beside routing netlink: generic netlink's families `ethtool` and `netdev`
-//! (Documentation/netlink/specs, Linux 6.18). Read only. Messages are attributes within attributes; no library that is
-//! kept up has both families.
+//! Facts that drivers report beyond routing netlink, from the generic netlink families `ethtool` and `netdev`
+//! (Documentation/netlink/specs, Linux 6.18). Nothing is changed here. Messages are nested attributes. No maintained
+//! library has both families.
 
 use std::io;
 
@@ -9,27 +9,27 @@ use netlink_sys::protocols::NETLINK_GENERIC;
 
 use crate::netlink::{self, Message};
 
-/// include/uapi/linux/genetlink.h: the controller, its question for a family, and the family's name and number.
+/// Values of include/uapi/linux/genetlink.h: the controller, its query for a family, and the family's id and name.
 const CONTROLLER: u16 = 0x10;
 const GET_FAMILY: u8 = 3;
 const FAMILY_ID: u16 = 1;
 const FAMILY_NAME: u16 = 2;
 
-/// `NLM_F_REQUEST`, and the bits of an attribute's type that say how it is written.
+/// `NLM_F_REQUEST`, and the flag bits of an attribute's type.
 const REQUEST: u16 = 1;
 const NESTED: u16 = 1 << 15;
 const TYPE_MASK: u16 = 0x3fff;
 
-/// `struct genlmsghdr`.
+/// Bytes of `struct genlmsghdr`.
 const HEADER_BYTES: usize = 4;
 const ATTRIBUTE_HEADER: usize = 4;
 
-/// include/uapi/linux/netdev.h.
+/// Values of include/uapi/linux/netdev.h.
 const DEV_GET: u8 = 1;
 const DEV_IFINDEX: u16 = 1;
 const DEV_XDP_FEATURES: u16 = 3;
 
-/// include/uapi/linux/ethtool_netlink.h.
+/// Values of include/uapi/linux/ethtool_netlink.h.
 const FEATURES_GET: u8 = 11;
 const CHANNELS_GET: u8 = 17;
 const HEADER: u16 = 1;
@@ -41,7 +41,7 @@ const BIT_NAME: u16 = 2;
 const CHANNELS_RX_COUNT: u16 = 6;
 const CHANNELS_COMBINED_COUNT: u16 = 9;
 
-/// A family's socket.
+/// Socket and id of a generic netlink family.
 pub(super) struct Family {
     socket: Socket,
     id: u16,
@@ -51,7 +51,7 @@ impl Family {
     /// Asks the kernel for a family by name.
     ///
     /// # Errors
-    /// Where it has none of that name.
+    /// Fails if the kernel has no family with that name.
     pub(super) fn named(name: &str) -> io::Result<Self> {
         let mut family = Self { socket: netlink::open(NETLINK_GENERIC)?, id: CONTROLLER };
         let answer = family.ask(GET_FAMILY, &attribute(FAMILY_NAME, &[name.as_bytes(), &[0]].concat()))?;
@@ -60,7 +60,7 @@ impl Family {
         Ok(family)
     }
 
-    /// The attributes of the answer.
+    /// Sends a command and returns the attributes of the answer.
     fn ask(&self, command: u8, attributes: &[u8]) -> io::Result<Vec<u8>> {
         let body = [&[command, 1, 0, 0], attributes].concat();
         self.socket.send(&netlink::request(self.id, REQUEST, &body), 0)?;
@@ -69,20 +69,20 @@ impl Family {
     }
 }
 
-/// What a driver says of XDP (`enum netdev_xdp_act`), from Linux 6.3 on.
+/// Returns the XDP features that a driver reports (`enum netdev_xdp_act`), from Linux 6.3 on.
 ///
 /// # Errors
-/// What the kernel answers; older ones have no such family.
+/// Returns the kernel's error. Older kernels have no such family.
 pub(super) fn xdp_features(index: u32) -> io::Result<u64> {
     let answer = Family::named("netdev")?.ask(DEV_GET, &attribute(DEV_IFINDEX, &index.to_ne_bytes()))?;
     let of = find(&answer, DEV_XDP_FEATURES).and_then(|of| of.first_chunk().copied());
     of.map(u64::from_ne_bytes).ok_or_else(|| io::Error::other("the kernel does not say"))
 }
 
-/// The names of the offloads that are on, as in `ethtool -k`: `rx-lro`, `rx-gro-hw`, `rx-vlan-hw-parse`.
+/// Returns the names of the enabled offloads as in `ethtool -k`: `rx-lro`, `rx-gro-hw`, `rx-vlan-hw-parse`.
 ///
 /// # Errors
-/// What the kernel answers.
+/// Returns the kernel's error.
 pub(super) fn offloads(index: u32) -> io::Result<Vec<String>> {
     let answer = Family::named("ethtool")?.ask(FEATURES_GET, &device(index))?;
     let bits = find(&answer, FEATURES_ACTIVE).and_then(|active| find(active, BITSET_BITS)).unwrap_or_default();
@@ -93,10 +93,10 @@ pub(super) fn offloads(index: u32) -> io::Result<Vec<String>> {
     Ok(attributes_of(bits).filter_map(name).collect())
 }
 
-/// Queues that receive.
+/// Returns the number of receive queues.
 ///
 /// # Errors
-/// What the kernel answers; many virtual devices do not know.
+/// Returns the kernel's error. Many virtual devices report no number.
 pub(super) fn receive_queues(index: u32) -> io::Result<u32> {
     let answer = Family::named("ethtool")?.ask(CHANNELS_GET, &device(index))?;
     let count = |kind| find(&answer, kind).and_then(|of| of.first_chunk().copied()).map_or(0, u32::from_ne_bytes);
@@ -120,7 +120,7 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The attributes of a message, or the error that it is.
+/// Returns the attributes of a message, or its error.
 fn answer(message: &[u8]) -> io::Result<&[u8]> {
     let of = match netlink::messages(message).next() {
         Some(Message::Of(body)) => body.get(HEADER_BYTES..),
@@ -134,7 +134,7 @@ fn find(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     attributes_of(attributes).find(|(other, _)| *other == kind).map(|(_, value)| value)
 }
 
-/// Types and values; what does not fit ends them.
+/// Returns the types and values of the attributes, up to the first that is cut off.
 fn attributes_of(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));

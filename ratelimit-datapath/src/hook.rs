@@ -1,43 +1,45 @@
-//! Where and how the program is attached to an interface.
+//! Hook and mode of the program on an interface.
 
 use ratelimit_policy::labels;
 use serde::{Deserialize, Serialize};
 
-/// How an XDP program is attached.
+/// Mode of an attached XDP program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum XdpMode {
-    /// In the driver, before a socket buffer exists.
+    /// The program runs in the driver, before a socket buffer exists.
     Native,
-    /// In the network stack, on a socket buffer: works everywhere, costs several times as much.
+    /// The program runs in the network stack on a socket buffer. This works everywhere, but costs several times as
+    /// much.
     Generic,
 }
 
 labels!(pub XdpMode { Native => "native", Generic => "generic" });
 
-/// Where a program is attached.
+/// Hook that a program is attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hook {
-    /// Before the network stack has made a buffer, or where it would be.
+    /// XDP: before the network stack handles the packet.
     Xdp,
-    /// On the way in, once there is one: beside programs of others, and on interfaces without an Ethernet header.
+    /// TCX ingress: once a socket buffer exists. Works next to programs of others, and on interfaces without an
+    /// Ethernet header.
     Tcx,
 }
 
 labels!(pub Hook { Xdp => "xdp", Tcx => "tcx" });
 
-/// Where and how the program is attached to an interface.
+/// Hook and mode of an attached program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attachment {
-    /// At XDP.
+    /// The program is attached at XDP in this mode.
     Xdp(XdpMode),
-    /// At TCX ingress.
+    /// The program is attached at TCX ingress.
     Tcx,
 }
 
 impl Attachment {
-    /// Where.
+    /// Returns the hook.
     pub const fn hook(self) -> Hook {
         match self {
             Self::Xdp(_) => Hook::Xdp,
@@ -45,7 +47,7 @@ impl Attachment {
         }
     }
 
-    /// The mode of XDP, or that it is elsewhere.
+    /// Returns the label of the XDP mode, or of TCX.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Xdp(mode) => mode.label(),
@@ -53,7 +55,7 @@ impl Attachment {
         }
     }
 
-    /// How, of XDP.
+    /// Returns the XDP mode. None for TCX.
     pub const fn xdp_mode(self) -> Option<XdpMode> {
         match self {
             Self::Xdp(mode) => Some(mode),

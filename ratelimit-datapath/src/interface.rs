@@ -1,5 +1,4 @@
-//! What the kernel says of network interfaces: which there are, and which XDP program each one runs. Netlink, read
-//! only.
+//! Network interfaces and their XDP programs, as the kernel lists them over netlink. Nothing is changed here.
 
 use std::io;
 
@@ -14,9 +13,9 @@ use super::{Attachment, Hook, XdpMode, bpf, generic_netlink, netlink};
 /// Response of a start to a missing interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent {
-    /// The start fails. The user who started it is there to read why.
+    /// The start fails, so that the user who runs it reads the reason.
     Refused,
-    /// The start goes on with the other interfaces. This one is attached when it comes.
+    /// The start goes on with the other interfaces. The missing one is attached when it appears.
     Awaited,
 }
 
@@ -27,9 +26,9 @@ pub(super) struct Interface {
     pub(super) index: u32,
     /// MTU in bytes.
     pub(super) mtu: u32,
-    /// What comes before the packet (`ARPHRD_`).
+    /// Hardware type (`ARPHRD_`), which says what precedes the IP packet.
     pub(super) link_layer: LinkLayerType,
-    /// Each XDP program on it, with how it is attached: one of each mode at most.
+    /// Attached XDP programs, at most one for each mode, with their ids.
     pub(super) programs: Vec<(XdpMode, u32)>,
     /// Kind of a virtual interface, such as `vlan` or `bridge`. None for hardware.
     pub(super) kind: Option<String>,
@@ -37,16 +36,16 @@ pub(super) struct Interface {
     pub(super) master: Option<u32>,
     /// Index of the interface below, or of a veth's other end, in the same network namespace.
     pub(super) lower: Option<u32>,
-    /// A veth's other end, wherever it is.
+    /// Other end of a veth pair, in whichever namespace.
     other_end: Option<OtherEnd>,
 }
 
 /// The other end of a veth pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct OtherEnd {
-    /// Its index in its network namespace.
+    /// Index in its own network namespace.
     index: u32,
-    /// The number of that namespace by this one's count (`IFLA_LINK_NETNSID`). None for this one itself.
+    /// Number of its namespace, counted by ours (`IFLA_LINK_NETNSID`). None for our own namespace.
     namespace: Option<i32>,
 }
 
@@ -60,7 +59,7 @@ impl From<Interface> for Link {
 }
 
 impl Interface {
-    /// How this program is attached here, if it is.
+    /// Returns the mode in which `program` is attached at `hook`, or none.
     pub(super) fn attachment(&self, hook: Hook, program: u32) -> Option<Attachment> {
         match hook {
             Hook::Xdp => self.programs.iter().find(|(_, id)| *id == program).map(|(mode, _)| Attachment::Xdp(*mode)),
@@ -70,17 +69,17 @@ impl Interface {
         }
     }
 
-    /// Whether XDP can send a frame back the way it came (`XDP_TX`). A veth hands it on at once only where its other end
-    /// has an XDP program: with GRO alone the frame waits for the next packet (`veth_xdp_flush`, drivers/net/veth.c,
-    /// Linux 6.18). With neither it is lost, which the kernel says from Linux 6.3 on. What the kernel does not say is
-    /// taken to be so.
+    /// Returns whether XDP can send a frame back the way it came (`XDP_TX`). A veth forwards the frame at once only if
+    /// its other end has an XDP program. With GRO alone, the frame waits for the next packet (`veth_xdp_flush`,
+    /// drivers/net/veth.c, Linux 6.18). With neither, the frame is lost, which the kernel reports from Linux 6.3 on.
+    /// Whatever the kernel does not report counts as able.
     pub(super) fn sends_back(&self) -> bool {
         self.kind.as_deref() != Some("veth")
             || generic_netlink::xdp_features(self.index).map_or(true, |features| features & NDO_XMIT != 0)
                 && self.other_end.is_none_or(|end| end.has_program().unwrap_or(true))
     }
 
-    /// Whether it brings IP packets with nothing before them: tunnels, WireGuard, PPP.
+    /// Returns whether frames start with the IP header, as on tunnels, WireGuard and PPP.
     pub(super) fn is_headless(&self) -> bool {
         matches!(
             self.link_layer,
@@ -95,17 +94,17 @@ impl Interface {
         )
     }
 
-    /// The loopback interface has one too, of zeros.
+    /// Returns whether frames have an Ethernet header. The loopback interface has one of zeros.
     pub(super) fn has_ethernet_header(&self) -> bool {
         matches!(self.link_layer, LinkLayerType::Ether | LinkLayerType::Loopback)
     }
 }
 
 impl OtherEnd {
-    /// Whether it has an XDP program.
+    /// Returns whether this end has an XDP program.
     ///
     /// # Errors
-    /// Fails if the kernel does not show it, as to a process without rights there.
+    /// Fails if the kernel does not show the interface, for example to a process without rights in that namespace.
     fn has_program(self) -> io::Result<bool> {
         let ends = all_of(self.namespace)?;
         let end = ends.iter().find(|end| end.index == self.index).ok_or(io::ErrorKind::NotFound)?;
@@ -113,7 +112,7 @@ impl OtherEnd {
     }
 }
 
-/// Every interface of this network namespace, by index.
+/// Returns every interface of this network namespace, sorted by index.
 pub(super) fn all() -> io::Result<Vec<Interface>> {
     all_of(None)
 }
@@ -121,7 +120,7 @@ pub(super) fn all() -> io::Result<Vec<Interface>> {
 /// `IFLA_TARGET_NETNSID` of linux/if_link.h.
 const TARGET_NAMESPACE: u16 = 46;
 
-/// Returns every interface of the network namespace with this number, or of this one, by index.
+/// Returns every interface of the network namespace with this number, or of our own, sorted by index.
 fn all_of(namespace: Option<i32>) -> io::Result<Vec<Interface>> {
     let mut asked = LinkMessage::default();
     let number = namespace.map(|number| DefaultNla::new(TARGET_NAMESPACE, number.to_ne_bytes().to_vec()));
@@ -136,7 +135,7 @@ fn all_of(namespace: Option<i32>) -> io::Result<Vec<Interface>> {
     Ok(interfaces)
 }
 
-/// Every object that is asked for.
+/// Sends a dump request and passes every received object to `take`.
 #[expect(clippy::wildcard_enum_match_arm, reason = "messages of other kinds come, and more are to come")]
 pub(super) fn dump(asked: RouteNetlinkMessage, take: &mut dyn FnMut(RouteNetlinkMessage)) -> io::Result<()> {
     let socket = netlink::open(NETLINK_ROUTE)?;
@@ -163,7 +162,7 @@ pub(super) fn dump(asked: RouteNetlinkMessage, take: &mut dyn FnMut(RouteNetlink
     }
 }
 
-/// `struct nlmsghdr`, and `struct ifinfomsg` behind it.
+/// Bytes of `struct nlmsghdr` and the `struct ifinfomsg` that follows.
 const HEADERS: usize = 16 + 16;
 /// `RTM_NEWLINK` of linux/rtnetlink.h.
 const NEW_LINK: u16 = 16;
@@ -174,10 +173,10 @@ const INFO: u16 = 18;
 const READ: [u16; 7] = [NAME, 4, 5, 10, INFO, 37, 43];
 /// `IFLA_INFO_KIND` within `IFLA_LINKINFO`.
 const INFO_KIND: u16 = 1;
-/// Mask that removes the flags beside an attribute's kind.
+/// Mask that removes the flag bits from an attribute's kind.
 const KIND: u16 = 0x3fff;
 
-/// The next message, and how long it is with what fills it up.
+/// Returns the next message and its length including padding.
 fn next(rest: &[u8]) -> io::Result<(NetlinkMessage<RouteNetlinkMessage>, usize)> {
     let length = rest.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes) as usize);
     let Some(bytes) = rest.get(..length).filter(|bytes| !bytes.is_empty()) else {
@@ -187,8 +186,8 @@ fn next(rest: &[u8]) -> io::Result<(NetlinkMessage<RouteNetlinkMessage>, usize)>
     Ok((message, length.next_multiple_of(4).min(rest.len())))
 }
 
-/// A message with no more than the attributes that are read. Names need not be UTF-8, nor aliases and names of ports, which
-/// anyone who makes an interface chooses: one must not hide all others.
+/// Copies a message with only the attributes that are read. Names, aliases and port names need not be UTF-8, and anyone
+/// who makes an interface chooses them. One such text must not hide all other interfaces.
 fn lean(message: &[u8]) -> Vec<u8> {
     let kind = message.get(4..6).and_then(|bytes| bytes.first_chunk()).map(|bytes| u16::from_ne_bytes(*bytes));
     let Some(mut lean) = message.get(..HEADERS).filter(|_| kind == Some(NEW_LINK)).map(<[u8]>::to_vec) else {
@@ -230,7 +229,7 @@ fn push(bytes: &mut Vec<u8>, kind: u16, value: &[u8]) {
     bytes.resize(bytes.len().next_multiple_of(4), 0);
 }
 
-/// Returns every interface of this thread's network namespace with the interfaces that it is joined to.
+/// Returns every interface of this thread's network namespace, with the interfaces that it is joined to.
 ///
 /// # Errors
 /// Fails if the kernel does not list them.
@@ -238,17 +237,17 @@ pub fn links() -> io::Result<Vec<Link>> {
     Ok(all()?.into_iter().map(Link::from).collect())
 }
 
-/// The names of every interface of this thread's network namespace.
+/// Returns the names of all interfaces of this thread's network namespace.
 pub fn names() -> io::Result<Vec<String>> {
     Ok(all()?.into_iter().map(|interface| interface.name).collect())
 }
 
-/// Whether the interface of this name loses what XDP sends back, as far as the kernel says.
+/// Returns whether the named interface is known to lose frames that XDP sends back.
 pub fn loses_answers(name: &str) -> bool {
     named(name).is_ok_and(|found| found.is_some_and(|found| !found.sends_back()))
 }
 
-/// The interface of this name, if it is there.
+/// Returns the interface with this name, or none.
 pub(super) fn named(name: &str) -> io::Result<Option<Interface>> {
     Ok(all()?.into_iter().find(|interface| interface.name == name))
 }
@@ -277,7 +276,7 @@ fn interface(link: LinkMessage) -> Option<Interface> {
         }
     }
     let index = link.header.index;
-    // Hardware names itself as the interface below.
+    // Hardware names its own index as the lower interface.
     let lower = joined.filter(|lower| namespace.is_none() && *lower != index);
     let other_end = joined.map(|index| OtherEnd { index, namespace });
     let link_layer = link.header.link_layer_type;
@@ -297,7 +296,7 @@ fn attached(xdp: &[LinkXdp]) -> Vec<(XdpMode, u32)> {
             _ => {}
         }
     }
-    // Where one program is attached, some kernels say only which, and in what mode.
+    // For a single attached program, some kernels report only its id and its mode.
     if programs.is_empty()
         && let Some(mode) = mode
     {
@@ -327,13 +326,13 @@ mod tests {
         let length = u32::try_from(bytes.len()).unwrap();
         bytes[..4].copy_from_slice(&length.to_ne_bytes());
         bytes[4..6].copy_from_slice(&NEW_LINK.to_ne_bytes());
-        // ARPHRD_ETHER and the index, of `struct ifinfomsg`.
+        // ARPHRD_ETHER and the index in `struct ifinfomsg`.
         bytes[18..20].copy_from_slice(&1_u16.to_ne_bytes());
         bytes[20..24].copy_from_slice(&index.to_ne_bytes());
         bytes
     }
 
-    /// Name, index and MTU of each.
+    /// Returns the name, index and MTU of each interface.
     fn read(mut bytes: &[u8]) -> io::Result<Vec<(String, u32, u32)>> {
         let mut all = Vec::new();
         while !bytes.is_empty() {

@@ -1,4 +1,5 @@
-//! The kernel side for user space. The daemon drives [`Datapath`]; `kernel` does it with the kernel, `fake` without one.
+//! The kernel side for user space. The daemon drives [`Datapath`]. `kernel` implements the trait with the kernel,
+//! `fake` without.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -49,82 +50,82 @@ pub use interface::{Absent, links, loses_answers, names as interface_names};
 pub use routes::default_gateways;
 pub use source_reading::{SourceReading, Whose};
 
-/// Nanoseconds for which a turn is charged as what [`Datapath::set_multiplicity`] has said.
+/// Time in nanoseconds for which the value set by [`Datapath::set_multiplicity`] applies.
 pub const MULTIPLICITY_LASTS_NS: u64 = 12 * SECOND_NS;
 
-/// Why the datapath could not do what it was asked. Every message names the object and what would mend it.
+/// Failure of a datapath operation. Every message names the object and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum DatapathError {
-    /// The interface does not exist (now).
+    /// The interface does not exist, at least not now.
     #[error("no interface {name}; there are {present}")]
     NoSuchInterface {
-        /// The one asked for.
+        /// Requested interface.
         name: String,
-        /// Those that exist, joined by commas.
+        /// Existing interfaces, joined by commas.
         present: String,
     },
-    /// Another program has the interface.
+    /// Another XDP program is attached to the interface.
     #[error("interface {interface} already has an XDP program: {owner}")]
     Occupied {
-        /// The interface.
+        /// Interface name.
         interface: String,
-        /// The other program's name and id, who holds it, and how to take it off.
+        /// Name and id of the other program, its holder, and how to detach it.
         owner: String,
     },
-    /// The kernel or the driver cannot.
+    /// The kernel or the driver lacks a needed feature.
     #[error("{what}: {why}")]
     Unsupported {
-        /// What was tried.
+        /// Attempted operation.
         what: String,
-        /// What the kernel lacks, and what to do.
+        /// Missing feature, and what to do.
         why: String,
     },
-    /// Not privileged.
+    /// The process lacks privileges.
     #[error("{what}: permission denied; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")]
     NotPrivileged {
-        /// What was tried.
+        /// Attempted operation.
         what: String,
     },
-    /// Refused although it has all that it takes: what confines it says no.
+    /// The operation was refused although the process has all needed capabilities. Some confinement forbids it.
     #[error(
         "{what}: refused, although it has CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON; a seccomp or AppArmor profile, SELinux, \
          a user namespace, or the kernel's lockdown forbids it"
     )]
     Forbidden {
-        /// What was tried.
+        /// Attempted operation.
         what: String,
     },
-    /// Another daemon has the pinned state.
+    /// Another daemon owns the pinned state.
     #[error("the pinned state in {path} belongs to another ratelimitd that runs; {remedy}")]
     InUse {
-        /// The directory.
+        /// Directory of the pins.
         path: String,
-        /// What to do.
+        /// Advice on what to do.
         remedy: &'static str,
     },
-    /// The pinned state is not what this version writes.
+    /// The pinned state is not in the layout that this version writes.
     #[error("pinned state in {path} does not fit: {why}")]
     Pins {
-        /// The directory or pin.
+        /// Directory or pin.
         path: String,
-        /// What is wrong, and what to do.
+        /// Problem, and what to do.
         why: String,
     },
     /// Two of the interfaces see the same packets.
     #[error("{what}; {instead}")]
     SharedPath {
-        /// The two, and how packets go from one to the other.
+        /// Both interfaces, and how packets go from one to the other.
         what: String,
-        /// What to name instead, and why.
+        /// Interface to name instead, and why.
         instead: String,
     },
-    /// Anything else.
+    /// Any other failure.
     #[error(transparent)]
     Other(#[from] anyhow::Error),
 }
 
 impl DatapathError {
-    /// Whether the other mode of XDP would be refused as well.
+    /// Returns whether the other XDP mode would fail in the same way.
     const fn is_of_every_mode(&self) -> bool {
         matches!(self, Self::Occupied { .. } | Self::NotPrivileged { .. } | Self::Forbidden { .. })
     }
@@ -133,15 +134,15 @@ impl DatapathError {
 /// One interface's attachment and counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceReading {
-    /// Its name.
+    /// Interface name.
     pub name: String,
-    /// How the program is attached; none while the interface is away or was taken from us.
+    /// Mode of the attachment. None while the interface is absent or its attachment was taken from us.
     pub attached: Option<Attachment>,
-    /// Who has XDP there, where it is attached elsewhere.
+    /// Holder of the interface's XDP hook, if the program is attached at another hook.
     pub xdp_holder: Option<String>,
-    /// Counters of packets that no rule judged, by reason; and of those of rules that are no more.
+    /// Counters, by reason, of packets that no rule judged and of rules that no longer exist.
     pub unruled: Tallies,
-    /// Counters of each rule, by reason, in the order of the policy's rules.
+    /// Counters of each rule by reason, in the order of the policy's rules.
     pub rules: Vec<Tallies>,
 }
 
@@ -150,12 +151,12 @@ pub struct InterfaceReading {
 pub struct Tallies(pub Vec<(Reason, Tally)>);
 
 impl Tallies {
-    /// Packets and bytes of one reason.
+    /// Returns the packets and bytes of one reason.
     pub fn of(&self, reason: Reason) -> Tally {
         self.0.iter().find(|(other, _)| *other == reason).map_or(Tally::default(), |(_, tally)| *tally)
     }
 
-    /// Adds others, reason by reason.
+    /// Adds other counters, reason by reason.
     pub fn add(&mut self, others: &Self) {
         for &(reason, more) in &others.0 {
             match self.0.iter_mut().find(|(other, _)| *other == reason) {
@@ -169,282 +170,291 @@ impl Tallies {
     }
 }
 
-/// Everything but the sources, read at one time.
+/// All readable state except the sources, read at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// The datapath's clock: what the packet path would call now.
+    /// Time on the datapath's clock, which the packet path uses too.
     pub now: Nanos,
-    /// The interfaces, sorted by name.
+    /// All interfaces, sorted by name.
     pub interfaces: Vec<InterfaceReading>,
     /// Packets on interfaces that the configuration does not list, while it changes.
     pub unlisted: Tallies,
-    /// Failed map operations.
+    /// Counts of failed map operations.
     pub faults: Vec<(Fault, u64)>,
-    /// Bans that each rule has begun, in the order of the policy's rules.
+    /// Number of bans begun by each rule, in the order of the policy's rules.
     pub bans_begun: Vec<u64>,
-    /// Sources remembered of each family at most.
+    /// Maximum number of tracked sources of each address family.
     pub sources_capacity: u64,
-    /// What each CPU has admitted of new sources.
+    /// New sources admitted by each CPU.
     pub admissions: Vec<Admission>,
-    /// Packets that were refused and not cached, as their set of the drop cache was full. The windows judge their sources.
+    /// Refused packets that were not cached, because their set of the drop cache was full. The windows judge their
+    /// sources.
     pub not_cached: u64,
-    /// Events that were sent and lost, see [`Datapath::events`].
+    /// Events sent and events lost, see [`Datapath::events`].
     pub events: EventCounts,
 }
 
-/// One source that is banned.
+/// A ban of one source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ban {
-    /// The prefix that is one client.
+    /// Address or prefix that is counted as one client.
     pub client: IpNet,
-    /// Index of the rule that banned it, in the policy that is in force.
+    /// Index of the banning rule in the policy in force.
     pub rule: usize,
-    /// Until when, by the datapath's clock.
+    /// Expiry, on the datapath's clock.
     pub until: Nanos,
-    /// Its number among bans in a row, from 1.
+    /// Position in the client's sequence of consecutive bans, from 1.
     pub step: u32,
 }
 
-/// One source's newest ban by a rule, also after its end.
+/// The newest ban of one source by one rule, possibly expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BanReading {
-    /// The source, the rule and the end.
+    /// Source, rule and expiry.
     pub ban: Ban,
-    /// Packets that it has dropped; together with those of the bans before it, which the kernel does not tell apart.
+    /// Packets dropped by this ban and the bans before it, which the kernel counts together.
     pub dropped: u64,
 }
 
-/// Where a visit of the bans goes on, see [`Datapath::visit_bans`]. It begins at the default.
+/// Position in a visit of the bans, see [`Datapath::visit_bans`]. The default is the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BansPosition {
-    /// Which map.
+    /// Index of the map.
     map: usize,
-    /// Where in it; none at its beginning.
+    /// Bucket in that map. None at the map's beginning.
     bucket: Option<u64>,
 }
 
-/// Where the next part of a visit of the bans begins; none after the last.
+/// Position of the next part in a visit of the bans. None after the last part.
 pub type VisitedBans = Result<Option<BansPosition>, DatapathError>;
 
-/// Where a visit of the windows goes on, see [`Datapath::visit_part_of_sources`]. It begins at the default.
+/// Position in a visit of the windows, see [`Datapath::visit_part_of_sources`]. The default is the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourcesPosition {
-    /// Which map.
+    /// Index of the map.
     map: usize,
-    /// Where in it; none at its beginning.
+    /// Bucket in that map. None at the map's beginning.
     bucket: Option<u64>,
 }
 
-/// Where the next part of a visit of the windows begins; none after the last.
+/// Position of the next part in a visit of the windows. None after the last part.
 pub type VisitedSources = Result<Option<SourcesPosition>, DatapathError>;
 
-/// A policy that was put in force for a while, see [`Datapath::apply_until`].
+/// State of a policy that was applied for a limited time, see [`Datapath::apply_until`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trial {
-    /// There is none: what was applied last is in force.
+    /// No trial: the policy applied last is in force.
     None,
-    /// It is in force until then, by the datapath's clock.
+    /// The trial runs until this time on the datapath's clock.
     Running(Nanos),
-    /// Its time is over, unconfirmed: packets are judged by what was in force before it.
+    /// The trial ended unconfirmed. Packets are judged by the policy before it.
     Over,
 }
 
-/// What was reset of one client.
+/// Counts of state that was reset for clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
-    /// Windows.
+    /// Number of windows.
     pub windows: usize,
-    /// Limits whose windows they were: each has several.
+    /// Number of limits that had those windows. One limit can have several windows.
     pub limits: usize,
-    /// Bans.
+    /// Number of bans.
     pub bans: usize,
 }
 
-/// What the daemon asks of the kernel side. One task owns it.
+/// Operations that the daemon needs from the kernel side. One task owns the datapath.
 pub trait Datapath: Send + 'static {
-    /// Replaces what packets are judged by, all at once. Counters, windows and bans stay. On an error the old policy
-    /// goes on. It is in force for good: a trial ends with it, and [`Datapath::trial`] is [`Trial::None`] afterwards.
+    /// Replaces the policy in one step. Counters, windows and bans stay. On an error the old policy stays in force. The
+    /// new policy is permanent: a running trial ends, and [`Datapath::trial`] is [`Trial::None`] afterwards.
     fn apply(&mut self, policy: &Policy) -> Result<(), DatapathError>;
 
-    /// The same, until `until` by the datapath's clock: then packets roll back to the policy that was in force
-    /// before, all at once, also where this process is gone. Only [`Datapath::confirm`] prevents it. Only the policy is
-    /// rolled back: counters, windows and bans stay. Not called while a trial
-    /// runs, nor before anything was applied. On an error the old policy goes on, without a trial.
+    /// Replaces the policy in one step until `until` on the datapath's clock. Then packets roll back to the previous
+    /// policy in one step, even if this process is gone. Only [`Datapath::confirm`] prevents that. The rollback
+    /// concerns the policy alone: counters, windows and bans stay. Must not be called during a trial, nor before a
+    /// policy was applied. On an error the old policy stays in force, without a trial.
     fn apply_until(&mut self, policy: &Policy, until: Nanos) -> Result<(), DatapathError>;
 
-    /// Replaces the grants while a trial runs: in the policy on trial and in the one before it, which otherwise stay the
-    /// same. Every packet meets all of them or none, and the trial goes on. On an error a part may hold; a further call
-    /// completes it.
+    /// Replaces the grants while a trial runs, both in the policy on trial and in the one before it. The policies stay
+    /// the same otherwise, and the trial goes on. Each packet meets all new grants or none. On an error only a part may
+    /// be in force; another call completes the change.
     fn apply_access(&mut self, tried: &Policy, before: &Policy) -> Result<(), DatapathError>;
 
-    /// Keeps the policy of the trial that runs: true, and [`Datapath::trial`] is [`Trial::None`]. False where none
-    /// runs or its time is over, which changes nothing. After true, no packet was or will be judged by the policy before.
+    /// Confirms the running trial, so that its policy stays in force. Returns true, and [`Datapath::trial`] is
+    /// [`Trial::None`] afterwards. Returns false and changes nothing if no trial runs or its time is over. After true,
+    /// no packet was or will be judged by the policy before.
     fn confirm(&mut self) -> Result<bool, DatapathError>;
 
-    /// The state of the last trial. It is read where packets read it, so that a later run finds the trial of an earlier
-    /// one. [`Trial::Over`] stays until something is applied.
+    /// Returns the state of the last trial. The state is stored where packets read it, so that a later run finds an
+    /// earlier run's trial. [`Trial::Over`] stays until a policy is applied.
     fn trial(&mut self) -> Result<Trial, DatapathError>;
 
-    /// The bans in force, sorted. Those whose time is over are not among them.
+    /// Returns the bans in force, sorted. Expired bans are not included.
     fn bans(&mut self) -> Result<Vec<Ban>, DatapathError>;
 
-    /// Visits a part of the bans of the policy's rules, also of those that have ended and are still kept, in no
-    /// order, and tells where the next part begins; none after the last. A part is at most some 16 000 bans, however
-    /// many there are.
+    /// Visits a part of the bans of the policy's rules, in no order, including expired bans that are still kept.
+    /// Returns where the next part begins, or none after the last. A part has at most about 16 000 bans, however many
+    /// there are.
     fn visit_bans(&mut self, from: BansPosition, visit: &mut dyn FnMut(BanReading)) -> VisitedBans;
 
-    /// Those of one client alone, which is as [`Policy::client`] makes it.
+    /// Returns the bans in force of one client, whose prefix must be as [`Policy::client`] makes it.
     fn bans_of(&mut self, client: IpNet) -> Result<Vec<Ban>, DatapathError>;
 
-    /// Removes bans past their reset, so that there is room for new ones; and where it is scarce, those that have
-    /// ended. Returns how many. To be called now and then.
+    /// Removes bans past their reset, to make room for new ones. If room is scarce, also removes expired bans. Returns
+    /// the number removed. The caller runs this from time to time.
     fn tidy_bans(&mut self) -> Result<usize, DatapathError>;
 
-    /// Ends the bans of every client within `prefix` and resets their number in a row. Returns those that were in force,
-    /// sorted. The windows stay: a source that is still over its limit may be banned again at once.
+    /// Ends the bans of every client within `prefix` and resets their position in the sequence of bans. Returns the
+    /// bans that were in force, sorted. Windows stay, so a source that is still over its limit may be banned again at
+    /// once.
     fn lift_bans(&mut self, prefix: IpNet) -> Result<Vec<Ban>, DatapathError>;
 
-    /// Has a rule's ban of a client, which is as [`Policy::client`] makes it, hold until then. False where it holds as
-    /// long already, or the rule, by its index, bans nobody. No event tells of it, and it counts as no ban that began.
+    /// Makes a rule's ban of a client last until `until`. `client` must be as [`Policy::client`] makes it. Returns
+    /// false if the ban already lasts that long or the rule bans nobody. Sends no event and does not count as a begun
+    /// ban.
     fn ban(&mut self, client: IpNet, rule: usize, until: Nanos) -> Result<bool, DatapathError>;
 
-    /// The clients within `prefix`, or around it, with a window, a guard's window or a drop-cache entry; sorted.
+    /// Returns the clients within or around `prefix` that have a window, a guard's window or a drop-cache entry,
+    /// sorted.
     fn clients(&mut self, prefix: IpNet) -> Result<Vec<IpNet>, DatapathError>;
 
-    /// Forgets all windows, bans and drop-cache entries of these clients, which are as [`Policy::client`] makes them:
-    /// the next packet of each is judged as one of a new source. Others of the same prefix length are not touched.
-    /// Returns the sums.
+    /// Removes all windows, bans and drop-cache entries of these clients, which must be as [`Policy::client`] makes
+    /// them. Each client's next packet is judged like one of a new source. Clients with another prefix length are not
+    /// touched. Returns the sums.
     fn forget_all(&mut self, clients: &[IpNet]) -> Result<Removed, DatapathError>;
 
-    /// The same of one.
+    /// Removes all windows, bans and drop-cache entries of one client. See [`Datapath::forget_all`].
     fn forget(&mut self, client: IpNet) -> Result<Removed, DatapathError> {
         self.forget_all(&[client])
     }
 
-    /// Charges `amount` to each limit and shadow limit of a rule that packets charge, also above the limit, up to what can
-    /// be counted. A limit that it exceeds bans as it does for a packet.
+    /// Charges `amount` to each limit and shadow limit of a rule that packets charge. The charge may exceed the limit,
+    /// up to the largest countable value. An exceeded limit bans as it does for a packet.
     fn charge(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError>;
 
-    /// The same of those limits and shadow limits alone that count requests.
+    /// Charges `amount` to those limits and shadow limits of a rule that count requests.
     fn charge_requests(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError>;
 
-    /// Charges `amount` to the limit with this slot alone.
+    /// Charges `amount` only to the limit with this slot.
     fn charge_limit(&mut self, client: IpNet, rule: usize, slot: u32, amount: u64) -> Result<(), DatapathError>;
 
-    /// Sets how many requests a rule charges for each turn of a client under TLS and QUIC, for
-    /// [`MULTIPLICITY_LASTS_NS`]. Fails if there is no such rule, or the map cannot be written.
+    /// Sets how many requests a rule charges for each turn of a client over TLS or QUIC, for [`MULTIPLICITY_LASTS_NS`].
+    /// Fails if there is no such rule or the map cannot be written.
     fn set_multiplicity(&mut self, rule: usize, client: IpNet, requests: u16) -> Result<(), DatapathError>;
 
-    /// Tells packets for as long that a rule's log is read in time. Of QUIC they then count connections alone.
+    /// Marks a rule's access log as read in time, for [`MULTIPLICITY_LASTS_NS`]. Meanwhile, packets of QUIC count
+    /// connections alone.
     fn tell_log_is_read(&mut self, rule: usize) -> Result<(), DatapathError>;
 
-    /// The interfaces that an earlier run left limited, by the policy that it applied, and that this run has not taken
-    /// over; sorted.
+    /// Returns the interfaces that an earlier run left limited under its policy and that this run has not taken over,
+    /// sorted.
     fn kept(&self) -> Vec<String>;
 
-    /// How long the filter of an earlier run has been without a daemon, where that is known.
+    /// Returns how long the filter of an earlier run was without a daemon, if known.
     fn alone_for(&self) -> Option<Duration> {
         None
     }
 
-    /// Whether this run has made its state of what an earlier layout's program holds, which still judges every packet:
-    /// what is applied is read by none until [`Datapath::take_over_earlier`] or [`Datapath::attach`].
+    /// Returns whether this run converted the state of a program with an earlier layout that still judges every packet.
+    /// Policies applied meanwhile take effect only after [`Datapath::take_over_earlier`] or [`Datapath::attach`].
     fn is_unread(&self) -> bool {
         false
     }
 
-    /// Puts the program into every attachment that a program of an earlier layout has, without a gap, and removes what
-    /// else is left of that. To be called once a policy is applied, and after the interfaces that are new.
+    /// Replaces the program in every attachment of an earlier layout without a gap, then removes that layout's
+    /// remaining state. Must be called after a policy was applied and the new interfaces were attached.
     fn take_over_earlier(&mut self) -> Result<(), DatapathError> {
         Ok(())
     }
 
-    /// Moves the datapath's clock ahead by the time for which the machine was suspended, and tells it; none where it was
-    /// not since the last call. Packets follow with what is applied next. Not while a trial runs.
+    /// Advances the datapath's clock by the time for which the machine was suspended since the last call. Returns that
+    /// time, or none if there was no suspension. Packets follow with the next applied policy. Must not be called during
+    /// a trial.
     fn catch_up(&mut self) -> Result<Option<Duration>, DatapathError> {
         Ok(None)
     }
 
-    /// Has enforcement lapse then, by the datapath's clock, or up to a third of a second later: what would be dropped
-    /// passes from then on as [`Reason::DryRun`], and nobody is banned, also where this process is gone. None is never. It
-    /// stays as policies come and go.
+    /// Sets the time at which enforcement lapses, on the datapath's clock. The lapse may come up to a third of a second
+    /// later. From then on, packets over a limit pass as [`Reason::DryRun`] and nobody is banned, even if this process
+    /// is gone. None means never. The setting survives changes of the policy.
     fn lapse_at(&mut self, at: Option<Nanos>) -> Result<(), DatapathError>;
 
-    /// When enforcement lapses, or has lapsed; none is never.
+    /// Returns the time at which enforcement lapses or has lapsed. None means never.
     fn lapse(&mut self) -> Result<Option<Nanos>, DatapathError>;
 
-    /// Attaches to an interface, or takes over the pinned attachment of an earlier run without a gap. An interface that
-    /// went away and is back is attached again: the rest of its old attachment is replaced.
+    /// Attaches to an interface, or takes over an earlier run's pinned attachment without a gap. If the interface was
+    /// removed and came back, the remains of its old attachment are replaced.
     fn attach(&mut self, interface: &str) -> Result<Attachment, DatapathError>;
 
-    /// Detaches from an interface and forgets it; its counters stay readable until it is gone from [`Datapath::read`].
+    /// Detaches from an interface. Its counters stay readable until [`Datapath::read`] no longer lists the interface.
     fn detach(&mut self, interface: &str) -> Result<(), DatapathError>;
 
-    /// Prepares for interfaces that come later, as privileges are given up after the start. To be called once the others
-    /// are attached. Calls `meanwhile` again and again until it is done, and once afterwards.
+    /// Prepares for interfaces that appear later, because privileges are given up after the start. Must be called once
+    /// the other interfaces are attached. Calls `meanwhile` repeatedly until done, and once afterwards.
     fn prepare_for_later(&mut self, _interfaces: &[String], _meanwhile: &mut dyn FnMut(&mut Self))
     where
         Self: Sized,
     {
     }
 
-    /// Returns every interface that there is, with the interfaces that it is joined to.
+    /// Returns every interface, with the interfaces that it is joined to.
     fn links(&mut self) -> Result<Vec<path::Link>, DatapathError>;
 
-    /// What only this state has: random, made when it begins, kept with it.
+    /// Returns the random secret of this state, made when the state was created and stored in it.
     fn secret(&self) -> [u64; 2];
 
-    /// The clock that packets are judged by.
+    /// Returns the time on the clock that packets are judged by.
     fn now(&mut self) -> Result<Nanos, DatapathError>;
 
     /// Reads attachments, counters and faults.
     fn read(&mut self) -> Result<Reading, DatapathError>;
 
-    /// Visits the events since the last call, by the policy that was applied last: which sources began to be refused or
-    /// banned. Each comes once, in order, at most [`EVENTS_PART`] of them; true where more may wait. Call it a few times
-    /// a second: nothing wakes the caller, and the ring holds [`EVENTS_MAX`](ratelimit_common::layout::EVENTS_MAX).
-    /// Events of a time without a daemon wait in the ring.
+    /// Visits the events since the last call, under the policy applied last: sources that began to be refused or
+    /// banned. Each event comes once, in order. Visits at most [`EVENTS_PART`] events and returns true if more may
+    /// wait. Call this a few times a second: nothing wakes the caller, and the ring holds
+    /// [`EVENTS_MAX`](ratelimit_common::layout::EVENTS_MAX) events. Events from a time without a daemon wait in the
+    /// ring.
     fn events(&mut self, visit: &mut dyn FnMut(KernelEvent)) -> Result<bool, DatapathError>;
 
-    /// Visits the steps that packets have made since the last call, of the limits that hosts share, in order, at most
-    /// [`STEPS_PART`] of them: true where more may wait.
+    /// Visits the steps that packets have made since the last call on limits that hosts share, in order. Visits at most
+    /// [`STEPS_PART`] steps and returns true if more may wait.
     fn steps(&mut self, visit: &mut dyn FnMut(KernelStep)) -> Result<bool, DatapathError>;
 
-    /// The cells of these clients' windows on one side of a limit; none of a client without a window.
+    /// Returns the cells of these clients' windows on one side of a limit. A client without a window has no cells.
     fn admitted(&mut self, at: LimitAt, clients: &[IpNet]) -> Result<Vec<Vec<Cell>>, DatapathError>;
 
-    /// Writes what other hosts admitted, each into its client's window on this side of a limit. How many were written:
-    /// the others have no window, or not that bucket any more.
+    /// Writes admissions of other hosts into the clients' windows on one side of a limit. Returns the number written.
+    /// An entry is skipped if its client has no window or no longer has that bucket.
     fn tell_others(&mut self, at: LimitAt, told: &[Told]) -> Result<usize, DatapathError>;
 
-    /// Ends those of the host's own TCP connections that are `wanted`, so many of them at most.
+    /// Ends the host's own TCP connections that `wanted` selects, at most `most` of them.
     fn end_connections(
         &mut self,
         wanted: &mut dyn FnMut(&Connection) -> bool,
         most: usize,
     ) -> Result<Ended, DatapathError>;
 
-    /// Visits every window of every source, in no order; a source that comes or goes meanwhile may be missed.
+    /// Visits every window of every source, in no order. A source that appears or disappears meanwhile may be missed.
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError>;
 
-    /// Visits a part of the windows, in no order, and tells where the next part begins; none after the last. A part is at
-    /// most some 16 000 windows, however many there are.
+    /// Visits a part of the windows, in no order. Returns where the next part begins, or none after the last. A part
+    /// has at most about 16 000 windows, however many there are.
     fn visit_part_of_sources(&mut self, from: SourcesPosition, visit: &mut dyn FnMut(SourceReading)) -> VisitedSources;
 
-    /// The windows of the sources that these addresses belong to under the applied policy, one by one, those of guards
-    /// too (see [`ratelimit_policy::desired::Limit::guard`]); also one that was evicted, while the drop cache drops.
+    /// Returns for each address the windows of its source under the applied policy, including windows of guards (see
+    /// [`ratelimit_policy::desired::Limit::guard`]). An evicted window is included while the drop cache still drops its
+    /// source.
     fn sources(&mut self, addresses: &[IpAddr]) -> Result<Vec<Vec<SourceReading>>, DatapathError>;
 
-    /// The same of one.
+    /// Returns the windows of one address. See [`Datapath::sources`].
     fn source(&mut self, address: IpAddr) -> Result<Vec<SourceReading>, DatapathError> {
         Ok(self.sources(&[address])?.pop().unwrap_or_default())
     }
 
-    /// Ends a run that could not start; called once and last. Detaches what it has attached itself. What it took over from
-    /// an earlier run goes on, under that run's policy if this one has applied none.
+    /// Ends a run that could not start. Must be the last call, made once. Detaches what this run attached. Attachments
+    /// taken over from an earlier run go on, under the earlier policy if this run applied none.
     fn abandon(&mut self) -> Result<(), DatapathError>;
 
-    /// Ends the run, called once and last: [`OnExit::Detach`] takes off and unpins everything, pins of earlier runs
-    /// too; [`OnExit::Keep`] leaves link and maps pinned.
+    /// Ends the run. Must be the last call, made once. [`OnExit::Detach`] detaches and unpins everything, including
+    /// pins of earlier runs. [`OnExit::Keep`] leaves links and maps pinned.
     fn shutdown(&mut self, on_exit: OnExit) -> Result<(), DatapathError>;
 }

@@ -1,5 +1,5 @@
-//! What a pinned link holds. aya does not say which interface, so this is `BPF_OBJ_GET` and
-//! `BPF_OBJ_GET_INFO_BY_FD` by hand. Knows paths and file descriptors.
+//! Contents of a pinned link. aya does not report the interface, so this module calls `BPF_OBJ_GET` and
+//! `BPF_OBJ_GET_INFO_BY_FD` itself. Knows paths and file descriptors.
 
 use std::fs;
 use std::io;
@@ -9,11 +9,11 @@ use std::path::Path;
 use super::Hook;
 use super::bpf::{self, Access};
 
-/// `BPF_LINK_TYPE_XDP` and `BPF_LINK_TYPE_TCX`, include/uapi/linux/bpf.h.
+/// Values of `BPF_LINK_TYPE_XDP` and `BPF_LINK_TYPE_TCX`, include/uapi/linux/bpf.h.
 const KIND_XDP: u32 = 6;
 const KIND_TCX: u32 = 11;
 
-/// The start of `struct bpf_link_info`, as links of both kinds fill it.
+/// Start of `struct bpf_link_info`, as links of both kinds fill it.
 #[repr(C)]
 #[derive(Default)]
 struct Info {
@@ -27,33 +27,33 @@ struct Info {
 
 const _: () = assert!(size_of::<Info>() == 24);
 
-/// What a link holds.
+/// Contents of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LinkInfo {
-    /// Where.
+    /// Hook of the link.
     pub(super) hook: Hook,
-    /// The program's id.
+    /// Id of the program.
     pub(super) program: u32,
-    /// The interface's index in its network namespace; 0 once it is gone.
+    /// Index of the interface in its network namespace. 0 once the interface is gone.
     pub(super) interface: u32,
 }
 
-/// Looks at the link that is pinned at `path`.
+/// Reads the link that is pinned at `path`.
 ///
 /// # Errors
-/// What the kernel answers; and where it is a link of another kind.
+/// Returns the kernel's error, or fails if the link is of another kind.
 pub(super) fn pinned(path: &Path) -> io::Result<LinkInfo> {
     let link = bpf::open_pin(path, Access::Whole)?;
     of(link.as_fd())
 }
 
-/// Looks at this link.
+/// Reads an open link.
 ///
 /// # Errors
-/// Likewise.
+/// Returns the kernel's error, or fails if the link is of another kind.
 pub(super) fn of(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     let mut info = Info::default();
-    // SAFETY: it is integers alone, those that the kernel writes of a link, and points to nothing.
+    // SAFETY: the structure has only integers, which the kernel fills in, and no pointers.
     unsafe { bpf::look_at(link, &mut info) }?;
     let hook = match info.kind {
         KIND_XDP => Hook::Xdp,
@@ -63,13 +63,14 @@ pub(super) fn of(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     Ok(LinkInfo { hook, program: info.program, interface: info.interface })
 }
 
-/// The number of the program that a pin is, or whose link it is; none of maps, and of what may not be opened.
+/// Returns the id of the program that is pinned directly or through a link. None for maps, and for pins that may not be
+/// opened.
 pub(super) fn program_of(path: &Path) -> Option<u32> {
     let object = bpf::open_pin(path, Access::Whole).ok()?;
     program_in(&fs::read_to_string(format!("/proc/self/fdinfo/{}", object.as_raw_fd())).ok()?)
 }
 
-/// `prog_id:` of a descriptor's lines, which programs and links have.
+/// Returns `prog_id:` from a descriptor's lines, which programs and links have.
 pub(super) fn program_in(lines: &str) -> Option<u32> {
     lines.lines().find_map(|line| line.strip_prefix("prog_id:"))?.trim().parse().ok()
 }

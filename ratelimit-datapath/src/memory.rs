@@ -1,8 +1,7 @@
-//! Packets and their sources in memory, judged by the kernel's own core: what a fake kernel and a replay judge by.
-//! Pure; time is an argument.
+//! Packets and their sources in memory, judged by the kernel's own core. A fake kernel and a replay use this. Pure:
+//! time is an argument.
 //!
-//! [`Rules`] choose which rule judges a packet, [`Conversations`] say what it charges, [`Sources`] are held to the
-//! limits.
+//! [`Rules`] choose the rule for a packet, [`Conversations`] determine its charges, and [`Sources`] apply the limits.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -33,43 +32,44 @@ pub use packets::{Judged, Packets, Sender};
 pub use rules::Rules;
 pub use traffic::{Conversations, address};
 
-/// What is kept of sources: windows and bans by source and slot, and each rule's leaky bucket of new sources.
+/// State of sources: windows and bans by source and slot, and each rule's leaky bucket of new sources.
 #[derive(Debug, Default)]
 pub struct Sources {
-    /// By source and slot.
+    /// Windows by source and slot.
     pub windows: BTreeMap<(IpNet, u32), Source>,
-    /// By source and the hash of the rule's name.
+    /// Bans by source and the hash of the rule's name.
     pub bans: BTreeMap<(IpNet, u32), Ban>,
-    /// By the name of the rule, as [`Rule::name`] has it.
+    /// Leaky buckets of new sources by the rule's [`Rule::name`].
     new_sources: BTreeMap<u64, u64>,
-    /// What has begun.
+    /// Recorded events.
     pub(crate) events: Told,
-    /// Of limits that hosts share.
+    /// Recorded steps of limits that hosts share.
     #[cfg(any(test, feature = "fixture"))]
     pub(crate) steps: Vec<Step>,
 }
 
-/// What became of a packet.
+/// Outcome of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Why it passes or is dropped.
+    /// Reason why the packet passes or is dropped.
     pub reason: Reason,
-    /// The position of the limit that refused it, if one did.
+    /// Position of the limit that refused the packet, if one did.
     pub refused_at: Option<usize>,
-    /// Whether a ban began.
+    /// True if a ban began.
     pub has_banned: bool,
-    /// Until when nothing more is taken of its connection, one of whose requests was refused: 0 is a moment. With the
-    /// side that refused.
+    /// Expiry of the connection's drop entry, set when one of its requests is refused, with the side that refused. 0
+    /// means a brief entry.
     pub shuts: Option<(u64, Side)>,
-    /// Until when it is banned, where it met its ban.
+    /// Expiry of the source's ban, if the packet met it.
     pub banned_until: Option<u64>,
 }
 
-/// A limit's windows here: what the guard counts is not among them.
+/// Windows of a limit in memory. The guard's window is not simulated.
 const SIDES: [Side; 3] = [Side::Unverified, Side::Verified, Side::Evidence];
 
 impl Sources {
-    /// Holds a source to the limits of this rule for what its packet costs.
+    /// Applies a rule's limits to a source's packet. If the first known packet of a connection passes, the connection
+    /// also counts as verified.
     pub fn hold(&mut self, client: IpNet, rule: &Rule, charges: Charges, now: Nanos) -> Held {
         self.step(client, rule, charges, now, |packet| {
             let reason = hold::hold(packet);
@@ -80,7 +80,7 @@ impl Sources {
         })
     }
 
-    /// Charges it alone: what is held to this rule beside the one that judges it.
+    /// Charges a source's packet to a rule other than the one that judges the packet.
     pub fn charge(&mut self, client: IpNet, rule: &Rule, charges: Charges, now: Nanos) -> Held {
         self.step(client, rule, charges, now, |packet| hold::charge_all(packet, CheckResult::of(Reason::WithinLimit)).0)
     }
@@ -93,13 +93,13 @@ impl Sources {
         now: Nanos,
         step: impl FnOnce(&Packet<'_>) -> Reason,
     ) -> Held {
-        // Without verified traffic, and where no rule needs it, there is no more to tell apart.
+        // The sides differ only if the packet is verified or the rule needs evidence.
         let sides =
             if rule.evidence == EvidenceNeeds::default() && !charges.has(is::VERIFIED) { 1 } else { SIDES.len() };
         let windows = <[[OnceCell<Alone>; LIMITS_MAX + SHADOWS_MAX]; SIDES.len()]>::default();
         let held = held(client, rule);
         for (side, windows) in SIDES[..sides].iter().zip(&windows) {
-            // A limit that is none has no buckets.
+            // An unused limit has a bucket length of 0.
             let limits = rule.limits.iter().zip(held).zip(windows).filter(|((limit, _), _)| limit.bucket_ns != 0);
             for ((limit, held), place) in limits {
                 if let Some(window) = self.windows.get(&(held, side.slot(limit.slot))) {
@@ -155,13 +155,13 @@ impl Sources {
         }
     }
 
-    /// The window of a source in this slot, made if there is none.
+    /// Returns the window of a source in this slot. Creates the window if there is none.
     pub fn window(&mut self, client: IpNet, slot: u32) -> &mut Source {
         self.windows.entry((client, slot)).or_default()
     }
 }
 
-/// Whose window of each limit this client's packets are counted in.
+/// Returns for each limit the source or group whose window counts this client's packets.
 fn held(client: IpNet, rule: &Rule) -> [IpNet; LIMITS_MAX + SHADOWS_MAX] {
     let mut held = [client; LIMITS_MAX + SHADOWS_MAX];
     let of_groups = usize::from(rule.own_len)..usize::from(rule.limits_len).min(LIMITS_MAX);
@@ -175,29 +175,29 @@ fn alone(window: &Source) -> Alone {
     Alone { cells: window.cells.map(Cell::new), refused: Cell::new(window.refused) }
 }
 
-/// One packet, and what is kept of its source.
+/// One packet, and the state of its source.
 struct Packet<'a> {
     rule: &'a Rule,
     charges: Charges,
     now: Nanos,
-    /// Of each of [`SIDES`], by the position of their limits.
+    /// Windows by side (see [`SIDES`]) and by position of the limit.
     windows: [[OnceCell<Alone>; LIMITS_MAX + SHADOWS_MAX]; SIDES.len()],
     ban: OnceCell<Cell<Ban>>,
-    /// The word of the rule's leaky bucket of new sources.
+    /// Word of the rule's leaky bucket of new sources.
     new_sources: Cell<u64>,
     charged: [Cell<u64>; LIMITS_MAX],
     refused_at: Cell<Option<At>>,
     has_banned: Cell<bool>,
     shuts: Cell<Option<(u64, Side)>>,
     banned_until: Cell<Option<u64>>,
-    /// The limit whose group stands in the place of the source.
+    /// Position of the group limit that is evaluated, if any.
     turned: Cell<Option<usize>>,
     events: RefCell<Vec<(Kind, Option<usize>, Event)>>,
     steps: RefCell<Vec<Step>>,
 }
 
 impl Packet<'_> {
-    /// The place of a window.
+    /// Returns the cell of the window in this slot.
     fn place(&self, slot: u32) -> Option<&OnceCell<Alone>> {
         SIDES.iter().zip(&self.windows).find_map(|(side, windows)| {
             let mut limits = self.rule.limits.iter().zip(windows);
@@ -210,7 +210,7 @@ impl Packet<'_> {
         self.windows.iter().any(|of| of[limits.clone()].iter().any(|window| window.get().is_some()))
     }
 
-    /// Whether the rule passes one more new source.
+    /// Charges one new source to the rule's budget. Returns whether the source is admitted.
     fn passes_new(&self) -> bool {
         let (amount, window_ns) = (self.rule.new_sources, self.rule.new_sources_ns);
         let words = <[Cell<u64>; CELLS]>::default();

@@ -1,29 +1,29 @@
-//! What messages of netlink are within, of all protocols (include/uapi/linux/netlink.h).
+//! Framing of netlink messages of all protocols (include/uapi/linux/netlink.h).
 
 use std::io;
 
 use netlink_sys::{Socket, SocketAddr};
 
-/// `struct nlmsghdr`.
+/// Bytes of `struct nlmsghdr`.
 pub(crate) const HEADER: usize = 16;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 
-/// A message, taken out of its header.
+/// A message without its header.
 #[derive(Debug)]
 pub(crate) enum Message<'a> {
-    /// What was asked for.
+    /// Requested data.
     Of(&'a [u8]),
-    /// There is no more of that.
+    /// End of the data.
     Done,
-    /// That something was done, or why it was not.
+    /// Success of an operation, or its error.
     Answer(io::Result<()>),
 }
 
-/// A socket of this protocol, in this thread's network namespace.
+/// Opens a socket of this protocol in this thread's network namespace.
 ///
 /// # Errors
-/// What the kernel answers.
+/// Returns the kernel's error.
 pub(crate) fn open(protocol: isize) -> io::Result<Socket> {
     let mut socket = Socket::new(protocol)?;
     socket.bind_auto()?;
@@ -31,20 +31,20 @@ pub(crate) fn open(protocol: isize) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// A question.
+/// Builds a request.
 pub(crate) fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     let len = u32::try_from(HEADER + body.len()).unwrap_or(u32::MAX);
     let mut bytes = Vec::with_capacity(HEADER + body.len());
     bytes.extend(len.to_ne_bytes());
     bytes.extend(kind.to_ne_bytes());
     bytes.extend(flags.to_ne_bytes());
-    // Sequence and port: there is one question at a time.
+    // Sequence and port stay 0, because there is one request at a time.
     bytes.extend([0; 8]);
     bytes.extend(body);
     bytes
 }
 
-/// The messages of one answer; what does not fit ends them.
+/// Returns the messages of one answer, up to the first that is cut off.
 pub(crate) fn messages(mut rest: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let len = usize::try_from(u32::from_ne_bytes(*rest.first_chunk()?)).ok()?;

@@ -1,16 +1,16 @@
-//! The BPF object that this program carries and loads: what the build script made.
+//! The BPF objects that this program carries and loads, made by the build script.
 
 use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 
-/// An ELF file, aligned as its headers are read.
+/// ELF file of the XDP program, aligned for reading its headers.
 pub(crate) const ELF: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ratelimit-ebpf"));
 
-/// The program for TCX, likewise.
+/// ELF file of the TCX program, aligned for reading its headers.
 pub(crate) const CLASSIFIER: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/classifier"));
 
-/// SHA-256 of the object in hexadecimal: which filter this program loads, whatever its version says.
+/// Returns the SHA-256 of the object in hexadecimal, which identifies the filter independently of the version.
 #[must_use]
 pub fn sha256() -> String {
     Sha256::digest(ELF).iter().fold(String::new(), |mut hex, byte| {

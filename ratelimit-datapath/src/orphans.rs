@@ -1,5 +1,5 @@
-//! Filters that go on enforcing while no daemon answers, found by their pins. Changes nothing, and locks nothing: a
-//! daemon may start meanwhile.
+//! Filters that keep enforcing while no daemon answers, found by their pins. Changes and locks nothing, so a daemon may
+//! start meanwhile.
 
 use std::fs;
 use std::io;
@@ -14,66 +14,66 @@ use crate::kernel::lapse;
 use crate::link_info::{self, LinkInfo};
 use crate::{alone, interface, pins};
 
-/// The kernel's table of file locks.
+/// File with the kernel's table of file locks.
 const LOCKS: &str = "/proc/locks";
 
-/// What can be said of filters that no daemon answers for.
+/// Findings about filters without an answering daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Orphans {
-    /// There are none.
+    /// No filters were found.
     Nothing,
-    /// They go on enforcing.
+    /// The filters keep enforcing.
     Enforcing(Left),
-    /// This daemon runs and has them: another socket is its.
+    /// A running daemon with this process id holds them. It answers at another socket.
     Held(u32),
-    /// This user may not look into this directory.
+    /// This user may not read this directory.
     Hidden(PathBuf),
-    /// There may be some, or what another user has made: why nothing there is believed, and what to do.
+    /// The pins may be another user's and are not trusted. The text says why, and what to do.
     Foreign(String),
 }
 
-/// Filters that an earlier run has left, of this or another layout's version.
+/// Filters left by an earlier run, of this or another layout version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// What all pins lie below.
+    /// Directory that contains all pins.
     pub root: PathBuf,
-    /// The directory of the version.
+    /// Directory of the layout version.
     pub dir: PathBuf,
-    /// Interfaces by their names now, where these can be read, each with the file that keeps its link; sorted.
+    /// Current interface names if readable, each with the file of its link. Sorted.
     pub links: Vec<(String, PathBuf)>,
-    /// How long they have been without a daemon, where that is known.
+    /// Time without a daemon, if known.
     pub alone: Option<Duration>,
-    /// When they cease to enforce by themselves, where that is set and this user may read it.
+    /// Time at which enforcement lapses, if it is set and this user may read it.
     pub lapse: Option<Lapse>,
 }
 
-/// When a filter without a daemon ceases to drop.
+/// Time at which a filter without a daemon stops dropping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lapse {
-    /// In so long.
+    /// The lapse comes after this time.
     In(Duration),
-    /// It did so long ago.
+    /// The lapse came this long ago.
     Since(Duration),
 }
 
 impl Left {
-    /// The interfaces' names, joined by commas.
+    /// Returns the interface names, joined by commas.
     pub fn interfaces(&self) -> String {
         self.links.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether a daemon of this version that starts takes it over.
+    /// Returns whether a starting daemon of this version takes the filters over.
     pub fn is_taken_over(&self) -> bool {
         self.is_of_this_version() || pins::version_of(&self.dir).is_some_and(pins::is_earlier)
     }
 
-    /// Whether this program reads what is pinned.
+    /// Returns whether this program reads the pinned state.
     pub fn is_of_this_version(&self) -> bool {
         self.dir == pins::version_dir(&self.root)
     }
 }
 
-/// Looks for pinned filters below `root`, whatever the layout's version.
+/// Looks for pinned filters below `root`, of any layout version.
 pub fn orphans(root: &Path) -> Orphans {
     if fs::read_dir(root).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
         return Orphans::Hidden(root.to_owned());
@@ -84,7 +84,7 @@ pub fn orphans(root: &Path) -> Orphans {
     let left = |dir: PathBuf| {
         let links = enforcing(pins::links_in(&dir));
         let alone = alone::since(&dir.join(map::ACTIVE), &dir.join(map::CONFIG));
-        // Of another layout nothing is read.
+        // State of other layouts is not read.
         let lapse = if dir == pins::version_dir(root) { lapse(&dir) } else { None };
         (!links.is_empty()).then(|| Left { root: root.to_owned(), dir, links, alone, lapse })
     };
@@ -95,7 +95,7 @@ pub fn orphans(root: &Path) -> Orphans {
     }
 }
 
-/// Those whose interfaces are there, by their names now. What may not be looked at is taken for what its file says.
+/// Keeps the links to existing interfaces, by current name. A link that may not be read keeps the name of its file.
 fn enforcing(links: Vec<(String, PathBuf)>) -> Vec<(String, PathBuf)> {
     let present = interface::all().unwrap_or_default();
     let now = |(name, path): (String, PathBuf)| match link_info::pinned(&path) {
@@ -112,14 +112,14 @@ fn enforcing(links: Vec<(String, PathBuf)>) -> Vec<(String, PathBuf)> {
     links
 }
 
-/// The process that has a directory of pins locked, as a daemon does that runs.
+/// Returns the process that has locked a directory of pins, as a running daemon does.
 pub(crate) fn holder(dir: &Path) -> Option<u32> {
     let of = fs::metadata(dir).ok()?;
     let file = format!("{:02x}:{:02x}:{}", major(of.dev()), minor(of.dev()), of.ino());
     holder_in(&fs::read_to_string(LOCKS).ok()?, &file)
 }
 
-/// `1: FLOCK  ADVISORY  WRITE 123 00:1e:45 0 EOF`; behind `->` is one that waits.
+/// Finds the holder of a lock. A line is `1: FLOCK  ADVISORY  WRITE 123 00:1e:45 0 EOF`; `->` marks a waiting process.
 fn holder_in(locks: &str, file: &str) -> Option<u32> {
     locks.lines().find_map(|line| match line.split_whitespace().collect::<Vec<_>>().as_slice() {
         [_, "FLOCK", _, "WRITE", process, locked, ..] if *locked == file => process.parse().ok(),

@@ -1,16 +1,16 @@
-//! Interfaces of one path: the packets of one pass through the other, as those of a port pass through its bridge. A
+//! Interfaces on one path: packets of one pass through the other, as packets of a port pass through its bridge. A
 //! program on both counts each packet twice. Pure: facts in, findings out.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::DatapathError;
 
-/// Kinds of interfaces that receive, once more and unchanged, what comes in at the interface below them.
+/// Kinds of interfaces that receive the packets of the interface below them a second time, unchanged.
 const ABOVE: [&str; 6] = ["vlan", "macvlan", "macvtap", "ipvlan", "ipvtap", "dsa"];
-/// Kinds that have ports and do not receive the packets of these: what a VRF's ports receive stays theirs, and the
-/// others take a header off first, or hand packets to interfaces of their own.
+/// Kinds that have ports but do not receive their packets. The ports of a VRF keep their packets. The other kinds first
+/// remove a header, or hand packets to their own interfaces.
 const NOT_RECEIVING: [&str; 4] = ["vrf", "openvswitch", "batadv", "hsr"];
-/// Kinds that stand for all of their ports.
+/// Kinds that represent all of their ports.
 const AGGREGATES: [&str; 3] = ["bond", "team", "failover"];
 
 /// One network interface, and the interfaces that it is joined to.
@@ -33,7 +33,8 @@ impl Link {
         self.kind.as_deref().is_some_and(|kind| kinds.contains(&kind))
     }
 
-    /// Whether it stands for all of its ports. A master without a kind is a driver's own, as that of Hyper-V.
+    /// Returns whether the interface represents all of its ports. A master without a kind belongs to a driver, as on
+    /// Hyper-V.
     fn is_aggregate(&self) -> bool {
         self.is(&AGGREGATES) || self.kind.is_none()
     }
@@ -46,31 +47,31 @@ pub struct SharedPath {
     pub lower: String,
     /// The interface that sees the packet again.
     pub upper: String,
-    /// How packets go on from the lower one, such as `bond0 (bond) and bond0.5 (vlan)`.
+    /// Path of the packets above the lower interface, such as `bond0 (bond) and bond0.5 (vlan)`.
     by: String,
-    /// The interface to name instead of both.
+    /// Interface to name instead of both.
     keep: String,
-    /// Why that one.
+    /// Reason to keep that interface.
     why: String,
 }
 
 impl SharedPath {
-    /// Says what the two have in common.
+    /// Returns a sentence that names both interfaces and the path between them.
     pub fn words(&self) -> String {
         let Self { lower, upper, by, .. } = self;
         format!("{lower} and {upper} are one path: what comes in at {lower} goes on to {by}, and would count twice")
     }
 
-    /// Whether it is between these two.
+    /// Returns whether the path joins these two interfaces, in either order.
     pub fn joins(&self, one: &str, other: &str) -> bool {
         [(one, other), (other, one)].contains(&(self.lower.as_str(), self.upper.as_str()))
     }
 }
 
-/// Which packets go on to which interface.
+/// Forwarding of packets between interfaces.
 struct Map<'a> {
     by_index: BTreeMap<u32, &'a Link>,
-    /// The interfaces above each, and those that are ports of each.
+    /// Interfaces above each interface. The next field has the ports of each.
     above: BTreeMap<u32, Vec<&'a Link>>,
     ports: BTreeMap<u32, Vec<&'a Link>>,
 }
@@ -93,7 +94,7 @@ impl<'a> Map<'a> {
         map
     }
 
-    /// The interfaces that receive what comes in at this one, each with the hops on the way to it.
+    /// Returns the interfaces that receive this interface's packets, each with the hops on the way.
     fn next(&self, link: &Link) -> Vec<Vec<&'a Link>> {
         let above = self.above.get(&link.index).into_iter().flatten().map(|above| vec![*above]);
         let mut next: Vec<Vec<&Link>> = above.collect();
@@ -102,7 +103,7 @@ impl<'a> Map<'a> {
             next.push(vec![*master]);
         }
         if master.is(&["bridge"]) {
-            // A bridge sends to its other ports: what goes out at one end of a veth comes in at the other.
+            // A bridge forwards to its other ports. A packet sent at one end of a veth is received at the other.
             let others = self.ports.get(&master.index).into_iter().flatten().filter(|port| port.index != link.index);
             let ends = others.filter_map(|port| Some((port, self.by_index.get(&port.lower?)?)));
             let is_veth = |(port, end): &(&&Link, &&Link)| port.is(&["veth"]) && end.lower == Some(port.index);
@@ -111,7 +112,7 @@ impl<'a> Map<'a> {
         next
     }
 
-    /// The hops from one interface to each that receives its packets, itself left out.
+    /// Returns the hops from one interface to each other interface that receives its packets.
     fn reached(&self, from: &'a Link) -> Vec<Vec<&'a Link>> {
         let (mut seen, mut queue) = (BTreeSet::from([from.index]), VecDeque::from([(from, Vec::new())]));
         let mut reached = Vec::new();
@@ -129,7 +130,7 @@ impl<'a> Map<'a> {
     }
 }
 
-/// Finds the pairs among the named interfaces of which one receives the other's packets, in the order of the names.
+/// Returns the pairs of named interfaces of which one receives the other's packets, in the order of the names.
 pub fn shared(named: &[String], links: &[Link]) -> Vec<SharedPath> {
     let map = Map::new(links);
     let mut found = Vec::new();
@@ -149,7 +150,7 @@ fn pair(lower: &Link, upper: &Link, hops: &[&Link]) -> SharedPath {
         None => link.name.clone(),
     };
     let by = hops.iter().map(named).collect::<Vec<_>>().join(" and ");
-    // A port's master that has no kind is an aggregate; a lower interface that has none is hardware.
+    // The master of a port is an aggregate if it has no kind. A lower interface without a kind is hardware.
     let (keep, why) = match hops.iter().rev().find(|link| link.is_aggregate()) {
         Some(aggregate) => {
             (aggregate.name.clone(), "it sees what comes in at each of its ports, also at those that join later".into())
@@ -162,10 +163,10 @@ fn pair(lower: &Link, upper: &Link, hops: &[&Link]) -> SharedPath {
     SharedPath { lower: lower.name.clone(), upper: upper.name.clone(), by, keep, why }
 }
 
-/// Returns the interfaces to name instead of these, so that no packet counts twice.
+/// Returns the interfaces to name instead of `named`, so that no packet counts twice.
 pub fn instead(named: &[String], links: &[Link]) -> Vec<String> {
     let mut names = named.to_vec();
-    // Each round takes one name off at least, unless what is kept is neither of the two: it then lies above both.
+    // Each round removes at least one name, unless the interface to keep is a third one above both.
     for _ in 0..named.len().saturating_mul(2) {
         let Some(first) = shared(&names, links).into_iter().next() else { break };
         let at = names.iter().position(|name| [&first.lower, &first.upper].contains(&name)).unwrap_or(0);
@@ -175,24 +176,23 @@ pub fn instead(named: &[String], links: &[Link]) -> Vec<String> {
     names
 }
 
-/// Refuses interfaces of which one receives another's packets. `write` says how the interfaces to name instead are
-/// written where these are.
+/// Refuses interfaces of which one receives another's packets. `write` formats the interfaces to name instead.
 ///
 /// # Errors
-/// Fails for the first such pair, with what to write instead.
+/// Fails for the first such pair, and says what to write instead.
 pub fn refuse(named: &[String], links: &[Link], write: impl Fn(&[String]) -> String) -> Result<(), DatapathError> {
     let Some(first) = shared(named, links).into_iter().next() else { return Ok(()) };
     let instead = format!("write {}: {} is enough, as {}", write(&instead(named, links)), first.keep, first.why);
     Err(DatapathError::SharedPath { what: first.words(), instead })
 }
 
-/// Writes names as a configuration file does.
+/// Formats names as in a configuration file.
 pub fn as_key(names: &[String]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
     format!("interfaces = [{}]", quoted.join(", "))
 }
 
-/// Writes names as flags.
+/// Formats names as flags.
 pub fn as_flags(names: &[String]) -> String {
     names.iter().map(|name| format!("--iface {name}")).collect::<Vec<_>>().join(" ")
 }
@@ -201,8 +201,8 @@ pub fn as_flags(names: &[String]) -> String {
 mod tests {
     use super::*;
 
-    /// A host with a bond of two ports under a VLAN, a bridge with a port and a container's veth, and the interfaces
-    /// that are made on top of hardware.
+    /// Returns a host with a bond of two ports under a VLAN, and a bridge with a port and a container's veth. Others
+    /// are virtual interfaces on top of hardware.
     fn host() -> Vec<Link> {
         type Row = (&'static str, Option<&'static str>, Option<&'static str>, Option<&'static str>);
         let rows: [Row; 19] = [

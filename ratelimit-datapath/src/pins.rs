@@ -1,7 +1,7 @@
-//! What outlives a daemon: maps and links as files in a BPF file system, under a directory named after the layout's
+//! State that outlives a daemon: maps and links as files in a BPF file system, in a directory named after the layout's
 //! version.
 //!
-//! Knows paths and files. Removing a link's file is what takes a filter off where no daemon answers.
+//! This module knows paths and files. Removing a link's file detaches a filter that no daemon answers for.
 
 use std::fs;
 use std::io;
@@ -17,27 +17,27 @@ use ratelimit_policy::files;
 
 mod left_over;
 
-/// Starts the names of the files that hold programs while links are moved from an earlier layout.
+/// Prefix of the files that hold programs while links are moved from an earlier layout.
 pub(crate) const PROGRAM_PREFIX: &str = "program-";
 
-/// Where pins lie on a host that is set up as usual.
+/// Directory of the pins on a host with the usual setup.
 pub const ROOT: &str = "/sys/fs/bpf/ratelimitd";
 
-/// Starts the names of the files that hold links; the interface's name follows.
+/// Prefix of the files that hold links. The interface's name follows.
 const LINK_PREFIX: &str = "link-";
 
-/// The first layout whose pins this version takes over.
+/// Earliest layout version that this version takes over.
 pub(crate) const EARLIEST: u32 = 7;
 
 /// `BPF_FS_MAGIC` of linux/magic.h.
 pub(crate) const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
-/// Pins are root's alone, whatever the umask.
+/// Mode of new pin directories, whatever the umask: root alone has access.
 const DIRECTORY_MODE: u32 = 0o700;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-/// The directory of one layout's pins, locked: one daemon at a time.
+/// The directory of one layout's pins, locked so that one daemon at a time uses it.
 #[derive(Debug)]
 pub struct Pins {
     dir: PathBuf,
@@ -45,7 +45,7 @@ pub struct Pins {
     _lock: Flock<fs::File>,
 }
 
-/// The pins of an earlier layout, which this version takes over; locked.
+/// The pins of an earlier layout that this version takes over, locked.
 #[derive(Debug)]
 pub(crate) struct Earlier {
     pub(crate) version: u32,
@@ -53,45 +53,46 @@ pub(crate) struct Earlier {
     _lock: Flock<fs::File>,
 }
 
-/// Why the pins cannot be had.
+/// Failure to open or change the pins.
 #[derive(Debug, thiserror::Error)]
 pub enum PinsError {
-    /// There is no BPF file system.
+    /// The directory is not in a BPF file system.
     #[error("{0} is not in a BPF file system; mount one with `mount -t bpf bpf /sys/fs/bpf`")]
     NoBpfFileSystem(PathBuf),
-    /// Others than root could take the filter off.
+    /// Users other than root could detach the filter.
     #[error("{path} {why}, so others could take the filter off; {remedy}, then start again")]
     Foreign {
-        /// What is not ours.
+        /// Path that others could change.
         path: PathBuf,
-        /// Why not.
+        /// Reason why others could change the path.
         why: String,
-        /// What to do.
+        /// Commands to type.
         remedy: String,
     },
-    /// Another daemon has them.
+    /// Another daemon uses the pins.
     #[error("{0} is in use by another ratelimitd; stop that one first")]
     Locked(PathBuf),
-    /// There are pins of a layout that this version does not read.
+    /// Pins of a layout exist that this version does not read.
     #[error("{}", other_version(.0))]
     OtherVersion(PathBuf),
-    /// Anything else.
+    /// A file operation failed.
     #[error("{what} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// Attempted operation.
         what: &'static str,
-        /// With which path.
+        /// Path of the operation.
         path: PathBuf,
-        /// Why it failed.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
 
 impl Pins {
-    /// Makes the directory below `root` where it is missing, and locks it.
+    /// Creates the directory below `root` if missing, and locks it.
     ///
     /// # Errors
-    /// Where there is no BPF file system, where another daemon is first, and where pins of another layout lie beside.
+    /// Fails without a BPF file system, if another daemon holds the lock, or if unreadable pins of another layout
+    /// exist.
     pub fn open(root: &Path) -> Result<Self, PinsError> {
         let parent = root.parent().unwrap_or(Path::new("/"));
         let kind = nix::sys::statfs::statfs(parent).map_err(|errno| PinsError::Io {
@@ -105,38 +106,38 @@ impl Pins {
         let dir = version_dir(root);
         refuse_foreign(root)?;
         refuse_other_versions(root)?;
-        // Nothing is made beside the pins of an earlier version whose daemon runs: it could not start again.
+        // Create nothing next to an earlier version's pins while its daemon runs: that daemon could not start again.
         left_over::remove_all(root)?;
         let earlier = earlier(root)?;
         for made in [root, &dir] {
             make(made)?;
         }
         reach(Point::PinsMade);
-        // What was there before us was made, or filled, in between.
+        // A directory that existed before ours may have been made or filled by others since the first check.
         refuse_foreign(root)?;
         let lock = lock(&dir)?;
         reach(Point::PinsLocked);
         Ok(Self { dir, earlier, _lock: lock })
     }
 
-    /// The pins of an earlier layout that lie beside, if there are any.
+    /// Returns the pins of an earlier layout, if there are any.
     pub(crate) const fn earlier(&self) -> Option<&Earlier> {
         self.earlier.as_ref()
     }
 
-    /// The files of this layout whose names start so.
+    /// Returns the files of this layout that have names starting with `prefix`.
     ///
     /// # Errors
-    /// Where the directory cannot be read.
+    /// Fails if the directory cannot be read.
     pub(crate) fn starting_with(&self, prefix: &str) -> Result<Vec<PathBuf>, PinsError> {
         left_over::starting_with(&self.dir, prefix)
     }
 
-    /// Removes the maps of an earlier layout, these first: without them nothing of it is carried over any more. Links
-    /// stay.
+    /// Removes the maps of an earlier layout, starting with `first`: without those, no state is carried over any more.
+    /// Links stay.
     ///
     /// # Errors
-    /// Where a file cannot be removed.
+    /// Fails if a file cannot be removed.
     pub(crate) fn remove_earlier_maps(&self, first: &[&str]) -> Result<(), PinsError> {
         let Some(earlier) = &self.earlier else { return Ok(()) };
         first.iter().try_for_each(|name| remove(&earlier.dir.join(name)))?;
@@ -147,20 +148,20 @@ impl Pins {
         Ok(())
     }
 
-    /// Removes what is left of the pins of an earlier layout.
+    /// Removes the remaining pins of an earlier layout, with their directory.
     ///
     /// # Errors
-    /// Where a file cannot be removed.
+    /// Fails if a file cannot be removed.
     pub(crate) fn remove_earlier(&mut self) -> Result<(), PinsError> {
         let Some(earlier) = self.earlier.take() else { return Ok(()) };
         entries(&earlier.dir)?.iter().try_for_each(|path| remove(path))?;
         remove_dir(&earlier.dir)
     }
 
-    /// Removes the pins of this layout alone, with their directory. Those of an earlier one go on.
+    /// Removes the pins of this layout and their directory. An earlier layout's pins stay in force.
     ///
     /// # Errors
-    /// Where a file cannot be removed.
+    /// Fails if a file cannot be removed.
     pub(crate) fn remove_own(&self) -> Result<(), PinsError> {
         if self.earlier.is_none() {
             return self.remove_all();
@@ -169,59 +170,59 @@ impl Pins {
         remove_dir(&self.dir)
     }
 
-    /// Removes the pins of this layout alone.
+    /// Removes the pins of this layout. Their directory stays.
     ///
     /// # Errors
-    /// Where a file cannot be removed.
+    /// Fails if a file cannot be removed.
     pub(crate) fn clear_own(&self) -> Result<(), PinsError> {
         entries(&self.dir)?.iter().try_for_each(|path| remove(path))
     }
 
-    /// The file of a map.
+    /// Returns the file of a map.
     pub fn map(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// The file of an interface's link.
+    /// Returns the file of an interface's link.
     pub fn link(&self, interface: &str) -> PathBuf {
         link_in(&self.dir, interface)
     }
 
-    /// The directory.
+    /// Returns the directory of this layout's pins.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The interfaces whose filter is pinned here, sorted.
+    /// Returns the interfaces that have a filter pinned here, sorted.
     pub fn interfaces(&self) -> Vec<String> {
         self.root().map_or_else(Vec::new, pinned_interfaces)
     }
 
-    /// Removes everything, and with it every filter that nothing holds open.
+    /// Removes all pins. Every filter that no process holds open is detached.
     ///
     /// # Errors
-    /// Where a file cannot be removed.
+    /// Fails if a file cannot be removed.
     pub fn remove_all(&self) -> Result<(), PinsError> {
         self.root().map_or(Ok(()), |root| remove_files(root, None).map(drop))
     }
 
-    /// The directory that it is below of.
+    /// Returns the directory that contains the directories of all layouts.
     pub fn root(&self) -> Option<&Path> {
         self.dir.parent()
     }
 
-    /// Removes an interface's link, which detaches its filter once nothing holds it open.
+    /// Removes an interface's link. Its filter is detached once no process holds it open.
     ///
     /// # Errors
-    /// Where the file cannot be removed. One that is not there is no error.
+    /// Fails if the file cannot be removed. A missing file is no error.
     pub fn remove_link(&self, interface: &str) -> Result<(), PinsError> {
         remove(&self.link(interface))
     }
 
-    /// Gives an interface's link the file of another, in one step; what is pinned there is no longer.
+    /// Renames the link file of one interface to that of another in one step. A link pinned there before is unpinned.
     ///
     /// # Errors
-    /// Where the file cannot be renamed.
+    /// Fails if the file cannot be renamed.
     pub fn rename_link(&self, from: &str, to: &str) -> Result<(), PinsError> {
         let path = self.link(from);
         fs::rename(&path, self.link(to)).map_err(|source| PinsError::Io { what: "rename", path, source })
@@ -229,23 +230,23 @@ impl Pins {
 }
 
 impl Earlier {
-    /// Its links, each with the name of its interface when it was pinned.
+    /// Returns the links, each with its interface's name at the time of pinning.
     pub(crate) fn links(&self) -> Vec<(String, PathBuf)> {
         links_in(&self.dir)
     }
 
-    /// The file of a map.
+    /// Returns the file of a map.
     pub(crate) fn map(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 }
 
-/// Refuses pins below `root` that others than root and the daemon's own user have made or could take away, and changes
-/// nothing. That others may make files beside `root` is their right where they may not remove it: a BPF file system
-/// that is mounted without a mode is 1777.
+/// Refuses pins below `root` that users other than root and the daemon's own user made or could remove. Changes
+/// nothing. Others may create files next to `root` if they cannot remove it: a BPF file system mounted without a mode
+/// has 1777.
 ///
 /// # Errors
-/// Where they are, and where it cannot be told.
+/// Fails if others could change the pins, or if that cannot be determined.
 pub fn refuse_foreign(root: &Path) -> Result<(), PinsError> {
     let parent = root.parent().unwrap_or(Path::new("/"));
     let foreign = |path: &Path, not_ours: NotOurs| {
@@ -285,7 +286,7 @@ pub fn refuse_foreign(root: &Path) -> Result<(), PinsError> {
     Ok(())
 }
 
-/// Why others could change a pin or a directory of pins.
+/// Reason why others could change a pin or a directory of pins.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 enum NotOurs {
     #[error("is a symbolic link")]
@@ -296,7 +297,7 @@ enum NotOurs {
     Writable(u32),
 }
 
-/// `is_shared` is a directory that others may add to.
+/// Returns how others could change a file. `is_shared` marks a directory that others may add to.
 fn not_ours(of: &fs::Metadata, is_shared: bool) -> Option<NotOurs> {
     let (mode, is_sticky) = (of.mode() & 0o7777, of.mode() & STICKY != 0);
     if of.is_symlink() {
@@ -305,21 +306,21 @@ fn not_ours(of: &fs::Metadata, is_shared: bool) -> Option<NotOurs> {
     if !files::is_trusted(of.uid()) {
         return Some(NotOurs::Owner(of.uid()));
     }
-    // Writing to a pin does nothing: who may write to its directory may remove it.
+    // Writing to a pin has no effect, but whoever may write to its directory may remove the pin.
     let is_writable = of.is_dir() && mode & WRITABLE_BY_OTHERS != 0;
     (is_writable && !(is_shared && is_sticky)).then_some(NotOurs::Writable(mode))
 }
 
-/// Makes a directory of this process's, which is not there yet, for its owner alone.
+/// Creates a new directory of this process, accessible to its owner alone.
 ///
 /// # Errors
-/// Where it cannot be made.
+/// Fails if the directory cannot be created.
 pub(crate) fn make_private(dir: &Path) -> Result<(), PinsError> {
     let made = fs::DirBuilder::new().mode(DIRECTORY_MODE).create(dir);
     made.map_err(|source| PinsError::Io { what: "create", path: dir.to_owned(), source })
 }
 
-/// Makes a directory that is for its owner alone, where it is missing.
+/// Creates a directory that is accessible to its owner alone, if it is missing.
 fn make(dir: &Path) -> Result<(), PinsError> {
     match fs::DirBuilder::new().mode(DIRECTORY_MODE).create(dir) {
         Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
@@ -329,10 +330,10 @@ fn make(dir: &Path) -> Result<(), PinsError> {
     }
 }
 
-/// Looks whether pins lie below `root` that this version neither has nor takes over, and changes nothing.
+/// Refuses pins below `root` that this version neither owns nor takes over. Changes nothing.
 ///
 /// # Errors
-/// Where they do, and where it cannot be told.
+/// Fails if there are such pins, or if that cannot be determined.
 pub fn refuse_other_versions(root: &Path) -> Result<(), PinsError> {
     if !root.exists() {
         return Ok(());
@@ -347,7 +348,7 @@ pub fn refuse_other_versions(root: &Path) -> Result<(), PinsError> {
     }
 }
 
-/// The pins of an earlier layout below `root` that this version takes over.
+/// Returns the pins of an earlier layout below `root` that this version takes over.
 fn earlier(root: &Path) -> Result<Option<Earlier>, PinsError> {
     if !root.exists() {
         return Ok(None);
@@ -359,18 +360,18 @@ fn earlier(root: &Path) -> Result<Option<Earlier>, PinsError> {
     Ok(Some(Earlier { version, dir, _lock: lock }))
 }
 
-/// Whether this version takes over pins of this layout.
+/// Returns whether this version takes over pins of a layout version.
 pub(crate) fn is_earlier(version: u32) -> bool {
     (EARLIEST..layout::VERSION).contains(&version)
 }
 
-/// The layout's version that a directory is named after.
+/// Returns the layout version that a directory is named after.
 pub(crate) fn version_of(dir: &Path) -> Option<u32> {
     let name = dir.file_name()?.to_str()?;
     name.strip_prefix('v')?.parse().ok().filter(|version| name == format!("v{version}"))
 }
 
-/// Why pins of another layout are refused, and what to type.
+/// Says why pins of another layout are refused, and what to type.
 fn other_version(dir: &Path) -> String {
     let path = dir.display();
     let own = layout::VERSION;
@@ -393,18 +394,18 @@ fn other_version(dir: &Path) -> String {
     }
 }
 
-/// The directory of another layout below `root` that holds the filter of this interface.
+/// Returns the directory of another layout below `root` that holds this interface's filter.
 pub fn other_version_holding(root: &Path, interface: &str) -> Option<PathBuf> {
     let own = version_dir(root);
     entries(root).ok()?.into_iter().find(|dir| *dir != own && link_in(dir, interface).exists())
 }
 
-/// The interfaces whose filter is pinned below `root`, sorted; none where nothing can be read.
+/// Returns the interfaces that have a filter pinned below `root`, sorted. Empty if nothing can be read.
 pub fn pinned_interfaces(root: &Path) -> Vec<String> {
     links_in(&version_dir(root)).into_iter().map(|(interface, _)| interface).collect()
 }
 
-/// The files of links in a directory, each with its interface's name, sorted; none where nothing can be read.
+/// Returns the link files of a directory, each with its interface's name, sorted. Empty if nothing can be read.
 pub(crate) fn links_in(dir: &Path) -> Vec<(String, PathBuf)> {
     let name = |path: &PathBuf| Some(path.file_name()?.to_str()?.strip_prefix(LINK_PREFIX)?.replace(':', "."));
     let files = entries(dir).unwrap_or_default().into_iter();
@@ -413,15 +414,17 @@ pub(crate) fn links_in(dir: &Path) -> Vec<(String, PathBuf)> {
     links
 }
 
-/// The file of an interface's link, pinned below `root`.
+/// Returns the file of an interface's link pinned below `root`.
 pub fn link_path(root: &Path, interface: &str) -> PathBuf {
     link_in(&version_dir(root), interface)
 }
 
-/// Takes pinned filters off without a daemon: that of one interface, or all, with their state. Returns the interfaces.
+/// Detaches pinned filters without a daemon: the filter of one interface, or all filters with their state. Returns the
+/// interfaces.
 ///
 /// # Errors
-/// Where a daemon has them, as its links go on enforcing without their files; and where a file cannot be removed.
+/// Fails if a daemon holds the pins, because its links keep enforcing without their files. Also fails if a file cannot
+/// be removed.
 pub fn remove_pinned(root: &Path, interface: Option<&str>) -> Result<Vec<String>, PinsError> {
     let versions = versions(root);
     if versions.is_empty() {
@@ -432,22 +435,24 @@ pub fn remove_pinned(root: &Path, interface: Option<&str>) -> Result<Vec<String>
     remove_files(root, interface)
 }
 
-/// The directories of every layout's version below `root`, sorted; none where nothing can be read.
+/// Returns the directories of all layout versions below `root`, sorted. Empty if nothing can be read.
 pub(crate) fn versions(root: &Path) -> Vec<PathBuf> {
     let mut versions: Vec<_> = entries(root).unwrap_or_default().into_iter().filter(|path| path.is_dir()).collect();
     versions.sort_unstable();
     versions
 }
 
-/// A link's file is what it is in every version; the rest is of no use to anyone once the last link is gone.
+/// Removes the link files of one interface or of all. Link files are the same in every version. Other pins of a version
+/// are removed with its last link.
 fn remove_files(root: &Path, interface: Option<&str>) -> Result<Vec<String>, PinsError> {
     let mut removed = Vec::new();
     for dir in versions(root) {
         let (gone, left): (Vec<_>, Vec<_>) =
             links_in(&dir).into_iter().partition(|(pinned, _)| interface.is_none_or(|interface| interface == pinned));
         for (pinned, path) in gone {
-            // Held until its file is gone, or the filter would go on for a moment: the kernel takes it off at once where a
-            // descriptor is the last that holds it, and later where a file is (`bpf_link_put`, kernel/bpf/syscall.c, Linux 6.18).
+            // Hold the link until its file is gone, so that the filter is detached at once. The kernel detaches at once
+            // if a descriptor is the last reference, and later if a file is (`bpf_link_put`, kernel/bpf/syscall.c,
+            // Linux 6.18).
             let held = bpf::open_pin(&path, bpf::Access::Whole);
             remove(&path)?;
             drop(held);
@@ -482,8 +487,9 @@ fn lock(dir: &Path) -> Result<Flock<fs::File>, PinsError> {
     }
 }
 
-/// A BPF file system takes no dot in a name (`bpf_lookup`, kernel/bpf/inode.c, Linux 6.18), and no interface has a
-/// colon in its own (`dev_valid_name`, net/core/dev.c): so `eth0.100` is `link-eth0:100`.
+/// Returns the file of an interface's link. `eth0.100` becomes `link-eth0:100`, because a BPF file system allows no dot
+/// in a name (`bpf_lookup`, kernel/bpf/inode.c, Linux 6.18). No interface name has a colon (`dev_valid_name`,
+/// net/core/dev.c).
 fn link_in(dir: &Path, interface: &str) -> PathBuf {
     dir.join(format!("{LINK_PREFIX}{}", interface.replace('.', ":")))
 }

@@ -1,19 +1,20 @@
-//! The capabilities that it takes to start, and those that a running daemon keeps.
+//! Capabilities needed to start, and those that a running daemon keeps.
 
 use std::io;
 
 use caps::{CapSet, Capability, CapsHashSet, errors::CapsError};
 
-/// What it takes to start, sorted. The verifier refuses the arithmetic of packet pointers without CAP_PERFMON
+/// Capabilities needed to start, sorted. Without CAP_PERFMON, the verifier refuses arithmetic on packet pointers
 /// (`allow_ptr_leaks`, kernel/bpf/verifier.c, Linux 6.1 to 6.18).
 const NEEDED: [Capability; 3] = [Capability::CAP_BPF, Capability::CAP_NET_ADMIN, Capability::CAP_PERFMON];
 
-/// What stays: maps are reached through bpf(2), which asks for CAP_BPF where `kernel.unprivileged_bpf_disabled` is set, and
-/// attaching to an interface that comes back asks for CAP_NET_ADMIN (kernel/bpf/syscall.c, net/core/dev.c, Linux 6.18). Programs are
-/// loaded at the start alone, so CAP_PERFMON goes.
+/// Capabilities that a running daemon keeps. Maps are reached through bpf(2), which needs CAP_BPF if
+/// `kernel.unprivileged_bpf_disabled` is set. Attaching to an interface that comes back needs CAP_NET_ADMIN
+/// (kernel/bpf/syscall.c, net/core/dev.c, Linux 6.18). Programs are loaded only at the start, so CAP_PERFMON is given
+/// up.
 const KEPT: [Capability; 2] = [Capability::CAP_BPF, Capability::CAP_NET_ADMIN];
 
-/// Why capabilities could not be given up.
+/// Failure to give up capabilities.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivilegesError {
     /// The kernel refused to change a set.
@@ -24,17 +25,17 @@ pub enum PrivilegesError {
     NoNewPrivileges(io::Error),
 }
 
-/// What is left.
+/// Privileges that remain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remaining {
-    /// Capabilities of this thread and of those that it starts from now on, sorted.
+    /// Capabilities of this thread and of threads started later, sorted.
     pub capabilities: Vec<String>,
-    /// Other threads of the process that hold more: capabilities belong to threads, and only a thread gives up its own.
+    /// Number of other threads that hold more capabilities. Only a thread itself can give up its capabilities.
     pub threads_with_more: usize,
 }
 
-/// Those of [`NEEDED`] that this thread lacks, sorted. CAP_SYS_ADMIN stands for two of them, as in the kernel
-/// (`bpf_capable`, `perfmon_capable`, include/linux/capability.h, Linux 6.18).
+/// Returns the capabilities of [`NEEDED`] that this thread lacks, sorted. CAP_SYS_ADMIN includes CAP_BPF and
+/// CAP_PERFMON, as in the kernel (`bpf_capable`, `perfmon_capable`, include/linux/capability.h, Linux 6.18).
 pub fn missing() -> Vec<Capability> {
     let Ok(effective) = caps::read(None, CapSet::Effective) else { return Vec::new() };
     let is_admin = effective.contains(&Capability::CAP_SYS_ADMIN);
@@ -44,7 +45,7 @@ pub fn missing() -> Vec<Capability> {
 
 /// Gives up all of this thread's capabilities but CAP_BPF and CAP_NET_ADMIN, in every set, and sets no_new_privs.
 ///
-/// Called while the process has one thread, it holds for the whole process.
+/// A call while the process has only one thread affects the whole process.
 pub fn give_up() -> Result<Remaining, PrivilegesError> {
     let permitted = caps::read(None, CapSet::Permitted)?;
     let kept: CapsHashSet = KEPT.into_iter().filter(|kept| permitted.contains(kept)).collect();
@@ -96,7 +97,7 @@ mod tests {
             (&[CAP_SYS_ADMIN], "CAP_NET_ADMIN"),
         ] {
             let (lacks, had) = lacks(kept);
-            // Without root there is nothing to keep.
+            // Without root, the thread has no capabilities to keep.
             assert!(lacks == expected || had < kept.len(), "{kept:?}: {lacks}");
         }
     }

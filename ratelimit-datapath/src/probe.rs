@@ -1,6 +1,6 @@
-//! What the running kernel can, each feature tried by itself: a distribution's kernel may have what a version number
-//! denies, and lack what it promises. Loads programs of two instructions and makes maps of one entry, which are gone at
-//! once; attaches nothing.
+//! Features of the running kernel, each tried by itself. A distribution's kernel may have features that its version
+//! number denies, and lack ones that it promises. Loads programs of two instructions and creates maps of one entry, and
+//! drops both at once. Attaches nothing.
 
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};
@@ -12,7 +12,7 @@ use aya::sys::{BpfHelper, is_helper_supported, is_map_supported, is_program_supp
 use crate::bpf::{self, Command};
 use crate::btf::{self, Btf};
 
-/// The types of the program's maps.
+/// Types of the program's maps.
 pub const MAPS: [(&str, MapType); 6] = [
     ("array", MapType::Array),
     ("hash", MapType::Hash),
@@ -22,7 +22,7 @@ pub const MAPS: [(&str, MapType); 6] = [
     ("ring buffer", MapType::RingBuf),
 ];
 
-/// The kernel's functions that the program calls.
+/// Kernel functions that the program calls.
 pub const HELPERS: [(&str, BpfHelper); 15] = [
     ("bpf_map_lookup_elem", BpfHelper::BPF_FUNC_map_lookup_elem),
     ("bpf_map_update_elem", BpfHelper::BPF_FUNC_map_update_elem),
@@ -41,16 +41,16 @@ pub const HELPERS: [(&str, BpfHelper); 15] = [
     ("bpf_xdp_adjust_tail", BpfHelper::BPF_FUNC_xdp_adjust_tail),
 ];
 
-/// One thing that the program needs.
+/// A kernel feature that the program needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// What it is: `map LRU hash`.
+    /// Name of the feature, such as `map LRU hash`.
     pub name: String,
-    /// Whether it is there; or why that is not known.
+    /// Presence of the feature in the kernel, or why it is not known.
     pub is_there: Result<bool, String>,
 }
 
-/// Everything that the program needs, tried.
+/// Tries every feature that the program needs.
 pub fn features() -> Vec<Feature> {
     let of = |name: String, is_there: Result<bool, anyhow::Error>| Feature {
         name,
@@ -65,7 +65,7 @@ pub fn features() -> Vec<Feature> {
     [program, frags, link].into_iter().chain(maps).chain(helpers).collect()
 }
 
-/// The kernel's answer without its number.
+/// Returns the kernel's error as text without its number.
 fn short(error: &anyhow::Error) -> String {
     match crate::kernel::errno_of(error) {
         Some(libc::EPERM | libc::EACCES) => "permission denied".to_owned(),
@@ -73,13 +73,13 @@ fn short(error: &anyhow::Error) -> String {
     }
 }
 
-/// Whether the kernel has a structure of this name, by its own type information.
+/// Returns whether the kernel's type information has a structure with this name.
 fn has_structure(name: &str) -> anyhow::Result<bool> {
     let bytes = btf::of_kernel()?;
     Ok(Btf::parse(&bytes)?.has_structure(name))
 }
 
-/// What `union bpf_attr` has for `BPF_PROG_LOAD`, as far as it is needed.
+/// Fields of `union bpf_attr` for `BPF_PROG_LOAD`, up to the last needed one.
 #[repr(C)]
 struct LoadAttr {
     kind: u32,
@@ -100,7 +100,7 @@ const HAS_FRAGS: u32 = 1 << 5;
 /// `r0 = 2` (XDP_PASS) and `exit`, each an instruction of 8 bytes.
 const PASS: [u64; 2] = [0x0000_0002_0000_00b7, 0x95];
 
-/// Tries to load an empty program with that flag, which kernels that do not know it refuse.
+/// Returns whether the kernel loads a program with `BPF_F_XDP_HAS_FRAGS`. Kernels that do not know the flag refuse it.
 fn takes_frags() -> io::Result<bool> {
     let mut attr = LoadAttr {
         kind: XDP,
@@ -113,10 +113,10 @@ fn takes_frags() -> io::Result<bool> {
         kernel_version: 0,
         flags: HAS_FRAGS,
     };
-    // SAFETY: the instructions and the license live until the call returns, as long as it is said.
+    // SAFETY: the instructions and the license live until the call returns, and have the given length.
     match unsafe { bpf::call(Command::PROG_LOAD, &mut attr) } {
         Ok(fd) => {
-            // SAFETY: the kernel has just made it, and nothing else has it.
+            // SAFETY: the kernel has just made the descriptor, and nothing else owns it.
             drop(unsafe { OwnedFd::from_raw_fd(fd) });
             Ok(true)
         }
@@ -125,19 +125,19 @@ fn takes_frags() -> io::Result<bool> {
     }
 }
 
-/// Whether the kernel shows its own types, which is where sockets keep their numbers.
+/// Checks that the kernel shows its type information, which gives the field offsets in sockets.
 ///
 /// # Errors
-/// Where they cannot be read, or have no such field.
+/// Fails if the type information cannot be read, or lacks `tcp_sock.rcv_nxt`.
 pub fn type_information() -> anyhow::Result<()> {
     let bytes = btf::of_kernel()?;
     Btf::parse(&bytes)?.offset("tcp_sock", "rcv_nxt").map(|_| ())
 }
 
-/// Processors that the kernel has room for, and those that run.
+/// Returns the number of possible processors and of online processors.
 ///
 /// # Errors
-/// Where /sys does not say.
+/// Fails if /sys does not list them.
 pub fn processors() -> io::Result<(u32, u32)> {
     let failed = |(file, error): (&str, io::Error)| io::Error::other(format!("{file}: {error}"));
     let count = |count: usize| u32::try_from(count).map_err(io::Error::other);
@@ -154,10 +154,10 @@ mod tests {
 
     use super::*;
 
-    /// `BPF_JMP | BPF_CALL` by number: the instruction's second byte tells other calls apart.
+    /// Opcode `BPF_JMP | BPF_CALL`. The instruction's second byte distinguishes calls by number from other calls.
     const CALL: u8 = 0x85;
 
-    /// What is tried is what the shipped object has: a map type or function that is added to it is added here.
+    /// The probes must match the shipped object. A new map type or function must be added to the lists.
     #[test]
     fn every_map_type_and_function_of_the_shipped_program_is_tried_and_no_other() {
         let object = object::File::parse(crate::object::ELF).unwrap();
@@ -170,7 +170,7 @@ mod tests {
                 }
             }
             if section.name() == Ok("maps") {
-                // `struct bpf_map_def` of 28 bytes: its type is its first word.
+                // `struct bpf_map_def` has 28 bytes, and its first word is the type.
                 kinds.extend(bytes.chunks_exact(28).map(|of| u32::from_ne_bytes(*of.first_chunk().unwrap())));
             }
         }

@@ -1,5 +1,5 @@
-//! What the kernel says of routes: the default gateways. Netlink, read only. /proc/net/route has one next hop of each route,
-//! and a default route may have many.
+//! Default gateways from the kernel's routes, over netlink. Read only. /proc/net/route shows one next hop of each
+//! route, but a default route may have many.
 
 use std::io;
 use std::net::IpAddr;
@@ -9,10 +9,10 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::interface;
 
-/// The default gateways of this thread's network namespace, in order: of the main table, both families, every next hop.
+/// Returns the default gateways of this thread's network namespace, sorted: main table, both families, every next hop.
 ///
 /// # Errors
-/// Where the kernel does not tell.
+/// Fails if the kernel does not list the routes.
 #[expect(clippy::wildcard_enum_match_arm, reason = "messages of other kinds come, and more are to come")]
 pub fn default_gateways() -> io::Result<Vec<IpAddr>> {
     let mut gateways = Vec::new();

@@ -1,4 +1,4 @@
-//! One window of one source, as it is read.
+//! Reading of one window of one source.
 
 use ipnet::IpNet;
 use ratelimit_common::layout::Source;
@@ -7,25 +7,25 @@ use ratelimit_common::time::Nanos;
 /// One window of one source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceReading {
-    /// The source: an address with its full length, or the prefix that is one client.
+    /// Address with its full length, or prefix that is one client.
     pub prefix: IpNet,
-    /// Which limit's window, see [`ratelimit_policy::desired::Limit::slot`].
+    /// Slot of the limit that the window belongs to, see [`ratelimit_policy::desired::Limit::slot`].
     pub slot: u32,
-    /// Whether it is the limit's window of verified traffic (see [`ratelimit_common::verification`]).
+    /// True if the window counts verified traffic (see [`ratelimit_common::verification`]).
     pub is_verified: bool,
-    /// Its words; as of an unknown source where it was evicted.
+    /// Words of the window. If it was evicted, those of an unknown source.
     pub window: Source,
-    /// Until when the drop cache refuses this source for this limit, by the datapath's clock.
+    /// Expiry of the drop cache's refusal of this source for this limit, on the datapath's clock.
     pub refused_until: Option<Nanos>,
-    /// Refused packets that only repeat a request that the window had refused before.
+    /// Number of refused packets that only repeat a request refused earlier by the window.
     pub repeated: u64,
 }
 
-/// A source, and whether it is its windows of verified traffic: each is held to the limits for itself.
+/// A source, and whether its windows of verified traffic are meant. Both kinds of windows are limited separately.
 pub type Whose = (IpNet, bool);
 
 impl SourceReading {
-    /// Whose window it is.
+    /// Returns the source and kind of the window.
     pub const fn whose(&self) -> Whose {
         (self.prefix, self.is_verified)
     }

@@ -1,7 +1,8 @@
-//! Episodes: when one begins, what belongs to it, when it has ended. Pure; the time is an argument.
+//! Episodes: their beginning, the events that belong to them, and their end. Pure; the time is an argument.
 //!
-//! An episode is of a source, a rule, a limit, and of whether anything was dropped. The first refusal or ban opens it, and every later one belongs to it. It
-//! ends with the end of a ban, with a command that frees its source, or where there is no news for longer than the limit's window.
+//! An episode belongs to a source, a rule, a limit and a mode: dropped, or only counted. The first refusal or ban
+//! opens it, and later ones belong to it. It ends with its ban, with a command that frees its source, or after a time
+//! without news that is longer than the limit's window.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,52 +13,52 @@ use ratelimit_report::event::{Event, EventKind};
 
 use crate::in_force::{EndCause, InForce, Told};
 
-/// Milliseconds since 1970, by the clock on the wall.
+/// Milliseconds since 1970, by the wall clock.
 pub(crate) type Millis = i64;
 
-/// The window of a limit that names none.
+/// Window of a limit without a readable one, in milliseconds.
 const WINDOW_DEFAULT: Millis = 300_000;
-/// What a ban has dropped is told so long after its end.
+/// Time after a ban's end within which dropped packets may still be reported, in milliseconds.
 const BAN_IS_TOLD_WITHIN: Millis = 10_000;
-/// A limit's words that are kept once, whatever refers to them.
+/// Maximum number of shared names of rules, limits and reasons.
 const NAMES_MAX: usize = 4096;
-/// The reason of what was not dropped.
+/// Reason of an episode in which nothing was dropped.
 const DRY_RUN: &str = "dry_run";
 
-/// What an episode is of.
+/// Identity of an episode.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     pub(crate) source: IpNet,
     pub(crate) rule: Arc<str>,
     pub(crate) limit: Arc<str>,
-    /// Nothing was dropped.
+    /// Set if nothing was dropped: dry run, or a shadow limit.
     pub(crate) would: bool,
 }
 
-/// One episode.
+/// State of one episode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Episode {
-    /// Its row.
+    /// Id of the episode's row in the database.
     pub(crate) id: i64,
     pub(crate) reason: Arc<str>,
     pub(crate) began: Millis,
-    /// The last news of it.
+    /// Time of the last event or refusal.
     pub(crate) seen: Millis,
     pub(crate) ended: Option<Millis>,
-    /// Why it ended.
+    /// Cause of the end.
     pub(crate) cause: Option<EndCause>,
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
     pub(crate) peak: u64,
-    /// The limit's window.
+    /// Length of the limit's window in milliseconds.
     pub(crate) window: Millis,
-    /// When its ban ends.
+    /// End of the episode's ban.
     pub(crate) until: Option<Millis>,
-    /// Whether the database does not have it as it is.
+    /// Set if the database lacks the episode's current state.
     pub(crate) is_new: bool,
 }
 
-/// What became of packets of an episode since it was told last.
+/// Refused packets of an episode since the last report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(crate) at: Millis,
@@ -66,7 +67,7 @@ pub(crate) struct Refused {
     pub(crate) used: u64,
 }
 
-/// What is open, and what has ended and is not in the database yet.
+/// Open episodes, and ended ones that are not in the database yet.
 #[derive(Debug)]
 pub(crate) struct Book {
     open: HashMap<Key, Episode>,
@@ -75,18 +76,19 @@ pub(crate) struct Book {
     next_id: i64,
     open_max: usize,
     told: Told,
-    /// Whether what an earlier daemon left open is known.
+    /// Set once the episodes that an earlier daemon left open are known.
     is_resumed: bool,
 }
 
 impl Book {
-    /// With nothing in it. Of what opens beyond `open_max`, each event is an episode that has ended already.
+    /// Returns an empty book. Above `open_max` open episodes, each further event is an episode that has ended
+    /// already.
     pub(crate) fn new(open_max: usize) -> Self {
         let (open, names) = (HashMap::new(), HashSet::new());
         Self { open, ended: Vec::new(), names, next_id: 1, open_max, told: Told::default(), is_resumed: false }
     }
 
-    /// Takes an event into account. One without a source is of everything.
+    /// Processes an event. A source of None stands for all sources.
     pub(crate) fn event(&mut self, event: &Event, source: Option<IpNet>) {
         match (event.kind, source) {
             (EventKind::Unblock, None) => self.closes_banned(event.time.as_millisecond()),
@@ -102,7 +104,7 @@ impl Book {
         }
     }
 
-    /// Takes into account what else was refused. Where no episode is open there is nothing to add it to.
+    /// Adds refused packets to the open episode. Without one they are ignored.
     pub(crate) fn progress(&mut self, source: IpNet, rule: &str, limit: &str, would: bool, refused: Refused) {
         let key = Key { source, rule: self.name(rule), limit: self.name(limit), would };
         let Some(episode) = self.open.get_mut(&key) else { return };
@@ -115,8 +117,8 @@ impl Book {
         episode.is_new = true;
     }
 
-    /// Opens an episode for each beginning that is in none: of a refusal, none of its source, rule and limit; of a ban, none
-    /// of its source and rule that a ban has.
+    /// Opens an episode for each beginning that is not known yet. A refusal is known if its source, rule and limit
+    /// have an open episode. A ban is known if its source and rule have an open episode with a ban.
     pub(crate) fn take_up(&mut self, events: &[(Event, IpNet)]) {
         let banned = |(key, of): (&Key, &Episode)| of.until.map(|_| (key.source, key.rule.clone(), key.would));
         let banned: HashSet<(IpNet, Arc<str>, bool)> = self.open.iter().filter_map(banned).collect();
@@ -133,7 +135,7 @@ impl Book {
         }
     }
 
-    /// Gives back memory that nothing needs any more.
+    /// Releases memory that is not needed any more.
     pub(crate) fn shrink(&mut self) {
         self.open.shrink_to_fit();
         self.ended.shrink_to_fit();
@@ -141,10 +143,10 @@ impl Book {
         self.names.shrink_to_fit();
     }
 
-    /// Ends what there was no news of for longer than its window, with its last news or with its ban.
+    /// Ends each episode without news for longer than its window. Its end is its last news or its ban's end.
     pub(crate) fn tick(&mut self, now: Millis) {
         for episode in self.open.values_mut() {
-            // The clock went back: from here on it is as if the news were of now.
+            // The clock went back. The last news is moved to the present.
             episode.seen = episode.seen.min(now);
         }
         let ban_is_told = |until: Millis| until.saturating_add(BAN_IS_TOLD_WITHIN);
@@ -157,14 +159,15 @@ impl Book {
         }
     }
 
-    /// Ends what is not enforced any more.
+    /// Ends the episodes that are not enforced any more.
     pub(crate) fn in_force(&mut self, of: &Arc<InForce>) {
         self.told.push(of, self.is_resumed);
         let is_over = |key: &Key, episode: &mut Episode| episode.ends_by(key, of);
         self.ended.extend(self.open.extract_if(is_over));
     }
 
-    /// Goes on with what another daemon left open, whose next row is `next_id`. What is not in a database gets its rows after that.
+    /// Continues the episodes that an earlier daemon left open. Its next free row is `next_id`; episodes without a
+    /// row get later ones.
     pub(crate) fn resume(&mut self, left: Vec<(Key, Episode)>, next_id: i64) {
         let moved = next_id - 1;
         self.open.values_mut().chain(self.ended.iter_mut().map(|(_, of)| of)).for_each(|of| of.id += moved);
@@ -183,30 +186,30 @@ impl Book {
         }
     }
 
-    /// What the database does not have.
+    /// Returns the episodes of which the database lacks the current state.
     pub(crate) fn unwritten(&mut self) -> impl Iterator<Item = (&Key, &mut Episode)> {
         let ended = self.ended.iter_mut().map(|(key, episode)| (&*key, episode));
         self.open.iter_mut().filter(|(_, episode)| episode.is_new).chain(ended)
     }
 
-    /// The database has it all.
+    /// Marks all episodes as written.
     pub(crate) fn written(&mut self) {
         self.ended.clear();
         self.open.values_mut().for_each(|episode| episode.is_new = false);
     }
 
-    /// The database has nothing any more.
+    /// Marks all open episodes as not written, for a new database.
     pub(crate) fn unwrite(&mut self) {
         self.open.values_mut().for_each(|episode| episode.is_new = true);
     }
 
-    /// Erases what is of the sources that `is_of` says.
+    /// Erases the episodes of the sources for which `is_of` is true.
     pub(crate) fn forget(&mut self, is_of: impl Fn(IpNet) -> bool) {
         self.open.retain(|key, _| !is_of(key.source));
         self.ended.retain(|(key, _)| !is_of(key.source));
     }
 
-    /// Episodes that have ended and wait.
+    /// Returns the number of ended episodes that are not written yet.
     pub(crate) fn ended_len(&self) -> usize {
         self.ended.len()
     }
@@ -256,14 +259,15 @@ impl Book {
             episode.ended = Some(at);
             self.ended.push((key, episode));
         } else if self.told.latest().is_some_and(|latest| episode.ends_by(&key, latest)) {
-            // It was on its way when its rule ended.
+            // The event was queued before its rule ended.
             self.ended.push((key, episode));
         } else {
             self.open.insert(key, episode);
         }
     }
 
-    /// A ban's end is of its rule and limit where it names them, and of what was dropped; a command's is of all in its prefix.
+    /// Ends episodes after a ban's end or a command. A ban's end concerns only its rule and limit, if named, and only
+    /// dropped traffic. A command concerns all episodes in its prefix.
     fn closes(&mut self, event: &Event, prefix: IpNet) {
         let is_ban_end = event.kind == EventKind::BanEnd;
         let is_named = |name: &Option<String>, of: &str| name.as_deref().is_none_or(|name| name == of);
@@ -283,7 +287,7 @@ impl Book {
         self.closes_all(event.time.as_millisecond(), cause, is_meant);
     }
 
-    /// What lifts every ban frees who is banned, of all limits, and nobody else.
+    /// Ends all episodes of the banned sources, for any limit. Other sources are unaffected.
     fn closes_banned(&mut self, at: Millis) {
         let is_banned = |(key, of): &(&Key, &Episode)| !key.would && of.until.is_some();
         let banned: HashSet<IpNet> = self.open.iter().filter(is_banned).map(|(key, _)| key.source).collect();
@@ -297,7 +301,7 @@ impl Book {
         }
     }
 
-    /// A name, which all that has it shares.
+    /// Returns a shared copy of a name.
     pub(crate) fn name(&mut self, name: &str) -> Arc<str> {
         if let Some(known) = self.names.get(name) {
             return known.clone();
@@ -317,7 +321,7 @@ impl Episode {
         self.is_new = true;
     }
 
-    /// Returns when and why it ends where nothing else ends it.
+    /// Returns the time and cause of an end without any outside reason.
     fn natural_end(&self) -> (Millis, EndCause) {
         match self.until {
             Some(until) if until >= self.seen => (until, EndCause::Expired),
@@ -325,12 +329,12 @@ impl Episode {
         }
     }
 
-    /// Ends it where what is in force has no place for it. Returns whether that is so.
+    /// Ends the episode if it does not match what is enforced. Returns whether it was ended.
     fn ends_by(&mut self, key: &Key, of: &InForce) -> bool {
         let since = of.time.as_millisecond();
         let is_banned = self.until.is_some_and(|until| until > since);
         let Some((at, cause)) = of.end_of(key, self.seen, is_banned) else { return false };
-        // What was over before that ended by itself.
+        // An episode that was over before that time has its natural end.
         let was_over = match self.until {
             Some(until) if until >= self.seen => until <= at,
             Some(_) | None => self.seen.saturating_add(self.window) <= at,
@@ -341,7 +345,7 @@ impl Episode {
     }
 }
 
-/// The window of `1000/5m requests`, in milliseconds.
+/// Returns the window of a limit like `1000/5m requests`, in milliseconds.
 fn window_of(limit: &str) -> Millis {
     let time = limit.split_once('/').and_then(|(_, rest)| rest.split_whitespace().next());
     let window_ns = time.and_then(|time| duration::parse(time).ok());

@@ -1,4 +1,4 @@
-//! What is enforced, and why episodes end. Pure.
+//! Rules in force, and the causes for which episodes end. Pure.
 
 use std::sync::Arc;
 
@@ -6,44 +6,44 @@ use jiff::Timestamp;
 
 use crate::book::{Key, Millis};
 
-/// Policies that are kept until the database of an earlier daemon is open.
+/// Maximum number of policies that are kept until an earlier daemon's database is open.
 const BEFORE_MAX: usize = 16;
 
-/// Why an episode ended.
+/// Cause of an episode's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndCause {
-    /// Its ban ran out.
+    /// The ban expired by itself.
     Expired,
     /// Nothing was refused for longer than the limit's window.
     Quiet,
-    /// A command lifted its ban.
+    /// A command lifted the ban.
     Lifted,
     /// A command reset the source's counters.
     Reset,
     /// A command allowed the source.
     Allowed,
-    /// The filter was taken off.
+    /// The filter was detached.
     Detached,
-    /// The policy has the rule no more, or the rule's time is over.
+    /// The policy no longer has the rule, or the rule expired.
     RuleEnded,
-    /// The rule has the limit no more.
+    /// The rule no longer has the limit.
     LimitChanged,
-    /// The rule drops nothing any more: dry run by configuration, by command or by the breaker.
+    /// The rule no longer drops packets: dry run by configuration, by command or by the breaker.
     DryRun,
-    /// `panic` passes everything.
+    /// The command `panic` passes all packets.
     Panic,
-    /// The rule enforces what dry run only counted.
+    /// The rule now enforces a limit that dry run only counted.
     Enforced,
-    /// No daemon ran for the time of `without_daemon`.
+    /// No daemon ran for `without_daemon`.
     WithoutDaemon,
-    /// The machine was started anew, which ends every ban.
+    /// The machine was rebooted, which ends every ban.
     Reboot,
-    /// The filter was gone when the daemon started, and nothing says since when.
+    /// The filter was gone when the daemon started. The time of its loss is not known.
     FilterGone,
 }
 
 impl EndCause {
-    /// Its name in the database and in JSON.
+    /// Returns the name in the database and in JSON.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Expired => "expired",
@@ -64,32 +64,32 @@ impl EndCause {
     }
 }
 
-/// What is enforced from a time on. Episodes of anything else end at that time.
+/// Policy that is enforced from a time on. Episodes that do not match it end at that time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InForce {
-    /// Since when.
+    /// Time from which the policy is enforced.
     pub time: Timestamp,
-    /// How packets are judged.
+    /// Treatment of packets from that time on.
     pub judged: Judged,
 }
 
-/// How packets are judged.
+/// Treatment of packets: by rules, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Judged {
-    /// By these rules.
+    /// Packets are judged by these rules.
     By {
-        /// Every rule that judges packets.
+        /// All rules that judge packets.
         rules: Vec<RuleInForce>,
-        /// Whether `panic` is why none of them drops.
+        /// Set if `panic` keeps all rules from dropping.
         is_panic: bool,
     },
-    /// By none: the filter was taken off.
+    /// The filter is detached, so no rule judges packets.
     Detached,
-    /// By all, and nothing is dropped: no daemon ran for the time of `without_daemon`.
+    /// All rules judge packets, but nothing is dropped: no daemon ran for `without_daemon`.
     WithoutDaemon,
-    /// By rules whose windows and bans are all new. The machine was started at this time.
+    /// Packets are judged by rules with new windows and bans, after a reboot or the loss of the filter.
     Anew {
-        /// When the machine was started.
+        /// Time of the machine's last boot.
         boot: Timestamp,
     },
 }
@@ -97,26 +97,26 @@ pub enum Judged {
 /// A rule that judges packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleInForce {
-    /// Its name.
+    /// Name of the rule.
     pub name: String,
-    /// Whether it drops.
+    /// Set if the rule drops packets.
     pub is_enforced: bool,
-    /// Its limits, as events name them.
+    /// Limits, as events name them.
     pub limits: Vec<String>,
-    /// Its shadow limits.
+    /// Shadow limits, as events name them.
     pub shadow_limits: Vec<String>,
 }
 
-/// What ends episodes, from the daemon's start on.
+/// Policies in force since the daemon's start.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     latest: Option<Arc<InForce>>,
-    /// All of them until what an earlier daemon left open is known.
+    /// All policies until an earlier daemon's open episodes are known.
     before: Vec<Arc<InForce>>,
 }
 
 impl Told {
-    /// Takes the next one in.
+    /// Records the next policy.
     pub(crate) fn push(&mut self, of: &Arc<InForce>, is_resumed: bool) {
         self.latest = Some(of.clone());
         if !is_resumed && self.before.len() < BEFORE_MAX {
@@ -124,7 +124,7 @@ impl Told {
         }
     }
 
-    /// Returns all that ends what an earlier daemon left open, and forgets all but the latest.
+    /// Removes and returns the policies that may end an earlier daemon's episodes. The latest one is kept as well.
     pub(crate) fn take_before(&mut self) -> Vec<Arc<InForce>> {
         let mut before = std::mem::take(&mut self.before);
         if let Some(latest) = self.latest.clone().filter(|latest| before.last() != Some(latest)) {
@@ -133,14 +133,15 @@ impl Told {
         before
     }
 
-    /// Returns the latest.
+    /// Returns the latest policy.
     pub(crate) fn latest(&self) -> Option<&Arc<InForce>> {
         self.latest.as_ref()
     }
 }
 
 impl InForce {
-    /// Returns when and why an episode ends by this, which was seen last at `seen`. `is_banned` is that its ban has not run out.
+    /// Returns when and why this policy ends an episode. `seen` is the time of the episode's last news. `is_banned`
+    /// is true if its ban has not expired.
     pub(crate) fn end_of(&self, key: &Key, seen: Millis, is_banned: bool) -> Option<(Millis, EndCause)> {
         let at = self.time.as_millisecond();
         match &self.judged {
@@ -166,7 +167,7 @@ impl InForce {
 impl RuleInForce {
     fn end_of(&self, key: &Key, is_banned: bool, is_panic: bool) -> Option<EndCause> {
         let has = |limits: &[String]| limits.iter().any(|limit| **limit == *key.limit);
-        // A ban that another host, or a prefix, has begun names no limit.
+        // Bans by another host or of a prefix name no limit.
         let is_known = key.limit.is_empty() || has(&self.limits);
         match (key.would, self.is_enforced) {
             (true, _) if has(&self.shadow_limits) => None,
@@ -174,7 +175,7 @@ impl RuleInForce {
             (true, false) | (false, true) if is_known => None,
             (false, false) if is_panic => Some(EndCause::Panic),
             (false, false) => Some(EndCause::DryRun),
-            // A ban is of the rule: it goes on with another limit.
+            // A ban belongs to the rule, so it survives a change of the limit.
             (false, true) if is_banned => None,
             (true, _) | (false, true) => Some(EndCause::LimitChanged),
         }

@@ -1,10 +1,11 @@
-//! What is remembered of those who were blocked: an SQLite database that a thread of its own writes.
+//! History of blocked sources: an SQLite database, written by a separate thread.
 //!
-//! A [`Recorder`] takes events without ever waiting; what finds no room in its queue is counted. A [`Reader`] answers questions. Whatever becomes of the database, the limiter
-//! goes on: [`Recorder::health`] says what is wrong. Knows no datapath and no daemon.
+//! A [`Recorder`] takes events without ever blocking. Events that do not fit into its queue are counted as lost. A
+//! [`Reader`] answers questions. The limiter continues whatever happens to the database, and [`Recorder::health`]
+//! reports problems. Independent of the datapath and the daemon.
 //!
-//! An episode that a daemon left open goes on in the next one, where its limit's window or its ban has not passed; else it has ended with its last
-//! news.
+//! An episode that a daemon left open continues in the next one if its limit's window or its ban is not over.
+//! Otherwise it has ended with its last news.
 
 #![forbid(unsafe_code)]
 
@@ -28,28 +29,28 @@ pub use mask::Mask;
 pub use query::{Filter, Period, QueryError, Reader};
 pub use record::{Progress, Recorder, Total};
 
-/// The database's name in the directory of state.
+/// Name of the database in the state directory.
 pub const FILE_NAME: &str = "history.db";
-/// How long what has ended is kept, unless it is said.
+/// Default time for which ended episodes and acts are kept.
 pub const KEEP_DEFAULT: Duration = Duration::from_secs(30 * 86_400);
-/// How large the database may be, unless it is said.
+/// Default maximum size of the database in bytes.
 pub const BYTES_MAX_DEFAULT: u64 = 256_000_000;
 
-/// How history is kept.
+/// Settings of the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The database; its directory is made when there is none.
+    /// Path of the database. Its directory is created if necessary.
     pub path: PathBuf,
-    /// How long what has ended is kept.
+    /// Time for which ended episodes and acts are kept.
     pub keep: Duration,
-    /// How large the database may be, in bytes; it may exceed that for a few seconds.
+    /// Maximum size of the database in bytes. It may be exceeded for a few seconds.
     pub bytes_max: u64,
-    /// How much of addresses is kept.
+    /// Maximum prefix lengths of stored addresses.
     pub mask: Mask,
 }
 
 impl Settings {
-    /// With every default.
+    /// Returns settings with this path and all defaults.
     pub fn at(path: PathBuf) -> Self {
         Self { path, keep: KEEP_DEFAULT, bytes_max: BYTES_MAX_DEFAULT, mask: Mask::default() }
     }

@@ -1,4 +1,5 @@
-//! Times in which events were lost: neighbours are one, and of too many the nearest are. Knows no queue and no clock.
+//! Periods in which events were lost. Neighbouring periods are joined, and above a maximum number the nearest ones.
+//! Independent of queue and clock.
 
 use rusqlite::{Connection, params};
 
@@ -7,10 +8,10 @@ use crate::store::whole;
 
 /// Maximum number of losses that are kept.
 pub(crate) const LOSSES_MAX: usize = 256;
-/// Longest time without a loss between two losses that count as one, in milliseconds.
+/// Maximum pause between two losses that count as one, in milliseconds.
 const PAUSE_MAX: Millis = 10_000;
 
-/// A time in which events were lost.
+/// A period in which events were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lost {
     pub(crate) began: Millis,
@@ -19,7 +20,7 @@ pub(crate) struct Lost {
 }
 
 impl Lost {
-    /// Returns the loss of so many events between two times. A clock that went back makes it a moment.
+    /// Returns the loss of `events` events between two times. If the clock went back, the period is a single instant.
     pub(crate) fn between(began: Millis, ended: Millis, events: u64) -> Self {
         Self { began: began.min(ended), ended, events }
     }
@@ -35,9 +36,9 @@ impl Lost {
     }
 }
 
-/// Adds a loss to those before, which are sorted and stay so. No event is counted twice, and no time is left out.
+/// Adds a loss to a sorted list, which stays sorted. No event is counted twice, and no lost period is left out.
 pub(crate) fn add(all: &mut Vec<Lost>, more: Lost) {
-    // Almost always the newest goes on.
+    // Almost always the new loss continues the newest one.
     if let Some(last) = all.last_mut()
         && last.began <= more.began
         && last.pause(&more) <= PAUSE_MAX
@@ -61,12 +62,12 @@ pub(crate) fn add(all: &mut Vec<Lost>, more: Lost) {
     }
 }
 
-/// Adds losses to those of the database, in its transaction.
+/// Adds losses to those in the database, within the current transaction.
 pub(crate) fn write(connection: &Connection, more: &[Lost]) -> rusqlite::Result<()> {
     if more.is_empty() {
         return Ok(());
     }
-    // It writes before it reads: another writer is waited for.
+    // Writing before reading makes the statement wait for another writer.
     let mut statement = connection.prepare_cached("DELETE FROM losses RETURNING began, ended, events")?;
     let row = |row: &rusqlite::Row<'_>| {
         let events: i64 = row.get(2)?;

@@ -1,10 +1,10 @@
-//! How much of an address is kept, also where a text names it. Pure.
+//! Masking of addresses before they are stored, also within texts. Pure.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// The longest prefixes that are kept.
+/// Maximum prefix lengths of stored addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mask {
     ipv4: u8,
@@ -12,19 +12,19 @@ pub struct Mask {
 }
 
 impl Default for Mask {
-    /// Whole addresses.
+    /// Returns the mask that keeps whole addresses.
     fn default() -> Self {
         Self::new(32, 128)
     }
 }
 
 impl Mask {
-    /// At most so many bits of each family; more than an address has is all of it.
+    /// Returns a mask with these prefix lengths. Lengths above an address's keep the whole address.
     pub const fn new(ipv4: u8, ipv6: u8) -> Self {
         Self { ipv4: if ipv4 < 32 { ipv4 } else { 32 }, ipv6: if ipv6 < 128 { ipv6 } else { 128 } }
     }
 
-    /// What is kept of a prefix: it, or the longest around it that may be kept.
+    /// Returns the prefix itself, or the longest prefix around it that may be stored.
     pub fn prefix(self, prefix: IpNet) -> IpNet {
         let length = match prefix {
             IpNet::V4(of) => of.prefix_len().min(self.ipv4),
@@ -33,7 +33,7 @@ impl Mask {
         IpNet::new(prefix.addr(), length).unwrap_or(prefix).trunc()
     }
 
-    /// A text with each address and prefix in it masked.
+    /// Returns a text with each address and prefix masked.
     pub fn text(self, text: &str) -> String {
         if self == Self::default() {
             return text.to_owned();
@@ -43,7 +43,7 @@ impl Mask {
         while !rest.is_empty() {
             let length = rest.find(|c: char| !is_of_address(c)).unwrap_or(rest.len());
             let (word, after) = rest.split_at(length);
-            // A sentence may end with an address.
+            // An address may end a sentence.
             let bare = word.trim_end_matches(['.', ':', '/']);
             match masked(self, bare) {
                 Some(masked) => out += &masked,
@@ -58,7 +58,7 @@ impl Mask {
     }
 }
 
-/// The address, or the prefix, of a text.
+/// Parses an address or a prefix.
 pub(crate) fn parse(text: &str) -> Option<IpNet> {
     text.parse().map(|of: IpNet| of.trunc()).or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).ok()
 }
@@ -67,7 +67,7 @@ fn is_of_address(c: char) -> bool {
     c.is_ascii_hexdigit() || matches!(c, '.' | ':' | '/')
 }
 
-/// A word that is an address, a prefix, or either with a port behind it.
+/// Masks a word that is an address, a prefix, or an IPv4 address with a port.
 fn masked(mask: Mask, word: &str) -> Option<String> {
     let bare = |word: &str| parse(word).map(|prefix| crate::prefix::text(mask.prefix(prefix)));
     let with_port = || {

@@ -1,25 +1,25 @@
-//! A prefix as the database has it: bytes whose order is that of the addresses, so that a range has all that lies in a prefix. Pure.
+//! Prefixes as database keys: bytes in the order of the addresses, so that a range holds all parts of a prefix. Pure.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// Family, address, length.
+/// Returns the key of a prefix: family, address, length.
 pub(crate) fn key(prefix: IpNet) -> Vec<u8> {
     bytes(prefix.network(), prefix.prefix_len())
 }
 
-/// The first and last key of what lies in a prefix, itself included.
+/// Returns the first and last key of all prefixes within a prefix, itself included.
 pub(crate) fn within(prefix: IpNet) -> (Vec<u8>, Vec<u8>) {
     (key(prefix), bytes(prefix.broadcast(), prefix.max_prefix_len()))
 }
 
-/// The keys of the prefixes around a prefix, without itself: 128 at most.
+/// Returns the keys of all prefixes around a prefix, without itself: at most 128.
 pub(crate) fn around(prefix: IpNet) -> Vec<Vec<u8>> {
     std::iter::successors(prefix.supernet(), IpNet::supernet).map(|of| key(of.trunc())).collect()
 }
 
-/// The prefix of a key.
+/// Returns the prefix of a key. None if the key is invalid.
 pub(crate) fn of_key(key: &[u8]) -> Option<IpNet> {
     let (family, rest) = key.split_first()?;
     let (length, address) = rest.split_last()?;
@@ -31,7 +31,7 @@ pub(crate) fn of_key(key: &[u8]) -> Option<IpNet> {
     IpNet::new(address, *length).ok()
 }
 
-/// As reports have it: an address without its length.
+/// Formats a prefix as in reports: a single address without its length.
 pub(crate) fn text(prefix: IpNet) -> String {
     if prefix.prefix_len() == prefix.max_prefix_len() { prefix.addr().to_string() } else { prefix.to_string() }
 }

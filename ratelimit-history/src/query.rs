@@ -1,4 +1,4 @@
-//! Questions to the database, on a connection of their own that cannot write.
+//! Queries of the database, on a separate connection that cannot write.
 
 use std::path::Path;
 
@@ -15,32 +15,32 @@ use crate::prefix;
 use crate::schema::{self, BUSY_TIMEOUT, VERSION};
 use crate::store::{count, outcome_code, start_of, whole};
 
-/// Episodes, acts or sources in an answer, unless it is said.
+/// Default maximum number of episodes, acts or sources in an answer.
 const ROWS_DEFAULT: usize = 1_000;
-/// The period of the worst, unless it is said.
+/// Default period of [`Reader::worst`], in milliseconds.
 const DAY: Millis = 86_400_000;
 
-/// What is wanted; all of it where nothing is set.
+/// Conditions of a query. Unset fields do not restrict the answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// What ended before is left out.
+    /// Leaves out what ended before this time.
     pub since: Option<Timestamp>,
-    /// What began after is left out.
+    /// Leaves out what began after this time.
     pub until: Option<Timestamp>,
-    /// Of this rule.
+    /// Name of the rule.
     pub rule: Option<String>,
-    /// For this reason: the label of an episode's, or the words of an act's.
+    /// Reason: the label of an episode's reason, or the words of an act's.
     pub reason: Option<String>,
-    /// At most so many episodes, acts or sources; 1000 where it is not set.
+    /// Maximum number of episodes, of acts or of sources; 1000 if unset.
     pub rows: Option<usize>,
 }
 
-/// A period that ends now.
+/// A period that ends now, divided into steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Period {
-    /// 5 minutes, in steps of one.
+    /// 5 minutes, in steps of 1 minute.
     FiveMinutes,
-    /// An hour, in steps of a minute.
+    /// 1 hour, in steps of 1 minute.
     Hour,
     /// 24 hours, in steps of 15 minutes.
     Day,
@@ -48,28 +48,28 @@ pub enum Period {
     Month,
 }
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
     /// Nothing was written yet, or history is off.
     #[error("there is no history yet: {0} does not exist")]
     Missing(String),
-    /// Another program's.
+    /// Another version of the program wrote the database.
     #[error("the history is of version {0}, and this program reads {VERSION}")]
     Version(i64),
-    /// The database itself.
+    /// The database cannot be read.
     #[error("read the history: {0}")]
     Database(#[from] rusqlite::Error),
 }
 
-/// A connection that reads.
+/// A read-only connection to the database.
 #[derive(Debug)]
 pub struct Reader {
     connection: Connection,
 }
 
 impl Reader {
-    /// Of the database at a path.
+    /// Opens the database at a path.
     pub fn open(path: &Path) -> Result<Self, QueryError> {
         if !path.exists() {
             return Err(QueryError::Missing(path.display().to_string()));
@@ -83,7 +83,8 @@ impl Reader {
         }
     }
 
-    /// The whole story of an address or prefix: what is of it, of sources in it, and of prefixes around it; newest first.
+    /// Returns all episodes and acts of an address or prefix, newest first. Sources within the prefix and prefixes
+    /// around it are included.
     pub fn history(&self, of: IpNet, filter: &Filter) -> Result<HistoryReport, QueryError> {
         let of = of.trunc();
         let (episodes, more_episodes) = self.episodes(of, filter)?;
@@ -95,7 +96,8 @@ impl Reader {
         Ok(HistoryReport { schema: SCHEMA, source, episodes, acts, more, more_episodes, more_acts, losses })
     }
 
-    /// The sources that were refused most in a period: the day before its end, where no beginning is set.
+    /// Returns the sources with the most refused packets in a period. Without a beginning, it is the day before the
+    /// period's end.
     pub fn worst(&self, filter: &Filter, now: Timestamp) -> Result<WorstReport, QueryError> {
         let until = filter.until.unwrap_or(now).as_millisecond();
         let since = filter.since.map_or(until - DAY, Timestamp::as_millisecond);
@@ -122,7 +124,7 @@ impl Reader {
         Ok(WorstReport { schema: SCHEMA, since, until, sources: sources_listed, omitted, losses })
     }
 
-    /// Returns the times in which events were lost that touch a period, newest first. They are of no source.
+    /// Returns the periods of lost events that overlap a period, newest first. Losses belong to no source.
     fn losses(&self, since: Option<Millis>, until: Option<Millis>) -> Result<Vec<Loss>, QueryError> {
         let mut statement = self.connection.prepare_cached(
             "SELECT began, ended, events FROM losses WHERE (?1 IS NULL OR ended >= ?1) AND (?2 IS NULL OR began <= ?2) \
@@ -134,7 +136,7 @@ impl Reader {
         Ok(statement.query_map(params![since, until], loss)?.collect::<Result<Vec<_>, _>>()?)
     }
 
-    /// Traffic by rule, reason and outcome over a period that ends with the step that `now` lies in.
+    /// Returns traffic by rule, reason and outcome over a period. The period ends with the step that contains `now`.
     pub fn series(&self, period: Period, now: Timestamp) -> Result<SeriesReport, QueryError> {
         let (span, step, steps) = period.steps();
         let until = start_of(now.as_millisecond(), step) + step * 1_000;
@@ -215,7 +217,7 @@ impl Reader {
         })
     }
 
-    /// The first rows, and whether there are more.
+    /// Returns the first rows, and whether there are more.
     fn page<T>(
         &self,
         statement: &mut rusqlite::Statement<'_>,
@@ -237,10 +239,10 @@ impl Reader {
 }
 
 impl Period {
-    /// Every period, shortest first.
+    /// All periods, shortest first.
     pub const ALL: [Self; 4] = [Self::FiveMinutes, Self::Hour, Self::Day, Self::Month];
 
-    /// As it is written: `5m`, `1h`, `24h`, `30d`.
+    /// Returns the period as it is written: `5m`, `1h`, `24h`, `30d`.
     pub const fn label(self) -> &'static str {
         match self {
             Self::FiveMinutes => "5m",
@@ -250,7 +252,7 @@ impl Period {
         }
     }
 
-    /// The span of totals that it is read from and a step, in seconds; and how many steps.
+    /// Returns the span of the totals to read and the length of a step, in seconds, and the number of steps.
     const fn steps(self) -> (i64, i64, usize) {
         match self {
             Self::FiveMinutes => (60, 60, 5),
@@ -261,7 +263,7 @@ impl Period {
     }
 }
 
-/// A condition: within a prefix, which are the parameters 1 and 2, or one around it.
+/// Returns an SQL condition for sources within a prefix, given by the parameters 1 and 2, or around it.
 fn of_source(of: IpNet) -> String {
     let hex = |key: &Vec<u8>| format!("x'{}'", key.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
     let around = prefix::around(of).iter().map(hex).collect::<Vec<_>>().join(", ");
@@ -292,14 +294,14 @@ fn source(row: &Row<'_>) -> rusqlite::Result<Option<String>> {
     Ok(key.and_then(|key| prefix::of_key(&key)).map(prefix::text))
 }
 
-/// A sum, which SQLite makes of floats: one of integers fails where it overflows.
+/// Reads a sum. SQLite computes it in floats, because an integer sum fails on overflow.
 fn sum(row: &Row<'_>, name: &str) -> rusqlite::Result<u64> {
     let sum: f64 = row.get(name)?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates, and no sum is below 0")]
     Ok(sum as u64)
 }
 
-/// A time of the database; one that no clock has is 1970.
+/// Converts a time of the database. Times out of range become 1970.
 fn time(at: Millis) -> Timestamp {
     Timestamp::from_millisecond(at).unwrap_or(Timestamp::UNIX_EPOCH)
 }

@@ -1,4 +1,4 @@
-//! What the daemon holds: a queue that never makes it wait, with addresses masked before anything is queued.
+//! The daemon's side of the history: a queue that never blocks. Addresses are masked before they are queued.
 
 use std::io;
 use std::path::Path;
@@ -19,50 +19,50 @@ use crate::losses::{self, Lost};
 use crate::writer::{Pace, Writer};
 use crate::{Settings, mask};
 
-/// Records in the queue. // 32768 x 0.7 KB = 23 MB, when it is full of events with long texts
+/// Maximum number of records in the queue. // 32768 x 0.7 KB = 23 MB, when it is full of events with long texts
 pub(crate) const QUEUE_LEN: usize = 32_768;
-/// How long the thread before it may write before that is told.
+/// Time that the previous thread may take to finish before the wait is reported.
 const BEFORE_WITHIN: Duration = Duration::from_secs(10);
-/// Bytes of each text of an event that are kept.
+/// Maximum length in bytes of each stored text of an event.
 pub(crate) const TEXT_LEN_MAX: usize = 256;
 
-/// What was refused of a source since its last progress.
+/// Refused traffic of a source since its last progress record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// When it was read.
+    /// Time at which the counters were read.
     pub time: Timestamp,
-    /// The source, as its event named it.
+    /// Source, as its event named it.
     pub source: IpNet,
-    /// The rule's name.
+    /// Name of the rule.
     pub rule: String,
-    /// The limit, as its event named it.
+    /// Limit, as its event named it.
     pub limit: String,
-    /// Whether nothing was dropped: dry run, or a shadow limit.
+    /// Set if nothing was dropped: dry run, or a shadow limit.
     pub would: bool,
-    /// Packets refused since the progress before, or since the episode began.
+    /// Packets refused since the last progress record, or since the episode began.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of the refused packets.
     pub bytes: u64,
-    /// Used of the limit now, in its unit.
+    /// Used part of the limit at this time, in its unit.
     pub used: u64,
 }
 
-/// What became of packets in a minute.
+/// Packets of one rule, reason and outcome in a minute.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Total {
-    /// The rule's name; empty where no rule judged.
+    /// Name of the rule. Empty if no rule judged the packets.
     pub rule: String,
-    /// The label of the reason.
+    /// Label of the reason.
     pub reason: String,
-    /// What became of them.
+    /// Outcome for the packets.
     pub outcome: Outcome,
-    /// Packets in this minute.
+    /// Number of packets in this minute.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub bytes: u64,
 }
 
-/// The history's end that takes. Dropped, it leaves the thread to write what waits.
+/// Sending end of the history. When it is dropped, the thread still writes what is queued.
 #[derive(Debug)]
 pub struct Recorder {
     queue: Option<SyncSender<Message>>,
@@ -71,26 +71,26 @@ pub struct Recorder {
     settings: Settings,
 }
 
-/// What the recorder and its thread both see.
+/// State shared by the recorder and its thread.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) lost: AtomicU64,
     pub(crate) waiting: AtomicU64,
     pub(crate) closing: AtomicBool,
     health: Mutex<Health>,
-    /// What is in force once everything that waits is taken in.
+    /// Policy in force after all queued records.
     last: Mutex<Option<Arc<InForce>>>,
     /// Losses that are not written yet.
     losses: Mutex<Vec<Lost>>,
 }
 
-/// What the thread is told.
+/// A message to the thread.
 pub(crate) enum Message {
     Record(Record, Waiting),
     Forget(IpNet, Erased),
 }
 
-/// What it is to keep.
+/// A record to store.
 pub(crate) enum Record {
     Event(Box<Event>, Option<IpNet>),
     Progress(Box<Progress>),
@@ -99,34 +99,34 @@ pub(crate) enum Record {
     InForce(Arc<InForce>),
 }
 
-/// Records that wait. What is dropped before [it is written](Self::are_written) is counted as lost.
+/// Number of queued records. Those that are dropped before [they are written](Self::are_written) are counted as lost.
 pub(crate) struct Waiting {
     shared: Arc<Shared>,
     records: u64,
 }
 
-/// Called with how many rows were erased, or why it could not be; also where the thread ends before it comes to that.
+/// Callback with the number of erased rows or an error. It is also called if the thread ends first.
 pub(crate) struct Erased(Option<Answer>);
 
 type Answer = Box<dyn FnOnce(Result<u64, String>) + Send>;
 
-/// The end of a recorder that takes nothing any more, and whose thread may still write.
+/// A closed recorder with a thread that may still be writing.
 #[derive(Debug)]
 struct Ending(Option<Receiver<()>>);
 
 impl Recorder {
-    /// Begins to write. Whatever is wrong with the database is told by [`Self::health`] alone.
+    /// Starts to record. Problems with the database are reported only by [`Self::health`].
     pub fn start(settings: Settings) -> Self {
         Self::off().replaced(Some(settings))
     }
 
-    /// Keeps nothing: `enabled = false`.
+    /// Returns a recorder that stores nothing: `enabled = false`.
     pub fn off() -> Self {
         Self::off_after(Ending(None))
     }
 
-    /// Keeps by these settings from here on, or nothing. At once, and what it is told is queued; but its thread does not touch a
-    /// database before that of this one has ended. So no two write at a time.
+    /// Returns a recorder with new settings, or one that stores nothing. It takes records at once and queues them.
+    /// Its thread opens the database only after the previous thread has ended, so no two threads write at a time.
     #[must_use]
     pub fn replaced(self, settings: Option<Settings>) -> Self {
         self.replaced_at(settings, Pace::default())
@@ -159,13 +159,13 @@ impl Recorder {
                 before.wait(Duration::MAX);
             }
             Writer::new(settings, pace, shared).run(&messages);
-            // Nobody may wait for it.
+            // The receiver may be gone already.
             let _ = is_done.send(());
         };
         match spawn(Box::new(run)) {
-            // It waits for that.
+            // The new thread waits for this message.
             Ok(()) => drop(hand_over.send(before)),
-            // What it is told is lost, and the next one waits for the thread before.
+            // Further records are lost, and the next recorder waits for the previous thread.
             Err(error) => {
                 recorder.done = before.0;
                 recorder.shared.set(|health| {
@@ -177,7 +177,7 @@ impl Recorder {
         recorder
     }
 
-    /// Queues an event. False where it is lost, which is counted.
+    /// Queues an event. Returns false if it is lost, which is counted.
     pub fn record(&self, mut event: Event) -> bool {
         let source =
             event.source.take().and_then(|source| mask::parse(&source)).map(|source| self.settings.mask.prefix(source));
@@ -189,15 +189,16 @@ impl Recorder {
         self.send_or_miss(time, Record::Event(Box::new(event), source))
     }
 
-    /// Queues what else was refused of a source that has an open episode. False where it is lost; it may be told again with the next.
+    /// Queues further refusals of a source with an open episode. Returns false if they are lost; the caller may add
+    /// them to the next record.
     pub fn progress(&self, mut progress: Progress) -> bool {
         progress.source = self.settings.mask.prefix(progress.source);
         let time = progress.time;
         self.send_or_miss(time, Record::Progress(Box::new(progress)))
     }
 
-    /// Queues beginnings that may be known already: one opens an episode where none is open, and a ban where no ban is. False
-    /// where they are lost.
+    /// Queues beginnings that may be known already. A refusal opens an episode unless one is open.
+    /// A ban opens one unless the source's rule has one with a ban. Returns false if they are lost.
     pub fn take_up(&self, events: Vec<Event>) -> bool {
         let told = |mut event: Event| {
             let source = event.source.take().and_then(|source| mask::parse(&source))?;
@@ -209,30 +210,31 @@ impl Recorder {
         self.send(Record::TakenUp(events.into_iter().filter_map(told).collect()))
     }
 
-    /// Has the history say that so many events between two times did not come to it. It always finds room.
+    /// Records that `events` events between two times did not reach the history. There is always room for this.
     pub fn lost(&self, began: Timestamp, ended: Timestamp, events: u64) {
         if self.queue.is_some() && events > 0 {
             self.shared.add_loss(Lost::between(began.as_millisecond(), ended.as_millisecond(), events));
         }
     }
 
-    /// Queues what became of packets in the minute that this time lies in. False where it is lost.
+    /// Queues the packet totals of the minute that contains this time. Returns false if they are lost.
     pub fn totals(&self, minute: Timestamp, rows: Vec<Total>) -> bool {
         self.send(Record::Totals(minute, rows))
     }
 
-    /// Queues what is enforced from a time on: episodes of anything else end then. False where it is lost; it must be told again.
+    /// Queues the policy in force from a time on, which ends episodes that do not match it. Returns false if it is
+    /// lost; the caller must repeat it.
     pub fn in_force(&self, of: InForce) -> bool {
         self.send(Record::InForce(Arc::new(self.named(of))))
     }
 
-    /// Says what is in force after everything that was queued, however full the queue is.
+    /// Sets the policy in force after all queued records, however full the queue is.
     pub fn end_with(&self, of: InForce) {
         let of = Arc::new(self.named(of));
         *self.shared.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(of);
     }
 
-    /// It, with the names that events have here.
+    /// Masks and shortens names as for events.
     fn named(&self, mut of: InForce) -> InForce {
         if let Judged::By { rules, .. } = &mut of.judged {
             let names = |rule: &mut crate::RuleInForce| {
@@ -245,8 +247,8 @@ impl Recorder {
         of
     }
 
-    /// Erases a source, or all sources of a prefix; `done` is called by the history's thread, with the number of rows or why it could not.
-    /// Where addresses are masked it erases the masked prefix. Waits for nothing; `done` comes late where the disk is slow.
+    /// Erases a source, or all sources of a prefix. With masked addresses it erases the masked prefix. Returns at
+    /// once. The history's thread calls `done` with the number of rows or an error, late if the disk is slow.
     pub fn forget(&self, prefix: IpNet, done: impl FnOnce(Result<u64, String>) + Send + 'static) {
         let done = Erased(Some(Box::new(done)));
         let message = Message::Forget(self.settings.mask.prefix(prefix.trunc()), done);
@@ -266,7 +268,7 @@ impl Recorder {
         }
     }
 
-    /// How it is.
+    /// Returns the current health of the history.
     pub fn health(&self) -> Health {
         let mut health = self.shared.health.lock().unwrap_or_else(PoisonError::into_inner).clone();
         health.lost = self.shared.lost.load(Ordering::Relaxed);
@@ -274,12 +276,13 @@ impl Recorder {
         health
     }
 
-    /// How it is kept.
+    /// Returns the settings of the history.
     pub const fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Writes what waits, and ends. False where that took longer than `within`: the thread goes on by itself.
+    /// Writes the queued records and ends. Returns false if that takes longer than `within`; the thread then
+    /// continues alone.
     pub fn close(self, within: Duration) -> bool {
         self.end().wait(within)
     }
@@ -290,7 +293,7 @@ impl Recorder {
         Ending(self.done.take())
     }
 
-    /// Queues what the story of a source is made of. Where it finds no room, the history says that it is missing.
+    /// Queues a record of a source's history. If the queue is full, the history records a loss.
     fn send_or_miss(&self, time: Timestamp, record: Record) -> bool {
         let is_queued = self.send(record);
         if !is_queued {
@@ -311,7 +314,7 @@ impl Drop for Recorder {
     }
 }
 
-/// What a thread does.
+/// Body of a thread.
 pub(crate) type Run = Box<dyn FnOnce() + Send>;
 
 fn spawn(run: Run) -> io::Result<()> {
@@ -319,7 +322,7 @@ fn spawn(run: Run) -> io::Result<()> {
 }
 
 impl Waiting {
-    /// Of none yet.
+    /// Returns a count of no records.
     pub(crate) const fn none(shared: Arc<Shared>) -> Self {
         Self { shared, records: 0 }
     }
@@ -329,12 +332,12 @@ impl Waiting {
         Self { shared: shared.clone(), records: 1 }
     }
 
-    /// Those wait here from now on.
+    /// Takes over the records of another count.
     pub(crate) fn join(&mut self, mut more: Self) {
         self.records += std::mem::take(&mut more.records);
     }
 
-    /// They wait no more.
+    /// Ends the waiting of all records, because they are written.
     pub(crate) fn are_written(&mut self) {
         self.shared.waiting.fetch_sub(std::mem::take(&mut self.records), Ordering::Relaxed);
     }
@@ -348,9 +351,9 @@ impl Drop for Waiting {
 }
 
 impl Ending {
-    /// Whether its thread has ended by then.
+    /// Waits for the thread. Returns true if it has ended in time.
     fn wait(&mut self, within: Duration) -> bool {
-        // One that panicked has ended too.
+        // A thread that panicked has ended too.
         let is_over = |done: &mut Receiver<()>| done.recv_timeout(within) != Err(RecvTimeoutError::Timeout);
         self.0.take_if(is_over);
         self.0.is_none()
@@ -384,24 +387,24 @@ impl Shared {
         losses::add(&mut self.losses.lock().unwrap_or_else(PoisonError::into_inner), more);
     }
 
-    /// Returns the losses that are not written yet, and forgets them.
+    /// Removes and returns the losses that are not written yet.
     pub(crate) fn take_losses(&self) -> Vec<Lost> {
         std::mem::take(&mut self.losses.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What is in force after everything that was queued.
+    /// Removes and returns the policy in force after all queued records.
     pub(crate) fn last(&self) -> Option<Arc<InForce>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The thread before this one has not ended.
+    /// Reports that the previous thread has not ended.
     fn tell_that_it_waits(&self, path: &Path) {
         let detail = format!("history is not written: {}: what was kept before is still being written", path.display());
         tracing::warn!("{detail}");
         self.set(|health| (health.state, health.detail) = (HealthState::Failing, Some(detail)));
     }
 
-    /// Changes what is told.
+    /// Changes the reported health.
     pub(crate) fn set(&self, change: impl FnOnce(&mut Health)) {
         change(&mut self.health.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -417,7 +420,7 @@ const fn health(state: HealthState, detail: Option<String>) -> Health {
     Health { state, detail, lost: 0, waiting: 0, bytes: 0 }
 }
 
-/// At most [`TEXT_LEN_MAX`] bytes of a text, in memory too.
+/// Returns at most [`TEXT_LEN_MAX`] bytes of a text, without spare capacity.
 fn shortened(text: &str) -> String {
     let end = (0..=text.len().min(TEXT_LEN_MAX)).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
     text[..end].to_owned()

@@ -1,5 +1,6 @@
-//! What goes where history is too old or too large: first what there is most of and what says least. Each kind has a share of the size that no other kind takes from it,
-//! so that a flood of one kind pushes out its own alone. Knows no clock.
+//! Deletion of records when the history is too old or too large, starting with the most common and least informative
+//! kinds. Each kind has a reserved share of the size, so a flood of one kind displaces only its own records.
+//! Independent of the clock.
 
 use std::time::Duration;
 
@@ -9,31 +10,31 @@ use crate::book::Millis;
 use crate::schema::Fault;
 use crate::store::{SPANS, whole};
 
-/// Below what size it stops, in hundredths of the most: else each batch would begin it again.
+/// Size down to which records are deleted, in percent of the maximum. Otherwise each batch would delete again.
 const SIZE_LOW: u64 = 95;
 
-/// What there is, in the order in which it goes.
+/// Kinds of records, in order of deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Totals, minutes before hours before days.
+    /// Totals. Minutes go before hours, and hours before days.
     Totals,
-    /// What applications charged.
+    /// Charges that applications made.
     Charges,
-    /// Episodes of less than a minute, without a ban.
+    /// Episodes shorter than a minute, without a ban.
     Brief,
-    /// Longer ones, without a ban.
+    /// Longer episodes without a ban.
     Long,
     /// Episodes with a ban.
     Bans,
-    /// What a user or the daemon did.
+    /// Acts of users or the daemon, except charges.
     Acts,
 }
 
-/// How much there is of each kind. Counted where that is asked first; from then on told, with each row that is written or deleted.
+/// Sizes of all kinds. They are counted on first use, and then updated with each written or deleted row.
 #[derive(Debug, Default)]
 pub(crate) struct Sizes {
     counted: Option<Counted>,
-    /// How often the whole database was walked for that.
+    /// Number of walks through the whole database.
     #[cfg(test)]
     pub(crate) walks: u32,
 }
@@ -41,24 +42,24 @@ pub(crate) struct Sizes {
 #[derive(Debug, PartialEq, Eq)]
 struct Counted {
     sizes: Vec<Size>,
-    /// Rows that go before it is counted again: by then the rows that are left may be shorter or longer. So no more is read for that than
-    /// was written.
+    /// Number of rows to delete before the next count. By then the remaining rows may be shorter or longer. This
+    /// bounds the reading by the amount that was written.
     left: u64,
 }
 
-/// How much there is of a kind.
+/// Size of one kind.
 #[derive(Debug, PartialEq, Eq)]
 struct Size {
     kind: Kind,
     rows: u64,
-    /// Of a row, with what indexes have of it, on average.
+    /// Average bytes of a row, including its index entries.
     row_bytes: u64,
 }
 
 impl Kind {
     const ALL: [Self; 6] = [Self::Totals, Self::Charges, Self::Brief, Self::Long, Self::Bans, Self::Acts];
 
-    /// What no other kind takes from it, in hundredths of the size.
+    /// Returns the reserved share of the size, in percent.
     const fn share(self) -> u64 {
         match self {
             Self::Totals | Self::Brief | Self::Long => 15,
@@ -68,7 +69,7 @@ impl Kind {
         }
     }
 
-    /// Its table, the column by which it is old, and its worth there.
+    /// Returns the table, the column with the age, and the value of the column `worth`.
     const fn place(self) -> (&'static str, &'static str, i64) {
         match self {
             Self::Totals => ("totals", "start", 0),
@@ -82,14 +83,14 @@ impl Kind {
 }
 
 impl Sizes {
-    /// Rows of a table were written that are worth this.
+    /// Adds written rows of a table with this worth.
     pub(crate) fn written(&mut self, table: &str, worth: i64, rows: u64) {
         let is_of = |kind: Kind| (kind.place().0, kind.place().2) == (table, worth);
         let of = self.counted.iter_mut().flat_map(|counted| &mut counted.sizes).find(|of| is_of(of.kind));
         of.into_iter().for_each(|of| of.rows += rows);
     }
 
-    /// What is there is to be counted again.
+    /// Discards the sizes, so that they are counted again.
     pub(crate) fn forget(&mut self) {
         self.counted = None;
     }
@@ -101,7 +102,7 @@ impl Sizes {
         of.into_iter().for_each(|of| of.rows = of.rows.saturating_sub(rows));
     }
 
-    /// What was counted, where it still says enough; else it is counted.
+    /// Returns the sizes, counted again if too much has changed.
     fn look(&mut self, connection: &Connection) -> Result<&[Size], Fault> {
         if self.counted.as_ref().is_none_or(|of| of.left == 0) {
             #[cfg(test)]
@@ -114,7 +115,8 @@ impl Sizes {
     }
 }
 
-/// Deletes what ended too long ago, at most some `step` rows; says how many.
+/// Deletes rows that ended too long ago. Each delete statement removes about `step` rows at most. Returns the number
+/// of rows.
 pub(crate) fn by_age(
     connection: &Connection,
     sizes: &mut Sizes,
@@ -131,18 +133,18 @@ pub(crate) fn by_age(
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Totals) {
         add(kind, delete(connection, kind, before(keep), step)?);
     }
-    // At most 256 rows, which are in no share.
+    // The table has at most 256 rows, so it belongs to no share.
     connection.execute("DELETE FROM losses WHERE ended <= ?1", [before(keep)])?;
     for (span, least) in SPANS {
-        // Minutes are for a day's chart, however long all else is kept.
+        // Minutes are only needed for a day's chart, so a longer retention does not extend them.
         let keep = if span == 60 { least } else { least.max(keep) };
         add(Kind::Totals, delete_totals(connection, span, before(keep), step)?);
     }
     Ok(deleted)
 }
 
-/// Deletes what is too much of a database of so many bytes, at most some `step` rows; says how many. Of each kind the
-/// oldest goes, down to its share.
+/// Deletes rows from a database of `bytes` bytes that exceeds its maximum, about `step` rows at most. Each kind loses
+/// its oldest rows, down to its share. Returns the number of rows.
 pub(crate) fn by_size(
     connection: &Connection,
     sizes: &mut Sizes,
@@ -161,7 +163,7 @@ pub(crate) fn by_size(
         let gone = if rows > 0 { delete(connection, kind, Millis::MAX, rows)? } else { 0 };
         deleted += gone;
         if gone < rows {
-            // Another writer has deleted them.
+            // Another writer has deleted the rows.
             sizes.forget();
         }
         sizes.deleted(kind, gone);
@@ -169,9 +171,9 @@ pub(crate) fn by_size(
     Ok(deleted)
 }
 
-/// How many rows of each kind are above its share, in a database of so many bytes that is to have `low`.
+/// Returns the number of rows of each kind above its share, for a database of `bytes` bytes that should have `low`.
 fn too_much(sizes: &[Size], bytes: u64, low: u64) -> Vec<(Kind, u64)> {
-    // What is open stays, and is nobody's share.
+    // Open episodes stay and belong to no share.
     let fixed = bytes.saturating_sub(sizes.iter().map(Size::bytes).sum());
     let shared = low.saturating_sub(fixed);
     let mut excess = bytes.saturating_sub(low);
@@ -189,7 +191,7 @@ impl Size {
     }
 }
 
-/// Walks the whole database: the pages of each table and of its indexes, and its rows by their worth.
+/// Counts the whole database: the pages of each table and its indexes, and its rows by worth.
 fn count(connection: &Connection) -> Result<Counted, Fault> {
     let mut statement = connection.prepare(
         "SELECT s.tbl_name, sum(d.pgsize) FROM dbstat AS d JOIN sqlite_schema AS s ON s.name = d.name WHERE d.aggregate = TRUE GROUP BY s.tbl_name",
@@ -216,7 +218,7 @@ fn count(connection: &Connection) -> Result<Counted, Fault> {
     Ok(Counted { sizes, left })
 }
 
-/// Deletes the oldest of a kind up to a time; says how many rows.
+/// Deletes the oldest rows of a kind up to a time. Returns the number of rows.
 fn delete(connection: &Connection, kind: Kind, until: Millis, step: u64) -> Result<u64, Fault> {
     let (table, time, worth) = kind.place();
     if kind == Kind::Totals {
@@ -238,7 +240,7 @@ fn delete(connection: &Connection, kind: Kind, until: Millis, step: u64) -> Resu
     Ok(rows as u64)
 }
 
-/// Deletes the totals of whole points in time, oldest first.
+/// Deletes the oldest totals of a span. All rows with the same start go together.
 fn delete_totals(connection: &Connection, span: i64, time: Millis, step: u64) -> Result<u64, Fault> {
     let last: Option<Millis> = connection
         .query_row(
@@ -267,7 +269,7 @@ mod tests {
     const BYTES_MAX: u64 = 2_000_000;
     const KEEP: Duration = Duration::from_secs(20_000);
 
-    /// A database and the book of what goes there; of episodes one is open at a time, each other has ended at once.
+    /// A database with its book. One episode is open at a time; all others end at once.
     struct Kept {
         _directory: tempfile::TempDir,
         store: Store,
@@ -289,7 +291,8 @@ mod tests {
             self.book.event(&event, Some(std::net::IpAddr::from(source.to_be_bytes()).into()));
         }
 
-        /// A second of a flood: so many sources that begin to be refused, and some of every other kind.
+        /// Simulates a second of a flood: `sources` sources with a first refusal, and some records of every other
+        /// kind.
         fn second(&mut self, sources: u32) {
             self.event(EventKind::Refused, 0);
             for source in 1..=sources {
@@ -348,7 +351,7 @@ mod tests {
         let mut kept = Kept::new();
         for _ in 0..500 {
             kept.second(100);
-            // It is not counted again.
+            // This prevents a second count.
             kept.store.sizes.counted.iter_mut().for_each(|of| of.left = u64::MAX);
         }
         assert_eq!(kept.store.sizes.walks, 1);

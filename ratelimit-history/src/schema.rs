@@ -1,4 +1,4 @@
-//! The database file: making, checking and upgrading it, setting a broken one aside. Writes no history.
+//! The database file: creation, check and upgrade, and setting a broken one aside. Writes no history.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;
@@ -10,52 +10,52 @@ use jiff::Timestamp;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
-/// What makes each version of the last one. Only ever appended to.
+/// Migrations, each from the previous version to the next. New ones are only appended.
 const MIGRATIONS: &[&str] = &[include_str!("schema/1.sql"), include_str!("schema/2.sql"), include_str!("schema/3.sql")];
-/// The version that this program writes.
+/// Schema version that this program writes.
 pub(crate) const VERSION: i64 = MIGRATIONS.len() as i64;
 
-/// What each version has.
+/// Tables that a migrated database must have.
 const TABLES: [&str; 4] = ["episodes", "acts", "totals", "losses"];
 
-/// How long another writer, or a reader that holds the log, is waited for.
+/// Maximum wait for another writer, or for a reader that holds the log.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
-/// Broken files that are kept; the oldest goes.
+/// Maximum number of broken files that are kept. The oldest is removed first.
 const SET_ASIDE_MAX: usize = 2;
-/// What stands in their names behind the database's.
+/// Part of a broken file's name after the database's name.
 const SET_ASIDE: &str = ".corrupt-";
-/// Who was blocked is for root alone.
+/// Only root may see who was blocked.
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// Why a database is not used.
+/// Reason why a database cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
-    /// A newer program wrote it; it was not touched.
+    /// A newer program wrote the database, which was not changed.
     #[error("it is of version {0}, which a newer program wrote, and this one writes {VERSION}; it is left as it is")]
     Newer(i64),
-    /// Its bytes are not those that were written.
+    /// The database is damaged.
     #[error("it is corrupt: {0}")]
     Corrupt(String),
-    /// There is no room.
+    /// The disk is full.
     #[error("the disk is full")]
     Full,
-    /// It may not be written.
+    /// The database must not be written.
     #[error("it cannot be written: {0}")]
     ReadOnly(String),
-    /// Something else, which may pass.
+    /// Another error, which may be temporary.
     #[error("{0}")]
     Other(String),
 }
 
 impl From<rusqlite::Error> for Fault {
     fn from(error: rusqlite::Error) -> Self {
-        // The statements are constant: one that SQLite does not take is for other tables.
+        // The statements are constant, so an SQL error means that the tables are wrong.
         if let rusqlite::Error::SqlInputError { msg, .. } = error {
             return Self::Corrupt(msg);
         }
         match error.sqlite_error_code() {
-            // A value that cannot be what was written.
+            // No error code: a stored value has the wrong type or range.
             None | Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Corrupt(error.to_string()),
             Some(ErrorCode::DiskFull) => Self::Full,
             Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => Self::ReadOnly(error.to_string()),
@@ -77,7 +77,7 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// The database at a path, made or upgraded where it must be.
+/// Opens the database at a path. Creates or upgrades it if necessary.
 pub(crate) fn open(path: &Path) -> Result<Connection, Fault> {
     if let Some(directory) = path.parent() {
         DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory)?;
@@ -85,7 +85,7 @@ pub(crate) fn open(path: &Path) -> Result<Connection, Fault> {
     OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)?;
     let mut connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
-    // A newer program's file is closed without a change.
+    // This leaves a newer program's file unchanged on close.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     let version = version(&connection)?;
     if !(0..VERSION + 1_000).contains(&version) {
@@ -96,32 +96,32 @@ pub(crate) fn open(path: &Path) -> Result<Connection, Fault> {
     }
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
     check(&connection)?;
-    // Before the first page is written; later it has no effect.
+    // The setting has an effect only before the first page is written.
     connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "NORMAL")?;
-    // What is erased is overwritten, by retention too: `forget` would not find it later.
+    // Erased data is overwritten, even by retention, because `forget` could not find it later.
     connection.pragma_update(None, "secure_delete", true)?;
     connection.pragma_update(None, "journal_size_limit", 1 << 22)?;
-    // In KiB: the pages that a batch of a flood changes.
+    // The unit is KiB. This is enough for the pages that one batch of a flood changes.
     connection.pragma_update(None, "cache_size", -16_384)?;
     migrate(&mut connection)?;
     Ok(connection)
 }
 
-/// A database's version, 0 of an empty file.
+/// Returns the database's version, 0 for an empty file.
 pub(crate) fn version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
-/// Whether its pages and rows are whole. // 256 MB: about a second, on the history's own thread
+/// Checks that pages and rows are intact. // 256 MB: about a second, on the history's own thread
 fn check(connection: &Connection) -> Result<(), Fault> {
     let said: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     if said == "ok" { Ok(()) } else { Err(Fault::Corrupt(said)) }
 }
 
 fn migrate(connection: &mut Connection) -> Result<(), Fault> {
-    // Another daemon may do so at the same time.
+    // Another daemon may migrate at the same time.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let from = version(&transaction)?;
     for (version, migration) in (1..).zip(MIGRATIONS).skip_while(|(version, _)| *version <= from) {
@@ -135,7 +135,7 @@ fn migrate(connection: &mut Connection) -> Result<(), Fault> {
         .map_err(of_tables)
 }
 
-/// Tables that are not those of the version that the file says.
+/// Converts an SQL error that shows tables of another version to [`Fault::Corrupt`].
 fn of_tables(error: rusqlite::Error) -> Fault {
     match error.sqlite_error_code() {
         Some(ErrorCode::Unknown) => Fault::Corrupt(error.to_string()),
@@ -143,7 +143,7 @@ fn of_tables(error: rusqlite::Error) -> Fault {
     }
 }
 
-/// Renames a broken database and its log to `history.db.corrupt-TIME`, and says how it is called now.
+/// Renames a broken database and its log to `history.db.corrupt-TIME`. Returns the new path.
 pub(crate) fn set_aside(path: &Path, now: Timestamp) -> io::Result<PathBuf> {
     let at = now.strftime("%Y%m%dT%H%M%SZ");
     let named = |number: u32| {
@@ -152,7 +152,7 @@ pub(crate) fn set_aside(path: &Path, now: Timestamp) -> io::Result<PathBuf> {
     };
     let aside = (0..100).map(named).find(|aside| !aside.exists()).unwrap_or_else(|| named(0));
     fs::rename(path, &aside)?;
-    // The log belongs to the broken file; a new database must not meet it.
+    // The log belongs to the broken file, and must not be applied to a new database.
     for end in ["-wal", "-shm"] {
         match fs::rename(beside(path, end), beside(&aside, end)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -164,14 +164,14 @@ pub(crate) fn set_aside(path: &Path, now: Timestamp) -> io::Result<PathBuf> {
     Ok(aside)
 }
 
-/// Removes what was set aside, and says how many files that were.
+/// Removes all broken files. Returns their number.
 pub(crate) fn remove_set_aside(path: &Path) -> io::Result<usize> {
     let all = all_set_aside(path)?;
     all.iter().try_for_each(|old| remove(old))?;
     Ok(all.len())
 }
 
-/// The databases that were set aside, oldest first.
+/// Returns the broken databases, oldest first.
 fn all_set_aside(path: &Path) -> io::Result<Vec<PathBuf>> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return Ok(Vec::new()) };
     let begin = format!("{}{SET_ASIDE}", name.to_string_lossy());

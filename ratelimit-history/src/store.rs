@@ -1,4 +1,5 @@
-//! The database's tables, written: a batch in one transaction, retention, and erasing a source. Knows no queue and no clock.
+//! Writing of the database: batches in one transaction, retention, and erasing a source. Independent of queue and
+//! clock.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,19 +19,19 @@ use crate::record::Total;
 use crate::retain::{self, Sizes};
 use crate::schema::{self, Fault};
 
-/// Spans of totals, in seconds, and how long each is kept where history is kept for shorter.
+/// Spans of totals in seconds, with the minimum time for which each is kept. Minutes are never kept longer.
 pub(crate) const SPANS: [(i64, Duration); 3] = [
     (60, Duration::from_secs(2 * 86_400)),
     (3_600, Duration::from_secs(31 * 86_400)),
     (86_400, Duration::from_secs(731 * 86_400)),
 ];
 
-/// Rows of each table that one step of retention deletes, at least.
+/// Minimum limit on the rows that one retention step deletes. Large batches raise the limit.
 const STEP_ROWS: u64 = 2_000;
-/// Free pages that one step gives back. // 4096 x 4 KB = 17 MB
+/// Maximum number of free pages that one step releases. // 4096 x 4 KB = 17 MB
 const STEP_PAGES: i64 = 4_096;
 
-/// An act, as it is written.
+/// An act in the form in which it is written.
 pub(crate) struct Act {
     pub(crate) time: Millis,
     pub(crate) what: &'static str,
@@ -41,36 +42,36 @@ pub(crate) struct Act {
     pub(crate) detail: String,
 }
 
-/// What may be kept.
+/// Maximum age and size of the history.
 #[derive(Clone, Copy)]
 pub(crate) struct Retention {
     pub(crate) keep: Duration,
     pub(crate) bytes_max: u64,
 }
 
-/// An open database.
+/// An open database that is written.
 pub(crate) struct Store {
     pub(crate) connection: Connection,
     pub(crate) sizes: Sizes,
-    /// What was erased is still in the log, which a reader held.
+    /// Set while erased data remains in the log, because a reader holds it.
     is_log_due: bool,
 }
 
-/// What else a new database is made of.
+/// Data that an earlier daemon left in the database.
 pub(crate) struct Left {
-    /// Episodes that were open.
+    /// Episodes without an end.
     pub(crate) open: Vec<(Key, Episode)>,
-    /// The row after the last.
+    /// Id after the last row.
     pub(crate) next_id: i64,
 }
 
 impl Store {
-    /// Opens or makes it.
+    /// Opens or creates the database.
     pub(crate) fn open(path: &Path) -> Result<Self, Fault> {
         Ok(Self { connection: schema::open(path)?, sizes: Sizes::default(), is_log_due: false })
     }
 
-    /// What another daemon left open.
+    /// Returns the open episodes of an earlier daemon, and the next free id.
     pub(crate) fn left(&self, book: &mut Book) -> Result<Left, Fault> {
         let next_id =
             self.connection.query_row("SELECT coalesce(max(id), 0) + 1 FROM episodes", [], |row| row.get(0))?;
@@ -86,8 +87,8 @@ impl Store {
         Ok(Left { open, next_id })
     }
 
-    /// Writes a batch, all or nothing; says how many rows that were. An episode whose row is another's, as a second
-    /// writer has it, gets one of its own.
+    /// Writes a batch in one transaction and returns the number of rows. If a second writer has used an episode's row
+    /// id, the episode gets a new one.
     pub(crate) fn write(
         &mut self,
         book: &mut Book,
@@ -131,7 +132,8 @@ impl Store {
         Ok(all)
     }
 
-    /// One step of retention; says whether another is due. `rows` is how many were written since the last: what deletes must keep up.
+    /// Runs one step of retention and returns true if another is due. `rows` is the number written since the last
+    /// step, which deletion must keep up with.
     pub(crate) fn retain(&mut self, of: Retention, now: Millis, rows: u64) -> Result<bool, Fault> {
         let step = STEP_ROWS.max(rows.saturating_mul(2));
         let Self { connection, sizes, .. } = self;
@@ -141,7 +143,7 @@ impl Store {
         transaction.commit()?;
         let free: i64 = self.connection.pragma_query_value(None, "freelist_count", |row| row.get(0))?;
         if free > 0 {
-            // It gives back a page with each row that it is asked for.
+            // The statement frees one page for each row that is read from it.
             let mut statement = self.connection.prepare(&format!("PRAGMA incremental_vacuum({STEP_PAGES})"))?;
             let mut freed = statement.query([])?;
             while freed.next()?.is_some() {}
@@ -152,18 +154,18 @@ impl Store {
         Ok(deleted >= step || free > STEP_PAGES)
     }
 
-    /// Gives back what SQLite keeps of pages and statements.
+    /// Releases SQLite's cached pages and statements.
     pub(crate) fn shrink(&self) -> Result<(), Fault> {
         Ok(self.connection.execute_batch("PRAGMA shrink_memory")?)
     }
 
-    /// Bytes of the file, without what is free in it.
+    /// Returns the bytes in use in the file.
     pub(crate) fn bytes(&self) -> Result<u64, Fault> {
         bytes(&self.connection)
     }
 
-    /// Erases what is of a prefix from every table and from the log; says how many rows that were. An episode of a prefix around it goes too: there the
-    /// prefix is the source.
+    /// Erases a prefix from every table and from the log, and returns the number of rows. Episodes of prefixes around
+    /// it go too, because they may concern this prefix.
     pub(crate) fn forget(&mut self, of: IpNet) -> Result<u64, Fault> {
         let (first, last) = prefix::within(of);
         let transaction = self.connection.transaction()?;
@@ -202,14 +204,15 @@ const WRITE_EPISODE: &str = "
 
 const WRITE_ACT: &str = "INSERT INTO acts (time, what, source, rule, by, reason, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) RETURNING worth";
 
-/// Of a new row it says 1.
+/// Returns 1 for a new row.
 const WRITE_TOTAL: &str = "
     INSERT INTO totals (span, start, rule, reason, outcome, packets, bytes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
     ON CONFLICT (span, start, rule, reason, outcome) DO UPDATE
     SET packets = min(packets + ?6, 9223372036854775807), bytes = min(bytes + ?7, 9223372036854775807)
     RETURNING packets = ?6";
 
-/// What it is worth, which is nothing while it is open. None where its row is that of another episode.
+/// Writes an episode and returns its worth, which is None while it is open. The outer None means that the row belongs
+/// to another episode.
 fn write_episode(statement: &mut Statement<'_>, key: &Key, of: &Episode) -> rusqlite::Result<Option<Option<i64>>> {
     let values = params![
         of.id,
@@ -231,14 +234,14 @@ fn write_episode(statement: &mut Statement<'_>, key: &Key, of: &Episode) -> rusq
     statement.query_row(values, |row| row.get(0)).optional()
 }
 
-/// What it is worth.
+/// Writes an act and returns its worth.
 fn write_act(statement: &mut Statement<'_>, of: &Act) -> rusqlite::Result<i64> {
     let source = of.source.map(prefix::key);
     let values = params![of.time, of.what, source, of.rule, of.by, of.reason, of.detail];
     statement.query_row(values, |row| row.get(0))
 }
 
-/// How many rows that adds. A minute belongs to its hour and its day at once, so that there is nothing to roll up later.
+/// Adds a total to its minute, hour and day, so that no later aggregation is needed. Returns the number of new rows.
 fn write_total(statement: &mut Statement<'_>, at: Millis, of: &Total) -> rusqlite::Result<u64> {
     let mut added = 0;
     for (span, _) in SPANS {
@@ -249,12 +252,12 @@ fn write_total(statement: &mut Statement<'_>, at: Millis, of: &Total) -> rusqlit
     Ok(added)
 }
 
-/// Where the span begins that a time lies in.
+/// Returns the start of the span that contains a time.
 pub(crate) const fn start_of(at: Millis, span_seconds: i64) -> Millis {
     at - at.rem_euclid(span_seconds * 1_000)
 }
 
-/// An outcome in the database.
+/// Returns the code of an outcome in the database.
 pub(crate) const fn outcome_code(outcome: Outcome) -> i64 {
     match outcome {
         Outcome::Admitted => 0,
@@ -263,17 +266,17 @@ pub(crate) const fn outcome_code(outcome: Outcome) -> i64 {
     }
 }
 
-/// A count as SQLite has it.
+/// Converts a count to SQLite's integer. Values above its maximum saturate.
 pub(crate) fn whole(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// A count as it was.
+/// Reads a count from a row. Negative values become 0.
 pub(crate) fn count(row: &Row<'_>, name: &str) -> rusqlite::Result<u64> {
     row.get(name).map(|count: i64| count.try_into().unwrap_or(0))
 }
 
-/// An open episode of a row; none where its source is none.
+/// Reads an open episode from a row. None if its source is invalid.
 fn episode(row: &Row<'_>, mut name: impl FnMut(&str) -> Arc<str>) -> rusqlite::Result<Option<(Key, Episode)>> {
     let Value::Blob(source) = row.get("source")? else { return Ok(None) };
     let Some(source) = prefix::of_key(&source) else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! The history on real files: what it remembers, what it forgets, and what becomes of it when the file or the disk does not work.
+//! Tests of the history on real files: storing, erasing, and failures of file or disk.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,10 +20,10 @@ mod losses;
 mod queue;
 mod stories;
 
-/// 2026-01-01.
+/// Time at which each test starts: 2026-01-01.
 const START: i64 = 1_767_225_600_000;
 
-/// A directory, a clock that is set by hand, and a pace that no test waits for.
+/// A directory, a clock that is set by hand, and a pace that needs no waiting.
 struct Site {
     directory: tempfile::TempDir,
     clock: Arc<AtomicI64>,
@@ -104,12 +104,12 @@ fn net(text: &str) -> IpNet {
     crate::mask::parse(text).unwrap()
 }
 
-/// Until what was sent is in the database.
+/// Waits until all sent records are in the database.
 fn written(recorder: &Recorder) {
     wait(recorder, |health| health.bytes > 0 && health.waiting == 0 && health.state == HealthState::Ok);
 }
 
-/// A recorder that cannot write an event of 192.0.2.1 as long as the connection lives.
+/// Returns a recorder that cannot write an event of 192.0.2.1 while the returned connection lives.
 fn locked(site: &Site) -> (Recorder, rusqlite::Connection) {
     let recorder = site.recorder();
     written(&recorder);
@@ -119,7 +119,7 @@ fn locked(site: &Site) -> (Recorder, rusqlite::Connection) {
     (recorder, lock)
 }
 
-/// Until its health is so.
+/// Waits until the health meets a condition, and returns it.
 fn wait(recorder: &Recorder, mut is_so: impl FnMut(&Health) -> bool) -> Health {
     let begin = Instant::now();
     loop {
@@ -136,7 +136,7 @@ fn close(recorder: Recorder) {
     assert!(recorder.close(Duration::from_secs(60)));
 }
 
-/// Whether SQLite finds the file whole.
+/// Returns true if SQLite finds the file intact.
 fn is_whole(path: &Path) -> bool {
     let connection = rusqlite::Connection::open(path).unwrap();
     let said: String = connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();

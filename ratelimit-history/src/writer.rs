@@ -1,4 +1,5 @@
-//! The thread that writes: takes the queue, keeps the book of episodes, and hands a batch a second to the store. Whatever fails is told and tried again.
+//! The writing thread: it empties the queue, keeps the book of episodes, and passes a batch per second to the store.
+//! Failures are reported and retried.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,29 +21,30 @@ use crate::record::{Message, Record, Shared, Total, Waiting};
 use crate::schema::{self, Fault};
 use crate::store::{Act, Retention, Store};
 
-/// Open episodes that are kept in memory. // 100000 x 0.3 KB = 30 MB
+/// Maximum number of open episodes in memory. // 100000 x 0.3 KB = 30 MB
 const OPEN_MAX: usize = 100_000;
-/// Bytes of an episode in the database, with what its indexes have. A quarter of the size is for those that are open.
+/// Bytes of an episode in the database, with its index entries. A quarter of the maximum size is for open episodes.
 const EPISODE_BYTES: u64 = 300;
-/// Rows that wait for the database, before the queue is left to fill. // 65536 x 0.7 KB = 46 MB, of acts with long texts
+/// Maximum number of rows that wait for the database. Beyond it the queue fills up. // 65536 x 0.7 KB = 46 MB, of
+/// acts with long texts
 pub(crate) const PENDING_MAX: usize = 65_536;
-/// Rows after which a batch without any gives memory back. // 4096 x 0.3 KB = 1.2 MB
+/// Number of written rows after which the next empty batch releases memory. // 4096 x 0.3 KB = 1.2 MB
 const SHRINK_AFTER: u64 = 4_096;
-/// How far the clock must go back to be worth a word.
+/// Minimum step back of the clock that is reported, in milliseconds.
 const STEP_BACK_MIN: Millis = 2_000;
-/// How long something that is over is told.
+/// Time for which a past problem is reported.
 const TOLD_FOR: Duration = Duration::from_secs(3_600);
 
-/// How often, and by which clock.
+/// Intervals and clock of the thread.
 #[derive(Clone)]
 pub(crate) struct Pace {
-    /// Between two batches.
+    /// Interval between two batches.
     pub(crate) batch: Duration,
-    /// Between two tries of a database that fails.
+    /// Interval of retries after a failure of the database.
     pub(crate) retry: Duration,
-    /// Between two looks at what is too old, while nothing is written.
+    /// Interval of retention while nothing is written.
     pub(crate) upkeep: Duration,
-    /// The clock on the wall.
+    /// Wall clock, replaced in tests.
     pub(crate) clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
 }
 
@@ -61,18 +63,18 @@ pub(crate) struct Writer {
     acts: Vec<Act>,
     totals: Vec<(Millis, Total)>,
     losses: Vec<Lost>,
-    /// Records in them.
+    /// Records in `acts`, `totals` and the book that are not written yet.
     waiting: Waiting,
     store: Option<Store>,
-    /// Whether the database was opened before, so that the book has its rows.
+    /// Set once the database was opened, so that the book has its row ids.
     is_resumed: bool,
     retry_at: Instant,
     upkeep_at: Instant,
-    /// Rows that were written since memory was given back.
+    /// Rows written since memory was last released.
     rows_since_quiet: u64,
-    /// The last batch, by both clocks.
+    /// Time of the last batch, by the monotonic and the wall clock.
     last: (Instant, Millis),
-    /// What went wrong and is over.
+    /// Time and description of a past problem.
     told: Option<(Instant, String)>,
 }
 
@@ -102,7 +104,7 @@ impl Writer {
         }
     }
 
-    /// Until nobody can send any more, or the database is a newer program's.
+    /// Runs until all senders are gone, or until the database turns out to be a newer program's.
     pub(crate) fn run(mut self, messages: &Receiver<Message>) {
         let mut next = Instant::now();
         loop {
@@ -132,7 +134,7 @@ impl Writer {
         }
     }
 
-    /// What waits for the database, in rows.
+    /// Returns the number of rows that wait for the database.
     fn pending(&self) -> usize {
         self.book.ended_len() + self.acts.len() + self.totals.len()
     }
@@ -159,7 +161,7 @@ impl Writer {
         }
     }
 
-    /// Writes what waits. Breaks where history is off from here on.
+    /// Writes the waiting rows. Breaks if the history is off from now on.
     fn batch(&mut self) -> std::ops::ControlFlow<()> {
         let now = (self.pace.clock)().as_millisecond();
         self.notice_clock(now);
@@ -199,7 +201,7 @@ impl Writer {
         self.waiting.are_written();
         self.rows_since_quiet = self.rows_since_quiet.saturating_add(rows);
         if rows == 0 && self.rows_since_quiet >= SHRINK_AFTER {
-            // What a flood took is given back.
+            // Memory that a flood used is released.
             self.rows_since_quiet = 0;
             self.book.shrink();
             (self.acts, self.totals) = (Vec::new(), Vec::new());
@@ -215,7 +217,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Opens the database; in the place of a broken one, a new one.
+    /// Opens the database. A broken one is replaced by a new one.
     fn open(&mut self) -> Result<(), Fault> {
         let path = self.settings.path.clone();
         let opened = Store::open(&path).and_then(|store| {
@@ -232,7 +234,7 @@ impl Writer {
             opened => opened?,
         };
         if self.is_resumed {
-            // It may be another file than before, or have lost its last rows.
+            // The file may be another one than before, or may have lost its last rows.
             self.book.unwrite();
         } else {
             self.book.resume(left.open, left.next_id);
@@ -255,7 +257,7 @@ impl Writer {
         self.retry_at = Instant::now() + self.pace.retry;
         let path = self.settings.path.clone();
         if matches!(fault, Fault::Corrupt(_)) {
-            // Found while it was written to. Nothing that waits is lost.
+            // The damage was found while writing. No waiting row is lost.
             let renamed = self.set_aside(&path, fault);
             self.retry_at = Instant::now();
             if renamed.is_ok() {
@@ -281,12 +283,12 @@ impl Writer {
         }
         let Some(store) = &mut self.store else { return Err("the database is not open".to_owned()) };
         let rows = store.forget(prefix).map_err(&in_words)?;
-        // A broken file cannot be searched, and may have the source.
+        // Broken files cannot be searched and may contain the source, so they are removed.
         schema::remove_set_aside(&self.settings.path).map_err(|error| format!("remove what was set aside: {error}"))?;
         Ok(rows)
     }
 
-    /// Compares the clock on the wall with one that never goes back.
+    /// Compares the wall clock with the monotonic clock.
     fn notice_clock(&mut self, wall: Millis) {
         let (then, wall_then) = self.last;
         let now = Instant::now();
@@ -298,14 +300,14 @@ impl Writer {
         }
     }
 
-    /// Says what is over; told for a while.
+    /// Reports a past problem, for an hour.
     fn over(&mut self, what: &str) {
         let what = format!("history: {what}");
         tracing::warn!("{what}");
         self.told = Some((Instant::now(), what));
     }
 
-    /// Says how it is now, once in the log.
+    /// Sets the current state, and logs it once.
     fn tell(&self, state: HealthState, detail: &str) {
         self.shared.set(|health| {
             if health.detail.as_deref() != Some(detail) {
@@ -316,7 +318,7 @@ impl Writer {
         });
     }
 
-    /// Where it works, that it does.
+    /// Reports that history is written, if it is.
     fn publish(&mut self) {
         if self.store.is_none() {
             return;
@@ -333,7 +335,7 @@ impl Writer {
     }
 }
 
-/// What becomes of it, or what a user can do.
+/// Returns what will happen, or what a user can do.
 const fn remedy(fault: &Fault) -> &'static str {
     match fault {
         Fault::Full => "it goes on by itself once there is room",
@@ -344,7 +346,7 @@ const fn remedy(fault: &Fault) -> &'static str {
     }
 }
 
-/// The act that an event is.
+/// Converts an event to an act. None if it is none.
 fn act(event: Event, source: Option<IpNet>) -> Option<Act> {
     event.kind.is_act().then(|| Act {
         time: event.time.as_millisecond(),

@@ -1,5 +1,5 @@
-//! Who is allowed or denied, and who said so: the configuration, commands, safety. From there to what the policy holds.
-//! Pure: times are arguments.
+//! Allowed and denied prefixes with their author: the configuration, a command or safety. Merges them into the access
+//! list of the policy. Pure: times are arguments.
 
 use std::collections::BTreeMap;
 
@@ -9,65 +9,66 @@ use ratelimit_common::time::Nanos;
 
 use crate::desired::{Access, Grant};
 
-/// Entries that commands can make. // 16384 x 200 B = 3 MB of JSON at most
+/// Maximum number of entries that commands can make. // 16384 x 200 B = 3 MB of JSON at most
 pub const ENTRIES_MAX: usize = 16_384;
-/// Exemptions beside them: a source that is denied by mistake can be allowed, however many entries there are.
+/// Number of exemptions possible beyond [`ENTRIES_MAX`]. A source that is denied by mistake can always be allowed.
 pub const KEPT_FOR_ALLOW: usize = 256;
-/// Of them, those that no program can take.
+/// Number of the [`ENTRIES_MAX`] entries that programs cannot use.
 const KEPT_FOR_USERS: usize = 1024;
-/// Bytes of a reason.
+/// Maximum length of a reason in bytes.
 pub const REASON_BYTES_MAX: usize = 200;
-/// Bytes of an owner's name. // fail2ban/JAIL/ADDRESS
+/// Maximum length of an owner's name in bytes. // fail2ban/JAIL/ADDRESS
 pub const OWNER_BYTES_MAX: usize = 128;
 
-/// One prefix, what it may do, and why.
+/// An exemption or denial of one prefix, with its author and reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Who.
+    /// Prefix that the entry concerns.
     pub prefix: IpNet,
-    /// What.
+    /// Grant of the prefix: exempt or denied.
     pub grant: Grant,
-    /// Who said so.
+    /// Author of the entry.
     pub by: By,
-    /// The program that alone takes it off again, as in `fail2ban/sshd`; none is the administrator's.
+    /// Program that alone can remove the entry, for example `fail2ban/sshd`. None if the administrator owns it.
     pub owner: Option<String>,
-    /// Why, in words.
+    /// Reason of the entry, in words.
     pub reason: Option<String>,
-    /// Since when; none where it was not recorded.
+    /// Time at which the entry was made. None if it was not recorded.
     pub since: Option<Timestamp>,
-    /// Until when, by the datapath's clock; none is permanent.
+    /// Expiry of the entry, by the datapath's clock. None is permanent.
     pub until: Option<Nanos>,
 }
 
-/// Who said so.
+/// Author of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum By {
-    /// The configuration.
+    /// The configuration file or the flags.
     Configuration,
-    /// A command.
+    /// A command of a user or a program.
     Command {
-        /// Of this user.
+        /// User who ran the command.
         user: String,
-        /// Who insisted on it (`--force`): then it goes before safety.
+        /// Set by `--force`: the entry overrides safety.
         is_forced: bool,
     },
-    /// Safety: hosts and users who must not be locked out.
+    /// Safety: exemptions of hosts and users who must not be locked out.
     Safety,
 }
 
 impl Entry {
-    /// What the configuration says of a prefix.
+    /// Returns the entry for a prefix of the configuration.
     pub const fn configured(access: &Access) -> Self {
         let Access { prefix, grant, until } = *access;
         Self { prefix, grant, by: By::Configuration, owner: None, reason: None, since: None, until }
     }
 
-    /// Whether its time is not over.
+    /// Returns true if the entry has not expired.
     pub fn holds(&self, now: Nanos) -> bool {
         self.until.is_none_or(|until| now < until)
     }
 
-    /// It, entered while another of the same prefix and grant holds: that very one where nothing of it changes.
+    /// Returns the entry merged with an unexpired one of the same prefix and grant. If nothing changes, that is
+    /// exactly `before`.
     fn after(&self, before: &Self, further: Further) -> Self {
         let until = match further {
             Further::Extend => self.until.zip(before.until).map(|(one, other)| one.max(other)),
@@ -90,7 +91,7 @@ impl Entry {
         (self.prefix, self.grant, self.owner.clone())
     }
 
-    /// Whether it is this owner's, or one's whose name continues this one after a `/`.
+    /// Returns true if the entry's owner is `owner`, or begins with `owner` and a `/`.
     pub fn is_of(&self, owner: &str) -> bool {
         let rest = self.owner.as_deref().and_then(|of| of.strip_prefix(owner));
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -103,7 +104,7 @@ impl Entry {
         }
     }
 
-    /// Whether it denies, and an administrator insisted on that.
+    /// Returns true for a denial that an administrator forced.
     fn is_forced_denial(&self) -> bool {
         match (self.grant, &self.by) {
             (Grant::Denied, By::Command { is_forced, .. }) => *is_forced,
@@ -112,45 +113,46 @@ impl Entry {
     }
 }
 
-/// What an entry does to one of the same prefix and grant.
+/// Effect of a new entry on an existing one with the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Further {
-    /// The longer of the two ends holds.
+    /// The later expiry holds.
     Extend,
-    /// Its own end holds.
+    /// The new expiry holds.
     Replace,
 }
 
-/// What came of an entry.
+/// Result of entering an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entered {
-    /// What holds now.
+    /// Entry that holds now.
     pub entry: Entry,
-    /// What held before of the same prefix and grant.
+    /// Entry with the same key that held before.
     pub before: Option<Entry>,
-    /// The exemption that a denial has ended.
+    /// Exemption that the new denial ended.
     pub ended: Option<Entry>,
 }
 
-/// What there is one entry of at most.
+/// Key of an entry: prefix, grant and owner. Each key has at most one entry.
 type Key = (IpNet, Grant, Option<String>);
 
-/// The entries that commands made: of one prefix and owner at most one that exempts and one that denies.
+/// Entries made by commands. Each prefix and owner has at most one exemption and one denial.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger(BTreeMap<Key, Entry>);
 
 impl Ledger {
-    /// Enters. Where the prefix has an entry of the same grant and owner already, the longer of the two ends holds, unless the
-    /// new one is to replace it, and its reason where the new one gives none. A denial also ends the exemption of the
-    /// same prefix, which would go before it, unless a program owns it: none overrides the administrator. An exemption only
-    /// suspends the denial. None if there is no room.
+    /// Enters an entry, and merges it with an existing one of the same key. [`Further`] decides which expiry holds.
+    /// The old reason is kept if the new entry gives none.
+    ///
+    /// A denial also ends the administrator's exemption of the same prefix, which would override it. A program's
+    /// denial does not end it. An exemption only suspends a denial. Returns None if the ledger is full.
     #[must_use]
     pub fn enter(&mut self, entry: Entry, further: Further, now: Nanos) -> Option<Entered> {
         let key = entry.key();
         let exemption = (entry.prefix, Grant::Exempt, None);
         let ends_it = entry.grant == Grant::Denied && entry.owner.is_none();
         let has_either = ends_it && self.0.contains_key(&exemption);
-        // Programs enter what clients bring about: that leaves room for the administrator.
+        // Clients can trigger entries of programs, so some room is reserved for the administrator.
         let most = match entry.grant {
             Grant::Denied if entry.owner.is_some() => ENTRIES_MAX - KEPT_FOR_USERS,
             Grant::Denied => ENTRIES_MAX,
@@ -166,13 +168,13 @@ impl Ledger {
         Some(Entered { entry, before, ended })
     }
 
-    /// What is entered for the prefix, grant and owner of an entry.
+    /// Returns the existing entry with the same prefix, grant and owner.
     pub fn held(&self, entry: &Entry) -> Option<&Entry> {
         self.0.get(&entry.key())
     }
 
-    /// Enters what an earlier run had entered, a denial beside the exemption that suspends it. False if there is no
-    /// room.
+    /// Enters an entry of an earlier run. A denial stays next to the exemption that suspends it. Returns false if the
+    /// ledger is full.
     #[must_use]
     pub fn restore(&mut self, entry: Entry) -> bool {
         let has_room = self.0.len() < ENTRIES_MAX + KEPT_FOR_ALLOW;
@@ -182,26 +184,27 @@ impl Ledger {
         has_room
     }
 
-    /// Takes off the entries of this grant that are meant, and returns them.
+    /// Removes and returns the entries of this grant for which `is_meant` is true.
     pub fn take_off(&mut self, grant: Grant, is_meant: impl Fn(&Entry) -> bool) -> Vec<Entry> {
         self.0.extract_if(.., |(_, of, _), entry| *of == grant && is_meant(entry)).map(|(_, entry)| entry).collect()
     }
 
-    /// Takes out what is over, in order.
+    /// Removes and returns the expired entries, in order.
     pub fn expire(&mut self, now: Nanos) -> Vec<Entry> {
         self.0.extract_if(.., |_, entry| !entry.holds(now)).map(|(_, entry)| entry).collect()
     }
 
-    /// All of them, by prefix.
+    /// Returns all entries, ordered by prefix.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.0.values()
     }
 }
 
-/// Which of the entries decide: one a prefix, sorted by prefix. What is over decides nothing. Of one prefix, what exempts goes
-/// before what denies, except that a forced denial goes before safety; of the same grant, what ends later, and then a command's.
+/// Returns the entries that decide: one for each prefix, sorted by prefix. Expired entries are ignored. Exemptions
+/// override denials of the same prefix, but a forced denial overrides safety. Among equal grants the later expiry
+/// wins, then a command's entry.
 pub fn deciding<'a>(entries: impl IntoIterator<Item = &'a Entry>, now: Nanos) -> Vec<&'a Entry> {
-    // Sorted in one piece: there may be a million.
+    // One sort of a vector, because there may be a million entries.
     let mut held: Vec<&Entry> = entries.into_iter().filter(|entry| entry.holds(now)).collect();
     held.sort_by_key(|entry| entry.prefix);
     held.chunk_by(|one, other| one.prefix == other.prefix).filter_map(first).collect()
@@ -221,7 +224,7 @@ fn first<'a>(entries: &[&'a Entry]) -> Option<&'a Entry> {
     entries.iter().filter(counts).max_by_key(rank).copied()
 }
 
-/// The same as the policy holds it.
+/// Returns the deciding entries as the policy's access list.
 pub fn merged<'a>(entries: impl IntoIterator<Item = &'a Entry>, now: Nanos) -> Vec<Access> {
     let access = |entry: &Entry| Access { prefix: entry.prefix, grant: entry.grant, until: entry.until };
     deciding(entries, now).into_iter().map(access).collect()

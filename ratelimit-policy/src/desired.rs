@@ -1,6 +1,6 @@
-//! What the datapath should be doing, with every name resolved and every default filled in. Pure: no IO, no clock.
+//! State that the datapath should have, with every name resolved and every default filled in. Pure: no I/O, no clock.
 //!
-//! Made from a configuration; compared by [`plan`](crate::plan); carried out by a [`Datapath`](ratelimit_datapath::Datapath).
+//! It is made from a configuration, compared by [`plan`](crate::plan), and applied by `ratelimit_datapath::Datapath`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -44,52 +44,55 @@ pub use per::{Group, Per};
 pub use shared::Shared;
 pub use strict::{QuicPorts, Unparsable};
 
-/// Everything that the daemon holds the kernel to.
+/// The complete state that the daemon enforces in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredState {
-    /// Names of the interfaces to protect, sorted, each once; at most [`ratelimit_common::layout::INTERFACES_MAX`].
+    /// Names of the interfaces to protect, sorted, without duplicates; at most
+    /// [`ratelimit_common::layout::INTERFACES_MAX`].
     pub interfaces: Vec<String>,
-    /// What every packet is judged by.
+    /// Policy by which every packet is judged.
     pub policy: Policy,
 }
 
-/// What every packet is judged by, seen all or nothing.
+/// Policy by which every packet is judged. A packet sees one policy entirely, never a mix of two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Length of the IPv4 prefix that is one client, 0 to 32.
+    /// Length of the IPv4 prefix that counts as one source, 0 to 32.
     pub ipv4_prefix: u8,
-    /// Length of the IPv6 prefix that is one client, 0 to 128.
+    /// Length of the IPv6 prefix that counts as one source, 0 to 128.
     pub ipv6_prefix: u8,
-    /// Who is allowed or denied whatever the limits say: sorted by prefix, each prefix once. The longest prefix
-    /// that holds an address decides; where its time is over, the next longest.
+    /// Prefixes that are allowed or denied regardless of limits, sorted by prefix, without duplicates. The longest
+    /// unexpired prefix that contains an address decides.
     pub access: Vec<Access>,
-    /// The rules; the first that matches a packet judges it, alone. At most [`ratelimit_common::layout::RULES_MAX`].
+    /// Rules in order. Only the first one that matches a packet judges it. At most
+    /// [`ratelimit_common::layout::RULES_MAX`].
     pub rules: Vec<Rule>,
 }
 
-/// What one prefix may do, whatever the limits say. It holds where a rule holds: what no rule judges passes.
+/// Exemption or denial of one prefix, regardless of limits. It applies only to packets that a rule judges; all others
+/// pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Access {
-    /// Who.
+    /// Prefix that the grant concerns.
     pub prefix: IpNet,
-    /// What.
+    /// Grant of the prefix: exempt or denied.
     pub grant: Grant,
-    /// Until when, by the datapath's clock; none is permanent.
+    /// Expiry by the datapath's clock. None is permanent.
     pub until: Option<Nanos>,
 }
 
 impl Policy {
-    /// The prefixes with this grant, in order.
+    /// Returns the prefixes with this grant, in order.
     pub fn prefixes(&self, grant: Grant) -> impl Iterator<Item = IpNet> {
         self.access.iter().filter(move |access| access.grant == grant).map(|access| access.prefix)
     }
 
-    /// Windows that one source may have, at least 1: one for each limit and shadow limit of the rules that are for everyone,
-    /// since it may send to all of them. Rules for some sources are left out, unless one of them alone has more. A group of
-    /// sources takes the room of one of them.
+    /// Returns the maximum number of windows that one source may have, at least 1. A source may send to all rules
+    /// that are for everyone, so each of their limits and shadow limits counts. A rule for some sources counts only
+    /// if it alone has more. A group of sources takes the room of one window.
     pub fn windows_per_source(&self) -> u32 {
-        // Verified traffic has a window of its own where a connection is counted as both kinds. Bans need one more, and so do
-        // the connections that a limit of requests guards. A log charges both windows of a limit with conditions.
+        // Verified traffic has a window of its own if a connection is counted as both kinds. Bans and the guard of a
+        // request limit need one more window each. A log charges both windows of a limit with conditions.
         let of_limit = |rule: &Rule, limit: &Limit| {
             let is_of_volume = matches!(limit.unit, Unit::Packets | Unit::Bytes);
             let bans = rule.bans.as_ref().is_some_and(|bans| bans.needs_proof);
@@ -105,7 +108,7 @@ impl Policy {
         u32::try_from(most.max(of_everyone).max(1)).unwrap_or(u32::MAX)
     }
 
-    /// The prefix that is one client with `address`.
+    /// Returns the prefix that counts as one source and contains `address`.
     pub fn client(&self, address: IpAddr) -> IpNet {
         match address {
             IpAddr::V4(v4) => Ipv4Net::new(v4, self.ipv4_prefix).map_or(IpNet::from(address), |net| net.trunc().into()),
@@ -114,54 +117,55 @@ impl Policy {
     }
 }
 
-/// One rule: who sends to what, and the limits that hold there all at once.
+/// One rule: sources, destinations, and the limits that apply to them together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Its name, unique.
+    /// Unique name of the rule.
     pub name: String,
-    /// Whether it drops.
+    /// Mode: enforce or dry run.
     pub mode: Mode,
-    /// What of a source over its limit is dropped.
+    /// Packets that are dropped while a source is over its limit.
     pub refuse: Refuse,
-    /// How its clients learn that they are refused.
+    /// Answer that refused clients get.
     pub refuse_with: RefuseWith,
-    /// Whether a ban ends the connections that its source has to the rule's ports.
+    /// Ends the connections of a banned source to the rule's ports.
     pub block_kill: bool,
-    /// Guard of its limits of requests: they hold connections too, and segments and datagrams of QUIC that begin none.
+    /// Guard of the request limits. It also limits connections, TCP segments and QUIC datagrams that begin no
+    /// request.
     pub guard: Guard,
-    /// Whose packets it judges: those from these prefixes, sorted, each once; none is everyone's.
+    /// Source prefixes that the rule judges, sorted, without duplicates. Empty for everyone.
     pub from: Vec<IpNet>,
-    /// Sent to which addresses: these prefixes, sorted, each once; none is to any.
+    /// Destination prefixes that the rule judges, sorted, without duplicates. Empty for any address.
     pub to: Vec<IpNet>,
-    /// And to which ports.
+    /// Destination ports that the rule judges.
     pub ports: Ports,
-    /// 1 to [`ratelimit_common::layout::LIMITS_MAX`] limits.
+    /// Enforced limits, 1 to [`ratelimit_common::layout::LIMITS_MAX`].
     pub limits: Vec<Limit>,
-    /// At most [`ratelimit_common::layout::SHADOWS_MAX`] limits that are counted beside and never enforced.
+    /// Limits that are counted but never enforced, at most [`ratelimit_common::layout::SHADOWS_MAX`].
     pub shadow_limits: Vec<Limit>,
-    /// Whether exceeding a limit bans, and for how long.
+    /// Bans for exceeding a limit. None if the rule does not ban.
     pub bans: Option<Bans>,
-    /// Once it has banned so many sources of one /24 or /56, all of that is denied; none is never. 2 at least, and only
-    /// where its bans need verified traffic.
+    /// Number of banned sources in a /24 or /56 after which the whole prefix is denied, at least 2. None means never.
+    /// Set only if the rule's bans need verified traffic.
     pub block_prefix_after: Option<u32>,
-    /// A share of dropped packets that is too large does not turn it into a dry run.
+    /// Keeps the breaker from switching the rule to dry run.
     pub under_attack_ok: bool,
-    /// How many new sources it admits; none is any number.
+    /// Budget of new sources. None if it is unlimited.
     pub new_sources: Option<NewSources>,
-    /// On which of its UDP ports what looks like QUIC is QUIC.
+    /// UDP ports of the rule on which QUIC is recognized.
     pub quic_ports: QuicPorts,
-    /// What becomes of what cannot be parsed.
+    /// Treatment of packets that cannot be parsed.
     pub unparsable: Unparsable,
-    /// When it ends, by the datapath's clock, and the rules after it judge instead; none is never.
+    /// Expiry of the rule by the datapath's clock. Later rules judge its packets afterwards. None means never.
     pub until: Option<Nanos>,
-    /// The list that `from` names, where a limit is of all of it together: `asn64496`.
+    /// Name of the list in `from`, if a limit counts the whole list as one: `asn64496`.
     pub list: Option<String>,
-    /// The access logs of the servers on its ports: what they have beyond what was counted is charged.
+    /// Access logs of the servers on the rule's ports. Logged requests that were not counted in packets are charged.
     pub access_logs: Vec<AccessLog>,
 }
 
 impl Rule {
-    /// A rule for everyone's packets to these ports, which enforces these limits.
+    /// Returns a rule with default settings that enforces `limits` on `ports` for everyone.
     pub const fn new(name: String, ports: Ports, limits: Vec<Limit>) -> Self {
         Self {
             name,
@@ -188,78 +192,78 @@ impl Rule {
     }
 }
 
-/// Whether a rule drops.
+/// Enforcement mode of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// Over the limit is dropped.
+    /// Packets over the limit are dropped.
     Enforce,
-    /// Over the limit is counted as what would have been dropped, and passes.
+    /// Packets over the limit pass, and are counted as packets that would have been dropped.
     DryRun,
 }
 
-/// What of a source over its limit is dropped.
+/// Packets that are dropped while a source is over its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refuse {
-    /// What is counted: the excess requests, connections, packets or bytes.
+    /// The excess of what is counted: requests, connections, packets or bytes.
     Excess,
     /// Every packet to the rule's ports, until the bucket after the last refusal, and then until the window frees.
     All,
 }
 
-/// How a client learns that it is refused.
+/// Answer that a refused client gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RefuseWith {
-    /// Not at all: it waits, and sends again.
+    /// No answer. The client waits and retransmits.
     #[default]
     Drop,
-    /// Its connection is reset, or the one that it opens is refused: what can be forged is dropped.
+    /// A reset of its connection or connection attempt. Packets with an unverified source are only dropped.
     Reset,
-    /// The same, but a request of HTTP/1 in the clear is answered by a page.
+    /// A page for clear-text HTTP/1 requests, a reset for other connections.
     Page,
 }
 
-/// Destination ports: inclusive ranges, sorted, not touching.
+/// Destination ports as inclusive ranges, sorted and merged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
-    /// TCP ports.
+    /// Ranges of TCP ports.
     pub tcp: Vec<(u16, u16)>,
-    /// UDP ports.
+    /// Ranges of UDP ports.
     pub udp: Vec<(u16, u16)>,
-    /// Every other IP protocol too (`all`).
+    /// Set if every other IP protocol is included (`all`).
     pub other_protocols: bool,
 }
 
-/// One limit.
+/// One limit of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Admitted in a window, in `unit`.
+    /// Maximum that a window admits, in `unit`.
     pub amount: u64,
-    /// What is counted.
+    /// Unit of the amount.
     pub unit: Unit,
     /// Length of the window in nanoseconds: `buckets * bucket_ns`.
     pub window_ns: u64,
-    /// Buckets to a window: 5 to 7; by [`WindowForm::Fixed`] and [`WindowForm::Gcra`] 1.
+    /// Number of buckets in a window, 5 to 7. 1 for [`WindowForm::Fixed`] and [`WindowForm::Gcra`].
     pub buckets: u8,
     /// Length of a bucket in nanoseconds.
     pub bucket_ns: u64,
-    /// How it is counted.
+    /// Algorithm of the window.
     pub form: WindowForm,
-    /// In a window of buckets: what fits into one bucket at most. By [`WindowForm::Gcra`]: what fits at once, and none is all
-    /// of the amount.
+    /// Maximum in one bucket. For [`WindowForm::Gcra`], the maximum at once; None is the whole amount.
     pub burst: Option<u64>,
-    /// Identifies this limit's windows in the kernel. A function of the rule's name, the unit, the bucket's length and the
-    /// algorithm, of a shadow limit also of that and of the amount, so that a reload or restart that changes only the amount, the form or the number of buckets finds its counts again.
+    /// Identifier of this limit's windows in the kernel: a hash of the rule's name, the unit, the bucket's length,
+    /// the algorithm, and for shadow limits the amount. A reload or restart that changes only the amount, the form or
+    /// the number of buckets therefore finds the counts again.
     pub slot: u32,
-    /// The hosts of a fleet share it.
+    /// Sharing of the limit in a fleet. None if this host keeps it for itself.
     pub shared: Option<Shared>,
-    /// Whose traffic it counts as one.
+    /// Group of sources that the limit counts as one.
     pub per: Per,
-    /// Condition of the logged requests that it counts. None if it counts packets.
+    /// Condition of the logged requests that the limit counts. None if it counts packets.
     pub condition: Option<Condition>,
 }
 
-/// How a limit is counted.
+/// Algorithm by which a limit is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WindowForm {
@@ -267,13 +271,13 @@ pub enum WindowForm {
     Strict,
     /// The current bucket and the B - 1 before it.
     Lenient,
-    /// One bucket as long as the window, aligned to the clock: up to 2N where two of them meet.
+    /// One bucket as long as the window, aligned to the clock. Up to 2N pass around the border of two windows.
     Fixed,
-    /// The generic cell rate algorithm: a leaky bucket that drains N in a window, evenly.
+    /// Generic cell rate algorithm: a leaky bucket that evenly drains N per window.
     Gcra,
 }
 
-/// The unit's name in flags, files, JSON and metrics: a plural.
+/// Returns the unit's plural name in flags, files, JSON and metrics.
 pub const fn unit_label(unit: Unit) -> &'static str {
     match unit {
         Unit::Requests => "requests",
@@ -283,13 +287,15 @@ pub const fn unit_label(unit: Unit) -> &'static str {
     }
 }
 
-/// What is denied around banned sources, by `block_prefix_after`: what a provider gives to one customer, as a rule.
+/// Length of the IPv4 prefix that `block_prefix_after` denies around banned sources. Providers usually give such a
+/// prefix to one customer.
 pub const DENIED_IPV4_PREFIX: u8 = 24;
-/// The same of IPv6.
+/// Length of the IPv6 prefix that `block_prefix_after` denies around banned sources.
 pub const DENIED_IPV6_PREFIX: u8 = 56;
 
-/// [`Limit::slot`]: FNV-1a, 32 bits, over the rule's name, a zero byte, the unit's code and the bucket's length (little
-/// endian). Pinned state is found again by it, so it changes only with [`ratelimit_common::layout::VERSION`].
+/// Returns [`Limit::slot`]: 32-bit FNV-1a over the rule's name, a zero byte, the unit's code and the bucket's length
+/// (little endian). Pinned state is found by this value, so it changes only with
+/// [`ratelimit_common::layout::VERSION`].
 pub fn slot(rule: &str, unit: Unit, bucket_ns: u64) -> u32 {
     hash32(rule.bytes().chain([0, unit as u8]).chain(bucket_ns.to_le_bytes()))
 }
@@ -300,24 +306,25 @@ fn hash32(bytes: impl Iterator<Item = u8>) -> u32 {
     bytes.fold(OFFSET_BASIS, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(PRIME))
 }
 
-/// Identifies a rule's counters in the kernel: FNV-1a, 64 bits, over its name.
+/// Returns the identifier of a rule's counters in the kernel: 64-bit FNV-1a over its name.
 pub fn name_hash(rule: &str) -> u64 {
     const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;
     rule.bytes().fold(OFFSET_BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
 }
 
-/// Identifies a rule's bans in the kernel: [`slot`] of no unit and no bucket.
+/// Returns the identifier of a rule's bans in the kernel: the hash of [`slot`] without unit and bucket.
 pub fn ban_slot(rule: &str) -> u32 {
     hash32(rule.bytes().chain([0, 0]))
 }
 
-/// Lines of notes for so many windows: a note for every second one, four to a line, and at least as many as make a page.
+/// Returns the number of drop-cache sets for this number of windows: one entry for every two windows, four entries in
+/// a set, and at least a page of sets. Rounded up to a power of two.
 pub fn drop_cache_sets(windows: u32) -> u32 {
     (windows / 8).max(64).checked_next_power_of_two().unwrap_or(1 << 31)
 }
 
-/// An instant as RFC 3339 has it, to the second, in UTC.
+/// Formats an instant as RFC 3339 in UTC, to the second.
 pub fn date(at: Nanos) -> String {
     let seconds = i64::try_from(at.0 / SECOND_NS).unwrap_or(i64::MAX);
     jiff::Timestamp::from_second(seconds).map_or_else(|_| "a far day".to_owned(), |instant| instant.to_string())
@@ -332,19 +339,19 @@ labels!(pub RefuseWith { Drop => "drop", Reset => "reset", Page => "429" });
 labels!(pub WindowForm { Strict => "strict", Lenient => "lenient", Fixed => "fixed", Gcra => "gcra" });
 
 impl Access {
-    /// A permanent exemption.
+    /// Returns a permanent exemption of a prefix.
     pub const fn exempt(prefix: IpNet) -> Self {
         Self { prefix, grant: Grant::Exempt, until: None }
     }
 
-    /// A permanent denial.
+    /// Returns a permanent denial of a prefix.
     pub const fn denied(prefix: IpNet) -> Self {
         Self { prefix, grant: Grant::Denied, until: None }
     }
 }
 
 impl fmt::Display for Access {
-    /// `exempt 192.0.2.0/24`, `denied 192.0.2.7/32 until 2027-04-01T00:00:00Z`.
+    /// Writes `exempt 192.0.2.0/24`, or `denied 192.0.2.7/32 until 2027-04-01T00:00:00Z`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.grant.label(), self.prefix)?;
         self.until.map_or(Ok(()), |until| write!(f, " until {}", date(until)))
@@ -352,7 +359,7 @@ impl fmt::Display for Access {
 }
 
 impl fmt::Display for Bans {
-    /// `1m,10m, reset after 24h`.
+    /// Writes the bans in one line: `1m,10m, reset after 24h`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let steps: Vec<String> = self.steps_ns.iter().map(|step_ns| duration::short(*step_ns)).collect();
         write!(f, "{}, reset after {}", steps.join(","), duration::short(self.forget_ns))?;
@@ -361,14 +368,15 @@ impl fmt::Display for Bans {
 }
 
 impl fmt::Display for NewSources {
-    /// As flags and files have it: `20000/1s`.
+    /// Writes the budget as in flags and files: `20000/1s`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.amount, duration::short(self.window_ns))
     }
 }
 
 impl fmt::Display for Limit {
-    /// As flags and files have it, the unit always said: `1000/5m connections`, `5000/1m requests per /24,/56`.
+    /// Writes the limit as in flags and files, always with its unit: `1000/5m connections`, `5000/1m requests per
+    /// /24,/56`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}{}", self.rate(), unit_label(self.unit), self.per)?;
         self.condition.map_or(Ok(()), |condition| write!(f, " {condition}"))
@@ -376,7 +384,7 @@ impl fmt::Display for Limit {
 }
 
 impl Limit {
-    /// As flags and files have it, without unit and group: `1000/5m`, `50MB/1m`.
+    /// Returns the limit as in flags and files, without unit and group: `1000/5m`, `50MB/1m`.
     pub fn rate(&self) -> String {
         let amount = match self.unit {
             Unit::Requests | Unit::Connections | Unit::Packets => self.amount.to_string(),
@@ -385,7 +393,7 @@ impl Limit {
         format!("{amount}/{}", duration::short(self.window_ns))
     }
 
-    /// Full buckets before the current one that the sum takes in.
+    /// Returns the number of full buckets before the current one that the sum includes.
     pub fn full_buckets(&self) -> u8 {
         match self.form {
             WindowForm::Strict => self.buckets,
@@ -394,7 +402,7 @@ impl Limit {
         }
     }
 
-    /// What a cell of its windows is made of.
+    /// Returns the division of a window's cells into parts.
     pub fn parts(&self) -> Parts {
         match self.shared {
             None => Parts::alone(self.bucket_ns),
@@ -402,7 +410,7 @@ impl Limit {
         }
     }
 
-    /// The limit as the packet path reads it.
+    /// Returns the limit in the layout that the BPF program reads.
     pub fn layout(&self) -> ratelimit_common::layout::Limit {
         let parts = self.parts();
         let guarded = guarded_segments(self.amount, parts.amount_max());
@@ -423,7 +431,7 @@ impl Limit {
         }
     }
 
-    /// The limit's arithmetic, for reading a source's cells on this side of the kernel boundary.
+    /// Returns the limit's arithmetic, with which user space evaluates a source's cells.
     pub fn arithmetic(&self) -> ratelimit_common::window::Limit {
         ratelimit_common::window::Limit {
             amount: self.amount,

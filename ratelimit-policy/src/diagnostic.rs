@@ -1,4 +1,4 @@
-//! Something wrong that the user wrote, with the place where it stands. How it is printed, and the exit code, are in `error`.
+//! Errors in the user's input, with their place. Output and exit codes are in `error`.
 
 mod secret;
 
@@ -8,19 +8,19 @@ use std::path::PathBuf;
 
 pub(crate) use self::secret::in_address;
 
-/// Something that the user wrote and that does not work: what, where, and what to do.
+/// An error in the user's input: the problem, its place and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// What is wrong, a clause without a full stop.
+    /// Description of the problem, a clause without a full stop.
     pub problem: String,
-    /// Where.
+    /// Place of the problem.
     pub place: Place,
-    /// What to do, one clause each.
+    /// Advice for the user, one clause each.
     pub help: Vec<String>,
 }
 
 impl Diagnostic {
-    /// The line of a file that it is about, from 1.
+    /// Returns the line of the file, from 1, if the place is known.
     pub fn line(&self) -> Option<usize> {
         match &self.place {
             Place::File { excerpt: Some(excerpt), .. } => Some(excerpt.line),
@@ -29,48 +29,49 @@ impl Diagnostic {
     }
 }
 
-/// Where something wrong was written.
+/// Place of an error in the user's input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The command line as a whole.
     CommandLine,
     /// The value of a flag or argument.
     Flag {
-        /// The flag, `--limit`.
+        /// Name of the flag with its dashes: `--limit`.
         flag: &'static str,
-        /// Its value.
+        /// Value of the flag.
         text: String,
-        /// The offending bytes of the value.
+        /// Offending bytes of the value.
         span: Range<usize>,
     },
-    /// A file.
+    /// A configuration or list file.
     File {
-        /// Its path, as it was given.
+        /// Path of the file, as it was given.
         path: PathBuf,
-        /// The place in it, where there is one.
+        /// Place in the file. None if the error concerns the whole file.
         excerpt: Option<Box<Excerpt>>,
     },
 }
 
-/// A line of a file with a mark under part of it.
+/// A line of a file, with a mark under the offending part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
     /// Number of the line, from 1.
     pub line: usize,
-    /// The mark's first character in the line, from 1.
+    /// Column of the mark's first character, from 1.
     pub column: usize,
-    /// The line; of a long one what is around the mark. None where the reader may not read the file, or where a password
-    /// may stand in it.
+    /// Text of the line, cut to the surroundings of the mark if it is long. None if the reader may not read the file,
+    /// or if the line may hold a password.
     pub text: Option<String>,
-    /// The marked bytes of `text`.
+    /// Marked bytes of `text`.
     pub span: Range<usize>,
 }
 
-/// Bytes of a line on each side of where a mark begins. A file may be one line.
+/// Maximum number of bytes shown on each side of the mark's start. A whole file may be one line.
 const AROUND_MAX: usize = 120;
 
 impl Excerpt {
-    /// The line of `contents` in which `span` (bytes) begins; the mark ends with the line at the latest.
+    /// Returns the line of `contents` in which the byte range `span` begins. The mark ends at the line's end at the
+    /// latest.
     pub fn of(contents: &str, span: Range<usize>) -> Self {
         let floor =
             |at: usize| (0..=at.min(contents.len())).rev().find(|at| contents.is_char_boundary(*at)).unwrap_or(0);
@@ -94,7 +95,7 @@ impl Excerpt {
 impl std::error::Error for Diagnostic {}
 
 impl fmt::Display for Diagnostic {
-    /// On one line, for logs.
+    /// Writes one line for logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Place::File { path, excerpt } = &self.place {
             write!(f, "{}:", path.display())?;
@@ -111,7 +112,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Everything that is wrong with what the user wrote, by place; at least one.
+/// All errors in the user's input, ordered by place; at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostics {
     first: Box<Diagnostic>,
@@ -119,21 +120,21 @@ pub struct Diagnostics {
     more: usize,
 }
 
-/// Diagnostics that are told apart. // 64 x 1 kB = 64 kB
+/// Maximum number of diagnostics that are kept. Further ones are only counted. // 64 x 1 kB = 64 kB
 const TOLD_MAX: usize = 64;
 
 impl Diagnostics {
-    /// The first of them.
+    /// Returns the first diagnostic.
     pub fn first(&self) -> &Diagnostic {
         &self.first
     }
 
-    /// All that are told.
+    /// Returns all diagnostics that were kept.
     pub fn iter(&self) -> impl Iterator<Item = &Diagnostic> {
         std::iter::once(self.first()).chain(&self.others)
     }
 
-    /// How many more there are than are told.
+    /// Returns the number of further diagnostics, which were only counted.
     pub const fn more(&self) -> usize {
         self.more
     }
@@ -148,7 +149,7 @@ impl From<Diagnostic> for Diagnostics {
 impl std::error::Error for Diagnostics {}
 
 impl fmt::Display for Diagnostics {
-    /// A line each.
+    /// Writes one line for each diagnostic.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.first)?;
         self.others.iter().try_for_each(|other| write!(f, "\n{other}"))?;
@@ -156,18 +157,18 @@ impl fmt::Display for Diagnostics {
     }
 }
 
-/// Collects what is wrong, so that all of it is said at once. What was read wrongly has a stand-in meanwhile, which nobody sees:
-/// [`Found::into_result`] has no value where anything was found.
+/// Collector of errors, so that all are reported at once. A value that could not be read has a placeholder meanwhile.
+/// Nobody sees it, because [`Found::into_result`] returns no value if anything was found.
 #[derive(Debug, Default)]
 pub struct Found {
     all: Vec<Diagnostic>,
     more: usize,
-    /// Keys, or tables, that are there and cannot be read.
+    /// Keys and tables that are present but cannot be read.
     unread: Vec<String>,
 }
 
 impl Found {
-    /// Something is wrong. What was said already is not said again.
+    /// Adds a diagnostic, unless an equal one is kept. If 64 are kept, it is only counted.
     pub fn push(&mut self, diagnostic: Diagnostic) {
         match self.all.len() {
             _ if self.all.contains(&diagnostic) => {}
@@ -176,7 +177,7 @@ impl Found {
         }
     }
 
-    /// The value, if nothing is wrong with it.
+    /// Returns the value. An error is added to the diagnostics, and the result is None.
     pub fn keep<T, E: Into<Diagnostics>>(&mut self, result: Result<T, E>) -> Option<T> {
         let wrong = match result {
             Ok(value) => return Some(value),
@@ -187,12 +188,13 @@ impl Found {
         None
     }
 
-    /// A key, or a table with all of its keys, is there and cannot be read: that it is missing is not said too.
+    /// Records that a key, or a table with all its keys, is present but cannot be read. It is then not reported as
+    /// missing too.
     pub fn unread(&mut self, key: impl Into<String>) {
         self.unread.push(key.into());
     }
 
-    /// A key is missing.
+    /// Adds the diagnostic for a missing key, unless the key or its table is present but cannot be read.
     pub fn missing(&mut self, key: &str, diagnostic: Diagnostic) {
         let is_in =
             |of: &String| key.strip_prefix(of.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
@@ -201,22 +203,22 @@ impl Found {
         }
     }
 
-    /// No more is told apart than was found so far.
+    /// Returns true if no further diagnostic can be kept.
     pub fn is_full(&self) -> bool {
         self.all.len() == TOLD_MAX
     }
 
-    /// How much was found so far.
+    /// Returns the number of diagnostics found so far.
     pub fn count(&self) -> usize {
         self.all.len() + self.more
     }
 
-    /// Leaves out what does not pass.
+    /// Removes the diagnostics for which `passes` is false.
     pub fn retain(&mut self, passes: impl Fn(&Diagnostic) -> bool) {
         self.all.retain(passes);
     }
 
-    /// The value if nothing was found, else all that was, by place.
+    /// Returns the value if nothing was found. Otherwise returns all diagnostics, ordered by place.
     pub fn into_result<T>(self, value: T) -> Result<T, Diagnostics> {
         let mut all = self.all;
         all.sort_by_cached_key(|of| match &of.place {

@@ -1,5 +1,6 @@
-//! Opens files that others may have had a hand in. Never waits for one, never reads a device, a pipe or more than is asked for, and
-//! never follows a symbolic link that neither root nor the daemon's own user has made.
+//! Safe reading of files that other users may have influenced. Opening never blocks. Devices, pipes and files above a
+//! given size are refused. Symbolic links of users other than root and the daemon's own
+//! are followed only for paths that an administrator has named.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -11,21 +12,21 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 
-/// As many symbolic links as the kernel follows (`MAXSYMLINKS`, linux/namei.h).
+/// Maximum number of symbolic links on a path, as in the kernel (`MAXSYMLINKS`, linux/namei.h).
 const LINKS_MAX: usize = 40;
 
-/// What may not be so, of files that nobody else is to write.
+/// Mode bits that let other users change a file.
 const WRITABLE_BY_OTHERS: u32 = 0o002;
 const WRITABLE_BY_GROUP: u32 = 0o020;
 const STICKY: u32 = 0o1000;
 
-/// Whether a user is root or the daemon's own.
+/// Returns true if a user is root or the daemon's own user.
 pub fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == nix::unistd::geteuid().as_raw()
 }
 
-/// What users other than the owner may do to a file that root should answer for: write to it, or put another one in its
-/// place. None where they may do neither, or where that cannot be seen.
+/// Returns what other users may do to a file that root is responsible for: write to it, or replace it. None if they
+/// may do neither, or if the modes cannot be read.
 pub fn others_may_write(path: &Path) -> Option<String> {
     const BY_OTHERS: u32 = WRITABLE_BY_GROUP | WRITABLE_BY_OTHERS;
     let path = path.canonicalize().ok()?;
@@ -39,16 +40,17 @@ pub fn others_may_write(path: &Path) -> Option<String> {
     }
     let directory = path.parent()?;
     let mode = directory.metadata().ok()?.mode();
-    // In a sticky directory nobody takes another's file away.
+    // A sticky directory is safe: no user can remove another user's file.
     let is_open = mode & BY_OTHERS != 0 && mode & STICKY == 0;
     let shown = directory.display();
     is_open.then(|| format!("others may put files into {shown} (mode {:03o}): chmod go-w {shown}", mode & 0o777))
 }
 
-/// Reads a regular file that the daemon has written itself: no symbolic link, and of nobody else's making.
+/// Reads a regular file that the daemon has written itself. It must not be a symbolic link. Only
+/// root and the daemon's own user may own it, and no other user may write to it.
 ///
 /// # Errors
-/// Where it is none of those, has more than `bytes_max` bytes, or cannot be read.
+/// Fails if the file is of another kind, has more than `bytes_max` bytes, or cannot be read.
 pub fn read_own(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let file = open_last(path)?;
     let of = file.metadata()?;
@@ -62,28 +64,29 @@ pub fn read_own(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     read(file, bytes_max)
 }
 
-/// Reads a regular file of anyone's, through symbolic links of root and of the daemon's own user alone.
+/// Reads a regular file of any user. Only symbolic links of root and of the daemon's own user are followed.
 ///
 /// # Errors
-/// Where it is none, has more than `bytes_max` bytes, or cannot be read.
+/// Fails if the file is of another kind, has more than `bytes_max` bytes, or cannot be read.
 pub fn read_of_anyone(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     read(open_through(path)?, bytes_max)
 }
 
-/// Reads a regular file that an administrator has named, wherever its links lead.
+/// Reads a regular file that an administrator has named, through any symbolic links.
 ///
 /// # Errors
-/// Where it is none, has more than `bytes_max` bytes, or cannot be read.
+/// Fails if the file is of another kind, has more than `bytes_max` bytes, or cannot be read.
 pub fn read_named(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     read(open_named(path)?, bytes_max)
 }
 
-/// The same, to read of it as much as is wanted.
+/// Opens a regular file that an administrator has named, through any symbolic links. The caller bounds how much is
+/// read.
 ///
 /// # Errors
-/// Where it is none, or cannot be opened.
+/// Fails if the file is of another kind, or cannot be opened.
 pub fn open_named(path: &Path) -> io::Result<File> {
-    // What is no file is not even opened: that has an effect on some devices.
+    // Opening a device can have side effects, so the kind is checked first.
     refuse_irregular(&nix::sys::stat::stat(path)?)?;
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let file = nix::fcntl::open(path, flags, Mode::empty())?;
@@ -91,7 +94,7 @@ pub fn open_named(path: &Path) -> io::Result<File> {
     Ok(file.into())
 }
 
-/// Not through a link at its end.
+/// Opens a regular file for reading. Fails if the last component is a symbolic link.
 fn open_last(path: &Path) -> io::Result<File> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let at = open_directory(directory)?;
@@ -100,7 +103,8 @@ fn open_last(path: &Path) -> io::Result<File> {
     open_regular(&at, name, &of)
 }
 
-/// Component by component, each opened before it is looked at, so that nobody can put another thing in its place in between.
+/// Opens a path component by component. Each is opened before it is checked, so that nobody can replace it in
+/// between.
 fn open_through(path: &Path) -> io::Result<File> {
     let root = Path::new("/");
     let mut at = open_directory(if path.is_absolute() { root } else { Path::new(".") })?;
@@ -138,12 +142,12 @@ fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     Ok(nix::fcntl::open(path, flags, Mode::empty())?)
 }
 
-/// Opens what can only be looked at: that has no effect on any device.
+/// Opens a path for inspection only (`O_PATH`), which has no effect on devices.
 fn look(at: &OwnedFd, name: &Path) -> io::Result<OwnedFd> {
     Ok(openat(at, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?)
 }
 
-/// For reading what was looked at; another thing that has come to its name in between is refused.
+/// Opens an inspected file for reading. Fails if another file has taken its name in between.
 fn open_regular(at: &OwnedFd, name: &Path, looked_at: &FileStat) -> io::Result<File> {
     refuse_irregular(looked_at)?;
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
@@ -153,14 +157,14 @@ fn open_regular(at: &OwnedFd, name: &Path, looked_at: &FileStat) -> io::Result<F
     if (of.st_dev, of.st_ino) != (looked_at.st_dev, looked_at.st_ino) {
         return Err(refused("it was replaced while it was opened".to_owned()));
     }
-    // Where the kernel lets users make hard links to what they may not read (`fs.protected_hardlinks`).
+    // Some kernels let users make hard links to files that they may not read (`fs.protected_hardlinks`).
     if of.st_nlink > 1 && of.st_uid != directory.st_uid && !is_trusted(directory.st_uid) {
         return Err(refused(format!("it has other names too, and user {} could make this one", directory.st_uid)));
     }
     Ok(file.into())
 }
 
-/// Last first.
+/// Returns the components of a path, last first.
 fn components(path: &Path) -> Vec<PathBuf> {
     let named = path.components().filter(|component| match component {
         Component::RootDir | Component::CurDir | Component::Prefix(_) => false,
@@ -224,7 +228,8 @@ mod tests {
         read.map_or_else(|error| error.to_string(), |bytes| String::from_utf8(bytes).unwrap())
     }
 
-    /// Whether files can be given away; without root half of it is not to be seen, and the test says so.
+    /// Returns true if the file was given to another user. Without root that is impossible, and the test prints what
+    /// it skips.
     fn give_away(path: &Path) -> bool {
         let given = std::os::unix::fs::lchown(path, Some(NOBODY), Some(NOBODY)).is_ok();
         if !given {

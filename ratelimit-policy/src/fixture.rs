@@ -1,4 +1,4 @@
-//! A small policy and configuration for tests, and what fuzz targets are fed.
+//! A small policy and configuration for tests, and inputs for fuzz targets.
 
 use std::path::Path;
 
@@ -15,10 +15,10 @@ mod texts;
 pub use choices::{CHOICES_MAX, Choices, for_any_bytes};
 pub use texts::{config_text, list_text};
 
-/// One minute.
+/// One minute in nanoseconds.
 pub const MINUTE_NS: u64 = 60 * SECOND_NS;
 
-/// `amount` units in five minutes.
+/// Returns a limit of `amount` units in five minutes.
 pub fn limit(amount: u64, unit: Unit) -> Limit {
     Limit {
         amount,
@@ -35,7 +35,7 @@ pub fn limit(amount: u64, unit: Unit) -> Limit {
     }
 }
 
-/// One enforced rule with these limits, on 80 and 443.
+/// Returns a policy with one enforced rule on ports 80 and 443.
 pub fn policy(limits: Vec<Limit>) -> Policy {
     let ports = vec![(80, 80), (443, 443)];
     Policy {
@@ -50,7 +50,8 @@ pub fn policy(limits: Vec<Limit>) -> Policy {
     }
 }
 
-/// `amount` connections in five minutes on eth0, with the socket in `directory`.
+/// Returns a configuration with a limit of `amount` connections in five minutes on eth0, and the socket in
+/// `directory`.
 pub fn config(directory: &Path, amount: u64) -> Config {
     Config {
         interfaces: vec!["eth0".to_owned()],

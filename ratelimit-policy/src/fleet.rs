@@ -1,11 +1,11 @@
-//! A limit that the fleet holds together, and the arithmetic of its bound.
+//! Limits shared by a fleet, and the arithmetic of their bound.
 //!
-//! Every host admits only while what it admitted and what it was told of the others stay within N. What it was not told
-//! is bounded: each of the others says at once when it has `unheard` that it has not said, which is N/2H. So in a
-//! window the fleet admits at most `N + (H-1) * unheard`, and what comes while a report is on its way.
+//! A host admits only while its own admissions and those that the others reported stay within N. The unreported part
+//! is bounded: a host reports at once when it has `unheard` unreported admissions, which is N/2H. So in a window the
+//! fleet admits at most `N + (H-1) * unheard`, plus what arrives while a report is in transit.
 //!
-//! Why: take the host whose last exchange before its last admission is the latest of all. It knew what each other host
-//! had admitted when that one last exchanged; since then each of those admitted at most `unheard`.
+//! Proof: take the host with the latest exchange before its last admission. It knew what each other host had admitted
+//! at that host's last exchange. Since then each of those hosts admitted at most `unheard`.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,157 +15,160 @@ use ratelimit_common::window::Parts;
 
 use crate::labels;
 
-/// The most hosts of a fleet.
+/// Maximum number of hosts in a fleet.
 pub const HOSTS_MAX: u32 = 1024;
 
-/// The shortest time that the bound allows from the admission that is due to be said to the write in another host's
-/// kernel. It holds for a store that answers within 5 ms.
+/// Minimum of [`delay`]: the time from an admission that must be reported to the write in another host's kernel. It
+/// applies to a store that answers within 5 ms.
 pub const DELAY: Duration = Duration::from_millis(100);
 
-/// The part of [`delay`] that does not depend on the store: two looks at the kernel, 20 ms each, and the hosts' own work.
+/// Part of [`delay`] that does not depend on the store: two reads of the kernel's counts, 20 ms each, and the hosts'
+/// own work.
 const DELAY_OF_HOSTS: Duration = Duration::from_millis(80);
 
-/// Round trips in [`delay`]: a report waits for the one before it, which was itself waiting, and each takes one more.
+/// Round trips in [`delay`]. A report waits for the report before it, which was itself waiting, and each takes one
+/// more.
 const TRIPS_OF_DELAY: u32 = 4;
 
-/// The longest [`delay`] for which limits count as summed. Beyond it the store counts as away.
+/// Maximum [`delay`] at which limits count as summed. Above it, the store counts as unreachable.
 pub const DELAY_MAX: Duration = Duration::from_secs(1);
 
-/// The time from the admission that is due to be said to the write in another host's kernel, at most. `round_trip` is the
-/// longest that the store took to answer.
+/// Returns the maximum time from an admission that must be reported to the write in another host's kernel.
+/// `round_trip` is the longest answer time of the store.
 pub fn delay(round_trip: Duration) -> Duration {
     (DELAY_OF_HOSTS + round_trip * TRIPS_OF_DELAY).max(DELAY)
 }
 
-/// A window that is shorter than so many intervals gains little.
+/// Minimum length of a window in report intervals. Shorter windows gain little from sharing.
 pub const INTERVALS_MIN: u64 = 30;
 
-/// What of a source's traffic is summed over the fleet.
+/// Traffic of a source that is summed over the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sum {
-    /// What established connections proved: no forged packet at one host takes anything at another.
+    /// Traffic of verified connections. A forged packet at one host uses no budget at another.
     Verified,
-    /// All of it: a forged flood at one host takes its victim's share at all.
+    /// All traffic. A forged flood at one host uses its victim's budget at all hosts.
     All,
 }
 
 labels!(pub Sum { Verified => "verified", All => "all" });
 
-/// One limit of the fleet.
+/// A limit that the hosts of a fleet share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FleetLimit {
-    /// What it is on every host alike: rule, unit, window, buckets; not the amount, which may change on one host first.
+    /// Name of the limit, equal on every host: rule, unit, window and buckets. The amount is left out, because it may
+    /// change on one host first.
     pub identity: String,
-    /// N.
+    /// Amount of the limit, N in the bound.
     pub amount: u64,
-    /// The length of its buckets.
+    /// Length of a bucket in nanoseconds.
     pub bucket_ns: u64,
-    /// Full buckets before the current one that a sum takes in, at most 7; 0 for a fixed window.
+    /// Number of full buckets before the current one that a sum includes, at most 7. 0 for a fixed window.
     pub full_buckets: u8,
-    /// What is summed.
+    /// Traffic that is summed.
     pub sum: Sum,
 }
 
 impl FleetLimit {
-    /// Buckets of a sum, the current one among them.
+    /// Returns the number of buckets in a sum, including the current one.
     pub const fn buckets(&self) -> u64 {
         self.full_buckets as u64 + 1
     }
 
-    /// The bucket of an instant.
+    /// Returns the index of the bucket at `now`.
     pub const fn bucket(&self, now: Nanos) -> BucketIndex {
         now.bucket(self.bucket_ns)
     }
 
-    /// The least length of the window that the buckets stand for.
+    /// Returns the minimum length in nanoseconds of the window that the buckets cover.
     pub const fn window_ns(&self) -> u64 {
         let full = if self.full_buckets == 0 { 1 } else { self.full_buckets as u64 };
         self.bucket_ns.saturating_mul(full)
     }
 
-    /// Whether hosts whose clocks differ by `skew` can be summed: up to a quarter of a bucket.
+    /// Returns true if hosts with a clock difference of `skew` can be summed. The maximum is a quarter of a bucket.
     pub fn is_summed_at(&self, skew: Duration) -> bool {
         skew.as_nanos() <= u128::from(self.bucket_ns / 4)
     }
 }
 
-/// What follows from a limit and the number of hosts.
+/// Parameters that follow from a limit and the number of hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// N.
+    /// Amount of the limit, N in the bound.
     pub amount: u64,
-    /// H.
+    /// Number of hosts, H in the bound.
     pub hosts: u32,
-    /// The kernel says when the count of a bucket crosses a multiple of this; a power of two.
+    /// Step between reports, a power of two. The kernel reports when the count of a bucket crosses a multiple.
     pub step: u64,
-    /// The most of a window that a host has not said while exchanges succeed.
+    /// Maximum unreported admissions of a host in a window, while exchanges succeed.
     pub unheard: u64,
-    /// The most of a window that is lost where what the others admitted is put into units, bucket by bucket.
+    /// Maximum rounding error in a window. The counts of other hosts are rounded to units, bucket by bucket.
     pub rounding: u64,
 }
 
 impl Terms {
-    /// The terms of a limit in a fleet of so many hosts.
+    /// Returns the terms of a limit in a fleet of `hosts` hosts.
     pub fn new(limit: &FleetLimit, hosts: u32) -> Self {
         let hosts = hosts.clamp(1, HOSTS_MAX);
         let share = (limit.amount / (2 * u64::from(hosts))).max(1);
         let least = match limit.sum {
             Sum::Verified => 1,
-            // Sources that a flood sends once each never reach it.
+            // Flood sources that send one packet each never reach a step of 2.
             Sum::All => 2,
         };
         let step = previous_power_of_two((share / limit.buckets()).max(1)).max(least);
-        // A source that never crosses a step is not said at all: less than a step in each bucket.
+        // A source that never crosses a step is not reported: less than a step in each bucket.
         let unheard = share.max(limit.buckets() * (step - 1));
         let unit = 1 << Parts::shared(limit.bucket_ns, limit.amount, 0).unit_bits();
         Self { amount: limit.amount, hosts, step, unheard, rounding: limit.buckets() * (unit - 1) }
     }
 
-    /// The base-2 logarithm of the step: the bit above which the kernel compares counts.
+    /// Returns the base-2 logarithm of the step: the lowest bit of a count that the kernel compares.
     pub const fn step_shift(&self) -> u32 {
         self.step.trailing_zeros()
     }
 
-    /// Whether a host that has not said `unsaid` says it at once, rather than at the next interval: where the next
-    /// crossing, in this bucket or the next, may come too late.
+    /// Returns true if a host must report `unsaid` admissions at once instead of at the next interval. The next
+    /// crossing, in this bucket or the next, could otherwise come too late.
     pub const fn is_urgent(&self, unsaid: u64) -> bool {
         unsaid > 0 && unsaid + 2 * self.step > self.unheard
     }
 
-    /// Whether a sum is past half of the limit, where each crossing is said at once.
+    /// Returns true if a sum has reached half of the limit, from where each crossing is reported at once.
     pub const fn is_hot(&self, sum: u64) -> bool {
         sum >= self.amount / 2
     }
 
-    /// The most that a window admits while exchanges succeed, but for what comes during a report's way.
+    /// Returns the maximum admissions in a window while exchanges succeed, without those during a report's transit.
     pub fn bound(&self) -> u64 {
         let others = u64::from(self.hosts - 1);
         let unknown = others.saturating_mul(self.unheard).saturating_add(self.rounding);
         self.amount.saturating_add(unknown).min(self.bound_alone())
     }
 
-    /// The unit in which the kernel counts the others.
+    /// Returns the unit in which the kernel counts the admissions of other hosts.
     pub const fn unit(&self, limit: &FleetLimit) -> u64 {
         self.rounding / limit.buckets() + 1
     }
 
-    /// What a host keeps of the limit that no store can take, of so many percent.
+    /// Returns the part of the limit that a host keeps whatever the store reports: `percent`, rounded up.
     pub fn floor(&self, percent: u8) -> u64 {
         self.amount.saturating_mul(percent.into()).div_ceil(100).min(self.amount)
     }
 
-    /// The most without a store: each host by itself.
+    /// Returns the maximum admissions in a window without a store, when each host admits the whole limit.
     pub fn bound_alone(&self) -> u64 {
         self.amount.saturating_mul(u64::from(self.hosts))
     }
 
-    /// A sum above this is garbage: more than all hosts together admit, whatever they are told.
+    /// Returns the maximum plausible sum. All hosts together cannot admit more, so a larger one is discarded.
     pub fn believable(&self) -> u64 {
         self.bound_alone()
     }
 }
 
-/// The bound in words, for `check-config`: with a store that is near.
+/// The bound in words, for `check-config`, with a nearby store.
 impl fmt::Display for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.words(DELAY))
@@ -173,7 +176,7 @@ impl fmt::Display for Terms {
 }
 
 impl Terms {
-    /// The bound in words, where reports take up to `delay`. Hundredths of a second are rounded up.
+    /// Returns the bound in words, for reports that take up to `delay`. Hundredths of a second are rounded up.
     pub fn words(&self, delay: Duration) -> String {
         let Self { amount, hosts, unheard, rounding, .. } = self;
         if *hosts == 1 {
@@ -190,20 +193,20 @@ impl Terms {
     }
 }
 
-/// What `check-config` warns of.
+/// A warning of `check-config` about a shared limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warning {
-    /// The window is short against the interval.
+    /// The window is short compared with the report interval.
     ShortWindow {
-        /// The window.
+        /// Length of the window in nanoseconds.
         window_ns: u64,
-        /// The interval of reports.
+        /// Interval of reports that are not urgent.
         interval: Duration,
     },
 }
 
 impl Warning {
-    /// What there is to say of a limit.
+    /// Returns the warning for a limit, if there is one.
     pub fn of(limit: &FleetLimit, interval: Duration) -> Option<Self> {
         let window_ns = limit.window_ns();
         let short = u128::from(window_ns) < interval.as_nanos() * u128::from(INTERVALS_MIN);
@@ -225,13 +228,13 @@ impl fmt::Display for Warning {
     }
 }
 
-/// What each key of the fleet `name` begins with in the store.
+/// Returns the prefix of the store's keys for the fleet `name`.
 pub fn key_prefix(name: &str) -> String {
     format!("rl:{name}:")
 }
 
-/// The line of a Redis or Valkey ACL file that lets `user` do what the fleet `name` needs, and nothing more. Instead of
-/// `PASSWORD` stands what is in `password_file`.
+/// Returns the line of a Redis or Valkey ACL file that gives `user` exactly the rights that the fleet `name` needs.
+/// `PASSWORD` stands for the contents of `password_file`.
 pub fn acl_line(user: &str, name: &str) -> String {
     let prefix = key_prefix(name);
     format!(
@@ -240,7 +243,7 @@ pub fn acl_line(user: &str, name: &str) -> String {
     )
 }
 
-/// Why a limit of GCRA is not shared, and what to do.
+/// The reason why a limit with GCRA is not shared, and the help.
 pub const GCRA_REFUSED: (&str, &str) = (
     "a limit with algorithm = \"gcra\" has no buckets to sum over the fleet",
     "use algorithm = \"buckets\", or keep the rule's limits to this host: fleet = false",

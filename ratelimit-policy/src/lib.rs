@@ -1,5 +1,6 @@
-//! What ratelimitd is to do: the configuration, the desired state that follows from it, the plan from one to the next, and whom it
-//! must not lock out. Values; what it reads are configuration and list files, and what the host says of itself.
+//! Policy of ratelimitd: the configuration, the desired state that follows from it, the plan from one state to the
+//! next, and the checks against a lockout. These are values. The crate reads only configuration, list and secret files,
+//! and facts about the host.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! From what is to what is wanted: the difference, carried out by the daemon, and in words for its log. Pure.
+//! Difference between the current and the desired state: steps for the daemon, and words for its log. Pure.
 
 use ipnet::IpNet;
 use ratelimit_common::time::Nanos;
@@ -8,28 +8,28 @@ use crate::desired::{
     Access, Bans, DesiredState, Fixed, Grant, Limit, Policy, Rule, Shared, TlsFiles, date, unit_label,
 };
 
-/// Prefixes that are named one by one; more are counted.
+/// Maximum number of prefixes that are listed one by one. Larger numbers are only counted.
 const PREFIXES_NAMED_MAX: usize = 16;
 
-/// What to do, in this order: attach, change the policy, detach. So an interface that moves is never unfiltered.
+/// Steps in this order: attach, change the policy, detach. An interface that moves is therefore never unfiltered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Interfaces to attach to, sorted.
     pub attach: Vec<String>,
     /// Interfaces to detach from, sorted.
     pub detach: Vec<String>,
-    /// What packets are to be judged by from now on; none if that stays.
+    /// Policy to enforce from now on. None if the current one stays.
     pub policy: Option<Policy>,
 }
 
 impl Plan {
-    /// Whether there is nothing to do.
+    /// Returns true if there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.attach.is_empty() && self.detach.is_empty() && self.policy.is_none()
     }
 }
 
-/// What makes `wanted` of `current`.
+/// Returns the plan that turns `current` into `wanted`.
 pub fn diff(current: &DesiredState, wanted: &DesiredState) -> Plan {
     let missing = |from: &[String], of: &[String]| of.iter().filter(|name| !from.contains(name)).cloned().collect();
     Plan {
@@ -39,7 +39,7 @@ pub fn diff(current: &DesiredState, wanted: &DesiredState) -> Plan {
     }
 }
 
-/// What `current` is after `plan`.
+/// Returns the state after `plan` is applied to `current`.
 pub fn apply(current: &DesiredState, plan: &Plan) -> DesiredState {
     let stays = |name: &&String| !plan.detach.contains(name);
     let mut interfaces: Vec<String> = current.interfaces.iter().filter(stays).chain(&plan.attach).cloned().collect();
@@ -48,7 +48,7 @@ pub fn apply(current: &DesiredState, plan: &Plan) -> DesiredState {
     DesiredState { interfaces, policy: plan.policy.clone().unwrap_or_else(|| current.policy.clone()) }
 }
 
-/// What a running daemon cannot follow, in the file's order.
+/// Returns the changed settings that a running daemon cannot apply, in the order of the file.
 pub fn restart_needed(running: impl Into<Fixed>, wanted: impl Into<Fixed>) -> Vec<&'static str> {
     let (running, wanted) = (running.into(), wanted.into());
     let cert = |of: &Option<TlsFiles>| of.as_ref().map(|of| of.cert.clone());
@@ -70,7 +70,7 @@ pub fn restart_needed(running: impl Into<Fixed>, wanted: impl Into<Fixed>) -> Ve
     .collect()
 }
 
-/// The difference in words, a line each: `limit of rule default: 1000/5m -> 2000/5m requests`.
+/// Describes the difference, one line each: `limit of rule default: 1000/5m -> 2000/5m requests`.
 pub fn changes(current: &DesiredState, wanted: &DesiredState) -> Vec<String> {
     let plan = diff(current, wanted);
     let mut lines = Vec::new();
@@ -130,12 +130,12 @@ pub fn changes(current: &DesiredState, wanted: &DesiredState) -> Vec<String> {
     lines
 }
 
-/// What of `of` is not in `from`; both sorted.
+/// Returns the entries of `of` that are not in `from`. Both must be sorted.
 fn gone(from: &[Access], of: &[Access]) -> Vec<Access> {
     of.iter().filter(|access| from.binary_search(access).is_err()).copied().collect()
 }
 
-/// A line each while they are few; else one for all of a kind.
+/// Adds one line for each entry if there are few, otherwise one line for each grant.
 fn push_prefixes(lines: &mut Vec<String>, access: &[Access], what: &str) {
     if access.len() <= PREFIXES_NAMED_MAX {
         lines.extend(access.iter().map(|access| format!("{access}: {what}")));
@@ -165,7 +165,7 @@ fn bans(bans: Option<&Bans>) -> String {
     bans.map_or_else(|| "none".to_owned(), ToString::to_string)
 }
 
-/// Limits are the same one while their slot is: then their counts stay.
+/// Describes changed limits. Limits with an equal slot are the same limit, and keep their counts.
 fn push_limits(lines: &mut Vec<String>, before: &Rule, after: &Rule) {
     let what = format!("limit of rule {}", after.name);
     let missing = |from: &Rule, of: &Rule| -> Vec<Limit> {
@@ -412,7 +412,8 @@ mod tests {
             .prop_shuffle()
     }
 
-    /// Of several rules, with sources, destinations, bans and ends, and grants with and without an end.
+    /// Generates states with several rules. They have sources, destinations, bans and expiries, and grants with and
+    /// without expiry.
     fn large_states() -> impl Strategy<Value = DesiredState> {
         (states(), access(), rules()).prop_map(|(state, access, rules)| DesiredState {
             policy: Policy { access, rules, ..state.policy },

@@ -1,6 +1,7 @@
-//! Who must not be locked out of this host: its administrator over SSH, its gateways, its resolvers, its fleet's store, itself.
+//! Protection against a lockout: the administrator over SSH, gateways, resolvers, the fleet's store and the host
+//! itself.
 //!
-//! [`Around::look`] asks the host; everything else is pure.
+//! [`Around::look`] reads from the host. All else is pure.
 
 use std::fs;
 use std::net::IpAddr;
@@ -23,59 +24,59 @@ mod width;
 pub use self::needed::PassedOver;
 pub use self::width::is_too_wide;
 
-/// Processes between a command and the shell that SSH has started: `sudo` is one or two.
+/// Maximum number of processes between a command and the shell that SSH started. `sudo` adds one or two.
 const ANCESTORS_MAX: usize = 16;
 
-/// The longest file that names resolvers.
+/// Maximum length in bytes of a file that names resolvers.
 const RESOLVERS_BYTES_MAX: u64 = 1 << 20;
 
-/// Sessions of systemd-logind that are looked at, and the longest file of one.
+/// Maximum number of systemd-logind sessions that are read, and maximum length of a session file in bytes.
 const SESSIONS_MAX: usize = 256;
 const SESSION_BYTES_MAX: u64 = 1 << 16;
 
-/// What a store is, as the reason of its exemption.
+/// Reason shown for the exemption of a store.
 pub const STORE: &str = "the fleet's store";
 
 /// An SSH session to this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SshSession {
-    /// Where it comes from.
+    /// Address of the client.
     pub peer: IpAddr,
-    /// This host's address that it goes to.
+    /// Address of this host that the client connected to.
     pub host: IpAddr,
-    /// The port that it goes to.
+    /// Port of this host that the client connected to.
     pub port: u16,
 }
 
-/// Where the one who asks for something came from, as far as it is known.
+/// Addresses that a user's request came from, if known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CameFrom {
-    /// By SSH.
+    /// Address of the SSH client.
     pub ssh: Option<IpAddr>,
-    /// By a browser.
+    /// Address of the browser.
     pub web: Option<IpAddr>,
 }
 
-/// What the host depends on.
+/// Addresses that the host and its administrator depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Around {
-    /// The session of the user who started this process.
+    /// SSH session of the user who started this process.
     pub ssh: Option<SshSession>,
-    /// Default gateways.
+    /// Addresses of the default gateways.
     pub gateways: Vec<IpAddr>,
-    /// Name servers, none of them on this host.
+    /// Addresses of the name servers, except those on this host.
     pub resolvers: Vec<IpAddr>,
-    /// The host's own addresses.
+    /// Addresses of the host itself.
     pub own: Vec<IpAddr>,
-    /// The fleet's stores.
+    /// Addresses of the fleet's stores.
     pub stores: Vec<IpAddr>,
-    /// Where those come from who are logged in now, by SSH as a rule.
+    /// Addresses of the users who are logged in now, usually over SSH.
     pub logins: Vec<IpAddr>,
 }
 
 impl Around {
-    /// Asks the host, but for its default gateways. What cannot be read is left out.
+    /// Reads the addresses from the host, except the given default gateways. Unreadable ones are left out.
     pub fn look(gateways: Vec<IpAddr>) -> Self {
         let read = |path: &str| {
             let bytes = files::read_named(Path::new(path), RESOLVERS_BYTES_MAX).unwrap_or_default();
@@ -83,7 +84,7 @@ impl Around {
         };
         let mut named = resolvers(&read("/etc/resolv.conf"));
         if named.iter().any(IpAddr::is_loopback) {
-            // systemd-resolved answers on the host, and asks these.
+            // systemd-resolved answers on the host and forwards to these servers.
             named.extend(resolvers(&read("/run/systemd/resolve/resolv.conf")));
         }
         named.retain(|address| !address.is_loopback() && !address.is_unspecified());
@@ -99,18 +100,18 @@ impl Around {
         }
     }
 
-    /// Whether exemptions and lists come to the same: logins are no part of that.
+    /// Returns true if both lead to the same exemptions and lists. Logins do not affect those.
     pub fn exempts_like(&self, other: &Self) -> bool {
         let without_logins = |of: &Self| Self { logins: Vec::new(), ..of.clone() };
         without_logins(self) == without_logins(other)
     }
 
-    /// With what a configuration says beside it: its fleet's stores.
+    /// Adds the stores of the configured fleet.
     pub fn with(self, fleet: Option<&Fleet>) -> Self {
         Self { stores: fleet.map_or_else(Vec::new, Fleet::stores), ..self }
     }
 
-    /// The exemptions that follow.
+    /// Returns the exemptions that protect these addresses.
     pub fn exemptions(&self, safety: Safety) -> Vec<Entry> {
         let exempt = |address: &IpAddr, what: &str| Entry {
             prefix: IpNet::from(*address),
@@ -126,7 +127,8 @@ impl Around {
             (safety.exempt_ssh_peer, peer.as_slice(), "the peer of the SSH session that started the daemon"),
             (safety.exempt_gateway, &self.gateways[..], "the default gateway"),
             (safety.exempt_resolvers, &self.resolvers[..], "a name server of this host"),
-            // Without it the fleet is none; a fleet that needs no exemption has its store on a socket.
+            // Without its store there is no fleet, so the store is always exempt. A store on a Unix socket needs no
+            // exemption.
             (true, &self.stores[..], STORE),
         ];
         let mut entries: Vec<Entry> = Vec::new();
@@ -140,7 +142,7 @@ impl Around {
         entries
     }
 
-    /// Why exempting `prefix` would be a mistake.
+    /// Returns why exempting `prefix` would be a mistake. None if it would not.
     pub fn objection_to_exempting(prefix: IpNet) -> Option<String> {
         match prefix.prefix_len() {
             0 => Some(format!("{prefix} is all of {}: no source would be limited", width::limits_of(prefix).1)),
@@ -148,7 +150,7 @@ impl Around {
         }
     }
 
-    /// Why denying `prefix` would be a mistake, for one who came from there.
+    /// Returns why denying `prefix` would be a mistake for a user who came from `from`. None if it would not.
     pub fn objection(&self, prefix: IpNet, from: CameFrom) -> Option<String> {
         let inside = |addresses: &[IpAddr], what: &str| {
             let address = addresses.iter().find(|address| prefix.contains(*address))?;
@@ -168,7 +170,7 @@ impl Around {
     }
 }
 
-/// The session of `$SSH_CONNECTION`: `198.51.100.7 51000 203.0.113.5 22`.
+/// Parses the session in `$SSH_CONNECTION`: `198.51.100.7 51000 203.0.113.5 22`.
 pub fn ssh_session(connection: &str) -> Option<SshSession> {
     let words: Vec<&str> = connection.split_whitespace().collect();
     let &[peer, _, host, port] = words.as_slice() else { return None };
@@ -176,8 +178,8 @@ pub fn ssh_session(connection: &str) -> Option<SshSession> {
     Some(SshSession { peer: address(peer)?, host: address(host)?, port: port.parse().ok()? })
 }
 
-/// The session of the user who started this process. `sudo` takes the variable out of the environment, so the processes above
-/// are asked as well.
+/// Returns the SSH session of the user who started this process. `sudo` removes the variable from the environment, so
+/// the parent processes are searched as well.
 pub fn ssh_session_of_this_process() -> Option<SshSession> {
     if let Ok(connection) = std::env::var("SSH_CONNECTION") {
         return ssh_session(&connection);
@@ -197,19 +199,19 @@ pub fn ssh_session_of_this_process() -> Option<SshSession> {
     None
 }
 
-/// The same from an environment as /proc/PID/environ has it.
+/// Parses the session in an environment in the format of /proc/PID/environ.
 fn ssh_session_in(environment: &[u8]) -> Option<SshSession> {
     let variable =
         environment.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(b"SSH_CONNECTION="))?;
     ssh_session(std::str::from_utf8(variable).ok()?)
 }
 
-/// The parent in /proc/PID/stat; the program's name before it is in parentheses and may hold anything.
+/// Parses the parent's id in /proc/PID/stat. The program's name in front stands in parentheses and may hold anything.
 fn parent_in(stat: &str) -> Option<i32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// The name servers of a resolv.conf(5).
+/// Parses the name servers of a resolv.conf(5).
 pub fn resolvers(contents: &str) -> Vec<IpAddr> {
     let server = |line: &str| {
         let mut words = line.split_whitespace();
@@ -221,7 +223,8 @@ pub fn resolvers(contents: &str) -> Vec<IpAddr> {
     contents.lines().filter_map(server).collect()
 }
 
-/// Where sessions come from that systemd-logind has in this directory: a file each, of `NAME=VALUE` lines.
+/// Returns the addresses that systemd-logind's sessions come from. `directory` has one file of `NAME=VALUE` lines for
+/// each.
 fn logins(directory: &Path) -> Vec<IpAddr> {
     let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
     let login = |entry: std::io::Result<fs::DirEntry>| {
@@ -234,7 +237,7 @@ fn logins(directory: &Path) -> Vec<IpAddr> {
     logins
 }
 
-/// Where one session comes from, unless it has ended.
+/// Returns the address that a session comes from. None if the session is closing or local.
 fn login_in(session: &str) -> Option<IpAddr> {
     let value = |name: &str| session.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
     if value("STATE") == Some("closing") {
@@ -256,7 +259,7 @@ fn own_addresses() -> Vec<IpAddr> {
     addresses
 }
 
-/// `fe80::1%eth0` without the interface.
+/// Returns an address like `fe80::1%eth0` without the interface.
 fn without_zone(address: &str) -> &str {
     address.split('%').next().unwrap_or(address)
 }

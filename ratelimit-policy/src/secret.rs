@@ -1,4 +1,4 @@
-//! The files of a fleet that hold secrets: what they say, and what is wrong with them, each with what to do.
+//! Files that hold the secrets of a fleet: their contents, and problems with them, each with advice.
 
 use std::fs;
 use std::io;
@@ -8,23 +8,23 @@ use std::path::Path;
 use crate::config::fleet::Fleet;
 use crate::files;
 
-/// The least length of a fleet's secret.
+/// Minimum length of a fleet's secret, in bytes.
 pub const BYTES_MIN: usize = 32;
 
-/// The longest file with a secret, and with anything else.
+/// Maximum lengths of a file with a secret, and of any other file, in bytes.
 const SECRET_BYTES_MAX: u64 = 4096;
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Whose the service is.
+/// User that owns the service's files.
 const ROOT: u32 = 0;
 
-/// What group and others may do with a file of its owner alone.
+/// Mode bits that give access to group and others.
 const OPEN_TO_OTHERS: u32 = 0o077;
 
-/// The secret in a file, as all hosts take it: without the space and ends of lines behind it.
+/// Reads the secret in a file. Trailing spaces and line ends are removed, so that all hosts take the same secret.
 ///
 /// # Errors
-/// Where it cannot be read, or is shorter than [`BYTES_MIN`].
+/// Fails if the file cannot be read, or if the secret is shorter than [`BYTES_MIN`].
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let secret = files::read_of_anyone(path, SECRET_BYTES_MAX)?.trim_ascii_end().to_vec();
     if secret.len() < BYTES_MIN {
@@ -34,13 +34,14 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(secret)
 }
 
-/// What is wrong with the files that a fleet names, a sentence each without a full stop.
+/// Returns the problems with the files that a fleet names, one sentence each without a full stop.
 pub fn trouble(fleet: &Fleet) -> Vec<String> {
     trouble_of(fleet, ROOT)
 }
 
-/// Who else may read or write what only the service should, and what it may not read itself: it is root, and without
-/// the right to pass over the modes of files. A sentence each, without a full stop.
+/// Returns the problems with the access to the secret files: others may read or write them, or the service cannot
+/// read them. The service runs as root without the capability to ignore file modes. One sentence each, without a full
+/// stop.
 pub fn access_trouble(fleet: &Fleet) -> Vec<String> {
     access_trouble_of(fleet, ROOT)
 }
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
     use crate::config::fleet::Access;
 
-    /// Who runs this test.
+    /// Returns the user that runs this test.
     fn reader() -> u32 {
         nix::unistd::geteuid().as_raw()
     }

@@ -1,4 +1,5 @@
-//! The small grammars of flags, files and messages: amounts, durations, names of ports, and what they share. Knows nothing of what is configured.
+//! Small grammars of flags, files and messages: amounts, durations, port names and their common parts. Independent of
+//! the configuration.
 
 pub mod amount;
 pub mod duration;

@@ -1,4 +1,4 @@
-//! What is denied and banned, for other programs: as a list file, for nft and for ipset. Pure.
+//! Export of denials and bans for other programs: as a list file, for nft and for ipset. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,57 +20,57 @@ pub use read::{Imported, Refused, Wrong, import};
 use effective::{Kind, Nested, disjoint, in_effect};
 use times::nft_time;
 
-/// The table and the sets that are written.
+/// Table that nft scripts create.
 const TABLE: &str = "inet ratelimitd";
 const SET: [&str; 2] = ["denied4", "denied6"];
-/// The longest that ipset counts.
+/// Maximum timeout of ipset, in seconds.
 const IPSET_SECONDS_MAX: i64 = 2_147_483;
-/// Entries that a set of ipset may hold. The same for any rows: a set of another size is another set, which stands in the way.
+/// Capacity of an ipset set. It is constant, because `create -exist` fails on a set of another size.
 const IPSET_ROOM: u32 = 1 << 24;
-/// Before the lines of a script that are for [`import`] alone. The other programs take them for comments.
+/// Prefix of script lines that only [`import`] reads. Other programs take them for comments.
 const OWN: &str = "#= ";
-/// The first of them, before the time of the script.
+/// Prefix of the first such line, before the time of the script.
 const HEAD: &str = "#= ratelimitd 1 ";
-/// Before the end in a comment of the list that `ratelimitd crowdsec` keeps.
+/// Prefix of the expiry in comments of the list that `ratelimitd crowdsec` writes.
 pub const UNTIL: &str = "until ";
-/// Bytes of a comment of nft. // NFTNL_UDATA_COMMENT_MAXLEN is 128 with its terminator
+/// Maximum length of an nft comment in bytes. // NFTNL_UDATA_COMMENT_MAXLEN is 128 with its terminator
 const COMMENT_BYTES_MAX: usize = 120;
 
-/// For whom.
+/// Format of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// One prefix a line, with its end and reason as JSON behind a `#`: a list file.
+    /// List file: one prefix per line, with expiry and reason as JSON after a `#`.
     Plain,
-    /// A script for `nft -f`.
+    /// Script for `nft -f`.
     Nft,
-    /// A script for `ipset restore`.
+    /// Script for `ipset restore`.
     Ipset,
 }
 
-/// One denial or ban.
+/// Denial or ban of one prefix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Row {
-    /// Who.
+    /// Prefix that is denied or banned.
     pub prefix: IpNet,
-    /// Until when; none is permanent.
+    /// Expiry; none if permanent.
     pub until: Option<Timestamp>,
-    /// Why.
+    /// Reason in words.
     pub reason: Option<String>,
-    /// Who entered it: what a configuration denies or a rule bans is no command's, and ends with those.
+    /// Kind of author. Entries of the configuration and bans of rules end with their author, unlike those of commands.
     pub by: Author,
-    /// The program whose denial it is.
+    /// Program that owns the denial.
     pub owner: Option<String>,
-    /// The prefix of the entry that this is a part of, where exemptions take something from it.
+    /// Prefix of the whole entry, if exemptions reduce it to this part.
     pub of: Option<IpNet>,
 }
 
 impl Row {
-    /// A permanent denial by a command.
+    /// Creates a permanent denial by a command.
     pub const fn command(prefix: IpNet, reason: Option<String>) -> Self {
         Self::listed(prefix, None, reason)
     }
 
-    /// What a line of any list says.
+    /// Creates a row from a line of any list.
     const fn listed(prefix: IpNet, until: Option<Timestamp>, reason: Option<String>) -> Self {
         Self { prefix, until, reason, by: Author::Command, owner: None, of: None }
     }
@@ -103,19 +103,20 @@ fn is_a_command(by: &Author) -> bool {
     *by == Author::Command
 }
 
-/// Returns what is denied or banned in a report of all entries: the rows cover an address if and only if this host denies or
-/// bans it. Of one prefix what ends last counts. What exemptions take from an entry is in no row.
+/// Returns the denials and bans in a report of all entries. The rows cover an address exactly if this host denies or
+/// bans it. For equal prefixes the entry that ends last counts. Exempt parts of an entry are in no row.
 pub fn rows(report: &ListReport) -> Vec<Row> {
     rows_of(report, &ListFilter::default())
 }
 
-/// Returns the rows of those entries alone that `filter` takes. The report has all entries: others may exempt a part.
+/// Returns the rows of the entries that `filter` accepts. The report must have all entries, because others may exempt a
+/// part.
 pub fn rows_of(report: &ListReport, filter: &ListFilter) -> Vec<Row> {
     let nested = report.entries.iter().enumerate().filter_map(|(id, of)| {
         let kind = match (of.state, of.decides) {
             (State::Exempt, true) => Kind::Exempt,
             (State::Denied, true) => Kind::Denied,
-            // The denial that goes before a ban may end sooner.
+            // The denial that overrides a ban may end sooner.
             (State::Banned, _) => Kind::Banned,
             (State::Exempt | State::Denied, false) | (State::OverLimit | State::Ok, _) => return None,
         };
@@ -141,7 +142,7 @@ pub fn rows_of(report: &ListReport, filter: &ListFilter) -> Vec<Row> {
     rows.into_values().collect()
 }
 
-/// The rows for a program.
+/// Formats the rows for a program.
 pub fn export(rows: &[Row], format: Format, now: Timestamp) -> String {
     match format {
         Format::Plain => rows.iter().map(plain).collect(),
@@ -153,12 +154,12 @@ pub fn export(rows: &[Row], format: Format, now: Timestamp) -> String {
 fn plain(row: &Row) -> String {
     let Row { until, reason, by, owner, of, .. } = row.clone();
     let beside = Beside { until, reason, by, owner, of };
-    // Texts: it cannot fail. JSON has no line breaks.
+    // Serializing texts cannot fail, and JSON has no line breaks.
     let beside = serde_json::to_string(&beside).unwrap_or_default();
     if beside == "{}" { format!("{}\n", row.prefix) } else { format!("{} # {beside}\n", row.prefix) }
 }
 
-/// What [`import`] reads of a script that nobody has edited, so that nothing of the rows is lost by it.
+/// Returns the lines from which [`import`] restores the rows of an unedited script without loss.
 fn own_lines(rows: &[Row], now: Timestamp) -> String {
     let rows = rows.iter().map(|row| format!("{OWN}{}", plain(row)));
     std::iter::once(format!("{HEAD}{now}\n")).chain(rows).collect()
@@ -174,7 +175,7 @@ fn nft(rows: &[Row], now: Timestamp) -> String {
     for (is_ipv6, set) in [false, true].into_iter().zip(SET) {
         let of = rows.iter().filter(|row| row.prefix.addr().is_ipv6() == is_ipv6);
         let elements: String = of.filter_map(|row| nft_element(row, now)).collect();
-        // In one command: nft reads the whole set again for each.
+        // One command for all elements, because nft reads the whole set again for each command.
         if !elements.is_empty() {
             let _ = writeln!(text, "add element {TABLE} {set} {{\n{elements}}}");
         }
@@ -201,7 +202,7 @@ fn ipset(rows: &[Row], now: Timestamp) -> String {
         let timeout = seconds.map_or(0, |seconds| seconds.min(IPSET_SECONDS_MAX));
         let comment = row.reason.as_deref().map(quoted).filter(|text| !text.is_empty());
         let comment = comment.map_or_else(String::new, |text| format!(" comment \"{text}\""));
-        // hash:net takes no prefix of length 0.
+        // hash:net does not accept a prefix of length 0.
         let halves: Vec<IpNet> = if row.prefix.prefix_len() == 0 {
             row.prefix.subnets(1).map_or_else(|_| vec![], Iterator::collect)
         } else {
@@ -214,7 +215,8 @@ fn ipset(rows: &[Row], now: Timestamp) -> String {
     text
 }
 
-/// Seconds until a row is over, rounded up; none where it is over.
+/// Returns the seconds until a row expires, rounded up, or `Some(None)` if it is permanent. Returns none if it has
+/// expired.
 fn seconds_left(row: &Row, now: Timestamp) -> Option<Option<i64>> {
     let Some(until) = row.until else { return Some(None) };
     let left = until.duration_since(now);
@@ -222,7 +224,8 @@ fn seconds_left(row: &Row, now: Timestamp) -> Option<Option<i64>> {
     (seconds > 0).then_some(Some(seconds))
 }
 
-/// A text that stands between quotes, where neither program has a way to write one.
+/// Replaces characters that cannot stand between quotes, because neither program has an escape. Cuts the text to
+/// [`COMMENT_BYTES_MAX`].
 fn quoted(text: &str) -> String {
     let mut quoted = String::new();
     for c in text.chars().map(|c| if c == '"' || c == '\\' || c.is_control() { '\'' } else { c }) {
@@ -241,7 +244,7 @@ fn prefix_of(text: &str) -> Option<IpNet> {
     }
 }
 
-/// As long as a reason may be.
+/// Cuts a text to [`REASON_BYTES_MAX`] bytes at a character boundary.
 fn shortened(text: &str) -> String {
     let mut end = text.len().min(REASON_BYTES_MAX);
     while !text.is_char_boundary(end) {

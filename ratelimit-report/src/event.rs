@@ -1,6 +1,7 @@
-//! Something that has happened, as `events --json`, the page and the history have it: one shape for all of them.
+//! Event in the form that `events --json`, the web page and the history share.
 //!
-//! Field names are those of schema 1: fields are added, never renamed. Knows no datapath, no log and no clock.
+//! Field names are those of schema 1: fields are added, never renamed. The module knows no datapath, no log and no
+//! clock.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -8,34 +9,34 @@ use serde::{Deserialize, Serialize};
 use crate::snapshot::SCHEMA;
 use ratelimit_policy::labels;
 
-/// Something that has happened to a source, or that a user did.
+/// Event that concerns a source, or an action of a user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// [`SCHEMA`].
+    /// Version of the JSON schema, [`SCHEMA`].
     pub schema: u32,
-    /// When.
+    /// Time of the event.
     pub time: Timestamp,
-    /// What sort of event.
+    /// Kind of the event.
     pub kind: EventKind,
-    /// The address, or the prefix where one is one client; none where it is about no source.
+    /// Address, or the prefix if it counts as one client; none if the event concerns no source.
     pub source: Option<String>,
-    /// The rule's name.
+    /// Name of the rule.
     pub rule: Option<String>,
-    /// The limit, as in `1000/5m requests`.
+    /// Limit in words, as in `1000/5m requests`.
     pub limit: Option<String>,
-    /// The label of the reason that `stats`, `check` and metrics have.
+    /// Label of the reason, as in `stats`, `check` and metrics.
     pub reason: Option<String>,
-    /// Used of the limit, in its unit.
+    /// Amount used of the limit, in its unit.
     pub used: Option<u64>,
-    /// When it ends; none where it has no end, or no length.
+    /// Expiry; none if there is no end or no duration.
     pub until: Option<Timestamp>,
-    /// Who did it, as in `root (alice)`; none where a rule did.
+    /// Author, as in `root (alice)`; none if a rule acted.
     pub by: Option<String>,
-    /// It in words, on one line.
+    /// Description of the event in words, on one line.
     pub detail: String,
 }
 
-/// What sort of event.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
@@ -49,32 +50,32 @@ pub enum EventKind {
     WouldRefuse,
     /// A rule in dry run would ban a source.
     WouldBan,
-    /// A command allows a prefix, or that ends.
+    /// A command allows a prefix, or the permission ends.
     Allow,
-    /// A command denies a prefix, or that ends.
+    /// A command denies a prefix, or the denial ends.
     Deny,
-    /// A command frees a prefix.
+    /// A command unblocks a prefix.
     Unblock,
-    /// A command ends what `allow` has allowed.
+    /// A command removes a permission of `allow`.
     Unallow,
     /// A command resets a source's counters.
     Reset,
     /// An application charges a source.
     Charge,
-    /// More new sources come than can be remembered or are admitted, or that ends.
+    /// More new sources arrive than can be tracked or are admitted, or this state ends.
     #[serde(rename = "pressure")]
     Overload,
-    /// A rule falls back to dry run, or that ends.
+    /// A rule falls back to dry run, or this state ends.
     Breaker,
     /// A file is put in force for a while, kept, or rolled back.
     Trial,
-    /// A configuration is carried out, or refused; or the mode is changed.
+    /// A configuration is applied or refused, or the mode changes.
     Reload,
-    /// An interface is protected.
+    /// An interface becomes protected.
     Attach,
-    /// An interface is not protected any more.
+    /// An interface is no longer protected.
     Detach,
-    /// The fleet is connected, or lost.
+    /// The connection to the fleet is made or lost.
     Fleet,
 }
 
@@ -86,7 +87,7 @@ labels!(pub EventKind {
 });
 
 impl EventKind {
-    /// Whether a command, an application or the daemon did it; else a rule does it to a source, by itself.
+    /// Returns true if a command, an application or the daemon caused the event, and false if a rule did.
     pub const fn is_act(self) -> bool {
         match self {
             Self::Refused | Self::Ban | Self::BanEnd | Self::WouldRefuse | Self::WouldBan => false,
@@ -108,7 +109,7 @@ impl EventKind {
 }
 
 impl Event {
-    /// Of a kind, with nothing but words.
+    /// Creates an event of a kind with only a description.
     pub const fn new(time: Timestamp, kind: EventKind, detail: String) -> Self {
         Self {
             schema: SCHEMA,

@@ -1,4 +1,5 @@
-//! Metrics: a snapshot as Prometheus text. Knows [`Snapshot`] and nothing behind it. No label ever holds an address.
+//! Metrics: a snapshot in Prometheus text format. Knows [`Snapshot`] and nothing behind it. Labels never contain
+//! addresses.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,10 +19,10 @@ use ratelimit_common::verdict::{Reason, SaidBy};
 
 mod fleet;
 
-/// The content type of [`metrics`].
+/// Content type of the output of [`metrics`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// All metrics in the Prometheus text format.
+/// Returns all metrics in the Prometheus text format.
 pub fn metrics(snapshot: Arc<Snapshot>) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Exported(snapshot)));
@@ -30,7 +31,8 @@ pub fn metrics(snapshot: Arc<Snapshot>) -> Result<String, fmt::Error> {
     Ok(prometheus_text(&open_metrics))
 }
 
-/// OpenMetrics names a counter's family without `_total`; the Prometheus format names it as its samples.
+/// Converts OpenMetrics to the Prometheus format, in which the family of a counter is named with `_total` like its
+/// samples.
 fn prometheus_text(open_metrics: &str) -> String {
     let mut counters: Vec<&str> = Vec::new();
     for line in open_metrics.lines() {
@@ -179,7 +181,7 @@ fn state(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
     family(out, "ratelimitd_trial", help, [(Labels::new(), gauge(u64::from(is_on_trial)))])
 }
 
-/// Of one that is off as the configuration says, nothing fails and nothing is lost.
+/// Writes the metrics of the history. A history that the configuration turns off never fails and loses nothing.
 fn history(out: &mut DescriptorEncoder<'_>, health: Option<&Health>) -> fmt::Result {
     let fails = health.is_some_and(|of| of.state != HealthState::Ok);
     let help = "Whether the history is not written though it is meant to be";
@@ -191,7 +193,8 @@ fn history(out: &mut DescriptorEncoder<'_>, health: Option<&Health>) -> fmt::Res
     family(out, "ratelimitd_history_bytes", "Size of the history's database", [(Labels::new(), gauge(bytes))])
 }
 
-/// Whether a rule, or none, can have said this. A rule that is no more leaves what it counted to none.
+/// Returns true if the counter's reason is possible for its rule, or for no rule. Counts of a removed rule stay without
+/// one.
 fn can_be(counter: &Counter) -> bool {
     let said_by = Reason::ALL.iter().find(|of| of.label() == counter.reason).map(|of| of.said_by());
     match said_by {
@@ -252,7 +255,7 @@ fn access_logs(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Res
     family(out, "ratelimitd_access_log_turn_requests_max", help, turns)
 }
 
-/// One family of metrics; a counter's name comes without `_total`.
+/// Writes one family of metrics. The name of a counter comes without `_total`.
 fn family<'a, M: EncodeMetric + TypedMetric>(
     out: &mut DescriptorEncoder<'_>,
     name: &str,
@@ -305,7 +308,7 @@ mod tests {
     use super::*;
     use crate::fixture;
 
-    /// Every metric that INTERFACE.md names and that there is something to say about.
+    /// Names of all metrics for which the fixture has a value, as documented in docs/METRICS.md.
     const NAMES: [&str; 48] = [
         "ratelimitd_build_info",
         "ratelimitd_packets_total",
@@ -357,12 +360,12 @@ mod tests {
         "ratelimitd_access_log_turn_requests_max",
     ];
 
-    /// With something in every corner.
+    /// Returns a snapshot in which every optional part has a value.
     fn snapshot() -> Snapshot {
         Snapshot { fleet: fixture::fleet(), access_logs: vec![fixture::access_log()], ..fixture::snapshot() }
     }
 
-    /// The family of a sample: of a histogram, the name without its end.
+    /// Returns the family of a sample, which for a histogram is the name without its suffix.
     fn family_of<'a>(name: &'a str, kinds: &BTreeMap<&str, &str>) -> &'a str {
         let ends = ["_bucket", "_sum", "_count"];
         let whole = ends.iter().find_map(|end| name.strip_suffix(end));
@@ -394,7 +397,7 @@ mod tests {
         assert!(!text.contains("# EOF"));
     }
 
-    /// Rows of docs/METRICS.md: the first cell, and the others.
+    /// Returns the rows of docs/METRICS.md as first cell and further cells.
     fn rows() -> Vec<(&'static str, Vec<&'static str>)> {
         let lines = include_str!("../../docs/METRICS.md").lines().filter(|line| line.starts_with("| `"));
         let cells = lines.map(|line| line.trim_matches('|').split('|').map(str::trim).collect::<Vec<_>>());
@@ -511,7 +514,7 @@ mod tests {
         assert_eq!(of(Some(HealthState::Off))[0], "1");
     }
 
-    /// What `promtool check metrics` objects to.
+    /// Checks the rules of `promtool check metrics`.
     #[test]
     fn each_metric_has_a_help_a_type_and_a_name_of_prometheus_habits() {
         let text = metrics(Arc::new(snapshot())).unwrap();

@@ -1,4 +1,4 @@
-//! A small policy and configuration for tests, packets for it, and a snapshot.
+//! Small policy and configuration for tests, packets for it, and a snapshot.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::net::IpAddr;
@@ -12,17 +12,17 @@ use ratelimit_common::window;
 use ratelimit_datapath::fake::FakePacket;
 use ratelimit_policy::desired;
 
-/// A packet of 100 bytes that opens a connection, and is its first request.
+/// Returns a packet of 100 bytes that opens a connection and contains its first request.
 pub fn opening(source: &str) -> FakePacket {
     FakePacket { source: address(source), opens: true, requests: 1, bytes: 100 }
 }
 
-/// An address.
+/// Parses an address.
 pub fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// An access log that is read in time, and has added to its rule.
+/// Returns an access log that is read in time, and has added requests to its rule.
 pub fn access_log() -> AccessLogReport {
     AccessLogReport {
         log: "/var/log/nginx/access.log".into(),
@@ -37,12 +37,12 @@ pub fn access_log() -> AccessLogReport {
     }
 }
 
-/// One snapshot with something in every corner.
+/// Returns a snapshot in which most optional parts have a value.
 pub fn snapshot() -> Snapshot {
     serde_json::from_str(include_str!("fixture/stats.json")).unwrap()
 }
 
-/// A fleet of two hosts that is connected.
+/// Returns a connected fleet of two hosts.
 pub fn fleet() -> Fleet {
     let limit = Limit {
         amount: 1000,
@@ -87,7 +87,7 @@ pub fn fleet() -> Fleet {
     }
 }
 
-/// The words of a window of which `used` is charged at `now`.
+/// Returns the cells of a window with `used` charged at `now`.
 pub fn window_of(limit: &desired::Limit, used: u64, now: Nanos) -> [u64; window::CELLS] {
     let mut cells = [0; window::CELLS];
     assert!(window::open(&mut cells, limit.arithmetic(), now.bucket(limit.bucket_ns), used));

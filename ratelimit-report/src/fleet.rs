@@ -1,5 +1,5 @@
-//! What is told of a fleet: in `stats`, by `ratelimitd fleet`, in metrics. Plain values of schema 1: fields are added,
-//! never renamed. Knows no store and no clock; the daemon fills them in.
+//! State of a fleet, as shown by `stats`, `ratelimitd fleet` and metrics. Plain values of schema 1: fields are added,
+//! never renamed. The module knows no store and no clock; the daemon fills the values in.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 use crate::snapshot::{Limit, SCHEMA};
 use ratelimit_policy::labels;
 
-/// How this host does in its fleet.
+/// State of this host in its fleet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FleetState {
     /// All exchanges with the store succeed.
     Connected,
-    /// Some do not, or some limit is not summed.
+    /// Some exchanges fail, or some limit is not summed.
     Degraded,
-    /// None does: each host holds its limits by itself.
+    /// No exchange succeeds: each host enforces its limits on its own.
     Away,
     /// The configuration has no fleet.
     #[default]
@@ -26,162 +26,164 @@ pub enum FleetState {
 
 labels!(pub FleetState { Connected => "connected", Degraded => "degraded", Away => "away", Off => "off" });
 
-/// How the fleet does: `fleet` of `stats --json`.
+/// State of the fleet and of this host's exchanges: `fleet` of `stats --json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Fleet {
-    /// One word.
+    /// State of this host in the fleet.
     pub state: FleetState,
-    /// Hosts heard of in the last minute, this one among them.
+    /// Number of hosts heard from in the last minute, including this one.
     pub hosts: u64,
-    /// How long ago the store last answered; none where it never did.
+    /// Seconds since the store last answered; none if it never did.
     pub last_exchange_seconds: Option<f64>,
-    /// Exchanges that the store answered.
+    /// Number of exchanges that the store answered.
     pub rounds: u64,
-    /// Exchanges that it did not.
+    /// Number of exchanges that the store did not answer.
     pub rounds_failed: u64,
-    /// Counts of sources that the store took.
+    /// Number of source counts that the store accepted.
     pub reports: u64,
-    /// Counts that were not reported, for want of room: they are forgiven.
+    /// Number of source counts that were not reported for lack of room. They are lost to the other hosts.
     pub reports_lost: u64,
-    /// Its name.
+    /// Name of the fleet.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Since when it is in this state.
+    /// Time at which the current state began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// What is wrong, in a clause: `the store does not answer`.
+    /// Problem, as a clause: `the store does not answer`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
-    /// More of it, in words. Left out where sources may not be named: it may name files and the store's address.
+    /// Details of the problem. Left out where sources may not be named, because they may name files and the store's
+    /// address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The store's own words for what is wrong. Left out where sources may not be named: they may name users and addresses.
+    /// Error text of the store. Left out where sources may not be named, because it may name users and addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store_says: Option<String>,
-    /// Exchanges succeed, but late: the bound is higher, or limits are not summed.
+    /// True if exchanges succeed but late, so that the bound is higher or limits are not summed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub slow: bool,
-    /// The longest that the store took to answer in the last 30 s.
+    /// Longest answer time of the store in the last 30 s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub round_trip_seconds: Option<f64>,
-    /// The longest that a report takes, on this host or another that is heard: the bound counts what is sent within it.
+    /// Longest delay of a report on this host or on any host that is heard. The bound includes what is sent within it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_seconds: Option<f64>,
-    /// Another machine has a copy of this host's state: both are counted as one.
+    /// True if another machine has a copy of this host's state, so that both count as one host.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub doubled: bool,
-    /// This host's clock minus the store's.
+    /// Seconds that this host's clock is ahead of the store's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_ahead_seconds: Option<f64>,
-    /// `rounds_failed` by what was wrong: `hung`.
+    /// Number of failed exchanges by cause, such as `hung`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub failures: BTreeMap<String, u64>,
-    /// How long the answered exchanges took.
+    /// Durations of the answered exchanges.
     #[serde(default)]
     pub round_seconds: RoundSeconds,
-    /// Connections to the store that were made.
+    /// Number of connections made to the store.
     #[serde(default)]
     pub connections: u64,
-    /// Answered sums that were more than all hosts can have admitted: they are passed over.
+    /// Number of sums ignored because they exceed what all hosts can have admitted.
     #[serde(default)]
     pub garbage: u64,
-    /// Answers that came after later ones: they are passed over.
+    /// Number of answers ignored because they arrived after later ones.
     #[serde(default)]
     pub late: u64,
-    /// Times that the store had lost what it had been told.
+    /// Number of times that the store lost its data.
     #[serde(default)]
     pub store_lost: u64,
-    /// Acts and messages that were lost for want of room.
+    /// Number of acts and messages lost for lack of room.
     #[serde(default)]
     pub messages_lost: u64,
-    /// Sources that are reported now.
+    /// Number of sources that are reported now.
     #[serde(default)]
     pub sources: u64,
-    /// The limits that the fleet holds together, in the configuration's order.
+    /// Limits that the fleet enforces together, in the order of the configuration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<FleetLimit>,
 }
 
-/// How long exchanges took: a histogram.
+/// Histogram of the durations of exchanges.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RoundSeconds {
-    /// Their sum.
+    /// Sum of all durations in seconds.
     pub sum: f64,
-    /// The upper ends, in seconds.
+    /// Upper bounds of the buckets in seconds, ascending.
     pub up_to: Vec<f64>,
-    /// How many took up to so long and longer than the end before; the last is of those past all ends.
+    /// Number of exchanges in each bucket. The last bucket holds those longer than every bound.
     pub counts: Vec<u64>,
 }
 
-/// A limit that the fleet holds together.
+/// Limit that the fleet enforces together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FleetLimit {
-    /// The rule's name.
+    /// Name of the limit's rule.
     pub rule: String,
-    /// The limit.
+    /// Amount, window and unit of the limit.
     #[serde(flatten)]
     pub limit: Limit,
-    /// The same in words, as events have it: `1000/5m requests`.
+    /// Limit in words, as in events: `1000/5m requests`.
     pub text: String,
-    /// What of a source's traffic is summed.
+    /// Part of a source's traffic that is summed.
     pub sum: Summed,
-    /// Whether it is summed now; else each host holds it by itself.
+    /// True if the limit is summed now. Otherwise each host enforces it on its own.
     pub summed: bool,
-    /// The most that the fleet admits of a source in a window, as things are now.
+    /// Maximum that the fleet admits of a source in a window, under current conditions.
     pub bound: u64,
-    /// The same in words, as `check-config` says it: `at most 1000 + 3x125 + 6 + …`.
+    /// Derivation of the bound, as `check-config` prints it: `at most 1000 + 3x125 + 6 + …`.
     pub bound_words: String,
-    /// How many other hosts heard of in the last minute share it; none where there are none, or one does not say.
+    /// Number of other hosts, heard from in the last minute, that share the limit. None if there are none, or one does
+    /// not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_with: Option<u64>,
 }
 
-/// What of a source's traffic is summed over the fleet.
+/// Part of a source's traffic that is summed over the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Summed {
-    /// What established connections proved.
+    /// Verified traffic, of established connections.
     Verified,
-    /// All of it.
+    /// All traffic.
     All,
 }
 
 labels!(pub Summed { Verified => "verified", All => "all" });
 
-/// `ratelimitd fleet --json`.
+/// Output of `ratelimitd fleet --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FleetReport {
-    /// [`SCHEMA`].
+    /// Version of the JSON schema, [`SCHEMA`].
     pub schema: u32,
-    /// When this was read.
+    /// Time of the reading.
     pub time: Timestamp,
-    /// How it does, as in `stats`.
+    /// State of the fleet, as in `stats`.
     pub fleet: Fleet,
-    /// The hosts heard of in the last hour, this one among them, by name.
+    /// Hosts heard from in the last hour, including this one, sorted by name.
     pub hosts: Vec<FleetHost>,
 }
 
-/// One host, as it said of itself.
+/// One host, as described by its own reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FleetHost {
-    /// Its name.
+    /// Host name.
     pub name: String,
-    /// The id of its state in the kernel, in hexadecimal.
+    /// Id of the host's kernel state, in hexadecimal.
     pub id: String,
-    /// Whether it is the one that answers.
+    /// True for the host that answers.
     pub this: bool,
-    /// How long ago it was heard, by the store's clock.
+    /// Seconds since the host was last heard, by the store's clock.
     pub heard_seconds_ago: f64,
-    /// Its clock minus the store's; none where it does not know yet.
+    /// Seconds that the host's clock is ahead of the store's; none if the host does not know yet.
     pub clock_ahead_seconds: Option<f64>,
-    /// The version of ratelimitd.
+    /// Version of ratelimitd on the host.
     pub version: String,
-    /// What it admitted under the fleet's limits in the last minute.
+    /// Amount that the host admitted under the fleet's limits in the last minute.
     pub admitted_last_minute: u64,
 }
 
 impl Fleet {
-    /// The same without what may name addresses.
+    /// Removes the texts that may name addresses, files or users.
     pub fn without_addresses(mut self) -> Self {
         self.error = None;
         self.store_says = None;
@@ -190,7 +192,7 @@ impl Fleet {
 }
 
 impl FleetReport {
-    /// Of a daemon without a fleet.
+    /// Builds the report of a daemon without a fleet.
     pub fn off(time: Timestamp) -> Self {
         Self { schema: SCHEMA, time, fleet: Fleet::default(), hosts: Vec::new() }
     }

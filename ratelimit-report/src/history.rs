@@ -1,178 +1,180 @@
-//! What was remembered, as `history --json`, its CSV and the page have it: episodes, acts, the worst of a period, series for charts.
+//! Recorded history in the form of `history --json`, its CSV and the web page: episodes, acts, worst sources, chart
+//! series.
 //!
-//! Field names are those of schema 1: fields are added, never renamed. Knows no database and no clock.
+//! Field names are those of schema 1: fields are added, never renamed. The module knows no database and no clock.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// `history IP --json`: all that is remembered of an address or a prefix.
+/// History of one address or prefix: `history IP --json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryReport {
-    /// [`crate::snapshot::SCHEMA`].
+    /// Version of the JSON schema, [`crate::snapshot::SCHEMA`].
     pub schema: u32,
-    /// The address or prefix that was asked for.
+    /// Address or prefix that was asked for.
     pub source: String,
-    /// Newest first.
+    /// Episodes, newest first.
     pub episodes: Vec<Episode>,
-    /// Newest first.
+    /// Acts, newest first.
     pub acts: Vec<Act>,
-    /// Whether there are older episodes or acts than these.
+    /// True if older episodes or acts exist.
     pub more: bool,
-    /// Whether there are older episodes.
+    /// True if older episodes exist.
     #[serde(default)]
     pub more_episodes: bool,
-    /// Whether there are older acts.
+    /// True if older acts exist.
     #[serde(default)]
     pub more_acts: bool,
-    /// Times in which events were lost, newest first: what happened then may be missing.
+    /// Periods in which events were lost, newest first. Records from then may be missing.
     #[serde(default)]
     pub losses: Vec<Loss>,
 }
 
-/// A time in which events were lost before they came to the history.
+/// Period in which events were lost before they reached the history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
-    /// The last time before it at which nothing was lost.
+    /// Last time before the loss at which no event was missing.
     pub began: Timestamp,
-    /// When the loss was seen last.
+    /// Time at which the loss was last seen.
     pub ended: Timestamp,
-    /// How many events were lost.
+    /// Number of lost events.
     pub events: u64,
 }
 
-/// A time in which one limit of a rule refused or banned a source.
+/// Period in which one limit of a rule refused or banned a source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Episode {
-    /// The address, or the prefix where one is one client or whole addresses are not kept.
+    /// Address, or the prefix if it counts as one client or whole addresses are not kept.
     pub source: String,
-    /// The rule's name.
+    /// Name of the rule.
     pub rule: String,
-    /// The limit, as in `1000/5m requests`.
+    /// Limit in words, as in `1000/5m requests`.
     pub limit: String,
-    /// The label of the reason; `dry_run` where nothing was dropped.
+    /// Label of the reason; `dry_run` if nothing was dropped.
     pub reason: String,
-    /// The first refusal.
+    /// Time of the first refusal.
     pub began: Timestamp,
-    /// The last one, or the end of the ban; none while it goes on.
+    /// Time of the last refusal, or end of the ban; none while the episode goes on.
     pub ended: Option<Timestamp>,
-    /// Packets refused.
+    /// Number of refused packets.
     pub packets: u64,
-    /// Their bytes.
+    /// Number of refused bytes.
     pub bytes: u64,
-    /// The most that was used of the limit, in its unit.
+    /// Largest use of the limit, in its unit.
     pub peak: u64,
-    /// Whether nothing was dropped: a rule in dry run, or a shadow limit.
+    /// True if nothing was dropped, because the rule is in dry run or the limit is a shadow limit.
     pub would: bool,
-    /// The label of why it ended: `expired`, `lifted`, `detached`. None while it goes on, or where an earlier program wrote it.
+    /// Label of the cause of the end: `expired`, `lifted`, `detached`. None while the episode goes on, or if an earlier
+    /// version wrote it.
     #[serde(default)]
     pub cause: Option<String>,
 }
 
-/// What a command, an application or the daemon did.
+/// Action of a command, an application or the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Act {
-    /// When.
+    /// Time of the act.
     pub time: Timestamp,
-    /// The label of the event's kind: `deny`.
+    /// Label of the event's kind, such as `deny`.
     pub what: String,
-    /// The prefix that it is about.
+    /// Prefix that the act concerns.
     pub source: Option<String>,
-    /// Who did it, as in `root (alice)`.
+    /// Author, as in `root (alice)`.
     pub by: Option<String>,
-    /// Why, as it was given.
+    /// Reason, as the author gave it.
     pub reason: Option<String>,
-    /// It in words.
+    /// Description of the act in words.
     pub detail: String,
 }
 
-/// `history --json`: who was refused most in a period.
+/// Sources with the most refusals in a period: `history --json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorstReport {
-    /// [`crate::snapshot::SCHEMA`].
+    /// Version of the JSON schema, [`crate::snapshot::SCHEMA`].
     pub schema: u32,
-    /// Where the period begins.
+    /// Start of the period.
     pub since: Timestamp,
-    /// Where it ends.
+    /// End of the period.
     pub until: Timestamp,
-    /// Those refused before those that would have been; in each the most packets first.
+    /// Refused sources, then sources that would have been refused. Each part is sorted by packets, most first.
     pub sources: Vec<WorstSource>,
-    /// How many further sources there are.
+    /// Number of further sources.
     pub omitted: u64,
-    /// Times of the period in which events were lost, newest first: sources that were refused then may be missing.
+    /// Losses of events within the period, newest first. Sources that were refused then may be missing.
     #[serde(default)]
     pub losses: Vec<Loss>,
 }
 
-/// A source in [`WorstReport`]. Packets are those of its episodes that touch the period, whole.
+/// Source in [`WorstReport`]. Its packets are the totals of all episodes that touch the period.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorstSource {
-    /// The address or prefix.
+    /// Address or prefix of the source.
     pub source: String,
-    /// How many episodes.
+    /// Number of episodes.
     pub episodes: u64,
-    /// Rules that refused it, by name.
+    /// Names of the rules that refused the source.
     pub rules: Vec<String>,
     /// Labels of the reasons.
     pub reasons: Vec<String>,
-    /// The first began then.
+    /// Start of the first episode.
     pub began: Timestamp,
-    /// The last ended then; none while one goes on.
+    /// End of the last episode; none while one goes on.
     pub ended: Option<Timestamp>,
-    /// Packets refused.
+    /// Number of refused packets.
     pub packets: u64,
-    /// Their bytes.
+    /// Number of refused bytes.
     pub bytes: u64,
-    /// Whether nothing was dropped.
+    /// True if nothing was dropped.
     pub would: bool,
 }
 
 /// Traffic over a period, for charts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeriesReport {
-    /// [`crate::snapshot::SCHEMA`].
+    /// Version of the JSON schema, [`crate::snapshot::SCHEMA`].
     pub schema: u32,
-    /// The start of the first step.
+    /// Start of the first step.
     pub since: Timestamp,
-    /// The end of the last step.
+    /// End of the last step.
     pub until: Timestamp,
-    /// How long a step is.
+    /// Length of a step in seconds.
     pub step_seconds: u64,
-    /// By rule, reason and outcome.
+    /// One line per rule, reason and outcome.
     pub lines: Vec<Line>,
 }
 
-/// One line of a chart. A step is none where nothing at all was recorded, as while no daemon ran.
+/// Line of a chart. A step is none if nothing at all was recorded, for example while no daemon ran.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
-    /// The rule's name.
+    /// Name of the rule.
     pub rule: String,
-    /// The label of the reason.
+    /// Label of the reason.
     pub reason: String,
-    /// What became of the packets.
+    /// Outcome for the packets.
     pub outcome: Outcome,
-    /// Packets in each step.
+    /// Number of packets in each step.
     pub packets: Vec<Option<u64>>,
-    /// Bytes in each step.
+    /// Number of bytes in each step.
     pub bytes: Vec<Option<u64>>,
 }
 
-/// What became of packets.
+/// Outcome for packets of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// They passed.
+    /// The packets passed.
     Admitted,
-    /// They were dropped.
+    /// The packets were dropped.
     Dropped,
-    /// They passed, and would have been dropped were the rule enforced.
+    /// The packets passed because of dry run and would have been dropped by an enforced rule.
     Would,
 }
 
 impl Outcome {
-    /// Every outcome.
+    /// All outcomes, in ascending order.
     pub const ALL: [Self; 3] = [Self::Admitted, Self::Dropped, Self::Would];
 
-    /// Its name in JSON.
+    /// Returns the name in JSON.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Admitted => "admitted",
@@ -182,35 +184,35 @@ impl Outcome {
     }
 }
 
-/// Whether history is kept, for `stats --json`, `/healthz` and the log.
+/// State of the history, for `stats --json`, `/healthz` and the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
-    /// Whether it is written.
+    /// State of writing to the database.
     pub state: HealthState,
-    /// What is wrong, or was lately, and what to do, in words.
+    /// Present or recent problem and its remedy, in words.
     pub detail: Option<String>,
-    /// Records lost since the start: the queue was full.
+    /// Number of records lost since the start because the queue was full.
     pub lost: u64,
-    /// Records that wait to be written.
+    /// Number of records waiting to be written.
     pub waiting: u64,
-    /// Bytes of the database.
+    /// Size of the database in bytes.
     pub bytes: u64,
 }
 
-/// Whether history is written.
+/// Writing state of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HealthState {
-    /// Every second.
+    /// Records are written every second.
     Ok,
-    /// Not now; it is tried again.
+    /// Writing fails at present and is retried.
     Failing,
-    /// Not by this daemon: it is turned off, or the database is a newer program's.
+    /// This daemon writes no history: it is turned off, or a newer version created the database.
     Off,
 }
 
 impl HistoryReport {
-    /// A line an episode, then a line an act, then a line a loss; the first line names the columns.
+    /// Returns the report as CSV: a header, then one line per episode, act and loss.
     pub fn csv(&self) -> String {
         let mut out = csv_line([
             "what",
@@ -265,10 +267,10 @@ impl HistoryReport {
 }
 
 impl Loss {
-    /// What a loss means, in words.
+    /// Text that marks a loss in CSV.
     const WORDS: &str = "NOT COMPLETE: events were lost";
 
-    /// The number of events in all of these.
+    /// Returns the total number of lost events.
     pub fn sum(losses: &[Self]) -> u64 {
         losses.iter().fold(0, |sum: u64, of| sum.saturating_add(of.events))
     }
@@ -279,7 +281,7 @@ impl Loss {
 }
 
 impl WorstReport {
-    /// A line a source, then a line a loss, which has no source; the first line names the columns.
+    /// Returns the report as CSV: a header, then one line per source and per loss. A loss has no source.
     pub fn csv(&self) -> String {
         let mut out = csv_line([
             "source",
@@ -315,7 +317,8 @@ impl WorstReport {
     }
 }
 
-/// RFC 4180, with the line ends of Unix. A text that a spreadsheet would take for a formula gets a `'` before it.
+/// Formats one CSV line by RFC 4180, with a Unix line end. Texts that a spreadsheet would take for a formula get a `'`
+/// in front.
 fn csv_line<const N: usize>(fields: [&str; N]) -> String {
     let field = |text: &str| {
         let text = if text.starts_with(['=', '+', '-', '@']) { format!("'{text}") } else { text.to_owned() };

@@ -1,5 +1,5 @@
-//! What the datapath holds, in the words of those who ask: the snapshot and its reports, what is observed over time, metrics, and what
-//! a capture or a log would have met. Serializable values, and the functions that make them of readings.
+//! Reports for programs: the snapshot and its views, observations over time, metrics, and replays of captures and logs.
+//! The crate has serializable values, and functions that build them from readings.
 
 #![forbid(unsafe_code)]
 

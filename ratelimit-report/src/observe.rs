@@ -1,9 +1,10 @@
-//! What sources have wanted, and what other limits would have made of it: the material of `ratelimitd suggest`.
+//! Demand of sources, and the effect that other limits would have had: the input of `ratelimitd suggest`.
 //!
-//! In rounds, each a visit of every source. The cells of a window tell what was admitted in each bucket, and the
-//! growth of its refusals what was not; together they are what the source wanted, its *demand*. Up to
-//! [`CANDIDATES_MAX`](ratelimit_policy::config::rule::CANDIDATES_MAX) other amounts of each limit, the *candidates*, are held
-//! against the same demand. Knows readings and policies. Must not know a map, a clock or a file: time is an argument.
+//! Observation runs in rounds, each of which visits every source. The cells of a window tell what each bucket admitted,
+//! and the growth of its refusals tells what was refused. Their sum is the source's *demand*. Up to
+//! [`CANDIDATES_MAX`](ratelimit_policy::config::rule::CANDIDATES_MAX) other amounts per limit, the *candidates*, are
+//! applied to the demand. The module knows readings and policies. It must not know a map, a clock or a file: time is an
+//! argument.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -29,34 +30,34 @@ pub use propose::{Distribution, Gap, Proposal, Reason, SOURCES_MIN, gaps, propos
 
 use limit::Observation;
 
-/// Rounds are no closer than this: a window of one second has 8 buckets of 0.2 s in its ring, so none is missed.
+/// Minimum interval between rounds. A window of 1 s has a ring of 8 buckets of 0.2 s, so none is missed.
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
-/// Nor farther apart, so that sources that are evicted have been seen.
+/// Maximum interval between rounds, so that sources are seen before their eviction.
 const INTERVAL_MAX: Duration = Duration::from_secs(30);
-/// A round may take this part of the time between rounds. // 1/50 of one CPU
+/// Minimum interval as a multiple of a round's duration. // 1/50 of one CPU
 const REST: u32 = 50;
 
-/// Room for refusals that is kept from round to round. // 1024 x 48 B = 49 KB
+/// Capacity for refusals that is kept from round to round. // 1024 x 48 B = 49 KB
 const OWED_KEPT: usize = 1_024;
 
-/// Candidates of a limit unless they are said, as multiples of its amount.
+/// Default candidates of a limit, as fractions (numerator, denominator) of its amount.
 const MULTIPLES: [(u64, u64); 8] = [(1, 8), (1, 4), (1, 2), (1, 1), (2, 1), (4, 1), (8, 1), (16, 1)];
 
-/// Candidates of the rules that say some, by the rule's name.
+/// Configured candidates by rule name. Rules without an entry use the default ones.
 pub type Candidates = [(String, Vec<Limit>)];
 
-/// All that is observed.
+/// Observations of all limits of a policy.
 #[derive(Debug, Default)]
 pub struct Observer {
-    /// What one client is.
+    /// IPv4 and IPv6 prefix lengths of one client.
     prefixes: (u8, u8),
     limits: Vec<Observation>,
     slots: HashMap<u32, usize>,
-    /// Refusals of one limit that another of the same rule was not asked about: which, whose, how much.
+    /// Refusals that ended a packet before another limit of the rule was checked: index of that limit, source, amount.
     owed: Vec<(usize, Whose, u64)>,
 }
 
-/// One visit of every source.
+/// Round in progress, which visits every source once.
 #[derive(Debug)]
 pub struct Round<'a> {
     observer: &'a mut Observer,
@@ -64,8 +65,8 @@ pub struct Round<'a> {
 }
 
 impl Observer {
-    /// Observes the limits of this policy from now on, at most `sources_max` sources each. What of them was observed
-    /// before goes on, with other amounts too; candidates that have changed start from zero.
+    /// Starts observing the limits of this policy, at most `sources_max` sources each. Limits that count like earlier
+    /// ones keep their observations, even with other amounts. Changed candidates start from zero.
     pub fn follow(&mut self, policy: &Policy, candidates: &Candidates, sources_max: usize, now: Nanos) {
         let prefixes = (policy.ipv4_prefix, policy.ipv6_prefix);
         let mut before = std::mem::take(&mut self.limits);
@@ -96,44 +97,47 @@ impl Observer {
         }
     }
 
-    /// Begins a round at `now` by the datapath's clock. `refused_bytes` is how long a refused packet of each rule is.
+    /// Starts a round at `now` by the datapath's clock. `refused_bytes` is the mean length of a refused packet, by
+    /// rule.
     pub fn round<'a>(&'a mut self, now: Nanos, refused_bytes: &'a [u64]) -> Round<'a> {
         self.owed.clear();
         self.limits.iter_mut().for_each(|of| of.begin(now));
         Round { observer: self, refused_bytes }
     }
 
-    /// Nothing was counted between the last round and `now`, so that no bucket is missed.
+    /// Records that nothing was counted between the last round and `now`, so that no bucket counts as missed.
     pub fn nothing_until(&mut self, now: Nanos) {
         self.limits.iter_mut().for_each(|of| of.nothing_until(now));
     }
 
-    /// How long to wait after a round that took so long.
+    /// Returns the wait after a round of duration `took`: half the shortest bucket, within 1 s to 30 s, and at least 50
+    /// times `took`.
     pub fn interval(&self, took: Duration) -> Duration {
         let shortest_ns = self.limits.iter().map(|of| of.limit().bucket_ns).min().unwrap_or(u64::MAX);
         Duration::from_nanos(shortest_ns / 2).clamp(INTERVAL_MIN, INTERVAL_MAX).max(took.saturating_mul(REST))
     }
 
-    /// What was observed of a limit; none of one that has no buckets, or before the first round.
+    /// Returns the observations of a limit. Returns none for a limit without buckets, or before the first round.
     pub fn observed(&self, limit: &Limit) -> Option<Observed> {
         let of = self.limits.get(*self.slots.get(&limit.slot)?)?;
         of.has_begun().then(|| of.observed())
     }
 
-    /// The sources that wanted more than this in a window of the limit, and how much in their busiest, in order.
+    /// Returns the sources that exceeded `amount` in a window of the limit, sorted, each with the demand of its busiest
+    /// window.
     pub fn over(&self, limit: &Limit, amount: u64) -> Vec<(IpNet, u64)> {
         let of = self.slots.get(&limit.slot).and_then(|at| self.limits.get(*at));
         of.map_or_else(Vec::new, |of| of.over(amount))
     }
 
-    /// Bytes of memory that the sources take.
+    /// Returns the memory of all observed sources in bytes.
     pub fn bytes(&self) -> usize {
         self.limits.iter().map(Observation::bytes).sum()
     }
 }
 
 impl Round<'_> {
-    /// Takes in one window of one source. Windows of no limit that is observed are passed over.
+    /// Updates the observation from one window of one source. Windows of limits that are not observed are ignored.
     pub fn visit(&mut self, reading: &SourceReading) {
         let Some(&at) = self.observer.slots.get(&reading.slot) else { return };
         let of = &mut self.observer.limits[at];
@@ -145,7 +149,7 @@ impl Round<'_> {
         }
     }
 
-    /// Ends it.
+    /// Ends the round and charges refusals to the other limits of their rules.
     pub fn finish(self) {
         for (at, source, amount) in self.observer.owed.drain(..) {
             self.observer.limits[at].owe(source, amount);
@@ -155,27 +159,27 @@ impl Round<'_> {
     }
 }
 
-/// What one refusal is in the unit of a limit.
+/// Amount of one refusal in the unit of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Weight {
     One,
-    /// As long as a refused packet of the rule is on average.
+    /// Mean length of the rule's refused packets.
     Bytes,
-    /// However many there are, one at least was meant.
+    /// One unit in total, however many refusals there are, because at least one was meant.
     OneOfMany,
-    /// It cannot be told.
+    /// No known amount, counted as 0.
     Unknown,
 }
 
 impl Weight {
-    /// Of a refusal by a limit that counts in `from`, to one that counts in `to`.
+    /// Returns the weight of a refusal by a limit that counts in `from`, for a limit that counts in `to`.
     const fn of(rule: &Rule, from: Unit, to: Unit) -> Self {
         match (to, from, rule.refuse) {
             (Unit::Packets, _, _) => Self::One,
             (Unit::Bytes, _, _) => Self::Bytes,
             (Unit::Requests, Unit::Requests, Refuse::Excess)
             | (Unit::Connections, Unit::Connections, Refuse::Excess) => Self::One,
-            // Whatever the source sends is refused, and what is counted is not told from the rest.
+            // Every packet of the source is refused, so counted and uncounted packets cannot be told apart.
             (Unit::Requests, Unit::Requests, Refuse::All) | (Unit::Connections, Unit::Connections, Refuse::All) => {
                 Self::OneOfMany
             }
@@ -194,7 +198,7 @@ impl Weight {
     }
 }
 
-/// Whether a limit has buckets that tell what a source was admitted when.
+/// Returns true if the limit is per source and has buckets, which tell when a source was admitted.
 fn is_observed(limit: &Limit) -> bool {
     match limit.form {
         WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => limit.per == Per::Source,
@@ -202,7 +206,7 @@ fn is_observed(limit: &Limit) -> bool {
     }
 }
 
-/// The amounts that are held against what a limit sees, ascending.
+/// Returns the candidate amounts of a limit, ascending: the configured ones, or else [`MULTIPLES`] of its own amount.
 fn amounts(rule: &Rule, limit: &Limit, candidates: &Candidates) -> Vec<u64> {
     let said = candidates.iter().filter(|(name, _)| *name == rule.name).flat_map(|(_, limits)| limits);
     let mut amounts: Vec<u64> = said.filter(|other| other.slot == limit.slot).map(|other| other.amount).collect();

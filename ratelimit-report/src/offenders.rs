@@ -1,5 +1,5 @@
-//! Who was refused, a row a source, in the shapes that others take: the abuse desk of a network, a firewall, a script. Made
-//! of what `history` answers. Pure.
+//! Refused sources, one row each, in formats for an abuse desk, a firewall or a script. Made from the answers of
+//! `history`. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -13,52 +13,53 @@ use crate::entries::{self, Row};
 use crate::history::{Episode, HistoryReport, WorstReport};
 use crate::snapshot::SCHEMA;
 
-/// Episodes of a source that a letter names.
+/// Maximum number of a source's episodes in a letter.
 const NAMED_MAX: usize = 50;
 
-/// For whom.
+/// Format of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// A line a source, with blanks between; a list file too.
+    /// One line per source with blank-separated fields, which is also a valid list file.
     Plain,
-    /// An object of JSON a line.
+    /// One JSON object per line.
     Json,
-    /// A letter to the network's abuse desk.
+    /// Letter to the abuse desk of the source's network.
     Abuse,
-    /// A script for `nft -f`.
+    /// Script for `nft -f`.
     Nft,
-    /// A script for `ipset restore`.
+    /// Script for `ipset restore`.
     Ipset,
 }
 
-/// A source that was refused, or would have been.
+/// Source that was refused, or would have been.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Offender {
-    /// [`SCHEMA`].
+    /// Version of the JSON schema, [`SCHEMA`].
     pub schema: u32,
-    /// The address or prefix.
+    /// Address or prefix of the source.
     pub source: String,
-    /// When it was refused first.
+    /// Time of the first refusal.
     pub first: Timestamp,
-    /// And last; none while that goes on.
+    /// Time of the last refusal; none while an episode goes on.
     pub last: Option<Timestamp>,
-    /// How many episodes.
+    /// Number of episodes.
     pub episodes: u64,
-    /// Packets refused.
+    /// Number of refused packets.
     pub packets: u64,
-    /// Their bytes.
+    /// Number of refused bytes.
     pub bytes: u64,
-    /// Rules that refused it, by name.
+    /// Names of the rules that refused the source.
     pub rules: Vec<String>,
     /// Labels of the reasons.
     pub reasons: Vec<String>,
-    /// Whether nothing was dropped.
+    /// True if nothing was dropped.
     pub would: bool,
     #[serde(skip)]
     named: Vec<Episode>,
 }
 
-/// Those that a report on an address or prefix is about: what was refused before what would have been, the most packets first.
+/// Returns the offenders in a report on an address or prefix. Refused sources come before would-be refused ones, each
+/// sorted by packets, most first.
 pub fn of_history(report: &HistoryReport) -> Vec<Offender> {
     let mut by_source: BTreeMap<(bool, &str), Vec<&Episode>> = BTreeMap::new();
     for episode in &report.episodes {
@@ -69,7 +70,7 @@ pub fn of_history(report: &HistoryReport) -> Vec<Offender> {
     offenders
 }
 
-/// Those of a report on a period, in its order.
+/// Returns the offenders in a report on a period, in its order.
 pub fn of_worst(report: &WorstReport) -> Vec<Offender> {
     let one = |of: &crate::history::WorstSource| Offender {
         schema: SCHEMA,
@@ -118,7 +119,7 @@ impl Offender {
     }
 }
 
-/// The offenders for a program, or a desk.
+/// Formats the offenders. Abuse letters and firewall scripts leave out those of which nothing was dropped.
 pub fn export(offenders: &[Offender], format: Format, now: Timestamp) -> String {
     let rows = || {
         let row = |of: &Offender| {
@@ -128,7 +129,7 @@ pub fn export(offenders: &[Offender], format: Format, now: Timestamp) -> String 
     };
     match format {
         Format::Plain => plain(offenders),
-        // Texts, numbers and times: it cannot fail.
+        // Serializing texts, numbers and times cannot fail.
         Format::Json => offenders.iter().map(|of| serde_json::to_string(of).unwrap_or_default() + "\n").collect(),
         Format::Abuse => {
             offenders.iter().filter(|of| !of.would).map(|of| letter(of, now)).collect::<Vec<_>>().join("\n")
@@ -157,7 +158,7 @@ fn plain(offenders: &[Offender]) -> String {
     text
 }
 
-/// What an abuse desk asks for: who, when in UTC, what, how much, with the evidence beside it.
+/// Returns a letter with what an abuse desk needs: source, times in UTC, amounts and the single episodes.
 fn letter(of: &Offender, now: Timestamp) -> String {
     let Offender { source, packets, bytes, episodes, .. } = of;
     let last = of.last.map_or_else(|| format!("{}, and goes on", instant(now)), instant);

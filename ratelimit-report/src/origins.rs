@@ -1,4 +1,4 @@
-//! Where sources are that are over a limit: the prefixes and list files that they are in. Pure.
+//! Prefixes and list files that contain sources over a limit. Pure.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,18 +8,18 @@ use ipnet::IpNet;
 use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::desired::{DENIED_IPV4_PREFIX, DENIED_IPV6_PREFIX, Per};
 
-/// Prefixes that are told.
+/// Maximum number of prefixes returned.
 const PREFIXES_MAX: usize = 20;
 
-/// What a prefix is of a limit of each source.
+/// Prefix lengths for the sources of a per-source limit.
 const STEP: Per = Per::Prefix { v4: DENIED_IPV4_PREFIX, v6: DENIED_IPV6_PREFIX };
 
-/// Sources, and what they come to.
+/// Number and total amount of some sources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// So many.
+    /// Number of sources.
     pub sources: u64,
-    /// In the limit's unit.
+    /// Sum of the sources' amounts, in the limit's unit.
     pub amount: u64,
 }
 
@@ -30,8 +30,8 @@ impl Sum {
     }
 }
 
-/// The prefixes that several of these sources are in, worst first: the groups of a limit that has some, else each IPv4 /24
-/// and IPv6 /56.
+/// Returns the prefixes that contain several of these sources, largest amount first. They are the groups of a prefix
+/// limit, else each IPv4 /24 and IPv6 /56.
 pub fn prefixes(per: Per, of: &[(IpNet, u64)]) -> Vec<(IpNet, Sum)> {
     let per = match per {
         Per::Prefix { .. } => per,
@@ -44,13 +44,13 @@ pub fn prefixes(per: Per, of: &[(IpNet, u64)]) -> Vec<(IpNet, Sum)> {
         }
     }
     let mut sums: Vec<_> = sums.into_iter().filter(|(_, sum)| sum.sources > 1).collect();
-    // Those with as much stay in order.
+    // The sort is stable, so equal amounts stay in prefix order.
     sums.sort_by_key(|(_, sum)| Reverse(sum.amount));
     sums.truncate(PREFIXES_MAX);
     sums
 }
 
-/// The list files that any of these sources is in, worst first. One source may be in several.
+/// Returns the list files that contain any of these sources, largest amount first. A source may be in several.
 pub fn lists<'a>(lists: &'a [ListFile], of: &[(IpNet, u64)]) -> Vec<(&'a ListFile, Sum)> {
     let sum = |list: &'a ListFile| {
         let ranges = Ranges::of(&list.prefixes);
@@ -63,11 +63,11 @@ pub fn lists<'a>(lists: &'a [ListFile], of: &[(IpNet, u64)]) -> Vec<(&'a ListFil
     sums
 }
 
-/// First and last addresses of prefixes, ascending; none is within another.
+/// First and last addresses of prefixes, ascending. No range is within another.
 struct Ranges(Vec<(IpAddr, IpAddr)>);
 
 impl Ranges {
-    /// Of prefixes that are sorted: one that holds others comes before them.
+    /// Creates the ranges of sorted prefixes, in which a prefix comes before those that it contains.
     fn of(prefixes: &[IpNet]) -> Self {
         let mut ranges: Vec<(IpAddr, IpAddr)> = Vec::new();
         for prefix in prefixes {

@@ -1,7 +1,8 @@
-//! `ratelimitd top`: what passes and what is refused, as it happens, in a terminal.
+//! `ratelimitd top`: a live view of passed and refused traffic in a terminal.
 //!
-//! [`state`] is what is shown and what keys make of it, [`view`] a frame of that, both pure. `run` alone has a terminal, a
-//! clock and a daemon to ask. It must not know the datapath: what it shows is what `stats` and `check` say.
+//! [`state`] holds the displayed state and applies keys to it. [`view`] renders a frame from that state. Both are
+//! pure. Only `run` uses a terminal, a clock and the daemon. The crate must not know the datapath: it shows only what
+//! `stats` and `check` return.
 
 #![forbid(unsafe_code)]
 

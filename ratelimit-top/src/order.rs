@@ -1,26 +1,26 @@
-//! What may be changed from here: one source allowed, denied or freed. Pure: knows the words of the commands that do the
-//! same, and asks no daemon.
+//! Changes that `top` can request: allowing, denying or unblocking one source. Pure: builds the wording and the
+//! equivalent command, and contacts no daemon.
 
 use ratelimit_policy::config::duration;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Words that stand for no end, as the commands have them.
+/// Words for an unlimited duration, as the commands accept them.
 const PERMANENT: [&str; 2] = ["permanent", "forever"];
 
-/// What is done with a source.
+/// Action on a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// As `ratelimitd allow`.
+    /// Allows the source, like `ratelimitd allow`.
     Allow,
-    /// As `ratelimitd deny`.
+    /// Denies the source, like `ratelimitd deny`.
     Deny,
-    /// As `ratelimitd unblock`.
+    /// Unblocks the source, like `ratelimitd unblock`.
     Unblock,
 }
 
 impl Verb {
-    /// The command.
+    /// Returns the name of the equivalent `ratelimitd` command.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -29,7 +29,7 @@ impl Verb {
         }
     }
 
-    /// How long it lasts unless something else is said, as of the command; none where it has no duration.
+    /// Returns the default duration of the command, or none if the command takes no duration.
     pub const fn lasts(self) -> Option<&'static str> {
         match self {
             Self::Allow => Some("1h"),
@@ -39,17 +39,18 @@ impl Verb {
     }
 }
 
-/// For how long.
+/// Duration of an allowance or a denial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lasts {
-    /// As it was typed.
+    /// Duration as the user typed it.
     pub text: String,
-    /// None is permanent.
+    /// Duration in seconds, rounded up. None means permanent.
     pub seconds: Option<u64>,
 }
 
 impl Lasts {
-    /// Reads what `--for` takes; what is wrong is said in a sentence.
+    /// Parses a duration in the syntax of `--for`. Fails with a sentence for the user if the text is invalid or the
+    /// duration is below one second.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim().to_owned();
         if PERMANENT.contains(&text.as_str()) {
@@ -71,19 +72,19 @@ impl Lasts {
     }
 }
 
-/// One change that is asked for.
+/// Requested change of one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// What.
+    /// Action to perform.
     pub verb: Verb,
-    /// Which source, as the reading names it.
+    /// Source, as the snapshot names it.
     pub source: String,
-    /// For how long; none where the verb has no duration.
+    /// Duration, or none if the action takes no duration.
     pub lasts: Option<Lasts>,
 }
 
 impl Order {
-    /// The question: exactly what will be done.
+    /// Returns the confirmation question, which states exactly what will be done.
     pub fn question(&self) -> String {
         let source = &self.source;
         let lasts = self.lasts.as_ref().map_or_else(String::new, Lasts::words);
@@ -96,7 +97,7 @@ impl Order {
         }
     }
 
-    /// The command that does the same.
+    /// Returns the equivalent command line.
     pub fn command(&self) -> String {
         let lasts = self.lasts.as_ref().map_or_else(String::new, |lasts| format!(" --for {}", lasts.text));
         format!("ratelimitd {} {}{lasts}", self.verb.word(), self.source)

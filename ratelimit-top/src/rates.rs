@@ -1,44 +1,44 @@
-//! Rates of the last two minutes, from readings of counters that only grow. Pure: a reading says its own time.
+//! Packet rates of the last two minutes, computed from monotonic counters. Pure: each snapshot carries its own time.
 
 use std::collections::{HashMap, VecDeque};
 
 use ratelimit_report::snapshot::{Rule, Snapshot, TopSource};
 
-/// Seconds that a rule's rates are kept for.
+/// Number of seconds of rates kept per rule.
 pub(crate) const KEPT: usize = 120;
 
-/// Readings that the rate of one source is taken over.
+/// Number of snapshots over which the rate of a source is computed.
 const SOURCE_READINGS: usize = 5;
 
-/// A shorter time than this says nothing about a rate.
+/// Shortest interval, in seconds, from which a rate is computed.
 const SPAN_MIN_SECONDS: f64 = 0.5;
 
 /// Packets per second of one rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rate {
     pub(crate) admitted: f64,
-    /// Dropped; in a dry run, what would have been.
+    /// Dropped packets per second. In a dry run, packets that would have been dropped.
     pub(crate) refused: f64,
 }
 
-/// What readings have come to, and how fast.
+/// Counters of recent snapshots and the rates computed from them.
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
-    /// The time and, by rule, counters of the last reading.
+    /// Time in seconds of the last snapshot, and its counters by rule name.
     last: Option<(f64, HashMap<String, [u64; 2]>)>,
-    /// By rule, one value a second, newest last; none where the counters were reset.
+    /// Rates by rule name, one value per second, newest last. None where the counters were reset.
     rules: HashMap<String, VecDeque<Option<Rate>>>,
-    /// What each source was refused, by reading, newest last.
+    /// Refused packets by source for each recent snapshot, newest last.
     sources: VecDeque<(f64, HashMap<String, u64>)>,
 }
 
-/// What was refused of a source, or would have been.
+/// Returns the number of packets of a source that were refused or would have been.
 pub(crate) const fn refused(of: &TopSource) -> u64 {
     of.dropped.saturating_add(of.would_drop)
 }
 
 impl Rates {
-    /// Takes in a reading. One that is hardly later than the last changes nothing.
+    /// Adds a snapshot. Ignores a snapshot less than [`SPAN_MIN_SECONDS`] after the last one.
     pub(crate) fn push(&mut self, snapshot: &Snapshot) {
         let now = seconds_of(snapshot);
         let span = self.last.as_ref().map(|(then, _)| now - then);
@@ -62,12 +62,13 @@ impl Rates {
         }
     }
 
-    /// A rule's rate by the last two readings.
+    /// Returns a rule's rate between the last two snapshots.
     pub(crate) fn now(&self, rule: &str) -> Option<Rate> {
         self.rules.get(rule).and_then(|ring| ring.back().copied().flatten())
     }
 
-    /// A rule's last two minutes in so many columns, newest last; each has the greatest rate of its seconds.
+    /// Returns a rule's last two minutes in the given number of columns, newest last. Each column holds the highest
+    /// rate of its seconds.
     pub(crate) fn columns(&self, rule: &str, columns: usize, of: fn(Rate) -> f64) -> Vec<Option<u64>> {
         let ring = self.rules.get(rule);
         let newest_first: Vec<Option<Rate>> = ring.into_iter().flatten().rev().copied().collect();
@@ -82,7 +83,7 @@ impl Rates {
         out
     }
 
-    /// Packets that a source is refused per second, over the last few readings that had it.
+    /// Returns the packets per second refused to a source, over the recent snapshots that list the source.
     pub(crate) fn of_source(&self, source: &str) -> Option<f64> {
         let (now, newest) = self.sources.back()?;
         let (then, oldest) = self.sources.iter().find(|(_, sources)| sources.contains_key(source))?;
@@ -91,7 +92,7 @@ impl Rates {
     }
 }
 
-/// Adds one value for each second of the span: a longer one is filled with its mean.
+/// Appends one value for each second of the span. A longer span is filled with its mean rate.
 fn push_for(ring: &mut VecDeque<Option<Rate>>, rate: Option<Rate>, span: f64) {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 1 and 120")]
     #[expect(clippy::cast_precision_loss, reason = "120 is exact")]
@@ -105,7 +106,7 @@ fn rate_of(before: [u64; 2], after: [u64; 2], span: f64) -> Option<Rate> {
     Some(Rate { admitted: admitted?, refused: refused? })
 }
 
-/// None where the counter was reset, or the clock was set back.
+/// Returns the counter's increase per second. None if the counter was reset or the clock was set back.
 fn per_second(before: u64, after: u64, span: f64) -> Option<f64> {
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
     let packets = after.checked_sub(before)? as f64;
@@ -122,7 +123,7 @@ fn seconds_of(snapshot: &Snapshot) -> f64 {
     micros / 1e6
 }
 
-/// A rate as a whole number.
+/// Rounds a rate to a whole number.
 pub(crate) fn whole(rate: f64) -> u64 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates, and no rate is below 0")]
     let whole = rate.round() as u64;

@@ -1,5 +1,5 @@
-//! The terminal, the clock and the daemon: what of `top` does anything. One `stats` a second, and one `check` while a source
-//! is open.
+//! The terminal, clock and daemon access of `top`. Calls `stats` once per second, and `check` too while a source is
+//! open.
 
 use std::io;
 use std::mem::{self, ManuallyDrop};
@@ -28,22 +28,22 @@ use crate::view::{self, Paint};
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Keys that wait for the next frame: what is typed faster waits in the terminal.
+/// Capacity of the event queue between two frames. Further input waits in the terminal.
 const WAITING_MAX: usize = 64;
 
-/// Why it ended other than by a key.
+/// Failure that ends `top`.
 #[derive(Debug, thiserror::Error)]
 pub enum TopError {
-    /// There was no answer to the first question.
+    /// The first `stats` call failed.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The terminal failed.
+    /// Drawing on the terminal or reading it failed.
     #[error("draw on the terminal: {0}")]
     Terminal(#[from] io::Error),
 }
 
-/// Shows it until a key, SIGINT, SIGTERM or SIGHUP ends it. Standard output is a terminal. `ssh_peer` is where the user
-/// came from, whom `deny` is not to lock out.
+/// Shows the live view until a key, SIGINT, SIGTERM or SIGHUP ends it. Standard output must be a terminal. `ssh_peer`
+/// is the address of the user's SSH client. The daemon uses it to stop `deny` from locking the user out.
 pub async fn run(client: Client, ssh_peer: Option<IpAddr>, paint: Paint) -> Result<(), TopError> {
     let began = Instant::now();
     let state = State::new(client.call(&Stats::now()).await?, Duration::ZERO);
@@ -51,7 +51,7 @@ pub async fn run(client: Client, ssh_peer: Option<IpAddr>, paint: Paint) -> Resu
         Paint::Colours => force_color_output(true),
         Paint::Plain => {}
     }
-    // Restores the terminal on a panic too.
+    // `try_init` also restores the terminal on a panic.
     let ended = match ratatui::try_init() {
         Ok(terminal) => {
             let terminal = ManuallyDrop::new(terminal);
@@ -61,7 +61,7 @@ pub async fn run(client: Client, ssh_peer: Option<IpAddr>, paint: Paint) -> Resu
         Err(error) => Err(error),
     };
     match ended {
-        // The terminal is gone, and with it everybody who could be told.
+        // The terminal is gone, so nobody can read an error.
         Err(error) if ratelimit_view::is_reader_gone(&error) => Ok(()),
         ended => Ok(ended?),
     }
@@ -73,14 +73,14 @@ struct Top {
     paint: Paint,
     began: Instant,
     state: State,
-    /// Never dropped: its drop prints an error where it cannot show the cursor, and to print is a panic where the
-    /// terminal is gone.
+    /// Never dropped: on drop, the terminal prints an error if it cannot show the cursor, and printing panics once
+    /// the terminal is gone.
     terminal: ManuallyDrop<DefaultTerminal>,
-    /// A daemon that takes its time is not asked again meanwhile.
+    /// True while a `stats` call is in progress. A slow daemon gets no second call meanwhile.
     is_reading: bool,
 }
 
-/// What wakes the loop.
+/// Event that wakes the main loop.
 enum Woken {
     Terminal(io::Result<Event>),
     Heard(Heard),
@@ -111,7 +111,7 @@ impl Top {
                 _ = hangup.recv() => return Ok(()),
                 _ = stop.recv() => vec![Ask::Suspend],
                 _ = ticks.tick() => self.state.due(),
-                // This end holds a sender, so there is always a next one.
+                // This function holds a sender, so the channel never closes.
                 Some(woken) = told.recv() => self.woken(woken)?.into_iter().collect(),
             };
             for ask in asks {
@@ -149,7 +149,7 @@ impl Top {
     fn woken(&mut self, woken: Woken) -> io::Result<Option<Ask>> {
         match woken {
             Woken::Terminal(Ok(Event::Key(key))) => Ok(self.state.key(key)),
-            // Drawing asks for the size.
+            // The next draw reads the terminal's size.
             Woken::Terminal(Ok(
                 Event::Resize(..) | Event::FocusGained | Event::FocusLost | Event::Mouse(_) | Event::Paste(_),
             )) => Ok(None),
@@ -164,22 +164,23 @@ impl Top {
         }
     }
 
-    /// Gives the terminal back, stops this process, and takes the terminal again once it is continued.
+    /// Restores the terminal, stops this process, and takes the terminal again once the process continues.
     fn suspend(&mut self) -> io::Result<()> {
         self.terminal.show_cursor()?;
         ratatui::try_restore()?;
         kill(Pid::this(), Signal::SIGSTOP)?;
         enable_raw_mode()?;
         execute!(io::stdout(), EnterAlternateScreen, Clear(ClearType::All))?;
-        // A new one draws all of it; `clear` would ask for the cursor's place, and the thread that reads keys has the answer.
+        // A new terminal redraws everything. `clear` would query the cursor position, but the key-reading thread
+        // would receive the answer.
         let again = ManuallyDrop::new(Terminal::new(CrosstermBackend::new(io::stdout()))?);
-        // Its cursor is shown already, so that its drop prints nothing.
+        // The old terminal's cursor is already shown, so its drop prints nothing.
         drop(ManuallyDrop::into_inner(mem::replace(&mut self.terminal, again)));
         Ok(())
     }
 }
 
-/// Has a thread wait for keys: reading a terminal blocks. It ends with the process.
+/// Starts a thread that waits for keys, because reading a terminal blocks. The thread ends with the process.
 fn read_terminal(tell: mpsc::Sender<Woken>) {
     thread::spawn(move || {
         loop {
@@ -192,12 +193,12 @@ fn read_terminal(tell: mpsc::Sender<Woken>) {
     });
 }
 
-/// All that is known of one source, as text: what `check` says. What `history` says of it goes behind that.
+/// Returns everything known about one source as text: the verbose output of `check`.
 async fn story(client: &Client, ip: IpAddr) -> Result<String, ClientError> {
     Ok(ratelimit_view::check(&client.call(&Check { ip }).await?, Detail::Verbose))
 }
 
-/// Does what the command of the same name does, and says what came of it.
+/// Carries out the order with the equivalent command and returns the outcome as text.
 async fn carry_out(client: &Client, order: &Order, ssh_peer: Option<IpAddr>) -> Result<String, ClientError> {
     let seconds = order.lasts.as_ref().and_then(|lasts| lasts.seconds);
     let grant = GrantRequest {
@@ -217,7 +218,7 @@ async fn carry_out(client: &Client, order: &Order, ssh_peer: Option<IpAddr>) -> 
     }
 }
 
-/// What happened and what to do about it.
+/// Returns the error and its remedy as one line.
 fn words(error: &ClientError) -> String {
     [vec![error.to_string()], error.help()].concat().join("; ")
 }

@@ -1,5 +1,5 @@
-//! What is shown, and what readings and keys make of it. Pure: time is an argument, counted from the start of `top`; a key
-//! gives what is to be asked for, and an answer comes back as [`Heard`].
+//! Displayed state of `top`, and how snapshots and keys change it. Pure: time is an argument, counted from the start
+//! of `top`. A key returns an [`Ask`], and its answer arrives as [`Heard`].
 
 use std::cmp::Ordering;
 use std::net::IpAddr;
@@ -13,49 +13,49 @@ use ratelimit_report::snapshot::{Snapshot, TopSource};
 use crate::order::{Lasts, Order, Verb};
 use crate::rates::{Rates, refused};
 
-/// Rows that PgUp and PgDn go.
+/// Number of rows that PgUp and PgDn move.
 const PAGE: isize = 10;
 
-/// Characters of a filter or a duration that are taken.
+/// Maximum length in bytes of a typed filter or duration.
 const TYPED_MAX: usize = 60;
 
-/// What to do for a key.
+/// Action that a key or the clock requests from the main loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// End.
+    /// Quit `top`.
     Quit,
-    /// Give the terminal back until the shell continues the process.
+    /// Restore the terminal and stop the process until the shell continues it.
     Suspend,
-    /// Read now.
+    /// Read a new snapshot.
     Read,
-    /// Look at one source.
+    /// Run `check` on one source.
     Look(IpAddr),
-    /// Change something.
+    /// Change the standing of a source.
     Order(Order),
 }
 
-/// What came of it.
+/// Answer to an [`Ask`].
 #[derive(Debug)]
 pub enum Heard {
-    /// A reading, or why there is none.
+    /// New snapshot, or the reason for its absence.
     Read(Result<Box<Snapshot>, String>),
-    /// One source whole, as text, or why not.
+    /// Address and its `check` output as text, or the reason for its absence.
     Looked(IpAddr, Result<String, String>),
-    /// What came of an order, in words: what was done, or why not.
+    /// Outcome of an order in words, or the reason why it failed.
     Ordered(Result<String, String>),
 }
 
-/// The order of sources, greatest first.
+/// Sort order of the source table, greatest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sort {
-    /// What was refused.
+    /// Number of refused packets.
     #[default]
     Refused,
-    /// What is refused a second.
+    /// Refused packets per second.
     Rate,
-    /// The share of the limit that is used.
+    /// Used share of the limit.
     Share,
-    /// How long until it passes again.
+    /// Time until the source passes again.
     Wait,
 }
 
@@ -69,7 +69,7 @@ impl Sort {
         }
     }
 
-    /// In words.
+    /// Returns the sort key in words.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Refused => "packets refused",
@@ -80,85 +80,85 @@ impl Sort {
     }
 }
 
-/// A row of the table.
+/// Row of the source table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
-    /// The source.
+    /// Source shown in the row.
     pub of: &'a TopSource,
-    /// Packets that it is refused per second, or would be in a dry run.
+    /// Packets per second that are refused to the source, or would be in a dry run.
     pub per_second: Option<f64>,
 }
 
-/// One source whole.
+/// Detail view of one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whole {
-    /// As it is named in a row or a filter.
+    /// Source, as a row or the filter names it.
     pub source: String,
-    /// The address that is looked at.
+    /// Address that `check` is called with.
     pub address: IpAddr,
-    /// What is known of it; none until the first answer.
+    /// Output of `check`. None until the first answer.
     pub text: Option<String>,
-    /// Why the last look gave nothing.
+    /// Reason why the last call of `check` failed.
     pub problem: Option<String>,
-    /// Lines that are scrolled away.
+    /// Number of lines scrolled off the top.
     pub scrolled: usize,
 }
 
-/// What lies over the rest and takes the keys.
+/// Dialog that covers the view and receives the keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dialog {
-    /// The filter is typed; what it was before.
+    /// Input of the filter.
     Filter {
-        /// Esc goes back to it.
+        /// Filter before the dialog opened, restored by Esc.
         before: String,
     },
-    /// The keys.
+    /// List of keys.
     Help,
-    /// For how long?
+    /// Input of a duration.
     Lasts {
-        /// What is to be done.
+        /// Action that the duration applies to.
         verb: Verb,
-        /// With which source.
+        /// Source that the action applies to.
         source: String,
-        /// What is typed.
+        /// Text typed so far.
         text: String,
-        /// What is wrong with it.
+        /// Reason why the typed duration was rejected.
         problem: Option<String>,
     },
-    /// Yes or no?
+    /// Confirmation of an order, answered with y or n.
     Question(Order),
-    /// The daemon has been asked.
+    /// Order that the daemon has not answered yet.
     Waiting(Order),
-    /// What came of it.
+    /// Outcome of an order, or the reason why it failed.
     Answer(Result<String, String>),
 }
 
-/// All that is shown.
+/// Complete state of the display.
 #[derive(Debug)]
 pub struct State {
-    /// The last reading.
+    /// Last snapshot received.
     pub snapshot: Snapshot,
     read_at: Duration,
     rates: Rates,
-    /// Why the last time of asking gave no reading.
+    /// Reason why the last `stats` call failed.
     pub gone: Option<String>,
-    /// The order of sources.
+    /// Sort order of the source table.
     pub sort: Sort,
-    /// Sources and rules that are shown: an address, a network, or a part of a name. Empty is all.
+    /// Filter of sources and rules: an address, a network, or part of a name. Empty shows all.
     pub filter: String,
-    /// Nothing is read.
+    /// True while the display is paused and makes no calls.
     pub is_paused: bool,
-    /// Its place where nothing was chosen by name, or that is gone.
+    /// Index of the selected row, used if no source was chosen by name or the chosen one is gone.
     place: usize,
     chosen: Option<String>,
-    /// In place of the tables.
+    /// Detail view of one source, shown instead of the tables.
     pub whole: Option<Whole>,
-    /// Over all of it.
+    /// Dialog shown above everything else.
     pub dialog: Option<Dialog>,
 }
 
 impl State {
-    /// From a first reading at `now`.
+    /// Creates the state from a first snapshot received at `now`.
     pub fn new(snapshot: Snapshot, now: Duration) -> Self {
         let mut rates = Rates::default();
         rates.push(&snapshot);
@@ -177,12 +177,12 @@ impl State {
         }
     }
 
-    /// How old the reading is.
+    /// Returns the age of the last snapshot.
     pub fn age(&self, now: Duration) -> Duration {
         now.saturating_sub(self.read_at)
     }
 
-    /// A rule's last two minutes, admitted and refused, in so many columns each.
+    /// Returns a rule's admitted and refused rates of the last two minutes, each in the given number of columns.
     pub fn history(&self, rule: &str, columns: usize) -> [Vec<Option<u64>>; 2] {
         [
             self.rates.columns(rule, columns, |rate| rate.admitted),
@@ -190,27 +190,27 @@ impl State {
         ]
     }
 
-    /// A rule's packets per second, admitted and refused.
+    /// Returns a rule's admitted and refused packets per second.
     pub fn per_second(&self, rule: &str) -> Option<[f64; 2]> {
         self.rates.now(rule).map(|rate| [rate.admitted, rate.refused])
     }
 
-    /// Sources that the filter shows, in order.
+    /// Returns the sources that match the filter, in sort order.
     pub fn rows(&self) -> Vec<Row<'_>> {
         let shown = self.snapshot.top.iter().flatten().filter(|of| self.shows(of));
         let mut rows: Vec<Row<'_>> = shown.map(|of| Row { of, per_second: self.rates.of_source(&of.source) }).collect();
-        // What the daemon ranks comes worst first: that decides between equals.
+        // The daemon lists the worst source first. The stable sort keeps that order between equals.
         rows.sort_by(|a, b| self.key_of(b).partial_cmp(&self.key_of(a)).unwrap_or(Ordering::Equal));
         rows
     }
 
-    /// The row that keys are about.
+    /// Returns the index of the selected row.
     pub fn chosen(&self, rows: &[Row<'_>]) -> Option<usize> {
         let by_name = self.chosen.as_ref().and_then(|chosen| rows.iter().position(|row| row.of.source == *chosen));
         by_name.or_else(|| rows.len().checked_sub(1).map(|last| self.place.min(last)))
     }
 
-    /// Takes in an answer.
+    /// Applies an answer to the state.
     pub fn heard(&mut self, heard: Heard, now: Duration) {
         match heard {
             Heard::Read(Ok(snapshot)) => {
@@ -219,7 +219,7 @@ impl State {
             }
             Heard::Read(Err(why)) => self.gone = Some(why),
             Heard::Looked(address, found) => {
-                // One that was left meanwhile is of no interest.
+                // The user left this detail view meanwhile: ignore the answer.
                 if let Some(whole) = self.whole.as_mut().filter(|whole| whole.address == address) {
                     match found {
                         Ok(text) => (whole.text, whole.problem) = (Some(text), None),
@@ -231,7 +231,7 @@ impl State {
         }
     }
 
-    /// What is asked each second: nothing in a pause.
+    /// Returns the calls due each second, or none during a pause.
     pub fn due(&self) -> Vec<Ask> {
         if self.is_paused {
             return Vec::new();
@@ -240,7 +240,7 @@ impl State {
         [Some(Ask::Read), look].into_iter().flatten().collect()
     }
 
-    /// What a key does.
+    /// Applies a key to the state, and returns the action that it requests.
     #[expect(clippy::wildcard_enum_match_arm, reason = "every other key means nothing here")]
     pub fn key(&mut self, key: KeyEvent) -> Option<Ask> {
         if key.kind == KeyEventKind::Release {
@@ -321,17 +321,17 @@ impl State {
                     return Some(Ask::Order(order));
                 }
                 KeyCode::Char('n' | 'N' | 'q') | KeyCode::Esc => {}
-                // Enter is no answer: it ended the duration, and may have been typed twice.
+                // Enter does not confirm: it ended the duration input, and may have been typed twice.
                 _ => self.dialog = Some(Dialog::Question(order)),
             },
-            // The order is under way, and its answer will be shown.
+            // The order is in progress, and its answer will replace this dialog.
             Dialog::Waiting(order) => self.dialog = Some(Dialog::Waiting(order)),
             Dialog::Help | Dialog::Answer(_) => {}
         }
         None
     }
 
-    /// Begins an order about the source that is chosen or open.
+    /// Starts an order for the open or selected source.
     fn begin(&mut self, verb: Verb) {
         let Some(source) = self.meant() else { return };
         self.dialog = Some(match verb.lasts() {
@@ -347,7 +347,7 @@ impl State {
         Some(Ask::Look(address))
     }
 
-    /// The source that is open, else chosen, else the one address that the filter names.
+    /// Returns the open source, else the selected one, else the one address that the filter names.
     fn meant(&self) -> Option<String> {
         let open = self.whole.as_ref().map(|whole| whole.source.clone());
         let rows = self.rows();
@@ -377,7 +377,7 @@ impl State {
         }
     }
 
-    /// Whether a rule is shown: all are, unless the filter is a part of some rule's name.
+    /// Returns true if a rule is shown. All rules are, unless the filter is part of some rule's name.
     pub fn shows_rule(&self, rule: &str) -> bool {
         let filter = self.filter.trim();
         let names_rules = self.snapshot.rules.iter().any(|of| of.name.contains(filter));
@@ -406,7 +406,7 @@ impl State {
     }
 }
 
-/// An address or a network. What is typed so far is none as a rule: `198.51.` is a part of a name.
+/// Parses an address or a network. Partial input such as `198.51.` usually is neither and matches as part of a name.
 fn network(text: &str) -> Option<IpNet> {
     text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
 }

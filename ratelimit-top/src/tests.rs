@@ -1,4 +1,4 @@
-//! Frames of each state at several sizes, and what keys do.
+//! Tests of the frames in each state at several sizes, and of the keys.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ mod frames;
 mod keys;
 mod readings;
 
-/// A reading of a busy limiter so many seconds after the first.
+/// Returns a snapshot of a busy limiter, taken the given number of seconds after the first one.
 fn reading(second: u32) -> Snapshot {
     let mut of = ratelimit_report::fixture::snapshot();
     of.time = Timestamp::from_second(of.time.as_second() + i64::from(second)).unwrap();
@@ -58,7 +58,7 @@ fn press(state: &mut State, code: KeyCode) -> Option<Ask> {
     state.key(KeyEvent::new(code, KeyModifiers::NONE))
 }
 
-/// Each character is a key.
+/// Presses one key for each character.
 fn write(state: &mut State, text: &str) -> Option<Ask> {
     text.chars().fold(None, |_, c| press(state, KeyCode::Char(c)))
 }
@@ -73,7 +73,7 @@ fn terminal(state: &State, (width, height): (u16, u16), paint: Paint) -> Termina
     terminal
 }
 
-/// A frame's text.
+/// Renders a frame as text.
 fn frame(state: &State, size: (u16, u16)) -> String {
     let terminal = terminal(state, size, Paint::Plain);
     let buffer = terminal.backend().buffer();

@@ -1,5 +1,5 @@
-//! A frame from the state. Pure: it depends on the state, the time and the size alone. No colour says what no
-//! word says.
+//! Rendering of a frame from the state. Pure: the frame depends only on the state, the time and the size. Colour
+//! never carries information that the text lacks.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use crate::state::{Dialog, State, Whole};
 
 mod table;
 
-/// A smaller terminal has no room for a table.
+/// Smallest supported terminal size, in columns and rows.
 const SIZE_MIN: (u16, u16) = (72, 14);
 
-/// The columns of a rule before its sparklines: name, mode, and two rates.
+/// Column widths of a rule before its sparklines: name, mode, and two rates.
 const RULE_NAME: u16 = 14;
 const RULE_MODE: u16 = 8;
 const RULE_RATE: u16 = 8;
@@ -41,12 +41,12 @@ q       quit; Ctrl-Z suspends
 Each change asks first, and names what it will do.
 A red, green or yellow word says no more than the word.";
 
-/// How things look.
+/// Styling of the display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paint {
-    /// In colours.
+    /// Colours and text attributes.
     Colours,
-    /// In bold and reversed alone.
+    /// Bold and reverse video only.
     Plain,
 }
 
@@ -65,7 +65,7 @@ impl Paint {
 
 const HEAD: Style = Style::new().add_modifier(Modifier::BOLD);
 
-/// Draws all of it at `now`.
+/// Draws the complete frame as of `now`.
 pub fn draw(frame: &mut Frame<'_>, state: &State, now: Duration, paint: Paint) {
     let area = frame.area();
     let (width, height) = SIZE_MIN;
@@ -91,7 +91,7 @@ fn rows(lines: &[Line<'_>]) -> u16 {
     u16::try_from(lines.len()).unwrap_or(u16::MAX)
 }
 
-/// What holds as a whole: mode, interfaces, rates, and what wants attention.
+/// Renders the head: mode, interfaces, rates, and warnings.
 fn head(state: &State, now: Duration, area: Rect, paint: Paint) -> Vec<Line<'static>> {
     let of = &state.snapshot;
     let width = usize::from(area.width);
@@ -120,12 +120,12 @@ fn head(state: &State, now: Duration, area: Rect, paint: Paint) -> Vec<Line<'sta
     lines
 }
 
-/// `eth0 native, in the driver`.
+/// Formats an interface, such as `eth0 native, in the driver`.
 fn interface(of: &Interface) -> String {
     format!("{} {}", of.name, attachment(of))
 }
 
-/// `passed 4,301/s  dropped 20/s  overload no  reading 0s old`.
+/// Formats the traffic line, such as `passed 4,301/s  dropped 20/s  overload no  reading 0s old`.
 fn traffic(state: &State, now: Duration) -> String {
     let rates: Vec<_> = state.snapshot.interfaces.iter().filter_map(|of| of.per_second).collect();
     let sum = |of: &dyn Fn(usize) -> f64| match rates.len() {
@@ -161,7 +161,7 @@ fn overview(frame: &mut Frame<'_>, state: &State, area: Rect, paint: Paint) {
     table::sources(frame, state, below, paint);
 }
 
-/// Each rule with the last two minutes of what it admitted and dropped.
+/// Draws each rule with its admitted and dropped rates of the last two minutes.
 fn rules(frame: &mut Frame<'_>, state: &State, shown: &[&Rule], area: Rect, paint: Paint) {
     let lines = Layout::vertical(vec![Constraint::Length(1); usize::from(area.height)]).split(area);
     let parts = Layout::horizontal([
@@ -197,10 +197,10 @@ fn rules(frame: &mut Frame<'_>, state: &State, shown: &[&Rule], area: Rect, pain
     }
 }
 
-/// One source whole: what `check` says of it.
+/// Draws the detail view of one source: the output of `check`.
 fn one_source(frame: &mut Frame<'_>, of: &Whole, area: Rect, paint: Paint) {
     let block = Block::bordered().title(format!(" {} ", of.source));
-    // That there is no answer is not scrolled away.
+    // The missing answer stays visible while the text scrolls.
     let problem = match (&of.text, &of.problem) {
         (_, None) => String::new(),
         (None, Some(why)) => format!("NO ANSWER: {why}\n"),
@@ -214,7 +214,7 @@ fn one_source(frame: &mut Frame<'_>, of: &Whole, area: Rect, paint: Paint) {
     frame.render_widget(paragraph, area);
 }
 
-/// The keys, or what is typed.
+/// Returns the foot line: the keys, or the filter being typed.
 fn foot(state: &State) -> String {
     match (&state.dialog, &state.whole) {
         (Some(Dialog::Filter { .. }), _) => {
@@ -227,7 +227,7 @@ fn foot(state: &State) -> String {
 
 fn dialog(frame: &mut Frame<'_>, dialog: &Dialog, area: Rect, paint: Paint) {
     let (title, text) = match dialog {
-        // It is typed in the last line.
+        // The filter is typed in the last line.
         Dialog::Filter { .. } => return,
         Dialog::Help => ("Keys".to_owned(), format!("{HELP}\n\nAny key goes back.")),
         Dialog::Lasts { verb, source, text, problem } => {
@@ -258,8 +258,9 @@ fn dialog(frame: &mut Frame<'_>, dialog: &Dialog, area: Rect, paint: Paint) {
     frame.render_widget(Paragraph::new(lines.join("\n")).block(block), place);
 }
 
-/// A line in lines of at most so many columns, cut between words, the last with what there is no room for left out. Widths
-/// are of what `printable` gives: what is wider than its characters is seldom, and is cut off by the frame.
+/// Folds a text at spaces into at most `lines_max` lines of at most `width` columns, and truncates the last line.
+/// Assumes `printable` text, in which one character is one column. Rare wider characters are cut off at the frame's
+/// edge.
 fn folded(text: &str, width: usize, lines_max: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut rest: Vec<char> = text.chars().collect();
@@ -274,7 +275,7 @@ fn folded(text: &str, width: usize, lines_max: usize) -> Vec<String> {
     lines
 }
 
-/// A text whose end is left out where it is wider.
+/// Truncates a text with an ellipsis if it exceeds `width` characters.
 fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! `ratelimitd check IP`, and of a prefix.
+//! Output of `ratelimitd check` for an address or a prefix.
 
 use super::{Detail, condition_words, counted, counting, duration, fleet, list, number, stats, wait};
 use ratelimit_report::snapshot::{
@@ -6,8 +6,8 @@ use ratelimit_report::snapshot::{
     GUARDED_SEGMENTS, Guarded, Mode, Outcome, PrefixReport, RuleVerdict,
 };
 
-/// One address for people: what becomes of its packets, then what each rule does and why, then how its limits stand; with detail
-/// also bucket by bucket, and how well each unit is counted.
+/// Formats the report on one address: the fate of its packets, then each rule's verdict with the reason, then the state
+/// of its limits. Verbose detail adds the buckets, and how well each unit is counted.
 pub fn check(report: &CheckReport, detail: Detail) -> String {
     let mut out = format!("{}\n", headline(report));
     if !report.remembered && matches!(report.reason.as_str(), "within_limit" | "dry_run") {
@@ -41,7 +41,7 @@ pub fn check(report: &CheckReport, detail: Detail) -> String {
     out
 }
 
-/// All of a prefix: how much of it is blocked, then what says so.
+/// Formats the report on a prefix: how much of it is blocked, then the causes.
 pub fn check_prefix(report: &PrefixReport) -> String {
     let prefix = &report.prefix;
     let mut out = match report.blocked {
@@ -75,7 +75,7 @@ pub fn check_prefix(report: &PrefixReport) -> String {
     out
 }
 
-/// Shadow limits, a line each.
+/// Formats shadow limits, a line each.
 pub(super) fn shadows(limits: &[CheckLimit]) -> String {
     let line = |of: &CheckLimit| {
         format!(
@@ -91,7 +91,7 @@ pub(super) fn shadows(limits: &[CheckLimit]) -> String {
     limits.iter().map(line).collect()
 }
 
-/// `198.51.100.7 is blocked on ports 22/tcp and passes on ports 80,443.`
+/// Returns the first line: `198.51.100.7 is blocked on ports 22/tcp and passes on ports 80,443.`
 fn headline(report: &CheckReport) -> String {
     let whom = match report.address.as_str() {
         "" => report.source.clone(),
@@ -119,7 +119,7 @@ fn headline(report: &CheckReport) -> String {
     format!("{whom} {}{why}.", parts.join(" and "))
 }
 
-/// `port 22/tcp`, `ports 80,443`, `all ports`.
+/// Formats ports: `port 22/tcp`, `ports 80,443`, `all ports`.
 fn ports_in_words(ports: &str) -> String {
     match ports {
         "all" => "all ports".to_owned(),
@@ -128,12 +128,12 @@ fn ports_in_words(ports: &str) -> String {
     }
 }
 
-/// Whether the guard alone drops something, and so no request.
+/// Returns whether only the guard drops packets of this rule, so that requests pass.
 fn is_guarded(of: &RuleVerdict) -> bool {
     [Some(of.reason.as_str()), of.would.as_deref()].contains(&Some("guard"))
 }
 
-/// What one rule does, who decides it, until when, and what undoes it.
+/// Describes the verdict of one rule: what it does, who decides it, until when, and how to undo it.
 fn verdict(of: &RuleVerdict) -> String {
     let refuses = of.refuses.as_deref().unwrap_or("packets");
     let does = match (of.verdict, of.reason.as_str()) {
@@ -164,7 +164,7 @@ fn verdict(of: &RuleVerdict) -> String {
     if let Some(undo) = &of.undo {
         line("undo", undo);
     }
-    // As events, metrics and the history have it.
+    // The word that events, metrics and the history use.
     line("reason", of.would.as_deref().unwrap_or(&of.reason));
     out
 }
@@ -222,7 +222,7 @@ fn limit(limit: &CheckLimit) -> String {
     )
 }
 
-/// ` (412 here, 588 elsewhere, told 0.4 s ago)`, of a limit that a fleet shares.
+/// Formats the usage of a limit that a fleet shares: ` (412 here, 588 elsewhere, told 0.4 s ago)`.
 fn elsewhere(limit: &CheckLimit) -> String {
     let Some(others) = limit.used_elsewhere else { return String::new() };
     let told = limit.told_seconds_ago.map_or_else(String::new, |ago| format!(", told {}", fleet::ago(ago)));

@@ -1,4 +1,4 @@
-//! Limits and configurations in words, the same everywhere, and as JSON. Pure.
+//! Limits and configurations in words and as JSON, in one wording everywhere. Pure.
 
 use std::fmt::Write as _;
 
@@ -33,13 +33,13 @@ mod per_cpu;
 mod prefixes;
 mod start;
 
-/// Prefixes that are named one by one; of more, only these.
+/// Maximum number of prefixes that are named one by one.
 const PREFIXES_NAMED_MAX: usize = 8;
-/// Columns of a description, and those before its values.
+/// Columns of a description, and the columns before its values.
 const WIDTH_MAX: usize = 100;
 const INDENT: usize = 12;
 
-/// An amount with its unit: `1 connection`, `1000 packets`, `50MB`.
+/// Formats an amount with its unit: `1 connection`, `1000 packets`, `50MB`.
 pub fn quantity(amount: u64, unit: Unit) -> String {
     match unit {
         Unit::Bytes => amount::size(amount),
@@ -50,8 +50,8 @@ pub fn quantity(amount: u64, unit: Unit) -> String {
     }
 }
 
-/// A limit in a phrase: `1000 connections in 5 minutes`, `5000 requests in 1 minute of a whole /24 or /56`, `5 requests in 1
-/// minute with path=/login`.
+/// Formats a limit as a phrase: `1000 connections in 5 minutes`, `5000 requests in 1 minute of a whole /24 or /56`, `5
+/// requests in 1 minute with path=/login`.
 pub fn limit_short(limit: &Limit) -> String {
     let whose = match limit.per {
         Per::Source => String::new(),
@@ -62,7 +62,7 @@ pub fn limit_short(limit: &Limit) -> String {
     format!("{} in {}{whose}{condition}", quantity(limit.amount, limit.unit), duration::words(limit.window_ns))
 }
 
-/// A limit in full: the phrase, the form of its window, its buckets, and its guarantee.
+/// Describes a limit in full: the phrase, the form of its window, its buckets, and its guarantee.
 pub fn limit_words(limit: &Limit) -> String {
     let form = limit.form.label();
     let buckets = match limit.form {
@@ -81,7 +81,7 @@ pub fn limit_words(limit: &Limit) -> String {
     format!("{} ({buckets}: {}{burst})", limit_short(limit), bound(limit))
 }
 
-/// The guarantee of the window's form.
+/// Describes the guarantee of the window's form.
 fn bound(limit: &Limit) -> String {
     let window = duration::words(limit.window_ns);
     let bucket = duration::words(limit.bucket_ns);
@@ -111,7 +111,7 @@ fn bound(limit: &Limit) -> String {
     }
 }
 
-/// A configuration in words, lines ended.
+/// Describes a configuration in words, as complete lines.
 pub fn config_words(config: &Config) -> String {
     let mut out = String::new();
     let mut line = |name: &str, value: &str| {
@@ -220,7 +220,7 @@ pub fn config_words(config: &Config) -> String {
     out
 }
 
-/// A value on as many lines as 100 columns need, each under the first.
+/// Wraps a value at 100 columns. Further lines are indented to align with the first.
 fn wrapped(value: &str) -> String {
     let mut out = String::new();
     let mut column = 0;
@@ -239,7 +239,7 @@ fn wrapped(value: &str) -> String {
     out
 }
 
-/// These, the first of them where there are many; none if there are none.
+/// Names the first prefixes and the number of others. Returns none if there are no prefixes.
 fn some_of(prefixes: &[IpNet]) -> Option<String> {
     let named: Vec<String> = prefixes.iter().take(PREFIXES_NAMED_MAX).map(ToString::to_string).collect();
     let more = prefixes.len() - named.len();
@@ -247,7 +247,7 @@ fn some_of(prefixes: &[IpNet]) -> Option<String> {
     (!named.is_empty()).then(|| format!("{}{and}", named.join(", ")))
 }
 
-/// Returns notes for a start: on rules whose limits of requests do not bound clients that share records between requests,
+/// Returns notes for a start: on rules whose request limits do not bound clients that share records between requests,
 /// and on rules that share a log.
 pub fn access_log_notes(policy: &Policy) -> Vec<String> {
     let note = |rule: &Rule| {
@@ -262,8 +262,8 @@ pub fn access_log_notes(policy: &Policy) -> Vec<String> {
     policy.rules.iter().flat_map(note).collect()
 }
 
-/// Names the rules behind this one that have its log and judge sources that it judges. A line does not say which port was
-/// asked.
+/// Names the later rules that have the same log and judge sources that this rule judges. A log line does not say which
+/// port was asked.
 fn others_with<'a>(policy: &'a Policy, rule: &Rule, log: &AccessLog) -> Vec<&'a str> {
     let behind = policy.rules.iter().skip_while(|of| of.name != rule.name).skip(1);
     let shares = |of: &&Rule| of.access_logs.contains(log) && (rule.from.is_empty() || rule.from == of.from);
@@ -275,8 +275,8 @@ fn shared_log_words(others: &[&str]) -> String {
     format!("is read for this rule alone, though {rules} {} {have} it: give the ports of each a log", others.join(", "))
 }
 
-/// How far clients that share records between requests are bounded, as those of HTTP/2 and HTTP/3 can. None where the
-/// rule limits no requests on ports that speak TLS.
+/// Says how far the rule bounds clients that share records between requests, as HTTP/2 and HTTP/3 clients can. None if
+/// the rule limits no requests on ports that speak TLS.
 fn multiplexed_words(rule: &Rule) -> Option<&'static str> {
     let is_secure = [443, 8443].iter().any(|port| rule.ports.holds(Protocol::Tcp, *port));
     if !is_secure || !rule.limits.iter().any(|limit| limit.unit == Unit::Requests) {
@@ -291,7 +291,8 @@ fn multiplexed_words(rule: &Rule) -> Option<&'static str> {
     })
 }
 
-/// How long a rule bans: `1 minute, then 10 minutes, then 1 hour for each time after; reset 24 hours after a ban`.
+/// Describes how long a rule bans: `1 minute, then 10 minutes, then 1 hour for each time after; reset 24 hours after a
+/// ban`.
 pub fn bans_words(bans: &Bans) -> String {
     let steps: Vec<String> = bans.steps_ns.iter().map(|step_ns| duration::words(*step_ns)).collect();
     let after = if steps.len() > 1 { " for each time after" } else { "" };
@@ -337,7 +338,7 @@ fn ports_words(rule: &Rule) -> String {
     format!("{}{}", rule.ports, if is_same { " (TCP and UDP)" } else { "" })
 }
 
-/// Whom a rule tells that it refuses, and how.
+/// Says which clients a rule notifies of a refusal, and how. None if it drops refused packets without notice.
 fn told_words(rule: &Rule, answers: bool) -> Option<String> {
     if rule.refuse_with == RefuseWith::Drop {
         return None;
@@ -364,12 +365,12 @@ fn told_words(rule: &Rule, answers: bool) -> Option<String> {
     Some(words)
 }
 
-/// Whether packets may be answered: by XDP in native mode.
+/// Returns whether the program may answer packets, which it can at XDP in native mode.
 fn answers(config: &Config) -> bool {
     config.xdp_mode != XdpModeChoice::Generic && config.hook != HookChoice::Tcx
 }
 
-/// Which prefixes are denied with the sources in them.
+/// Names the prefixes that are denied together with the sources in them.
 fn denied_with(policy: &Policy) -> &'static str {
     match (policy.ipv4_prefix > DENIED_IPV4_PREFIX, policy.ipv6_prefix > DENIED_IPV6_PREFIX) {
         (true, true) => "a /24 or /56",
@@ -379,7 +380,7 @@ fn denied_with(policy: &Policy) -> &'static str {
     }
 }
 
-/// Returns the bounds that limits of requests have besides, a line each; none where no guard could be.
+/// Returns the bounds that the guard adds to request limits, a line each. Empty if the rule cannot have a guard.
 fn guard_words(rule: &Rule) -> Vec<String> {
     match (rule.refuse, rule.guard) {
         _ if !rule.is_guardable() => Vec::new(),
@@ -421,13 +422,13 @@ fn refuse_words(rule: &Rule) -> &'static str {
     }
 }
 
-/// What a budget of new sources means, in words.
+/// Describes a budget of new sources.
 fn new_sources_words(of: NewSources) -> String {
     let window = duration::words(of.window_ns);
     format!("at most {} in {window}; packets of further ones are dropped", of.amount)
 }
 
-/// How many prefixes each named list and each list file has, and what many take.
+/// Returns the number of prefixes of each named list and list file, and the memory if there are many.
 fn lists_words(config: &Config) -> Vec<String> {
     let count = |count: usize| format!("{count} prefix{}", if count == 1 { "" } else { "es" });
     let named = config.lists.iter().map(|(name, len)| format!("@{name}: {}", count(*len)));
@@ -435,7 +436,7 @@ fn lists_words(config: &Config) -> Vec<String> {
     named.chain(config.list_files.iter().map(file)).chain(prefixes_words(&prefixes_memory(config))).collect()
 }
 
-/// A duration as JSON has it.
+/// Converts a duration to seconds for JSON.
 pub fn seconds(duration_ns: u64) -> f64 {
     std::time::Duration::from_nanos(duration_ns).as_secs_f64()
 }

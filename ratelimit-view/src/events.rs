@@ -1,16 +1,16 @@
-//! `ratelimitd events`: a line an event.
+//! Output of `ratelimitd events`, a line for each event.
 
 use ratelimit_control::proto::EventsReport;
 use ratelimit_report::event::Event;
 
 use super::counted;
 
-/// When, what sort, and the words of the log.
+/// Formats an event: time, kind, and the words of the log.
 pub fn event(of: &Event) -> String {
     format!("{} {:<12} {}\n", of.time.strftime("%Y-%m-%d %H:%M:%S"), of.kind.label(), of.detail)
 }
 
-/// What happened lately, and whether there was more.
+/// Formats recent events, and says if older ones were overwritten.
 pub fn events(report: &EventsReport) -> String {
     let mut out = String::new();
     if report.overwritten > 0 {

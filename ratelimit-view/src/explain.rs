@@ -1,9 +1,9 @@
-//! `ratelimitd explain IP --to PORT`.
+//! Output of `ratelimitd explain IP --to PORT`.
 
 use super::check::shadows;
 use ratelimit_report::snapshot::{ExplainReport, Outcome, StepOutcome};
 
-/// The report for people: a line a step, then the verdict, and what is counted beside it.
+/// Formats the report for people: a line for each step, the verdict, and the shadow limits.
 pub fn explain(report: &ExplainReport) -> String {
     let to_address = report.to_address.as_ref().map_or(String::new(), |address| format!(" of {address}"));
     let mut out = format!("{} to port {}{to_address}\n", report.source, report.to);

@@ -1,4 +1,5 @@
-//! `ratelimitd fleet`, and what other commands say of the fleet. Pure: from what the daemon told.
+//! Output of `ratelimitd fleet`, and statements about the fleet in other commands. Pure: a function of the daemon's
+//! report.
 
 use std::fmt::Write as _;
 
@@ -6,10 +7,10 @@ use super::stats::wrap;
 use super::{counted, limit, list, number, table, wait};
 use ratelimit_report::fleet::{Fleet, FleetHost, FleetLimit, FleetReport, FleetState, Summed};
 
-/// Columns of a sentence.
+/// Maximum width of a sentence in columns.
 const WIDTH: usize = 100;
 
-/// How to turn it on.
+/// Instructions to turn the fleet on.
 const OFF: &str = "\
 No fleet: this host holds its limits by itself.
 To hold them together with other hosts, give all of them one Redis or Valkey and one secret:
@@ -19,7 +20,7 @@ To hold them together with other hosts, give all of them one Redis or Valkey and
 Then `ratelimitd check-config` says what follows, and `ratelimitd reload` turns it on.
 ";
 
-/// All of it: how this host does, the hosts, the limits, the counters.
+/// Formats the whole report: this host's state, the hosts, the limits, the counters.
 pub fn fleet(report: &FleetReport) -> String {
     let of = &report.fleet;
     if of.state == FleetState::Off {
@@ -41,7 +42,7 @@ pub fn fleet(report: &FleetReport) -> String {
     out + "\n" + &counters(of)
 }
 
-/// `Fleet web: connected, 4 hosts, last exchange 0.4 s ago`.
+/// Returns one line on the state: `Fleet web: connected, 4 hosts, last exchange 0.4 s ago`.
 pub(super) fn summary(of: &Fleet) -> String {
     let name = if of.name.is_empty() { String::new() } else { format!(" {}", of.name) };
     let state = match of.state {
@@ -56,7 +57,7 @@ pub(super) fn summary(of: &Fleet) -> String {
     format!("Fleet{name}: {state}, {}, {last}", counted(of.hosts, "host"))
 }
 
-/// What wants attention, a sentence each.
+/// Returns what needs attention, a sentence each.
 pub(super) fn attention(of: &Fleet) -> Vec<String> {
     let means = match of.state {
         FleetState::Connected | FleetState::Off => None,
@@ -80,7 +81,7 @@ pub(super) fn attention(of: &Fleet) -> Vec<String> {
     means.map(sentence).into_iter().chain(misfit).chain(doubled).collect()
 }
 
-/// What it is that does not go as it should.
+/// Describes what a degraded fleet cannot do.
 fn degraded(of: &Fleet) -> String {
     let alone: Vec<&str> = of.limits.iter().filter(|of| !of.summed).map(|of| of.text.as_str()).collect();
     match alone.as_slice() {
@@ -102,7 +103,7 @@ fn host(of: &FleetHost) -> [String; 6] {
     ]
 }
 
-/// A limit, what of it is summed, with whom if not with all, and the bound that holds now.
+/// Describes a shared limit: what is summed, with which hosts if not all, and the current bound.
 fn shared_limit(of: &FleetLimit, hosts: u64) -> String {
     let sum = match of.sum {
         Summed::Verified => "established connections",
@@ -122,7 +123,7 @@ fn shared_limit(of: &FleetLimit, hosts: u64) -> String {
     format!("Rule {}: {}, {held}{with}\n{bound}", of.rule, limit(&of.limit))
 }
 
-/// Lines of at most so many columns.
+/// Wraps a sentence at [`WIDTH`] columns.
 fn wrapped(sentence: &str) -> String {
     wrap(sentence, WIDTH).iter().map(|line| format!("{line}\n")).collect()
 }
@@ -155,7 +156,7 @@ fn counters(of: &Fleet) -> String {
     out
 }
 
-/// `0.4 s ago`, `2 min 13 s ago`.
+/// Formats an age: `0.4 s ago`, `2 min 13 s ago`.
 pub(super) fn ago(seconds: f64) -> String {
     if seconds < 10.0 { format!("{seconds:.1} s ago") } else { format!("{} ago", wait(seconds)) }
 }

@@ -1,4 +1,5 @@
-//! `ratelimitd history`: the story of an address, and the worst of a period. On one screen of 80 columns; `--json` and `--csv` have it whole.
+//! Output of `ratelimitd history`: the story of an address, or the worst sources of a period. It fits one screen of 80
+//! columns. `--json` and `--csv` have all data.
 
 use jiff::Timestamp;
 use ratelimit_report::history::{Act, Episode, HistoryReport, Loss, WorstReport, WorstSource};
@@ -7,23 +8,23 @@ use super::{counted, cut, duration, number, short, wait};
 
 /// Columns of the narrowest terminal.
 const WIDTH: usize = 80;
-/// Episodes that are shown; with the acts they fill 24 lines.
+/// Maximum number of episodes shown. With the acts, they fill 24 lines.
 const EPISODES: usize = 8;
-/// Acts that are shown.
+/// Maximum number of acts shown.
 const ACTS: usize = 5;
-/// Sources that are shown.
+/// Maximum number of sources shown.
 const SOURCES: usize = 20;
-/// Losses that are shown.
+/// Maximum number of losses shown.
 const LOSSES: usize = 2;
-/// Lines that losses take at most: a blank one, what they mean, the head, the losses, and how many more there are.
+/// Maximum number of lines about losses: a blank one, the explanation, the head, the losses, and the number of others.
 const LINES_OF_LOSSES: usize = LOSSES + 4;
-/// Episodes and acts that are shown beside losses.
+/// Maximum number of episodes and of acts shown if there are losses.
 const WITH_LOSSES: (usize, usize) = (4, 3);
 const _: () = assert!(WITH_LOSSES.0 + WITH_LOSSES.1 + LINES_OF_LOSSES <= EPISODES + ACTS);
-/// What shows the rest.
+/// Hint that names the ways to see everything.
 const ALL: &str = "--json and --csv have them all";
 
-/// All that is remembered of an address or prefix, newest first.
+/// Formats all that is remembered of an address or prefix, newest first.
 pub fn history(report: &HistoryReport, now: Timestamp) -> String {
     let mut out = headline(report);
     let (episodes, acts) = if report.losses.is_empty() { (EPISODES, ACTS) } else { WITH_LOSSES };
@@ -60,7 +61,7 @@ pub fn history(report: &HistoryReport, now: Timestamp) -> String {
     out
 }
 
-/// The sources that were refused most in a period.
+/// Formats the sources that were refused most in a period.
 pub fn worst(report: &WorstReport) -> String {
     let period = format!("from {} to {} UTC", instant(report.since), instant(report.until));
     if report.sources.is_empty() {
@@ -94,7 +95,7 @@ pub fn worst(report: &WorstReport) -> String {
     out + &lost(&report.losses)
 }
 
-/// Says when events were lost, and how many; nothing where none were.
+/// Says when events were lost, and how many. Empty if none were.
 fn lost(losses: &[Loss]) -> String {
     if losses.is_empty() {
         return String::new();
@@ -107,7 +108,7 @@ fn lost(losses: &[Loss]) -> String {
         + &more(losses.len(), LOSSES, "time", false)
 }
 
-/// `198.51.100.7: refused in 3 episodes since 2026-01-01 10:00:00 UTC, 1,234 packets.`
+/// Returns the first lines: `198.51.100.7: 1,234 packets refused in 3 episodes since 2026-01-01 10:00:00 UTC.`
 fn headline(report: &HistoryReport) -> String {
     let source = &report.source;
     let (would, real): (Vec<&Episode>, Vec<&Episode>) = report.episodes.iter().partition(|of| of.would);
@@ -136,7 +137,7 @@ fn headline(report: &HistoryReport) -> String {
     }
 }
 
-/// The reason, and why the episode ended where that is neither the end of its ban nor of what was refused.
+/// Returns the reason. Adds why the episode ended if neither its ban expired nor the refusals stopped.
 fn reason(of: &Episode) -> String {
     match of.cause.as_deref() {
         None | Some("quiet" | "expired") => of.reason.clone(),
@@ -144,12 +145,12 @@ fn reason(of: &Episode) -> String {
     }
 }
 
-/// Whose episode it is, where that is not what was asked for.
+/// Returns the source of an episode, if it differs from the requested one.
 fn source_of(of: &Episode, asked: &str) -> String {
     if of.source == asked { String::new() } else { format!("{}: ", of.source) }
 }
 
-/// `192.0.2.0/24 by root (alice): a customer`.
+/// Describes an act: `192.0.2.0/24 by root (alice): a customer`.
 fn act(of: &Act) -> String {
     let by = of.by.as_ref().map(|by| format!("by {by}")).unwrap_or_default();
     let why = of.reason.as_deref().unwrap_or(&of.detail);
@@ -157,7 +158,7 @@ fn act(of: &Act) -> String {
     join(": ", [said.as_str(), why])
 }
 
-/// What is said of several, without what is not.
+/// Joins the parts that are not empty.
 fn join<const N: usize>(between: &str, parts: [&str; N]) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(between)
 }
@@ -171,7 +172,8 @@ fn more(len: usize, shown: usize, one: &str, is_more: bool) -> String {
     }
 }
 
-/// Columns as wide as their text, two apart; the last is cut where the screen ends.
+/// Formats a table. Columns are as wide as their text and two spaces apart. The last column is cut at the screen's
+/// edge.
 fn table<const N: usize>(head: [&str; N], right: &[usize], rows: &[[String; N]]) -> String {
     let wide = |at: usize| rows.iter().map(|row| row[at].chars().count()).chain([head[at].len()]).max().unwrap_or(0);
     let line = |cells: [&str; N]| {

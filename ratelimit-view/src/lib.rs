@@ -1,4 +1,4 @@
-//! Statistics for people. Pure text from the read model; only `watch` asks a daemon for it.
+//! Statistics for people. Pure text from the read model. Only `watch` asks a daemon.
 
 #![forbid(unsafe_code)]
 
@@ -33,7 +33,7 @@ pub use watch::{Screen, WatchError, is_reader_gone, watch};
 
 use ratelimit_report::snapshot::{Counting, Limit, WindowForm};
 
-/// 1234567 as `1,234,567`.
+/// Formats 1234567 as `1,234,567`.
 pub fn number(value: u64) -> String {
     let digits = value.to_string();
     let mut out = String::new();
@@ -46,7 +46,7 @@ pub fn number(value: u64) -> String {
     out
 }
 
-/// Seconds as `2m 13s`: the two largest units, rounded up so that nothing is promised too early.
+/// Formats seconds as `2m 13s`: the two largest units, rounded up so that no time is promised too early.
 pub fn duration(seconds: f64) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
     #[expect(
@@ -68,7 +68,7 @@ pub fn duration(seconds: f64) -> String {
     if out.is_empty() { "0s".to_owned() } else { out }
 }
 
-/// Seconds in a sentence: `57 s`, `2 min 13 s`. Columns and windows of limits have [`duration`].
+/// Formats seconds for a sentence: `57 s`, `2 min 13 s`. Columns and windows of limits use [`duration`].
 fn wait(seconds: f64) -> String {
     let unit = |part: &str| match part.split_at(part.len().saturating_sub(1)) {
         (number, "m") => format!("{number} min"),
@@ -77,12 +77,12 @@ fn wait(seconds: f64) -> String {
     duration(seconds).split(' ').map(unit).collect::<Vec<_>>().join(" ")
 }
 
-/// ` with status=401 path=/login`, behind what a limit with that condition counts. Empty for one without.
+/// Formats the condition of a limit: ` with status=401 path=/login`. Empty without a condition.
 fn condition_words(condition: Option<impl Display>) -> String {
     condition.map_or_else(String::new, |condition| format!(" with {condition}"))
 }
 
-/// `1,000 connections in 5m`.
+/// Formats a limit: `1,000 connections in 5m`.
 fn limit(limit: &Limit) -> String {
     let per = limit.per.map_or_else(String::new, |per| per.to_string());
     let condition = condition_words(limit.condition);
@@ -90,7 +90,7 @@ fn limit(limit: &Limit) -> String {
     format!("{amount} {} in {window}{per}{condition}", limit.unit.label())
 }
 
-/// How a limit is counted: `strict, in buckets of 1m`.
+/// Describes how a limit is counted: `strict, in buckets of 1m`.
 fn form(of: &Limit) -> String {
     match of.window {
         WindowForm::Strict => format!("strict, in buckets of {}", duration(of.bucket_seconds)),
@@ -100,18 +100,18 @@ fn form(of: &Limit) -> String {
     }
 }
 
-/// What limits count, and how well, a line each.
+/// Says which units limits count, and how well, a line each.
 fn counting(units: &[Counting]) -> String {
     let line = |of: &Counting| format!("Counted {}: {}\n", of.unit.label(), of.accuracy);
     units.iter().map(line).collect()
 }
 
-/// `1 source`, `2 sources`.
+/// Formats a count: `1 source`, `2 sources`.
 fn counted(count: u64, one: &str) -> String {
     format!("{} {one}{}", number(count), if count == 1 { "" } else { "s" })
 }
 
-/// At most so many characters, the last of them `…` where there are more.
+/// Cuts a text to at most `width` characters. The last one is `…` if the text is longer.
 fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -119,7 +119,7 @@ fn cut(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// A number of at most 7 characters: `999,999`, `12.3M`.
+/// Formats a number in at most 7 characters: `999,999`, `12.3M`.
 fn short(value: u64) -> String {
     const UNITS: [(u64, char); 5] = [
         (1_000_000_000_000_000_000, 'E'),
@@ -134,7 +134,7 @@ fn short(value: u64) -> String {
     }
 }
 
-/// Columns without lines, as wide as their text whatever the terminal; those at `right` are numbers.
+/// Formats a table without lines, as wide as its text. Columns listed in `right` hold numbers.
 fn table<const N: usize>(head: [&str; N], right: &[usize], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(head);

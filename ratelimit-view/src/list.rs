@@ -1,4 +1,4 @@
-//! `ratelimitd list`, and what came of commands that change what is enforced.
+//! Output of `ratelimitd list`, and results of commands that change what is enforced.
 
 use jiff::Timestamp;
 
@@ -6,7 +6,7 @@ use super::{number, table};
 use ratelimit_control::proto::{AcceptReport, ApplyReport, ModeReport, ModeWord, ReloadReport};
 use ratelimit_report::snapshot::{Author, ListReport, Listed, Mode, ModeNow, Omitted, RuleMode, State};
 
-/// All of it, a line an entry.
+/// Formats the whole list, a line for each entry.
 pub fn list(report: &ListReport) -> String {
     let would = would_ban(report);
     if report.entries.is_empty() {
@@ -15,7 +15,7 @@ pub fn list(report: &ListReport) -> String {
     entries(&report.entries, &report.omitted) + &would
 }
 
-/// Entries, a line each, and how many more there are.
+/// Formats entries, a line each, and the number of others.
 pub(super) fn entries(entries: &[Listed], omitted: &[Omitted]) -> String {
     let row = |of: &Listed| {
         [
@@ -32,7 +32,8 @@ pub(super) fn entries(entries: &[Listed], omitted: &[Omitted]) -> String {
     out + &omitted.iter().map(more).collect::<String>()
 }
 
-/// `, overridden by allow of 192.0.2.0/24`; until when is in that entry's own row.
+/// Names the entry that overrides this one: `, overridden by allow of 192.0.2.0/24`. The expiry is in that entry's own
+/// row.
 fn overridden(of: &Listed) -> String {
     let Some(by) = &of.overridden_by else {
         return if of.decides { String::new() } else { ", overridden".to_owned() };
@@ -42,13 +43,13 @@ fn overridden(of: &Listed) -> String {
     format!(", overridden by {verb}{whom}")
 }
 
-/// The reason; of an entry of a list its name, its line and what the list says beside it.
+/// Returns the reason of an entry. For a list entry, returns its list, line and comment too.
 fn why(of: &Listed) -> String {
     let parts: Vec<String> = [place(of), of.comment.clone(), of.reason.clone()].into_iter().flatten().collect();
     if parts.is_empty() { "-".to_owned() } else { parts.join(": ") }
 }
 
-/// Where an entry of the configuration is written: its list, or the file.
+/// Returns where an entry of the configuration is written: its list, or the file.
 pub(super) fn place(of: &Listed) -> Option<String> {
     let line = of.line.map_or_else(String::new, |line| format!(" line {line}"));
     match (&of.list, &of.file) {
@@ -58,7 +59,7 @@ pub(super) fn place(of: &Listed) -> Option<String> {
     }
 }
 
-/// Bans that dry run prevents.
+/// Formats the bans that dry run prevents.
 fn would_ban(report: &ListReport) -> String {
     if report.would_ban.is_empty() {
         return String::new();
@@ -71,7 +72,7 @@ fn would_ban(report: &ListReport) -> String {
     format!("\nDry run bans no source. These would be banned:\n{rows}")
 }
 
-/// What `mode` and `panic` have done.
+/// Formats the result of `mode` and `panic`.
 pub fn mode(report: &ModeReport) -> String {
     let said = match (report.mode, report.changed) {
         (ModeWord::Enforce, true) => "the rules do as the configuration says again",
@@ -90,7 +91,7 @@ pub fn mode(report: &ModeReport) -> String {
     format!("{said}\n{rules}{}", notes(&report.notes))
 }
 
-/// What each rule does now, and what holds them all.
+/// Formats the current mode of each rule, or the mode that holds for all rules.
 pub fn mode_now(now: &ModeNow) -> String {
     if let Some(hold) = &now.hold {
         let what = if hold.panic { "panic: EVERYTHING PASSES" } else { "dry run: NOTHING IS DROPPED" };
@@ -105,7 +106,7 @@ fn rules(rules: &[RuleMode]) -> String {
     rules.iter().map(|rule| format!("rule {}: {}\n", rule.name, word(rule.mode))).collect()
 }
 
-/// What `reload` has done.
+/// Formats the result of `reload`.
 pub fn reloaded(report: &ReloadReport) -> String {
     let out = match report.changes.as_slice() {
         [] => "reloaded: nothing has changed\n".to_owned(),
@@ -114,7 +115,7 @@ pub fn reloaded(report: &ReloadReport) -> String {
     out + &notes(&report.notes)
 }
 
-/// What `lists accept` has done.
+/// Formats the result of `lists accept`.
 pub fn accepted(report: &AcceptReport) -> String {
     let AcceptReport { file, version, prefixes, covers, in_force, .. } = report;
     let then = if *in_force {
@@ -126,7 +127,7 @@ pub fn accepted(report: &AcceptReport) -> String {
     format!("{}: version {version}, {prefixes}, {covers}, {then}\n", file.display())
 }
 
-/// What `apply` has done.
+/// Formats the result of `apply`.
 pub fn applied(report: &ApplyReport) -> String {
     let mut out = match report.changes.as_slice() {
         [] => "applied: nothing has changed\n".to_owned(),

@@ -1,4 +1,4 @@
-//! What came of `allow`, `deny`, `unblock`, `unallow`, `reset`, `confirm` and `rollback`.
+//! Results of `allow`, `deny`, `unblock`, `unallow`, `reset`, `confirm`, `rollback` and of erasing a source.
 
 use super::list::{author, instant, notes, place, state};
 use super::{counted, number};
@@ -7,10 +7,10 @@ use ratelimit_control::proto::{
 };
 use ratelimit_report::snapshot::{Listed, State};
 
-/// Entries that are named one by one.
+/// Maximum number of entries that are named one by one.
 const NAMED_MAX: u64 = 20;
 
-/// What `allow` and `deny` have done.
+/// Formats the result of `allow` and `deny`.
 pub fn granted(report: &GrantReport) -> String {
     let of = &report.entry;
     let until = of.until.map_or_else(|| " permanently".to_owned(), |until| format!(" until {}", instant(until)));
@@ -21,7 +21,7 @@ pub fn granted(report: &GrantReport) -> String {
     out + &notes(&report.notes)
 }
 
-/// What `unblock` and `unallow` have done.
+/// Formats the result of `unblock` and `unallow`.
 pub fn lifted(report: &UnblockReport) -> String {
     let mut out = String::new();
     let named = report.removed.iter().take(usize::try_from(NAMED_MAX).unwrap_or(0));
@@ -47,7 +47,7 @@ pub fn lifted(report: &UnblockReport) -> String {
     out + &notes(&report.notes)
 }
 
-/// What `reset` has done.
+/// Formats the result of `reset`.
 pub fn reset(report: &ResetReport) -> String {
     let limits = if report.limits == 0 { report.windows } else { report.limits };
     let counters = match limits {
@@ -61,12 +61,12 @@ pub fn reset(report: &ResetReport) -> String {
     format!("{}: {counters}, {bans}\n{}", without_length(&report.source), notes(&report.notes))
 }
 
-/// What `confirm` has done.
+/// Formats the result of `confirm`.
 pub fn confirmed(report: &ConfirmReport) -> String {
     format!("confirmed: {} holds for good\n", report.file.display())
 }
 
-/// What `rollback` has done.
+/// Formats the result of `rollback`.
 pub fn rolled_back(report: &RollbackReport) -> String {
     let again = "what held before holds again";
     if report.was_over {
@@ -84,7 +84,7 @@ fn what(of: &Listed) -> String {
     }
 }
 
-/// What was erased of a source.
+/// Formats what was erased of a source.
 pub fn erased(report: &ForgetReport) -> String {
     let ForgetReport { source, rows, events, .. } = report;
     format!("{source}: erased {} of the history and {}\n", counted(*rows, "row"), counted(*events, "recent event"))
@@ -105,14 +105,14 @@ fn still(of: &Still) -> String {
     format!("{} {what}{why}\n  to lift it: {lift}\n", entry.prefix)
 }
 
-/// `3 sources: 192.0.2.7, 192.0.2.8 and 1 more`.
+/// Names sources: `3 sources: 192.0.2.7, 192.0.2.8 and 1 more`.
 fn sources(named: &[String], count: u64) -> String {
     let more = count.saturating_sub(named.len() as u64);
     let more = if more == 0 { String::new() } else { format!(" and {} more", number(more)) };
     format!("{}: {}{more}", counted(count, "source"), named.join(", "))
 }
 
-/// An address without the length that says that it is one.
+/// Removes the length from a prefix that is a single address.
 fn without_length(prefix: &str) -> &str {
     let is_v6 = prefix.contains(':');
     prefix.strip_suffix(if is_v6 { "/128" } else { "/32" }).unwrap_or(prefix)

@@ -1,17 +1,17 @@
-//! `ratelimitd replay`.
+//! Output of `ratelimitd replay`.
 
 use super::{counted, counting, form, limit, number, table};
 use jiff::{Timestamp, Unit};
 use ratelimit_report::replay::{FileRead, Input, Kind, LimitReport, Limited, ListLimited, PrefixLimited, Report};
 
-/// Sources of a limit that are named one by one.
+/// Maximum number of a limit's sources that are named one by one.
 const NAMED_MAX: usize = 20;
-/// Prefixes that are.
+/// Maximum number of prefixes that are named one by one.
 pub(super) const PREFIXES_NAMED_MAX: usize = 5;
-/// Files that are named one by one.
+/// Maximum number of files that are named one by one.
 const FILES_MAX: usize = 10;
 
-/// A replay for people, several lines. Its warnings are said elsewhere.
+/// Formats a replay for people, in several lines. Its warnings are reported elsewhere.
 pub fn replay(report: &Report) -> String {
     let ports = report.ports.as_ref().map_or_else(String::new, |ports| format!(" to ports {ports}"));
     let mut out = input(&report.input, "judged", &ports, report.sources);
@@ -26,7 +26,7 @@ pub fn replay(report: &Report) -> String {
     out
 }
 
-/// What was read, and when it came in. `done` is what was done with it.
+/// Describes what was read, and the times of the traffic. `done` says how the traffic was used.
 pub(super) fn input(input: &Input, done: &str, ports: &str, sources: u64) -> String {
     let (read, judged) = match input.kind {
         Kind::Capture => (counted(input.read, "packet"), counted(input.judged, "packet")),
@@ -51,7 +51,7 @@ pub(super) fn input(input: &Input, done: &str, ports: &str, sources: u64) -> Str
     out
 }
 
-/// What a file was.
+/// Describes the formats and compression of a file.
 fn words(file: &FileRead) -> String {
     let packed = file.compression.map_or_else(String::new, |with| format!(", packed by {with}"));
     format!("{}{packed}", file.formats.join(" and "))
@@ -92,7 +92,7 @@ fn of_limit(of: &LimitReport, sources: u64) -> String {
     out
 }
 
-/// To the millisecond, as RFC 3339 has it.
+/// Formats a time as in RFC 3339, to the millisecond.
 fn time(at: Timestamp) -> String {
     at.round(Unit::Millisecond).unwrap_or(at).to_string()
 }

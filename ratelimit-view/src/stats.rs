@@ -1,7 +1,7 @@
-//! `ratelimitd stats`: first what wants attention, then who is refused, then the rules, interfaces and totals. Pure: from
-//! a snapshot and the size of the screen.
+//! Output of `ratelimitd stats`: first what needs attention, then refused sources, then rules, interfaces and totals.
+//! Pure: a function of a snapshot and the size of the screen.
 //!
-//! A screen that is bounded gets what fits, worst first, and how much more there is. A pipe or file gets all of it.
+//! A bounded screen gets the rows that fit, worst first, and the number of others. A pipe or file gets all rows.
 
 use ratelimit_common::verdict::{Action, Reason};
 
@@ -25,42 +25,42 @@ pub use rules::mode_of;
 pub use top::state;
 pub(super) use top::top;
 
-/// Rows of sources that are shown however little room there is.
+/// Minimum number of source rows, however little room there is.
 const SOURCES_LEAST: usize = 3;
-/// Columns that are always there, however narrow a terminal says that it is.
+/// Minimum width in columns, whatever a terminal reports.
 const WIDTH_LEAST: usize = 80;
 
-/// What there is to print on, and how much is asked for.
+/// Size of the output, and amount of detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Columns. Fewer than 80 are taken for 80.
+    /// Width in columns. Values below 80 count as 80.
     pub width: usize,
-    /// Lines; none is as many as it takes.
+    /// Height in lines. None for no limit.
     pub rows: Option<usize>,
-    /// Whether it says how each unit is counted.
+    /// Amount of detail, such as how each unit is counted.
     pub detail: Detail,
 }
 
-/// How much is said.
+/// Amount of detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// What changes.
+    /// Only the values that change.
     Normal,
-    /// And how well each unit is counted.
+    /// Also the accuracy of each unit's counts.
     Verbose,
 }
 
 impl Page {
-    /// A pipe or file: lines of any length, and all of them.
+    /// A pipe or file: all lines, of any length.
     pub const ENDLESS: Self = Self { width: usize::MAX, rows: None, detail: Detail::Normal };
 }
 
-/// A snapshot for people, several lines.
+/// Formats a snapshot for people, in several lines.
 pub fn stats(snapshot: &Snapshot, page: Page) -> String {
     stats_below(None, snapshot, page)
 }
 
-/// The same below a sentence of its own.
+/// Formats a snapshot below an introductory sentence.
 pub fn stats_below(notice: Option<&str>, snapshot: &Snapshot, page: Page) -> String {
     let width = page.width.max(WIDTH_LEAST);
     let rows = page.rows.unwrap_or(usize::MAX);
@@ -95,12 +95,12 @@ pub fn stats_below(notice: Option<&str>, snapshot: &Snapshot, page: Page) -> Str
     }
     out.push(String::new());
     out.extend(foot);
-    // What wants attention stands first: of too much, that stays.
+    // The attention section stands first, so it stays if there is too much.
     out.truncate(rows);
     out.iter().map(|line| format!("{line}\n")).collect()
 }
 
-/// What pins tell without a daemon: packets by interface, by rule and by what dropped them.
+/// Formats what pins tell without a daemon: packets by interface, by rule and by drop reason.
 pub fn left(snapshot: &Snapshot, page: Page) -> String {
     let width = page.width.max(WIDTH_LEAST);
     let rule = |of: &Rule| {
@@ -127,7 +127,7 @@ pub fn left(snapshot: &Snapshot, page: Page) -> String {
     out
 }
 
-/// What is enforced where: in one clause where it is the same everywhere, else of each rule and interface.
+/// Describes what is enforced: in one clause if it is the same everywhere, or else for each rule and interface.
 pub fn what_it_does(snapshot: &Snapshot) -> String {
     let rules = |mode: Mode| -> Vec<&str> {
         snapshot.rules.iter().filter(|rule| rule.mode == mode).map(|rule| rule.name.as_str()).collect()
@@ -161,12 +161,12 @@ pub fn what_it_does(snapshot: &Snapshot) -> String {
     }
 }
 
-/// `rule web`, `rules web, api`.
+/// Formats rule names: `rule web`, `rules web, api`.
 fn names(rules: &[&str]) -> String {
     format!("rule{} {}", if rules.len() == 1 { "" } else { "s" }, rules.join(", "))
 }
 
-/// How many sources there are, and what became of those that were too many.
+/// Formats the number of sources, and what happened to sources beyond the capacity.
 fn sources(snapshot: &Snapshot, width: usize) -> Vec<String> {
     let of = &snapshot.sources;
     let mut out =

@@ -1,4 +1,4 @@
-//! `ratelimitd suggest`.
+//! Output of `ratelimitd suggest`.
 
 use super::replay::{PREFIXES_NAMED_MAX, input};
 use super::{counted, duration, limit, number, table};
@@ -9,12 +9,12 @@ use ratelimit_report::snapshot::{
     RuleSuggestion, SuggestReport, Unit,
 };
 
-/// What every limit could be, for people.
+/// Formats suggestions for every limit, for people.
 pub fn suggest(report: &SuggestReport) -> String {
     report.rules.iter().map(rule).collect::<Vec<_>>().join("\n")
 }
 
-/// What limits could be by what is past. Its warnings are said elsewhere.
+/// Formats suggestions from past traffic. Its warnings are reported elsewhere.
 pub fn suggest_from(of: &Suggested) -> String {
     let sources = of.report.rules.iter().flat_map(|rule| &rule.limits);
     let sources = sources.filter_map(|limit| Some(limit.observed.as_ref()?.sources)).max().unwrap_or(0);
@@ -75,7 +75,7 @@ fn of_limit(of: &LimitSuggestion) -> String {
     out
 }
 
-/// Where the sources over the proposed limit are.
+/// Formats the prefixes and lists of the sources over the proposed limit.
 fn origins(of: &LimitSuggestion) -> String {
     let mut out = String::new();
     if !of.prefixes.is_empty() {
@@ -92,12 +92,12 @@ fn origins(of: &LimitSuggestion) -> String {
     out
 }
 
-/// `5m`, as in "busiest 5m".
+/// Formats the window, as in "busiest 5m": `5m`.
 fn window(of: &LimitSuggestion) -> String {
     duration(of.limit.window_seconds)
 }
 
-/// Where the candidates are younger than the rest.
+/// Formats the begin of the candidates, if it is later than that of other observations.
 fn since(of: &Observation) -> String {
     if of.candidates_since == of.since {
         return String::new();
@@ -169,7 +169,7 @@ fn quantity(value: u64, unit: Unit) -> String {
     }
 }
 
-/// Nothing and everything are exactly that.
+/// Formats a share. Only exact values are shown as 0 % and 100 %.
 fn percent(share: f64) -> String {
     let percent = share * 100.0;
     if share > 0.0 && percent < 0.1 {

@@ -1,4 +1,4 @@
-//! What people are shown, from snapshots of every kind.
+//! Tests of the text for people, from various snapshots.
 
 use ratelimit_report::snapshot::Outcome;
 

@@ -1,4 +1,4 @@
-//! `ratelimitd stats --watch`: the same every second, until Ctrl-C. A daemon that goes away is waited for.
+//! Output of `ratelimitd stats --watch`: a snapshot every second until Ctrl-C. Waits for a daemon that stops answering.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -13,46 +13,48 @@ use ratelimit_report::snapshot::Snapshot;
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// The other screen, which leaves what stood on the terminal as it was; and no cursor.
+/// Switch to the alternate screen, which preserves the terminal's contents, and hide the cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
-/// To the top left corner; the rest of a line, and of the screen.
+/// Move to the top left corner, and clear a line's or the screen's remainder.
 const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
-/// What is written to.
+/// Kind of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Screen {
-    /// A terminal: each snapshot in the place of the one before.
+    /// A terminal: each snapshot replaces the previous one.
     Terminal,
-    /// A pipe or file: one snapshot after another.
+    /// A pipe or file: snapshots follow one another.
     Stream,
 }
 
-/// Why watching ended other than by Ctrl-C.
+/// Reason why watching ended, other than Ctrl-C.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
-    /// There was no answer at the start.
+    /// The daemon did not answer at the start.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The output took no more.
+    /// Writing the output failed.
     #[error("write statistics: {0}")]
     Output(#[from] io::Error),
 }
 
-/// Number of the error that a terminal answers with once it is gone (EIO).
+/// Error number that a terminal returns once it is gone (EIO).
 const INPUT_OUTPUT_ERROR: i32 = 5;
 
-/// Whether what was written to a terminal or pipe has no reader any more: a pipe was closed, or the terminal is gone.
-/// Nobody is left to be told of such an error.
+/// Returns whether the reader of a terminal or pipe is gone: the pipe was closed, or the terminal is gone. Nobody is
+/// left to report such an error to.
 pub fn is_reader_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::BrokenPipe || error.raw_os_error() == Some(INPUT_OUTPUT_ERROR)
 }
 
-/// Writes a snapshot every second, as `render` has it. Ends well on Ctrl-C, SIGTERM and SIGHUP, when the reader of a pipe
-/// has gone, and when the terminal has. While the daemon does not answer, a terminal shows its last snapshot below a line that says so; where
-/// the output is none, `say` is told, and told again when it answers.
+/// Writes a snapshot every second, formatted by `render`. Ends without an error on Ctrl-C, SIGTERM and SIGHUP, and if
+/// the reader of a pipe or the terminal is gone.
+///
+/// While the daemon does not answer, a terminal shows the last snapshot below a line that says so. For other outputs,
+/// `say` is called when the answers stop and when they return.
 pub async fn watch(
     client: &Client,
     screen: Screen,
@@ -88,10 +90,10 @@ pub async fn watch(
     .await
 }
 
-/// What there is to show.
+/// State to show.
 enum Shown<'a> {
     Reading(&'a Snapshot),
-    /// No answer, since when, and the last one that there was.
+    /// No answer since this time, with the last snapshot.
     Gone {
         why: &'a ClientError,
         since: Timestamp,
@@ -145,19 +147,19 @@ async fn follow(
     Ok(())
 }
 
-/// `NO ANSWER SINCE 10:00:00 UTC: no daemon answers at …; it is asked every second`.
+/// Returns the line above an old snapshot: `NO ANSWER SINCE 10:00:00 UTC: no daemon answers at …; it is asked …`.
 fn gone(why: &ClientError, since: Timestamp) -> String {
     let since = since.strftime("%H:%M:%S UTC");
     format!("NO ANSWER SINCE {since}: {why}; it is asked again every second, and this was its last answer")
 }
 
-/// Lines in the place of those before.
+/// Returns control codes and text that replace the previous frame.
 fn frame(text: &str) -> String {
     let lines: Vec<String> = text.lines().map(|line| format!("{line}{CLEAR_LINE}")).collect();
     format!("{HOME}{}{CLEAR_BELOW}", lines.join("\n"))
 }
 
-/// A terminal that shows the other screen until this is dropped.
+/// A terminal that shows the alternate screen until this value is dropped.
 struct Terminal<'a, W: Write> {
     out: &'a mut W,
 }
@@ -171,7 +173,7 @@ impl<W: Write> Terminal<'_, W> {
 
 impl<W: Write> Drop for Terminal<'_, W> {
     fn drop(&mut self) {
-        // Where the terminal is gone nobody looks at it.
+        // If the terminal is gone, nobody looks at it.
         let _gone = self.write(LEAVE);
     }
 }

@@ -1,15 +1,15 @@
-//! The page's files, in the binary, and the headers that go with every answer. There is nothing else that a path could
-//! name.
+//! Files of the web page, embedded in the binary, and the headers of every answer. No path can name anything else.
 //!
-//! The page is plain JavaScript that renders the API's JSON: there is one read model, and no second set of words as templates
-//! would be. It has no library. Charts are `chart.js`: at most 120 stacked columns in SVG, which take their colours from
-//! the style sheet, with a slider that reads them by key, finger and mouse, and a table. That is 6 kB. uPlot is 50 kB, of a page
-//! that may have 100; its canvas follows no style sheet, and would need the slider and the table all the same.
+//! The page is plain JavaScript that renders the API's JSON. There is one read model, and no templates that would
+//! repeat its wording. The page uses no library. `chart.js` draws charts: at most 120 stacked columns in SVG that
+//! take their colours from the style sheet. A slider reads them by key, finger and mouse, and a table lists them.
+//! That takes 6 kB. uPlot takes 50 kB of a page that may have 100. Its canvas follows no style sheet, and it would
+//! still need the slider and the table.
 
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
 
-/// No script and no style but the page's own files, nothing from elsewhere, and no page around it.
+/// Content security policy: only the page's own scripts and styles, nothing from elsewhere, and no framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
 
@@ -25,7 +25,7 @@ const HEADERS: [(HeaderName, &str); 6] = [
 const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// Path, content type, contents.
+/// Path, content type and content of each file.
 pub(crate) const FILES: [(&str, &str, &str); 18] = [
     ("/", HTML, include_str!("../assets/index.html")),
     ("/login", HTML, include_str!("../assets/login.html")),
@@ -47,13 +47,13 @@ pub(crate) const FILES: [(&str, &str, &str); 18] = [
     ("/words.js", SCRIPT, include_str!("../assets/words.js")),
 ];
 
-/// The file of a path.
+/// Returns the file at a path.
 pub(crate) fn file(path: &str) -> Option<Response> {
     let (_, of, text) = FILES.iter().find(|(name, ..)| *name == path)?;
     Some(([(header::CONTENT_TYPE, *of)], *text).into_response())
 }
 
-/// What keeps an answer from being read, framed or run by others.
+/// Adds the headers that keep other sites from reading, framing or running an answer.
 pub fn with_headers(mut response: Response) -> Response {
     for (name, value) in HEADERS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));

@@ -1,6 +1,6 @@
-//! How often logins of an address have failed, by the limiter's own arithmetic: a limit of ten a minute for each source. A
-//! good code opens at any time: nobody guesses one of 256 bits, and so nobody keeps another out. What is bounded is what
-//! failing costs. Time is an argument.
+//! Limit on failed logins: ten per minute for each address, by the limiter's own arithmetic. A valid code always
+//! works, even over the limit. A code has a 256-bit MAC that nobody guesses, and this way nobody can lock out another
+//! user. The limit only bounds the cost of failures. Time is an argument.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,26 +9,26 @@ use std::time::Duration;
 use ratelimit_common::gcra::Rate;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 
-/// Failures of an address that are answered at once, and then one every six seconds.
+/// Number of failures of an address that are answered at once. Afterwards one is answered every six seconds.
 pub(crate) const FAILURES_MAX: u64 = 10;
 const LIMIT: Rate = Rate { amount: FAILURES_MAX, window_ns: 60 * SECOND_NS, burst_ns: 60 * SECOND_NS };
-/// Addresses that are remembered. // 1024 x 64 B = 64 kB
+/// Maximum number of addresses that are tracked. // 1024 x 64 B = 64 kB
 const ADDRESSES_MAX: usize = 1024;
 
-/// The limit's word of each address.
+/// GCRA state of each address.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts {
     failed: BTreeMap<IpAddr, u64>,
 }
 
 impl Attempts {
-    /// Counts a failure.
+    /// Counts a failed login of an address.
     ///
     /// # Errors
-    /// Over the limit: after how long the next is within it again.
+    /// Fails if the address is over the limit, with the time until its next failure is within the limit.
     pub(crate) fn fail(&mut self, from: IpAddr, now: Nanos) -> Result<(), Duration> {
         if self.failed.len() >= ADDRESSES_MAX && !self.failed.contains_key(&from) {
-            // An empty bucket is as good as none.
+            // An empty bucket needs no entry.
             self.failed.retain(|_, word| *word > now.0);
             if self.failed.len() >= ADDRESSES_MAX {
                 return Err(Duration::from_nanos(LIMIT.window_ns));

@@ -1,4 +1,5 @@
-//! Who may ask what: visitors, who are answered as without a login, and members. Over the socket all are members already.
+//! Access control of the web page. Requests come from visitors, who are answered as if there were no login, or from
+//! members. Everyone on the control socket already is a member.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,32 +21,34 @@ use crate::sessions::{SESSION_TIME_MAX, Session, Sessions};
 use crate::tls::Tls;
 use crate::token::{Codes, Refused, Token};
 
-/// A login's body is a code.
+/// Maximum size in bytes of a login's body, which holds only a code.
 const BODY_BYTES_MAX: usize = 4096;
-/// What every request of a member repeats, as no page of another origin can. Browsers send a cookie to every port of a host:
-/// what another server on it is sent opens nothing.
+/// Header that every request of a member repeats, which no page of another origin can do. Browsers send a cookie to
+/// every port of a host, so a cookie that another server on the host received is useless alone.
 const CSRF: HeaderName = HeaderName::from_static("x-csrf-token");
-/// Asks who is asking.
+/// Path that returns the state of the session.
 const SESSION: &str = "/web/session";
 const LOGIN: &str = "/login";
 const LOGOUT: &str = "/logout";
 
-/// What becomes of a request.
+/// Outcome of the access check for one request.
 #[derive(Debug)]
 pub enum Answer {
-    /// It is answered.
+    /// The request was answered.
     Done(Response),
-    /// It is one of a user who is not logged in.
+    /// The request comes from a user who is not logged in.
     Visitor(Request),
-    /// It is one of a user who is; its extension [`SessionEnd`](crate::SessionEnd) is until when.
+    /// The request comes from a logged-in user. Its extension [`SessionEnd`](crate::SessionEnd) tells when the
+    /// session ends.
     Member(Request),
 }
 
-/// The login of one TCP listener.
+/// Login of one TCP listener.
 #[derive(Clone, Debug)]
 pub struct Login {
     place: Place,
-    /// Browsers do not tell ports apart: two daemons of one host have two cookies.
+    /// Cookie name, which includes the port. Browsers share cookies between ports, so two daemons on one host need
+    /// two names.
     cookie: String,
     started: Instant,
     state: Arc<Mutex<State>>,
@@ -65,7 +68,8 @@ struct Code {
 }
 
 impl Login {
-    /// For who has a code of this token, at the address that is listened on; encrypted, where there is TLS.
+    /// Creates the login of a listener for holders of this token's codes. Connections are encrypted if `tls` is
+    /// given.
     pub fn new(token: Token, listen: SocketAddr, tls: Option<Tls>) -> Self {
         let state = State {
             codes: Codes::new(token, unix_seconds()),
@@ -74,15 +78,16 @@ impl Login {
         };
         let (ip, port) = (listen.ip().to_canonical(), listen.port());
         let (place, cookie) = match tls {
-            // No unencrypted page of this host, and none of a neighbouring name, can set a cookie of this name.
+            // The prefix `__Host-` keeps unencrypted pages of this host and pages of sibling domains from setting
+            // this cookie.
             Some(tls) => (Place::Tls(ip, tls), format!("__Host-ratelimitd_{port}")),
             None => (Place::Tcp(ip), format!("ratelimitd_{port}")),
         };
         Self { place, cookie, started: Instant::now(), state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Lets a request in, or answers it. Visitors are answered by whatever name they call the daemon, as without a login; the
-    /// page and its members have to be in its place.
+    /// Answers a request, or classifies it as a visitor's or member's. A visitor may address the daemon by any name,
+    /// as without a login. The page and its members must use a name of the daemon.
     pub async fn answer(&self, mut request: Request, from: IpAddr) -> Answer {
         let path = request.uri().path();
         let is_page = matches!(path, LOGIN | LOGOUT | SESSION) || assets::file(path).is_some();
@@ -132,7 +137,7 @@ impl Login {
         }
     }
 
-    /// Makes a session of a code.
+    /// Exchanges a code for a session.
     async fn enter(&self, request: Request, from: IpAddr) -> Answer {
         let Ok(body) = to_bytes(request.into_body(), BODY_BYTES_MAX).await else {
             return refuse(StatusCode::PAYLOAD_TOO_LARGE, "a login is a code and nothing else");
@@ -171,7 +176,7 @@ impl Login {
         let pairs = all.flat_map(|text| text.split(';')).filter_map(|pair| pair.trim().split_once('='));
         let state = self.lock();
         let find = |id: &str| state.sessions.find(id, Instant::now()).map(|session| (id.to_owned(), session));
-        // A browser sends few; others' do not count.
+        // A browser sends only a few cookies, and those with other names do not count.
         pairs.filter(|(name, _)| *name == self.cookie).take(2).find_map(|(_, id)| find(id))
     }
 
@@ -184,13 +189,13 @@ impl Login {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Each change is one call on one of three tables: there is no half of one.
+        // Each change is a single call on one of three tables, so a panic leaves no half-made change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The page over the control socket, which a browser reaches through a tunnel: who may connect is a member, but a page of
-/// another site in his browser is not.
+/// Answers a request over the control socket, which a browser reaches through a tunnel. Everyone who may connect is a
+/// member, but pages of other sites in the user's browser are refused.
 pub fn over_socket(request: Request) -> Answer {
     if let Err(why) = Place::Socket.judge(request.uri(), request.headers()) {
         return refuse(StatusCode::FORBIDDEN, why);
@@ -216,7 +221,7 @@ fn refuse(status: StatusCode, why: &str) -> Answer {
     Answer::Done(refusal(status, why))
 }
 
-/// In the shape of every refusal of the API.
+/// Builds a refusal in the shape that all refusals of the API have.
 fn refusal(status: StatusCode, why: &str) -> Response {
     (status, Json(json!({ "schema": 1, "kind": "not_permitted", "message": why }))).into_response()
 }

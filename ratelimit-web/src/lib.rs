@@ -1,8 +1,8 @@
-//! The web page: its files, and who may open it. Knows requests, cookies and headers; must not know a command, the daemon
-//! or the datapath.
+//! The web page: its files and its access control. The crate knows requests, cookies and headers. It must not know
+//! commands, the daemon or the datapath.
 //!
-//! Over TCP a [`Login`] tells members from visitors. Over the control socket the socket's own permissions do, and
-//! [`over_socket`] keeps pages of other sites out.
+//! Over TCP, a [`Login`] tells members from visitors. Over the control socket, the socket's permissions do, and
+//! [`over_socket`] refuses pages of other sites.
 
 #![forbid(unsafe_code)]
 

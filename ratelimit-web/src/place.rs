@@ -1,5 +1,5 @@
-//! Where a browser thinks that it is: `Host` and `Origin`. A foreign name that leads here (DNS rebinding) and a page of
-//! another site are both told by them. Pure.
+//! Checks of `Host` and `Origin`. They detect a foreign name that resolves to this host (DNS rebinding), and requests
+//! from pages of other sites. Pure.
 
 use std::net::IpAddr;
 
@@ -7,19 +7,20 @@ use axum::http::{HeaderMap, Uri, header};
 
 use crate::tls::Tls;
 
-/// Under which names the page is opened.
+/// Names under which the page may be opened.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
-    /// Loopback, and the address that is listened on; any address where that is the unspecified one.
+    /// Plain TCP: loopback and the listen address. Any address if the listen address is unspecified.
     Tcp(IpAddr),
-    /// The same encrypted, and what the certificate is for.
+    /// TLS: the names of [`Place::Tcp`], and those of the certificate.
     Tls(IpAddr, Tls),
-    /// Loopback, and names without a dot, which no site has: commands say what they like.
+    /// Control socket: loopback, and names without a dot, which no web site has. Command-line clients send arbitrary
+    /// names.
     Socket,
 }
 
 impl Place {
-    /// Whether a request is for this place, and from no other site's page.
+    /// Fails if a request names another host, or comes from a page of another site.
     pub(crate) fn judge(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), &'static str> {
         let host = one(headers, header::HOST)?;
         if !host.map_or(matches!(self, Self::Socket), |host| self.is_named(host)) {
@@ -59,7 +60,7 @@ impl Place {
         };
         match (name.parse::<IpAddr>(), self) {
             (Ok(address), _) if address.to_canonical().is_loopback() => true,
-            // Only names can be made to lead elsewhere.
+            // Only names can be made to resolve elsewhere, so an unspecified listen address allows any address.
             (Ok(address), Self::Tcp(listen) | Self::Tls(listen, _)) => {
                 listen.is_unspecified() || address.to_canonical() == *listen
             }
@@ -71,7 +72,7 @@ impl Place {
     }
 }
 
-/// A header that is there once, or not at all.
+/// Returns a header's value, or none if it is absent. Fails if the header is repeated or not text.
 pub(crate) fn one(headers: &HeaderMap, name: header::HeaderName) -> Result<Option<&str>, &'static str> {
     let mut all = headers.get_all(name).iter();
     match (all.next(), all.next()) {
@@ -93,7 +94,7 @@ mod tests {
         headers
     }
 
-    /// The target of a request as browsers send it.
+    /// Returns the request target as browsers send it.
     fn own() -> Uri {
         Uri::from_static("/")
     }

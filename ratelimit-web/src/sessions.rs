@@ -1,4 +1,5 @@
-//! Who is logged in. Bounded, in memory alone: a restart ends every session. Time is an argument.
+//! Login sessions. Their number is bounded. They live only in memory, so a restart ends all of them. Time is an
+//! argument.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,24 +9,24 @@ use tokio::sync::watch;
 
 use crate::token::{hex, random};
 
-/// A session ends so long after its login.
+/// Lifetime of a session.
 pub(crate) const SESSION_TIME_MAX: Duration = Duration::from_secs(12 * 3_600);
-/// At most so many; a further login ends the one that would end first.
+/// Maximum number of sessions. A further login ends the session that would expire first.
 pub(crate) const SESSIONS_MAX: usize = 32;
 
 const SECRET_BYTES: usize = 32;
 
-/// A login.
+/// Session of a logged-in browser.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
-    /// What every request has to repeat: its digest.
+    /// SHA-256 digest of the CSRF token that every request must repeat.
     csrf: [u8; 32],
-    /// When it ends, at the latest.
+    /// Expiry of the session.
     pub(crate) until: Instant,
     end: watch::Receiver<()>,
 }
 
-/// The end of a session: what a member is sent without end ends with it.
+/// Signal that a session ended. Endless answers to a member stop with it.
 #[derive(Clone, Debug)]
 pub struct SessionEnd {
     until: Instant,
@@ -33,16 +34,16 @@ pub struct SessionEnd {
 }
 
 impl SessionEnd {
-    /// Waits for it: a logout, the session's time, or a newer login that takes its place.
+    /// Waits until the session ends: by a logout, by its expiry, or by a newer login that replaces it.
     pub async fn wait(mut self) {
-        // Nothing is ever sent: it is gone with the session.
+        // Nothing is ever sent. The sender is dropped together with the session.
         let ended = async { while self.end.changed().await.is_ok() {} };
         let _either = tokio::time::timeout_at(self.until.into(), ended).await;
     }
 }
 
 impl Session {
-    /// Whether this is its CSRF token.
+    /// Returns true if the text is the session's CSRF token.
     pub(crate) fn repeats(&self, csrf: &str) -> bool {
         digest(csrf) == self.csrf
     }
@@ -52,13 +53,14 @@ impl Session {
     }
 }
 
-/// All sessions, by the digest of what the cookie holds: how long a look-up takes tells nothing of the cookie.
+/// Sessions by the digest of the cookie's value. Because of the digest, the time of a look-up reveals nothing about
+/// the cookie.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     held: BTreeMap<[u8; 32], Held>,
 }
 
-/// A session, and what those who wait for its end wait for.
+/// Session, and the sender that signals its end when dropped.
 #[derive(Debug)]
 struct Held {
     session: Session,
@@ -66,7 +68,8 @@ struct Held {
 }
 
 impl Sessions {
-    /// Begins one. What the cookie holds, and the CSRF token; none where the system has no random bytes.
+    /// Starts a session, and returns the cookie's value and the CSRF token. Returns none if the system has no random
+    /// bytes.
     pub(crate) fn begin(&mut self, now: Instant) -> Option<(String, String)> {
         let (id, csrf) = (hex(&random::<SECRET_BYTES>()?), hex(&random::<SECRET_BYTES>()?));
         self.held.retain(|_, held| held.session.until > now);

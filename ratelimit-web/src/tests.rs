@@ -1,4 +1,4 @@
-//! What visitors, members and pages of other sites get, request by request.
+//! Tests of single requests by visitors, members and pages of other sites.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -22,7 +22,7 @@ fn request(method: &str, path: &str, rows: Rows<'_>, body: &str) -> Request {
     rows.iter().fold(request, with).body(Body::from(body.to_owned())).unwrap()
 }
 
-/// What becomes of it: a status and the cookie that is set, or whom it is admitted as.
+/// Returns the outcome of a request: "visitor", "member", or the status and the cookie that was set.
 async fn told(login: &Login, request: Request) -> (String, String) {
     match login.answer(request, HERE).await {
         Answer::Visitor(_) => ("visitor".to_owned(), String::new()),
@@ -50,7 +50,7 @@ async fn enter(login: &Login, body: &str) -> (String, String) {
     told(login, request("POST", "/login", OWN, body)).await
 }
 
-/// The cookie of a session, and its CSRF token.
+/// Logs in, and returns the session's cookie and CSRF token.
 async fn member(login: &Login, token: &Token) -> (String, String) {
     let Answer::Done(response) = login.answer(request("POST", "/login", OWN, &code(token)), HERE).await else {
         panic!("not answered")

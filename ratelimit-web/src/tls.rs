@@ -1,5 +1,5 @@
-//! TLS of a listener: its certificate, exchanged while it serves. Where there is none yet, nobody is answered. Knows PEM and
-//! streams; must not know a file.
+//! TLS of a listener. Its certificate can be replaced while it serves. Without a certificate, every handshake fails.
+//! Knows PEM and streams, but must not know files.
 
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -13,42 +13,42 @@ use tokio_rustls::rustls::{self, InconsistentKeys, ServerConfig};
 use tokio_rustls::server::TlsStream;
 use webpki::EndEntityCert;
 
-/// What is spoken within: no client may hope for another.
+/// Only ALPN protocol offered, so no client expects another one.
 const PROTOCOL: &[u8] = b"http/1.1";
-/// Where a key stands that a password keeps.
+/// Marker of a password-protected key in PEM.
 const ENCRYPTED: &[u8] = b"ENCRYPTED";
 
-/// Why a certificate is not taken. Displayed: what is wrong, and what to do.
+/// Reason why a certificate is rejected. Its display form says what is wrong and what to do.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsError {
-    /// The one file holds none.
+    /// The certificate file holds no certificate.
     #[error("there is no certificate in it: it must be PEM, with -----BEGIN CERTIFICATE-----, the server's own first")]
     NoCertificate,
-    /// The other holds none.
+    /// The key file holds no private key.
     #[error("there is no private key in it: it must be PEM, with -----BEGIN PRIVATE KEY-----")]
     NoKey,
-    /// A password keeps it.
+    /// The private key is protected by a password.
     #[error("the private key is encrypted, and nobody is there to type its password: openssl pkey -in OLD -out NEW")]
     Encrypted,
-    /// They are no pair.
+    /// The private key does not belong to the certificate.
     #[error("the private key is not that of the certificate: name the two files that were made together")]
     NoPair,
-    /// It is none.
+    /// The certificate cannot be parsed or used.
     #[error("it cannot be read: {0}; openssl x509 -text -noout -in FILE says more")]
     Unreadable(String),
 }
 
-/// Which of the two files it is about.
+/// File that an error is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsFile {
-    /// The chain of certificates.
+    /// File with the certificate chain.
     Certificate,
-    /// Its private key.
+    /// File with the private key.
     Key,
 }
 
 impl TlsError {
-    /// The file that has to be another.
+    /// Returns the file that has to be replaced.
     pub const fn file(&self) -> TlsFile {
         match self {
             Self::NoCertificate | Self::Unreadable(_) => TlsFile::Certificate,
@@ -57,7 +57,7 @@ impl TlsError {
     }
 }
 
-/// The certificate of a listener. Cloned, it is the same.
+/// Certificate of a listener. Clones share one certificate.
 #[derive(Clone, Debug, Default)]
 pub struct Tls(Arc<RwLock<Option<Held>>>);
 
@@ -68,10 +68,11 @@ struct Held {
 }
 
 impl Tls {
-    /// Takes a certificate from now on; true if it is another than before. One that is refused leaves that one in use.
+    /// Installs a certificate and its key. Returns true if the chain differs from the previous one. An error keeps
+    /// the previous certificate in use.
     ///
     /// # Errors
-    /// Where the texts are not PEM of a certificate and of its key.
+    /// Fails if the texts are not PEM of a certificate and of its key.
     pub fn renew(&self, chain: &[u8], key: &[u8]) -> Result<bool, TlsError> {
         let held = Held::new(chain, key)?;
         let mut now = self.0.write().unwrap_or_else(PoisonError::into_inner);
@@ -80,33 +81,35 @@ impl Tls {
         Ok(is_new)
     }
 
-    /// Whether there is a certificate.
+    /// Returns true if a certificate is installed.
     pub fn is_there(&self) -> bool {
         self.held().is_some()
     }
 
-    /// A name that a browser may call the server by; none where the certificate has but wildcards and addresses.
+    /// Returns a DNS name of the certificate, for use in a browser. None if the certificate has only wildcards and
+    /// addresses.
     pub fn name(&self) -> Option<String> {
         name(&self.held()?.leaf()?)
     }
 
-    /// The same of a certificate in PEM.
+    /// Returns a DNS name of a certificate in PEM. None if there are only wildcards and addresses.
     pub fn name_of(chain: &[u8]) -> Option<String> {
         let leaf = CertificateDer::from_pem_slice(chain).ok()?;
         name(&EndEntityCert::try_from(&leaf).ok()?)
     }
 
-    /// Whether the certificate is for this name. A site that makes its own name lead here (DNS rebinding) has none.
+    /// Returns true if the certificate covers this name. A site that points its own name at this host (DNS rebinding)
+    /// has no such certificate.
     pub(crate) fn is_for(&self, name: &str) -> bool {
         let Ok(name) = ServerName::try_from(name) else { return false };
         self.held()
             .is_some_and(|held| held.leaf().is_some_and(|leaf| leaf.verify_is_valid_for_subject_name(&name).is_ok()))
     }
 
-    /// Shakes hands with who has connected. Waits for the client as long as it is let.
+    /// Performs the TLS handshake with a client. The caller bounds the time.
     ///
     /// # Errors
-    /// Where the client speaks another language, or there is no certificate.
+    /// Fails if the client does not speak TLS as required, or if no certificate is installed.
     pub async fn accept<S>(&self, stream: S) -> io::Result<TlsStream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -152,7 +155,7 @@ fn unreadable(error: rustls::Error) -> TlsError {
     TlsError::Unreadable(error.to_string())
 }
 
-/// What is wrong with a text that no key is found in.
+/// Returns the error for a text in which no key was found.
 fn without_key(text: &[u8]) -> TlsError {
     let is_encrypted = text.windows(ENCRYPTED.len()).any(|part| part == ENCRYPTED);
     if is_encrypted { TlsError::Encrypted } else { TlsError::NoKey }

@@ -1,5 +1,5 @@
-//! The token, and the one-time codes that it makes: when each was issued, a nonce, and an HMAC of both. A user who
-//! can read the token's file can make a code without asking the daemon. Time and randomness are arguments.
+//! Secret token of the web page and its one-time codes. A code holds its time of issue, a nonce, and an HMAC of both.
+//! A user who can read the token's file can make a code without asking the daemon. Time and randomness are arguments.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,9 +8,9 @@ use std::fmt::Write as _;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-/// How long a code opens the page.
+/// Lifetime of a code in seconds.
 pub const CODE_SECONDS_MAX: u64 = 300;
-/// Clocks of one host do not differ; a step back by so much is forgiven.
+/// Tolerated backward step of the clock, in seconds. Both sides use the same host's clock.
 const CLOCK_STEP_SECONDS: u64 = 5;
 
 const SECRET_BYTES: usize = 32;
@@ -18,27 +18,27 @@ const NONCE_BYTES: usize = 16;
 const TIME_BYTES: usize = 8;
 const CODE_BYTES: usize = TIME_BYTES + NONCE_BYTES + SECRET_BYTES;
 
-/// The secret that one-time links are made of.
+/// Secret that signs one-time links.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token([u8; SECRET_BYTES]);
 
 impl Token {
-    /// A new one.
+    /// Creates a random token. None if the system has no random bytes.
     pub fn random() -> Option<Self> {
         random().map(Self)
     }
 
-    /// The one of a file, in hexadecimal.
+    /// Parses the hexadecimal form that the token's file holds.
     pub fn from_hex(text: &str) -> Option<Self> {
         Some(Self(unhex(text)?.try_into().ok()?))
     }
 
-    /// As the file has it.
+    /// Returns the hexadecimal form for the token's file.
     pub fn to_hex(&self) -> String {
         hex(&self.0)
     }
 
-    /// A new one-time code; times are seconds since 1970.
+    /// Creates a one-time code. `issued` is in seconds since 1970. None if the system has no random bytes.
     pub fn code(&self, issued: u64) -> Option<String> {
         random().map(|nonce| self.code_of(issued, nonce))
     }
@@ -49,11 +49,11 @@ impl Token {
         hex(&[signed, mac].concat())
     }
 
-    /// When a code of this token was issued, and its nonce.
+    /// Returns the time of issue and the nonce of a code. None if this token did not sign the code.
     fn opened(&self, code: &str) -> Option<(u64, [u8; NONCE_BYTES])> {
         let bytes = unhex(code).filter(|bytes| bytes.len() == CODE_BYTES)?;
         let (signed, mac) = bytes.split_at(TIME_BYTES + NONCE_BYTES);
-        // In a time that does not depend on what is wrong.
+        // `verify_slice` compares in constant time.
         self.mac(signed)?.verify_slice(mac).ok()?;
         let (issued, nonce) = signed.split_at(TIME_BYTES);
         Some((u64::from_be_bytes(issued.try_into().ok()?), nonce.try_into().ok()?))
@@ -70,22 +70,23 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Why a code opens nothing.
+/// Reason why a code is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// It is no code of this token.
+    /// The code is not signed by this token.
     Wrong,
-    /// It is older than [`CODE_SECONDS_MAX`], or than the daemon.
+    /// The code is older than [`CODE_SECONDS_MAX`] or than the daemon.
     Expired,
-    /// It was used.
+    /// The code was already used.
     Used,
 }
 
-/// The codes that were used, as long as they would be good. Only a user with the token makes codes, so nobody fills this.
+/// Used codes that have not expired yet. Only holders of the token can make codes, so no outsider can fill this
+/// table.
 #[derive(Debug)]
 pub(crate) struct Codes {
     token: Token,
-    /// What was used before it started is not known, so that older codes open nothing.
+    /// Start time in seconds since 1970. Older codes are refused, because their use may have been forgotten.
     started: u64,
     used: BTreeMap<[u8; NONCE_BYTES], u64>,
 }
@@ -95,7 +96,7 @@ impl Codes {
         Self { token, started, used: BTreeMap::new() }
     }
 
-    /// Uses a code up.
+    /// Marks a code as used. Fails if the code is wrong, expired or already used.
     pub(crate) fn take(&mut self, code: &str, now: u64) -> Result<(), Refused> {
         let (issued, nonce) = self.token.opened(code.trim()).ok_or(Refused::Wrong)?;
         let is_good = |issued: u64| issued <= now + CLOCK_STEP_SECONDS && issued.saturating_add(CODE_SECONDS_MAX) > now;
@@ -110,7 +111,7 @@ impl Codes {
     }
 }
 
-/// Random bytes of the system.
+/// Returns random bytes from the system. None if there are none.
 pub(crate) fn random<const N: usize>() -> Option<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).ok()?;

@@ -1,4 +1,5 @@
-//! The thread that reads access logs. It knows no maps: it sends who asked how often, and how each log is.
+//! Thread that reads access logs. It knows no maps. It sends the number of requests per address, and the state of
+//! each log.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -15,34 +16,35 @@ use ratelimit_policy::desired::{AccessLog, Condition, Limit};
 use ratelimit_report::replay::Clock;
 use ratelimit_report::replay::log::{Asked, Parser, mended};
 
-/// Period in which files are polled, and in which batches are sent.
+/// Interval at which files are polled and batches are sent.
 const IDLE: Duration = Duration::from_millis(10);
 /// Maximum number of sources in one batch.
 const SOURCES_MAX: usize = 4_096;
-/// Maximum number of batches that wait for the daemon. Beyond it nothing more is read, and the log keeps its lines.
+/// Maximum number of batches queued for the daemon. If the queue is full, reading stops and lines stay in the log.
 const BATCHES_MAX: usize = 8;
-/// Bounds of what is read at a time.
+/// Bounds of a single read.
 const LIMITS: Limits = Limits::DEFAULT;
-/// Period in which a batch is sent of a log that has nothing new, so that the daemon knows that it is read.
+/// Interval at which a batch is sent for an idle log, so that the daemon knows that the log is read.
 const SENT_EVERY: Duration = Duration::from_secs(1);
-/// Number of addresses in what was gathered of one log, beyond which nothing more is read.
+/// Maximum number of addresses gathered for one log. Beyond it, reading stops.
 const GATHERED_MAX: usize = 8_192;
-/// Maximum difference between a request's time and the time in its line, which most formats give in seconds.
+/// Tolerance for the time in a line, which most formats give in seconds.
 const RESOLUTION_NS: u64 = 1_000_000_000;
 /// Maximum time by which a line may be ahead of this host's clock. Later lines charge nobody.
 const AHEAD_MAX_NS: u64 = 5_000_000_000;
 /// Time after which the host's time zone is looked up again. Its offset changes with the season.
 const PARSER_LASTS: Duration = Duration::from_secs(3_600);
 
-/// Log to be read.
+/// Log to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) log: AccessLog,
-    /// Counts that rules need, each once.
+    /// Counts that the rules need, without duplicates.
     pub(super) counts: Vec<Counted>,
 }
 
-/// Lines that are counted together: no older than the window of a limit, and all or those that meet its condition.
+/// Selection of lines that are counted together: at most as old as the window of a limit, and meeting its condition
+/// if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counted {
     pub(super) condition: Option<Condition>,
@@ -50,12 +52,12 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// Returns the lines that charge a limit. None if no log charges it.
+    /// Returns the selection of lines that charge a limit. None if no log charges the limit.
     pub(super) fn of(limit: &Limit) -> Option<Self> {
         limit.is_logged().then_some(Self { condition: limit.condition, window_ns: limit.window_ns })
     }
 
-    /// Returns whether a line of that age in nanoseconds may charge the limit.
+    /// Returns true if a line of this age in nanoseconds may charge the limit.
     const fn has_age(&self, age_ns: u64) -> bool {
         age_ns <= self.window_ns.saturating_add(RESOLUTION_NS)
     }
@@ -70,7 +72,7 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Adds those of another address.
+    /// Adds the requests of another address.
     pub(super) fn add(&mut self, other: &Self) {
         self.lines = self.lines.saturating_add(other.lines);
         self.counts.resize(self.counts.len().max(other.counts.len()), 0);
@@ -84,27 +86,27 @@ impl Requests {
     }
 }
 
-/// Lines of one log that were read in one period, summed by address.
+/// Lines of one log read in one period, summed by address.
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
     pub(super) log: AccessLog,
-    /// Meaning of each count in `requests`.
+    /// Selection of lines for each count in `requests`.
     pub(super) counts: Arc<[Counted]>,
-    /// Requests of each address.
+    /// Requests by address.
     pub(super) requests: Vec<(IpAddr, Requests)>,
     /// Counts of lines that charge no address.
     pub(super) outcomes: Outcomes,
-    /// Position after these lines, if the log has one. Of the parts of a batch, only the last has it.
+    /// Position after these lines, if known. If a batch is split, only the last part has it.
     pub(super) position: Option<Position>,
     pub(super) state: State,
     pub(super) events: Vec<Event>,
-    /// Number of bytes that are written and not read yet, if known.
+    /// Number of bytes written to the log but not read yet, if known.
     pub(super) behind_bytes: Option<u64>,
     /// True if the end of the log was reached.
     pub(super) is_at_end: bool,
 }
 
-/// Handle of the thread, and the batches that it has sent.
+/// Handle of the thread, and the receiver of its batches.
 #[derive(Debug)]
 pub(super) struct Reader {
     pub(super) wanted: Vec<Wanted>,
@@ -126,19 +128,19 @@ impl Reader {
         Ok(Self { wanted, batches, stop, thread: Some(thread) })
     }
 
-    /// Returns the next batch, if there is one.
+    /// Returns the next batch, if any.
     pub(super) fn next(&self) -> Option<Batch> {
         self.batches.try_recv().ok()
     }
 
-    /// Stops the thread, and returns the batches of what it had read.
+    /// Stops the thread, and returns the batches of what it has read.
     pub(super) fn finish(self) -> Vec<Batch> {
         let _full = self.stop.try_send(());
         // The thread ends once it has sent them.
         self.batches.iter().collect()
     }
 
-    /// Returns whether the thread has ended, which it never does by itself.
+    /// Returns true if the thread has ended, which it never does on its own.
     pub(super) fn is_gone(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
@@ -147,7 +149,7 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         let _full = self.stop.try_send(());
-        // A thread that waits for room finds that nobody listens.
+        // A thread that waits for queue space then finds the receiver gone.
         (_, self.batches) = channel();
         if let Some(thread) = self.thread.take() {
             let _panicked = thread.join();
@@ -162,16 +164,16 @@ struct Log {
     follower: Follower,
     parser: Parser,
     parser_since: Instant,
-    /// State of the last batch.
+    /// State in the last batch.
     told: Option<State>,
     /// Time of the last batch.
     sent: Instant,
     gathered: Gathered,
-    /// Batches that the daemon has no room for yet, oldest first.
+    /// Batches that do not fit into the queue yet, oldest first.
     waiting: VecDeque<Batch>,
 }
 
-/// Lines of one log that were read since its last batch.
+/// Lines of one log read since its last batch.
 #[derive(Debug, Default)]
 struct Gathered {
     requests: HashMap<IpAddr, Requests>,
@@ -179,7 +181,7 @@ struct Gathered {
     events: Vec<Event>,
     state: Option<State>,
     behind_bytes: Option<u64>,
-    /// True if the last poll left something.
+    /// True if the last poll left unread data.
     has_more: bool,
     is_new: bool,
 }
@@ -203,12 +205,12 @@ impl Log {
         }
     }
 
-    /// Returns whether there is room for more lines.
+    /// Returns true if more lines may be gathered.
     fn has_room(&self) -> bool {
         self.gathered.requests.len() < GATHERED_MAX
     }
 
-    /// Reads the new lines, if there is room for them. Returns whether more are ready.
+    /// Reads the new lines, if there is room for them. Returns true if more are ready.
     fn gather(&mut self) -> bool {
         if !self.has_room() {
             return false;
@@ -223,7 +225,7 @@ impl Log {
         let polled = follower.poll(now, &mut |line| {
             let mut text = line.trim_ascii();
             let mut read = parser.direct(text);
-            // Its client made it so long that it was cut.
+            // Its client made the line so long that it was cut.
             let whole = Some(line).filter(|line| line.len() >= LIMITS.line_max && read.is_err()).and_then(mended);
             if let Some(whole) = &whole {
                 text = whole;
@@ -243,7 +245,8 @@ impl Log {
                     let requests = requests.entry(of.source.to_canonical()).or_default();
                     requests.lines += 1;
                     requests.counts.resize(counts.len(), 0);
-                    // What was cut off is taken to meet conditions: else clients would choose what is read of them.
+                    // The missing part of a cut line counts as meeting conditions. Otherwise clients could control
+                    // what is read of their lines.
                     let asked = if has_conditions {
                         Asked::of(text).cut(line.len() >= LIMITS.line_max)
                     } else {
@@ -265,7 +268,7 @@ impl Log {
         more
     }
 
-    /// Sends what was gathered, as far as the daemon has room. Returns false if it is gone.
+    /// Sends gathered lines while the queue has room. Returns false if the daemon is gone.
     fn send(&mut self, sender: &SyncSender<Batch>) -> bool {
         if self.waiting.is_empty()
             && let Some(batch) = self.take_batch()
@@ -285,7 +288,7 @@ impl Log {
         true
     }
 
-    /// Returns what was gathered. None if nothing is new and the last batch was sent a moment ago.
+    /// Returns the gathered lines. None if nothing is new and the last batch is recent.
     fn take_batch(&mut self) -> Option<Batch> {
         let state = self.gathered.state.clone()?;
         let is_told = !self.gathered.is_new && self.told.as_ref() == Some(&state) && !self.gathered.has_more;
@@ -317,13 +320,13 @@ fn now_ns() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Reads all logs until the daemon stops it or is gone, and sends what was gathered then. Files are polled, sockets are
-/// waited for.
+/// Reads all logs until the daemon stops the thread or is gone, then sends the rest. Files are polled, and sockets
+/// are awaited.
 fn read_all(mut logs: Vec<Log>, sender: &SyncSender<Batch>, stopped: &Receiver<()>) {
     while stopped.try_recv() == Err(TryRecvError::Empty) {
         let turn_ends = Instant::now() + IDLE;
         let mut is_busy = false;
-        // Each has its turn to be the first that finds room.
+        // Each log takes its turn in being the first to find queue space.
         let first = usize::from(!logs.is_empty());
         logs.rotate_left(first);
         for log in &mut logs {
@@ -348,12 +351,12 @@ fn read_all(mut logs: Vec<Log>, sender: &SyncSender<Batch>, stopped: &Receiver<(
     }
 }
 
-/// Waits until something comes to a socket, and returns true; or until then, and returns false.
+/// Waits until a socket is readable and returns true, or until the deadline and returns false.
 fn wait_for_sockets(logs: &[Log], until: Instant) -> bool {
     let rest = until.saturating_duration_since(Instant::now());
     let sockets = logs.iter().filter(|log| log.has_room()).filter_map(|log| log.follower.socket());
     let mut sockets: Vec<PollFd<'_>> = sockets.map(|socket| PollFd::new(socket, PollFlags::POLLIN)).collect();
-    // Rounded up, or it would be called again and again within the last millisecond.
+    // Rounding up avoids a busy loop within the last millisecond.
     let rest_ms = u16::try_from(rest.as_millis()).map_or(u16::MAX, |rest| rest.saturating_add(1));
     !rest.is_zero() && poll(&mut sockets, rest_ms).is_ok_and(|ready| ready > 0)
 }

@@ -1,5 +1,5 @@
-//! The reconcilers of rules with access logs: which rule judges a source, what the kernel counted of it, and what is
-//! charged.
+//! Reconcilers of rules with access logs. They determine the rule that judges a source, the kernel's count for it,
+//! and the amount to charge.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -17,11 +17,11 @@ use ratelimit_report::snapshot::CheckLimit;
 use super::Logged;
 use super::reader::{Counted, Requests};
 
-/// Number of windows that a charge goes to: that of verified traffic, and that of other traffic, such as QUIC. Counts are
+/// Number of windows that a charge goes to: one for verified traffic, one for other traffic such as QUIC. Counts are
 /// their sum.
 const CHARGED_IN: u64 = 2;
 
-/// Reconcilers, by the name of their rule.
+/// Reconcilers by rule name.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
     by_name: HashMap<String, OfRule>,
@@ -31,27 +31,27 @@ pub(super) struct Rules {
 #[derive(Debug)]
 struct OfRule {
     reconciler: Reconciler<IpNet>,
-    /// Slot of the limit by whose buckets it counts.
+    /// Slot of the limit that provides the buckets.
     slot: u32,
     settings: Settings,
-    /// Number of requests that were charged from logs.
+    /// Number of requests charged from logs.
     added: u64,
-    /// Multiplicities that packets read and that are not 1, by client.
+    /// Multiplicities other than 1 that the kernel reads, by client.
     written: HashMap<IpNet, Written>,
 }
 
-/// Multiplicity that packets read.
+/// Multiplicity that the kernel reads.
 #[derive(Clone, Copy, Debug)]
 struct Written {
     requests: u16,
     until: Nanos,
 }
 
-/// Nanoseconds before the end of a multiplicity within which it is written again.
+/// Remaining lifetime in nanoseconds at which a multiplicity is written again.
 const RENEWED_BEFORE_NS: u64 = 4 * SECOND_NS;
 
 impl OfRule {
-    /// Writes the multiplicity of a client for packets of the rule at `at`. Writes nothing if they read it already.
+    /// Writes the multiplicity of a client for the rule at index `at`. Writes nothing if the kernel already has it.
     fn write<D: Datapath>(
         &mut self,
         datapath: &mut D,
@@ -80,25 +80,26 @@ impl OfRule {
     }
 }
 
-/// Source with lines in a batch, and what the kernel counted of it.
+/// Source with lines in a batch, and the kernel's counts for it.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) client: IpNet,
     pub(super) requests: Requests,
-    /// Number and count of each bucket in its windows.
+    /// Index and count of each bucket in the source's windows.
     counts: Vec<(u64, u64)>,
-    /// True if something is in a window of a limit with conditions.
+    /// True if a window of a limit with conditions is not empty.
     has_met: bool,
 }
 
 impl Source {
-    /// Returns whether it has a live window: something of it was counted within the rule's window.
+    /// Returns true if the source has a live window, with something counted within the rule's window.
     pub(super) fn is_peer(&self) -> bool {
         self.has_met || !self.counts.is_empty()
     }
 }
 
-/// Charges a source's requests that meet conditions to the limits that have these. `counts` are those of the log.
+/// Charges a source's requests that meet conditions to the limits with these conditions. `counts` are those of the
+/// log.
 ///
 /// # Errors
 /// Fails if a window cannot be written.
@@ -114,8 +115,8 @@ pub(super) fn charge_conditions<D: Datapath>(
     charge_limits(datapath, source.client, at, met)
 }
 
-/// Charges each of these limits of the rule at `at` its amount. Returns the first error; the others are charged all the
-/// same.
+/// Charges each limit of the rule at index `at` its amount. Returns the first error, but charges the other limits
+/// regardless.
 fn charge_limits<'a, D: Datapath>(
     datapath: &mut D,
     client: IpNet,
@@ -129,8 +130,8 @@ fn charge_limits<'a, D: Datapath>(
     charged
 }
 
-/// Charges `amount` of `lines`, those that no packet was counted for, to the rule's limits of requests. A limit with a
-/// shorter window is charged for its young lines alone, of which those that packets were counted for are the youngest.
+/// Charges `amount` of `lines`, those without a counted packet, to the rule's request limits. A limit with a shorter
+/// window is charged only for its young lines. The youngest lines are taken to be the counted ones.
 ///
 /// # Errors
 /// Fails if a window cannot be written.
@@ -152,15 +153,15 @@ fn charge_requests<D: Datapath>(
     charge_limits(datapath, source.client, at, limits().map(|limit| (limit, young(limit))))
 }
 
-/// Returns the limit by which a rule is reconciled, and its position. The one with the longest window is chosen, since
-/// lines of slow requests are then matched for longest.
+/// Returns the limit that reconciles a rule, and its index. The longest window is chosen, because lines of slow
+/// requests can then be matched for longest.
 fn reconciled(rule: &Rule) -> Option<(usize, &Limit)> {
     let limits = rule.limits.iter().enumerate().filter(|(_, limit)| limit.is_reconciled());
     limits.max_by_key(|(_, limit)| limit.window_ns)
 }
 
 impl Rules {
-    /// Returns the requests of a log by the index of the rule that judges them, without those of allowed sources.
+    /// Groups the requests of a log by the index of the rule that judges them. Skips allowed sources.
     pub(super) fn by_rule(
         &self,
         policy: &Policy,
@@ -183,10 +184,10 @@ impl Rules {
         parts
     }
 
-    /// Reads what the kernel has counted of these sources.
+    /// Reads the kernel's counts for these sources.
     ///
     /// # Errors
-    /// Fails if their windows cannot be read.
+    /// Fails if the windows cannot be read.
     pub(super) fn read<D: Datapath>(
         &mut self,
         datapath: &mut D,
@@ -225,11 +226,11 @@ impl Rules {
         Ok(read.collect())
     }
 
-    /// Charges the lines of a source that exceed its counted requests. At most `lines` of them may charge. `counts` are
+    /// Charges the lines of a source beyond its counted requests. At most `lines` of them may charge. `counts` are
     /// those of the log.
     ///
     /// # Errors
-    /// Fails if the windows cannot be written. What was not charged is not charged later.
+    /// Fails if the windows cannot be written. Failed charges are not repeated.
     pub(super) fn settle<D: Datapath>(
         &mut self,
         datapath: &mut D,
@@ -255,7 +256,7 @@ impl Rules {
         charged.and(of.write(datapath, at, source.client, now))
     }
 
-    /// Removes clients, after their windows were erased.
+    /// Removes clients after their windows were erased.
     pub(super) fn forget(&mut self, clients: &[IpNet]) {
         for of in self.by_name.values_mut() {
             for client in clients {
@@ -264,15 +265,15 @@ impl Rules {
         }
     }
 
-    /// Forgets rules that the policy does not have.
+    /// Removes rules that the policy no longer has.
     pub(super) fn retain(&mut self, policy: &Policy) {
         self.by_name.retain(|name, _| policy.rules.iter().any(|rule| rule.name == *name));
     }
 
-    /// Writes the multiplicities again that have changed or end soon.
+    /// Writes multiplicities again that changed or expire soon.
     ///
     /// # Errors
-    /// Fails if one cannot be written; those that were not written are tried again with the next call.
+    /// Fails if one cannot be written. The next call retries those that were not written.
     pub(super) fn renew_multiplicities<D: Datapath>(
         &mut self,
         datapath: &mut D,
@@ -289,8 +290,8 @@ impl Rules {
         Ok(())
     }
 
-    /// Returns how many requests of a client's window were charged from logs. None if that is not the window of the limit
-    /// by which the rule is reconciled.
+    /// Returns the number of requests in a client's window that were charged from logs. None if `limit` is not the
+    /// one that reconciles the rule.
     pub(super) fn added_to(&self, rule: &Rule, limit: &CheckLimit, client: IpNet, now: Nanos) -> Option<u64> {
         let (_, of) = reconciled(rule)?;
         let window_seconds = Duration::from_nanos(of.window_ns).as_secs_f64();
@@ -302,14 +303,13 @@ impl Rules {
         Some(of.reconciler.corrected(client, now.0))
     }
 
-    /// Returns the highest number of requests that a turn of one source is charged as, by the name of each rule that has
-    /// this log.
+    /// Returns the highest multiplicity of any source, by the name of each rule that has this log.
     pub(super) fn turns_by(&self, policy: &Policy, log: &AccessLog) -> BTreeMap<String, u64> {
         let highest = |of: &OfRule| of.written.values().map(|written| u64::from(written.requests)).max();
         self.of_log(policy, log, |of| of.and_then(highest).unwrap_or(1))
     }
 
-    /// Returns how many requests logs have charged, by the name of each rule that has this log.
+    /// Returns the number of requests charged from logs, by the name of each rule that has this log.
     pub(super) fn added_by(&self, policy: &Policy, log: &AccessLog) -> BTreeMap<String, u64> {
         self.of_log(policy, log, |of| of.map_or(0, |of| of.added))
     }
@@ -325,9 +325,9 @@ impl Rules {
         rules.map(|rule| (rule.name.clone(), number(self.by_name.get(&rule.name)))).collect()
     }
 
-    /// Returns a rule's reconciler. One of another limit is replaced.
+    /// Returns a rule's reconciler. Replaces one of another limit.
     fn of_rule(&mut self, rule: &Rule, limit: &Limit) -> &mut OfRule {
-        // What is charged as more than a limit has is never admitted.
+        // A request charged beyond a limit's amount would never be admitted.
         let requests = rule.limits.iter().filter(|limit| limit.is_guardable());
         let requests = requests.map(|limit| limit.amount).min();
         let most = u16::try_from(requests.unwrap_or(1)).unwrap_or(u16::MAX);

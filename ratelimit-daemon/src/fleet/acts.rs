@@ -1,7 +1,7 @@
-//! Bans, grants and resets that all hosts follow: what is spread, and what is done that others have spread.
+//! Bans, grants and resets that all hosts of a fleet follow: sending this host's, and carrying out those of others.
 //!
-//! What is heard is carried out as the engine's own orders, by `fleet (HOST: USER)`, and is not spread again: that is
-//! done where a packet or a user of this host began it.
+//! Received acts are carried out like the engine's own commands, attributed to `fleet (HOST: USER)`. They are not
+//! sent on, because only the host where a packet or a user started them does that.
 
 use std::collections::BTreeSet;
 
@@ -25,21 +25,21 @@ use ratelimit_policy::desired::{Grant, Policy, Rule};
 use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::source_text;
 
-/// Ends of one grant that differ by less are the same, told by two clocks.
+/// Maximum difference between two expiries that count as equal, given the clocks of two hosts.
 const SAME_END_NS: u64 = 2 * SECOND_NS;
-/// Bans that an act lifts began before it, by two clocks.
+/// Tolerance, for clock differences, when an act lifts the bans that began before it.
 const SAME_TIME_NS: u64 = SECOND_NS;
 
-/// Where a command holds.
+/// Scope of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// On this host.
+    /// Only this host.
     Host,
-    /// On every host of the fleet.
+    /// Every host of the fleet.
     Fleet,
 }
 
-/// What becomes of what sources have used, whose bans are lifted.
+/// Treatment of a source's windows when its bans are lifted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Windows {
     Kept,
@@ -47,15 +47,15 @@ enum Windows {
 }
 
 impl Reach {
-    /// As requests say it.
+    /// Returns the scope for the `fleet` flag of a request.
     pub(crate) const fn of(on_fleet: bool) -> Self {
         if on_fleet { Self::Fleet } else { Self::Host }
     }
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Refuses what is to reach other hosts where there are none, or where this one has not joined them. A store that
-    /// is away is no reason: they hear of it later.
+    /// Fails if the command targets the fleet and this host has not joined one. An unreachable store is not an error:
+    /// the command is delivered later.
     pub(crate) fn must_have_fleet(&mut self, reach: Reach, moment: Moment) -> Result<(), Problem> {
         if reach == Reach::Host {
             return Ok(());
@@ -74,7 +74,7 @@ impl<D: Datapath> Engine<D> {
         Err(Problem::new(ProblemKind::Conflict, why))
     }
 
-    /// What there is to know where other hosts do not hear of it at once, or a restart loses it.
+    /// Returns a note for the user if other hosts learn of the command only later, or if a restart would lose it.
     pub(crate) fn fleet_note(&self, reach: Reach, spread: Result<(), String>) -> Option<String> {
         let is_away = self.fleet.status().is_some_and(|status| status.state == State::Away);
         match (reach, spread) {
@@ -86,7 +86,7 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// The same of a reset, which is none when it is old.
+    /// Returns a note for the user if a reset may expire before other hosts hear about it.
     pub(crate) fn reset_note(&self, reach: Reach) -> Option<String> {
         let is_away = self.fleet.status().is_some_and(|status| status.state == State::Away);
         (reach == Reach::Fleet && is_away).then(|| {
@@ -95,14 +95,15 @@ impl<D: Datapath> Engine<D> {
         })
     }
 
-    /// That other hosts go on with what was taken off here alone.
+    /// Returns a note for the user if a grant from the fleet was removed on this host only.
     pub(crate) fn kept_elsewhere(&self, removed: &[Entry], reach: Reach) -> Option<String> {
         let is_told = |entry: &Entry| matches!(&entry.by, By::Command { user, .. } if Requester::is_of_fleet(user));
         let is_kept = reach == Reach::Host && self.enforced.config.fleet.is_some() && removed.iter().any(is_told);
         is_kept.then(|| "other hosts of the fleet keep it: add --fleet".to_owned())
     }
 
-    /// Has all hosts do what a user of this one said, also after a restart; else why that would lose it.
+    /// Sends commands of a user of this host to all hosts. Saves them first, so a restart does not lose them. Fails
+    /// if they cannot be saved.
     pub(crate) fn spread(&mut self, said: impl IntoIterator<Item = (IpNet, What)>, now: Nanos) -> Result<(), String> {
         let Some(fleet) = &self.enforced.config.fleet else { return Ok(()) };
         let kept = self.fleet.kept.add(&fleet.name, said, now, &self.host.store);
@@ -116,23 +117,23 @@ impl<D: Datapath> Engine<D> {
         })
     }
 
-    /// Whether bans, and what lifts them, reach all hosts unasked.
+    /// Returns true if bans and their lifting are sent to all hosts automatically.
     pub(crate) fn spreads_bans(&self) -> bool {
         self.enforced.config.fleet.as_ref().is_some_and(|fleet| fleet.bans)
     }
 
-    /// Spreads the bans among these events that the source's own connections have proved.
+    /// Sends those bans to the fleet that the source's established connections proved.
     pub(crate) fn spread_bans(&mut self, events: &[KernelEvent]) {
         let (true, Ok(now), Some(joined)) = (self.spreads_bans(), self.datapath.now(), &self.fleet.joined) else {
             return;
         };
         for (prefix, what) in events.iter().filter_map(|event| proved_ban(event, &self.enforced.desired.policy)) {
-            // One that finds no room is counted.
+            // An act that does not fit into the queue is counted by the fleet.
             let _is_sent = joined.fleet.spread(Begun { number: 0, at_ns: now.0, prefix, what });
         }
     }
 
-    /// Carries out what another host spread.
+    /// Carries out an act that another host sent.
     pub(crate) fn hear(&mut self, act: Act, moment: Moment) {
         let Act { at_ns, said_ns: _, host, prefix, what } = act;
         let host = name_of(host, &self.fleet.status().unwrap_or_default());
@@ -163,7 +164,8 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// Whether a user of this host has granted something there since: a host that starts hears again what was before that.
+    /// Returns true if a user of this host has granted something within the prefix since the act. After a start, a
+    /// host receives older acts again.
     fn is_overtaken(&self, prefix: IpNet, at_ns: u64) -> bool {
         self.overrides.grants.ledger.entries().filter(|entry| prefix.contains(&entry.prefix)).any(|entry| {
             let is_own = matches!(&entry.by, By::Command { user, .. } if !Requester::is_of_fleet(user));
@@ -183,7 +185,7 @@ impl<D: Datapath> Engine<D> {
         let Some(at) = policy.rules.iter().position(|of| of.name == rule) else { return Ok(()) };
         let clocks = self.clocks(moment)?;
         let policy = &self.enforced.desired.policy;
-        // A source of another length is another one here; who is allowed is not banned.
+        // Ignores the ban if this host's prefix length makes a different source of it, or if the source is allowed.
         let is_exempt = policy.grant(client.addr(), clocks.now).is_some_and(|access| access.grant == Grant::Exempt);
         if !self.spreads_bans() || policy.client(client.addr()) != client || is_exempt {
             return Ok(());
@@ -206,8 +208,8 @@ impl<D: Datapath> Engine<D> {
         Ok(())
     }
 
-    /// As `unblock` does, but for denials: those have an act of their own. Of everything, and where it is heard late as
-    /// after a restart, it lifts the bans that began before it.
+    /// Carries out an unblock from another host. Denials have an act of their own. An unblock of everything, or one
+    /// received late such as after a restart, lifts only bans that began before it.
     fn unblock_heard(&mut self, prefix: IpNet, at: Nanos, by: &Requester, moment: Moment) -> Result<(), Problem> {
         let clocks = self.clocks(moment)?;
         let is_new = u128::from(clocks.now.0.saturating_sub(at.0)) < RESET_FOR.as_nanos();
@@ -225,7 +227,7 @@ impl<D: Datapath> Engine<D> {
         Ok(())
     }
 
-    /// Lifts the bans in a prefix that began until then.
+    /// Lifts the bans within a prefix that began no later than `latest`.
     fn lift_older(
         &mut self,
         prefix: IpNet,
@@ -265,7 +267,7 @@ impl<D: Datapath> Engine<D> {
     ) -> Result<(), Problem> {
         let now = self.clocks(moment)?.now;
         let said = by.to_string();
-        // After a start this host hears again what is in force.
+        // After a start, this host receives acts again that are already in force.
         let is_entered = self.overrides.grants.ledger.entries().any(|entry| {
             let is_same_end = match (entry.until, until_ns) {
                 (None, None) => true,
@@ -304,7 +306,7 @@ impl<D: Datapath> Engine<D> {
     }
 }
 
-/// When a ban began, in nanoseconds by the datapath's clock.
+/// Returns the start of a ban in nanoseconds of the datapath's clock.
 fn began(ban: &Ban, rules: &[Rule]) -> Option<u64> {
     let steps = rules.get(ban.rule)?.bans.as_ref()?.steps_ns.as_slice();
     let step = usize::try_from(ban.step.saturating_sub(1)).unwrap_or(usize::MAX);
@@ -312,7 +314,7 @@ fn began(ban: &Ban, rules: &[Rule]) -> Option<u64> {
     Some(ban.until.0.saturating_sub(*length))
 }
 
-/// The ban of an event, where what established connections sent has proved it.
+/// Returns the ban of an event, if the source's established connections proved it.
 fn proved_ban(event: &KernelEvent, policy: &Policy) -> Option<(IpNet, What)> {
     let KernelEventKind::Ban { until, step: _ } = event.kind else { return None };
     let rule = policy.rules.get(event.rule?)?;
@@ -320,7 +322,8 @@ fn proved_ban(event: &KernelEvent, policy: &Policy) -> Option<(IpNet, What)> {
     is_proved.then(|| (event.client, What::Ban { rule: rule.name.clone(), until_ns: until.0 }))
 }
 
-/// What was said last decides, so it replaces what was entered before; whatever it is, it locks nobody out.
+/// Builds a grant request that replaces earlier grants, because the latest act wins. The request still must not lock
+/// anyone out.
 fn granted(prefix: IpNet, reason: Option<String>) -> GrantRequest {
     GrantRequest { prefix: prefix.to_string(), replace: true, reason, ..GrantRequest::default() }
 }

@@ -1,6 +1,6 @@
-//! What users of this host said to the whole fleet, in a file of the state until the store has it: a restart while the
-//! store is away loses none of it. Bans are not among them: those of a state that is kept hold here on, and another host
-//! begins its own.
+//! Commands that users of this host gave for the whole fleet. They are saved in a state file until the store has
+//! them, so a restart while the store is away loses none. Bans are not saved: this host's kernel state keeps them,
+//! and other hosts start their own.
 
 use ipnet::IpNet;
 use ratelimit_common::time::Nanos;
@@ -10,31 +10,31 @@ use crate::store::Store;
 use ratelimit_fleet::acts::{ACTS_MAX, Begun, What};
 use ratelimit_fleet::run::{Fleet, Status};
 
-/// The file.
+/// Name of the state file.
 const NAME: &str = "fleet-acts.json";
 
-/// What the store has not taken.
+/// Commands that the store has not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     saved: Saved,
-    /// The number of the last.
+    /// Number of the last command.
     last: u64,
-    /// The last that this fleet's task was given.
+    /// Number of the last command given to this fleet's task.
     given: u64,
-    /// Why the file is not as it should be, where it is not.
+    /// Reason why the file is not up to date, if it is not.
     unsaved: Option<String>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Saved {
-    /// Of which fleet.
+    /// Name of the fleet that the commands are for.
     fleet: String,
-    /// By number.
+    /// Commands in the order of their numbers.
     acts: Vec<Begun>,
 }
 
 impl Kept {
-    /// What an earlier run has not told.
+    /// Restores the commands that an earlier run did not deliver, and numbers them again.
     pub(super) fn recall(&mut self, store: &Store) {
         self.saved = store.load(NAME).unwrap_or_default();
         for act in &mut self.saved.acts {
@@ -43,7 +43,7 @@ impl Kept {
         }
     }
 
-    /// Another task is to be given all of it. What was said to another fleet is not said to this one.
+    /// Prepares for a new task, which is given all commands again. Drops commands for another fleet.
     pub(super) fn begin(&mut self, fleet: &str, store: &Store) {
         self.given = 0;
         if self.saved.fleet != fleet && !self.saved.acts.is_empty() {
@@ -55,10 +55,10 @@ impl Kept {
         fleet.clone_into(&mut self.saved.fleet);
     }
 
-    /// Users said this to all hosts.
+    /// Adds commands for all hosts, and saves them.
     ///
     /// # Errors
-    /// If a restart would lose it.
+    /// Fails if a restart would lose the commands.
     pub(super) fn add(
         &mut self,
         fleet: &str,
@@ -79,7 +79,7 @@ impl Kept {
         self.save(store)
     }
 
-    /// Gives the task what it was not given; what it has no room for waits, in its order.
+    /// Gives the task the commands that it lacks, in order, until its queue is full.
     pub(super) fn give(&mut self, fleet: &Fleet) {
         let given = self.given;
         for act in self.saved.acts.iter().filter(|act| act.number > given) {
@@ -90,7 +90,7 @@ impl Kept {
         }
     }
 
-    /// Drops what the store has, or what is over.
+    /// Removes commands that the store has or that are obsolete.
     pub(super) fn settle(&mut self, status: &Status, store: &Store) {
         let is_open = |act: &Begun| act.number > status.acts_taken || status.acts_unsaid.contains(&act.number);
         let before = self.saved.acts.len();
@@ -102,15 +102,15 @@ impl Kept {
         }
     }
 
-    /// Why a restart would forget some of it, where it would.
+    /// Returns the reason why a restart would lose commands, if it would.
     pub(super) fn unsaved(&self) -> Option<&str> {
         self.unsaved.as_deref()
     }
 
-    /// Tries again to write what could not be.
+    /// Retries a failed save.
     pub(super) fn save_again(&mut self, store: &Store) {
         if self.unsaved.is_some() {
-            // Why not is shown, and was logged the first time.
+            // The reason is shown elsewhere, and the first failure was logged.
             let _ = self.save(store);
         }
     }

@@ -1,4 +1,4 @@
-//! What the limits of a policy are called in a fleet: a number for each side of a limit that is summed. Pure.
+//! Identities of a policy's limits in a fleet: a number for each side of a limit that is summed. Pure.
 
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::verification::Side;
@@ -9,11 +9,11 @@ use ratelimit_policy::desired::{Limit, Policy, Rule};
 use ratelimit_policy::fleet::FleetLimit;
 use ratelimit_report::snapshot::{Budget, CheckLimit, Unit};
 
-/// The limits that are shared, each by its number.
+/// Shared limits in the order of their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct SharedLimits(Vec<Shared>);
 
-/// One side of a limit that is shared.
+/// Shared side of a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shared {
     pub(super) rule: String,
@@ -23,7 +23,7 @@ pub(super) struct Shared {
 }
 
 impl SharedLimits {
-    /// Those of a policy, in its order.
+    /// Returns the shared limits of a policy, in its order.
     pub(super) fn of(policy: &Policy) -> Self {
         let named = |(rule, limit, at): (&Rule, &Limit, LimitAt)| {
             let named = limit.fleet_limit(&rule.name)?;
@@ -33,7 +33,8 @@ impl SharedLimits {
         Self(told_sides(policy).filter_map(named).collect())
     }
 
-    /// Whether they are those of this policy: what is asked many times a second takes no memory.
+    /// Returns true if these are the policy's shared limits. Allocates nothing, because it runs many times per
+    /// second.
     pub(super) fn are_of(&self, policy: &Policy) -> bool {
         told_sides(policy)
             .map(|(rule, limit, at)| (rule.name.as_str(), limit, at))
@@ -44,22 +45,22 @@ impl SharedLimits {
         self.0.is_empty()
     }
 
-    /// As the fleet's task has them: the place is the number.
+    /// Returns the limits in the fleet's form. The index is the number.
     pub(super) fn limits(&self) -> Vec<FleetLimit> {
         self.0.iter().map(|shared| shared.named.clone()).collect()
     }
 
-    /// Each with its number.
+    /// Iterates over the limits with their numbers.
     pub(super) fn all(&self) -> impl Iterator<Item = (LimitId, &Shared)> {
         (0..).map(LimitId).zip(&self.0)
     }
 
-    /// The number of a limit.
+    /// Returns the number of a limit.
     pub(super) fn id(&self, at: LimitAt) -> Option<LimitId> {
         self.all().find(|(_, shared)| shared.at == at).map(|(id, _)| id)
     }
 
-    /// The limit that a list calls by this number, wherever it stands here.
+    /// Returns the limit that has this number in `list`, even if its number here differs.
     pub(super) fn named(&self, list: &[FleetLimit], id: LimitId) -> Option<&Shared> {
         let asked = list.get(usize::from(id.0))?;
         let same = |of: &FleetLimit| {
@@ -69,7 +70,7 @@ impl SharedLimits {
         here.or_else(|| self.0.iter().find(|shared| same(&shared.named)))
     }
 
-    /// What a row of `check` is called in the fleet, for this client.
+    /// Returns the fleet's subject for a row of `check` and a client.
     pub(in super::super) fn subject(&self, row: &CheckLimit, client: ipnet::IpNet) -> Option<Subject> {
         let is_row = |shared: &Shared| {
             let side = match row.budget {
@@ -89,7 +90,7 @@ impl SharedLimits {
         Some(Subject { limit, source: client })
     }
 
-    /// Packets that the rules of these limits have admitted.
+    /// Returns the number of packets that the rules with shared limits admitted.
     pub(super) fn admitted(&self, reading: &Reading, policy: &Policy) -> u64 {
         let is_shared = |at: usize| self.0.iter().any(|shared| shared.at.rule == at);
         let of_rules = reading.interfaces.iter().flat_map(|interface| interface.rules.iter().enumerate());
@@ -98,7 +99,7 @@ impl SharedLimits {
     }
 }
 
-/// The sides that are summed of a policy's limits, in its order.
+/// Returns the shared sides of a policy's limits, in its order.
 fn told_sides(policy: &Policy) -> impl Iterator<Item = (&Rule, &Limit, LimitAt)> {
     let of_rules = policy.rules.iter().enumerate().flat_map(|(rule, of)| {
         of.limits.iter().enumerate().flat_map(move |(limit, shared)| {
@@ -108,7 +109,7 @@ fn told_sides(policy: &Policy) -> impl Iterator<Item = (&Rule, &Limit, LimitAt)>
     of_rules.take(u16::MAX.into())
 }
 
-/// Where both sides of a limit are summed, each has a name of its own.
+/// Returns the identity of a side. The verified side gets a suffix if both sides of a limit are summed.
 fn identity(named: &FleetLimit, side: Side, sides: &[Side]) -> String {
     match (sides, side) {
         ([_, _, ..], Side::Verified) => format!("{}/verified", named.identity),

@@ -1,24 +1,25 @@
-//! What was counted in the last minute, from a counter that only grows. Pure.
+//! Growth of a monotonic counter over the last minute. Pure.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// Looks that are remembered. // one each two seconds
+/// Maximum number of remembered readings. // one each two seconds
 const LOOKS_MAX: usize = 64;
 
-/// The looks of the last minute.
+/// Readings of the last minute: uptime and counter.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recent(VecDeque<(Duration, u64)>);
 
 impl Recent {
-    /// What it has grown by in the minute before this look; since the first look where that was later.
+    /// Adds a reading. Returns the counter's growth over the last minute, or since the first reading if that is
+    /// later.
     pub(super) fn last_minute(&mut self, count: u64, now: Duration) -> u64 {
         if self.0.back().is_some_and(|(_, before)| *before > count) {
-            // Another counter, or one that was reset.
+            // The counter was reset or replaced.
             self.0.clear();
         }
-        // The oldest is the last that is a minute old.
+        // One reading that is at least a minute old stays as the baseline.
         while self.0.get(1).is_some_and(|(at, _)| now.saturating_sub(*at) >= MINUTE) || self.0.len() >= LOOKS_MAX {
             self.0.pop_front();
         }

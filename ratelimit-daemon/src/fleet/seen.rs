@@ -1,4 +1,4 @@
-//! How the fleet does: for `stats`, `ratelimitd fleet`, `/healthz`, and as events.
+//! Health of the fleet, for `stats`, `ratelimitd fleet`, `/healthz` and events.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,42 +22,42 @@ use ratelimit_report::event::EventKind;
 use ratelimit_report::fleet::{Fleet, FleetHost, FleetLimit, FleetReport, FleetState, RoundSeconds, Summed};
 use ratelimit_report::snapshot::SCHEMA;
 
-/// The most limits that are named where nobody shares them.
+/// Maximum number of unshared limits that a warning names.
 const ALONE_NAMED_MAX: usize = 3;
 
-/// What was told last.
+/// State of the fleet as of the last event.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Told {
     state: FleetState,
     since: Option<Timestamp>,
-    /// What was wrong then: the label of the trouble, or in words.
+    /// Trouble at that time, as a label or in words.
     why: Option<String>,
     is_doubled: bool,
     misfit: Option<Misfit>,
     name: String,
 }
 
-/// What is wrong with a fleet whose exchanges all succeed.
+/// Misconfiguration of a fleet in which all exchanges succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Misfit {
-    /// The secret is not the same on all.
+    /// Hosts use different secrets.
     Unread,
-    /// There are more hosts than `hosts` says.
+    /// More hosts are present than `hosts` says.
     TooMany,
-    /// Another host says another number.
+    /// Another host has a different value of `hosts`.
     HostsDiffer,
-    /// A limit is shared with nobody.
+    /// No other host shares one of the limits.
     Alone,
 }
 
-/// How it is now.
+/// Current health of the fleet.
 struct Now {
     state: FleetState,
     trouble: Option<String>,
     error: Option<String>,
-    /// What `trouble` is, where all exchanges succeed.
+    /// Misconfiguration that `trouble` describes, if all exchanges succeed.
     misfit: Option<Misfit>,
-    /// The kind of trouble: the cause may become clear later, and is the same event.
+    /// Kind of the trouble. The cause may become known later without a new event.
     label: Option<&'static str>,
 }
 
@@ -94,7 +94,7 @@ impl Now {
         Self { state: state(status.state), trouble, error: status.error, misfit, label }
     }
 
-    /// The first connection is on its way.
+    /// Returns true until the first connection is established or fails.
     const fn is_beginning(&self) -> bool {
         matches!(self.state, FleetState::Away) && self.trouble.is_none()
     }
@@ -103,13 +103,14 @@ impl Now {
         self.error.clone().or_else(|| self.trouble.clone())
     }
 
-    /// What makes it another event.
+    /// Returns the key by which two troubles count as the same event.
     fn kind(&self) -> Option<String> {
         self.error.clone().or_else(|| self.label.map(str::to_owned)).or_else(|| self.trouble.clone())
     }
 }
 
-/// Whose counts and acts do not reach this host, or are more than the bound is for.
+/// Returns the first misconfiguration found: unreadable hosts, too many hosts, differing `hosts`, or limits shared
+/// with no one.
 fn misfit(ties: &Ties, status: &Status) -> Option<(Misfit, String)> {
     let fleet = &ties.joined.as_ref()?.by;
     let (unread, heard) = (status.unread, status.hosts_heard);
@@ -150,12 +151,13 @@ fn misfit(ties: &Ties, status: &Status) -> Option<(Misfit, String)> {
     (!alone.is_empty()).then(|| (Misfit::Alone, words()))
 }
 
-/// The other hosts that are heard now.
+/// Returns the other hosts that are currently heard.
 fn others<'a>(joined: &'a Joined, status: &'a Status) -> impl Iterator<Item = &'a Host> {
     status.hosts.iter().filter(|host| host.id != joined.host && host.age < SILENT_AFTER)
 }
 
-/// How many others share a limit; none where there are none, or where one does not say what it shares.
+/// Returns the number of other hosts that share a limit. None if there are no others, or if one does not report its
+/// limits.
 fn shared_with(joined: &Joined, status: &Status, mark: u32) -> Option<u64> {
     let mut shared = None;
     for host in others(joined, status) {
@@ -174,7 +176,8 @@ const fn state(of: State) -> FleetState {
 }
 
 impl<D: Datapath> Engine<D> {
-    /// What changed since it was told last. The fleet's task has logged it.
+    /// Returns an event if the fleet's state changed since the last one. The fleet's task has already logged the
+    /// change.
     pub(super) fn tell_fleet_state(&mut self, moment: Moment) -> Option<Occurrence> {
         let now = Now::of(&self.fleet);
         if now.is_beginning() {
@@ -218,7 +221,7 @@ impl<D: Datapath> Engine<D> {
         Some(Occurrence::new(EventKind::Fleet, said))
     }
 
-    /// What is wrong with the fleet, in words: packets are limited all the same.
+    /// Describes the trouble with the fleet, if any. Packets are limited regardless.
     pub(crate) fn fleet_trouble(&self) -> Option<String> {
         let now = Now::of(&self.fleet);
         match now.state {
@@ -230,7 +233,7 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// How it does.
+    /// Reports the state of the fleet.
     pub(crate) fn fleet_seen(&self, now: Nanos, moment: Moment) -> Fleet {
         let Now { state, trouble, error, misfit: _, label: _ } = Now::of(&self.fleet);
         let Some(config) = &self.enforced.config.fleet else { return Fleet::default() };
@@ -276,7 +279,7 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// The same with its hosts.
+    /// Reports the state of the fleet and of its hosts.
     pub(crate) fn fleet_report(&mut self, moment: Moment) -> Result<FleetReport, Problem> {
         if self.enforced.config.fleet.is_none() {
             return Ok(FleetReport::off(moment.wall));
@@ -303,7 +306,7 @@ impl<D: Datapath> Engine<D> {
     }
 }
 
-/// Each limit once, whichever of its sides are summed.
+/// Returns one row per shared limit, even if both of its sides are summed.
 fn limits(joined: &Joined, status: &Status) -> Vec<FleetLimit> {
     let mut rows: Vec<FleetLimit> = Vec::new();
     let mut last = None;

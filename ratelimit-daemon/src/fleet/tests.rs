@@ -1,4 +1,4 @@
-//! What a task has no room to hear.
+//! Tests of messages that do not fit into the task's queue.
 
 use super::*;
 use ratelimit_common::layout::Unit;
@@ -19,7 +19,7 @@ fn policy(amounts: &[u64]) -> Policy {
     policy
 }
 
-/// A fleet whose task takes nothing.
+/// Creates a fleet with a task that takes no messages.
 fn joined(policy: &Policy) -> Joined {
     let by = config::Fleet::at("unix:///dev/null/none");
     let shared = SharedLimits::of(policy);
@@ -36,7 +36,7 @@ fn joined(policy: &Policy) -> Joined {
     };
     let (asks, _) = way::channel();
     let (fleet, _acts, task) = Fleet::begin(begin, Way::new(asks, 1, shared.limits()), || Nanos(1));
-    // Held, so that what is sent has somewhere to wait.
+    // The task is kept, so that messages have somewhere to wait.
     let task = tokio::spawn(async move {
         std::future::pending::<()>().await;
         task.await;

@@ -1,5 +1,5 @@
-//! From the fleet's task to the one that owns the datapath: a bounded channel, and no more in it at a time than the owner
-//! does in a moment.
+//! Bounded channel from the fleet's task to the owner of the datapath. Each request is small enough for the owner to
+//! serve in a moment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use ratelimit_fleet::run::Kernel;
 use ratelimit_fleet::tracked::{Count, LimitId, Subject, Told};
 use ratelimit_policy::fleet::FleetLimit;
 
-/// Asks that wait: the task asks one thing at a time, the other waits with acts.
+/// Capacity of the channel. The task sends one request at a time, and acts of other hosts use it too.
 const ASKS_MAX: usize = 4;
-/// Sources that are looked up in one go. // a microsecond each
+/// Maximum number of sources looked up by one request. // a microsecond each
 const READ_AT_ONCE: usize = 512;
-/// Sums that are written in one go. // some microseconds each, as a program writes them
+/// Maximum number of sums written by one request. // some microseconds each, as a program writes them
 const WRITTEN_AT_ONCE: usize = 256;
 
-/// What a fleet asks of the datapath's owner.
+/// Request of a fleet's task to the owner of the datapath.
 #[derive(Debug)]
 pub(crate) struct Ask {
     generation: u64,
@@ -38,24 +38,24 @@ enum Work {
     Hear(Act),
 }
 
-/// The end that they come out of.
+/// Receiving end of the requests.
 pub(crate) type Asks = mpsc::Receiver<Ask>;
 
-/// Both ends.
+/// Creates the channel of at most [`ASKS_MAX`] waiting requests.
 pub(super) fn channel() -> (mpsc::Sender<Ask>, Asks) {
     mpsc::channel(ASKS_MAX)
 }
 
-/// The datapath, as the task of one fleet reaches it.
+/// Access to the datapath for the task of one fleet.
 #[derive(Debug)]
 pub(super) struct Way {
     asks: mpsc::Sender<Ask>,
     generation: u64,
-    /// What the task calls them now.
+    /// Limits as the task numbers them.
     limits: Arc<[FleetLimit]>,
 }
 
-/// The way of the acts of other hosts.
+/// Forwarder of other hosts' acts to the owner of the datapath.
 #[derive(Debug)]
 pub(super) struct Hear {
     asks: mpsc::Sender<Ask>,
@@ -71,7 +71,8 @@ impl Way {
         Hear { asks: self.asks.clone(), generation: self.generation }
     }
 
-    /// What is asked for after the daemon has ended, or was replaced, is answered by nothing.
+    /// Sends a request and waits for the answer. Returns the default value if the daemon has ended or the request was
+    /// dropped.
     async fn ask<T: Default>(&self, work: impl FnOnce(oneshot::Sender<T>) -> Work) -> T {
         let (reply, answer) = oneshot::channel();
         if self.asks.send(Ask { generation: self.generation, work: work(reply) }).await.is_err() {
@@ -82,7 +83,7 @@ impl Way {
 }
 
 impl Hear {
-    /// Has all of them carried out, one by one.
+    /// Forwards all acts, one by one.
     pub(super) async fn all(self, mut acts: mpsc::Receiver<Act>) {
         while let Some(act) = acts.recv().await {
             if self.asks.send(Ask { generation: self.generation, work: Work::Hear(act) }).await.is_err() {
@@ -117,9 +118,9 @@ impl Kernel for Way {
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Does what the fleet asks.
+    /// Carries out a request of the fleet. Drops requests of an earlier fleet.
     pub(crate) fn carry_out_of_fleet(&mut self, ask: Ask, moment: Moment) {
-        // So that limits are those that packets are held to.
+        // The limits must match those in force.
         self.up_to_date().follow_fleet(moment);
         let Ask { generation, work } = ask;
         if generation != self.fleet.generation {
@@ -132,7 +133,7 @@ impl<D: Datapath> Engine<D> {
                     failed("look up what this host admitted", error);
                     Vec::new()
                 });
-                // The task may have gone.
+                // The task may be gone.
                 drop(reply.send(counts));
             }
             Work::Write { limits, told, reply } => {
@@ -177,7 +178,7 @@ impl<D: Datapath> Engine<D> {
             let in_units = |told: &Told| ratelimit_datapath::Told {
                 client: told.subject.source,
                 bucket: told.bucket,
-                // Rounded down: what is left out is less than a unit of each bucket, and forgives.
+                // Rounding down favours the source by less than one unit per bucket.
                 units: told.others >> unit_bits,
             };
             let told: Vec<_> = places.iter().filter_map(|place| told.get(*place)).map(in_units).collect();
@@ -187,7 +188,7 @@ impl<D: Datapath> Engine<D> {
     }
 }
 
-/// Places in a list by the limits that they name, each where it is in the policy. What it has no more is left out.
+/// Groups indices of the list by the limit that they name. Skips limits that the policy no longer has.
 fn by_limit(
     shared: &SharedLimits,
     limits: &[FleetLimit],

@@ -1,4 +1,4 @@
-//! Something that has happened: its name for programs, its line for people, and its fields for `journalctl -o json`.
+//! Events of the daemon: the name for programs, the line for people, and the fields for `journalctl -o json`.
 //!
 //! Knows no budget, no datapath and no clock.
 
@@ -13,168 +13,162 @@ use ratelimit_policy::desired::Grant;
 use ratelimit_report::event::{Event as Told, EventKind};
 use ratelimit_report::snapshot::source_text;
 
-/// Something that has happened.
+/// Event of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum Event {
-    /// A rule begins to refuse a source.
+    /// A rule starts to refuse a source.
     Refused(Refused),
-    /// A rule has banned a source.
+    /// A rule banned a source.
     Ban(Banned),
-    /// A rule in dry run would have.
+    /// A rule in dry run would have banned a source.
     WouldBan(Banned),
-    /// A ban has expired, or was lifted.
+    /// A ban expired or was lifted.
     BanEnd {
-        /// Whose.
         source: String,
-        /// The rule that banned.
         rule: String,
-        /// Packets that it has dropped, with those of earlier bans since the last reset.
+        /// Packets that the source's bans dropped since the last reset, including earlier bans.
         dropped: u64,
-        /// Who has lifted it; none where it has expired.
+        /// User who lifted the ban. None if the ban expired.
         lifted_by: Option<String>,
     },
-    /// An application has charged a source.
+    /// An application charged a source.
     Charge {
-        /// Whose.
         source: String,
-        /// The rule.
+        /// Rule that was charged.
         rule: String,
-        /// Who.
+        /// User that the application runs as.
         by: String,
-        /// How much.
+        /// Charged amount, in the limit's unit.
         amount: u64,
     },
-    /// A command has allowed or denied a prefix.
+    /// A command allowed or denied a prefix.
     Grant {
-        /// Which of the two.
+        /// Allowance or denial.
         grant: Grant,
-        /// What.
+        /// Prefix of the grant.
         prefix: IpNet,
-        /// Who.
+        /// User who gave the command.
         by: String,
-        /// Why.
+        /// Reason that the user gave.
         reason: Option<String>,
-        /// Until when; none is permanent.
+        /// Expiry of the grant. None if permanent.
         until: Option<Timestamp>,
-        /// Sources that were refused until then.
+        /// Number of sources that were refused until this command.
         frees: usize,
     },
-    /// The end of that.
+    /// A grant of a command expired.
     GrantEnd {
-        /// Which of the two.
+        /// Allowance or denial.
         grant: Grant,
-        /// What.
+        /// Prefix of the grant.
         prefix: IpNet,
-        /// Who had entered it.
+        /// User who entered the grant.
         by: String,
     },
-    /// A command has lifted denials and bans, and removed the counters of what was over a limit.
+    /// A command lifted denials and bans, and removed the counters of sources over a limit.
     Unblock {
-        /// Of what; none is everything.
+        /// Unblocked prefix. None means everything.
         prefix: Option<IpNet>,
-        /// Who.
+        /// User who gave the command.
         by: String,
-        /// Denials of commands.
+        /// Number of lifted denials.
         denials: usize,
-        /// The rules whose bans were lifted, once for each ban.
+        /// Rules of the lifted bans, one entry per ban.
         rules: Vec<String>,
-        /// Of these bans, those whose end is no event of its own.
+        /// Number of lifted bans without an event of their own.
         untold: usize,
-        /// Sources whose counters are removed, the banned ones too.
+        /// Number of sources with removed counters, including the banned ones.
         freed: usize,
     },
-    /// A command has lifted what commands allowed.
+    /// A command lifted allowances of earlier commands.
     Unallow {
-        /// In what.
+        /// Prefix that contains the lifted allowances.
         prefix: IpNet,
-        /// Who.
+        /// User who gave the command.
         by: String,
-        /// Exemptions.
+        /// Number of lifted allowances.
         removed: usize,
     },
-    /// A command has reset a source's counters.
+    /// A command reset a source's counters.
     Reset {
-        /// Whose.
+        /// Source that was reset.
         source: IpNet,
-        /// Who.
+        /// User who gave the command.
         by: String,
-        /// Windows.
+        /// Number of removed windows.
         windows: usize,
-        /// Bans.
+        /// Number of removed bans.
         bans: usize,
     },
-    /// Interfaces that an earlier run left limited are this one's.
+    /// The daemon took over interfaces that an earlier run left limited.
     TakeOver {
-        /// Which.
+        /// Names of the interfaces.
         interfaces: Vec<String>,
-        /// How long they were limited without a daemon, where that is known.
+        /// Time that the filter ran without a daemon, if known.
         alone: Option<Duration>,
     },
-    /// The filter is off, or goes on without a daemon.
+    /// The filter was detached, or goes on without a daemon.
     Detach {
-        /// Which interfaces.
+        /// Names of the interfaces.
         interfaces: Vec<String>,
-        /// Whether it goes on.
+        /// Tells whether the filter stays attached.
         left: OnExit,
-        /// Who has said so; none where the daemon was stopped.
+        /// User who detached the filter. None if the daemon was stopped.
         by: Option<String>,
-        /// What the daemon saw done; none where counters cannot be read.
+        /// Totals of the daemon's run. None if counters cannot be read.
         done: Option<Done>,
     },
 }
 
-/// What a run came to.
+/// Totals of one run of the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct Done {
-    /// Packets dropped.
+    /// Dropped packets.
     pub(in super::super) dropped: u64,
-    /// Packets that dry run has passed.
+    /// Packets that a dry run passed instead of dropping them.
     pub(in super::super) would_drop: u64,
-    /// How long it took.
+    /// Duration of the run.
     pub(in super::super) within: Duration,
 }
 
-/// What begins to be refused, or would be.
+/// Start of a refusal, real or in dry run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct Refused {
-    /// Whose.
     pub(in super::super) source: String,
-    /// The rule; none where the policy has it no more.
+    /// Rule that refuses. None if the policy no longer has it.
     pub(in super::super) rule: Option<String>,
-    /// The limit and what is used of it; none where the policy has it no more.
+    /// Limit and its usage. None if the policy no longer has the limit.
     pub(in super::super) usage: Option<Usage>,
-    /// Why, as `check` and the metrics say it.
+    /// Reason code, as `check` and the metrics use it.
     pub(in super::super) reason: Reason,
 }
 
-/// A ban.
+/// Ban of a source, real or in dry run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct Banned {
-    /// Whose.
     pub(in super::super) source: String,
-    /// The rule.
     pub(in super::super) rule: String,
-    /// The limit that the source is over and what it has used of it; none where that is not remembered any more.
+    /// Exceeded limit and its usage. None if the usage is no longer known.
     pub(in super::super) usage: Option<Usage>,
-    /// When it expires.
+    /// Expiry of the ban.
     pub(in super::super) until: Timestamp,
-    /// The how-manieth in a row, from 1.
+    /// Number of consecutive bans of the source, including this one. At least 1.
     pub(in super::super) step: u32,
-    /// Who had it begun; none where a rule of this host did by itself.
+    /// Host or user that started the ban. None if a rule of this host did.
     pub(in super::super) by: Option<String>,
 }
 
-/// How far a source has used a limit.
+/// Usage of a limit by one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct Usage {
-    /// The limit, `5/1m connections`.
+    /// Limit in words, such as `5/1m connections`.
     pub(in super::super) limit: String,
-    /// Used of it, in its unit.
+    /// Used amount, in the limit's unit.
     pub(in super::super) used: u64,
 }
 
 impl Event {
-    /// What sort of event it is.
+    /// Returns the kind of the event.
     pub(super) const fn kind(&self) -> EventKind {
         match self {
             Self::Refused(Refused { reason: Reason::DryRun, .. }) => EventKind::WouldRefuse,
@@ -195,7 +189,7 @@ impl Event {
         }
     }
 
-    /// It in words.
+    /// Returns the event as a line for people.
     pub(super) fn line(&self) -> String {
         match self {
             Self::Refused(of) => of.line(),
@@ -267,7 +261,8 @@ impl Event {
         }
     }
 
-    /// Whether it comes without a command of an administrator, and so may come in floods.
+    /// Returns true for events that packets or applications cause. They can come in floods, unlike administrators'
+    /// commands.
     pub(super) const fn is_of_a_rule(&self) -> bool {
         match self {
             Self::Refused(_) | Self::Ban(_) | Self::WouldBan(_) | Self::BanEnd { .. } | Self::Charge { .. } => true,
@@ -281,7 +276,7 @@ impl Event {
         }
     }
 
-    /// It, as everything but the log has it. It happened then.
+    /// Converts the event to the form that the history and `events` use. `time` is when it happened.
     pub(super) fn told(&self, time: Timestamp) -> Told {
         let of = Told::new(whole_milliseconds(time), self.kind(), self.line());
         let limit = |usage: &Option<Usage>| usage.as_ref().map(|usage| usage.limit.clone());
@@ -381,7 +376,7 @@ impl Banned {
 }
 
 impl Done {
-    /// `; 4120 packets dropped in 2h`.
+    /// Formats the totals, such as `; 4120 packets dropped in 2h`.
     fn words(self) -> String {
         let Self { dropped, would_drop, within } = self;
         let would = if would_drop == 0 { String::new() } else { format!(", {would_drop} would have been") };
@@ -390,7 +385,7 @@ impl Done {
     }
 }
 
-/// Whole seconds; of more than an hour, whole minutes.
+/// Formats a duration in whole seconds, or in whole minutes from one hour on.
 fn roughly(time: Duration) -> String {
     let step = if time.as_secs() < 3_600 { 1 } else { 60 };
     let whole = time.as_secs() / step * step;

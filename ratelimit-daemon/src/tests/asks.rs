@@ -1,4 +1,4 @@
-//! The commands in the words of these tests.
+//! Shorthands of these tests for the control commands.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! A service one of whose interfaces is not there at the start.
+//! Tests of a service with an interface that is missing at the start.
 
 use super::site::Site;
 use super::*;
@@ -6,7 +6,7 @@ use ratelimit_control::proto::ApplyRequest;
 use ratelimit_datapath::Trial;
 use ratelimit_datapath::path::Link;
 
-/// A service on eth0 and eth9, which is not there.
+/// Starts a service on eth0 and on eth9, which does not exist.
 async fn service(adjust: impl FnOnce(&mut Config)) -> Running {
     let adjust = |config: &mut Config| {
         config.interfaces.push("eth9".into());
@@ -15,7 +15,7 @@ async fn service(adjust: impl FnOnce(&mut Config)) -> Running {
     start(None, adjust, |config| file([Ok(config.clone())])).await
 }
 
-/// Until the next look, by which all has been done.
+/// Waits until the next look is complete.
 async fn look() {
     sleep(SUPERVISE_EVERY + Duration::from_millis(1)).await;
 }
@@ -110,7 +110,7 @@ async fn a_reload_changes_limits_while_an_interface_is_awaited() {
 async fn a_take_over_goes_on_without_the_interface_that_is_missing_and_lets_go_of_nothing_that_is_wanted() {
     let directory = tempfile::tempdir().unwrap();
     let (datapath, kernel) = FakeDatapath::new(&["eth0", "eth1", "eth2"]);
-    // eth9 is, it may be, in another network namespace now.
+    // eth9 may be in another network namespace now.
     kernel.keep(&["eth0", "eth2", "eth9"], &config(directory.path(), 3).policy);
     let mut config = config(directory.path(), 9);
     config.interfaces = vec!["eth0".into(), "eth1".into(), "eth9".into()];
@@ -121,7 +121,7 @@ async fn a_take_over_goes_on_without_the_interface_that_is_missing_and_lets_go_o
     drive(config, source, |_| Ok(datapath), |_| {}, queue, surroundings(None).0).await.unwrap();
     assert_eq!(kernel.policy(), Some(policy));
     let mut calls = kernel.calls();
-    // A look around may come before the stop; it tries once more.
+    // A look may come before the stop. It tries once more.
     let again = calls.iter().rposition(|call| call == "attach eth9").filter(|at| *at > 2);
     again.map(|at| calls.remove(at));
     assert_eq!(calls, ["attach eth1", "attach eth0", "attach eth9", "apply", "detach eth2", "shutdown detach"]);
@@ -149,7 +149,7 @@ async fn a_restart_in_a_trial_goes_on_with_it_though_an_interface_is_missing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_service_limits_before_the_address_of_its_metrics_is_there_and_a_command_line_says_that_it_is_not() {
-    // Of TEST-NET-1 and of the documentation's prefix: no host has them.
+    // Addresses of TEST-NET-1 and of the documentation prefix, which no host has.
     for address in ["192.0.2.77:0", "[2001:db8::77]:0"] {
         let listen = Some(address.parse().unwrap());
         let running = start(None, |config| config.listen = listen, |config| file([Ok(config.clone())])).await;
@@ -167,7 +167,7 @@ async fn a_service_limits_before_the_address_of_its_metrics_is_there_and_a_comma
     }
 }
 
-/// eth0 as a port of a bridge eth9.
+/// Returns eth0 as a port of the bridge eth9.
 fn joined() -> [Link; 2] {
     let port = Link { name: "eth0".into(), index: 2, master: Some(3), ..Link::default() };
     [port, Link { name: "eth9".into(), index: 3, kind: Some("bridge".into()), ..Link::default() }]

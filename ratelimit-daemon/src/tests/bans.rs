@@ -1,4 +1,4 @@
-//! What the log says of bans, over a fake datapath whose clock the test owns.
+//! Tests of log lines about bans, over a fake datapath with a clock that the test controls.
 
 use std::io;
 
@@ -16,7 +16,7 @@ use ratelimit_policy::desired::{Bans, Grant, Mode};
 use ratelimit_report::event::{Event as Told, EventKind};
 use ratelimit_report::snapshot::ListFilter;
 
-/// An engine on eth0 that bans a source for a minute after a second connection in five.
+/// Engine on eth0 that bans a source for a minute after a second connection in five minutes.
 pub(super) struct Site {
     pub(super) directory: TempDir,
     pub(super) kernel: FakeKernel,
@@ -27,7 +27,7 @@ pub(super) struct Site {
     log: Log,
 }
 
-/// What was logged, a line each, without time and level.
+/// Collected log lines, without time and level.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -43,7 +43,7 @@ impl io::Write for Log {
 }
 
 impl Log {
-    /// Takes in what is logged meanwhile, without its fields.
+    /// Collects what `act` logs, without its fields.
     fn hear(&self, act: impl FnOnce()) {
         let words =
             debug_fn(|out, field, value| if field.name() == "message" { write!(out, "{value:?}") } else { Ok(()) });
@@ -67,7 +67,8 @@ impl Site {
         })
     }
 
-    /// With one connection in five minutes, and what `adjust` says in this directory.
+    /// Creates an engine with one connection in five minutes, and with the changes of `adjust`, which receives the
+    /// directory.
     pub(super) fn of(wall: Timestamp, adjust: impl FnOnce(&mut Config, &Path)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut config = config(directory.path(), 1);
@@ -97,7 +98,7 @@ impl Site {
         Moment { at: self.started + self.uptime, uptime: self.uptime, wall }
     }
 
-    /// Lets seconds pass, looks around after each, and gives what was logged meanwhile.
+    /// Lets seconds pass with a look after each. Returns the lines logged meanwhile.
     pub(super) fn pass(&mut self, seconds: u64) -> Vec<String> {
         let log = self.log.clone();
         log.hear(|| {
@@ -112,12 +113,12 @@ impl Site {
         self.log.take()
     }
 
-    /// The clock on the wall goes back, and no other.
+    /// Sets back only the wall clock.
     pub(super) fn step_back(&mut self, by: Duration) {
         self.wall -= by;
     }
 
-    /// As many connections as get it banned.
+    /// Sends as many connections as it takes to get the source banned.
     pub(super) fn exceed(&self, source: &str) {
         for _ in 0..2 {
             self.kernel.packet("eth0", opening(source));
@@ -125,7 +126,7 @@ impl Site {
     }
 }
 
-/// By the wall clock of a test's start; the fake's own clock begins in the same second.
+/// Wall clock at the start of a test. The fake's own clock starts in the same second.
 const WALL: &str = "2026-01-01T10:00:00Z";
 
 #[test]
@@ -156,7 +157,7 @@ fn a_flood_of_bans_is_logged_in_fifty_lines_and_a_number_and_every_ban_is_in_one
     for at in 0..sources {
         site.exceed(&format!("198.51.{}.{}", at / 256, at % 256));
     }
-    // The number is said once a minute.
+    // The number is logged once a minute.
     let said = site.pass(70);
     let singly = said.iter().filter(|line| line.contains(" banned by rule ")).count();
     let number = |line: &String, begin, end| line.strip_prefix(begin)?.split_once(end)?.0.parse::<usize>().ok();
@@ -261,7 +262,7 @@ fn nothing_is_told_to_be_lifted_before_it_is_and_a_removal_that_fails_is_said() 
         let mut site = Site::new(Mode::Enforce);
         site.exceed(BANNED);
         site.pass(3);
-        // The first is that the interface was attached.
+        // The first event reports that the interface was attached.
         let kinds = |site: &Site| recent(site).iter().map(|of| of.kind).skip(1).collect::<Vec<_>>();
         let log = site.log.clone();
         site.kernel.refuse_removal();

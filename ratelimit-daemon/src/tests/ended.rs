@@ -1,4 +1,4 @@
-//! Whatever ends a ban or a refusal ends its episode in the history, once, with its time and cause.
+//! Tests that whatever ends a ban or a refusal ends its episode in the history, once, with the time and the cause.
 
 use super::site::{SECOND_NS, Site};
 use super::*;
@@ -9,7 +9,7 @@ use ratelimit_report::history::{Episode, HistoryReport};
 
 const SOURCE: &str = "192.0.2.7";
 
-/// A daemon that keeps a history and refuses one source.
+/// Starts a daemon that keeps a history and refuses one source.
 async fn refusing(text: &str, safety: Safety) -> Site {
     let mut site = Site::new(1).with_safety(safety);
     site.write(text);
@@ -20,7 +20,7 @@ async fn refusing(text: &str, safety: Safety) -> Site {
     site
 }
 
-/// Its episodes, once they are as they should be. The history's thread has a clock of its own.
+/// Returns the source's episodes once they satisfy the condition. The history's thread has a clock of its own.
 async fn episodes(site: &Site, is_so: impl Fn(&[Episode]) -> bool) -> Vec<Episode> {
     let asked = HistoryOf { prefix: SOURCE.to_owned(), ..HistoryOf::default() };
     let mut last = Vec::new();
@@ -36,7 +36,7 @@ async fn episodes(site: &Site, is_so: impl Fn(&[Episode]) -> bool) -> Vec<Episod
     panic!("{last:?}")
 }
 
-/// Why the only episode ended.
+/// Returns the cause of the end of the only episode.
 async fn cause(site: &Site) -> String {
     let all = episodes(site, |all| all.iter().any(|of| of.ended.is_some())).await;
     assert_eq!(all.len(), 1, "{all:?}");

@@ -1,5 +1,5 @@
-//! Daemons in a fleet, each over a fake datapath, with a real redis-server: `REDIS_SERVER`, which `cargo xtask test` hands
-//! over, else the one on PATH.
+//! Tests of daemons in a fleet, each over a fake datapath, with a real redis-server. `cargo xtask test` passes the
+//! server in `REDIS_SERVER`. Otherwise the one on PATH is used.
 
 mod followed;
 
@@ -25,10 +25,10 @@ use ratelimit_report::fleet::FleetState;
 use ratelimit_report::snapshot::{ListFilter, Outcome, State as Standing};
 
 const SOURCE: &str = "198.51.100.7";
-/// A fake kernel's clock does not run, and what is written for a later bucket is not taken.
+/// Limit of the shared rule. A fake kernel's clock stands still, and it takes nothing written for a later bucket.
 const LIMIT: u64 = 10;
 
-/// A server on a socket of its own.
+/// Redis server on a socket of its own.
 struct Store {
     directory: TempDir,
     program: PathBuf,
@@ -36,7 +36,8 @@ struct Store {
 }
 
 impl Store {
-    /// None where there is no program: then the test says that it is skipped, which fails in CI.
+    /// Starts a server. Returns none if the program is missing. The test then reports that it is skipped, which fails
+    /// in CI.
     fn start(test: &str) -> Option<Self> {
         let on_path = || {
             let path = std::env::var_os("PATH")?;
@@ -94,7 +95,8 @@ impl Store {
         }
     }
 
-    /// A host that admits ten connections in five minutes together with the others, and bans for ten minutes.
+    /// Starts a host that shares a limit of ten connections in five minutes with the others, and bans for ten
+    /// minutes.
     async fn host(&self) -> Running {
         self.host_with(|_| {}).await
     }
@@ -103,7 +105,8 @@ impl Store {
         self.host_at("none", Around::default, adjust).await
     }
 
-    /// One that writes down what outlives it under this name, `none` for nothing, and sees these around.
+    /// Starts a host with its state directory under this name, or without state for `none`, and with the given
+    /// surroundings.
     async fn host_at(&self, name: &str, look: fn() -> Around, adjust: impl Fn(&mut Config)) -> Running {
         let change = |config: &mut Config| {
             config.policy = shared();
@@ -123,12 +126,12 @@ impl Drop for Store {
     }
 }
 
-/// From a fake's beginning to the store's time.
+/// Returns the nanoseconds from the fake clock's start to the store's time.
 fn until_now() -> u64 {
     u64::try_from(Timestamp::now().as_nanosecond()).unwrap() - START.0
 }
 
-/// What anybody counts: a fake's packets are verified by nobody.
+/// Returns a policy with one limit that counts all traffic. A fake's packets are never verified.
 fn shared() -> ratelimit_policy::desired::Policy {
     let mut limit = ratelimit_report::fixture::limit(LIMIT, ratelimit_common::layout::Unit::Connections);
     limit.shared = Some(Shared { sum: Sum::All, step_bits: 1 });
@@ -138,7 +141,7 @@ fn shared() -> ratelimit_policy::desired::Policy {
     policy
 }
 
-/// Waits until it is so.
+/// Waits until a condition holds. Panics after `within`.
 async fn eventually(what: &str, within: Duration, mut is_so: impl AsyncFnMut() -> bool) -> Duration {
     let began = Clock::now();
     while !is_so().await {
@@ -151,7 +154,7 @@ async fn eventually(what: &str, within: Duration, mut is_so: impl AsyncFnMut() -
 const SOON: Duration = Duration::from_secs(5);
 
 impl Running {
-    /// So many connections; how many are admitted.
+    /// Opens the given number of connections. Returns the number of admitted ones.
     fn send(&self, source: &str, connections: u64) -> u64 {
         let packet = |_: &u64| self.kernel.packet("eth0", FakePacket { ..opening(source) }).unwrap();
         (0..connections).filter(|at| packet(at).action() == ratelimit_common::verdict::Action::Pass).count() as u64
@@ -226,7 +229,7 @@ async fn a_ban_holds_on_all_hosts_is_told_with_its_host_and_lifted_on_all() {
     assert_eq!(other.send(SOURCE, 1), 0);
     let told = other.told(EventKind::Ban).await;
     assert!(told.len() == 1 && told[0].contains(", by fleet ("), "{told:?}");
-    // No echo: the host where it began is told of no ban by another.
+    // There is no echo: the host where the ban began hears of no ban by another.
     sleep(Duration::from_millis(600)).await;
     assert_eq!(one.told(EventKind::Ban).await.len(), 1);
 
@@ -430,7 +433,7 @@ async fn steps_that_packets_had_no_room_to_tell_are_counted_as_lost() {
     let Some(store) = Store::start("steps_that_packets_had_no_room") else { return };
     let host = store.host().await;
     host.is_connected().await;
-    // What was lost before this run is not this run's.
+    // Steps lost before this run do not belong to this run.
     sleep(SUPERVISE_EVERY + Duration::from_millis(100)).await;
     for _ in 0..3 {
         host.kernel.fault(Fault::StepsReserve);
@@ -454,7 +457,7 @@ async fn what_is_said_to_all_hosts_while_the_store_is_away_is_heard_after_a_rest
     let state = async || one.ask(FleetStatus {}).await.fleet.state == FleetState::Away;
     eventually("away", SOON, state).await;
     one.ask(deny("203.0.113.2")).await;
-    // A fake kernel's clock does not run, and what is said in the same instant is no newer.
+    // A fake kernel's clock stands still, and an act of the same instant does not count as newer.
     one.kernel.advance(SECOND_NS);
     let unblock = UnblockRequest { prefix: Some("203.0.113.1".to_owned()), fleet: true, ..UnblockRequest::default() };
     one.ask(unblock).await;

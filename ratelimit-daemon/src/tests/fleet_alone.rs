@@ -1,4 +1,4 @@
-//! A daemon in a fleet whose store is not there.
+//! Tests of a daemon in a fleet without a reachable store.
 
 use super::*;
 use ratelimit_control::proto::{ApplyRequest, Deny, GrantRequest, ReloadReport};
@@ -7,7 +7,7 @@ use ratelimit_report::snapshot::ListFilter;
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
-/// A daemon that reads the same file again as often as it is to.
+/// Starts a daemon that reads the same file at each reload.
 async fn host(fleet: Fleet) -> Running {
     let same = |config: &Config| file(std::iter::repeat_n(config.clone(), 5).map(Ok));
     start(None, |config| config.fleet = Some(fleet), same).await

@@ -1,5 +1,6 @@
-//! Requests of any kind to the real router, which asks a real engine over the fake datapath. Whatever is refused changes nothing; what
-//! packets are judged by is wholly the old policy or wholly the new one, and the daemon knows which.
+//! Fuzz tests that send arbitrary requests to the real router and a real engine over the fake datapath. A refused
+//! request changes nothing. Packets are judged by either the old policy or the new one as a whole, and the daemon
+//! knows which.
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
@@ -19,9 +20,9 @@ use ratelimit_policy::config::file;
 use ratelimit_policy::desired::{DesiredState, Mode, Rule};
 use ratelimit_policy::fixture::{Choices, config_text, for_any_bytes};
 
-/// Statistics of 64 rules with their limits are a third of it.
+/// Maximum size in bytes of an answer. The statistics of 64 rules with their limits take a third of this size.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
-/// Steps that one daemon lives through.
+/// Maximum number of steps with one daemon.
 const STEPS_MAX: usize = 16;
 const OWN_UID: u32 = 990;
 const START: &str = "interfaces = [\"eth0\"]\n[rule]\nname = \"web\"\nlimits = [\"3/5m\"]\n";
@@ -31,21 +32,21 @@ fn parsed(text: &str) -> anyhow::Result<Config> {
     Ok(file::parse(Path::new(FILE), text, |_| Ok("192.0.2.0/28\n2001:db8:5::/48\n".to_owned()))?)
 }
 
-/// A daemon without its socket: the router, and the task that owns the datapath.
+/// Daemon without a socket: the router, and the task that owns the datapath.
 struct Subject {
     owner: Owner<FakeDatapath>,
     handle: Handle,
     commands: Commands,
     surroundings: Surroundings,
     kernel: FakeKernel,
-    /// What the configuration file says.
+    /// Text of the configuration file.
     text: Arc<Mutex<String>>,
     _state: TempDir,
     model: Model,
     is_over: bool,
 }
 
-/// What should be in force, by the answers alone.
+/// Expected state, derived from the answers alone.
 struct Model {
     lasting: Config,
     trial: Option<(Config, Nanos)>,
@@ -53,7 +54,7 @@ struct Model {
     is_failing: bool,
 }
 
-/// Everything that a refused request must leave as it was.
+/// Everything that a refused request must leave unchanged.
 #[derive(Debug, PartialEq)]
 struct State {
     kernel: String,
@@ -129,7 +130,7 @@ impl Subject {
         let Engine { enforced, overrides, trials, .. } = engine;
         let Enforced { config, desired, .. } = enforced;
         let (Overrides { grants, hold, .. }, Trials { pending, refused, .. }) = (overrides, trials);
-        // Each look finds out again when to look next.
+        // Each look computes the time of the next expiry again.
         let grants = format!("{grants:?}");
         let grants = grants.rsplit_once(", next_end").unwrap().0;
         let belief = format!("{config:?} {desired:?} {grants} {hold:?} {pending:?} {refused:?}");
@@ -139,7 +140,7 @@ impl Subject {
     async fn answer(&mut self, ask: &Ask) -> Option<(StatusCode, Vec<u8>)> {
         let request =
             Request::builder().method(ask.method).uri(&ask.path).extension(Peer { uid: ask.peer, address: None });
-        // What is no URI does not get past the HTTP library.
+        // The HTTP library rejects an invalid URI.
         let request = request.body(Body::from(ask.body.clone())).ok()?;
         let api = router(self.handle.clone(), ask.surface, OWN_UID);
         let answer = async {
@@ -160,10 +161,11 @@ impl Subject {
         })
     }
 
-    /// Asks, and holds the answer to what it must be.
+    /// Sends a request, and checks the answer and its effects.
     async fn ask(&mut self, ask: &Ask) {
         if ask.path.starts_with("/healthz") {
-            // Asked how it is, the daemon looks, which does what has become due: after a look nothing is, and the question changes nothing.
+            // A health request makes the daemon look and do what is due. After a look nothing is due, so the request
+            // changes nothing.
             self.pass(0).await;
             self.assert_whole();
         }
@@ -187,12 +189,13 @@ impl Subject {
             assert!(!problem.message.is_empty(), "{shown}: {status}");
         }
         let after = self.state();
-        // A request that notices the end of a trial takes out what has ended meanwhile, too.
+        // A request that notices the end of a trial also removes what expired meanwhile.
         let is_read = !status.is_success() || ask.method == "GET" || ask.surface == Surface::Tcp;
         if is_read && trial != Trial::Over {
             assert_eq!(after.kernel, before.kernel, "{shown}: {status} {said}");
         }
-        // That a trial's time is over is noticed by whatever comes next, also by what is refused; and what fails may have ended one.
+        // The next request of any kind notices that a trial has expired, even a refused one. A failed request may
+        // have ended a trial.
         let is_to_stay = status.is_client_error() || ask.surface == Surface::Tcp;
         let has_failed = status.is_server_error() && trial == Trial::None;
         if (is_to_stay && trial != Trial::Over) || has_failed {
@@ -201,12 +204,12 @@ impl Subject {
         self.learn(ask, status, &body);
     }
 
-    /// What the answer says holds now.
+    /// Updates the expected state from an answer.
     fn learn(&mut self, ask: &Ask, status: StatusCode, body: &[u8]) {
         let (now, trial) = (self.now(), self.trial());
         let model = &mut self.model;
         if status.is_server_error() {
-            // It may have been confirmed, or given up, before what else there was to do failed.
+            // The trial may have been confirmed or abandoned before the request failed.
             match (trial, self.owner.engine.as_ref().is_some_and(|engine| engine.trials.pending.is_some())) {
                 (_, true) => {}
                 (Trial::None, false) => model.lasting = model.trial.take().map_or(model.lasting.clone(), |of| of.0),
@@ -236,14 +239,14 @@ impl Subject {
         }
     }
 
-    /// Lets time pass, and the daemon look.
+    /// Lets time pass, followed by a look of the daemon.
     async fn pass(&mut self, seconds: u64) {
         self.kernel.advance(seconds * SECOND_NS);
         tokio::time::advance(Duration::from_secs(seconds)).await;
         self.owner.on_datapath(Engine::supervise).await.expect("the engine does not panic");
     }
 
-    /// What packets are judged by is one configuration whole, and the daemon knows which.
+    /// Asserts that packets are judged by one configuration as a whole, and that the daemon knows which.
     fn assert_whole(&mut self) {
         let now = self.now();
         self.model.trial.take_if(|(_, until)| *until <= now);
@@ -260,12 +263,12 @@ impl Subject {
         assert_eq!(self.kernel.attached(), engine.enforced.desired.interfaces);
     }
 
-    /// In the end, with nothing that fails any more and no trial, all is as it should be.
+    /// Asserts that everything is in order once nothing fails and no trial is left.
     async fn settle(mut self) {
         self.kernel.permit_apply();
         self.pass(1).await;
         self.assert_whole();
-        // Whatever is applied ends a trial, so what else has ended meanwhile is taken out only after it.
+        // Applying anything ends a trial, so other expired state is removed only afterwards.
         if let Trial::Running(until) = self.trial() {
             self.pass((until.0 - self.now().0).div_ceil(SECOND_NS)).await;
             self.assert_whole();
@@ -313,7 +316,7 @@ const PREFIXES: [&str; 10] = [
 const RULES: [&str; 7] = ["web", "web", "default", "login", "api:partner", "r1", "\u{1f980}"];
 const NUMBERS: [u64; 9] = [1, 2, 3, 5, 60, 0, 315_360_000, 315_360_001, u64::MAX];
 
-/// A request that may well be right.
+/// Returns a request that is probably valid.
 fn order(choices: &mut Choices<'_>) -> Ask {
     let (source, prefix) = (choices.pick(&SOURCES), choices.pick(&PREFIXES));
     let (rule, number) = (choices.pick(&RULES), choices.pick(&NUMBERS));
@@ -344,7 +347,7 @@ fn order(choices: &mut Choices<'_>) -> Ask {
     Ask { surface: Surface::Socket, peer: Some(0), method, path, body }
 }
 
-/// The same with something wrong with it.
+/// Returns a mutated version of a probably valid request.
 fn mutated(choices: &mut Choices<'_>) -> Ask {
     let mut ask = order(choices);
     for _ in 0..=choices.below(3) {

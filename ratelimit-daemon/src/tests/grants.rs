@@ -1,4 +1,4 @@
-//! Who is allowed and who is denied, by commands.
+//! Tests of allowances and denials by commands.
 
 use super::site::Site;
 use super::*;
@@ -284,7 +284,7 @@ async fn an_application_charges_a_source_and_asks_how_it_stands() {
     assert_eq!((standing.used, standing.remaining, standing.verdict), (7, 0, snapshot::Outcome::Drop));
     assert!(standing.retry_after_seconds > 0.0);
     assert_eq!(site.reason("198.51.100.7"), "over_limit");
-    // As a server that listens for both families sees this client.
+    // A server that listens for both families sees this client in this form.
     let mapped = ChargeRequest { source: address("::ffff:198.51.100.7"), ..charge(u64::MAX) };
     let standing = site.client.charge(&mapped).await.unwrap();
     assert_eq!((standing.source.as_str(), standing.verdict), ("198.51.100.7", snapshot::Outcome::Drop));
@@ -348,7 +348,7 @@ async fn a_reload_and_an_apply_that_limit_the_session_of_the_user_who_asks_need_
 
     let mut site = Site::new(3).with_around(around);
     site.start().await;
-    // The rules of a site are for 80 and 443.
+    // The rules of a site cover ports 80 and 443.
     let ssh = |peer: &str, port: u16| ratelimit_policy::safety::ssh_session(&format!("{peer} 4 203.0.113.5 {port}"));
     let words = "rule default limits your own SSH session, from 203.0.113.9 to port 443";
     let limited = ssh("203.0.113.9", 443);

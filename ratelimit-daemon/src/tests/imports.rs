@@ -1,4 +1,4 @@
-//! Many denials at once, and what an export of this very daemon does to it: nothing.
+//! Tests of many denials at once, and of importing this daemon's own export, which changes nothing.
 
 use super::site::Site;
 use super::*;
@@ -17,7 +17,7 @@ async fn import(site: &Site, rows: Vec<ImportRow>) -> ImportReport {
     site.client.call(&Import { rows, ssh_peer: None }).await.unwrap()
 }
 
-/// The rows that a text has for `import`: what a configuration denies is left out.
+/// Returns the rows of a text for `import`, without those that a configuration denies.
 fn rows(text: &str) -> Vec<ImportRow> {
     let rows = entries::import(text, Timestamp::now()).unwrap().rows;
     let rows = rows.into_iter().filter(|row| row.by != Author::Configuration);
@@ -30,7 +30,7 @@ fn rows(text: &str) -> Vec<ImportRow> {
     rows.map(row).collect()
 }
 
-/// The kernel's clock stands still here, and so ends by the wall's move.
+/// Returns the entries without expiries. The kernel's clock stands still here, so expiries move with the wall clock.
 fn without_ends(report: &ListReport) -> Vec<Listed> {
     report.entries.iter().map(|of| Listed { until: None, ..of.clone() }).collect()
 }
@@ -73,7 +73,7 @@ async fn an_export_of_this_daemon_imported_again_changes_nothing_in_any_format()
         assert_eq!(without_ends(&site.client.list().await.unwrap()), without_ends(&before), "{name}");
         assert_eq!(site.kernel.policy(), policy, "{name}: to the nanosecond");
     }
-    // Elsewhere it is the same but for what a configuration denies there.
+    // On another host, the import is the same except for what the configuration denies there.
     let text = entries::export(&made, Format::Nft, before.time);
     let mut other = Site::new(3);
     other.start().await;
@@ -131,7 +131,7 @@ async fn what_cannot_be_denied_is_refused_by_name_and_the_others_hold() {
     let denied: Vec<String> = site.kernel.policy().unwrap().prefixes(Grant::Denied).map(|of| of.to_string()).collect();
     assert_eq!(denied, ["198.51.100.7/32", "2001:db8::/64"]);
     assert_eq!(import(&site, rows).await.unchanged, 2);
-    // What the kernel does not take leaves all as it was.
+    // A policy that the kernel refuses leaves everything unchanged.
     site.kernel.refuse_apply();
     let failed = site.client.call(&Import { rows: vec![row("203.0.113.7")], ssh_peer: None }).await;
     assert_eq!(Site::refusal(failed).0, ProblemKind::Datapath);

@@ -1,4 +1,4 @@
-//! Each kind of event is told where it happens, once, with who did it.
+//! Tests that each kind of event is reported once, where it happens, with the user who caused it.
 
 use super::grants::request;
 use super::site::Site;
@@ -7,7 +7,7 @@ use ratelimit_control::proto::{ApplyRequest, ChargeRequest, EventsOf, ModeWord};
 use ratelimit_policy::desired::Grant;
 use ratelimit_report::event::{Event as Told, EventKind};
 
-/// What was told of a kind: who did it, and it in words.
+/// Returns the user and the text of each event of a kind.
 async fn told(site: &Site, kind: EventKind) -> Vec<(Option<String>, String)> {
     let asked = EventsOf { kind: Some(kind), ..EventsOf::default() };
     let report = site.client.events(&asked).await.unwrap();

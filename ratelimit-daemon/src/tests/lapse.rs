@@ -1,4 +1,4 @@
-//! The dead man's switch, and a machine that was suspended.
+//! Tests of the dead man's switch, and of a machine that was suspended.
 
 use super::site::{SECOND_NS, Site};
 use super::*;
@@ -12,7 +12,7 @@ fn site(without_daemon_ns: Option<u64>) -> Site {
     Site::new(1).with_safety(Safety { without_daemon_ns, ..Safety::default() })
 }
 
-/// When it lapses, in seconds from now.
+/// Returns the seconds until enforcement lapses.
 fn lapses_in(site: &Site) -> Option<u64> {
     let mut kernel = site.kernel.peek();
     let (at, now) = (kernel.lapse().unwrap(), kernel.now().unwrap());
@@ -44,7 +44,7 @@ async fn enforcement_goes_on_while_a_daemon_runs_lapses_once_it_is_gone_and_that
     site.pass(1).await;
     let told = events(&site).await;
     assert_eq!(told.iter().filter(|told| told.contains("NOTHING WAS DROPPED since")).count(), 1, "{told:?}");
-    // An orderly stop is no daemon either, and a start in time is nothing to tell.
+    // An orderly stop leaves no daemon either, and a start in time reports nothing.
     site.stop().await;
     site.kernel.advance((AFTER - 1) * SECOND_NS);
     site.start().await;
@@ -58,7 +58,7 @@ async fn a_daemon_that_hung_for_longer_enforces_again_and_tells_it_once_when_it_
     let mut site = site(Some(AFTER * SECOND_NS));
     site.start().await;
     assert_eq!([site.reason("192.0.2.7"), site.reason("192.0.2.7")], ["within_limit", "over_limit"]);
-    // Packets come on, and the daemon does nothing meanwhile.
+    // Packets keep arriving while the daemon does nothing.
     site.kernel.advance(AFTER * SECOND_NS);
     assert_eq!(site.reason("192.0.2.7"), "dry_run");
     site.pass(0).await;
@@ -118,7 +118,7 @@ async fn a_suspended_machine_goes_on_at_the_time_that_it_is_then_and_no_beat_is_
     let mut site = site(Some(AFTER * SECOND_NS));
     site.start().await;
     assert_eq!([site.reason("192.0.2.7"), site.reason("192.0.2.7")], ["within_limit", "over_limit"]);
-    // The kernel's clock has stood still.
+    // The kernel's clock stood still.
     site.kernel.suspend(3_600 * SECOND_NS);
     assert_eq!(site.reason("192.0.2.7"), "over_limit");
     site.pass(1).await;

@@ -1,4 +1,4 @@
-//! What commands take back, and what a second one of the same prefix changes.
+//! Tests of commands that lift grants and bans, and of a second grant for the same prefix.
 
 use super::grants::{around, for_seconds, permanent, request};
 use super::site::Site;
@@ -8,7 +8,7 @@ use ratelimit_policy::desired::{Bans, Grant};
 use ratelimit_report::snapshot::{Author, State as SourceState};
 use ratelimit_view::lifted;
 
-/// Has the rule ban for a minute.
+/// Makes the rule ban for a minute.
 fn banning(site: &Site) {
     let mut policy = site.kernel.policy().unwrap();
     policy.rules[0].bans = Some(Bans { steps_ns: vec![60 * site::SECOND_NS], forget_ns: 0, needs_proof: false });

@@ -1,4 +1,5 @@
-//! List files that change under a daemon that runs. What it reads is real, and so is the parser; time passes by argument.
+//! Tests of list files that change while the daemon runs. The files and the parser are real, and time passes by
+//! argument.
 
 use super::list_start::with_lists_of;
 use super::*;
@@ -29,7 +30,7 @@ pub(super) struct Watched {
     look: fn() -> Around,
 }
 
-/// A daemon of this directory's file, as a start makes it.
+/// Starts a daemon with the configuration file of this directory.
 fn begin(
     directory: &Path,
     datapath: FakeDatapath,
@@ -52,12 +53,12 @@ fn begin(
 }
 
 impl Watched {
-    /// A daemon whose `bad.txt` and `other.txt` have one prefix each.
+    /// Creates a daemon with one prefix each in `bad.txt` and `other.txt`.
     pub(super) fn new() -> Self {
         Self::on(Around::default)
     }
 
-    /// The same on a host with these around.
+    /// Creates the daemon on a host with these surroundings.
     fn on(look: fn() -> Around) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
@@ -82,7 +83,7 @@ impl Watched {
         Moment { at: self.began + self.uptime, uptime: self.uptime, wall: Timestamp::now() }
     }
 
-    /// Runs something, and returns it with what was logged by it.
+    /// Runs `work`, and returns its result with the log output.
     pub(super) fn said<T>(&mut self, work: impl FnOnce(&mut Engine<FakeDatapath>, Moment) -> T) -> (T, String) {
         let writer = self.lines.clone();
         let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
@@ -91,7 +92,7 @@ impl Watched {
         (done, String::from_utf8(std::mem::take(&mut *self.lines.0.lock().unwrap())).unwrap())
     }
 
-    /// Two seconds later: what is logged.
+    /// Runs a look two seconds later, and returns the log output.
     fn look(&mut self) -> String {
         self.uptime += SUPERVISE_EVERY;
         self.kernel.advance(2 * site::SECOND_NS);
@@ -110,12 +111,12 @@ impl Watched {
         self.said(|engine, moment| engine.apply(&request, &root(), moment).unwrap());
     }
 
-    /// The trial's time passes; what is logged by it.
+    /// Lets the trial's time pass, and returns the log output.
     fn roll_back(&mut self) -> String {
         (0..12).map(|_| self.look()).collect()
     }
 
-    /// As SIGKILL and a new start do.
+    /// Restarts the daemon as after SIGKILL.
     fn restart(&mut self) -> Result<(), DaemonError> {
         let (moment, datapath) = (self.moment(), self.kernel.reopen());
         self.engine = begin(self.directory.path(), datapath, moment, self.look)?;
@@ -159,7 +160,7 @@ async fn a_list_that_has_changed_and_come_to_rest_is_followed_and_said() {
     let after = site.kernel.calls().iter().filter(|call| *call == "apply").count();
     assert_eq!(after, applied + 1, "once");
 
-    // Of the same size and time, by a rename.
+    // The replacement has the same size and time, and arrives by a rename.
     let modified = path.metadata().unwrap().modified().unwrap();
     site.write("new", "192.0.2.0/26\n203.0.113.8\n2001:db8::/32\n");
     let new = site.directory.path().join("new");
@@ -321,7 +322,7 @@ async fn a_hold_holds_on_and_the_configuration_file_is_not_watched() {
     assert_eq!(site.kernel.policy().unwrap().rules[0].limits[0].amount, 9);
 }
 
-/// Tries a file that says another limit and does without a list that is gone, and lets it be rolled back.
+/// Tries a file with another limit and without the missing list, and lets it be rolled back.
 fn refused_without_a_list() -> Watched {
     let mut site = Watched::new();
     site.write("ratelimitd.toml", FILE.replace("3/5m", "9/5m").replace(", \"file:other.txt\"", ""));

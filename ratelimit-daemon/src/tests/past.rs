@@ -1,4 +1,4 @@
-//! The history follows the configuration, and each question to it has an answer.
+//! Tests that the history follows the configuration, and that each query is answered.
 
 use super::grants::request;
 use super::site::Site;
@@ -11,7 +11,7 @@ async fn deny(site: &Site, prefix: &str) {
     let _report = site.client.grant(Grant::Denied, &request(prefix)).await.unwrap();
 }
 
-/// What is remembered, once there are so many acts.
+/// Waits until the history has the given number of acts, and returns them.
 async fn remembered(site: &Site, prefix: &str, acts: usize) -> Vec<Act> {
     let asked = HistoryOf { prefix: prefix.to_owned(), ..HistoryOf::default() };
     let story = async || loop {
@@ -36,7 +36,7 @@ async fn the_history_follows_a_reload_in_how_much_of_an_address_it_keeps_and_whe
     site.start().await;
     deny(&site, "192.0.2.7").await;
     assert_eq!(reload(&site, "3 history=on mask=24").await, ["history of IPv4 addresses: /32 -> /24"]);
-    // The next step begins it anew.
+    // The next step opens the history again.
     sleep(2 * TELL_EVERY).await;
     deny(&site, "198.51.100.7").await;
     let masked = remembered(&site, "198.51.100.0/24", 1).await;
@@ -101,7 +101,7 @@ async fn a_change_of_history_alone_can_be_on_trial_and_is_rolled_back() {
 async fn a_user_who_has_a_source_erased_is_answered_also_where_the_disk_hangs() {
     let mut site = Site::new(3);
     std::fs::create_dir(site.directory.path().join("state")).unwrap();
-    // To open it for writing waits for a reader.
+    // Opening a FIFO for writing waits for a reader.
     site.write("3 history=on");
     nix::unistd::mkfifo(&site.state("history.db"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     site.start().await;
@@ -111,7 +111,7 @@ async fn a_user_who_has_a_source_erased_is_answered_also_where_the_disk_hangs() 
     let said = "the history is not erased: it did not come to that within 10 s: its disk is slow; it is done once it \
                 can be, and to ask again tells whether it is";
     assert_eq!(why, said);
-    // Nor does anything else wait for it.
+    // Nothing else waits for the history either.
     deny(&site, "192.0.2.7").await;
     assert_eq!(site.reason("192.0.2.7"), "denied");
     site.stop().await;

@@ -1,4 +1,4 @@
-//! Bans that grow to the prefix, over a fake datapath whose clock the test owns.
+//! Tests of bans that grow to a prefix, over a fake datapath with a clock that the test controls.
 
 use std::net::Ipv4Addr;
 
@@ -20,7 +20,7 @@ use ipnet::IpNet;
 use ratelimit_control::proto::GrantRequest;
 use ratelimit_datapath::Connection;
 
-/// One packet a source, bans of one and of ten minutes, and three of them deny a prefix.
+/// Creates an engine with one packet per source, bans of one and of ten minutes, and prefix denials after three bans.
 fn site(adjust: impl FnOnce(&mut Config)) -> Site {
     Site::of("2026-01-01T10:00:00Z".parse().unwrap(), |config, _| {
         let rule = &mut config.policy.rules[0];
@@ -32,7 +32,7 @@ fn site(adjust: impl FnOnce(&mut Config)) -> Site {
     })
 }
 
-/// A segment of an established connection to port 80.
+/// Returns a segment of an established connection to port 80.
 fn segment(source: Ipv4Addr) -> Vec<u8> {
     let mut frame = vec![0; 12];
     frame.extend([8, 0, 0x45, 0, 0, 44, 0, 0, 0, 0, 64, 6, 0, 0]);
@@ -47,7 +47,7 @@ fn judged(site: &Site, source: &str, state: ConnectionState) -> Reason {
     site.kernel.frame("eth0", &segment(source.parse().unwrap()), sender).unwrap().reason
 }
 
-/// As many packets as get it banned.
+/// Sends as many packets as it takes to get the source banned.
 fn exceed(site: &Site, source: &str) {
     for _ in 0..2 {
         judged(site, source, ConnectionState::Established);
@@ -75,13 +75,13 @@ fn so_many_banned_sources_deny_their_prefix_for_the_rules_step_and_no_other() {
     assert!(line.ends_with("by ratelimitd for rule default: 3 of its sources were banned by rule default"), "{line}");
     assert_eq!(judged(&site, "198.51.100.77", ConnectionState::Established), Reason::Denied);
     assert_eq!(judged(&site, "198.51.101.77", ConnectionState::Established), Reason::WithinLimit);
-    // It is over, and nothing has begun since: the bans that it was for do not deny it again.
+    // The denial is over and no ban has begun since. The bans that caused it do not deny the prefix again.
     site.pass(70);
     assert_eq!(denied(&site), [""; 0]);
     exceed(&site, "198.51.101.9");
     site.pass(2);
     assert_eq!(denied(&site), ["198.51.101.0/24"], "three of the neighbour's, within the hour");
-    // One more of it is the second time in a row, which is longer.
+    // One more ban causes the second denial in a row, which is longer.
     exceed(&site, "198.51.100.5");
     site.pass(2);
     assert_eq!(denied(&site), ["198.51.100.0/24", "198.51.101.0/24"]);
@@ -111,7 +111,7 @@ fn one_unblock_undoes_it() {
 fn a_prefix_that_holds_or_lies_in_what_is_allowed_is_never_denied() {
     for allowed in ["198.51.100.77/32", "198.51.100.0/24", "198.51.0.0/16"] {
         let mut site = site(|config| config.policy.access = vec![Access::exempt(allowed.parse().unwrap())]);
-        // Of a wider prefix none is banned.
+        // In a wider allowed prefix, no source is banned.
         (1..=5).for_each(|host| exceed(&site, &format!("198.51.100.{host}")));
         (1..=3).for_each(|host| exceed(&site, &format!("192.0.2.{host}")));
         site.pass(2);
@@ -131,7 +131,7 @@ fn what_is_forged_denies_no_prefix() {
     assert_eq!(denied(&site), [""; 0]);
 }
 
-/// As a daemon that starts over the same maps and the same ledger.
+/// Simulates a daemon that starts with the same maps and the same ledger.
 fn restart(site: &mut Site) {
     site.engine.watched.prefix_bans = PrefixBans::default();
 }
@@ -153,14 +153,14 @@ fn a_restart_lengthens_no_denial_denies_nothing_again_and_knows_which_in_a_row_i
     restart(&mut site);
     assert_eq!(site.pass(5), [""; 0]);
     assert_eq!(end_of(&site, "198.51.100.0/24"), end);
-    // It ends, and one more of it is the second time in a row.
+    // The denial ends, and one more ban causes the second in a row.
     site.pass(40);
     assert_eq!(denied(&site), [""; 0]);
     exceed(&site, "198.51.100.9");
     site.pass(2);
     site.pass(300);
     assert_eq!(denied(&site), ["198.51.100.0/24"], "for ten minutes");
-    // That one ends too; what it was for is still in the maps and denies nothing after a restart.
+    // That denial ends too. The bans that caused it are still in the maps, and deny nothing after a restart.
     site.pass(310);
     assert_eq!(denied(&site), [""; 0]);
     restart(&mut site);

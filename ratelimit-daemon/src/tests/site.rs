@@ -1,4 +1,5 @@
-//! A host whose daemon can be stopped, killed and started again: the kernel, the configuration file and the state stay.
+//! Host with a daemon that can be stopped, killed and started again. The kernel, the configuration file and the state
+//! persist.
 
 use super::*;
 use ratelimit_datapath::fake::FakeDatapath;
@@ -23,7 +24,8 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// With a file that says `amount` connections in five minutes, on eth0, kept over restarts. No daemon yet.
+    /// Creates a host with a file that allows `amount` connections in five minutes, on eth0, kept over restarts. The
+    /// daemon is not started.
     pub(super) fn new(amount: u64) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let client = Client::new(&directory.path().join("control.sock")).with_pins(&directory.path().join("pins"));
@@ -54,8 +56,8 @@ impl Site {
         self.directory.path().join("state").join(name)
     }
 
-    /// Changes the file. Its text is the limit's amount, and after it interfaces, what a list file denies, and keys of
-    /// `[safety]` and `[history]`: `3 eth1 deny=192.0.2.0/24 mask=24`.
+    /// Writes the configuration file. The text is the limit's amount, followed by interfaces, denials of a list file,
+    /// and keys of `[safety]` and `[history]`. Example: `3 eth1 deny=192.0.2.0/24 mask=24`.
     pub(super) fn write(&self, text: &str) {
         std::fs::write(self.file(), text).unwrap();
     }
@@ -109,14 +111,14 @@ impl Site {
         self.running = Some((events, task));
     }
 
-    /// As SIGTERM does.
+    /// Stops the daemon as SIGTERM does.
     pub(super) async fn stop(&mut self) {
         let (events, task) = self.running.take().unwrap();
         events.send(Event::Stop).await.unwrap();
         task.await.unwrap().unwrap();
     }
 
-    /// As SIGKILL does.
+    /// Kills the daemon as SIGKILL does.
     pub(super) async fn kill(&mut self) {
         let (_, task) = self.running.take().unwrap();
         task.abort();
@@ -129,7 +131,7 @@ impl Site {
         self.start().await;
     }
 
-    /// Lets time pass, for the kernel and for the daemon.
+    /// Lets time pass for the kernel and for the daemon.
     pub(super) async fn pass(&self, seconds: u64) {
         self.kernel.advance(seconds * SECOND_NS);
         sleep(Duration::from_secs(seconds) + SUPERVISE_EVERY + Duration::from_millis(1)).await;
@@ -143,7 +145,7 @@ impl Site {
         self.kernel.packet("eth0", opening(source)).unwrap().label()
     }
 
-    /// The problem of a request that was refused.
+    /// Returns the problem of a refused request.
     pub(super) fn refusal<T: std::fmt::Debug>(answer: Result<T, ClientError>) -> (ProblemKind, String) {
         let error = answer.unwrap_err();
         let ClientError::Refused(problem) = error else { panic!("no answer: {error}") };
@@ -151,7 +153,7 @@ impl Site {
     }
 
     pub(super) fn trial(&self) -> ratelimit_datapath::Trial {
-        // Another handle on the same world: nothing is asked of it but this.
+        // This second handle on the same state is used only for this query.
         let mut datapath = self.kernel.peek();
         datapath.trial().unwrap()
     }

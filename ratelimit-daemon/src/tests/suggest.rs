@@ -1,4 +1,4 @@
-//! Rounds of observation, taken by the daemon itself, and what it answers.
+//! Tests of rounds of observation that the daemon runs by itself, and of its suggestions.
 
 use ratelimit_common::time::SECOND_NS;
 
@@ -12,7 +12,7 @@ fn of_first(report: &SuggestReport) -> (&LimitSuggestion, &Observation) {
     (limit, limit.observed.as_ref().expect("it is observed"))
 }
 
-/// One packet of one source a minute.
+/// Sends one packet of one source per minute.
 async fn minutes(running: &Running, count: u64) {
     for _ in 0..count {
         running.kernel.packet("eth0", opening("198.51.100.7"));
@@ -27,7 +27,7 @@ async fn rounds_are_taken_while_nobody_asks() {
     for _ in 0..25 {
         running.kernel.packet("eth0", opening("198.51.100.7"));
     }
-    // Its ring of eight buckets goes round meanwhile.
+    // The ring of eight buckets wraps around meanwhile.
     minutes(&running, 12).await;
     let report = running.client.suggest(None).await.unwrap();
     let (limit, observed) = of_first(&report);

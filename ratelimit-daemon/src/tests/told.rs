@@ -1,4 +1,4 @@
-//! What is told of a source, everywhere in the same words: the log, recent events, the history, `check`.
+//! Tests that the log, recent events, the history and `check` report a source in the same terms.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use ratelimit_report::event::{Event as Told, EventKind};
 mod flood;
 
 const SOURCE: &str = "198.51.100.7";
-/// Of the budget of new sources.
+/// Period of the budget of new sources, in nanoseconds.
 const PERIOD_NS: u64 = 1 << 27;
 
 fn of(source: &str) -> EventsOf {
@@ -28,7 +28,7 @@ fn recent(site: &Site, asked: &EventsOf) -> Vec<Told> {
     site.engine.journal.feed().report(asked).unwrap().events
 }
 
-/// What the history has of a source, once all of it is written.
+/// Returns the history of a source once all records are written.
 fn remembered(site: &mut Site, source: &str) -> ratelimit_report::history::HistoryReport {
     site.engine.journal.past.close(Duration::from_secs(10));
     let reader = ratelimit_history::Reader::open(&site.directory.path().join("h.db")).unwrap();
@@ -45,7 +45,7 @@ fn a_refused_source_is_one_event_one_line_and_one_episode_in_the_words_of_check(
     site.exceed(SOURCE);
     let said = site.pass(3);
     assert_eq!(said, ["198.51.100.7 refused by rule \"default\": used 1 of 1/5m connections"]);
-    // It goes on, in other buckets too.
+    // The refusal continues, in other buckets too.
     let mut more = Vec::new();
     for _ in 0..3 {
         site.exceed(SOURCE);
@@ -110,7 +110,7 @@ fn a_ban_that_is_lifted_early_ends_then_with_all_that_it_has_dropped_and_the_nex
         site.exceed(SOURCE);
         site.exceed("198.51.100.8");
         site.pass(3);
-        // Since then nobody has looked.
+        // Nobody has looked since then.
         (0..4).for_each(|_| site.exceed(SOURCE));
         let at = site.moment().wall;
         free(&mut site, &root);
@@ -214,7 +214,7 @@ fn a_bound_of_new_sources_is_told_when_it_is_reached_and_when_all_are_admitted_a
 fn overload_is_told_when_it_begins_and_when_it_ends() {
     let mut site = Site::of(Timestamp::now(), |_, _| {});
     for _ in 0..5 {
-        // When it is looked at, a second later.
+        // Period of the look that comes a second later.
         let period = (site.engine.datapath.now().unwrap().0 + SECOND_NS) / PERIOD_NS;
         let admission = ratelimit_common::admission::Admission { period, shift: 3, ..Default::default() };
         site.kernel.set_admission(admission);
@@ -296,7 +296,7 @@ fn a_flood_of_refused_sources_is_remembered_up_to_a_bound_and_every_event_is_in_
     assert!(report.events.len() <= EVENTS_MAX);
     let refused = |of: &&Told| of.kind == EventKind::Refused;
     let others = report.events.iter().filter(|of| !refused(of)).count() as u64;
-    // Whatever else was told before the flood is among those that were overwritten.
+    // Other events from before the flood are among the overwritten ones.
     let told = report.events.len() as u64 + report.overwritten - others;
     assert!((counts.sent..=counts.sent + 2).contains(&told), "{told} told, {} sent", counts.sent);
     let singly = lines.iter().filter(|line| line.contains(" refused by rule ")).count() as u64;
@@ -350,7 +350,7 @@ async fn what_a_user_does_is_an_event_with_his_name_and_an_act_and_can_be_follow
     assert_eq!((first.reason.as_deref(), first.source.as_deref()), (Some("scraper"), Some("192.0.2.7")));
     let listed = running.client.events(&of("192.0.2.7")).await.unwrap();
     assert_eq!(listed.events.iter().map(|of| of.kind).collect::<Vec<_>>(), [EventKind::Deny, EventKind::Unblock]);
-    // The mode is told with the next step, and an act is written within a second.
+    // The mode is reported with the next step, and an act is written within a second.
     let asked = HistoryOf { prefix: "192.0.2.7".into(), ..HistoryOf::default() };
     let story = loop {
         match running.client.call(&asked).await {

@@ -1,4 +1,4 @@
-//! Files on trial, and everything that may become of them; and what keeps rules from dropping.
+//! Tests of files on trial and their possible outcomes, and of what stops rules from dropping.
 
 use super::grants::request;
 use super::site::Site;
@@ -77,7 +77,7 @@ async fn a_confirmation_that_comes_too_late_is_told_so() {
     site.stop().await;
 }
 
-/// Shown the limit that a daemon shows, in one way of several.
+/// Returns the limit that the daemon reports in one of several ways.
 async fn shown(site: &Site, way: usize) -> u64 {
     let source = address("198.51.100.7");
     match way {
@@ -181,14 +181,14 @@ async fn while_a_file_is_on_trial_no_other_configuration_is_put_in_force() {
     site.stop().await;
 }
 
-/// How a trial ends.
+/// End of a trial.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Confirmed,
     RolledBack,
     Over,
     OverWithoutDaemon,
-    /// The daemon is killed and comes back before the time is over.
+    /// The daemon is killed and returns before the trial expires.
     ConfirmedByTheNext,
 }
 
@@ -447,7 +447,7 @@ async fn a_trial_that_drops_nearly_everything_is_rolled_back_at_once() {
             sleep(SUPERVISE_EVERY).await;
         }
     };
-    // What was dropped before the trial does not count against it.
+    // Packets dropped before the trial do not count against it.
     hammer(&site, 20).await;
     site.write("1");
     site.client.apply(&ApplyRequest { confirm_seconds: Some(600), ..ApplyRequest::default() }).await.unwrap();

@@ -1,4 +1,4 @@
-//! A state directory that cannot be written for a while, as on a full disk.
+//! Tests of a state directory that cannot be written for a while, as on a full disk.
 
 use super::site::Site;
 use super::*;
@@ -30,7 +30,7 @@ async fn a_start_under_a_hold_of_an_earlier_run_is_told_that_nothing_is_dropped(
 async fn what_could_not_be_written_down_is_said_and_written_once_it_can_be() {
     let mut site = Site::new(3);
     site.start().await;
-    // In the way of the directory; it works for root too.
+    // A file in place of the directory blocks writes even for root.
     let state = site.directory.path().join("state");
     let _ = std::fs::remove_dir_all(&state);
     std::fs::write(&state, "").unwrap();

@@ -1,4 +1,4 @@
-//! What `check` and `list` tell of a daemon whose lists are files.
+//! Tests of `check` and `list` with a daemon that uses list files.
 
 use super::lists::{Watched, root};
 use super::*;

@@ -1,4 +1,4 @@
-//! What users of the web page do, and what the page is served by.
+//! Tests of users of the web page, and of the page's certificate.
 
 use super::bans::Site;
 use super::*;

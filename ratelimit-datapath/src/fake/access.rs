@@ -1,4 +1,4 @@
-//! What commands change in the fake: who is allowed and denied during a trial, and what is reset of clients.
+//! Changes that commands make in the fake: grants during a trial, and the removal of clients' state.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::Removed;
 use ratelimit_policy::desired::{Limit, Policy};
 
 impl World {
-    /// Grants what these grant, in what is on trial and in what was before it. False where no trial runs.
+    /// Replaces the grants of the policy on trial and of the policy before it. Returns false if no trial runs.
     pub(super) fn replace_access(&mut self, tried: &Policy, before: &Policy) -> bool {
         let access_of = |of: &Policy, from: &Policy| Policy { access: from.access.clone(), ..of.clone() };
         let Some((was, until)) = self.trial.take() else { return false };
@@ -24,7 +24,7 @@ impl World {
     pub(super) fn clients(&self, prefix: IpNet) -> Vec<IpNet> {
         let windows = self.packets.sources.windows.keys().chain(self.cached_drops.keys());
         let all: BTreeSet<IpNet> = windows.map(|(client, _)| *client).collect();
-        // A group is more than who is meant, unless all of it is.
+        // A group concerns more clients than meant, unless the prefix contains it.
         let is_source = |net: &IpNet| self.in_force().is_some_and(|policy| policy.client(net.addr()) == *net);
         let is_meant = |net: &IpNet| prefix.contains(net) || is_source(net) && net.contains(&prefix);
         all.into_iter().filter(is_meant).collect()
@@ -39,7 +39,7 @@ impl World {
             windows.extract_if(.., |(of, _), _| clients.contains(of)).map(|(window, _)| window).collect();
         self.packets.sources.bans.retain(|(of, _), _| !clients.contains(of));
         self.packets.begin_epoch();
-        // A limit has a window of each side.
+        // A limit has one window for each side.
         let had =
             |client: IpNet, limit: &Limit| Side::ALL.iter().any(|side| gone.contains(&(client, side.slot(limit.slot))));
         let limits = self.in_force().into_iter().flat_map(|policy| &policy.rules);

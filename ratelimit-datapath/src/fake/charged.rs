@@ -1,4 +1,4 @@
-//! Charging a source of the fake without a packet.
+//! Charges for a source of the fake without a packet.
 
 use anyhow::Context as _;
 use ipnet::IpNet;
@@ -11,7 +11,7 @@ use super::world::holder;
 use crate::DatapathError;
 
 impl FakeDatapath {
-    /// Charges those limits and shadow limits of a rule that `is_charged` names.
+    /// Charges the limits and shadow limits of a rule for which `is_charged` is true.
     pub(super) fn charge_limits(
         &mut self,
         client: IpNet,

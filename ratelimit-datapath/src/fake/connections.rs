@@ -1,15 +1,15 @@
-//! The host's own connections.
+//! TCP connections of the fake host.
 
 use super::{FakeKernel, World};
 use crate::{Connection, Ended};
 
 impl FakeKernel {
-    /// The host has these connections too.
+    /// Adds connections to the host.
     pub fn connect(&self, connections: impl IntoIterator<Item = Connection>) {
         self.world().connections.extend(connections);
     }
 
-    /// How many connections the host has.
+    /// Returns the number of the host's connections.
     pub fn connections(&self) -> usize {
         self.world().connections.len()
     }

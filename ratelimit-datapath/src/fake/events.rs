@@ -1,10 +1,10 @@
-//! What the fake has to tell.
+//! Events of the fake.
 
 use super::World;
 use crate::{EVENTS_PART, KernelEvent};
 
 impl World {
-    /// What has begun since the last call, and whether more waits: not before there are names for it.
+    /// Returns the events since the last call, and whether more may wait. Without a policy, all events wait.
     pub(super) fn events(&mut self) -> (Vec<KernelEvent>, bool) {
         let Some(policy) = &self.policy else { return (Vec::new(), false) };
         let waiting = &mut self.packets.sources.events;

@@ -1,4 +1,4 @@
-//! What other hosts of a fleet began and admitted.
+//! Bans and admissions of other hosts in the fake.
 
 use ipnet::IpNet;
 use ratelimit_common::ban;
@@ -43,7 +43,7 @@ impl World {
 
     pub(super) fn tell_others(&mut self, at: LimitAt, told: &[Told]) -> Result<usize, DatapathError> {
         let limit = self.limit(at)?;
-        // As packets do: evidence is counted apart, and what others have is counted where packets are judged.
+        // Packets count evidence separately, so other hosts' admissions go to the window that packets are judged by.
         let side = if at.side == Side::Verified { Side::Verified } else { Side::Unverified };
         let (slot, now) = (side.slot(limit.slot), self.now.bucket(limit.bucket_ns));
         let windows = &mut self.packets.sources.windows;

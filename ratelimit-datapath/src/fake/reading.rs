@@ -1,4 +1,4 @@
-//! What is read: of bans, and where nothing has happened.
+//! Readings of the fake: of bans, and an empty one.
 
 use ratelimit_common::time::Nanos;
 
@@ -6,11 +6,11 @@ use super::World;
 use crate::{Ban, EventCounts, Reading, SourceReading, SourcesPosition, Tallies};
 use ratelimit_policy::desired;
 
-/// Windows that are visited at one time.
+/// Maximum number of windows in one part of a visit.
 const SOURCES_PART: usize = 1_000;
 
 impl Reading {
-    /// Of no interface and no packet; a test says what else there is.
+    /// Returns a reading without interfaces or packets, which a test can extend.
     pub fn fixture() -> Self {
         Self {
             now: Nanos(0),
@@ -37,7 +37,8 @@ impl World {
         (visited == SOURCES_PART).then_some(SourcesPosition { map: from.map + 1, bucket: None })
     }
 
-    /// The newest ban of each source by each rule that is in force; the kernel tells of those that ban alone.
+    /// Returns the newest ban of each source by each rule that is in force. The kernel too reports only bans of such
+    /// rules.
     pub(super) fn bans(&self) -> impl Iterator<Item = Ban> {
         self.bans_read().map(|(ban, _)| ban)
     }

@@ -1,4 +1,4 @@
-//! What the fake counts: packets by reason, and what a guard has used.
+//! Counts of the fake: packets by reason, and the usage of a guard.
 
 use std::cell::Cell as Word;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What there is now: which policy is in force, how a window reads, and a packet that is judged and counted.
+//! Current state of the fake: the policy in force, readings of windows, and the judging and counting of packets.
 
 use anyhow::anyhow;
 use ratelimit_common::choose::lapsed;
@@ -24,7 +24,7 @@ impl World {
         }
     }
 
-    /// The windows that packets of this address are counted in: the source's, and those of its groups.
+    /// Returns the windows that count packets of this address: those of the source and of its groups.
     pub(super) fn readings_of(&self, address: IpAddr) -> Vec<SourceReading> {
         let Some(policy) = self.in_force() else { return Vec::new() };
         let client = policy.client(address);
@@ -62,7 +62,7 @@ impl World {
         .map(|verdict| verdict.reason)
     }
 
-    /// Judges a packet that arrives on an interface, and counts it. None if nothing is attached there.
+    /// Judges and counts a packet that arrives on an interface. Returns none if nothing is attached there.
     pub(super) fn judge(
         &mut self,
         interface: &str,
@@ -101,22 +101,22 @@ impl World {
 }
 
 impl FakeKernel {
-    /// Suspends the machine: its clock stands still meanwhile.
+    /// Suspends the machine. Its clock stands still meanwhile.
     pub fn suspend(&self, nanoseconds: u64) {
         self.world().suspended_ns += nanoseconds;
     }
 
-    /// From now on nothing of a client can be removed.
+    /// Makes every later removal of a client's state fail.
     pub fn refuse_removal(&self) {
         self.world().refusing_removal = true;
     }
 
-    /// Clients can be removed again.
+    /// Makes removal of clients' state work again.
     pub fn permit_removal(&self) {
         self.world().refusing_removal = false;
     }
 
-    /// From now on interfaces are joined like this.
+    /// Sets how the interfaces are joined.
     pub fn join(&self, links: &[Link]) {
         self.world().links = links.to_vec();
     }
@@ -133,7 +133,7 @@ impl FakePacket {
     }
 }
 
-/// Who holds the window of a limit that counts so, of this client's packets.
+/// Returns the holder of the window that counts this client's packets for a limit per `per`.
 pub(super) fn holder(per: Per, client: IpNet) -> IpNet {
     match per {
         Per::Source => client,

@@ -1,4 +1,5 @@
-//! Whether rules answer by themselves: a page to a request, a reset to a SYN. They do not where an answer would be lost.
+//! Decision whether rules send answers themselves: a page for a request, a reset for a SYN. They do not if an answer
+//! would be lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,18 +10,18 @@ use super::attach::Slot;
 use crate::interface::Interface;
 use crate::{Attachment, XdpMode, encode};
 
-/// What the interfaces of this run can send back.
+/// Ability of this run's interfaces to send answers back.
 pub(super) struct Answers {
-    /// Whether one is attached in generic mode: an answer might lose its VLAN tag there.
+    /// True if an interface is attached in generic mode, in which an answer might lose its VLAN tag.
     is_generic: bool,
-    /// One that loses what XDP sends back, if there is one.
+    /// An interface that loses frames that XDP sends back, if there is one.
     lost_by: Option<String>,
-    /// Whether that was said.
+    /// True if the loss was logged.
     has_said: AtomicBool,
 }
 
 impl Answers {
-    /// Of no interface yet.
+    /// Returns the state without any interface.
     pub(super) fn new(xdp_mode: XdpModeChoice) -> Self {
         Self { is_generic: xdp_mode == XdpModeChoice::Generic, lost_by: None, has_said: AtomicBool::new(false) }
     }
@@ -29,7 +30,7 @@ impl Answers {
         !self.is_generic && self.lost_by.is_none()
     }
 
-    /// Takes in an interface that was attached so. Whether rules have answered until now, and may not any more.
+    /// Adds an attached interface. Returns true if rules answered until now and no longer may.
     pub(super) fn take(&mut self, attached: Attachment, found: &Interface) -> bool {
         let were_sent = self.are_sent();
         if attached == Attachment::Xdp(XdpMode::Generic) {
@@ -39,7 +40,7 @@ impl Answers {
         were_sent && !self.are_sent()
     }
 
-    /// Takes in what the interfaces have become since. Whether rules have answered, and may no longer.
+    /// Rechecks all interfaces with a row. Returns true if rules answered until now and no longer may.
     pub(super) fn look_again(&mut self, slots: &[Option<Slot>], present: &[Interface]) -> bool {
         slots.iter().flatten().fold(false, |has_changed, slot| {
             let found = present.iter().find(|interface| interface.index == slot.index());
@@ -47,8 +48,8 @@ impl Answers {
         })
     }
 
-    /// Takes in what an interface that is attached so has become since. An answer that is lost once stays lost until the
-    /// next start, as rules do not remember what they answered. Whether rules have answered, and may no longer.
+    /// Rechecks an attached interface. Returns true if rules answered until now and no longer may. A loss lasts until
+    /// the next start, because rules do not remember their setting.
     fn look_at(&mut self, attached: Option<Attachment>, found: &Interface) -> bool {
         let were_sent = self.are_sent();
         if were_sent && attached == Some(Attachment::Xdp(XdpMode::Native)) && !found.sends_back() {
@@ -57,7 +58,7 @@ impl Answers {
         were_sent && !self.are_sent()
     }
 
-    /// Has rules answer nothing where answers are lost, and says so once.
+    /// Stops all rules from answering if answers are lost, and logs the loss once.
     pub(super) fn write(&self, rules: &mut [Rule]) {
         const ANSWERS: u8 = refuses::BY_PAGE | refuses::SYN_BY_RESET;
         if self.are_sent() {

@@ -1,4 +1,4 @@
-//! Attaching, taking over and letting go of interfaces, at either hook.
+//! Attachment, takeover and release of interfaces, at either hook.
 
 use std::path::Path;
 
@@ -18,31 +18,31 @@ use crate::pins;
 use crate::{Absent, Attachment, DatapathError, Hook, XdpMode};
 use ratelimit_policy::config::{HookChoice, XdpModeChoice};
 
-/// One interface that has a row in the counters.
+/// An interface that has a row in the counters.
 pub(super) struct Slot {
     name: String,
     index: u32,
     link: Option<FdLink>,
-    /// Of the link: where it is, and the program that it was given.
+    /// Hook of the link. The next field is the id of the link's program.
     hook: Hook,
     program: u32,
     origin: Origin,
 }
 
-/// Who attached a link.
+/// Run that attached a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
-    /// This run.
+    /// This run attached the link.
     Anew,
-    /// An earlier run, which left it pinned.
+    /// An earlier run attached the link and left it pinned.
     TakenOver,
 }
 
-/// A link, how it runs, and who attached it.
+/// A link, the mode that it runs in, and the run that attached it.
 type Linked = (FdLink, Attachment, Origin);
 
 impl Slot {
-    /// An interface that nothing is attached to yet.
+    /// Returns an interface without a link.
     pub(super) const fn known(name: String, index: u32) -> Self {
         Self { name, index, link: None, hook: Hook::Xdp, program: 0, origin: Origin::Anew }
     }
@@ -55,12 +55,12 @@ impl Slot {
         self.index
     }
 
-    /// Whether this run holds a link on it.
+    /// Returns whether this run holds a link on the interface.
     pub(super) const fn is_linked(&self) -> bool {
         self.link.is_some()
     }
 
-    /// How our program runs on the interface, by what the kernel says of it.
+    /// Returns the mode in which the kernel runs our program on the interface, or none.
     pub(super) fn attached(&self, present: &[Interface]) -> Option<Attachment> {
         let interface =
             present.iter().find(|interface| interface.index == self.index && interface.name == self.name)?;
@@ -69,66 +69,66 @@ impl Slot {
     }
 }
 
-/// Which interfaces have which row, and the links on them.
+/// Rows of the interfaces, and the links on them.
 pub(super) struct Links {
     hook: HookChoice,
     xdp_mode: XdpModeChoice,
     answers: Answers,
     slots: [Option<Slot>; INTERFACES_MAX],
-    /// What earlier runs left pinned and this one has not taken over.
+    /// Links that earlier runs left pinned and this run has not taken over.
     pub(super) held: Vec<Held>,
 }
 
 impl Links {
-    /// On nothing yet.
+    /// Returns an empty set of links for this choice of hook and mode.
     pub(super) fn new(hook: HookChoice, xdp_mode: XdpModeChoice) -> Self {
         let answers = Answers::new(xdp_mode);
         Self { hook, xdp_mode, answers, slots: Default::default(), held: Vec::new() }
     }
 
-    /// Where it is asked to attach.
+    /// Returns the configured choice of hook.
     pub(super) const fn hook(&self) -> HookChoice {
         self.hook
     }
 
-    /// The interface that has each row.
+    /// Returns the interface of each row.
     pub(super) const fn slots(&self) -> &[Option<Slot>; INTERFACES_MAX] {
         &self.slots
     }
 
-    /// The index of the interface that has each row, 0 where none has it.
+    /// Returns the interface index of each row, or 0 for a free row.
     pub(super) fn listed(&self) -> [u32; INTERFACES_MAX] {
         self.slots.each_ref().map(|slot| slot.as_ref().map_or(0, Slot::index))
     }
 
-    /// [`Answers::write`].
+    /// Calls [`Answers::write`].
     pub(super) fn let_answer(&self, rules: &mut [Rule]) {
         self.answers.write(rules);
     }
 
-    /// Looks whether interfaces still send back what rules answer. Whether one has ceased to.
+    /// Rechecks whether interfaces send answers back. Returns true if answers were enabled until now and no longer are.
     pub(super) fn look_again(&mut self, present: &[Interface]) -> bool {
         self.answers.look_again(&self.slots, present)
     }
 
-    /// Gives an interface the first row, also where another has it.
+    /// Assigns the first row to an interface, replacing any other interface.
     #[cfg(any(test, feature = "fixture"))]
     pub(super) fn list_first(&mut self, slot: Slot) {
         self.slots[0] = Some(slot);
     }
 
-    /// Lets go of every interface; what is pinned goes on.
+    /// Drops the links of every interface. Pinned links stay in force.
     pub(super) fn let_go(&mut self) {
         self.slots = Default::default();
     }
 
-    /// The interfaces that this run has attached to without taking over a link.
+    /// Returns the interfaces that this run attached without taking over a link.
     pub(super) fn attached_anew(&self) -> Vec<String> {
         let is_anew = |slot: &&Slot| slot.link.is_some() && slot.origin == Origin::Anew;
         self.slots.iter().flatten().filter(is_anew).map(|slot| slot.name.clone()).collect()
     }
 
-    /// The interfaces whose link is pinned and not taken over.
+    /// Returns the interfaces that have a pinned link not taken over, sorted.
     pub(super) fn kept(&self) -> Vec<String> {
         let mut names: Vec<_> = self.held.iter().map(|held| held.name.clone()).collect();
         names.sort_unstable();
@@ -147,7 +147,8 @@ impl Links {
         }
     }
 
-    /// A link keeps its mode for life, so one that is asked for otherwise cannot be taken over.
+    /// Fails if an earlier run's link has another mode than requested. A link keeps its mode for life, so it cannot be
+    /// taken over.
     pub(super) fn look_at_modes(&self, names: &[String]) -> Result<(), DatapathError> {
         self.held.iter().filter(|held| names.contains(&held.name)).try_for_each(|held| self.agree(held))
     }
@@ -188,8 +189,8 @@ impl Links {
     }
 }
 
-/// Whether the interfaces are there, as far as they are not awaited, and of a kind that can be limited, each without a
-/// program or with one that `root` holds the link of.
+/// Checks each named interface. Fails if the interface is missing and not awaited. Also fails if it has neither a link
+/// pinned below `root` nor a free hook for this choice.
 pub(super) fn look_at(
     names: &[String],
     hook: HookChoice,
@@ -222,8 +223,8 @@ fn find<'a>(present: &'a [Interface], name: &str) -> Result<&'a Interface, Datap
 }
 
 impl Kernel {
-    /// Which interface has which row: only a link that holds it tells, as another interface may have its index by now,
-    /// or its name.
+    /// Assigns the known rows to the interfaces of pinned links. An index or a name alone is not enough, because
+    /// another interface may have it by now.
     pub(super) fn take_rows(&mut self, known: &ConfigWords) -> Result<(), DatapathError> {
         let Some((pins, root)) = self.pins.as_ref().and_then(|pins| Some((pins, pins.root()?))) else { return Ok(()) };
         let present = interface::all().context("list the network interfaces")?;
@@ -257,13 +258,13 @@ impl Kernel {
         self.before_packets()?;
         let is_known = self.links.slot(name).is_some();
         let before = self.take_own(found)?;
-        // The interface is listed before its first packet comes.
+        // List the interface before its first packet arrives.
         self.list(found)?;
         reach(Point::Listed);
         match before.map_or_else(|| self.link(found), Ok) {
             Ok((link, attached, origin)) => {
                 let (hook, program) = (attached.hook(), self.program_at(attached.hook(), found)?);
-                // Whatever was pinned under this name has made room.
+                // Nothing is pinned under this name any more.
                 self.links.held.retain(|held| held.name != name);
                 if let Some(slot) = self.links.slots.iter_mut().flatten().find(|slot| slot.name == name) {
                     (slot.link, slot.hook, slot.program, slot.origin) = (Some(link), hook, program, origin);
@@ -300,7 +301,7 @@ impl Kernel {
         }
     }
 
-    /// The link that this run holds on the interface under the name that it had before.
+    /// Takes the link that this run holds on the interface under an earlier name.
     fn take_own(&mut self, found: &Interface) -> Result<Option<Linked>, DatapathError> {
         let Some(slot) = self.links.slots.iter_mut().flatten().find(|slot| slot.index == found.index) else {
             return Ok(None);
@@ -330,7 +331,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// The program that this run has at this hook of an interface.
+    /// Returns the id of this run's program for one hook of an interface.
     pub(super) fn program_at(&mut self, hook: Hook, found: &Interface) -> Result<u32, DatapathError> {
         match hook {
             Hook::Xdp => self.program_id(),
@@ -342,7 +343,7 @@ impl Kernel {
         Ok(program(&mut self.ebpf)?.info().context("look at the program")?.id())
     }
 
-    /// Gives an interface a row of counters: the one that it had, also under another index, else a free one.
+    /// Assigns a row of counters to an interface: its previous row, even if its index changed, or else a free row.
     fn list(&mut self, found: &Interface) -> Result<(), DatapathError> {
         let known = self.links.slots.iter().position(|slot| slot.as_ref().is_some_and(|slot| slot.name == found.name));
         let position = match known {
@@ -355,14 +356,14 @@ impl Kernel {
                 free
             }
         };
-        // Packets count in the first row that has their index: that of an interface which had it before is no longer
-        // theirs.
+        // Packets count in the first row with their interface index. A renamed or removed interface may have left the
+        // index in an old row.
         self.links.slots.iter_mut().flatten().filter(|slot| slot.index == found.index).for_each(|slot| slot.index = 0);
         self.links.slots[position] = Some(Slot::known(found.name.clone(), found.index));
         self.write_interfaces()
     }
 
-    /// Puts our program in the place of the one that the link holds, between two packets.
+    /// Replaces the program of the link by ours, between two packets.
     pub(super) fn replace_program(
         &mut self,
         link: FdLink,
@@ -383,7 +384,7 @@ impl Kernel {
         let hook = place::hook_for(found, self.links.hook)?;
         match hook {
             Hook::Xdp => match self.attach_xdp(found) {
-                // Another program was faster.
+                // Another program was attached first.
                 Err(DatapathError::Occupied { .. }) if self.links.hook == HookChoice::Auto => {}
                 attached => return attached,
             },
@@ -411,7 +412,7 @@ impl Kernel {
             match self.attach_in(found, mode) {
                 Ok(link) => {
                     if let Some(refusal) = refusal {
-                        // The caller says what that means.
+                        // The caller reports what follows from this.
                         tracing::info!("native XDP refused: {:#}", anyhow::Error::from(refusal));
                     }
                     return Ok((self.pin(link, &found.name)?, Attachment::Xdp(mode)));

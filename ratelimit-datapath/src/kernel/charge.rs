@@ -1,7 +1,7 @@
-//! Charging a source without a packet: by the program, so that what it counts and what packets do is one thing.
+//! Charges for a source without a packet. The BPF program itself applies them, so they count like packets.
 //!
-//! The kernel runs the program on an empty frame, for every process that may load it. The program reads what to do from a
-//! map: one limit at a time, in a configuration of its own whose limit admits everything.
+//! Any process that may load the program can have the kernel run it on an empty frame. The program reads its order from
+//! a map. It charges one limit at a time, in a configuration of its own whose limit admits everything.
 
 use anyhow::{Context as _, anyhow};
 use aya::programs::Xdp;
@@ -21,12 +21,12 @@ use super::plain::Plain;
 use super::{ConfigWords, Kernel, XDP_PASS, limits_of, rules_len};
 use crate::DatapathError;
 
-/// The shortest frame that the kernel runs a program on is an Ethernet header.
+/// Frame for a test run. The kernel runs a program only on frames that have at least an Ethernet header.
 const FRAME: [u8; 64] = [0; 64];
-/// What a leaky bucket is charged at most in one call, in runs of [`gcra::AMOUNT_MAX`]. // 134 MB
+/// Maximum charge of a leaky bucket in one call, in runs of [`gcra::AMOUNT_MAX`]: 134 MB for a limit of bytes.
 const LEAK_RUNS_MAX: u64 = 1024;
 
-/// Has the kernel take the program. Without it everything else works, and charging says why it does not.
+/// Loads the charging program into the kernel. On failure, everything except charging still works.
 pub(super) fn load(ebpf: &mut Ebpf) -> Result<(), DatapathError> {
     Ok(program(ebpf)?.load().context("load the program that charges")?)
 }
@@ -54,7 +54,7 @@ impl Kernel {
             let held = Holder::of(&of, if at < limits.len() { at } else { LIMITS_MAX }).net(net.addr(), own);
             let client = held.map_or(client, |held| Client::of(held, self.sources.ipv6_family));
             let largest = self.offer(&mut words, of, *limit)?;
-            // Whichever of its windows is the one that the source's packets are held to.
+            // Charge every window that could be the one that limits the source's packets.
             for (side, step) in sides(&of, limit, at < limits.len()) {
                 for amount in runs(limit, amount.min(self.room(client, limit, side, largest)?)) {
                     self.order(ChargeOrder { amount, step, ..client.order() })?;
@@ -63,7 +63,7 @@ impl Kernel {
         }
         let now = self.read_clock()?;
         let mut exceeded = None;
-        // What a group has used is no proof of one of its sources.
+        // A group's usage proves nothing about one of its sources.
         for limit in limits.iter().take(of.own_len.into()) {
             // Unverified traffic bans no source here either.
             let judged = if needs_evidence(&of) { verified_side(limit) } else { Side::Unverified };
@@ -76,14 +76,14 @@ impl Kernel {
         if let Some(limit) = exceeded.filter(|_| bans)
             && !self.ban(client, of.bans.slot)?.is_some_and(|ban| ban.holds(now))
         {
-            // What is told of the ban names it.
+            // The event of the ban names this limit.
             self.offer(&mut words, of, limit)?;
             self.order(ChargeOrder { step: ChargeOrder::BAN, ..client.order() })?;
         }
         Ok(())
     }
 
-    /// Adds to one window of a limit what was admitted of a client without it, also above the limit.
+    /// Adds to one window of a limit an amount that was admitted without it, even above the limit.
     pub(super) fn add_to_window(
         &mut self,
         client: Client,
@@ -94,7 +94,7 @@ impl Kernel {
             Side::Unverified => ChargeOrder::CHARGE,
             Side::Verified => ChargeOrder::CHARGE_VERIFIED,
             Side::Evidence => ChargeOrder::CHARGE_EVIDENCE,
-            // No order charges what the guard allows.
+            // No order charges the windows of the guard.
             Side::Attempts | Side::Opened | Side::Segments | Side::Datagrams | Side::Repeated => return Ok(()),
         };
         let mut words = self.config_words()?;
@@ -106,7 +106,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Makes this limit all that is charged, with as much room as can be counted. Returns how much that is.
+    /// Makes this limit the only one that is charged, with the largest countable amount. Returns that amount.
     fn offer(&mut self, words: &mut ConfigWords, of: Rule, limit: Limit) -> Result<u64, DatapathError> {
         let largest = if limit.is_gcra == 0 { limit.parts.amount_max() } else { limit.amount };
         words.rules[0] = of;
@@ -116,9 +116,8 @@ impl Kernel {
         Ok(largest)
     }
 
-    /// How much more of a limit can be counted: a cell has an end, and a source that is there has been over its limit
-    /// for long. A leaky bucket has none, and would be full for years: it is filled with a window's worth more than it
-    /// holds.
+    /// Returns how much more of a limit can be charged. A cell has a maximum, and by then the source is long over its
+    /// limit. A leaky bucket has no maximum and could fill for years, so it gets one window more than its burst.
     fn room(&mut self, client: Client, limit: &Limit, side: Side, largest: u64) -> Result<u64, DatapathError> {
         let (now, slot) = (self.read_clock()?, side.slot(limit.slot));
         if limit.is_gcra != 0 {
@@ -138,7 +137,7 @@ impl Kernel {
         Err(anyhow!("charge a source: its window has no room for so much, or the map has none for its window").into())
     }
 
-    /// Has the program carry it out, and says whether it could.
+    /// Runs the program on an order. Returns whether the order could be carried out.
     pub(super) fn run_order(&mut self, order: ChargeOrder) -> Result<bool, DatapathError> {
         let orders = self.array::<Plain<ChargeOrder>>(map::CHARGE_ORDER);
         orders?.set(0, Plain(order), 0).with_context(|| format!("write {}", map::CHARGE_ORDER))?;
@@ -151,7 +150,7 @@ impl Kernel {
     }
 }
 
-/// The windows of a limit that is held, or of a shadow limit, that are charged, and the step that charges each.
+/// Returns the windows of a limit to charge, each with the step that charges it. `is_held` is false for a shadow limit.
 fn sides(rule: &Rule, limit: &Limit, is_held: bool) -> Vec<(Side, u32)> {
     let mut sides = vec![(Side::Unverified, ChargeOrder::CHARGE)];
     if is_held && limit.unit != Unit::Connections as u8 {
@@ -163,7 +162,7 @@ fn sides(rule: &Rule, limit: &Limit, is_held: bool) -> Vec<(Side, u32)> {
     sides
 }
 
-/// The window that a ban follows, where bans need verified traffic.
+/// Returns the window that bans follow if they need verified traffic.
 fn verified_side(limit: &Limit) -> Side {
     match Unit::from_code(limit.unit) {
         Some(Unit::Connections) => Side::Evidence,
@@ -175,7 +174,7 @@ const fn needs_evidence(rule: &Rule) -> bool {
     rule.evidence.any(EvidenceNeeds::BANS)
 }
 
-/// The amounts to charge one after the other: nothing is not charged.
+/// Splits an amount into the amounts of single orders. Empty for an amount of 0.
 fn runs(limit: &Limit, amount: u64) -> Vec<u64> {
     if limit.is_gcra == 0 {
         return vec![amount; usize::from(amount != 0)];
@@ -186,7 +185,7 @@ fn runs(limit: &Limit, amount: u64) -> Vec<u64> {
     whole.chain((rest != 0).then_some(rest)).collect()
 }
 
-/// Whether more was charged than the limit allows.
+/// Returns whether a window holds more than the limit allows.
 fn exceeds(limit: &Limit, window: &Source, now: Nanos) -> bool {
     if limit.is_gcra != 0 {
         return window.cells[0].saturating_sub(now.0) > limit.burst;
@@ -195,7 +194,7 @@ fn exceeds(limit: &Limit, window: &Source, now: Nanos) -> bool {
     used(limit, window, now) > limit.amount || current > limit.burst
 }
 
-/// The sum over a limit's window.
+/// Returns the amount used in a limit's window.
 fn used(limit: &Limit, window: &Source, now: Nanos) -> u64 {
     window::used(&window.cells, limit.arithmetic(Side::Unverified), now.bucket(limit.bucket_ns))
 }

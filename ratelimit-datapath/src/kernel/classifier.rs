@@ -1,5 +1,5 @@
-//! The program at TCX ingress: of an object of its own, over the maps of the program at XDP. Loaded where it is first
-//! needed, since it takes as long as that.
+//! The program for TCX ingress, from an object of its own, on the maps of the XDP program. Loading takes as long as for
+//! XDP, so the program is loaded on first need.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -22,13 +22,13 @@ use crate::interface::Interface;
 use crate::{DatapathError, bpf, object, pins, privileges};
 use ratelimit_policy::config::HookChoice;
 
-/// The first kernel with TCX.
+/// First kernel version with TCX.
 const SINCE: KernelVersion = KernelVersion::new(6, 6, 0);
 
-/// Time between two looks for interfaces while a program is verified.
+/// Interval between checks for interfaces while a program is verified.
 const ATTACH_EVERY: Duration = Duration::from_millis(5);
 
-/// Maps that the programs share besides those that are pinned.
+/// Maps that both programs share in addition to the pinned maps.
 const SHARED: [&str; 9] = [
     map::CONVERSATIONS_V4,
     map::CONVERSATIONS_V6,
@@ -41,12 +41,12 @@ const SHARED: [&str; 9] = [
     map::INJECTED_NOW,
 ];
 
-/// What comes before the packets that an interface brings.
+/// Header before the IP packets of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkHeader {
     /// An Ethernet header.
     Ethernet,
-    /// Nothing.
+    /// No header.
     None,
 }
 
@@ -56,7 +56,7 @@ impl From<&Interface> for LinkHeader {
     }
 }
 
-/// The loaded programs: the header is a constant of each.
+/// Loaded programs, one for each link header, which is a constant of the program.
 pub(super) struct Classifiers {
     options: Options,
     ethernet: Option<SchedClassifier>,
@@ -64,7 +64,7 @@ pub(super) struct Classifiers {
 }
 
 impl Classifiers {
-    /// None is loaded yet.
+    /// Returns the state without a loaded program.
     pub(super) const fn new(options: Options) -> Self {
         Self { options, ethernet: None, headless: None }
     }
@@ -77,13 +77,13 @@ impl Classifiers {
     }
 }
 
-/// Whether this kernel has TCX.
+/// Returns whether this kernel has TCX.
 #[must_use]
 pub fn is_there() -> bool {
     KernelVersion::current().is_ok_and(|now| now >= SINCE)
 }
 
-/// Says that it has none.
+/// Returns the error that this kernel has no TCX.
 pub(super) fn missing(interface: &str) -> DatapathError {
     let running = nix::sys::utsname::uname().map(|of| of.release().to_string_lossy().into_owned());
     DatapathError::Unsupported {
@@ -96,7 +96,7 @@ pub(super) fn missing(interface: &str) -> DatapathError {
 }
 
 impl Kernel {
-    /// The program for such frames, loaded.
+    /// Returns the program for this link header. Loads the program if needed.
     pub(super) fn classifier(&mut self, header: LinkHeader) -> Result<&mut SchedClassifier, DatapathError> {
         if self.classifiers.of(header).is_none() {
             let loaded = self.load_classifier(header)?;
@@ -106,8 +106,8 @@ impl Kernel {
         Ok(self.classifiers.of(header).as_mut().context("the program for TCX was loaded just now")?)
     }
 
-    /// Loads the programs where an interface is awaited, which may need one: when it comes, this process may load none.
-    /// Each is verified by another thread, so that an interface that comes meanwhile is attached at once.
+    /// Loads the programs that awaited interfaces may need, because this process cannot load any later. Another thread
+    /// verifies each program. Interfaces that appear meanwhile are attached at once.
     pub(super) fn load_for_later(&mut self, interfaces: &[String], meanwhile: &mut dyn FnMut(&mut Self)) {
         let is_attached = |name: &String| self.links.slots().iter().flatten().any(|slot| slot.name() == name);
         if self.links.hook() == HookChoice::Xdp || !self::is_there() || interfaces.iter().all(is_attached) {
@@ -148,7 +148,7 @@ impl Kernel {
     }
 
     fn load_classifier(&self, header: LinkHeader) -> Result<SchedClassifier, DatapathError> {
-        // The program at XDP is loaded, so they were there.
+        // The XDP program is loaded, so the capabilities were present then.
         if !privileges::missing().is_empty() {
             return Err(DatapathError::Unsupported {
                 what: "load the program for TCX".into(),
@@ -160,7 +160,7 @@ impl Kernel {
         load(self.share_maps()?, &self.classifiers.options, header)
     }
 
-    /// Gives each map that both programs have a file, by which the other finds it.
+    /// Pins each shared map to a file, by which the other program finds it.
     fn share_maps(&self) -> Result<Shared, DatapathError> {
         let mut shared = Shared::make(self.pins.as_ref().map(|pins| pins.dir()))?;
         let names = state::EXPECTED.iter().map(|of| of.name).chain(SHARED);
@@ -178,7 +178,7 @@ impl Kernel {
         }
     }
 
-    /// Attaches the program to an interface, before all that others have there.
+    /// Attaches the program to an interface, before all programs of others.
     pub(super) fn attach_classifier(&mut self, found: &Interface) -> Result<FdLink, DatapathError> {
         if !is_there() {
             return Err(missing(&found.name));
@@ -197,7 +197,7 @@ impl Kernel {
         fd_link(program.take_link(id).context("take the link")?)
     }
 
-    /// Puts the program in the place of the one that the link holds, between two packets.
+    /// Replaces the program of the link by ours, between two packets.
     pub(super) fn replace_classifier(&mut self, link: FdLink, header: LinkHeader) -> Result<FdLink, DatapathError> {
         let link = SchedClassifierLink::try_from(link).context("the pinned link is none of TCX")?;
         let program = self.classifier(header)?;
@@ -207,8 +207,8 @@ impl Kernel {
     }
 }
 
-/// Loads the program over the maps in these files, and keeps nothing but the program: the kernel holds the maps for as
-/// long as a program uses them.
+/// Loads the program on the maps in these files and keeps only the program. The kernel keeps the maps as long as a
+/// program uses them.
 fn load(mut shared: Shared, options: &Options, header: LinkHeader) -> Result<SchedClassifier, DatapathError> {
     let has_link_header: &'static u8 = match header {
         LinkHeader::Ethernet => &1,
@@ -239,23 +239,24 @@ fn program(ebpf: &mut Ebpf) -> Result<&mut SchedClassifier, DatapathError> {
     Ok(program.try_into().context("the program is none for TCX")?)
 }
 
-/// Starts the names of the files by which maps are shared while a program is loaded.
+/// Prefix of the files that share maps while a program is loaded.
 const PREFIX: &str = "shared-";
 
-/// Directories for such files that this process has made.
+/// Number of directories for such files made by this process.
 static MADE: AtomicU32 = AtomicU32::new(0);
 
-/// Files of maps and of the program, for as long as that is loaded.
+/// Files of maps and of the program, which exist while the program is loaded.
 struct Shared {
     dir: PathBuf,
     is_own: bool,
-    /// Start of each file's name, which no other load has.
+    /// Prefix of each file's name, unique to this load.
     prefix: String,
     files: Vec<(&'static str, PathBuf)>,
 }
 
 impl Shared {
-    /// Beside the pins, or in a directory of its own where there are none. What a run that was killed has left goes.
+    /// Creates the files next to the pins, or in a directory of its own without pins. Removes files left by a killed
+    /// run.
     fn make(pins: Option<&Path>) -> Result<Self, DatapathError> {
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let own = format!("{PREFIX}{}-", std::process::id());
@@ -264,7 +265,7 @@ impl Shared {
             for file in fs::read_dir(dir).into_iter().flatten().flatten() {
                 let name = file.file_name();
                 let name = name.to_string_lossy();
-                // Another load of this process may be under way.
+                // Another load of this process may be running.
                 if name.starts_with(PREFIX) && (!name.starts_with(&own) || name.starts_with(&prefix)) {
                     fs::remove_file(file.path()).ok();
                 }

@@ -1,4 +1,4 @@
-//! One client in the maps: its windows and its bans.
+//! Access to one client's windows and bans in the maps.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::AsFd as _;
@@ -21,10 +21,10 @@ use super::windows::Windows;
 use super::{Kernel, map_mut, map_ref, rules_len, state};
 use crate::{Ban, BanReading, BansPosition, DatapathError, SourceReading, VisitedBans, batch};
 
-/// Bans of one map that are kept though they have ended: what is left is for new ones.
+/// Maximum number of bans kept in one map after expired bans are removed. The remaining quarter is for new bans.
 const BANS_KEPT_MAX: usize = BANS_CAPACITY as usize / 4 * 3;
 
-/// A client's prefix as the keys have it.
+/// A client's prefix in the form that map keys use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Client {
     V4([u8; 4]),
@@ -32,14 +32,14 @@ pub(super) enum Client {
     V6Wide([[u8; 8]; 2]),
 }
 
-/// The lengths of the prefixes that are one client.
+/// Prefix lengths, in bits, of what counts as one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lengths {
     pub(super) ipv4: u8,
     pub(super) ipv6: u8,
 }
 
-/// A ban as it is in its map.
+/// A ban as stored in its map.
 pub(super) struct Entry {
     pub(super) client: Client,
     pub(super) slot: u32,
@@ -47,7 +47,7 @@ pub(super) struct Entry {
 }
 
 impl Client {
-    /// The client of this prefix.
+    /// Returns the client of a prefix.
     pub(super) fn of(net: IpNet, family: Family) -> Self {
         match net {
             IpNet::V4(net) => Self::V4(net.network().octets()),
@@ -71,7 +71,7 @@ impl Client {
         }
     }
 
-    /// Its prefix.
+    /// Returns the client's prefix, or none if a length is invalid.
     pub(super) fn net(self, lengths: Lengths) -> Option<IpNet> {
         let v6 = |[high, low]: [[u8; 8]; 2]| {
             let address = u128::from(u64::from_be_bytes(high)) << 64 | u128::from(u64::from_be_bytes(low));
@@ -84,7 +84,7 @@ impl Client {
         }
     }
 
-    /// The same for the program that charges.
+    /// Returns the charge order for this client, for the program that charges.
     pub(super) fn order(self) -> ChargeOrder {
         let (family, prefix) = match self {
             Self::V4([a, b, c, d]) => (ChargeOrder::V4, [[a, b, c, d, 0, 0, 0, 0], [0; 8]]),
@@ -96,14 +96,14 @@ impl Client {
 }
 
 impl Lengths {
-    /// Those of a configuration.
+    /// Returns the prefix lengths of a configuration.
     pub(super) fn of(words: &ConfigWords) -> Self {
         let ones: u32 = words.ipv6_mask.iter().map(|half| half.count_ones()).sum();
         let length = |ones: u32| u8::try_from(ones).unwrap_or(u8::MAX);
         Self { ipv4: length(words.ipv4_mask.count_ones()), ipv6: length(ones) }
     }
 
-    /// The prefix of an address.
+    /// Returns the prefix of an address.
     pub(super) fn net(self, address: IpAddr) -> Option<IpNet> {
         let length = if address.is_ipv4() { self.ipv4 } else { self.ipv6 };
         IpNet::new(address, length).ok().map(|net| net.trunc())
@@ -111,7 +111,7 @@ impl Lengths {
 }
 
 impl Kernel {
-    /// One window, if it is remembered.
+    /// Returns one window of a client, or none if it is not in the map.
     pub(super) fn window(&self, client: Client, slot: u32) -> Result<Option<Source>, DatapathError> {
         match client {
             Client::V4(prefix) => self.look_up(map::SOURCES_V4, SourceKeyV4 { prefix, slot }),
@@ -120,13 +120,13 @@ impl Kernel {
         }
     }
 
-    /// How many refusals of a client's window of verified traffic repeat an earlier one.
+    /// Returns how many refusals of a client's verified window repeated an earlier refusal, cached refusals included.
     pub(super) fn repeated(&self, client: Client, verified: u32, cached: OfWindow) -> Result<u64, DatapathError> {
         let window = self.window(client, repeated_of_verified(verified))?;
         Ok(window.map_or(0, |window| window.refused.count()).saturating_add(cached.repeated))
     }
 
-    /// The newest ban of a client by a rule, if it is not deleted.
+    /// Returns the newest ban of a client by a rule, or none if it was deleted.
     pub(super) fn ban(&self, client: Client, slot: u32) -> Result<Option<ban::Ban>, DatapathError> {
         match client {
             Client::V4(prefix) => self.look_up(map::BANS_V4, SourceKeyV4 { prefix, slot }),
@@ -151,8 +151,8 @@ impl Kernel {
         self.in_force(&words, &entries)
     }
 
-    /// Makes room in the maps of bans. One that begins again between the last look at it and its removal is lost: its
-    /// source is admitted as after its first ban.
+    /// Removes stale bans to make room, and returns their number. A ban that begins again between the check and its
+    /// removal is lost. Its source is then admitted as after its first ban.
     pub(super) fn remove_stale_bans(&mut self) -> Result<usize, DatapathError> {
         let now = self.read_clock()?;
         let (v4, v6): (Vec<_>, Vec<_>) =
@@ -173,13 +173,13 @@ impl Kernel {
         entries.retain(|entry| entry.client.net(lengths).is_some_and(|client| within.contains(&client)));
         let lifted = self.in_force(&words, &entries)?;
         let removed = entries.iter().try_for_each(|of| self.remove_ban(of.client, of.slot).map(|_| ()));
-        // No drop-cache entry of those that are removed holds, whatever became of the others.
+        // A new epoch invalidates the drop-cache entries of all removed bans, even if a later removal failed.
         self.begin_epoch()?;
         removed.map(|()| lifted)
     }
 
-    /// See [`crate::Datapath::ban`]. What a packet writes into a ban that it holds in its hands at this very moment is
-    /// lost: that it dropped one, or began a shorter one.
+    /// See [`crate::Datapath::ban`]. An update that a packet makes to the ban at the same moment is lost: one drop, or
+    /// the begin of a shorter ban.
     pub(super) fn ban_until(&mut self, net: IpNet, rule: usize, until: Nanos) -> Result<bool, DatapathError> {
         let words = self.config_words()?;
         let Some(rule) = words.rules[..rules_len(&words)].get(rule).filter(|rule| !rule.is_dry_run()) else {
@@ -220,7 +220,7 @@ impl Kernel {
         Ok(all)
     }
 
-    /// Those of the entries that hold and that a rule is for, sorted.
+    /// Returns the entries that are in force and belong to a rule, as sorted bans.
     fn in_force(&mut self, words: &ConfigWords, entries: &[Entry]) -> Result<Vec<Ban>, DatapathError> {
         let (now, lengths) = (self.read_clock()?, Lengths::of(words));
         let of = |entry: &Entry| of_rule(words, lengths, entry);
@@ -229,7 +229,7 @@ impl Kernel {
         Ok(bans)
     }
 
-    /// The maps of bans that are in use, and the lengths of their keys.
+    /// Returns the names and key lengths of the ban maps in use.
     const fn ban_maps(&self) -> [(&'static str, usize); 2] {
         let v6 = match self.sources.ipv6_family {
             Family::V4 | Family::V6 => (map::BANS_V6, size_of::<SourceKeyV6>()),
@@ -304,7 +304,7 @@ impl Kernel {
         Ok(map.insert(Plain(key), Plain(value), 0).with_context(|| format!("write to {name}"))?)
     }
 
-    /// Whether it was there.
+    /// Removes a key from a map. Returns whether it was present.
     pub(super) fn remove<K, V>(&mut self, name: &'static str, key: K) -> Result<bool, DatapathError>
     where
         Plain<K>: Pod,
@@ -320,7 +320,7 @@ impl Kernel {
     }
 }
 
-/// A ban of a rule that is in force.
+/// Returns the ban of an entry, or none if no rule in force owns it.
 fn of_rule(words: &ConfigWords, lengths: Lengths, entry: &Entry) -> Option<Ban> {
     let mut rules = words.rules[..rules_len(words)].iter();
     let rule = rules.position(|rule| rule.bans.steps_len != 0 && rule.bans.slot == entry.slot)?;
@@ -328,7 +328,7 @@ fn of_rule(words: &ConfigWords, lengths: Lengths, entry: &Entry) -> Option<Ban> 
     Some(Ban { client: entry.client.net(lengths)?, rule, until, step })
 }
 
-/// Which bans of one map to remove: those past their reset. Where the others are too many, also those that have ended, the
+/// Selects the bans to remove from one map: those past their reset. If too many others are kept, also expired bans,
 /// oldest first.
 fn stale(entries: Vec<Entry>, now: Nanos) -> Vec<Entry> {
     let (mut stale, kept): (Vec<_>, Vec<_>) =
@@ -340,7 +340,7 @@ fn stale(entries: Vec<Entry>, now: Nanos) -> Vec<Entry> {
     stale
 }
 
-/// One entry of a map of bans, from its bytes; none where they are no such entry.
+/// Parses one entry of a ban map. Returns none if the bytes are no such entry.
 pub(super) fn entry(key: &[u8], value: &[u8]) -> Option<Entry> {
     let (prefix, slot) = key.split_at_checked(key.len().checked_sub(size_of::<u32>())?)?;
     let words: [[u8; 8]; 4] = value.as_chunks().0.try_into().ok()?;

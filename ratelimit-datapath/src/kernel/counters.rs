@@ -1,4 +1,4 @@
-//! The rows of counters: which rule has which, and what was counted in rows that no rule has any more.
+//! Rows of counters: the row of each rule, and the counts in rows that no rule has any more.
 
 use std::collections::BTreeSet;
 
@@ -15,14 +15,14 @@ use super::plain::Plain;
 use super::{map_mut, map_ref, rules_len};
 use crate::{DatapathError, Tallies};
 
-/// Which rows are whose.
+/// Assignment of rows to rules.
 #[derive(Debug)]
 pub(super) struct Rows {
-    /// The row of each of the policy's rules.
+    /// Row of each of the policy's rules.
     of_rules: Vec<u8>,
-    /// Rows that none of them has, and that something was counted in, or still is while a trial goes back.
+    /// Counted rows without a rule of the policy. Packets may still count there while a trial rolls back.
     orphans: BTreeSet<u8>,
-    /// What was in orphans that other rules have taken since, by position.
+    /// Counts from orphans that other rules have taken since, by interface position.
     cleared: Vec<Tallies>,
 }
 
@@ -37,7 +37,7 @@ impl Default for Rows {
 }
 
 impl Rows {
-    /// Which rows rules have, and which have counts of rules that are no more.
+    /// Restores the rows of a configuration's rules, and finds rows with counts of rules that no longer exist.
     pub(super) fn take(&mut self, ebpf: &Ebpf, known: &ConfigWords) -> Result<(), DatapathError> {
         self.of_rules = rows_of(known).collect();
         let rows = (0..ROWS_MAX).filter_map(|row| u8::try_from(row).ok()).filter(|row| !self.of_rules.contains(row));
@@ -53,8 +53,8 @@ impl Rows {
         Ok(())
     }
 
-    /// From now on the policy's rules have these rows. `known` are the rows of what was applied before: where that was a trial that
-    /// was rolled back, packets were counted in its rows too.
+    /// Assigns these rows to the policy's rules. `known` holds the rows of the configuration applied before. If that
+    /// was a trial that rolled back, its rows have counts too.
     pub(super) fn hand_over(&mut self, rows: Vec<u8>, known: impl IntoIterator<Item = u8>) {
         self.orphans.extend(std::mem::replace(&mut self.of_rules, rows));
         self.orphans.extend(known);
@@ -68,7 +68,7 @@ impl Rows {
         zero(ebpf, rows.map(|row| counters_index(position, row)))
     }
 
-    /// Sets the counters of one rule to 0, on every interface, and keeps in mind what they were.
+    /// Sets the counters of one rule to 0 on every interface, and adds their values to `cleared`.
     pub(super) fn clear(&mut self, ebpf: &mut Ebpf, row: u8) -> Result<(), DatapathError> {
         let positions = 0..=INTERFACE_UNKNOWN;
         let were = positions.clone().map(|position| tallies(ebpf, position, row)).collect::<Result<Vec<_>, _>>()?;
@@ -81,8 +81,8 @@ impl Rows {
         Ok(())
     }
 
-    /// Counters of packets that no rule of the policy has: what no rule judged, and what rules have judged that are no
-    /// more.
+    /// Returns the counters of packets that belong to no rule of the policy. Counters of rules that no longer exist are
+    /// included.
     pub(super) fn unruled(&self, ebpf: &Ebpf, position: usize) -> Result<Tallies, DatapathError> {
         let mut sum = tallies(ebpf, position, Verdict::NO_RULE)?;
         for &row in &self.orphans {
@@ -92,12 +92,12 @@ impl Rows {
         Ok(sum)
     }
 
-    /// Those of each of the policy's rules.
+    /// Returns the counters of each of the policy's rules on an interface.
     pub(super) fn ruled(&self, ebpf: &Ebpf, position: usize) -> Result<Vec<Tallies>, DatapathError> {
         self.of_rules.iter().map(|&row| tallies(ebpf, position, row)).collect()
     }
 
-    /// Those of packets of no interface that has a row.
+    /// Returns the counters of packets on interfaces without a row.
     pub(super) fn unlisted(&self, ebpf: &Ebpf) -> Result<Tallies, DatapathError> {
         let mut sum = self.unruled(ebpf, INTERFACE_UNKNOWN)?;
         for of in self.ruled(ebpf, INTERFACE_UNKNOWN)? {
@@ -106,7 +106,7 @@ impl Rows {
         Ok(sum)
     }
 
-    /// Bans that each of the policy's rules has begun.
+    /// Returns the number of bans begun by each of the policy's rules.
     pub(super) fn bans_begun(&self, ebpf: &Ebpf) -> Result<Vec<u64>, DatapathError> {
         let name = map::BANS_BEGUN;
         let counts: PerCpuArray<_, u64> =
@@ -115,12 +115,12 @@ impl Rows {
     }
 }
 
-/// The rows of a configuration's rules.
+/// Returns the rows of a configuration's rules.
 pub(super) fn rows_of(words: &ConfigWords) -> impl Iterator<Item = u8> {
     words.rules[..rules_len(words)].iter().map(|rule| rule.row)
 }
 
-/// Another rule has the row from now on.
+/// Sets the count of begun bans of a row to 0 before another rule takes the row.
 fn clear_bans_begun(ebpf: &mut Ebpf, row: u8) -> Result<(), DatapathError> {
     let name = map::BANS_BEGUN;
     let mut counts: PerCpuArray<_, u64> =
@@ -147,12 +147,12 @@ fn tallies(ebpf: &Ebpf, position: usize, rule: u8) -> Result<Tallies, DatapathEr
     tallies_in(&counters, position, rule)
 }
 
-/// Map operations that failed.
+/// Returns the counts of failed map operations.
 pub(super) fn faults(ebpf: &Ebpf) -> Result<Vec<(Fault, u64)>, DatapathError> {
     Fault::ALL.iter().map(|&fault| Ok((fault, fault_cell(ebpf, fault as u32)?))).collect()
 }
 
-/// A cell of [`map::FAULTS`], of all CPUs.
+/// Returns the sum over all CPUs of a cell of [`map::FAULTS`].
 pub(super) fn fault_cell(ebpf: &Ebpf, cell: u32) -> Result<u64, DatapathError> {
     let faults: PerCpuArray<_, u64> = PerCpuArray::try_from(map_ref(ebpf, map::FAULTS)?).context("open FAULTS")?;
     of_cpus(&faults, cell)

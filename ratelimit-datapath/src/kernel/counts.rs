@@ -1,4 +1,4 @@
-//! Counters that each CPU has of its own, of all CPUs together. Knows maps, not how they were opened.
+//! Sums of per-CPU counters. Knows maps, but not how they were opened.
 
 use std::borrow::Borrow;
 
@@ -10,7 +10,7 @@ use ratelimit_common::verdict::Reason;
 use super::plain::Plain;
 use crate::{DatapathError, Tallies};
 
-/// What a row of counters has come to.
+/// Returns the sums over all CPUs of a row of counters.
 pub(super) fn tallies_in(
     counters: &PerCpuArray<impl Borrow<MapData>, Plain<Counters>>,
     position: usize,
@@ -26,7 +26,7 @@ pub(super) fn tallies_in(
     Ok(Tallies(Reason::ALL.iter().map(|&reason| (reason, sum(reason))).collect()))
 }
 
-/// A number of all CPUs.
+/// Returns the sum over all CPUs of a number.
 pub(super) fn of_cpus(numbers: &PerCpuArray<impl Borrow<MapData>, u64>, index: u32) -> Result<u64, DatapathError> {
     let cpus = numbers.get(&index, 0).context("read a number of each CPU")?;
     Ok(cpus.iter().fold(0, |sum, cpu| sum.wrapping_add(*cpu)))

@@ -1,5 +1,5 @@
-//! The drop cache that packets keep beside the windows: which sources are refused until when, and how many packets it
-//! alone has dropped.
+//! The drop cache that packets keep beside the windows: refused sources with their expiry, and the packets that the
+//! cache alone has dropped.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd as _;
@@ -20,33 +20,33 @@ use super::windows::Windows;
 use super::{Kernel, map_mut, map_ref, random, state};
 use crate::DatapathError;
 
-/// What the cache has dropped, by client and slot. // asked for each of a million windows, so it is hashed fast
+/// Drops of the cache by client and slot. Looked up for each of a million windows, so the hash is a fast one.
 #[derive(Debug, Default)]
 pub(super) struct CachedDrops(HashMap<(Client, u32), OfWindow, foldhash::fast::RandomState>);
 
-/// What the cache has dropped of one window.
+/// Drops of the cache for one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OfWindow {
-    /// Packets that an entry dropped and that are counted nowhere else yet.
+    /// Number of packets dropped by an entry and not yet counted elsewhere.
     pub(super) dropped: u64,
-    /// Those of them that are sent again after a refused request.
+    /// Number of those packets that were sent again after a refused request.
     pub(super) repeated: u64,
-    /// Until when the last of its entries holds, if one does.
+    /// Latest expiry of its entries in force, or none.
     pub(super) until: Option<Nanos>,
 }
 
 impl CachedDrops {
-    /// Whether it has nothing of any window.
+    /// Returns whether the cache has no drops for any window.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Of one window.
+    /// Returns the drops for one window.
     pub(super) fn of(&self, client: Client, slot: u32) -> OfWindow {
         self.0.get(&(client, slot)).copied().unwrap_or_default()
     }
 
-    /// The sources by whose own windows its entries refuse.
+    /// Returns the sources that entries refuse for the source's own window.
     pub(super) fn of_sources(&self, windows: &Windows) -> impl Iterator<Item = Client> {
         let own = self.0.keys().filter(|(_, slot)| windows.holder(*slot) == Holder::Source);
         own.map(|(client, _)| *client)
@@ -67,25 +67,25 @@ impl CachedDrops {
     }
 }
 
-/// What each CPU may have of so many insertions: twice its share, as packets are not spread evenly.
+/// Returns one CPU's part of a number of free insertions: twice its share, because packets are not spread evenly.
 pub(super) fn insertions_free(all: u32) -> u32 {
     let cpus = u32::try_from(aya::util::nr_cpus().unwrap_or(1)).unwrap_or(1).max(1);
     all.div_ceil(cpus).saturating_mul(2)
 }
 
 impl Kernel {
-    /// Which generation packets read, and the epoch.
+    /// Returns the generation that packets read, and the epoch.
     pub(super) fn active(&mut self) -> Result<Active, DatapathError> {
         Ok(self.array::<Plain<Active>>(map::ACTIVE)?.get(&0, 0).with_context(|| format!("read {}", map::ACTIVE))?.0)
     }
 
-    /// Has every packet read this generation, and believe nothing that was cached before.
+    /// Makes every packet read this generation, and invalidates all earlier cache entries.
     pub(super) fn activate(&mut self, generation: u32) -> Result<(), DatapathError> {
         let active = self.active()?;
         let epoch = active.next_epoch();
         self.write_active(active.with(generation % GENERATIONS, epoch))?;
-        // Packets obey already. What is not retired may be believed again when the number of its epoch comes again,
-        // many changes later.
+        // Packets obey already. An entry that is not retired may become valid again when its epoch number recurs, many
+        // changes later.
         if let Err(error) = self.retire_entries(epoch).and_then(|()| self.clear_summary()) {
             tracing::warn!(
                 "drop-cache entries of before this change are not retired: {:#}",
@@ -95,22 +95,22 @@ impl Kernel {
         Ok(())
     }
 
-    /// Has every packet read this word. What was written before is there by then, also on machines that order stores
-    /// weakly (aarch64): a packet finds the rest by an address that it makes of this word, which orders its loads.
+    /// Publishes the active word. Earlier writes are visible by then, even on machines with weak store ordering
+    /// (aarch64). A packet computes the addresses of its other loads from this word, which orders those loads.
     pub(super) fn write_active(&mut self, active: Active) -> Result<(), DatapathError> {
         fence(Ordering::SeqCst);
         Ok(self.array(map::ACTIVE)?.set(0, Plain(active), 0).with_context(|| format!("write {}", map::ACTIVE))?)
     }
 
-    /// Has enforcement lapse then.
+    /// Sets the time at which enforcement lapses. None means never.
     pub(super) fn set_lapse(&mut self, at: Option<Nanos>) -> Result<(), DatapathError> {
         let active = self.active()?;
         let wanted = active.with_lapse(at);
         if wanted == active { Ok(()) } else { self.write_active(wanted) }
     }
 
-    /// Has packets look for no entry: those of before hold no more, and would leave their sources suspect. One that is
-    /// written meanwhile is overlooked until a window refuses its source again.
+    /// Clears the summary, so that packets look up no entry. Older entries are invalid and would keep their sources
+    /// suspect. An entry written at this moment is overlooked until a window refuses its source again.
     fn clear_summary(&mut self) -> Result<(), DatapathError> {
         let mut summary = self.array::<u64>(map::DROP_SUMMARY)?;
         for at in 0..summary.len() {
@@ -122,7 +122,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Takes its epoch from every entry of another, before that one's number comes again.
+    /// Retires every entry of another epoch, before the number of that epoch recurs.
     fn retire_entries(&self, epoch: u32) -> Result<(), DatapathError> {
         for words in self.drop_cache()?.words().as_chunks::<ENTRY_WORDS>().0 {
             retire(&words[0], entry(words), |entry| entry.word != 0 && !entry.is_in_epoch(epoch));
@@ -130,14 +130,14 @@ impl Kernel {
         Ok(())
     }
 
-    /// Has no packet believe what was cached before.
+    /// Invalidates all earlier cache entries.
     pub(super) fn begin_epoch(&mut self) -> Result<(), DatapathError> {
         let generation = self.active()?.generation();
         self.activate(generation)
     }
 
-    /// What the cache alone has dropped, and what it drops now. An expired entry is retired, before its ticks come
-    /// again.
+    /// Returns the drops that only the cache has counted, and the entries in force. Retires expired entries before
+    /// their ticks recur.
     pub(super) fn cached_drops(&mut self) -> Result<CachedDrops, DatapathError> {
         let (now, words, epoch) = (self.read_clock()?, self.config_words()?, self.active()?.epoch());
         let is_trial_over = words.until_ns != 0 && words.until_ns <= now.0;
@@ -145,7 +145,7 @@ impl Kernel {
         let mut cached_drops = CachedDrops::default();
         let (entries, causes) = (self.drop_cache()?, self.shared(map::DROP_CAUSES, size_of::<[DropCause; WAYS]>())?);
         for (words, of) in entries.words().as_chunks().0.iter().zip(causes.words().as_chunks().0) {
-            // Most have never been written.
+            // Most entries have never been written.
             if words[0].load(Ordering::Relaxed) != 0 {
                 let (entry, cause) = entry_and_cause(words, of);
                 cached_drops.add(entry, cause, epoch, now);
@@ -157,7 +157,7 @@ impl Kernel {
         Ok(cached_drops)
     }
 
-    /// Removes the entries of these clients, and their counts. An entry that is being written at that time stays.
+    /// Removes the entries and counts of the selected clients. An entry that is being written at that moment stays.
     pub(super) fn remove_entries(&mut self, is_meant: impl Fn(Client) -> bool) -> Result<(), DatapathError> {
         let (entries, causes) = (self.drop_cache()?, self.shared(map::DROP_CAUSES, size_of::<[DropCause; WAYS]>())?);
         for (words, of) in entries.words().as_chunks().0.iter().zip(causes.words().as_chunks().0) {
@@ -165,7 +165,7 @@ impl Kernel {
                 continue;
             }
             let (mut entry, mut cause) = entry_and_cause(words, of);
-            // Packets count in it meanwhile, or write another.
+            // Packets may count in the entry meanwhile, or write another one.
             while entry.word != 0
                 && !entry.is_busy()
                 && is_meant(client(entry, cause))
@@ -177,10 +177,10 @@ impl Kernel {
         Ok(())
     }
 
-    /// What each CPU has admitted of new sources.
+    /// Returns the new sources admitted by each CPU.
     ///
     /// # Errors
-    /// Where the map cannot be read.
+    /// Fails if the map cannot be read.
     pub fn admissions(&self) -> Result<Vec<Admission>, DatapathError> {
         let map: PerCpuArray<_, Plain<Admission>> =
             PerCpuArray::try_from(map_ref(&self.ebpf, map::ADMISSION)?).context("open ADMISSION")?;
@@ -188,8 +188,8 @@ impl Kernel {
         Ok(cpus.iter().map(|Plain(cpu)| *cpu).collect())
     }
 
-    /// Starts the samples of each CPU at a random number of the kernel's: of every CPU that there may ever be, also
-    /// of one that is plugged in later. To be called before anything is attached; the map is this load's alone.
+    /// Seeds the sampling of each possible CPU with a random number of the kernel, including CPUs plugged in later.
+    /// Must be called before anything is attached. The map belongs to this load alone.
     pub(super) fn seed_sampling(&mut self) -> Result<(), DatapathError> {
         let mut map: PerCpuArray<_, Plain<Admission>> =
             PerCpuArray::try_from(map_mut(&mut self.ebpf, map::ADMISSION)?).context("open ADMISSION")?;
@@ -205,7 +205,7 @@ impl Kernel {
         self.shared(map::DROP_CACHE, size_of::<CacheSet>())
     }
 
-    /// A map of elements of so many bytes as memory.
+    /// Maps an array into memory. Each element has `bytes` bytes.
     fn shared(&self, name: &'static str, bytes: usize) -> Result<Shared<'_>, DatapathError> {
         let bytes = self.map(name)?.max_entries() as usize * bytes;
         let data = state::data(map_ref(&self.ebpf, name)?)?;
@@ -213,7 +213,7 @@ impl Kernel {
     }
 }
 
-/// The client that the entry is of.
+/// Returns the client of an entry.
 fn client(entry: DropEntry, cause: DropCause) -> Client {
     let [high, low] = cause.source;
     if cause.is & cause_is::WIDE != 0 {
@@ -227,28 +227,28 @@ fn client(entry: DropEntry, cause: DropCause) -> Client {
     Client::V4(address.to_ne_bytes())
 }
 
-/// Has an entry drop nothing any more, as long as it `is_over`.
+/// Stops an entry from dropping if `is_over` holds.
 fn retire(word: &AtomicU64, mut entry: DropEntry, is_over: impl Fn(DropEntry) -> bool) {
     while !entry.is_busy() && is_over(entry) && entry != entry.retired() {
         match word.compare_exchange(entry.word, entry.retired().word, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(_) => return,
-            // Packets count in it meanwhile.
+            // A packet has counted in the entry meanwhile.
             Err(is) => entry.word = is,
         }
     }
 }
 
-/// Words of an entry.
+/// Number of words in an entry.
 const ENTRY_WORDS: usize = size_of::<DropEntry>() / size_of::<u64>();
-/// Words of a cause.
+/// Number of words in a cause.
 const CAUSE_WORDS: usize = size_of::<DropCause>() / size_of::<u64>();
 
-/// An entry as it is now. One that is being written meanwhile may be read in parts.
+/// Reads an entry. If a packet writes the entry meanwhile, the words may not match.
 fn entry([word, source]: &[AtomicU64; ENTRY_WORDS]) -> DropEntry {
     DropEntry { word: word.load(Ordering::Acquire), source: source.load(Ordering::Acquire) }
 }
 
-/// An entry and its cause; read again where another has taken its place meanwhile.
+/// Reads an entry and its cause. Reads again if another entry has replaced the first one meanwhile.
 fn entry_and_cause(words: &[AtomicU64; ENTRY_WORDS], cause: &[AtomicU64; CAUSE_WORDS]) -> (DropEntry, DropCause) {
     let [until, slot, source @ ..] = cause;
     loop {
@@ -285,7 +285,7 @@ mod tests {
     const NOW: Nanos = Nanos(1_767_261_600_000_000_000);
     const EPOCH: u32 = 7;
 
-    /// Of 192.0.2.1 and slot 9.
+    /// Returns an entry of 192.0.2.1 and slot 9.
     fn entry(after_ns: u64, reason: Reason, epoch: u32, dropped: u64) -> (DropEntry, DropCause) {
         let head = Head {
             source: Address::v4([192, 0, 2, 1]),

@@ -1,17 +1,17 @@
-//! Takes over what a filter of an earlier layout has counted, and puts this version's program in its place.
+//! Takes over the counts of an earlier layout's filter, and replaces its program by this version's.
 //!
-//! A map whose keys and values mean today what they meant then is taken over itself: it gets a second pin, and both
-//! programs charge the same words, so nothing is copied and nothing missed. Any other is copied, word by word as its
-//! layout says. The copy is made before the program, again just before the links are swapped, and what the earlier
-//! program has charged after that is added then, when it is quiet.
+//! A map whose keys and values mean the same today gets a second pin. Both programs charge the same words, so nothing
+//! is copied and nothing is missed. Any other map is copied word by word, as its layout says. The copy is made first,
+//! and updated just before the links are swapped. Amounts that the earlier program charges after the update are added
+//! once that program is quiet.
 //!
-//! A crash at any step leaves what enforces, and what the next start goes on with:
+//! After a crash at any step, enforcement continues, and the next start resumes:
 //!
-//! | left behind | the next start |
+//! | state found | next start |
 //! |---|---|
-//! | no link has this version's program | removes this version's half-made pins, begins again |
-//! | some links have it | keeps this version's maps, swaps the rest, adds what the earlier maps have more |
-//! | the earlier maps are removed | moves the files of the links, removes the earlier directory |
+//! | no link has this version's program | removes this version's incomplete pins and begins again |
+//! | some links have that program | keeps the new maps, swaps the other links, adds what the earlier maps gained |
+//! | the earlier maps are removed | moves the files of the links and removes the earlier directory |
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -43,80 +43,80 @@ pub(super) mod v8;
 pub(super) mod v9;
 mod windows;
 
-/// What an earlier layout was, as far as it is carried over.
+/// An earlier layout, as far as it is carried over.
 pub(super) struct Layout {
     version: u32,
-    /// Maps that are taken over themselves.
+    /// Names of maps that are taken over unchanged.
     same: &'static [&'static [&'static str]],
-    /// How the keys of windows differed, where they did; their values have always been the same.
+    /// Differences in the keys of windows, if any. The values have always been the same.
     windows: Option<&'static [SideThen]>,
-    /// How counters are read, where they had another form.
+    /// Reader of the counters, if they had another form.
     counters: Option<ReadCounters>,
-    /// Reads both generations of the configuration.
+    /// Reader of both generations of the configuration.
     config: fn(&Earlier) -> Result<[Facts; GENERATIONS as usize], DatapathError>,
 }
 
 impl Layout {
-    /// Whether a map of it is taken over itself.
+    /// Returns whether a map of this layout is taken over unchanged.
     fn has(&self, map: &str) -> bool {
         self.same.iter().copied().flatten().any(|name| *name == map)
     }
 }
 
-/// The counters of each CPU in these rows.
+/// Reads the counters of each CPU in these rows.
 type ReadCounters = fn(&Earlier, rows: &[u32]) -> Result<Vec<(u32, Vec<Counters>)>, DatapathError>;
 
-/// By what the slot of a limit's window differed from the limit's own, and which of its windows that was.
+/// Bits in which the slot of one of a limit's windows differed from the limit's slot, and the side of that window.
 pub(super) struct SideThen {
     flipped: u32,
     side: Side,
 }
 
-/// Every layout that is taken over.
+/// All layouts that are taken over.
 static LAYOUTS: [&Layout; 6] = [&v7::LAYOUT, &v8::LAYOUT, &v9::LAYOUT, &v10::LAYOUT, &v11::LAYOUT, &v12::LAYOUT];
 
-/// Maps that mean the same since layout 7.
+/// Maps with the same meaning since layout 7.
 const SINCE_7: &[&str] =
     &[map::BANS_V4, map::BANS_V6, map::BANS_V6_WIDE, map::FLOWS_V4, map::FLOWS_V6, map::FAULTS, map::BANS_BEGUN];
 
-/// Those that came to since layout 8.
+/// Maps with the same meaning since layout 8.
 const SINCE_8: &[&str] = &[map::SOURCES_V4, map::SOURCES_V6, map::SOURCES_V6_WIDE, map::COUNTERS];
 
-/// And since layout 11.
+/// Maps with the same meaning since layout 11.
 const SINCE_11: &[&str] = &[map::EVENTS, map::EVENT_TALLIES];
 
-/// And since layout 12.
+/// Maps with the same meaning since layout 12.
 const SINCE_12: &[&str] = &[map::STEPS];
 
-/// What is copied: without these pins nothing more is carried over.
+/// Maps that are copied. Without these pins, nothing more is carried over.
 const COPIED: [&str; 4] = [map::SOURCES_V4, map::SOURCES_V6, map::SOURCES_V6_WIDE, map::COUNTERS];
 
-/// The move from an earlier layout, while it is under way.
+/// An unfinished move from an earlier layout.
 pub(super) struct Move {
     layout: &'static Layout,
-    /// What of each window was copied, by its key of today.
+    /// Copied value of each window, by its key of today.
     windows: HashMap<Window, [u8; windows::VALUE]>,
     counters: HashMap<u32, Vec<Counters>>,
-    /// When windows were copied last.
+    /// Time of the last copy of windows.
     copied_at: Nanos,
-    /// When the last look at windows and counters began; none where a run before this one has copied them.
+    /// Time at which the last comparison of windows and counters began. None if an earlier run copied them.
     looked_at: Option<Instant>,
     stage: Stage,
 }
 
-/// How far a move has come.
+/// Progress of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// No packet reads the new maps.
     Unread,
-    /// An interface was attached anew, whose packets do.
+    /// An interface was newly attached, and its packets read the new maps.
     Read,
-    /// This run or one before it has put the program into a link.
+    /// This run or an earlier one has replaced the program of a link.
     Swapping,
 }
 
 impl Move {
-    /// Looks whether there is something to move, and makes this version's directory ready for the maps.
+    /// Looks for an earlier layout to move from, and prepares this version's directory for the maps.
     pub(super) fn begin(pins: &Pins) -> Result<Option<Self>, DatapathError> {
         let Some(earlier) = pins.earlier() else { return Ok(None) };
         let layout = LAYOUTS.iter().find(|layout| layout.version == earlier.version);
@@ -136,14 +136,14 @@ impl Move {
         Ok(Some(Self { layout, windows, counters, copied_at: Nanos(0), looked_at: None, stage }))
     }
 
-    /// Whether no packet reads this version's maps.
+    /// Returns whether no packet reads this version's maps.
     pub(super) fn is_unread(&self) -> bool {
         self.stage == Stage::Unread
     }
 }
 
-/// Whether a link of the earlier layout has a program of this version: those that a move puts into links are pinned
-/// meanwhile, since to find one by its id takes a capability that the daemon does not have.
+/// Returns whether a link of the earlier layout has a program of this version. A move pins the programs that it puts
+/// into links, because finding a program by id takes a capability that the daemon lacks.
 fn is_swapped(pins: &Pins, earlier: &Earlier) -> Result<bool, DatapathError> {
     let mut ours = Vec::new();
     for path in pins.starting_with(PROGRAM_PREFIX)? {
@@ -153,7 +153,7 @@ fn is_swapped(pins: &Pins, earlier: &Earlier) -> Result<bool, DatapathError> {
     Ok(links.any(|link| ours.contains(&link.program)))
 }
 
-/// Gives a map a second pin, among this version's.
+/// Pins a map a second time, in this version's directory.
 fn share(earlier: &Earlier, pins: &Pins, name: &'static str) -> Result<(), DatapathError> {
     let path = earlier.map(name);
     if !path.exists() {
@@ -166,7 +166,7 @@ fn open(path: &std::path::Path) -> Result<MapData, DatapathError> {
     Ok(MapData::from_pin(path).with_context(|| format!("open {}", path.display()))?)
 }
 
-/// Reads both generations of a configuration of this form.
+/// Reads both generations of a configuration of type `C`.
 fn read<C>(earlier: &Earlier) -> Result<[Facts; GENERATIONS as usize], DatapathError>
 where
     C: Copy,
@@ -180,7 +180,7 @@ where
     Ok([of(0)?, of(1)?])
 }
 
-/// Reads counters of this form.
+/// Reads counters of type `R`.
 fn read_counters<R>(earlier: &Earlier, rows: &[u32]) -> Result<Vec<(u32, Vec<Counters>)>, DatapathError>
 where
     R: Copy,
@@ -198,20 +198,20 @@ where
     rows.iter().map(of).collect()
 }
 
-/// What a move has come to, for the log.
+/// Result of a move, for the log.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
-    /// Windows that were copied at the last look.
+    /// Number of windows copied in the last comparison.
     recopied: usize,
-    /// Windows that were charged after it.
+    /// Number of windows charged after the last comparison.
     charged: usize,
-    /// From the beginning of the last look at windows and counters until every link had the new program: no packet that
-    /// was admitted before it was missed there. None where a run before this one has looked.
+    /// Time from the begin of the last comparison until every link had the new program. No packet admitted before the
+    /// comparison is missing. None if an earlier run made the comparison.
     gap: Option<Duration>,
 }
 
 impl Tally {
-    /// What has become of windows.
+    /// Returns the part of the log line about windows.
     fn words(&self, moving: &Move) -> String {
         match (moving.layout.windows, self.gap) {
             (None, _) => ", whose windows go on as they are".to_owned(),
@@ -228,7 +228,7 @@ impl Tally {
         }
     }
 
-    /// What the earlier program may have admitted that is not in what was copied.
+    /// Describes the packets that the earlier program may have admitted after the copy.
     fn uncopied(&self) -> String {
         self.gap.map_or_else(
             || "what the earlier program has admitted after a run before this one had copied its windows".to_owned(),
@@ -238,7 +238,7 @@ impl Tally {
 }
 
 impl Kernel {
-    /// Writes into the new maps what the earlier ones hold.
+    /// Writes the contents of the earlier maps into the new maps.
     pub(super) fn carry_over(&mut self) -> Result<(), DatapathError> {
         let Some(mut moving) = self.moving.take_if(|moving| moving.stage == Stage::Unread) else { return Ok(()) };
         let carried = self.carry(&mut moving);
@@ -266,14 +266,15 @@ impl Kernel {
         Ok(())
     }
 
-    /// Copies these rows of counters and all windows where they are other than at the last copy; how many windows.
+    /// Copies the given rows of counters and all windows that changed since the last copy. Returns the number of
+    /// windows.
     fn copy(&mut self, moving: &mut Move, rows: &[u32]) -> Result<usize, DatapathError> {
         moving.looked_at = Some(Instant::now());
         self.copy_counters(moving, rows)?;
         self.copy_windows(moving)
     }
 
-    /// Copies once more what has changed, before packets read the new maps.
+    /// Copies all later changes, before packets read the new maps.
     pub(super) fn before_packets(&mut self) -> Result<(), DatapathError> {
         let Some(mut moving) = self.moving.take_if(|moving| moving.stage == Stage::Unread) else { return Ok(()) };
         let rows = self.rows_in_use(&moving);
@@ -285,7 +286,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Leaves an earlier layout's pins as they were where this run cannot start, so that its version can.
+    /// Removes this version's pins if this run cannot start, so that the earlier version can start.
     pub(super) fn undo_move<T>(&self, refused: DatapathError) -> Result<T, DatapathError> {
         if let Some(pins) = self.pins.as_ref().filter(|_| self.is_earlier_in_force())
             && let Err(second) = pins.remove_own()
@@ -295,7 +296,7 @@ impl Kernel {
         Err(refused)
     }
 
-    /// Whether pins of an earlier layout are all that enforces: also where no program could be replaced.
+    /// Returns whether only the earlier layout enforces, also if replacing its programs failed.
     pub(super) fn is_earlier_in_force(&self) -> bool {
         let is_untouched = |pins: &Pins| {
             let is_swapped = pins.earlier().map(|earlier| is_swapped(pins, earlier));
@@ -317,7 +318,7 @@ impl Kernel {
 
     fn finish(&mut self, moving: &mut Move) -> Result<(), DatapathError> {
         let (mut tally, rows) = (Tally::default(), self.rows_in_use(moving)?);
-        // A link that has this program makes the next start go on; until then it begins again.
+        // A link with this program makes the next start resume the move. Without one, the next start begins again.
         self.mark_program()?;
         if moving.stage == Stage::Unread {
             tally.recopied = self.copy(moving, &rows)?;
@@ -349,14 +350,14 @@ impl Kernel {
         Ok(())
     }
 
-    /// Adds what the earlier program has counted and admitted after the last copy; to how many windows.
+    /// Adds what the earlier program counted and admitted after the last copy. Returns the number of windows changed.
     fn add(&mut self, moving: &Move, rows: &[u32], is_resumed: bool) -> Result<usize, DatapathError> {
         self.add_counters(moving, rows, is_resumed)?;
         reach(Point::MoveCounted);
         self.add_windows(moving, is_resumed)
     }
 
-    /// Has a later start know this run's program in a link.
+    /// Pins this run's program, so that a later start recognizes it in a link.
     fn mark_program(&mut self) -> Result<(), DatapathError> {
         let id = self.program_id()?;
         let path = self.pins.as_ref().map(|pins| pins.map(&format!("{PROGRAM_PREFIX}{id}")));
@@ -367,7 +368,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// The same of the programs for TCX.
+    /// Pins this run's programs for TCX, so that a later start recognizes them in links.
     fn mark_classifiers(&mut self) -> Result<(), DatapathError> {
         let is_tcx = |held: &&held::Held| held.attached == Some(Attachment::Tcx) && held.earlier.is_some();
         let headers: Vec<_> = self.links.held.iter().filter(is_tcx).map(|held| held.header).collect();
@@ -381,7 +382,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Puts this version's program into every link of the earlier one, each between two packets.
+    /// Replaces the program in every link of the earlier layout, each between two packets.
     fn swap_earlier(&mut self) -> Result<(), DatapathError> {
         let held = std::mem::take(&mut self.links.held);
         let mut swapped = Ok(());
@@ -401,7 +402,7 @@ impl Kernel {
         swapped
     }
 
-    /// Moves the files of the links to this version's, and removes the earlier ones.
+    /// Moves the files of the links to this version's directory, and removes the earlier layout's files.
     fn move_pins(&mut self) -> Result<(), DatapathError> {
         let Some(pins) = self.pins.as_mut() else { return Ok(()) };
         pins.remove_earlier_maps(&COPIED)?;

@@ -1,4 +1,4 @@
-//! What the ring of events has, and how many were put into it.
+//! Events in the ring, and the counts of sent and lost events.
 
 use anyhow::Context as _;
 use aya::maps::PerCpuArray;
@@ -11,7 +11,7 @@ use crate::DatapathError;
 use crate::events::{EVENTS_PART, EventCounts, KernelEvent};
 
 impl Kernel {
-    /// [`crate::Datapath::events`]. Without a policy there are no names for what the ring has, and it stays there.
+    /// See [`crate::Datapath::events`]. Without a policy, the events have no names and stay in the ring.
     pub(super) fn visit_events(&mut self, visit: &mut dyn FnMut(KernelEvent)) -> Result<bool, DatapathError> {
         let Some(policy) = &self.generations.policy else { return Ok(false) };
         for _ in 0..EVENTS_PART {
@@ -23,7 +23,7 @@ impl Kernel {
         Ok(true)
     }
 
-    /// What became of all events.
+    /// Returns the counts of all events.
     pub(super) fn event_counts(&self) -> Result<EventCounts, DatapathError> {
         let name = map::EVENT_TALLIES;
         let tallies: PerCpuArray<_, Plain<EventTally>> =

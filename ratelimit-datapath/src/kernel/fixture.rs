@@ -1,5 +1,5 @@
-//! What tests and measurements ask of the program beside: runs on made-up frames, its size, and who sends to it. No
-//! daemon has it.
+//! Extra access for tests and measurements: runs on made-up frames, the program's size, and traffic generators. No
+//! daemon uses it.
 
 mod advance;
 mod beside;

@@ -1,5 +1,5 @@
-//! What hosts of a fleet tell each other, at this end: the steps that packets have made, what this host has admitted,
-//! and what the others have.
+//! Local side of the exchange between hosts of a fleet: steps that packets made, own admissions, and admissions of
+//! other hosts.
 
 use anyhow::Context as _;
 use ipnet::IpNet;
@@ -14,7 +14,7 @@ use crate::DatapathError;
 use crate::fleet::{KernelStep, LimitAt, STEPS_PART, Told};
 
 impl Kernel {
-    /// [`crate::Datapath::steps`].
+    /// See [`crate::Datapath::steps`].
     pub(super) fn visit_steps(&mut self, visit: &mut dyn FnMut(KernelStep)) -> Result<bool, DatapathError> {
         let Some(policy) = &self.generations.policy else { return Ok(false) };
         for _ in 0..STEPS_PART {
@@ -26,7 +26,7 @@ impl Kernel {
         Ok(true)
     }
 
-    /// [`crate::Datapath::admitted`].
+    /// See [`crate::Datapath::admitted`].
     pub(super) fn admitted_of(&mut self, at: LimitAt, clients: &[IpNet]) -> Result<Vec<Vec<Cell>>, DatapathError> {
         let limit = self.limit_at(at)?;
         let decode = |(at, word): (usize, &u64)| Cell::decode(*word, at, limit.parts);
@@ -38,7 +38,7 @@ impl Kernel {
         clients.iter().map(cells).collect()
     }
 
-    /// [`crate::Datapath::tell_others`].
+    /// See [`crate::Datapath::tell_others`].
     pub(super) fn write_others(&mut self, at: LimitAt, told: &[Told]) -> Result<usize, DatapathError> {
         let limit = self.limit_at(at)?;
         let mut words = self.config_words()?;
@@ -46,7 +46,7 @@ impl Kernel {
         words.rules[0].limits[0] = limit;
         (words.rules[0].limits_len, words.rules[0].own_len, words.rules[0].shadows_len) = (1, 1, 0);
         self.write_config(CHARGE_GENERATION, words)?;
-        // It may be larger than that of the policy, see [`super::units`].
+        // The unit in the map may be larger than the policy's, see [`super::units`].
         let policy = self.generations.policy.as_ref();
         let of = policy.and_then(|policy| policy.rules.get(at.rule)?.limits.get(at.limit));
         let coarser = of.map_or(0, |of| limit.parts.unit_bits().saturating_sub(of.parts().unit_bits())).min(63);

@@ -1,4 +1,4 @@
-//! Forgetting clients: their windows, their bans and what the drop cache has of them.
+//! Removal of clients: their windows, bans and drop-cache entries.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::fd::AsFd as _;
@@ -22,7 +22,7 @@ impl Kernel {
         let words = self.config_words()?;
         let (lengths, windows) = (Lengths::of(&words), Windows::of(&words));
         let is_meant = |client: &IpNet| prefix.contains(client) || client.contains(&prefix);
-        // The window of one that the drop cache still refuses may be gone.
+        // A client that the drop cache still refuses may have no window any more.
         let cached_drops = self.cached_drops()?;
         let mut found: BTreeSet<IpNet> =
             cached_drops.of_sources(&windows).filter_map(|of| of.net(lengths)).filter(is_meant).collect();
@@ -36,19 +36,19 @@ impl Kernel {
             let Some((bytes, slot)) = state::split_key(key) else { return };
             let holder = windows.holder(slot);
             let net = Client::from_bytes(bytes).and_then(|client| client.net(holder.lengths(lengths)));
-            // A group is more than who is meant, unless all of it is.
+            // A group concerns more clients than meant, unless the prefix contains it.
             found.extend(net.filter(|net| if holder == Holder::Source { is_meant(net) } else { prefix.contains(net) }));
         })
         .with_context(|| format!("read {name}"))?;
         Ok(found.into_iter().collect())
     }
 
-    /// See [`crate::Datapath::forget_all`]. The windows go first: what meets a ban meanwhile is dropped by
-    /// that alone, and begins no window that another ban could follow.
+    /// See [`crate::Datapath::forget_all`]. Windows are removed first. Meanwhile a banned source is dropped by its ban
+    /// alone and opens no window that could lead to another ban.
     pub(super) fn forget_clients(&mut self, nets: &[IpNet]) -> Result<Removed, DatapathError> {
         let clients: HashSet<Client> = nets.iter().map(|net| Client::of(*net, self.sources.ipv6_family)).collect();
         let mut limits = BTreeMap::new();
-        // What is before or after a trial too.
+        // Include the policy before or on trial.
         for generation in 0..GENERATIONS {
             let words = self.config_words_of(generation)?;
             let (own, windows) = (Lengths::of(&words), Windows::of(&words));

@@ -1,4 +1,4 @@
-//! Writes a policy into the generation that no packet reads, and then has every packet read that one.
+//! Writes a policy into the generation that no packet reads, then makes every packet read that generation.
 
 use std::collections::BTreeMap;
 
@@ -18,27 +18,27 @@ use crate::DatapathError;
 use crate::encode::{self, Encoded};
 use ratelimit_policy::desired::Policy;
 
-/// What is applied, and what every configuration holds.
+/// The applied policy, and values that every configuration contains.
 #[derive(Debug)]
 pub(super) struct Generations {
-    /// What was applied last.
+    /// Policy applied last.
     pub(super) policy: Option<Policy>,
     pub(super) tries: Tries,
-    /// Of the program's hashes.
+    /// Key of the program's hashes.
     seed: HashKey,
     insertions_max: u32,
-    /// Of each CPU.
+    /// Free insertions of each CPU.
     insertions_free: u32,
 }
 
 impl Generations {
-    /// Nothing is applied yet.
+    /// Returns the state without an applied policy.
     pub(super) fn new(insertions_max: u32) -> Self {
         let (policy, tries, seed) = (None, Tries::default(), HashKey::default());
         Self { policy, tries, seed, insertions_max, insertions_free: 0 }
     }
 
-    /// Goes on with the seed of earlier runs, if there is one.
+    /// Adopts the seed of earlier runs, or creates one if there is none.
     pub(super) fn take(&mut self, known: &layout::Config, options: &Options) -> Result<(), DatapathError> {
         let is_new = known.seed == HashKey::default();
         self.seed = if is_new { HashKey(random::words()?) } else { known.seed };
@@ -53,7 +53,7 @@ impl Generations {
 }
 
 impl Kernel {
-    /// Writes a policy, and has every packet read it, until then if that is said.
+    /// Writes a policy and makes every packet read it, until `until` if given.
     pub(super) fn write_generation(&mut self, policy: &Policy, until: Option<Nanos>) -> Result<(), DatapathError> {
         if Family::of_ipv6_prefix(policy.ipv6_prefix) != self.sources.ipv6_family {
             return Err(DatapathError::Unsupported {
@@ -77,7 +77,7 @@ impl Kernel {
         for rule in &config.rules[..policy.rules.len()] {
             let budget = |of: &layout::Rule| (of.row, of.name, of.new_sources, of.new_sources_ns);
             if !known.rules.iter().any(|of| budget(of) == budget(rule)) {
-                // What another budget has admitted would be no measure for this one.
+                // The admissions under another budget are no measure for this one.
                 self.array::<u64>(map::NEW_SOURCES)?
                     .set(rule.row.into(), 0, 0)
                     .with_context(|| format!("write {}", map::NEW_SOURCES))?;
@@ -109,14 +109,14 @@ impl Kernel {
         reach(Point::ApplyActive);
         let rows: Vec<u8> = config.rules[..policy.rules.len()].iter().map(|rule| rule.row).collect();
         self.rows.hand_over(rows, rows_of(&known));
-        // A packet may still be reading the other generation; the next call writes that one.
+        // A packet may still read the other generation, which the next call writes.
         state::wait_for_packets();
         reach(Point::ApplyDone);
         Ok(())
     }
 
-    /// Writes what is known of the prefixes of sources, unless that is what packets read already; returns the
-    /// generation of the tries that has it. // a million prefixes take a second, so only what differs is written
+    /// Writes the entries of source prefixes, unless packets already read the same. Returns the generation of the tries
+    /// with these entries. A million prefixes take a second, so only differences are written.
     fn write_prefixes(&mut self, active: u32, prefixes: BTreeMap<IpNet, Prefix>) -> Result<u32, DatapathError> {
         self.know_prefixes()?;
         if self.generations.tries.prefixes[active as usize].as_ref() == Some(&prefixes) {
@@ -128,13 +128,13 @@ impl Kernel {
     }
 }
 
-/// Gives each wanted rule a row of counters: the one that its name has, else a free one. Returns the rows that are
-/// taken anew, whose counts are another rule's.
+/// Assigns each wanted rule a row of counters: the row of its name, or else a free row. Returns the newly taken rows,
+/// whose counts belong to other rules.
 fn rows(known: &[Rule], wanted: &mut [Rule]) -> Vec<u8> {
     let is_rule = |rule: &&Rule| rule.limits_len != 0;
     let mut is_free = [true; ROWS_MAX];
     let row_of = |name: u64| known.iter().filter(is_rule).find(|rule| rule.name == name).map(|rule| rule.row);
-    // The rows of rules that packets still read are not free, whether or not they are wanted.
+    // Rows of rules that packets still read are not free, even if those rules are no longer wanted.
     for rule in known.iter().filter(is_rule) {
         if let Some(free) = is_free.get_mut(usize::from(rule.row)) {
             *free = false;
@@ -143,7 +143,7 @@ fn rows(known: &[Rule], wanted: &mut [Rule]) -> Vec<u8> {
     let mut taken = Vec::new();
     for rule in wanted {
         rule.row = row_of(rule.name).unwrap_or_else(|| {
-            // There always is one: there are twice as many rows as rules.
+            // A free row always exists, because there are twice as many rows as rules.
             let row = is_free.iter().position(|free| *free).unwrap_or(0);
             is_free[row] = false;
             let row = u8::try_from(row).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What contains a source, where a limit is of that: whose windows those are that lie beside a source's own.
+//! Windows of groups: the prefix or list that a limit counts by instead of the source.
 
 use std::net::IpAddr;
 
@@ -9,19 +9,19 @@ use ratelimit_common::source::IPV6_NARROW_PREFIX_MAX;
 use super::clients::Lengths;
 use crate::memory::LIST;
 
-/// Whose windows a limit's are.
+/// Holder of a limit's windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
-    /// The source's.
+    /// The source itself.
     Source,
-    /// Those of the prefix of this length that contains it.
+    /// The prefix of this length that contains the source.
     Prefix(Lengths),
-    /// Those of all sources of the rule.
+    /// All sources of the rule together.
     List,
 }
 
 impl Holder {
-    /// Of the rule's limit at this position.
+    /// Returns the holder for the rule's limit at this position.
     pub(super) fn of(rule: &Rule, position: usize) -> Self {
         match rule.groups.get(position) {
             Some(group) if position >= rule.own_len.into() && position < rule.limits_len.into() => {
@@ -42,7 +42,7 @@ impl Holder {
         }
     }
 
-    /// The prefix whose windows they are, of a source that is cut to these lengths.
+    /// Returns the prefix that holds the windows for a source. `own` are the prefix lengths of sources.
     pub(super) fn net(self, source: IpAddr, own: Lengths) -> Option<IpNet> {
         match self {
             Self::Source => own.net(source),
@@ -51,7 +51,7 @@ impl Holder {
         }
     }
 
-    /// The lengths by which an entry of such a window is read, where those of sources are these.
+    /// Returns the prefix lengths of the keys of such windows. `own` are the prefix lengths of sources.
     pub(super) const fn lengths(self, own: Lengths) -> Lengths {
         match self {
             Self::Source => own,
@@ -60,7 +60,7 @@ impl Holder {
         }
     }
 
-    /// Whether this prefix is one whose windows they are.
+    /// Returns whether a prefix can hold such windows.
     pub(super) fn is(self, net: IpNet, own: Lengths) -> bool {
         match self {
             Self::List => net == LIST,

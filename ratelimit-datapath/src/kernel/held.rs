@@ -1,5 +1,5 @@
-//! The links that earlier runs left pinned, known by what they hold: an interface may have another name since, or be
-//! gone.
+//! Links that earlier runs left pinned, identified by what they hold. Their interfaces may have another name since, or
+//! be gone.
 
 use std::path::{Path, PathBuf};
 
@@ -16,21 +16,21 @@ use crate::{Attachment, DatapathError};
 
 /// A pinned link.
 pub(super) struct Held {
-    /// The interface's name; as it was when the link was pinned where it is not in this network namespace.
+    /// Current name of the interface. Its name at pinning time if the interface is not in this network namespace.
     pub(super) name: String,
-    /// The interface's index, 0 once it is gone.
+    /// Index of the interface, or 0 once the interface is gone.
     interface: u32,
-    /// How it is attached, where the interface is in this network namespace.
+    /// Mode of the attachment, if the interface is in this network namespace.
     pub(super) attached: Option<Attachment>,
-    /// What comes before the packets of the interface, likewise.
+    /// Link header of the interface, if it is in this network namespace.
     pub(super) header: LinkHeader,
     pub(super) link: FdLink,
-    /// Its file, where that is one of an earlier layout's.
+    /// File of the link, if it is in an earlier layout's directory.
     pub(super) earlier: Option<PathBuf>,
 }
 
 impl Held {
-    /// The same with its file among this layout's.
+    /// Moves the file of the link to this layout's directory.
     pub(super) fn moved(self, pins: &Pins) -> Result<Self, DatapathError> {
         let link = pin(pins, self.link, &self.name)?;
         if let Some(path) = &self.earlier {
@@ -40,13 +40,13 @@ impl Held {
         Ok(Self { link, earlier: None, ..self })
     }
 
-    /// Whether the interface that has this index in this network namespace is the one that it holds.
+    /// Returns whether the link is attached to the interface with this index in this network namespace.
     pub(super) fn is_on(&self, index: u32) -> bool {
         self.attached.is_some() && self.interface == index
     }
 }
 
-/// Every link pinned below `root`, of this layout or of an earlier one.
+/// Returns every link pinned below `root`, of this layout or of an earlier one.
 pub(super) fn all(root: &Path, present: &[Interface]) -> Result<Vec<Held>, DatapathError> {
     let (own, is_earlier) = (pins::version_dir(root), |dir: &Path| pins::version_of(dir).is_some_and(pins::is_earlier));
     let dirs = pins::versions(root).into_iter().filter(|dir| *dir == own || is_earlier(dir));
@@ -54,8 +54,8 @@ pub(super) fn all(root: &Path, present: &[Interface]) -> Result<Vec<Held>, Datap
     links.map(|(name, path)| open(name, &path, present)).collect()
 }
 
-/// The links of an earlier layout that are not among these yet. What held interfaces that are gone is removed; the others
-/// stay where they are.
+/// Adds the links of an earlier layout that `held` does not contain yet. Removes links whose interface is gone. Other
+/// files stay where they are.
 pub(super) fn add_earlier(held: &mut Vec<Held>, earlier: &Earlier, present: &[Interface]) -> Result<(), DatapathError> {
     for (name, path) in earlier.links() {
         let link = open(name, &path, present)?;
@@ -69,8 +69,8 @@ pub(super) fn add_earlier(held: &mut Vec<Held>, earlier: &Earlier, present: &[In
     Ok(())
 }
 
-/// The same, to be taken over: what held interfaces that are gone is removed, and the others' files are named as their
-/// interfaces are now.
+/// Opens this layout's links for a takeover. Removes links whose interface is gone, and renames the other files after
+/// the current interface names.
 pub(super) fn take(pins: &Pins, root: &Path, present: &[Interface]) -> Result<Vec<Held>, DatapathError> {
     let (gone, held): (Vec<_>, Vec<_>) = pins::pinned_interfaces(root)
         .into_iter()
@@ -81,8 +81,8 @@ pub(super) fn take(pins: &Pins, root: &Path, present: &[Interface]) -> Result<Ve
     for (file, _) in gone {
         pins.remove_link(&file)?;
     }
-    // Two may have changed names, so all files are moved aside before any is named. At every moment each link has one: it
-    // must not end with this process.
+    // Two interfaces may have swapped names, so all files are moved aside first. Each link always has a file, so that
+    // it survives the end of this process.
     let moved: Vec<&(String, Held)> = held.iter().filter(|(file, held)| *file != held.name).collect();
     moved.iter().try_for_each(|(file, held)| pins.rename_link(file, &aside(&held.name)))?;
     reach(Point::LinksAside);
@@ -91,13 +91,13 @@ pub(super) fn take(pins: &Pins, root: &Path, present: &[Interface]) -> Result<Ve
     Ok(held.into_iter().map(|(_, held)| held).collect())
 }
 
-/// Where a link's file is between two names: no interface has a space in its own (`dev_valid_name`, net/core/dev.c, Linux
-/// 6.18). A start that finds it there names it as any other.
+/// Returns the temporary name of a link's file during renaming. No interface name has a space (`dev_valid_name`,
+/// net/core/dev.c, Linux 6.18). A later start renames a file that it finds under this name.
 fn aside(name: &str) -> String {
     format!("{name} aside")
 }
 
-/// Pins a link under an interface's name. What is pinned there holds an interface that had that name before.
+/// Pins a link under an interface's name. Removes the pin of an earlier interface with that name.
 pub(super) fn pin(pins: &Pins, link: FdLink, name: &str) -> Result<FdLink, DatapathError> {
     pins.remove_link(name)?;
     let path = pins.link(name);

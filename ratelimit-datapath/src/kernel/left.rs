@@ -1,4 +1,4 @@
-//! What can be read of a filter that goes on without a daemon: the pinned maps, by no program of this process.
+//! Reads the pinned maps of a filter that runs without a daemon, without any program of this process.
 
 use std::path::Path;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::pins::PinsError;
 use crate::{DatapathError, EventCounts, InterfaceReading, Reading, Tallies, link_info};
 use ratelimit_policy::desired::{self, Mode, Policy, Ports, name_hash};
 
-/// When enforcement lapses or has lapsed; none is never, or this user may not read it.
+/// Returns the time at which enforcement lapses or has lapsed. None means never, or not readable by this user.
 pub(crate) fn lapse(dir: &Path) -> Option<Lapse> {
     let active: Array<_, Plain<Active>> = array(dir, map::ACTIVE).ok()?;
     let active = active.get(&0, 0).ok()?.0;
@@ -40,11 +40,11 @@ pub(crate) fn lapse(dir: &Path) -> Option<Lapse> {
     })
 }
 
-/// What packets are judged by and what has become of them, as far as pins tell: a rule has its name where that is one
-/// of `names`, and no limits; nothing is said of sources. Where enforcement has lapsed, every rule is in dry run.
+/// Returns the policy in force and its counts, as far as pins tell. Rules have their name if `names` contains it, and
+/// no limits. Sources are not read. If enforcement has lapsed, every rule is in dry run.
 ///
 /// # Errors
-/// Where privileges are missing, and where the pins are not of this layout.
+/// Fails if privileges are missing, or if the pins are not of this layout.
 pub fn read_left(left: &Left, names: &[String]) -> Result<(Policy, Reading), DatapathError> {
     let dir = left.dir.as_path();
     if !left.is_of_this_version() {
@@ -101,7 +101,7 @@ pub fn read_left(left: &Left, names: &[String]) -> Result<(Policy, Reading), Dat
     Ok((policy, reading))
 }
 
-/// What packets read, and of which generation it is: after a trial that nobody has confirmed, what was before it.
+/// Returns the configuration in force and its generation. After an unconfirmed trial, this is the one before the trial.
 fn in_force(dir: &Path) -> Result<(u32, ConfigWords), DatapathError> {
     let active: Array<_, Plain<Active>> = array(dir, map::ACTIVE)?;
     let config: Array<_, Plain<ConfigWords>> = array(dir, map::CONFIG)?;
@@ -118,7 +118,7 @@ fn now(words: &ConfigWords) -> Result<Nanos, DatapathError> {
     Ok(Nanos(state::monotonic_ns()?.wrapping_add(words.wall_offset_ns)))
 }
 
-/// A policy that says of each rule what the words do: its name, its mode, its ports.
+/// Builds a policy from the words of a configuration: name, mode and ports of each rule.
 fn policy(words: &ConfigWords, table: &PortTable, names: &[String]) -> Policy {
     let rule = |(at, rule): (usize, &Rule)| {
         let name = names.iter().find(|name| name_hash(name) == rule.name);
@@ -130,7 +130,7 @@ fn policy(words: &ConfigWords, table: &PortTable, names: &[String]) -> Policy {
     Policy { ipv4_prefix: 32, ipv6_prefix: 64, access: Vec::new(), rules }
 }
 
-/// The ports of the rule at this place.
+/// Returns the ports of the rule at this position.
 fn ports(words: &ConfigWords, table: &PortTable, at: usize) -> Ports {
     let holds = |set: u64| set >> at & 1 == 1;
     let ranges = |classes: &[u8]| {
@@ -155,7 +155,7 @@ pub(super) fn array<V: Pod>(dir: &Path, name: &'static str) -> Result<Array<MapD
     Ok(Array::try_from(Map::Array(open(dir, name)?)).with_context(|| format!("open {name}"))?)
 }
 
-/// A pinned map that is what this layout says, by a descriptor through which nothing can be written.
+/// Opens a pinned map read-only, and checks that it is as this layout says.
 fn open(dir: &Path, name: &'static str) -> Result<MapData, DatapathError> {
     let path = dir.join(name);
     let fd = bpf::open_pin(&path, Access::ReadOnly).map_err(|error| refused("open", &path, error.into()))?;
@@ -164,7 +164,7 @@ fn open(dir: &Path, name: &'static str) -> Result<MapData, DatapathError> {
     Ok(data)
 }
 
-/// What the kernel's refusal of a pin means.
+/// Converts the kernel's refusal of a pin into an error.
 fn refused(what: &str, path: &Path, error: anyhow::Error) -> DatapathError {
     let what = format!("{what} {}", path.display());
     match state::errno(&error) {

@@ -1,4 +1,4 @@
-//! Loads the program and makes its maps, or takes over those that earlier runs have pinned.
+//! Loads the program, and creates its maps or takes over pinned maps of earlier runs.
 
 use aya::programs::Xdp;
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
@@ -23,19 +23,19 @@ use crate::{Absent, DatapathError, object};
 use ratelimit_policy::config::Config;
 use ratelimit_policy::desired::drop_cache_sets;
 
-/// The LRU frees entries in runs of up to 128 on each CPU, so a map holds fewer than its capacity by as much
-/// (`LOCAL_FREE_TARGET`, kernel/bpf/bpf_lru_list.c, Linux 6.18); this is added to what is asked for.
+/// Extra entries for each CPU. The LRU frees entries in runs of up to 128 on each CPU, so a map holds fewer entries
+/// than its capacity (`LOCAL_FREE_TARGET`, kernel/bpf/bpf_lru_list.c, Linux 6.18).
 const LRU_SLACK_PER_CPU: u32 = 2 * 128;
 
-/// A map that is not used must still have an entry.
+/// Minimum number of entries, also for an unused map.
 const ENTRIES_MIN: u32 = 1;
 
 impl Kernel {
-    /// Calls [`Kernel::load`] once the interfaces are known to be free, so that a daemon that cannot start changes
+    /// Calls [`Kernel::load`] after checking that the interfaces are free, so that a daemon that cannot start changes
     /// nothing.
     ///
     /// # Errors
-    /// As [`Kernel::load`]; and where an interface is not there and not awaited, or has another XDP program.
+    /// Fails like [`Kernel::load`]. Also fails if an interface is missing and not awaited, or has another XDP program.
     pub fn open(config: &Config, absent: Absent) -> Result<Self, DatapathError> {
         let options = Options::from(config);
         attach::look_at(&config.interfaces, config.hook, absent, options.pins.as_deref())?;
@@ -48,11 +48,11 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Loads the program and makes its maps, or takes over pinned ones. Nothing is attached, and what pinned links
-    /// enforce goes on, until [`Datapath::attach`].
+    /// Loads the program, and creates its maps or takes over pinned ones. Attaches nothing. Pinned links enforce
+    /// unchanged until [`Datapath::attach`].
     ///
     /// # Errors
-    /// Where the kernel cannot, privileges are missing, or pinned maps are not of this layout.
+    /// Fails if the kernel lacks support, privileges are missing, or pinned maps are not of this layout.
     pub fn load(options: &Options) -> Result<Self, DatapathError> {
         let pins = options.pins.as_deref().map(Pins::open).transpose()?;
         let moving = match pins.as_ref().map_or(Ok(None), Move::begin) {
@@ -92,8 +92,8 @@ impl Kernel {
     }
 
     fn load_object(options: &Options, pins: Option<&Pins>) -> Result<Ebpf, DatapathError> {
-        // Each try with a longer log verifies the program again. With all of its log that takes minutes on a slow machine,
-        // before the refusal is known.
+        // Each attempt with a longer log verifies the program again. With the whole log, that takes minutes on a slow
+        // machine before the refusal is known.
         let wanted =
             if tracing::enabled!(tracing::Level::DEBUG) { VerifierLogLevel::DEBUG } else { VerifierLogLevel::DISABLE };
         let mut ebpf = Self::with_loader(options, wanted, |loader| {
@@ -115,7 +115,7 @@ impl Kernel {
         Ok(ebpf)
     }
 
-    /// Has a loader used that is set up for these options.
+    /// Calls `load` with a loader that is set up for these options.
     pub(super) fn with_loader<T>(
         options: &Options,
         log: VerifierLogLevel,
@@ -152,7 +152,7 @@ impl Kernel {
         load(&mut loader)
     }
 
-    /// Reads what earlier runs left: the time base, which interface has which row, how many sources there may be.
+    /// Reads what earlier runs left: the time base, the rows of interfaces, and the capacity for sources.
     fn take_over(&mut self, options: &Options, slack: u32) -> Result<(), DatapathError> {
         let known = self.config_words()?;
         self.time.take(known.wall_offset_ns, known.suspended)?;
@@ -179,8 +179,8 @@ impl Kernel {
     }
 }
 
-/// Removes the pins of a start that failed, unless links are among them. Maps without a link enforce nothing, and a later
-/// start that finds them would think otherwise.
+/// Removes the pins of a failed start, unless they include links. Maps without a link enforce nothing, and a later
+/// start would mistake them for state in force.
 fn undone(pins: Option<Pins>, error: DatapathError) -> DatapathError {
     if let Some(pins) = pins.filter(|pins| pins.interfaces().is_empty())
         && let Err(second) = pins.remove_own()

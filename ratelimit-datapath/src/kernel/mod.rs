@@ -1,5 +1,5 @@
-//! The datapath that is the Linux kernel's: loads the program, writes and reads its maps, attaches it. Nothing else
-//! names aya.
+//! The datapath of the Linux kernel: loads and attaches the program, and reads and writes its maps. Apart from this
+//! module, nothing names aya.
 
 mod answers;
 mod attach;
@@ -83,14 +83,14 @@ use super::{
 use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::Policy;
 
-/// The program in the kernel, with its maps and links. Dropped, it detaches what is not pinned.
+/// The program in the kernel, with its maps and links. Dropping the value detaches everything that is not pinned.
 pub struct Kernel {
     ebpf: Ebpf,
     classifiers: Classifiers,
     events: Ring<Event>,
     steps: Ring<Step>,
     pins: Option<Pins>,
-    /// The move from an earlier layout that is under way.
+    /// Unfinished move from an earlier layout.
     moving: Option<earlier::Move>,
     links: Links,
     time: Time,
@@ -99,23 +99,23 @@ pub struct Kernel {
     sources: SourceMaps,
 }
 
-/// The maps of sources, as they were made.
+/// Parameters of the source maps, as they were created.
 #[derive(Debug)]
 struct SourceMaps {
     ipv6_family: Family,
-    /// Windows remembered of each family at most.
+    /// Maximum number of windows of each address family.
     windows_max: u32,
-    /// Windows of each source.
+    /// Number of windows that one source has.
     windows_per_source: u32,
 }
 
 impl SourceMaps {
-    /// Sources remembered of each family at most.
+    /// Returns the maximum number of tracked sources of each address family.
     fn capacity(&self) -> u64 {
         u64::from(self.windows_max / self.windows_per_source.max(1))
     }
 
-    /// The map of IPv6 sources, and the length of its keys.
+    /// Returns the name and the key length in bytes of the map of IPv6 sources.
     const fn ipv6_map(&self) -> (&'static str, usize) {
         match self.ipv6_family {
             Family::V4 | Family::V6 => (map::SOURCES_V6, size_of::<SourceKeyV6>()),
@@ -128,10 +128,10 @@ const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 
 impl Kernel {
-    /// Lists the interfaces that have a row, in what packets read, now or after a trial, and whether SYNs are answered
-    /// there. Every other word is written
-    /// as it was. While the index of an interface is written, its packets may count as unlisted: none where it is
-    /// listed before it is attached.
+    /// Writes the interfaces that have a row, and whether SYNs are answered on them, to the configuration that packets
+    /// read. During a trial, also writes them to the configuration of a rollback. All other words stay the same. While
+    /// an index is being written, packets of that interface may count as unlisted. Listing an interface before it is
+    /// attached avoids that.
     fn write_interfaces(&mut self) -> Result<(), DatapathError> {
         let (active, interfaces) = (self.active_generation()?, self.links.listed());
         let mut words = self.config_words()?;
@@ -140,7 +140,7 @@ impl Kernel {
         if words.until_ns == 0 {
             return Ok(());
         }
-        // Packets may go back to the other one.
+        // The trial may roll back to the other generation.
         let before = (active + 1) % GENERATIONS;
         let mut words = self.config_words_of(before)?;
         self.links.let_answer(&mut words.rules);
@@ -151,7 +151,7 @@ impl Kernel {
         Ok(self.active()?.generation())
     }
 
-    /// What was applied last, be it on trial or its trial over.
+    /// Returns the configuration applied last, even if it is on trial or its trial is over.
     fn config_words(&mut self) -> Result<ConfigWords, DatapathError> {
         let generation = self.active_generation()?;
         self.config_words_of(generation)
@@ -412,13 +412,13 @@ impl Datapath for Kernel {
     }
 }
 
-/// A rule's limits and shadow limits.
+/// Returns the limits and shadow limits of a rule.
 fn limits_of(rule: &layout::Rule) -> impl Iterator<Item = &layout::Limit> {
     let (held, beside) = rule.limits.split_at(LIMITS_MAX);
     held.iter().take(rule.limits_len.into()).chain(beside.iter().take(rule.shadows_len.into()))
 }
 
-/// How many rules a configuration has.
+/// Returns the number of rules in a configuration.
 fn rules_len(words: &ConfigWords) -> usize {
     words.rules.iter().take_while(|rule| rule.limits_len != 0).count()
 }

@@ -12,7 +12,7 @@ use super::{Kernel, rules_len};
 use crate::{DatapathError, MULTIPLICITY_LASTS_NS};
 
 impl Kernel {
-    /// Writes the element of a client with its requests, or that of the rule if there is none.
+    /// Writes the requests of a client, or the mark of the rule if `client` is none.
     pub(super) fn write_multiplicity(
         &mut self,
         rule: usize,

@@ -1,4 +1,4 @@
-//! How the program is loaded: what cannot be changed while it runs.
+//! Options of loading, which cannot be changed while the program runs.
 
 use std::path::{Path, PathBuf};
 
@@ -9,59 +9,60 @@ use super::{XDP_DROP, XDP_PASS};
 use crate::pins;
 use ratelimit_policy::config::{Config, HookChoice, OnExit, XdpModeChoice};
 
-/// How a [`Kernel`] is set up; none of it can be changed while it runs.
+/// Options of a [`Kernel`]. None can be changed while the program runs.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where link and maps are pinned, so that they outlive the daemon; [`super::pins::ROOT`] on a host set up as
-    /// usual.
+    /// Directory in which links and maps are pinned, so that they outlive the daemon. [`super::pins::ROOT`] on a host
+    /// with the usual setup.
     pub pins: Option<PathBuf>,
-    /// Where to attach.
+    /// Choice of the hook.
     pub hook: HookChoice,
-    /// How to attach there, of XDP.
+    /// Choice of the XDP mode.
     pub xdp_mode: XdpModeChoice,
-    /// Sources remembered of each family at least.
+    /// Minimum number of tracked sources of each address family.
     pub max_sources: u32,
-    /// Windows of each source, see [`Policy::windows_per_source`]. A policy that is applied later may need more: then
-    /// fewer sources are remembered.
+    /// Number of windows of each source, see [`Policy::windows_per_source`]. If a later policy needs more, fewer
+    /// sources are tracked.
     pub windows_per_source: u32,
-    /// Whether IPv6 sources need the wide keys, see [`Family::of_ipv6_prefix`].
+    /// True if IPv6 sources need the wide keys, see [`Family::of_ipv6_prefix`].
     pub ipv6_family: Family,
-    /// Where the program takes its time from.
+    /// Time source of the program.
     pub clock: Clock,
-    /// New sources that a CPU remembers in 134 ms before it samples them, see [`ratelimit_common::admission`].
+    /// Number of new sources that a CPU admits in 134 ms before it samples them, see [`ratelimit_common::admission`].
     pub insertions_max: u32,
-    /// Insertions of all CPUs that first fill the maps, on no budget; none where the maps are pinned ones.
+    /// Number of insertions on all CPUs that first fill the maps without a budget. None are free if the maps were
+    /// pinned.
     pub insertions_free: u32,
-    /// Where packets go that pass.
+    /// Destination of passed packets.
     pub passed: Passed,
-    /// Whether events are sent.
+    /// True if events are sent.
     pub events: Events,
 }
 
-/// Whether events are sent.
+/// Setting of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Events {
-    /// Each that begins, on its budget.
+    /// Each event is sent within its budget.
     On,
-    /// None, for a benchmark of what they cost.
+    /// No event is sent, to measure the cost of events.
     Off,
 }
 
-/// Where the program takes its time from.
+/// Time source of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// The kernel's monotonic clock, set to the wall clock once.
+    /// The kernel's monotonic clock, set once to the wall clock.
     Kernel,
-    /// [`Kernel::set_now`], for tests.
+    /// The time set by [`Kernel::set_now`], for tests.
     Injected,
 }
 
-/// Where packets go that pass.
+/// Destination of passed packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passed {
     /// Up the network stack.
     On,
-    /// Nowhere: they are counted as passed and dropped all the same, for a benchmark of the program without the stack.
+    /// Packets count as passed but are dropped, for a benchmark of the program without the stack.
     Nowhere,
 }
 
@@ -92,7 +93,7 @@ impl From<&Config> for Options {
     }
 }
 
-/// The directory of the pins, if there are any to speak of.
+/// Returns the directory of the pins, or none if nothing is kept at exit.
 #[must_use]
 pub fn pins_root(on_exit: OnExit) -> Option<&'static Path> {
     match on_exit {

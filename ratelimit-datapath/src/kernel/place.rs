@@ -1,5 +1,5 @@
-//! Where the program goes on an interface: at XDP, or at TCX ingress where that is taken or frames have no Ethernet
-//! header; and who has that place. Never in the place of a program that is not ours.
+//! Choice of the hook on an interface: XDP, or TCX ingress if XDP is taken or frames have no Ethernet header. Also
+//! finds who holds the hook. A program of others is never replaced.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use crate::interface::{self, Interface};
 use crate::{Attachment, DatapathError, Hook, XdpMode, bpf, orphans, pins};
 use ratelimit_policy::config::HookChoice;
 
-/// Where a program that is not attached yet goes.
+/// Returns the hook for a program that is not attached yet.
 ///
 /// # Errors
-/// Where there is no room for it, or the kernel has no such place.
+/// Fails if the hook is taken, or if the kernel lacks it.
 pub(super) fn hook_for(found: &Interface, choice: HookChoice) -> Result<Hook, DatapathError> {
     let is_free = found.programs.is_empty();
     let hook = match choice {
@@ -30,13 +30,14 @@ pub(super) fn hook_for(found: &Interface, choice: HookChoice) -> Result<Hook, Da
         Hook::Tcx if !found.has_ethernet_header() && !found.is_headless() => Err(without_header(found, choice)),
         Hook::Tcx if !classifier::is_there() => Err(classifier::missing(&found.name)),
         Hook::Tcx if is_ours(found) => Err(occupied(found)),
-        // Or one packet would be counted twice.
+        // Otherwise one packet would be counted twice.
         Hook::Xdp | Hook::Tcx if at_tcx(found).is_some() => Err(occupied(found)),
         Hook::Xdp | Hook::Tcx => Ok(hook),
     }
 }
 
-/// The program would take the packet's first bytes for such a header, and pass everything as no IP.
+/// Returns the error for an interface without Ethernet header. The program would misread the first bytes and pass every
+/// packet as non-IP.
 fn without_header(found: &Interface, choice: HookChoice) -> DatapathError {
     let name = &found.name;
     let remedy = match choice {
@@ -51,7 +52,7 @@ fn without_header(found: &Interface, choice: HookChoice) -> DatapathError {
     }
 }
 
-/// Whether a program at XDP there is ratelimitd's own: an interface is limited once.
+/// Returns whether an XDP program there is ratelimitd's own. An interface is limited only once.
 fn is_ours(found: &Interface) -> bool {
     let root = Path::new(pins::ROOT);
     let held = held::all(root, std::slice::from_ref(found)).unwrap_or_default();
@@ -61,12 +62,13 @@ fn is_ours(found: &Interface) -> bool {
             || found.programs.iter().any(|(_, id)| name_of(*id) == layout::PROGRAM))
 }
 
-/// The program of another limiter of this name, at TCX ingress.
+/// Returns the program at TCX ingress that has this limiter's name.
 fn at_tcx(found: &Interface) -> Option<u32> {
     bpf::tcx_programs(found.index).ok()?.into_iter().find(|id| name_of(*id) == layout::PROGRAM)
 }
 
-/// A program's name; empty where it may not be read, as under the unit: the kernel tells it to CAP_SYS_ADMIN alone.
+/// Returns a program's name. Empty if it may not be read: the kernel shows names to CAP_SYS_ADMIN alone, which the unit
+/// does not grant.
 fn name_of(id: u32) -> String {
     loaded_programs()
         .filter_map(Result::ok)
@@ -75,7 +77,7 @@ fn name_of(id: u32) -> String {
         .unwrap_or_default()
 }
 
-/// Who has XDP of an interface, in words; none where nobody has.
+/// Describes the XDP programs of an interface. None if there are none.
 pub(super) fn holder(found: &Interface) -> Option<String> {
     let named = |(mode, id): &(XdpMode, u32)| match name_of(*id).as_str() {
         "" => format!("id {id}, {}", mode.label()),
@@ -84,7 +86,7 @@ pub(super) fn holder(found: &Interface) -> Option<String> {
     (!found.programs.is_empty()).then(|| found.programs.iter().map(named).collect::<Vec<_>>().join("; "))
 }
 
-/// The same of the interface with this index, where the program is attached elsewhere.
+/// Describes the XDP programs of an interface if our program is attached at TCX.
 pub(super) fn holder_beside(attached: Attachment, index: u32, present: &[Interface]) -> Option<String> {
     match attached {
         Attachment::Xdp(_) => None,
@@ -92,7 +94,7 @@ pub(super) fn holder_beside(attached: Attachment, index: u32, present: &[Interfa
     }
 }
 
-/// Says who is there, and how to take it off.
+/// Returns the error that names the existing program and how to detach it.
 pub(super) fn occupied(found: &Interface) -> DatapathError {
     let tcx = at_tcx(found).map(|id| format!("{:?}, id {id}, at TCX ingress", layout::PROGRAM));
     let is_other = tcx.is_some() || found.programs.iter().any(|(_, id)| name_of(*id) == layout::PROGRAM);
@@ -125,7 +127,7 @@ pub(super) fn occupied(found: &Interface) -> DatapathError {
     DatapathError::Occupied { interface: interface.clone(), owner: format!("{owner}. {remedy}") }
 }
 
-/// What the kernel's refusal to attach means, and what mends it.
+/// Converts the kernel's refusal to attach into an error with a remedy.
 pub(super) fn refused(found: &Interface, mode: XdpMode, error: ProgramError) -> DatapathError {
     let error = anyhow::Error::from(error);
     let what = format!("attach to {} in {} mode", found.name, mode.label());

@@ -1,4 +1,4 @@
-//! Layout types as aya wants to see them.
+//! Wrappers that make layout types usable with aya.
 
 use aya::Pod;
 use ratelimit_common::admission::Admission;
@@ -14,7 +14,7 @@ use ratelimit_common::multiplicity::Multiplicity;
 
 use super::earlier::{v7, v8, v9, v12};
 
-/// A layout type whose bytes are all there is to it.
+/// A layout type that is valid for any bytes and has no padding.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(super) struct Plain<T>(pub(super) T);
@@ -58,9 +58,9 @@ plain!(
     v12::Config
 );
 
-/// A boxed table as aya wants to see it, without a copy on the stack.
+/// Wraps a boxed table for aya without a copy on the stack.
 pub(super) fn plain_box<T>(table: Box<T>) -> Box<Plain<T>> {
     let raw = Box::into_raw(table).cast::<Plain<T>>();
-    // SAFETY: `Plain` is transparent, so the allocation has its layout; it was just released to us.
+    // SAFETY: `Plain` is transparent, so the allocation has its layout. `into_raw` has just given it to us.
     unsafe { Box::from_raw(raw) }
 }

@@ -1,5 +1,5 @@
-//! Loads the shipped program for no interface, to learn whether this kernel takes it. Nothing is attached or pinned, and
-//! all of it is gone when the call returns.
+//! Loads the shipped program to learn whether this kernel accepts it. Attaches and pins nothing. Everything is dropped
+//! when the call returns.
 
 use std::time::{Duration, Instant};
 
@@ -12,30 +12,30 @@ use super::{Clock, Events, Kernel, Options, Passed, program, state};
 use crate::{DatapathError, object};
 use ratelimit_policy::config::{HookChoice, MAX_SOURCES_MIN, XdpModeChoice};
 
-/// What became of the program.
+/// Result of loading the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// Instructions that the verifier walked; none where the kernel does not say.
+    /// Number of instructions that the verifier processed, if the kernel reports it.
     pub instructions: Option<u32>,
-    /// Whether the JIT compiler made the machine's instructions of it; none where the kernel does not say.
+    /// True if the JIT compiler translated the program, if the kernel reports it.
     pub is_jited: Option<bool>,
-    /// How long that and the maps took.
+    /// Time for the program and the maps.
     pub took: Duration,
 }
 
-/// Why the kernel does not take it.
+/// Refusal of the program by the kernel.
 #[derive(Debug)]
 pub struct Refusal {
-    /// As a start would say it.
+    /// Error as a start would report it.
     pub error: DatapathError,
-    /// All that the verifier said; none where it was not the verifier.
+    /// Whole log of the verifier. None if the verifier did not refuse.
     pub log: Option<String>,
 }
 
 /// Loads the program with the fewest sources.
 ///
 /// # Errors
-/// Where the kernel refuses, with the verifier's whole log.
+/// Fails if the kernel refuses the program, with the verifier's whole log.
 pub fn load_alone() -> Result<Verified, Box<Refusal>> {
     let options = Options {
         pins: None,
@@ -55,7 +55,7 @@ pub fn load_alone() -> Result<Verified, Box<Refusal>> {
         Ok((instructions, is_jited)) => Ok(Verified { instructions, is_jited, took: began.elapsed() }),
         Err((what, first)) => {
             let is_verifiers = log_in(&first).is_some();
-            // Once more, for all that the verifier has to say.
+            // Load again to get the verifier's whole log.
             let second = if is_verifiers { load(&options, VerifierLogLevel::VERBOSE).err() } else { None };
             let log = second.and_then(|(_, error)| log_in(&error)).or_else(|| log_in(&first));
             Err(Box::new(Refusal { error: state::load_error(what, first), log }))
@@ -63,7 +63,7 @@ pub fn load_alone() -> Result<Verified, Box<Refusal>> {
     }
 }
 
-/// The instructions that the verifier walked, and whether the JIT compiler took the program.
+/// Number of processed instructions, and whether the JIT compiler translated the program.
 type Taken = (Option<u32>, Option<bool>);
 
 fn load(options: &Options, log: VerifierLogLevel) -> Result<Taken, (&'static str, anyhow::Error)> {

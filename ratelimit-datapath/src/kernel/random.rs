@@ -1,4 +1,4 @@
-//! The kernel's randomness, which no sender of forged packets foresees.
+//! Random numbers of the kernel, which a sender of forged packets cannot predict.
 
 use std::io;
 
@@ -6,12 +6,12 @@ use anyhow::Context as _;
 
 use crate::DatapathError;
 
-/// So many random words of the kernel. Soon after boot it waits until the kernel has gathered enough.
+/// Returns `N` random words of the kernel. Soon after boot, waits until the kernel has gathered enough entropy.
 pub(super) fn words<const N: usize>() -> Result<[u64; N], DatapathError> {
     const { assert!(N <= 32, "a call for at most 256 bytes gets them all (getrandom(2))") };
     let mut words = [0_u64; N];
     loop {
-        // SAFETY: the words are there to be written, as many bytes as are said; any bits are a word.
+        // SAFETY: the words are writable for the given number of bytes, and any bits are a valid word.
         let got = unsafe { libc::getrandom(words.as_mut_ptr().cast(), size_of_val(&words), 0) };
         if usize::try_from(got) == Ok(size_of_val(&words)) {
             return Ok(words);

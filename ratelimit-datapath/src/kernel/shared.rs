@@ -1,4 +1,4 @@
-//! An array of the kernel's as memory of this process: read in place, and changed as packets change it.
+//! A kernel array mapped into this process: read in place, and changed atomically beside packets.
 
 use std::io;
 use std::marker::PhantomData;
@@ -6,8 +6,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::AtomicU64;
 
-/// A map made with `BPF_F_MMAPABLE` (Linux 5.5), as the words of its values, one after the other. Unmapped when it is
-/// dropped.
+/// A map made with `BPF_F_MMAPABLE` (Linux 5.5), as the consecutive words of its values. Unmapped on drop.
 #[derive(Debug)]
 pub(super) struct Shared<'a> {
     start: NonNull<AtomicU64>,
@@ -16,12 +15,12 @@ pub(super) struct Shared<'a> {
 }
 
 impl<'a> Shared<'a> {
-    /// An array whose values are so many bytes in all, each a multiple of 8.
+    /// Maps an array whose values have `bytes` bytes in total, each a multiple of 8.
     ///
     /// # Errors
-    /// What the kernel answers; `EPERM` where the map was not made for it.
+    /// Returns the kernel's error: `EPERM` if the map was not made mappable.
     pub(super) fn of(map: BorrowedFd<'a>, bytes: usize) -> io::Result<Self> {
-        // SAFETY: a new mapping, wherever there is room.
+        // SAFETY: this makes a new mapping at an address that the kernel chooses.
         let start = unsafe {
             libc::mmap(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, map.as_raw_fd(), 0)
         };
@@ -32,17 +31,17 @@ impl<'a> Shared<'a> {
         Ok(Self { start, words: bytes / size_of::<u64>(), map: PhantomData })
     }
 
-    /// The words, which packets change at any time.
+    /// Returns the words, which packets may change at any time.
     pub(super) const fn words(&self) -> &[AtomicU64] {
-        // SAFETY: so many words are mapped, aligned to a page, as long as `self` lives; every other
-        // writer writes word by word.
+        // SAFETY: `words` words are mapped, aligned to a page, as long as `self` lives. Every other writer writes whole
+        // words.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) }
     }
 }
 
 impl Drop for Shared<'_> {
     fn drop(&mut self) {
-        // SAFETY: what `of` has mapped, once.
+        // SAFETY: `of` made this mapping, and it is unmapped only here.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.words * size_of::<u64>()) };
     }
 }

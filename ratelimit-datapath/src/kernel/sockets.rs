@@ -1,11 +1,12 @@
-//! Where the running kernel's sockets have what packets are held against.
+//! Field offsets in the running kernel's sockets that packets are checked against.
 
 use anyhow::Result;
 use ratelimit_common::layout::SocketFields;
 
 use crate::btf::{self, Btf};
 
-/// Where they are; none of them where that cannot be told, which is said: then the client's own numbers decide.
+/// Returns the field offsets. If they are unknown, logs a warning and returns none. The client's own sequence numbers
+/// then decide.
 pub(super) fn fields() -> SocketFields {
     match read() {
         Ok(fields) => fields,
@@ -29,7 +30,7 @@ fn read() -> Result<SocketFields> {
         received: tcp("rcv_nxt")?,
         window_at: tcp("rcv_wup")?,
         window: tcp("rcv_wnd")?,
-        // `snd_nxt` is moved only once a segment is on its way (`tcp_write_xmit`): who is near has answered by then.
+        // `snd_nxt` is updated only once a segment is sent (`tcp_write_xmit`). A near peer may have answered by then.
         said: tcp("write_seq")?,
         unacknowledged: tcp("snd_una")?,
         peers_window_max: tcp("max_window")?,

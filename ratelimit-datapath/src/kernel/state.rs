@@ -1,4 +1,4 @@
-//! What the state in the maps is worth: whether pinned maps are ours, what time they mean, and their bytes as values.
+//! Checks of the state in maps: whether pinned maps are ours, the clocks they refer to, and conversion of their bytes.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ use crate::pins::PinsError;
 use crate::privileges;
 use crate::{DatapathError, SourceReading};
 
-/// What a pinned map must be. Capacities may differ: they are the user's.
+/// Required type and sizes of a pinned map. Capacities may differ, because the user chooses them.
 pub(super) struct Expected {
     pub(super) name: &'static str,
     kind: MapType,
@@ -32,7 +32,7 @@ const fn expected<K, V>(name: &'static str, kind: MapType) -> Expected {
     Expected { name, kind, key_len: size_of::<K>(), value_len: size_of::<V>() }
 }
 
-/// Every map that is pinned: all that packets read and write. The injected clock is the tests' own.
+/// All pinned maps: every map that packets read and write. The injected clock belongs to tests.
 pub(super) const EXPECTED: &[Expected] = &[
     expected::<u32, layout::Active>(map::ACTIVE, MapType::Array),
     expected::<u32, layout::Config>(map::CONFIG, MapType::Array),
@@ -64,12 +64,12 @@ pub(super) const EXPECTED: &[Expected] = &[
     expected::<(), ()>(map::STEPS, MapType::RingBuf),
 ];
 
-/// What the map with this name must be.
+/// Returns the required type and sizes of the map with this name.
 pub(super) fn expected_of(name: &'static str) -> Result<&'static Expected, DatapathError> {
     Ok(EXPECTED.iter().find(|expected| expected.name == name).with_context(|| format!("{name} is not pinned"))?)
 }
 
-/// Whether the pin of a map in this directory, if there is one, is what this layout says.
+/// Checks the pin of a map in this directory against this layout. A missing pin is no error.
 pub(super) fn check_pin(dir: &Path, expected: &Expected) -> Result<(), DatapathError> {
     let path = dir.join(expected.name);
     if !path.exists() {
@@ -86,7 +86,7 @@ fn misfit(path: &Path, why: &str) -> DatapathError {
     }
 }
 
-/// Whether this map, which is pinned there, is what this layout says. Its flags may be those of an earlier build.
+/// Checks a pinned map against this layout. Its flags may be those of an earlier build.
 pub(super) fn check(data: &MapData, path: &Path, expected: &Expected) -> Result<(), DatapathError> {
     let info = data.info().with_context(|| format!("look at {}", path.display()))?;
     let kind = info.map_type().with_context(|| format!("look at {}", path.display()))?;
@@ -101,7 +101,7 @@ pub(super) fn check(data: &MapData, path: &Path, expected: &Expected) -> Result<
     Ok(())
 }
 
-/// The data of a map of any type that is iterated or pinned here.
+/// Returns the data of a map of any type that is iterated or pinned here.
 #[expect(clippy::wildcard_enum_match_arm, reason = "five types of some thirty, and aya adds more")]
 pub(super) fn data(map: &Map) -> Result<&MapData, DatapathError> {
     match map {
@@ -112,14 +112,14 @@ pub(super) fn data(map: &Map) -> Result<&MapData, DatapathError> {
     }
 }
 
-/// The prefix and the slot of a key of the maps of sources.
+/// Splits a key of a source map into prefix and slot.
 pub(super) fn split_key(key: &[u8]) -> Option<(&[u8], u32)> {
     let (prefix, slot) = key.split_at_checked(key.len().checked_sub(size_of::<u32>())?)?;
     Some((prefix, u32::from_ne_bytes(slot.try_into().ok()?)))
 }
 
-/// One entry of a map of sources, from its bytes; none where they are no such entry. The length of its prefix depends on
-/// its slot.
+/// Parses one entry of a source map. Returns none if the bytes are no such entry. `lengths` gives the prefix length for
+/// a slot.
 pub(super) fn source_reading(key: &[u8], value: &[u8], lengths: impl Fn(u32) -> Lengths) -> Option<SourceReading> {
     let (prefix, slot) = split_key(key)?;
     let prefix = Client::from_bytes(prefix)?.net(lengths(slot))?;
@@ -139,19 +139,20 @@ pub(super) fn source_reading(key: &[u8], value: &[u8], lengths: impl Fn(u32) -> 
     })
 }
 
-/// Wall clock minus monotonic clock, in nanoseconds.
+/// Returns the wall clock minus the monotonic clock, in nanoseconds.
 pub(super) fn wall_offset_ns() -> Result<u64, DatapathError> {
     Ok(clock_ns(ClockId::CLOCK_REALTIME)?.saturating_sub(monotonic_ns()?))
 }
 
-/// The clock that `bpf_ktime_get_ns` reads.
+/// Returns the time of the clock that `bpf_ktime_get_ns` reads, in nanoseconds.
 pub(super) fn monotonic_ns() -> Result<u64, DatapathError> {
     clock_ns(ClockId::CLOCK_MONOTONIC)
 }
 
-/// For how long the machine was suspended since it booted. The monotonic clock, and so that of packets, stood still.
+/// Returns how long the machine was suspended since boot, in nanoseconds. The monotonic clock, and so that of packets,
+/// stood still.
 pub(super) fn suspended_ns() -> Result<u64, DatapathError> {
-    // Read in this order, a thread that is not let run in between makes it less.
+    // In this order, a pause of the thread between both reads makes the result smaller, never larger.
     let booted = clock_ns(ClockId::CLOCK_BOOTTIME)?;
     Ok(booted.saturating_sub(monotonic_ns()?))
 }
@@ -163,35 +164,35 @@ fn clock_ns(clock: ClockId) -> Result<u64, DatapathError> {
     Ok(seconds.saturating_mul(SECOND_NS).saturating_add(nanos))
 }
 
-/// Returns once every packet that was in the program when it was called has left it: a grace period of RCU, which
-/// `MEMBARRIER_CMD_GLOBAL` waits for (kernel/sched/membarrier.c, Linux 4.3), and BPF programs run inside of. Cannot
-/// fail: what it is called after cannot be taken back.
+/// Waits until every packet that was in the program at the call has left it. BPF programs run inside RCU read sections,
+/// and `MEMBARRIER_CMD_GLOBAL` waits for a grace period (kernel/sched/membarrier.c, Linux 4.3). Cannot fail, because
+/// the caller cannot undo its earlier steps.
 pub(super) fn wait_for_packets() {
     // SAFETY: no pointer is passed.
     let result = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
     if result != 0 {
-        // With nohz_full CPUs there is none, and a sandbox may forbid it. A packet takes microseconds, and this is far
-        // longer.
+        // The command is missing with nohz_full CPUs, and a sandbox may forbid it. A packet takes microseconds, so this
+        // pause is long enough.
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
 }
 
-/// The kernel's answer among an error's causes.
+/// Returns the kernel's error number among an error's causes.
 pub(crate) fn errno(error: &anyhow::Error) -> Option<i32> {
     error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>()?.raw_os_error())
 }
 
-/// What the kernel's refusal to load means.
+/// Converts the kernel's refusal to load into an error with a remedy.
 #[expect(clippy::wildcard_enum_match_arm, reason = "one of some thirty errors has a log")]
 pub(super) fn load_error(what: &str, error: anyhow::Error) -> DatapathError {
-    // The verifier refuses with EACCES, also what it would accept from a process with more capabilities.
+    // The verifier refuses with EACCES even what it would accept from a process with more capabilities.
     let missing: Vec<String> = privileges::missing().iter().map(ToString::to_string).collect();
     if errno(&error) == Some(libc::EPERM) || (errno(&error) == Some(libc::EACCES) && !missing.is_empty()) {
         let without = if missing.is_empty() { String::new() } else { format!(" without {}", missing.join(" and ")) };
         return denied(format!("{what}{without}"));
     }
     if errno(&error) == Some(libc::ENOMEM) {
-        // The maps of sources are nearly all that is asked for.
+        // The source maps take nearly all of the memory.
         let why =
             format!("{error:#}; there is not enough memory for so many sources, a smaller `--max-sources` needs less");
         return DatapathError::Unsupported { what: what.to_owned(), why };
@@ -207,8 +208,8 @@ pub(super) fn load_error(what: &str, error: anyhow::Error) -> DatapathError {
     }
 }
 
-/// What it means that the kernel did not permit something: with all capabilities that it takes, a container's profile
-/// is the reason, and root would be told no other answer.
+/// Returns the error for a denied operation. If the process has all needed capabilities, a container's profile is the
+/// reason, and root would be refused too.
 pub(super) fn denied(what: String) -> DatapathError {
     if privileges::missing().is_empty() {
         DatapathError::Forbidden { what }
@@ -217,8 +218,8 @@ pub(super) fn denied(what: String) -> DatapathError {
     }
 }
 
-/// The end of what the verifier says, on one line: the reason is there. All of it, which may be megabytes, goes to the
-/// log.
+/// Returns the last lines of the verifier's log, which contain the reason, as one line. The whole log, possibly
+/// megabytes, goes to the debug log.
 fn verifier_words(refusal: &std::io::Error, log: &str) -> String {
     const LINES_MAX: usize = 3;
     tracing::debug!("the verifier's log:\n{log}");

@@ -1,4 +1,4 @@
-//! What time it is for the program: the kernel's clock made wall-clock time, or one that a test sets.
+//! The program's time: the kernel's clock converted to wall-clock time, or a time set by a test.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use ratelimit_common::time::{Nanos, SECOND_NS};
 use super::{Clock, map_ref, state};
 use crate::DatapathError;
 
-/// A suspension that is shorter is not followed: it may be a second that was rounded, or two clocks that were not read
-/// at once.
+/// Shortest suspension that is followed. A shorter one may come from rounding, or from two clocks that were not read at
+/// once.
 const SUSPENDED_MIN_NS: u64 = 2 * SECOND_NS;
 
 /// The program's clock.
@@ -20,18 +20,17 @@ const SUSPENDED_MIN_NS: u64 = 2 * SECOND_NS;
 pub(super) struct Time {
     clock: Clock,
     wall_offset_ns: u64,
-    /// What `wall_offset_ns` has of the time for which the machine was suspended since it booted.
+    /// Part of the time since boot in suspension that `wall_offset_ns` includes.
     suspended_ns: u64,
 }
 
 impl Time {
-    /// One that nobody has set.
+    /// Returns a clock that is not set.
     pub(super) const fn new(clock: Clock) -> Self {
         Self { clock, wall_offset_ns: 0, suspended_ns: 0 }
     }
 
-    /// Goes on with the time base of earlier runs, if there is one, and with what it has of suspensions, where that run
-    /// has told.
+    /// Adopts the time base of earlier runs, if there is one, and the suspended time that it includes, if recorded.
     pub(super) fn take(&mut self, pinned: u64, suspended: u32) -> Result<(), DatapathError> {
         self.wall_offset_ns = match (self.clock, pinned) {
             (Clock::Injected, _) => 0,
@@ -45,8 +44,8 @@ impl Time {
         Ok(())
     }
 
-    /// Goes ahead by what the machine was suspended since it did last: the time that has passed and that the kernel's
-    /// monotonic clock does not have. None where there is none.
+    /// Advances by the time of suspension since the last call, which the kernel's monotonic clock does not include.
+    /// Returns none if there was none.
     pub(super) fn catch_up(&mut self) -> Result<Option<Duration>, DatapathError> {
         match self.clock {
             Clock::Kernel => Ok(self.follow(state::suspended_ns()?)),
@@ -61,22 +60,22 @@ impl Time {
         Some(Duration::from_nanos(more_ns))
     }
 
-    /// [`ratelimit_common::layout::Config::suspended`].
+    /// Returns the value for [`ratelimit_common::layout::Config::suspended`].
     pub(super) fn suspended(&self) -> u32 {
         u32::try_from((self.suspended_ns + SECOND_NS / 2) / SECOND_NS).unwrap_or(u32::MAX).saturating_add(1)
     }
 
-    /// Whether a configuration of this time base is that of a test, or of no run at all.
+    /// Returns whether a configuration has no time base, because a test or no run wrote it.
     pub(super) fn is_lost(&self, pinned: u64) -> bool {
         self.clock == Clock::Kernel && pinned == 0
     }
 
-    /// What is added to the kernel's clock.
+    /// Returns the nanoseconds to add to the kernel's clock.
     pub(super) const fn wall_offset_ns(&self) -> u64 {
         self.wall_offset_ns
     }
 
-    /// Now.
+    /// Returns the current time.
     pub(super) fn now(&self, ebpf: &Ebpf) -> Result<Nanos, DatapathError> {
         match self.clock {
             Clock::Kernel => Ok(Nanos(state::monotonic_ns()?.wrapping_add(self.wall_offset_ns))),
@@ -114,12 +113,12 @@ mod tests {
         time.take(7, 11).unwrap();
         assert_eq!(time.suspended(), 11, "ten seconds, as the run before has told");
         let mut follow = |suspended_ns| time.follow(suspended_ns).map(|more| more.as_secs());
-        // Not for what was rounded, and not for a clock that was read late.
+        // Neither rounding nor a clock that was read late counts as a suspension.
         assert_eq!([10, 11].map(|seconds| follow(seconds * SECOND_NS + 900_000_000)), [None, None]);
         assert_eq!((follow(10 * SECOND_NS + HOUR_NS), follow(10 * SECOND_NS + HOUR_NS)), (Some(3_600), None));
         assert_eq!((follow(0), follow(10 * SECOND_NS + 2 * HOUR_NS)), (None, Some(3_600)));
         assert_eq!((time.wall_offset_ns(), time.suspended()), (7 + 2 * HOUR_NS, 7_211));
-        // A state of a run that has told nothing begins with what there is now.
+        // State of a run that recorded nothing begins with the current suspended time.
         let mut untold = Time::new(Clock::Kernel);
         untold.take(7, 0).unwrap();
         assert_eq!((untold.catch_up().unwrap(), untold.wall_offset_ns()), (None, 7));

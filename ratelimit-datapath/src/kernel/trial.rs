@@ -1,4 +1,4 @@
-//! A policy on trial: the generation that packets read has an end, and the other one, to which they go back then,
+//! A policy on trial. The generation that packets read has an end. The other generation, to which they then roll back,
 //! stays whole.
 
 use anyhow::{Context as _, anyhow};
@@ -12,7 +12,7 @@ use crate::encode::{self, Encoded};
 use crate::{DatapathError, Trial};
 use ratelimit_policy::desired::Policy;
 
-/// A trial that ends sooner is not confirmed any more: a write takes microseconds.
+/// Minimum time, in nanoseconds, before the end at which a trial can be confirmed. A write takes microseconds.
 const MARGIN_NS: u64 = 10_000_000;
 
 impl Kernel {
@@ -26,8 +26,8 @@ impl Kernel {
         self.write_generation(policy, Some(until))
     }
 
-    /// Writes who is allowed and denied into both generations, while packets read one of them and may go back to the
-    /// other. Of a trie each packet reads one entry, which is replaced whole.
+    /// Writes the allowed and denied prefixes into both generations, while packets read one and may roll back to the
+    /// other. Each packet reads one entry of a trie, which is replaced as a whole.
     pub(super) fn write_access(&mut self, tried: &Policy, before: &Policy) -> Result<(), DatapathError> {
         let active = self.active_generation()?;
         let other = (active + 1) % GENERATIONS;
@@ -36,7 +36,7 @@ impl Kernel {
         let of = |words: ConfigWords| words.prefixes_generation % GENERATIONS;
         let (mut tries, back) = (of(self.config_words_of(active)?), of(self.config_words_of(other)?));
         if tries == back && tried.prefixes != before.prefixes {
-            // They shared what is not the same any more.
+            // Both generations shared tries whose entries now differ.
             tries = (back + 1) % GENERATIONS;
         }
         self.write_shown(active, tries, tried)?;
@@ -44,11 +44,11 @@ impl Kernel {
         state::wait_for_packets();
         self.write_shown(other, back, before)?;
         reach(Point::AccessBefore);
-        // What was not found in a trie is cached.
+        // Misses of the tries are cached.
         self.begin_epoch()
     }
 
-    /// Has a generation read its prefixes from these tries.
+    /// Makes a generation read its prefixes from these tries.
     fn write_shown(&mut self, generation: u32, tries: u32, encoded: Encoded) -> Result<(), DatapathError> {
         let Encoded { config, prefixes, .. } = encoded;
         self.write_prefixes_of(tries, prefixes)?;
@@ -66,8 +66,8 @@ impl Kernel {
         let generation = self.active_generation()?;
         let words = self.config_words()?;
         self.write_config(generation, ConfigWords { until_ns: 0, ..words })?;
-        // Packets are judged by a clock that is never ahead of this one. Where this thread was not let run until the
-        // end had passed, some may have gone back: then all do.
+        // Packets are judged by a clock that is never ahead of this one. If this thread was paused until the end had
+        // passed, some packets may have rolled back. Then all must.
         if self.read_clock()? < until {
             return Ok(true);
         }
@@ -84,7 +84,7 @@ impl Kernel {
         })
     }
 
-    /// Has every packet read what was before a trial, if there is one, so that the generation that was on trial can be
+    /// Makes every packet read the policy before a trial, if there is one, so that the trial's generation can be
     /// written.
     pub(super) fn end_trial(&mut self) -> Result<(), DatapathError> {
         if self.trial_state()? == Trial::None {

@@ -1,5 +1,5 @@
-//! The tries of prefixes: what they hold, read many entries at once, and made what is wanted by what differs. A million
-//! prefixes take a second, so nothing is written that is there already, also not by a run after another one.
+//! The tries of prefixes: read in batches, and updated only where they differ. A million prefixes take a second, so
+//! existing entries are not written again, not even by a later run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd as _;
@@ -19,20 +19,20 @@ use super::plain::{Plain, plain_box};
 use super::{Kernel, map_mut, state};
 use crate::{DatapathError, batch, encode};
 
-/// Entries from which on it is said how long they take.
+/// Minimum number of entries for which the duration is logged.
 const SAID_FROM: usize = 50_000;
 
-/// What the generations of the tries hold, as far as this run knows.
+/// Contents of each generation of the tries, as far as this run knows.
 #[derive(Debug, Default)]
 pub(super) struct Tries {
     pub(super) prefixes: [Option<BTreeMap<IpNet, Prefix>>; GENERATIONS as usize],
-    /// What packets are told by [`map::PREFIX_FILTER`]; none until this run has written it.
+    /// Filters in [`map::PREFIX_FILTER`]. None until this run has written them.
     pub(super) filters: [Option<Box<PrefixFilter>>; GENERATIONS as usize],
     pub(super) targets: [Option<BTreeMap<IpNet, RuleSet>>; GENERATIONS as usize],
 }
 
 impl Kernel {
-    /// Reads what the tries of sources hold, where this run does not know it: after its start, or an error.
+    /// Reads the contents of the source tries if unknown, after a start or an error.
     pub(super) fn know_prefixes(&mut self) -> Result<(), DatapathError> {
         if self.generations.tries.prefixes.iter().all(Option::is_some) {
             return Ok(());
@@ -46,8 +46,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Writes what tells packets that no prefix holds their source, by what the tries hold. Called before packets are
-    /// judged by this run's program: the filter of a run before this one is its program's own.
+    /// Writes the filters that tell packets that no prefix holds their source, from the contents of the tries. Must be
+    /// called before this run's program judges packets, because an earlier run's filter belongs to its own program.
     pub(super) fn fill_filters(&mut self) -> Result<(), DatapathError> {
         self.know_prefixes()?;
         for generation in 0..GENERATIONS {
@@ -63,7 +63,7 @@ impl Kernel {
         if known.as_ref() == Some(&filter) {
             return Ok(());
         }
-        // Whatever a failed write has left is what packets were told before, or what they are told now.
+        // After a failed write, packets read the filter from before or this one.
         self.array::<Plain<PrefixFilter>>(map::PREFIX_FILTER)?
             .set(generation, plain_box(filter.clone()).as_ref(), 0)
             .with_context(|| format!("write {}", map::PREFIX_FILTER))?;
@@ -71,7 +71,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Adds what a trie holds to its generations. `net` makes a prefix of its length and of the bytes of its address.
+    /// Adds the entries of a trie to the generations in `held`. `net` makes a prefix from its length and its address
+    /// bytes.
     fn read_trie(
         &mut self,
         name: &'static str,
@@ -90,15 +91,15 @@ impl Kernel {
                 held.insert(net(length, address)?, prefix(value)?);
                 Some(())
             };
-            // What is none of ours is in no generation that packets read.
+            // Other entries are in no generation that packets read.
             add();
         })
         .with_context(|| format!("read {name}"))?;
         Ok(())
     }
 
-    /// Writes these into a generation of the tries, also while packets read it: each finds what was there or what is
-    /// there now.
+    /// Writes prefixes into a generation of the tries, possibly while packets read it. Each packet finds either the old
+    /// or the new entry.
     pub(super) fn write_prefixes_of(
         &mut self,
         generation: u32,
@@ -107,8 +108,8 @@ impl Kernel {
         self.know_prefixes()?;
         self.check_room(&prefixes)?;
         let wanted = filter_of(prefixes.keys());
-        // Packets are told of a prefix before it is in a trie, and until it is not there any more: of what was there too,
-        // also after an error.
+        // The filter announces a prefix before it is in a trie, and until it is removed from there. Old prefixes stay
+        // announced, also after an error.
         let mut both = wanted.clone();
         if let Some(known) = &self.generations.tries.filters[generation as usize] {
             both.add_all(known);
@@ -121,7 +122,7 @@ impl Kernel {
         self.write_filter(generation, wanted)
     }
 
-    /// That the maps have room for these: pinned ones may be those of a version with smaller ones.
+    /// Checks that the maps have room for these prefixes. Pinned maps may come from a version with smaller ones.
     fn check_room(&self, prefixes: &BTreeMap<IpNet, Prefix>) -> Result<(), DatapathError> {
         let v4 = prefixes.keys().filter(|net| matches!(net, IpNet::V4(_))).count();
         for (name, count) in [(map::PREFIXES_V4, v4), (map::PREFIXES_V6, prefixes.len() - v4)] {
@@ -139,8 +140,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Makes one generation of a trie exactly what is wanted: by what differs from what it holds, or anew where that
-    /// is not known, after an error or at the start.
+    /// Updates one generation of a trie to hold exactly `wanted`. Writes only differences to `held`, or everything if
+    /// the contents are unknown, at the start or after an error.
     pub(super) fn write_trie<const N: usize, V: Copy + PartialEq>(
         &mut self,
         name: &'static str,
@@ -178,14 +179,14 @@ impl Kernel {
         unsafe { batch::remove(map, &stale) }
             .map_err(|stopped| stopped.error)
             .with_context(|| format!("remove from {name}"))?;
-        // SAFETY: likewise.
+        // SAFETY: the map was opened above with these types of keys and values.
         let written = unsafe { batch::update(map, &keys, &values) };
         if let Err(stopped) = written {
-            // No packet is to find what was not there, and the memory is free again.
+            // Remove the added entries, so that no packet finds them and their memory is free again.
             let is_held = |net: &IpNet| held.is_some_and(|held| held.contains_key(net));
             let added: Vec<_> =
                 nets.iter().zip(&keys).take(stopped.at).filter(|(net, _)| !is_held(net)).map(|(_, key)| *key).collect();
-            // SAFETY: likewise.
+            // SAFETY: the map was opened above with these types of keys and values.
             if let Err(second) = unsafe { batch::remove(map, &added) } {
                 tracing::warn!("after a failed write: remove from {name}: {}", second.error);
             }
@@ -218,7 +219,7 @@ fn filter_of<'a>(prefixes: impl Iterator<Item = &'a IpNet>) -> Box<PrefixFilter>
     filter
 }
 
-/// A value of the tries of sources.
+/// Parses a value of the source tries.
 fn prefix(bytes: &[u8]) -> Option<Prefix> {
     let mut words = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
     let rules = words.next()?;

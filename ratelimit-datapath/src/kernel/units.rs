@@ -1,8 +1,8 @@
-//! The units of what other hosts admitted, where the amount of a shared limit changes and with it the unit.
+//! Units of other hosts' admissions after a change of a shared limit's amount, which may change the unit.
 //!
-//! What was told in one unit must not count for more in another. A smaller unit makes it less, which forgives until the
-//! fleet tells it again. Before a larger unit is read, what was told is removed. Packets may go back from a trial at any
-//! time, so that one has no smaller unit than what was before it.
+//! Admissions told in one unit must not count for more in another. A smaller unit makes them count for less until the
+//! fleet tells them again. Before a larger unit takes effect, they are removed. Packets may roll back from a trial at
+//! any time, so a policy on trial never has a smaller unit than the policy before it.
 
 use std::cmp::Ordering;
 use std::os::fd::AsFd as _;
@@ -19,7 +19,7 @@ use crate::fleet::{LimitAt, Told};
 use crate::{DatapathError, batch};
 
 impl Kernel {
-    /// Makes the units of `config`, which packets will read after `known`, such that nothing told counts for more.
+    /// Adjusts the units of `config`, which packets read after `known`, so that no told admission counts for more.
     pub(super) fn settle_units(
         &mut self,
         known: &ConfigWords,
@@ -43,7 +43,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Removes what others told of a limit, of all sources. // half a second for a million windows
+    /// Removes other hosts' admissions to a limit, for all sources. Takes half a second for a million windows.
     fn remove_told(
         &mut self,
         words: &ConfigWords,
@@ -78,7 +78,7 @@ impl Kernel {
     }
 }
 
-/// The limit with this slot that hosts share, and its place.
+/// Returns the shared limit with this slot, and its rule and position.
 fn limit_of(words: &ConfigWords, slot: u32) -> Option<((usize, usize), Limit)> {
     let rules = words.rules[..rules_len(words)].iter().enumerate();
     let mut limits = rules.flat_map(|(at, rule)| {

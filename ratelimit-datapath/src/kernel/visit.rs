@@ -1,4 +1,4 @@
-//! Visits of the maps that hold the sources' windows: of all of them, or of a part.
+//! Visits of all or a part of the maps that hold the sources' windows.
 
 use std::os::fd::AsFd as _;
 
@@ -12,10 +12,10 @@ use super::windows::Windows;
 use super::{Kernel, map_ref, rules_len, state};
 use crate::{DatapathError, SourceReading, SourcesPosition, VisitedSources, batch};
 
-/// The last failure of a visit.
+/// Last failure of a visit.
 type Failed = Result<(), DatapathError>;
 
-/// What it takes to read an entry of the maps.
+/// State needed to read entries of the maps.
 struct Entries {
     own: Lengths,
     family: Family,
@@ -24,7 +24,7 @@ struct Entries {
 }
 
 impl Entries {
-    /// Returns the window of an entry, with what the drop cache has dropped of it. None where nothing is held to it.
+    /// Returns the window of an entry, with the drops of the drop cache. None if the window limits nobody.
     fn read(&self, kernel: &Kernel, key: &[u8], value: &[u8]) -> Result<Option<SourceReading>, DatapathError> {
         let Self { own, family, windows, cached_drops } = self;
         let Some(mut reading) = state::source_reading(key, value, |slot| windows.holder(slot).lengths(*own)) else {
@@ -44,7 +44,7 @@ impl Entries {
         Ok(Some(SourceReading { slot, is_verified, ..reading }))
     }
 
-    /// Visits the window of an entry, and keeps what failed.
+    /// Visits the window of an entry. Stores a failure in `failed`.
     fn visit(&self, kernel: &Kernel, entry: (&[u8], &[u8]), visit: &mut dyn FnMut(SourceReading), failed: &mut Failed) {
         match self.read(kernel, entry.0, entry.1) {
             Ok(reading) => reading.into_iter().for_each(visit),
@@ -91,7 +91,7 @@ impl Kernel {
         })
     }
 
-    /// None where no rule holds anybody.
+    /// Returns the state to read entries, or none if there is no rule.
     fn readable(&mut self) -> Result<Option<Entries>, DatapathError> {
         let words = self.config_words()?;
         if rules_len(&words) == 0 {
@@ -101,7 +101,7 @@ impl Kernel {
         Ok(Some(Entries { own, family: self.sources.ipv6_family, windows, cached_drops: self.cached_drops()? }))
     }
 
-    /// The maps of windows that are in use, and the lengths of their keys.
+    /// Returns the names and key lengths of the window maps in use.
     const fn source_maps(&self) -> [(&'static str, usize); 2] {
         [(map::SOURCES_V4, size_of::<SourceKeyV4>()), self.sources.ipv6_map()]
     }

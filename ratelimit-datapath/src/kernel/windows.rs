@@ -1,4 +1,4 @@
-//! Which window of which limit an entry of the sources' maps is.
+//! Assignment of entries in the source maps to limits and their windows.
 
 use std::collections::BTreeMap;
 
@@ -8,21 +8,21 @@ use ratelimit_common::verification::Side;
 use super::groups::Holder;
 use super::{ConfigWords, rules_len};
 
-/// The windows of a configuration's limits, by the slot that is part of their keys.
+/// The windows of a configuration's limits, by the slot in their keys.
 #[derive(Debug)]
 pub(super) struct Windows {
     of: BTreeMap<u32, Window>,
-    /// Of those that are no source's: whose they are.
+    /// Holders of the windows that belong to a group instead of a source.
     holders: BTreeMap<u32, Holder>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Window {
-    /// Of the limit with this slot.
+    /// Window of the limit with this slot. The flag marks verified traffic.
     Of(u32, bool),
-    /// What the guard holds a source to. It is shown of one source alone, with a slot of its own.
+    /// Window of a guard. Shown only for a single source, with its own slot.
     Guard,
-    /// It is shown nowhere: what a ban needs, and where there is no guard, what one has held.
+    /// Window that is never shown: evidence for bans, and windows of a guard that is off.
     Hidden,
 }
 
@@ -41,9 +41,9 @@ impl Windows {
         Self { of: rules.iter().flat_map(Self::of_rule).collect(), holders: of_groups.collect() }
     }
 
-    /// Whose window it is that has this slot.
+    /// Returns the holder of the window with this slot.
     pub(super) fn holder(&self, slot: u32) -> Holder {
-        // Asked for each of a million windows.
+        // Called for each of a million windows.
         if self.holders.is_empty() {
             Holder::Source
         } else {
@@ -71,8 +71,8 @@ impl Windows {
         held.chain(beside.iter().take(rule.shadows_len.into()).map(move |limit| window(limit, false)))
     }
 
-    /// The slot of the limit that a window is of, and whether it is that of verified traffic; none where nothing is
-    /// held to it. Windows of no limit of now have the slots that they have.
+    /// Returns the slot of the limit that a window belongs to, and whether the window counts verified traffic. None if
+    /// the window limits nobody. A window of no current limit keeps its own slot.
     pub(super) fn limit(&self, slot: u32) -> Option<(u32, bool)> {
         match self.of.get(&slot) {
             Some(Window::Of(limit, is_verified)) => Some((*limit, *is_verified)),
@@ -81,8 +81,8 @@ impl Windows {
         }
     }
 
-    /// The slot of each window, that of its limit, and whether it is that of verified traffic. Those of a guard have
-    /// their own slot for that of a limit, see [`ratelimit_policy::desired::Limit::guard`].
+    /// Returns the slot of each shown window, the slot of its limit, and whether the window counts verified traffic. A
+    /// guard's window has its own slot instead of the limit's, see [`ratelimit_policy::desired::Limit::guard`].
     pub(super) fn all(&self) -> impl Iterator<Item = (u32, u32, bool)> {
         self.of.iter().filter_map(|(key, window)| match window {
             Window::Of(limit, is_verified) => Some((*key, *limit, *is_verified)),

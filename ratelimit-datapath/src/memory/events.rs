@@ -1,4 +1,4 @@
-//! What has begun, on the kernel's budget and with its room.
+//! Events in memory, within the kernel's budget and capacity.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use ratelimit_common::time::Nanos;
 use crate::events::EventCounts;
 use crate::events::source;
 
-/// Events, as a ring of the kernel's has them with one CPU.
+/// Queue of events, like the kernel's ring with one CPU.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     waiting: VecDeque<Event>,
@@ -19,7 +19,7 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// Keeps an event of this client, or counts it as lost.
+    /// Queues an event of this client, or counts it as lost.
     pub(super) fn send(&mut self, kind: Kind, client: IpNet, event: Event) {
         let tally = &mut self.tallies[kind as usize];
         if !tally.spend(Nanos(event.time_ns)) || self.waiting.len() >= EVENTS_MAX {
@@ -31,13 +31,13 @@ impl Told {
         tally.sent += 1;
     }
 
-    /// The oldest that waits, taken out.
+    /// Removes and returns the oldest waiting event.
     #[cfg(any(test, feature = "fixture"))]
     pub(crate) fn next(&mut self) -> Option<Event> {
         self.waiting.pop_front()
     }
 
-    /// What became of all.
+    /// Returns the counts of all events.
     #[cfg(any(test, feature = "fixture"))]
     pub(crate) fn counts(&self) -> EventCounts {
         let mut counts = EventCounts::default();

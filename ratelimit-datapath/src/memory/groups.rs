@@ -1,14 +1,14 @@
-//! What contains a source in memory, where a limit is of that.
+//! Groups of sources in memory.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net};
 use ratelimit_common::layout::Group;
 
-/// All sources of a rule, as the kernel's maps have them: no client is all addresses.
+/// All sources of a rule, in the form of the kernel's maps. No client is all addresses.
 pub const LIST: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0));
 
-/// The prefix that a group is, of this client.
+/// Returns the prefix or list by which the group counts this client.
 pub(super) fn holder(group: &Group, client: IpNet) -> IpNet {
     if group.is_list != 0 {
         return LIST;

@@ -1,6 +1,6 @@
-//! Frames, each judged as the kernel judges it. Not all of the kernel is here. No socket says whether a segment
-//! is verified: that is an argument. No source is evicted, so none is sampled. No drop cache drops sooner what a window
-//! refuses too. No guard counts.
+//! Frames, judged as in the kernel except for some parts. No socket tells whether a segment is verified: that is an
+//! argument. No source is evicted, so none is sampled. No drop cache drops what a window would refuse later. No guard
+//! counts.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,44 +19,44 @@ use ratelimit_common::verification::{ConnectionState, EvidenceNeeds, Side};
 use super::traffic::PacketCharges;
 use super::{Conversations, Held, Rules, Sources, address};
 
-/// A client with its source port, and the port that it sends to.
+/// Client, its source port, and the destination port.
 type Connection = (IpNet, u16, u16);
 
-/// What is remembered of the packets so far.
+/// State from the packets so far.
 #[derive(Debug, Default)]
 pub struct Packets {
-    /// Their windows and bans.
+    /// Windows and bans of the sources.
     pub sources: Sources,
     conversations: Conversations,
-    /// Connections of which nothing more is taken, as a request of theirs was refused, or nothing that is as
-    /// unverified: until when, and by which rule.
+    /// Drop entries of connections that had a request refused: expiry and row of the rule. The side says whether only
+    /// unverified segments are dropped.
     shut: BTreeMap<(Connection, Side), (Nanos, u8)>,
-    /// Clients whose segments to a port met their ban, which precedes that: likewise.
+    /// Clients whose segments to a port met their ban: expiry and row of the rule. Takes precedence over `shut`.
     banned: BTreeMap<(IpNet, u16), (Nanos, u8)>,
-    /// Verified connections, by both of their ends: in which generation of the clock.
+    /// Generation in which a connection was last seen verified, by both of its ends.
     verified: BTreeMap<(IpAddr, IpAddr, u16, u16), u16>,
 }
 
-/// What the host's sockets say of a segment's sender.
+/// Information of the host's sockets about a segment's sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
-    /// Whether its sender is verified.
+    /// State of the sender's connection, which says whether the sender is verified.
     pub connection_state: ConnectionState,
-    /// What the server has said to it, where that is known.
+    /// State of the server's socket, if known.
     pub peer: Option<Peer>,
 }
 
 impl Sender {
-    /// Not known to the host.
+    /// No local socket matches the segment.
     pub const UNKNOWN: Self = Self { connection_state: ConnectionState::Unknown, peer: None };
 }
 
-/// What became of a frame.
+/// Outcome of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Judged {
-    /// The row is the rule's number.
+    /// Verdict. The row is the number of the rule.
     pub verdict: Verdict,
-    /// Whether a ban of its source began.
+    /// True if a ban of the source began.
     pub has_banned: bool,
 }
 
@@ -67,13 +67,13 @@ impl From<Verdict> for Judged {
 }
 
 impl Packets {
-    /// Other rules are in force, or what was known of some source is not any more: as the kernel begins an epoch.
+    /// Begins an epoch, like the kernel, after the policy changed or state of sources was removed.
     pub fn begin_epoch(&mut self) {
         self.shut.clear();
         self.banned.clear();
     }
 
-    /// Judges a frame, of whose sender the host's sockets say this.
+    /// Judges a frame whose sender the host's sockets describe as `sender`.
     pub fn judge<F: Walk>(&mut self, rules: &Rules, frame: &F, sender: Sender, now: Nanos) -> Judged {
         let packet = match parse(frame) {
             Parsed::Ip(packet) => packet,
@@ -95,7 +95,7 @@ impl Packets {
         if let Some((_, rule)) = segment_of.and_then(|of| self.banned.get(&of)).filter(|(until, _)| now < *until) {
             return Verdict { reason: Reason::Banned, rule: *rule }.into();
         }
-        // What ends a connection is judged.
+        // A segment that closes its connection is judged despite a drop entry.
         let shut = connection.filter(|_| !closes(&packet));
         if let Some(rule) = shut.and_then(|connection| self.is_shut(connection, sender.connection_state, now)) {
             return Verdict { reason: Reason::OverLimit, rule }.into();
@@ -125,8 +125,8 @@ impl Packets {
         Judged { verdict, has_banned: held.has_banned }
     }
 
-    /// Judges what is no frame: a packet to a port that every rule protects, at an address that none names. Whatever
-    /// comes is verified.
+    /// Judges an abstract packet without a frame, to a port that every rule protects and an address that no rule names.
+    /// Every packet counts as verified.
     pub fn judge_abstract(&mut self, rules: &Rules, source: IpAddr, charges: Charges, now: Nanos) -> Judged {
         let asked_by = rules.asked_by(Address::v4([0; 4]), now);
         let to = Destination::Tcp { port: 0, opening: charges.has(is::OPENING), has_payload: charges.requests != 0 };
@@ -151,7 +151,7 @@ impl Packets {
         now: Nanos,
     ) -> Held {
         let mut taken = match connection_state {
-            // Its server does not take it, so nothing begins in it.
+            // The server ignores the segment, so no connection or request begins.
             ConnectionState::Ignored => PacketCharges::of_volume(packet),
             ConnectionState::Unknown | ConnectionState::Answered | ConnectionState::Established => {
                 self.conversations.look(frame, packet, peer, now, rule)
@@ -168,7 +168,7 @@ impl Packets {
         held
     }
 
-    /// The flags of [`is`] that a segment has by its connection.
+    /// Returns the flags of [`is`] that a segment gets from its connection.
     fn verification(
         &mut self,
         packet: &Packet,
@@ -201,7 +201,8 @@ impl Packets {
         bits | if is_known { 0 } else { is::FIRST }
     }
 
-    /// Holds a later fragment, of which the rule that judges it has found this, to those that it may belong to beside.
+    /// Applies a non-first fragment to every other rule whose ports it could belong to. `held` is the result of the
+    /// judging rule.
     fn hold_beside(
         &mut self,
         rules: &Rules,
@@ -223,7 +224,7 @@ impl Packets {
         }
     }
 
-    /// The row of the rule by which nothing more is taken of this connection, from such a sender.
+    /// Returns the row of the rule whose drop entry covers this connection for a sender in this state.
     fn is_shut(&self, connection: Connection, connection_state: ConnectionState, now: Nanos) -> Option<u8> {
         let sides = if connection_state == ConnectionState::Established {
             &[Side::Verified][..]
@@ -235,29 +236,29 @@ impl Packets {
     }
 }
 
-/// Until when a rule refuses, no longer than it lasts; and its row.
+/// Returns the expiry of a refusal, limited by the rule's own end, and the rule's row.
 fn ends_with(rule: &Rule, until_ns: u64) -> (Nanos, u8) {
     (Nanos(if rule.until_ns == 0 { until_ns } else { until_ns.min(rule.until_ns) }), rule.row)
 }
 
-/// Whose segment it is, and to which port, if it opens nothing.
+/// Returns the client and the destination port of a segment that opens no connection.
 const fn segment_of(packet: &Packet, client: IpNet) -> Option<(IpNet, u16)> {
     let Target::Tcp { port, opening: false, .. } = packet.target else { return None };
     Some((client, port))
 }
 
-/// The connection of a segment that brings it something, where that can be read at a glance.
+/// Returns the connection of a segment with payload, if its head can be read with few loads.
 fn connection<F: Walk>(frame: &F, packet: &Packet, client: IpNet) -> Option<Connection> {
     let Target::Tcp { port, opening: false, segment, is_fragment: false } = packet.target else { return None };
     (segment.payload_bytes != 0 && Head::of(frame).is_some()).then_some((client, segment.source_port, port))
 }
 
-/// Whether a packet is a segment that closes its connection.
+/// Returns whether a packet is a segment that closes its connection.
 fn closes(packet: &Packet) -> bool {
     matches!(&packet.target, Target::Tcp { segment, .. } if segment.closes())
 }
 
-/// An address as packets have it.
+/// Converts an address to the form that packets have.
 fn packet_address(address: IpAddr) -> Address {
     match address {
         IpAddr::V4(address) => Address::v4(address.octets()),

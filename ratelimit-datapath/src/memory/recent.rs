@@ -1,9 +1,9 @@
-//! A map that remembers what was used lately, and of bounded size: the host's stand-in for the kernel's LRU maps. Pure.
+//! A bounded map of recently used entries, in place of the kernel's LRU maps. Pure.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Remembers at least the newest `half` keys, and never more than twice as many.
+/// Map that holds at least the newest `half` keys, and at most twice as many.
 #[derive(Debug)]
 pub(super) struct Recent<K, V> {
     newer: HashMap<K, V>,

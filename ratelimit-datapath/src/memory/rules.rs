@@ -1,4 +1,4 @@
-//! A policy as packets are judged by it: the words that the kernel reads, and its prefixes in memory.
+//! A policy in the form that judges packets: the kernel's words, and prefixes in memory.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use super::address;
 use crate::encode;
 use ratelimit_policy::desired::Policy;
 
-/// A policy, encoded.
+/// A policy, encoded for the core.
 #[derive(Debug)]
 pub struct Rules {
     policy: Policy,
@@ -24,8 +24,8 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Of a policy; none where it is too large for the kernel's maps. What the guard counts beside is left out: the
-    /// kernel alone has a guard.
+    /// Encodes a policy. Returns none if it is too large for the kernel's maps. Guards are left out, because only the
+    /// kernel has them.
     pub fn new(policy: &Policy) -> Option<Self> {
         let encode::Encoded { config, ports, prefixes, targets } = encode::encode(policy).ok()?;
         let mut config = Box::new(config);
@@ -37,30 +37,31 @@ impl Rules {
         Some(Self { policy: policy.clone(), config, ports, prefixes, targets })
     }
 
-    /// What was encoded.
+    /// Returns the policy that was encoded.
     pub const fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// The rule with this number.
+    /// Returns the rule with this number.
     pub fn rule(&self, index: u32) -> &Rule {
         &self.config.rules[index as usize]
     }
 
-    /// The generation of the kernel's Bloom filters: it knows what it inserted in this one or the last.
+    /// Returns the generation of the kernel's Bloom filters at `now`. They know insertions of this generation and the
+    /// last.
     #[cfg(any(test, feature = "fixture"))]
     #[expect(clippy::cast_possible_truncation, reason = "as a mark has it")]
     pub(super) const fn turn(&self, now: Nanos) -> u16 {
         (now.0 >> (self.config.generation_shift & 63)) as u16
     }
 
-    /// As one packet asks them.
+    /// Returns the view that one packet to this destination has.
     pub const fn asked_by(&self, to: Address, now: Nanos) -> AskedBy<'_> {
         AskedBy { rules: self, to, now }
     }
 }
 
-/// What one packet reads of them.
+/// View of the rules for one packet.
 #[derive(Clone, Copy)]
 pub struct AskedBy<'a> {
     rules: &'a Rules,
@@ -90,7 +91,7 @@ impl choose::Rules for AskedBy<'_> {
     }
 }
 
-/// What is known of the longest prefix that holds an address.
+/// Returns the entry of the longest prefix that contains an address.
 fn longest<V>(known: &BTreeMap<IpNet, V>, address: IpAddr) -> Option<&V> {
     let bits = if address.is_ipv4() { 32 } else { 128 };
     (0..=bits).rev().find_map(|len| known.get(&IpNet::new(address, len).ok()?.trunc()))

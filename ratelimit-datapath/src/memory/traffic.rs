@@ -1,5 +1,5 @@
-//! What a packet costs: how many connections and requests begin in it, by what was remembered of its connection. No
-//! socket is asked here: where nobody says what one says, a segment's own numbers tell. Pure.
+//! Charges of a packet: the connections and requests that begin in it, from the tracked state of its connection.
+//! Without the server's socket, the segment's own numbers decide. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,7 +15,7 @@ use ratelimit_common::verdict::{Action, Reason};
 
 use super::recent::Recent;
 
-/// Connections and flows that are remembered at least, each. // 2^18 x 2 halves x ~90 B = 47 MB of each
+/// Minimum number of tracked connections, and of tracked flows. Each set takes up to 2^18 x 2 halves x ~90 B = 47 MB.
 const REMEMBERED: usize = 1 << 18;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,21 +33,21 @@ struct FlowKey {
     port: u16,
 }
 
-/// What connections have said so far.
+/// Tracked state of connections and flows.
 #[derive(Debug)]
 pub struct Conversations {
     tcp: Recent<ConversationKey, Conversation>,
     udp: Recent<FlowKey, Flow>,
 }
 
-/// A packet's cost, and what is to be remembered of it.
+/// Charges of a packet, and the connection state to store if it passes.
 pub struct PacketCharges {
     pub charges: Charges,
     newest: Newest,
 }
 
 impl PacketCharges {
-    /// That of a packet in which nothing begins.
+    /// Returns the charges of a packet in which nothing begins.
     pub fn of_volume(packet: &Packet) -> Self {
         Self { charges: Charges { bytes: packet.ip_bytes, ..Charges::default() }, newest: Newest::Nothing }
     }
@@ -66,8 +66,7 @@ impl Default for Conversations {
 }
 
 impl Conversations {
-    /// What a packet is to the rule that judges it, by what is remembered, and what its server has said where that is
-    /// known.
+    /// Returns the charges of a packet under the judging rule. `peer` is the state of the server's socket, if known.
     pub fn look<F: Walk>(
         &self,
         frame: &F,
@@ -80,7 +79,7 @@ impl Conversations {
         let costs = |opens, requests| Charges { requests: saturating(requests), ..volume }.with(is::OPENING, opens);
         let nothing = |charges| PacketCharges { charges, newest: Newest::Nothing };
         match packet.target {
-            // What begins in it is in other packets too.
+            // A fragment may repeat what begins in other packets.
             Target::Tcp { port, opening, segment, is_fragment: true } if rule.counts_requests != 0 => {
                 let key = conversation_key(packet, &segment, port);
                 let known = self.tcp.get(key);
@@ -92,7 +91,7 @@ impl Conversations {
             Target::Tcp { opening, segment, .. } if segment.payload_bytes == 0 || rule.counts_requests == 0 => {
                 nothing(costs(opening, 0))
             }
-            // A server that takes payload with a SYN answers it.
+            // A server that accepts payload with a SYN answers it.
             Target::Tcp { opening: true, segment, .. } => {
                 let end = segment.payload_at.saturating_add(segment.payload_bytes);
                 nothing(costs(true, conversation::with_syn(frame, segment.payload_at, end).unwrap_or(1)))
@@ -110,15 +109,15 @@ impl Conversations {
                 let step = flow::step(self.udp.get(key), now, datagram);
                 PacketCharges { charges: costs(step.opens, step.requests), newest: Newest::Udp(key, step.newest) }
             }
-            // Whatever it is, it may be anything.
+            // A packet with unparsable headers may be anything.
             Target::UnparsableHeaders => nothing(costs(true, 1)),
             Target::Fragment { may_be_tcp } => nothing(costs(false, may_be_tcp.into())),
             Target::Other | Target::ControlTraffic => nothing(volume),
         }
     }
 
-    /// Remembers what passes by this rule, whose limits say `reason`. A connection goes on by what passes in a dry
-    /// run; a flow that is over the limit is judged anew there too.
+    /// Stores the state of a packet that the rule passes, whose limits say `reason`. In dry run, connections proceed
+    /// with every passed packet. A flow over the limit is judged anew even there.
     pub fn remember(&mut self, taken: PacketCharges, rule: &Rule, reason: Reason) {
         match taken.newest {
             Newest::Tcp(key, newest) if enforced(rule, reason).reason.action() == Action::Pass => {
@@ -139,7 +138,7 @@ fn saturating(requests: u32) -> u16 {
     u16::try_from(requests).unwrap_or(u16::MAX)
 }
 
-/// A packet's address as the rest of this side has it.
+/// Converts a packet's address to a standard one.
 pub fn address(address: Address) -> IpAddr {
     match address {
         Address::V4(word) => Ipv4Addr::from(word.to_ne_bytes()).into(),

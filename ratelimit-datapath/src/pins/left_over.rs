@@ -1,4 +1,4 @@
-//! What a removal that was cut short has left: directories of other layouts in which nothing enforces.
+//! Remains of an interrupted removal: directories of other layouts in which nothing enforces.
 
 use std::path::{Path, PathBuf};
 
@@ -8,25 +8,25 @@ use super::{
     PROGRAM_PREFIX, PinsError, entries, is_earlier, links_in, lock, remove, remove_dir, version_dir, version_of,
 };
 
-/// What is read of an earlier layout: without these there is nothing to go on with.
+/// Maps that are read of an earlier layout. Without them, its state cannot be taken over.
 const READ: [&str; 6] =
     [map::ACTIVE, map::CONFIG, map::COUNTERS, map::SOURCES_V4, map::SOURCES_V6, map::SOURCES_V6_WIDE];
 
-/// Removes all of it below `root`: it would keep nothing but a start from going on.
+/// Removes all such remains below `root`, because they would only prevent a start.
 ///
 /// # Errors
-/// Where it cannot be removed.
+/// Fails if a file cannot be removed.
 pub(super) fn remove_all(root: &Path) -> Result<(), PinsError> {
     if !root.exists() {
         return Ok(());
     }
     for dir in entries(root)?.iter().filter(|dir| is_left_over(root, dir)) {
         let _lock = lock(dir)?;
-        // A daemon of that layout may have begun to fill it.
+        // A daemon of that layout may have begun to fill the directory.
         if is_left_over(root, dir) {
             entries(dir)?.iter().try_for_each(|path| remove(path))?;
             remove_dir(dir)?;
-            // Where a move out of it was at its last step, nothing has to know the program in the links any more.
+            // If the last step of a move was interrupted, the program in the links no longer needs to be recognized.
             let marks = starting_with(&version_dir(root), PROGRAM_PREFIX).unwrap_or_default();
             marks.iter().try_for_each(|path| remove(path))?;
             tracing::info!("removed {}: an earlier run had left it, and nothing in it that enforces", dir.display());
@@ -35,15 +35,15 @@ pub(super) fn remove_all(root: &Path) -> Result<(), PinsError> {
     Ok(())
 }
 
-/// The files in a directory whose names begin like this.
+/// Returns the files of a directory that have names starting with `prefix`.
 pub(super) fn starting_with(dir: &Path, prefix: &str) -> Result<Vec<PathBuf>, PinsError> {
     let mut files = entries(dir)?;
     files.retain(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix)));
     Ok(files)
 }
 
-/// Whether a directory holds nothing: of an earlier layout also where no link is left and not all maps are, since a removal takes
-/// links first. While a move is under way this version has the links.
+/// Returns whether a directory holds no usable state. A directory of an earlier layout also counts if it has no link
+/// and lacks some map, because a removal deletes links first. During a move, this version has the links.
 pub(super) fn is_left_over(root: &Path, dir: &Path) -> bool {
     let own = version_dir(root);
     let (Ok(files), Some(version)) = (entries(dir), version_of(dir)) else { return false };
@@ -88,13 +88,13 @@ mod tests {
             assert_eq!(at(dir).exists(), !is_left, "{dir} with {files:?}");
             fs::remove_dir_all(&root).unwrap();
         }
-        // A move that is under way has given this version the links.
+        // A move in progress has given this version the links.
         let own = version_dir(&root);
         [&own, &at(&earlier)].into_iter().for_each(|dir| fs::create_dir_all(dir).unwrap());
         fs::write(own.join("link-eth0"), "").unwrap();
         fs::write(at(&earlier).join(map::ACTIVE), "").unwrap();
         assert!(!is_left_over(&root, &at(&earlier)) && !is_left_over(&root, &own));
-        // One that was cut short at its last step is over.
+        // A move that was interrupted at its last step is complete.
         fs::write(own.join("program-7"), "").unwrap();
         fs::remove_file(at(&earlier).join(map::ACTIVE)).unwrap();
         remove_all(&root).unwrap();

@@ -1,4 +1,4 @@
-//! The life of an episode, by example and against any order of events.
+//! Tests of the life of an episode, with examples and with random sequences of events.
 
 use std::collections::HashMap;
 
@@ -32,7 +32,7 @@ fn refused(at: Millis, packets: u64) -> Refused {
     Refused { at, packets, bytes: packets * 60, used: 10 + packets }
 }
 
-/// Every episode as the database would have it, by row.
+/// Returns every episode as the database would have it, ordered by row.
 fn all(book: &mut Book) -> Vec<(Key, Episode)> {
     book.unwrite();
     let mut all: Vec<_> = book.unwritten().map(|(key, episode)| (key.clone(), episode.clone())).collect();
@@ -153,7 +153,7 @@ fn a_clock_that_goes_back_a_year_neither_ends_an_episode_early_nor_leaves_it_ope
     book.tick(1_000);
     assert_eq!(all(&mut book)[0].1.ended, None);
     book.tick(1_000 + MINUTE + 1);
-    // It never ends before it began.
+    // An episode never ends before it began.
     assert_eq!(all(&mut book)[0].1.ended, Some(year));
 }
 
@@ -197,7 +197,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Runs the steps; says which packets had an open episode to go to.
+/// Runs the steps. Returns the number of packets that had an open episode.
 fn run(book: &mut Book, steps: &[(Millis, Step)]) -> u64 {
     let mut counted = 0;
     for (at, step) in steps {
@@ -292,14 +292,14 @@ fn in_force(at: Millis, judged: Judged) -> Arc<InForce> {
     Arc::new(InForce { time: Timestamp::from_millisecond(at).unwrap(), judged })
 }
 
-/// The rule "web", with these limits.
+/// Returns a policy with the rule "web" and these limits.
 fn by_rule(at: Millis, is_enforced: bool, is_panic: bool, limits: &[&str]) -> Arc<InForce> {
     let limits = limits.iter().map(ToString::to_string).collect();
     let rule = RuleInForce { name: "web".to_owned(), is_enforced, limits, shadow_limits: vec![] };
     in_force(at, Judged::By { rules: vec![rule], is_panic })
 }
 
-/// Two sources, one refused and one banned until 600 s; then this happens. When and why their episodes ended.
+/// Runs a policy change on two episodes: a refused source, and one banned until 600 s. Returns when and why they end.
 fn ends(of: &Arc<InForce>) -> [(Option<Millis>, Option<&'static str>); 2] {
     let mut book = Book::new(10);
     book.in_force(&by_rule(0, true, false, &[LIMIT]));
@@ -325,7 +325,7 @@ fn whatever_ends_enforcement_ends_bans_and_refusals_with_its_time_and_cause() {
     let changed = by_rule(9_000, true, false, &["20/1m requests"]);
     assert_eq!(ends(&changed), [(Some(9_000), Some("limit_changed")), goes_on], "a ban is of its rule");
     assert_eq!(ends(&by_rule(9_000, true, false, &[LIMIT])), [goes_on; 2]);
-    // The machine went down between the last news and 9 s, and came up then.
+    // The machine was rebooted between the last news and 9 s.
     let boot = |at| in_force(20_000, Judged::Anew { boot: Timestamp::from_millisecond(at).unwrap() });
     assert_eq!(ends(&boot(9_000)), both(9_000, "reboot"));
     assert_eq!(ends(&boot(500)), both(1_000, "filter_gone"), "with the last news, as nothing says since when");

@@ -1,4 +1,5 @@
-//! Disk full, read-only, corrupt, newer, a clock that goes back: the recorder takes events, says what is wrong, and goes on once it can.
+//! Tests of failures: full disk, read-only disk, corruption, newer version, clock going back. The recorder reports
+//! the problem and continues once it can.
 
 use std::fs;
 
@@ -11,13 +12,13 @@ use rusqlite::Connection;
 use super::keeping::forget;
 use super::*;
 
-/// Random bytes from the generator that proptest has already.
+/// Random bytes from proptest's generator.
 mod rand_of_proptest {
     use proptest::prelude::Rng as _;
 
     use super::{TestRng, fs};
 
-    /// Overwrites `count` stretches of a file at random places.
+    /// Overwrites `count` ranges of a file at random places.
     pub(super) fn bytes_at(path: &std::path::Path, count: usize, rng: &mut TestRng) {
         let mut contents = fs::read(path).unwrap();
         for _ in 0..count {
@@ -31,7 +32,7 @@ mod rand_of_proptest {
 
 const NO_FLAGS: MsFlags = MsFlags::empty();
 
-/// Runs with the site's directory a file system of its own, of so many bytes, which no other process sees.
+/// Runs a test with a separate file system of `size` bytes on the site's directory, invisible to other processes.
 fn with_own_disk(name: &str, size: u32, test: impl FnOnce(&Site) + Send + 'static) {
     if !nix::unistd::geteuid().is_root() {
         println!("skipped: {name}: mounting needs root");
@@ -46,7 +47,7 @@ fn with_own_disk(name: &str, size: u32, test: impl FnOnce(&Site) + Send + 'stati
         test(&site);
         nix::mount::umount2(site.directory.path(), nix::mount::MntFlags::MNT_DETACH).unwrap();
     };
-    // The namespace is this thread's, and that of the threads that it starts.
+    // The mount namespace belongs to this thread and the threads that it starts.
     std::thread::spawn(run).join().unwrap();
 }
 
@@ -61,7 +62,7 @@ fn a_full_disk_is_said_and_what_waited_is_written_once_there_is_room() {
         recorder.record(site.event(EventKind::Refused, "192.0.2.1"));
         written(&recorder);
         let ballast = site.directory.path().join("ballast");
-        // Up to the last byte.
+        // The file system is filled to the last byte.
         let full = fs::write(&ballast, vec![1; 2 << 20]).unwrap_err();
         assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
         let mut number = 0_u32;
@@ -120,7 +121,7 @@ fn a_directory_that_cannot_be_written_is_said_and_used_once_it_can() {
         mount_again(site, NO_FLAGS, None);
         written(&recorder);
         close(recorder);
-        // And of one that has a database already.
+        // A directory that already has a database behaves alike.
         mount_again(site, MsFlags::MS_RDONLY, None);
         let recorder = site.recorder();
         recorder.record(site.event(EventKind::Refused, "192.0.2.2"));
@@ -163,7 +164,7 @@ fn to_forget_is_answered_also_where_history_ends_before_it_comes_to_that() {
     close(site.recorder());
     Connection::open(site.path()).unwrap().pragma_update(None, "user_version", 7).unwrap();
     for _ in 0..50 {
-        // It may lie in the queue when the thread finds whose the file is.
+        // The request may be queued when the thread finds the newer version.
         let recorder = site.recorder();
         forget(&recorder, "192.0.2.1").unwrap_err();
         forget(&recorder, "192.0.2.1").unwrap_err();
@@ -242,7 +243,7 @@ fn random_bytes_at_random_places_never_stop_it() {
             recorder.record(site.event(EventKind::Refused, &format!("10.0.{}.{}", number / 200, number % 200)));
             recorder.record(site.event(EventKind::Deny, "192.0.2.1"));
         }
-        // Half of them while it is open, as a disk does it.
+        // Half of the files are damaged while they are open, as a failing disk would do.
         let recorder = if seed % 2 == 0 {
             close(recorder);
             bytes_at(&site.path(), 1 + usize::from(seed / 4), &mut rng);
@@ -260,7 +261,7 @@ fn random_bytes_at_random_places_never_stop_it() {
         });
         assert!(health.state == HealthState::Ok || says(&health, "newer"), "seed {seed}: {health:?}");
         close(recorder);
-        // The next start finds what this one could not see.
+        // The next start detects damage that this one could not see.
         let recorder = site.recorder();
         recorder.record(site.event(EventKind::Refused, "10.2.0.1"));
         wait(&recorder, |health| {
@@ -272,7 +273,7 @@ fn random_bytes_at_random_places_never_stop_it() {
         aside += usize::from(!set_aside(&site).is_empty());
     }
     println!("{aside} of 40 files were set aside");
-    // What lies in free space or in a text is found by nobody.
+    // Damage in free space or in texts cannot be detected.
     assert!(aside >= 10, "{aside}");
 }
 

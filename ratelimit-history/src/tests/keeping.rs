@@ -1,4 +1,4 @@
-//! What is kept, for how long, how much of it, and what `forget` leaves.
+//! Tests of retention: what is kept, for how long and how much, and what `forget` erases.
 
 use ratelimit_report::history::Outcome;
 use rusqlite::Connection;
@@ -7,11 +7,11 @@ use super::*;
 use crate::schema;
 use crate::{Mask, Period, Total};
 
-/// An address whose bytes are found in a file only where it is meant.
+/// An address with bytes that occur in a file only for this address.
 const MARKED: &str = "203.0.113.199";
 const MARK: &str = "zQ7-the-mark";
 
-/// Whether a file of the directory has these bytes.
+/// Returns true if a file of the directory contains these bytes.
 fn is_anywhere(site: &Site, bytes: &[u8]) -> bool {
     std::fs::read_dir(site.path().parent().unwrap()).unwrap().any(|entry| {
         let contents = std::fs::read(entry.unwrap().path()).unwrap();
@@ -19,7 +19,7 @@ fn is_anywhere(site: &Site, bytes: &[u8]) -> bool {
     })
 }
 
-/// Where nobody answers, it is no answer.
+/// Erases a prefix and waits for the answer.
 pub(super) fn forget(recorder: &Recorder, prefix: &str) -> Result<u64, String> {
     let (told, answer) = std::sync::mpsc::channel();
     recorder.forget(net(prefix), move |result| told.send(result).unwrap());
@@ -48,7 +48,7 @@ fn what_is_erased_is_in_no_table_no_file_and_no_memory_and_all_else_stays() {
 
     assert_eq!(forget(&recorder, MARKED), Ok(7));
     assert!(!is_anywhere(&site, &key) && !is_anywhere(&site, MARK.as_bytes()));
-    // Its open episode does not come back with the next progress.
+    // The erased open episode does not return with the next progress.
     recorder.progress(site.progress(MARKED, 9));
     written(&recorder);
     let story = site.story(MARKED);
@@ -165,7 +165,7 @@ fn a_database_that_grows_too_large_loses_its_oldest_and_shrinks() {
     assert_eq!(site.story("10.0.0.0/24").episodes.len() + site.story("10.0.0.0/24").acts.len(), 0);
 }
 
-/// What a month has, beside a flood: acts of administrators, bans, a long refusal, totals.
+/// Records a typical month without a flood: acts of administrators, bans, a long refusal, totals.
 fn month(site: &Site, recorder: &Recorder) {
     let total =
         Total { rule: "web".into(), reason: "over_limit".into(), outcome: Outcome::Dropped, packets: 5, bytes: 9 };
@@ -305,7 +305,7 @@ fn a_file_of_a_daemon_that_kept_more_shrinks_to_what_this_one_may_keep() {
     assert!(length() > 2 * BYTES_MAX, "{}", length());
     let recorder = site.recorder_with(Settings { bytes_max: BYTES_MAX, ..site.settings() });
     let begin = Instant::now();
-    // The log is written back with what comes after it.
+    // The log is written back together with later records.
     while length() > BYTES_MAX {
         assert!(begin.elapsed() < Duration::from_secs(30), "{}", length());
         recorder.record(site.event(EventKind::Deny, "192.0.2.1"));

@@ -1,4 +1,4 @@
-//! Killed at any moment: the database opens, is whole, and has all but the last second.
+//! Tests that kill the writing process at random times: the database stays intact and lacks at most the last second.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -10,19 +10,20 @@ use super::*;
 
 const PATH_VARIABLE: &str = "RATELIMIT_HISTORY_CHILD";
 const KILLS: u8 = 20;
-/// A batch a second, and the writing of one. What the machine holds the child up comes on top.
+/// Maximum age of lost records: the interval of batches and the time to write one. Delays of the child by the machine
+/// are added.
 const MISSING_MAX: Duration = Duration::from_millis(1_300);
 
-/// What is missing after a kill.
+/// Records that are missing after a kill.
 #[derive(Debug)]
 struct Missing {
-    /// How long before the kill the oldest of it was recorded, by the child's clock.
+    /// Age of the oldest missing record at the kill, by the child's clock.
     age: Duration,
-    /// The longest time that the child was held up: it records each millisecond.
+    /// Longest delay of the child, which records every millisecond.
     stall: Duration,
 }
 
-/// The child that is killed: records an act each millisecond, and says by its own clock when it recorded which.
+/// The process that is killed. It records an act each millisecond, and prints its number and time.
 #[test]
 fn child() {
     let Some(path) = std::env::var_os(PATH_VARIABLE) else { return };
@@ -40,7 +41,7 @@ fn child() {
     }
 }
 
-/// Kills a child after a random time; says what is missing.
+/// Kills a child after a random time. Returns what is missing.
 fn kill_one(seed: u8) -> Missing {
     let mut rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
     let site = Site::new();
@@ -80,12 +81,12 @@ fn kill_one(seed: u8) -> Missing {
     assert_eq!(Some(acts), last.or(Some(0)), "seed {seed}: something between is missing");
     let episodes: u32 = connection.query_row("SELECT count(*) FROM episodes", [], |row| row.get(0)).unwrap();
     assert!(acts - (episodes as usize) <= 1, "seed {seed}: {acts} acts, {episodes} episodes");
-    // The next daemon goes on with it.
+    // The next daemon continues with this database.
     let recorder = Recorder::start(site.settings());
     written(&recorder);
     close(recorder);
     let between = |from: Timestamp, to: Timestamp| Duration::try_from(to.duration_since(from)).unwrap_or_default();
-    // It recorded more than was read of it, until the kill.
+    // The child recorded more than the test has read, until the kill.
     let times = recorded.iter().copied().chain([killed]);
     let stall = recorded.iter().zip(times.skip(1)).map(|(from, to)| between(*from, to)).max().unwrap();
     Missing { age: recorded.get(acts).map_or(Duration::ZERO, |oldest| between(*oldest, killed)), stall }

@@ -1,4 +1,4 @@
-//! Times in which events were lost are remembered as long as all else.
+//! Tests of recorded losses: they are kept as long as all other records.
 
 use super::*;
 use ratelimit_report::history::Loss;
@@ -7,7 +7,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_millisecond(START + second * 1_000).unwrap()
 }
 
-/// Until so many losses are in the database.
+/// Waits until the database has `len` losses, and returns them.
 fn losses(site: &Site, len: usize) -> Vec<Loss> {
     let begin = Instant::now();
     loop {
@@ -42,7 +42,7 @@ fn history_names_what_it_lost_and_when() {
     assert_eq!(of(3_601, 3_601), [hour]);
     assert_eq!(of(5, 3_599), []);
 
-    // Another daemon goes on with them, and they go when all else of that time does.
+    // Another daemon continues these losses. They expire together with other records of that time.
     let recorder = site.recorder_with(Settings { keep: Duration::from_secs(86_400), ..site.settings() });
     recorder.lost(at(3_602), at(3_606), 2);
     let begin = Instant::now();

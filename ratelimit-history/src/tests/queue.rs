@@ -1,4 +1,4 @@
-//! The queue: it never makes its caller wait, is bounded, and what it loses is counted.
+//! Tests of the queue: it never blocks its caller, it is bounded, and losses are counted.
 
 use super::*;
 use crate::Mask;
@@ -6,7 +6,7 @@ use crate::record::{QUEUE_LEN, TEXT_LEN_MAX};
 use crate::schema::BUSY_TIMEOUT;
 use crate::writer::PENDING_MAX;
 
-/// A recorder whose database cannot be opened: its directory is a file.
+/// Returns a recorder with a database that cannot be opened: its directory is a file.
 fn stuck(site: &Site) -> Recorder {
     std::fs::write(site.directory.path().join("state"), "").unwrap();
     let recorder = site.recorder();
@@ -30,7 +30,7 @@ fn a_queue_that_nobody_empties_takes_so_many_and_counts_the_rest() {
     let health = recorder.health();
     assert_eq!(usize::try_from(health.lost).unwrap(), sent - taken);
     assert!(usize::try_from(health.waiting).unwrap() <= QUEUE_LEN + PENDING_MAX, "{health:?}");
-    // It ends all the same, without a database for what waits.
+    // The recorder ends nevertheless, without writing the queued records.
     close(recorder);
 }
 
@@ -50,7 +50,7 @@ fn what_is_kept_otherwise_from_here_on_is_written_after_all_that_was_taken_befor
     let mask = Mask::new(24, 48);
     let recorder = recorder.replaced_at(Some(Settings { mask, ..site.settings() }), site.pace());
     recorder.record(site.event(EventKind::Refused, "198.51.100.1"));
-    // Off in between changes nothing of the order.
+    // Switching history off in between does not change the order.
     let recorder = recorder.replaced_at(None, site.pace());
     assert_eq!(recorder.health().state, HealthState::Off);
     let recorder = recorder.replaced_at(Some(site.settings()), site.pace());
@@ -83,7 +83,7 @@ fn where_no_thread_can_start_what_is_told_is_counted_as_lost_and_the_one_before_
 #[test]
 fn two_writers_of_one_database_never_merge_two_episodes() {
     let site = Site::new();
-    // Each has read the same last row before the other writes.
+    // Both recorders have read the same last row before either writes.
     let recorders = [0, 1].map(|_| site.recorder());
     recorders.iter().for_each(written);
     for last in 0..60 {
@@ -168,7 +168,7 @@ fn at_most_one_transaction_a_second_is_made() {
         Recorder::off().replaced_at(Some(site.settings()), Pace { clock: site.pace().clock, ..Pace::default() });
     written(&recorder);
     let reader = rusqlite::Connection::open(site.path()).unwrap();
-    // It changes with each transaction of another connection.
+    // The value changes with each transaction of another connection.
     let version = || reader.pragma_query_value(None, "data_version", |row| row.get::<_, i64>(0)).unwrap();
     let (begin, mut last, mut transactions) = (Instant::now(), version(), 0);
     while begin.elapsed() < Duration::from_millis(2_500) {

@@ -1,4 +1,4 @@
-//! What is answered.
+//! Tests of the answers to queries.
 
 use ratelimit_report::history::{Outcome, SeriesReport};
 
@@ -81,7 +81,7 @@ fn a_story_is_of_the_time_rule_and_reason_that_are_asked_for_and_at_most_so_long
         let of = reader.history(net("192.0.2.1"), &filter).unwrap();
         (of.more, of.more_episodes, of.more_acts)
     };
-    // Of rule a there is one refusal; of web there are three of dry run, and as many acts.
+    // Rule a has one refusal. Rule web has three of dry run, and as many acts.
     assert_eq!(of_one_rule("a"), (false, false, false));
     assert_eq!(of_one_rule("web"), (true, true, true));
     recorder_of_acts(&site);

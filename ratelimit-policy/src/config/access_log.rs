@@ -1,5 +1,5 @@
-//! Access logs as the configuration names them: `/var/log/nginx/access.log`, `unix:/run/ratelimitd/log.sock`, and with
-//! the group that may write to it `unix:/run/ratelimitd/log.sock group=www-data`.
+//! Access logs in the configuration: `/var/log/nginx/access.log`, `unix:/run/ratelimitd/log.sock`. A group that may
+//! write to the socket may follow: `unix:/run/ratelimitd/log.sock group=www-data`.
 
 use std::path::{Path, PathBuf};
 
@@ -8,13 +8,14 @@ use crate::desired::{AccessLog, Limit};
 
 /// Maximum number of access logs of one rule.
 pub const LOGS_MAX: usize = 8;
-/// Bytes of a socket's path (`sun_path`, and its end).
+/// Maximum length of a socket's path in bytes: the size of `sun_path` without the terminator.
 const SOCKET_PATH_MAX: usize = 107;
 
-/// Reads one log.
+/// Parses the name of one log.
 ///
 /// # Errors
-/// Fails where it is no absolute path of a file, or a socket's is too long.
+/// Fails if the path is not absolute or not a file's, if a socket's path is too long, or if the group's name is
+/// invalid.
 pub(super) fn parse(text: &str) -> Result<AccessLog, SyntaxError> {
     let (path, is_socket) = match text.strip_prefix("unix:") {
         Some(path) => (path, true),
@@ -43,21 +44,22 @@ pub(super) fn parse(text: &str) -> Result<AccessLog, SyntaxError> {
     Ok(if is_socket { AccessLog::Socket { path, group } } else { AccessLog::File(path) })
 }
 
-/// Says that a rule has too many, of which this is the last.
+/// Returns the error for too many logs. `last` is the last of them.
 pub(super) fn too_many(last: &str) -> SyntaxError {
     let problem = format!("there are more than {LOGS_MAX} access logs");
     SyntaxError::new(0..last.len(), problem)
         .with_help("have servers that are limited alike write to one socket, unix:/PATH")
 }
 
-/// Says that nothing charges a limit with conditions, in a rule whose first limit is `first`.
+/// Returns the error for a limit with conditions in a rule without logs. `first` is the text of the rule's first
+/// limit.
 pub(super) fn no_log(limit: &Limit, first: &str) -> SyntaxError {
     let problem = format!("packets do not tell what `{limit}` counts, and the rule has no access_log");
     SyntaxError::new(0..first.len(), problem)
         .with_help("name the server's log: access_log = [\"/var/log/nginx/access.log\"], or --access-log PATH")
 }
 
-/// Says that nothing is charged by a rule's access log, of which this is the last.
+/// Returns the error for a log in a rule without a limit that it could charge. `last` is the rule's last log.
 pub(super) fn no_limit(last: &str) -> SyntaxError {
     let problem =
         "a log corrects limits of requests that are of each source alone, and the rule has none without conditions";

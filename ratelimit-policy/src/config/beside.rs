@@ -1,4 +1,5 @@
-//! What two configurations differ in that no packet is judged by: `[safety]`, `[history]`, `[fleet]`, candidates, notes. Pure.
+//! Differences of two configurations outside the policy: `[safety]`, `[history]`, `[fleet]`, candidates and notes.
+//! Pure.
 
 use std::path::PathBuf;
 
@@ -9,7 +10,7 @@ use crate::config::lists::bounds::ListBounds;
 use crate::desired::Limit;
 use crate::text::{amount, duration};
 
-/// A line each, in the words of the file: `history kept for: 30 days -> 7 days`.
+/// Returns one line for each difference, in the words of the file: `history kept for: 30 days -> 7 days`.
 pub fn changes(old: &Config, new: &Config) -> Vec<String> {
     let parts = safety(old.safety).into_iter().chain(list_bounds(old.list_bounds)).chain(history(&old.history));
     let after = safety(new.safety).into_iter().chain(list_bounds(new.list_bounds)).chain(history(&new.history));

@@ -1,5 +1,5 @@
-//! Sources that are on no network, which `bogons` denies: what the registries of special-purpose addresses say is no
-//! source (RFC 6890 and its successors), and addresses of private networks where that is asked for too.
+//! Source addresses that `bogons` denies: those that the registries of special-purpose addresses exclude as sources
+//! (RFC 6890 and its successors). On request also private addresses.
 
 use std::collections::BTreeSet;
 
@@ -7,26 +7,26 @@ use ipnet::IpNet;
 
 use crate::labels;
 
-/// What becomes of packets from such sources.
+/// Treatment of packets from bogon sources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Bogons {
-    /// They are sources like any other.
+    /// They are treated like any other source.
     #[default]
     Pass,
-    /// They are denied.
+    /// They are denied, except private networks.
     Drop,
-    /// So are private networks.
+    /// They and private networks are denied.
     DropPrivate,
 }
 
 labels!(pub(super) Bogons { Pass => "pass", Drop => "drop", DropPrivate => "drop-private" });
 
-/// The name by which `check` and `list` have them.
+/// Name of the list of bogons in `check` and `list`.
 pub(super) const LIST: &str = "bogons";
 
-/// No host has any of these. None is longer than what makes one client, so that clients stay whole. Left out is what may
-/// be real: link-local addresses, by which neighbours, DHCPv6 and health checks of clouds come, 6to4 and Teredo, and
-/// 64:ff9b::/96, by which a NAT64 comes.
+/// Prefixes without hosts. None is longer than a default source, so that sources stay whole. Addresses that may be
+/// real are left out: link-local (neighbours, DHCPv6, health checks of clouds), 6to4, Teredo, and 64:ff9b::/96
+/// (NAT64).
 const NOWHERE: [&str; 13] = [
     // This host, loopback, protocol assignments.
     "0.0.0.0/8",
@@ -39,7 +39,7 @@ const NOWHERE: [&str; 13] = [
     // Multicast, reserved, broadcast.
     "224.0.0.0/4",
     "240.0.0.0/4",
-    // ::, ::1, and IPv4-mapped and -compatible addresses, which are none on the wire.
+    // ::, ::1, and IPv4-mapped and IPv4-compatible addresses, which do not occur on the wire.
     "::/16",
     // Discard-only, documentation, multicast.
     "100::/64",
@@ -48,12 +48,12 @@ const NOWHERE: [&str; 13] = [
     "ff00::/8",
 ];
 
-/// Real, and not from the Internet: private, shared by carriers, of benchmarks.
+/// Real addresses that do not come from the Internet: private, carrier-grade NAT, benchmarks.
 const PRIVATE: [&str; 7] =
     ["10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "198.18.0.0/15", "fc00::/7", "fec0::/10"];
 
 impl Bogons {
-    /// The prefixes that are denied: none that an allowed one covers.
+    /// Returns the prefixes that are denied. Those within an allowed prefix are left out.
     pub(super) fn denied(self, allowed: &BTreeSet<IpNet>) -> Vec<IpNet> {
         let all = match self {
             Self::Pass => [&[][..], &[]],

@@ -1,5 +1,5 @@
-//! The configuration file: from TOML to settings with places, and the list files that it names. With `crate::files` the one
-//! here that reads files.
+//! The configuration file: from TOML to settings with places, and the list files that it names. In `config`
+//! only this module reads files, by means of `crate::files`.
 
 use std::io::{self, Read as _};
 use std::path::Path;
@@ -16,9 +16,9 @@ use crate::files;
 mod broken;
 pub mod shape;
 
-/// The longest configuration file. Long lists are in files of their own.
+/// Maximum length of a configuration file, in bytes. Long lists belong in list files.
 const BYTES_MAX: u64 = 1 << 20;
-/// What a file of gzip begins with.
+/// Magic bytes of a gzip file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// Reads and parses the file at `path`.
@@ -26,7 +26,7 @@ pub fn load(path: &Path) -> Result<Config, Diagnostics> {
     parse(path, &read_text(path)?, read_list)
 }
 
-/// All of the file at `path`.
+/// Returns the whole text of the file at `path`. Fails if the file is too long or not UTF-8.
 pub fn read_text(path: &Path) -> Result<String, Diagnostic> {
     let bytes = files::read_named(path, BYTES_MAX).map_err(|error| {
         let help = if error.kind() == std::io::ErrorKind::NotFound {
@@ -51,21 +51,23 @@ fn unreadable(path: &Path, problem: String, help: &str) -> Diagnostic {
     Diagnostic { problem, place: Place::File { path: path.to_owned(), excerpt: None }, help: vec![help.to_owned()] }
 }
 
-/// The contents of a list file, or why there are none.
+/// Returns the text of the list file at `path`, or the reason why it cannot be read.
 pub fn read_list(path: &Path) -> Result<String, String> {
     files::read_of_anyone(path, LIST_BYTES_MAX).and_then(list_text).map_err(|error| reason(&error))
 }
 
-/// The text of a list, which gzip may have packed. What is not UTF-8 in it is a comment or a mistake, and is seen as such.
+/// Returns the text of a list, unpacked if gzip packed it. Invalid UTF-8 is replaced; it can occur only in comments
+/// and in mistakes, which the parser reports.
 pub fn list_text(bytes: Vec<u8>) -> io::Result<String> {
     let bytes = if bytes.starts_with(&GZIP) { unpacked(&bytes)? } else { bytes };
     Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
-/// Members of a file by gzip: each takes its time, however little is in it. `bgzip` makes one of 64 kB.
+/// Maximum number of members in a gzip file. Each member takes time, even an empty one. `bgzip` writes members of 64
+/// kB.
 const GZIP_MEMBERS_MAX: usize = 4096;
 
-/// What gzip has packed, as long as a list file may be.
+/// Unpacks all gzip members. Fails if the result is longer than a list file may be.
 fn unpacked(bytes: &[u8]) -> io::Result<Vec<u8>> {
     let mut unpacked = Vec::new();
     let mut rest = bytes;
@@ -87,7 +89,7 @@ fn unpacked(bytes: &[u8]) -> io::Result<Vec<u8>> {
     Err(io::Error::other(format!("it is packed by gzip in more than {GZIP_MEMBERS_MAX} members")))
 }
 
-/// The prefixes of a list file alone; what is wrong is said as being in that file.
+/// Returns the prefixes of the list file at `path`, read on its own. Errors name that file.
 pub fn load_list(path: &Path) -> Result<Vec<IpNet>, Diagnostics> {
     let contents = read_list(path).map_err(|reason| Diagnostic {
         problem: format!("cannot read the list file: {reason}"),
@@ -97,13 +99,14 @@ pub fn load_list(path: &Path) -> Result<Vec<IpNet>, Diagnostics> {
     lists::parse(path, &contents)
 }
 
-/// What an IO error says, without its number.
+/// Returns the message of an I/O error in lower case, without the error number.
 fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_lowercase()
 }
 
-/// Parses the contents of the file at `path`, which is only named in errors and the directory of list files. `read_list` reads those.
+/// Parses the text of the file at `path`. The path is used only in errors and to find list files, which `read_list`
+/// reads.
 pub fn parse(
     path: &Path,
     contents: &str,
@@ -112,7 +115,7 @@ pub fn parse(
     parse_with(path, contents, &KnownLists::new(), read_list)
 }
 
-/// The same, where the prefixes of some list files are known; the others are read from where they are.
+/// Parses the text of the file at `path`. List files are read from disk, unless `known` has their prefixes.
 pub fn parse_beside(path: &Path, contents: &str, known: &KnownLists) -> Result<Config, Diagnostics> {
     parse_with(path, contents, known, read_list)
 }
@@ -129,7 +132,7 @@ fn parse_with(
     })
 }
 
-/// Parses the contents of the file at `path`, where `read_list` says what each list file holds.
+/// Parses the text of the file at `path`. `read_list` returns the contents of each list file.
 pub fn parse_by(path: &Path, contents: &str, read_list: impl Fn(&Path) -> Contents) -> Result<Config, Diagnostics> {
     let (top, errors) = DeTable::parse_recoverable(contents);
     let mut found = Found::default();
@@ -187,7 +190,7 @@ mod tests {
             let error = load_list(&path).unwrap_err().to_string();
             assert!(error.contains("it is packed by gzip, and damaged"), "byte {at}: {error}");
         }
-        // Several members are one file, and so is a file of as much as there may be.
+        // Several members form one file. A file of the maximum unpacked length is accepted.
         std::fs::write(&path, [packed(b"192.0.2.0/25\n"), packed(b"192.0.2.128/25\n")].concat()).unwrap();
         assert_eq!(load_list(&path).unwrap().len(), 2);
         std::fs::write(&path, packed(&vec![b'\n'; usize::try_from(LIST_BYTES_MAX).unwrap()])).unwrap();

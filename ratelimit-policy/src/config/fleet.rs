@@ -1,4 +1,4 @@
-//! One limit over many machines: `[fleet]`. Pure.
+//! Settings of a fleet that shares limits between hosts: `[fleet]`. Pure.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
@@ -15,11 +15,11 @@ use super::written::{Source, Written};
 use crate::diagnostic::{Diagnostic, Excerpt, Found, Place, in_address};
 use crate::fleet::{HOSTS_MAX, Terms};
 
-/// The fleet's name unless it is said.
+/// Default name of a fleet.
 pub const NAME_DEFAULT: &str = "default";
-/// Hosts of a fleet unless it is said.
+/// Default number of hosts in a fleet.
 pub const HOSTS_DEFAULT: u32 = 8;
-/// What is not urgent is told so often, unless it is said.
+/// Default interval between reports that are not urgent.
 pub const INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
 
 const INTERVAL_NS_MIN: u64 = SECOND_NS / 5;
@@ -27,51 +27,52 @@ const INTERVAL_NS_MAX: u64 = 60 * SECOND_NS;
 const FLOOR_MAX: u64 = 99;
 const NODES_MAX: usize = 64;
 
-/// Where the store is, and who asks. No password or key stands in it, but the files that have them.
+/// Addresses of the store, and credentials for it. Passwords and keys are kept in files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// One server, or two or more nodes of a cluster: at least one. All `redis://`, all `rediss://`, or one `unix://`.
+    /// Addresses of one server, or of several nodes of a cluster; at least one. All are `redis://`, all `rediss://`,
+    /// or it is one `unix://`.
     pub urls: Vec<String>,
-    /// The store's user; without one `default`.
+    /// User name at the store. None for the user `default`.
     pub username: Option<String>,
-    /// A file whose first line is the password.
+    /// Path of a file with the password in its first line.
     pub password_file: Option<PathBuf>,
-    /// The certificates that the store's is to be signed by, else those of the system; only with TLS, as those below.
+    /// Path of the CA certificates for the store's certificate. None for those of the system. Only with TLS.
     pub ca_file: Option<PathBuf>,
-    /// The certificate to show, with `key_file`.
+    /// Path of the client certificate, used together with `key_file`. Only with TLS.
     pub cert_file: Option<PathBuf>,
-    /// Its key.
+    /// Path of the client certificate's private key. Only with TLS.
     pub key_file: Option<PathBuf>,
 }
 
-/// The hosts that hold limits together, and the store by which they tell each other.
+/// A group of hosts that share limits, and the store through which they exchange reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fleet {
-    /// The store.
+    /// Store through which the hosts exchange reports.
     pub store: Access,
-    /// Which fleet of those that share the store.
+    /// Name that separates fleets with a common store.
     pub name: String,
-    /// A file with what its hosts alone know; there unless [`Fleet::is_local`].
+    /// Path of a file with the secret shared by the hosts. Required unless [`Fleet::is_local`].
     pub secret_file: Option<PathBuf>,
-    /// What is not urgent is told so often: 200 ms to a minute.
+    /// Interval between reports that are not urgent, 200 ms to 1 min.
     pub interval: Duration,
-    /// The most hosts: 2 to [`HOSTS_MAX`].
+    /// Maximum number of hosts, 2 to [`HOSTS_MAX`].
     pub hosts: u32,
-    /// Whether bans reach all hosts.
+    /// Shares bans with all hosts.
     pub bans: bool,
-    /// Of each limit so much, in percent, that no store can take from this host: 0 to 99.
+    /// Share of each limit, in percent, that this host keeps whatever the store reports, 0 to 99.
     pub floor_percent: u8,
 }
 
-/// What can be set of [`Fleet`], as it was written.
+/// Settings of a [`Fleet`], as they were written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FleetSettings(pub(super) Values);
 
-/// An address of the store.
+/// A parsed address of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Url<'a> {
     scheme: Scheme,
-    /// Empty for a socket.
+    /// Host name or address, in brackets if it is IPv6. Empty for a socket.
     host: &'a str,
 }
 
@@ -83,7 +84,7 @@ enum Scheme {
 }
 
 impl Fleet {
-    /// A fleet by one store, without a secret and with defaults, for tests.
+    /// Returns a fleet with one store, no secret and defaults, for tests.
     #[cfg(any(test, feature = "fixture"))]
     pub fn at(url: &str) -> Self {
         Self {
@@ -97,27 +98,27 @@ impl Fleet {
         }
     }
 
-    /// [`Terms::bound`], with what the floor of each host adds.
+    /// Returns [`Terms::bound`] plus the floor of each other host.
     pub fn bound_of(&self, terms: Terms) -> u64 {
         let floors = u64::from(terms.hosts - 1).saturating_mul(terms.floor(self.floor_percent));
         terms.bound().saturating_add(floors).min(terms.bound_alone())
     }
 
-    /// The store's addresses, where they are written as such, but for this machine's own.
+    /// Returns the stores that are written as IP addresses, except loopback addresses.
     pub fn stores(&self) -> Vec<IpAddr> {
         let hosts = self.store.urls.iter().filter_map(|url| Some(parse_url(url).ok()?.host.trim_matches(['[', ']'])));
         let addresses = hosts.filter_map(|host| host.parse().ok());
         addresses.filter(|address: &IpAddr| !address.is_loopback()).collect()
     }
 
-    /// Whether only this machine reaches the store: a socket, or loopback.
+    /// Returns true if only this machine reaches the store: through a Unix socket or loopback.
     pub fn is_local(&self) -> bool {
         self.store.urls.iter().all(|url| parse_url(url).is_ok_and(Url::is_local))
     }
 }
 
 impl FleetSettings {
-    /// What it means, defaults filled in; what is wrong with it is found.
+    /// Returns the fleet with defaults filled in. Errors are added to `found`.
     pub(super) fn fleet(&self, source: &Source, found: &mut Found) -> Fleet {
         let before = found.count();
         let urls = self.urls(source, found);
@@ -150,7 +151,7 @@ impl FleetSettings {
             bans: found.keep(source.is_set(self.0.one("bans"), true)).unwrap_or(true),
             floor_percent: found.keep(source.read_if(self.0.one("floor"), parse_floor)).flatten().unwrap_or(0),
         };
-        // What belongs to the addresses is a matter of them.
+        // These checks depend on the addresses, so they run only if those are valid.
         if are_right {
             found.keep(self.check_secret(&urls, source));
             found.keep(self.check_tls(is_tls, source));
@@ -158,7 +159,7 @@ impl FleetSettings {
         fleet
     }
 
-    /// Hosts of the fleet, also where the rest is wrong.
+    /// Returns the number of hosts, even if other settings are invalid.
     pub(super) fn hosts(&self, source: &Source, found: &mut Found) -> u32 {
         let hosts = source.read_if(self.0.one("hosts"), |text| parse_number(text, 2, HOSTS_MAX.into()));
         let hosts = found.keep(hosts).flatten().and_then(|hosts| u32::try_from(hosts).ok());
@@ -171,7 +172,7 @@ impl FleetSettings {
             let example = "\"redis://192.0.2.1:6379\"";
             found.missing("fleet.url", source.missing("--fleet", "fleet.url", None, why, example));
         }
-        // They may stand on one line.
+        // Several addresses may stand on one line, so one password hides all of them.
         let is_secret = self.0.all("url").iter().any(|written| may_have_password(&written.text));
         let mut urls: Vec<Url<'_>> = Vec::new();
         for written in self.0.all("url") {
@@ -235,7 +236,7 @@ impl Url<'_> {
     }
 }
 
-/// A password may stand in what does not parse too: the text is not repeated.
+/// Removes the quoted text from a diagnostic, because an invalid address may hold a password too.
 fn without_text(diagnostic: Diagnostic) -> Diagnostic {
     let place = match diagnostic.place {
         Place::File { path, excerpt } => {

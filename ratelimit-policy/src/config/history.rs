@@ -1,4 +1,4 @@
-//! What is remembered of those who were blocked: `[history]`. Pure.
+//! Settings of the history of blocked sources: `[history]`. Pure.
 
 use std::path::PathBuf;
 
@@ -15,24 +15,24 @@ use crate::diagnostic::Found;
 const DAY_NS: u64 = 86_400 * SECOND_NS;
 const KEEP_NS_MIN: u64 = 3_600 * SECOND_NS;
 const KEEP_NS_MAX: u64 = 3_660 * DAY_NS;
-/// An empty database has 60 kB.
+/// An empty database has 60 kB, so 1 MB is a safe minimum.
 const BYTES_MAX_MIN: u64 = 1_000_000;
 const BYTES_MAX_MAX: u64 = 1_000_000_000_000;
 
-/// How history is kept.
+/// Settings of the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
-    /// Whether it is.
+    /// Set if history is recorded.
     pub enabled: bool,
-    /// The database; none is `history.db` in the directory of state.
+    /// Path of the database. None for `history.db` in the state directory.
     pub path: Option<PathBuf>,
-    /// How long what has ended is kept, in nanoseconds: an hour to ten years.
+    /// Time for which finished records are kept, in nanoseconds, 1 h to 3660 d.
     pub keep_ns: u64,
-    /// How large the database may be, in bytes: 1 MB to 1 TB.
+    /// Maximum size of the database in bytes, 1 MB to 1 TB.
     pub bytes_max: u64,
-    /// How many bits of an IPv4 address are kept.
+    /// Number of bits of an IPv4 address that are stored, 0 to 32.
     pub mask_ipv4: u8,
-    /// How many bits of an IPv6 address are kept.
+    /// Number of bits of an IPv6 address that are stored, 0 to 128.
     pub mask_ipv6: u8,
 }
 
@@ -43,7 +43,7 @@ impl Default for History {
 }
 
 impl History {
-    /// How long it is kept, in words: `30 days`.
+    /// Returns `keep_ns` in words, whole days as days: `30 days`.
     pub fn keep_words(&self) -> String {
         let (days, rest_ns) = (self.keep_ns / DAY_NS, self.keep_ns % DAY_NS);
         match (days, rest_ns) {
@@ -54,7 +54,7 @@ impl History {
     }
 }
 
-/// What `[history]` means, defaults filled in; what is wrong with it is found.
+/// Returns the settings of `[history]` with defaults filled in. Errors are added to `found`.
 pub(super) fn history(values: &Values, source: &Source, found: &mut Found) -> History {
     let default = History::default();
     let mut bits = |key: &str, most: u8| {
@@ -74,7 +74,7 @@ pub(super) fn history(values: &Values, source: &Source, found: &mut Found) -> Hi
 }
 
 fn parse_path(text: &str) -> Result<PathBuf, SyntaxError> {
-    // A daemon's directory is `/`, and a command's is where it is called.
+    // Only absolute paths are clear: a daemon runs in `/`, and a command in its caller's directory.
     if !text.starts_with('/') || text.ends_with('/') || text.contains('\0') {
         let error = SyntaxError::new(0..text.len(), "it is not the whole path of a file");
         return Err(error.with_help("write it from `/` on, as in /var/lib/ratelimitd/history.db"));

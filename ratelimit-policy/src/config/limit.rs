@@ -1,6 +1,6 @@
-//! Limits: `1000/5m`, `10/s`, `"10/1m,60/1h"`, `50MB/1m`, `"100/1m connections"`, and as people write them elsewhere: `10r/s`,
-//! `1,000/1m`, `5 requests per minute`. Behind them the group of sources that has it: `per /24,/56`. And how a window is cut into
-//! buckets. Pure.
+//! Parser of limits: `1000/5m`, `10/s`, `"10/1m,60/1h"`, `50MB/1m`, `"100/1m connections"`. It also reads other usual
+//! forms: `10r/s`, `1,000/1m`, `5 requests per minute`. A group of sources may follow: `per /24,/56`. The module also
+//! divides windows into buckets. Pure.
 
 use std::ops::Range;
 
@@ -19,12 +19,13 @@ mod written;
 
 pub(super) use written::{Said, read, separate};
 
-/// The shortest window.
+/// Minimum length of a window, in nanoseconds: 1 s.
 pub const WINDOW_NS_MIN: u64 = SECOND_NS;
-/// The longest window.
+/// Maximum length of a window, in nanoseconds: 24 h.
 pub const WINDOW_NS_MAX: u64 = 86_400 * SECOND_NS;
 
-/// Lengths that a person calls round, roundest first. Any window of whole nanoseconds that 5, 6 or 7 divides has one.
+/// Lengths that a person calls round, in nanoseconds, roundest first. Any bucket of whole nanoseconds is a multiple of
+/// one of them.
 const ROUND_NS: [u64; 13] = [
     3_600 * SECOND_NS,
     1_800 * SECOND_NS,
@@ -41,40 +42,43 @@ const ROUND_NS: [u64; 13] = [
     1,
 ];
 
-/// A limit as it was written: no form, no rule, no slot.
+/// A limit as it was written, without form, rule and slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Admitted in a window.
+    /// Amount admitted in a window.
     pub amount: u64,
-    /// What is counted.
+    /// Unit of the amount.
     pub unit: Unit,
-    /// Length of the window.
+    /// Length of the window in nanoseconds.
     pub window_ns: u64,
-    /// How it is cut.
+    /// Division of the window into buckets.
     pub buckets: Buckets,
-    /// Whose traffic counts as one.
+    /// Group of sources that the limit counts as one.
     pub per: Per,
-    /// Where that stands in the text, up to the limit's end.
+    /// Byte offset of the group in the text, up to the limit's end.
     pub per_at: usize,
-    /// Condition of the logged requests that it counts. None if it counts packets.
+    /// Condition of the logged requests that the limit counts. None if it counts packets.
     pub condition: Option<Condition>,
 }
 
-/// How a window is cut: `count * bucket_ns` is the window, exactly.
+/// Division of a window: `count * bucket_ns` is exactly its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buckets {
-    /// 5 to 7.
+    /// Number of buckets, 5 to 7.
     pub count: u8,
-    /// Length of one.
+    /// Length of one bucket in nanoseconds.
     pub bucket_ns: u64,
 }
 
-/// Cuts a window into 5, 6 or 7 equal buckets: of the numbers that divide it to the nanosecond, the one whose bucket is a
-/// multiple of the roundest length of: 1 h, 30 min, 10 min, 5 min, 1 min, 30 s, 10 s, 5 s, 1 s, 100 ms, 10 ms, 1 ms, 1 ns. Where two
-/// are as round, the shorter bucket wins: it holds admissions back for less.
+/// Divides a window into 5, 6 or 7 equal buckets of whole nanoseconds. Prefers buckets that are a multiple of the
+/// roundest of: 1 h, 30 min, 10 min, 5 min, 1 min, 30 s, 10 s, 5 s, 1 s, 100 ms, 10 ms, 1 ms, 1 ns. If two are
+/// equally round, the shorter bucket wins, because admissions expire sooner.
 ///
-/// So 5, 6 and 7 minutes have buckets of 1 minute, 1 minute has 6 of 10 s, 10 s has 5 of 2 s, 10 minutes have 5 of 2 minutes,
-/// 1 hour has 6 of 10 minutes and 1 s has 5 of 200 ms. A window of whole milliseconds always has an answer, as 5 divides it.
+/// For example, 5, 6 and 7 minutes have buckets of 1 minute. 1 minute has 6 of 10 s, 10 s has 5 of 2 s, 10 minutes
+/// have 5 of 2 minutes. 1 hour has 6 of 10 minutes, and 1 s has 5 of 200 ms.
+///
+/// Returns None if none of the three numbers divides the window. A window of whole milliseconds always has a result,
+/// because 5 divides it.
 pub fn buckets(window_ns: u64) -> Option<Buckets> {
     (5_u8..=7)
         .filter(|&count| window_ns > 0 && window_ns.is_multiple_of(u64::from(count)))
@@ -85,7 +89,8 @@ pub fn buckets(window_ns: u64) -> Option<Buckets> {
         })
 }
 
-/// Parses one or more limits, separated by commas; those that name no unit count `default_unit`. Each comes with its place.
+/// Parses one or more limits, separated by commas, and returns each with its span in the text. Limits without a unit
+/// count `default_unit`.
 pub fn parse(text: &str, default_unit: Unit) -> Result<Vec<(Range<usize>, Rate)>, SyntaxError> {
     let each = separate(text).map(|item| {
         let (start, item) = item.map_err(|error| error.with_help("a limit is N/DUR, as in 1000/5m"))?;
@@ -95,10 +100,10 @@ pub fn parse(text: &str, default_unit: Unit) -> Result<Vec<(Range<usize>, Rate)>
     each.collect::<Result<_, SyntaxError>>().map_err(|error| error.with_help_if(habit::meant(text, default_unit)))
 }
 
-/// Parses the conditions of a limit, as they stand behind it: `status=401,403 path=/login method=POST`.
+/// Parses the conditions that follow a limit: `status=401,403 path=/login method=POST`.
 ///
 /// # Errors
-/// Fails where it is no condition, or there is none.
+/// Fails if the text holds no condition, or anything besides conditions.
 pub fn parse_condition(text: &str) -> Result<Condition, SyntaxError> {
     condition::read(text)?.ok_or_else(|| SyntaxError::new(0..text.len(), "there is no condition"))
 }
@@ -147,7 +152,7 @@ fn check_amount(amount: u64, unit: Unit, buckets: Buckets) -> Result<(), SyntaxE
     Ok(())
 }
 
-/// The units, each with its short names.
+/// The units, each with its abbreviations.
 const UNITS: [(Unit, &[&str]); 4] = [
     (Unit::Requests, &["r", "rq", "req", "reqs"]),
     (Unit::Connections, &["conn", "conns"]),
@@ -155,7 +160,7 @@ const UNITS: [(Unit, &[&str]); 4] = [
     (Unit::Bytes, &[]),
 ];
 
-/// The unit of this name, in the singular or short too.
+/// Returns the unit with this name, in the plural, singular or abbreviated.
 fn unit_of(word: &str) -> Option<Unit> {
     let lower = word.to_ascii_lowercase();
     let is_named = |(unit, short): &(Unit, &[&str])| {
@@ -164,7 +169,7 @@ fn unit_of(word: &str) -> Option<Unit> {
     UNITS.into_iter().find(is_named).map(|(unit, _)| unit)
 }
 
-/// Parses the name of a unit, in the singular or short too.
+/// Parses the name of a unit, in the plural, singular or abbreviated.
 pub fn parse_unit(text: &str) -> Result<Unit, SyntaxError> {
     const HELP: &str = "units are requests (the default), connections, packets and bytes";
     if let Some(unit) = unit_of(text) {

@@ -1,4 +1,4 @@
-//! The limits of a rule: from amounts and windows, and the way in which they are counted, to [`Limit`]s with slots of their own. Pure.
+//! Conversion of a rule's written amounts, windows and algorithm to [`Limit`]s, each with a slot of its own. Pure.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,29 +21,29 @@ mod groups;
 
 pub(super) use groups::Groups;
 
-/// What is written of a rule's limits.
+/// Settings of a rule's limits, as they were written.
 pub(super) struct Spec<'a> {
     pub(super) limits: &'a [Written],
-    /// Of limits that name none.
+    /// Unit of limits that name none.
     pub(super) unit: Unit,
     pub(super) algorithm: Option<&'a Written>,
     pub(super) window: Option<&'a Written>,
     pub(super) burst: Option<&'a Written>,
-    /// None where this host has them for itself.
+    /// Fleet that shares the limits. None if this host keeps them for itself.
     pub(super) fleet: Option<InFleet<'a>>,
     pub(super) groups: Groups<'a>,
 }
 
-/// How the hosts of a fleet share the limits of a rule.
+/// Settings by which the hosts of a fleet share the limits of a rule.
 #[derive(Clone, Copy)]
 pub(super) struct InFleet<'a> {
     pub(super) hosts: u32,
     pub(super) sum: Sum,
-    /// Where the rule says so itself.
+    /// Value of the rule's own `fleet` key. None if the rule has no such key.
     pub(super) written: Option<&'a Written>,
 }
 
-/// Which limit counts in each slot, over all rules, and the rule that it is of.
+/// The limit that counts in each slot, over all rules, with the name of its rule.
 #[derive(Default)]
 pub(super) struct Slots(HashMap<u32, (String, Limit)>);
 
@@ -62,10 +62,10 @@ enum Kind<'a> {
     Shadow,
 }
 
-/// What is said of one limit too many.
+/// Help for a rule with too many limits, some of them limits of groups.
 const GROUPS_COUNT: &str = "limits of groups are among them: keep those that matter most";
 
-/// The limits of `rule` that hold.
+/// Returns the enforced limits of `rule`, and reports all errors to `found`.
 pub(super) fn enforced(
     rule: &str,
     spec: &Spec<'_>,
@@ -91,7 +91,7 @@ pub(super) fn enforced(
     groups::check_fleet(fleet, &limits, source, found);
     let Some(written) = spec.burst else { return limits };
     let burst = found.keep(source.read(written, amount::parse));
-    // What a burst may be is a matter of the limits that it is of.
+    // A burst is checked against the limits, so only if those are valid.
     if let Some(burst) = burst.filter(|_| found.count() == before) {
         for limit in &mut limits {
             limit.burst = found.keep(source.read(written, |text| burst_of(limit, burst, text)));
@@ -105,7 +105,7 @@ pub(super) fn enforced(
     limits
 }
 
-/// The limits of `rule` that are only counted, in the same way as the others.
+/// Returns the shadow limits of `rule`. They are counted like the enforced ones, but never refuse anything.
 pub(super) fn shadows(
     rule: &str,
     spec: &Spec<'_>,
@@ -119,7 +119,8 @@ pub(super) fn shadows(
     read(rule, spec, written, Kind::Shadow, (form, most), source, slots, found)
 }
 
-/// Other amounts of a rule's limits, which are held against what is observed in the same buckets, and never enforced.
+/// Returns the candidates of a rule: other amounts for its limits, compared with traffic observed in the same
+/// buckets. Candidates are never enforced.
 pub(super) fn candidates(
     limits: &[Limit],
     unit: Unit,
@@ -234,7 +235,7 @@ fn counted(rate: Rate, rule: &str, form: WindowForm, kind: Kind<'_>) -> Limit {
         WindowForm::Strict | WindowForm::Lenient => (rate.buckets.count, rate.buckets.bucket_ns),
         WindowForm::Fixed | WindowForm::Gcra => (1, rate.window_ns),
     };
-    // A name holds no zero byte, so that what is put behind one names no other rule's limit.
+    // A name cannot hold a zero byte, so a name with a suffix behind one never equals another rule's name.
     let mut counted_as = rule.to_owned();
     match form {
         WindowForm::Strict | WindowForm::Lenient => {}
@@ -248,14 +249,14 @@ fn counted(rate: Rate, rule: &str, form: WindowForm, kind: Kind<'_>) -> Limit {
         counted_as = format!("{counted_as}\0{condition}");
     }
     let fleet = match kind {
-        // Ten bits of a cell's count are the others' part then. Hosts tell each other of sources alone.
-        // What a log counts each host counts for itself.
+        // Shared limits use ten bits of a cell's count for the other hosts. Hosts exchange counts of sources only,
+        // and each host counts log lines for itself.
         Kind::Enforced { fleet: Some(fleet) } if rate.per == Per::Source && rate.condition.is_none() => {
             counted_as = format!("{counted_as}\0fleet");
             Some(fleet)
         }
         Kind::Enforced { fleet: _ } => None,
-        // Two that differ in nothing but the amount admit differently, and count apart.
+        // Shadow limits that differ only in the amount admit differently, so each has its own slot.
         Kind::Shadow => {
             counted_as = format!("{counted_as}\0shadow\0{}", rate.amount);
             None
@@ -279,7 +280,7 @@ fn counted(rate: Rate, rule: &str, form: WindowForm, kind: Kind<'_>) -> Limit {
     Limit { shared: limit.shared.map(|shared| Shared { step_bits, ..shared }), ..limit }
 }
 
-/// A log charges buckets of limits that hold.
+/// Checks that a limit with a condition is an enforced limit with buckets. Log lines are charged to buckets only.
 fn check_condition(rate: &Rate, form: WindowForm, kind: Kind<'_>, span: Range<usize>) -> Result<(), SyntaxError> {
     if rate.condition.is_none() {
         return Ok(());
@@ -297,7 +298,7 @@ fn check_condition(rate: &Rate, form: WindowForm, kind: Kind<'_>, span: Range<us
     }
 }
 
-/// A cell has fewer bits for what this host admits where it has some for the others.
+/// Checks the amount of a shared limit. A shared cell has fewer bits for this host's own count.
 fn check_shared(limit: Limit, span: Range<usize>) -> Result<(), SyntaxError> {
     let most = limit.parts().amount_max();
     if limit.shared.is_none() || limit.amount <= most {

@@ -1,4 +1,4 @@
-//! What a [`Config`] means that its author may not have meant. Pure; nothing here makes a configuration wrong.
+//! Warnings about a valid [`Config`] that may not do what its author meant. Pure.
 
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::Nanos;
@@ -12,13 +12,13 @@ use crate::desired::{
 use crate::fleet;
 use crate::safety::is_too_wide;
 
-/// Pairs of overlapping rules that are named; the others are only counted.
+/// Maximum number of overlapping rule pairs that are named. Further ones are only counted.
 const OVERLAPS_NAMED_MAX: usize = 16;
 
-/// A full packet of Ethernet.
+/// Bytes of a full Ethernet packet.
 const FULL_PACKET_BYTES: u64 = 1500;
 
-/// Warnings, a sentence each without a full stop, in a fixed order.
+/// Returns warnings in a fixed order, one sentence each without a full stop.
 pub fn warnings(config: &Config, now: Nanos) -> Vec<String> {
     let mut warnings = Vec::new();
     let rules = &config.policy.rules;
@@ -87,7 +87,8 @@ pub fn warnings(config: &Config, now: Nanos) -> Vec<String> {
     warnings
 }
 
-/// Of a fleet: a store that anybody on this machine reads, and limits that it helps little.
+/// Returns warnings about a fleet: a missing secret, windows that are too short to share, and a fleet without shared
+/// limits.
 fn of_fleet(config: &Config, fleet: &Fleet) -> Vec<String> {
     let mut warnings = Vec::new();
     if fleet.secret_file.is_none() {
@@ -107,7 +108,7 @@ fn of_fleet(config: &Config, fleet: &Fleet) -> Vec<String> {
     warnings
 }
 
-/// Pairs of rules that have packets in common, where the earlier is not plainly an exception from the later.
+/// Returns pairs of rules that match common packets, unless the earlier one is plainly an exception from the later.
 fn overlaps(rules: &[Rule]) -> Vec<String> {
     let pairs = rules.iter().enumerate().flat_map(|(index, later)| rules[..index].iter().map(move |of| (of, later)));
     let partly = pairs.filter(|(earlier, later)| overlap::shared(earlier, later) == Shared::Some);
@@ -131,7 +132,7 @@ fn overlaps(rules: &[Rule]) -> Vec<String> {
     lines
 }
 
-/// An override whose sources are not all of its rule's takes packets that the rule would have left alone.
+/// Warns about an override with sources outside its rule, because it takes packets that the rule would leave alone.
 fn beside_parent(rules: &[Rule], index: usize) -> Option<String> {
     let (rule, (parent, _)) = (rules.get(index)?, rules.get(index)?.name.split_once(':')?);
     let parent = rules.iter().find(|rule| rule.name == parent)?;
@@ -142,10 +143,10 @@ fn beside_parent(rules: &[Rule], index: usize) -> Option<String> {
     ))
 }
 
-/// The most that a limit lets into any time of `span_ns`.
+/// Returns the maximum that a limit admits in any period of `span_ns`.
 ///
-/// A limit of N with `full_buckets` admits at most N in any time of `full_buckets * bucket_ns`, in either form of that, as such a
-/// time lies in one of its sums.
+/// A strict or lenient limit of N admits at most N in any period of `full_buckets * bucket_ns`, because such a period
+/// lies within one of its sums.
 fn most_in(limit: &Limit, span_ns: u64) -> u64 {
     match limit.form {
         WindowForm::Strict | WindowForm::Lenient => {
@@ -160,14 +161,15 @@ fn most_in(limit: &Limit, span_ns: u64) -> u64 {
     }
 }
 
-/// Limits of a rule that another limit of it makes idle: it lets no more than they do into the longest time that they sum.
+/// Returns warnings about limits that never take effect. Another limit of the rule admits no more than they do in the
+/// longest period that they sum.
 fn implied(rule: &Rule) -> Vec<String> {
     let implies = |by: &Limit, limit: &Limit| {
         let span_ns = match limit.form {
             WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => {
                 (u64::from(limit.full_buckets()) + 1) * limit.bucket_ns
             }
-            // It refuses by what came in all times at once.
+            // A leaky bucket also limits shorter periods, so it always has an effect.
             WindowForm::Gcra => return false,
         };
         let is_bounded_by_burst = limit.burst.is_some();
@@ -188,7 +190,7 @@ fn implied(rule: &Rule) -> Vec<String> {
     rule.limits.iter().filter_map(idle).collect()
 }
 
-/// What limits of groups do not do.
+/// Returns warnings about functions that limits of groups do not have.
 fn of_groups(rule: &Rule, is_in_fleet: bool) -> Vec<String> {
     let groups: Vec<&Limit> = rule.limits.iter().filter(|limit| limit.per != Per::Source).collect();
     let mut warnings = Vec::new();
@@ -201,10 +203,11 @@ fn of_groups(rule: &Rule, is_in_fleet: bool) -> Vec<String> {
     warnings
 }
 
-/// What forged SYNs do to open connections where all is refused of who is over a limit of connections.
+/// Warns that forged SYNs can end or stop open connections, if a rule refuses all packets of a source over its
+/// connection limit.
 fn forged_syns(rule: &Rule) -> Option<String> {
     let is_counted = |limit: &&Limit| limit.unit == Unit::Connections && rule.refuse == Refuse::All;
-    // A group is what most are hurt by.
+    // A limit of a group is preferred, because it affects the most sources.
     let limit = rule.limits.iter().filter(is_counted).max_by_key(|limit| limit.per != Per::Source)?;
     let (what, whose) = match (rule.refuse_with, limit.per) {
         (RefuseWith::Reset | RefuseWith::Page, Per::Source) => ("ends", "of the source that they name"),
@@ -221,7 +224,8 @@ fn forged_syns(rule: &Rule) -> Option<String> {
     ))
 }
 
-/// Families of which no ban grows to a prefix, as a source is as large.
+/// Returns warnings for families in which `block_prefix_after` never applies, because a source is as large as the
+/// prefix.
 fn denies_no_prefix(rule: &Rule, policy: &Policy) -> Vec<String> {
     let is_as_large = [
         (policy.ipv4_prefix <= DENIED_IPV4_PREFIX, "ipv4_prefix", policy.ipv4_prefix, DENIED_IPV4_PREFIX),
@@ -237,7 +241,8 @@ fn denies_no_prefix(rule: &Rule, policy: &Policy) -> Vec<String> {
     families.map(words).collect()
 }
 
-/// Limits that one full packet is over. No source gets a window by a packet that fits none, so `check` knows nothing of it.
+/// Returns warnings about limits below one full packet. A source gets no window from a packet over the limit, so
+/// `check` does not show it.
 fn too_small(rule: &Rule) -> impl Iterator<Item = String> {
     let is_small = |limit: &&Limit| limit.unit == Unit::Bytes && limit.amount < FULL_PACKET_BYTES;
     rule.limits.iter().filter(is_small).map(|limit| {

@@ -1,5 +1,5 @@
-//! Where the prefixes of `allow` and `deny` are written: in which list, file and line, and what stands beside them. Pure; the
-//! caller reads the list file again, as its comments are not kept.
+//! Places at which the prefixes of `allow` and `deny` are written: list, file, line and comment. Pure. The caller
+//! reads list files again, because their comments are not kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,52 +14,52 @@ use super::syntax::{printable, shortened};
 use super::written::{Origin, Source, Written};
 use crate::desired::Grant;
 
-/// How a named list is named where a prefix may stand.
+/// Mark before the name of a named list.
 const LIST_MARK: char = '@';
 
-/// One thing that `allow` or `deny` names, by itself or through a list.
+/// An entry of `allow` or `deny`, direct or through a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
-    /// Which of the two.
+    /// Exemption for `allow`, denial for `deny`.
     pub grant: Grant,
-    /// The named list that it is part of; of lists in lists the outermost.
+    /// Named list that contains the entry. The outermost one, if lists contain lists.
     pub list: Option<String>,
-    /// What it names.
+    /// List file or prefix that the entry names.
     pub names: Names,
 }
 
-/// What an entry names.
+/// List file or prefix that an entry names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Names {
-    /// A list file.
+    /// A list file, by path.
     File(PathBuf),
-    /// A prefix, and where it stands in the configuration file, if there is one.
+    /// A prefix, with its path and line in the configuration file, if there is one.
     Prefix(IpNet, Option<(PathBuf, usize)>),
 }
 
-/// Where one prefix is written.
+/// Place at which a prefix is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrittenAt {
-    /// What it is written for.
+    /// Exemption for `allow`, denial for `deny`.
     pub grant: Grant,
-    /// The named list that it is part of.
+    /// Named list that contains the prefix.
     pub list: Option<String>,
-    /// The file: a list file, or the configuration; none is a flag.
+    /// List file or configuration file. None for a flag.
     pub file: Option<PathBuf>,
-    /// The line, from 1; none where the file has changed since it was read.
+    /// Line in the file, from 1. None if the file has changed since it was read.
     pub line: Option<usize>,
-    /// What the list file says beside it.
+    /// Comment next to the prefix in the list file.
     pub comment: Option<String>,
 }
 
-/// Places by prefix.
+/// First place of each prefix, by prefix and grant.
 pub type Places = BTreeMap<(IpNet, Grant), WrittenAt>;
 
-/// What reads a list file's text.
+/// Function that reads a list file's text.
 pub type ReadList<'a> = &'a dyn Fn(&Path) -> Result<String, String>;
 
 impl WrittenAt {
-    /// What to do to take a prefix out there.
+    /// Returns the instruction for removing a prefix from this place.
     pub fn edit(&self, prefix: &str) -> String {
         match &self.file {
             Some(file) => format!("take {prefix} out of {}{}", file.display(), self.line_words()),
@@ -67,7 +67,7 @@ impl WrittenAt {
         }
     }
 
-    /// The list's name, or the file's.
+    /// Returns the name of the list, or of the file if there is no list.
     pub fn name(&self) -> Option<String> {
         let file = || self.file.as_ref().and_then(|file| file.file_name());
         self.list.clone().or_else(|| file().map(|name| printable(&name.to_string_lossy())))
@@ -86,7 +86,7 @@ impl WrittenAt {
 }
 
 impl fmt::Display for WrittenAt {
-    /// `list bad (/etc/ratelimitd/bad.txt line 7: SBL256894)`.
+    /// Writes the place: `list bad (/etc/ratelimitd/bad.txt line 7: SBL256894)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(file) = &self.file else { return f.write_str(self.flag()) };
         let comment = self.comment.as_ref().map_or_else(String::new, |comment| format!(": {comment}"));
@@ -98,7 +98,8 @@ impl fmt::Display for WrittenAt {
     }
 }
 
-/// What `allow` and `deny` come to, in their order, and the bogons that are denied. What cannot be parsed is left out: the configuration says what is wrong with it.
+/// Returns the entries of `allow` and `deny` in order, then the denied bogons. Invalid entries are left out, because
+/// reading the configuration reports them.
 pub(super) fn listings(
     source: &Source,
     lists: &[ListSettings],
@@ -128,7 +129,7 @@ struct Listings<'a> {
 }
 
 impl<'a> Listings<'a> {
-    /// A list is gone into once: what names it again names the same.
+    /// Adds the entries, and those of the lists that they name. Each list is visited only once.
     fn add(
         &mut self,
         grant: Grant,
@@ -171,7 +172,7 @@ fn newlines(source: &Source) -> Vec<usize> {
     }
 }
 
-/// Every place where a prefix is written for this. List files that do not hold it are not read.
+/// Returns every place at which a prefix is written with this grant. Only list files that contain it are read.
 pub fn places_of(
     listings: &[Listing],
     files: &[ListFile],
@@ -194,7 +195,7 @@ pub fn places_of(
     places
 }
 
-/// Where each prefix is written first. Reads every list file that `allow` and `deny` name.
+/// Returns the first place of each prefix. Reads every list file that `allow` and `deny` name.
 pub fn places(listings: &[Listing], files: &[ListFile], read: ReadList<'_>) -> Places {
     let mut places = Places::new();
     for listing in listings {
@@ -235,7 +236,7 @@ fn holds(files: &[ListFile], path: &Path, prefix: IpNet) -> bool {
     files.iter().any(|file| file.path == path && file.prefixes.binary_search(&prefix).is_ok())
 }
 
-/// The prefixes of a list file, each with its line and what stands beside it. A line that is none is passed over.
+/// Yields the prefixes of a list file, each with its line and comment. Invalid lines are skipped.
 fn commented(contents: &str) -> impl Iterator<Item = (IpNet, usize, Option<String>)> {
     lines(contents).flat_map(|line| {
         let comment = (!line.comment.is_empty()).then(|| printable(&shortened(line.comment.to_owned())));

@@ -1,4 +1,4 @@
-//! Lists of prefixes: those in a list file, and what `from`, `allow` and `deny` name. Pure: the caller has read
+//! Lists of prefixes: list files, named lists, and the entries of `from`, `allow` and `deny`. Pure: the caller reads
 //! the files.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,59 +25,62 @@ pub use json::prefix_text;
 pub(super) use reading::lines;
 pub use reading::{LEFT_OUT_PERCENT, Tolerated, parse, parse_tolerant};
 
-/// The most entries of a list file: as many of each family as the kernel has room for. // 2097152 x 18 B = 38 MB
+/// Maximum number of entries in a list file: the kernel's capacity for both families. // 2097152 x 18 B = 38 MB
 pub const LIST_ENTRIES_MAX: usize = 2 * PREFIXES_MAX as usize;
-/// The longest list file, unpacked: so many of common prefixes, a comment behind each.
+/// Maximum length of an unpacked list file in bytes. It allows [`LIST_ENTRIES_MAX`] usual prefixes, each with a
+/// comment.
 pub const LIST_BYTES_MAX: u64 = 64 << 20;
-/// All list files together, while they are read.
+/// Maximum length of all list files together, in bytes.
 pub const LISTS_BYTES_MAX: u64 = 256 << 20;
-/// List files in a configuration.
+/// Maximum number of list files in a configuration.
 pub const LIST_FILES_MAX: usize = 32;
 
-/// Prefixes of all named lists together, each list counted. // 2097152 x 30 B = 63 MB
+/// Maximum number of prefixes in all named lists together. Duplicates in several lists count. // 2097152 x 30 B = 63
+/// MB
 pub const LISTED_MAX: usize = 1 << 21;
 
-/// How a list file is named where a prefix may stand.
+/// Mark before the path of a list file.
 const FILE_MARK: &str = "file:";
-/// How a named list is.
+/// Mark before the name of a named list.
 const LIST_MARK: char = '@';
 
-/// List files by the path that [`path`] gives.
+/// List files by path, as [`path`] returns it.
 pub type ListFiles = BTreeMap<PathBuf, Named>;
 
-/// List files whose prefixes are known already, by path: sorted, each once.
+/// Already known prefixes of list files, by path: sorted, without duplicates.
 pub type KnownLists = BTreeMap<PathBuf, Arc<[IpNet]>>;
 
 /// A list file that a configuration names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// What names it: `list partners`, `deny`. The first of several.
+    /// Owner of the first entry that names the file: `list partners`, `deny`.
     pub by: String,
-    /// What it holds.
+    /// Contents of the file.
     pub contents: Contents,
 }
 
-/// What a list file holds.
+/// Contents of a list file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contents {
-    /// Its text, or why it cannot be read.
+    /// Text of the file, or the reason why it cannot be read.
     Read(Result<String, String>),
-    /// What its text came to when it was read. None at all where a start left the list out.
+    /// Prefixes from an earlier reading of the file. Empty if a start left the list out.
     Known(Arc<[IpNet]>),
 }
 
 /// A list file that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListFile {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// [`Named::by`].
+    /// Owner of the first entry that names the file: [`Named::by`].
     pub named_by: String,
-    /// Its prefixes: sorted, each once.
+    /// Prefixes of the file: sorted, without duplicates.
     pub prefixes: Arc<[IpNet]>,
 }
 
-/// List files that users other than their owner may replace: such a user decides who is allowed or denied.
+/// Returns warnings for list files that users other than their owner may replace. Such a user decides which sources
+/// are allowed or denied.
 pub fn written_by_others(files: &[ListFile]) -> Vec<String> {
     let of = |file: &ListFile| {
         let why = crate::files::others_may_write(&file.path)?;
@@ -89,13 +92,14 @@ pub fn written_by_others(files: &[ListFile]) -> Vec<String> {
 /// A named list, as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListSettings {
-    /// Its name, without the `@`.
+    /// Name of the list, without the `@`.
     pub name: Written,
-    /// Prefixes and list files.
+    /// Entries of the list: prefixes, list files and other lists.
     pub entries: Vec<Written>,
 }
 
-/// The path of the list file that `entry` names, if it names one; relative ones are so to the configuration's directory.
+/// Returns the path of the list file that `entry` names. None if it names none. Relative paths start at the
+/// configuration's directory.
 pub fn path(entry: &str, source: &Source) -> Option<PathBuf> {
     let name = Path::new(entry.strip_prefix(FILE_MARK)?);
     Some(match source {
@@ -104,7 +108,7 @@ pub fn path(entry: &str, source: &Source) -> Option<PathBuf> {
     })
 }
 
-/// The family of which there are more prefixes than the kernel has room for.
+/// Returns the family with more prefixes than the kernel can hold.
 fn too_many_of<'a>(prefixes: impl ExactSizeIterator<Item = &'a IpNet>) -> Option<&'static str> {
     let all = prefixes.len();
     let ipv4 = prefixes.filter(|prefix| prefix.addr().is_ipv4()).count();
@@ -112,25 +116,25 @@ fn too_many_of<'a>(prefixes: impl ExactSizeIterator<Item = &'a IpNet>) -> Option
     if is_too_many(ipv4) { Some("IPv4") } else { is_too_many(all - ipv4).then_some("IPv6") }
 }
 
-/// What the words for prefixes mean.
+/// Named lists and list files of a configuration, with their prefixes.
 #[derive(Debug)]
 pub(super) struct Lists<'a> {
     source: &'a Source,
     named: BTreeMap<&'a str, BTreeSet<IpNet>>,
     files: BTreeMap<&'a Path, Result<Arc<[IpNet]>, Unread<'a>>>,
-    /// Nothing is wrong in the named lists.
+    /// Set if all named lists are valid.
     pub(super) are_whole: bool,
     /// List files that a start left out.
     left_out: BTreeSet<&'a Path>,
-    /// Named lists with one of these in them.
+    /// Named lists with an entry that a start left out.
     left_out_named: BTreeSet<&'a str>,
 }
 
 #[derive(Debug)]
 enum Unread<'a> {
-    /// Why it cannot be read.
+    /// The file cannot be read, for this reason.
     Unreadable(&'a str),
-    /// What is wrong in it.
+    /// The file has these errors.
     Wrong(Diagnostics),
 }
 
@@ -168,12 +172,12 @@ impl<'a> Lists<'a> {
         lists
     }
 
-    /// The prefixes that `entries` name: addresses, prefixes, list files and named lists.
+    /// Returns the prefixes that `entries` name: addresses, prefixes, list files and named lists.
     pub(super) fn prefixes(&self, entries: &[Written], found: &mut Found) -> BTreeSet<IpNet> {
         self.prefixes_by(entries, found, parse_cidr)
     }
 
-    /// The same, where an IPv6 address that is an entry by itself means its source.
+    /// Returns the prefixes that `entries` name. A plain IPv6 address stands for its source.
     pub(super) fn sources(&self, entries: &[Written], ipv6_prefix: u8, found: &mut Found) -> BTreeSet<IpNet> {
         self.prefixes_by(entries, found, |text| parse_source(text, ipv6_prefix))
     }
@@ -201,12 +205,12 @@ impl<'a> Lists<'a> {
         prefixes
     }
 
-    /// The named lists and how many prefixes each has, by name.
+    /// Returns the named lists with their number of prefixes, by name.
     pub(super) fn counts(&self) -> Vec<(String, usize)> {
         self.named.iter().map(|(name, prefixes)| ((*name).to_owned(), prefixes.len())).collect()
     }
 
-    /// Whether a list file that a start left out is among these, by itself or in a named list.
+    /// Returns true if an entry names a list file that a start left out, directly or through a named list.
     pub(super) fn have_left_out(&self, entries: &[Written]) -> bool {
         entries.iter().any(|entry| match entry.text.strip_prefix(LIST_MARK) {
             Some(name) => self.left_out_named.contains(name),
@@ -214,12 +218,12 @@ impl<'a> Lists<'a> {
         })
     }
 
-    /// The prefixes of a list file, where it is one that was read.
+    /// Returns the prefixes of a list file. None if it was not read.
     pub(super) fn known(&self, path: &Path) -> Option<Arc<[IpNet]>> {
         self.files.get(path)?.as_ref().ok().map(Arc::clone)
     }
 
-    /// That the kernel has room for these. `last` is what is pointed at if not.
+    /// Checks that the kernel can hold these prefixes. An error points to `last`.
     pub(super) fn check_number(&self, last: &Written, prefixes: &BTreeSet<IpNet>) -> Result<(), Diagnostic> {
         if too_many_of(prefixes.iter()).is_none() {
             return Ok(());

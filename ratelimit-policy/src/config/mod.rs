@@ -1,4 +1,4 @@
-//! What the user asked for, parsed: a [`Config`] cannot hold a value that does not work. Flags and file make the same one.
+//! Parsed and checked configuration, from flags or from a file. A [`Config`] cannot hold a value that does not work.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -42,82 +42,85 @@ pub use self::access_log::LOGS_MAX;
 pub use crate::desired::{HookChoice, OnExit, TlsFiles, XdpModeChoice};
 pub use crate::text::{amount, duration, port, syntax};
 
-/// Where the control socket is unless it is said.
+/// Default path of the control socket.
 pub const SOCKET_DEFAULT: &str = "/run/ratelimitd/control.sock";
-/// Where the configuration file is unless it is said.
+/// Default path of the configuration file.
 pub const FILE_DEFAULT: &str = "/etc/ratelimitd/ratelimitd.toml";
-/// The fewest sources that can be remembered.
+/// Minimum of `max_sources`, the number of remembered sources of each family.
 pub const MAX_SOURCES_MIN: u32 = 256;
-/// The most sources that can be remembered. // 16777216 x 128 B = 2.1 GB
+/// Maximum of `max_sources`, the number of remembered sources of each family. // 16777216 x 128 B = 2.1 GB
 pub const MAX_SOURCES_MAX: u32 = 16_777_216;
 
 /// The configuration of one daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Interfaces to protect: sorted, each once, at least one.
+    /// Names of the interfaces to protect: sorted, without duplicates, at least one.
     pub interfaces: Vec<String>,
-    /// Where to attach.
+    /// Hook that the program is attached to.
     pub hook: HookChoice,
-    /// How to attach there, of XDP.
+    /// XDP mode in which the program is attached.
     pub xdp_mode: XdpModeChoice,
-    /// What happens to the filter when the daemon ends.
+    /// Fate of the filter when the daemon ends.
     pub on_exit: OnExit,
-    /// How many sources of each family are remembered, 256 to 16 777 216.
+    /// Maximum number of remembered sources of each family, 256 to 16 777 216.
     pub max_sources: u32,
     /// Path of the control socket.
     pub socket: PathBuf,
-    /// Where metrics, health and the read-only API are served over HTTP.
+    /// Address on which metrics, health and the read-only API are served over HTTP. None if they are not served.
     pub listen: Option<SocketAddr>,
-    /// What encrypts that.
+    /// Certificate and key that encrypt connections to `listen`. None for plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// Whether the web page is served there also where it is no loopback address.
+    /// Permits the web page on `listen` even if that address is not a loopback address.
     pub insecure_web: bool,
-    /// What packets are judged by.
+    /// Rules, allowed and denied prefixes, and prefix lengths by which packets are judged.
     pub policy: Policy,
-    /// What keeps the administrator from locking himself out.
+    /// Settings that protect the administrator from a lockout.
     pub safety: Safety,
-    /// What is remembered.
+    /// Settings of the history database.
     pub history: History,
-    /// The hosts that hold limits together, where this one is of a fleet.
+    /// Fleet of hosts that share limits. None if this host belongs to no fleet.
     pub fleet: Option<Fleet>,
-    /// Of rules that have one, by the rule's name, in the rules' order.
+    /// Notes by rule name, in the order of the rules. Rules without a note are left out.
     pub notes: Vec<(String, String)>,
-    /// Of rules that say some, by the rule's name, in the rules' order: amounts that are held against what is observed. A
-    /// candidate is the limit that it would stand for.
+    /// Candidate limits by rule name, in the order of the rules. Rules without candidates are left out. A candidate
+    /// is an alternative to one of the rule's limits; only its amount differs. It is compared with observed traffic.
     pub candidates: Vec<(String, Vec<Limit>)>,
-    /// Prefixes of both `allow` and `deny`, sorted: they are exempt.
+    /// Prefixes that both `allow` and `deny` name, sorted. They are exempt.
     pub overruled: Vec<IpNet>,
-    /// Prefixes that list files alone have `allow` or `deny` name and that are too wide for that, sorted: they are passed over.
+    /// Prefixes that only list files put into `allow` or `deny` and that are too wide for a list file, sorted. They
+    /// are ignored.
     pub too_wide: Vec<IpNet>,
-    /// The named lists and how many prefixes each has, by name.
+    /// Name of each named list, with its number of prefixes.
     pub lists: Vec<(String, usize)>,
-    /// The list files that were read for it, by path.
+    /// List files that were read for this configuration, by path.
     pub list_files: Vec<ListFile>,
-    /// How much list files of `deny` may cover, and how fast they may grow.
+    /// Bounds on how many addresses the list files of `deny` may cover, and on how fast they may grow.
     pub list_bounds: ListBounds,
-    /// What `allow` and `deny` name, from which their prefixes come.
+    /// Entries of `allow` and `deny`, from which the access prefixes are derived.
     pub listings: Vec<Listing>,
 }
 
-/// What keeps the administrator from locking himself out.
+/// Settings that protect the administrator from a lockout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Safety {
-    /// The peer of the SSH session that the daemon or a command is started from is exempt.
+    /// Exempts the peer of the SSH session from which the daemon or a command is started.
     pub exempt_ssh_peer: bool,
-    /// So are the default gateways.
+    /// Exempts the default gateways.
     pub exempt_gateway: bool,
-    /// And the name servers of this host.
+    /// Exempts the name servers of this host.
     pub exempt_resolvers: bool,
-    /// A rule that drops more than this share of its packets, in percent, 1 to 99, goes over to dry run; none is never.
+    /// Share of dropped packets, in percent, 1 to 99, above which a rule is switched to dry run. None disables the
+    /// breaker.
     pub breaker: Option<u8>,
-    /// Once it has done so for this long, in nanoseconds, 5 s to 1 h.
+    /// Time for which a rule must stay above `breaker` before it is switched, in nanoseconds, 5 s to 1 h.
     pub breaker_after_ns: u64,
-    /// After how long without a daemon nothing is dropped any more, in nanoseconds, 2 s to 30 d; none is never.
+    /// Time without a daemon after which the filter drops nothing, in nanoseconds, 2 s to 30 d. None means never.
     pub without_daemon_ns: Option<u64>,
 }
 
 impl Default for Safety {
-    /// What a daemon has left goes on enforcing. The breaker is off: only the server's operator knows what share of drops is usual under an attack.
+    /// Returns defaults without a limit on the time without a daemon. The breaker is off because only the server's
+    /// operator knows which drop share is usual under an attack.
     fn default() -> Self {
         Self {
             exempt_ssh_peer: true,
@@ -131,9 +134,9 @@ impl Default for Safety {
 }
 
 impl Config {
-    /// What follows of the fleet for a limit that its hosts share.
+    /// Returns the fleet terms of a limit. None if the limit is not shared or the host belongs to no fleet.
     pub fn terms(&self, limit: &Limit) -> Option<Terms> {
-        // The rule's name is no part of them.
+        // The terms do not depend on the rule's name, so an empty name is passed.
         Some(Terms::new(&limit.fleet_limit("")?, self.fleet.as_ref()?.hosts))
     }
 }

@@ -7,16 +7,16 @@ use ipnet::IpNet;
 use super::amount;
 use super::syntax::{Scanner, SyntaxError, turns_text};
 
-/// The longest name of an interface: the kernel's `IFNAMSIZ` less the terminator.
+/// Maximum length of an interface's name in bytes: the kernel's `IFNAMSIZ` without the terminator.
 pub const INTERFACE_NAME_LEN_MAX: usize = 15;
 
 pub(super) const CIDR_HELP: &str = "write an address, or a network with its length as in 192.0.2.0/24 or 2001:db8::/32";
 
-/// Bits before the IPv4 address in an IPv4-mapped one, `::ffff:192.0.2.1` (RFC 4291, 2.5.5.2).
+/// Length of the prefix before the IPv4 address in an IPv4-mapped one, `::ffff:192.0.2.1` (RFC 4291, 2.5.5.2).
 const MAPPED_PREFIX_LEN: u8 = 96;
 
-/// Parses a prefix; an address alone is a prefix of its full length. Bits beyond the length must be 0. An IPv4-mapped one
-/// is the IPv4 prefix that it means: Linux takes no packet from such an address (`ip6_rcv_core`, since 5.4).
+/// Parses a prefix. A plain address is a prefix of full length. Bits beyond the length must be 0. An IPv4-mapped
+/// prefix becomes its IPv4 prefix, because Linux accepts no packet from a mapped address (`ip6_rcv_core`, since 5.4).
 pub fn parse_cidr(text: &str) -> Result<IpNet, SyntaxError> {
     let whole = parse_uncut(text)?;
     let network = whole.trunc();
@@ -29,22 +29,23 @@ pub fn parse_cidr(text: &str) -> Result<IpNet, SyntaxError> {
     Ok(unmapped(network))
 }
 
-/// What a command names: who is allowed or denied.
+/// Address or prefix that a command allows or denies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// An address without a length. Of IPv6 it means its source: a host that has the address has the rest of the prefix too.
+    /// An address without a length. An IPv6 address stands for its source, because its host usually has the whole
+    /// prefix.
     Address(IpAddr),
-    /// A prefix.
+    /// An address with a length.
     Prefix {
-        /// Without bits beyond its length.
+        /// The prefix, without bits beyond its length.
         network: IpNet,
-        /// As it was written.
+        /// The prefix as it was written.
         written: IpNet,
     },
 }
 
 impl Target {
-    /// Parses an address, or a prefix, whose bits beyond the length are cut off.
+    /// Parses an address or a prefix. Bits beyond the prefix's length are cut off.
     pub fn parse(text: &str) -> Result<Self, SyntaxError> {
         let written = parse_uncut(text)?;
         if !text.contains('/') {
@@ -53,7 +54,7 @@ impl Target {
         Ok(Self::Prefix { network: unmapped(written.trunc()), written })
     }
 
-    /// The prefix that is meant where `ipv6_prefix` is one source.
+    /// Returns the prefix that is meant. `ipv6_prefix` is the prefix length of one IPv6 source.
     pub fn prefix(self, ipv6_prefix: u8) -> IpNet {
         match self {
             Self::Address(address @ IpAddr::V6(_)) => {
@@ -64,7 +65,7 @@ impl Target {
         }
     }
 
-    /// The address, or a prefix's first.
+    /// Returns the address, or the first address of a prefix.
     pub fn address(self) -> IpAddr {
         match self {
             Self::Address(address) => address,
@@ -72,7 +73,7 @@ impl Target {
         }
     }
 
-    /// What is to be said where something else is meant than what was written.
+    /// Returns a remark if the meaning differs from the written text.
     pub fn note(self, ipv6_prefix: u8) -> Option<String> {
         let meant = self.prefix(ipv6_prefix);
         match self {
@@ -87,13 +88,13 @@ impl Target {
     }
 }
 
-/// Parses an entry of `allow` or `deny`: as [`parse_cidr`] does, and an IPv6 address alone is its source.
+/// Parses an entry of `allow` or `deny`, as [`parse_cidr`] does. A plain IPv6 address stands for its source.
 pub fn parse_source(text: &str, ipv6_prefix: u8) -> Result<IpNet, SyntaxError> {
     let network = parse_cidr(text)?;
     Ok(if text.contains('/') { network } else { Target::Address(network.addr()).prefix(ipv6_prefix) })
 }
 
-/// Parses a prefix likewise, and cuts off the bits beyond its length.
+/// Parses a prefix like [`parse_cidr`], but cuts off the bits beyond its length.
 pub fn parse_cidr_of_any_bits(text: &str) -> Result<IpNet, SyntaxError> {
     Ok(unmapped(parse_uncut(text)?.trunc()))
 }
@@ -156,7 +157,7 @@ pub fn check_interface(text: &str) -> Result<(), SyntaxError> {
         let problem = format!("names of interfaces have at most {INTERFACE_NAME_LEN_MAX} bytes");
         return Err(SyntaxError::new(cut..text.len(), problem).with_help(HELP));
     }
-    // The kernel's own rule: dev_valid_name in net/core/dev.c. A comma is most likely meant as a separator.
+    // These are the kernel's rules: dev_valid_name in net/core/dev.c. A comma is probably meant as a separator.
     let refused = |c: char| c == '/' || c == ':' || c == ',' || c.is_whitespace() || c.is_control() || turns_text(c);
     if let Some((at, c)) = text.char_indices().find(|(_, c)| refused(*c)) {
         let help = if c == ',' { "give --iface once for each interface" } else { HELP };

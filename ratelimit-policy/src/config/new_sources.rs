@@ -1,4 +1,4 @@
-//! The budget of new sources of a rule: `20000/s`. Pure.
+//! Budget of a rule's new sources: `20000/s`. Pure.
 
 use ratelimit_common::time::SECOND_NS;
 
@@ -6,16 +6,17 @@ use super::limit::{Said, read, separate};
 use super::syntax::SyntaxError;
 use crate::desired::{NewSources, Per};
 
-/// The shortest time that a budget is for.
+/// Minimum time of a budget, in nanoseconds: 1 s.
 pub const WINDOW_NS_MIN: u64 = SECOND_NS;
-/// The longest: a new source has to wait for the end of the window once its budget is spent.
+/// Maximum time of a budget, in nanoseconds: 1 min. New sources wait for the window's end once the budget is spent.
 pub const WINDOW_NS_MAX: u64 = 60 * SECOND_NS;
-/// The most a second. // a leaky bucket rounds the time of one up to a nanosecond: an error of at most 1 in 1000
+/// Maximum number per second. // a leaky bucket rounds the time of one up to a nanosecond: an error of at most 1 in
+/// 1000
 const PER_SECOND_MAX: u64 = 1_000_000;
 
 const HELP: &str = "a budget is N/DUR, as in 20000/s";
 
-/// Parses a budget.
+/// Parses a budget like `20000/s`.
 pub fn parse(text: &str) -> Result<NewSources, SyntaxError> {
     if let Some((at, _)) = separate(text).skip(1).flatten().next() {
         return Err(SyntaxError::new(at..text.len(), "a rule has one budget of new sources").with_help(HELP));

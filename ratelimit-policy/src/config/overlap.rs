@@ -1,21 +1,21 @@
-//! Which packets two rules have in common. Pure.
+//! Packets that two rules have in common. Pure.
 
 use ipnet::IpNet;
 
 use crate::desired::Rule;
 
-/// What of two rules' packets is the same.
+/// Extent of the packets that two rules have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shared {
-    /// Nothing.
+    /// No packet matches both rules.
     Nothing,
-    /// All of the earlier's: it is an exception from the later.
+    /// All packets of the earlier rule, which is an exception from the later one.
     AllOfEarlier,
-    /// Some of either.
+    /// Some packets of the earlier rule.
     Some,
 }
 
-/// What of the packets of `earlier` is also of `later`.
+/// Returns the extent to which packets of `earlier` also match `later`.
 pub(super) fn shared(earlier: &Rule, later: &Rule) -> Shared {
     if earlier.ports.common(&later.ports).is_empty()
         || !meet(&earlier.from, &later.from)
@@ -29,7 +29,7 @@ pub(super) fn shared(earlier: &Rule, later: &Rule) -> Shared {
     if is_all { Shared::AllOfEarlier } else { Shared::Some }
 }
 
-/// The rules before the one at `index` that leave it no packet, ever; none if some is left.
+/// Returns the earlier rules that together take all packets of the rule at `index`. None if some packets remain.
 pub(super) fn covered_by(rules: &[Rule], index: usize) -> Option<Vec<&Rule>> {
     let later = rules.get(index)?;
     let mut left = later.ports.clone();
@@ -44,12 +44,13 @@ pub(super) fn covered_by(rules: &[Rule], index: usize) -> Option<Vec<&Rule>> {
     left.is_empty().then_some(by)
 }
 
-/// The prefixes of `inner` that lie in none of `outer`; both sorted. No prefix at all in `outer` is every address.
+/// Returns the prefixes of `inner` that lie in none of `outer`. Both must be sorted. An empty `outer` contains every
+/// address.
 pub(super) fn outside<'a>(inner: &'a [IpNet], outer: &'a [IpNet]) -> impl Iterator<Item = IpNet> + 'a {
     let mut rest = outer.iter().copied().peekable();
     let mut widest: Option<IpNet> = None;
     inner.iter().copied().filter(move |prefix| {
-        // Prefixes are nested or apart, and the shorter of nested ones comes first.
+        // Prefixes are nested or disjoint. Sorting puts the shorter of nested ones first.
         while let Some(next) = rest.next_if(|next| next <= prefix) {
             if !widest.is_some_and(|widest| widest.contains(&next)) {
                 widest = Some(next);
@@ -60,7 +61,8 @@ pub(super) fn outside<'a>(inner: &'a [IpNet], outer: &'a [IpNet]) -> impl Iterat
 }
 
 fn within(inner: &[IpNet], outer: &[IpNet]) -> bool {
-    // Of many rules for one large list each pair is looked at, so the usual case comes first.
+    // This check runs for each pair of rules, and many may use one large list. The usual case is therefore tested
+    // first.
     outer.is_empty() || inner == outer || !inner.is_empty() && outside(inner, outer).next().is_none()
 }
 

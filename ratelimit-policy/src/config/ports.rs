@@ -10,7 +10,7 @@ use crate::desired::{Ports, Protocol, without};
 
 const HELP: &str = "ports are 80,443 (TCP and UDP), ssh, 8000-8100, 53/udp, or all";
 
-/// Every port.
+/// Range of all ports.
 const EVERY: (u16, u16) = (0, u16::MAX);
 
 /// Parses a list of ports.
@@ -23,7 +23,7 @@ pub fn parse(text: &str) -> Result<Ports, SyntaxError> {
     Ok(joined([ports]))
 }
 
-/// All of these.
+/// Returns the union of several port sets.
 pub(super) fn joined(all: impl IntoIterator<Item = Ports>) -> Ports {
     let mut joined = Ports::default();
     for ports in all {
@@ -34,7 +34,8 @@ pub(super) fn joined(all: impl IntoIterator<Item = Ports>) -> Ports {
     Ports { tcp: merged(joined.tcp), udp: merged(joined.udp), ..joined }
 }
 
-/// Parses a list of UDP ports that speak QUIC, of those that a rule protects, and puts them to those that are there.
+/// Parses a list of UDP ports that speak QUIC, and appends them to `ports`. Fails for a port that the rule does not
+/// protect.
 pub(super) fn parse_quic(text: &str, protected: &Ports, ports: &mut Vec<u16>) -> Result<(), SyntaxError> {
     const HELP: &str = "these are UDP ports, as in 443,8443, or none";
     if text == "none" {
@@ -57,7 +58,7 @@ pub(super) fn parse_quic(text: &str, protected: &Ports, ports: &mut Vec<u16>) ->
     Ok(())
 }
 
-/// That too many ports speak QUIC.
+/// Returns the error for more than [`QUIC_PORTS_MAX`] QUIC ports.
 pub(super) fn too_many_quic(text: &str) -> SyntaxError {
     let problem = format!("there are more than {QUIC_PORTS_MAX} ports that speak QUIC");
     SyntaxError::new(0..text.len(), problem).with_help("leave some out: there each datagram is a request")
@@ -147,7 +148,7 @@ fn merged(mut ranges: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
 }
 
 impl fmt::Display for Ports {
-    /// The list as [`parse`] reads it, in the order of the ports: `53/udp,80,443`.
+    /// Writes the list in the form that [`parse`] reads, ordered by port: `53/udp,80,443`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.other_protocols && self.tcp == [EVERY] && self.udp == [EVERY] {
             return f.write_str("all");
@@ -235,7 +236,7 @@ mod tests {
         assert_eq!(without(&[(1, 65_535)], &ports.tcp).len(), 32_767);
     }
 
-    /// Every port below 64 that is in one of the ranges.
+    /// Returns every port below 64 that is in one of the ranges.
     fn each(ranges: &[(u16, u16)]) -> Vec<u16> {
         (0..64).filter(|port| ranges.iter().any(|(first, last)| (first..=last).contains(&port))).collect()
     }

@@ -1,4 +1,4 @@
-//! One rule as it was written, and the way from there to a [`Rule`], after those of its overrides. Pure.
+//! One rule as it was written, and its conversion to [`Rule`]s: those of its overrides, then its own. Pure.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,68 +17,70 @@ use super::{access_log, duration, limit, limits, new_sources, ports, until};
 use crate::desired::{AccessLog, Bans, Guard, Limit, Mode, Ports, QuicPorts, Refuse, RefuseWith, Rule, Unparsable};
 use crate::diagnostic::Found;
 
-/// The rule's name unless it is said.
+/// Default name of a rule.
 pub const RULE_NAME_DEFAULT: &str = "default";
-/// The ports that are protected unless it is said.
+/// Default ports to protect.
 pub const PORTS_DEFAULT: &str = "80,443";
-/// What limits count that do not say it.
+/// Default unit of limits.
 pub const UNIT_DEFAULT: Unit = Unit::Requests;
-/// After so much time without a ban the next is the first again, unless it is said.
+/// Default time without a ban after which the next ban has the first, shortest length: one day, in nanoseconds.
 pub const FORGET_NS_DEFAULT: u64 = 86_400 * SECOND_NS;
-/// The longest ban: 30 days. Longer ones are for `deny`.
+/// Maximum length of a ban in nanoseconds: 30 days. Longer blocks belong in `deny`.
 pub const BAN_NS_MAX: u64 = 30 * 86_400 * SECOND_NS;
 
-/// Candidates on one rule: amounts that `ratelimitd suggest` holds against what was observed.
+/// Maximum number of candidates of one rule. Candidates are amounts that `ratelimitd suggest` compares with observed
+/// traffic.
 pub const CANDIDATES_MAX: usize = 8;
 
-/// The longest name of a rule: it is a label in metrics and tables.
+/// Maximum length in bytes of a rule's name, which is a label in metrics and tables.
 pub const NAME_LEN_MAX: usize = 32;
-/// The longest note: it is a line of a list.
+/// Maximum number of characters of a note, which is shown on one line of a list.
 const NOTE_LEN_MAX: usize = 200;
-/// Banned sources that deny their prefix: one would be a ban of a neighbour, and a /24 has no more.
+/// Bounds on the number of banned sources after which their prefix is denied. With 1, one ban would block all
+/// neighbours. A /24 has no more than 256.
 const PREFIX_AFTER_MIN: u64 = 2;
 const PREFIX_AFTER_MAX: u64 = 256;
 
-/// No packet comes from 0.0.0.0.
+/// Placeholder for an empty set of sources. No packet comes from 0.0.0.0.
 const NOBODY: IpNet = IpNet::new_assert(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 32);
 
-/// Everything that can be set of a rule, as it was written.
+/// All settings of one rule, as they were written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleSettings {
-    /// Which of several it is.
+    /// Index and name of the rule. None if it is the only one.
     pub of: Option<OfRule>,
-    /// `rule`.
+    /// Values of the `rule` table.
     pub values: Values,
-    /// `rule.override`: other limits for some sources.
+    /// Values of each `rule.override` table: other limits for some sources.
     pub overrides: Vec<Values>,
 }
 
-/// What rules are read with.
+/// Shared state while the rules are read.
 pub(super) struct Context<'a> {
     pub(super) source: &'a Source,
     pub(super) lists: &'a Lists<'a>,
-    /// The lengths of the IPv4 and the IPv6 prefix that are one source.
+    /// Lengths of the IPv4 and the IPv6 prefix that count as one source.
     pub(super) clients: (u8, u8),
-    /// Of the fleet, where there is one.
+    /// Number of hosts in the fleet. None without a fleet.
     pub(super) hosts: Option<u32>,
-    /// Files are judged, which need no access log beside.
+    /// Set if the rules judge captures or access logs. Limits with conditions need no `access_log` then.
     pub(super) judges_files: bool,
     pub(super) found: &'a mut Found,
     pub(super) names: HashSet<String>,
     pub(super) slots: Slots,
-    /// By rule.
+    /// Notes by rule name.
     pub(super) notes: Vec<(String, String)>,
-    /// By rule, of those that have some.
+    /// Candidates by rule name. Rules without candidates are left out.
     pub(super) candidates: Vec<(String, Vec<Limit>)>,
 }
 
 impl RuleSettings {
-    /// How many rules it makes.
+    /// Returns the number of rules that these settings make.
     pub(super) fn rules_len(&self) -> usize {
         self.overrides.len() + 1
     }
 
-    /// The rules that this means, defaults filled in, in order: overrides first.
+    /// Returns the rules in order, with defaults filled in. Overrides come first.
     pub(super) fn rules(&self, context: &mut Context<'_>) -> Vec<Rule> {
         let rule = self.rule(context);
         let mut rules = Vec::with_capacity(self.rules_len());
@@ -96,7 +98,7 @@ impl RuleSettings {
             self.values.list("from").map_or_else(Vec::new, |written| self.senders(written, "rule.from", context));
         let before = context.found.count();
         let ports = self.ports(context);
-        // Which ports may speak QUIC is a matter of those that are protected.
+        // QUIC ports must be protected ports, so they are checked only if the ports are valid.
         let quic_ports = if context.found.count() == before { self.quic_ports(&ports, context) } else { None };
         let spec = Spec {
             limits: self.values.all("limits"),
@@ -110,7 +112,7 @@ impl RuleSettings {
         let before = context.found.count();
         let limits = self.limits_of(&name, &spec, "rule.limits", context);
         let found = &mut *context.found;
-        // A candidate is one of a limit.
+        // A candidate refers to a limit, so candidates are read only if the limits are valid.
         if found.count() == before {
             let candidates =
                 limits::candidates(&limits, spec.unit, self.values.all("candidates"), CANDIDATES_MAX, source, found);
@@ -162,7 +164,7 @@ impl RuleSettings {
         };
         let name = context.unique(name, of.one("name"));
         let from = self.senders(of.all("from"), "rule.override.from", context);
-        // The window is a choice of one algorithm, so it is inherited only with that.
+        // `window` is valid for one algorithm only, so it is inherited only together with the algorithm.
         let window = of.one("window").or(self.values.one("window").filter(|_| of.one("algorithm").is_none()));
         let spec = Spec {
             limits: of.all("limits"),
@@ -211,7 +213,8 @@ impl RuleSettings {
         ports::joined(written.iter().filter_map(read))
     }
 
-    /// The rule's access logs, each once. They are for limits of requests alone, which are of sources themselves.
+    /// Returns the rule's access logs without duplicates. Only limits of requests per source can use them, so any
+    /// other use is an error.
     fn access_logs(&self, limits: &[Limit], source: &Source, found: &mut Found) -> Vec<AccessLog> {
         let mut logs = Vec::new();
         let written = self.values.all("access_log");
@@ -250,7 +253,7 @@ impl RuleSettings {
     }
 
     fn unit(&self, context: &mut Context<'_>) -> Unit {
-        // Overrides ask as well, and what was said is not said again.
+        // Each override asks again. A repeated diagnostic is kept only once.
         let unit = context.source.read_if(self.values.one("count"), limit::parse_unit);
         context.found.keep(unit).flatten().unwrap_or(UNIT_DEFAULT)
     }
@@ -264,8 +267,8 @@ impl RuleSettings {
         limits::enforced(name, spec, LIMITS_MAX, context.source, &mut context.slots, context.found)
     }
 
-    /// Nobody is an error: in a rule, no prefix means everyone. If a start left the list out, the rule is for an address
-    /// that sends nothing.
+    /// Returns the sources that a rule is for. An empty set is an error, because a rule without prefixes is for
+    /// everyone. If a start left the list out, the set is [`NOBODY`], an address that sends nothing.
     fn senders(&self, written: &[Written], key: &str, context: &mut Context<'_>) -> Vec<IpNet> {
         let Some(last) = written.last() else {
             let why = "say whose packets it is for";
@@ -333,7 +336,8 @@ impl RuleSettings {
         (!steps_ns.is_empty()).then_some(Bans { steps_ns, forget_ns, needs_proof: !without_proof })
     }
 
-    /// What can be forged would let anyone have a prefix denied.
+    /// Returns the number of banned sources after which their prefix is denied. Fails together with `ban_unproven`,
+    /// because forged sources could then have any prefix denied.
     fn block_prefix_after(&self, source: &Source, found: &mut Found) -> Option<u32> {
         let written = self.values.one("block_prefix_after")?;
         if self.values.all("block_for").is_empty() {
@@ -354,7 +358,8 @@ impl Context<'_> {
         Groups { ipv4_prefix, ipv6_prefix, from }
     }
 
-    /// The name of one rule, which no other has; `written` is where it says so.
+    /// Returns `name` if no other rule has it. Otherwise reports the duplicate at `written` and returns a
+    /// placeholder.
     fn unique(&mut self, name: String, written: Option<&Written>) -> String {
         if self.names.insert(name.clone()) {
             return name;
@@ -368,7 +373,7 @@ impl Context<'_> {
         }
     }
 
-    /// A name for a rule that has none: none that can be written, and no other's.
+    /// Returns a unique placeholder for a rule without a valid name. It contains a character that no name can hold.
     fn stand_in(&mut self) -> String {
         let name = format!("?{}", self.names.len());
         self.names.insert(name.clone());
@@ -376,7 +381,7 @@ impl Context<'_> {
     }
 }
 
-/// What is said of bans where there are none.
+/// Returns the error for a ban setting in a rule without bans.
 fn without_ban(text: &str, problem: &str) -> SyntaxError {
     SyntaxError::new(0..text.len(), problem).with_help("say how long a source is banned: block_for = \"10m\"")
 }
@@ -406,7 +411,7 @@ fn ban_length(text: &str) -> Result<u64, SyntaxError> {
 }
 
 fn taken_name(name: &str) -> SyntaxError {
-    // An override's name is only its end.
+    // The user wrote only the last part of an override's name.
     let written = name.rsplit(':').next().unwrap_or(name);
     SyntaxError::new(0..written.len(), format!("there is a rule {name} already"))
         .with_help("names tell rules apart in statistics, and counts are found again by them")
@@ -425,7 +430,7 @@ fn check_note(text: &str) -> Result<(), SyntaxError> {
     }
 }
 
-/// Checks that `text` can name a rule or a list.
+/// Checks that `text` is a valid name of a rule or a list.
 pub(super) fn check_name(text: &str) -> Result<(), SyntaxError> {
     const HELP: &str = "names are made of letters, digits, `-` and `_`";
     if text.is_empty() {

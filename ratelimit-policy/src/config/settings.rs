@@ -1,5 +1,5 @@
-//! What was written, flag by flag or key by key, each value with its place; and the one way from there to a [`Config`].
-//! Flags and file meet here, so that the same words mean the same thing. Pure.
+//! Settings as written in flags or in a file, each value with its place, and their conversion to a [`Config`]. Flags
+//! and file share this conversion, so the same text means the same in both. Pure.
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::SocketAddr;
@@ -33,69 +33,70 @@ use crate::desired::{Access, Grant, Limit, Policy, Rule};
 use crate::diagnostic::{Diagnostic, Diagnostics, Found};
 use crate::safety::is_too_wide;
 
-/// Length of the IPv4 prefix that is one client unless it is said.
+/// Default length of the IPv4 prefix that counts as one source.
 pub const IPV4_PREFIX_DEFAULT: u8 = 32;
-/// Length of the IPv6 prefix that is one client unless it is said.
+/// Default length of the IPv6 prefix that counts as one source.
 pub const IPV6_PREFIX_DEFAULT: u8 = 64;
 
-/// The daemon looks at the counters every two seconds.
+/// Minimum of `breaker_after`. The daemon reads the counters only every two seconds.
 const BREAKER_AFTER_MIN_NS: u64 = 5 * SECOND_NS;
-/// Later it helps nobody.
+/// Maximum of `breaker_after`. A later switch to dry run helps nobody.
 const BREAKER_AFTER_MAX_NS: u64 = 3_600 * SECOND_NS;
 
-/// The longest path of a Unix socket: `sun_path` less the terminator.
+/// Maximum length in bytes of a Unix socket's path: the size of `sun_path` without the terminator.
 const SOCKET_PATH_LEN_MAX: usize = 107;
 
-/// Everything that can be set, as it was written.
+/// All settings, as they were written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Who wrote it.
+    /// Origin of the settings: the command line or a file.
     pub source: Source,
-    /// Above the first table.
+    /// Values of the keys above the first table.
     pub top: Values,
-    /// `lists`.
+    /// Named lists of the `lists` table.
     pub lists: Vec<ListSettings>,
-    /// `safety`.
+    /// Values of the `safety` table.
     pub safety: Values,
-    /// `history`.
+    /// Values of the `history` table.
     pub history: Values,
-    /// `fleet`; none where there is no such table.
+    /// Values of the `fleet` table. None if there is no such table.
     pub fleet: Option<FleetSettings>,
-    /// The rules, in order; flags make exactly one.
+    /// The rules, in order. Flags make exactly one rule.
     pub rules: Vec<RuleSettings>,
-    /// What the list files hold that are named here.
+    /// Contents of the list files that these settings name, by path.
     pub list_files: ListFiles,
 }
 
-/// Kind of what the rules judge.
+/// Kind of input that the rules judge.
 #[derive(Clone, Copy)]
 enum Judged {
-    /// Packets, as they come in.
+    /// Live packets, as the daemon receives them.
     Packets,
     /// Captures or access logs.
     Files,
 }
 
-/// The rules, and what stands beside them by their names.
+/// The rules, with their notes and candidates by rule name.
 struct OfRules {
     rules: Vec<Rule>,
     notes: Vec<(String, String)>,
     candidates: Vec<(String, Vec<Limit>)>,
 }
 
-/// Who is allowed or denied.
+/// Allowed and denied prefixes.
 struct Granted {
     access: Vec<Access>,
-    /// The prefixes that are said to be both.
+    /// Prefixes that are both allowed and denied.
     overruled: Vec<IpNet>,
-    /// Those that are denied as bogons.
+    /// Prefixes that are denied as bogons.
     bogons: Vec<IpNet>,
-    /// [`Config::too_wide`].
+    /// Prefixes that are too wide for a list file: [`Config::too_wide`].
     too_wide: Vec<IpNet>,
 }
 
 impl Settings {
-    /// What flags say, each with the text behind it, or with what it means. Flags that there are not say nothing.
+    /// Builds settings from pairs of a flag's name and its value. A flag without a value comes with the text that it
+    /// stands for. Unknown names are ignored.
     pub fn of_flags<'a>(said: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let mut settings = Self::default();
         for (flag, text) in said {
@@ -115,8 +116,8 @@ impl Settings {
         settings
     }
 
-    /// Has every list file that is named read by `read`, which answers with the contents or why there are none; but for
-    /// those whose prefixes are known.
+    /// Reads each named list file with `read`, which returns the contents or the reason why there are none. Files
+    /// whose prefixes are in `known` are not read.
     pub fn read_lists_beside(
         &mut self,
         known: &KnownLists,
@@ -128,7 +129,8 @@ impl Settings {
         })
     }
 
-    /// Has every list file that is named read by `read`.
+    /// Obtains the contents of each named list file from `read`. Fails if there are too many files or they are too
+    /// long in total.
     pub fn read_lists_by(&mut self, read: impl Fn(&Path) -> Contents) -> Result<(), Diagnostic> {
         let mut files = ListFiles::new();
         let mut bytes = 0;
@@ -157,7 +159,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Everything that may name a list file, and what it is part of, lists with names first.
+    /// Returns every value that may name a list file, with a description of its owner. Named lists come first.
     fn entries(&self) -> impl Iterator<Item = (String, &Written)> {
         let listed = self.lists.iter().map(|list| (format!("list {}", list.name.text), list.entries.as_slice()));
         let access = [("allow".to_owned(), self.top.all("allow")), ("deny".to_owned(), self.top.all("deny"))];
@@ -171,12 +173,12 @@ impl Settings {
         all.flat_map(|(by, entries)| entries.iter().map(move |entry| (by.clone(), entry)))
     }
 
-    /// The configuration that this means, defaults filled in; else everything that is wrong with it.
+    /// Returns the configuration with defaults filled in, or all errors in the settings.
     pub fn config(&self) -> Result<Config, Diagnostics> {
         self.config_beside(Found::default())
     }
 
-    /// The same, where something may have been found already.
+    /// Returns the configuration, or all errors: those in `found` and those in the settings.
     pub(super) fn config_beside(&self, mut found: Found) -> Result<Config, Diagnostics> {
         let interfaces = self.checked_interfaces(&mut found);
         let hook = self.source.choice(self.top.one("hook"), HookChoice::ALL, HookChoice::label);
@@ -220,7 +222,7 @@ impl Settings {
         found.into_result(config)
     }
 
-    /// What traffic is judged by alone, where there is nothing to attach to.
+    /// Returns the policy alone, for replays of captures and logs, which need no interface.
     pub fn policy(&self) -> Result<Policy, Diagnostics> {
         let mut found = Found::default();
         let ipv4_prefix = self.prefix(self.top.one("ipv4_prefix"), 32, IPV4_PREFIX_DEFAULT, &mut found);
@@ -308,7 +310,7 @@ impl Settings {
         listing::listings(&self.source, &self.lists, access, ipv6_prefix, (self.top.one("bogons"), bogons))
     }
 
-    /// Takes out of what is allowed or denied what list files alone name and is too wide for one; returns it.
+    /// Removes the too wide prefixes that only list files name from `granted`, and returns them.
     fn take_out_too_wide(&self, grant: Grant, granted: &mut BTreeSet<IpNet>, ipv6_prefix: u8) -> BTreeSet<IpNet> {
         let mut wide: BTreeSet<IpNet> = granted.iter().copied().filter(|prefix| is_too_wide(*prefix)).collect();
         if wide.is_empty() {
@@ -351,7 +353,7 @@ impl Settings {
         Granted { access, overruled, bogons, too_wide: too_wide.into_iter().collect() }
     }
 
-    /// The kernel has room for so many prefixes, whatever they are for.
+    /// Checks that allow list, deny list and rules together fit the kernel maps for source and destination prefixes.
     fn check_prefixes_number(&self, lists: &Lists<'_>, access: &[Access], rules: &[Rule]) -> Result<(), Diagnostic> {
         let senders = rules.iter().flat_map(|rule| rule.from.iter().copied());
         let all: BTreeSet<IpNet> = access.iter().map(|access| access.prefix).chain(senders).collect();
@@ -399,7 +401,7 @@ impl Settings {
         Ok(number.and_then(|number| u32::try_from(number).ok()).unwrap_or(SOURCES_CAPACITY))
     }
 
-    /// The key may stand in the certificate's file.
+    /// Returns the certificate and key files. The key defaults to the certificate's file. A key alone is an error.
     fn tls(&self) -> Result<Option<TlsFiles>, Diagnostic> {
         match (self.top.one("tls_cert_file"), self.top.one("tls_key_file")) {
             (None, None) => Ok(None),

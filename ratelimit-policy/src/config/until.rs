@@ -1,4 +1,4 @@
-//! When something ends: an RFC 3339 date, to its end in UTC, or a date and time with its offset. Pure.
+//! Expiry dates: an RFC 3339 date, which lasts to its end in UTC, or a date and time with offset. Pure.
 
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
@@ -10,7 +10,7 @@ use super::syntax::SyntaxError;
 const HELP: &str =
     "write a date, which counts to its end in UTC, as in 2027-03-31, or a time, as in 2027-03-31T18:00:00Z";
 
-/// Parses a date or a date and time.
+/// Parses a date, or a date and time, and returns the instant at which it ends.
 pub fn parse(text: &str) -> Result<Nanos, SyntaxError> {
     let wrong = |problem: String| SyntaxError::new(0..text.len(), problem).with_help(HELP);
     let is_date = text.len() == "2027-03-31".len();

@@ -1,23 +1,23 @@
-//! The dead man's switch: what becomes of the filter that a daemon has left, once none has run for a time.
+//! Dead man's switch: the behaviour of a filter after no daemon has run for some time.
 
 use ratelimit_common::time::SECOND_NS;
 
 use super::duration;
 use super::syntax::{SyntaxError, near_miss};
 
-/// A daemon that is busy must not be taken for a dead one.
+/// Minimum time without a daemon. A busy daemon must not be mistaken for a dead one.
 const AFTER_MIN_NS: u64 = 2 * SECOND_NS;
-/// The packet path can tell nine years.
+/// Maximum time without a daemon. The packet path could measure nine years.
 const AFTER_MAX_NS: u64 = 30 * 86_400 * SECOND_NS;
 
 const ENFORCE: &str = "enforce";
 const DRY_RUN_AFTER: &str = "dry-run after ";
 const HELP: &str = "write \"enforce\", or a time as in \"dry-run after 1h\"";
 
-/// Reads `enforce`, which is none, or `dry-run after 1h`: nanoseconds.
+/// Parses `enforce`, which is None, or `dry-run after 1h`, which is a time in nanoseconds.
 ///
 /// # Errors
-/// What it is instead.
+/// Fails for any other text, and for times outside 2 s to 30 d.
 pub(super) fn parse(text: &str) -> Result<Option<u64>, SyntaxError> {
     if text == ENFORCE {
         return Ok(None);
@@ -40,7 +40,7 @@ pub(super) fn parse(text: &str) -> Result<Option<u64>, SyntaxError> {
         .with_help("1h is usual: a restart takes seconds"))
 }
 
-/// As it is written: what [`parse`] reads.
+/// Formats the setting as [`parse`] reads it.
 #[must_use]
 pub fn words(without_daemon_ns: Option<u64>) -> String {
     without_daemon_ns.map_or_else(|| ENFORCE.to_owned(), |after| format!("{DRY_RUN_AFTER}{}", duration::short(after)))

@@ -1,4 +1,4 @@
-//! Values as they were written, each with its place, and how they are read: what is wrong with one is shown where it stands. Pure.
+//! Values as they were written, each with its place, and functions that read them. Errors point to that place. Pure.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,39 +7,39 @@ use std::path::{Path, PathBuf};
 use super::syntax::{SyntaxError, near_miss, shortened};
 use crate::diagnostic::{Diagnostic, Excerpt, Place};
 
-/// A value as it was written.
+/// A value as it was written, with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// The text.
+    /// Text of the value, without quotes.
     pub text: String,
-    /// Where it stands.
+    /// Place of the value.
     pub origin: Origin,
 }
 
-/// Where a value stands.
+/// Place of a value: a flag or a key of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The value of a flag, `--limit`.
+    /// A flag, with its dashes: `--limit`.
     Flag(&'static str),
-    /// The value of a key of the file.
+    /// A key of the file.
     Key {
-        /// What stands before keys of its table, `rule.`.
+        /// Prefix of the keys of this table, for example `rule.`.
         prefix: &'static str,
-        /// The key, `limits`.
+        /// Name of the key, for example `limits`.
         key: &'static str,
-        /// Which rule it is of, where there may be several.
+        /// Rule that the key belongs to. None if there are not several.
         of: Option<OfRule>,
-        /// The value's bytes in the file, quotes included.
+        /// Byte range of the value in the file, quotes included.
         span: Range<usize>,
     },
 }
 
-/// Which of several rules, in words: `rule login`, `rule 2`.
+/// One of several rules, displayed as `rule login` or `rule 2`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfRule {
-    /// Its place among them, from 0.
+    /// Index among the rules, from 0.
     pub index: usize,
-    /// Its name, where it has one.
+    /// Name of the rule, if it has one.
     pub name: Option<String>,
 }
 
@@ -52,23 +52,24 @@ impl fmt::Display for OfRule {
     }
 }
 
-/// Who wrote it.
+/// Author of the settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Source {
     /// The user who typed the command.
     #[default]
     CommandLine,
-    /// A file.
+    /// A configuration file, with its text.
     File {
-        /// Its path, as given.
+        /// Path of the file, as given.
         path: PathBuf,
-        /// All of it.
+        /// Whole text of the file.
         contents: String,
     },
 }
 
 impl Source {
-    /// One of a fixed set of words; the set's first unless something was written.
+    /// Returns the choice with the written label, or the first choice if nothing was written. Fails if no label
+    /// matches.
     pub(super) fn choice<T: Copy, const N: usize>(
         &self,
         written: Option<&Written>,
@@ -109,7 +110,7 @@ impl Source {
 
     pub(super) fn wrong(&self, written: &Written, mut error: SyntaxError) -> Diagnostic {
         let (Origin::Key { key: name, .. } | Origin::Flag(name)) = &written.origin;
-        // What is said of addresses does not repeat them.
+        // Errors about addresses (`url`) already leave the password out.
         if !matches!(*name, "url" | "--fleet") && written.text.split_once("://").is_some_and(|of| of.1.contains('@')) {
             "what stands there may hold a password, and is not repeated".clone_into(&mut error.problem);
         }
@@ -132,7 +133,7 @@ impl Source {
         }
     }
 
-    /// `true` or `false`.
+    /// Returns `true` or `false` as written, or `default`. Fails on any other text.
     pub(super) fn is_set(&self, written: Option<&Written>, default: bool) -> Result<bool, Diagnostic> {
         match written {
             Some(_) => self.choice(written, [true, false], |is_set| if is_set { "true" } else { "false" }),
@@ -140,7 +141,7 @@ impl Source {
         }
     }
 
-    /// A path as it stands in the file: relative to that.
+    /// Returns a path as written. A relative path in a file is relative to that file's directory.
     pub(super) fn beside(&self, written: &Written, example: &str) -> Result<PathBuf, Diagnostic> {
         let path = self.read(written, |text| {
             if text.is_empty() || text.contains('\0') {
@@ -154,7 +155,8 @@ impl Source {
         })
     }
 
-    /// A value that has to be there: its flag, its key and the rule that it would be of, why, and an example as a file has it.
+    /// Returns the error for a required value that is missing. It names the flag or key, the rule and the reason.
+    /// `example` is a value as a file has it.
     pub(super) fn missing(&self, flag: &str, key: &str, of: Option<&OfRule>, why: &str, example: &str) -> Diagnostic {
         match self {
             Self::CommandLine => Diagnostic {
@@ -180,7 +182,8 @@ impl Source {
     }
 }
 
-/// Where `part` of a value's text stands in the file; all of the value where the file writes the text with escapes.
+/// Returns the range of `part` of a value's text in the file. If the file writes the text with escapes, the range
+/// covers the whole value.
 fn file_span(contents: &str, value: &Range<usize>, text: &str, part: Range<usize>) -> Range<usize> {
     let quoted = contents.get(value.start + 1..value.end.saturating_sub(1)) == Some(text);
     let plain = contents.get(value.clone()) == Some(text);

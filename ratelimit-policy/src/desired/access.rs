@@ -1,4 +1,4 @@
-//! Who is allowed or denied: which prefix decides. Pure.
+//! Choice of the prefix that allows or denies an address. Pure.
 
 use std::net::IpAddr;
 
@@ -8,18 +8,19 @@ use ratelimit_common::time::Nanos;
 use super::{Access, Grant, Policy};
 
 impl Policy {
-    /// What the longest prefix that holds `address`, and whose time is not over at `now`, says of it.
+    /// Returns the grant of the longest prefix that contains `address` and has not expired at `now`.
     pub fn grant(&self, address: IpAddr, now: Nanos) -> Option<Access> {
         self.grant_around(IpNet::from(address), now)
     }
 
-    /// The same of a whole prefix: entries of parts of it say nothing of the whole.
+    /// Returns the grant of the longest unexpired prefix that contains the whole of a prefix. Entries for parts are
+    /// ignored.
     pub fn grant_around(&self, whom: IpNet, now: Nanos) -> Option<Access> {
         covering(&self.access, whom).find(|access| access.holds(now)).copied()
     }
 
-    /// When what decides of `whom` now ends: the end of the last of the entries that follow each other with the same grant. None
-    /// where none of them ends.
+    /// Returns the time at which a prefix's current grant ends. Entries with the same grant that follow each other
+    /// count as one. None if one of them is permanent.
     pub fn grant_ends(&self, whom: IpNet, access: Access) -> Option<Nanos> {
         let mut end = access.until?;
         while let Some(next) = self.grant_around(whom, end).filter(|next| next.grant == access.grant) {
@@ -28,7 +29,7 @@ impl Policy {
         Some(end)
     }
 
-    /// The entries of prefixes that lie within `whole`, in order.
+    /// Returns the entries with prefixes inside `whole`, in order.
     pub fn access_within(&self, whole: IpNet) -> impl Iterator<Item = &Access> {
         let first = self.access.partition_point(|of| of.prefix < whole);
         self.access.iter().skip(first).take_while(move |of| whole.contains(&of.prefix))
@@ -36,13 +37,14 @@ impl Policy {
 }
 
 impl Access {
-    /// Whether its time is not over.
+    /// Returns true if the grant has not expired.
     pub fn holds(&self, now: Nanos) -> bool {
         self.until.is_none_or(|until| now < until)
     }
 }
 
-/// Those of `access`, which is sorted by prefix, that hold all of `whom`: the longest first, whatever their time.
+/// Returns the entries of `access` that contain the whole of a prefix, longest first, expired ones included. `access`
+/// must be sorted by prefix.
 pub fn covering(access: &[Access], whom: IpNet) -> impl Iterator<Item = &Access> {
     (0..=whom.prefix_len()).rev().filter_map(move |length| {
         let around = IpNet::new(whom.addr(), length).ok()?.trunc();
@@ -50,7 +52,8 @@ pub fn covering(access: &[Access], whom: IpNet) -> impl Iterator<Item = &Access>
     })
 }
 
-/// A prefix as commands take it: an IPv6 address alone would mean its source.
+/// Formats a prefix for use in a command. A single IPv6 address keeps its /128, because without a length it would
+/// mean its whole source.
 pub fn typed(prefix: IpNet) -> String {
     match (prefix, prefix.prefix_len() == prefix.max_prefix_len()) {
         (IpNet::V4(net), true) => net.addr().to_string(),
@@ -58,7 +61,7 @@ pub fn typed(prefix: IpNet) -> String {
     }
 }
 
-/// Whether it denies.
+/// Returns true for a denial.
 pub const fn denies(access: &Access) -> bool {
     match access.grant {
         Grant::Denied => true,

@@ -1,20 +1,20 @@
-//! Access logs of servers, and the limits that they charge.
+//! Access logs of servers, and the limits that their lines charge.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use super::{Limit, Per, WindowForm};
 
-/// An access log, as the configuration names it.
+/// An access log that the configuration names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AccessLog {
     /// A file or a FIFO.
     File(PathBuf),
-    /// A datagram socket that the daemon makes.
+    /// A datagram socket that the daemon creates.
     Socket {
         /// Path of the socket.
         path: PathBuf,
-        /// Name of the group whose members may write to it. None is the daemon's own.
+        /// Name of the group that may write to the socket. None for the daemon's own group.
         group: Option<String>,
     },
 }
@@ -30,12 +30,12 @@ impl fmt::Display for AccessLog {
 }
 
 impl Limit {
-    /// Returns whether an access log corrects the limit: packets charge it requests of one source, in buckets.
+    /// Returns true if an access log corrects the limit: packets charge it requests per source, in buckets.
     pub fn is_reconciled(&self) -> bool {
         self.is_guardable() && self.per == Per::Source && self.form != WindowForm::Gcra
     }
 
-    /// Returns whether lines of an access log charge the limit, in a rule that has one.
+    /// Returns true if log lines charge the limit, in a rule with an access log.
     pub fn is_logged(&self) -> bool {
         self.is_reconciled() || self.condition.is_some()
     }

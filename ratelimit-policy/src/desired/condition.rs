@@ -8,20 +8,20 @@ use arrayvec::ArrayString;
 pub const PATH_BYTES_MAX: usize = 120;
 /// Maximum length of a method in bytes.
 pub const METHOD_BYTES_MAX: usize = 16;
-/// First status code that there is.
+/// Smallest valid status code.
 pub const STATUS_MIN: u16 = 100;
-/// Last status code that there is.
+/// Largest valid status code.
 pub const STATUS_MAX: u16 = 599;
-/// Maximum number of components of a path that are looked at.
+/// Maximum number of components of a path that are compared.
 const COMPONENTS_MAX: usize = 256;
 
 const WORDS: usize = 8;
 const _: () = assert!((STATUS_MAX - STATUS_MIN) as usize / 64 < WORDS);
 
-/// Condition of the requests that a limit counts. They meet all that is set.
+/// Conditions of the requests that a limit counts. A request must meet every condition that is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Condition {
-    /// Statuses, any of which is counted.
+    /// Statuses that are counted.
     pub statuses: Option<Statuses>,
     /// Path that is counted.
     pub path: Option<PathPattern>,
@@ -29,10 +29,10 @@ pub struct Condition {
     pub method: Option<ArrayString<METHOD_BYTES_MAX>>,
 }
 
-/// A request as a log has it.
+/// A request as a log line describes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoggedRequest<'a> {
-    /// Status of the answer, if the line has one.
+    /// Status of the response, if the line has one.
     pub status: Option<u16>,
     /// Target of the request, with its query.
     pub target: Option<&'a str>,
@@ -41,12 +41,12 @@ pub struct LoggedRequest<'a> {
 }
 
 impl Condition {
-    /// Returns whether a request meets it. What a line does not say meets no condition.
+    /// Returns true if a request meets the condition. A field that the line lacks meets no condition.
     pub fn is_met_by(&self, request: LoggedRequest<'_>) -> bool {
         self.is_met(request, false)
     }
 
-    /// Returns whether a request meets it, or would with something that its line does not say.
+    /// Returns true if a request meets the condition, or could meet it with a field that its line lacks.
     pub fn may_be_met_by(&self, request: LoggedRequest<'_>) -> bool {
         self.is_met(request, true)
     }
@@ -60,7 +60,7 @@ impl Condition {
 }
 
 impl fmt::Display for Condition {
-    /// As flags and files have it: `status=401,403 path=/login method=POST`.
+    /// Writes the condition as in flags and files: `status=401,403 path=/login method=POST`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [
             self.statuses.map(|statuses| format!("status={statuses}")),
@@ -83,7 +83,7 @@ impl Statuses {
         }
     }
 
-    /// Returns whether a code is in it.
+    /// Returns true if the set contains a code.
     pub fn has(&self, status: u16) -> bool {
         place(status).is_some_and(|(word, bit)| self.0[word] & bit != 0)
     }
@@ -95,7 +95,7 @@ fn place(status: u16) -> Option<(usize, u64)> {
 }
 
 impl fmt::Display for Statuses {
-    /// `401,403`, `4xx,503`.
+    /// Writes the codes, with whole classes abbreviated: `401,403`, `4xx,503`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let class = |hundred: u16| {
             let codes = hundred * 100..hundred * 100 + 100;
@@ -108,7 +108,7 @@ impl fmt::Display for Statuses {
     }
 }
 
-/// A path, or the beginning of paths.
+/// A path, or a common prefix of paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PathPattern {
     text: ArrayString<PATH_BYTES_MAX>,
@@ -116,8 +116,9 @@ pub struct PathPattern {
 }
 
 impl PathPattern {
-    /// Returns the pattern `/login`, or `/api/*` for all paths that begin with `/api/`, in the form that servers look up:
-    /// `/a/../%6cogin` is `/login`. None if it does not begin with a slash, is too long, or has a star elsewhere.
+    /// Returns the pattern for `/login`, or for `/api/*`: all paths that begin with `/api/`. The path is normalised
+    /// as servers do: `/a/../%6cogin` is `/login`. None if it does not begin with a slash, is too long, or has a
+    /// star, `?` or `#` elsewhere.
     pub fn new(text: &str) -> Option<Self> {
         let (path, is_prefix) = match text.strip_suffix('*') {
             Some(path) => (path, true),
@@ -128,7 +129,7 @@ impl PathPattern {
         Some(Self { text, is_prefix })
     }
 
-    /// Returns whether the target of a request is at such a path, whatever its query and however it is written.
+    /// Returns true if a request's target matches the pattern, regardless of its query and its spelling.
     pub fn matches(&self, target: &str) -> bool {
         let path = normalised(target);
         let trimmed = |path: &str| path.trim_end_matches('/').to_owned();
@@ -154,8 +155,8 @@ impl fmt::Display for PathPattern {
     }
 }
 
-/// Returns the path that a server looks up for a target: without scheme, host and query, with percent signs decoded, and
-/// without empty components, `.` and `..`.
+/// Returns the path that a server looks up for a target: without scheme, host and query. Percent escapes are decoded.
+/// Empty components, `.` and `..` are removed.
 fn normalised(target: &str) -> String {
     let path = target.split(['?', '#']).next().unwrap_or_default();
     let path = match path.split_once("://") {
@@ -176,7 +177,7 @@ fn normalised(target: &str) -> String {
     format!("/{}{end}", components.join("/"))
 }
 
-/// Decodes `%6c`, and `\\x6c` as nginx and Apache write bytes to their logs.
+/// Decodes `%6c`, and the form `\\x6c` in which nginx and Apache write bytes to their logs.
 fn decoded(path: &str) -> String {
     let bytes = path.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());

@@ -1,4 +1,4 @@
-//! What a daemon holds to from its start to its end. Pure.
+//! Settings that stay fixed from a daemon's start to its end. Pure.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,69 +7,69 @@ use ratelimit_common::source::Family;
 
 use crate::labels;
 
-/// What a running daemon cannot change.
+/// Settings that a running daemon cannot change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fixed {
-    /// Where to attach.
+    /// Hook that the program is attached to.
     pub hook: HookChoice,
-    /// How to attach there, of XDP.
+    /// XDP mode in which the program is attached.
     pub xdp_mode: XdpModeChoice,
-    /// What happens to the filter when the daemon ends.
+    /// Fate of the filter when the daemon ends.
     pub on_exit: OnExit,
-    /// How many sources of each family are remembered.
+    /// Maximum number of remembered sources of each family.
     pub max_sources: u32,
     /// Path of the control socket.
     pub socket: PathBuf,
-    /// Where metrics, health and the read-only API are served over HTTP.
+    /// Address on which metrics, health and the read-only API are served over HTTP.
     pub listen: Option<SocketAddr>,
-    /// What encrypts that.
+    /// Certificate and key that encrypt connections to `listen`. None for plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// Whether the web page is served there also where it is no loopback address.
+    /// Permits the web page on `listen` even if that address is not a loopback address.
     pub insecure_web: bool,
-    /// The keys of IPv6 sources: their map is made once.
+    /// Key format of IPv6 sources. It is fixed because their map is created once.
     pub ipv6_family: Family,
 }
 
-/// Where a certificate and its private key are, in PEM.
+/// Paths of a certificate and its private key, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate, and what it is signed by.
+    /// Path of the certificate and the chain that signed it.
     pub cert: PathBuf,
-    /// The key of it.
+    /// Path of the certificate's private key.
     pub key: PathBuf,
 }
 
-/// Where to attach.
+/// Hook that the program is attached to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HookChoice {
-    /// At XDP where that is free and frames have an Ethernet header, else at TCX ingress, said loudly.
+    /// XDP if it is free and frames have an Ethernet header, otherwise TCX ingress, which is reported.
     #[default]
     Auto,
-    /// At XDP or not at all.
+    /// XDP only. Starting fails otherwise.
     Xdp,
-    /// At TCX ingress.
+    /// TCX ingress only.
     Tcx,
 }
 
-/// How to attach.
+/// XDP mode in which the program is attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XdpModeChoice {
-    /// Native, else generic, said loudly.
+    /// Native mode, otherwise generic mode, which is reported.
     #[default]
     Auto,
-    /// Native or not at all.
+    /// Native mode only. Starting fails otherwise.
     Native,
-    /// Generic.
+    /// Generic mode only.
     Generic,
 }
 
-/// What happens to the filter when the daemon ends.
+/// Fate of the filter when the daemon ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnExit {
-    /// It ends too.
+    /// The filter is detached.
     #[default]
     Detach,
-    /// Link and maps stay pinned and go on enforcing.
+    /// Link and maps stay pinned and continue to enforce.
     Keep,
 }
 

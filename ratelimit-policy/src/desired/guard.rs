@@ -1,4 +1,4 @@
-//! The guard of a limit of requests: what bounds what is not counted as one.
+//! Guard of a request limit: bounds on traffic that does not count as a request.
 
 use ratelimit_common::layout::Unit;
 use ratelimit_common::verification::Side;
@@ -7,37 +7,38 @@ use super::{Limit, Protocol, Refuse, Rule, WindowForm};
 
 use crate::labels;
 
-/// Whether a limit of requests is guarded by what else a source does, see [`ratelimit_common::verification::Side::is_guard`].
+/// Guard setting of a request limit: bounds on other activity of a source, see
+/// [`ratelimit_common::verification::Side::is_guard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
-    /// Bounds connections by the limit too. A multiple of the limit bounds segments, and datagrams of QUIC, that begin no
-    /// request.
+    /// Connections are bounded by the limit too. TCP segments and QUIC datagrams that begin no request are bounded by
+    /// a multiple of the limit.
     Auto,
-    /// Requests alone are counted.
+    /// Only requests are counted.
     Off,
 }
 
 labels!(pub Guard { Auto => "auto", Off => "off" });
 
 impl Rule {
-    /// Returns whether it has a guard: it counts requests of TCP or QUIC, does not refuse everything, and says nothing
-    /// else.
+    /// Returns true if the rule has a guard: it counts requests of TCP or QUIC, does not refuse all packets, and the
+    /// guard is not switched off.
     pub fn is_guarded(&self) -> bool {
         self.guard == Guard::Auto && self.refuse == Refuse::Excess && self.is_guardable()
     }
 
-    /// Returns whether it counts requests of which packets do not tell all.
+    /// Returns true if the rule counts requests that packets show only in part.
     pub fn is_guardable(&self) -> bool {
         let counts_requests = self.limits.iter().any(Limit::is_guardable);
         counts_requests && (!self.ports.tcp.is_empty() || self.protects_quic())
     }
 
-    /// Returns whether some of its UDP ports speak QUIC.
+    /// Returns true if QUIC is spoken on some of the rule's UDP ports.
     pub fn protects_quic(&self) -> bool {
         self.quic_ports.iter().any(|port| self.ports.holds(Protocol::Udp, port))
     }
 
-    /// Its limits that have a guard.
+    /// Returns the rule's limits that have a guard.
     pub fn guarded(&self) -> impl Iterator<Item = &Limit> {
         let is_guarded = self.is_guarded();
         self.limits.iter().filter(move |limit| is_guarded && limit.is_guardable())
@@ -45,16 +46,16 @@ impl Rule {
 }
 
 impl Limit {
-    /// Returns whether packets charge it requests.
+    /// Returns true if packets charge requests to the limit.
     pub fn is_guardable(&self) -> bool {
         self.unit == Unit::Requests && self.condition.is_none()
     }
 
-    /// What the guard of this limit allows on one of its sides, as a limit of its own with the slot of that side's window.
+    /// Returns the bound of this limit's guard on one side, as a limit with the slot of that side's window.
     pub fn guard(&self, side: Side) -> Self {
         let amount = self.layout().amount_on(side);
         let guard = Self { amount, burst: None, slot: side.slot(self.slot), ..*self };
-        // A leaky bucket holds no more than leaks out in its window, each rounded up.
+        // A leaky bucket holds no more than drains in its window, each unit rounded up.
         let fits = guard.window_ns / guard.leak().cost_ns(1).max(1);
         Self { burst: (self.form == WindowForm::Gcra).then_some(fits), ..guard }
     }

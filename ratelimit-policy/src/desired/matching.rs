@@ -1,4 +1,4 @@
-//! Which rule judges a packet: the first that matches. Pure.
+//! Choice of the rule that judges a packet: the first that matches. Pure.
 
 use std::net::IpAddr;
 
@@ -8,20 +8,20 @@ use ratelimit_common::time::Nanos;
 use super::{Policy, Ports, Rule};
 use crate::labels;
 
-/// What of a packet decides which rule judges it.
+/// Fields of a packet that decide which rule judges it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Who sends it.
+    /// Source address of the packet.
     pub from: IpAddr,
-    /// To which address; none where that is not known, and then no rule that asks for one matches.
+    /// Destination address. If it is not known, rules with destinations do not match.
     pub to: Option<IpAddr>,
-    /// By which protocol.
+    /// Transport protocol of the packet.
     pub protocol: Protocol,
-    /// To which port.
+    /// Destination port of the packet.
     pub port: u16,
 }
 
-/// What has ports.
+/// Transport protocol with ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// TCP.
@@ -30,23 +30,23 @@ pub enum Protocol {
     Udp,
 }
 
-/// Why a rule does not judge a packet: the first reason there is.
+/// First reason why a rule does not judge a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// The rule has ended.
+    /// The rule has expired.
     Ended,
-    /// It is for other ports.
+    /// The rule is for other ports.
     Port,
-    /// It is for other sources.
+    /// The rule is for other sources.
     From,
-    /// It is for packets to other addresses.
+    /// The rule is for other destinations.
     To,
-    /// It is for packets to some addresses, and this packet's is not known.
+    /// The rule is for certain destinations, and the packet's destination is not known.
     ToUnknown,
 }
 
 impl Sent {
-    /// A packet to a port as `443`, `443/tcp`, `53/udp` or `ssh` name it; none if the text names none.
+    /// Returns a packet to the port named by `443`, `443/tcp`, `53/udp` or `ssh`. None if the text names no port.
     pub fn to_port(from: IpAddr, to: Option<IpAddr>, text: &str) -> Option<Self> {
         let (port, protocol) = match text.split_once('/') {
             None => (text, Protocol::Tcp),
@@ -63,13 +63,13 @@ impl Sent {
 labels!(pub Protocol { Tcp => "tcp", Udp => "udp" });
 
 impl Policy {
-    /// The rule that judges a packet at `now`, and its index: the first that matches.
+    /// Returns the rule that judges a packet at `now`, with its index: the first that matches.
     pub fn rule_for(&self, sent: &Sent, now: Nanos) -> Option<(usize, &Rule)> {
         self.rules.iter().enumerate().find(|(_, rule)| rule.mismatch(sent, now).is_none())
     }
 
-    /// The rules that may judge packets of `address` at `now`, to whatever port, and their indices. One whose packets an earlier
-    /// one takes, all of them, is not among them.
+    /// Returns the rules that may judge packets of `address` at `now`, on any port, with their indices. A rule is
+    /// left out if an earlier one takes all its packets.
     pub fn rules_from(&self, address: IpAddr, now: Nanos) -> Vec<(usize, &Rule)> {
         let mut found: Vec<(usize, &Rule)> = Vec::new();
         for (at, rule) in self.rules.iter().enumerate() {
@@ -83,7 +83,7 @@ impl Policy {
 }
 
 impl Rule {
-    /// Why it does not judge a packet at `now`; none if it matches.
+    /// Returns the reason why the rule does not judge a packet at `now`. None if it matches.
     pub fn mismatch(&self, sent: &Sent, now: Nanos) -> Option<Mismatch> {
         if self.has_ended(now) {
             return Some(Mismatch::Ended);
@@ -101,17 +101,17 @@ impl Rule {
         }
     }
 
-    /// Whether it judges packets from this address.
+    /// Returns true if the rule is for packets from `address`.
     pub fn has_from(&self, address: IpAddr) -> bool {
         self.from.is_empty() || self.from.iter().any(|prefix| prefix.contains(&address))
     }
 
-    /// Whether its time is over.
+    /// Returns true if the rule has expired.
     pub fn has_ended(&self, now: Nanos) -> bool {
         self.until.is_some_and(|until| until <= now)
     }
 
-    /// Whether of a source that both match no packet is left to `later`.
+    /// Returns true if this rule leaves no packet to `later`, for a source that both match.
     fn takes_all_of(&self, later: &Self) -> bool {
         let within = |prefix: &IpNet| self.to.iter().any(|of| of.contains(prefix));
         let takes_all_to = self.to.is_empty() || !later.to.is_empty() && later.to.iter().all(within);
@@ -120,7 +120,7 @@ impl Rule {
 }
 
 impl Ports {
-    /// Whether this port is among them.
+    /// Returns true if the ports include this one.
     pub fn holds(&self, protocol: Protocol, port: u16) -> bool {
         let ranges = match protocol {
             Protocol::Tcp => &self.tcp,
@@ -129,18 +129,18 @@ impl Ports {
         ranges.iter().any(|&(first, last)| (first..=last).contains(&port))
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no ports and no other protocols.
     pub const fn is_empty(&self) -> bool {
         self.tcp.is_empty() && self.udp.is_empty() && !self.other_protocols
     }
 
-    /// Those that are also in `other`.
+    /// Returns the ports that are in both sets.
     #[must_use]
     pub fn common(&self, other: &Self) -> Self {
         self.without(&self.without(other))
     }
 
-    /// These without those of `other`.
+    /// Returns these ports without those of `other`.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {
         Self {
@@ -151,7 +151,7 @@ impl Ports {
     }
 }
 
-/// What of `ranges` is not in `taken`; both sorted and merged.
+/// Returns the part of `ranges` that is not in `taken`. Both must be sorted and merged.
 pub(crate) fn without(ranges: &[(u16, u16)], taken: &[(u16, u16)]) -> Vec<(u16, u16)> {
     let mut left = Vec::new();
     for &(first, last) in ranges {

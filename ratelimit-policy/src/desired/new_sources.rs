@@ -1,10 +1,10 @@
-//! The budget of new sources.
+//! Budget of new sources.
 
-/// The budget of new sources that a rule admits. Packets of new sources above it are dropped.
+/// Budget of new sources that a rule admits. Packets of new sources above the budget are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewSources {
-    /// How many in `window_ns`; all of them at once, or evenly.
+    /// Maximum number of new sources in `window_ns`, all at once or evenly distributed.
     pub amount: u64,
-    /// Nanoseconds.
+    /// Length of the window in nanoseconds.
     pub window_ns: u64,
 }

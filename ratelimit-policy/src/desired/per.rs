@@ -1,4 +1,4 @@
-//! Whose traffic a limit counts as one: a source's, or that of a group of sources. Pure.
+//! Group of sources that a limit counts as one: a single source, a prefix or a list. Pure.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,34 +7,34 @@ use ipnet::IpNet;
 
 use super::{Limit, Policy, Rule};
 
-/// Whose traffic a limit counts as one.
+/// Group of sources that a limit counts as one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Per {
-    /// Each source's.
+    /// Each source by itself.
     #[default]
     Source,
-    /// That of all sources of a prefix. Both lengths are shorter than those of a source, and at least 1.
+    /// All sources of a prefix. Both lengths are shorter than those of a source, and at least 1.
     Prefix {
-        /// Of IPv4.
+        /// Length of the IPv4 prefix.
         v4: u8,
-        /// Of IPv6.
+        /// Length of the IPv6 prefix.
         v6: u8,
     },
-    /// That of all sources that the rule is for.
+    /// All sources that the rule is for.
     List,
 }
 
-/// The sources that a limit counts as one.
+/// A concrete group of sources that a limit counts as one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Group {
-    /// All of this prefix.
+    /// All sources in this prefix.
     Prefix(IpNet),
-    /// All that the list of this name holds.
+    /// All sources in the list of this name.
     List(String),
 }
 
 impl Per {
-    /// Whether all that `other` counts as one this counts as one too, in the same rule.
+    /// Returns true if each group of `other` lies within one group of `self`, in the same rule.
     pub const fn holds(self, other: Self) -> bool {
         match (self, other) {
             (Self::List, _) | (_, Self::Source) => true,
@@ -43,7 +43,7 @@ impl Per {
         }
     }
 
-    /// What stands behind `per`: `/24,/56`, `list`; of each source `source`.
+    /// Returns the text after `per`: `/24,/56` or `list`. For single sources it is `source`.
     pub fn label(self) -> String {
         match self {
             Self::Source => "source".to_owned(),
@@ -52,7 +52,7 @@ impl Per {
         }
     }
 
-    /// The prefix around `address` that is counted as one; none where it is no prefix, or each source by itself.
+    /// Returns the prefix around `address` that is counted as one. None if the limit does not count prefixes.
     pub fn prefix_of(self, address: IpAddr) -> Option<IpNet> {
         let Self::Prefix { v4, v6 } = self else { return None };
         let length = if address.is_ipv4() { v4 } else { v6 };
@@ -61,7 +61,7 @@ impl Per {
 }
 
 impl fmt::Display for Per {
-    /// As it stands behind a limit: nothing, ` per /24,/56`, ` per list`.
+    /// Writes the group as it follows a limit: nothing, ` per /24,/56`, or ` per list`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Source => Ok(()),
@@ -71,7 +71,7 @@ impl fmt::Display for Per {
 }
 
 impl fmt::Display for Group {
-    /// `203.0.113.0/24`, `list asn64496`.
+    /// Writes the group's name: `203.0.113.0/24`, `list asn64496`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Prefix(prefix) => prefix.fmt(f),
@@ -81,7 +81,8 @@ impl fmt::Display for Group {
 }
 
 impl Rule {
-    /// The group that `limit`, one of this rule's, counts a source in; none where it counts each by itself.
+    /// Returns the group in which `limit`, one of this rule's, counts a source. None if it counts each source by
+    /// itself.
     pub fn group_of(&self, limit: &Limit, source: IpAddr) -> Option<Group> {
         match limit.per {
             Per::Source => None,
@@ -92,7 +93,7 @@ impl Rule {
 }
 
 impl Policy {
-    /// Whether any limit is of a group of sources.
+    /// Returns true if any limit counts a group of sources.
     pub fn has_groups(&self) -> bool {
         self.rules.iter().flat_map(|rule| &rule.limits).any(|limit| limit.per != Per::Source)
     }

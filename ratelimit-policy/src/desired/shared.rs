@@ -1,4 +1,4 @@
-//! A limit that the hosts of a fleet share: what is summed of it, and what it is called there. Pure.
+//! Limits that the hosts of a fleet share: their sum and their name in the fleet. Pure.
 
 use ratelimit_common::layout::Unit;
 use ratelimit_common::verification::Side;
@@ -6,17 +6,18 @@ use ratelimit_common::verification::Side;
 use super::{Limit, Policy, Rule, unit_label};
 use crate::fleet::{FleetLimit, Sum};
 
-/// How the hosts of a fleet share a limit.
+/// Sharing of a limit by the hosts of a fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shared {
-    /// What is summed.
+    /// Traffic that is summed.
     pub sum: Sum,
+    /// Base-2 logarithm of the step that is reported to other hosts, see
     /// [`ratelimit_common::window::Parts::step_bits`].
     pub step_bits: u8,
 }
 
 impl Policy {
-    /// The limits that the hosts of a fleet share, with their rules, in order: the place of each is its number there.
+    /// Returns the shared limits with their rules, in order. The position of a limit is its number in the fleet.
     pub fn fleet_limits(&self) -> impl Iterator<Item = (&Rule, &Limit, FleetLimit)> {
         self.rules.iter().flat_map(|rule| {
             rule.limits.iter().filter_map(move |limit| Some((rule, limit, limit.fleet_limit(&rule.name)?)))
@@ -25,8 +26,8 @@ impl Policy {
 }
 
 impl Limit {
-    /// What the hosts of a fleet call it, as a limit of `rule`; none where this host has it for itself. The amount is no
-    /// part of the name: it may change on one host first.
+    /// Returns this limit of `rule` as the fleet knows it. None if this host keeps it for itself. The name leaves out
+    /// the amount, which may change on one host first.
     pub fn fleet_limit(&self, rule: &str) -> Option<FleetLimit> {
         let shared = self.shared?;
         let (unit, form, sum) = (unit_label(self.unit), self.form.label(), shared.sum.label());
@@ -35,7 +36,7 @@ impl Limit {
         Some(FleetLimit { identity, amount, bucket_ns, full_buckets, sum: shared.sum })
     }
 
-    /// The sides whose steps are told to other hosts.
+    /// Returns the sides with steps that are reported to other hosts.
     pub fn told_sides(&self) -> &'static [Side] {
         match (self.shared.map(|shared| shared.sum), self.unit) {
             (None, _) => &[],
@@ -46,7 +47,7 @@ impl Limit {
         }
     }
 
-    /// Whether hosts sum the connections that a source has itself opened, which are counted for that.
+    /// Returns true if hosts sum the connections that a source has verifiably opened, which are counted for that.
     pub fn sums_evidence(&self) -> bool {
         self.told_sides().contains(&Side::Evidence)
     }

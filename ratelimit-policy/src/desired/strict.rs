@@ -1,4 +1,4 @@
-//! How strictly a rule judges what its look does not tell: ports whose datagrams may be QUIC, and what cannot be parsed. Pure.
+//! Strictness of a rule about ambiguous packets: UDP ports with QUIC, and packets that cannot be parsed. Pure.
 
 use std::fmt;
 
@@ -6,17 +6,18 @@ use ratelimit_common::layout::QUIC_PORTS_MAX;
 
 use crate::labels;
 
-/// UDP ports that speak QUIC: sorted, each once, at most [`QUIC_PORTS_MAX`]. By default 443. As the maps have them: 0 is none.
+/// UDP ports that speak QUIC: sorted, without duplicates, at most [`QUIC_PORTS_MAX`]. The default is 443. Stored as
+/// in the maps, where 0 is an unused entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuicPorts([u16; QUIC_PORTS_MAX]);
 
 impl QuicPorts {
-    /// 443.
+    /// The default: port 443.
     pub const DEFAULT: Self = Self([443, 0, 0, 0, 0, 0, 0, 0]);
-    /// On no port.
+    /// The empty set of ports.
     pub const NONE: Self = Self([0; QUIC_PORTS_MAX]);
 
-    /// These; none if there are too many of them.
+    /// Returns these ports, sorted and without duplicates. None if there are too many.
     pub fn new(ports: &[u16]) -> Option<Self> {
         let mut sorted: Vec<u16> = ports.iter().copied().filter(|port| *port != 0).collect();
         sorted.sort_unstable();
@@ -26,17 +27,17 @@ impl QuicPorts {
         Some(Self(all))
     }
 
-    /// In order.
+    /// Returns the ports in order.
     pub fn iter(&self) -> impl Iterator<Item = u16> {
         self.0.into_iter().filter(|port| *port != 0)
     }
 
-    /// Whether this is one of them.
+    /// Returns true if `port` is one of the ports.
     pub fn holds(&self, port: u16) -> bool {
         port != 0 && self.0.contains(&port)
     }
 
-    /// As the maps have them.
+    /// Returns the ports in the layout of the maps.
     pub const fn layout(self) -> [u16; QUIC_PORTS_MAX] {
         self.0
     }
@@ -49,21 +50,21 @@ impl Default for QuicPorts {
 }
 
 impl fmt::Display for QuicPorts {
-    /// As flags and files have them: `443,8443`, `none`.
+    /// Writes the ports as in flags and files: `443,8443`, or `none`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ports: Vec<String> = self.iter().map(|port| port.to_string()).collect();
         f.write_str(if ports.is_empty() { "none".into() } else { ports.join(",") }.as_str())
     }
 }
 
-/// What becomes of packets of which nobody can tell what they are, though the network stack might: chains of headers that are too
-/// long, or that end where others may go on.
+/// Treatment of packets that the program cannot parse although the network stack might: header chains that are too
+/// long, or that end where other parsers may go on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unparsable {
-    /// They are dropped, as behind too many tags.
+    /// They are dropped, like packets with too many tags.
     #[default]
     Drop,
-    /// Each opens a connection and is a request.
+    /// Each is counted as a new connection and a request.
     Count,
 }
 

@@ -1,9 +1,9 @@
-//! Whether a line of a file may hold a password or a key written there by mistake: then it is not repeated.
-//! Pure, and of text: what is no TOML has lines too.
+//! Detection of lines that may hold a password or a key written there by mistake, so that they are not shown. Pure.
+//! Works on text, because a file with invalid TOML has lines too.
 
 use std::net::Ipv6Addr;
 
-/// The keys under `[fleet]` whose values are no secrets, whatever is wrong with them.
+/// Keys under `[fleet]` with values that are never secret, not even invalid ones.
 const OPEN: [&str; 11] = [
     "name",
     "interval",
@@ -18,10 +18,10 @@ const OPEN: [&str; 11] = [
     "key_file",
 ];
 
-/// What the name of a key has that holds a secret.
+/// Parts of a key's name that mark its value as a secret.
 const SECRET: [&str; 5] = ["password", "passwd", "secret", "token", "auth"];
 
-/// Whether a line may hold one; `before` is what stands above it.
+/// Returns true if a line may hold a secret. `before` is the text above the line.
 pub(super) fn may_hold_one(before: &str, line: &str) -> bool {
     let key = line.split_once('=').map(|(key, _)| key.trim().trim_matches(['"', '\'']).to_lowercase());
     let key = key.as_deref().map(|key| key.rsplit('.').next().unwrap_or(key));
@@ -36,7 +36,8 @@ pub(super) fn may_hold_one(before: &str, line: &str) -> bool {
     is_of_fleet && header(line).is_none() && !is_open && !is_plain_address
 }
 
-/// Whether an address, from behind its scheme on, may have a password in it: it has more than a host and a port.
+/// Returns true if an address may hold a password: it has more than a host and a port. `rest` begins behind the
+/// scheme.
 pub(crate) fn in_address(rest: &str) -> bool {
     let rest = rest.split(['"', '\'', ',']).next().unwrap_or(rest);
     let behind_brackets = rest.rsplit(']').next().unwrap_or(rest);
@@ -46,7 +47,7 @@ pub(crate) fn in_address(rest: &str) -> bool {
         || !is_bare && port.is_some_and(|port| !port.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Whether the value of a line has more than texts in quotes.
+/// Returns true if the value of a line has anything besides quoted texts.
 fn has_more_than_texts(line: &str) -> bool {
     let value = line.split_once('=').map_or(line, |(_, value)| value);
     value
@@ -55,16 +56,16 @@ fn has_more_than_texts(line: &str) -> bool {
         .any(|outside| outside.contains(|c: char| !c.is_whitespace() && !matches!(c, '[' | ']' | ',')))
 }
 
-/// The table that lines are in, from the last header above them.
+/// Returns the name of the table from the last header above the line.
 fn header_above(before: &str) -> Option<&str> {
     before.lines().rev().find_map(header)
 }
 
-/// The first name of a header.
+/// Returns the first part of the name in a table header.
 fn header(line: &str) -> Option<&str> {
     let name = line.trim().strip_prefix('[')?.trim_start_matches('[');
     let name = name.split([']', '.']).next()?.trim().trim_matches(['"', '\'']);
-    // A value of a list that goes on over lines.
+    // Anything else in brackets is a value of a list that spans several lines.
     name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')).then_some(name)
 }
 

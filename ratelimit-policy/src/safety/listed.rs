@@ -1,4 +1,4 @@
-//! Who this host needs and is in a list of what is denied, in sentences. Pure.
+//! Denied prefixes that contain addresses which this host needs, in sentences. Pure.
 
 use std::net::IpAddr;
 
@@ -11,9 +11,9 @@ use crate::config::Config;
 use crate::desired::{Grant, covering};
 
 impl Around {
-    /// Each prefix that a configuration denies and that holds an address of this host, or one that `[safety]` exempts from it: which
-    /// list it is in, and whom it would have hit. What is not exempted is said by [`Around::lockouts`], and what is passed over in
-    /// list files by [`Around::passed_over`].
+    /// Describes each denied prefix that contains an address of this host, or one that `[safety]` exempts: the list
+    /// with the prefix, and the affected address. Addresses that are not exempt are reported by [`Around::lockouts`],
+    /// and ignored list entries by [`Around::passed_over`].
     pub fn listed(&self, config: &Config, now: Nanos) -> Vec<String> {
         let own = self.own.iter().filter(|address| !address.is_loopback() && !address.is_unspecified());
         let exempted = self.exemptions(config.safety);

@@ -1,4 +1,4 @@
-//! What a policy does to those who administer the host, in sentences. Pure.
+//! Effects of a policy on the host's administrators, in sentences. Pure.
 
 use ratelimit_common::time::Nanos;
 
@@ -8,8 +8,8 @@ use crate::config::Config;
 use crate::desired::{Access, Grant, Mode, Policy, Protocol, Rule, Sent};
 
 impl Around {
-    /// What a configuration by itself, with the exemptions that follow from it here, does to those who administer the host: a
-    /// sentence each, without a full stop.
+    /// Returns the effects of a configuration on the host's administrators, with the exemptions that follow from it
+    /// on this host. One sentence each, without a full stop.
     pub fn warnings(&self, config: &Config, now: Nanos) -> Vec<String> {
         let configured = self.entries(config);
         let safety = self.exemptions(config.safety);
@@ -17,14 +17,15 @@ impl Around {
         self.lockouts(&Policy { access, ..config.policy.clone() }, None, now)
     }
 
-    /// Why a policy must not follow another without a way back: it denies or limits the session of the user who asks for it in a way
-    /// that the other does not.
+    /// Returns why `policy` must not follow `before` without a trial: it denies or limits the caller's session in a
+    /// new way. None if it does not.
     pub fn objection_to_policy(policy: &Policy, before: &Policy, caller: SshSession, now: Nanos) -> Option<String> {
         let words = session_words(policy, &caller, now)?;
         (standing(policy, &caller, now) != standing(before, &caller, now)).then_some(words)
     }
 
-    /// The same of a policy with all that commands and safety say; `caller` is the session of the user who asks for it.
+    /// Returns the effects of a complete policy, with all entries of commands and safety. `caller` is the session of
+    /// the user who asks for it.
     pub fn lockouts(&self, policy: &Policy, caller: Option<SshSession>, now: Nanos) -> Vec<String> {
         let mut sessions: Vec<SshSession> = caller.into_iter().chain(self.ssh).collect();
         sessions.dedup();
@@ -56,7 +57,8 @@ fn session_words(policy: &Policy, session: &SshSession, now: Nanos) -> Option<St
     }
 }
 
-/// The rule that judges a session and may drop it, and the denial that makes it; none where nothing drops it.
+/// Returns the rule that judges a session and may drop it, with the denial if there is one. None if nothing drops the
+/// session.
 fn standing<'a>(policy: &'a Policy, session: &SshSession, now: Nanos) -> Option<(&'a Rule, Option<Access>)> {
     let SshSession { peer, host, port } = *session;
     let sent = Sent { from: peer, to: Some(host), protocol: Protocol::Tcp, port };

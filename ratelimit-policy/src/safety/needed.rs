@@ -1,6 +1,6 @@
-//! Entries of list files that are not put in force: what is too wide, and what holds an address that this host needs. A list
-//! is written by others, so one line of it must not do what `deny` asks `--force` for. What the configuration itself names is
-//! the administrator's word and is put in force. Pure.
+//! Entries of list files that are not enforced: prefixes that are too wide, and prefixes with an address that this
+//! host needs. Others write these lists, so a line must not do what `deny` requires `--force` for. Entries in the
+//! configuration itself are the administrator's decision and are enforced. Pure.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,20 +13,20 @@ use crate::config::Config;
 use crate::config::listing::Names;
 use crate::desired::{Access, Grant, covering};
 
-/// Entries that are named one by one.
+/// Maximum number of entries that are named one by one.
 const NAMED_MAX: usize = 16;
 
-/// An entry of a list file that is passed over.
+/// An entry of a list file that is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassedOver {
-    /// The prefix.
+    /// Prefix of the entry.
     pub prefix: IpNet,
-    /// Whom it holds that this host needs; none where it is too wide.
+    /// Address in the prefix that this host needs, with a description. None if the prefix is too wide.
     holds: Option<(IpAddr, &'static str)>,
 }
 
 impl PassedOver {
-    /// Where it stands, why it is passed over and what to do, without a full stop.
+    /// Describes the entry's place, why it is ignored and what to do, without a full stop.
     pub fn words(&self, config: &Config) -> String {
         let Self { prefix, holds: held } = *self;
         let why = match held {
@@ -36,7 +36,7 @@ impl PassedOver {
         format!("{}: {why}: it is passed over; write it into `deny` if it is meant", holder(config, prefix))
     }
 
-    /// The same of several, the first few one by one.
+    /// Describes several entries. Only the first few are listed one by one.
     pub fn words_of(all: &[Self], config: &Config) -> Vec<String> {
         let more = all.len().saturating_sub(NAMED_MAX);
         let mut lines: Vec<String> = all.iter().take(NAMED_MAX).map(|of| of.words(config)).collect();
@@ -48,8 +48,8 @@ impl PassedOver {
 }
 
 impl Around {
-    /// Whom this host needs, and what each is: an entry of a list that holds one of them is passed over. Nothing arrives from
-    /// loopback addresses, which published lists hold.
+    /// Returns the addresses that this host needs, each with a description. List entries that contain one of them are
+    /// ignored. Loopback addresses are left out: nothing arrives from them, and published lists contain them.
     fn needed(&self) -> impl Iterator<Item = (IpAddr, &'static str)> {
         let own = self.own.iter().filter(|of| !of.is_loopback() && !of.is_unspecified());
         let peer = self.ssh.map(|session| (session.peer, "the peer of the SSH session that started this"));
@@ -61,12 +61,12 @@ impl Around {
             .chain(all(&self.stores, STORE))
     }
 
-    /// Prefixes that list files alone have a configuration deny, and that hold an address which this host needs.
+    /// Returns denied prefixes that only list files name and that contain an address which this host needs.
     pub(super) fn held(&self, config: &Config) -> BTreeMap<IpNet, (IpAddr, &'static str)> {
         let mut held = BTreeMap::new();
         for (address, what) in self.needed() {
             let around = covering(&config.policy.access, address.into()).filter(|of| of.grant == Grant::Denied);
-            // What is too wide and yet denied is meant: `deny_everyone`.
+            // Too wide prefixes are denied only by `deny_everyone`, which is intended.
             let around = around.filter(|of| !is_too_wide(of.prefix));
             for access in around.filter(|of| is_of_lists_alone(config, of.prefix)) {
                 held.entry(access.prefix).or_insert((address, what));
@@ -75,31 +75,33 @@ impl Around {
         held
     }
 
-    /// What a configuration allows and denies on this host: without the entries of lists that hold an address which it needs.
+    /// Returns the access list of a configuration on this host, without list entries that contain an address which it
+    /// needs.
     pub fn access(&self, config: &Config) -> Vec<Access> {
         let held = self.held(config);
         let is_in_force = |of: &&Access| of.grant == Grant::Exempt || !held.contains_key(&of.prefix);
         config.policy.access.iter().filter(is_in_force).copied().collect()
     }
 
-    /// The same as entries.
+    /// Returns the access list of a configuration on this host, as entries.
     pub fn entries(&self, config: &Config) -> Vec<Entry> {
         self.access(config).iter().map(Entry::configured).collect()
     }
 
-    /// The entries of list files that are passed over on this host.
+    /// Returns the entries of list files that are ignored on this host.
     pub fn passed_over(&self, config: &Config) -> Vec<PassedOver> {
         let wide = config.too_wide.iter().map(|prefix| PassedOver { prefix: *prefix, holds: None });
         let held = self.held(config).into_iter();
         wide.chain(held.map(|(prefix, holds)| PassedOver { prefix, holds: Some(holds) })).collect()
     }
 
-    /// The same in sentences without a full stop, the first few one by one.
+    /// Describes the ignored entries of list files, without full stops. Only the first few are listed one by one.
     pub fn passed_over_words(&self, config: &Config) -> Vec<String> {
         PassedOver::words_of(&self.passed_over(config), config)
     }
 
-    /// Why a list file's prefix would be passed over on this host by whatever configuration denies it.
+    /// Returns why a list file's prefix would be ignored on this host if a configuration denied it. None if it would
+    /// be enforced.
     pub fn objection_to_listing(&self, prefix: IpNet) -> Option<String> {
         let held = || self.needed().find(|(address, _)| prefix.contains(address));
         width::objection(prefix, "a list").or_else(|| held().map(|(address, what)| holds(prefix, address, what)))
@@ -111,7 +113,7 @@ fn holds(prefix: IpNet, address: IpAddr, what: &str) -> String {
     if is_one { format!("{address} is {what}") } else { format!("{prefix} holds {address}, {what}") }
 }
 
-/// Whether list files name it, and the configuration itself does not.
+/// Returns true if list files name the prefix, and the configuration itself does not.
 fn is_of_lists_alone(config: &Config, prefix: IpNet) -> bool {
     let is_written = config.listings.iter().any(|of| match &of.names {
         Names::Prefix(other, _) => of.grant == Grant::Denied && *other == prefix,
@@ -120,7 +122,7 @@ fn is_of_lists_alone(config: &Config, prefix: IpNet) -> bool {
     !is_written && config.list_files.iter().any(|file| file.prefixes.binary_search(&prefix).is_ok())
 }
 
-/// Where a configuration denies a prefix: the list's name and file, or the key.
+/// Returns the place where a configuration denies a prefix: the list's name and file, or the key.
 pub(super) fn holder(config: &Config, prefix: IpNet) -> String {
     let denies = |by: &str| by == "deny" || by.starts_with("list ");
     let mut files = config.list_files.iter().filter(|file| denies(&file.named_by));

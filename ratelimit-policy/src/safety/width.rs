@@ -1,24 +1,24 @@
-//! How much of the Internet one entry may be. The one rule: commands, configuration, list files, CrowdSec's decisions and
-//! what is imported are held to it. Pure.
+//! Maximum width of one entry. This one rule applies to commands, configuration, list files, CrowdSec's decisions and
+//! imports. Pure.
 
 use std::net::Ipv6Addr;
 
 use ipnet::{IpNet, Ipv6Net};
 
-/// A shorter prefix is more of the Internet than anyone means to deny or to exempt.
+/// Shortest prefix lengths that anyone means to deny or to exempt.
 const SHORTEST_V4: u8 = 8;
 const SHORTEST_V6: u8 = 16;
-/// The first octet of multicast and of what is reserved, 224.0.0.0/3: lists of bogons have all of it.
+/// First octet of multicast and reserved addresses, 224.0.0.0/3. Lists of bogons contain all of them.
 const BEYOND_V4: u8 = 224;
-/// Where hosts are: global unicast (RFC 4291, 2.4), what translators make of IPv4 addresses (RFC 6052, RFC 8215), and links.
-/// Lists of bogons have most of the rest.
+/// Prefixes with hosts: global unicast (RFC 4291, 2.4), translated IPv4 addresses (RFC 6052, RFC 8215), and
+/// link-local. Lists of bogons contain most of the other addresses.
 const REAL_V6: [(Ipv6Addr, u8); 3] = [
     (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3),
     (Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 32),
     (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10),
 ];
 
-/// Whether a prefix is more of the Internet than anyone means to deny or to exempt.
+/// Returns true if a prefix is wider than anyone means to deny or to exempt.
 #[must_use]
 pub fn is_too_wide(prefix: IpNet) -> bool {
     if prefix.prefix_len() >= limits_of(prefix).0 {
@@ -32,14 +32,14 @@ pub fn is_too_wide(prefix: IpNet) -> bool {
     }
 }
 
-/// Why it is too wide for what `what` holds; none where it is not.
+/// Returns why a prefix is too wide for `what`. None if it is not.
 pub(super) fn objection(prefix: IpNet, what: &str) -> Option<String> {
     let (shortest, family) = limits_of(prefix);
     is_too_wide(prefix)
         .then(|| format!("{prefix} is more of {family} than {what} should hold: /{shortest} at the most"))
 }
 
-/// The shortest prefix that is meant rather than mistaken, and its family.
+/// Returns the shortest intended prefix length, and the name of the family.
 pub(super) const fn limits_of(prefix: IpNet) -> (u8, &'static str) {
     match prefix {
         IpNet::V4(_) => (SHORTEST_V4, "IPv4"),

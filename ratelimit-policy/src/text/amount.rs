@@ -1,11 +1,11 @@
-//! Amounts: a plain number, or a size in bytes: `1000`, `50MB`, `64KiB`. Pure.
+//! Amounts: a plain number or a size in bytes, for example `1000`, `50MB`, `64KiB`. Pure.
 
 use super::syntax::{Scanner, SyntaxError, near_miss};
 
-/// The suffixes of sizes, by factor.
+/// The suffixes of sizes, ordered by factor.
 const SIZES: [(&str, u64); 10] = [
     ("B", 1),
-    // Of two names for one factor the later one is written.
+    // If two suffixes have the same factor, the later one is used for output.
     ("KB", 1_000),
     ("kB", 1_000),
     ("KiB", 1 << 10),
@@ -19,19 +19,19 @@ const SIZES: [(&str, u64); 10] = [
 
 const SIZES_HELP: &str = "sizes end in B, kB or KB, MB, GB, TB, or by 1024 in KiB, MiB, GiB, TiB";
 
-/// What no cell comes near cannot be meant.
+/// Help for a number beyond any possible limit, which cannot be meant.
 const LARGE_HELP: &str = "it is more than can be counted in any window: write a smaller one";
 
 /// An amount as it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// A number of whatever is counted.
+    /// A number without unit.
     Plain(u64),
     /// A number of bytes.
     Bytes(u64),
 }
 
-/// Parses an amount.
+/// Parses a plain number or a size.
 pub fn parse(text: &str) -> Result<Amount, SyntaxError> {
     let mut scanner = Scanner::new(text);
     let count = number(&mut scanner)?;
@@ -51,13 +51,13 @@ pub fn parse(text: &str) -> Result<Amount, SyntaxError> {
     bytes.map(Amount::Bytes).map_err(|error| SyntaxError { span: 0..suffix_at + suffix.len(), ..error })
 }
 
-/// What separates the digits of a number and of its unit.
+/// Returns true for characters that may separate groups of digits, and a number from its unit.
 pub fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\u{a0}' | '\u{2009}' | '\u{202f}')
 }
 
-/// Reads a whole number, whose digits may be grouped by three: `1000`, `1_000`, `1,000`, `1'000`, `1 000`. A point would
-/// be a thousand to one reader and a fraction to the next, so it is refused.
+/// Reads a whole number. Digits may be grouped by three: `1000`, `1_000`, `1,000`, `1'000`, `1 000`. A point is
+/// refused, because readers disagree whether it groups digits or begins a fraction.
 pub fn number(scanner: &mut Scanner<'_>) -> Result<u64, SyntaxError> {
     let start = scanner.at();
     let is_digit = |c: char| c.is_ascii_digit();
@@ -92,14 +92,14 @@ pub fn number(scanner: &mut Scanner<'_>) -> Result<u64, SyntaxError> {
     digits.parse().map_err(|_| too_large())
 }
 
-/// So many of the size that `suffix` names, in bytes; none if it names none.
+/// Converts `count` of the unit `suffix` to bytes. Returns None for an unknown suffix, and an error on overflow.
 pub fn bytes(count: u64, suffix: &str) -> Option<Result<u64, SyntaxError>> {
     let (_, factor) = SIZES.into_iter().find(|(name, _)| *name == suffix)?;
     let too_large = || SyntaxError::new(0..0, "the size is too large").with_help(LARGE_HELP);
     Some(count.checked_mul(factor).ok_or_else(too_large))
 }
 
-/// The size that a misspelt suffix most likely means.
+/// Returns the size suffix that a misspelled one most likely means.
 pub fn near_size(suffix: &str) -> Option<&'static str> {
     let same = SIZES.into_iter().rev().map(|(name, _)| name).find(|name| name.eq_ignore_ascii_case(suffix));
     let longer = SIZES.into_iter().rev().map(|(name, _)| name).find(|name| {
@@ -108,7 +108,7 @@ pub fn near_size(suffix: &str) -> Option<&'static str> {
     same.or(longer)
 }
 
-/// That a suffix is none.
+/// Returns the error for a suffix that is not a size.
 pub fn unknown_size(suffix: &str, span: std::ops::Range<usize>) -> SyntaxError {
     let meant =
         near_size(suffix).or_else(|| near_miss(suffix, SIZES.map(|(name, _)| name)).filter(|_| suffix.len() > 1));
@@ -116,14 +116,14 @@ pub fn unknown_size(suffix: &str, span: std::ops::Range<usize>) -> SyntaxError {
     SyntaxError::new(span, format!("`{suffix}` is not a size")).with_help_if(help.or(Some(SIZES_HELP.into())))
 }
 
-/// A size as [`parse`] reads it: exact, with the suffix that leaves the smallest number.
+/// Formats a size so that [`parse`] reads exactly this number of bytes, with the largest suffix that divides it.
 pub fn size(bytes: u64) -> String {
     let exact = SIZES.into_iter().filter(|(_, factor)| bytes >= *factor && bytes.is_multiple_of(*factor));
     let (suffix, factor) = exact.max_by_key(|(_, factor)| *factor).unwrap_or(("B", 1));
     format!("{}{suffix}", bytes / factor)
 }
 
-/// A size rounded to what a person wants to read: `34 MB`, `1.5 GB`.
+/// Formats a size rounded for people: `34 MB`, `1.5 GB`.
 pub fn rounded(bytes: u64) -> String {
     let mut decimal = SIZES.into_iter().rev().filter(|(name, _)| !name.contains('i'));
     let (suffix, factor) = decimal.find(|(_, factor)| bytes >= *factor).unwrap_or(("B", 1));

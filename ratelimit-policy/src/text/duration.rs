@@ -7,19 +7,19 @@ use super::syntax::{Scanner, SyntaxError, near_miss};
 
 /// A unit of time.
 struct TimeUnit {
-    /// As it is written.
+    /// Abbreviation used for output, for example `m`.
     letter: &'static str,
-    /// In words; with an `s` a plural.
+    /// Singular name in words. The plural adds an `s`.
     name: &'static str,
-    /// As others write it.
+    /// Other abbreviations that are accepted in input.
     short: &'static [&'static str],
-    /// Nanoseconds.
+    /// Length in nanoseconds.
     ns: u64,
 }
 
 const DAY_NS: u64 = 86_400 * SECOND_NS;
 
-/// Longest first.
+/// Units of time, longest first.
 const UNITS: [TimeUnit; 6] = [
     TimeUnit { letter: "w", name: "week", short: &["wk", "wks"], ns: 7 * DAY_NS },
     TimeUnit { letter: "d", name: "day", short: &[], ns: DAY_NS },
@@ -45,7 +45,8 @@ pub fn parse(text: &str) -> Result<u64, SyntaxError> {
     }
 }
 
-/// Reads a duration, `1h30m` or `1 hour 30 minutes`, as far as it goes. A first unit without a number counts once: `s` is one second.
+/// Reads a duration, `1h30m` or `1 hour 30 minutes`, and stops at the first character that does not belong to it. A
+/// unit without a number counts once: `s` is one second.
 pub fn read(scanner: &mut Scanner<'_>) -> Result<u64, SyntaxError> {
     let begin = scanner.at();
     let mut total: u64 = 0;
@@ -99,7 +100,7 @@ fn unit_of(word: &str) -> Option<u64> {
     UNITS.into_iter().find(is_named).map(|unit| unit.ns)
 }
 
-/// What `1` and `.5h` together are without a point.
+/// Returns a hint for a duration with a decimal point, for example `1h30m` for `1.5h`. `rest` begins with the point.
 fn without_point(whole: &str, rest: &str) -> Option<String> {
     let (fraction, unit) = rest.strip_prefix('.')?.split_at_checked(rest[1..].find(|c: char| !c.is_ascii_digit())?)?;
     let unit_ns = u128::from(unit_of(unit.trim_start_matches(is_space))?);
@@ -121,12 +122,12 @@ fn unknown_unit(word: &str, span: std::ops::Range<usize>) -> SyntaxError {
     SyntaxError::new(span, format!("`{word}` is not a unit of time")).with_help(UNITS_HELP).with_help_if(help)
 }
 
-/// The duration as [`parse`] reads it, as short as it goes; what is below a millisecond is cut off.
+/// Formats a duration in the shortest form that [`parse`] reads. Fractions of a millisecond are cut off.
 pub fn short(duration_ns: u64) -> String {
     join(duration_ns, "", |count, unit, _| format!("{count}{unit}"))
 }
 
-/// The duration in words: `5 minutes`, `1 hour 30 minutes`.
+/// Formats a duration in words: `5 minutes`, `1 hour 30 minutes`.
 pub fn words(duration_ns: u64) -> String {
     join(duration_ns, " ", |count, _, name| if count == 1 { format!("1 {name}") } else { format!("{count} {name}s") })
 }
@@ -134,7 +135,7 @@ pub fn words(duration_ns: u64) -> String {
 fn join(duration_ns: u64, separator: &str, part: impl Fn(u64, &str, &str) -> String) -> String {
     let mut left = duration_ns;
     let mut parts = Vec::new();
-    // A day is 24 h here, and 24h is how windows are asked for.
+    // Days and weeks are printed in hours, because windows are written as 24h.
     for unit in UNITS.into_iter().filter(|unit| unit.ns < DAY_NS) {
         let count = left / unit.ns;
         left %= unit.ns;

@@ -1,8 +1,8 @@
-//! The names of well-known ports. A table of our own, so that a name means the same on every host. Pure.
+//! Names of well-known ports. The table is built in, so that a name means the same port on every host. Pure.
 
 use super::syntax::near_miss;
 
-/// As the registry of IANA has them, or as everybody calls them.
+/// Port names from the IANA registry, and other common names, ordered by port.
 const NAMES: [(&str, u16); 56] = [
     ("ftp", 21),
     ("ssh", 22),
@@ -62,12 +62,12 @@ const NAMES: [(&str, u16); 56] = [
     ("wireguard", 51820),
 ];
 
-/// The port of this name.
+/// Returns the port with this name, in any case.
 pub fn named(name: &str) -> Option<u16> {
     NAMES.into_iter().find(|(of, _)| of.eq_ignore_ascii_case(name)).map(|(_, port)| port)
 }
 
-/// The name and port that a misspelt name most likely means.
+/// Returns the name and port that a misspelled name most likely means.
 pub fn near(name: &str) -> Option<(&'static str, u16)> {
     let meant = near_miss(name, NAMES.iter().map(|(of, _)| *of))?;
     NAMES.into_iter().find(|(of, _)| *of == meant)

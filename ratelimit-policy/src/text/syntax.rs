@@ -1,51 +1,52 @@
-//! What the small grammars of flags and file share: an error that knows where in the text it is, a scanner, and near misses.
-//! Knows nothing of what is parsed.
+//! Common parts of the small grammars of flags and file: an error with its place in the text, a scanner, and near
+//! misses. Independent of what is parsed.
 
 use std::ops::Range;
 
-/// What is wrong with a text, and where.
+/// An error in a text, with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyntaxError {
-    /// The offending bytes of the text, on character boundaries; empty at the place where something is missing.
+    /// Offending bytes of the text, on character boundaries. Empty where something is missing.
     pub span: Range<usize>,
-    /// What is wrong, a clause without a full stop.
+    /// Description of the error, a clause without a full stop.
     pub problem: String,
-    /// What to do, a clause without a full stop.
+    /// Advice for the user, a clause without a full stop.
     pub help: Option<String>,
 }
 
 impl SyntaxError {
-    /// An error at `span`.
+    /// Returns an error at `span`, without help.
     pub fn new(span: Range<usize>, problem: impl Into<String>) -> Self {
         Self { span, problem: shortened(problem.into()), help: None }
     }
 
-    /// The same with what to do.
+    /// Returns this error with `help`.
     #[must_use]
     pub fn with_help(self, help: impl Into<String>) -> Self {
         Self { help: Some(shortened(help.into())), ..self }
     }
 
-    /// The same with what to do, where there is something.
+    /// Returns this error with `help`, or unchanged if `help` is None.
     #[must_use]
     pub fn with_help_if(self, help: Option<String>) -> Self {
         Self { help: help.or(self.help), ..self }
     }
 
-    /// The same in the larger text in which this one starts at `offset`.
+    /// Returns this error with its span moved by `offset`, the place of the parsed text in a larger text.
     #[must_use]
     pub fn shifted(self, offset: usize) -> Self {
         Self { span: self.span.start + offset..self.span.end + offset, ..self }
     }
 }
 
-/// Whether a terminal would show what follows in another order, or on another line: Unicode's bidirectional
-/// formatting, UAX #9, and its separators of lines and paragraphs.
+/// Returns true if a terminal would show the text after `c` in another order or on another line. These are Unicode's
+/// bidirectional formatting characters (UAX #9) and its line and paragraph separators.
 pub const fn turns_text(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A text with nothing in it that a terminal would obey: one character for one, so that marks below it stay in place.
+/// Replaces each character that a terminal would act on by one other character, so that marks below the text stay in
+/// place.
 pub fn printable(text: &str) -> String {
     let shown = |c: char| match c {
         '\t' => ' ',
@@ -55,14 +56,15 @@ pub fn printable(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// The same of several lines.
+/// Makes several lines [`printable`], and keeps their line ends.
 pub fn printable_lines(text: &str) -> String {
     text.split_inclusive('\n')
         .map(|line| line.strip_suffix('\n').map_or_else(|| printable(line), |line| printable(line) + "\n"))
         .collect()
 }
 
-/// JSON whose texts hold nothing that a terminal obeys: what JSON itself leaves as it is becomes `\u009b`.
+/// Escapes the characters in JSON that a terminal would act on and that JSON permits unescaped, for example as
+/// `\u009b`.
 pub fn json_text(json: &str) -> String {
     let is_obeyed = |c: char| (c.is_control() && c != '\n') || turns_text(c);
     let mut text = String::with_capacity(json.len());
@@ -75,10 +77,11 @@ pub fn json_text(json: &str) -> String {
     text + rest
 }
 
-/// Characters of what is said: what was written may be as long as the file, and is said where it stands anyway.
+/// Maximum length of a message in characters. A quoted text may be as long as the file, and its place is shown
+/// anyway.
 const SAID_MAX: usize = 300;
 
-/// A text whose end is left out where it is long.
+/// Shortens a text to 300 characters, and marks the cut with an ellipsis.
 pub fn shortened(text: String) -> String {
     match text.char_indices().nth(SAID_MAX) {
         Some((at, _)) => format!("{}\u{2026}", &text[..at]),
@@ -86,14 +89,16 @@ pub fn shortened(text: String) -> String {
     }
 }
 
-/// The candidate that `word` was most likely meant to be, if one is near enough: the spelling differs in at most a third.
+/// Returns the candidate that `word` most likely means. The spelling may differ in at most a third of the candidate's
+/// characters, and at least in one.
 pub fn near_miss<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_ascii_lowercase();
     let length = word.chars().count();
     let differs_at_most = |candidate: &str| 1.max(candidate.chars().count() / 3);
     candidates
         .into_iter()
-        // The distance is at least the difference in length, and to find it takes memory for the product of both.
+        // The distance is at least the difference in length. Computing it takes memory proportional to the product of
+        // both.
         .filter(|candidate| candidate.chars().count().abs_diff(length) <= differs_at_most(candidate))
         .map(|candidate| (strsim::damerau_levenshtein(&word, &candidate.to_ascii_lowercase()), candidate))
         .filter(|(distance, candidate)| *distance <= differs_at_most(candidate))
@@ -101,7 +106,7 @@ pub fn near_miss<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) 
         .map(|(_, candidate)| candidate)
 }
 
-/// Reads a text from the left, by classes of characters.
+/// A reader of a text, from left to right, by classes of characters.
 #[derive(Clone, Debug)]
 pub struct Scanner<'a> {
     text: &'a str,
@@ -109,27 +114,27 @@ pub struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    /// At the start of `text`.
+    /// Returns a scanner at the start of `text`.
     pub fn new(text: &'a str) -> Self {
         Self { text, at: 0 }
     }
 
-    /// Bytes read.
+    /// Returns the number of bytes read so far.
     pub fn at(&self) -> usize {
         self.at
     }
 
-    /// What is left.
+    /// Returns the text that is left.
     pub fn rest(&self) -> &'a str {
         self.text.get(self.at..).unwrap_or("")
     }
 
-    /// Whether nothing is left.
+    /// Returns true if no text is left.
     pub fn is_done(&self) -> bool {
         self.rest().is_empty()
     }
 
-    /// Reads the characters that `belongs` takes in; maybe none.
+    /// Reads all next characters for which `belongs` is true. The result may be empty.
     pub fn take_while(&mut self, belongs: impl Fn(char) -> bool) -> &'a str {
         let rest = self.rest();
         let length = rest.find(|c| !belongs(c)).unwrap_or(rest.len());
@@ -137,7 +142,7 @@ impl<'a> Scanner<'a> {
         &rest[..length]
     }
 
-    /// Reads `expected`, if it is next.
+    /// Reads `expected` if it is the next character. Returns whether it was.
     pub fn take(&mut self, expected: char) -> bool {
         let is_next = self.rest().starts_with(expected);
         if is_next {
@@ -146,18 +151,18 @@ impl<'a> Scanner<'a> {
         is_next
     }
 
-    /// Where the next character is; empty at the end.
+    /// Returns the byte range of the next character. Empty at the end.
     pub fn next_span(&self) -> Range<usize> {
         self.at..self.at + self.rest().chars().next().map_or(0, char::len_utf8)
     }
 
-    /// From `start` to here.
+    /// Returns the byte range from `start` to the current place.
     pub fn span_from(&self, start: usize) -> Range<usize> {
         start..self.at
     }
 }
 
-/// The non-empty items of a list, each with its offset: trimmed, and the empty ones as errors.
+/// Yields the trimmed items of a comma-separated list, each with its offset. Empty items are errors.
 pub fn items(text: &str) -> impl Iterator<Item = Result<(usize, &str), SyntaxError>> {
     let mut offset = 0;
     text.split(',').map(move |item| {

@@ -1,33 +1,33 @@
-//! What nested entries come to: which addresses are denied, and until when. Pure.
+//! Effect of nested entries: which addresses are denied, and until when. Pure.
 //!
-//! The most specific entry decides. Where its time is over the next one does. Bans count where no exemption holds.
+//! The most specific entry decides. When it expires, the next one does. Bans count where no exemption holds.
 
 use ipnet::IpNet;
 use jiff::Timestamp;
 
 use super::Row;
 
-/// What an entry does to its addresses.
+/// Effect of an entry on its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// Denies them.
+    /// Denies the addresses.
     Denied,
-    /// Exempts them, or takes them out of a set.
+    /// Exempts the addresses, or removes them from a set.
     Exempt,
-    /// Bans them. Any entry of the other kinds is looked up first, however short its prefix is.
+    /// Bans the addresses. Entries of the other kinds are looked up first, however short their prefixes are.
     Banned,
 }
 
-/// One of nested entries, which holds now.
+/// Entry in force among nested ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Nested {
-    /// Its addresses.
+    /// Addresses of the entry.
     pub(super) prefix: IpNet,
-    /// What it does to them.
+    /// Effect of the entry.
     pub(super) kind: Kind,
-    /// When it ends; none is permanent.
+    /// Expiry; none if permanent.
     pub(super) until: Option<Timestamp>,
-    /// What the caller knows it by.
+    /// Identifier that the caller assigned.
     pub(super) id: usize,
 }
 
@@ -41,27 +41,27 @@ impl Nested {
     }
 }
 
-/// An end that orders: a permanent entry outlasts all others.
+/// Sortable expiry. A permanent entry outlasts all others.
 type End = (bool, Option<Timestamp>);
 
 const fn end_of(until: Option<Timestamp>) -> End {
     (until.is_none(), until)
 }
 
-/// The entries in force at one level of the sweep, by the bits of their prefix lengths: denials, and bans.
+/// Denials and bans in effect at one level of the sweep, as bit masks of their prefix lengths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Effect {
     denials: u128,
     bans: u128,
 }
 
-/// Returns the prefixes in which each denial and ban is in effect, with its [`Nested::id`], sorted. Each entry gets the fewest
-/// prefixes that cover its part, and its own prefix where no exemption takes anything from it.
+/// Returns the prefixes in which each denial and ban is in effect, with its [`Nested::id`], sorted. Each entry gets the
+/// fewest prefixes that cover its part, or its own prefix if nothing is exempt.
 ///
-/// An address is denied until the latest end of the entries that have it. Of one prefix and kind the last one that ends
-/// counts, and an exemption goes before a denial.
+/// An address is denied until the latest end of the entries that contain it. For equal prefix and kind the entry that
+/// ends last counts. For equal prefixes an exemption overrides a denial.
 pub(super) fn in_effect(mut entries: Vec<Nested>) -> Vec<(IpNet, usize)> {
-    // Of one prefix the denial comes before the exemption: the later one is the first that is looked at.
+    // For equal prefixes the denial comes before the exemption, because later entries are checked first.
     entries.sort_unstable_by_key(|of| (of.prefix, of.kind, std::cmp::Reverse(of.end())));
     entries.dedup_by_key(|of| (of.prefix, of.kind));
     let mut sweep = Sweep { around: Vec::new(), found: Vec::new() };
@@ -76,7 +76,7 @@ pub(super) fn in_effect(mut entries: Vec<Nested>) -> Vec<(IpNet, usize)> {
     sweep.found
 }
 
-/// The longest prefix that holds all of these, of which `first` is the first.
+/// Returns the longest prefix that contains all entries, of which `first` is the first.
 fn common(first: IpNet, entries: &[Nested]) -> IpNet {
     let last = entries.last().map_or(first, |of| of.prefix);
     let mut around = first;
@@ -89,16 +89,16 @@ fn common(first: IpNet, entries: &[Nested]) -> IpNet {
     around
 }
 
-/// A walk over the prefixes that split the entries, from wide to narrow.
+/// Walk over the prefixes that divide the entries, from wide to narrow.
 struct Sweep {
-    /// The entries that hold all of the prefix at hand, the widest first.
+    /// Entries that contain the whole current prefix, the widest first.
     around: Vec<Nested>,
     found: Vec<(IpNet, usize)>,
 }
 
 impl Sweep {
-    /// Finds the effect of `entries`, which lie within `prefix`, in order. Returns which entries around it are in effect in
-    /// all of the prefix; where they are in a part of it only, that part is found.
+    /// Finds the effect of `entries`, which lie within `prefix`, in order. Returns the surrounding entries that are in
+    /// effect in all of the prefix. Where they are in effect in a part of it only, that part is added to `found`.
     fn within(&mut self, prefix: IpNet, entries: &[Nested]) -> Effect {
         let depth = self.around.len();
         let own = entries.iter().take_while(|of| of.prefix == prefix).count();
@@ -111,7 +111,7 @@ impl Sweep {
                 Kind::Denied => (&mut effect.denials, bit(prefix)),
                 Kind::Banned => (&mut effect.bans, bit(prefix)),
             };
-            // One address of IPv6 has no bit: nothing divides it, and `here` has found it.
+            // A single IPv6 address has no bit. Nothing divides it, so `here` has found it.
             if *bits & bit != 0 {
                 *bits &= !bit;
                 self.found.push((prefix, of.id));
@@ -123,7 +123,7 @@ impl Sweep {
 
     fn halves(&mut self, prefix: IpNet, inside: &[Nested]) -> Effect {
         let Some(first) = inside.first() else { return self.here(prefix) };
-        // Nothing is in effect around them: what lies between has nothing to be divided.
+        // No entry surrounds these, so nothing between them needs to be divided.
         if self.around.is_empty() {
             let narrower = common(first.prefix, inside);
             if narrower != prefix {
@@ -147,8 +147,8 @@ impl Sweep {
         both
     }
 
-    /// Which of the entries around a prefix are in effect where nothing divides it: denials up to the first exemption
-    /// that outlasts them, and bans where there is none.
+    /// Returns the surrounding entries in effect in an undivided prefix. These are denials up to the first exemption
+    /// that outlasts them, and bans if there is none.
     fn here(&mut self, prefix: IpNet) -> Effect {
         let mut effect = Effect::default();
         let mut until: Option<End> = None;
@@ -176,13 +176,13 @@ impl Sweep {
     }
 }
 
-/// The bit of a prefix's length; none of one address of IPv6.
+/// Returns the bit of a prefix length, or 0 for a single IPv6 address.
 fn bit(prefix: IpNet) -> u128 {
     1_u128.checked_shl(prefix.prefix_len().into()).unwrap_or(0)
 }
 
-/// Returns the same addresses by prefixes that do not overlap, as nft's sets of intervals want them: each address as long as
-/// it is denied by the last row for it.
+/// Returns the same addresses as prefixes that do not overlap, as nft's interval sets require. Each address keeps the
+/// latest expiry of its rows.
 pub(super) fn disjoint(rows: &[Row]) -> Vec<Row> {
     let mut out = Vec::new();
     for is_ipv6 in [false, true] {
@@ -199,7 +199,7 @@ pub(super) fn disjoint(rows: &[Row]) -> Vec<Row> {
     out
 }
 
-/// `rows` lie within `prefix`, in order. `around` is what holds for all of it.
+/// Splits `prefix` into disjoint rows. The given rows lie within it, in order, and `around` covers all of it.
 fn split(prefix: IpNet, around: Option<&Row>, rows: &[&Row], out: &mut Vec<Row>) {
     let outlasts = |one: &Row, other: &Row| end_of(one.until) > end_of(other.until);
     let own = rows.iter().take_while(|row| row.prefix == prefix).count();
@@ -241,7 +241,7 @@ mod tests {
         in_effect(numbered).into_iter().map(|(prefix, id)| (prefix.to_string(), id)).collect()
     }
 
-    /// Ends of an address, one second after another, as the rules of `access` have them.
+    /// Returns true if the address is denied or banned at this second, by the rules of `access`.
     fn is_denied(entries: &[Nested], address: IpAddr, second: i64) -> bool {
         let holds = |of: &&Nested| of.prefix.contains(&address) && of.until.is_none_or(|until| at(second) < until);
         let grants = entries.iter().filter(|of| of.kind != Kind::Banned).filter(holds);

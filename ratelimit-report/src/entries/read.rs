@@ -1,5 +1,5 @@
-//! Reads exports again, and what nft, ipset and publishers of lists write. Every line is read in full or refused by its
-//! number: nothing that passes elsewhere becomes a denial here. Pure.
+//! Import of our exports, and of files from nft, ipset and publishers of lists. Every line is read in full or refused
+//! by its number, so that no entry that allows addresses becomes a denial. Pure.
 
 use std::path::Path;
 
@@ -13,49 +13,49 @@ use crate::snapshot::ListReport;
 mod ipset;
 mod nft;
 
-/// What a file says in the form of commands cannot be read without its end.
+/// Problem of a file that ends within a command.
 const CUT_OFF: &str = "the braces that begin here do not end: the rest is missing";
-/// Bytes from the start of a file by which a file of another kind is known.
+/// Number of bytes from the start of a file by which its kind is recognized.
 const LOOKED_AT: usize = 8192;
-/// How errors of list files begin.
+/// Prefix of errors from list files.
 const BAD_LINE: &str = "bad line in a list file: ";
 
-/// Why nothing of a file can be read.
+/// Reason why nothing of a file can be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct Wrong {
-    /// From 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// Problem, as a clause.
     pub problem: String,
 }
 
-/// A line, or a set, of which nothing is denied.
+/// Line or set from which nothing is denied.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Refused {
-    /// From 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What it is, by its name, and why it cannot be kept.
+    /// Name of the refused item, and the reason why it cannot be imported.
     pub problem: String,
 }
 
-/// What a file came to.
+/// Result of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
-    /// The denials.
+    /// Denials that were read.
     pub rows: Vec<Row>,
-    /// What is not denied though the file names it, by line.
+    /// Items in the file that are not denied, sorted by line.
     pub refused: Vec<Refused>,
 }
 
-/// Reads rows from any of the formats, from `list --json`, from `ipset save`, `ipset list` and `nft list`, or from a published
-/// list. Rows that are over are left out. A script of ours that nobody has edited is the rows that it was made of; in an
-/// edited one each element is of the row that it was made of.
+/// Reads rows from any export format, from `list --json`, `ipset save`, `ipset list` and `nft list`, or from a
+/// published list. Expired rows are left out. An unedited script of ours yields the rows that it was made of. In an
+/// edited one, each element takes its author from the row that it was made of.
 ///
 /// # Errors
-/// A file that is cut off, or is of another kind as a whole.
+/// Fails on a file that is cut off, or that as a whole is of another kind.
 pub fn import(text: &str, now: Timestamp) -> Result<Imported, Wrong> {
-    // What some editors begin a file with.
+    // Byte order mark of some editors.
     let text = text.trim_start_matches('\u{feff}');
     let mut imported = if text.trim_start().starts_with('{')
         && let Ok(report) = serde_json::from_str::<ListReport>(text)
@@ -78,7 +78,7 @@ pub fn import(text: &str, now: Timestamp) -> Result<Imported, Wrong> {
     Ok(imported)
 }
 
-/// The rows that a script of ours was made of, and when.
+/// Returns the rows that a script of ours was made of, and the time of the script.
 fn own_rows(text: &str) -> Option<(Vec<Row>, Timestamp)> {
     let mut own = text.lines().map_while(|line| line.strip_prefix(OWN));
     let at = own.next()?.strip_prefix(HEAD.strip_prefix(OWN)?)?.parse().ok()?;
@@ -86,7 +86,7 @@ fn own_rows(text: &str) -> Option<(Vec<Row>, Timestamp)> {
     Some((rows?.into_iter().flatten().collect(), at))
 }
 
-/// An element with the author of the row that decided for it when it was written.
+/// Adds the author of the row that decided for the element when the script was written.
 fn of_its_row(element: Row, made: &[Row]) -> Row {
     let around = made.iter().filter(|row| row.prefix.contains(&element.prefix));
     match around.max_by_key(|row| row.end()) {
@@ -114,7 +114,7 @@ pub(super) fn lines(text: &str, now: Timestamp) -> Result<Imported, Wrong> {
         } else if !ipset.line(words, line, now) {
             match listed(words) {
                 Ok(rows) => read.rows.extend(rows),
-                // A head of columns may say that all lines mean more than an address.
+                // A column header may mean that no line is just an address.
                 Err(problem) if read == Imported::default() && !problem.starts_with(BAD_LINE) => {
                     return Err(Wrong { line, problem });
                 }
@@ -135,7 +135,7 @@ pub(super) fn lines(text: &str, now: Timestamp) -> Result<Imported, Wrong> {
     Ok(read)
 }
 
-/// Refuses a file of another kind, such as a page in HTML, whose every line would be refused.
+/// Refuses a file of another kind, such as an HTML page, in which every line would be refused.
 fn check_kind(text: &str) -> Result<(), Wrong> {
     let mut end = text.len().min(LOOKED_AT);
     while !text.is_char_boundary(end) {
@@ -158,7 +158,7 @@ fn check_kind(text: &str) -> Result<(), Wrong> {
     }
 }
 
-/// `198.51.100.7 # {"until":"…"}`, or a line of any list.
+/// Parses `198.51.100.7 # {"until":"…"}`, or a line of any list.
 fn listed(text: &str) -> Result<Vec<Row>, String> {
     let end = text.find(|c: char| c.is_whitespace() || c == '#' || c == ';').unwrap_or(text.len());
     let (first, rest) = text.split_at(end);
@@ -183,12 +183,12 @@ fn listed(text: &str) -> Result<Vec<Row>, String> {
     Ok(vec![Row::listed(prefix, until, Some(shortened(comment)).filter(|text| !text.is_empty()))])
 }
 
-/// The prefixes that a line of a published list names, as list files are read.
+/// Returns the prefixes in a line of a published list, by the rules for list files.
 fn prefixes_of(line: &str) -> Result<Vec<IpNet>, String> {
     lists::parse(Path::new(""), line).map_err(|found| found.first().problem.clone())
 }
 
-/// The addresses of an element: an address, a prefix, or a range of two addresses. The family stays as it is written.
+/// Parses an address, a prefix, or a range of two addresses. The family stays as written.
 fn addresses(text: &str) -> Option<Vec<IpNet>> {
     let address = |text: &str| text.parse::<std::net::IpAddr>().ok();
     if let Some(one) = address(text) {
@@ -209,7 +209,7 @@ fn addresses(text: &str) -> Option<Vec<IpNet>> {
     text.parse::<IpNet>().ok().map(|prefix| vec![prefix.trunc()])
 }
 
-/// When something ends that has so many seconds left; 0 is no end.
+/// Returns the time `seconds` from now; 0 means no end. Returns none if the time is out of range.
 fn ends_in(seconds: i64, now: Timestamp) -> Option<Option<Timestamp>> {
     if seconds == 0 {
         return Some(None);

@@ -1,4 +1,4 @@
-//! Round trips of rows through every format, and what others write.
+//! Round trips of rows through every format, and import of foreign formats.
 
 use super::*;
 use crate::snapshot::Listed;
@@ -8,7 +8,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-/// The rows of a text of which nothing is refused.
+/// Returns the rows of a text, and asserts that nothing is refused.
 fn read_whole(text: &str, now: Timestamp) -> Vec<Row> {
     let Imported { rows, refused } = import(text, now).unwrap();
     assert_eq!(refused, []);
@@ -46,7 +46,7 @@ fn any_rows() -> impl Strategy<Value = Vec<Row>> {
     })
 }
 
-/// Until when an address is denied; permanent is the end of time.
+/// Returns the expiry of an address's denial. A permanent denial ends at [`Timestamp::MAX`].
 fn until(rows: &[Row], address: IpAddr) -> Option<Timestamp> {
     let around = rows.iter().filter(|row| row.prefix.contains(&address));
     around.map(|row| row.until.unwrap_or(Timestamp::MAX)).max()
@@ -102,7 +102,7 @@ proptest! {
             IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, host.into()]),
         ];
         for format in [Format::Nft, Format::Ipset] {
-            // Its elements alone, as another program has them.
+            // Reads only the elements, as another program would have them.
             let read = read::lines(&export(&rows, format, at(1_000)), at(1_000)).unwrap().rows;
             for address in addresses {
                 prop_assert_eq!(until(&read, address), until(&rows, address), "{:?} {}", format, address);
@@ -122,7 +122,7 @@ proptest! {
     }
 }
 
-/// A report of nested entries: prefix, state, and whether it ends.
+/// Generates reports of nested entries with prefix, state and optional expiry.
 fn any_report() -> impl Strategy<Value = ListReport> {
     let prefix = (any::<u8>(), 24..=32_u8, any::<bool>()).prop_map(|(host, length, is_ipv6)| {
         let (address, longer) = if is_ipv6 {
@@ -147,7 +147,7 @@ fn any_report() -> impl Strategy<Value = ListReport> {
     })
 }
 
-/// Whether the entry with the longest prefix denies, or a ban holds where there is none.
+/// Returns true if the entry with the longest prefix denies. Without an entry, a ban decides.
 fn is_denied(report: &ListReport, address: IpAddr) -> bool {
     let around = |of: &&Listed| prefix_of(&of.prefix).unwrap().contains(&address);
     let (bans, grants): (Vec<&Listed>, Vec<&Listed>) =
@@ -174,7 +174,7 @@ proptest! {
                 let text = export(&rows, format, at(1_000));
                 let again = read_whole(&text, at(1_000));
                 prop_assert_eq!(&again, &rows, "{:?}", format);
-                // Its elements alone, as another program has them.
+                // Reads only the elements, as another program would have them.
                 let read = read::lines(&text, at(1_000)).unwrap().rows;
                 prop_assert_eq!(until(&read, address), until(&rows, address), "{:?} {}", format, address);
             }

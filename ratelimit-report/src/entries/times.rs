@@ -1,10 +1,10 @@
-//! How long an entry has left, as nft and ipset write it. Pure.
+//! Durations in the notation of nft and ipset. Pure.
 
-/// The longest that nft counts, 584 years. // nf_msecs_to_jiffies64, Linux 6.1
+/// Maximum timeout of nft in seconds, 584 years. // nf_msecs_to_jiffies64, Linux 6.1
 const NFT_SECONDS_MAX: i64 = 18_446_744_072;
 const DAY_SECONDS: i64 = 86_400;
 
-/// Days and seconds: nft reads no number of more than eight digits.
+/// Formats a duration in days and seconds, because nft reads no number of more than eight digits.
 pub(super) fn nft_time(seconds: i64) -> String {
     let seconds = seconds.min(NFT_SECONDS_MAX);
     match (seconds / DAY_SECONDS, seconds % DAY_SECONDS) {
@@ -14,7 +14,7 @@ pub(super) fn nft_time(seconds: i64) -> String {
     }
 }
 
-/// Seconds by number alone, as ipset has them, or as nft has them: `1d2h3m4s`.
+/// Parses a plain number of seconds, as in ipset, or nft's notation `1d2h3m4s`. In the latter the result is at least 1.
 pub(super) fn seconds(text: &str) -> Option<i64> {
     if let Ok(seconds) = text.parse::<u32>() {
         return Some(seconds.into());

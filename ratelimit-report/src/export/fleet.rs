@@ -1,4 +1,4 @@
-//! Metrics of the fleet. Without one there is no sample, so that no alert is about what is off.
+//! Metrics of the fleet. Without a fleet there are no samples, so that no alert fires.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 use super::{Labels, family, gauge};
 use crate::fleet::{Fleet, FleetLimit, FleetState, RoundSeconds};
 
-/// All of them.
+/// Writes all metrics of the fleet.
 pub(super) fn metrics(out: &mut DescriptorEncoder<'_>, fleet: &Fleet) -> fmt::Result {
     let is_on = fleet.state != FleetState::Off;
     let of = is_on.then_some(fleet);
@@ -77,7 +77,7 @@ fn labels(of: &FleetLimit) -> Labels<'_> {
     vec![("rule", &of.rule), ("limit", &of.text)]
 }
 
-/// One that was counted elsewhere.
+/// Histogram that was counted elsewhere.
 struct Histogram<'a>(&'a RoundSeconds);
 
 impl TypedMetric for Histogram<'_> {

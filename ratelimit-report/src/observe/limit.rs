@@ -1,4 +1,5 @@
-//! One limit: all the sources that were seen in it. Its memory is bounded by the number of sources, and said.
+//! Observation of one limit over all its sources. Memory is bounded by the number of sources; sources beyond the bound
+//! are counted.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,35 +13,35 @@ use super::source::{Blocked, ObservedSource, Refused, Shape, Totals};
 use ratelimit_datapath::{SourceReading, Whose};
 use ratelimit_policy::desired::Limit;
 
-/// What was observed of one limit.
+/// Observations of one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observed {
-    /// Since when.
+    /// Start of the observation.
     pub since: Nanos,
-    /// When it was last looked at.
+    /// Time of the last visit.
     pub until: Nanos,
-    /// The most that each source wanted in one window, ascending.
+    /// Largest demand of each source within one window, ascending.
     pub busiest: Vec<u64>,
-    /// Sources that there was no room to observe: at least so many.
+    /// Lower bound on the number of sources that were not observed for lack of room.
     pub sources_not_observed: u64,
-    /// Buckets that ended before they were read.
+    /// Number of buckets that ended before they were read.
     pub missed_buckets: u64,
-    /// Since when the candidates are counted.
+    /// Time at which counting of the candidates began.
     pub candidates_since: Nanos,
-    /// Everything that was wanted since then.
+    /// Demand of all sources since `candidates_since`, in the limit's unit.
     pub demand: u64,
-    /// By amount, ascending.
+    /// Results for each candidate amount, ascending.
     pub candidates: Vec<Candidate>,
 }
 
-/// What another amount of the same limit would have done.
+/// Effect that another amount of the same limit would have had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// The amount.
+    /// Candidate amount, in the limit's unit.
     pub amount: u64,
-    /// Sources that it would have blocked at least once.
+    /// Number of sources that the candidate would have blocked at least once.
     pub sources_blocked: u64,
-    /// What it would have blocked, in the limit's unit.
+    /// Demand that the candidate would have blocked, in the limit's unit.
     pub blocked: u64,
 }
 
@@ -48,19 +49,20 @@ pub struct Candidate {
 pub(super) struct Observation {
     limit: Limit,
     shape: Shape,
-    /// Index of its rule.
+    /// Index of the limit's rule.
     rule: usize,
-    /// True if an access log charges it: each line to both windows of a source, which are then one source here.
+    /// True if an access log charges the limit. Each line charges both windows of a source, so they count as one source
+    /// here.
     is_logged: bool,
     since: Nanos,
     candidates_since: Nanos,
     until: Nanos,
-    /// The bucket of the last round, once there was one.
+    /// Bucket of the last round, or of the observation's start. `nothing_until` advances it too.
     current: BucketIndex,
     rounds: u64,
     missed_buckets: u64,
     sources_max: usize,
-    /// Where in `seen` a source is: half-empty tables are cheaper of these than of what is seen.
+    /// Index of each source in `seen`. A half-empty hash table of indices costs less memory than one of whole sources.
     index: HashMap<Whose, u32>,
     seen: Vec<ObservedSource>,
     once: Once,
@@ -96,7 +98,8 @@ impl Observation {
         }
     }
 
-    /// Whether what was observed of this one goes on with the other: the amount may differ, what a window is may not.
+    /// Returns true if the observation stays valid for `limit`. The amount may differ, the window's slot, unit and
+    /// shape may not.
     pub(super) fn counts_like(&self, limit: &Limit) -> bool {
         let window = |of: &Limit| (of.slot, of.unit, of.bucket_ns, of.window_ns);
         window(&self.limit) == window(limit) && self.shape == shape(limit)
@@ -118,13 +121,13 @@ impl Observation {
         }
     }
 
-    /// Returns the key of a window's source. In a limit that a log charges, both windows of a source have that of its
-    /// verified one.
+    /// Returns the key of a window's source. For a limit that a log charges, both windows of a source share the key of
+    /// the verified one.
     const fn whose(&self, (source, is_verified): Whose) -> Whose {
         (source, is_verified || self.is_logged)
     }
 
-    /// What a refusal by this limit is to itself and to others of its rule.
+    /// Sets what one refusal by this limit weighs in its own unit and in the other limits of its rule.
     pub(super) fn weigh(&mut self, own: Weight, shared: Vec<(usize, Weight)>) {
         (self.weight, self.shared) = (own, shared);
     }
@@ -144,7 +147,7 @@ impl Observation {
     pub(super) fn begin(&mut self, now: Nanos) {
         let current = now.bucket(self.limit.bucket_ns);
         if self.rounds > 0 {
-            // The bucket of the last round was not finished then, and its cell is reused CELLS later.
+            // The bucket of the last round was still open then, and its cell is reused CELLS buckets later.
             let gone = current.0.saturating_sub(CELLS as u64 - 1).saturating_sub(self.current.0);
             self.missed_buckets = self.missed_buckets.saturating_add(gone);
         }
@@ -156,7 +159,7 @@ impl Observation {
         self.current = now.bucket(self.limit.bucket_ns);
     }
 
-    /// Takes in one window, and tells how many refusals are new.
+    /// Updates a source from one window and returns how many of its refusals are new.
     pub(super) fn visit(&mut self, reading: &SourceReading, refused_bytes: u64) -> u64 {
         let (count, is_first) = (reading.window.refused.count(), self.rounds == 0);
         let ahead = ahead_max(self.current);
@@ -166,7 +169,7 @@ impl Observation {
         }
         let is_back = self.once.had(oldest(self.shape, reading, ahead));
         let Some(seen) = entry(&mut self.index, &mut self.seen, self.sources_max, whose, || {
-            // What was refused before the first look was refused at an unknown time.
+            // Refusals before the first visit happened at an unknown time, so they are not counted.
             let open = BucketIndex(self.current.0.saturating_sub(CELLS as u64 - 1));
             if is_first || is_back {
                 ObservedSource::new(open, (count, reading.repeated))
@@ -177,16 +180,16 @@ impl Observation {
             self.not_observed_in_round += 1;
             return 0;
         };
-        // What the other window refused is not known to be wanted beside what this one did.
+        // Refusals of the other window may repeat demand that this window already counted.
         if whose != reading.whose() {
             seen.look(self.shape, &reading.window.cells, None, ahead_max(self.current), &mut self.totals);
             return 0;
         }
         let more = match count.checked_sub(seen.refused) {
             Some(more) => more,
-            // The source was evicted, and is back.
+            // The source was evicted and has returned.
             None if count <= seen.refused / 2 => count,
-            // A drop-cache entry expired while the windows were read the last time, and was in that reading twice.
+            // A drop-cache entry expired during the previous read, so that reading counted its refusals twice.
             None => 0,
         };
         seen.refused = count;
@@ -200,7 +203,7 @@ impl Observation {
         fresh
     }
 
-    /// Adds what another limit of the rule refused before this one was asked.
+    /// Adds refusals by another limit of the rule that decided before this limit was checked.
     pub(super) fn owe(&mut self, source: Whose, amount: u64) {
         let Some(at) = self.index.get(&self.whose(source)) else { return };
         let seen = &mut self.seen[*at as usize];
@@ -213,11 +216,11 @@ impl Observation {
         self.part_with_those_that_came_once();
     }
 
-    /// Where most sources came once and are gone, as after a flood, keeps what they wanted alone.
+    /// Replaces sources that came once by their peaks alone, if they are the majority, as after a flood.
     fn part_with_those_that_came_once(&mut self) {
         let until = Once::settled(self.current);
         let may_go = |of: &ObservedSource| of.came_once(until);
-        // Of a limit of 0 no cell tells when a source came.
+        // The cells of a limit of 0 stay empty and do not tell when a source came.
         let going = if self.seen.len() > NAMED && self.limit.amount > 0 {
             self.seen.iter().filter(|of| may_go(of)).count()
         } else {
@@ -278,7 +281,7 @@ impl Observation {
     }
 
     pub(super) fn over(&self, amount: u64) -> Vec<(IpNet, u64)> {
-        // Verified traffic and the rest of one source are two windows.
+        // A source has two windows, one for verified and one for unverified traffic.
         let mut peaks: BTreeMap<IpNet, u64> = BTreeMap::new();
         for ((source, _), at) in &self.index {
             let peak = self.seen.get(*at as usize).map_or(0, |seen| seen.peak);
@@ -291,14 +294,14 @@ impl Observation {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        // hashbrown: an entry and a byte of control for each place.
+        // hashbrown stores an entry and one control byte per slot.
         let places = self.index.capacity() * 8 / 7 * (size_of::<(Whose, u32)>() + 1);
         let trials: usize = self.seen.iter().map(ObservedSource::trial_bytes).sum();
         places + self.seen.capacity() * size_of::<ObservedSource>() + trials
     }
 }
 
-/// The source, new where there is room.
+/// Returns the source's state and creates it if there is room. Returns none if `sources_max` are observed.
 fn entry<'a>(
     index: &mut HashMap<Whose, u32>,
     seen: &'a mut Vec<ObservedSource>,
@@ -315,12 +318,12 @@ fn entry<'a>(
     seen.last_mut()
 }
 
-/// The first bucket in which anything was admitted that the cells still tell.
+/// Returns the first bucket with an admission that the cells still hold.
 fn oldest(shape: Shape, reading: &SourceReading, ahead_max: BucketIndex) -> Option<BucketIndex> {
     active(shape, reading, ahead_max).min()
 }
 
-/// The last such bucket.
+/// Returns the last bucket with an admission that the cells hold.
 fn newest(shape: Shape, reading: &SourceReading, ahead_max: BucketIndex) -> Option<BucketIndex> {
     active(shape, reading, ahead_max).max()
 }
@@ -330,14 +333,14 @@ fn active(shape: Shape, reading: &SourceReading, ahead_max: BucketIndex) -> impl
     cells.filter(move |cell| cell.count > 0 && cell.bucket <= ahead_max).map(|cell| cell.bucket)
 }
 
-/// In which bucket the newest refusal was; the current one where it cannot be told.
+/// Returns the bucket of the newest refusal, or the current bucket if the window does not tell.
 fn newest_refusal(reading: &SourceReading, open: BucketIndex, current: BucketIndex) -> BucketIndex {
     let oldest = open.0.max(current.0.saturating_sub(CELLS as u64 - 1));
     let bucket = (oldest..=ahead_max(current).0).rev().map(BucketIndex);
     bucket.clone().find(|bucket| reading.window.refused.is_in(*bucket)).unwrap_or(current.max(open))
 }
 
-/// Buckets may turn while a visit goes on, by no more than its own length in the shortest of them.
+/// Returns the latest plausible bucket, [`CELLS`] after the current one, because buckets advance while a round runs.
 const fn ahead_max(current: BucketIndex) -> BucketIndex {
     BucketIndex(current.0.saturating_add(CELLS as u64))
 }

@@ -1,58 +1,58 @@
-//! Sources that came once: of many, as of a flood of forged ones, what they wanted is kept, and not who they were.
+//! Sources that came once, as in a flood of forged addresses. Only their peak demands are kept, not their addresses.
 
 use std::collections::BTreeMap;
 
 use ratelimit_common::time::BucketIndex;
 use ratelimit_common::window::CELLS;
 
-/// Sources that are always known by name. // 16384 x 0.2 KB = 3.3 MB
+/// Number of sources that are always kept by address. // 16384 x 0.2 KB = 3.3 MB
 pub(super) const NAMED: usize = 16_384;
-/// Digits of a peak that are kept, in bits.
+/// Significant bits of a peak that are kept.
 const PEAK_BITS: u32 = 7;
 
-/// What is left of sources that are not known by name any more.
+/// Peaks of sources that are no longer kept by address.
 #[derive(Debug, Default)]
 pub(super) struct Once {
-    /// How many had this peak. // 7 bits of 64 at any place: fewer than 3 800 peaks
+    /// Number of sources by rounded peak. // 7 significant bits of 64: fewer than 3 800 peaks
     peaks: BTreeMap<u64, u64>,
-    /// The windows of sources whose newest bucket is no later than this are of those.
+    /// Last bucket covered. A window with no later activity belongs to a source that is counted here.
     until: Option<BucketIndex>,
 }
 
 impl Once {
-    /// Whether it is worth it to keep no names of so many sources, where there are so many in all.
+    /// Returns true if dropping addresses pays: of more than [`NAMED`] sources, more than half may go.
     pub(super) fn is_worth(all: usize, may_go: usize) -> bool {
         all > NAMED && may_go > all / 2
     }
 
-    /// Returns the last bucket of which nothing can change any more at `current`.
+    /// Returns the last bucket that cannot change any more at `current`.
     pub(super) fn settled(current: BucketIndex) -> BucketIndex {
         BucketIndex(current.0.saturating_sub(CELLS as u64))
     }
 
-    /// Takes in one more, by the most that it wanted.
+    /// Adds a source by its peak demand, rounded down to [`PEAK_BITS`] significant bits.
     pub(super) fn add(&mut self, peak: u64) {
         let digits = u64::BITS - peak.leading_zeros();
         let rounded = peak >> digits.saturating_sub(PEAK_BITS) << digits.saturating_sub(PEAK_BITS);
         *self.peaks.entry(rounded).or_default() += 1;
     }
 
-    /// Those that were active until then alone are in it.
+    /// Extends the covered period to `until`. A window with no later activity belongs to a source that is counted here.
     pub(super) fn settle(&mut self, until: BucketIndex) {
         self.until = self.until.max(Some(until));
     }
 
-    /// Whether a window whose newest bucket is this one is of a source that is in it.
+    /// Returns true if a window with this newest bucket belongs to a source that is already counted here.
     pub(super) fn has(&self, newest: Option<BucketIndex>) -> bool {
         self.until.zip(newest).is_some_and(|(until, newest)| newest <= until)
     }
 
-    /// Whether a window that has this bucket is of a source that is in it and is back.
+    /// Returns true if a window with this oldest bucket belongs to a source that was counted here and has returned.
     pub(super) fn had(&self, oldest: Option<BucketIndex>) -> bool {
         self.until.zip(oldest).is_some_and(|(until, oldest)| oldest <= until)
     }
 
-    /// The most that each wanted.
+    /// Returns the rounded peak demand of each source, ascending, without zeros.
     pub(super) fn peaks(&self) -> impl Iterator<Item = u64> {
         let all = self.peaks.iter().filter(|(peak, _)| **peak > 0);
         all.flat_map(|(peak, count)| std::iter::repeat_n(*peak, usize::try_from(*count).unwrap_or(usize::MAX)))

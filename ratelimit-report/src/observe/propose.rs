@@ -1,69 +1,70 @@
-//! From the busiest windows of all sources to the limit that parts the few from the many. Pure.
+//! Proposal of a limit that separates the few heavy sources from the many, from the busiest windows of all sources.
+//! Pure.
 
 use ratelimit_common::layout::Unit;
 use serde::{Deserialize, Serialize};
 
-/// Of fewer sources nothing is concluded.
+/// Minimum number of sources for a proposal.
 pub const SOURCES_MIN: usize = 20;
-/// From so many on, the busiest in a thousand may be blocked where no gap parts the few from the many.
+/// Number of sources from which the busiest 0.1 % may be blocked if no gap separates the few from the many.
 const SOURCES_MANY: usize = 1000;
-/// A gap is at least this factor wide: less comes about by chance in the tail of any mixed load.
+/// Minimum ratio of a gap. Smaller ratios occur by chance in the tail of any mixed load.
 const GAP_RATIO_MIN: f64 = 3.0;
-/// A limit is at most so many times what the busiest ordinary source wanted, however wide the gap.
+/// Maximum ratio of a limit, before rounding, to the demand of the busiest ordinary source, however wide the gap.
 const HEADROOM_MAX: u64 = 10;
-/// And where there is no gap, so many times.
+/// Ratio of a limit, before rounding, to the observed demand if there is no gap.
 const HEADROOM: u64 = 2;
 
-/// How the busiest windows of the sources are distributed: each the nearest rank.
+/// Distribution of the sources' busiest windows, as nearest-rank percentiles in the limit's unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Distribution {
-    /// Half of the sources wanted no more than this in any window.
+    /// Demand that half of the sources never exceeded in any window.
     pub median: u64,
-    /// 90 % did.
+    /// Demand that 90 % of the sources never exceeded.
     pub p90: u64,
-    /// 99 % did.
+    /// Demand that 99 % of the sources never exceeded.
     pub p99: u64,
-    /// 99.9 % did.
+    /// Demand that 99.9 % of the sources never exceeded.
     pub p999: u64,
-    /// All did.
+    /// Demand of the busiest source.
     pub max: u64,
 }
 
-/// A range that no source's busiest window lies in.
+/// Range of demand that contains no source's busiest window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
-    /// The busiest window of the busiest source below it.
+    /// Busiest window of the busiest source below the gap.
     pub below: u64,
-    /// That of the least busy source above it.
+    /// Busiest window of the least busy source above the gap.
     pub above: u64,
-    /// How many sources are above it.
+    /// Number of sources above the gap.
     pub sources_above: u64,
 }
 
-/// A limit, and what gave it.
+/// Proposed limit and its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proposal {
-    /// Its amount.
+    /// Proposed amount, in the limit's unit.
     pub amount: u64,
-    /// Sources that it would have blocked at least once.
+    /// Number of sources that the limit would have blocked at least once.
     pub sources_blocked: u64,
-    /// What gave it.
+    /// Reason for the amount.
     pub reason: Reason,
 }
 
-/// What gave a limit.
+/// Reason for a proposed amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It lies in this gap.
+    /// The amount lies in this gap.
     Gap(Gap),
-    /// There is no gap: twice what 99.9 % of the sources stay within.
+    /// Without a gap, the amount is twice what 99.9 % of the sources stay within, rounded up.
     TwiceMost,
-    /// There is no gap, and few sources: twice what the busiest wanted.
+    /// Without a gap and with few sources, the amount is twice the demand of the busiest, rounded up.
     TwiceAll,
 }
 
 impl Distribution {
-    /// Of busiest windows in ascending order; none of no source.
+    /// Computes the distribution of `busiest`, which is ascending. Returns none if there is no source.
     pub fn of(busiest: &[u64]) -> Option<Self> {
         let rank = |permille: usize| {
             let rank = busiest.len().saturating_mul(permille).div_ceil(1000);
@@ -75,15 +76,15 @@ impl Distribution {
 }
 
 impl Gap {
-    /// How many times as much the sources above want.
+    /// Returns how many times as much the least busy source above wants, compared with the busiest source below.
     #[expect(clippy::cast_precision_loss, reason = "a factor is compared and shown to two digits")]
     pub fn ratio(&self) -> f64 {
         self.above as f64 / self.below.max(1) as f64
     }
 }
 
-/// The gaps that mean something, lowest first: at least threefold, not between handfuls, and with the fewer sources
-/// above.
+/// Returns the significant gaps, lowest first. They are at least threefold, wide enough for the unit, and have at most
+/// half of the sources above.
 pub fn gaps(busiest: &[u64], unit: Unit) -> Vec<Gap> {
     let pairs = busiest.windows(2).enumerate().map(|(at, pair)| Gap {
         below: pair[0],
@@ -98,12 +99,12 @@ pub fn gaps(busiest: &[u64], unit: Unit) -> Vec<Gap> {
     pairs.filter(means_something).collect()
 }
 
-/// The widest of some gaps.
+/// Returns the gap with the largest ratio.
 pub fn widest(gaps: &[Gap]) -> Option<Gap> {
     gaps.iter().copied().max_by(|one, other| one.ratio().total_cmp(&other.ratio()))
 }
 
-/// The limit for busiest windows in ascending order; none of too few sources.
+/// Proposes a limit from `busiest`, which is ascending. Returns none for fewer than [`SOURCES_MIN`] sources.
 pub fn propose(busiest: &[u64], unit: Unit, amount_max: u64) -> Option<Proposal> {
     let of = Distribution::of(busiest).filter(|_| busiest.len() >= SOURCES_MIN)?;
     let (amount, reason) = match parting(&gaps(busiest, unit)) {
@@ -116,14 +117,14 @@ pub fn propose(busiest: &[u64], unit: Unit, amount_max: u64) -> Option<Proposal>
     Some(Proposal { amount, sources_blocked: sources_blocked as u64, reason })
 }
 
-/// The gap between the ordinary and the others. Among those there are gaps too, as one may be far busier than the
-/// rest: so it is the lowest that is at least half as wide as the widest, in orders of magnitude.
+/// Returns the gap between ordinary and heavy sources. Heavy sources have gaps among themselves, so the widest gap may
+/// be too high. The result is the lowest gap whose ratio is at least the square root of the widest one's.
 fn parting(gaps: &[Gap]) -> Option<Gap> {
     let widest = widest(gaps)?;
     gaps.iter().copied().find(|gap| gap.ratio().powi(2) >= widest.ratio())
 }
 
-/// The least proposal, whatever was observed: a page of a web site takes as much.
+/// Returns the smallest amount proposed: loading one web page takes as much.
 const fn few(unit: Unit) -> u64 {
     match unit {
         Unit::Requests | Unit::Connections | Unit::Packets => 10,
@@ -131,12 +132,13 @@ const fn few(unit: Unit) -> u64 {
     }
 }
 
-/// A round amount with head room above what was observed.
+/// Returns a round amount, [`HEADROOM`] times `busiest` or more.
 fn above(busiest: u64, few: u64) -> u64 {
     round_up(busiest.saturating_mul(HEADROOM).max(few))
 }
 
-/// A round amount in the middle of a gap, but not too far above what is below it.
+/// Returns a round amount near the geometric middle of a gap, at most [`HEADROOM_MAX`] times its lower end before
+/// rounding.
 fn within(gap: Gap, few: u64) -> u64 {
     let middle = (u128::from(gap.below) * u128::from(gap.above)).isqrt();
     let middle = u64::try_from(middle).unwrap_or(u64::MAX).min(gap.below.saturating_mul(HEADROOM_MAX));
@@ -144,7 +146,7 @@ fn within(gap: Gap, few: u64) -> u64 {
     if amount < gap.above { amount } else { round_down(gap.above - 1).max(gap.below) }
 }
 
-/// The next of 1, 2, 5, 10, 20, 50 and so on.
+/// Rounds up to the next of 1, 2, 5, 10, 20, 50 and so on.
 fn round_up(amount: u64) -> u64 {
     steps().find(|step| *step >= amount).unwrap_or(u64::MAX)
 }
@@ -168,7 +170,7 @@ mod tests {
         propose(busiest, Unit::Connections, MAX)
     }
 
-    /// Ordinary sources from 1 on, and others.
+    /// Returns the busiest windows of ordinary sources, 1 to `ordinary`, followed by `others`.
     fn with(ordinary: u64, others: &[u64]) -> Vec<u64> {
         (1..=ordinary).chain(others.iter().copied()).collect()
     }
@@ -188,17 +190,17 @@ mod tests {
     #[test]
     fn the_proposal_lies_in_the_gap_below_those_who_want_far_more() {
         for (busiest, amount, blocked) in [
-            // Between 40 and 4000: 400.
+            // The geometric middle of 40 and 4000 is 400.
             (with(40, &[4000, 5000]), 500, 2),
-            // Between 40 and 130: 72.
+            // The geometric middle of 40 and 130 is 72.
             (with(40, &[130, 140, 150]), 100, 3),
-            // 200 would refuse none of the three.
+            // The amount is not 200, which would refuse none of the three sources.
             (with(100, &[300, 310, 320]), 200, 3),
-            // However wide the gap, ten times.
+            // The amount stays near ten times the lower end, however wide the gap is.
             (with(40, &[10_000_000]), 500, 1),
-            // One that is far above the others does not hide them.
+            // A single far busier source does not hide the lower gap.
             (with(40, &[300, 500, 2000, 100_000]), 200, 4),
-            // An office among the ordinary is no reason to part it from them.
+            // A somewhat busier office still counts as an ordinary source.
             (with(30, &[95, 2000, 3000]), 500, 2),
         ] {
             let proposal = connections(&busiest).expect("there are enough");

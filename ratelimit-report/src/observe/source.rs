@@ -1,60 +1,59 @@
-//! One source in one limit: what it wanted in each bucket, and what each candidate would have admitted of that.
+//! Demand of one source under one limit, bucket by bucket, and what each candidate amount would have admitted.
 //!
-//! Buckets are finished in order. What a candidate admits of a bucket depends on the buckets before it alone, and on
-//! how much was wanted in it: of units that come one by one, exactly what packet after packet would have been
-//! admitted.
+//! Buckets are finished in order. A candidate's admission in a bucket depends only on earlier buckets and on the
+//! bucket's demand. If units come one by one, the result equals packet-by-packet admission.
 
 use ratelimit_common::time::BucketIndex;
 use ratelimit_common::window::{self, CELLS, Cell, Parts};
 
 use ratelimit_policy::config::rule::CANDIDATES_MAX;
 
-/// How the limit's buckets are summed and stored.
+/// Arithmetic of the limit: how buckets are summed and how cells are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// Full buckets before the current one that the sum takes in.
+    /// Number of full buckets before the current one that the sum includes.
     pub(super) full_buckets: u8,
-    /// At most so much in one bucket.
+    /// Maximum amount that one bucket admits.
     pub(super) burst: u64,
-    /// What a cell's count is made of.
+    /// Bit widths of a cell's count.
     pub(super) parts: Parts,
 }
 
-/// What all sources together come to under each candidate.
+/// Sums over all sources of one limit, by candidate.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Totals {
-    /// The candidates' amounts, ascending, at most [`CANDIDATES_MAX`].
+    /// Amounts of the candidates, ascending, at most [`CANDIDATES_MAX`].
     pub(super) amounts: Vec<u64>,
-    /// By candidate.
+    /// Blocked sources and demand per candidate, in the order of `amounts`.
     pub(super) blocked: Vec<Blocked>,
-    /// Everything that was wanted since the candidates are counted.
+    /// Demand of all sources since counting of the candidates began, in the limit's unit.
     pub(super) demand: u64,
 }
 
-/// What one candidate would have blocked.
+/// Sources and demand that one candidate would have blocked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Blocked {
-    /// Sources, each once.
+    /// Number of sources blocked at least once.
     pub(super) sources: u64,
-    /// Of what they wanted, in the limit's unit.
+    /// Blocked part of the demand, in the limit's unit.
     pub(super) amount: u64,
 }
 
 impl Totals {
-    /// None blocked yet.
+    /// Creates totals for these candidate amounts, with nothing blocked yet.
     pub(super) fn new(amounts: Vec<u64>) -> Self {
         Self { blocked: vec![Blocked::default(); amounts.len()], amounts, demand: 0 }
     }
 }
 
-/// Refusals that were not there when the source was last looked at, in the limit's unit.
+/// Refusals that are new since the last visit of the source, in the limit's unit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refused {
     pub(super) amount: u64,
     pub(super) bucket: BucketIndex,
 }
 
-/// One amount for each of the last [`CELLS`] buckets.
+/// Amount for each of the last [`CELLS`] buckets.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ring([u64; CELLS]);
 
@@ -67,78 +66,82 @@ impl Ring {
         self.0[window::index(bucket)] = amount;
     }
 
-    /// Sum of the `full_buckets` buckets before this one.
+    /// Returns the sum of the `full_buckets` buckets before `bucket`.
     fn before(&self, bucket: BucketIndex, full_buckets: u8) -> u64 {
         let earlier = (1..=u64::from(full_buckets)).map(|back| self.at(BucketIndex(bucket.0.wrapping_sub(back))));
         earlier.fold(0, u64::saturating_add)
     }
 }
 
-/// What is known of one source. // 136 B, and once it exceeds a candidate 32 B and 64 B for each such
+/// Observed state of one source. // 136 B; a source over a candidate adds 32 B, and 64 B per exceeded candidate
 #[derive(Clone, Debug)]
 pub(super) struct ObservedSource {
-    /// What it wanted in the open bucket and those before it: admitted or refused.
+    /// Demand, admitted plus refused, of the open bucket and of the buckets before it.
     demand: Ring,
-    /// The first bucket that it was looked at in.
+    /// First bucket in which the source was visited.
     first: BucketIndex,
-    /// The newest bucket in which it was active. Those before it are finished.
+    /// Newest bucket in which the source was active. Earlier buckets are finished.
     open: BucketIndex,
-    /// What of the open bucket's demand was refused.
+    /// Refused part of the open bucket's demand.
     open_refused: u64,
-    /// The window's refusals when it was last looked at.
+    /// Total refusals of the window at the last visit.
     pub(super) refused: u64,
-    /// Those of them that only repeat an earlier one.
+    /// Total repetitions among the window's refusals, at the last visit.
     repeated: u64,
-    /// Requests that were refused in an earlier round and have been admitted since: so many new refusals are none.
+    /// Repetitions not yet matched by refusals: requests refused in an earlier round and admitted since. They are
+    /// subtracted from later refusals.
     admitted_since: u64,
-    /// The most that it wanted in any one window.
+    /// Largest demand within any one window.
     pub(super) peak: u64,
-    /// None while every candidate admits everything.
+    /// Candidate state; none while every candidate admits everything.
     trial: Option<Box<Trial>>,
 }
 
-/// What the candidates admit of one source.
+/// Admissions of one source under the exceeded candidates.
 #[derive(Clone, Debug, Default)]
 struct Trial {
-    /// Of the smallest candidates, which the source has exceeded. The others admit everything.
+    /// Admitted amounts, one ring per exceeded candidate, the smallest candidate first. Larger candidates admit
+    /// everything.
     admitted: Vec<Ring>,
-    /// A bit for each candidate that has blocked it.
+    /// Bit mask of the candidates that have blocked the source.
     has_blocked: u8,
 }
 
 const _: () = assert!(CANDIDATES_MAX <= u8::BITS as usize);
 
 impl ObservedSource {
-    /// One that was not seen before, from this bucket on.
+    /// Creates the state of a newly seen source. `open` is its first bucket, and the pair holds its total refusals and
+    /// repetitions so far.
     pub(super) fn new(open: BucketIndex, (refused, repeated): (u64, u64)) -> Self {
         let (demand, open_refused, admitted_since, peak, trial) = (Ring::default(), 0, 0, 0, None);
         Self { demand, first: open, open, open_refused, refused, repeated, admitted_since, peak, trial }
     }
 
-    /// How many of so many new refusals are no repetition of an earlier one, of all that its window has refused.
+    /// Returns how many of the `refused` new refusals repeat no earlier refusal. `repeated` is the window's total of
+    /// repetitions.
     pub(super) fn without_repetitions(&mut self, refused: u64, repeated: u64) -> u64 {
-        // One that was evicted counts from zero.
+        // After an eviction the window counts its repetitions from zero.
         let again = repeated.checked_sub(self.repeated).unwrap_or(repeated).saturating_add(self.admitted_since);
         (self.repeated, self.admitted_since) = (repeated, again.saturating_sub(refused));
         refused.saturating_sub(again)
     }
 
-    /// The first bucket that is not finished.
+    /// Returns the first unfinished bucket.
     pub(super) const fn open(&self) -> BucketIndex {
         self.open
     }
 
-    /// Whether all that it ever wanted lies within one window, and before this bucket or in it.
+    /// Returns true if all activity of the source lies within [`CELLS`] buckets, the last no later than `until`.
     pub(super) const fn came_once(&self, until: BucketIndex) -> bool {
         self.open.0 <= until.0 && self.open.0 - self.first.0 < CELLS as u64
     }
 
-    /// Ends it: nothing more is wanted of its open bucket.
+    /// Finishes the open bucket, which gets no more demand.
     pub(super) fn end(&mut self, shape: Shape, totals: &mut Totals) {
         self.finish(shape, self.open, totals);
     }
 
-    /// Takes in what its cells say now, and what was refused since the last look.
+    /// Updates the demand from the window's cells and from the refusals since the last visit.
     pub(super) fn look(
         &mut self,
         shape: Shape,
@@ -168,8 +171,8 @@ impl ObservedSource {
         self.open = bucket;
     }
 
-    /// The bucket after one that is finished. The oldest that the cells still tell is [`CELLS`] - 1 before `newest`:
-    /// what is in no window with that one need not be gone through.
+    /// Opens the bucket after `bucket`, which is finished, and returns it. The cells reach back [`CELLS`] - 1 buckets
+    /// from `newest`. A longer gap is skipped, because its buckets share no window with them.
     fn next(&mut self, bucket: BucketIndex, newest: BucketIndex) -> BucketIndex {
         self.open_refused = 0;
         if newest.0 - bucket.0 <= 2 * CELLS as u64 {
@@ -184,7 +187,7 @@ impl ObservedSource {
         BucketIndex(newest.0 - (CELLS as u64 - 1))
     }
 
-    /// Adds what was refused elsewhere, in a bucket that is open or yet to come.
+    /// Adds refusals by another limit of the rule, in a bucket that is open or still to come.
     pub(super) fn add(&mut self, shape: Shape, refused: Refused, totals: &mut Totals) {
         let newest = refused.bucket.max(self.open);
         while self.open != newest {
@@ -195,12 +198,13 @@ impl ObservedSource {
         self.want(shape, self.open, self.demand.at(self.open).saturating_add(refused.amount), totals);
     }
 
-    /// Whether something of what it wanted in this bucket, which is not finished, is known to be refused.
+    /// Returns true if `bucket` is the open one and some of its demand was refused.
     pub(super) fn is_refused_in(&self, bucket: BucketIndex) -> bool {
         bucket == self.open && self.open_refused > 0
     }
 
-    /// The demand of a bucket only grows: a source that is evicted and comes back is counted from 0 again.
+    /// Raises the demand of a bucket to `demand` and ignores a smaller value: an evicted source that returns counts
+    /// from 0.
     fn want(&mut self, shape: Shape, bucket: BucketIndex, demand: u64, totals: &mut Totals) {
         let before = self.demand.at(bucket);
         if demand <= before {
@@ -239,7 +243,7 @@ impl ObservedSource {
         }
     }
 
-    /// Adds what the candidates would block of the open bucket if nothing more came in it.
+    /// Adds what each candidate would block of the open bucket if its demand stayed as it is.
     pub(super) fn add_open(&self, shape: Shape, amounts: &[u64], blocked: &mut [Blocked]) {
         let demand = self.demand.at(self.open);
         let Some(trial) = &self.trial else { return };
@@ -251,19 +255,19 @@ impl ObservedSource {
         }
     }
 
-    /// Forgets what earlier candidates admitted.
+    /// Discards the admissions under earlier candidates.
     pub(super) fn reset(&mut self) {
         self.trial = None;
     }
 
-    /// Bytes that it takes beside itself.
+    /// Returns the heap memory of the source in bytes.
     pub(super) fn trial_bytes(&self) -> usize {
         let rings = |trial: &Trial| size_of::<Trial>() + trial.admitted.capacity() * size_of::<Ring>();
         self.trial.as_deref().map_or(0, rings)
     }
 }
 
-/// What a limit of this amount still admits, in this bucket and in all.
+/// Returns the amount that a limit of `amount` still admits in `bucket`.
 fn room(shape: Shape, admitted: &Ring, bucket: BucketIndex, amount: u64) -> u64 {
     amount.saturating_sub(admitted.before(bucket, shape.full_buckets)).min(shape.burst)
 }

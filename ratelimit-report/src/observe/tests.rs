@@ -1,4 +1,4 @@
-//! The simulation against packet after packet, and the proposal against a load that is sent twice.
+//! Compares the observation with packet-by-packet limits, and a proposal with the same load sent again under it.
 
 use std::cell::Cell as Word;
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use ratelimit_datapath::Datapath as _;
 use ratelimit_datapath::fake::{FakeDatapath, FakeKernel, FakePacket, START};
 use ratelimit_policy::desired::{AccessLog, Mode};
 
-/// One source's window under one limit.
+/// Window of one source under one limit.
 struct Charged {
     limit: window::Limit,
     words: [Word<u64>; window::CELLS],
@@ -63,7 +63,7 @@ fn form() -> impl Strategy<Value = (WindowForm, u8)> {
     ]
 }
 
-/// Buckets to go on by, and what is wanted then, in several pieces.
+/// Generates steps: a number of buckets to advance, and the demand there in several pieces.
 fn stream() -> impl Strategy<Value = Vec<(u64, Vec<u64>)>> {
     let onward = prop_oneof![8 => 0_u64..3, 1 => 3_u64..12, 1 => 12_u64..40];
     prop::collection::vec((onward, prop::collection::vec(0_u64..30, 1..4)), 1..40)
@@ -121,7 +121,7 @@ proptest! {
         stream in stream(),
         looks in prop::collection::vec(any::<bool>(), 40),
     ) {
-        // Nothing is refused, so that the cells tell it all.
+        // Nothing is refused, so the cells contain all demand.
         let of = Limit { form, buckets, ..limit(1 << 30, Unit::Connections) };
         let said = [("default".to_owned(), candidates.iter().map(|amount| Limit { amount: *amount, ..of }).collect())];
         let mut now = BucketIndex(29_000_000);
@@ -175,7 +175,7 @@ proptest! {
     }
 }
 
-/// A kernel with one rule, and an observer of it.
+/// Kernel with one rule, and its observer.
 struct Bench {
     datapath: FakeDatapath,
     kernel: FakeKernel,
@@ -223,7 +223,7 @@ fn dry_run(limits: Vec<Limit>) -> Policy {
     policy
 }
 
-/// Numbers that look random, and are the same each time.
+/// Pseudo-random numbers from a fixed seed.
 struct Dice(u64);
 
 impl Dice {
@@ -237,8 +237,8 @@ impl Dice {
 
 const HEAVY: [u64; 7] = [40, 55, 90, 150, 400, 900, 3000];
 
-/// Who opens a connection in which second of an hour. The first sources are heavy: so many a minute. The others open
-/// up to 8 a minute while they are there, a few minutes at a time.
+/// Returns the second and source of each connection in an hour. The first sources open [`HEAVY`] connections per
+/// minute. The others open up to 8 per minute, for a few minutes at a time.
 fn recorded(seed: u64) -> Vec<(u64, IpAddr)> {
     let mut dice = Dice(seed);
     let mut events = Vec::new();
@@ -263,7 +263,7 @@ fn recorded(seed: u64) -> Vec<(u64, IpAddr)> {
     events
 }
 
-/// Sends a load; calls `then` whenever 20 seconds are over. Gives who was refused, or would have been.
+/// Sends a load and calls `then` after every 20 seconds. Returns the sources that were refused, or would have been.
 fn replay(bench: &mut Bench, events: &[(u64, IpAddr)], then: impl Fn(&mut Bench)) -> BTreeSet<IpAddr> {
     let (mut clock, mut refused) = (0, BTreeSet::new());
     for &(second, source) in events {
@@ -448,8 +448,7 @@ fn a_reading_that_has_somewhat_fewer_refusals_than_the_one_before_adds_none() {
         round.finish();
         observer.observed(&of).unwrap().demand
     };
-    // What was there before the first look; a drop-cache entry that was read twice; more; and a source that is
-    // evicted and back.
+    // Refusals before the first visit; more; a drop-cache entry that was read twice; more; a source evicted and back.
     let demands = [50_000, 52_000, 51_500, 51_600, 30].map(&mut demand_after);
     assert_eq!(demands.map(|demand| demand - demands[0]), [0, 2_000, 2_000, 2_100, 2_130]);
 }
@@ -543,7 +542,7 @@ fn of_a_flood_what_its_sources_wanted_is_kept_and_their_memory_returns() {
     let again = |bench: &mut Bench, minutes: u64| {
         for _ in 0..minutes {
             bench.kernel.advance(MINUTE_NS);
-            // One that goes on, among those that came once.
+            // One source continues among those that came once.
             bench.send("198.51.100.7", 1);
             bench.round();
         }
@@ -558,12 +557,12 @@ fn of_a_flood_what_its_sources_wanted_is_kept_and_their_memory_returns() {
     let after = bench.observer.bytes();
     println!("{before} B before, {flooded} B in the flood, {after} B after");
     assert!(flooded > 100 * before && after < flooded / 100, "{before} B, {flooded} B, {after} B");
-    // Their windows are still there, and are not taken for new ones.
+    // The windows of these sources still exist, and are not counted as new ones.
     let later = bench.observed(0);
     assert_eq!((later.busiest.len(), later.sources_not_observed), (observed.busiest.len(), 0));
     assert_eq!(later.busiest.iter().filter(|peak| **peak == 2).count(), FLOOD as usize);
     assert_eq!(later.demand, observed.demand + 2 * CELLS as u64);
-    // One that comes back is another source, and what was refused of it long ago is not refused again.
+    // A source that returns counts as another one, and its old refusals are not counted again.
     bench.send("10.0.0.7", 3);
     bench.round();
     let back = bench.observed(0);
@@ -586,8 +585,8 @@ fn a_request_that_is_sent_again_is_wanted_once_also_where_it_is_admitted_in_a_la
         round.finish();
         observer.observed(&of).unwrap().demand
     };
-    // What was there before the first look; three requests, two of them sent again four times in all; those two are
-    // admitted; five more requests, and nothing.
+    // Refusals before the first visit; three requests, two of them repeated four times in all. Then those two are
+    // admitted, five more requests follow, and nothing.
     let demands = [(10, 2), (17, 6), (17, 8), (22, 8), (22, 8)].map(|(refused, again)| demand_after(refused, again));
     assert_eq!(demands.map(|demand| demand - demands[0]), [0, 3, 3, 6, 6]);
 }

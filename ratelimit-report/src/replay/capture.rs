@@ -1,4 +1,4 @@
-//! Captures, in pcap and pcapng: frames with their times, one after the other, however large the file is.
+//! Captures in pcap and pcapng, read as a stream of frames with times, in bounded memory.
 
 use std::io::Read as IoRead;
 
@@ -10,30 +10,30 @@ use ratelimit_common::time::{Nanos, SECOND_NS};
 
 use super::Read;
 
-/// What is read at once, and what a block may be long unless it is longer.
+/// Size of the read buffer in bytes. It grows for longer blocks.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// No block is longer, unless the file is damaged.
+/// Maximum length of a block in bytes. A longer one means that the file is damaged.
 const BLOCK_BYTES_MAX: usize = 1 << 26;
 
-/// The header that the parser expects, where there is none.
+/// Length of an Ethernet header, which the parser expects and which is added to raw IP frames.
 const ETHERNET_HEADER_LEN: usize = 14;
 
-/// What links are between.
+/// Length of the header of a Linux cooked capture, version 1.
 const LINUX_COOKED_LEN: usize = 16;
 const LINUX_COOKED_2_LEN: usize = 20;
 
-/// Which of the two formats.
+/// Format of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// pcap.
+    /// The older format, pcap.
     Legacy,
-    /// pcapng.
+    /// The newer format, pcapng.
     NextGeneration,
 }
 
 impl Format {
-    /// The format that begins with these bytes.
+    /// Recognizes the format from the first bytes of a file.
     pub fn of(start: &[u8]) -> Option<Self> {
         match start.first_chunk()? {
             [0x0a, 0x0d, 0x0d, 0x0a] => Some(Self::NextGeneration),
@@ -46,33 +46,34 @@ impl Format {
     }
 }
 
-/// Why nothing of a capture can be replayed.
+/// Reason why nothing of a capture can be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
-    /// The file's own header is not all there, or wrong.
+    /// The header of the file is incomplete or invalid.
     #[error("its header is damaged or cut off")]
     Header,
-    /// It was captured where frames look otherwise.
+    /// The link type of the capture is not supported.
     #[error("it was captured on a link of type {0}, and only Ethernet, raw IP and Linux cooked captures can be read")]
     Link(i32),
-    /// The input failed.
+    /// Reading the input failed.
     #[error("it cannot be read")]
     Read,
 }
 
-/// How frames on a link begin.
+/// Frame format of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
     Ethernet,
     Ip,
-    /// Linux cooked, version 1 or 2.
+    /// Linux cooked, version 1.
     Cooked,
     Cooked2,
     Other(i32),
 }
 
 impl Link {
-    /// By <https://www.tcpdump.org/linktypes.html>; 12 and 14 are raw IP where a system writes its own number.
+    /// Maps a link type of <https://www.tcpdump.org/linktypes.html>. Some systems write their own numbers 12 and 14 for
+    /// raw IP.
     const fn of(linktype: Linktype) -> Self {
         match linktype.0 {
             1 => Self::Ethernet,
@@ -84,21 +85,21 @@ impl Link {
     }
 }
 
-/// An interface that was captured on.
+/// Interface of the capture.
 #[derive(Clone, Copy, Debug)]
 struct Interface {
     link: Link,
-    /// Units of its times in a second.
+    /// Units of a timestamp per second.
     resolution: u64,
-    /// Seconds to add to them.
+    /// Seconds to add to a timestamp.
     offset: i64,
 }
 
-/// A frame as the parser wants it: from an Ethernet header on, with its length on the wire, cut off or not.
+/// Frame in the form that the parser expects: from an Ethernet header on, with its length on the wire.
 pub(super) struct Captured<'a> {
     pub(super) header: [u8; ETHERNET_HEADER_LEN],
     pub(super) packet: &'a [u8],
-    /// Of both, on the wire.
+    /// Length of header and packet on the wire, which may exceed the captured bytes.
     pub(super) len: usize,
 }
 
@@ -122,7 +123,7 @@ impl Frame for Captured<'_> {
 }
 
 impl<'a> Captured<'a> {
-    /// The frame of `wire_len` bytes on the link, of which these were captured.
+    /// Creates a frame of `wire_len` bytes on the link, of which `data` was captured. Fails if a header is incomplete.
     fn new(link: Link, data: &'a [u8], wire_len: usize) -> Option<Self> {
         let ethernet = |ether_type: [u8; 2]| {
             let mut header = [0; ETHERNET_HEADER_LEN];
@@ -145,17 +146,17 @@ impl<'a> Captured<'a> {
     }
 }
 
-/// A capture that is being read, and the frame in it that is next.
+/// Capture that is being read, with its next frame.
 pub(super) struct CaptureStream {
     reader: Box<dyn PcapReaderIterator + Send>,
     buffer_bytes: usize,
     reading: Reading,
-    /// Why it cannot be read to its end.
+    /// Reason why the rest of the capture cannot be read.
     why: Option<&'static str>,
 }
 
 impl CaptureStream {
-    /// Of a file in this format, from its beginning on.
+    /// Creates a stream over a file in this format, from its beginning.
     pub(super) fn new(format: Format, input: Box<dyn IoRead + Send>) -> Result<Self, CaptureError> {
         let reader: Box<dyn PcapReaderIterator + Send> = match format {
             Format::Legacy => Box::new(LegacyPcapReader::new(BUFFER_BYTES, input).map_err(|error| beginning(&error))?),
@@ -166,13 +167,13 @@ impl CaptureStream {
         Ok(Self { reader, buffer_bytes: BUFFER_BYTES, reading: Reading::default(), why: None })
     }
 
-    /// The frame that is next, if [`Self::advance`] has found one, and its time.
+    /// Returns the next frame and its time, if [`Self::advance`] has found one.
     pub(super) fn next(&self) -> Option<(Nanos, Captured<'_>)> {
         let next = &self.reading.next;
         Some((next.at?, Captured { header: next.header, packet: &next.packet, len: next.len }))
     }
 
-    /// Reads on to the next frame, over all that is none.
+    /// Reads on to the next frame and skips everything else.
     pub(super) fn advance(&mut self) -> Result<(), CaptureError> {
         self.reading.next.at = None;
         while self.reading.next.at.is_none() && self.why.is_none() {
@@ -206,7 +207,7 @@ impl CaptureStream {
         Ok(())
     }
 
-    /// What was read.
+    /// Returns counts and warnings about what was read.
     pub(super) fn finish(self) -> Result<Read, CaptureError> {
         self.reading.finish(self.why)
     }
@@ -216,19 +217,19 @@ fn beginning(error: &PcapError<&[u8]>) -> CaptureError {
     if matches!(error, PcapError::ReadError) { CaptureError::Read } else { CaptureError::Header }
 }
 
-/// What is known of a capture as far as it was read.
+/// State of a capture as far as it was read.
 #[derive(Default)]
 struct Reading {
     read: Read,
     interfaces: Vec<Interface>,
-    /// Types of links that cannot be read, each once.
+    /// Link types that cannot be read, each once.
     other_links: Vec<i32>,
-    /// Packets that have no time.
+    /// Number of packets without a time.
     untimed: u64,
     next: Next,
 }
 
-/// A frame that was read. Without a time, it is none.
+/// Next frame; there is none if `at` is none.
 #[derive(Default)]
 struct Next {
     at: Option<Nanos>,
@@ -253,7 +254,7 @@ impl Reading {
                 let ticks = u64::from(packet.ts_sec).saturating_mul(resolution).saturating_add(fraction);
                 self.packet(0, Some(ticks), packet.data, packet.origlen);
             }
-            // Each section has interfaces of its own.
+            // Each section has its own interfaces.
             PcapBlockOwned::NG(Block::SectionHeader(_)) => self.interfaces.clear(),
             PcapBlockOwned::NG(Block::InterfaceDescription(of)) => {
                 let resolution = of.ts_resolution().filter(|resolution| *resolution > 0).unwrap_or(1_000_000);
@@ -289,7 +290,7 @@ impl Reading {
             self.untimed += 1;
             return;
         };
-        // A few writers leave the length on the wire out.
+        // Some writers omit the length on the wire.
         let wire_len = (wire_len as usize).max(data.len());
         if wire_len > data.len() {
             self.read.cut_off += 1;
@@ -328,7 +329,7 @@ impl Reading {
 
 fn of_header(header: &PcapHeader) -> Interface {
     let resolution = if header.is_nanosecond_precision() { SECOND_NS } else { 1_000_000 };
-    // The upper bits say how long the frame's checksum is.
+    // The upper four bits describe the frame check sequence.
     let link = Link::of(Linktype(header.network.0 & 0x0fff_ffff));
     Interface { link, resolution, offset: 0 }
 }

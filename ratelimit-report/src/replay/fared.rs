@@ -1,4 +1,4 @@
-//! How every source fared with each limit, as the kernel's own core judges it. Pure.
+//! Results of every source under each limit, judged by the kernel program's own core. Pure.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -18,51 +18,51 @@ use ratelimit_common::window::amount_max;
 use ratelimit_datapath::memory::{Conversations, Rules, Sources, address};
 use ratelimit_policy::desired::{Limit, Mode, Per, Policy, Ports, Rule};
 
-/// Sources that are judged; of more, only how much came from them is told.
+/// Maximum number of sources that are judged. Traffic of further sources is only counted.
 // 2^20 x (72 + 40 B a limit and ~100 B) = 222 MB
 pub(super) const SOURCES_MAX: usize = 1 << 20;
 
-/// How one source fared with one limit.
+/// Result of one source under one limit.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Fared {
-    /// In the limit's unit.
+    /// Amount admitted, in the limit's unit.
     pub(super) admitted: u64,
-    /// In the limit's unit, by this limit.
+    /// Amount refused by this limit, in its unit.
     pub(super) refused: u64,
-    /// When it refused first and last.
+    /// Times of the first and the last refusal.
     pub(super) span: Option<(Nanos, Nanos)>,
 }
 
-/// What came from one source.
+/// Results of one source.
 #[derive(Clone, Default)]
 pub(super) struct Judged {
-    /// Packets or requests of which anything counted.
+    /// Number of packets or requests of which anything counted.
     pub(super) counted: u64,
-    /// By limit.
+    /// Result under each limit, in the order of the limits.
     pub(super) limits: Vec<Fared>,
 }
 
-/// The limits, and how every source fared.
+/// Limits, and the results of every source.
 pub(super) struct Judge {
     rules: Rules,
-    /// The one of them, as sources are held to it.
+    /// Rule of `rules` as it is applied, without evidence needs.
     rule: layout::Rule,
     conversations: Conversations,
     windows: Sources,
     sources_max: usize,
     pub(super) sources: HashMap<IpNet, Judged>,
-    /// What came from sources for which there was no place.
+    /// Number of packets or requests from sources without room in `sources`.
     pub(super) unplaced: u64,
 }
 
 impl Judge {
     pub(super) fn new(policy: &Policy) -> Option<Self> {
-        // A dry run, which bans no source.
+        // Dry run, and no bans.
         let mut rule = Rule { mode: Mode::DryRun, bans: None, ..policy.rules.first()?.clone() };
-        // As the kernel's core has them: those of each source first.
+        // The kernel program has per-source limits first.
         rule.limits.sort_by_key(|limit| limit.per != Per::Source);
         let rules = Rules::new(&Policy { rules: vec![rule], ..policy.clone() })?;
-        // What comes from where, nobody proves to who reads of it: it is all one.
+        // Recorded traffic cannot verify its source, so a source's traffic counts as one.
         let rule = layout::Rule { evidence: EvidenceNeeds::default(), ..*rules.rule(0) };
         Some(Self {
             rules,
@@ -75,7 +75,7 @@ impl Judge {
         })
     }
 
-    /// With limits that nobody is over, so that the windows tell what was wanted.
+    /// Creates a judge with limits that no source exceeds, so that the windows hold all demand.
     pub(super) fn of_all(policy: &Policy) -> Option<Self> {
         let mut policy = policy.clone();
         for limit in policy.rules.iter_mut().flat_map(|rule| &mut rule.limits) {
@@ -94,12 +94,12 @@ impl Judge {
         &self.rules.policy().rules[0].limits
     }
 
-    /// Whose client a source is.
+    /// Returns the client prefix of a source.
     pub(super) fn client(&self, source: IpAddr) -> IpNet {
         self.rules.policy().client(source)
     }
 
-    /// A source's window in a limit.
+    /// Returns the window of a source under a limit.
     pub(super) fn window(&self, client: IpNet, limit: &Limit) -> Option<&layout::Source> {
         self.windows.windows.get(&(client, limit.slot))
     }
@@ -108,19 +108,19 @@ impl Judge {
         &self.rules.policy().rules[0].ports
     }
 
-    /// Who judges a packet, and what its source is granted.
+    /// Returns the rule that judges a packet, and the grant of its source.
     pub(super) fn choice(&self, packet: &Packet, now: Nanos) -> Choice {
         let asked_by = self.rules.asked_by(packet.destination, now);
         let asked = Asked::from(packet);
         choice(&asked_by, asked, protecting(&asked_by, asked.to).unwrap_or(0))
     }
 
-    /// What becomes of what is behind too many tags.
+    /// Returns the reason for a frame with too many VLAN tags.
     pub(super) fn too_many_tags(&self, now: Nanos) -> Reason {
         choose::too_many_tags(&self.rules.asked_by(Address::v4([0; 4]), now)).reason
     }
 
-    /// Judges a packet whose limits decide.
+    /// Judges a packet that the limits decide on.
     pub(super) fn frame<F: Walk>(&mut self, frame: &F, packet: &Packet, now: Nanos) -> Reason {
         let seen = self.conversations.look(frame, packet, None, now, &self.rule);
         let reason = self.charge(now, address(packet.source), seen.charges);
@@ -128,19 +128,19 @@ impl Judge {
         self.enforced(reason)
     }
 
-    /// What becomes of a packet of which the rule says this.
+    /// Converts the rule's reason by its mode: a drop in dry run becomes [`Reason::DryRun`].
     pub(super) const fn enforced(&self, reason: Reason) -> Reason {
         choose::enforced(&self.rule, reason).reason
     }
 
-    /// Judges a request of a log, which meets these conditions: a bit for each, in the order of the limits that have one.
+    /// Judges a request of a log. `met` has one bit for each limit with a condition, in the order of the limits.
     pub(super) fn request(&mut self, now: Nanos, source: IpAddr, met: u8) -> Reason {
         let charges = Charges { requests: 1, ..Charges::default() };
         if met == 0 {
             return self.charge(now, source, charges);
         }
         let of_packets = self.rule;
-        // Limits whose conditions it does not meet are not charged.
+        // Limits whose conditions the request does not meet are not charged.
         let mut met = met;
         for limit in self.rule.limits.iter_mut().filter(|limit| limit.unit == LOGGED_REQUESTS) {
             if met & 1 != 0 {
@@ -153,17 +153,18 @@ impl Judge {
         reason
     }
 
-    /// Charges every limit, or none where one has no room.
+    /// Charges every limit, or none if one refuses, and records the result for the source.
     pub(super) fn charge(&mut self, now: Nanos, source: IpAddr, charges: Charges) -> Reason {
         let limits = &self.rule.limits[..self.rule.limits_len.into()];
         let client = self.rules.policy().client(source);
-        // As in the kernel: what counts nowhere is remembered nowhere, so that SYNs from anywhere take no place.
+        // As in the kernel, traffic that counts nowhere creates no source. Forged SYNs therefore use no memory.
         let counts_nowhere = limits.iter().all(|limit| charges.of(limit).0 == 0);
         let is_full = self.sources.len() >= self.sources_max;
         let fared = match self.sources.get_mut(&client) {
             _ if counts_nowhere && self.rule.refuse_all == 0 => return Reason::NotCounted,
             Some(fared) => fared,
-            // Where everything is refused of who is over a limit, that is too: here, over that of its group.
+            // With refuse = "all" a source over a limit is refused everything. An unknown source can be over a group
+            // limit only.
             None if counts_nowhere => return self.windows.hold(client, &self.rule, charges, now).reason,
             None if is_full => {
                 self.unplaced += 1;

@@ -1,4 +1,4 @@
-//! What is packed by gzip, unpacked as it is read, in the memory of one window. Damage ends it, and is told.
+//! Decompression of gzip data as it is read, in the memory of one window. Damage ends the data and is reported.
 
 use std::io::{self, BufRead as _, BufReader, Read};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use flate2::bufread::GzDecoder;
 
-/// How it begins.
+/// Magic bytes of gzip data.
 pub(super) const MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 const WHOLE: u8 = 0;
@@ -14,17 +14,18 @@ const CUT_OFF: u8 = 1;
 const DAMAGED: u8 = 2;
 const SHREDDED: u8 = 3;
 
-/// To begin a member costs as much as to unpack some kB, so that tools make none of a few bytes. So many may be that all the same,
+/// Number of members that may be arbitrarily small. Starting a member costs as much as decompressing some kB, and no
+/// tool writes members of a few bytes.
 const MEMBERS_FREE: u64 = 10_000;
-/// and beyond them all have so much in them on average.
+/// Minimum mean size of further members in bytes.
 const MEMBER_BYTES_MIN: u64 = 256;
 
-/// How the unpacking went, told to who has given the reader away.
+/// State of the decompression, shared with the caller who gave the reader away.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Condition(Arc<AtomicU8>);
 
 impl Condition {
-    /// What is wrong with it, a clause; none where nothing is, so far.
+    /// Returns the problem as a clause; none if the data is valid so far.
     pub(super) fn problem(&self) -> Option<&'static str> {
         match self.0.load(Ordering::Relaxed) {
             WHOLE => None,
@@ -35,9 +36,9 @@ impl Condition {
     }
 }
 
-/// Unpacks one member after the other.
+/// Reader that decompresses one member after the other.
 pub(super) struct Gunzip<R> {
-    /// None at the end.
+    /// Current member; none at the end.
     member: Option<GzDecoder<BufReader<R>>>,
     members: u64,
     unpacked_bytes: u64,
@@ -51,7 +52,7 @@ impl<R: Read> Gunzip<R> {
         (Self { member, members: 1, unpacked_bytes: 0, condition: condition.clone() }, condition)
     }
 
-    /// Goes on behind a member that has ended.
+    /// Starts the next member after one has ended.
     fn next(&mut self) -> io::Result<()> {
         let Some(mut packed) = self.member.take().map(GzDecoder::into_inner) else { return Ok(()) };
         if packed.fill_buf()?.is_empty() {

@@ -1,4 +1,4 @@
-//! What files are, and their way into a [`Replay`]: opened, unpacked, told apart, and merged by time.
+//! Input files of a [`Replay`]: opening, decompressing, recognizing their format, and merging by time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -15,82 +15,82 @@ use super::{FileRead, Kind, Present, Read, Replay, Report, Suggested};
 use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::desired::{Limit, Policy};
 
-/// What is looked at to tell what a file is.
+/// Maximum number of bytes that are inspected to recognize a file's format.
 const START_BYTES: u64 = 1 << 16;
 
-/// Why nothing was replayed.
+/// Reason why nothing was replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    /// It cannot be opened.
+    /// The file cannot be opened.
     #[error("open {name}")]
     Open {
-        /// The file.
+        /// Name of the file.
         name: String,
-        /// Why.
+        /// Cause of the failure.
         source: io::Error,
     },
-    /// It cannot be read on.
+    /// Reading fails after the file was opened.
     #[error("read {name}")]
     Read {
-        /// The file.
+        /// Name of the file.
         name: String,
-        /// Why, where it is known.
+        /// Cause of the failure, if it is known.
         source: Option<io::Error>,
     },
-    /// There is nothing in it that can be replayed.
+    /// The file contains nothing that can be replayed.
     #[error("{name}: {problem}")]
     Unusable {
-        /// The file.
+        /// Name of the file.
         name: String,
-        /// What is wrong with it, a clause.
+        /// Problem with the file, as a clause.
         problem: String,
-        /// What to do.
+        /// Remedy to suggest to the user.
         help: String,
     },
 }
 
-/// What is asked of files besides their limits.
+/// Origin of the ports to judge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ports {
-    /// As it comes.
+    /// Default ports of the policy.
     Default,
-    /// Ports were named.
+    /// Ports named by the user.
     Said,
 }
 
-/// What is asked of files.
+/// Request to replay files.
 #[derive(Clone, Debug)]
 pub struct Asked<'a> {
-    /// The limits, and whose client a source is.
+    /// Policy with the limits and the prefix lengths of a client.
     pub policy: &'a Policy,
-    /// Whether ports were named.
+    /// Origin of the ports.
     pub ports: Ports,
-    /// For times that do not say all.
+    /// Clock that completes times without a zone or year.
     pub clock: Clock,
-    /// List files of which is told what of them would be refused.
+    /// List files for which refusals are reported.
     pub lists: &'a [ListFile],
 }
 
-/// Replays the files at these paths as one; `-` is standard input.
+/// Replays the files at these paths as one; `-` is standard input. Fails if a file cannot be read or replayed.
 pub fn read(paths: &[PathBuf], asked: &Asked<'_>) -> Result<Report, InputError> {
     let (replay, read, files) = play(opened(paths)?, asked, |kind| Replay::new(asked.policy, kind))?;
     Ok(replay.finish(read, files, asked.lists))
 }
 
-/// Proposes limits by the files at these paths.
+/// Proposes limits from the files at these paths; `-` is standard input.
 pub fn suggest(paths: &[PathBuf], asked: &Asked<'_>, present: Present) -> Result<Suggested, InputError> {
     let begin = |kind| Replay::observing(asked.policy, kind, present);
     let (replay, read, files) = play(opened(paths)?, asked, begin)?;
     replay.suggest(read, files, asked.lists).ok_or_else(|| InputError::Read { name: names(&[]), source: None })
 }
 
-/// Something to read, as it is called in errors.
+/// Input with the name that errors show.
 pub(super) struct Named {
     pub(super) name: String,
     pub(super) input: Input,
 }
 
-/// What bytes come from.
+/// Source of the bytes of a file.
 type Input = Box<dyn io::Read + Send>;
 
 fn opened(paths: &[PathBuf]) -> Result<Vec<Named>, InputError> {
@@ -110,7 +110,7 @@ fn opened(paths: &[PathBuf]) -> Result<Vec<Named>, InputError> {
     paths.iter().map(|path| opened_one(path)).collect()
 }
 
-/// Returns the first path of a regular file that a path before it names too, by another name or a link.
+/// Returns the first path of a regular file that an earlier path also names, under another name or by a link.
 fn named_twice(paths: &[PathBuf]) -> Option<&PathBuf> {
     use std::os::unix::fs::MetadataExt as _;
     let mut seen = BTreeSet::new();
@@ -129,7 +129,7 @@ fn opened_one(path: &Path) -> Result<Named, InputError> {
     }
 }
 
-/// Plays everything, the earliest first.
+/// Replays all inputs merged by time, the earliest item first.
 pub(super) fn play(
     inputs: Vec<Named>,
     asked: &Asked<'_>,
@@ -142,7 +142,7 @@ pub(super) fn play(
         let name = input.name.clone();
         match Stream::open(input, asked) {
             Ok(stream) => streams.push(stream),
-            // A log that was just rotated has nothing in it yet.
+            // A freshly rotated log is still empty.
             Err(InputError::Unusable { problem, .. }) if !is_one && problem == EMPTY => {
                 read.warnings.push(format!("{name} is empty"));
             }
@@ -191,16 +191,16 @@ fn names(inputs: &[Named]) -> String {
     inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// What a file is without anything in it.
+/// Problem of an empty file.
 const EMPTY: &str = "it is empty";
 
-/// A file that is being read.
+/// File that is being read.
 struct Stream {
     name: String,
     of: Of,
-    /// How its unpacking goes, where it is packed.
+    /// State of the decompression, if the file is compressed.
     condition: Option<Condition>,
-    /// What a log begins with.
+    /// First bytes of a log.
     start: Vec<u8>,
 }
 
@@ -259,7 +259,7 @@ impl Stream {
         }
     }
 
-    /// When the next came in; none at the end.
+    /// Returns the time of the next item; none at the end.
     fn next(&self) -> Option<Nanos> {
         match &self.of {
             Of::Log(log) => log.next().map(|(request, _)| request.at),
@@ -267,7 +267,7 @@ impl Stream {
         }
     }
 
-    /// Plays what is next, and reads on.
+    /// Replays the next item and reads on.
     fn play(&mut self, replay: &mut Replay) -> Result<(), InputError> {
         match &self.of {
             Of::Log(log) => {
@@ -329,14 +329,14 @@ impl Stream {
     }
 }
 
-/// How an input begins, behind what is blank.
+/// Beginning of an input, after the blank part.
 #[derive(Debug, Default)]
 pub(super) struct Begun {
-    /// Bytes that were taken of it.
+    /// Bytes that were already taken from the input.
     pub(super) start: Vec<u8>,
-    /// NUL bytes before them.
+    /// Number of NUL bytes skipped before `start`.
     pub(super) nuls: u64,
-    /// Lines before them.
+    /// Number of blank lines skipped before `start`.
     pub(super) blank_lines: u64,
 }
 
@@ -347,7 +347,7 @@ fn begin(input: &mut Input) -> io::Result<Begun> {
     loop {
         begun.start.clear();
         input.by_ref().take(START_BYTES).read_to_end(&mut begun.start)?;
-        // Of the last piece, line ends stay: a capture may begin with them.
+        // Line ends of the last piece stay, because a capture may begin with them.
         let is_all_blank = !begun.start.is_empty() && begun.start.iter().all(is_blank);
         let holes = begun.start.iter().take_while(|byte| **byte == 0).count();
         let left_out: Vec<u8> = begun.start.drain(..if is_all_blank { begun.start.len() } else { holes }).collect();
@@ -383,12 +383,12 @@ fn failed_capture(name: &str, error: &CaptureError) -> InputError {
     unusable(name, &error.to_string(), help)
 }
 
-/// The limits of the rule that judges.
+/// Returns the limits of the rule that judges.
 fn limits<'a>(asked: &Asked<'a>) -> impl Iterator<Item = &'a Limit> {
     asked.policy.rules.first().into_iter().flat_map(|rule| &rule.limits)
 }
 
-/// What is asked that no log can answer, and what to do about it.
+/// Returns the part of the request that no log can answer, and the remedy. Returns none if there is no such part.
 fn more_than_a_log_tells(asked: &Asked<'_>) -> Option<(String, &'static str)> {
     let mut limits = asked.policy.rules.iter().flat_map(|rule| &rule.limits);
     let other = limits.find(|limit| limit.unit != ratelimit_common::layout::Unit::Requests);

@@ -1,5 +1,5 @@
-//! Access logs of any server, line by line, from whatever wrote the lines down: a stream of requests, each with its
-//! source and time. Each line is told by its looks, so that a file may mix formats.
+//! Access logs of any server, read line by line into a stream of requests with source and time. Each line's format and
+//! envelope is recognized on its own, so a file may mix formats.
 
 use std::io::{self, Read as IoRead};
 use std::net::IpAddr;
@@ -32,41 +32,41 @@ use self::json::Found;
 use self::lines::Lines;
 use self::time::{Stamp, Times};
 
-/// Envelopes in envelopes: a container's line in a journal's in a collector's.
+/// Maximum depth of nested envelopes: a container's line in a journal's in a collector's.
 const ENVELOPES_MAX: usize = 3;
 
-/// Bytes of a line that are shown where it cannot be read.
+/// Maximum number of bytes shown of a line that cannot be read.
 const SHOWN_MAX: usize = 80;
 
-/// A request that a log has.
+/// Request in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Who sent it.
+    /// Address that sent the request.
     pub source: IpAddr,
-    /// When, by the server's clock.
+    /// Time by the server's clock.
     pub at: Nanos,
 }
 
-/// What a line is.
+/// Format of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Common or combined.
+    /// Common or combined format.
     Common,
-    /// JSON, an object a line.
+    /// JSON, one object per line.
     Json,
-    /// W3C extended, of IIS and CloudFront.
+    /// W3C extended format, of IIS and CloudFront.
     W3c,
     /// HAProxy's HTTP log.
     Haproxy,
-    /// An AWS load balancer's.
+    /// Log of an AWS load balancer.
     LoadBalancer,
-    /// Squid's own.
+    /// Squid's native format.
     Squid,
-    /// Envoy's and Istio's text.
+    /// Text format of Envoy and Istio.
     Envoy,
 }
 
-/// Returns whether a line is of the preface of HTTP/2, which lighttpd logs beside the connection's requests.
+/// Returns true if a line is the HTTP/2 preface, which lighttpd logs in addition to the connection's requests.
 fn is_preface(text: &[u8]) -> bool {
     const PREFACE: &[u8] = b"] \"PRI * HTTP/2.0\" ";
     let request = text.windows(3).position(|part| part == b"] \"");
@@ -74,7 +74,7 @@ fn is_preface(text: &[u8]) -> bool {
 }
 
 impl Format {
-    /// What it is called.
+    /// Returns the name of the format for users.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Common => "common or combined format",
@@ -88,42 +88,42 @@ impl Format {
     }
 }
 
-/// Reads lines, whose formats and envelopes may change from one to the next.
+/// Parser of lines. Formats and envelopes may vary from one line to the next.
 #[derive(Debug)]
 pub struct Parser {
     times: Times,
     last: common::Last,
     columns: Option<Columns>,
     facts: Facts,
-    /// Those that there were, and whether within envelopes.
+    /// Formats seen so far, each with whether it was in an envelope.
     formats: Vec<(Format, bool)>,
 }
 
 impl Parser {
-    /// Has read nothing yet.
+    /// Creates a parser that has read nothing yet.
     pub fn new(clock: Clock) -> Self {
         let (times, last) = (Times::new(clock), common::Last::default());
         Self { times, last, columns: None, facts: Facts::default(), formats: Vec::new() }
     }
 
-    /// Reads one line: none where it is a comment; else what is wrong with it, a clause.
+    /// Reads one line. Returns none for a comment, and a clause on what is wrong if the line cannot be read.
     pub fn line(&mut self, text: &[u8]) -> Result<Option<Request>, String> {
         if let Some(names) = text.strip_prefix(b"#Fields:") {
             self.columns = Some(Columns::of(names)?);
             return Ok(None);
         }
-        // Directives of W3C extended logs, and what `journalctl` says between boots.
+        // Directives of W3C extended logs, and the separators that `journalctl` prints between boots.
         if text.starts_with(b"#") || text.starts_with(b"-- ") || is_preface(text) {
             return Ok(None);
         }
         self.message(text, None).map(Some)
     }
 
-    /// Reads one line of a server whose clients connect to it directly: as [`Self::line`], but an address that a header
-    /// has named is no source.
+    /// Reads one line of a server to which clients connect directly. Unlike [`Self::line`], it takes no source from a
+    /// header.
     ///
     /// # Errors
-    /// Fails on what [`Self::line`] fails on, and where the line has `X-Forwarded-For` alone.
+    /// Fails where [`Self::line`] fails, and on a line whose only address is from `X-Forwarded-For`.
     pub fn direct(&mut self, text: &[u8]) -> Result<Option<Request>, String> {
         let forwarded = self.facts.forwarded;
         let request = self.line(text)?;
@@ -133,7 +133,7 @@ impl Parser {
         }
     }
 
-    /// Reads a server's line that was written down at `stamp`.
+    /// Reads a server's line that was recorded at `stamp`.
     fn message(&mut self, text: &[u8], stamp: Option<Stamp>) -> Result<Request, String> {
         let (mut text, mut stamp) = (text, stamp);
         let mut owned: Vec<u8>;
@@ -150,7 +150,7 @@ impl Parser {
                 let wrong = "no field has a client's address";
                 owned = found.message().ok_or(wrong)?.trim_ascii().to_vec();
                 text = &owned;
-                // Where its message is no server's line, the object is what is wrong.
+                // If the message is no server's line, the error is about the object.
                 first_wrong = Some(wrong.to_owned());
                 continue;
             }
@@ -159,7 +159,7 @@ impl Parser {
                 Err(wrong) => first_wrong = first_wrong.or(Some(wrong)),
             }
             let Some(envelope) = envelope::take_off(text) else { break };
-            // What is wrong is told of the server's own line.
+            // Errors are about the innermost line, the server's own.
             (text, stamp, first_wrong) = (envelope.message.trim_ascii(), envelope.stamp.or(stamp), None);
         }
         Err(first_wrong.unwrap_or_else(|| "it is an envelope within envelopes".to_owned()))
@@ -216,7 +216,7 @@ impl Parser {
     }
 }
 
-/// How sources and times were told, by the lines of each kind.
+/// Counts of lines by how their source and time were determined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     forwards: u64,
@@ -226,7 +226,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Those of two files.
+    /// Returns the sums over two files.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {
@@ -237,7 +237,7 @@ impl Facts {
         }
     }
 
-    /// What there is to know about them, a clause each.
+    /// Returns remarks for the user, one clause each.
     pub(super) fn remarks(self, clock: &Clock) -> Vec<String> {
         let mut remarks = Vec::new();
         if self.forwards > 0 {
@@ -271,7 +271,7 @@ impl Facts {
     }
 }
 
-/// `1 line has`, `3 lines have`.
+/// Formats a count of lines with its verb: `1 line has`, `3 lines have`.
 fn of_lines(count: u64, many: &str, one: &str) -> String {
     if count == 1 { format!("1 line {one}") } else { format!("{count} lines {many}") }
 }
@@ -280,16 +280,16 @@ fn of_object(found: &Found) -> Option<(IpAddr, Told)> {
     match (found.source(), found.forwarded()) {
         (Some(source), Some(_)) => Some((source, Told::Forwards)),
         (Some(source), None) => Some((source, Told::Alone)),
-        // Where there is a server's own line too, that may name who connected.
+        // The server's own line may name the address that connected.
         (None, Some(_)) if found.message().is_some() => None,
         (None, forwarded) => forwarded.map(|source| (source, Told::Forwarded)),
     }
 }
 
-/// A request, and a bit for each condition that it meets.
+/// Request with one bit for each condition that it meets.
 type Asking = (Request, u8);
 
-/// A log that is being read, and the request in it that is next.
+/// Log that is being read, with its next request.
 pub(super) struct LogStream {
     lines: Lines<Box<dyn IoRead + Send>>,
     is_export: bool,
@@ -298,13 +298,13 @@ pub(super) struct LogStream {
     number: u64,
     first_wrong: Option<String>,
     conditions: Vec<Condition>,
-    /// Lines of which neither status nor path nor method is known, where there are conditions.
+    /// Number of lines with no known status, path or method, counted only if there are conditions.
     unknown: u64,
     next: Option<Asking>,
 }
 
 impl LogStream {
-    /// Of a file that begins so, with `start` still to come in `input`.
+    /// Creates a stream over a file that begins with `begun`; `input` still contains `start`.
     pub(super) fn new(begun: &Begun, input: Box<dyn IoRead + Send>, clock: Clock, conditions: Vec<Condition>) -> Self {
         let mut lines = Lines::new(input);
         lines.nuls = begun.nuls;
@@ -321,12 +321,12 @@ impl LogStream {
         }
     }
 
-    /// Returns the request that is next, if [`Self::advance`] has found one, and a bit for each condition that it meets.
+    /// Returns the next request, if [`Self::advance`] has found one, with one bit for each condition that it meets.
     pub(super) const fn next(&self) -> Option<Asking> {
         self.next
     }
 
-    /// Reads on to the next request, over all that is none.
+    /// Reads on to the next request and skips everything else.
     pub(super) fn advance(&mut self) -> io::Result<()> {
         self.next = None;
         while self.next.is_none() {
@@ -343,7 +343,7 @@ impl LogStream {
         Ok(())
     }
 
-    /// One line, or one entry of a journal: none at the end.
+    /// Returns one line, or one entry of a journal; none at the end.
     fn item(&mut self) -> io::Result<Option<Result<Option<Asking>, String>>> {
         let is_first = self.first_wrong.is_none();
         let told = |what: &str, number: u64, text: &[u8], wrong: String| match is_first {
@@ -371,7 +371,7 @@ impl LogStream {
         }
     }
 
-    /// What was read, and the first line that could not be, where none could.
+    /// Returns what was read, and the error of the first bad line if no line could be read.
     pub(super) fn finish(self) -> (Read, Option<String>) {
         let Self { lines, parser, mut read, first_wrong, unknown, .. } = self;
         read.formats = parser.formats.iter().map(|(format, is_wrapped)| label(*format, *is_wrapped)).collect();
@@ -397,7 +397,8 @@ impl LogStream {
     }
 }
 
-/// Returns a bit for each condition that the request of a line meets. Counts a line of which nothing is known.
+/// Returns one bit for each condition that the line's request meets. Increments `unknown` for a line without known
+/// fields.
 fn met(conditions: &[Condition], line: &[u8], unknown: &mut u64) -> u8 {
     if conditions.is_empty() {
         return 0;
@@ -412,7 +413,7 @@ fn label(format: Format, is_wrapped: bool) -> String {
     format!("{}{}", format.label(), if is_wrapped { " in lines of syslog, a journal or a container" } else { "" })
 }
 
-/// The beginning of a line.
+/// Returns the beginning of a line for display.
 fn shown(text: &[u8]) -> String {
     let shown = printable(&String::from_utf8_lossy(&text[..text.len().min(SHOWN_MAX)]));
     if text.len() > SHOWN_MAX { format!("{shown}…") } else { shown }

@@ -1,9 +1,9 @@
-//! What limits would have made of traffic that is past: captures, or web servers' access logs. Judged by the code that
-//! the kernel runs (`ratelimit_common`), under the limits that the daemon would give it ([`ratelimit_policy::desired`]).
+//! Replay of captures or access logs under given limits. The kernel program's own code (`ratelimit_common`) judges,
+//! under the limits that the daemon would install ([`ratelimit_policy::desired`]).
 //!
-//! [`Replay`] is the pure part: it takes what came in, one by one, each with its time, and ends in a [`Report`], or in
-//! [`Suggested`] where limits are to be proposed. What reads files stands beside it, in [`capture`] and [`log`]; `input`
-//! opens them and merges them by time. Nothing here is as large as what is read.
+//! [`Replay`] is the pure part. It takes packets or requests one by one with their times, and produces a [`Report`], or
+//! [`Suggested`] limits. Readers are in [`capture`] and [`log`]; `input` opens files and merges them by time. Memory
+//! does not grow with the size of the input.
 
 use std::net::IpAddr;
 
@@ -39,13 +39,13 @@ use self::report::Counts;
 #[cfg(test)]
 mod tests;
 
-/// The limits of one policy, and what has come in so far.
+/// Replay in progress: the limits of one policy, and the state of all sources.
 pub struct Replay {
     judge: Judge,
-    /// Where limits are to be proposed.
+    /// Observations, if limits are to be proposed.
     observing: Option<Observing>,
     kind: Kind,
-    /// Requests of logs that are not judged yet.
+    /// Log requests that are not judged yet.
     order: Order,
     newest: Nanos,
     oldest: Option<Nanos>,
@@ -55,12 +55,13 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Nothing has come in yet. Only the first rule judges: flags make no other.
+    /// Creates an empty replay. Only the first rule judges, because the command line defines one rule.
     pub fn new(policy: &Policy, kind: Kind) -> Option<Self> {
         Self::of(Judge::new(policy)?, None, kind)
     }
 
-    /// Likewise, to propose limits by it: what these say is how it is counted, and nothing is over them.
+    /// Creates an empty replay that proposes limits. The policy's limits only define what is counted; no source exceeds
+    /// them.
     pub fn observing(policy: &Policy, kind: Kind, present: Present) -> Option<Self> {
         Self::of(Judge::of_all(policy)?, Some(Observing::new(policy, present)?), kind)
     }
@@ -79,14 +80,14 @@ impl Replay {
         })
     }
 
-    /// Orders requests within a window that a test can reach.
+    /// Sets a reorder window that is small enough for a test.
     #[cfg(test)]
     fn within(mut self, order: Order) -> Self {
         self.order = order;
         self
     }
 
-    /// A frame came in, whole or cut off, from its Ethernet header on. Says what the kernel would in a dry run.
+    /// Takes a frame from its Ethernet header on, whole or cut off. Returns the kernel program's reason in a dry run.
     pub fn frame<F: Walk>(&mut self, at: Nanos, frame: &F) -> Reason {
         let packet = match packet::parse(frame) {
             Parsed::Ip(packet) => packet,
@@ -102,7 +103,7 @@ impl Replay {
         };
         let reason = self.judge.choice(&packet, self.newest.max(at)).reason;
         if reason == Reason::TooManyHeaders {
-            // It cannot be parsed: the rule drops it from every source.
+            // The headers cannot be parsed, so the rule drops the packet from every source.
             self.malformed += 1;
         }
         if reason != Reason::NotCounted {
@@ -115,8 +116,8 @@ impl Replay {
         reason
     }
 
-    /// Takes the next request of a log, and the conditions that it meets: a bit for each, in the order of the limits that
-    /// have one. It is judged once the reorder window is full of younger ones.
+    /// Takes the next request of a log. `met` has one bit for each limit with a condition, in the order of the limits.
+    /// The request is judged once the reorder window is full of younger ones.
     pub fn request(&mut self, at: Nanos, source: IpAddr, met: u8) {
         self.order.push(Waiting { at, source, met });
         while let Some(request) = self.order.pop_ready() {
@@ -138,7 +139,7 @@ impl Replay {
         }
     }
 
-    /// Time never goes back: what is late came when the newest before it did.
+    /// Advances the clock, which never goes back: a late item counts at the newest time so far.
     fn now(&mut self, at: Nanos) -> Nanos {
         if let Some(observing) = &mut self.observing {
             observing.advance(self.newest.max(at), &self.judge);
@@ -151,21 +152,21 @@ impl Replay {
         self.newest
     }
 
-    /// Judges all requests that wait, since no older one can come any more.
+    /// Judges all waiting requests, since no older one can arrive any more.
     fn end(&mut self) {
         while let Some(request) = self.order.pop() {
             self.judge_request(request);
         }
     }
 
-    /// What the limits would have made of it. Says which of these list files what is refused came from.
+    /// Ends the replay and returns the effect of the limits. Names those of `lists` that contain limited sources.
     pub fn finish(mut self, read: Read, files: Vec<FileRead>, lists: &[ListFile]) -> Report {
         self.end();
         let input = self.input(&read, files);
         Report::new(self.judge, input, read, lists)
     }
 
-    /// What limits are proposed by it, likewise: none where it was not to be observed.
+    /// Ends the replay and returns proposed limits. Returns none unless [`Self::observing`] created the replay.
     pub fn suggest(mut self, read: Read, files: Vec<FileRead>, lists: &[ListFile]) -> Option<Suggested> {
         self.end();
         let input = self.input(&read, files);
@@ -185,28 +186,28 @@ impl Replay {
     }
 }
 
-/// Where a proposal is asked for, whether the limits are those in force.
+/// Origin of the limits that a proposal starts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Present {
-    /// The user has named them.
+    /// Limits named by the user, taken as those in force.
     Said,
-    /// They say a window and a unit alone.
+    /// The limits are assumed, and only their window and unit matter.
     Assumed,
 }
 
-/// What a reader has read.
+/// Counts and facts from a reader of files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Read {
-    /// Packets of a capture, lines of a log.
+    /// Number of packets of a capture, or lines of a log.
     pub items: u64,
-    /// Of those, such as could not be read.
+    /// Number of items that could not be read.
     pub unreadable: u64,
-    /// Packets of which not all is in the capture.
+    /// Number of packets that the capture contains only in part.
     pub cut_off: u64,
-    /// How sources and times of a log were told.
+    /// Facts about how sources and times of a log were determined.
     pub facts: log::Facts,
-    /// What its formats are called.
+    /// Names of the formats.
     pub formats: Vec<String>,
-    /// What is to be said about it, a sentence each without a full stop.
+    /// Warnings about the input, one sentence each without a full stop.
     pub warnings: Vec<String>,
 }

@@ -1,5 +1,4 @@
-//! Limits read off what is replayed: the windows that every source fills are observed as the daemon observes the
-//! kernel's. Pure.
+//! Limits proposed from a replay. The windows of every source are observed as the daemon observes the kernel's. Pure.
 
 use std::collections::HashSet;
 
@@ -16,33 +15,33 @@ use ratelimit_datapath::SourceReading;
 use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::desired::{Limit, Policy};
 
-/// Amounts of requests and connections that are held against what was wanted, where no limit is said to begin with.
+/// Candidate amounts of requests and connections, if the user names no limit.
 const AMOUNTS: [u64; 8] = [10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000];
-/// Packets of a request, roughly, and bytes.
+/// Approximate number of packets per request.
 const PACKETS: u64 = 10;
 const BYTES: u64 = 100_000;
 
-/// `ratelimitd suggest --from --json`, schema 1.
+/// Output of `ratelimitd suggest --from --json`, schema 1.
 #[derive(Debug, Serialize)]
 pub struct Suggested {
-    /// As a daemon would say it.
+    /// Report in the form of a daemon's.
     #[serde(flatten)]
     pub report: SuggestReport,
-    /// What was read.
+    /// Summary of the input.
     pub input: Input,
-    /// In what respect the numbers may not be what they would be.
+    /// Reasons why the numbers may differ from what would be observed live.
     pub warnings: Vec<String>,
 }
 
-/// What is observed while it is replayed.
+/// Observation during a replay.
 pub(super) struct Observing {
     policy: Policy,
     present: Present,
     candidates: Vec<(String, Vec<Limit>)>,
-    /// In rounds of so long.
+    /// Length of a round: the shortest bucket of the limits.
     bucket_ns: u64,
     observer: Observer,
-    /// The time of the newest that was charged.
+    /// Time of the newest charged item.
     newest: Option<Nanos>,
     /// Clients that were charged since the last round.
     charged: HashSet<IpNet>,
@@ -76,7 +75,7 @@ impl Observing {
         })
     }
 
-    /// Time goes on to `now`: where a bucket ends, what came in it is observed.
+    /// Advances the time to `now`. When a bucket ends, its contents are observed.
     pub(super) fn advance(&mut self, now: Nanos, judge: &Judge) {
         match self.newest {
             None => self.observer.follow(&self.policy, &self.candidates, SOURCES_MAX, now),
@@ -86,13 +85,13 @@ impl Observing {
         self.newest = Some(now);
     }
 
-    /// Something of a client was charged.
+    /// Records that a client was charged.
     pub(super) fn charged(&mut self, client: IpNet) {
         self.charged.insert(client);
     }
 
     fn round(&mut self, at: Nanos, judge: &Judge) {
-        // Every charge since the last round is in a bucket that it saw, or in one of this round.
+        // Every charge since the last round is in a bucket of that round or of this one.
         self.observer.nothing_until(at);
         let mut round = self.observer.round(at, &[]);
         for client in self.charged.drain() {
@@ -111,7 +110,7 @@ impl Observing {
         round.finish();
     }
 
-    /// What limits are proposed.
+    /// Ends the observation and returns the proposed limits.
     pub(super) fn finish(
         mut self,
         at: Nanos,

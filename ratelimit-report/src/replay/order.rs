@@ -1,5 +1,5 @@
-//! Puts requests of logs in order of their own time. A server writes a line when its transfer ends, with the time when
-//! it began, so that a line may be older than many before it. Pure, in bounded memory.
+//! Ordering of log requests by their own time, in bounded memory. A server writes a line when its transfer ends, but
+//! with the time of its start. A line may therefore be older than many before it. Pure.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -8,40 +8,40 @@ use std::net::{IpAddr, Ipv6Addr};
 use ratelimit_common::layout::LIMITS_MAX;
 use ratelimit_common::time::Nanos;
 
-/// Reorder window: the number of requests that wait. Of more, the oldest is judged at once. A window of time would end with
-/// one line whose time is wrong.
+/// Reorder window: maximum number of waiting requests. Beyond it the oldest is judged at once. A window of time would
+/// end early if one line had a wrong time.
 // 2^21 requests of 32 bytes: 64 MB.
 pub(super) const HELD_MAX: usize = 1 << 21;
 
-/// A request that waits. The order is by time, then by place in the files.
+/// Waiting request. The order is by time, then by position in the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Held {
     at: u64,
-    /// Place in the files, and below it the conditions met: one word, or a request would take 40 bytes.
+    /// Position in the files, above the bit mask of the conditions met. Two fields would make a request 40 bytes long.
     arrival_and_met: u64,
     source: [u8; 16],
 }
 
-/// Bits of [`Held::arrival_and_met`] that are what it meets.
+/// Number of low bits of [`Held::arrival_and_met`] that hold the conditions met.
 const MET_BITS: u32 = u8::BITS;
 const _: () = assert!(LIMITS_MAX <= MET_BITS as usize);
 
-/// A request of a log, to be judged.
+/// Log request to be judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Waiting {
     pub(super) at: Nanos,
     pub(super) source: IpAddr,
-    /// A bit for each condition that it meets, in the order of the limits that have one.
+    /// Bit mask of the conditions that the request meets, in the order of the limits that have one.
     pub(super) met: u8,
 }
 
-/// Requests that wait until as many younger ones have come as the reorder window holds.
+/// Queue in which a request waits until as many younger ones have arrived as the reorder window holds.
 #[derive(Debug)]
 pub(super) struct Order {
     held_max: usize,
-    /// Requests that came in order. Of a log in order, all are here, and cost no comparison with others.
+    /// Requests that arrived in order. A sorted log has all its requests here, which needs no heap.
     run: VecDeque<Held>,
-    /// Requests that are older than the last of the run.
+    /// Requests that are older than the last one of the run.
     stragglers: BinaryHeap<Reverse<Held>>,
     arrivals: u64,
     straggled: u64,
@@ -58,7 +58,7 @@ impl Order {
         Self { held_max, run: VecDeque::new(), stragglers: BinaryHeap::new(), arrivals: 0, straggled: 0 }
     }
 
-    /// Takes the next request in the order of the files.
+    /// Adds the next request in the order of the files.
     pub(super) fn push(&mut self, request: Waiting) {
         let source = match request.source {
             IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -75,12 +75,12 @@ impl Order {
         }
     }
 
-    /// Returns the oldest request, where more wait than the window holds.
+    /// Removes and returns the oldest request, if more wait than the window holds.
     pub(super) fn pop_ready(&mut self) -> Option<Waiting> {
         if self.held() > self.held_max { self.pop() } else { None }
     }
 
-    /// Returns the oldest request, where the files have ended.
+    /// Removes and returns the oldest request, after the files have ended.
     pub(super) fn pop(&mut self) -> Option<Waiting> {
         let oldest = self.oldest()?;
         if self.run.front() == Some(&oldest) {
@@ -93,7 +93,7 @@ impl Order {
         Some(Waiting { at: Nanos(oldest.at), source, met })
     }
 
-    /// Number of requests that were older than one before them.
+    /// Returns the number of requests that were older than one before them.
     pub(super) const fn straggled(&self) -> u64 {
         self.straggled
     }
@@ -176,7 +176,8 @@ mod tests {
                     (began, began + length)
                 })
                 .collect();
-            // A server writes in the order of ends; during the longest transfer fewer requests come than the window holds.
+            // A server writes lines in the order of ends. During the longest transfer fewer requests arrive than the
+            // window holds.
             requests.sort_by_key(|(_, end)| *end);
             // One line has a wrong time.
             if let Some((at, time)) = wrong.filter(|(at, _)| *at < requests.len()) {

@@ -1,5 +1,5 @@
-//! Whether what is replayed names clients, or a proxy that has all of them: the limiter would count everybody as one.
-//! Pure.
+//! Detection of replays that name a proxy instead of its clients. The limiter would count all those clients as one
+//! source. Pure.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -8,17 +8,18 @@ use ipnet::IpNet;
 
 use crate::snapshot::{TALKER_ADVICE, TALKER_PERCENT, source_text};
 
-/// Fewer requests or packets say nothing.
+/// Minimum number of requests or packets for a warning.
 const COUNTED_MIN: u64 = 20;
-/// So many sources may be the machines of one proxy.
+/// Number of sources that may be the machines of one proxy.
 const PROXIES_MAX: usize = 8;
-/// Where that is the share of a few sources together, hardly anybody else is there.
+/// Share in percent from which [`PROXIES_MAX`] sources together leave hardly any others.
 const PERCENT_OF_A_FEW: u64 = 95;
-/// Sources beside them say whether a few are few.
+/// Minimum number of sources for which [`PROXIES_MAX`] of them are few.
 const SOURCES_MANY: usize = 3 * PROXIES_MAX;
 
-/// What networks of content delivery use toward the servers behind them, as they publish it:
-/// <https://www.cloudflare.com/ips>, <https://api.fastly.com/public-ip-list>. Others are told by their share alone.
+/// Published address ranges from which content delivery networks contact origin servers:
+/// <https://www.cloudflare.com/ips>, <https://api.fastly.com/public-ip-list>. Other networks are detected only by their
+/// share.
 const DELIVERY: [(&str, &str); 2] = [
     (
         "Cloudflare",
@@ -36,12 +37,13 @@ const DELIVERY: [(&str, &str); 2] = [
     ),
 ];
 
-/// Whether an address is of a network that the Internet does not reach: a proxy's or a container's, not a client's.
+/// Returns true if the Internet cannot reach the address, so that it belongs to a proxy or container rather than a
+/// client.
 pub(super) fn is_private(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
             let [first, second, ..] = v4.octets();
-            // 100.64.0.0/10 is between a provider and its customers, RFC 6598.
+            // 100.64.0.0/10 is used between a provider and its customers, RFC 6598.
             let is_shared = first == 100 && second & 0xc0 == 64;
             v4.is_private() || v4.is_loopback() || v4.is_link_local() || is_shared
         }
@@ -49,8 +51,8 @@ pub(super) fn is_private(address: IpAddr) -> bool {
     }
 }
 
-/// What to say about sources that have everything, each with how much came from it, in `what`: none where clients are
-/// told apart.
+/// Returns a warning if few sources account for most of the traffic. `sources` has the amount from each source, and
+/// `what` names its unit. Returns none if clients are told apart.
 pub(super) fn warning(sources: impl Iterator<Item = (IpNet, u64)>, what: &str) -> Option<String> {
     let mut all: Vec<(Reverse<u64>, IpNet)> = sources.map(|(source, count)| (Reverse(count), source)).collect();
     let total: u64 = all.iter().map(|(Reverse(count), _)| count).sum();
@@ -104,7 +106,7 @@ pub(super) fn warning(sources: impl Iterator<Item = (IpNet, u64)>, what: &str) -
     })
 }
 
-/// Every network of content delivery, and whose it is.
+/// Returns every network of [`DELIVERY`] with its owner.
 fn delivery() -> Vec<(IpNet, &'static str)> {
     let of = |(name, networks): &(&'static str, &str)| {
         let networks = networks.split(' ').filter_map(|network| network.parse().ok());

@@ -1,4 +1,4 @@
-//! What a replay ends in: `ratelimitd replay --json`, schema 1. Pure.
+//! Result of a replay: `ratelimitd replay --json`, schema 1. Pure.
 
 use ipnet::IpNet;
 use jiff::Timestamp;
@@ -13,144 +13,144 @@ use crate::snapshot::{Counting, Limit, SCHEMA, source_text, timestamp};
 use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::desired;
 
-/// What was replayed.
+/// Kind of input that was replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Packets.
+    /// Packet capture.
     Capture,
-    /// A web server's log.
+    /// Access log of a web server.
     AccessLog,
 }
 
-/// What limits would have made of what came in.
+/// Effect that the limits would have had on the input.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// [`SCHEMA`].
+    /// Version of the JSON schema, [`SCHEMA`].
     pub schema: u32,
-    /// What was read.
+    /// Summary of the input.
     pub input: Input,
-    /// The ports that were judged; of a log, which does not tell them, none.
+    /// Judged ports; none for a log, which does not name ports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ports: Option<String>,
-    /// Sources of which anything counted.
+    /// Number of sources with any counted traffic.
     pub sources: u64,
-    /// In the order in which they were given, those of groups last.
+    /// Results by limit, in the given order, with group limits last.
     pub limits: Vec<LimitReport>,
-    /// What the limits count, and how well.
+    /// Meaning and accuracy of each unit that the limits count.
     pub counting: Vec<Counting>,
-    /// In what respect this may not be what would have been.
+    /// Reasons why the result may differ from what would have happened.
     pub warnings: Vec<String>,
 }
 
-/// What was read.
+/// Summary of the input.
 #[derive(Debug, Serialize)]
 pub struct Input {
-    /// What it is.
+    /// Kind of the input.
     pub kind: Kind,
-    /// Packets or lines.
+    /// Number of packets or lines.
     pub read: u64,
-    /// Those that the limits are about.
+    /// Number of packets or requests that the limits judged.
     pub judged: u64,
-    /// Those that could not be read.
+    /// Number of packets or lines that could not be read.
     pub unreadable: u64,
-    /// Packets of which not all is there.
+    /// Number of packets that the capture contains only in part.
     pub cut_off: u64,
-    /// Packets that the limiter drops whatever the limits say.
+    /// Number of packets that the limiter drops whatever the limits say.
     pub malformed: u64,
-    /// Requests of a log that were older than one before them, and were judged in their own place.
+    /// Number of log requests that came after a younger one and were put back in order.
     pub reordered: u64,
-    /// Those that were older than what was before them, and were taken to be as late: of a log, those that the reorder
-    /// window did not hold.
+    /// Number of items older than an item judged before them, and judged at that item's time. In a log these are
+    /// requests beyond the reorder window.
     pub out_of_order: u64,
     /// Reorder window of a log: the number of requests that wait to be put in order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reorder_requests_max: Option<u64>,
-    /// When the first one came that was judged.
+    /// Time of the first judged item.
     pub from: Option<Timestamp>,
-    /// And the last.
+    /// Time of the last judged item.
     pub until: Option<Timestamp>,
-    /// File by file, as they were named.
+    /// Summary of each file, in the order of the arguments.
     pub files: Vec<FileRead>,
 }
 
-/// What was read of one file.
+/// Summary of one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FileRead {
-    /// Its name, or what standard input is called.
+    /// Name of the file, or `standard input`.
     pub name: String,
-    /// What it was packed with.
+    /// Compression of the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compression: Option<&'static str>,
-    /// What its formats are called.
+    /// Names of the formats in the file.
     pub formats: Vec<String>,
-    /// Packets or lines.
+    /// Number of packets or lines.
     pub read: u64,
-    /// Those that could not be read.
+    /// Number of packets or lines that could not be read.
     pub unreadable: u64,
 }
 
-/// What one limit would have done.
+/// Result for one limit.
 #[derive(Debug, Serialize)]
 pub struct LimitReport {
-    /// The limit.
+    /// Amount, window and unit of the limit.
     #[serde(flatten)]
     pub limit: Limit,
-    /// Admitted, in its unit.
+    /// Amount admitted, in the limit's unit.
     pub admitted: u64,
-    /// Refused by it, in its unit. What another limit refused is in neither.
+    /// Amount that this limit refused, in its unit. Refusals by another limit are in neither count.
     pub refused: u64,
-    /// Sources that it would have limited.
+    /// Number of sources that the limit would have limited.
     pub sources_limited: u64,
-    /// Those, worst first.
+    /// Limited sources, worst first.
     pub limited: Vec<Limited>,
-    /// The prefixes that most of what it refused came from, of those with several such sources, worst first: the
-    /// groups of a limit that has some, else each IPv4 /24 and IPv6 /56.
+    /// Prefixes with several limited sources, worst first, that account for most of the refusals. They are the groups
+    /// of a group limit, else IPv4 /24 and IPv6 /56.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub prefixes: Vec<PrefixLimited>,
-    /// The list files that any of it came from, of those that were named, worst first.
+    /// Given list files that contain limited sources, worst first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lists: Vec<ListLimited>,
 }
 
-/// A prefix with several sources that would have been limited.
+/// Prefix with several limited sources.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct PrefixLimited {
-    /// The prefix.
+    /// Prefix in CIDR notation.
     pub prefix: String,
-    /// Its sources that would have been limited.
+    /// Number of limited sources in the prefix.
     pub sources: u64,
-    /// Refused of them, in the limit's unit.
+    /// Amount refused of these sources, in the limit's unit.
     pub refused: u64,
 }
 
-/// A list file with sources that would have been limited.
+/// List file with limited sources.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct ListLimited {
-    /// The file.
+    /// Path of the file.
     pub file: String,
-    /// Its sources that would have been limited.
+    /// Number of limited sources in the list.
     pub sources: u64,
-    /// Refused of them, in the limit's unit.
+    /// Amount refused of these sources, in the limit's unit.
     pub refused: u64,
 }
 
-/// A source that would have been limited.
+/// Source that would have been limited.
 #[derive(Debug, Serialize)]
 pub struct Limited {
-    /// Its address, or the prefix that is one client.
+    /// Source: an address, or the prefix that counts as one client.
     pub source: String,
-    /// Admitted, in the limit's unit.
+    /// Amount admitted, in the limit's unit.
     pub admitted: u64,
-    /// Refused by the limit.
+    /// Amount refused by the limit, in its unit.
     pub refused: u64,
-    /// When it was first.
+    /// Time of the first refusal.
     pub first_refused: Timestamp,
-    /// When it was last.
+    /// Time of the last refusal.
     pub last_refused: Timestamp,
 }
 
-/// Numbers of packets or requests.
+/// Counts of packets or requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counts {
     pub(super) judged: u64,
@@ -187,7 +187,7 @@ impl Input {
 }
 
 impl Judge {
-    /// In what respect what was judged may not be what would have been.
+    /// Returns the reasons why the result may differ from what would have happened, one clause each.
     pub(super) fn warnings(&self, input: &Input, read: Read) -> Vec<String> {
         let mut warnings = read.warnings;
         warnings.extend(input.warnings());
@@ -204,7 +204,7 @@ impl Judge {
 }
 
 impl Kind {
-    /// What is judged.
+    /// Returns the plural noun for the judged items.
     const fn of_one(self) -> &'static str {
         match self {
             Self::Capture => "packets",

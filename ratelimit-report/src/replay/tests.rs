@@ -1,4 +1,4 @@
-//! Small captures and logs, built here, and a naive limiter beside the real one.
+//! Replays of small captures and logs that are built here, compared with a naive limiter.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +20,7 @@ mod groups;
 mod order;
 mod published;
 
-/// The beginning of a bucket of a minute.
+/// Start of a bucket of one minute.
 const START: u64 = 1_800_000_000 * SECOND_NS;
 const SERVER: &str = "192.0.2.1:80";
 const CLIENT: &str = "198.51.100.7:40000";
@@ -29,7 +29,7 @@ fn replayed(contents: &[u8], policy: &Policy) -> Result<Report, InputError> {
     replayed_all(&[contents], policy)
 }
 
-/// Of several files, which are called `it`, or after their place.
+/// Replays several files. A single file is named `it`, others by their index.
 fn replayed_all(files: &[&[u8]], policy: &Policy) -> Result<Report, InputError> {
     let name = |at: usize| if files.len() == 1 { "it".to_owned() } else { format!("file {at}") };
     let inputs = files
@@ -45,7 +45,7 @@ fn asked(policy: &Policy) -> Asked<'_> {
     Asked { policy, ports: Ports::Default, clock: Clock { zone: jiff::tz::TimeZone::UTC, now }, lists: &[] }
 }
 
-/// A frame that carries this from one to the other.
+/// Returns an Ethernet frame with a TCP segment and this payload.
 fn tcp(from: &str, to: &str, sequence: u32, acknowledged: u32, payload: &[u8]) -> Vec<u8> {
     let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
     let builder = PacketBuilder::ethernet2([2; 6], [4; 6]);
@@ -62,7 +62,7 @@ fn tcp(from: &str, to: &str, sequence: u32, acknowledged: u32, payload: &[u8]) -
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Requests on one connection a second apart, each answered.
+/// Returns the frames of requests on one connection, a second apart, each answered.
 fn asking(from: &str, to: &str, requests: u32) -> Vec<(u64, Vec<u8>)> {
     let len = u32::try_from(GET.len()).unwrap();
     let ask = |at: u32| {
@@ -75,7 +75,7 @@ fn asking(from: &str, to: &str, requests: u32) -> Vec<(u64, Vec<u8>)> {
     (0..requests).flat_map(ask).collect()
 }
 
-/// Little endian, times in microseconds.
+/// Builds a little-endian pcap file with times in microseconds.
 fn pcap(link: u32, frames: &[(u64, Vec<u8>)]) -> Vec<u8> {
     let mut out = Vec::new();
     for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 262_144, link] {
@@ -91,7 +91,7 @@ fn pcap(link: u32, frames: &[(u64, Vec<u8>)]) -> Vec<u8> {
     out
 }
 
-/// Big endian, times in nanoseconds.
+/// Builds a big-endian pcap file with times in nanoseconds.
 fn pcap_big(frames: &[(u64, Vec<u8>)]) -> Vec<u8> {
     let mut out = Vec::new();
     for word in [0xa1b2_3c4d, 0x0002_0004, 0, 0, 262_144, 1] {
@@ -107,7 +107,7 @@ fn pcap_big(frames: &[(u64, Vec<u8>)]) -> Vec<u8> {
     out
 }
 
-/// Little endian, times in nanoseconds, on the second of two interfaces.
+/// Builds a little-endian pcapng file with times in nanoseconds, on the second of two interfaces.
 fn pcapng(frames: &[(u64, Vec<u8>)]) -> Vec<u8> {
     let block = |kind: u32, body: &[u8]| {
         let len = u32::try_from(12 + body.len()).unwrap().to_le_bytes();
@@ -206,7 +206,7 @@ fn what_one_limit_refuses_is_not_charged_to_the_others() {
     let frames = asking(CLIENT, SERVER, 5);
     let of = policy(vec![limit(3, Unit::Requests), limit(7, Unit::Packets)]);
     let report = replayed(&pcap(1, &frames), &of).unwrap();
-    // The packets: six of the first three requests, an acknowledgement of the fourth, and no more.
+    // The packets are six of the first three requests, and an acknowledgement of the fourth.
     assert_eq!(report.limits.iter().map(numbers).collect::<Vec<_>>(), [(3, 2, 1), (7, 1, 1)]);
 }
 
@@ -238,7 +238,7 @@ fn a_packet_that_is_not_all_there_is_judged_by_what_is_and_said() {
     assert!(report.warnings[0].contains("tcpdump -s 0"), "{:?}", report.warnings);
 }
 
-/// A segment's frame over IPv4 with other fragment bits and offset, of this protocol.
+/// Returns the frame of a segment over IPv4 with these fragment bits and offset, and this protocol.
 fn fragment(bits_and_offset: u16, proto: u8) -> Vec<u8> {
     let mut frame = tcp(CLIENT, SERVER, 1, 1, GET);
     frame[20..22].copy_from_slice(&bits_and_offset.to_be_bytes());
@@ -382,7 +382,7 @@ fn sources_for_which_there_is_no_place_are_said() {
     assert_eq!((judge.sources.len(), judge.unplaced), (2, 1));
 }
 
-/// What a replay of such a rule says of these frames, a millisecond apart.
+/// Returns the reasons of a replay for these frames, sent a millisecond apart.
 fn said(of: &Policy, frames: &[Vec<u8>]) -> Vec<Reason> {
     let mut replay = Replay::new(of, Kind::Capture).unwrap();
     let at = |number: usize| Nanos(START + number as u64 * 1_000_000);
@@ -392,7 +392,7 @@ fn said(of: &Policy, frames: &[Vec<u8>]) -> Vec<Reason> {
 #[test]
 fn each_request_that_comes_with_a_syn_counts_and_what_follows_is_not_known_by_it() {
     let syn = |mut frame: Vec<u8>| {
-        // Behind the Ethernet and IPv4 headers: SYN alone.
+        // The flags after the Ethernet and IPv4 headers: SYN only.
         frame[14 + 20 + 13] = 0x02;
         frame
     };
@@ -401,7 +401,8 @@ fn each_request_that_comes_with_a_syn_counts_and_what_follows_is_not_known_by_it
     let frames = [with_syn.clone(), with_syn, again.clone(), again];
     let of = policy(vec![limit(5, Unit::Requests)]);
     let (counted, none) = (Reason::WithinLimit, Reason::NotCounted);
-    // Two and two with the SYNs; one in the segment, which is no repetition of theirs; and none where that is sent again.
+    // Both SYN frames carry two requests. The third frame carries one that repeats none of them, and its repetition
+    // counts as none.
     assert_eq!(said(&of, &frames), [counted, counted, counted, none]);
     assert_eq!(said(&policy(vec![limit(4, Unit::Requests)]), &frames)[2], Reason::DryRun);
 }
@@ -436,7 +437,7 @@ fn a_capture_as_json() {
     insta::assert_json_snapshot!(replayed(&pcap(1, &frames), &of).unwrap());
 }
 
-/// A small log of every format.
+/// Small log in every format.
 const LOGS: [&[u8]; 18] = [
     include_bytes!("../../../ratelimit-userspace/tests/logs/nginx-combined.log"),
     include_bytes!("../../../ratelimit-userspace/tests/logs/apache-vhost-combined.log"),
@@ -458,7 +459,7 @@ const LOGS: [&[u8]; 18] = [
     include_bytes!("../../../ratelimit-userspace/tests/logs/kubernetes-cri.log"),
 ];
 
-/// A limiter written from the README's text: at most `amount` in the current minute and the full ones before it.
+/// Limiter written from the README's text: at most `amount` in the current minute and the full ones before it.
 #[derive(Default)]
 struct Naive(BTreeMap<(u8, u64), u64>);
 
@@ -548,7 +549,7 @@ proptest! {
                 1 => contents.truncate(at),
                 2 => drop(contents.splice(at..at, bytes.iter().copied())),
                 3 => drop(contents.splice(0..0, std::iter::repeat_n(0, byte.into()))),
-                // Lines of one format in the midst of those of another.
+                // Inserts lines of one format among those of another.
                 _ => contents.extend(LOGS[usize::from(byte) % LOGS.len()]),
             }
             files.push(contents);

@@ -1,39 +1,39 @@
-//! Access logs, and what they added to what was counted.
+//! State of access logs, and the requests that they added.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// An access log as it is read now.
+/// State of one access log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AccessLogReport {
-    /// Its path, or `unix:` and its socket's path.
+    /// Path of the log, or `unix:` and the path of its socket.
     pub log: String,
-    /// A clause about its condition: `is followed`.
+    /// State as a clause: `is followed`.
     pub state: String,
-    /// What is wrong with it, a clause: requests are counted as without it. None where it is read in time.
+    /// Problem as a clause, during which requests are counted as without the log. None if the log is read in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
-    /// Seconds since its end was reached last.
+    /// Seconds since the end of the log was last reached.
     pub behind_seconds: f64,
-    /// Bytes that are written and not read yet. None of a socket or a FIFO.
+    /// Number of bytes written and not read yet. None for a socket or a FIFO.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behind_bytes: Option<u64>,
-    /// Its lines so far.
+    /// Number of lines so far, by outcome.
     pub lines: AccessLogLines,
-    /// Bytes that were left out, as reading was too far behind.
+    /// Number of bytes skipped because reading was too far behind.
     pub skipped_bytes: u64,
-    /// Requests that logs have charged, by the name of each rule that has this log. A rule's logs are summed.
+    /// Number of requests charged by logs, by the name of each rule that has this log. The logs of a rule are summed.
     pub requests_added: BTreeMap<String, u64>,
-    /// Highest number of requests that a turn of one source is charged as now, by the name of each rule.
+    /// Maximum number of requests that a turn of one source is charged as now, by rule name.
     #[serde(default)]
     pub turn_requests_max: BTreeMap<String, u64>,
 }
 
-/// Lines of an access log by what became of them.
+/// Number of lines of an access log by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessLogLines {
-    /// Lines that were matched with what was counted, or charged.
+    /// Lines that were matched with counted requests, or charged.
     pub reconciled: u64,
     /// Lines of an address that has no live window.
     pub not_a_peer: u64,
@@ -41,16 +41,16 @@ pub struct AccessLogLines {
     pub proxied: u64,
     /// Lines in no known format.
     pub malformed: u64,
-    /// Lines that are older than the window.
+    /// Lines older than the window.
     pub too_old: u64,
-    /// Lines of a time that has not come.
+    /// Lines with a time in the future.
     pub in_future: u64,
-    /// Lines that are longer than is read.
+    /// Lines that exceed the maximum length.
     pub too_long: u64,
 }
 
 impl AccessLogLines {
-    /// Each count with its name in JSON and metrics.
+    /// Returns each count with its name in JSON and metrics.
     pub const fn by_outcome(self) -> [(&'static str, u64); 7] {
         [
             ("reconciled", self.reconciled),

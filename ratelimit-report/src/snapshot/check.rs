@@ -1,4 +1,4 @@
-//! Whether one more unit of a source passes, and why: `ratelimitd check IP --json`. Pure.
+//! Verdict on one more unit of a source, and its reason: `ratelimitd check IP --json`. Pure.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -21,118 +21,119 @@ use ratelimit_datapath::{Ban, SourceReading};
 use ratelimit_policy::desired::{self, Grant, Group, Limit, Per, Policy};
 use ratelimit_policy::labels;
 
-/// What is done with a packet.
+/// Action on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It passes.
+    /// The packet passes.
     Pass,
-    /// It is dropped.
+    /// The packet is dropped.
     Drop,
 }
 
-/// How one source stands.
+/// State of one source under every rule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckReport {
-    /// [`SCHEMA`].
+    /// Version of the JSON schema, [`SCHEMA`].
     pub schema: u32,
-    /// Its address, or the prefix that is one client.
+    /// Source: an address, or the prefix that counts as one client.
     pub source: String,
-    /// The address that was asked for: the verdict is about it.
+    /// Address that was asked for, which the verdict is about.
     #[serde(default)]
     pub address: String,
-    /// When this was read, by the datapath's clock.
+    /// Time of the reading, by the datapath's clock.
     pub time: Timestamp,
-    /// `drop` if at least one rule drops packets of this address now, all of them or some; else `pass`. `ratelimitd check` exits
-    /// with 3 or 0. What each rule does is in `verdicts`.
+    /// `drop` if at least one rule drops some or all packets of this address now, else `pass`. `ratelimitd check` exits
+    /// with 3 or 0. `verdicts` has the action of each rule.
     pub verdict: Outcome,
-    /// Why, in the words of the counters: the first of exempt, denied, banned, over_limit, guard, dry_run, within_limit that a rule
-    /// says.
+    /// Reason, as a counter label: the first of exempt, denied, banned, over_limit, guard, dry_run, within_limit that
+    /// any rule reports.
     pub reason: String,
-    /// When the source passes again, by every limit, guard, ban and denial, if nothing else is admitted meanwhile.
+    /// Seconds until the source passes every limit, guard, ban and denial, if nothing else is admitted meanwhile.
     pub retry_after_seconds: f64,
-    /// No wait is long enough, for one of the limits at least, or the denial is permanent.
+    /// True if no wait is long enough for at least one limit, or the denial is permanent.
     #[serde(default)]
     pub never: bool,
-    /// Whether any of its windows or bans is remembered.
+    /// True if a window or ban of the source is known.
     #[serde(default = "remembered")]
     pub remembered: bool,
-    /// What each rule that judges its packets does with them, in the rules' order.
+    /// Verdict of each rule that judges the source's packets, in rule order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub verdicts: Vec<RuleVerdict>,
-    /// Every limit of every rule that may judge its packets.
+    /// State of every limit of every rule that may judge the source's packets.
     pub limits: Vec<CheckLimit>,
-    /// What the limits count, and how exactly: each unit once.
+    /// Meaning and accuracy of each unit that the limits count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counting: Vec<Counting>,
-    /// The same of their shadow limits, which are counted and never enforced: `mode` is dry-run, whatever the rule's is.
+    /// State of the rules' shadow limits, which are counted and never enforced. Their `mode` is dry-run, whatever the
+    /// rule's is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shadow_limits: Vec<CheckLimit>,
-    /// The guards of its limits of requests of which it has used something.
+    /// Guards of the request limits that the source has used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guard: Vec<CheckGuard>,
 }
 
-/// How one source stands with one limit.
+/// State of one source under one limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckLimit {
-    /// The limit's rule.
+    /// Name of the limit's rule.
     pub rule: String,
-    /// Whether that rule drops.
+    /// Mode of the rule: enforce or dry-run.
     pub mode: Mode,
-    /// What is counted.
+    /// Unit that the limit counts.
     pub unit: Unit,
-    /// Which of the source's packets this window is of, where its connections have one of their own.
+    /// Part of the source's traffic that this window counts; none unless its connections have a window of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
-    /// The group of sources that the limit counts as one: its prefix, or `list NAME`. None where it is of each source.
+    /// Group of sources that the limit counts as one: a prefix, or `list NAME`. None for a limit per source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per: Option<String>,
     /// Condition of the logged requests that the limit counts. None if it counts packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<ConditionWords>,
-    /// Sources of the group that have used something, at least so many; none where that is not known.
+    /// Lower bound on the number of the group's sources that have used the limit; none if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sources: Option<u64>,
-    /// Used in the window on this host.
+    /// Used in the window on this host, in the limit's unit.
     pub used: u64,
-    /// What other hosts of the fleet admitted in the window, as far as this one was told: it counts too. None where
-    /// the limit, or this window of it, is not shared.
+    /// Amount that other hosts of the fleet admitted in the window, as last reported to this host. It counts against
+    /// the limit too. None if this window is not shared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_elsewhere: Option<u64>,
-    /// How long ago that was told; none where nothing was.
+    /// Seconds since the last such report; none without a report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told_seconds_ago: Option<f64>,
     /// Number of requests in `used` that an access log added. None if no log corrects the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub added_from_log: Option<u64>,
-    /// Admitted in a window.
+    /// Amount that a window admits.
     pub limit: u64,
-    /// What passes now: the rest of the limit, or of its burst where that is less.
+    /// Amount that passes now: the rest of the limit, or of its burst if that is smaller.
     pub remaining: u64,
-    /// Nothing is left, or it refused something in the current bucket and would again. Then the rest is too little for a
-    /// packet of many bytes, or everything is refused.
+    /// True if nothing is left, or if the window refused something in the current bucket and would again. In the second
+    /// case the rest is too small for a packet of many bytes, or the rule refuses everything.
     #[serde(default)]
     pub over: bool,
-    /// When one more passes, if nothing else is admitted meanwhile.
+    /// Seconds until one more unit passes, if nothing else is admitted meanwhile.
     pub retry_after_seconds: f64,
-    /// No wait is long enough: the limit is below 1. Then `retry_after_seconds` is how long what is counted now takes to leave
-    /// the window.
+    /// True if no wait is long enough, because the limit is below 1. `retry_after_seconds` is then the time until the
+    /// window is empty.
     #[serde(default)]
     pub never: bool,
-    /// Packets that this window refused since it is remembered.
+    /// Number of packets that this window refused since it is tracked.
     pub refused: u64,
     /// Length of the window.
     pub window_seconds: f64,
-    /// Which of the two windows.
+    /// Form of the window.
     pub window: WindowForm,
     /// Length of a bucket.
     pub bucket_seconds: f64,
-    /// The window's buckets, oldest first, the current one last; their counts sum to `used`. None by `gcra`.
+    /// Buckets of the window, oldest first and the current one last. Their counts sum to `used`. Empty for `gcra`.
     pub buckets: Vec<Bucket>,
 }
 
-/// What is counted apart of one source, each part held to the limit for itself.
+/// Part of a source's traffic that is counted separately. Each part is held to the limit on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Budget {
@@ -144,27 +145,28 @@ pub enum Budget {
     Verified,
 }
 
-/// One bucket.
+/// One bucket of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bucket {
-    /// When it began.
+    /// Start of the bucket.
     pub start: Timestamp,
-    /// Admitted in it.
+    /// Amount admitted in the bucket.
     pub count: u64,
 }
 
 impl CheckReport {
-    /// The report on `address` from its windows, at `now` by the datapath's clock.
+    /// Builds the report on `address` from its windows, at `now` by the datapath's clock.
     pub fn build(policy: &Policy, now: Nanos, address: IpAddr, windows: &[SourceReading]) -> Self {
         Self::with_bans(policy, now, address, windows, &[])
     }
 
-    /// The same, from the bans too; those of other clients are passed over. By whom it is allowed or denied is not known.
+    /// Builds the report from windows and bans. Bans of other clients are ignored. The authors of allow and deny
+    /// entries are unknown.
     pub fn with_bans(policy: &Policy, now: Nanos, address: IpAddr, windows: &[SourceReading], bans: &[Ban]) -> Self {
         Self::told(policy, address, windows, bans, &Background::unknown(now))
     }
 
-    /// The same, with who entered what, and when.
+    /// Builds the report with the author and time of each entry, from `background`.
     pub fn told(
         policy: &Policy,
         address: IpAddr,
@@ -214,7 +216,7 @@ impl CheckReport {
     }
 }
 
-/// Of a daemon that does not say it.
+/// Default of [`CheckReport::remembered`] for a daemon that does not report it.
 const fn remembered() -> bool {
     true
 }
@@ -230,7 +232,7 @@ impl From<Action> for Outcome {
 
 labels!(pub Outcome { Pass => "pass", Drop => "drop" });
 
-/// How a source stands with a rule's shadow limits.
+/// Returns the state of a source under the rule's shadow limits.
 pub(super) fn shadow_limits(rule: &desired::Rule, windows: &[SourceReading], now: Nanos) -> Vec<CheckLimit> {
     let of = |limit: &Limit| {
         let window = windows.iter().find(|reading| reading.slot == limit.slot);
@@ -242,19 +244,19 @@ pub(super) fn shadow_limits(rule: &desired::Rule, windows: &[SourceReading], now
     rule.shadow_limits.iter().map(of).collect()
 }
 
-/// One window of a limit, and how it stands.
+/// One window of a limit, and its state.
 pub(super) struct Window {
     pub(super) budget: Option<Budget>,
-    /// Whose it is, where that is no source.
+    /// Group that the window counts; none for a source's own window.
     pub(super) group: Option<Group>,
     words: Source,
     pub(super) standing: WindowState,
-    /// Something is known of it.
+    /// True if the datapath has the window.
     pub(super) is_known: bool,
 }
 
 impl Window {
-    /// Those that are known of a source, the worst first; one that nothing is known of where there is none.
+    /// Returns the known windows of a source under a limit, the worst first. Returns one empty window if none is known.
     pub(super) fn all(
         rule: &desired::Rule,
         limit: &Limit,
@@ -310,13 +312,14 @@ pub(super) fn check_limit(rule: &desired::Rule, limit: &Limit, window: &Window, 
     }
 }
 
-/// Whether what other hosts admitted is written to this window.
+/// Returns true if the admissions of other hosts are written to this window.
 fn is_shared(limit: &Limit, budget: Option<Budget>) -> bool {
     let budget_of = |side: &Side| if *side == Side::Verified { Budget::Verified } else { Budget::Unverified };
     limit.told_sides().iter().any(|side| budget.is_none_or(|of| of == budget_of(side)))
 }
 
-/// The buckets that the sum takes in, none of a leaky bucket, seen from the later of `now` and the newest cell, as the packet path looks.
+/// Returns the buckets that the sum includes, none for a leaky bucket. Like the packet path, the view starts at the
+/// later of `now` and the newest cell.
 fn buckets(limit: &Limit, window: &Source, now: Nanos) -> Vec<Bucket> {
     if limit.form == desired::WindowForm::Gcra {
         return Vec::new();

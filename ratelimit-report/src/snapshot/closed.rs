@@ -1,20 +1,20 @@
-//! Connections that were ended, and those that should have been.
+//! Counts of connections that were closed or should have been.
 
 use serde::{Deserialize, Serialize};
 
-/// What came of the connections of sources that were denied with `--kill`, or banned by a rule with `block_kill`.
+/// Outcome for the connections of sources that were denied with `--kill`, or banned by a rule with `block_kill`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Closed {
-    /// Ended.
+    /// Number of closed connections.
     pub ended: u64,
-    /// Beyond what is ended in a second, and open: what they send is dropped.
+    /// Number of connections beyond the budget of a second. They stay open, and their packets are dropped.
     pub left_open: u64,
-    /// Sources whose connections were not looked for, as there were too many at one time.
+    /// Number of sources that were not searched for connections, because too many came at one time.
     pub passed_over: u64,
 }
 
 impl Closed {
-    /// Nothing was to end.
+    /// Returns true if no connection was to be closed.
     pub const fn is_none(&self) -> bool {
         self.ended == 0 && self.left_open == 0 && self.passed_over == 0
     }

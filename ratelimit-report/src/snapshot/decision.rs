@@ -1,5 +1,5 @@
-//! What a rule does now to packets of one source, and what decides that. `check`, `list`, `explain` and the top of
-//! `stats` all use it, so that they cannot differ. Pure.
+//! Action of a rule on packets of one source, and the reason. `check`, `list`, `explain` and the top of `stats` share
+//! this module, so that they agree. Pure.
 
 use ipnet::IpNet;
 use ratelimit_common::time::Nanos;
@@ -11,49 +11,49 @@ use super::sources::Retry;
 use ratelimit_datapath::{Ban, SourceReading};
 use ratelimit_policy::desired::{Access, Grant, Limit, Mode, Per, Policy, Protocol, Rule};
 
-/// What is known of one source at `now`.
+/// State of one source at `now`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known<'a> {
     pub(super) policy: &'a Policy,
     pub(super) now: Nanos,
-    /// Its windows.
+    /// Windows of the source.
     pub(super) windows: &'a [SourceReading],
-    /// Bans, its own among them.
+    /// Bans of all sources, including this one.
     pub(super) bans: &'a [Ban],
 }
 
-/// What one rule does to one source, and all that may decide it, in the order of the packet path.
+/// Action of one rule on one source, with every possible cause, in the order of the packet path.
 pub(super) struct Decision<'a> {
     pub(super) rule: &'a Rule,
     now: Nanos,
     pub(super) access: Option<Access>,
-    /// When what `access` grants ends, also where another entry goes on with the same.
+    /// End of the grant in `access`, including later entries that continue it.
     access_ends: Option<Nanos>,
     pub(super) ban: Option<Ban>,
-    /// Each with its windows, the worst first: at least one.
+    /// Each limit with its windows, the worst first. Every limit has at least one window.
     pub(super) limits: Vec<(&'a Limit, Vec<Window>)>,
     pub(super) guards: Vec<GuardStanding<'a>>,
 }
 
-/// What decides.
+/// Cause that decides on a source's packets.
 #[derive(Clone, Copy)]
 pub(super) enum Decider<'d, 'a> {
-    /// It is allowed.
+    /// An entry allows the source.
     Exempt(&'d Access),
-    /// It is denied.
+    /// An entry denies the source.
     Denied(&'d Access),
-    /// The rule has banned it.
+    /// The rule has banned the source.
     Banned(&'d Ban),
-    /// It is over this limit.
+    /// The source is over this limit.
     OverLimit(&'a Limit, &'d Window),
-    /// The guard refuses what it sends beside requests.
+    /// The guard refuses packets other than requests.
     Guard(&'d GuardStanding<'a>),
-    /// It is within its limits.
+    /// The source is within its limits.
     Within,
 }
 
 impl<'a> Known<'a> {
-    /// What the rule at `at` does to `whom`: an address, or all of a prefix.
+    /// Decides what the rule with index `at` does to an address or a whole prefix.
     pub(super) fn decision(&self, at: usize, rule: &'a Rule, whom: IpNet) -> Decision<'a> {
         let Self { policy, now, windows, bans } = *self;
         let access = policy.grant_around(whom, now);
@@ -76,20 +76,20 @@ impl<'a> Known<'a> {
 }
 
 impl<'a> Decision<'a> {
-    /// Returns the decision on packets of this protocol alone.
+    /// Restricts the decision to packets of this protocol.
     pub(super) fn of(mut self, protocol: Protocol) -> Self {
         self.guards = self.guards.into_iter().filter_map(|guard| guard.of_protocol(protocol)).collect();
         self
     }
 
-    /// The same by what the rule holds the source itself to.
+    /// Restricts the decision to the per-source limits of the rule.
     pub(super) fn of_source(mut self) -> Self {
         self.limits.retain(|(limit, _)| limit.per == Per::Source);
         self.guards.retain(|guard| guard.limit.per == Per::Source);
         self
     }
 
-    /// What decides, whether the rule drops or not: the first in the order of the packet path.
+    /// Returns the deciding cause, whether the rule enforces or not. It is the first in the order of the packet path.
     pub(super) fn cause(&self) -> Decider<'_, 'a> {
         if let Some(access) = &self.access {
             return match access.grant {
@@ -108,7 +108,7 @@ impl<'a> Decision<'a> {
         self.guards.iter().find(|guard| guard.is_over()).map_or(Decider::Within, Decider::Guard)
     }
 
-    /// The action on its packets if the rule were enforced: on all of them, or on those that the decider concerns.
+    /// Returns the reason if the rule were enforced, for all packets or for those that the cause concerns.
     pub(super) fn found(&self) -> Reason {
         match self.cause() {
             Decider::Exempt(_) => Reason::Exempt,
@@ -120,7 +120,7 @@ impl<'a> Decision<'a> {
         }
     }
 
-    /// What becomes of them.
+    /// Returns the reason under the rule's mode.
     pub(super) fn reason(&self) -> Reason {
         match (self.cause(), self.rule.mode) {
             (Decider::Exempt(_) | Decider::Within, _) | (_, Mode::Enforce) => self.found(),
@@ -130,7 +130,7 @@ impl<'a> Decision<'a> {
         }
     }
 
-    /// When it passes again, if nothing else is admitted meanwhile.
+    /// Returns when the source passes again, if nothing else is admitted meanwhile.
     pub(super) fn retry(&self) -> Retry {
         let after = |until: Nanos| Retry { never: false, after_ns: until.0.saturating_sub(self.now.0) };
         let denied = match self.access.map(|access| access.grant) {
@@ -145,8 +145,8 @@ impl<'a> Decision<'a> {
     }
 }
 
-/// Of what the rules do to a source, what says most of how it stands: drops before what would be one, and those in the order of
-/// the packet path.
+/// Returns the reason that matters most for a source under several rules. Drops come before would-be drops, in the
+/// order of the packet path.
 pub(super) fn worst(reasons: impl IntoIterator<Item = Reason>) -> Option<Reason> {
     const ORDER: [Reason; 7] = [
         Reason::Exempt,

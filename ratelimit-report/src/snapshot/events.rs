@@ -1,15 +1,15 @@
-//! What became of the events that the packet path has sent.
+//! Counts of the events of the packet path.
 
 use serde::{Deserialize, Serialize};
 
-/// Events of sources that began to be refused or banned.
+/// Counts of events for sources that began to be refused or banned.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
-    /// Told to the daemon.
+    /// Number of events sent to the daemon.
     pub sent: u64,
-    /// Over the budget, or the ring was full. Together with those that were told, all that began.
+    /// Number of events lost, because they exceeded the budget or the ring was full. `sent` plus `lost` is the total.
     pub lost: u64,
-    /// The names of all kinds of events, also of those that the daemon tells by itself.
+    /// Names of all kinds of events, including those that the daemon itself reports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kinds: Vec<String>,
 }

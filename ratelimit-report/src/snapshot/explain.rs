@@ -1,4 +1,5 @@
-//! Which rule would judge a packet, and its verdict, step by step: `ratelimitd explain IP --to PORT`. Counts nothing. Pure.
+//! Choice of the rule that judges a packet, and its verdict, step by step: `ratelimitd explain IP --to PORT`. Counts
+//! nothing. Pure.
 
 use jiff::Timestamp;
 use ratelimit_common::time::Nanos;
@@ -13,55 +14,56 @@ use super::{CheckLimit, Mode, Outcome, SCHEMA, timestamp};
 use ratelimit_datapath::{Ban, SourceReading};
 use ratelimit_policy::desired::{self, Access, Grant, Mismatch, Policy, Sent};
 
-/// Prefixes of a rule that are named; lists may have thousands.
+/// Maximum number of a rule's prefixes that are shown. Lists may have thousands.
 const PREFIXES_SHOWN: usize = 3;
 
-/// The verdict on one packet, and how it is found.
+/// Verdict on one packet, and the steps that lead to it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExplainReport {
-    /// [`SCHEMA`].
+    /// Version of the JSON schema, [`SCHEMA`].
     pub schema: u32,
-    /// The client: its address, or the prefix that is one client.
+    /// Client: an address, or the prefix that counts as one client.
     pub source: String,
-    /// The packet's port, as in `443/tcp`.
+    /// Port of the packet, as in `443/tcp`.
     pub to: String,
-    /// The address that it is sent to, where one was said.
+    /// Destination address, if one was given.
     pub to_address: Option<String>,
-    /// When this was read, by the datapath's clock.
+    /// Time of the reading, by the datapath's clock.
     pub time: Timestamp,
-    /// What was looked at, in the order of the packet path.
+    /// Steps in the order of the packet path.
     pub steps: Vec<Step>,
-    /// The rule that judges it; none where none does.
+    /// Name of the rule that judges the packet; none if no rule does.
     pub rule: Option<String>,
-    /// Whether that rule drops.
+    /// Mode of that rule.
     pub mode: Option<Mode>,
-    /// That rule's limits.
+    /// State of that rule's limits.
     pub limits: Vec<CheckLimit>,
-    /// That rule's shadow limits, which are counted and never enforced: their `mode` is dry-run, and no step asks them.
+    /// State of that rule's shadow limits, which are counted and never enforced. Their `mode` is dry-run, and no step
+    /// checks them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shadow_limits: Vec<CheckLimit>,
-    /// The verdict on one more unit of what the limits count.
+    /// Verdict on one more unit of what the limits count.
     pub verdict: Outcome,
-    /// Why, in the words of the counters.
+    /// Reason, as a counter label.
     pub reason: String,
 }
 
-/// One step.
+/// One step of the decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// What was looked at: `rule web`, `access`, `bans`, `limit 1000/5m connections`.
+    /// Checked item: `rule web`, `access`, `bans`, `limit 1000/5m connections`.
     pub at: String,
-    /// Its outcome.
+    /// Outcome of the step.
     pub outcome: StepOutcome,
-    /// In words, a clause.
+    /// Explanation in words, one clause.
     pub why: String,
 }
 
-/// The outcome of one step.
+/// Outcome of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepOutcome {
-    /// The next step is asked.
+    /// The next step follows.
     GoesOn,
     /// The packet passes here.
     Passes,
@@ -70,7 +72,7 @@ pub enum StepOutcome {
 }
 
 impl ExplainReport {
-    /// The report on a packet from the windows and bans of its source, at `now` by the datapath's clock.
+    /// Builds the report on a packet from the windows and bans of its source, at `now` by the datapath's clock.
     pub fn build(policy: &Policy, now: Nanos, sent: &Sent, windows: &[SourceReading], bans: &[Ban]) -> Self {
         let judge = policy.rule_for(sent, now);
         let mut steps: Vec<Step> = Vec::new();

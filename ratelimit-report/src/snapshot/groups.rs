@@ -1,4 +1,4 @@
-//! Groups of sources nearest to or over a limit, and how many sources have used what a group has. Pure.
+//! Groups of sources nearest to or over a limit, and the number of sources that have used a group's limit. Pure.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,43 +13,43 @@ use super::{State, Unit, seconds};
 use ratelimit_datapath::SourceReading;
 use ratelimit_policy::desired::{self, Group, Limit, Mode, Per, Policy, Rule};
 
-/// Groups that are shown.
+/// Maximum number of groups shown.
 const GROUPS_MAX: usize = 20;
 
-/// One group of sources near or over a limit.
+/// Group of sources near or over a limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TopGroup {
-    /// Its prefix, or `list NAME`.
+    /// Prefix of the group, or `list NAME`.
     pub group: String,
-    /// The limit's rule.
+    /// Name of the limit's rule.
     pub rule: String,
-    /// The limit, as files have it: `5000/1m requests per /24,/56`.
+    /// Limit in configuration syntax: `5000/1m requests per /24,/56`.
     pub text: String,
-    /// The limit's unit, which `used` and `limit` are in.
+    /// Unit of the limit, of `used` and of `limit`.
     pub unit: Unit,
-    /// Used of the limit, by all of its sources together.
+    /// Amount that all sources of the group have used together.
     pub used: u64,
-    /// The limit.
+    /// Amount that a window admits.
     pub limit: u64,
-    /// The limit's window.
+    /// Length of the limit's window.
     pub window_seconds: f64,
-    /// Sources of it that have used a limit of their own in that limit's window, at least so many; none where the rule
-    /// has no limit of each source.
+    /// Lower bound on the number of the group's sources that have used a per-source limit of the rule within that
+    /// limit's window. None if the rule has no per-source limit.
     pub sources: Option<u64>,
-    /// Packets that the group's windows refused since they are remembered; 0 under a dry-run rule.
+    /// Packets that the group's windows refused since they are tracked; 0 under a dry-run rule.
     pub dropped: u64,
-    /// The same under a dry-run rule.
+    /// Packets that the group's windows refused in dry run; 0 under an enforced rule.
     pub would_drop: u64,
-    /// How it stands: `ok` or `over_limit`.
+    /// State of the group: `ok` or `over_limit`.
     pub state: State,
-    /// When it is within the limit again, if nothing else is admitted meanwhile.
+    /// Seconds until the group is within the limit, if nothing else is admitted meanwhile.
     pub retry_after_seconds: f64,
-    /// No wait is long enough, see [`super::CheckLimit::never`].
+    /// True if no wait is long enough, see [`super::CheckLimit::never`].
     #[serde(default)]
     pub never: bool,
 }
 
-/// A window of a group: of the limit at this place of the rule at this place.
+/// Window of a group, with its limit and the index of its rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupWindow {
     pub(super) rule: usize,
@@ -57,14 +57,14 @@ pub struct GroupWindow {
     pub(super) reading: SourceReading,
 }
 
-/// Windows of groups as they are visited, the worst of them kept.
+/// Collector of group windows as they are visited, which keeps the worst.
 #[derive(Debug, Default)]
 pub(super) struct GroupCensus(Vec<(GroupRank, GroupWindow)>);
 
 type GroupRank = (bool, u128, u64);
 
 impl GroupCensus {
-    /// Takes in one window.
+    /// Adds one window, unless the limit is unused.
     pub(super) fn visit(
         &mut self,
         policy_rule: (usize, desired::Refuse),
@@ -84,7 +84,7 @@ impl GroupCensus {
         }
     }
 
-    /// The worst, each group of a limit once.
+    /// Returns the worst windows, one per group and limit.
     pub(super) fn finish(mut self) -> Vec<GroupWindow> {
         self.cut();
         self.0.into_iter().map(|(_, of)| of).collect()
@@ -104,7 +104,7 @@ impl GroupCensus {
     }
 }
 
-/// How many sources have used something of what some groups have, gathered as windows are visited, in any order.
+/// Number of sources that have used the limits of some groups, gathered as windows are visited, in any order.
 #[derive(Clone, Debug)]
 pub struct Members {
     now: Nanos,
@@ -115,7 +115,7 @@ pub struct Members {
 struct Counted {
     slot: u32,
     prefix: IpNet,
-    /// The limits of each source beside it, and whether their windows of verified traffic are meant, to how many have used them.
+    /// Number of sources by slot of a per-source limit, and by whether the window counts verified traffic.
     own: BTreeMap<(u32, bool), u64>,
     limits: Vec<Limit>,
     refuse: desired::Refuse,
@@ -128,7 +128,7 @@ impl Default for Members {
 }
 
 impl Members {
-    /// None so far, of the groups of these windows.
+    /// Creates empty counts for the groups of these windows.
     pub fn of_windows(policy: &Policy, now: Nanos, windows: &[GroupWindow]) -> Self {
         let groups = windows
             .iter()
@@ -136,7 +136,7 @@ impl Members {
         Self { now, groups: groups.collect() }
     }
 
-    /// None so far, of the groups that an address is in.
+    /// Creates empty counts for the groups that contain an address.
     pub fn around(policy: &Policy, now: Nanos, address: IpAddr) -> Self {
         let rules = policy.rules_from(address, now);
         let limits = rules.iter().flat_map(|(_, rule)| rule.limits.iter().map(|limit| (*rule, limit)));
@@ -151,12 +151,12 @@ impl Members {
         Self { now, groups: groups.collect() }
     }
 
-    /// Whether there is nothing to count.
+    /// Returns true if there is no group to count for.
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
-    /// Takes in one window.
+    /// Counts the source of one window in every group that contains it.
     pub fn visit(&mut self, reading: &SourceReading) {
         for of in &mut self.groups {
             let Some(limit) = of.limits.iter().find(|limit| limit.slot == reading.slot) else { continue };
@@ -171,19 +171,20 @@ impl Members {
         }
     }
 
-    /// The same of a limit's group.
+    /// Returns the number of sources that have used the limit of this group.
     pub(super) fn of(&self, limit: &Limit, group: &Group) -> Option<u64> {
         self.count(limit.slot, prefix_of(group))
     }
 
-    /// How many have used something of what this group has; none where that is not counted.
+    /// Returns the number of sources that have used a group's limit, by slot and prefix. Returns none if that is not
+    /// counted.
     pub fn count(&self, slot: u32, prefix: IpNet) -> Option<u64> {
         let of = self.groups.iter().find(|of| (of.slot, of.prefix) == (slot, prefix))?;
         (!of.limits.is_empty()).then(|| of.own.values().copied().max().unwrap_or(0))
     }
 }
 
-/// Where the windows of all sources of a rule are.
+/// Prefix of the windows that count all sources of a rule, for `per list` limits.
 const LIST: IpNet = IpNet::V4(ipnet::Ipv4Net::new_assert(std::net::Ipv4Addr::UNSPECIFIED, 0));
 
 impl Counted {
@@ -193,7 +194,7 @@ impl Counted {
     }
 }
 
-/// The prefix that has the windows of this group.
+/// Returns the prefix under which the windows of a group are stored.
 fn prefix_of(group: &Group) -> IpNet {
     match group {
         Group::Prefix(prefix) => *prefix,
@@ -201,7 +202,7 @@ fn prefix_of(group: &Group) -> IpNet {
     }
 }
 
-/// What the windows of this prefix are of, under this limit of the rule: none where they are a source's.
+/// Returns the group that a window of this prefix counts under the limit; none for a source's own window.
 pub fn group_of(rule: &Rule, limit: &Limit, prefix: IpNet) -> Option<Group> {
     match limit.per {
         Per::Source => None,
@@ -211,7 +212,7 @@ pub fn group_of(rule: &Rule, limit: &Limit, prefix: IpNet) -> Option<Group> {
 }
 
 impl TopGroup {
-    /// From these windows, and from how many sources have used them, the worst first.
+    /// Builds the rows from these windows, which come worst first, and from the counts of their sources.
     pub fn all(policy: &Policy, now: Nanos, windows: &[GroupWindow], members: &Members) -> Vec<Self> {
         let of = |of: &GroupWindow| {
             let (rule, limit) = (policy.rules.get(of.rule)?, &of.limit);

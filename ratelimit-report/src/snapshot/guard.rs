@@ -1,4 +1,4 @@
-//! How one source stands with the guards of its limits of requests. Pure.
+//! State of one source under the guards of its request limits. Pure.
 
 use std::net::IpAddr;
 
@@ -12,41 +12,40 @@ use super::{Mode, seconds};
 use ratelimit_datapath::SourceReading;
 use ratelimit_policy::desired::{Group, Limit, Protocol, Rule};
 
-/// How one source stands with the guard of one limit of requests.
+/// State of one source under the guard of one request limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckGuard {
-    /// The limit's rule.
+    /// Name of the limit's rule.
     pub rule: String,
-    /// Whether that rule drops.
+    /// Mode of the rule: enforce or dry-run.
     pub mode: Mode,
-    /// The group of sources whose guard it is; none where it is the source's own.
+    /// Group of sources that the guard counts as one; none for the source's own guard.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per: Option<String>,
-    /// Connections that its client has completed, once it has tried as often as the limit allows.
+    /// Completed connections of the client, counted once its attempts have reached the limit.
     pub connections: Guarded,
     /// TCP segments that begin no request, as the guard counts them.
     pub segments: Guarded,
-    /// Datagrams of QUIC that are no request, of a body half. The guard counts one in [`DATAGRAMS_PER_COUNTED`], so they
-    /// are a multiple of that. None in a rule without a port that speaks QUIC.
+    /// QUIC datagrams that are no request; those of a body count half. The guard counts one in
+    /// [`DATAGRAMS_PER_COUNTED`], so the amounts are multiples of that. None in a rule without a QUIC port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datagrams: Option<Guarded>,
     /// Length of the window.
     pub window_seconds: f64,
-    /// One of them is over its limit, and the guard refuses now.
+    /// True if an amount is over its limit, so that the guard refuses now.
     pub over: bool,
-    /// When it admits again, if nothing else is admitted meanwhile.
+    /// Seconds until the guard admits again, if nothing else is admitted meanwhile.
     pub retry_after_seconds: f64,
 }
 
-/// What a guard counts of connections, in words.
+/// Description of the connections that a guard counts.
 pub const GUARDED_CONNECTIONS: &str = "connections without a request";
-/// What a guard counts of segments, in words.
+/// Description of the segments that a guard counts.
 pub const GUARDED_SEGMENTS: &str = "segments that begin no request";
-/// Datagrams that a guard counts, in words.
+/// Description of the datagrams that a guard counts.
 pub const GUARDED_DATAGRAMS: &str = "datagrams of QUIC that are no request";
 
-/// What the guard of a limit allows on one of its sides, as a limit of requests is written:
-/// `33/1m connections without a request`.
+/// Returns the guard's limit on one side in configuration syntax: `33/1m connections without a request`.
 pub fn guard_limit_words(limit: &Limit, side: Side) -> String {
     let unit = match side {
         Side::Attempts | Side::Opened => GUARDED_CONNECTIONS,
@@ -59,7 +58,7 @@ pub fn guard_limit_words(limit: &Limit, side: Side) -> String {
     format!("{} {unit}{}", shown.rate(), limit.per)
 }
 
-/// Returns the number of packets that `counted` in a window of this side stands for.
+/// Returns the number of packets that `counted` represents in a window of this side.
 pub fn shown(counted: u64, side: Side) -> u64 {
     match side {
         Side::Datagrams => counted.saturating_mul(DATAGRAMS_PER_COUNTED.into()),
@@ -73,34 +72,34 @@ pub fn shown(counted: u64, side: Side) -> u64 {
     }
 }
 
-/// What the guard bounds.
+/// Amount used and limit of one guarded quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Guarded {
-    /// Used in the window.
+    /// Amount used in the window.
     pub used: u64,
-    /// Admitted in a window.
+    /// Amount that a window admits.
     pub limit: u64,
 }
 
-/// The guard of one limit, and how its windows stand.
+/// Guard of one limit, and the state of its windows.
 pub(super) struct GuardStanding<'a> {
     pub(super) rule: &'a Rule,
     pub(super) limit: &'a Limit,
     pub(super) group: Option<Group>,
     pub(super) connections: Guarded,
     pub(super) segments: Guarded,
-    /// Datagrams of QUIC, in a rule with a port that speaks it.
+    /// QUIC datagrams, which only a rule with a QUIC port guards.
     pub(super) datagrams: Option<Guarded>,
-    /// Time until connections and segments are admitted again, while they are not.
+    /// Time until connections and segments are admitted again; none while they are admitted.
     over_tcp: Option<Retry>,
-    /// Time until datagrams are admitted again, while they are not.
+    /// Time until datagrams are admitted again; none while they are admitted.
     over_udp: Option<Retry>,
-    /// The protocol that is asked about, if one is.
+    /// Protocol that the query is about; none for both.
     protocol: Option<Protocol>,
 }
 
 impl<'a> GuardStanding<'a> {
-    /// The guards of a rule that a source has used something of.
+    /// Returns the guards of a rule that a source has used.
     pub(super) fn all(rule: &'a Rule, whom: IpAddr, windows: &[SourceReading], now: Nanos) -> Vec<Self> {
         let guards = rule.guarded().map(|limit| Self::of(rule, limit, whom, windows, now));
         guards.filter(Self::is_used).collect()
@@ -115,7 +114,7 @@ impl<'a> GuardStanding<'a> {
         };
         let ((attempts, _), (opened, connections), (others, segments), (quic, datagrams)) =
             (standing(Side::Attempts), standing(Side::Opened), standing(Side::Segments), standing(Side::Datagrams));
-        // While attempts are over their limit, new connections are counted and refused.
+        // New connections are counted and refused only while attempts are over their limit.
         let over_opened = (attempts.over && opened.over).then(|| attempts.retry.min(opened.retry));
         let over_tcp = over_opened.max(others.over.then_some(others.retry));
         Self {
@@ -131,7 +130,7 @@ impl<'a> GuardStanding<'a> {
         }
     }
 
-    /// Returns the part of it that holds packets of this protocol; none where the source has used nothing of that.
+    /// Restricts the guard to packets of this protocol. Returns none if the source has used nothing of that.
     pub(super) fn of_protocol(mut self, protocol: Protocol) -> Option<Self> {
         self.protocol = Some(protocol);
         match protocol {
@@ -141,7 +140,7 @@ impl<'a> GuardStanding<'a> {
         self.is_used().then_some(self)
     }
 
-    /// Returns what it has counted, with a name of each, of the protocol that is asked about.
+    /// Returns the amounts of the queried protocol, each with its description.
     fn parts(&self) -> impl Iterator<Item = (Guarded, &'static str)> {
         let of_tcp = [(self.connections, GUARDED_CONNECTIONS), (self.segments, GUARDED_SEGMENTS)];
         let of_udp = self.datagrams.map(|datagrams| (datagrams, GUARDED_DATAGRAMS));
@@ -153,17 +152,17 @@ impl<'a> GuardStanding<'a> {
         self.is_over() || self.parts().any(|(guarded, _)| guarded.used != 0)
     }
 
-    /// Returns whether it refuses something now.
+    /// Returns true if the guard refuses something now.
     pub(super) const fn is_over(&self) -> bool {
         self.over_tcp.is_some() || self.over_udp.is_some()
     }
 
-    /// Returns when it refuses nothing any more.
+    /// Returns the wait until the guard refuses nothing.
     pub(super) fn retry(&self) -> Retry {
         self.over_tcp.max(self.over_udp).unwrap_or_default()
     }
 
-    /// Returns what it refuses, in words.
+    /// Returns a description of what the guard refuses.
     pub(super) fn refuses(&self) -> &'static str {
         match () {
             () if self.over_tcp.is_none() => GUARDED_DATAGRAMS,
@@ -172,7 +171,7 @@ impl<'a> GuardStanding<'a> {
         }
     }
 
-    /// Returns what the source has used of it, in words.
+    /// Returns what the source has used of the guard, in words.
     pub(super) fn used_words(&self) -> String {
         let words: Vec<String> =
             self.parts().map(|(guarded, what)| format!("{} of {} {what}", guarded.used, guarded.limit)).collect();

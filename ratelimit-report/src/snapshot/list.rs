@@ -1,4 +1,4 @@
-//! What is allowed, denied and banned, by whom and why: `ratelimitd list --json`. Pure.
+//! Allowed, denied and banned prefixes, with author and reason: `ratelimitd list --json`. Pure.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -14,169 +14,169 @@ use ratelimit_policy::access::{By, Entry, deciding};
 use ratelimit_policy::config::listing::{Places, WrittenAt};
 use ratelimit_policy::desired::{Grant, Policy};
 
-/// All of it, by prefix.
+/// All entries and bans, sorted by prefix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ListReport {
-    /// [`SCHEMA`].
+    /// Version of the JSON schema, [`SCHEMA`].
     pub schema: u32,
-    /// When this was read.
+    /// Time of the reading.
     pub time: Timestamp,
-    /// By prefix, and for one prefix in the order of their states.
+    /// Entries sorted by prefix. For one prefix, deciding entries come first, then the order of states.
     pub entries: Vec<Listed>,
-    /// Entries that were left out, where one origin has more than were asked for.
+    /// Counts of entries left out, for each origin with more entries than were asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub omitted: Vec<Omitted>,
-    /// The bans that rules in dry run would have begun and that would still hold. None of them decides.
+    /// Bans that rules in dry run would have begun and that would still hold. None of them decides.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub would_ban: Vec<Listed>,
 }
 
-/// Entries that were left out.
+/// Number of entries left out of one origin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Omitted {
-    /// Where they come from: `list bad`, `bans of rule login`, `commands`.
+    /// Origin of the entries: `list bad`, `bans of rule login`, `commands`.
     pub of: String,
-    /// How many there are besides those that are listed.
+    /// Number of entries beyond those listed.
     pub count: u64,
 }
 
-/// Which entries are asked for: those that meet all of these.
+/// Filter for entries. An entry must meet every condition that is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListFilter {
-    /// Bans of the rule with this name alone.
+    /// Restricts bans to those of the rule with this name. Other entries do not match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// Whose reason, list or comment holds this text, in whatever case.
+    /// Text that the reason, list or comment contains, ignoring case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// That lie within this prefix, or hold all of it.
+    /// Prefix that contains the entry's prefix or lies within it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<IpNet>,
-    /// At most so many of each list, of each rule's bans, and of each other author.
+    /// Maximum number of entries per list, per rule's bans, and per other author.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub most: Option<u64>,
 }
 
-/// What is listed.
+/// Inputs of [`ListReport::build`].
 #[derive(Debug)]
 pub struct ListParts<'a> {
-    /// What packets are judged by.
+    /// Policy in force.
     pub policy: &'a Policy,
-    /// What commands and safety have entered, and what the configuration says.
+    /// Entries of commands, of safety and of the configuration.
     pub entries: Vec<&'a Entry>,
-    /// The bans.
+    /// Bans in force.
     pub bans: &'a [Ban],
-    /// Where the configuration's entries are written.
+    /// File and line of the configuration's entries.
     pub places: Places,
-    /// Both clocks.
+    /// Datapath and wall clock.
     pub clocks: Clocks,
 }
 
-/// One prefix, and what holds for it.
+/// One prefix and its entry or ban.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Listed {
-    /// The prefix, or the address.
+    /// Prefix, or single address.
     pub prefix: String,
-    /// `exempt`, `denied` or `banned`.
+    /// State of the prefix: `exempt`, `denied` or `banned`.
     pub state: State,
-    /// Until when; none is permanent.
+    /// Expiry; none if permanent.
     pub until: Option<Timestamp>,
-    /// Who entered it.
+    /// Kind of author of the entry.
     pub by: Author,
-    /// The name of the user whose command it was.
+    /// Name of the user who added the entry by a command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// The program whose denial it is, as in `fail2ban/sshd`.
+    /// Program that owns the denial, as in `fail2ban/sshd`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// The rule that banned.
+    /// Name of the rule that banned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// Its number among bans in a row, from 1.
+    /// Position of the ban among consecutive bans, from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u32>,
-    /// Why, in words.
+    /// Reason in words.
     pub reason: Option<String>,
-    /// Since when, where it is known.
+    /// Start, if it is known.
     pub since: Option<Timestamp>,
-    /// Whether it decides for its addresses that have no longer prefix here; a ban decides for its rule alone. Otherwise
-    /// `overridden_by` decides.
+    /// True if the entry decides for those of its addresses that have no longer prefix here. A ban decides for its rule
+    /// only. Otherwise `overridden_by` decides.
     pub decides: bool,
-    /// The entry that overrides it.
+    /// Entry that overrides this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overridden_by: Option<Overriding>,
-    /// The named list that it comes from.
+    /// Name of the list that contains the entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub list: Option<String>,
-    /// The list file, or the configuration file, that it is written in.
+    /// List file or configuration file that contains the entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// The line there.
+    /// Line number in that file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<usize>,
-    /// What the list file says beside it.
+    /// Comment on the entry in the list file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
 }
 
-/// An entry that overrides another.
+/// Entry that overrides another one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overriding {
-    /// Its prefix, or the address.
+    /// Prefix, or single address.
     pub prefix: String,
-    /// `exempt` or `denied`.
+    /// State of the prefix: `exempt` or `denied`.
     pub state: State,
-    /// Until when; none is permanent.
+    /// Expiry; none if permanent.
     pub until: Option<Timestamp>,
 }
 
-/// Who entered it.
+/// Kind of author of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Author {
     /// The configuration.
     #[default]
     Configuration,
-    /// A command.
+    /// A command of a user.
     Command,
-    /// Safety: hosts and users who must not be locked out.
+    /// Safety entries for hosts and users who must not be locked out.
     Safety,
-    /// A rule that was exceeded.
+    /// A rule, after a source exceeded its limit.
     Ban,
 }
 
-/// The two clocks at one moment: what the datapath counts by, and what people read.
+/// Datapath and wall clock at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clocks {
-    /// The datapath's.
+    /// Datapath time, by which packets are counted.
     pub now: Nanos,
-    /// The wall's.
+    /// Wall time, which is shown to users.
     pub wall: Timestamp,
 }
 
 impl Clocks {
-    /// An instant of the datapath's clock, by the wall's; past the calendar's end it is that end.
+    /// Converts an instant of the datapath's clock to wall time, bounded by the calendar's end.
     pub fn wall_of(self, at: Nanos) -> Timestamp {
         let ahead = i128::from(at.0) - i128::from(self.now.0);
         Timestamp::from_nanosecond(self.wall.as_nanosecond().saturating_add(ahead)).unwrap_or(Timestamp::MAX)
     }
 
-    /// An instant of the wall clock, by the datapath's; what is before its beginning is that beginning.
+    /// Converts wall time to the datapath's clock, bounded below by 0.
     pub fn datapath_of(self, at: Timestamp) -> Nanos {
         let ahead = at.as_nanosecond().saturating_sub(self.wall.as_nanosecond());
         let at = i128::from(self.now.0).saturating_add(ahead);
         Nanos(u64::try_from(at.max(0)).unwrap_or(u64::MAX))
     }
 
-    /// So long from now.
+    /// Returns the datapath time `duration_ns` from now.
     pub const fn after(self, duration_ns: u64) -> Nanos {
         Nanos(self.now.0.saturating_add(duration_ns))
     }
 }
 
 impl ListReport {
-    /// The report on all entries that hold, and on the bans, of those that are asked for.
+    /// Builds the report on all entries in force and all bans that match the filter.
     pub fn build(parts: &ListParts<'_>, filter: &ListFilter) -> Self {
         let ListParts { policy, entries, bans, places, clocks } = parts;
         let holding: Vec<&Entry> = entries.iter().copied().filter(|entry| entry.holds(clocks.now)).collect();
@@ -190,7 +190,7 @@ impl ListReport {
             let listed = Listed { overridden_by: before.map(|of| Overriding::of(of, *clocks)), ..listed };
             (entry.prefix, listed.written(at))
         };
-        // Grants are looked up before bans.
+        // The datapath looks up grants before bans.
         let of_ban = |ban: &Ban| {
             let before = policy.grant_around(ban.client, clocks.now).and_then(|access| by_prefix.get(&access.prefix));
             let listed = Listed::of_ban(policy, ban, *clocks);
@@ -205,7 +205,7 @@ impl ListReport {
         Self { schema: SCHEMA, time: clocks.wall, entries, omitted, would_ban: Vec::new() }
     }
 
-    /// The same with the bans that rules in dry run would have begun.
+    /// Adds the bans that rules in dry run would have begun.
     #[must_use]
     pub fn with_would_be(mut self, parts: &ListParts<'_>, bans: &[Ban], filter: &ListFilter) -> Self {
         let of = |ban: &Ban| Listed { decides: false, ..Listed::of_ban(parts.policy, ban, parts.clocks) };
@@ -215,7 +215,7 @@ impl ListReport {
     }
 }
 
-/// Keeps so many entries of each origin, and returns what it left out.
+/// Keeps at most `most` entries of each origin, and returns the counts of those left out.
 fn bounded(entries: &mut Vec<Listed>, most: u64) -> Vec<Omitted> {
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();
     entries.retain(|of| {
@@ -228,7 +228,7 @@ fn bounded(entries: &mut Vec<Listed>, most: u64) -> Vec<Omitted> {
 }
 
 impl ListFilter {
-    /// Whether an entry meets all of these.
+    /// Returns true if the entry meets every condition.
     pub(crate) fn takes(&self, prefix: IpNet, of: &Listed) -> bool {
         let text = |field: &Option<String>, wanted: &str| {
             field.as_ref().is_some_and(|text| text.to_lowercase().contains(wanted))
@@ -251,7 +251,7 @@ impl Overriding {
 }
 
 impl Listed {
-    /// One entry.
+    /// Builds the row of one entry.
     pub fn of(entry: &Entry, decides: bool, clocks: Clocks) -> Self {
         let (by, user) = match &entry.by {
             By::Configuration => (Author::Configuration, None),
@@ -277,14 +277,14 @@ impl Listed {
         Self { prefix: source_text(prefix), state, by, decides: true, ..Self::default() }
     }
 
-    /// The same with where it is written, if that is known.
+    /// Adds the file, line and comment of the entry, if they are known.
     #[must_use]
     pub fn written(self, at: Option<&WrittenAt>) -> Self {
         let Some(WrittenAt { list, file, line, comment, .. }) = at.cloned() else { return self };
         Self { list, file: file.map(|file| file.display().to_string()), line, comment, ..self }
     }
 
-    /// What it comes from, in words.
+    /// Returns the origin of the entry in words, which groups entries for [`ListFilter::most`].
     pub fn origin(&self) -> String {
         match (self.by, &self.list, &self.file, &self.rule) {
             (Author::Configuration, Some(list), ..) => format!("list {list}"),
@@ -297,7 +297,7 @@ impl Listed {
         }
     }
 
-    /// One ban, which decides.
+    /// Builds the row of one ban, which decides.
     pub fn of_ban(policy: &Policy, ban: &Ban, clocks: Clocks) -> Self {
         let rule = policy.rules.get(ban.rule);
         let length = rule.and_then(|rule| rule.bans.as_ref()).and_then(|bans| bans.length_ns(ban.step));
@@ -324,7 +324,7 @@ impl Listed {
     }
 }
 
-/// Without nanoseconds, which have no use here.
+/// Drops the fraction of a second, by rounding to the nearest second.
 pub(super) fn whole_seconds(at: Timestamp) -> Timestamp {
     at.round(jiff::Unit::Second).unwrap_or(at)
 }

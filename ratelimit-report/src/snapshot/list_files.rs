@@ -1,41 +1,41 @@
-//! What is wrong with list files.
+//! State and problems of list files.
 
 use serde::{Deserialize, Serialize};
 
-/// A list file that cannot be followed.
+/// List file with changes that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StaleList {
-    /// Its path.
+    /// Path of the file.
     pub file: String,
-    /// What is wrong with it. Left out where sources may not be named: it quotes the file.
+    /// Problem with the file. Left out where sources may not be named, because it quotes the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl StaleList {
-    /// The file at a path, and what is wrong with it.
+    /// Creates the record of a file with its problem.
     pub fn new(path: &std::path::Path, error: &str) -> Self {
         Self { file: path.display().to_string(), error: Some(error.to_owned()) }
     }
 }
 
-/// What of a list file is in force.
+/// Part of a list file that is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ListState {
-    /// What the file holds, but for lines that are left out.
+    /// Current content of the file, except lines that are left out.
     InForce,
-    /// What it held when it could last be read, or was within its bounds.
+    /// Last content that could be read and was within bounds.
     LastGood,
-    /// Nothing.
+    /// Nothing of the file.
     LeftOut,
 }
 
 impl ListState {
-    /// All of them.
+    /// All states, in ascending order of damage.
     pub const ALL: [Self; 3] = [Self::InForce, Self::LastGood, Self::LeftOut];
 
-    /// Its name in JSON and in metrics.
+    /// Returns the name in JSON and in metrics.
     pub const fn label(self) -> &'static str {
         match self {
             Self::InForce => "in_force",
@@ -45,30 +45,31 @@ impl ListState {
     }
 }
 
-/// How one list file is in force.
+/// State of one list file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListFileReport {
-    /// Its path.
+    /// Path of the file.
     pub file: String,
-    /// What of it is in force.
+    /// Part of the file that is in force.
     pub state: ListState,
-    /// Lines that are left out of what is in force, as they cannot be read.
+    /// Number of lines that are left out of what is in force because they cannot be read.
     pub lines_left_out: u64,
-    /// The first line that is bad, where it is known.
+    /// Number of the first bad line, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<u64>,
-    /// What is wrong with the file. Left out where nothing is, and where sources may not be named.
+    /// Problem with the file. Left out if there is none, and where sources may not be named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
 impl ListFileReport {
-    /// Whether the file is in force as it stands.
+    /// Returns true if the file is in force without exceptions.
     pub const fn is_whole(&self) -> bool {
         matches!(self.state, ListState::InForce) && self.lines_left_out == 0
     }
 
-    /// What of the file is not in force, with the line but without what is wrong; none where it is in force as it stands.
+    /// Describes the part of the file that is not in force, with the line but without the problem. Returns none for a
+    /// file that is in force without exceptions.
     pub fn words(&self) -> Option<String> {
         let file = &self.file;
         let line = |before: &str| self.line.map_or_else(String::new, |line| format!("{before}line {line}"));
@@ -92,7 +93,7 @@ impl ListFileReport {
     }
 }
 
-/// That entries of list files are passed over, if any: how many, as no source may be named to all.
+/// Describes how many list-file entries are ignored, without naming a source. Returns none for 0.
 pub fn passed_over_words(count: u64) -> Option<String> {
     let entries = if count == 1 { "entry of a list file is" } else { "entries of list files are" };
     (count > 0)

@@ -1,6 +1,7 @@
-//! The read model: the one shape in which statistics are shown, exported and sent over the socket. Pure.
+//! Read model: the one form in which statistics are shown, exported and sent over the socket. Pure.
 //!
-//! Field names are `ratelimitd stats --json`, schema 1: fields are added, never renamed. Knows no map, socket or clock.
+//! Field names are those of `ratelimitd stats --json`, schema 1: fields are added, never renamed. The module knows no
+//! map, socket or clock.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -75,73 +76,73 @@ pub use words::{Counting, Limit, PerGroup, Unit};
 
 use summed::{rule, sum_by_reason};
 
-/// The schema's number.
+/// Version number of the JSON schema.
 pub const SCHEMA: u32 = 1;
 
-/// Statistics at one time.
+/// Statistics of the datapath and the daemon at one time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// [`SCHEMA`].
+    /// Version of the JSON schema, [`SCHEMA`].
     pub schema: u32,
-    /// The daemon's version.
+    /// Version of the daemon.
     pub version: String,
-    /// When this was read, by the datapath's clock.
+    /// Time of the reading, by the datapath's clock.
     pub time: Timestamp,
-    /// Whether anything is dropped: enforce as soon as one rule enforces.
+    /// Overall mode: enforce as soon as one rule enforces, else dry-run.
     pub mode: Mode,
     /// Seconds since the daemon started. Counters of pinned maps are older.
     pub uptime_seconds: f64,
-    /// By name.
+    /// Interfaces, sorted by name.
     pub interfaces: Vec<Interface>,
-    /// Packets on interfaces that the configuration does not list, while it changes.
+    /// Packets on interfaces that the configuration does not list, which occur while it changes.
     pub unlisted: Traffic,
-    /// In the configuration's order.
+    /// Rules, in the order of the configuration.
     pub rules: Vec<Rule>,
-    /// What the limits count, and how well: each unit once.
+    /// Meaning and accuracy of each unit that the limits count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counting: Vec<Counting>,
-    /// How many sources are remembered.
+    /// Number of tracked sources, and their insertions.
     pub sources: Sources,
-    /// Events of the packet path: told and lost.
+    /// Events of the packet path, sent and lost.
     #[serde(default)]
     pub events: Events,
-    /// Packets by reason, all interfaces together.
+    /// Number of packets by reason, over all interfaces.
     pub reasons: BTreeMap<String, u64>,
     /// Map operations that failed in the packet path.
     pub map_errors: Vec<MapError>,
-    /// How the last reload went.
+    /// Result of the last reload.
     pub config: ConfigState,
-    /// An administrator has ordered that nothing is dropped, whatever the rules say.
+    /// Order of an administrator to drop nothing, whatever the rules say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
-    /// Rules that fell back to dry-run because they dropped too much, by name.
+    /// Names of the rules that fell back to dry-run because they dropped too much.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fallen_back: Vec<String>,
     /// Seconds until the configuration on trial is rolled back, unless it is confirmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm_within_seconds: Option<f64>,
-    /// List files that have changed and cannot be read: what they held before stays in force, until they change again.
+    /// List files that have changed and cannot be read. Their previous content stays in force until they change again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stale_lists: Vec<StaleList>,
-    /// How each access log is read.
+    /// Reading state of each access log.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub access_logs: Vec<AccessLogReport>,
-    /// How each list file is in force, by path.
+    /// State of each list file, sorted by path.
     #[serde(default)]
     pub lists: Vec<ListFileReport>,
-    /// How many entries of list files are passed over: they are too wide, or hold what this host needs.
+    /// Number of list-file entries ignored because they are too wide or cover an address that this host needs.
     #[serde(default)]
     pub list_entries_passed_over: u64,
-    /// That a restart forgets what commands have changed, and why; a sentence.
+    /// Sentence that says why a restart loses the changes made by commands; none if they are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unkept: Option<String>,
-    /// Connections that were ended since the daemon started, of who was denied or banned.
+    /// Number of connections closed since the daemon started, because their source was denied or banned.
     #[serde(default, skip_serializing_if = "Closed::is_none")]
     pub connections: Closed,
-    /// The state of the history; none where none is kept.
+    /// State of the history; none if no history is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<Health>,
-    /// How the fleet does; off where the configuration has none.
+    /// State of the fleet; off if the configuration has none.
     #[serde(default)]
     pub fleet: Fleet,
     /// Top talkers: sources that send most of what a rule counts. Left out where sources may not be named.
@@ -153,263 +154,263 @@ pub struct Snapshot {
     /// Groups of sources nearest to or over their limit, worst first. Left out where sources may not be named.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<TopGroup>,
-    /// What wants attention, a sentence each. Left out where sources may not be named: it may name them.
+    /// Problems that need attention, one sentence each. Left out where sources may not be named, as some name them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attention: Vec<String>,
 }
 
-/// The order to drop nothing.
+/// Order of an administrator to drop nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
-    /// By `panic`; else by `mode dry-run`.
+    /// True if `panic` gave the order, false if `mode dry-run` did.
     pub panic: bool,
-    /// The user who gave it.
+    /// User who gave the order.
     pub by: String,
-    /// Since when.
+    /// Time of the order.
     pub since: Timestamp,
 }
 
-/// What the daemon knows beside a reading and its configuration.
+/// Parts of a snapshot that the daemon adds to a reading and a configuration.
 #[derive(Clone, Debug, Default)]
 pub struct DaemonState {
-    /// Bans in force, by rule.
+    /// Number of bans in force, by rule index.
     pub banned: Vec<u64>,
-    /// See [`Interface::problem`]: by the interface's name.
+    /// Problem of each interface, by interface name: see [`Interface::problem`].
     pub away: Vec<(String, String)>,
-    /// See [`Snapshot::hold`].
+    /// Order to drop nothing: see [`Snapshot::hold`].
     pub hold: Option<Hold>,
-    /// See [`Snapshot::fallen_back`].
+    /// Rules back in dry run: see [`Snapshot::fallen_back`].
     pub fallen_back: Vec<String>,
-    /// See [`Snapshot::confirm_within_seconds`].
+    /// Nanoseconds until the roll-back: see [`Snapshot::confirm_within_seconds`].
     pub confirm_within_ns: Option<u64>,
-    /// See [`Snapshot::access_logs`].
+    /// State of the access logs: see [`Snapshot::access_logs`].
     pub access_logs: Vec<AccessLogReport>,
-    /// See [`Snapshot::stale_lists`].
+    /// List files that cannot be read: see [`Snapshot::stale_lists`].
     pub stale_lists: Vec<StaleList>,
-    /// See [`Snapshot::lists`].
+    /// State of the list files: see [`Snapshot::lists`].
     pub lists: Vec<ListFileReport>,
-    /// See [`Snapshot::list_entries_passed_over`].
+    /// Number of ignored entries: see [`Snapshot::list_entries_passed_over`].
     pub list_entries_passed_over: u64,
-    /// See [`Snapshot::unkept`].
+    /// Warning about unsaved changes: see [`Snapshot::unkept`].
     pub unkept: Option<String>,
-    /// See [`Snapshot::connections`].
+    /// Number of closed connections: see [`Snapshot::connections`].
     pub connections: Closed,
-    /// See [`Snapshot::history`].
+    /// State of the history: see [`Snapshot::history`].
     pub history: Option<Health>,
-    /// See [`Snapshot::fleet`].
+    /// State of the fleet: see [`Snapshot::fleet`].
     pub fleet: Fleet,
-    /// See [`Snapshot::top_talkers`].
+    /// Sources with most of a rule's traffic: see [`Snapshot::top_talkers`].
     pub top_talkers: Vec<TopTalker>,
-    /// See [`Rule::would_ban`]: by the rule's name.
+    /// Bans that rules in dry run would have begun, by rule name: see [`Rule::would_ban`].
     pub would_ban: Vec<(String, WouldBan)>,
-    /// See [`Snapshot::groups`].
+    /// Groups nearest to a limit: see [`Snapshot::groups`].
     pub groups: Vec<TopGroup>,
 }
 
-/// One interface.
+/// State and counters of one interface.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interface {
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
-    /// Where its program is; none while it is not attached.
+    /// Hook of the program; none while the program is not attached.
     #[serde(default)]
     pub hook: Option<Hook>,
-    /// How, of XDP.
+    /// Mode of an XDP attachment; none at another hook.
     pub xdp_mode: Option<XdpMode>,
-    /// Who has XDP there, where its program is elsewhere.
+    /// Holder of the interface's XDP hook, if the program is attached elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub xdp_holder: Option<String>,
-    /// Whether its packets are judged.
+    /// True if the program is attached and judges the interface's packets.
     pub attached: bool,
-    /// Why it is not attached; or what is wrong although it is.
+    /// Reason why the program is not attached, or a problem despite the attachment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// What came in, in packets.
+    /// Received packets, by outcome.
     pub packets: Volume,
-    /// What came in, in bytes of frames.
+    /// Received bytes of frames, by outcome.
     pub bytes: Volume,
-    /// Packets per second over the last few seconds; none until the daemon has run for a moment.
+    /// Packets per second over the last few seconds; none shortly after the daemon's start.
     #[serde(default)]
     pub per_second: Option<Rates>,
-    /// The same by rule and reason; the rule is empty where none judged.
+    /// Packets and bytes by rule and reason. The rule is empty for packets that no rule judged.
     #[serde(default)]
     pub counters: Vec<Counter>,
 }
 
-/// Received is passed plus dropped, always; what would be dropped has passed.
+/// Received amount, which equals `passed` plus `dropped`. `passed` includes `would_drop`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Volume {
-    /// All.
+    /// Total, passed and dropped together.
     pub received: u64,
-    /// Passed.
+    /// Amount that passed.
     pub passed: u64,
-    /// Dropped.
+    /// Amount that was dropped.
     pub dropped: u64,
-    /// Passed only because of dry-run.
+    /// Amount that passed only because of dry-run.
     pub would_drop: u64,
 }
 
-/// Packets and bytes.
+/// Packets and bytes of the same traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
-    /// In packets.
+    /// Traffic counted in packets.
     pub packets: Volume,
-    /// In bytes of frames.
+    /// Traffic counted in bytes of frames.
     pub bytes: Volume,
 }
 
-/// One counter.
+/// Counter of one rule and reason on an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counter {
-    /// The rule that judged; empty where none did.
+    /// Name of the rule that judged; empty if none did.
     pub rule: String,
-    /// What was done.
+    /// Action on the packets.
     pub verdict: Outcome,
-    /// Why.
+    /// Label of the reason for the action.
     pub reason: String,
-    /// In packets.
+    /// Number of packets.
     pub packets: u64,
-    /// In bytes of frames.
+    /// Number of bytes of frames.
     pub bytes: u64,
 }
 
-/// One rule.
+/// State and counters of one rule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rule {
-    /// Its name.
+    /// Rule name.
     pub name: String,
-    /// Whether it drops.
+    /// Mode of the rule: enforce or dry-run.
     pub mode: Mode,
-    /// Its ports, as in `80,443,53/udp`.
+    /// Ports of the rule, as in `80,443,53/udp`.
     pub ports: String,
-    /// All of them hold.
+    /// Limits of the rule, all of which apply.
     pub limits: Vec<Limit>,
     /// Packets that were counted and were within every limit.
     pub admitted: u64,
-    /// Packets dropped, for whatever reason.
+    /// Packets dropped, for any reason.
     pub dropped: u64,
     /// Packets passed only because of dry-run.
     pub would_drop: u64,
-    /// Packets to its ports that none of its limits counts.
+    /// Packets to the rule's ports that none of its limits counts.
     pub not_counted: u64,
-    /// Bans that it has begun.
+    /// Number of bans that the rule has begun.
     #[serde(default)]
     pub bans: u64,
-    /// Sources that it bans now.
+    /// Number of sources that the rule bans now.
     #[serde(default)]
     pub banned: u64,
-    /// Where it is in dry run and would ban.
+    /// Bans that the rule would have begun; none unless it is in dry run with `block_for`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub would_ban: Option<WouldBan>,
-    /// Sources over a limit now. Several limits may refuse different sources: at least so many.
+    /// Lower bound on the number of sources over a limit now: several limits may refuse different sources.
     pub sources_over_limit: u64,
-    /// Shadow limits: counted and never enforced.
+    /// Shadow limits, which are counted and never enforced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shadow_limits: Vec<ShadowLimit>,
-    /// How many new sources it admits, where that is bounded.
+    /// Admission of new sources, if the rule bounds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_sources: Option<NewSources>,
 }
 
-/// The bans that a rule in dry run would have begun, as far as they were seen.
+/// Observed bans that a rule in dry run would have begun.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WouldBan {
-    /// Since the daemon started.
+    /// Number of bans since the daemon started.
     pub bans: u64,
-    /// Sources that would be banned now.
+    /// Number of sources that would be banned now.
     pub sources: u64,
 }
 
-/// A limit that is counted and never enforced, and what it would have refused of the sources that are remembered.
+/// Limit that is counted and never enforced, and its would-be refusals of tracked sources.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShadowLimit {
-    /// The limit.
+    /// Amount, window and unit of the limit.
     #[serde(flatten)]
     pub limit: Limit,
-    /// Packets that it alone would have refused.
+    /// Number of packets that this limit alone would have refused.
     pub would_drop: u64,
-    /// Sources that they came from.
+    /// Number of sources of those packets.
     pub sources: u64,
 }
 
-/// Sources remembered.
+/// Number of tracked sources, and their insertions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sources {
-    /// How many. With several limits: the most that any one of them remembers, so at least so many.
+    /// Number of tracked sources. With several limits it is the largest number of any one, so a lower bound.
     pub tracked: u64,
-    /// The same of each family.
+    /// Number of tracked sources by address family.
     #[serde(default)]
     pub tracked_by_family: ByFamily,
-    /// How many at most, of each family.
+    /// Maximum number of tracked sources of each family.
     pub capacity: u64,
-    /// Banned now.
+    /// Number of sources that are banned now.
     pub banned: u64,
-    /// Packets of sources that were not remembered: sampled out, over a rule's budget of new sources, or without room in the map.
+    /// Packets of untracked sources: sampled out, over a rule's budget of new sources, or without room in the map.
     pub not_admitted: u64,
-    /// Insertions of sources, in each limit on its own.
+    /// Number of insertions of sources, counted for each limit separately.
     #[serde(default)]
     pub insertions: u64,
-    /// Whether more new ones come now than can be remembered.
+    /// Overload state: whether more new sources arrive than can be tracked.
     #[serde(rename = "pressure", default)]
     pub overload: Overload,
-    /// 1 in so many packets of new sources is sampled; 1 without overload.
+    /// Sampling rate of new sources' packets, 1 in this number; 1 without overload.
     #[serde(default = "new_sources::every_one")]
     pub sampled_one_in: u64,
-    /// Times of 134 ms that began under overload, summed over the CPUs.
+    /// Number of periods of 134 ms that began under overload, summed over the CPUs.
     #[serde(rename = "pressed_periods", default)]
     pub overloaded_periods: u64,
-    /// Packets of sources over a limit that the drop cache had no place for: each was refused by its window. It costs time, and is no fault.
+    /// Packets refused by their source's window because the drop cache was full. This costs time and is not a fault.
     #[serde(default)]
     pub not_cached: u64,
 }
 
-/// How the last reload went; the start counts as one.
+/// Result of the last reload. The daemon's start counts as a reload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigState {
-    /// Whether the last one was carried out.
+    /// True if the last reload succeeded.
     pub last_reload_successful: bool,
-    /// When one last was.
+    /// Time of the last successful reload.
     pub last_reload_success_at: Timestamp,
-    /// Why the last one was not. Left out where sources may not be named: it may quote the file.
+    /// Reason why the last reload failed. Left out where sources may not be named, because it may quote the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The file that was on trial and rolled back, until one is reloaded, applied or confirmed. This is no failed reload.
+    /// File that was rolled back after a trial, until a file is reloaded, applied or confirmed. Not a failed reload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolled_back: Option<RolledBack>,
 }
 
-/// A file that was on trial and rolled back.
+/// Configuration file that was on trial and rolled back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RolledBack {
-    /// Its path.
+    /// Path of the file.
     pub file: String,
-    /// Why, in a clause: `it was not confirmed in time`. Empty where sources may not be named: it may name a user.
+    /// Reason as a clause: `it was not confirmed in time`. Empty where sources may not be named, as it may name a user.
     pub why: String,
 }
 
-/// What a snapshot is made of.
+/// Inputs of [`Snapshot::build`].
 #[derive(Debug)]
 pub struct Parts<'a> {
-    /// The counters.
+    /// Counters read from the datapath.
     pub reading: &'a Reading,
-    /// The sources, from [`Census::finish`].
+    /// Sums over the sources, from [`Census::finish`].
     pub tracked: Tracked,
-    /// From [`TopSource::rank`].
+    /// Ranked sources, from [`TopSource::rank`].
     pub top: Vec<TopSource>,
-    /// What packets are judged by.
+    /// Policy in force.
     pub policy: &'a Policy,
-    /// Earlier readings, for rates.
+    /// Earlier readings, from which rates are computed.
     pub samples: &'a Samples,
-    /// Since the daemon started.
+    /// Time since the daemon started.
     pub uptime: Duration,
-    /// The daemon's version.
+    /// Version of the daemon.
     pub version: &'a str,
-    /// How the last reload went.
+    /// Result of the last reload.
     pub config: ConfigState,
 }
 
 impl Snapshot {
-    /// Puts the parts together.
+    /// Builds a snapshot without the daemon's state, which [`Self::with_daemon_state`] adds.
     pub fn build(parts: Parts<'_>) -> Self {
         let Parts { reading, tracked, top, policy, samples, uptime, version, config } = parts;
         let reasons = sum_by_reason(reading);
@@ -451,7 +452,7 @@ impl Snapshot {
         }
     }
 
-    /// What pins tell without a daemon: no sources, and of the last run only its counters.
+    /// Builds a snapshot from pinned maps without a daemon. It names no source and has counters of the last run only.
     pub fn of_pins(policy: &Policy, reading: &Reading) -> Self {
         let time = timestamp(reading.now);
         let config =
@@ -461,7 +462,7 @@ impl Snapshot {
         Self::build(Parts { reading, tracked, top, policy, samples, uptime, version, config }).without_sources()
     }
 
-    /// The same with what the daemon knows beside.
+    /// Adds the daemon's state to the snapshot.
     pub fn with_daemon_state(mut self, state: DaemonState) -> Self {
         let DaemonState {
             banned,
@@ -507,7 +508,7 @@ impl Snapshot {
         }
     }
 
-    /// The same without anything that names a source.
+    /// Removes everything that may name a source, a user or an address.
     pub fn without_sources(mut self) -> Self {
         self.top = None;
         self.top_talkers.clear();
@@ -524,7 +525,7 @@ impl Snapshot {
 }
 
 impl Traffic {
-    /// The sum of some counters. Received is summed on its own from every reason, so that it cannot miss one.
+    /// Sums counters. `received` is summed over all reasons on its own, so that no reason can be missed.
     pub fn of<'a>(tallies: impl IntoIterator<Item = &'a Tallies>) -> Self {
         let mut traffic = Self::default();
         for (reason, tally) in tallies.into_iter().flat_map(|tallies| &tallies.0) {
@@ -534,7 +535,7 @@ impl Traffic {
         traffic
     }
 
-    /// Everything that an interface received.
+    /// Sums everything that an interface received.
     pub fn on(interface: &InterfaceReading) -> Self {
         Self::of(interface.rules.iter().chain([&interface.unruled]))
     }
@@ -542,7 +543,7 @@ impl Traffic {
 
 impl Volume {
     fn add(&mut self, reason: Reason, amount: u64) {
-        // Saturating: torn or hostile map contents must not stop the reader.
+        // Saturating, because torn or hostile map contents must not stop the reader.
         self.received = self.received.saturating_add(amount);
         match reason.action() {
             Action::Pass => self.passed = self.passed.saturating_add(amount),
@@ -585,7 +586,7 @@ fn mode_of(policy: &Policy) -> Mode {
     if policy.rules.iter().any(|rule| rule.mode == Mode::Enforce) { Mode::Enforce } else { Mode::DryRun }
 }
 
-/// Returns an instant of the datapath's clock, at most the calendar's end.
+/// Converts an instant of the datapath's clock, bounded by the calendar's end.
 pub(crate) fn timestamp(at: Nanos) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(at.0)).unwrap_or(Timestamp::MAX)
 }

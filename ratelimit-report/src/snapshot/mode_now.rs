@@ -1,33 +1,33 @@
-//! What `ratelimitd mode` shows: whether anything is dropped, by rule.
+//! Mode of each rule, as shown by `ratelimitd mode`.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Hold, Mode, SCHEMA, Snapshot};
 
-/// Whether anything is dropped.
+/// Mode of the host and of its rules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModeNow {
-    /// [`SCHEMA`].
+    /// Version of the JSON schema, [`SCHEMA`].
     pub schema: u32,
-    /// `enforce` if some rule drops packets.
+    /// Overall mode: `enforce` if some rule drops packets.
     pub mode: Mode,
-    /// What keeps every rule from dropping, if a command does.
+    /// Order that keeps every rule from dropping, if a command gave one.
     pub hold: Option<Hold>,
-    /// The rules, in the order in which they judge.
+    /// Rules in the order in which they judge.
     pub rules: Vec<RuleMode>,
 }
 
-/// Whether one rule drops packets.
+/// Mode of one rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleMode {
-    /// The rule's name.
+    /// Rule name.
     pub name: String,
-    /// What it does now.
+    /// Mode of the rule now.
     pub mode: Mode,
 }
 
 impl ModeNow {
-    /// Of a snapshot.
+    /// Extracts the modes from a snapshot.
     pub fn of(snapshot: &Snapshot) -> Self {
         let rule = |of: &super::Rule| RuleMode { name: of.name.clone(), mode: of.mode };
         Self {

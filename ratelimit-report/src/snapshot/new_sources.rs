@@ -1,4 +1,4 @@
-//! How many new sources come, and whether some of them are sampled out. Pure.
+//! Number of new sources, and state of their sampling. Pure.
 
 use ratelimit_common::admission::{Admission, SHIFT_MAX};
 use ratelimit_common::time::Nanos;
@@ -9,29 +9,30 @@ use super::{Sources, Tracked, seconds};
 use ratelimit_datapath::Reading;
 use ratelimit_policy::desired;
 
-/// How long the insertions of a CPU are counted for, `ratelimit_common::admission`: 134 ms.
+/// Binary logarithm of the period in nanoseconds for which a CPU counts insertions: 134 ms, see
+/// `ratelimit_common::admission`.
 const PERIOD_SHIFT: u32 = 27;
 
-/// Periods without a packet after which a CPU is not overloaded, whatever it says.
+/// Number of periods without a packet after which a CPU's state is ignored.
 const STALE_PERIODS: u64 = 2;
 
-/// Whether more new sources come than can be remembered.
+/// Overload by new sources: more arrive than can be tracked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overload {
-    /// No: every source is counted from its first packet on.
+    /// No overload: every source is counted from its first packet on.
     #[default]
     None,
-    /// Yes, on one CPU at least: packets of new sources are sampled.
+    /// Overload on at least one CPU: packets of new sources are sampled.
     Sampling,
 }
 
-/// New sources that a rule admits.
+/// Rate of new sources that a rule admits.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NewSources {
-    /// So many,
+    /// Maximum number of new sources in a window.
     pub amount: u64,
-    /// in so much time.
+    /// Length of the window.
     pub window_seconds: f64,
 }
 
@@ -41,20 +42,20 @@ impl From<desired::NewSources> for NewSources {
     }
 }
 
-/// 1 in N packets of new sources that a CPU samples now: N.
+/// Returns N, if a CPU now samples 1 in N packets of new sources; 1 without overload.
 fn one_in(cpu: &Admission, now: Nanos) -> u64 {
     let is_stale = (now.0 >> PERIOD_SHIFT).saturating_sub(cpu.period) > STALE_PERIODS;
-    // Bounded: torn or hostile map contents must not stop the reader.
+    // Bounded, because torn or hostile map contents must not stop the reader.
     if is_stale { 1 } else { 1 << cpu.shift.min(SHIFT_MAX) }
 }
 
-/// Whether more new sources come than can be remembered, by this reading.
+/// Returns the overload state in this reading.
 pub fn overload(reading: &Reading) -> Overload {
     let sampled_one_in = reading.admissions.iter().map(|cpu| one_in(cpu, reading.now)).max().unwrap_or(1);
     if sampled_one_in == 1 { Overload::None } else { Overload::Sampling }
 }
 
-/// What is remembered, and what is not.
+/// Returns the numbers of tracked and of not admitted sources.
 pub(super) fn sources(reading: &Reading, tracked: &Tracked, packets_of: impl Fn(Reason) -> u64) -> Sources {
     let not_admitted = [Reason::NotAdmitted, Reason::NewSourceBudget, Reason::StateFull].map(packets_of);
     let sampled_one_in = reading.admissions.iter().map(|cpu| one_in(cpu, reading.now)).max().unwrap_or(1);
@@ -73,7 +74,7 @@ pub(super) fn sources(reading: &Reading, tracked: &Tracked, packets_of: impl Fn(
     }
 }
 
-/// Of a daemon that does not say it.
+/// Default sampling rate, for a daemon that does not report it.
 pub(super) const fn every_one() -> u64 {
     1
 }

@@ -1,4 +1,4 @@
-//! How all of a prefix stands: `ratelimitd check CIDR --json`. Pure.
+//! State of a whole prefix: `ratelimitd check CIDR --json`. Pure.
 
 use std::collections::BTreeMap;
 
@@ -14,58 +14,59 @@ use super::{Outcome, SCHEMA, State, TopGroup, timestamp};
 use ratelimit_datapath::{Ban, SourceReading};
 use ratelimit_policy::desired::{Access, Grant, Mode, Per, Policy, denies};
 
-/// How all of a prefix stands.
+/// State of a whole prefix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PrefixReport {
-    /// [`SCHEMA`].
+    /// Version of the JSON schema, [`SCHEMA`].
     pub schema: u32,
-    /// The prefix.
+    /// Prefix in CIDR notation.
     pub prefix: String,
-    /// When this was read, by the datapath's clock.
+    /// Time of the reading, by the datapath's clock.
     pub time: Timestamp,
-    /// `drop` if a rule drops packets of any address within it now; else `pass`. `ratelimitd check` exits with 3 or 0.
+    /// `drop` if a rule drops packets of any address in the prefix now, else `pass`. `ratelimitd check` exits with 3 or
+    /// 0.
     pub verdict: Outcome,
-    /// How much of it is blocked.
+    /// Extent of the blocking.
     pub blocked: Extent,
-    /// What decides for the whole prefix: the longest entry that holds all of it; none where there is none.
+    /// Deciding entry for the whole prefix: the longest entry that contains all addresses; none without such an entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided_by: Option<String>,
-    /// The sources within it, or that it is part of.
+    /// Sources that lie in the prefix or contain it.
     pub sources: PrefixSources,
-    /// What is allowed, denied and banned within it, or around it.
+    /// Allowed, denied and banned prefixes within it or around it.
     pub entries: Vec<Listed>,
-    /// How many entries were left out of `entries`.
+    /// Number of entries left out of `entries`, by origin.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub omitted: Vec<Omitted>,
     /// Sources nearest to or over their limit, worst first.
     pub top: Vec<TopSource>,
-    /// Groups within it, or that it is part of, likewise.
+    /// Groups in the prefix or around it, nearest to or over their limit, worst first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<TopGroup>,
 }
 
-/// How much of a prefix is blocked.
+/// Extent of the blocking of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Extent {
-    /// Nothing.
+    /// No address is blocked.
     None,
-    /// Some of its addresses, or some of its sources.
+    /// Some addresses or some sources are blocked.
     Some,
-    /// Every address.
+    /// Every address is blocked.
     All,
 }
 
-/// The sources of a prefix.
+/// Counts of the sources of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrefixSources {
-    /// Remembered: at least so many, see [`super::Sources::tracked`].
+    /// Lower bound on the tracked sources, see [`super::Sources::tracked`].
     pub tracked: u64,
-    /// Over a limit now, of enforcing rules or not: at least so many.
+    /// Lower bound on the sources over a limit now, of enforced rules or not.
     pub over_limit: u64,
-    /// Banned now.
+    /// Number of sources that are banned now.
     pub banned: u64,
-    /// Banned or over a limit of a rule that enforces, and not allowed.
+    /// Number of sources, not allowed, that are banned or over a limit of an enforced rule.
     pub blocked: u64,
 }
 
@@ -74,12 +75,12 @@ pub struct PrefixSources {
 pub struct Within<'a> {
     census: Census,
     blocked: Blocked<'a>,
-    /// By their slots, limits that are of groups; of a list also whether it has any of the prefix.
+    /// Group limits by slot. For a list, the value tells whether the list overlaps the prefix.
     of_groups: BTreeMap<u32, Option<bool>>,
 }
 
 impl<'a> Within<'a> {
-    /// None so far, at `now` by the datapath's clock.
+    /// Creates an empty collection at `now` by the datapath's clock.
     pub fn new(policy: &'a Policy, now: Nanos, prefix: IpNet) -> Self {
         let limits = policy.rules.iter().flat_map(|rule| rule.limits.iter().map(move |limit| (rule, limit)));
         let of_groups = limits.filter_map(|(rule, limit)| {
@@ -97,10 +98,10 @@ impl<'a> Within<'a> {
         }
     }
 
-    /// Looks at one window.
+    /// Counts one window, if it belongs to the prefix.
     pub fn visit(&mut self, reading: &SourceReading) {
         let group = self.of_groups.get(&reading.slot);
-        // A list's window is of no prefix.
+        // The window of a list has no prefix.
         let is_within = group.copied().flatten().unwrap_or_else(|| self.blocked.is_within(reading.prefix));
         if is_within {
             self.census.visit(reading);
@@ -110,7 +111,7 @@ impl<'a> Within<'a> {
         }
     }
 
-    /// Adds the bans and returns the sums. Only an enforcing rule blocks a source.
+    /// Adds the bans and returns the sums. Only an enforced rule blocks a source.
     pub fn finish(mut self, bans: &[Ban]) -> (Tracked, PrefixSources) {
         let within: Vec<&Ban> = bans.iter().filter(|ban| self.blocked.is_within(ban.client)).collect();
         within.iter().for_each(|ban| self.blocked.banned_by(ban));
@@ -128,24 +129,24 @@ impl<'a> Within<'a> {
     }
 }
 
-/// What the report is made of.
+/// Inputs of [`PrefixReport::build`].
 pub struct PrefixParts<'a> {
-    /// The prefix.
+    /// Prefix to report on.
     pub prefix: IpNet,
-    /// Who said what.
+    /// Entries and orders with their authors.
     pub background: &'a Background<'a>,
-    /// What is allowed, denied and banned.
+    /// Allowed, denied and banned prefixes.
     pub list: &'a ListParts<'a>,
-    /// From [`Within::finish`].
+    /// Counts of the sources, from [`Within::finish`].
     pub sources: PrefixSources,
-    /// The worst sources, in any order.
+    /// Worst sources, in any order.
     pub top: Vec<TopSource>,
-    /// The worst groups, the worst first.
+    /// Worst groups, worst first.
     pub groups: Vec<TopGroup>,
 }
 
 impl PrefixReport {
-    /// Puts the parts together; of the entries so many of each origin.
+    /// Builds the report, with at most `most` entries of each origin.
     pub fn build(parts: PrefixParts<'_>, most: Option<u64>) -> Self {
         let PrefixParts { prefix, background, list, sources, top, groups } = parts;
         let filter = ListFilter { prefix: Some(prefix), most, ..ListFilter::default() };
@@ -171,7 +172,7 @@ impl PrefixReport {
     }
 }
 
-/// How much of a prefix is in groups that are over a limit that is enforced.
+/// Returns the extent to which groups over an enforced limit contain the prefix.
 fn refused_by_groups(policy: &Policy, prefix: IpNet, groups: &[TopGroup]) -> Extent {
     let refuses = |of: &TopGroup| {
         let rule = policy.rules.iter().find(|rule| rule.name == of.rule && rule.mode == Mode::Enforce)?;

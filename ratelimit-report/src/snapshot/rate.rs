@@ -1,4 +1,4 @@
-//! Rates: packets per second from two readings. Pure: knows times as durations since the daemon's start.
+//! Packet rates, computed from two readings. Pure: times are durations since the daemon's start.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -8,38 +8,38 @@ use serde::{Deserialize, Serialize};
 use super::{Traffic, Volume};
 use ratelimit_datapath::Reading;
 
-/// Readings that are kept: with one every 2 s, a rate is over the last 2 to 4 s.
+/// Number of readings kept. With one every 2 s, a rate covers the last 2 to 4 s.
 const SAMPLES_MAX: usize = 2;
 
-/// A shorter time than this says nothing about a rate.
+/// Minimum time span of a rate.
 const SPAN_MIN: Duration = Duration::from_millis(500);
 
-/// Packets per second.
+/// Packet rates of an interface, in packets per second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
-    /// All.
+    /// Rate of all received packets.
     pub received: f64,
-    /// Passed.
+    /// Rate of packets that passed.
     pub passed: f64,
-    /// Dropped.
+    /// Rate of dropped packets.
     pub dropped: f64,
-    /// Passed only because of dry-run.
+    /// Rate of packets that passed only because of dry-run.
     pub would_drop: f64,
 }
 
-/// The counters of the interfaces at one time.
+/// Packet counters of all interfaces at one time.
 #[derive(Clone, Debug)]
 pub struct Sample {
     at: Duration,
     packets: BTreeMap<String, Volume>,
 }
 
-/// The last few samples.
+/// Last few samples, oldest first.
 #[derive(Clone, Debug, Default)]
 pub struct Samples(VecDeque<Sample>);
 
 impl Sample {
-    /// The sample of a reading at `at` since the daemon's start.
+    /// Takes a sample of a reading at `at` since the daemon's start.
     pub fn of(reading: &Reading, at: Duration) -> Self {
         let packets = reading.interfaces.iter().map(|read| (read.name.clone(), Traffic::on(read).packets));
         Self { at, packets: packets.collect() }
@@ -47,7 +47,7 @@ impl Sample {
 }
 
 impl Samples {
-    /// Replaces the oldest sample by this one; skips one that comes too soon after the last.
+    /// Adds a sample and removes the oldest beyond two. Skips a sample that comes less than 0.5 s after the last.
     pub fn push(&mut self, sample: Sample) {
         if self.0.back().is_some_and(|last| sample.at.saturating_sub(last.at) < SPAN_MIN) {
             return;
@@ -58,7 +58,7 @@ impl Samples {
         self.0.push_back(sample);
     }
 
-    /// An interface's rate since the oldest sample.
+    /// Returns an interface's rates since the oldest sample. Returns none if the time span is too short.
     pub fn rates(&self, interface: &str, now: Volume, at: Duration) -> Option<Rates> {
         let oldest = self.0.front()?;
         let then = oldest.packets.get(interface)?;

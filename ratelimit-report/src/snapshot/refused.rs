@@ -1,4 +1,4 @@
-//! Which windows refuse their source at a moment. Pure.
+//! Windows that refuse their source at a given time. Pure.
 
 use std::collections::HashMap;
 
@@ -9,30 +9,30 @@ use super::sources::WindowState;
 use ratelimit_datapath::{EventLimit, SourceReading};
 use ratelimit_policy::desired::{Limit, Mode, Policy};
 
-/// The limits of a policy, by which windows are looked at.
+/// Limits of a policy, indexed by the slots of their windows.
 #[derive(Debug)]
 pub struct RefusedNow<'a> {
     policy: &'a Policy,
     now: Nanos,
-    /// By slot: the rule's place in the policy, and the limit's in the rule.
+    /// Index of the rule in the policy and of the limit in the rule, by slot.
     limits: HashMap<u32, (usize, usize)>,
 }
 
-/// A limit that refuses a source now.
+/// Limit that refuses a source now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusedBy {
     /// Index of the rule in the policy.
     pub rule: usize,
-    /// Which of its limits.
+    /// Index of the limit in the rule.
     pub limit: EventLimit,
-    /// Whether the rule is in dry run, so that nothing is dropped.
+    /// True if the rule is in dry run, so that nothing is dropped.
     pub would: bool,
-    /// What is used of the limit, in its unit.
+    /// Amount used of the limit, in its unit.
     pub used: u64,
 }
 
 impl<'a> RefusedNow<'a> {
-    /// By the limits of this policy, at `now` by the datapath's clock.
+    /// Creates the index of this policy's limits, at `now` by the datapath's clock.
     pub fn new(policy: &'a Policy, now: Nanos) -> Self {
         let of_rule = |(at, rule): (usize, &'a _)| {
             let rule: &ratelimit_policy::desired::Rule = rule;
@@ -41,8 +41,8 @@ impl<'a> RefusedNow<'a> {
         Self { policy, now, limits: policy.rules.iter().enumerate().flat_map(of_rule).collect() }
     }
 
-    /// Returns the limit that refuses the source of this window now, and has refused it lately. None where an entry of the
-    /// access list decides, and of a window of a shadow limit.
+    /// Returns the limit that refuses the source of this window now, and has refused it recently. Returns none if an
+    /// entry of the access list decides, and for the window of a shadow limit.
     pub fn by(&self, reading: &SourceReading) -> Option<RefusedBy> {
         let &(rule, limit) = self.limits.get(&reading.slot)?;
         let of = self.policy.rules.get(rule)?;

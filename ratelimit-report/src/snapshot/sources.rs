@@ -1,4 +1,4 @@
-//! Sums over all sources, in memory that does not grow with them. Pure.
+//! Sums over all sources, in memory that does not grow with their number. Pure.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
@@ -16,28 +16,28 @@ use super::{Unit, seconds};
 use ratelimit_datapath::{Ban, SourceReading};
 use ratelimit_policy::desired::{self, Grant, Limit, Per, Policy, Refuse, WindowForm};
 
-/// Sources in `top` unless asked otherwise.
+/// Default number of sources in `top`.
 pub const TOP_DEFAULT: usize = 20;
 
-/// How a source stands.
+/// State of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Within its limits.
+    /// The source is within its limits.
     #[default]
     Ok,
-    /// Over a limit: one more unit is refused now, or a refusal in this bucket says that its packets are.
+    /// The source is over a limit: one more unit is refused, or a refusal in this bucket shows that its packets are.
     OverLimit,
-    /// Banned.
+    /// A rule has banned the source.
     Banned,
-    /// Denied.
+    /// An entry denies the source.
     Denied,
-    /// Never limited.
+    /// The source is allowed and never limited.
     Exempt,
 }
 
 impl State {
-    /// The state of a source with this decision.
+    /// Returns the state that a decision with this reason means.
     const fn of(reason: Reason) -> Self {
         match reason {
             Reason::Exempt => Self::Exempt,
@@ -60,60 +60,60 @@ impl State {
     }
 }
 
-/// One source near or over a limit: by the limit that is closest to refusing it.
+/// Source near or over a limit, described by the limit closest to refusing it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TopSource {
-    /// Its address, or the prefix that is one client.
+    /// Source: an address, or the prefix that counts as one client.
     pub source: String,
-    /// The limit's rule.
+    /// Name of the limit's rule.
     pub rule: String,
-    /// The limit's unit, which `used` and `limit` are in.
+    /// Unit of the limit, of `used` and of `limit`.
     pub unit: Unit,
-    /// Used of the limit.
+    /// Amount used in the window.
     pub used: u64,
-    /// The limit.
+    /// Amount that a window admits.
     pub limit: u64,
-    /// The limit's window.
+    /// Length of the limit's window.
     pub window_seconds: f64,
-    /// Packets that this source's windows refused since they are remembered; 0 under a dry-run rule.
+    /// Packets that the source's windows refused since they are tracked; 0 under a dry-run rule.
     pub dropped: u64,
-    /// The same under a dry-run rule.
+    /// Packets that the source's windows refused in dry run; 0 under an enforced rule.
     pub would_drop: u64,
-    /// How it stands.
+    /// State of the source.
     pub state: State,
-    /// The same in the words of the counters, as if the rule enforced: it tells the guard from a limit.
+    /// Counter label of the reason, as if the rule were enforced. It distinguishes the guard from a limit.
     #[serde(default)]
     pub reason: String,
-    /// When the source is within every limit again, if nothing else is admitted meanwhile.
+    /// Seconds until the source is within every limit, if nothing else is admitted meanwhile.
     pub retry_after_seconds: f64,
-    /// No wait is long enough, see [`super::CheckLimit::never`].
+    /// True if no wait is long enough, see [`super::CheckLimit::never`].
     #[serde(default)]
     pub never: bool,
 }
 
-/// Sums over the sources.
+/// Sums over the tracked sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tracked {
-    /// Sources remembered, see [`super::Sources::tracked`].
+    /// Number of tracked sources, see [`super::Sources::tracked`].
     pub sources: u64,
-    /// The same of each family.
+    /// Number of tracked sources by address family.
     pub by_family: ByFamily,
-    /// Sources over a limit, by rule.
+    /// Number of sources over a limit, by rule.
     pub over_limit: Vec<u64>,
-    /// What each shadow limit would have refused, by rule and in the rule's order.
+    /// Would-be refusals of each shadow limit, by rule and in the rule's order.
     pub shadows: Vec<Vec<Shadowed>>,
-    /// The sources nearest to or over a limit, worst first.
+    /// Sources nearest to or over a limit, worst first.
     pub leaders: Vec<IpNet>,
-    /// The groups nearest to or over a limit, worst first.
+    /// Groups nearest to or over a limit, worst first.
     pub groups: Vec<GroupWindow>,
 }
 
-/// A number of sources of each family.
+/// Number of sources by address family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ByFamily {
-    /// IPv4.
+    /// Number of IPv4 sources.
     pub ipv4: u64,
-    /// IPv6.
+    /// Number of IPv6 sources.
     pub ipv6: u64,
 }
 
@@ -129,33 +129,34 @@ impl ByFamily {
         self.ipv4.saturating_add(self.ipv6)
     }
 
-    /// The greater of each.
+    /// Returns the larger count of each family.
     fn most(self, other: Self) -> Self {
         Self { ipv4: self.ipv4.max(other.ipv4), ipv6: self.ipv6.max(other.ipv6) }
     }
 }
 
-/// What a shadow limit would have refused of the sources that are remembered.
+/// Would-be refusals of tracked sources by one shadow limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shadowed {
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
-    /// Sources that they came from.
+    /// Number of sources of those packets.
     pub sources: u64,
 }
 
 /// Counts windows as they are visited, in any order, and keeps the worst.
 ///
-/// The windows of one source come apart, so the worst `top_max * 2 * limits` windows are kept: fewer than `top_max` sources can
-/// come before a source that belongs to the worst `top_max`, each with at most two windows a limit, so none is missed.
+/// The windows of one source arrive separately, so the worst `top_max * 2 * limits` windows are kept. Fewer than
+/// `top_max` sources can precede a source of the worst `top_max`. Each has at most two windows per limit, so no source
+/// is missed.
 #[derive(Debug)]
 pub struct Census {
     now: Nanos,
     limits: Vec<LimitCensus>,
-    /// Limits of groups, each with its rule.
+    /// Group limits, each with the index and `refuse` of its rule.
     of_groups: Vec<(usize, Refuse, Limit)>,
     groups: GroupCensus,
-    /// By slot: which rule, and which of its shadow limits.
+    /// Rule index and shadow-limit index, by slot.
     shadow_slots: HashMap<u32, (usize, usize)>,
     shadows: Vec<Vec<Shadowed>>,
     rules: usize,
@@ -168,12 +169,12 @@ struct LimitCensus {
     rule: usize,
     refuse: Refuse,
     limit: Limit,
-    /// Those of unverified traffic, and those of verified traffic: a source may have both.
+    /// Number of windows of unverified and of verified traffic. A source may have both.
     windows: [ByFamily; 2],
     over: u64,
 }
 
-/// The order of `top`: over a limit before within, then by packets refused, then by how full the window is.
+/// Sort key of `top`: over a limit first, then refused packets, then the fill of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     over: bool,
@@ -182,32 +183,33 @@ struct Rank {
     source: Reverse<IpNet>,
 }
 
-/// The state of one window.
+/// State of one window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WindowState {
-    /// All that counts: what other hosts of the fleet admitted too.
+    /// Amount that counts, including admissions by other hosts of the fleet.
     pub(super) used: u64,
-    /// Of that, others' part.
+    /// Part of `used` that other hosts admitted.
     pub(super) elsewhere: u64,
     pub(super) remaining: u64,
     pub(super) over: bool,
     pub(super) refused: u64,
-    /// The window is within its limit, or was evicted, and a drop-cache entry still drops.
+    /// True if the window is within its limit, or was evicted, while a drop-cache entry still drops.
     pub(super) is_cached_drop: bool,
     pub(super) retry: Retry,
 }
 
-/// When one more passes, if nothing else is admitted meanwhile. Of several, the greatest holds.
+/// Wait until one more unit passes, if nothing else is admitted meanwhile. The greatest of several applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Retry {
-    /// No wait is long enough: the limit is below 1.
+    /// True if no wait is long enough, because the limit is below 1.
     pub(super) never: bool,
-    /// Until then; if never, until all that is counted now has left the window, the longest wait that can be named.
+    /// Wait in nanoseconds. If never, the time until all present use has left the window, the longest wait that can be
+    /// given.
     pub(super) after_ns: u64,
 }
 
 impl Census {
-    /// An empty one, at `now` by the datapath's clock.
+    /// Creates an empty census at `now` by the datapath's clock.
     pub fn new(policy: &Policy, now: Nanos, top_max: usize) -> Self {
         let limits = policy.rules.iter().enumerate().flat_map(|(rule, of)| {
             let census = move |&limit| LimitCensus {
@@ -239,7 +241,7 @@ impl Census {
         }
     }
 
-    /// Counts one window. Windows of no current limit are passed over: nothing judges by them.
+    /// Counts one window. Windows of no current limit are ignored, because no rule judges by them.
     pub fn visit(&mut self, reading: &SourceReading) {
         if let Some(&(rule, at)) = self.shadow_slots.get(&reading.slot) {
             let (of, refused) = (&mut self.shadows[rule][at], reading.window.refused.count());
@@ -271,7 +273,7 @@ impl Census {
         }
     }
 
-    /// The sums.
+    /// Returns the sums over all visited windows.
     pub fn finish(self) -> Tracked {
         let mut over_limit = vec![0; self.rules];
         for of in &self.limits {
@@ -305,19 +307,19 @@ pub struct Blocked<'a> {
 }
 
 impl<'a> Blocked<'a> {
-    /// None so far.
+    /// Creates an empty set for the prefix `within`.
     pub const fn new(policy: &'a Policy, now: Nanos, within: IpNet) -> Self {
         Self { policy, now, within, sources: BTreeSet::new() }
     }
 
-    /// Adds a client that is banned.
+    /// Adds a banned client, if it touches the prefix and is not exempt.
     pub fn banned(&mut self, client: IpNet) {
         if self.is_within(client) && !self.is_exempt(client) {
             self.sources.insert(client);
         }
     }
 
-    /// Adds one that this ban drops packets of now.
+    /// Adds the client of a ban that drops packets now.
     pub(super) fn banned_by(&mut self, ban: &Ban) {
         let rule = self.policy.rules.get(ban.rule);
         if self.now < ban.until && rule.is_some_and(|rule| rule.mode == desired::Mode::Enforce) {
@@ -325,7 +327,7 @@ impl<'a> Blocked<'a> {
         }
     }
 
-    /// How many.
+    /// Returns the number of refused sources.
     pub(super) fn count(&self) -> u64 {
         self.sources.len() as u64
     }
@@ -334,14 +336,14 @@ impl<'a> Blocked<'a> {
         self.policy.grant_around(client, self.now).is_some_and(|access| access.grant == Grant::Exempt)
     }
 
-    /// Looks at one window: a source over the limit is refused, where the rule drops.
+    /// Visits one window. A source over a limit is refused if the rule enforces.
     pub fn visit(&mut self, reading: &SourceReading) {
         if !self.is_within(reading.prefix) {
             return;
         }
         let enforcing = self.policy.rules.iter().filter(|rule| rule.mode == desired::Mode::Enforce);
         let mut limits = enforcing.flat_map(|rule| rule.limits.iter().map(move |limit| (rule, limit)));
-        // A list is of no prefix.
+        // The window of a list has no prefix.
         let found = limits.find(|(_, limit)| limit.slot == reading.slot && limit.per != Per::List);
         let is_over = found.is_some_and(|(rule, limit)| WindowState::of(rule, limit, &reading.window, self.now).over);
         if is_over && !self.is_exempt(reading.prefix) {
@@ -349,27 +351,28 @@ impl<'a> Blocked<'a> {
         }
     }
 
-    /// Their names, in order.
+    /// Returns the names of the sources, in order.
     pub fn names(&self) -> Vec<String> {
         self.sources.iter().copied().map(source_text).collect()
     }
 
-    /// A client may be longer than the prefix, or hold it: `2001:db8::7` lies in the client 2001:db8::/64.
+    /// Returns true if the client and the prefix overlap. A client may contain the prefix: the client 2001:db8::/64
+    /// contains `2001:db8::7`.
     pub(super) fn is_within(&self, client: IpNet) -> bool {
         self.within.contains(&client) || client.contains(&self.within)
     }
 }
 
 impl TopSource {
-    /// One source, from all of its windows and its bans; none if nothing of it counts (any more).
+    /// Builds the row of one source from its windows and bans. Returns none if nothing about it is known.
     pub fn of(policy: &Policy, now: Nanos, source: IpNet, windows: &[SourceReading], bans: &[Ban]) -> Option<Self> {
         let known = Known { policy, now, windows, bans };
         let decisions = policy.rules.iter().enumerate().map(|(at, rule)| known.decision(at, rule, source));
-        // Of a rule that remembers nothing of it there is nothing to tell, unless it bans.
+        // A rule without a window or ban of the source has nothing to report.
         let counts = |of: &Decision<'_>| {
             of.ban.is_some() || of.limits.iter().flat_map(|(_, windows)| windows).any(|window| window.is_known)
         };
-        // A group that refuses it stands for itself.
+        // Refusals by a group are listed under the group.
         let decisions: Vec<Decision<'_>> = decisions.map(Decision::of_source).filter(counts).collect();
         let all = decisions.iter().flat_map(|of| of.limits.iter().map(move |(limit, windows)| (of, *limit, windows)));
         let all: Vec<_> = all.flat_map(|(of, limit, windows)| windows.iter().map(move |at| (of, limit, at))).collect();
@@ -403,7 +406,7 @@ impl TopSource {
         })
     }
 
-    /// Puts sources in the order of `top`: over a limit first, by packets refused, then by how full their window is.
+    /// Sorts sources in the order of `top`: over a limit first, then by refused packets, then by fill of the window.
     pub fn rank(mut sources: Vec<Self>) -> Vec<Self> {
         sources.sort_by_cached_key(|of| {
             let over = matches!(of.state, State::OverLimit | State::Banned | State::Denied);
@@ -415,7 +418,7 @@ impl TopSource {
 }
 
 impl WindowState {
-    /// From a reading, whatever else is known of the rule.
+    /// Computes the state from a reading, for a rule with this `refuse`.
     pub(super) fn by(refuse: Refuse, limit: &Limit, reading: &SourceReading, now: Nanos) -> Self {
         Self::with(refuse, limit, &reading.window, now).cached(Some(reading), now)
     }
@@ -424,23 +427,23 @@ impl WindowState {
         Self::with(rule.refuse, limit, source, now)
     }
 
-    /// From what is read of it; nothing is known of a source that was not found.
+    /// Computes the state from a reading. Without one, the source is unknown and its window empty.
     pub(super) fn of_reading(rule: &desired::Rule, limit: &Limit, found: Option<&SourceReading>, now: Nanos) -> Self {
         Self::of(rule, limit, &found.map_or(Source::default(), |reading| reading.window), now).cached(found, now)
     }
 
-    /// The same where the drop cache refuses.
+    /// Adjusts the state if the drop cache refuses the source.
     fn cached(self, found: Option<&SourceReading>, now: Nanos) -> Self {
         let standing = self;
         let Some(until) = found.and_then(|reading| reading.refused_until).filter(|until| now < *until) else {
             return standing;
         };
-        // Whatever its window says now, or would if it were not evicted.
+        // The drop cache refuses whatever the window says now, or would say if it were not evicted.
         let cached = Retry { never: false, after_ns: until.0.saturating_sub(now.0) };
         Self { over: true, remaining: 0, is_cached_drop: !standing.over, retry: standing.retry.max(cached), ..standing }
     }
 
-    /// With a shadow limit, which refuses what does not fit and nothing else, whatever its rule does.
+    /// Computes the state for a shadow limit, which refuses only the excess, whatever its rule does.
     pub(super) fn of_shadow(limit: &Limit, source: &Source, now: Nanos) -> Self {
         Self::with(Refuse::Excess, limit, source, now)
     }
@@ -461,7 +464,7 @@ impl WindowState {
     }
 }
 
-/// How full one window is.
+/// Fill of one window.
 struct Level {
     used: u64,
     elsewhere: u64,
@@ -483,7 +486,7 @@ impl Level {
     }
 }
 
-/// How much passes now, one unit after the other.
+/// Returns the amount that passes now, one unit after the other.
 fn remaining(limit: &Limit, used: u64, source: &Source, now: Nanos) -> u64 {
     let left = limit.amount.saturating_sub(used);
     let Some(burst) = limit.burst else { return left };
@@ -496,20 +499,20 @@ fn remaining(limit: &Limit, used: u64, source: &Source, now: Nanos) -> u64 {
     }
 }
 
-/// The word of a leaky bucket.
+/// Returns the word of a leaky bucket.
 const fn leak_word(source: &Source) -> u64 {
     source.cells[0]
 }
 
-/// How much is in a leaky bucket.
+/// Returns the amount in a leaky bucket.
 fn leak_used(limit: &Limit, source: &Source, now: Nanos) -> u64 {
     limit.leak_used(leak_word(source).saturating_sub(now.0))
 }
 
-/// Whether a refusal in this bucket means that the window refuses until the next bucket, though one more unit may pass.
-/// It then refuses everything, where the rule says so, or packets of many units like the refused one.
+/// Returns true if a refusal in this bucket closes the window until the next bucket, although one more unit may fit.
+/// The window then refuses everything, if the rule says so, or packets of many units like the refused one.
 fn is_shut(limit: &Limit, refuse: Refuse, source: &Source, bucket: BucketIndex) -> bool {
-    // The clock was read before the window, whose newest bucket may be a later one.
+    // The clock was read before the window, whose newest bucket may be later.
     let newest = BucketIndex(bucket.0.saturating_add(u64::from(FULL_BUCKETS_MAX)));
     let tells = match (limit.unit, refuse) {
         (Counted::Requests | Counted::Connections | Counted::Packets, Refuse::Excess) => false,
@@ -520,7 +523,7 @@ fn is_shut(limit: &Limit, refuse: Refuse, source: &Source, bucket: BucketIndex) 
 }
 
 impl Retry {
-    /// The wait until bucket `first`, which is the first that can admit.
+    /// Returns the wait until the limit admits again, `first` being the earliest bucket that can admit.
     fn from(first: BucketIndex, limit: &Limit, source: &Source, now: Nanos) -> Self {
         let room = window::free_from(&source.cells, limit.arithmetic(), first, 1);
         let bucket = now.bucket(limit.bucket_ns);
@@ -528,7 +531,7 @@ impl Retry {
         Self { never: room.is_none(), after_ns: until(room.unwrap_or(empty), limit.bucket_ns, now) }
     }
 
-    /// The same of a leaky bucket, which frees at any time.
+    /// Returns the wait for a leaky bucket, which can free at any time.
     fn of_leak(limit: &Limit, source: &Source, now: Nanos) -> Self {
         let word = leak_word(source);
         let room = limit.leak().free_from(word, now, 1);
@@ -536,7 +539,7 @@ impl Retry {
     }
 }
 
-/// The source as JSON names it.
+/// Returns the source in JSON notation: an address, or a prefix if it is shorter.
 pub fn source_text(source: IpNet) -> String {
     if source.prefix_len() == source.max_prefix_len() { source.addr().to_string() } else { source.to_string() }
 }
@@ -545,7 +548,7 @@ fn until(bucket: BucketIndex, bucket_ns: u64, now: Nanos) -> u64 {
     bucket.start(bucket_ns).0.saturating_sub(now.0)
 }
 
-/// Used of the limit, in 2^-32: counts have at most 47 bits, so nothing overflows.
+/// Returns the used share of the limit in units of 2^-32. Counts have at most 47 bits, so nothing overflows.
 fn fill(used: u64, limit: u64) -> u128 {
     (u128::from(used) << 32) / u128::from(limit.max(1))
 }

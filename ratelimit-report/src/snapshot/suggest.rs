@@ -1,4 +1,5 @@
-//! `ratelimitd suggest`: limits from what was observed. Names no source, but where several of them are. Pure.
+//! Limits suggested from observations, for `ratelimitd suggest`. Names prefixes with several sources, but no single
+//! source. Pure.
 
 use ipnet::IpNet;
 use jiff::Timestamp;
@@ -13,169 +14,171 @@ use crate::origins::{self, Sum};
 use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::desired::{self, Policy, Refuse};
 
-/// With so many sources, and a window's length of observation, a proposal is not provisional.
+/// Number of sources from which a proposal is not provisional, if at least one window was observed.
 const SOURCES_ENOUGH: usize = 100;
 
-/// What every limit could be.
+/// Suggested limits of all rules.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SuggestReport {
-    /// [`SCHEMA`].
+    /// Version of the JSON schema, [`SCHEMA`].
     pub schema: u32,
-    /// When it was read, by the datapath's clock.
+    /// Time of the observation, by the datapath's clock.
     pub time: Timestamp,
-    /// In the configuration's order.
+    /// Suggestions by rule, in the order of the configuration.
     pub rules: Vec<RuleSuggestion>,
 }
 
-/// What the limits of one rule could be.
+/// Suggested limits of one rule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RuleSuggestion {
-    /// Its name.
+    /// Rule name.
     pub name: String,
-    /// Whether it drops.
+    /// Mode of the rule: enforce or dry-run.
     pub mode: Mode,
-    /// Limit by limit.
+    /// Suggestion for each limit.
     pub limits: Vec<LimitSuggestion>,
-    /// All its limits as proposed, ready to paste; none where nothing is proposed.
+    /// All limits of the rule as proposed, ready to paste; none if nothing is proposed.
     pub paste: Option<Paste>,
 }
 
-/// Limits as they are written.
+/// Limits in the syntax of the file and of the command line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Paste {
-    /// The line of the file.
+    /// Line of the configuration file.
     pub file: String,
-    /// The flags of the command line.
+    /// Flags of the command line.
     pub flags: String,
 }
 
-/// What one limit could be.
+/// Suggestion for one limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LimitSuggestion {
-    /// The limit that holds now.
+    /// Limit in force now.
     #[serde(flatten)]
     pub limit: Limit,
-    /// Whether nobody has set it: its window and unit are observed, its amount means nothing.
+    /// True if no user has set the limit. Its window and unit are observed; its amount has no meaning.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_assumed: bool,
-    /// What was observed; none where nothing can be.
+    /// Observations of the limit; none if the limit cannot be observed.
     pub observed: Option<Observation>,
-    /// What the limit could be; none where too little is known.
+    /// Proposed amount; none if too little is known.
     pub proposal: Option<Proposal>,
-    /// The prefixes, IPv4 /24 and IPv6 /56, with several sources that want more than what is proposed, or than the limit
-    /// where nothing is, those first that want most.
+    /// Prefixes, IPv4 /24 and IPv6 /56, with several sources over the proposal, or over the limit if there is no
+    /// proposal. Sorted by demand, largest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prefixes: Vec<PrefixOver>,
-    /// The list files that have any such source, likewise.
+    /// List files that contain sources over the proposal, or over the limit if there is no proposal. Sorted by demand,
+    /// largest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lists: Vec<ListOver>,
-    /// Caveats about these numbers, a clause each.
+    /// Caveats about these numbers, one clause each.
     pub notes: Vec<String>,
 }
 
-/// A prefix with several sources over a limit.
+/// Prefix with several sources over a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrefixOver {
-    /// The prefix.
+    /// Prefix in CIDR notation.
     pub prefix: String,
-    /// Those sources.
+    /// Number of sources over the limit.
     pub sources: u64,
-    /// What they wanted, each in its busiest window, in the limit's unit.
+    /// Sum of these sources' busiest windows, in the limit's unit.
     pub wanted: u64,
 }
 
-/// A list file with sources over a limit.
+/// List file that contains sources over a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListOver {
-    /// The file.
+    /// Path of the file.
     pub file: String,
-    /// Those sources.
+    /// Number of sources over the limit.
     pub sources: u64,
-    /// What they wanted, each in its busiest window, in the limit's unit.
+    /// Sum of these sources' busiest windows, in the limit's unit.
     pub wanted: u64,
 }
 
-/// What was observed of one limit.
+/// Observations of one limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Observation {
-    /// Since when.
+    /// Start of the observation.
     pub since: Timestamp,
-    /// How long it was observed.
+    /// Length of the observation in seconds.
     pub seconds: f64,
-    /// Sources that wanted anything.
+    /// Number of sources with any demand.
     pub sources: u64,
-    /// Sources that were not observed, as the table was full: at least so many.
+    /// Lower bound on the number of sources that were not observed because the table was full.
     pub sources_not_observed: u64,
-    /// Buckets that ended before they were read.
+    /// Number of buckets that ended before they were read.
     pub missed_buckets: u64,
-    /// How the busiest windows of the sources are distributed, in the limit's unit; none without a source.
+    /// Distribution of the sources' busiest windows, in the limit's unit; none without a source.
     pub busiest_window: Option<BusiestWindow>,
-    /// The widest range without a source's busiest window; none where it is too narrow.
+    /// Widest range without a source's busiest window; none if every range is too narrow.
     pub widest_gap: Option<Gap>,
-    /// Since when the candidates are counted.
+    /// Time at which counting of the candidates began.
     pub candidates_since: Timestamp,
-    /// Everything that was wanted since then, admitted or not, in the limit's unit.
+    /// Total demand since `candidates_since`, admitted or not, in the limit's unit.
     pub wanted: u64,
-    /// What other amounts would have done, ascending.
+    /// Effect of other amounts, ascending.
     pub candidates: Vec<Candidate>,
 }
 
-/// Another amount, and what it would have done.
+/// Other amount of a limit and its effect.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
-    /// The amount.
+    /// Amount, in the limit's unit.
     pub amount: u64,
-    /// The limit as it is written.
+    /// Limit in configuration syntax.
     pub limit: String,
-    /// Sources that it would have blocked at least once.
+    /// Number of sources that the amount would have blocked at least once.
     pub sources_blocked: u64,
-    /// Of all that were observed, 0 to 1.
+    /// Share of the blocked sources in all observed ones, 0 to 1.
     pub sources_share: f64,
-    /// What it would have blocked, in the limit's unit.
+    /// Demand that the amount would have blocked, in the limit's unit.
     pub blocked: u64,
-    /// Of all that was wanted, 0 to 1.
+    /// Share of the blocked demand in the total, 0 to 1.
     pub blocked_share: f64,
 }
 
-/// What a limit could be.
+/// Proposed amount of a limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Proposal {
-    /// The amount.
+    /// Amount, in the limit's unit.
     pub amount: u64,
-    /// The limit as it is written.
+    /// Limit in configuration syntax.
     pub limit: String,
-    /// Sources that it would have blocked at least once.
+    /// Number of sources that the proposal would have blocked at least once.
     pub sources_blocked: u64,
-    /// Observed too briefly, or of too few sources, to rely on.
+    /// True if the observation was too short, or saw too few sources, to rely on.
     pub provisional: bool,
-    /// What the proposal is from.
+    /// Basis of the proposal.
     pub reason: ProposalReason,
-    /// The gap that it lies in, where that is the reason.
+    /// Gap that the amount lies in, if the basis is a gap.
     pub gap: Option<Gap>,
 }
 
-/// What a proposal is from.
+/// Basis of a proposal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProposalReason {
-    /// A gap between the ordinary sources and the others.
+    /// Gap between the ordinary sources and the others.
     Gap,
     /// No gap: twice what 99.9 % of the sources stay within.
     TwiceP999,
-    /// No gap, and few sources: twice what the busiest wanted.
+    /// No gap, and few sources: twice the demand of the busiest.
     TwiceMax,
 }
 
 impl SuggestReport {
-    /// Of every rule of the policy, or of the one with this name, at `now` by the datapath's clock.
-    /// Says which of these list files the sources over a proposed limit are in.
+    /// Builds the suggestions for every rule of the policy, or for the rule named `only`, at `now` by the datapath's
+    /// clock. Names those of `lists` that contain sources over a proposed limit.
     pub fn build(policy: &Policy, observer: &Observer, now: Nanos, only: Option<&str>, lists: &[ListFile]) -> Self {
         let rules = policy.rules.iter().filter(|rule| only.is_none_or(|name| rule.name == name));
         let rules = rules.map(|rule| RuleSuggestion::build(rule, observer, Basis::Live, lists)).collect();
         Self { schema: SCHEMA, time: timestamp(now), rules }
     }
 
-    /// Of what is past, up to `now`: no limit held there. Those of the policy are in force elsewhere, or only say what to observe.
+    /// Builds suggestions from past traffic up to `now`, on which no limit was in force. If `is_present` is false, the
+    /// policy's limits only say what to observe.
     pub fn of_past(policy: &Policy, observer: &Observer, now: Nanos, is_present: bool, lists: &[ListFile]) -> Self {
         let basis = Basis::Past { is_present };
         let rules = policy.rules.iter().map(|rule| RuleSuggestion::build(rule, observer, basis, lists)).collect();
@@ -183,12 +186,12 @@ impl SuggestReport {
     }
 }
 
-/// What was observed.
+/// Traffic that was observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Basis {
-    /// Traffic under the policy's limits.
+    /// Live traffic under the policy's limits.
     Live,
-    /// What is past, under none.
+    /// Past traffic under no limit. `is_present` is true if the policy's limits are in force elsewhere.
     Past { is_present: bool },
 }
 
@@ -228,7 +231,8 @@ impl Paste {
     }
 }
 
-/// As it is written where another unit may be the default. A size says by itself what it counts.
+/// Formats a limit for places where another unit may be the default. A size names its unit already, so bytes need no
+/// word.
 fn written(limit: &desired::Limit) -> String {
     match limit.unit {
         Counted::Requests | Counted::Connections | Counted::Packets => limit.to_string(),
@@ -283,7 +287,7 @@ impl LimitSuggestion {
         }
     }
 
-    /// Says where these sources are.
+    /// Fills in the prefixes and list files that contain these sources.
     fn say_where(&mut self, over: &[(IpNet, u64)], lists: &[ListFile]) {
         let prefixes = origins::prefixes(desired::Per::Source, over).into_iter();
         let prefix = |(prefix, Sum { sources, amount }): (IpNet, _)| PrefixOver {
@@ -302,7 +306,7 @@ impl LimitSuggestion {
     }
 }
 
-/// Whether only some packets count, so that what `refuse = "all"` drops is not all of what is counted.
+/// Returns true if the unit counts only some packets. `refuse = "all"` then drops packets that do not count.
 const fn is_of_some_packets(unit: Counted) -> bool {
     match unit {
         Counted::Requests | Counted::Connections => true,
@@ -310,7 +314,7 @@ const fn is_of_some_packets(unit: Counted) -> bool {
     }
 }
 
-/// In what respect the numbers are not exact.
+/// Returns the reasons why the numbers are inexact, one clause each.
 fn caveats(rule: &desired::Rule, limit: &desired::Limit, of: &Observed) -> Vec<String> {
     let mut notes = Vec::new();
     let exceeds = of.busiest.last().is_some_and(|busiest| *busiest > limit.amount);

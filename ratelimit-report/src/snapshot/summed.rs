@@ -1,4 +1,4 @@
-//! What is made of the tallies of a reading: rules, and sums by reason. Pure.
+//! Sums over the tallies of a reading, by rule and by reason. Pure.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The read model over the fake datapath: conservation, the JSON's names, the order of `top`.
+//! Tests of the read model over the fake datapath: conservation, JSON names, and the order of `top`.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -106,7 +106,7 @@ fn a_dry_run_passes_what_it_would_drop() {
     assert_eq!((report.verdict, &*report.reason), (Outcome::Pass, "dry_run"));
 }
 
-/// The field names that INTERFACE.md fixes, literally.
+/// Checks that the JSON has the documented field names, which are listed literally.
 #[test]
 fn json_has_every_field_that_the_interface_fixes() {
     let policy = policy(vec![limit(1, Counted::Connections)]);
@@ -152,7 +152,8 @@ fn json_has_every_field_that_the_interface_fixes() {
     assert_holds(&fixed, &serde_json::to_value(&report).unwrap(), "check");
 }
 
-/// Every field of `fixed` is in `actual`, with a value of the same type; of lists, the first elements.
+/// Asserts that `actual` has every field of `fixed`, with a value of the same type. Of lists, only the first elements
+/// are compared.
 fn assert_holds(fixed: &Value, actual: &Value, path: &str) {
     match (fixed, actual) {
         (Value::Object(fixed), Value::Object(actual)) => {
@@ -185,7 +186,8 @@ fn without_sources_no_address_is_left() {
 fn the_strict_timeline_is_told_bucket_by_bucket_and_when_it_ends() {
     let policy = policy(vec![limit(20, Counted::Connections)]);
     let (mut datapath, kernel) = fake(&policy);
-    // 13 at 10:00, 7 at 10:01; at 10:02 the limit is reached until 10:00 leaves the strict window, at 10:06.
+    // 13 connections at 10:00, 7 at 10:01. At 10:02 the limit is reached, until 10:00 leaves the strict window at
+    // 10:06.
     for (count, minutes) in [(13, 1), (7, 1), (0, 0)] {
         for _ in 0..count {
             assert_eq!(kernel.packet("eth0", opening("198.51.100.7")), Some(Reason::WithinLimit));
@@ -267,7 +269,7 @@ fn a_limit_that_was_raised_admits_at_once_unless_everything_is_refused() {
     }
 }
 
-/// A window of unverified traffic, which no entry of the drop cache is of.
+/// Returns a reading of an unverified window without a drop-cache entry.
 fn reading(prefix: IpNet, slot: u32, window: Source) -> SourceReading {
     SourceReading { prefix, slot, is_verified: false, window, refused_until: None, repeated: 0 }
 }
@@ -344,7 +346,7 @@ fn new_sources_over_a_rules_budget_are_dropped_and_told_and_known_ones_served() 
 fn a_limit_of_zero_never_lets_anyone_in() {
     let policy = policy(vec![limit(0, Counted::Connections)]);
     let report = CheckReport::build(&policy, ratelimit_datapath::fake::START, address("198.51.100.7"), &[]);
-    // Five full buckets and the current one, which begins now.
+    // The wait covers five full buckets and the current one, which begins now.
     assert_eq!((report.verdict, report.retry_after_seconds, report.never), (Outcome::Drop, 360.0, true));
     insta::assert_json_snapshot!("check_of_a_limit_of_zero", report);
 }
@@ -360,7 +362,7 @@ fn a_source_that_never_passes_is_told_a_number_too() {
         reading(prefix, limit.slot, Source { refused: Refusals(1), cells: window_of(limit, limit.amount, now) })
     };
     let windows: Vec<_> = policy.rules[0].limits.iter().map(of).collect();
-    // Never, whatever the other limit's wait of twelve minutes.
+    // The result is never, although the other limit's wait is twelve minutes.
     let top = TopSource::of(&policy, now, prefix, &windows, &[]).unwrap();
     assert_eq!((top.state, top.limit, top.retry_after_seconds, top.never), (State::OverLimit, 0, 360.0, true));
     let report = CheckReport::build(&policy, now, prefix.addr(), &windows);
@@ -378,7 +380,7 @@ fn the_worst_of_many_sources_are_the_same_as_if_all_were_kept() {
     let now = ratelimit_datapath::fake::START;
     let mut census = Census::new(&policy, now, TOP_DEFAULT);
     let mut all = Vec::new();
-    // A fixed sequence without order: multiples of a number prime to 1001.
+    // Fixed sequence without visible order: multiples of numbers prime to the moduli.
     for n in 1..=5000_u32 {
         let prefix = IpNet::from(IpAddr::from(n.to_be_bytes()));
         let used = [u64::from(n * 617 % 1001), u64::from(n * 389 % 2001)];
@@ -572,7 +574,7 @@ fn bans_are_counted_as_they_begin() {
     kernel.advance(MINUTE_NS);
     kernel.packet("eth0", opening("198.51.100.8"));
     assert_eq!(build(&mut datapath, &policy).rules[0].bans, 2, "it was banned for this");
-    // It is evicted.
+    // The source is evicted.
     kernel.advance(MINUTE_NS);
     kernel.packet("eth0", opening("198.51.100.8"));
     let snapshot = build(&mut datapath, &policy);

@@ -1,9 +1,9 @@
-//! Whether most of what a rule counts comes from one source: then that is likely a proxy, a CDN or a load balancer, and everybody
-//! behind it is one client. Pure: times are durations since the daemon's start.
+//! Detection of a source that sends most of what a rule counts. Such a source is likely a proxy, a CDN or a load
+//! balancer, and all its users count as one client. Pure: times are durations since the daemon's start.
 //!
-//! What was admitted is told apart by what the sources have used, what was refused by how much their refusals have grown. Only the
-//! windows that have refused most are remembered from one look to the next, so a source's growth may look smaller than it is,
-//! never larger.
+//! Admissions are divided by what the sources have used, refusals by how much each source's refusals have grown. Only
+//! the windows with the most refusals are kept between two looks. A source's growth may therefore appear smaller than
+//! it is, never larger.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -18,58 +18,58 @@ use super::sources::{WindowState, source_text};
 use ratelimit_datapath::{Reading, SourceReading, Whose};
 use ratelimit_policy::desired::{self, Grant, Policy};
 
-/// How often it is looked at: a visit to every source.
+/// Interval between looks, each of which visits every source.
 const EVERY: Duration = Duration::from_secs(60);
-/// Fewer packets between two looks say nothing.
+/// Number of packets between two looks that must be exceeded for a result.
 const PACKETS_MIN: u64 = 1_000;
-/// More than this share is most.
+/// Share in percent that a top talker exceeds.
 pub const TALKER_PERCENT: u64 = 80;
-/// What to do about a source that most comes from.
+/// Advice on a top talker.
 pub const TALKER_ADVICE: &str = "if that is a proxy or a CDN, all its users are one source: `ratelimitd allow` it, or give it \
                                  a rule of its own";
-/// Windows of each limit that are remembered.
+/// Number of windows kept per limit.
 const REMEMBERED_MAX: usize = 16;
 
-/// A source that most of what a rule counts comes from.
+/// Source that sends most of what a rule counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TopTalker {
-    /// The rule.
+    /// Rule name.
     pub rule: String,
-    /// The source: its address, or the prefix that is one client.
+    /// Source: an address, or the prefix that counts as one client.
     pub source: String,
-    /// Its share of the packets that the rule counted between the last two looks.
+    /// Share of the packets that the rule counted between the last two looks, in percent.
     pub percent: u8,
 }
 
 impl TopTalker {
-    /// What it is, and what to do.
+    /// Returns a description with the advice.
     pub fn words(&self) -> String {
         format!("{} % of what it counts comes from {}; {TALKER_ADVICE}", self.percent, self.source)
     }
 }
 
-/// What is remembered from one look to the next.
+/// State kept between looks.
 #[derive(Debug, Default)]
 pub struct TalkerWatch {
     looked_at: Option<Duration>,
-    /// By the rule's name.
+    /// Packet counts at the last look, by rule name.
     counts: BTreeMap<String, Counts>,
-    /// By the limit's slot: what the windows had refused that had refused most.
+    /// Refusals of the windows with the most refusals, by slot.
     refused: HashMap<u32, Vec<(Whose, u64)>>,
 }
 
-/// Packets of one rule that its limits counted.
+/// Number of packets of one rule that its limits counted.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     admitted: u64,
     refused: u64,
 }
 
-/// One look, whose windows may come in any order.
+/// One look in progress. Windows may be visited in any order.
 #[derive(Debug)]
 pub struct Visit {
     now: Nanos,
-    /// Rules that have counted enough, by their place, with how much since the last look.
+    /// Rules with enough packets: rule index, and packets since the last look.
     busy: Vec<(usize, Counts)>,
     slots: HashMap<u32, Slot>,
 }
@@ -80,12 +80,12 @@ struct Slot {
     limit: desired::Limit,
     used: u128,
     most_used: Option<(u64, IpNet)>,
-    /// Refused, by whom, who has used how much.
+    /// Windows with the most refusals: refusals, source, and amount used.
     most_refused: BinaryHeap<Reverse<(u64, Whose, u64)>>,
 }
 
 impl TalkerWatch {
-    /// Begins a look where one is due: none else.
+    /// Starts a look if one is due, else returns none.
     pub fn look(&mut self, policy: &Policy, reading: &Reading, at: Duration) -> Option<Visit> {
         if self.looked_at.is_some_and(|looked_at| at.saturating_sub(looked_at) < EVERY) {
             return None;
@@ -108,7 +108,7 @@ impl TalkerWatch {
         Some(look)
     }
 
-    /// What it came to: at most one source a rule, in the rules' order.
+    /// Finishes a look. Returns at most one source per rule, in rule order.
     pub fn conclude(&mut self, policy: &Policy, look: &Visit) -> Vec<TopTalker> {
         let found = look.busy.iter().filter_map(|(rule, since)| self.top_talker(policy, look, *rule, *since)).collect();
         let remembered = |of: &Slot| of.most_refused.iter().map(|Reverse((refused, of, _))| (*of, *refused)).collect();
@@ -141,18 +141,18 @@ impl TalkerWatch {
         })
     }
 
-    /// By how much a window's refusals have grown, at least.
+    /// Returns a lower bound on the growth of a window's refusals since the last look; none if unknown.
     fn grown(&self, look: &Visit, slot: u32, whose: Whose) -> Option<u64> {
         let now = look.slots.get(&slot)?.most_refused.iter().find(|Reverse((_, of, _))| *of == whose)?.0.0;
         let before = self.refused.get(&slot)?;
         let known = before.iter().find(|(of, _)| *of == whose).map(|(_, refused)| *refused);
-        // One that was not among them had refused no more than the least of them.
+        // A window that was not kept had refused no more than the least of those kept.
         let least = before.iter().map(|(_, refused)| *refused).min().filter(|_| before.len() >= REMEMBERED_MAX);
         Some(now.saturating_sub(known.or(least).unwrap_or(0)))
     }
 }
 
-/// The limits of each source: a group is no talker.
+/// Returns the per-source limits of a rule: a group is no talker.
 fn of_sources(rule: &desired::Rule) -> impl Iterator<Item = &desired::Limit> {
     rule.limits.iter().filter(|limit| limit.per == desired::Per::Source)
 }
@@ -178,12 +178,12 @@ impl Counts {
 }
 
 impl Visit {
-    /// Whether the windows have to be visited: nothing is busy else.
+    /// Returns true if a rule is busy, so that the windows must be visited.
     pub fn is_busy(&self) -> bool {
         !self.busy.is_empty()
     }
 
-    /// Looks at one window.
+    /// Counts one window, if its rule is busy.
     pub fn visit(&mut self, policy: &Policy, reading: &SourceReading) {
         let Some(slot) = self.slots.get_mut(&reading.slot) else { return };
         let Some(rule) = policy.rules.get(slot.rule) else { return };
@@ -205,7 +205,7 @@ impl Slot {
         Self { rule, limit, used: 0, most_used: None, most_refused: BinaryHeap::new() }
     }
 
-    /// Who may be it, and how much each has used.
+    /// Returns the sources that may be the top talker, with the amount that each has used.
     fn candidates(&self) -> impl Iterator<Item = (IpNet, u64)> {
         let refused = self.most_refused.iter().map(|Reverse((_, (prefix, _), used))| (*prefix, *used));
         refused.chain(self.most_used.map(|(used, prefix)| (prefix, used)))
@@ -239,7 +239,7 @@ mod tests {
             site
         }
 
-        /// A minute in which each source sends so many packets, and the look at its end.
+        /// Sends the given number of packets per source within a minute, and returns the result of the look at its end.
         fn minute(&mut self, sent: &[(&str, u64)]) -> Vec<(String, u8)> {
             for (source, packets) in sent {
                 for _ in 0..*packets {
@@ -279,7 +279,7 @@ mod tests {
     fn one_that_is_held_to_its_limit_is_found_by_what_is_refused() {
         let mut site = Site::new(policy(vec![limit(100, Unit::Connections)]));
         let busy = [(PROXY, 2_000), ("192.0.2.1", 50), ("192.0.2.2", 50)];
-        // The age of its refusals is not known yet.
+        // The growth of its refusals is not known yet.
         assert!(site.minute(&busy).is_empty());
         assert_eq!(site.minute(&busy).first().map(|of| of.0.as_str()), Some(PROXY));
         assert!(site.minute(&[(PROXY, 5)]).is_empty(), "a quiet minute says nothing");

@@ -1,4 +1,4 @@
-//! Which of a rule's limits a source has used most.
+//! Choice of the limit of a rule that a source has used most.
 
 use ratelimit_common::time::Nanos;
 
@@ -6,8 +6,8 @@ use super::sources::WindowState;
 use ratelimit_datapath::SourceReading;
 use ratelimit_policy::desired::{Limit, Rule};
 
-/// The limit that it is over, else that which refused it, else the fullest, with what is used of it; none where no
-/// window is remembered.
+/// Returns the limit that the source is over, else one that refused it, else the fullest, with the amount used. Returns
+/// none without a tracked window.
 pub fn used_most<'a>(rule: &'a Rule, windows: &[SourceReading], now: Nanos) -> Option<(&'a Limit, u64)> {
     let standings = rule.limits.iter().flat_map(|limit| {
         let windows = windows.iter().filter(|reading| reading.slot == limit.slot);

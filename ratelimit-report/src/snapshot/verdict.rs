@@ -1,4 +1,4 @@
-//! What each rule does with packets of one address, in words: what decides, until when, and what undoes it. Pure.
+//! Action of each rule on one address, in words: the reason, its expiry and how to undo it. Pure.
 
 use std::net::IpAddr;
 
@@ -16,63 +16,63 @@ use ratelimit_policy::access::{By, Entry, deciding};
 use ratelimit_policy::config::listing::WrittenAt;
 use ratelimit_policy::desired::{self, Access, Grant, Group, Policy, Ports, Refuse, covering, denies, typed};
 
-/// What one rule does with packets of one address now.
+/// Action of one rule on packets of one address now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RuleVerdict {
-    /// The rule.
+    /// Rule name.
     pub rule: String,
-    /// The ports at which it judges this address: its own without those that an earlier rule takes.
+    /// Ports at which the rule judges this address: its own without those of earlier rules.
     pub ports: String,
-    /// It judges what is sent to these alone; none is to any address.
+    /// Destination addresses that the rule is limited to; empty for any destination.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<String>,
-    /// Whether it drops.
+    /// Mode of the rule: enforce or dry-run.
     pub mode: Mode,
-    /// What happens now.
+    /// Action on packets that the reason concerns.
     pub verdict: Outcome,
-    /// Why, in the words of the counters.
+    /// Reason, as a counter label.
     pub reason: String,
-    /// In a dry run: the reason to drop there would be, were the rule enforced.
+    /// Reason to drop if the rule were enforced; only in a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub would: Option<String>,
-    /// Which packets are dropped, or would be; the others pass.
+    /// Description of the packets that are dropped, or would be. All others pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refuses: Option<String>,
-    /// What decides: the rule, a list's file and line, or a command and whose it was.
+    /// Deciding entry: the rule, a list's file and line, or a command and its user.
     pub decided_by: String,
-    /// In a dry run: what would decide, were the rule enforced.
+    /// Deciding entry if the rule were enforced; only in a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub would_be_decided_by: Option<String>,
-    /// Until when that decides, or would; none where it has no end.
+    /// Expiry of the decision, or of the would-be decision; none without an end.
     pub until: Option<Timestamp>,
-    /// When the rule has nothing against the address any more, if nothing else is admitted meanwhile.
+    /// Seconds until the rule has nothing against the address, if nothing else is admitted meanwhile.
     pub retry_after_seconds: f64,
-    /// No wait is long enough.
+    /// True if no wait is long enough.
     pub never: bool,
-    /// What ends it, or would: commands joined by `&&`, or what to edit where no command can.
+    /// Remedy for the drop: commands to run, or what to edit where no command helps.
     pub undo: Option<String>,
 }
 
-/// Who said what beside the policy, and where it is written.
+/// Entries and orders outside the policy, with their authors and places.
 pub struct Background<'a> {
-    /// Both clocks.
+    /// Datapath and wall clock.
     pub clocks: Clocks,
-    /// What commands and safety have entered.
+    /// Entries of commands and of safety.
     pub beside: Vec<&'a Entry>,
-    /// What the configuration says, sorted by prefix.
+    /// Entries of the configuration, sorted by prefix.
     pub configured: &'a [Access],
-    /// Where an entry of the configuration is written.
+    /// Returns the places where the configuration has an entry.
     pub written: &'a dyn Fn(IpNet, Grant) -> Vec<WrittenAt>,
-    /// An administrator has ordered that nothing is dropped.
+    /// Order of an administrator to drop nothing.
     pub hold: Option<Hold>,
-    /// Rules that fell back to dry run.
+    /// Names of the rules that fell back to dry run.
     pub fallen_back: Vec<String>,
-    /// How many sources have used what the groups around the address have.
+    /// Number of sources that have used the limits of the groups around the address.
     pub members: Members,
 }
 
 impl Background<'_> {
-    /// Where nothing of it is known, at `now` by the datapath's clock.
+    /// Returns an empty background at `now` by the datapath's clock.
     pub fn unknown(now: Nanos) -> Self {
         Self {
             clocks: Clocks { now, wall: timestamp(now) },
@@ -85,7 +85,7 @@ impl Background<'_> {
         }
     }
 
-    /// The entries of this prefix and grant that hold, the configuration's too.
+    /// Returns the entries in force for this prefix and grant, including the configuration's.
     fn entries(&self, prefix: IpNet, grant: Grant) -> Vec<Entry> {
         let now = self.clocks.now;
         let is_it = |entry: &&&Entry| entry.prefix == prefix && entry.grant == grant && entry.holds(now);
@@ -95,7 +95,7 @@ impl Background<'_> {
         beside.chain(configured.map(Entry::configured)).collect()
     }
 
-    /// Whose word it is that decides: `root's denial of 192.0.2.7: scraper`.
+    /// Returns the author of the deciding entry in words: `root's denial of 192.0.2.7: scraper`.
     pub(super) fn author(&self, access: &Access) -> String {
         let entries = self.entries(access.prefix, access.grant);
         let prefix = typed(access.prefix);
@@ -118,7 +118,7 @@ impl Background<'_> {
         }
     }
 
-    /// What keeps a rule from dropping.
+    /// Returns the reason why a rule does not drop, in words.
     fn dry_run(&self, rule: &desired::Rule) -> String {
         match &self.hold {
             Some(Hold { panic, by, since }) => {
@@ -133,7 +133,7 @@ impl Background<'_> {
         }
     }
 
-    /// What lifts every denial of `whom` that no longer exemption goes before.
+    /// Returns the remedy for every denial of an address that no longer exempt prefix overrides.
     fn undo_denial(&self, policy: &Policy, whom: IpNet) -> String {
         let mut commands = Vec::new();
         let mut edits = Vec::new();
@@ -151,14 +151,14 @@ impl Background<'_> {
                 edits.extend(self.edits(denial));
             }
         }
-        // One command takes off those of every owner.
+        // One command removes the entries of every owner.
         commands.dedup();
-        // The longest prefix decides, and of one prefix the exemption.
+        // The longest prefix decides. For equal prefixes the exemption decides.
         let client = policy.client(whom.addr());
         let longest = denials.iter().map(|of| of.prefix).chain([client]).max_by_key(IpNet::prefix_len);
         let allow = format!("sudo ratelimitd allow {}", typed(longest.unwrap_or(client)));
         if edits.is_empty() {
-            // While a wider denial stands, the first ends with an exit code.
+            // While a wider denial stands, the first command ends with an exit code, so `;` joins them.
             return commands.join("; ");
         }
         let first = commands.iter().map(|command| format!("{command}; "));
@@ -189,7 +189,7 @@ impl Background<'_> {
     }
 }
 
-/// One verdict a rule, in their order; a rule whose ports earlier ones take, all of them, has none.
+/// Returns one verdict per rule, in rule order. Rules without ports of their own left after earlier rules have none.
 pub(super) fn verdicts(
     policy: &Policy,
     address: IpAddr,
@@ -204,7 +204,7 @@ pub(super) fn verdicts(
         if !left.is_empty() {
             all.push(verdict(policy, address, &left, decision, background));
         }
-        // What is sent to other addresses goes on to the rules after it.
+        // Packets to other addresses go on to the later rules.
         if decision.rule.to.is_empty() {
             taken.push(own);
         }
@@ -212,7 +212,7 @@ pub(super) fn verdicts(
     all
 }
 
-/// The how-manieth ban it is, where it is not the first.
+/// Returns the position among consecutive bans in words; empty for the first.
 fn in_a_row(step: u32) -> String {
     if step > 1 { format!(", number {step} in a row") } else { String::new() }
 }
@@ -247,7 +247,7 @@ fn verdict(
     }
 }
 
-/// What a cause comes to in words.
+/// Words for a deciding cause.
 struct Told {
     refuses: Option<String>,
     decided_by: String,
@@ -284,7 +284,7 @@ fn told(policy: &Policy, address: IpAddr, decision: &Decision<'_>, background: &
             let undo = match &window.group {
                 _ if standing.retry.never => Some(format!("sudo ratelimitd allow {}", typed(policy.client(address)))),
                 Some(Group::Prefix(prefix)) => Some(format!("sudo ratelimitd unblock {prefix}")),
-                // Nothing frees all of a list at once but a higher limit.
+                // Only a higher limit frees a whole list at once, so the command allows this client.
                 Some(Group::List(_)) => Some(format!("sudo ratelimitd allow {}", typed(policy.client(address)))),
                 None => unblock(policy.client(address)),
             };
@@ -310,7 +310,7 @@ fn told(policy: &Policy, address: IpAddr, decision: &Decision<'_>, background: &
     }
 }
 
-/// Which packets a limit drops that has no room.
+/// Returns the packets that a limit without room drops, in words.
 fn refused_by_limit(rule: &desired::Rule, limit: &desired::Limit, window: &Window) -> String {
     let whose = match window.budget {
         None => "",

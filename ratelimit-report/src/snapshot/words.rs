@@ -1,4 +1,4 @@
-//! Words of the policy and the datapath as the API has them, where they are not the same.
+//! API names and descriptions that differ from those of the policy and the datapath.
 
 use std::fmt;
 
@@ -9,29 +9,29 @@ use super::seconds;
 use ratelimit_policy::desired::{self, WindowForm};
 use ratelimit_policy::labels;
 
-/// One limit.
+/// Limit of a rule, as the API shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
-    /// Admitted in a window.
+    /// Amount that a window admits.
     pub amount: u64,
     /// Length of the window.
     pub window_seconds: f64,
-    /// What is counted.
+    /// Unit that the limit counts.
     pub unit: Unit,
     /// Length of a bucket.
     pub bucket_seconds: f64,
-    /// Which of the two windows.
+    /// Form of the window.
     pub window: WindowForm,
-    /// The groups of sources that it counts as one, `/24,/56` or `list`; none where it is of each source.
+    /// Groups of sources that the limit counts as one, `/24,/56` or `list`; none for a limit per source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per: Option<PerGroup>,
-    /// Condition of the logged requests that it counts, as the configuration has it: `status=401 path=/login`. None if it
-    /// counts packets.
+    /// Condition of the logged requests that the limit counts, in configuration syntax: `status=401 path=/login`. None
+    /// if it counts packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<ConditionWords>,
 }
 
-/// Conditions of a limit, as they are told.
+/// Condition of a limit, serialized as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct ConditionWords(desired::Condition);
@@ -62,7 +62,7 @@ impl fmt::Display for ConditionWords {
     }
 }
 
-/// Groups of sources that a limit counts as one.
+/// Groups of sources that a limit counts as one, serialized as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct PerGroup(desired::Per);
@@ -88,41 +88,41 @@ impl TryFrom<String> for PerGroup {
 }
 
 impl std::fmt::Display for PerGroup {
-    /// As it stands behind a limit: ` per /24,/56`.
+    /// Formats the groups as a suffix of a limit: ` per /24,/56`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
     }
 }
 
-/// What one of a limit is.
+/// Unit of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// What begins a new turn of a client's conversation.
+    /// Starts of a new turn in a client's conversation.
     Requests,
-    /// Connections.
+    /// Connections that a client opens.
     Connections,
-    /// IP packets.
+    /// IP packets, including fragments.
     Packets,
-    /// Bytes of IP packets.
+    /// Bytes of IP packets, including headers.
     Bytes,
 }
 
-/// What the limits of one unit count, and how well.
+/// Meaning and accuracy of one unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counting {
-    /// The unit.
+    /// Unit that is described.
     pub unit: Unit,
-    /// What one of it is.
+    /// Description of one counted item.
     pub counted: String,
-    /// How well that is told.
+    /// Accuracy of the count.
     pub accuracy: String,
 }
 
 labels!(pub Unit { Requests => "requests", Connections => "connections", Packets => "packets", Bytes => "bytes" });
 
 impl Counting {
-    /// Of the units of these limits, each once, in their order.
+    /// Describes the units of these limits, each once, in their order.
     pub fn of<'a>(limits: impl IntoIterator<Item = &'a desired::Limit>) -> Vec<Self> {
         let mut units: Vec<Unit> = Vec::new();
         for limit in limits {
@@ -134,7 +134,7 @@ impl Counting {
         units.into_iter().map(Self::of_unit).collect()
     }
 
-    /// Of the requests of a web server's own log.
+    /// Describes the requests in a web server's log.
     pub fn of_log() -> Self {
         let accuracy = "one a line, at its logged time; refused, cut off and open ones are not in the log";
         Self { unit: Unit::Requests, counted: "lines of the log".to_owned(), accuracy: accuracy.to_owned() }

@@ -1,11 +1,11 @@
-//! Frames.
+//! Tests of rendered frames.
 
 use super::*;
 use ratelimit_report::fleet::{Fleet, FleetState};
 
 const USUAL: (u16, u16) = (80, 24);
 
-/// One source as the daemon tells it, in the words of `check`.
+/// Output of `check` for one source.
 const CHECKED: &str = "198.51.100.7 is blocked on ports 80,443.\n\nRule default on ports 80,443: drops new requests\n  decided \
      by  rule default, limit 1000/5m requests\n  until       2026-01-01 12:15:13 UTC. Passes again in 2 min 13 s\n  undo       \
      ratelimitd unblock 198.51.100.7\n\nRule default: 1,000 of 1,000 requests used in 5m, 0 left; 40 packets refused\n  \

@@ -1,4 +1,4 @@
-//! What keys do.
+//! Tests of the keys.
 
 use super::*;
 

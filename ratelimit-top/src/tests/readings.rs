@@ -1,4 +1,4 @@
-//! What readings come to.
+//! Tests of the rates computed from snapshots.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The table of sources.
+//! Table of sources, with one row per source that matches the filter.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Rect};
@@ -12,7 +12,7 @@ use super::{HEAD, Paint, cut};
 use crate::rates::{refused, whole};
 use crate::state::{Row, Sort, State};
 
-/// From this width on a row says its limit.
+/// Width in columns from which a row shows its limit.
 const WIDE: u16 = 112;
 
 const RULE: u16 = 9;
@@ -22,7 +22,7 @@ const RATE: u16 = 6;
 const WORDS: u16 = 14;
 const WAIT: u16 = 7;
 const LIMIT: u16 = 34;
-/// The mark of the chosen row, which is reversed too.
+/// Mark of the selected row, which is also reversed.
 const MARK: &str = "> ";
 
 pub(super) fn sources(frame: &mut Frame<'_>, state: &State, area: Rect, paint: Paint) {
@@ -51,8 +51,8 @@ pub(super) fn sources(frame: &mut Frame<'_>, state: &State, area: Rect, paint: P
     frame.render_stateful_widget(table, area, &mut place);
 }
 
-/// `Sources: 20 shown, 5,120 tracked, by packets refused, filter "web"`: one that is banned is shown, also where its
-/// window is not tracked any more.
+/// Returns the table's title, such as `Sources: 20 shown, 5,120 tracked, by packets refused, filter "web"`. A banned
+/// source is shown even after its window is no longer tracked.
 fn title(state: &State, shown: usize) -> String {
     let of = &state.snapshot.sources;
     let filter = match state.filter.trim() {
@@ -63,7 +63,7 @@ fn title(state: &State, shown: usize) -> String {
     format!("Sources: {shown} shown, {} tracked{banned}, by {}{filter} ", number(of.tracked), state.sort.words())
 }
 
-/// Why there is no row, and what helps.
+/// Explains why no source is shown, and what to do about it.
 fn none_shown(state: &State) -> String {
     match state.filter.trim() {
         "" if state.snapshot.top.is_none() => "The daemon names no sources.".to_owned(),
@@ -119,7 +119,7 @@ fn line(state: &State, row: &Row<'_>, name_max: usize, is_wide: bool, paint: Pai
     TableRow::new(cells)
 }
 
-/// The words of `stats`, but that a rule in dry run drops nothing.
+/// Returns the standing in the words of `stats`, except that a dry-run rule only would drop.
 fn stands(state: &State, of: &TopSource) -> (&'static str, Color) {
     let is_dry = state.snapshot.rules.iter().any(|rule| rule.name == of.rule && rule.mode == Mode::DryRun);
     let words = ratelimit_view::state(of);
@@ -150,7 +150,7 @@ fn right(text: String, width: u16) -> Cell<'static> {
     Cell::from(format!("{text:>width$}"))
 }
 
-/// A number in so many columns: `1,234,567`, `12.3M`.
+/// Formats a number to fit the given number of columns, such as `1,234,567` or `12.3M`.
 pub(super) fn short(value: u64, width: u16) -> String {
     let full = number(value);
     if full.len() <= usize::from(width) {

@@ -1,4 +1,4 @@
-//! `[safety]`, `[history]` and `[fleet]` in words, and what a limit is that hosts share.
+//! Words for `[safety]`, `[history]` and `[fleet]`, and for limits that hosts share.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use ratelimit_policy::config::{Config, Safety, amount, duration, without_daemon}
 use ratelimit_policy::desired::Limit;
 use ratelimit_policy::fleet::{Sum, acl_line};
 
-/// Where, for how long, how large, and how much of an address.
+/// Describes the history: place, duration, size, and the part of an address that is kept.
 pub(super) fn history_words(history: &History) -> String {
     if !history.enabled {
         return "off: nothing is remembered of who was refused".to_owned();
@@ -26,7 +26,7 @@ pub(super) fn history_words(history: &History) -> String {
     format!("{place}, for {keep}, at most {size}, {addresses}")
 }
 
-/// Where it is, who is in it, and what it carries.
+/// Describes the fleet: its store, its hosts, and what they exchange.
 pub(super) fn fleet_words(fleet: &Fleet) -> Vec<String> {
     let interval = duration::short(u64::try_from(fleet.interval.as_nanos()).unwrap_or(u64::MAX));
     let (name, urls, hosts) = (&fleet.name, fleet.store.urls.join(", "), fleet.hosts);
@@ -52,7 +52,7 @@ pub(super) fn fleet_words(fleet: &Fleet) -> Vec<String> {
     lines
 }
 
-/// The bound of a limit that hosts share, and what of it is not summed; none where there is no fleet.
+/// Describes the bound of a shared limit, and what is not summed. None without a fleet.
 pub(super) fn shared_words(config: &Config, limit: &Limit) -> Option<String> {
     let fleet = config.fleet.as_ref()?;
     let Some((shared, terms)) = limit.shared.zip(config.terms(limit)) else {
@@ -69,7 +69,8 @@ pub(super) fn shared_words(config: &Config, limit: &Limit) -> Option<String> {
     Some(format!("{terms}{floor}; {not_summed}"))
 }
 
-/// The line of an ACL file for the store's user, with what to do with it; it is pasted, so it is one line.
+/// Returns the line for the store's ACL file that permits its user, with instructions. The line is pasted, so it is not
+/// wrapped.
 pub fn acl_words(fleet: &Fleet) -> String {
     let (user, line) = acl(fleet);
     let then = if fleet.store.username.is_some() {
@@ -80,7 +81,7 @@ pub fn acl_words(fleet: &Fleet) -> String {
     format!("For the store's ACL file, with the password instead of PASSWORD{then}:\n{line}\n")
 }
 
-/// The user, or one that could be, and the line.
+/// Returns the configured or default user, and the ACL line.
 pub(super) fn acl(fleet: &Fleet) -> (&str, String) {
     let user = fleet.store.username.as_deref().unwrap_or("ratelimitd");
     (user, acl_line(user, &fleet.name))

@@ -1,4 +1,4 @@
-//! A configuration, and what is wrong with one, as JSON. Pure.
+//! A configuration, or its problems, as JSON. Pure.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use ratelimit_policy::desired::{Grant, Limit, Rule, date};
 use ratelimit_policy::diagnostic::{Diagnostic, Diagnostics, Place};
 use ratelimit_report::snapshot;
 
-/// [`super::config_words`] for programs.
+/// A configuration for programs. See [`super::config_words`].
 #[derive(Debug, Serialize)]
 pub struct ConfigJson {
     schema: u32,
@@ -59,7 +59,7 @@ struct SafetyJson {
     exempt_resolvers: bool,
     breaker_percent: Option<u8>,
     breaker_after_seconds: f64,
-    /// None: it enforces for good.
+    /// None if the filter enforces forever without a daemon.
     without_daemon_seconds: Option<f64>,
 }
 
@@ -90,7 +90,7 @@ struct FleetJson {
     acl_line: String,
 }
 
-/// What the hosts of a fleet hold together of a limit.
+/// Values of a limit that the hosts of a fleet share.
 #[derive(Debug, Serialize)]
 struct SharedJson {
     sum: &'static str,
@@ -147,7 +147,7 @@ fn lists(config: &Config) -> Vec<ListJson> {
 }
 
 impl ConfigJson {
-    /// A configuration with what there is to say about it, from [`ratelimit_policy::config::lint::warnings`] and elsewhere.
+    /// Returns a configuration with its warnings, from [`ratelimit_policy::config::lint::warnings`] and elsewhere.
     pub fn new(config: &Config, warnings: Vec<String>) -> Self {
         Self {
             schema: 1,
@@ -192,7 +192,7 @@ impl ConfigJson {
     }
 }
 
-/// What is wrong with a configuration, for programs: the first by itself too.
+/// Problems of a configuration, for programs. The first one is also on the top level.
 #[derive(Debug, Serialize)]
 pub struct InvalidJson {
     schema: u32,

@@ -1,4 +1,4 @@
-//! Kernel memory of the maps that are made whole at the start, before the first packet comes.
+//! Kernel memory of the maps that are allocated at the start, before the first packet arrives.
 
 use ratelimit_common::admission::CELLS_PER_SUMMARY;
 use ratelimit_common::ban::Ban;
@@ -15,43 +15,43 @@ use ratelimit_policy::config::{Config, amount};
 use ratelimit_policy::desired::drop_cache_sets;
 use serde::Serialize;
 
-/// What the kernel adds to a key and a value of a hash map, `struct htab_elem` in kernel/bpf/hashtab.c, Linux 6.18.
+/// Overhead of an element of a hash map, in bytes: `struct htab_elem` in kernel/bpf/hashtab.c, Linux 6.18.
 const ELEMENT_OVERHEAD_BYTES: u64 = 48;
-/// `struct bucket` there. A map has as many as it may have elements, rounded up to a power of two.
+/// Bytes of `struct bucket` in that file. A map has one bucket for each possible element, rounded up to a power of two.
 const BUCKET_BYTES: u64 = 16;
 
-/// An element of a hash map: its key and its value are rounded up to 8 bytes each.
+/// Returns the bytes of a hash map's element. Key and value are rounded up to 8 bytes each.
 const fn element_bytes(key: usize, value: usize) -> u64 {
     ELEMENT_OVERHEAD_BYTES + (key.next_multiple_of(8) + value.next_multiple_of(8)) as u64
 }
 
-/// The buckets of a hash map of so many elements.
+/// Returns the bytes of the buckets of a hash map.
 const fn buckets_bytes(elements: u64) -> u64 {
     elements.next_power_of_two() * BUCKET_BYTES
 }
 
-/// A hash map of so many elements of a key and a value.
+/// Returns the bytes of a hash map with this number of elements.
 const fn map_bytes<K, V>(elements: u32) -> u64 {
     let elements = elements as u64;
     elements * element_bytes(size_of::<K>(), size_of::<V>()) + buckets_bytes(elements)
 }
 
-/// Kernel memory for the sources of one family.
+/// Kernel memory for the sources of one address family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// `ipv4` or `ipv6`.
+    /// Name of the family: `ipv4` or `ipv6`.
     pub family: &'static str,
-    /// Sources that can be remembered.
+    /// Maximum number of tracked sources.
     pub sources: u64,
-    /// Limits that each source can be counted in, see [`ratelimit_policy::desired::Policy::windows_per_source`].
+    /// Number of limits that count each source, see [`ratelimit_policy::desired::Policy::windows_per_source`].
     pub limits: u64,
-    /// Bytes of one source in one limit, its part of the map's buckets included, rounded up.
+    /// Bytes of one source in one limit, rounded up, with a share of the map's buckets.
     pub element_bytes: u64,
-    /// All of it.
+    /// Total bytes of the family.
     pub bytes: u64,
 }
 
-/// Kernel memory for the sources, IPv4 first.
+/// Returns the kernel memory for the sources, IPv4 first.
 pub fn memory(config: &Config) -> [Memory; 2] {
     let limits = u64::from(config.policy.windows_per_source());
     let of = |family: &'static str, key: Family| {
@@ -61,7 +61,7 @@ pub fn memory(config: &Config) -> [Memory; 2] {
             Family::V6Wide => size_of::<SourceKeyV6Wide>(),
         };
         let (sources, elements) = (u64::from(config.max_sources), u64::from(config.max_sources) * limits);
-        // The map has room for some more, so that a power of two of them takes twice as many buckets.
+        // The map has room for a few more elements, so a power of two needs twice as many buckets.
         let buckets = buckets_bytes(elements + 1).div_ceil(elements.max(1));
         let element_bytes = element_bytes(key, size_of::<Source>()) + buckets;
         Memory { family, sources, limits, element_bytes, bytes: elements * element_bytes }
@@ -69,24 +69,24 @@ pub fn memory(config: &Config) -> [Memory; 2] {
     [of("ipv4", Family::V4), of("ipv6", Family::of_ipv6_prefix(config.policy.ipv6_prefix))]
 }
 
-/// Kernel memory of the caches beside the windows, of both families together: the drop cache, known sources, sources in no
-/// list, and the host's own connections.
+/// Kernel memory of the caches beside the windows, for both families together: drop cache, known sources, prefix
+/// misses, and the host's own connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CachesMemory {
-    /// Lines, each for eight windows.
+    /// Number of cache sets, each for eight windows.
     pub lines: u64,
-    /// All of it.
+    /// Total bytes of the caches.
     pub bytes: u64,
-    /// Bytes of it for each source of one family that can be remembered, rounded up.
+    /// Bytes for each source that one family can track, rounded up.
     pub source_bytes: u64,
 }
 
-/// Kernel memory of the caches beside the windows.
+/// Returns the kernel memory of the caches beside the windows.
 pub fn caches_memory(config: &Config) -> CachesMemory {
     let lines = drop_cache_sets(config.max_sources.saturating_mul(config.policy.windows_per_source()));
     let (line, word) = (size_of::<CacheSet>() as u64, size_of::<u64>() as u64);
-    // Each set has drop-cache entries with their causes, known sources, connections and prefix misses. Some sets together have
-    // a word that says which have entries, and which have known sources.
+    // Each set has drop-cache entries with their causes, known sources, connections and prefix misses. A word for
+    // several sets says which of them have entries. Another cell says which have known sources.
     let (causes, cell, unlisted) =
         (size_of::<[DropCause; WAYS]>() as u64, 2 * word, u64::from(PREFIX_MISSES_PER_SET) * word);
     let connections = 2 * cell / u64::from(SETS_PER_CONN_CELL);
@@ -96,7 +96,7 @@ pub fn caches_memory(config: &Config) -> CachesMemory {
     CachesMemory { lines: lines.into(), bytes, source_bytes: bytes.div_ceil(config.max_sources.max(1).into()) }
 }
 
-/// Memory of the maps of connections and flows, which have one size whatever is counted.
+/// Returns the bytes of the maps of connections and flows, which have a fixed size.
 const fn connections_bytes() -> u64 {
     map_bytes::<ConversationKeyV4, Conversation>(CONVERSATIONS_CAPACITY)
         + map_bytes::<ConversationKeyV6, Conversation>(CONVERSATIONS_CAPACITY)
@@ -104,21 +104,22 @@ const fn connections_bytes() -> u64 {
         + map_bytes::<FlowKeyV6, Flow>(FLOWS_CAPACITY)
 }
 
-/// That of bans, which is the same whatever one source is.
+/// Returns the bytes of the ban maps, which have a fixed size.
 const fn bans_bytes() -> u64 {
     map_bytes::<SourceKeyV4, Ban>(BANS_CAPACITY)
         + map_bytes::<SourceKeyV6, Ban>(BANS_CAPACITY)
         + map_bytes::<SourceKeyV6Wide, Ban>(BANS_CAPACITY)
 }
 
-/// All kernel memory that is taken before the first packet comes, in bytes; what each possible processor takes is beside it.
+/// Returns all kernel memory in bytes that is allocated before the first packet arrives. Memory for each possible
+/// processor is not included.
 pub fn memory_bytes(config: &Config) -> u64 {
     let [ipv4, ipv6] = memory(config).map(|memory| memory.bytes);
     let rings = u64::from(EVENTS_BYTES) + u64::from(STEPS_BYTES);
     ipv4 + ipv6 + caches_memory(config).bytes + connections_bytes() + bans_bytes() + rings
 }
 
-/// All kernel memory that is taken before the first packet comes, in a phrase.
+/// Describes all kernel memory that is allocated before the first packet arrives, in a phrase.
 pub fn memory_short(config: &Config) -> String {
     let bytes = memory_bytes(config);
     let of_one = memory(config).map(|memory| memory.element_bytes * memory.limits).into_iter().max().unwrap_or(0);
@@ -161,7 +162,8 @@ mod tests {
     fn an_element_takes_what_the_kernel_allocates() {
         let config = ratelimit_report::fixture::config(std::path::Path::new("/run"), 10);
         let [ipv4, ipv6] = memory(&config);
-        // As maps of so many and some more tell in their descriptors: two buckets each, of 16 bytes.
+        // Values from the descriptors of maps of these and slightly larger sizes: two buckets for each element, of 16
+        // bytes.
         assert_eq!((ipv4.element_bytes, ipv6.element_bytes), (128 + 32, 136 + 32));
         assert_eq!(map_bytes::<ConversationKeyV4, Conversation>(131_072), 17_825_792);
         assert_eq!(map_bytes::<FlowKeyV6, Flow>(65_536), 6_815_744);

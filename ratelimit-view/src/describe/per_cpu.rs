@@ -1,24 +1,25 @@
-//! Kernel memory that grows with the processors that are possible.
+//! Kernel memory that grows with the number of possible processors.
 
 use ratelimit_common::events::EventTally;
 use ratelimit_common::layout::{COUNTERS_LEN, Counters, EVENT_TALLIES, FAULTS_MAX, ROWS_MAX};
 use ratelimit_policy::config::amount;
 
-/// Bytes of one possible processor in the maps that have a copy of each value for each of them. The program's scratch
-/// space, some KB, is apart.
+/// Returns the bytes that one possible processor takes in per-CPU maps. The program's scratch space, some KB, is not
+/// included.
 pub const fn per_cpu_bytes() -> u64 {
     let words = (FAULTS_MAX as usize + ROWS_MAX) * size_of::<u64>();
     let tallies = EVENT_TALLIES as usize * size_of::<EventTally>();
     (COUNTERS_LEN * size_of::<Counters>() + words + tallies) as u64
 }
 
-/// `counters of 128 possible processors (2 run) take 12 MB`.
+/// Describes the memory of per-CPU counters: `counters of 128 possible processors (2 run) take 12 MB`.
 pub fn per_cpu_words(possible: u32, online: u32) -> String {
     let bytes = amount::rounded(u64::from(possible).saturating_mul(per_cpu_bytes()));
     format!("counters of {possible} possible processors ({online} run) take {bytes}")
 }
 
-/// The same where more are possible than run, which nobody expects to pay for; none else.
+/// Describes the memory of per-CPU counters if more processors are possible than run, which users may not expect. None
+/// otherwise.
 pub fn idle_cpus(possible: u32, online: u32) -> Option<String> {
     (possible > online).then(|| per_cpu_words(possible, online))
 }

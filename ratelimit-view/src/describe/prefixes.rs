@@ -1,38 +1,38 @@
-//! Kernel memory that the prefixes of sources take: lists, what is allowed and denied, what rules are for. Unlike other
-//! maps, tries take it as they are filled.
+//! Kernel memory for source prefixes: lists, allowed and denied prefixes, and prefixes of rules. Unlike other maps,
+//! tries allocate memory as they are filled.
 
 use ipnet::IpNet;
 use ratelimit_common::layout::{GENERATIONS, Prefix, PrefixKeyV4, PrefixKeyV6};
 use ratelimit_policy::config::{Config, amount};
 use serde::Serialize;
 
-/// What is said of them by itself: of fewer it does not matter.
+/// Minimum number of prefixes for which the memory is reported.
 const SAID_FROM: usize = 1024;
-/// What the kernel has before the data of a node: `struct lpm_trie_node` in kernel/bpf/lpm_trie.c with its `rcu_head`,
-/// Linux 5.18; since 6.13 it is less by 8 B.
+/// Bytes before the data of a node: `struct lpm_trie_node` in kernel/bpf/lpm_trie.c with its `rcu_head`, Linux 5.18.
+/// Since 6.13, 8 bytes fewer.
 const NODE_BYTES: usize = 40;
-/// A prefix is a node, and another where two part.
+/// Maximum number of nodes for a prefix: its own, and one at which two prefixes branch.
 const NODES_PER_PREFIX: u64 = 2;
-/// What the kernel gives out for an object of so many bytes.
+/// Sizes of the kernel's allocations in bytes.
 const SLABS: [usize; 4] = [64, 96, 128, 192];
-/// What an object takes beside that: whose memory it is, and what is left over of a page. // 1048576 prefixes all apart
-/// took 107 B a node, Linux 6.18
+/// Further bytes of an allocation: its memory owner, and a share of the unused part of a page. 1048576 separate
+/// prefixes took 107 B a node, Linux 6.18.
 const BESIDE_BYTES: usize = 12;
 
-/// Prefixes of sources, and the kernel memory that they take.
+/// Numbers of source prefixes, and their kernel memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PrefixesMemory {
-    /// Of IPv4.
+    /// Number of IPv4 prefixes.
     pub ipv4: usize,
-    /// Of IPv6.
+    /// Number of IPv6 prefixes.
     pub ipv6: usize,
-    /// At most, when they are loaded.
+    /// Maximum number of bytes when the prefixes are loaded.
     pub bytes: u64,
-    /// At most, once they have changed: what packets read, and what is written next.
+    /// Maximum number of bytes after a change: the generation that packets read, and the one written next.
     pub bytes_changed: u64,
 }
 
-/// Prefixes of sources, and the kernel memory that they take.
+/// Returns the numbers of source prefixes, and their kernel memory.
 pub fn prefixes_memory(config: &Config) -> PrefixesMemory {
     let of_rules = config.policy.rules.iter().flat_map(|rule| rule.from.iter().copied());
     let mut all: Vec<IpNet> = config.policy.access.iter().map(|access| access.prefix).chain(of_rules).collect();
@@ -48,15 +48,15 @@ fn of_so_many(ipv4: usize, ipv6: usize) -> PrefixesMemory {
     PrefixesMemory { ipv4, ipv6, bytes, bytes_changed: u64::from(GENERATIONS) * bytes }
 }
 
-/// Of one prefix, whose key has so many bytes after its length.
+/// Returns the bytes of one prefix. `key` is the length of its key in bytes after the prefix length.
 fn prefix_bytes(key: usize) -> u64 {
     let node = NODE_BYTES + key + size_of::<Prefix>();
     let object = SLABS.into_iter().find(|slab| *slab >= node).unwrap_or(node.next_power_of_two());
     (object + BESIDE_BYTES) as u64 * NODES_PER_PREFIX
 }
 
-/// `1048576 prefixes of IPv4 and 0 of IPv6 take up to 226 MB of kernel memory, and 453 MB once they change`, where there
-/// are many.
+/// Describes the memory of many prefixes: `1048576 prefixes of IPv4 and 0 of IPv6 take up to 226 MB of kernel memory,
+/// and 453 MB once they change`. None if there are few.
 pub fn prefixes_words(of: &PrefixesMemory) -> Option<String> {
     let PrefixesMemory { ipv4, ipv6, bytes, bytes_changed } = of;
     (ipv4 + ipv6 >= SAID_FROM).then(|| {
@@ -68,7 +68,7 @@ pub fn prefixes_words(of: &PrefixesMemory) -> Option<String> {
     })
 }
 
-/// That there is not so much memory, where so many bytes are available.
+/// Warns if the prefixes need more memory than the `available` bytes.
 pub fn prefixes_warning(of: &PrefixesMemory, available: u64) -> Option<String> {
     let words = prefixes_words(of).filter(|_| of.bytes_changed > available)?;
     let what = if of.bytes > available { "will not be loaded" } else { "may not be changed while it runs" };

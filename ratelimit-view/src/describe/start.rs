@@ -1,11 +1,11 @@
-//! What a daemon says first.
+//! First line of a daemon's log.
 
 use ratelimit_policy::desired::{Mode, Policy, Rule};
 
-/// Rules that are named one by one; of more, only these.
+/// Maximum number of rules that are named one by one.
 const RULES_NAMED_MAX: usize = 4;
 
-/// What is limited, on which interfaces that are attached, by how much and in which mode: one line.
+/// Describes in one line what is limited, on which attached interfaces, by how much and in which mode.
 pub fn first_line(policy: &Policy, attached: &[String]) -> String {
     let rules = &policy.rules;
     let of = |rule: &Rule| {

@@ -1,4 +1,4 @@
-//! What people see of a fleet, and what it says when it is lost.
+//! Tests of the fleet's output, including its loss.
 
 use super::*;
 use crate::{Detail, Page};

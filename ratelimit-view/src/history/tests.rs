@@ -1,4 +1,4 @@
-//! What people see of the history, and that it fits a screen.
+//! Tests of the history's output, including its fit on a screen.
 
 use super::*;
 

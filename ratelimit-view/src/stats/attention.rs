@@ -1,4 +1,4 @@
-//! What wants attention, most urgent first: a sentence each, with what ends it.
+//! Problems that need attention, most urgent first: a sentence each, with the remedy.
 
 use super::columns::wrap;
 use super::{counted, number};
@@ -6,10 +6,11 @@ use crate::{fleet, wait};
 use ratelimit_report::history::HealthState;
 use ratelimit_report::snapshot::{Hook, Interface, ListState, Overload, Snapshot, XdpMode, passed_over_words};
 
-/// Lines of one sentence, where the screen is bounded: an error may be long.
+/// Maximum number of lines of a sentence on a bounded screen, because an error may be long.
 const LINES_MAX: usize = 3;
 
-/// All of it; on a bounded screen in about half of its rows, and one sentence at least.
+/// Returns the lines of all sentences. A bounded screen gets at least one sentence, and otherwise about half of its
+/// rows.
 pub(super) fn lines(snapshot: &Snapshot, width: usize, rows: Option<usize>) -> Vec<String> {
     let sentences = attention(snapshot);
     let Some(rows) = rows else { return sentences.iter().flat_map(|of| wrap(of, width)).collect() };
@@ -37,7 +38,7 @@ fn shortened(mut lines: Vec<String>) -> Vec<String> {
     lines
 }
 
-/// A sentence each.
+/// Returns the problems that need attention, a sentence each.
 pub fn attention(snapshot: &Snapshot) -> Vec<String> {
     let mut out = Vec::new();
     for of in &snapshot.interfaces {
@@ -82,7 +83,7 @@ pub fn attention(snapshot: &Snapshot) -> Vec<String> {
     out
 }
 
-/// What keeps rules from dropping.
+/// Adds what keeps rules from dropping.
 fn held(snapshot: &Snapshot, out: &mut Vec<String>) {
     if let Some(hold) = &snapshot.hold {
         let what = if hold.panic { "PANIC" } else { "DRY RUN" };
@@ -103,7 +104,7 @@ fn held(snapshot: &Snapshot, out: &mut Vec<String>) {
     }
 }
 
-/// What was written and is not in force.
+/// Adds configured changes that are not in force.
 fn configured(snapshot: &Snapshot, out: &mut Vec<String>) {
     if let Some(of) = &snapshot.config.rolled_back {
         let why = if of.why.is_empty() { String::new() } else { format!(" ({})", of.why) };
@@ -138,7 +139,7 @@ fn configured(snapshot: &Snapshot, out: &mut Vec<String>) {
     out.extend(passed_over_words(snapshot.list_entries_passed_over));
 }
 
-/// That more new sources come than can be remembered, and what helps.
+/// Says that more new sources arrive than can be tracked, and how to bound them.
 fn overload(snapshot: &Snapshot) -> Option<String> {
     let is_bounded = snapshot.rules.iter().any(|rule| rule.new_sources.is_some());
     match snapshot.sources.overload {

@@ -1,4 +1,4 @@
-//! Lines that fit: text that is wrapped, and columns that give way where there is no room for them.
+//! Lines that fit a width: wrapped text, and tables with narrower forms.
 
 use crate::cut;
 
@@ -9,7 +9,7 @@ pub(super) struct Column {
     pub(super) cells: Vec<String>,
 }
 
-/// Where a cell's text stands.
+/// Alignment of a cell's text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Left,
@@ -30,7 +30,7 @@ impl Column {
     }
 }
 
-/// The first of several forms of a table that fits, widest first; the last one is cut where it does not.
+/// Returns the first of several forms of a table that fits, widest first. If none fits, cuts the last form.
 pub(super) fn fitting(forms: &[&dyn Fn() -> Vec<Column>], width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for form in forms {
@@ -42,7 +42,7 @@ pub(super) fn fitting(forms: &[&dyn Fn() -> Vec<Column>], width: usize) -> Vec<S
     lines.iter().map(|line| cut(line, width)).collect()
 }
 
-/// Its head and its rows.
+/// Formats the head and the rows of a table.
 fn table(columns: &[Column]) -> Vec<String> {
     let widths: Vec<usize> = columns.iter().map(Column::width).collect();
     let line = |cell: &dyn Fn(&Column) -> String| {
@@ -61,20 +61,20 @@ fn table(columns: &[Column]) -> Vec<String> {
     [line(&|column| column.head.to_owned())].into_iter().chain(rows).collect()
 }
 
-/// A sentence in lines of at most so many characters: those after the first stand in by two more than it does.
+/// Wraps a sentence at `width` characters. Further lines are indented by two more than the first.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let indent = text.chars().take_while(|c| *c == ' ').count();
     wrap_at(text, width, indent + 2)
 }
 
-/// The same; those after the first begin at a column.
+/// Wraps a sentence at `width` characters. Further lines begin at column `at`.
 pub fn wrap_at(text: &str, width: usize, at: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest = text.to_owned();
     while characters(&rest) > width {
         let end = rest.char_indices().nth(width).map_or(rest.len(), |(end, _)| end);
         let start = rest.len() - rest.trim_start().len();
-        // Of a word that is longer than a line, what does not fit goes to the next.
+        // A word that is longer than a line is split.
         let space = rest[..end].rfind(' ').filter(|space| *space > start);
         let space = if rest[end..].starts_with(' ') { end } else { space.unwrap_or(end) };
         lines.push(rest[..space].trim_end().to_owned());

@@ -3,10 +3,11 @@
 use crate::{counted, duration, number, wait};
 use ratelimit_report::snapshot::{State, TopGroup};
 
-/// Groups that a screen has, whatever there are.
+/// Maximum number of groups on a screen.
 const GROUPS_SHOWN: usize = 3;
 
-/// A line for each in at most so many, with an empty one after them; what is within half of its limit is left out of a screen.
+/// Formats groups in at most `room` lines, and an empty line after them. A bounded screen omits groups below half of
+/// their limit.
 pub(super) fn lines(groups: &[TopGroup], width: usize, room: Option<usize>) -> Vec<String> {
     let is_near = |of: &&TopGroup| room.is_none() || of.state == State::OverLimit || of.used >= of.limit / 2;
     let near: Vec<&TopGroup> = groups.iter().filter(is_near).collect();
@@ -22,12 +23,13 @@ pub(super) fn lines(groups: &[TopGroup], width: usize, room: Option<usize>) -> V
     out
 }
 
-/// All of them, a line each, however wide.
+/// Formats all groups, a line each, of any width.
 pub(in super::super) fn groups(groups: &[TopGroup]) -> String {
     groups.iter().map(|of| line(of) + "\n").collect()
 }
 
-/// `203.0.113.0/24: 5,000 of 5,000 requests by 212 sources in 1m, over the limit, 40 packets dropped; passes again in 12 s`.
+/// Formats a group: `Group 203.0.113.0/24: 5,000 of 5,000 requests by 212 sources in 1m (rule web), 40 packets dropped,
+/// over the limit; passes again in 12 s`.
 fn line(of: &TopGroup) -> String {
     let by = of.sources.map_or_else(String::new, |sources| format!(" by {}", counted(sources, "source")));
     let used = format!("{} of {} {}", number(of.used), number(of.limit), of.unit.label());

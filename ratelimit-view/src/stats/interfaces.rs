@@ -1,14 +1,14 @@
-//! Interfaces: how the program is attached, and what came in.
+//! Table of interfaces: how the program is attached, and the received packets.
 
 use super::columns::{Column, fitting};
 use super::{counted, number};
 use crate::short;
 use ratelimit_report::snapshot::{Hook, Interface, Snapshot, XdpMode};
 
-/// Interfaces on a bounded screen.
+/// Maximum number of interfaces on a bounded screen.
 const SHOWN_MAX: usize = 4;
 
-/// A table, a line each.
+/// Returns the lines of the table.
 pub(super) fn lines(snapshot: &Snapshot, width: usize, rows: usize) -> Vec<String> {
     let all = snapshot.interfaces.as_slice();
     let shown = if rows == usize::MAX { all } else { all.get(..SHOWN_MAX).unwrap_or(all) };
@@ -48,7 +48,7 @@ pub(super) fn lines(snapshot: &Snapshot, width: usize, rows: usize) -> Vec<Strin
     out
 }
 
-/// How its program is attached, in words.
+/// Describes how the program is attached to an interface.
 pub const fn attachment(interface: &Interface) -> &'static str {
     match (interface.xdp_mode, interface.hook) {
         (Some(XdpMode::Native), _) => "native, in the driver",

@@ -1,4 +1,4 @@
-//! Rules: their limits, what they admitted, and why they dropped.
+//! Rules: their limits, their admissions, and the reasons of their drops.
 
 use std::cmp::Reverse;
 
@@ -9,11 +9,11 @@ use super::{counted, number};
 use crate::{cut, duration, form, limit};
 use ratelimit_report::snapshot::{Counter, Mode, Outcome, Rule, Snapshot, Unit};
 
-/// Where what is said of a rule begins.
+/// Column at which the details of a rule begin.
 const AT: usize = 15;
 
-/// All of them, with an empty line before each. Where not all fit, those that refused or else admitted most are whole;
-/// others have a line each below these, as far as there is room.
+/// Formats all rules, with an empty line before each. If not all fit, rules with the most refusals, then admissions,
+/// are shown in full. Others get a line each below them, as far as there is room.
 pub(super) fn lines(snapshot: &Snapshot, width: usize, room: usize) -> Vec<String> {
     let blocks: Vec<Vec<String>> = snapshot.rules.iter().map(|of| rule(snapshot, of, width)).collect();
     if blocks.iter().map(Vec::len).sum::<usize>() <= room {
@@ -21,7 +21,7 @@ pub(super) fn lines(snapshot: &Snapshot, width: usize, room: usize) -> Vec<Strin
     }
     let mut order: Vec<(usize, &Rule)> = snapshot.rules.iter().enumerate().collect();
     order.sort_by_key(|(_, of)| Reverse((of.dropped.saturating_add(of.would_drop), of.admitted)));
-    // An empty line and a line each; what is left makes some of them whole.
+    // Each rule needs one line, plus one empty line. The remaining room shows some rules in full.
     let mut left = room.saturating_sub(1 + order.len());
     let (mut whole, mut short) = (Vec::new(), Vec::new());
     for (at, _) in order {
@@ -56,7 +56,7 @@ fn in_a_line(rule: &Rule) -> String {
     format!("Rule {} ({}): {admitted} admitted, {verb} {refused}", rule.name, mode_of(rule))
 }
 
-/// Whether a rule drops, in words.
+/// Returns the mode of a rule in words.
 pub const fn mode_of(rule: &Rule) -> &'static str {
     match rule.mode {
         Mode::Enforce => "enforced",
@@ -116,7 +116,8 @@ fn counters<'a>(snapshot: &'a Snapshot, rule: &'a Rule) -> impl Iterator<Item = 
     snapshot.interfaces.iter().flat_map(|interface| &interface.counters).filter(|of| of.rule == rule.name)
 }
 
-/// Why a rule dropped, and how much in its limits' own unit: `: 1,285 over the limit (96,000 bytes), 270 by the guard`.
+/// Describes why a rule dropped, and how much in its limits' own unit: `: 1,285 over the limit (96,000 bytes), 270 by
+/// the guard`.
 fn reasons(snapshot: &Snapshot, rule: &Rule) -> String {
     let mut reasons: Vec<(&str, u64, u64)> = Vec::new();
     for of in counters(snapshot, rule).filter(|of| of.verdict == Outcome::Drop && of.packets != 0) {
@@ -134,14 +135,14 @@ fn reasons(snapshot: &Snapshot, rule: &Rule) -> String {
     };
     match reasons.as_slice() {
         [] => String::new(),
-        // The number stands before it.
+        // The caller prints the number before these words.
         [one] => words(one).trim_start_matches(|c: char| c.is_ascii_digit() || c == ',').to_owned(),
         several => format!(": {}", several.iter().map(words).collect::<Vec<_>>().join(", ")),
     }
 }
 
-/// What refused packets are in the unit of the rule's limits, as far as it is known: the program counts what it refuses in
-/// packets and bytes. A refused connection is one packet at least; one packet may hold several requests.
+/// Converts refused packets to the unit of the rule's limits, if that is possible. The program counts refusals in
+/// packets and bytes. A refused connection is at least one packet. One packet may hold several requests.
 fn own_unit(rule: &Rule, packets: u64, bytes: u64) -> String {
     let has = |unit: Unit| rule.limits.iter().any(|limit| limit.unit == unit);
     match () {
@@ -151,7 +152,8 @@ fn own_unit(rule: &Rule, packets: u64, bytes: u64) -> String {
     }
 }
 
-/// A reason to drop, as what follows a number of packets; one of a later daemon is told as it is.
+/// Returns a drop reason in words that follow a number of packets. An unknown reason of a later daemon is returned
+/// unchanged.
 pub(super) fn drop_words(reason: &str) -> &str {
     match Reason::ALL.iter().find(|of| of.label() == reason) {
         Some(Reason::OverLimit) => "over the limit",

@@ -1,4 +1,4 @@
-//! What fits a screen, and what is said first.
+//! Tests of the size and the order of the output.
 
 use super::*;
 use ratelimit_report::snapshot::{Hold, RolledBack, StaleList, State, TopSource, TopTalker};
@@ -6,7 +6,7 @@ use ratelimit_report::snapshot::{Hold, RolledBack, StaleList, State, TopSource, 
 const CLASSIC: Page = Page { width: 80, rows: Some(23), detail: Detail::Normal };
 const WIDE: Page = Page { width: 120, rows: None, detail: Detail::Verbose };
 
-/// Sources over a limit, of addresses as long as they come.
+/// Sets the top sources to `count` sources over a limit, some with long addresses.
 fn many(snapshot: &mut Snapshot, count: u64) {
     let first = snapshot.top.as_ref().unwrap()[0].clone();
     let source = |at: u64| TopSource {
@@ -27,7 +27,7 @@ fn quiet() -> Snapshot {
     snapshot
 }
 
-/// With all that can want attention.
+/// Returns a snapshot with every problem that needs attention.
 fn troubled() -> Snapshot {
     let mut snapshot = ratelimit_report::fixture::snapshot();
     snapshot.interfaces[1].problem = Some("no interface eth1; there are lo, eth0, wan".into());

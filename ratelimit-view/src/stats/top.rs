@@ -1,4 +1,4 @@
-//! Who is refused, worst first, and then who is near a limit.
+//! Sources that are refused, worst first, then sources near a limit.
 
 use super::columns::{Column, fitting};
 use super::{counted, number};
@@ -6,12 +6,12 @@ use crate::{duration, short, wait};
 use ratelimit_common::verdict::Reason;
 use ratelimit_report::snapshot::{State, TopSource};
 
-/// A table in at most so many lines, with an empty one before it.
+/// Formats the sources as a table in at most `room` lines, with an empty line before it.
 pub(super) fn lines(top: &[TopSource], width: usize, room: usize) -> Vec<String> {
     if top.is_empty() {
         return Vec::new();
     }
-    // An empty line and the head; and where there are more, a line that says so.
+    // Reserve an empty line, the head, and a line that counts the others, if any.
     let fits = room.saturating_sub(2);
     let shown = if top.len() <= fits { top } else { top.get(..fits.saturating_sub(1).max(1)).unwrap_or(top) };
     let mut out = vec![String::new()];
@@ -23,7 +23,7 @@ pub(super) fn lines(top: &[TopSource], width: usize, room: usize) -> Vec<String>
     out
 }
 
-/// Sources nearest to or over a limit, a line each, however wide.
+/// Formats the sources nearest to or over a limit, a line each, of any width.
 pub(in super::super) fn top(top: &[TopSource]) -> String {
     rows(top, usize::MAX).iter().map(|line| format!("{line}\n")).collect()
 }
@@ -49,7 +49,7 @@ fn rows(top: &[TopSource], width: usize) -> Vec<String> {
             Column::left("PASSES AGAIN", top, |of| again(of, wait)),
         ]
     };
-    // The rule last: it is what is cut if need be. It says nothing where there is but one.
+    // The rule comes last, because the last column is cut. With a single rule, the column is left out.
     let narrow = |used: &dyn Fn(&TopSource) -> String| {
         let mut columns = vec![
             Column::left("SOURCE", top, |of| of.source.clone()),
@@ -68,7 +68,7 @@ fn rows(top: &[TopSource], width: usize) -> Vec<String> {
     fitting(&[&full, &with_unit, &with_percent], width)
 }
 
-/// `1,000 of 1,000 requests`.
+/// Formats the usage: `1,000 of 1,000 requests`.
 fn used(of: &TopSource, number: fn(u64) -> String) -> String {
     format!("{} of {} {}", number(of.used), number(of.limit), of.unit.label())
 }
@@ -85,7 +85,7 @@ const fn is_refused(of: &TopSource) -> bool {
     }
 }
 
-/// How it stands, in words.
+/// Describes the state of a source.
 pub fn state(of: &TopSource) -> &'static str {
     match of.state {
         State::Ok => "ok",
@@ -97,7 +97,7 @@ pub fn state(of: &TopSource) -> &'static str {
     }
 }
 
-/// When it passes again.
+/// Says when a source passes again.
 fn again(of: &TopSource, wait: fn(f64) -> String) -> String {
     match () {
         () if !is_refused(of) => "-".to_owned(),

@@ -1,4 +1,4 @@
-//! What `ratelimitd suggest` says, of observations of every kind.
+//! Tests of the output of `ratelimitd suggest`, from various observations.
 
 use ratelimit_common::layout::Unit;
 
@@ -10,7 +10,7 @@ use ratelimit_report::fixture::{MINUTE_NS, limit, opening, policy};
 use ratelimit_report::observe::Observer;
 use ratelimit_report::snapshot::SuggestReport;
 
-/// What is said after some sources have sent so much each, and some minutes.
+/// Returns the output after sources have sent `wanted` packets each, and `minutes` have passed.
 fn said(policy: &Policy, wanted: &[u64], minutes: u64) -> String {
     let (mut datapath, kernel) = FakeDatapath::new(&["eth0"]);
     datapath.apply(policy).unwrap();

@@ -1,4 +1,4 @@
-//! What `check` says that each rule does, and who decides it.
+//! Tests of the output of `check` on each rule's verdict, and on who decides it.
 
 use std::net::IpAddr;
 
@@ -31,7 +31,7 @@ fn at(port: u16) -> Ports {
     Ports { tcp: vec![(port, port)], ..Ports::default() }
 }
 
-/// A rule for each port, by its name.
+/// Returns a policy with one rule for each name and port.
 fn rules(of: &[(&str, u16)]) -> Policy {
     let mut policy = policy(Vec::new());
     let rule = |(name, port): &(&str, u16)| {
@@ -60,7 +60,7 @@ fn unknown() -> Background<'static> {
     Background::unknown(NOW)
 }
 
-/// Rule, ports, verdict, reason.
+/// Returns rule, ports, verdict and reason of each verdict.
 fn told(report: &CheckReport) -> Vec<(&str, &str, &str, &str)> {
     report.verdicts.iter().map(|of| (&*of.rule, &*of.ports, of.verdict.label(), &*of.reason)).collect()
 }
@@ -77,7 +77,7 @@ fn a_ban_by_one_rule_blocks_its_ports_and_no_other() {
     assert_eq!(ssh.undo.as_deref(), Some("sudo ratelimitd unblock 198.51.100.7"));
     assert_eq!(ssh.until.map(|at| at.to_string()).as_deref(), Some("2026-01-01T10:00:57Z"));
     insta::assert_snapshot!("check_banned_by_one_rule", crate::check(&report, Detail::Verbose));
-    // Of another source the same ban says nothing.
+    // The ban has no effect on another source.
     assert_eq!(checked(&policy, "198.51.100.8", &[ban], &unknown()).verdict, Outcome::Pass);
 }
 
@@ -108,7 +108,8 @@ fn the_verdict_is_of_the_very_address_that_was_asked_for() {
         let said = crate::check(&five, Detail::Verbose);
         assert!(said.starts_with("fd88::5 (source fd88::/64) "), "{said}");
     }
-    // The source as a whole is denied only by what holds all of it, also where its first address is.
+    // The source as a whole is denied only by a prefix that contains all of it. A denial of its first address is not
+    // enough.
     policy.access = vec![access("fd88::/128", Grant::Denied, None)];
     let reading = SourceReading {
         prefix: prefix("fd88::/64"),
@@ -162,7 +163,7 @@ fn a_denial_by_a_list_names_file_and_line_and_what_lifts_it() {
                 or for an hour: sudo ratelimitd allow 1.10.16.9";
     assert_eq!(of.undo.as_deref(), Some(undo));
     assert_eq!((of.until, of.never), (None, true));
-    // A longer prefix than the source's is decided by a prefix as long.
+    // For a prefix longer than the source's, an equally long prefix decides.
     policy.access = vec![access("fd88::5/128", Grant::Denied, None)];
     let configured = policy.access.clone();
     let told = Background { configured: &configured, written: &written, ..unknown() };
@@ -182,7 +183,7 @@ fn what_undoes_a_denial_lifts_every_one_around_and_the_wait_is_that_of_all() {
     let entries: Vec<Entry> = policy.access.iter().map(|access| by_root(access, None)).collect();
     let told = Background { beside: entries.iter().collect(), ..unknown() };
     let of = &checked(&policy, "10.88.0.9", &[], &told).verdicts[0];
-    // The exemption around them goes before the denial around that.
+    // The exemption around both denials takes precedence over the denial around the exemption.
     assert_eq!(of.undo.as_deref(), Some("sudo ratelimitd unblock 10.88.0.9; sudo ratelimitd unblock 10.88.0.0/24"));
     assert_eq!(of.until.map(|at| at.to_string()).as_deref(), Some("2026-01-01T10:01:00Z"), "the one that decides");
     assert!((of.retry_after_seconds - 300.0).abs() < f64::EPSILON, "{}", of.retry_after_seconds);
@@ -215,7 +216,7 @@ fn a_ban_that_an_allow_overrides_does_not_decide_and_says_so() {
         assert_eq!(decides, [(State::Exempt, true), (State::Banned, false)]);
         assert!(crate::list(&report).contains(&format!("{words} ")), "{}", crate::list(&report));
     }
-    // Of one address in a client of many, the ban still decides of the others.
+    // An exemption of one address leaves the ban in force for the client's other addresses.
     let client = prefix("fd88::/64");
     policy.access = vec![access("fd88::5/128", Grant::Exempt, None)];
     let entries = [by_root(&policy.access[0], None)];

@@ -1,4 +1,4 @@
-//! Every event's line and kind.
+//! Tests of the line and the kind of every event.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What hosts that are not alike say of each other, and what one of them does not do that another says.
+//! Tests of hosts with different settings: their warnings about each other, and acts that one host does not follow.
 
 use super::*;
 
@@ -92,7 +92,7 @@ async fn a_ban_of_another_host_is_not_followed_by_a_rule_in_dry_run_or_of_anothe
     }
     one.send(SOURCE, LIMIT + 1);
     eventually("banned there", SOON, async || !follows.state_of(SOURCE).await.is_empty()).await;
-    // Three intervals: all have heard it.
+    // After three intervals, all hosts have heard the ban.
     sleep(Duration::from_millis(600)).await;
     for host in others {
         assert_eq!(host.state_of(SOURCE).await, []);
@@ -112,7 +112,7 @@ async fn what_another_host_denies_locks_no_administrator_out_and_that_is_told() 
     one.is_connected().await;
     other.is_connected().await;
     let deny = |prefix: &str| Deny(GrantRequest { prefix: prefix.to_owned(), fleet: true, ..GrantRequest::default() });
-    // Its gateway, and the SSH session of who started it.
+    // The prefixes are its gateway, and the SSH session of the user who started it.
     for (prefix, words) in [("192.0.2.1", "the default gateway"), ("198.51.100.0/24", "SSH")] {
         one.ask(deny(prefix)).await;
         let said = async || {

@@ -1,4 +1,4 @@
-//! Poisoned lists of `deny`: the version before stays in force, until an administrator accepts the new one.
+//! Tests of poisoned `deny` lists: the previous version stays in force until an administrator accepts the new one.
 
 use ratelimit_control::proto::AcceptList;
 use ratelimit_report::snapshot::ListState;
@@ -50,7 +50,7 @@ async fn a_poisoned_list_changes_nothing_however_it_comes_until_it_is_accepted()
     ] {
         let mut site = Watched::new();
         site.write("bad.txt", &text);
-        // By the timer of a feed, which puts a file in place.
+        // A feed's timer replaces the file.
         let said = site.two_looks();
         assert!(said.contains("WARN") && said.contains(words) && said.contains("ratelimitd lists accept"), "{said}");
         assert_eq!(site.denied(), ["192.0.2.0/24", "198.51.100.0/24"]);
@@ -59,7 +59,7 @@ async fn a_poisoned_list_changes_nothing_however_it_comes_until_it_is_accepted()
         assert!(stats.contains("PARTLY PROTECTED") && stats.contains(words), "{stats}");
         assert!(site.said(Engine::supervise).0.notes.join("\n").contains("PARTLY PROTECTED"));
         assert_eq!(site.two_looks(), "", "once");
-        // By a reload, by force too, and by a trial.
+        // A reload is refused, even a forced one, and so is a trial.
         for force in [false, true] {
             let request = ReloadRequest { force, ..ReloadRequest::default() };
             let refused = site.said(|engine, moment| engine.reload(request, moment)).0.unwrap_err();
@@ -70,12 +70,12 @@ async fn a_poisoned_list_changes_nothing_however_it_comes_until_it_is_accepted()
             let refused = site.said(|engine, moment| engine.apply(&request, &root(), moment)).0.unwrap_err();
             assert!(refused.message.contains(words), "{refused:?}");
         }
-        // By a start.
+        // A start keeps the last good version.
         site.restart().unwrap();
         assert_eq!(site.denied(), ["192.0.2.0/24", "198.51.100.0/24"]);
         assert!(matches!(state(&mut site), (ListState::LastGood, why) if why.contains(words)));
         assert_eq!(site.two_looks(), "", "once");
-        // Accepted it holds, after a restart and a reload too.
+        // Once accepted, the version survives a restart and a reload.
         let report = accept(&mut site, "bad.txt").unwrap();
         assert!(report.in_force && report.prefixes == text.lines().count() as u64, "{report:?}");
         let held = site.denied().len();

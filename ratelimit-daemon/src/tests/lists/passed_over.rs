@@ -1,4 +1,4 @@
-//! Entries of list files that are not put in force: however a list comes to the daemon, the rest of it holds.
+//! Tests of list entries that are passed over: whatever way a list takes to the daemon, its other entries apply.
 
 use ratelimit_report::snapshot::{ListFilter, State};
 
@@ -11,7 +11,7 @@ fn around() -> Around {
     Around { gateways: address("10.0.0.1"), own: address("172.16.0.5"), ..Around::default() }
 }
 
-/// What is denied, and what is said, after a list came in some way.
+/// Returns the daemon and its log output after a list arrived in the given way.
 fn came(way: u8, list: &str) -> (Watched, String) {
     let mut site = Watched::on(around);
     site.write("bad.txt", list);
@@ -49,7 +49,7 @@ async fn however_a_list_comes_what_is_too_wide_in_it_is_passed_over_and_said_onc
         assert!(!format!("{:?}", supervision.notes).contains("0.0.0.0/1"), "no source is named to all");
         let told = site.engine.journal.feed().report(&ratelimit_control::proto::EventsOf::default()).unwrap();
         assert!(told.events.iter().any(|of| of.detail.contains("0.0.0.0/1 is more of IPv4")), "{told:?}");
-        // Mended, it is whole, and what passes over is new.
+        // Once fixed, the list applies as a whole, and the next entry that is passed over counts as new.
         site.write("bad.txt", "192.0.2.0/24\n");
         site.two_looks();
         assert_eq!(site.denied(), ["192.0.2.0/24", "198.51.100.0/24"], "{way}");
@@ -95,7 +95,7 @@ async fn a_list_that_would_exempt_everyone_exempts_nobody_by_that_line() {
     assert_eq!(exempt(&site), ["203.0.113.9/32"]);
     site.two_looks();
     assert!(site.stats().attention.iter().any(|of| of.starts_with("2 entries of list files are PASSED OVER")));
-    // Who means it writes it into the configuration.
+    // A user who means it writes it into the configuration.
     site.write("ratelimitd.toml", FILE.replace("deny =", "allow = [\"file:ours.txt\", \"0.0.0.0/0\"]\ndeny ="));
     site.said(|engine, moment| engine.reload(ReloadRequest::default(), moment)).0.unwrap();
     assert_eq!(exempt(&site), ["0.0.0.0/0", "203.0.113.9/32"]);
@@ -132,7 +132,7 @@ async fn a_gateway_that_comes_later_takes_its_prefix_out_of_the_lists_and_gives_
     assert_eq!(site.denied().len(), 3);
     for (is_there, count) in [(true, 2), (false, 3)] {
         IS_THERE.store(is_there, Ordering::Relaxed);
-        // It is looked for twice a minute.
+        // The daemon looks for gateways twice a minute.
         let said: String = (0..17).map(|_| site.look()).collect();
         assert_eq!(site.denied().len(), count, "{said}");
         assert_eq!(said.contains("10.0.0.0/24 holds 10.0.0.1"), is_there, "{said}");

@@ -1,4 +1,4 @@
-//! List files that a start cannot take as they stand: what can be read is enforced, and what is not is said.
+//! Tests of list files that a start cannot take unchanged: readable parts are enforced, and the rest is reported.
 
 use ratelimit_report::snapshot::{ListFileReport, ListState};
 
@@ -14,7 +14,7 @@ fn list(good: u32) -> String {
     (0..good).map(|at| format!("192.0.2.{at}\n")).collect()
 }
 
-/// Brings a file to the state that a start finds: none is no file.
+/// Leaves a file in the state that a start finds. None removes the file.
 fn leave(site: &Watched, name: &str, text: Option<&str>) {
     match text {
         Some(text) => site.write(name, text),
@@ -26,7 +26,7 @@ fn lists(site: &mut Watched) -> Vec<ListFileReport> {
     site.stats().lists.clone()
 }
 
-/// That everything that tells of the daemon says of one list what is not in force.
+/// Asserts that every report of the daemon says what is not in force of one list.
 fn assert_said(site: &mut Watched, name: &str, state: ListState, why: &str) {
     let of = lists(site).into_iter().find(|of| of.file.ends_with(name)).unwrap();
     assert_eq!((of.state, of.why.as_ref().is_some_and(|of| of.contains(why))), (state, true), "{of:?}");
@@ -107,7 +107,7 @@ async fn a_start_leaves_the_bad_lines_of_a_damaged_list_out_and_names_the_first(
     assert_eq!((of.lines_left_out, of.line), (1, Some(101)));
     assert_eq!(site.two_looks() + &site.two_looks(), "", "it is as damaged as it was");
     assert_eq!(lists(&mut site)[0].lines_left_out, 1);
-    // What else is wrong with it later keeps what the start took.
+    // A later fault of another kind keeps what the start took.
     site.write("bad.txt", PAGE);
     assert!(site.two_looks().contains("an HTML page"));
     assert_eq!((site.denied().len(), lists(&mut site)[0].state), (351, ListState::LastGood));
@@ -139,7 +139,7 @@ async fn a_first_start_with_lists_that_cannot_be_read_enforces_the_limits_withou
         for name in ["good.txt", "bad.txt", "crowd.txt"] {
             assert_said(&mut site, name, ListState::LeftOut, name);
         }
-        // Each is taken up as it is mended, also while others are not.
+        // Each list is adopted once it is fixed, even while others are not.
         site.write("crowd.txt", "203.0.113.0/24\n");
         let said = site.two_looks();
         assert!(said.contains("is followed again") && said.contains("crowd.txt"), "{said}");
@@ -220,7 +220,7 @@ async fn a_copy_that_is_damaged_or_of_other_users_is_not_taken_and_a_full_disk_s
     std::fs::set_permissions(&at, std::fs::Permissions::from_mode(0o666)).unwrap();
     site.restart().unwrap();
     assert_eq!(site.denied(), ["198.51.100.0/24"], "anybody could have written it");
-    // No room: the directory cannot be made.
+    // There is no room: the directory cannot be created.
     std::fs::remove_dir_all(&copies).unwrap();
     std::fs::write(&copies, "").unwrap();
     site.write("bad.txt", "203.0.113.7\n");
@@ -229,7 +229,7 @@ async fn a_copy_that_is_damaged_or_of_other_users_is_not_taken_and_a_full_disk_s
     assert_eq!(said.matches("its copy cannot be written").count(), 2, "{said}");
     let unkept = site.stats().unkept.clone().unwrap();
     assert!(unkept.starts_with("A RESTART FORGETS the version of a list file that is in force: /"), "{unkept}");
-    // Once there is room, both are written.
+    // Once there is room, both copies are written.
     std::fs::remove_file(&copies).unwrap();
     (0..40).for_each(|_| drop(site.look()));
     assert_eq!((site.stats().unkept.clone(), std::fs::read_dir(&copies).unwrap().count()), (None, 2));

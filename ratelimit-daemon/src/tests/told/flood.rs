@@ -1,12 +1,13 @@
-//! What is told of a flood of which most events are lost, once it is over.
+//! Tests of reports after a flood in which most events are lost.
 
 use super::*;
 use ratelimit_report::history::{HistoryReport, Loss};
 
-/// Sources that are refused in a moment, of which 256 are told.
+/// Number of sources that are refused in a moment. Only 256 of them are reported.
 const SOURCES: u64 = 600;
 
-/// A second in which more sources begin to be refused than can be told; the last of them is the one that is looked for.
+/// Lets a second pass in which more sources begin to be refused than can be reported. The last one is the source
+/// under test.
 fn second(site: &mut Site, number: u64) -> Vec<String> {
     for at in number * SOURCES..(number + 1) * SOURCES {
         site.exceed(&format!("10.{}.{}.{}", at / 65_536, at / 256 % 256, at % 256));
@@ -15,7 +16,7 @@ fn second(site: &mut Site, number: u64) -> Vec<String> {
     site.pass(1)
 }
 
-/// What the history has of the source and of losses.
+/// Returns the history of the source and of losses.
 fn story(site: &mut Site) -> HistoryReport {
     remembered(site, SOURCE)
 }

@@ -1,4 +1,4 @@
-//! Limits of groups, asked for by prefix, over a fake datapath whose clock the test owns.
+//! Tests of group limits queried by prefix, over a fake datapath with a clock that the test controls.
 
 use ipnet::IpNet;
 use ratelimit_common::layout::Unit;
@@ -9,7 +9,8 @@ use ratelimit_report::snapshot::{Extent, Outcome, PrefixReport};
 use crate::tests::bans::Site;
 use crate::tests::*;
 
-/// Three connections of each source, five of each /24 and eight of the list 203.0.112.0/21.
+/// Creates an engine with limits of three connections per source, five per /24, and eight for the list
+/// 203.0.112.0/21.
 fn site(adjust: impl FnOnce(&mut Config)) -> Site {
     let mut site = Site::of("2026-01-01T10:00:00Z".parse().unwrap(), |config, _| {
         let rule = &mut config.policy.rules[0];
@@ -52,7 +53,7 @@ fn check_of_a_prefix_names_the_groups_around_and_within_and_what_they_block() {
         let words = ratelimit_view::check_prefix(&report);
         assert!(groups.iter().all(|(group, _)| words.contains(&format!("Group {group}: "))), "{words}");
     }
-    // One more of the neighbour fills the list.
+    // One more connection of the neighbour fills the list.
     site.kernel.packet("eth0", opening("203.0.114.9"));
     site.kernel.packet("eth0", opening("203.0.114.9"));
     for prefix in ["203.0.114.0/24", "203.0.115.0/24"] {

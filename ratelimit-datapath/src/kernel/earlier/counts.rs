@@ -1,4 +1,4 @@
-//! Counters of a layout that had fewer reasons: copied, and what was counted after the copy added.
+//! Counters of a layout with fewer reasons: copied, then increased by what was counted after the copy.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::{Kernel, Move};
 use crate::DatapathError;
 
 impl Kernel {
-    /// Copies these rows where they are other than at the last copy.
+    /// Copies the given rows that changed since the last copy.
     pub(super) fn copy_counters(&mut self, moving: &mut Move, rows: &[u32]) -> Result<(), DatapathError> {
         let Some(read) = moving.layout.counters else { return Ok(()) };
         for (row, cpus) in read(self.earlier()?, rows)? {
@@ -26,9 +26,9 @@ impl Kernel {
         Ok(())
     }
 
-    /// Adds what the earlier program has counted after the last copy. Packets count meanwhile: one is lost where its CPU
-    /// counts it in the same row within the microsecond between the look at that and the sum's being written. What a move
-    /// was resumed after is not known any more.
+    /// Adds what the earlier program counted after the last copy. A packet is lost if its CPU counts it in the same row
+    /// in the microsecond between reading the row and writing the sum. A resumed move adds nothing, because the copied
+    /// values are no longer known.
     pub(super) fn add_counters(&mut self, moving: &Move, rows: &[u32], is_resumed: bool) -> Result<(), DatapathError> {
         let Some(read) = moving.layout.counters.filter(|_| !is_resumed) else { return Ok(()) };
         for (row, after) in read(self.earlier()?, rows)? {
@@ -46,7 +46,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// The rows that the earlier program counts in. None where a move was resumed after that was removed.
+    /// Returns the rows that the earlier program counts in. Empty if a resumed move has removed the earlier
+    /// configuration.
     pub(super) fn rows_in_use(&self, moving: &Move) -> Result<Vec<u32>, DatapathError> {
         if !self.earlier()?.map(map::CONFIG).exists() {
             return Ok(Vec::new());
@@ -73,7 +74,7 @@ impl Kernel {
     }
 }
 
-/// Adds the difference.
+/// Adds the difference of `after` and `before` to `sum`.
 fn add(sum: &mut Counters, after: &Counters, before: &Counters) {
     for (sum, (after, before)) in sum.by_reason.iter_mut().zip(after.by_reason.iter().zip(&before.by_reason)) {
         let more = |after: u64, before: u64| after.wrapping_sub(before);

@@ -1,5 +1,5 @@
-//! What is carried over of a configuration of an earlier layout: what a daemon reads of the one before it. Packets never
-//! meet it: a policy is applied before they come.
+//! Values carried over from the configuration of an earlier layout: those that a daemon reads of its predecessor.
+//! Packets never read them, because a policy is applied before any packet arrives.
 
 use ratelimit_common::ban;
 use ratelimit_common::hash::HashKey;
@@ -8,26 +8,26 @@ use ratelimit_common::layout::{
 };
 use ratelimit_common::window::Parts;
 
-/// The places of a rule's limits, those that hold and shadow limits: the same in every layout so far.
+/// Number of limits and shadow limits of a rule, the same in every layout so far.
 pub(super) const LIMITS: usize = LIMITS_MAX + SHADOWS_MAX;
 
 /// A configuration, as far as it is carried over.
 pub(super) struct Facts {
     pub(super) wall_offset_ns: u64,
-    /// None where hashes had a key of another length.
+    /// Seed of the hashes. None if the layout had a key of another length.
     pub(super) seed: Option<HashKey>,
     pub(super) ipv6_mask: [u64; 2],
     pub(super) ipv4_mask: u32,
     pub(super) ipv6_wide: u8,
-    /// [`Config::suspended`]: 0 until layout 11.
+    /// Value of [`Config::suspended`]. 0 until layout 11.
     pub(super) suspended: u32,
     pub(super) interfaces: [u32; INTERFACES_MAX],
-    /// When its trial ends, 0 without one.
+    /// End of the trial, or 0 without a trial.
     pub(super) until_ns: u64,
     pub(super) rules: Vec<RuleFacts>,
 }
 
-/// A rule of it.
+/// A rule, as far as it is carried over.
 pub(super) struct RuleFacts {
     pub(super) name: u64,
     pub(super) row: u8,
@@ -38,7 +38,7 @@ pub(super) struct RuleFacts {
     pub(super) bans: ban::Rule,
 }
 
-/// A limit of it.
+/// A limit, as far as it is carried over.
 #[derive(Clone, Copy)]
 pub(super) struct LimitFacts {
     pub(super) amount: u64,
@@ -48,12 +48,12 @@ pub(super) struct LimitFacts {
     pub(super) full_buckets: u8,
     pub(super) is_gcra: u8,
     pub(super) burst: u64,
-    /// Until layout 11 no limit was shared: a cell's count was its host's alone.
+    /// Division of a cell. Until layout 11, a cell counted only its own host.
     pub(super) parts: Parts,
 }
 
 impl Facts {
-    /// Writes it over a configuration of today's layout that says nothing yet.
+    /// Writes these values into an empty configuration of today's layout.
     pub(super) fn write(&self, config: &mut Config, seed: HashKey) {
         (config.wall_offset_ns, config.seed) = (self.wall_offset_ns, self.seed.unwrap_or(seed));
         (config.ipv4_mask, config.ipv6_mask, config.ipv6_wide) = (self.ipv4_mask, self.ipv6_mask, self.ipv6_wide);
@@ -88,7 +88,7 @@ impl LimitFacts {
     }
 }
 
-/// What a configuration of layouts 7 to 12 ends with, whose rules are `R`.
+/// Last part of a configuration of layouts 7 to 12, with rules of type `R`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Rest<R> {
@@ -118,7 +118,7 @@ impl<R: Copy> Rest<R>
 where
     RuleFacts: From<R>,
 {
-    /// The configuration that begins with these two. There is no rule after the first without a limit.
+    /// Returns the values of a configuration that begins with these two. The first rule without a limit ends the rules.
     pub(super) fn facts(&self, wall_offset_ns: u64, seed: Option<HashKey>) -> Facts {
         let rules = self.rules.iter().copied().map(RuleFacts::from).take_while(|rule| rule.limits_len != 0).collect();
         Facts {

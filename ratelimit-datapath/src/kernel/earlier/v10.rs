@@ -1,4 +1,4 @@
-//! Layout 10: as 9; the caches, which are not carried over, have other names.
+//! Layout 10: like layout 9, but the caches have other names. Caches are not carried over.
 
 use super::{Layout, v9};
 

@@ -1,5 +1,5 @@
-//! Layout 11: as 10, with events. Cells of a window had no part for what other hosts admitted: all of the count was the
-//! host's own, as it is today of a limit that no fleet shares.
+//! Layout 11: like layout 10, with events. Window cells had no part for other hosts' admissions: the whole count was
+//! the host's own, as today for a limit that no fleet shares.
 
 use super::{Layout, SINCE_7, SINCE_8, SINCE_11, v10};
 

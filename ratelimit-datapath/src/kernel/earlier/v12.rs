@@ -1,5 +1,5 @@
-//! Layout 12: as 11, with what other hosts admitted in the cells of limits that they share, and with how long the machine
-//! was suspended. Rules had no groups: all limits were of the source itself.
+//! Layout 12: like layout 11, with other hosts' admissions in the cells of shared limits, and with the machine's
+//! suspended time. Rules had no groups, so every limit counted by source.
 
 use ratelimit_common::hash::HashKey;
 use ratelimit_common::window::Parts;

@@ -1,5 +1,5 @@
-//! Layout 7. Its hashes had a key of 64 bits, its counters 16 reasons, its rules no guard. Windows lay under other keys:
-//! a limit's windows of verified traffic had bit 31 of the slot flipped, where those of what the guard opens are now.
+//! Layout 7: hashes had a key of 64 bits, counters had 16 reasons, and rules had no guard. Windows had other keys:
+//! those of verified traffic flipped bit 31 of the slot, which today marks what the guard opens.
 
 use ratelimit_common::ban;
 use ratelimit_common::layout::{Counters, Tally};
@@ -21,10 +21,10 @@ pub(super) const LAYOUT: Layout = Layout {
     config: super::read::<Config>,
 };
 
-/// Reasons of a row of counters; those of today begin with the same ones.
+/// Number of reasons in a row of counters. Today's reasons begin with these.
 const REASONS: usize = 16;
 
-/// The counters of one interface and rule on one CPU.
+/// Counters of one interface and rule on one CPU.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(in crate::kernel) struct Row {

@@ -1,4 +1,4 @@
-//! Layout 8: as 7, with the guard, hashes by a key of 128 bits, 24 reasons, and the windows' keys of today.
+//! Layout 8: like layout 7, with the guard, hashes with a key of 128 bits, 24 reasons, and today's keys of windows.
 
 use ratelimit_common::ban;
 use ratelimit_common::hash::HashKey;

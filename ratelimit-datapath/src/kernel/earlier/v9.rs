@@ -1,4 +1,4 @@
-//! Layout 9: as 8, with a key of its own for places.
+//! Layout 9: like layout 8, with a separate hash key for places in tables.
 
 use ratelimit_common::hash::HashKey;
 

@@ -1,4 +1,4 @@
-//! Windows of a layout that had other keys: copied, and what was admitted after the copy added.
+//! Windows of a layout with other keys: copied, then charged with what was admitted after the copy.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd as _;
@@ -15,17 +15,17 @@ use super::super::{limits_of, map_ref, rules_len, state};
 use super::{Kernel, Move, open};
 use crate::{DatapathError, batch};
 
-/// Bytes of a window.
+/// Size of a window in bytes.
 pub(super) const VALUE: usize = size_of::<Source>();
 
-/// A window by its key of today.
+/// Key of a window in today's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Window {
     client: Client,
     slot: u32,
 }
 
-/// What charges one of the policy's windows.
+/// Rule, limit and side of one of the policy's windows.
 struct Charged {
     rule: usize,
     limit: Limit,
@@ -33,7 +33,7 @@ struct Charged {
 }
 
 impl Kernel {
-    /// Copies the windows that are other than at the last copy. Returns how many.
+    /// Copies the windows that changed since the last copy. Returns their number.
     pub(super) fn copy_windows(&mut self, moving: &mut Move) -> Result<usize, DatapathError> {
         let Some(slots) = self.slots(moving)? else { return Ok(0) };
         moving.copied_at = self.read_clock()?;
@@ -56,15 +56,15 @@ impl Kernel {
             }
         })?;
         let map = state::data(map_ref(&self.ebpf, name)?)?.fd().as_fd();
-        // SAFETY: the map is one of windows with keys of this length, as `visit_earlier` has seen.
+        // SAFETY: `visit_earlier` has checked that the map holds windows with keys of this length.
         unsafe { batch::update(map, &keys, &values) }
             .map_err(|stopped| stopped.error)
             .with_context(|| format!("write {name}"))?;
         Ok(keys.len())
     }
 
-    /// Charges what the earlier program has admitted after the last copy; of a resumed move, what its windows hold more
-    /// than those of today. Returns how many windows that were.
+    /// Charges what the earlier program admitted after the last copy. A resumed move charges the amount by which
+    /// earlier windows exceed today's. Returns the number of windows charged.
     pub(super) fn add_windows(&mut self, moving: &Move, is_resumed: bool) -> Result<usize, DatapathError> {
         let Some(slots) = self.slots(moving)? else { return Ok(0) };
         let mut changed = Vec::new();
@@ -97,7 +97,7 @@ impl Kernel {
         Ok(added)
     }
 
-    /// Visits the earlier windows of limits under their keys of today. None where they have been removed.
+    /// Visits the earlier windows of limits under their keys of today. Visits nothing if the earlier map was removed.
     fn visit_earlier(
         &self,
         name: &'static str,
@@ -122,8 +122,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Which slot of today has what lay under which slot then; none where windows are taken over themselves, or nothing
-    /// is left to take over.
+    /// Maps each earlier slot to its slot of today. None if windows are taken over unchanged, or if nothing is left to
+    /// take over.
     fn slots(&self, moving: &Move) -> Result<Option<HashMap<u32, u32>>, DatapathError> {
         let Some(sides) = moving.layout.windows else { return Ok(None) };
         if !self.earlier()?.map(map::CONFIG).exists() {
@@ -136,7 +136,7 @@ impl Kernel {
         Ok(Some(slots.flat_map(of_sides).collect()))
     }
 
-    /// The windows of the policy's limits.
+    /// Returns the windows of the policy's limits, by slot.
     fn charged(&mut self) -> Result<HashMap<u32, Charged>, DatapathError> {
         let words = self.config_words()?;
         let mut charged = HashMap::new();
@@ -152,13 +152,13 @@ impl Kernel {
 }
 
 impl Window {
-    /// A key's.
+    /// Parses the bytes of a key.
     fn of(key: &[u8]) -> Option<Self> {
         let (prefix, slot) = key.split_at_checked(key.len().checked_sub(size_of::<u32>())?)?;
         Some(Self { client: Client::from_bytes(prefix)?, slot: u32::from_ne_bytes(slot.try_into().ok()?) })
     }
 
-    /// Its key, where that has this length.
+    /// Returns the bytes of the key, or none if they do not have this length.
     fn key<const KEY: usize>(self) -> Option<[u8; KEY]> {
         let prefix = match &self.client {
             Client::V4(prefix) => prefix.as_slice(),
@@ -169,13 +169,13 @@ impl Window {
     }
 }
 
-/// A window's cells, from its bytes: the first word is of its refusals.
+/// Returns the cells of a window from its bytes. The first word counts refusals.
 fn cells(value: &[u8; VALUE]) -> [u64; CELLS] {
     let (words, _) = value.as_chunks::<{ size_of::<u64>() }>();
     std::array::from_fn(|at| words.get(at + 1).map_or(0, |word| u64::from_ne_bytes(*word)))
 }
 
-/// What a window has admitted since it was copied, in the limit's unit.
+/// Returns the amount that a window has admitted since it was copied, in the limit's unit.
 fn admitted_since(limit: &Limit, copied: &[u64; CELLS], now: &[u64; CELLS], copied_at: Nanos) -> u64 {
     if limit.is_gcra != 0 {
         let filled_ns = u128::from(now[0].saturating_sub(copied[0].max(copied_at.0)));

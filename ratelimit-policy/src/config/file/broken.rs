@@ -1,4 +1,4 @@
-//! What is no TOML: how it is said, and how much of the file can be read all the same. Pure.
+//! Errors in the TOML syntax: their messages, and how much of the file can be read despite them. Pure.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue, Error};
 use super::super::syntax::shortened;
 use crate::diagnostic::{Diagnostic, Excerpt, Found, Place};
 
-/// Errors of one value, behind which the file is read as it is meant.
+/// Messages of errors that affect one value only. The file behind such a value is read correctly.
 const OF_ONE_VALUE: [&str; 6] = [
     "duplicate key",
     "string values must be quoted",
@@ -18,13 +18,13 @@ const OF_ONE_VALUE: [&str; 6] = [
     "unexpected key or value",
 ];
 
-/// Puts what is no TOML to what else is wrong, and leaves out what only follows from it.
+/// Adds the syntax errors to `found`, and removes errors that only follow from them.
 pub(super) fn add(path: &Path, contents: &str, top: &Spanned<DeTable<'_>>, errors: &[Error], found: &mut Found) {
     let line_of = |at: usize| contents.get(..at).map_or(usize::MAX, |before| before.matches('\n').count() + 1);
     let line = |error: &Error| error.span().map_or(usize::MAX, |span| line_of(span.start));
     let is_of_one_value = |error: &&Error| OF_ONE_VALUE.iter().any(|of| error.message().trim().starts_with(of));
     let structural = errors.iter().find(|error| !is_of_one_value(error));
-    // What is not closed swallows what follows, from where it begins.
+    // An unclosed value swallows all that follows, so its start bounds what can be trusted.
     let of_span = |span: std::ops::Range<usize>| line_of(begin(top.get_ref(), span.start).min(span.start));
     let end = structural.map(|error| error.span().map_or(1, of_span));
     found.retain(|diagnostic| match (end, diagnostic.line()) {
@@ -33,7 +33,7 @@ pub(super) fn add(path: &Path, contents: &str, top: &Spanned<DeTable<'_>>, error
     });
     let mut is_doubled = false;
     for error in errors.iter().filter(is_of_one_value).filter(|error| end.is_none_or(|end| line(error) < end)) {
-        // The keys of a second [rule] are put to those of the first.
+        // The keys of a second [rule] are read as keys of the first, so their duplicates are not reported.
         if !(is_doubled && is_second(error) && !is_second_rule(contents, error)) {
             found.push(diagnostic(path, contents, error, None));
         }
@@ -52,7 +52,7 @@ fn is_second_rule(contents: &str, error: &Error) -> bool {
     is_second(error) && error.span().and_then(|span| contents.get(span)) == Some("rule")
 }
 
-/// Where the first value begins that holds `at`.
+/// Returns the start of the outermost array or value that contains offset `at`, or [`usize::MAX`] if none does.
 fn begin(table: &DeTable<'_>, at: usize) -> usize {
     let of_value = |value: &Spanned<DeValue<'_>>| match value.get_ref() {
         DeValue::Table(table) => begin(table, at),
@@ -85,7 +85,7 @@ fn diagnostic(path: &Path, contents: &str, error: &Error, and: Option<&str>) -> 
     Diagnostic { problem: shortened(problem), place: Place::File { path: path.to_owned(), excerpt }, help }
 }
 
-/// TOML's words for people, and what to do.
+/// Returns a TOML message in plain words, and what to do.
 fn said(message: &str, is_nothing: bool) -> (String, &'static str) {
     let message = message.lines().collect::<Vec<_>>().join(": ");
     if message.starts_with("string values must be quoted") {

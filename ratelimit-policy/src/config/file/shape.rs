@@ -1,5 +1,5 @@
-//! The shape of the file: which tables and keys there are; from there to [`Settings`], every value with its place. What is not
-//! of that shape is found, all of it, and read as if it were not there.
+//! The shape of the file: its tables and keys, and their conversion to [`Settings`] with the place of each value.
+//! Everything of another shape is reported and skipped.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,12 +20,12 @@ use crate::diagnostic::{Diagnostic, Excerpt, Found, Place};
 
 type Value<'a> = Spanned<DeValue<'a>>;
 
-/// A table in words, what its keys begin with, and the keys.
+/// Description of a table: its name in words, the prefix of its keys, and the keys.
 struct TableOf {
     words: &'static str,
     prefix: &'static str,
     keys: &'static [Key],
-    /// Tables in it.
+    /// Names of the nested tables.
     tables: &'static [&'static str],
 }
 
@@ -42,7 +42,7 @@ const SAFETY: TableOf = TableOf { words: "under [safety]", prefix: "safety.", ke
 const HISTORY: TableOf = TableOf { words: "under [history]", prefix: "history.", keys: keys::HISTORY, tables: &[] };
 const FLEET: TableOf = TableOf { words: "under [fleet]", prefix: "fleet.", keys: keys::FLEET, tables: &[] };
 
-/// What the file says; what is wrong with its shape is found.
+/// Returns the settings that the file holds, and reports all errors of shape to `found`.
 pub(super) fn settings(path: &Path, contents: &str, top: Spanned<DeTable<'_>>, found: &mut Found) -> Settings {
     let mut reader = Reader { path, contents, found };
     let mut table = reader.table(&TOP, top.into_inner(), None);
@@ -70,7 +70,7 @@ pub(super) fn settings(path: &Path, contents: &str, top: Spanned<DeTable<'_>>, f
     }
 }
 
-/// A table of the file that is being read.
+/// A table of the file, from which entries are taken while it is read.
 struct Table<'a> {
     of: &'static TableOf,
     rule: Option<OfRule>,
@@ -78,7 +78,7 @@ struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// The value of a key.
+    /// Removes an entry and returns its value.
     fn take(&mut self, key: &str) -> Option<Value<'a>> {
         let at = self.entries.iter().position(|(name, _)| name.get_ref() == key)?;
         Some(self.entries.swap_remove(at).1)
@@ -111,7 +111,7 @@ impl Reader<'_> {
         RuleSettings { of, values, overrides }
     }
 
-    /// All of a table that has keys alone.
+    /// Returns the values of a table without nested tables. Unknown keys are reported.
     fn whole(&mut self, of: &'static TableOf, table: DeTable<'_>, rule: Option<OfRule>) -> Values {
         let mut table = self.table(of, table, rule);
         let values = self.values(&mut table);
@@ -119,7 +119,7 @@ impl Reader<'_> {
         values
     }
 
-    /// What its keys say.
+    /// Returns the values of all known keys of the table.
     fn values(&mut self, table: &mut Table<'_>) -> Values {
         let mut values = Values::default();
         for key in table.of.keys {
@@ -150,7 +150,7 @@ impl Reader<'_> {
         table.into_iter().map(list).collect()
     }
 
-    /// A list of values, or one.
+    /// Returns the values of a list. A single value counts as a list of one.
     fn each(&mut self, place: At<'_>, value: Value<'_>, kind: Kind) -> Option<Vec<Written>> {
         let span = value.span();
         let value = value.into_inner();
@@ -191,7 +191,7 @@ impl Reader<'_> {
         None
     }
 
-    /// A table, or an array of them.
+    /// Returns the tables of an array of tables. A single table counts as an array of one.
     fn tables<'a>(&mut self, key: &'static str, value: Value<'a>, of: Option<&OfRule>) -> Vec<DeTable<'a>> {
         let span = value.span();
         let help = format!("write it as a table: [{key}], or [[{key}]] for each of several");
@@ -227,7 +227,7 @@ impl Reader<'_> {
         self.push(span, format!("bad value for `{key}`{of}: {what} cannot stand here"), help.to_owned());
     }
 
-    /// What was not taken out of a table is unknown.
+    /// Reports every entry that was not taken from the table as an unknown key.
     fn refuse_rest(&mut self, table: Table<'_>) {
         for (name, _) in &table.entries {
             let (help, meant) = unknown_key_help(name.get_ref(), table.of);
@@ -245,7 +245,7 @@ impl Reader<'_> {
 
 #[derive(Clone, Copy)]
 enum Kind {
-    /// A text alone: what else there is would pass for one by accident.
+    /// Only texts are accepted. Any other value would pass for a text by accident.
     Text,
     Any,
 }
@@ -256,7 +256,7 @@ enum Shape {
     Many,
 }
 
-/// The key whose value is read.
+/// Key that is being read.
 #[derive(Clone, Copy)]
 struct At<'a> {
     prefix: &'static str,
@@ -271,7 +271,7 @@ impl At<'_> {
     }
 }
 
-/// What to do about an unknown key, and which one is meant.
+/// Returns the help for an unknown key, and the full name of the key that was probably meant.
 fn unknown_key_help(key: &str, of: &TableOf) -> (String, Option<String>) {
     let key = key.replace('-', "_");
     let names = |of: &TableOf| of.keys.iter().map(|key| key.name);

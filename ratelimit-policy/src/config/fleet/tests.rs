@@ -1,4 +1,4 @@
-//! `[fleet]` as it is written, and the limits that it makes.
+//! Tests of `[fleet]`: its keys, and the shared limits that it makes.
 
 use std::path::Path;
 

@@ -1,87 +1,87 @@
-//! What a row of the table of keys says. Pure data.
+//! Types of the table of keys. Pure data.
 
-/// A table of the file.
+/// A table of the configuration file.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
-    /// What stands before its keys in their full names: `rule.`, or nothing at the top of the file.
+    /// Prefix of the keys in their full names: `rule.`. Empty at the top of the file.
     pub prefix: &'static str,
-    /// Its keys, in the order of the documents.
+    /// Keys of the table, in the order of the documents.
     pub keys: &'static [Key],
 }
 
-/// A key.
+/// A key of the configuration file.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
-    /// Its name in its table.
+    /// Name within its table.
     pub name: &'static str,
-    /// The flag that sets the same.
+    /// Flag that sets the same value.
     pub flag: Option<Flag>,
-    /// What its value may be.
+    /// Kind of value that the key takes.
     pub value: Value,
-    /// What holds without it: a value as the file writes it, or words.
+    /// Default: a value as the file writes it, or words.
     pub default: &'static str,
-    /// What it is for, in a clause; the flag's help.
+    /// Purpose in one clause, which is also the flag's help.
     pub help: &'static str,
-    /// Further sentences, for documents alone.
+    /// Further sentences, used only in documents.
     pub more: &'static str,
-    /// Whether a running daemon can change it.
+    /// Effect of a reload on the key.
     pub reload: Reload,
 }
 
 /// A flag of the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flag {
-    /// Its name, with its dashes.
+    /// Name of the flag, with its dashes.
     pub name: &'static str,
-    /// What stands behind it.
+    /// Value that follows the flag.
     pub takes: Takes,
 }
 
-/// What stands behind a flag.
+/// Value that follows a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
-    /// A value, which is called this in help.
+    /// One value, with its name in help.
     One(&'static str),
-    /// The same, and the flag may be there several times.
+    /// One value, with its name in help. The flag may be repeated.
     Many(&'static str),
-    /// Nothing.
+    /// No value: the flag is a switch.
     Nothing {
-        /// What it has the key be.
+        /// Value of the key while the flag is set.
         means: &'static str,
-        /// Its help, where that is not the key's.
+        /// Help of the flag. None for the help of the key.
         help: Option<&'static str>,
     },
 }
 
-/// What may be written.
+/// Kind of value that a key takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// A whole number, both ends included.
+    /// A whole number in this inclusive range.
     Integer(u64, u64),
     /// `true` or `false`.
     Boolean,
-    /// Anything else, in words.
+    /// Any other kind, described in words.
     Other(&'static str),
-    /// The same, which is a text: what else there is would pass for one by accident.
+    /// A quoted text, described in words. Unquoted values would pass for one by accident.
     Text(&'static str),
-    /// A list, or one of it, in words.
+    /// A list or a single element, described in words.
     List(&'static str),
-    /// The same of texts.
+    /// A list of quoted texts or a single one, described in words.
     Texts(&'static str),
 }
 
-/// Whether a running daemon can change a key.
+/// Effect of a reload on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload {
-    /// `ratelimitd reload` and `apply` put it in force.
+    /// `ratelimitd reload` and `apply` change the value.
     Follows,
-    /// They refuse a file that changes it.
+    /// `ratelimitd reload` and `apply` refuse a file that changes the value.
     NeedsRestart,
 }
 
-/// A row that a reload follows and no flag sets.
+/// Returns a key that a reload changes and no flag sets.
 pub(super) const fn key(name: &'static str, value: Value, default: &'static str, help: &'static str) -> Key {
     Key { name, flag: None, value, default, help, more: "", reload: Reload::Follows }
 }
@@ -107,7 +107,7 @@ impl Key {
         Self { reload: Reload::NeedsRestart, ..self }
     }
 
-    /// Its help with the default, as `--help` says it.
+    /// Returns the key's help with its default, as `--help` prints it.
     pub fn flag_help(&self) -> String {
         if let Some(Flag { takes: Takes::Nothing { help: Some(help), .. }, .. }) = self.flag {
             return help.to_owned();
@@ -120,7 +120,7 @@ impl Key {
         if is_list { help } else { format!("{help} [default: {}]", self.default.trim_matches('"')) }
     }
 
-    /// The words of a choice.
+    /// Returns the words of a choice. Empty for other kinds of value.
     pub const fn choices(&self) -> &'static [&'static str] {
         match self.value {
             Value::Choice(words) => words,

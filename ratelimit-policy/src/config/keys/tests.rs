@@ -1,4 +1,4 @@
-//! The table against the parser, both ways.
+//! Tests of the table of keys against the parser, in both directions.
 
 use std::path::Path;
 
@@ -10,9 +10,9 @@ fn parse(text: &str) -> Result<Config, Diagnostics> {
     file::parse(Path::new("r.toml"), text, |_| Err("no list file belongs here".to_owned()))
 }
 
-/// A file with `line` in the table of this prefix, and what must be there around it.
+/// Returns a valid file with `line` in the table of this prefix.
 fn file_with(prefix: &str, line: &str) -> String {
-    // A key that is always needed stands there once.
+    // A required key must not be written twice.
     let needed = |of: &str, name: &str, value: &str| {
         if of == prefix && line.starts_with(&format!("{name} =")) { String::new() } else { format!("{name} = {value}") }
     };
@@ -30,7 +30,7 @@ fn file_with(prefix: &str, line: &str) -> String {
     let limits = needed("rule.", "limits", "[\"1000/5m\"]");
     let override_limits = needed("rule.override.", "limits", "[\"9/5m\"]");
     let from = needed("rule.override.", "from", "[\"192.0.2.1\"]");
-    // A leaky bucket is shared by nobody.
+    // A leaky bucket cannot be shared.
     let fleet = if line.contains("gcra") {
         String::new()
     } else {
@@ -59,7 +59,7 @@ fn each_choice_is_taken_and_another_word_is_refused_with_all_of_them() {
     }
 }
 
-/// What is of bans is an error without one.
+/// Returns the ban setting that a key requires. Keys about bans are errors without one.
 fn with_bans(key: &str) -> &'static str {
     if ["forget_after", "block_prefix_after", "ban_unproven", "block_kill"].contains(&key) {
         "block_for = \"1m\"\n"

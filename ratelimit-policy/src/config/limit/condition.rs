@@ -1,4 +1,4 @@
-//! Conditions of limits, as they are written behind a limit: `status=401,403 path=/login method=POST`. Pure.
+//! Parser of the conditions that follow a limit: `status=401,403 path=/login method=POST`. Pure.
 
 use arrayvec::ArrayString;
 
@@ -8,14 +8,15 @@ use crate::desired::{Condition, PathPattern, STATUS_MAX, STATUS_MIN, Statuses};
 const KEYS: [&str; 3] = ["status", "path", "method"];
 const HELP: &str = "a condition is status=401,403 or status=4xx, path=/login or path=/api/*, method=POST";
 
-/// Returns where the conditions of a limit begin, those that are misspelled too: the end where there are none.
+/// Returns the offset at which the conditions of a limit begin, misspelled ones included. Without conditions it is
+/// the end.
 pub(super) fn begin(text: &str) -> usize {
     let is_key = |key: &str| KEYS.contains(&key) || near_miss(key, KEYS).is_some();
     let word = |at: usize| text[at + 1..].split_once('=').is_some_and(|(key, _)| is_key(key.trim()));
     text.match_indices([' ', '\t']).map(|(at, _)| at).find(|at| word(*at)).unwrap_or(text.len())
 }
 
-/// Returns whether a comma between these two parts separates statuses, and not two limits.
+/// Returns true if a comma between these two parts separates statuses instead of limits.
 pub(super) fn joins(before: &str, after: &str) -> bool {
     let Some(at) = before.rfind("status=") else { return false };
     let is_code = |word: &str| word.len() == 3 && word.chars().all(|c| c.is_ascii_digit() || matches!(c, 'x' | 'X'));
@@ -24,11 +25,11 @@ pub(super) fn joins(before: &str, after: &str) -> bool {
     codes.split(',').all(|code| is_code(code.trim())) && is_code(next)
 }
 
-/// Reads the conditions in `text`; none where it is blank. Spans are of `text`.
+/// Parses the conditions in `text`. Returns None if the text is blank. Spans in errors refer to `text`.
 pub(super) fn read(text: &str) -> Result<Option<Condition>, SyntaxError> {
     let mut condition = Condition::default();
     let mut at = 0;
-    // Blanks may stand around the commas of statuses.
+    // Blanks may surround the commas between statuses.
     let joined = text.split(',').map(str::trim).collect::<Vec<_>>().join(",");
     let text = if text.contains(',') { &joined } else { text };
     for word in text.split_whitespace() {

@@ -1,4 +1,4 @@
-//! What a limit that cannot be read most likely means: the same rate as it would be written here. Pure.
+//! Hints for limits that cannot be parsed: the probable meaning, as the same rate in valid syntax. Pure.
 
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
@@ -8,11 +8,11 @@ use crate::config::syntax::Scanner;
 use crate::config::{amount, duration};
 use crate::desired::unit_label;
 
-/// Windows that a person calls round, within the bounds.
+/// Window lengths that a person calls round, in nanoseconds, within the bounds of windows.
 const ROUND_NS: [u64; 6] =
     [SECOND_NS, 10 * SECOND_NS, 60 * SECOND_NS, 600 * SECOND_NS, 3_600 * SECOND_NS, WINDOW_NS_MAX];
 
-/// A rate as limits are written: `1000/5m`, `50MB/1m`, `20/1s requests`.
+/// Formats a rate as a limit: `1000/5m`, `50MB/1m`, `20/1s requests`.
 fn words(count: u64, window_ns: u64, unit: Option<Unit>) -> String {
     let window = duration::short(window_ns);
     match unit {
@@ -24,7 +24,7 @@ fn words(count: u64, window_ns: u64, unit: Option<Unit>) -> String {
     }
 }
 
-/// A limit that can be counted, in words.
+/// Formats a rate as a limit. Returns None if such a limit would be invalid or could not be printed exactly.
 fn countable(count: u64, window_ns: u64, unit: Option<Unit>, default_unit: Unit) -> Option<String> {
     let buckets = check_window(window_ns).ok()?;
     check_amount(count, unit.unwrap_or(default_unit), buckets).ok()?;
@@ -32,7 +32,7 @@ fn countable(count: u64, window_ns: u64, unit: Option<Unit>, default_unit: Unit)
     is_printed_exactly.then(|| words(count, window_ns, unit))
 }
 
-/// What to write for a window that is too short or too long.
+/// Returns the help for a window that is too short or too long.
 pub(super) fn in_bounds(count: u64, window_ns: u64, unit: Option<Unit>, default_unit: Unit) -> String {
     let bounds = "windows are 1s to 24h";
     match same_rate(count, window_ns, unit, default_unit) {
@@ -42,7 +42,8 @@ pub(super) fn in_bounds(count: u64, window_ns: u64, unit: Option<Unit>, default_
     }
 }
 
-/// Exactly this rate in a window within the bounds: a round one if there is one, else the nearest to what was asked for.
+/// Returns exactly this rate in a valid window. Prefers a round window. Otherwise a window that is too short is
+/// raised to its smallest multiple within the bounds.
 fn same_rate(count: u64, window_ns: u64, unit: Option<Unit>, default_unit: Unit) -> Option<String> {
     let shortest = window_ns / gcd(count, window_ns).max(1);
     if count == 0 || shortest == 0 {
@@ -62,7 +63,7 @@ fn same_rate(count: u64, window_ns: u64, unit: Option<Unit>, default_unit: Unit)
     round.and_then(of).or_else(|| of(multiple()?))
 }
 
-/// The most in a day that is not more than a longer window has.
+/// Returns the largest limit per day that is not above the rate of a window longer than a day.
 fn lower_rate(count: u64, window_ns: u64, unit: Option<Unit>, default_unit: Unit) -> Option<String> {
     let in_a_day = u128::from(count) * u128::from(WINDOW_NS_MAX) / u128::from(window_ns.max(1));
     let in_a_day = u64::try_from(in_a_day).ok().filter(|of| window_ns > WINDOW_NS_MAX && *of > 0)?;
@@ -73,7 +74,8 @@ const fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// What an amount with a point means: `1.5/s` is three in two seconds, and `1.000/1m` may be either of two.
+/// Returns the meaning of an amount with a point. `1.5/s` is three in two seconds. `1.000/1m` has two possible
+/// meanings, and both are returned.
 pub(super) fn without_point(text: &str, default_unit: Unit) -> Option<String> {
     let point = text.find('.')?;
     let whole = text.get(..point)?.trim_start_matches("rate=");
@@ -114,7 +116,7 @@ pub(super) fn without_point(text: &str, default_unit: Unit) -> Option<String> {
     }
 }
 
-/// Sizes that are ambiguous: bits, and thousands of nobody says what.
+/// Returns the meaning of an ambiguous size: bits, or multiples like `k` without a unit.
 fn of_size(text: &str, default_unit: Unit) -> Option<String> {
     let mut scanner = Scanner::new(text);
     let count = amount::number(&mut scanner).ok()?;
@@ -144,7 +146,7 @@ fn of_size(text: &str, default_unit: Unit) -> Option<String> {
     }
 }
 
-/// A limit that says that each source has it, as each has anyway.
+/// Returns the limit without a suffix like `/ip`, because each source has its own limit anyway.
 fn of_each(text: &str, default_unit: Unit) -> Option<String> {
     let (before, whom) = text.rsplit_once(['/', ' '])?;
     let before = before.trim_end().strip_suffix("per").unwrap_or(before).trim_end();
@@ -154,12 +156,12 @@ fn of_each(text: &str, default_unit: Unit) -> Option<String> {
     Some(format!("each source has the limit for itself: write {limit}"))
 }
 
-/// What a text means that is no list of limits.
+/// Returns the probable meaning of a text that is not a list of limits.
 pub(super) fn meant(text: &str, default_unit: Unit) -> Option<String> {
     of_size(text, default_unit).or_else(|| of_each(text, default_unit)).or_else(|| of_program(text))
 }
 
-/// What the settings of another program mean here: nginx, iptables, nftables, fail2ban, HAProxy, Caddy, Traefik, Envoy.
+/// Translates settings of another program: nginx, iptables, nftables, fail2ban, HAProxy, Caddy, Traefik or Envoy.
 fn of_program(text: &str) -> Option<String> {
     let lower = text.to_ascii_lowercase();
     let is_between = |c: char| c.is_whitespace() || ",;={}()\"'".contains(c);
@@ -170,7 +172,7 @@ fn of_program(text: &str) -> Option<String> {
         words.get(at + 1..)?.iter().find(|word| !["over", "until"].contains(*word)).copied()
     };
     let number = |names: &[&str]| after(names).and_then(|word| word.parse::<u64>().ok());
-    // Of fail2ban a bare number is one of seconds.
+    // A bare number in fail2ban is in seconds.
     let time = |names: &[&str]| {
         let word = after(names)?;
         let bare = word.bytes().all(|byte| byte.is_ascii_digit());
@@ -188,7 +190,7 @@ fn of_program(text: &str) -> Option<String> {
     let rate_key = ["rate", "--limit", "--hashlimit-upto", "--hashlimit-above", "--hashlimit"];
     let burst_key = ["burst", "--limit-burst", "--hashlimit-burst"];
     if let Some(said) = after(&rate_key).and_then(|word| read(word).ok()) {
-        // nginx's burst is what may come beyond the one that fits.
+        // nginx's `burst` counts requests beyond the one that the rate admits.
         let nginx = lower.contains("burst=");
         let burst = number(&burst_key).and_then(|burst| burst.checked_add(u64::from(nginx)));
         let limit = limit(said.amount, said.window_ns, said.unit)?;
@@ -251,7 +253,7 @@ mod tests {
         parse(text, Unit::Requests).expect_err(text).help.unwrap_or_default()
     }
 
-    /// Every limit that a help names, in order.
+    /// Parses every limit that a help text names, in order.
     fn limits_in(help: &str) -> Vec<Rate> {
         let words: Vec<&str> = help.split([' ', ';', ':']).filter(|word| !word.is_empty()).collect();
         let named = words.iter().enumerate().filter(|(_, word)| {

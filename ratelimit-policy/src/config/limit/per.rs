@@ -1,4 +1,4 @@
-//! Whose traffic a limit counts as one, as it is written: `per /24,/56`, `per list`. Pure.
+//! Parser of the group of sources that a limit counts as one: `per /24,/56`, `per list`. Pure.
 
 use std::ops::Range;
 
@@ -6,21 +6,22 @@ use crate::config::amount;
 use crate::config::syntax::{Scanner, SyntaxError, near_miss};
 use crate::desired::Per;
 
-/// The word before it.
+/// Keyword before a group.
 const WORD: &str = "per";
-/// A group that is a list.
+/// Keyword for a group that is a list.
 const LIST: &str = "list";
 
-/// The longest prefix of several addresses; of IPv6 the longest that a host has for itself.
+/// Maximum prefix lengths of a group. A /31 is the longest IPv4 prefix with several addresses. An IPv6 host usually
+/// has a /64 for itself.
 const IPV4_MOST: u8 = 31;
 const IPV6_MOST: u8 = 64;
 
 pub(super) const HELP: &str = "a group of sources is per /24,/56 (the IPv4 length, then the IPv6 length), or per list";
 
-/// What a limit may count.
+/// Names of the units that a limit may count.
 const UNITS: [&str; 4] = ["requests", "connections", "packets", "bytes"];
 
-/// What stands before a group, trimmed, and where the word begins that introduces one.
+/// Returns the trimmed text before a group, and the offset of the keyword `per`.
 pub(super) fn split(text: &str) -> (&str, Option<usize>) {
     let is_word = |at: &usize| {
         let is_apart = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric());
@@ -31,14 +32,14 @@ pub(super) fn split(text: &str) -> (&str, Option<usize>) {
     (text[..at.unwrap_or(text.len())].trim_end(), at)
 }
 
-/// Whether a comma between these two stands between the lengths of a group.
+/// Returns true if a comma between these two parts separates the two lengths of a group.
 pub(super) fn joins(before: &str, after: &str) -> bool {
     let lower = before.to_ascii_lowercase();
     let lengths = lower.trim_end_matches(|c: char| c.is_ascii_digit() || amount::is_space(c) || matches!(c, '/' | ','));
     after.trim_start().starts_with('/') && lengths.len() < before.len() && lengths.ends_with(WORD)
 }
 
-/// Reads a group from the word on that introduces it, to the end of `text`.
+/// Parses a group. `text` begins with the keyword and ends with the group.
 pub(super) fn read(text: &str) -> Result<Per, SyntaxError> {
     let mut scanner = Scanner::new(text);
     scanner.take_while(char::is_alphabetic);
@@ -84,7 +85,7 @@ pub(super) fn read(text: &str) -> Result<Per, SyntaxError> {
     Ok(Per::Prefix { v4: within(v4, v4_span, IPV4_MOST, "IPv4")?, v6: within(v6, v6_span, IPV6_MOST, "IPv6")? })
 }
 
-/// What is no part of a group.
+/// Returns the error for text that does not belong in a group.
 fn foreign(text: &str, scanner: &Scanner<'_>) -> SyntaxError {
     let span = scanner.next_span();
     let word = text[span.start..].trim();

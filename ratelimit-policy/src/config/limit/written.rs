@@ -1,4 +1,4 @@
-//! One limit as it is written, word by word: how many of what, in how much time. Pure.
+//! Parser of one limit, word by word: amount, unit, window and group. Pure.
 
 use std::ops::Range;
 
@@ -10,10 +10,10 @@ use crate::config::syntax::{Scanner, SyntaxError};
 use crate::config::{amount, duration};
 use crate::desired::Per;
 
-/// What separates an amount from its window, beside the slash.
+/// Words that may separate an amount from its window instead of a slash.
 const BETWEEN: [&str; 6] = ["per", "in", "every", "each", "a", "an"];
 
-/// An amount and its window in one word, as in `10rps`.
+/// Words for a unit and a window together, as in `10rps`.
 const RATES: [(&str, Unit, u64); 8] = [
     ("rps", Unit::Requests, SECOND_NS),
     ("rpm", Unit::Requests, 60 * SECOND_NS),
@@ -27,27 +27,27 @@ const RATES: [(&str, Unit, u64); 8] = [
 
 const LIMIT_HELP: &str = "a limit is N/DUR, as in 1000/5m; several are separated by commas, as in 10/1m,60/1h";
 
-/// A limit as it was written.
+/// A parsed limit, not yet checked against the bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::config) struct Said {
-    /// How many.
+    /// Amount of the limit.
     pub(in crate::config) amount: u64,
-    /// Where that stands.
+    /// Byte range of the amount in the text.
     pub(in crate::config) amount_span: Range<usize>,
-    /// Of what, where it is said: by a word, or as the amount is a size.
+    /// Unit, if a word names it or the amount is a size in bytes.
     pub(in crate::config) unit: Option<Unit>,
-    /// In how many nanoseconds.
+    /// Length of the window in nanoseconds.
     pub(in crate::config) window_ns: u64,
-    /// Where that stands.
+    /// Byte range of the window in the text.
     pub(in crate::config) window_span: Range<usize>,
-    /// Of whom.
+    /// Group of sources that the limit counts as one.
     pub(in crate::config) per: Per,
-    /// Where that begins; the end where it is not said.
+    /// Offset of the group in the text. The end if no group is written.
     pub(in crate::config) per_at: usize,
 }
 
-/// The items of a list, each with its offset, trimmed; empty ones are errors. A comma between the digits of an amount groups them;
-/// one between two prefix lengths is part of a group.
+/// Yields the trimmed items of a comma-separated list, each with its offset. Empty items are errors. Commas between
+/// the digits of an amount, between prefix lengths of a group and between statuses do not separate items.
 pub(in crate::config) fn separate(text: &str) -> impl Iterator<Item = Result<(usize, &str), SyntaxError>> {
     let mut rest = Some(0);
     std::iter::from_fn(move || {
@@ -76,10 +76,10 @@ pub(in crate::config) fn separate(text: &str) -> impl Iterator<Item = Result<(us
     })
 }
 
-/// Reads one limit.
+/// Parses one limit without its conditions.
 pub(in crate::config) fn read(text: &str) -> Result<Said, SyntaxError> {
     let mut scanner = Scanner::new(text);
-    // As nginx has it.
+    // nginx writes `rate=` before a limit.
     "rate=".chars().take_while(|c| text.starts_with("rate=") && scanner.take(*c)).for_each(drop);
     let start = scanner.at();
     let count = amount::number(&mut scanner)?;
@@ -147,7 +147,7 @@ pub(in crate::config) fn read(text: &str) -> Result<Said, SyntaxError> {
     Ok(Said { amount, amount_span, unit, window_ns, window_span, per, per_at })
 }
 
-/// Of whom a limit is, as what is left says, and where it says so.
+/// Returns the group that the remaining text names, and its offset. Without a group it is each source.
 fn group(scanner: &Scanner<'_>, text: &str) -> Result<(Per, usize), SyntaxError> {
     let (_, Some(at)) = per::split(scanner.rest()) else { return Ok((Per::Source, text.len())) };
     let at = scanner.at() + at;
@@ -155,7 +155,7 @@ fn group(scanner: &Scanner<'_>, text: &str) -> Result<(Per, usize), SyntaxError>
     Ok((per, at))
 }
 
-/// The next word, maybe none, and where it begins.
+/// Returns the next word, possibly empty, and its offset.
 fn next_word<'a>(scanner: &mut Scanner<'a>) -> (&'a str, usize) {
     scanner.take_while(amount::is_space);
     let at = scanner.at();
@@ -179,7 +179,7 @@ fn check_size(amount: &str, is_size: bool, unit: Unit, span: Range<usize>) -> Re
     }
 }
 
-/// A word that is neither a size nor a unit: said to be none of the two that it is nearer to.
+/// Returns the error for a word that is neither a size nor a unit. It names the more similar kind.
 fn unknown(word: &str, at: usize, has_unit: bool) -> SyntaxError {
     let span = at..at + word.len();
     if has_unit {

@@ -1,4 +1,4 @@
-//! Which groups of sources the limits of a rule may have: shorter prefixes than a source is, and one list. Pure.
+//! Groups of sources that the limits of a rule may have: prefixes shorter than a source, and one list. Pure.
 
 use std::ops::Range;
 
@@ -9,19 +9,19 @@ use crate::config::written::{Source, Written};
 use crate::desired::{Limit, Per};
 use crate::diagnostic::Found;
 
-/// What a group may be in a rule.
+/// Bounds on the groups that a rule's limits may name.
 #[derive(Clone, Copy)]
 pub(in crate::config) struct Groups<'a> {
-    /// Length of the IPv4 prefix that is one source.
+    /// Length of the IPv4 prefix that counts as one source.
     pub(in crate::config) ipv4_prefix: u8,
-    /// Of the IPv6 prefix.
+    /// Length of the IPv6 prefix that counts as one source.
     pub(in crate::config) ipv6_prefix: u8,
-    /// What the rule's `from` names; none where it is for all sources.
+    /// Entries of the rule's `from`. None if the rule is for all sources.
     pub(in crate::config) from: Option<&'a [Written]>,
 }
 
 impl Groups<'_> {
-    /// That `rate` is of a group that there can be here.
+    /// Checks that the group of `rate` is possible in this rule. `end` is the offset at which the limit ends.
     pub(super) fn check(&self, rate: &Rate, end: usize, source: &Source) -> Result<(), SyntaxError> {
         let span = rate.per_at.min(end)..end;
         match rate.per {
@@ -53,7 +53,7 @@ impl Groups<'_> {
         }
     }
 
-    /// What the list is called that a limit is of all of together: without the mark of a name.
+    /// Returns the name of the list, without its `@`, if one of the limits is per list.
     pub(in crate::config) fn list_of(&self, limits: &[Limit]) -> Option<String> {
         let entry = self.from?.first().filter(|_| limits.iter().any(|limit| limit.per == Per::List))?;
         Some(entry.text.strip_prefix('@').unwrap_or(&entry.text).to_owned())
@@ -77,7 +77,7 @@ fn shorter(length: u8, client: u8, family: &str, key: &str, span: &Range<usize>)
     Err(wrong(problem).with_help(format!("write a length of 1 to {} for {family}", (client - 1).min(64))))
 }
 
-/// A limit that is only tried is of each source.
+/// Checks that a shadow limit or candidate, named by `what`, is per source.
 pub(super) fn of_source(rate: &Rate, end: usize, what: &str) -> Result<(), SyntaxError> {
     if rate.per == Per::Source {
         return Ok(());
@@ -86,7 +86,8 @@ pub(super) fn of_source(rate: &Rate, end: usize, what: &str) -> Result<(), Synta
     Err(error.with_help("leave `per` out; a rule in dry run tries limits of groups"))
 }
 
-/// Hosts of a fleet tell each other of sources alone, so a rule that asks for more has a limit that they can share.
+/// Checks that a rule with an explicit `fleet` key has a limit that hosts can share. Hosts exchange counts of single
+/// sources only.
 pub(super) fn check_fleet(fleet: Option<InFleet<'_>>, limits: &[Limit], source: &Source, found: &mut Found) {
     let written = fleet.and_then(|fleet| fleet.written).filter(|_| !limits.is_empty());
     if let Some(written) = written.filter(|_| limits.iter().all(|limit| limit.per != Per::Source)) {

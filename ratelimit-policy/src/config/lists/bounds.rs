@@ -1,5 +1,5 @@
-//! How much of the Internet a list file of `deny` may cover, and how fast it may grow: others write it, and a poisoned one
-//! must not deny the Internet. Pure.
+//! Bounds on the coverage and growth of `deny` list files. Others write these files, and a poisoned one must not deny
+//! the Internet. Pure.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -17,28 +17,28 @@ use crate::desired::Grant;
 use crate::diagnostic::Found;
 use crate::safety::is_too_wide;
 
-/// Share of the address space, in percent, that one list file of `deny` may cover unless it is said.
+/// Default maximum share of the address space, in percent, that one list file of `deny` may cover.
 pub const SHARE_DEFAULT: u8 = 5;
-/// Factor by which a version may cover more addresses than the one before it, unless it is said.
+/// Default maximum growth of a list file's covered addresses from one version to the next, as a factor.
 pub const GROWTH_DEFAULT: u32 = 2;
 
-/// The unicast addresses of IPv4, 0.0.0.0 to 223.255.255.255.
+/// Unicast addresses of IPv4, 0.0.0.0 to 223.255.255.255.
 const UNICAST_V4: RangeInclusive<u128> = 0..=0xdfff_ffff;
-/// The global unicast addresses of IPv6, 2000::/3.
+/// Global unicast addresses of IPv6, 2000::/3.
 const UNICAST_V6: RangeInclusive<u128> = 0x2000 << 112..=(0x4000 << 112) - 1;
-/// No host is in 0.0.0.0/8. Programs write 0.0.0.0/32 into a list that would be empty without.
+/// Prefix without hosts. Programs write 0.0.0.0/32 into lists that would otherwise be empty.
 const NOBODY_V4: IpNet = IpNet::new_assert(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 8);
 
-/// A list that covers no more may grow by any factor: as many addresses as a /16 of IPv4 and a /32 of IPv6 have.
+/// Coverage up to which a list may grow by any factor: the size of a /16 of IPv4 and of a /32 of IPv6.
 const FLOOR_V4: u128 = 1 << (32 - 16);
 const FLOOR_V6: u128 = 1 << (128 - 32);
 
-/// The bounds of list files that `deny` names. None of either is no bound.
+/// Bounds of the list files that `deny` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListBounds {
-    /// Percent of IPv4 unicast, and of 2000::/3, 1 to 100.
+    /// Maximum share of IPv4 unicast and of 2000::/3, in percent, 1 to 100. None is unbounded.
     pub share: Option<u8>,
-    /// Factor from one version to the next, 2 to 1000.
+    /// Maximum factor from one version to the next, 2 to 1000. None is unbounded.
     pub growth: Option<u32>,
 }
 
@@ -48,17 +48,17 @@ impl Default for ListBounds {
     }
 }
 
-/// Number of unicast addresses that prefixes cover, each counted once.
+/// Number of unicast addresses that prefixes cover, without duplicates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Covered {
-    /// Of IPv4.
+    /// Number of IPv4 addresses.
     pub v4: u128,
-    /// Of IPv6.
+    /// Number of IPv6 addresses.
     pub v6: u128,
 }
 
 impl Covered {
-    /// Counts the addresses of prefixes in any order. Entries that `deny` passes over as too wide cover nothing.
+    /// Counts the addresses of prefixes in any order. Prefixes that `deny` ignores as too wide are not counted.
     pub fn of(prefixes: &[IpNet]) -> Self {
         let mut ranges: [Vec<(u128, u128)>; 2] = [Vec::new(), Vec::new()];
         for prefix in prefixes.iter().filter(|of| !is_too_wide(**of) && !NOBODY_V4.contains(*of)) {
@@ -77,14 +77,14 @@ impl Covered {
 }
 
 impl fmt::Display for Covered {
-    /// As shares of both address spaces: `3.2 % of IPv4 and 0.1 % of IPv6`.
+    /// Writes the shares of both address spaces: `3.2 % of IPv4 and 0.1 % of IPv6`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (v4, v6) = (Share::of(self.v4, &UNICAST_V4), Share::of(self.v6, &UNICAST_V6));
         write!(f, "{v4} of IPv4 and {v6} of IPv6")
     }
 }
 
-/// Number of values in inclusive ranges that may overlap.
+/// Returns the number of values in inclusive ranges that may overlap.
 fn joined(mut ranges: Vec<(u128, u128)>) -> u128 {
     ranges.sort_unstable();
     let (mut sum, mut next) = (0, 0);
@@ -99,7 +99,8 @@ fn joined(mut ranges: Vec<(u128, u128)>) -> u128 {
 }
 
 impl ListBounds {
-    /// Why a version of a list is beyond the bounds; none where it is within. `before` is the version in force, if any.
+    /// Returns why a version of a list exceeds the bounds. None if it does not. `before` is the version in force, if
+    /// any.
     pub fn objection(&self, prefixes: &[IpNet], before: Option<&[IpNet]>) -> Option<String> {
         let now = Covered::of(prefixes);
         let families = [("IPv4", now.v4, UNICAST_V4, FLOOR_V4), ("IPv6", now.v6, UNICAST_V6, FLOOR_V6)];
@@ -126,7 +127,7 @@ impl ListBounds {
     }
 }
 
-/// The bounds that a configuration has. Who means to deny everyone sets none.
+/// Returns the configured bounds. `deny_everyone` removes both.
 pub(in crate::config) fn of(source: &Source, top: &Values, safety: &Values, found: &mut Found) -> ListBounds {
     let share = source.read_if(safety.one("deny_list_share"), parse_share);
     let growth = source.read_if(safety.one("deny_list_growth"), parse_growth);
@@ -139,7 +140,7 @@ pub(in crate::config) fn of(source: &Source, top: &Values, safety: &Values, foun
     if is_meant { ListBounds { share: None, growth: None } } else { bounds }
 }
 
-/// Parses a share: `5%`, or `off`.
+/// Parses a share: `5%`, or `off`, which is None.
 pub(in crate::config) fn parse_share(text: &str) -> Result<Option<u8>, SyntaxError> {
     if text == "off" {
         return Ok(None);
@@ -151,7 +152,7 @@ pub(in crate::config) fn parse_share(text: &str) -> Result<Option<u8>, SyntaxErr
     Ok(u8::try_from(parse_number(number, 1, 100)?).ok())
 }
 
-/// Parses a factor: `2x`, or `off`.
+/// Parses a factor: `2x`, or `off`, which is None.
 pub(in crate::config) fn parse_growth(text: &str) -> Result<Option<u32>, SyntaxError> {
     if text == "off" {
         return Ok(None);
@@ -163,7 +164,7 @@ pub(in crate::config) fn parse_growth(text: &str) -> Result<Option<u32>, SyntaxE
     Ok(u32::try_from(parse_number(number, 2, 1000)?).ok())
 }
 
-/// The list files that `deny` names.
+/// Returns the list files that `deny` names.
 pub fn bounded(config: &Config) -> impl Iterator<Item = &ListFile> {
     let is_denied = |file: &&ListFile| {
         config
@@ -180,7 +181,8 @@ struct Share {
     space: u128,
 }
 
-/// The share of 2000::/3 is reckoned in /112s: its addresses times a thousand need 136 bits.
+/// Shift by which IPv6 addresses are counted in /112s. The addresses of 2000::/3 times a thousand would need 136
+/// bits.
 const SHARE_SHIFT_V6: u32 = 16;
 
 impl Share {
@@ -196,14 +198,14 @@ impl Share {
 }
 
 impl fmt::Display for Share {
-    /// In percent, with one decimal that is rounded up.
+    /// Writes the share in percent, rounded up to one decimal.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tenths = (self.covered * 1000).div_ceil(self.space);
         write!(f, "{}.{} %", tenths / 10, tenths % 10)
     }
 }
 
-/// A number of addresses; a large one as a power of two.
+/// A number of addresses, printed as a power of two if it is large.
 struct Addresses(u128);
 
 impl fmt::Display for Addresses {

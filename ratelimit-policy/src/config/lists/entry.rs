@@ -1,5 +1,5 @@
-//! One line of a list file, in each form that published lists have. A line is read in full or refused: no line is taken for
-//! fewer addresses than it names. Pure.
+//! Parser of one line of a list file, in all forms of published lists. A line is read in full or refused, so it is
+//! never read as fewer addresses than it names. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,13 +8,13 @@ use ipnet::{IpNet, IpSubnets, Ipv4Subnets, Ipv6Subnets};
 use super::super::network::{CIDR_HELP, parse_cidr_of_any_bits};
 use super::json::{COUNT_KEYS, prefix_text};
 
-/// Words before the length of a prefix.
+/// Words before a prefix length.
 const EXTENT_WORDS: [&str; 9] =
     ["mask", "netmask", "cidr", "prefix", "prefixlen", "prefix_length", "length", "len", "bits"];
-/// Words that except some addresses of an entry.
+/// Words that exclude some addresses of an entry.
 pub(super) const EXCEPTING: [&str; 7] =
     ["except", "excepting", "exception", "excluding", "exclude", "without", "nomatch"];
-/// Words right behind an entry by which maps and access files let it pass.
+/// Words that follow an entry in maps and access files, and permit its addresses.
 pub(super) const LETTING_PASS: [&str; 13] = [
     "ok",
     "good",
@@ -30,17 +30,17 @@ pub(super) const LETTING_PASS: [&str; 13] = [
     "no",
     "off",
 ];
-/// eMule lets addresses pass whose access level is this or higher.
+/// Minimum access level at which eMule permits addresses instead of blocking them.
 const PASSING_LEVEL: u32 = 127;
 
 const RANGE_HELP: &str = "write a range as 192.0.2.0-192.0.2.255, or each address in a line of its own";
 const LENGTH_HELP: &str = "write the length as in 192.0.2.0/24, or a remark behind a #";
 const NO_ADDRESS: &str = "this is no address, and no prefix";
 
-/// Why a line cannot be read. Neither text quotes the line.
+/// An error in a line. Its texts do not quote the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::config) struct Bad {
-    /// Offset in bytes from where the line's text begins.
+    /// Byte offset in the line's text.
     pub(super) at: usize,
     pub(super) problem: &'static str,
     pub(super) help: &'static str,
@@ -50,7 +50,7 @@ const fn bad(at: usize, problem: &'static str, help: &'static str) -> Bad {
     Bad { at, problem, help }
 }
 
-/// Returns the prefixes that a line names; none of a line of JSON that tells of the list.
+/// Returns the prefixes of a line. A JSON line with metadata about the list has none.
 pub(in crate::config) fn read(line: &str) -> Result<Vec<IpNet>, Bad> {
     if line.starts_with('{') {
         let text = prefix_text(line)
@@ -81,11 +81,11 @@ pub(in crate::config) fn read(line: &str) -> Result<Vec<IpNet>, Bad> {
     Ok(prefixes)
 }
 
-/// Names of columns with addresses, at the head of tables such as DShield's.
+/// Names of address columns in the header lines of tables such as DShield's.
 const COLUMNS: [&str; 10] =
     ["start", "end", "ip", "ip_address", "ipaddress", "address", "network", "cidr", "prefix", "netmask"];
 
-/// Names of columns that say how much more than the address in another column is meant.
+/// Names of columns that extend the address of another column to a prefix or range.
 const EXTENT_COLUMNS: [&str; 14] = [
     "prefixlen",
     "prefix_length",
@@ -103,8 +103,8 @@ const EXTENT_COLUMNS: [&str; 14] = [
     "wildcard",
 ];
 
-/// Returns the name of the column by which the lines of a table mean more than an address. Of DShield's table, whose
-/// columns are start, end and length, lines are read whole.
+/// Returns the name of the column that extends the lines' addresses. DShield's table, with the columns start, end and
+/// length, has none, because its lines are read whole.
 pub(super) fn extent_column(head: &str) -> Option<&'static str> {
     let columns: Vec<&str> = words(head).take(3).collect();
     let is_start = |name: &&str| ["start", "start_ip", "first", "from"].iter().any(|of| name.eq_ignore_ascii_case(of));
@@ -112,7 +112,7 @@ pub(super) fn extent_column(head: &str) -> Option<&'static str> {
     if counts {
         return Some("count");
     }
-    // A range beside each other is read or refused in each line.
+    // A pair of addresses is read or refused line by line.
     let is_range = columns.first().is_some_and(is_start);
     if is_range {
         return None;
@@ -120,14 +120,14 @@ pub(super) fn extent_column(head: &str) -> Option<&'static str> {
     EXTENT_COLUMNS.into_iter().find(|column| words(head).any(|name| name.eq_ignore_ascii_case(column)))
 }
 
-/// Whether a line is the head of a table: names of columns, and nothing that may be an address.
+/// Returns true if a line is the header of a table: it has column names, and no word that may be an address.
 pub(super) fn is_head(line: &str) -> bool {
     let is_name = |word: &str| word.chars().all(|c| c.is_ascii_alphabetic() || matches!(c, '_' | '-'));
     let is_column = |word: &str| COLUMNS.iter().any(|name| word.eq_ignore_ascii_case(name));
     words(line).nth(1).is_some() && words(line).all(is_name) && words(line).any(is_column)
 }
 
-/// Reads a text that is one address, prefix or range, and nothing else.
+/// Parses a text that is exactly one address, prefix or range.
 pub(super) fn whole(text: &str) -> Result<Vec<IpNet>, Bad> {
     match range_at_start(text)? {
         Some((range, "")) => Ok(range),
@@ -136,13 +136,13 @@ pub(super) fn whole(text: &str) -> Result<Vec<IpNet>, Bad> {
     }
 }
 
-/// The words of a text, without the quotes that CSV has around them.
+/// Yields the words of a text, without the quotes of CSV.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let words = text.split(|c: char| c.is_whitespace() || c == ',');
     words.map(|word| word.trim_matches(['"', '\''])).filter(|word| !word.is_empty())
 }
 
-/// Reads an address, a prefix, or an address with a netmask.
+/// Parses an address, a prefix, or an address with a netmask.
 fn net(text: &str) -> Result<IpNet, Bad> {
     if let Some((address, length)) = text.split_once('/')
         && address.parse::<Ipv6Addr>().is_ok_and(|of| of.to_ipv4_mapped().is_some())
@@ -166,14 +166,14 @@ fn net(text: &str) -> Result<IpNet, Bad> {
     })
 }
 
-/// Returns the prefix length of a netmask, whose ones stand before its zeros.
+/// Returns the prefix length of a netmask. None if a one follows a zero in it.
 fn mask_length(mask: Ipv4Addr) -> Option<u8> {
     let bits = mask.to_bits();
     let length = bits.leading_ones();
     (length + bits.trailing_zeros() == 32 || bits == u32::MAX).then(|| u8::try_from(length).ok())?
 }
 
-/// Reads an address of a range. Octets may have zeros before them where all four have three digits, as eMule writes them.
+/// Parses an address of a range. Octets may have leading zeros if all four have three digits, as in eMule's files.
 fn edge(text: &str) -> Option<IpAddr> {
     if let Ok(address) = text.parse::<IpAddr>() {
         return Some(address.to_canonical());
@@ -205,7 +205,8 @@ fn split(first: IpAddr, last: IpAddr) -> Result<Vec<IpNet>, Bad> {
     }
 }
 
-/// Reads `FIRST-LAST` at the start of a text, and returns what follows it. Returns none where no range stands there.
+/// Parses `FIRST-LAST` at the start of a text, and returns the text that follows. None if the text does not start
+/// with a range.
 fn range_at_start(body: &str) -> Result<Option<(Vec<IpNet>, &str)>, Bad> {
     let Some((left, right)) = body.split_once('-') else { return Ok(None) };
     let Some(first) = edge(left.trim().trim_matches('"')) else { return Ok(None) };
@@ -220,7 +221,7 @@ fn range_at_start(body: &str) -> Result<Option<(Vec<IpNet>, &str)>, Bad> {
     if is_remark { Ok(None) } else { Err(bad(0, "this is not a range of two addresses", RANGE_HELP)) }
 }
 
-/// Refuses the line of an eMule filter whose access level lets its addresses pass.
+/// Fails for a line of an eMule filter with an access level that permits its addresses.
 fn check_level(rest: &str) -> Result<(), Bad> {
     let level = rest.trim_start().strip_prefix(',').and_then(|rest| rest.split(',').next()?.trim().parse::<u32>().ok());
     if level.is_some_and(|level| level >= PASSING_LEVEL) {
@@ -229,7 +230,7 @@ fn check_level(rest: &str) -> Result<(), Bad> {
     Ok(())
 }
 
-/// Reads a line whose first word is an address or a prefix, by the words behind it.
+/// Parses a line that begins with an address or prefix. The words behind it may extend it or make the line invalid.
 fn first_word(of: IpNet, body: &str) -> Result<Vec<IpNet>, Bad> {
     let mut rest = words(body).skip(1).peekable();
     let Some(&second) = rest.peek() else { return Ok(vec![of]) };
@@ -254,7 +255,7 @@ fn first_word(of: IpNet, body: &str) -> Result<Vec<IpNet>, Bad> {
     Ok(prefixes)
 }
 
-/// Refuses words behind an entry that take addresses from it, or let it pass.
+/// Fails if words behind an entry exclude some addresses or permit all of them.
 fn check_exceptions(body: &str) -> Result<(), Bad> {
     const HELP: &str = "write the other addresses alone, or leave the line out";
     if words(body).skip(1).any(|word| word.starts_with('!') || is_among(&EXCEPTING, word)) {
@@ -266,7 +267,7 @@ fn check_exceptions(body: &str) -> Result<(), Bad> {
     Ok(())
 }
 
-/// Refuses words behind an address that say how much more is meant: `netmask 24`, `(/24)`, `len=24`.
+/// Fails if words behind an address extend it: `netmask 24`, `(/24)`, `len=24`.
 fn check_extent(body: &str) -> Result<(), Bad> {
     let is_number = |word: &str| word.trim_start_matches('/').parse::<u8>().is_ok_and(|length| length <= 128);
     let is_part = |c: char| matches!(c, '(' | ')' | '[' | ']' | '\'' | '=' | ':');
@@ -284,7 +285,7 @@ pub(super) fn is_among(names: &[&str], word: &str) -> bool {
     names.iter().any(|name| name.eq_ignore_ascii_case(word))
 }
 
-/// Whether a number behind an address may be the length of its prefix. Lists of reports have counts there.
+/// Returns true if a number behind an address may be its prefix length. Lists of reports have counts there.
 fn is_length(address: IpNet, word: &str) -> bool {
     word.parse().is_ok_and(|length: u8| {
         let is_network = IpNet::new(address.addr(), length).is_ok_and(|of| of.network() == address.addr());
@@ -292,13 +293,13 @@ fn is_length(address: IpNet, word: &str) -> bool {
     })
 }
 
-/// Whether hosts files send names to this address.
+/// Returns true if hosts files map names to this address.
 fn is_of_hosts_file(address: IpAddr) -> bool {
     address.is_unspecified() || address.is_loopback() || address == IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
-/// Reads two addresses beside each other: the edges of the prefix whose length follows, or an address and its netmask. What
-/// else they may be is not certain.
+/// Parses two neighbouring addresses: the ends of a prefix with its length behind them, or an address and its
+/// netmask. Anything else is ambiguous and fails.
 fn pair(first: IpAddr, second: IpAddr, third: Option<&str>) -> Result<Vec<IpNet>, Bad> {
     if let Some(length) = third.and_then(|word| word.parse::<u8>().ok())
         && let Ok(of) = IpNet::new(first, length)
@@ -317,7 +318,7 @@ fn pair(first: IpAddr, second: IpAddr, third: Option<&str>) -> Result<Vec<IpNet>
     Err(bad(0, "two addresses stand in this line, which may be a range", RANGE_HELP))
 }
 
-/// Refuses words that name sources which the line was not read as.
+/// Fails if a word names sources outside `prefixes`.
 fn check_rest<'a>(mut rest: impl Iterator<Item = &'a str>, prefixes: &[IpNet]) -> Result<(), Bad> {
     if rest.any(|word| names_more(word, prefixes)) {
         return Err(bad(0, "another address stands in this line", RANGE_HELP));
@@ -325,10 +326,10 @@ fn check_rest<'a>(mut rest: impl Iterator<Item = &'a str>, prefixes: &[IpNet]) -
     Ok(())
 }
 
-/// Marks between which words of a line may stand.
+/// Marks that separate words of a line.
 const BETWEEN: [char; 8] = ['|', '=', '(', ')', '[', ']', '<', '>'];
 
-/// Whether a word names a source outside of these prefixes.
+/// Returns true if a word names a source outside `prefixes`.
 pub(super) fn names_more(word: &str, prefixes: &[IpNet]) -> bool {
     if word.contains(BETWEEN) {
         return word.split(BETWEEN).any(|part| names_more(part, prefixes));
@@ -350,11 +351,11 @@ pub(super) fn names_more(word: &str, prefixes: &[IpNet]) -> bool {
     }
 }
 
-/// Refuses a semicolon that stands between two entries.
+/// Fails if a semicolon separates two entries.
 fn check_semicolon(comment: &str, prefixes: &[IpNet]) -> Result<(), Bad> {
     let next = comment.strip_prefix(';').map(|rest| rest.split(';').next().unwrap_or(rest));
     match next.and_then(|rest| words(rest).next()) {
-        // A table whose columns semicolons part.
+        // Semicolons may separate the columns of a table.
         Some(word) if prefixes.iter().any(|of| of.prefix_len() == of.max_prefix_len() && is_length(*of, word)) => {
             Err(bad(0, "the number behind this address may be a prefix length", LENGTH_HELP))
         }
@@ -363,7 +364,7 @@ fn check_semicolon(comment: &str, prefixes: &[IpNet]) -> Result<(), Bad> {
     }
 }
 
-/// Reads a line of PeerGuardian, `NAME:FIRST-LAST`. The name may hold anything, colons and marks of comments too.
+/// Parses a line of PeerGuardian, `NAME:FIRST-LAST`. The name may hold anything, even colons and comment marks.
 fn named_range(line: &str) -> Result<Option<Vec<IpNet>>, Bad> {
     let Some((_, range)) = line.rsplit_once(':') else { return Ok(None) };
     match range_at_start(range) {
@@ -376,7 +377,7 @@ fn named_range(line: &str) -> Result<Option<Vec<IpNet>>, Bad> {
     }
 }
 
-/// Reads a directive of a web server: `deny NET;` of nginx, `Deny from NET…` and `Require not ip NET…` of Apache.
+/// Parses a directive of a web server: nginx's `deny NET;`, or Apache's `Deny from NET…` and `Require not ip NET…`.
 fn directive(body: &str, comment: &str) -> Result<Vec<IpNet>, Bad> {
     const HELP: &str = "of directives, those that deny addresses are read";
     let lower = body.to_ascii_lowercase();

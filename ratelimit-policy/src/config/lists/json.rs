@@ -1,4 +1,4 @@
-//! A line of a list file that is a JSON object: its prefix, and fields by which it means more or less. Pure.
+//! Parser of list lines that are JSON objects: the prefix, and other fields that change its meaning. Pure.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,22 +10,23 @@ use serde_json::{Map, Value};
 
 use super::entry::{EXCEPTING, LETTING_PASS, is_among, names_more, whole};
 
-/// Keys that hold the prefix in a line of JSON: those of Spamhaus, AbuseIPDB, CrowdSec and others.
+/// Keys that hold the prefix in a JSON line: those of Spamhaus, AbuseIPDB, CrowdSec and others.
 const PREFIX_KEYS: [&str; 9] =
     ["cidr", "ip", "ipAddress", "ip_address", "prefix", "network", "range", "value", "address"];
-/// Ends of keys in a line of JSON that say how much more than one address is meant.
+/// Suffixes of keys that extend one address to several.
 const EXTENT_KEYS: [&str; 9] = ["mask", "netmask", "length", "len", "bits", "end", "last", "to", "size"];
-/// Likewise, of a number of addresses. Of one address it is a number of reports.
+/// Suffixes of keys with a number of addresses. Next to a single address it is a number of reports.
 pub(super) const COUNT_KEYS: [&str; 3] = ["count", "hosts", "addresses"];
-/// A line of JSON takes some twenty times as much memory while it is read.
+/// Maximum length of a JSON line in bytes. Parsing takes about twenty times as much memory.
 const JSON_BYTES_MAX: usize = 64 << 10;
-/// Lines of JSON with this type tell of the list.
+/// Value of `type` in JSON lines that describe the list itself.
 const METADATA: &str = "metadata";
 
-/// Returns the text of an entry's prefix, which a line of JSON has within; none where that tells of the list.
+/// Returns the text of an entry's prefix. In a JSON line it is the value of a prefix key. None if the line describes
+/// the list itself.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// Returns the problem in words.
 pub fn prefix_text(entry: &str) -> Result<Option<Cow<'_, str>>, &'static str> {
     if !entry.starts_with('{') {
         return Ok(Some(Cow::Borrowed(entry)));
@@ -53,8 +54,8 @@ pub fn prefix_text(entry: &str) -> Result<Option<Cow<'_, str>>, &'static str> {
     Ok(Some(Cow::Owned(prefix.to_owned())))
 }
 
-/// Refuses a field by which an object means more or less than its prefix, in whatever depth. The depth of JSON is bounded by
-/// its reader.
+/// Fails for a field, at any depth, that changes the meaning of the object's prefix. The JSON parser bounds the
+/// depth.
 fn check_field(name: &str, value: &Value, prefix: &str, read: &[IpNet]) -> Result<(), &'static str> {
     let name = name.to_ascii_lowercase();
     match value {
@@ -85,7 +86,7 @@ fn check_field(name: &str, value: &Value, prefix: &str, read: &[IpNet]) -> Resul
     Ok(())
 }
 
-/// Whether an address is the first of a prefix of so many addresses, of 4 or more.
+/// Returns true if an address is the first of a prefix with `count` addresses, and `count` is at least 4.
 fn is_aligned(address: IpAddr, count: u64) -> bool {
     let bits = match address {
         IpAddr::V4(address) => address.to_bits().into(),
@@ -94,7 +95,7 @@ fn is_aligned(address: IpAddr, count: u64) -> bool {
     count >= 4 && count.is_power_of_two() && bits % u128::from(count) == 0
 }
 
-/// The fields of a JSON object, none of them twice.
+/// Fields of a JSON object. Duplicate fields are an error.
 struct Fields(Map<String, Value>);
 
 impl<'de> Deserialize<'de> for Fields {

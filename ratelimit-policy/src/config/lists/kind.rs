@@ -1,20 +1,20 @@
-//! Files of other kinds that stand where a list should: each is named in one error. Pure.
+//! Detection of files of other kinds in place of a list. Each causes one error. Pure.
 
-/// Why a file is no list of addresses.
+/// Reason why a file is not a list of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Foreign {
-    /// The kind of file.
+    /// Kind of the file, in words.
     pub(super) problem: String,
-    /// What to do.
+    /// Advice for the user.
     pub(super) help: &'static str,
 }
 
-/// Characters from the start of a file that are looked at.
+/// Number of characters from the start of a file that are examined.
 const LOOKED_AT: usize = 4096;
 const FETCH_AGAIN: &str = "fetch the list again, and look at what the server answers";
 const UNPACK: &str = "unpack it; gzip alone is read as it is";
 
-/// First bytes of packed and other binary files.
+/// First bytes of packed and other binary files, with problem and help. Bytes that are not UTF-8 appear as U+FFFD.
 const MAGIC: [(&str, &str, &str); 6] = [
     ("PK\u{3}\u{4}", "it is a zip archive", UNPACK),
     ("BZh", "it is packed by bzip2", UNPACK),
@@ -24,7 +24,8 @@ const MAGIC: [(&str, &str, &str); 6] = [
     ("\u{7f}ELF", "it is a program", FETCH_AGAIN),
 ];
 
-/// Returns the kind of a file that is no list of addresses as a whole. What is not UTF-8 in it has become U+FFFD.
+/// Returns the kind of a file that is not a list of addresses. Bytes that are not UTF-8 appear as U+FFFD in
+/// `contents`.
 pub(super) fn foreign(contents: &str) -> Option<Foreign> {
     let foreign = |problem: &str, help| Some(Foreign { problem: format!("{problem}, not a list of addresses"), help });
     let looked_at = || contents.chars().take(LOOKED_AT);
@@ -53,7 +54,7 @@ pub(super) fn foreign(contents: &str) -> Option<Foreign> {
 
 const JSON_HELP: &str = "a list may have one JSON object in each line, with the prefix under `cidr` or `ip`";
 
-/// Whether the first line may be an object by itself. A line that is cut off ends the file.
+/// Returns true if the first line may be a whole object. A single line that is cut off counts too.
 fn is_json_lines(text: &str) -> bool {
     let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
     first.trim_end().ends_with('}') || rest.trim().is_empty()

@@ -1,4 +1,4 @@
-//! The text of a list file: its lines, and the prefixes that they name. Pure.
+//! Parser of list files: their lines and prefixes. Pure.
 
 use std::path::Path;
 
@@ -8,32 +8,33 @@ use ratelimit_common::layout::PREFIXES_MAX;
 use super::{LIST_ENTRIES_MAX, entry, kind};
 use crate::diagnostic::{Diagnostic, Diagnostics, Excerpt, Found, Place};
 
-/// Share of a list file's entries, in percent, that a start leaves out where it cannot read them. Of a file with a larger
-/// share a start takes the last good copy.
+/// Maximum share of unreadable entries, in percent, that a start leaves out of a list file. Above that share the last
+/// good copy is used.
 pub const LEFT_OUT_PERCENT: usize = 5;
 
-/// A list file of which a start leaves lines out.
+/// A list file with some lines left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tolerated {
-    /// The prefixes of all other lines: sorted, each once.
+    /// Prefixes of all other lines: sorted, without duplicates.
     pub prefixes: Vec<IpNet>,
-    /// Number of lines that are left out, at least one.
+    /// Number of lines left out, at least one.
     pub lines_left_out: usize,
-    /// What is wrong with the first of them.
+    /// Error of the first line left out.
     pub first: Diagnostic,
 }
 
-/// Parses a list file. A line has one address, prefix or range, in one of the forms of published lists (docs/NEIGHBOURS.md).
-/// `#` and `;` begin a comment. The result is sorted, and has each prefix once.
+/// Parses a list file and returns its prefixes, sorted and without duplicates. A line has one address, prefix or
+/// range, in one of the forms of published lists (docs/NEIGHBOURS.md). `#` and `;` begin a comment.
 ///
-/// Bits beyond a prefix's length are cut off, as published sets have them. Errors do not quote the text: their reader may
-/// not be allowed to read the file.
+/// Bits beyond a prefix's length are cut off, because published lists contain them. Errors do not quote the text,
+/// because their reader may not be allowed to read the file.
 ///
 /// # Errors
-/// Every line that names no source, or that may name more than this parser understands. A file of another kind is one error.
+/// Fails for every line that names no source, or that may name more than this parser understands. A file of another
+/// kind is one error.
 pub fn parse(path: &Path, contents: &str) -> Result<Vec<IpNet>, Diagnostics> {
     let Reading { prefixes, bad_lines, mut found, .. } = read(path, contents, None);
-    // A file of another kind has as many errors as lines.
+    // A file of another kind causes one error for each line, so they are replaced by one error.
     if found.is_full() && prefixes.is_empty() && bad_lines > 1 {
         let problem = format!("it is no list of addresses: none of its first {bad_lines} lines has one");
         return Err(at_start(path, problem, "a list has one address, prefix or range in a line").into());
@@ -44,8 +45,8 @@ pub fn parse(path: &Path, contents: &str) -> Result<Vec<IpNet>, Diagnostics> {
     found.into_result(prefixes)
 }
 
-/// Parses a list file as [`parse`] does, but leaves out lines that cannot be read, up to [`LEFT_OUT_PERCENT`] of all.
-/// Returns none where more of them are bad, where no line is, or where the whole file is refused.
+/// Parses a list file as [`parse`] does, but leaves out unreadable lines, up to [`LEFT_OUT_PERCENT`] of all lines.
+/// Returns None if more lines are unreadable, if none is, or if the whole file is refused.
 pub fn parse_tolerant(path: &Path, contents: &str) -> Option<Tolerated> {
     let most = lines(contents).count() * LEFT_OUT_PERCENT / 100;
     let Reading { prefixes, bad_lines, first, is_whole, .. } = read(path, contents, Some(most));
@@ -55,18 +56,18 @@ pub fn parse_tolerant(path: &Path, contents: &str) -> Option<Tolerated> {
     Some(Tolerated { prefixes, lines_left_out: bad_lines, first: first? })
 }
 
-/// What a list file's lines came to.
+/// Result of reading a list file's lines.
 struct Reading {
     prefixes: Vec<IpNet>,
     bad_lines: usize,
-    /// What is wrong with the first bad line.
+    /// Error of the first bad line.
     first: Option<Diagnostic>,
     found: Found,
-    /// Nothing is wrong beside single lines.
+    /// Set if only single lines are wrong.
     is_whole: bool,
 }
 
-/// Reads lines until more than `most` are bad, or until no more errors are told.
+/// Reads lines until more than `most` are bad. If `most` is None, until no further errors can be kept.
 fn read(path: &Path, contents: &str, most: Option<usize>) -> Reading {
     let mut of = Reading { prefixes: Vec::new(), bad_lines: 0, first: None, found: Found::default(), is_whole: true };
     if let Some(kind) = kind::foreign(contents) {
@@ -79,7 +80,7 @@ fn read(path: &Path, contents: &str, most: Option<usize>) -> Reading {
         of.is_whole = false;
     }
     for line in lines(contents) {
-        // A head of columns stands before all entries.
+        // The header line of a table stands before all entries.
         if of.prefixes.is_empty() && of.bad_lines == 0 && entry::is_head(line.text) {
             let Some(column) = entry::extent_column(line.text) else { continue };
             let problem = format!("its column `{column}` says how much more than one address a line means");
@@ -129,14 +130,14 @@ fn whole(path: &Path, problem: String, help: &str) -> Diagnostic {
     Diagnostic { problem, place: Place::File { path: path.to_owned(), excerpt: None }, help: vec![help.to_owned()] }
 }
 
-/// What is wrong with all of a file is said to be where the file begins.
+/// Returns an error that concerns the whole file, placed at its start.
 fn at_start(path: &Path, problem: String, help: &str) -> Diagnostic {
     let excerpt = Excerpt { line: 1, column: 1, text: None, span: 0..0 };
     let place = Place::File { path: path.to_owned(), excerpt: Some(Box::new(excerpt)) };
     Diagnostic { place, ..whole(path, problem, help) }
 }
 
-/// Fails where the kernel has no room for as many prefixes of one family.
+/// Fails if the kernel cannot hold that many prefixes of one family.
 fn check_room(path: &Path, prefixes: &[IpNet]) -> Result<(), Diagnostic> {
     match super::too_many_of(prefixes.iter()) {
         Some(family) => {
@@ -147,7 +148,7 @@ fn check_room(path: &Path, prefixes: &[IpNet]) -> Result<(), Diagnostic> {
     }
 }
 
-/// The first line with a carriage return that is not at its end.
+/// Returns the first line with a carriage return that is not at its end.
 fn lone_return(contents: &str) -> Option<usize> {
     let is_within = |line: &str| line.trim_end_matches('\r').contains('\r');
     contents.split('\n').position(is_within).map(|before| before + 1)
@@ -155,17 +156,17 @@ fn lone_return(contents: &str) -> Option<usize> {
 
 /// A line of a list file that has an entry.
 pub(in crate::config) struct Line<'a> {
-    /// From 1.
+    /// Number of the line, from 1.
     pub(in crate::config) number: usize,
-    /// Column where the entry begins, in characters from 1.
+    /// Column at which the entry begins, in characters, from 1.
     column: usize,
-    /// All of the line from there on, without blanks at its end.
+    /// Text of the line from the entry on, without trailing blanks.
     pub(in crate::config) text: &'a str,
-    /// The text behind the first word, without the mark before it.
+    /// Text after the first word, without the comment mark.
     pub(in crate::config) comment: &'a str,
 }
 
-/// The lines of a list file that have an entry.
+/// Yields the lines of a list file that have an entry.
 pub(in crate::config) fn lines(contents: &str) -> impl Iterator<Item = Line<'_>> {
     let is_blank = |c: char| c.is_whitespace() || c == '\u{feff}';
     contents.split('\n').zip(1..).filter_map(move |(line, number)| {
@@ -173,7 +174,7 @@ pub(in crate::config) fn lines(contents: &str) -> impl Iterator<Item = Line<'_>>
         let column = line[..line.len() - text.len()].chars().count() + 1;
         let text = text.trim_end();
         if text.starts_with('{') {
-            // JSON has its own spaces and marks.
+            // Spaces and comment marks are part of the JSON.
             return Some(Line { number, column, text, comment: text });
         }
         let end = text.find(|c: char| c.is_whitespace() || c == '#' || c == ';').unwrap_or(text.len());

@@ -1,4 +1,4 @@
-//! List files: what they mean, and what is refused.
+//! Tests of list files: their meaning, and the files that are refused.
 
 mod bounds;
 mod left_out;
@@ -77,7 +77,7 @@ fn a_line_of_json_has_a_bound_and_lone_carriage_returns_are_said() {
 fn a_feed_may_be_as_long_as_a_list_file() {
     let script = include_str!("../../../../dist/feeds/ratelimitd-feed");
     assert!(script.contains(&format!("--max-filesize {LIST_BYTES_MAX} ")), "{script}");
-    // In blocks of 512 bytes, and room for the answer's head.
+    // The unit is a block of 512 bytes. The file must also have room for the response's header.
     let most: u64 = script.split_once("\nulimit -f ").unwrap().1.split('\n').next().unwrap().parse().unwrap();
     assert!(most * 512 > LIST_BYTES_MAX, "{most}");
 }

@@ -1,4 +1,4 @@
-//! Whether the hosts of a fleet share the limits of a rule, and how. Pure.
+//! Decision whether and how the hosts of a fleet share the limits of a rule. Pure.
 
 use super::super::limits::InFleet;
 use super::super::syntax::SyntaxError;
@@ -6,12 +6,12 @@ use super::{Context, RuleSettings};
 use crate::fleet::Sum;
 
 impl RuleSettings {
-    /// How the rule's limits are shared, if they are.
+    /// Returns how the rule's limits are shared, or None if they are not.
     pub(super) fn in_fleet<'s>(&'s self, context: &mut Context<'_>) -> Option<InFleet<'s>> {
         let source = context.source;
         let is_shared = source.is_set(self.values.one("fleet"), context.hosts.is_some());
         let sum = source.choice(self.values.one("fleet_sum"), Sum::ALL, Sum::label);
-        // Overrides ask as well, and what was said is not said again.
+        // Each override asks again. A repeated diagnostic is kept only once.
         let is_shared = context.found.keep(is_shared)?;
         let sum = context.found.keep(sum)?;
         if let Some(written) = self.values.one("fleet_sum").filter(|_| !is_shared) {

@@ -1,4 +1,4 @@
-//! Rules as they are written in a file, to rules as they are held; and what is wrong with them, to the column.
+//! Tests of rules in a file: their parsed form, and errors with line and column.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ fn prefixes(of: &[ipnet::IpNet]) -> Vec<String> {
     of.iter().map(ToString::to_string).collect()
 }
 
-/// Problem, line and column, and help; the first line is `interfaces`.
+/// Returns problem, line, column and help of the error. The first line of the file is `interfaces`.
 fn wrong(contents: &str) -> (String, usize, usize, String) {
     let error = parsed(contents).expect_err(contents);
     let Place::File { excerpt, .. } = error.place else { panic!("not in a file") };

@@ -1,4 +1,4 @@
-//! From what was written to a configuration: the same words mean the same in flags and in a file.
+//! Tests of the conversion from settings to a configuration. Equal text means the same in flags and in a file.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ fn flags(limits: &[&str]) -> Settings {
     with(limits, &[])
 }
 
-/// The same with more of them.
+/// Returns settings from these limits and further flags.
 fn with(limits: &[&str], more: &[(&str, &str)]) -> Settings {
     let limits = limits.iter().map(|text| ("--limit", *text));
     Settings::of_flags([("--iface", "eth0")].into_iter().chain(limits).chain(more.iter().copied()))

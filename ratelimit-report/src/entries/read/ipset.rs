@@ -1,4 +1,4 @@
-//! What `ipset save` and `ipset list` print: sets, their options and elements. Pure.
+//! Reader for the output of `ipset save` and `ipset list`: sets, their options and their elements. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,7 +11,7 @@ use super::{Imported, Refused, addresses, ends_in};
 
 const NO_ADDRESS: &str = "this is no address, and no prefix";
 
-/// Options of a set that have no part in what it matches, and how many words follow each.
+/// Set options that do not affect what the set matches, with the number of words after each.
 const OPTIONS: [(&str, usize); 14] = [
     ("family", 1),
     ("hashsize", 1),
@@ -24,16 +24,16 @@ const OPTIONS: [(&str, usize); 14] = [
     ("counters", 0),
     ("comment", 0),
     ("skbinfo", 0),
-    // It says which element goes when the set is full.
+    // The option only says which element is evicted from a full set.
     ("forceadd", 0),
     ("-exist", 0),
     ("-!", 0),
 ];
-/// The same of an element: what was counted, and marks of packets that match.
+/// Element options that do not affect what the element matches, with the number of words after each.
 const ELEMENT_OPTIONS: [(&str, usize); 7] =
     [("packets", 1), ("bytes", 1), ("skbmark", 1), ("skbprio", 1), ("skbqueue", 1), ("-exist", 0), ("-!", 0)];
 
-/// Sets by their names, while lines are read.
+/// Sets by name, while lines are read.
 #[derive(Debug, Default)]
 pub(super) struct Script {
     sets: Vec<Set>,
@@ -42,12 +42,12 @@ pub(super) struct Script {
     listing: Listing,
 }
 
-/// The part of a set that `ipset list` is printing.
+/// Position in the output of `ipset list`.
 #[derive(Debug, Default)]
 enum Listing {
     #[default]
     None,
-    /// Before its members.
+    /// Head of a set, before its members.
     Head {
         line: usize,
         name: String,
@@ -60,13 +60,13 @@ enum Listing {
 struct Set {
     name: String,
     line: usize,
-    /// The length to which addresses are cut.
+    /// Prefix length to which addresses are cut.
     netmask: Option<u8>,
     is_ipv6: Option<bool>,
-    /// Seconds that an element has which names no time.
+    /// Default timeout of elements in seconds; 0 is none.
     timeout: i64,
     takes_nomatch: bool,
-    /// Why its elements cannot be kept.
+    /// Reason why the set's elements cannot be imported.
     refusal: Option<String>,
     refused_members: usize,
     members: Vec<Member>,
@@ -80,19 +80,19 @@ struct Member {
     prefixes: Vec<IpNet>,
     until: Option<Timestamp>,
     comment: Option<String>,
-    /// It is taken out of what the set matches.
+    /// True if the element is an exception from what the set matches.
     is_nomatch: bool,
 }
 
 impl Script {
-    /// Takes note of a line without an entry, which ends a listing.
+    /// Ends a listing at an empty line. `words` is a line without an entry.
     pub(super) fn blank_line(&mut self, words: &str) {
         if words.is_empty() {
             self.listing = Listing::None;
         }
     }
 
-    /// Reads a line, where it is one of ipset's.
+    /// Reads a line. Returns false if it is not one of ipset's.
     pub(super) fn line(&mut self, words: &str, line: usize, now: Timestamp) -> bool {
         if self.listed(words, line, now) {
             return true;
@@ -125,7 +125,7 @@ impl Script {
         self.refused.push(Refused { line, problem });
     }
 
-    /// Reads a line of `ipset list`.
+    /// Reads a line of `ipset list`. Returns false outside a listing.
     fn listed(&mut self, words: &str, line: usize, now: Timestamp) -> bool {
         let field = |name: &str| words.strip_prefix(name).map(|rest| rest.trim().to_owned());
         if let Some(name) = field("Name:") {
@@ -160,7 +160,7 @@ impl Script {
             return *at;
         }
         let at = self.sets.len();
-        // A script without its `create`: the elements say what they are.
+        // In a script without its `create`, the elements tell what they are.
         self.sets.push(Set { name: name.to_owned(), line, takes_nomatch: true, ..Set::default() });
         self.by_name.insert(name.to_owned(), at);
         at
@@ -209,7 +209,7 @@ impl Script {
         }
     }
 
-    /// Adds the denials of all sets, and what cannot be kept of them.
+    /// Adds the denials of all sets, and the items that cannot be imported.
     pub(super) fn finish(self, read: &mut Imported) {
         read.refused.extend(self.refused);
         for set in self.sets {
@@ -247,7 +247,7 @@ impl Set {
                     let length = mask.parse().ok().and_then(|mask| ipnet::ip_mask_to_prefix(mask).ok());
                     self.netmask = Some(length.ok_or(format!("the ones of `bitmask {mask}` are not in one piece"))?);
                 }
-                // Elements outside of it are not in the set.
+                // Elements outside the range are not in the set.
                 "range" => {
                     value()?;
                 }
@@ -261,7 +261,7 @@ impl Set {
         Ok(())
     }
 
-    /// The networks that addresses stand for.
+    /// Cuts addresses to the networks of the set's netmask.
     fn cut(&self, prefixes: &[IpNet]) -> Vec<IpNet> {
         let Some(length) = self.netmask else { return prefixes.to_vec() };
         let cut = |of: &IpNet| {
@@ -339,7 +339,7 @@ impl Set {
         read.rows.extend(found.filter_map(|(prefix, id)| Some(row(prefix, self.members.get(id)?))));
     }
 
-    /// Names exceptions that end before what they are taken from: no denial begins later than its import.
+    /// Refuses exceptions that end before the entries around them, because no denial may begin later than its import.
     fn refuse_exceptions_that_end(&self, read: &mut Imported) {
         let end = |until: Option<Timestamp>| until.unwrap_or(Timestamp::MAX);
         let mut denied: BTreeMap<IpNet, Timestamp> = BTreeMap::new();
@@ -366,7 +366,7 @@ impl Set {
     }
 }
 
-/// What stands before a comment in quotes, the comment, and what stands behind it.
+/// Splits an element into the text before a quoted comment, the comment, and the text after it.
 fn commented(element: &str) -> Result<(&str, Option<&str>, &str), String> {
     let Some((before, rest)) = element.split_once(" comment \"") else { return Ok((element, None, "")) };
     let (comment, after) = rest.split_once('"').ok_or("the quotes of its comment do not end")?;

@@ -1,4 +1,5 @@
-//! What `nft list` prints, and scripts for `nft -f`: sets and their elements, and whether rules drop what is in them. Pure.
+//! Reader for the output of `nft list` and scripts for `nft -f`: sets, their elements, and whether rules drop them.
+//! Pure.
 
 use std::collections::HashMap;
 
@@ -15,7 +16,7 @@ use words::{FAMILIES, element, meaning, objection_to_type, place};
 mod lexer;
 mod words;
 
-/// Braces within braces: a table, a set, its elements and a few more.
+/// Maximum depth of nested braces. A table, a set and its elements need three.
 const DEPTH_MAX: usize = 16;
 
 /// Sets by table and name, while statements are read.
@@ -23,7 +24,7 @@ const DEPTH_MAX: usize = 16;
 pub(super) struct Script {
     sets: Vec<Set>,
     by_name: HashMap<(String, String), usize>,
-    /// Uses of sets in rules that do not drop their sources: table and name, line, and what the rule does.
+    /// Uses of sets in rules that do not drop their sources: table and name, line, and the rule's action in words.
     passing: Vec<((String, String), usize, &'static str)>,
     refused: Vec<Refused>,
 }
@@ -33,9 +34,9 @@ struct Set {
     table: String,
     name: String,
     line: usize,
-    /// Seconds that an element has which names no time.
+    /// Default timeout of elements in seconds; 0 is none.
     timeout: i64,
-    /// Why its elements cannot be kept.
+    /// Reason why the set's elements cannot be imported.
     refusal: Option<String>,
     elements: Vec<Element>,
 }
@@ -44,7 +45,7 @@ struct Set {
 struct Element {
     line: usize,
     prefixes: Result<Vec<IpNet>, String>,
-    /// Seconds that are left of it; 0 is no end.
+    /// Seconds until the element expires; 0 means no end, none means the set's default.
     left: Option<i64>,
     comment: Option<String>,
     text: String,
@@ -52,10 +53,10 @@ struct Element {
 }
 
 impl Script {
-    /// Reads the statement at the start of `text`, which begins on a line. Returns what follows it, and on which line.
+    /// Reads the statement at the start of `text`, which begins in line `line`. Returns the text after it and its line.
     ///
     /// # Errors
-    /// Where its braces do not end.
+    /// Fails if the braces of the statement do not end.
     pub(super) fn statement<'a>(
         &mut self,
         text: &'a str,
@@ -64,7 +65,7 @@ impl Script {
     ) -> Result<(&'a str, usize), Wrong> {
         let mut read = Statement { lexer: Lexer::new(text, line), now, script: self, braces: Vec::new() };
         read.command()?;
-        // What else stands in its line.
+        // Further statements in the same line.
         while !matches!(read.lexer.peek(), Token::Line | Token::Over) {
             match read.lexer.peek() {
                 Token::Semicolon => read.lexer.pass(),
@@ -95,7 +96,7 @@ impl Script {
         self.refused.push(Refused { line, problem });
     }
 
-    /// Adds the denials of all sets, and what cannot be kept of them.
+    /// Adds the denials of all sets, and the items that cannot be imported.
     pub(super) fn finish(mut self, read: &mut Imported) {
         read.refused.append(&mut self.refused);
         for set in self.sets {
@@ -123,12 +124,12 @@ impl Script {
     }
 }
 
-/// A statement while it is read.
+/// Statement that is being read.
 struct Statement<'a, 'b> {
     lexer: Lexer<'a>,
     now: Timestamp,
     script: &'b mut Script,
-    /// The lines of the braces that are open.
+    /// Lines of the open braces, outermost first.
     braces: Vec<usize>,
 }
 
@@ -151,7 +152,7 @@ impl<'a> Statement<'a, '_> {
         }
     }
 
-    /// The words up to a brace or the end of the statement.
+    /// Returns the words up to a brace or the end of the statement.
     fn words(&mut self) -> Vec<&'a str> {
         let mut words = Vec::new();
         while let Token::Word(word) = self.lexer.peek() {
@@ -173,7 +174,7 @@ impl<'a> Statement<'a, '_> {
         Ok(is_open)
     }
 
-    /// Whether the innermost brace ends here.
+    /// Consumes a closing brace if it is next. Fails at the end of the script.
     fn closes(&mut self) -> Result<bool, Wrong> {
         match self.lexer.peek() {
             Token::Close => {
@@ -189,7 +190,7 @@ impl<'a> Statement<'a, '_> {
         }
     }
 
-    /// Passes over the rest of a statement, with all braces in it.
+    /// Skips the rest of a statement, including all braces in it.
     fn skip(&mut self) -> Result<(), Wrong> {
         loop {
             match self.lexer.peek() {
@@ -209,9 +210,9 @@ impl<'a> Statement<'a, '_> {
         }
     }
 
-    /// Reads what a command adds. `table` is the one that it stands in.
+    /// Reads the object of a command. `table` is the surrounding table, or empty.
     fn object(&mut self, object: &str, line: usize, table: &str) -> Result<(), Wrong> {
-        // The words of a rule are its own.
+        // The words of a rule have their own syntax.
         if object == "rule" {
             let mut words = self.lexer.clone();
             let first = if let Token::Word(word) = words.next() { word } else { "" };
@@ -289,7 +290,7 @@ impl<'a> Statement<'a, '_> {
                     }
                     None => Some("its `timeout` is no time".to_owned()),
                 },
-                // How it is kept, and what is counted: neither changes what it matches.
+                // These options concern storage and counters, and do not change what the set matches.
                 "gc-interval" | "size" | "policy" | "auto-merge" | "counter" | "comment" | "handle" | "last" => None,
                 "limit" | "quota" | "ct" => Some(format!("its elements match up to a `{key}` only")),
                 other => Some(format!("its option `{other}` is not known")),
@@ -299,7 +300,7 @@ impl<'a> Statement<'a, '_> {
         Ok(())
     }
 
-    /// Reads the elements between braces, for a set.
+    /// Reads the elements between braces into a set.
     fn elements(&mut self, table: &str, name: &str) -> Result<(), Wrong> {
         let line = self.lexer.line();
         if !self.open()? {
@@ -362,7 +363,7 @@ impl<'a> Statement<'a, '_> {
         Ok(())
     }
 
-    /// Reads a rule: what becomes of the sources in a set, and whether it names sources itself, which is not read.
+    /// Reads a rule: its action on the sources in a set, and whether it names sources itself, which are not imported.
     fn rule(&mut self, table: &str, line: usize) -> Result<(), Wrong> {
         let mut lexer = self.lexer.clone();
         self.skip()?;
@@ -385,7 +386,7 @@ impl<'a> Statement<'a, '_> {
         Ok(())
     }
 
-    /// Reads a command that takes something away again.
+    /// Reads a command that removes objects or elements.
     fn removal(&mut self, command: &str, line: usize) -> Result<(), Wrong> {
         let words = self.words();
         let (object, words) = words.split_first().map_or(("", &[][..]), |(first, rest)| (*first, rest));
@@ -397,7 +398,7 @@ impl<'a> Statement<'a, '_> {
             _ => false,
         };
         match (command, object) {
-            // Rules alone.
+            // These commands remove rules only.
             ("flush", "table" | "chain") => {}
             ("flush" | "delete" | "destroy", "ruleset" | "table" | "set" | "map") => {
                 self.script.sets.iter_mut().filter(|set| is_meant(set)).for_each(|set| set.elements.clear());

@@ -1,4 +1,4 @@
-//! What the tools print, in their exact shape, and what of it cannot be kept.
+//! Import of exact tool output, and of items in it that cannot be imported.
 
 use super::*;
 
@@ -143,7 +143,7 @@ fn what_a_script_takes_out_again_is_not_denied() {
     );
 }
 
-/// As nft 1.0.6 prints it.
+/// Output of nft 1.0.6.
 const RULESET: &str = "table inet t {
 \tset s {
 \t\ttype ipv4_addr

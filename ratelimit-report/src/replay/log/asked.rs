@@ -1,4 +1,4 @@
-//! Method, target and status of the request in a log's line, for limits with conditions.
+//! Method, target and status of the request in a log line, for limits with conditions.
 
 use std::borrow::Cow;
 
@@ -10,21 +10,21 @@ use super::{envelope, fields};
 
 /// Names of the method in an object.
 const METHODS: [&str; 4] = ["method", "request_method", "http_method", "requestmethod"];
-/// Names of the target, best first: nginx's `$uri` is what a request was rewritten to.
+/// Names of the target, best first. nginx's `$uri` comes late, because it is the target after rewriting.
 const TARGETS: [&str; 6] = ["request_uri", REQUEST, "requestpath", "uri", "path", "url"];
-/// Names of the status, best first: Traefik has that of its own answer, and that of the server behind it.
+/// Names of the status, best first. Traefik logs the status of its own answer and that of the server behind it.
 const STATUSES: [&str; 6] =
     ["status", "status_code", "statuscode", "response_code", "downstreamstatus", "originstatus"];
-/// Name of a whole request line, or of an object that is the request.
+/// Name of a whole request line, or of an object that contains the request.
 const REQUEST: &str = "request";
-/// Names of a server's line within another's object.
+/// Names of a server's line within another object.
 const MESSAGES: [&str; 3] = ["message", "log", "msg"];
-/// Maximum number of objects that an object is in.
+/// Maximum number of objects around an object.
 const OBJECTS_MAX: usize = 3;
-/// Number of slashes in HAProxy's timers, behind which the status stands.
+/// Number of slashes in HAProxy's timers, after which the status follows.
 const TIMER_SLASHES: usize = 4;
 
-/// Facts of one line.
+/// Facts about the request in one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked<'a> {
     status: Option<u16>,
@@ -35,7 +35,7 @@ pub struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    /// Returns the facts of a line in a format that [`super::Parser`] reads. What it does not find stays unknown.
+    /// Returns the facts of a line in a format that [`super::Parser`] reads. Facts that are not found stay unknown.
     pub fn of(line: &'a [u8]) -> Self {
         let text = line.trim_ascii();
         let object = text.iter().position(|byte| *byte == b'{').filter(|at| *at == 0 || !text[..*at].contains(&b'"'));
@@ -45,14 +45,14 @@ impl<'a> Asked<'a> {
         Self::of_text(text).unwrap_or_default()
     }
 
-    /// Returns the same facts of a line that `is_cut` says to be cut, or that was found to be.
+    /// Returns the facts, marked as cut if `is_cut` is true.
     #[must_use]
     pub fn cut(self, is_cut: bool) -> Self {
         Self { is_cut: self.is_cut || is_cut, ..self }
     }
 
-    /// Returns whether the request meets a condition. What a line does not say meets none, unless a part of the line is
-    /// missing: a client could have that cut off that counts it.
+    /// Returns true if the request meets a condition. An unknown fact meets none, unless a part of the line is missing.
+    /// Otherwise a client could escape a condition by having that part cut off.
     pub fn meets(&self, condition: &Condition) -> bool {
         if self.is_cut { condition.may_be_met_by(self.request()) } else { condition.is_met_by(self.request()) }
     }
@@ -62,8 +62,9 @@ impl<'a> Asked<'a> {
         LoggedRequest { status: self.status, target: self.target.as_deref(), method: self.method.as_deref() }
     }
 
-    /// The first text within quotation marks that has a method and a target, or that a status follows: what is behind that
-    /// is a client's, such as its agent. So is the user's name before the time, whose quotation marks are escaped.
+    /// Reads the first quoted text that has a method and a target, or that a status follows. Later texts, such as the
+    /// user agent, are under the client's control. So is the user name before the time, whose quotation marks are
+    /// escaped.
     fn of_text(text: &'a [u8]) -> Option<Self> {
         let message = envelope::take_off(text).map_or(text, |envelope| envelope.message.trim_ascii());
         let is_haproxy = fields::haproxy(message).is_some();
@@ -109,8 +110,8 @@ impl Asked<'static> {
         asked
     }
 
-    /// Takes what is at the top, and in the object that is the request. Clients' headers are below other names. `ranks`
-    /// are those of the names of target and status so far.
+    /// Reads the fields at the top level and in the object that contains the request. Clients' headers have other
+    /// names. `ranks` has the ranks of the names of target and status found so far.
     fn take_object(&mut self, object: &Value, ranks: &mut (usize, usize)) {
         let Value::Object(fields) = object else { return };
         for (name, value) in fields {
@@ -143,12 +144,12 @@ fn status_of(value: &Value) -> Option<u16> {
     number.or_else(|| status(value.as_str()?.as_bytes()))
 }
 
-/// The first quotation mark from `begin` on that no backslash escapes.
+/// Returns the position of the first quotation mark from `begin` on that no backslash escapes.
 fn opening_quote(text: &[u8], begin: usize) -> Option<usize> {
     (begin..text.len()).find(|at| text[*at] == b'"' && (*at == 0 || text[*at - 1] != b'\\'))
 }
 
-/// The first quotation mark that no backslash escapes.
+/// Returns the position of the first quotation mark that no backslash escapes.
 fn end_of_quoted(text: &[u8]) -> Option<usize> {
     let mut is_escaped = false;
     text.iter().position(|byte| {
@@ -158,7 +159,7 @@ fn end_of_quoted(text: &[u8]) -> Option<usize> {
     })
 }
 
-/// `GET /a?b HTTP/1.1`: method and target.
+/// Parses `GET /a?b HTTP/1.1` into method and target.
 fn request_line(text: &[u8]) -> Option<(Cow<'_, str>, Cow<'_, str>)> {
     let mut parts = words(text);
     let (method, target) = (parts.next()?, parts.next()?);
@@ -172,7 +173,7 @@ fn status(word: &[u8]) -> Option<u16> {
     std::str::from_utf8(word).ok().filter(|_| is_code)?.parse().ok()
 }
 
-/// HAProxy's stands behind its timers: `0/0/1/24/25 200 … "GET / HTTP/1.1"`.
+/// Returns HAProxy's status, which follows its timers: `0/0/1/24/25 200 … "GET / HTTP/1.1"`.
 fn status_before(text: &[u8]) -> Option<u16> {
     let mut all = words(text);
     all.find(|word| {

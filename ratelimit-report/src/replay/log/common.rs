@@ -1,24 +1,23 @@
-//! The common and combined formats, as nginx, Apache and Traefik write them, also with the virtual host or
-//! `X-Forwarded-For` first.
+//! The common and combined formats of nginx, Apache and Traefik. A virtual host or `X-Forwarded-For` may come first.
 
 use std::net::IpAddr;
 
 use super::time::Stamp;
 
-/// How the source was told from other addresses.
+/// Choice of the source among the addresses in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
-    /// It is the only one.
+    /// The source is the only address.
     Alone,
-    /// It connected, and forwarded for others, which are named beside it.
+    /// The source connected and forwarded for others, which are named too.
     Forwards,
-    /// It is the last public address that a request was forwarded for; who connected is not named.
+    /// The source is the last public address in a forwarding header; the address that connected is not named.
     Forwarded,
-    /// It is the second of two.
+    /// The source is the second of two addresses.
     Second,
 }
 
-/// A line.
+/// Source and time of one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) source: IpAddr,
@@ -26,7 +25,7 @@ pub(super) struct Line {
     pub(super) stamp: Stamp,
 }
 
-/// The time of the last line that had one: that of the next is mostly the same.
+/// Time of the last line, cached because the next line mostly has the same text.
 #[derive(Debug, Default)]
 pub(super) struct Last {
     text: Vec<u8>,
@@ -44,10 +43,10 @@ impl Last {
     }
 }
 
-/// Fields in brackets before a request that are looked at.
+/// Maximum number of bracketed fields before the request that are examined.
 const BRACKETS_MAX: usize = 8;
 
-/// Reads one line; else what is wrong with it, a clause.
+/// Reads one line. Fails with a clause on what is wrong.
 pub(super) fn line(text: &[u8], last: &mut Last) -> Result<Line, String> {
     let bracketed = before_request(text, last).or_else(|| before_quotes(text));
     let (head, stamp) = bracketed.ok_or_else(|| match words(text).next().and_then(address) {
@@ -58,14 +57,14 @@ pub(super) fn line(text: &[u8], last: &mut Last) -> Result<Line, String> {
     Ok(Line { source, told, stamp: stamp.ok_or("its time is not as in 10/Oct/2000:13:55:36 -0700")? })
 }
 
-/// The time right before the request, and what is before it. A user's name may hold blanks and brackets.
+/// Finds the time right before the request, and the text before it. A user name may contain blanks and brackets.
 fn before_request<'a>(text: &'a [u8], last: &mut Last) -> Option<(&'a [u8], Option<Stamp>)> {
     let end = position(text, b"] \"")?;
     let begin = text[..end].iter().rposition(|byte| *byte == b'[')?;
     Some((&text[..begin], last.stamp(&text[begin + 1..end])))
 }
 
-/// The last time in brackets before the request, where other fields are between them.
+/// Finds the last time in brackets before the request, if other fields are between them.
 fn before_quotes(text: &[u8]) -> Option<(&[u8], Option<Stamp>)> {
     let mut quotes = text.iter().enumerate().filter(|(_, byte)| **byte == b'"').map(|(at, _)| at);
     let quote = quotes.nth(if text.starts_with(b"\"") { 2 } else { 0 })?;
@@ -73,13 +72,13 @@ fn before_quotes(text: &[u8]) -> Option<(&[u8], Option<Stamp>)> {
     ends.take(BRACKETS_MAX).find_map(|end| {
         let begin = text[..end].iter().rposition(|byte| *byte == b'[')?;
         let stamp = Stamp::common(&text[begin + 1..end]).or_else(|| Stamp::iso(&text[begin + 1..end]));
-        // HAProxy's have none, and another format.
+        // HAProxy's times have no offset, and another format.
         let stamp = stamp.filter(|stamp| stamp.has_offset())?;
         Some((&text[..begin], Some(stamp)))
     })
 }
 
-/// Who sent a request, by what stands before its time.
+/// Determines the source from the text before the time.
 fn source(head: &[u8]) -> Result<(IpAddr, Told), String> {
     if let Some(quoted) = head.strip_prefix(b"\"") {
         let end = quoted.iter().position(|byte| *byte == b'"').ok_or("a quotation mark has no second one")?;
@@ -96,18 +95,18 @@ fn source(head: &[u8]) -> Result<(IpAddr, Told), String> {
     match (address(first), address(second)) {
         (Some(source), None) if second.ends_with(b",") => Ok((source, Told::Forwards)),
         (Some(source), None) => Ok((source, Told::Alone)),
-        // lighttpd's `%h %V %u`: the client, the host that was asked for, the user. With a virtual host first there are
-        // four words.
+        // lighttpd's `%h %V %u` has three words: client, requested host, user. With a virtual host first there are
+        // four.
         (Some(source), Some(_)) if words_behind == 1 => Ok((source, Told::Alone)),
         (Some(_), Some(source)) => Ok((source, Told::Second)),
-        // A virtual host, or no `X-Forwarded-For`.
+        // The first word is a virtual host, or `-` for no `X-Forwarded-For`.
         (None, Some(source)) => Ok((source, Told::Alone)),
         (None, None) if second.ends_with(b",") => of_words(&head[first.len()..]).ok_or_else(|| wrong(first)),
         (None, None) => Err(wrong(first)),
     }
 }
 
-/// Of `192.0.2.7, 10.0.0.1 …`, behind which the address may stand that connected.
+/// Parses a forwarding list, `192.0.2.7, 10.0.0.1 …`, optionally followed by the address that connected.
 fn of_words(head: &[u8]) -> Option<(IpAddr, Told)> {
     let mut list = words(head);
     let (mut last, mut is_last) = (None, false);
@@ -121,7 +120,7 @@ fn of_words(head: &[u8]) -> Option<(IpAddr, Told)> {
     of_list(last, list.next().filter(|_| is_last).and_then(address))
 }
 
-/// Of a list and who connected, where that is named.
+/// Chooses between a forwarded address and the address that connected, if either is known.
 fn of_list(forwarded: Option<IpAddr>, connected: Option<IpAddr>) -> Option<(IpAddr, Told)> {
     match (connected, forwarded) {
         (Some(source), Some(_)) => Some((source, Told::Forwards)),
@@ -130,7 +129,7 @@ fn of_list(forwarded: Option<IpAddr>, connected: Option<IpAddr>) -> Option<(IpAd
     }
 }
 
-/// The last public address of an `X-Forwarded-For`, or the last at all: what is before it, anyone can write.
+/// Returns the last public address of an `X-Forwarded-For`, or else the last address. A client can forge earlier ones.
 pub(super) fn forwarded_for(list: &[u8]) -> Option<IpAddr> {
     list.split(|byte| *byte == b',').fold(None, |last, word| nearer(last, address(word.trim_ascii())))
 }
@@ -146,13 +145,14 @@ fn nearer(last: Option<IpAddr>, next: Option<IpAddr>) -> Option<IpAddr> {
     }
 }
 
-/// Returns the address in a field that has one, with a port or without, quoted or not. `::ffff:192.0.2.7`, as a server
-/// on a socket of both families logs it, is 192.0.2.7 on the wire.
+/// Returns the address in a field, with or without a port or quotation marks. `::ffff:192.0.2.7`, which a dual-stack
+/// server logs, becomes 192.0.2.7.
 ///
-/// An IPv6 address and a port without brackets are told apart where there is one way to read them: eight groups and a
-/// ninth, a port of five digits, a port behind an IPv4 address. `2001:db8::7:443` may be an address and is taken as one.
+/// An IPv6 address and a port without brackets are separated only if there is one way to read them. That holds for
+/// eight groups and a ninth, a port of five digits, or a port after an IPv4 address. `2001:db8::7:443` may be an
+/// address and is read as one.
 pub(super) fn address(word: &[u8]) -> Option<IpAddr> {
-    // Of most lines the second word is a dash, and three parsers would look at it.
+    // The second word of most lines is a dash, which needs no parser.
     if !word.iter().any(|byte| matches!(byte, b'.' | b':')) {
         return None;
     }
@@ -160,8 +160,8 @@ pub(super) fn address(word: &[u8]) -> Option<IpAddr> {
     bare(text).or_else(|| bracketed(text)).or_else(|| before_port(text)).map(|source| source.to_canonical())
 }
 
-/// Returns the address in a field that a format defines as address and port, as load balancers and HAProxy write it. Of
-/// `2001:db8::7:443`, the port is 443. Where there is no port at all, the field is read as [`address`] reads it.
+/// Returns the address in a field that a format defines as address and port, as load balancers and HAProxy write it. In
+/// `2001:db8::7:443` the port is 443. A field without a port is read by [`address`].
 pub(super) fn address_and_port(word: &[u8]) -> Option<IpAddr> {
     let text = unquoted(std::str::from_utf8(word).ok()?);
     bracketed(text).or_else(|| before_port(text)).map(|source| source.to_canonical()).or_else(|| address(word))
@@ -171,7 +171,7 @@ fn unquoted(text: &str) -> &str {
     text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text)
 }
 
-/// `192.0.2.7`, `2001:db8::7`, `fe80::7%eth0`.
+/// Parses `192.0.2.7`, `2001:db8::7` or `fe80::7%eth0`.
 fn bare(text: &str) -> Option<IpAddr> {
     match text.split_once('%') {
         Some((text, zone)) => text.parse().ok().filter(|source: &IpAddr| source.is_ipv6() && is_zone(zone)),
@@ -179,14 +179,15 @@ fn bare(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// `[2001:db8::7]`, `[2001:db8::7]:443`, `[fe80::7%eth0]:443`; lighttpd and a few others write IPv4 so too.
+/// Parses `[2001:db8::7]`, `[2001:db8::7]:443` or `[fe80::7%eth0]:443`. lighttpd and a few others write IPv4 in
+/// brackets too.
 fn bracketed(text: &str) -> Option<IpAddr> {
     let (inner, behind) = text.strip_prefix('[')?.split_once(']')?;
     let is_whole = behind.is_empty() || behind.strip_prefix(':').is_some_and(is_port);
     bare(inner).filter(|_| is_whole)
 }
 
-/// `192.0.2.7:443`, `2001:db8:0:0:0:0:0:7:443`, `fe80::7%eth0:443`.
+/// Parses `192.0.2.7:443`, `2001:db8:0:0:0:0:0:7:443` or `fe80::7%eth0:443`.
 fn before_port(text: &str) -> Option<IpAddr> {
     let (before, port) = text.rsplit_once(':')?;
     bare(before).filter(|_| is_port(port))
@@ -210,7 +211,7 @@ fn wrong(word: &[u8]) -> String {
     }
 }
 
-/// Blanks and tabs part them.
+/// Splits a text at blanks and tabs.
 pub(super) fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty())
 }
@@ -279,9 +280,9 @@ mod tests {
                 Some("2001:db8:4538:1:bcf4:5264:e01c:f215"),
                 Some("2001:db8:4538:1:bcf4:5264:e01c:f215"),
             ),
-            // Five digits are no group of an address.
+            // Five digits cannot be a group of an address.
             ("2001:db8::7:50000", Some("2001:db8::7"), Some("2001:db8::7")),
-            // The format decides.
+            // The format decides whether the last group is a port.
             ("2001:db8::7:443", Some("2001:db8::7:443"), Some("2001:db8::7")),
             ("::1:443", Some("::1:443"), Some("::1")),
             ("2001:db8::", Some("2001:db8::"), Some("2001:db8::")),

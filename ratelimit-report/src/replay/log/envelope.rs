@@ -1,17 +1,17 @@
-//! What stands before a server's own line where a log daemon, a journal or a container's runtime has written it.
+//! Prefixes that a log daemon, a journal or a container runtime puts before a server's own line.
 
 use super::time::Stamp;
 
-/// What a line was in.
+/// Envelope of a server's line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Envelope<'a> {
-    /// When it was written, where that is told.
+    /// Time at which the line was recorded, if the envelope has it.
     pub(super) stamp: Option<Stamp>,
-    /// The server's own line.
+    /// Line of the server itself.
     pub(super) message: &'a [u8],
 }
 
-/// Takes it off: none where there is none.
+/// Removes one envelope. Returns none if the line has none.
 pub(super) fn take_off(text: &[u8]) -> Option<Envelope<'_>> {
     match priority(text) {
         Some(rest) => rfc5424(rest).or_else(|| of_daemon(rest)).or_else(|| tagged(rest, None)),
@@ -19,14 +19,14 @@ pub(super) fn take_off(text: &[u8]) -> Option<Envelope<'_>> {
     }
 }
 
-/// What is behind `<34>`.
+/// Returns the text after a priority such as `<34>`.
 fn priority(text: &[u8]) -> Option<&[u8]> {
     let rest = text.strip_prefix(b"<")?;
     let end = rest.iter().take(4).position(|byte| *byte == b'>')?;
     (end > 0 && rest[..end].iter().all(u8::is_ascii_digit)).then(|| &rest[end + 1..])
 }
 
-/// `1 2003-10-11T22:14:15.003Z host app procid msgid [data] message`.
+/// Parses `1 2003-10-11T22:14:15.003Z host app procid msgid [data] message`.
 fn rfc5424(text: &[u8]) -> Option<Envelope<'_>> {
     let (stamp, mut rest) = word(text.strip_prefix(b"1 ")?)?;
     for _ in 0..4 {
@@ -41,7 +41,7 @@ fn rfc5424(text: &[u8]) -> Option<Envelope<'_>> {
     Some(Envelope { stamp: Stamp::iso(stamp), message: message.strip_prefix(b"\xef\xbb\xbf").unwrap_or(message) })
 }
 
-/// What is behind `[id name="value"][...]`. A value has its brackets and quotation marks behind backslashes.
+/// Returns the text after `[id name="value"][...]`. Brackets and quotation marks in a value are escaped by backslashes.
 fn structured_data(text: &[u8]) -> Option<&[u8]> {
     let (mut is_quoted, mut is_escaped) = (false, false);
     for (at, byte) in text.iter().enumerate() {
@@ -56,8 +56,8 @@ fn structured_data(text: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// `TIME host tag[pid]: message`, as RFC 3164, rsyslog and every short form of `journalctl` have it. What servers send to
-/// a socket of their own host has no host in it.
+/// Parses `TIME host tag[pid]: message`, as written by RFC 3164, rsyslog and every short form of `journalctl`. Lines
+/// that servers send to a local socket have no host.
 fn of_daemon(text: &[u8]) -> Option<Envelope<'_>> {
     if let Some((stamp, rest)) = Stamp::syslog(text) {
         let rest = rest.trim_ascii_start();
@@ -75,14 +75,14 @@ fn of_daemon(text: &[u8]) -> Option<Envelope<'_>> {
     tagged(word(rest)?.1, Some(stamp))
 }
 
-/// `tag[pid]: message`, `tag: message`.
+/// Parses `tag[pid]: message` or `tag: message`.
 fn tagged(text: &[u8], stamp: Option<Stamp>) -> Option<Envelope<'_>> {
     let (tag, message) = word(text)?;
     let name = tag.strip_suffix(b":")?;
     (!name.is_empty()).then_some(Envelope { stamp, message })
 }
 
-/// `[2026-10-10 13:55:36 +0000] [123] [INFO] message`, as hypercorn has Python's logging write it.
+/// Parses `[2026-10-10 13:55:36 +0000] [123] [INFO] message`, which hypercorn writes through Python's logging.
 fn of_python(text: &[u8]) -> Option<Envelope<'_>> {
     let (time, rest) = in_brackets(text)?;
     let (pid, rest) = in_brackets(rest.strip_prefix(b" ")?)?;
@@ -93,14 +93,14 @@ fn of_python(text: &[u8]) -> Option<Envelope<'_>> {
     is_one.then_some(Envelope { stamp: Some(stamp), message: rest.strip_prefix(b" ")? })
 }
 
-/// Returns the text within brackets at the beginning, and the text behind them.
+/// Returns the text within brackets at the beginning, and the text after them.
 fn in_brackets(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let rest = text.strip_prefix(b"[")?;
     let end = rest.iter().position(|byte| *byte == b']')?;
     Some((&rest[..end], &rest[end + 1..]))
 }
 
-/// `2016-10-06T00:17:09.669794202Z stdout F message`, as Kubernetes keeps what containers say.
+/// Parses `2016-10-06T00:17:09.669794202Z stdout F message`, the format of container logs in Kubernetes.
 fn of_container(text: &[u8]) -> Option<Envelope<'_>> {
     let (time, rest) = word(text)?;
     let (stream, rest) = word(rest)?;
@@ -109,14 +109,14 @@ fn of_container(text: &[u8]) -> Option<Envelope<'_>> {
     is_one.then(|| Some(Envelope { stamp: Some(Stamp::iso(time)?), message }))?
 }
 
-/// `web-1  | message`, as `docker compose logs` has it.
+/// Parses `web-1  | message`, the format of `docker compose logs`.
 fn of_compose(text: &[u8]) -> Option<Envelope<'_>> {
     let (name, rest) = word(text)?;
     let message = rest.trim_ascii_start().strip_prefix(b"| ")?;
     (!name.starts_with(b"{")).then_some(Envelope { stamp: None, message })
 }
 
-/// The first word and what is behind the blank after it.
+/// Returns the first word, and the text after the blank that follows it.
 fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = text.iter().position(|byte| *byte == b' ').filter(|at| *at > 0)?;
     Some((&text[..at], &text[at + 1..]))

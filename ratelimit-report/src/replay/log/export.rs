@@ -1,26 +1,26 @@
-//! `journalctl -o export`: entries of fields, `NAME=value` or a name with a length and bytes, each entry up to an empty
-//! line.
+//! Reader for `journalctl -o export`. Entries consist of fields, `NAME=value` or a name with a length and bytes, and
+//! end at an empty line.
 
 use std::io;
 
 use super::lines::Lines;
 use super::time::Stamp;
 
-/// An entry of a journal.
+/// Entry of a journal.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
-    /// What was said.
+    /// Text of the log message.
     pub(super) message: Vec<u8>,
-    /// When the journal had it.
+    /// Time at which the journal received the message.
     pub(super) stamp: Option<Stamp>,
 }
 
-/// Whether a file that begins so is an export.
+/// Returns true if a file that begins with `start` is a journal export.
 pub(super) fn is_export(start: &[u8]) -> bool {
     start.starts_with(b"__CURSOR=") || start.starts_with(b"__REALTIME_TIMESTAMP=")
 }
 
-/// The next entry: none at the end.
+/// Returns the next entry; none at the end.
 pub(super) fn entry<R: io::Read>(lines: &mut Lines<R>) -> io::Result<Option<Entry>> {
     let (mut entry, mut has_any) = (Entry::default(), false);
     while let Some(line) = lines.next()? {

@@ -1,12 +1,12 @@
-//! Formats whose fields stand at places: W3C extended (IIS, CloudFront), HAProxy's HTTP log, AWS load balancers, Squid,
-//! Envoy.
+//! Formats with fields at fixed positions: W3C extended (IIS, CloudFront), HAProxy's HTTP log, AWS load balancers,
+//! Squid, Envoy.
 
 use std::net::IpAddr;
 
 use super::common::{Told, address, address_and_port, forwarded_for, words};
 use super::time::{Stamp, millis};
 
-/// Where the fields of a W3C extended log are.
+/// Positions of the fields in a W3C extended log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Columns {
     date: usize,
@@ -16,7 +16,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Of what is behind `#Fields:`; else what is missing there, a clause.
+    /// Parses the names after `#Fields:`. Fails with a clause on which field is missing.
     pub(super) fn of(names: &[u8]) -> Result<Self, String> {
         let find = |name: &str| words(names).position(|word| word.eq_ignore_ascii_case(name.as_bytes()));
         let place = |name: &str| find(name).ok_or_else(|| format!("its #Fields have no {name}"));
@@ -24,8 +24,8 @@ impl Columns {
         Ok(Self { date, time, client, took: find("time-taken") })
     }
 
-    /// Who sent a line's request, and when, which is in UTC. Date and time are those of the request's end: where the
-    /// line says how long it took, the begin is told.
+    /// Returns the source and time of a line's request. Date and time are in UTC and those of the request's end, so the
+    /// duration is subtracted if the line has it.
     pub(super) fn line(&self, text: &[u8]) -> Result<(IpAddr, Stamp), String> {
         let field = |place| words(text).nth(place).unwrap_or_default();
         let stamp = Stamp::of_date_and_time(field(self.date), field(self.time));
@@ -36,14 +36,14 @@ impl Columns {
     }
 }
 
-/// Returns the milliseconds of a time-taken: CloudFront writes seconds with a fraction, IIS whole milliseconds.
+/// Returns the milliseconds of a time-taken field. CloudFront writes seconds with a fraction, IIS whole milliseconds.
 fn taken_ms(field: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(field).ok()?;
     if text.contains('.') { millis(text) } else { text.parse().ok() }
 }
 
-/// HAProxy's `option httplog` and `option httpslog`: `192.0.2.7:33317 [06/Feb/2009:12:14:14.655] frontend … "GET /
-/// HTTP/1.1"`, with fields of TLS behind the request or not.
+/// Parses HAProxy's `option httplog` and `option httpslog`: `192.0.2.7:33317 [06/Feb/2009:12:14:14.655] frontend … "GET
+/// / HTTP/1.1"`, with or without TLS fields after the request.
 pub(super) fn haproxy(text: &[u8]) -> Option<Result<(IpAddr, Stamp), String>> {
     let at = text.iter().position(|byte| *byte == b' ')?;
     text[..at].contains(&b':').then_some(())?;
@@ -59,11 +59,12 @@ pub(super) fn haproxy(text: &[u8]) -> Option<Result<(IpAddr, Stamp), String>> {
     Some(source.map(|source| (source, stamp)).ok_or_else(|| "it begins with no address".to_owned()))
 }
 
-/// Place of the request among the fields of an application load balancer's line, whose first is the type.
+/// Index of the request among the fields of an application load balancer's line. The first field is the type.
 const ALB_REQUEST_AT: usize = 12;
 
-/// `https 2018-07-02T22:23:00.186641Z app/name/id 192.0.2.7:2817 …` of an application load balancer; of a classic one
-/// without the first word. The fields of client and target are always address and port, IPv6 without brackets.
+/// Parses a line of an application load balancer: `https 2018-07-02T22:23:00.186641Z app/name/id 192.0.2.7:2817 …`. A
+/// classic one lacks the first word. The fields of client and target are always address and port, IPv6 without
+/// brackets.
 pub(super) fn load_balancer(text: &[u8]) -> Option<Result<(IpAddr, Stamp), String>> {
     if let Some(rest) = text.strip_prefix(b"tls 2.0 ") {
         Stamp::iso(words(rest).next()?)?;
@@ -83,12 +84,12 @@ pub(super) fn load_balancer(text: &[u8]) -> Option<Result<(IpAddr, Stamp), Strin
         let wrong = "it is a TCP connection of a classic load balancer, and no request: replay the server's own log";
         return Some(Err(wrong.to_owned()));
     }
-    // A request is written when it is answered; when it came stands further behind.
+    // A request is logged when it is answered. A later field has the time of its arrival.
     let came = if is_typed { creation_time(text) } else { None };
     Some(Ok((source, came.unwrap_or(answered))))
 }
 
-/// Returns the request_creation_time of an application load balancer's line. Fields before it are quoted and may hold
+/// Returns the request_creation_time of an application load balancer's line. Quoted fields before it may contain
 /// blanks.
 fn creation_time(text: &[u8]) -> Option<Stamp> {
     let mut quoted = quoted_fields(text);
@@ -97,7 +98,7 @@ fn creation_time(text: &[u8]) -> Option<Stamp> {
     Stamp::iso(quoted.nth(8)?)
 }
 
-/// Fields that blanks part, but for those within quotation marks.
+/// Splits a text at blanks, except within quotation marks.
 fn quoted_fields(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -119,8 +120,8 @@ fn split_at_end(text: &[u8], is_end: impl Fn(u8) -> bool) -> (&[u8], &[u8]) {
     }
 }
 
-/// Squid's own format: `1286536309.586    921 192.0.2.7 TCP_MISS/200 507 GET http://…`. The time is that of the end, and
-/// the second field says how many milliseconds it took.
+/// Parses Squid's native format: `1286536309.586    921 192.0.2.7 TCP_MISS/200 507 GET http://…`. The time is that of
+/// the end, and the second field is the duration in milliseconds.
 pub(super) fn squid(text: &[u8]) -> Option<(IpAddr, Stamp)> {
     let mut fields = words(text);
     let (time, took, client, result) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
@@ -131,8 +132,9 @@ pub(super) fn squid(text: &[u8]) -> Option<(IpAddr, Stamp)> {
     is_result.then(|| Some((address(client)?, stamp.earlier_by_ms(took)?)))?
 }
 
-/// Envoy's and Istio's text formats: `[2016-04-15T20:17:00.310Z] "GET / HTTP/1.1" 200 - … "FORWARDED FOR" …`. Istio's
-/// names who connected as the third of three addresses behind the cluster; Envoy's default has `X-Forwarded-For` alone.
+/// Parses the text formats of Envoy and Istio: `[2016-04-15T20:17:00.310Z] "GET / HTTP/1.1" 200 - … "FORWARDED FOR" …`.
+/// Istio names the address that connected as the third of three addresses after the cluster. Envoy's default has only
+/// `X-Forwarded-For`.
 pub(super) fn envoy(text: &[u8]) -> Option<Result<(IpAddr, Told, Stamp), String>> {
     let (time, rest) = split_at_end(text.strip_prefix(b"[")?, |byte| byte == b']');
     let stamp = Stamp::iso(time)?;
@@ -147,14 +149,14 @@ pub(super) fn envoy(text: &[u8]) -> Option<Result<(IpAddr, Told, Stamp), String>
     if let Some(source) = connected {
         return Some(Ok((source, Told::Alone, stamp)));
     }
-    // Behind the request: status, flags, received, sent, duration, the upstream's time, and then the header.
+    // After the request come status, flags, received, sent, duration, the upstream's time, and then the header.
     let forwarded = fields.get(7).and_then(|field| forwarded_for(field));
     Some(forwarded.map(|source| (source, Told::Forwarded, stamp)).ok_or_else(|| {
         "it is a line of Envoy that names no client: add %DOWNSTREAM_REMOTE_ADDRESS% to its format".to_owned()
     }))
 }
 
-/// More fields no format has that is read.
+/// Maximum number of fields that are examined. No known format has more.
 const ENVOY_FIELDS_MAX: usize = 40;
 
 fn is_socket(field: &[u8]) -> bool {

@@ -1,4 +1,4 @@
-//! JSON lines: who sent a request and when, by the names that servers and collectors give them, wherever in the object.
+//! Source and time of requests in JSON lines, found at any depth by the names that servers and collectors use.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,8 +9,8 @@ use serde::de::{Deserialize as _, DeserializeSeed, IgnoredAny, MapAccess, SeqAcc
 use super::common::{address, forwarded_for};
 use super::time::{Stamp, millis};
 
-/// Who connected, best first: nginx, Caddy, Traefik, Envoy, Google's and Elastic's schemas, and what people call it. As
-/// [`Found::push`] writes names; with a point before it also below other names.
+/// Names of the address that connected, best first: nginx, Caddy, Traefik, Envoy, Google's and Elastic's schemas, and
+/// common names. They are in the form of [`Found::push`]. A leading point also matches below other names.
 const SOURCES: [&str; 19] = [
     ".remoteaddr",
     ".remoteip",
@@ -33,7 +33,7 @@ const SOURCES: [&str; 19] = [
     "ip",
 ];
 
-/// When, best first.
+/// Names of the time, best first.
 const TIMES: [&str; 16] = [
     ".startutc",
     ".edgestarttimestamp",
@@ -53,61 +53,61 @@ const TIMES: [&str; 16] = [
     ".realtimetimestamp",
 ];
 
-/// How many of [`TIMES`] are the time when a request began, whatever their writer is.
+/// Number of [`TIMES`], from the first, that are the start of a request in every format.
 const BEGINS: usize = 4;
 
-/// How many seconds a request took, by servers whose time is that of its end: nginx's `$request_time`, and Caddy's
-/// `duration`, which other servers write in other units.
+/// Names of the duration in seconds, for servers that log the time of a request's end: nginx's `$request_time` and
+/// Caddy's `duration`. Other servers write `duration` in other units.
 const TOOK: [&str; 2] = [".requesttime", "duration"];
-/// Rank of Caddy's name in [`TOOK`], and the message of each line of its access log.
+/// Index of Caddy's name in [`TOOK`], and the message in each line of its access log.
 const TOOK_BY_CADDY: (usize, &[u8]) = (1, b"handled request");
 
-/// Who it was forwarded for.
+/// Names of the forwarding header.
 const FORWARDED: [&str; 3] = [".xforwardedfor", ".httpxforwardedfor", ".forwardedfor"];
 
-/// Ends of names below which a client says what is there: its headers, cookies and arguments. None of it is believed but
-/// for whom it was forwarded.
+/// Name suffixes of objects that a client fills: headers, cookies and arguments. Only the forwarding header is read
+/// there.
 const OF_CLIENT: [&str; 7] = ["headers", "header", "cookies", "cookie", "args", "params", "parameters"];
-/// Likewise, whole names.
+/// Full names of objects that a client fills.
 const OF_CLIENT_WHOLE: [&str; 5] = ["arguments", "body", "form", "query", "querystring"];
 
-/// The line of a server within another's object: a journal's, Docker's, a collector's.
+/// Names of a server's line within another object: a journal's, Docker's or a collector's.
 const MESSAGES: [&str; 3] = ["message", "log", "msg"];
 
-/// Names of lists with a request in each element, at the top of an object: Azure's, AWS's and others'.
+/// Names of top-level lists with one request per element, as Azure, AWS and others write them.
 const BUNDLES: [&str; 6] = [".records", ".logevents", ".events", ".entries", ".items", ".logs"];
 const BUNDLE: &str = "it has several requests in a list: write an object a line, as `jq -c '.records[]'` does";
 
-/// Deeper there is nothing.
+/// Maximum depth that is read.
 const DEPTH_MAX: usize = 4;
 
-/// Characters of a path that are looked at: names are short.
+/// Maximum number of characters of a path. Names are short.
 const PATH_MAX: usize = 120;
 
-/// What an object says.
+/// Values found in an object.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     path: String,
     source: Option<(usize, IpAddr)>,
     stamp: Option<(usize, Stamp)>,
-    /// Rank of the name in [`TOOK`], and milliseconds.
+    /// Index of the name in [`TOOK`], and duration in milliseconds.
     took: Option<(usize, u64)>,
     forwarded: Option<IpAddr>,
     message: Option<(usize, Vec<u8>)>,
-    /// Number of names around the value that is read below which a client says what is there.
+    /// Number of client-filled objects around the current value.
     of_client: usize,
-    /// Number of clients' addresses that were read.
+    /// Number of client addresses that were read.
     clients: usize,
-    /// An object in it is a list of requests.
+    /// True if the object contains a list of several requests.
     is_bundle: bool,
 }
 
 impl Found {
-    /// What one line says; else what is wrong with it, a clause.
+    /// Reads one line. Fails with a clause on what is wrong.
     pub(super) fn of(text: &[u8]) -> Result<Self, String> {
         match Self::read(text) {
             Err(_) => {
-                // nginx without `escape=json` writes \x22, and other bytes as they came.
+                // nginx without `escape=json` writes \x22, and copies other bytes.
                 let mended = String::from_utf8_lossy(text).replace("\\x", "\\\\x");
                 Self::read(mended.as_bytes()).map_err(|error| {
                     let problem = error.to_string();
@@ -137,7 +137,7 @@ impl Found {
         self.source.map(|(_, source)| source)
     }
 
-    /// Returns the time when the request began, as far as the object tells.
+    /// Returns the time when the request began: the logged time, minus the duration if the logged time is the end.
     pub(super) fn stamp(&self) -> Option<Stamp> {
         let (rank, stamp) = self.stamp?;
         let (by, took) = self.took.unwrap_or_default();
@@ -155,7 +155,7 @@ impl Found {
         self.message.as_ref().map(|(_, message)| message.as_slice())
     }
 
-    /// Goes down to what has this name: `X-Forwarded-For`, `x_forwarded_for` and `xForwardedFor` are one.
+    /// Appends a name to the path. `X-Forwarded-For`, `x_forwarded_for` and `xForwardedFor` become one name.
     fn push(&mut self, name: &str) {
         self.path.push('.');
         let room = PATH_MAX.saturating_sub(self.path.len());
@@ -167,7 +167,7 @@ impl Found {
         rank(&TIMES, &self.path).is_some() || rank(&TOOK, &self.path).is_some()
     }
 
-    /// Whether a client says what is below the name that the path ends in.
+    /// Returns true if a client fills the object that the path names.
     fn is_of_client(&self) -> bool {
         let name = self.path.rsplit('.').next().unwrap_or_default();
         OF_CLIENT_WHOLE.contains(&name) || OF_CLIENT.iter().any(|end| name.ends_with(end))
@@ -204,16 +204,16 @@ impl Found {
     }
 }
 
-/// Which of some names a path is, or ends in.
+/// Returns the index of the first name that equals the path, or that ends it if the name begins with a point.
 fn rank(names: &[&str], path: &str) -> Option<usize> {
     names.iter().position(|name| if name.starts_with('.') { path.ends_with(name) } else { path.get(1..) == Some(name) })
 }
 
-/// A name, copied only where it has escapes.
+/// Object key, copied only if it has escapes.
 #[derive(serde::Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// One value at the path of what is found.
+/// Value at the current path.
 struct Value<'a> {
     found: &'a mut Found,
     depth: usize,
@@ -254,7 +254,7 @@ impl<'de> Visitor<'de> for Value<'_> {
         Ok(())
     }
 
-    /// A header has its values in a list, and a journal its bytes that are no text; what is no byte is a question mark.
+    /// Reads a list: the values of a header, or a journal's message as bytes. Elements that are no byte become `?`.
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         if rank(&MESSAGES, &self.found.path).is_some() {
             let mut bytes = Vec::new();
@@ -308,7 +308,7 @@ impl<'de> Visitor<'de> for Value<'_> {
     }
 }
 
-/// Closes an object that was cut, behind the last member that is whole. None if the text has no such object.
+/// Closes an object that was cut off, after its last complete member. Returns none if the text has no such object.
 pub fn mended(text: &[u8]) -> Option<Vec<u8>> {
     let begin = text.iter().position(|byte| *byte == b'{')?;
     let (mut is_quoted, mut is_escaped) = (false, false);
@@ -372,13 +372,13 @@ mod tests {
             (r#"{"request_time":60.25,"msec":1791665796.25}"#, BEGAN_MS),
             (r#"{"ts":1791665738.5,"msg":"handled request","duration":2.5}"#, BEGAN_MS),
             (r#"{"ts":1791665738.5,"msg":"handled request","duration":2}"#, BEGAN_MS + 500),
-            // Another program's duration may be in any unit.
+            // The duration of another program may be in any unit.
             (r#"{"ts":1791665736,"msg":"done","duration":250}"#, BEGAN_MS),
             (r#"{"timestamp":1791665736,"event":{"duration":2500000}}"#, BEGAN_MS),
-            // The begin is told.
+            // The line contains the start of the request.
             (r#"{"start_time":"2026-10-10T20:55:36.000Z","time":"2026-10-10T20:59:36Z","request_time":240}"#, BEGAN_MS),
             (r#"{"StartUTC":"2026-10-10T20:55:36Z","time":"2026-10-10T20:55:39Z","Duration":3000000000}"#, BEGAN_MS),
-            // No duration.
+            // The line has no valid duration.
             (r#"{"msec":"1791665736.000","request_time":"-"}"#, BEGAN_MS),
             (r#"{"msec":"1791665736.000","request_time":"-1"}"#, BEGAN_MS),
             (r#"{"msec":"1791665736.000","request_time":"NaN"}"#, BEGAN_MS),

@@ -1,18 +1,18 @@
-//! Lines of any length from an input of any size, in bounded memory.
+//! Reader for lines of any length from an input of any size, in bounded memory.
 
 use std::io::{self, BufRead, BufReader, Read};
 
-/// A line is not longer than this: servers refuse requests long before.
+/// Maximum length of a line in bytes. Servers refuse requests that are far shorter.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// What is read at once.
+/// Size of the read buffer in bytes.
 const BUFFER_BYTES: usize = 1 << 16;
 
-/// Reads lines.
+/// Reader that splits an input into lines.
 pub(super) struct Lines<R> {
     input: BufReader<R>,
     line: Vec<u8>,
-    /// NUL bytes at the start of lines, which are no part of them: `copytruncate` leaves a hole where it cut.
+    /// Number of NUL bytes at the start of lines, which are removed: `copytruncate` leaves a hole where it cut.
     pub(super) nuls: u64,
 }
 
@@ -21,7 +21,8 @@ impl<R: Read> Lines<R> {
         Self { input: BufReader::with_capacity(BUFFER_BYTES, input), line: Vec::new(), nuls: 0 }
     }
 
-    /// The next line without its end; none at the end. Of a longer one than [`LINE_BYTES_MAX`] that is the beginning.
+    /// Returns the next line without its end; none at the end of the input. A line longer than [`LINE_BYTES_MAX`] is
+    /// cut.
     pub(super) fn next(&mut self) -> io::Result<Option<&[u8]>> {
         self.line.clear();
         self.skip_nuls()?;
@@ -36,7 +37,7 @@ impl<R: Read> Lines<R> {
         Ok(Some(&self.line))
     }
 
-    /// The next so many bytes, of which [`LINE_BYTES_MAX`] are kept, without the end of line behind them.
+    /// Returns the next `count` bytes, but at most [`LINE_BYTES_MAX`], and skips the end of line after them.
     pub(super) fn bytes(&mut self, count: u64) -> io::Result<&[u8]> {
         self.line.clear();
         self.input.by_ref().take(count.min(LINE_BYTES_MAX)).read_to_end(&mut self.line)?;
@@ -45,7 +46,7 @@ impl<R: Read> Lines<R> {
         Ok(&self.line)
     }
 
-    /// The next bytes, however many lines they are; none where there are no more.
+    /// Returns the next N bytes, across line ends; none if fewer are left.
     pub(super) fn exactly<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
         let mut bytes = [0; N];
         match self.input.read_exact(&mut bytes) {

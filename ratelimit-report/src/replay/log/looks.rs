@@ -1,19 +1,19 @@
-//! What a file looks like of which nothing can be read, and what to do with it.
+//! Recognition of files that cannot be read as a log, with advice.
 
-/// What a file is, and what to do.
+/// Kind of an unreadable file, and advice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::replay) struct Looks {
-    /// A clause: "it is …".
+    /// Description as a clause, "it is …".
     pub(in crate::replay) what: String,
-    /// What to do.
+    /// Advice on what to do.
     pub(in crate::replay) help: String,
 }
 
-/// What is read.
+/// Description of the formats that are read.
 pub(in crate::replay) const FORMATS: &str = "it reads captures and access logs, also packed by gzip; \
     `ratelimitd replay --help` has the formats";
 
-/// What files begin with that another program unpacks, what they are, and what turns them into text.
+/// Magic bytes of files that need another program, with a description and the command that converts them to text.
 const PACKED: [(&[u8], &str, &str); 9] = [
     (b"\x1f\x8b", "compressed by gzip twice", "unpack it on the way: zcat FILE"),
     (b"\x1f\x9d", "compressed (compress)", "unpack it on the way: zcat FILE"),
@@ -26,23 +26,24 @@ const PACKED: [(&[u8], &str, &str); 9] = [
     (b"\xfe\xff", "a text in UTF-16", "convert it on the way: iconv -f UTF-16 -t UTF-8 FILE"),
 ];
 
-/// What begins so and can be read by nobody here: none where it may be a log. A NUL makes none of it: any client may send one.
+/// Recognizes an empty or packed file. Returns none if it may be a log. NUL bytes do not matter, because a client may
+/// send them.
 pub(in crate::replay) fn packed(start: &[u8]) -> Option<Looks> {
     if start.trim_ascii().is_empty() {
         return Some(Looks { what: "it is empty".to_owned(), help: FORMATS.to_owned() });
     }
     let packed = PACKED.iter().find(|(magic, ..)| start.starts_with(magic)).map(|(_, what, help)| (*what, *help));
-    // A line of a log may have the same letters there. What fills a name up is no letter.
+    // A log line may have the same letters there. In a tar archive, NUL bytes pad the file name before them.
     let is_tar = start.get(257..262) == Some(b"ustar") && start[..257].contains(&0);
     let tar = is_tar.then_some(("a tar archive", "unpack it on the way: tar -xOf FILE"));
-    // A host's name may begin so, too.
+    // A host name may begin with the same letters.
     let is_bzip2 = start.starts_with(b"BZh") && start.get(4..10) == Some(b"1AY&SY");
     let bzip2 = is_bzip2.then_some(("compressed (bzip2)", "unpack it on the way: bzcat FILE"));
     let (what, help) = packed.or(bzip2).or(tar)?;
     Some(Looks { what: format!("it is {what}"), help: format!("{help} | ratelimitd replay -") })
 }
 
-/// Whether there are NUL bytes within lines: of a hole behind a line, all of them are before the next.
+/// Returns true if a line contains NUL bytes. NULs at the start of a line are the rest of a hole and do not count.
 fn is_binary(start: &[u8]) -> bool {
     start.split(|byte| *byte == b'\n').any(|line| {
         let holes = line.iter().take_while(|byte| **byte == 0).count();
@@ -50,7 +51,7 @@ fn is_binary(start: &[u8]) -> bool {
     })
 }
 
-/// What a file looks like of which no line is a request; none where it is not known.
+/// Describes a file in which no line is a request. Returns none if its kind is unknown.
 pub(in crate::replay) fn looks(start: &[u8]) -> Option<Looks> {
     if !super::export::is_export(start) && is_binary(start) {
         return Some(Looks { what: "it is neither a capture nor an access log".to_owned(), help: FORMATS.to_owned() });

@@ -1,4 +1,4 @@
-//! The times that logs have, in all their forms. Pure: the zone of times without one, and today's year, are arguments.
+//! Parsing of the time formats in logs. Pure: the time zone of times without one, and the current time, are arguments.
 
 use jiff::civil::DateTime;
 use jiff::fmt::strtime::BrokenDownTime;
@@ -6,44 +6,43 @@ use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
 use jiff::{SignedDuration, Span, Timestamp};
 use ratelimit_common::time::{Nanos, SECOND_NS};
 
-/// A local time that would be so much earlier than the one before it is the later of the two that a clock shows in
-/// autumn.
+/// Backward step from which an ambiguous local time means the second of two. Clocks show one hour twice in autumn.
 const TURNED_BACK: SignedDuration = SignedDuration::from_mins(10);
 
-/// nginx's and Apache's times. Years of two digits come first: of four, two would be left.
+/// Formats of nginx and Apache. The two-digit year comes first: it fails on four digits, of which two would be left.
 const COMMON: [&str; 2] = ["%d/%b/%y:%H:%M:%S", "%d/%b/%Y:%H:%M:%S"];
-/// Those of ISO 8601, and as programs write them.
+/// Formats of ISO 8601, and variants that programs write.
 const ISO: [&str; 4] = ["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dt%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y/%m/%d %H:%M:%S"];
-/// Those of RFC 3164.
+/// Format of RFC 3164.
 const SYSLOG: [&str; 1] = ["%b %d %H:%M:%S"];
 
-/// The begin of 2201, in nanoseconds since 1970. Windows of later times would end beyond what the kernel counts to.
+/// Start of the year 2201, in nanoseconds since 1970. Windows of later times would exceed the kernel's counters.
 const LATEST_NS: u64 = 7_289_654_400 * SECOND_NS;
 
-/// It has every day that a year may have.
+/// Year for dates without one; as a leap year it has every possible day.
 const LEAP_YEAR: i16 = 1972;
 
-/// What times are taken by that do not say it themselves.
+/// Zone and current time, which complete times that lack them.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    /// The zone of times without an offset.
+    /// Zone of times without an offset.
     pub zone: TimeZone,
-    /// Now: a time without a year is of the last twelve months.
+    /// Current time. A time without a year is within the last twelve months.
     pub now: Timestamp,
 }
 
 impl Clock {
-    /// What its zone is called.
+    /// Returns the name or offset of the zone.
     pub(super) fn name(&self) -> String {
         let name = self.zone.iana_name().map(str::to_owned);
         name.unwrap_or_else(|| self.zone.to_offset(self.now).to_string())
     }
 }
 
-/// A time as a log has it.
+/// Time as a log line contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
-    /// What its own clock shows.
+    /// Local date and time in the line.
     shown: DateTime,
     zone: Zone,
 }
@@ -52,16 +51,16 @@ pub(super) struct Stamp {
 enum Zone {
     Said(Offset),
     Local,
-    /// Local, and its year is not said: what is shown is of [`LEAP_YEAR`].
+    /// Local time without a year. The date is stored with the year [`LEAP_YEAR`].
     LocalOfSomeYear,
 }
 
-/// Turns stamps into times, one after the other.
+/// Converter from stamps to times, in the order of the lines.
 #[derive(Debug)]
 pub(super) struct Times {
     clock: Clock,
     last: Timestamp,
-    /// How many were taken by the zone of the clock.
+    /// Number of times that were read in the zone of the clock.
     pub(super) local: u64,
 }
 
@@ -70,7 +69,7 @@ impl Times {
         Self { clock, last: Timestamp::MIN, local: 0 }
     }
 
-    /// When it is; else why it cannot be, a clause.
+    /// Converts a stamp, or returns a clause on why it has no time.
     pub(super) fn at(&mut self, Stamp { shown, zone }: Stamp) -> Result<Nanos, String> {
         let at = match zone {
             Zone::Said(offset) => offset.to_timestamp(shown).ok(),
@@ -86,7 +85,8 @@ impl Times {
         nanos.map(Nanos).ok_or_else(|| "its time is after 2200".to_owned())
     }
 
-    /// A time of the clock's zone. Of an hour that comes twice it is the first, until time would run backward.
+    /// Converts a time of the clock's zone. In an hour that occurs twice, the first is taken unless time would run
+    /// backward.
     fn local(&self, shown: DateTime) -> Option<Timestamp> {
         let of = self.clock.zone.to_ambiguous_timestamp(shown);
         let first = of.compatible().ok()?;
@@ -96,7 +96,7 @@ impl Times {
     }
 
     fn of_the_last_year(&self, shown: DateTime) -> Option<Timestamp> {
-        // A clock may be a day ahead, and the 29th of February is of the last leap year.
+        // The clock may be a day ahead, and February 29 may be of the last leap year.
         let latest = self.clock.now.checked_add(SignedDuration::from_hours(24)).ok()?;
         let year = self.clock.now.to_zoned(self.clock.zone.clone()).year();
         (0..=8).find_map(|back| {
@@ -107,23 +107,23 @@ impl Times {
 }
 
 impl Stamp {
-    /// Whether it says its own zone.
+    /// Returns true if the stamp has its own offset.
     pub(super) const fn has_offset(self) -> bool {
         matches!(self.zone, Zone::Said(_))
     }
 
-    /// The time so many milliseconds before.
+    /// Returns the stamp `ms` milliseconds earlier; none if it is out of range.
     pub(super) fn earlier_by_ms(self, ms: u64) -> Option<Self> {
         let shown = self.shown.checked_sub(SignedDuration::from_millis(i64::try_from(ms).ok()?)).ok()?;
         Some(Self { shown, ..self })
     }
 
-    /// `10/Oct/2000:13:55:36 -0700`, with a fraction or not, with an offset or not.
+    /// Parses `10/Oct/2000:13:55:36 -0700`. Fraction and offset are optional.
     pub(super) fn common(text: &[u8]) -> Option<Self> {
         Self::of_calendar(&COMMON, text)
     }
 
-    /// `2000-10-10T13:55:36Z`, with a fraction or not, with an offset or not; a blank or slashes will do too.
+    /// Parses `2000-10-10T13:55:36Z`. Fraction and offset are optional, and blanks or slashes are accepted.
     pub(super) fn iso(text: &[u8]) -> Option<Self> {
         Self::of_calendar(&ISO, text)
     }
@@ -133,19 +133,19 @@ impl Stamp {
         Some(Self { shown, zone: zone(rest.trim_ascii_start())? })
     }
 
-    /// A date and a time of day in UTC, each for itself.
+    /// Parses a date and a time of day in UTC from separate fields.
     pub(super) fn of_date_and_time(date: &[u8], time: &[u8]) -> Option<Self> {
         let text = [date, b"T", time, b"Z"].concat();
         Self::iso(&text)
     }
 
-    /// `Oct  5 13:55:36`, with a fraction or not, and what is behind it.
+    /// Parses `Oct  5 13:55:36` with an optional fraction, and returns the text after it too.
     pub(super) fn syslog(text: &[u8]) -> Option<(Self, &[u8])> {
         let (shown, rest) = shown(&SYSLOG, text)?;
         Some((Self { shown, zone: Zone::LocalOfSomeYear }, rest))
     }
 
-    /// Seconds since 1970, or thousandths, millionths or billionths of them: the number's size tells which.
+    /// Parses seconds, milliseconds, microseconds or nanoseconds since 1970, depending on the number's size.
     pub(super) fn epoch(text: &[u8]) -> Option<Self> {
         let (whole, rest) = text.split_at(digits_len(text));
         let number: i128 = std::str::from_utf8(whole).ok()?.parse().ok()?;
@@ -162,14 +162,14 @@ impl Stamp {
         rest.is_empty().then_some(Self { shown, zone: Zone::Said(Offset::UTC) })
     }
 
-    /// In any of the forms that a text may have.
+    /// Parses a time in any of the numeric, ISO or common forms.
     pub(super) fn any(text: &[u8]) -> Option<Self> {
         let text = text.trim_ascii();
         Self::epoch(text).or_else(|| Self::iso(text)).or_else(|| Self::common(text))
     }
 }
 
-/// Returns the milliseconds of a duration in seconds, up to a year: a longer one is a fault of who wrote it.
+/// Converts a duration in seconds to milliseconds. Returns none above 366 days, because such a value is an error.
 pub(super) fn millis(seconds: &str) -> Option<u64> {
     const SECONDS_MAX: f64 = 366.0 * 86_400.0;
     let seconds: f64 = seconds.parse().ok()?;
@@ -177,7 +177,7 @@ pub(super) fn millis(seconds: &str) -> Option<u64> {
     (0.0..=SECONDS_MAX).contains(&seconds).then(|| (seconds * 1_000.0).round() as u64)
 }
 
-/// What a clock shows, in one of these formats, with a fraction or not; and what is behind it.
+/// Parses a date and time in one of the formats, with an optional fraction, and returns the text after it too.
 fn shown<'a>(formats: &[&str], text: &'a [u8]) -> Option<(DateTime, &'a [u8])> {
     formats.iter().find_map(|format| {
         let (mut parsed, len) = BrokenDownTime::parse_prefix(format, text).ok()?;
@@ -186,13 +186,13 @@ fn shown<'a>(formats: &[&str], text: &'a [u8]) -> Option<(DateTime, &'a [u8])> {
         }
         let (second, rest) = text.split_at_checked(len)?;
         let (nanos, rest) = fraction(rest);
-        // The parser takes a leap second to be the second before it.
+        // The parser maps a leap second to the second before it.
         let further = Span::new().seconds(i64::from(second.ends_with(b":60"))).nanoseconds(nanos);
         Some((parsed.to_datetime().ok()?.checked_add(further).ok()?, rest))
     })
 }
 
-/// The nanoseconds of `.123` or `,123`, and what is behind it.
+/// Parses `.123` or `,123` as nanoseconds, and returns the text after it too. Returns 0 without a fraction.
 fn fraction(text: &[u8]) -> (i64, &[u8]) {
     let Some(text) = text.strip_prefix(b".").or_else(|| text.strip_prefix(b",")) else { return (0, text) };
     let (digits, rest) = text.split_at(digits_len(text));
@@ -204,7 +204,7 @@ fn digits_len(text: &[u8]) -> usize {
     text.iter().take_while(|byte| byte.is_ascii_digit()).count()
 }
 
-/// `Z`, `UTC`, `+0200`, `+02:00`, or nothing; and nothing behind it.
+/// Parses `Z`, `UTC`, `+0200`, `+02:00` or the empty text. Fails if anything follows.
 fn zone(text: &[u8]) -> Option<Zone> {
     match text {
         [] => Some(Zone::Local),
@@ -219,7 +219,7 @@ mod tests {
     use proptest::prelude::*;
     use ratelimit_common::time::SECOND_NS;
 
-    /// The rules of Berlin, which need no database of zones.
+    /// Zone rules of Berlin in POSIX form, which need no time zone database.
     const BERLIN: &str = "CET-1CEST,M3.5.0,M10.5.0/3";
 
     fn times(zone: &str) -> Times {
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn an_hour_that_comes_twice_comes_twice() {
         let mut times = times(BERLIN);
-        // Summer time ended at three, and it was two again.
+        // Summer time ended at 03:00, and the clock went back to 02:00.
         let mut at = |text: &str| times.at(Stamp::iso(text.as_bytes()).expect(text)).expect(text).0 / SECOND_NS;
         let first = at("2026-10-25 02:30:00");
         assert_eq!(at("2026-10-25 02:59:59"), first + 1799);

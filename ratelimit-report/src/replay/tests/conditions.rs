@@ -1,15 +1,15 @@
-//! Limits of requests that meet conditions, of which a log tells more than packets do.
+//! Replays with limits of requests that meet conditions, for which a log has more facts than packets.
 
 use super::*;
 use ratelimit_policy::config::limit::parse_condition;
 use ratelimit_policy::desired::Limit;
 
-/// A limit of requests that meet these conditions.
+/// Returns a limit of requests that meet these conditions.
 fn conditioned(amount: u64, conditions: &str, slot: u32) -> Limit {
     Limit { condition: Some(parse_condition(conditions).unwrap()), slot, ..limit(amount, Unit::Requests) }
 }
 
-/// Lines of one source, a second apart.
+/// Returns log lines of one source, a second apart.
 fn lines(requests: &[(&str, u16)]) -> Vec<u8> {
     let line = |(second, (request, status)): (usize, &(&str, u16))| {
         let at = jiff::Timestamp::from_second(START as i64 / SECOND_NS as i64 + second as i64).unwrap();

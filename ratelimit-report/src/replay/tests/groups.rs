@@ -1,4 +1,4 @@
-//! Logs of many addresses that are one crawler.
+//! Replays of logs in which many addresses belong to one crawler.
 
 use super::*;
 use ratelimit_policy::desired::{self, Per, Refuse};
@@ -6,7 +6,7 @@ use ratelimit_policy::desired::{self, Per, Refuse};
 #[test]
 fn a_crawler_of_many_addresses_is_within_each_limit_and_over_that_of_its_prefix() {
     let of_group = desired::Limit { per: Per::Prefix { v4: 24, v6: 56 }, slot: 70, ..limit(50, Unit::Requests) };
-    // Whatever the order in which they are written.
+    // The order in which the limits are given does not matter.
     let policy = policy(vec![of_group, limit(3, Unit::Requests)]);
     let line = |prefix: &str, last: u32| {
         format!("{prefix}.{last} - - [15/Jan/2027:08:00:00 +0000] \"GET / HTTP/1.1\" 200 5\n").repeat(2)

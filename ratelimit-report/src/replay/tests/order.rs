@@ -1,8 +1,8 @@
-//! Logs whose lines are not in the order of their own times.
+//! Replays of logs with lines that are not in the order of their own times.
 
 use super::*;
 
-/// Policy of one limit of requests in a minute, in buckets of 12 seconds.
+/// Returns a policy with one limit of requests per minute, in buckets of 12 seconds.
 fn a_minute(amount: u64) -> Policy {
     policy(vec![ratelimit_policy::desired::Limit {
         window_ns: MINUTE_NS,
@@ -24,7 +24,7 @@ fn busiest_window(of: &Suggested) -> u64 {
 
 #[test]
 fn downloads_that_end_together_are_judged_when_they_began() {
-    // The longest is written first, the shortest last; and the other way round.
+    // The lines are sorted, reversed, or with swapped halves.
     let sorted: Vec<(u64, &str)> = (0..240).map(|number| (number * 5, "192.0.2.7")).collect();
     let falling: Vec<_> = sorted.iter().rev().copied().collect();
     let halves: Vec<_> = sorted[120..].iter().chain(&sorted[..120]).copied().collect();
@@ -41,7 +41,7 @@ fn downloads_that_end_together_are_judged_when_they_began() {
 
 #[test]
 fn a_log_of_ends_with_durations_is_judged_by_the_times_of_begin() {
-    // 240 downloads, begun 5 seconds apart, end in the same second.
+    // 240 downloads begin 5 seconds apart and end in the same second.
     const END: u64 = START / SECOND_NS + 1_200;
     let head = |names: &str| format!("#Version: 1.0\n#Fields: date time c-ip {names}\n");
     let date = jiff::Timestamp::from_second(i64::try_from(END).unwrap()).unwrap();
@@ -83,7 +83,7 @@ fn a_request_that_the_window_does_not_hold_is_counted_and_said() {
 #[test]
 fn a_line_with_a_wrong_time_leaves_the_others_in_their_order() {
     let falling: Vec<(u64, &str)> = (0..240).rev().map(|number| (number * 5, "192.0.2.7")).collect();
-    // A hundred years ahead.
+    // One line has a time a hundred years ahead.
     let wrong = [&[(3_155_760_000, "192.0.2.8")], &falling[..]].concat();
     let report = replayed(&log(&wrong), &a_minute(60)).unwrap();
     assert_eq!((numbers(&report.limits[0]), report.input.out_of_order), ((241, 0, 0), 0));
@@ -91,7 +91,7 @@ fn a_line_with_a_wrong_time_leaves_the_others_in_their_order() {
 
 #[test]
 fn several_files_are_put_in_order_together() {
-    // Rotated while downloads ran: the younger file has lines that are older than most of the other one.
+    // The log was rotated while downloads ran, so the younger file has lines older than most of the other one.
     let of = a_minute(60);
     let older: Vec<(u64, &str)> = (0..240).filter(|number| number % 3 > 0).map(|n| (n * 5, "192.0.2.7")).collect();
     let mut younger: Vec<(u64, &str)> = vec![(1_300, "192.0.2.8")];

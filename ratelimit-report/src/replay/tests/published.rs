@@ -1,10 +1,9 @@
-//! Lines in the shapes that servers and load balancers document, and a count of them by other code: how many lines have
-//! the text of an address where the format has its client.
+//! Replays of lines in documented formats, checked against an independent count of the lines that contain each address.
 
 use super::*;
 
-/// A format: its head, a line of it, and the text around the client's address. `{addr}` is the address, `{at}` the
-/// address in brackets where it is IPv6, `{c}`, `{i}`, `{e}` and `{h}` the time as the format has it.
+/// Log format: name, head, and a template line. `{addr}` is the client's address, `{at}` the address with brackets
+/// around IPv6. The other placeholders, such as `{c}` and `{e}`, are the time in the notation of the format.
 struct Shape {
     name: &'static str,
     head: &'static str,
@@ -136,7 +135,7 @@ const SOURCES: [(&str, u64); 5] = [
     ("2001:db8:8::1:22", 1),
 ];
 
-/// Fills a line in.
+/// Fills the placeholders of a template line.
 fn filled(line: &str, address: &str, second: u64) -> String {
     let at = jiff::Timestamp::from_second(i64::try_from(START / SECOND_NS + second).unwrap()).unwrap();
     let bracketed = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
@@ -167,7 +166,7 @@ fn every_documented_shape_agrees_with_a_count_of_its_addresses() {
             }
         }
         let report = replayed(text.as_bytes(), &of).unwrap_or_else(|error| panic!("{name}: {error}"));
-        // Independent of the parser: lines that have the text of an address.
+        // Count of the lines with the text of an address, independent of the parser.
         let lines_with = |address: &str| text.lines().filter(|line| line.contains(address)).count() as u64;
         let mut expected: Vec<(String, u64)> = SOURCES
             .iter()
@@ -184,7 +183,7 @@ fn every_documented_shape_agrees_with_a_count_of_its_addresses() {
     }
 }
 
-/// Client of an address: IPv6 by its first four groups.
+/// Returns the client of an address: IPv6 by its first four groups.
 fn source_of(address: &str) -> String {
     match address.parse::<std::net::Ipv6Addr>() {
         Ok(v6) => {

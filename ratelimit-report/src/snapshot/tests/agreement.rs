@@ -1,4 +1,4 @@
-//! `check`, `explain`, `list` and the top of `stats` never differ, nor from what the packet path does.
+//! Agreement of `check`, `explain`, `list` and the top of `stats` with each other and with the packet path.
 
 use proptest::prelude::*;
 

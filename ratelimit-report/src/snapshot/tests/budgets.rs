@@ -1,4 +1,4 @@
-//! Verified and unverified traffic, told apart.
+//! Reports on verified and unverified traffic of one source.
 
 use super::*;
 

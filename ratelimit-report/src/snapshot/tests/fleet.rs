@@ -1,4 +1,4 @@
-//! Limits that the hosts of a fleet hold together.
+//! Reports on limits that a fleet enforces together.
 
 use super::*;
 use crate::fleet::{Fleet, FleetReport, FleetState};
@@ -9,7 +9,7 @@ use ratelimit_policy::fleet::Sum;
 
 const SOURCE: &str = "198.51.100.7";
 
-/// What `check` says after 412 connections here and 588 elsewhere, of 1000.
+/// Returns the `check` report after 412 connections on this host and 588 elsewhere.
 fn checked(limit: desired::Limit) -> CheckReport {
     let policy = policy(vec![limit]);
     let (mut datapath, kernel) = fake(&policy);

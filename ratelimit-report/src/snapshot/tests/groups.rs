@@ -1,9 +1,9 @@
-//! Limits of groups of sources: who is named, and how many sources there are.
+//! Reports on group limits: which groups are named, and how many sources they have.
 
 use super::*;
 use ratelimit_policy::desired::Per;
 
-/// Three connections of each source, five of each /24 and /56.
+/// Returns a policy that admits three connections per source and five per /24 and /56.
 fn grouped() -> Policy {
     let step = Per::Prefix { v4: 24, v6: 56 };
     policy(vec![
@@ -12,7 +12,8 @@ fn grouped() -> Policy {
     ])
 }
 
-/// Two connections of each of three sources of one /24, of which the group admits five, and one of a neighbour.
+/// Sends two connections from each of three sources of one /24, of which the group admits five, and one from a
+/// neighbour.
 fn crawled() -> (FakeDatapath, Policy) {
     let policy = grouped();
     let (datapath, kernel) = fake(&policy);

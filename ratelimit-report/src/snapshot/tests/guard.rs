@@ -1,11 +1,12 @@
-//! What `check` and `explain` say of a source that the guard of a limit of requests holds.
+//! `check` and `explain` for a source that a guard of a request limit refuses.
 
 use ratelimit_common::verification::Side;
 
 use super::*;
 use ratelimit_policy::desired::{Grant, Guard, Sent};
 
-/// A source of which so much is in the windows of the guard of a limit of 10 requests: attempts, connections, segments.
+/// Returns a datapath in which a source has used these amounts of the guard of the first limit: attempts, connections,
+/// segments.
 fn used(policy: &Policy, used: [u64; 3]) -> (FakeDatapath, FakeKernel) {
     let (datapath, kernel) = fake(policy);
     let source = IpNet::from(address("198.51.100.7"));

@@ -1,4 +1,4 @@
-//! That everything wrong in a file is said at once, and nothing that only follows from something else.
+//! Tests that all errors in a file are reported together, without errors that only follow from others.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::config::file::parse;
 use crate::config::keys::{Key, OVERRIDE, RULE, SAFETY, TOP};
 use crate::diagnostic::Place;
 
-/// Line, column and problem of each error.
+/// Returns line, column and problem of each error.
 fn found(contents: &str) -> Vec<String> {
     let list = |path: &Path| match path.to_str() {
         Some("bad.txt") => Ok("192.0.2.1\n192.0.2.999\n\nx\n".to_owned()),
@@ -214,7 +214,7 @@ fn of_very_many_errors_some_are_said_and_the_rest_are_counted() {
     assert!(errors.to_string().ends_with("\nand 938 more"));
 }
 
-/// A line of a table that is right, and one that is wrong.
+/// Pairs of a valid line of a table and an invalid one.
 const LINES: [(&str, &str); 8] = [
     ("mode = \"enforce\"", "mode = \"x\""),
     ("refuse = \"all\"", "refuse = 1"),

@@ -1,4 +1,4 @@
-//! How much of the Internet a list may deny, and how fast it may grow.
+//! Tests of the bounds on a deny list's coverage and growth.
 
 use super::super::bounds::{Covered, ListBounds, parse_growth, parse_share};
 use super::*;
@@ -75,7 +75,7 @@ proptest! {
     ) {
         let net = |(bits, length): &(u32, u8)| IpNet::new(std::net::Ipv4Addr::from_bits(*bits).into(), *length);
         let nets: Vec<IpNet> = parts.iter().map(|part| net(part).unwrap().trunc()).collect();
-        // Another way: joined by ipnet, then summed where hosts are.
+        // An independent computation: ipnet joins the prefixes, then the unicast ones are summed.
         let unicast = |net: &IpNet| match net {
             IpNet::V4(of) if of.addr().octets()[0] < 224 => Some(1_u128 << (32 - of.prefix_len())),
             IpNet::V4(_) | IpNet::V6(_) => None,

@@ -1,4 +1,4 @@
-//! Lines that a start leaves out of a damaged list, and lists that it leaves out whole.
+//! Tests of damaged list files: a start leaves out some lines, or the whole list.
 
 use super::*;
 use crate::config::file;

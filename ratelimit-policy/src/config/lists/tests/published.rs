@@ -1,5 +1,5 @@
-//! Block lists in the exact shape of those that are published. Each is held to a count of addresses by other code, which
-//! knows the format and nothing of the parser.
+//! Tests with block lists in the exact format of published ones. Independent code for each format computes the
+//! expected addresses.
 
 use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
@@ -10,7 +10,7 @@ fn read(text: &str) -> Result<Vec<IpNet>, String> {
     parse(Path::new("list"), text).map_err(|error| error.to_string())
 }
 
-/// Every IPv4 address that prefixes hold. For small lists.
+/// Returns every IPv4 address in these prefixes. Only for small lists.
 fn addresses(prefixes: &[IpNet]) -> BTreeSet<u32> {
     let hosts = prefixes.iter().flat_map(|prefix| match prefix {
         IpNet::V4(of) => u32::from(of.network())..=u32::from(of.broadcast()),
@@ -19,7 +19,7 @@ fn addresses(prefixes: &[IpNet]) -> BTreeSet<u32> {
     hosts.collect()
 }
 
-/// The independent reader: octets by hand, no address type.
+/// Returns an address as a number. This independent reader parses octets by hand, without an address type.
 fn number(text: &str) -> u32 {
     let octets: Vec<u32> = text.trim().split('.').map(|octet| octet.parse().unwrap()).collect();
     assert_eq!(octets.len(), 4, "{text}");
@@ -36,7 +36,7 @@ fn network(address: &str, length: u32) -> BTreeSet<u32> {
     (first..first + size).collect()
 }
 
-/// The addresses of a text whose lines are networks, by whatever stands before `end`.
+/// Returns the addresses of a text with one network per line. Each network ends at one of `ends`.
 fn networks(text: &str, ends: &[char]) -> BTreeSet<u32> {
     let lines = text.lines().map(|line| line.split(ends).next().unwrap().trim());
     let lines = lines.filter(|line| line.starts_with(|c: char| c.is_ascii_digit()));
@@ -129,7 +129,7 @@ fn every_published_block_list_holds_the_addresses_that_another_count_finds_in_it
 #[test]
 fn a_line_that_may_name_more_than_is_understood_is_refused() {
     for line in [
-        // Two addresses beside each other: a range, or two.
+        // Two neighbouring addresses may be a range or two addresses.
         "198.51.100.0\t198.51.100.255",
         "198.51.100.0,198.51.100.255",
         "198.51.100.0 198.51.100.255 4",
@@ -143,7 +143,7 @@ fn a_line_that_may_name_more_than_is_understood_is_refused() {
         "192.0.2.1 name:192.0.2.4-192.0.2.9",
         "198.51.100.0 255.255.255.255",
         "0.0.0.0 255.255.255.255",
-        // Ranges that are none.
+        // Invalid ranges.
         "192.0.2.9-192.0.2.1",
         "192.0.2.1-50",
         "192.0.2.1 - 50",
@@ -178,7 +178,7 @@ fn a_line_that_may_name_more_than_is_understood_is_refused() {
         "192.0.2.0 Cidr: 24",
         "::ffff:192.0.2.0/24",
         "::ffff:0:0/95",
-        // Some of the addresses are excepted, or all pass.
+        // Some of the addresses are excluded, or all are permitted.
         "192.0.2.0/24 !192.0.2.4",
         "192.0.2.0/24,!192.0.2.4",
         "192.0.2.0/24 except 192.0.2.4",
@@ -189,7 +189,7 @@ fn a_line_that_may_name_more_than_is_understood_is_refused() {
         "192.0.2.1 permit",
         "192.0.2.1,allow",
         "!192.0.2.1",
-        // Wildcards, parts, ports, octal digits.
+        // Wildcards, partial addresses, ports, octal digits.
         "192.0.2.*",
         "192.0.2.0 192.0.2.*",
         "192.0.2.1 198.51.100.8:80",
@@ -210,7 +210,7 @@ fn a_line_that_may_name_more_than_is_understood_is_refused() {
         "Deny from 192.0.2",
         "Deny from env=bad",
         "address=/example.com/192.0.2.1",
-        // JSON that says more than one field does.
+        // JSON with several fields that change the meaning.
         "{\"ip\":\"192.0.2.0\",\"prefix\":24}",
         "{\"network\":\"192.0.2.0\",\"netmask\":\"255.255.255.0\"}",
         "{\"ip\":\"192.0.2.0\",\"prefix_len\":\"24\"}",
@@ -225,7 +225,7 @@ fn a_line_that_may_name_more_than_is_understood_is_refused() {
         "{\"cidr\":\"192.0.2.0/24\",\"exceptions\":[\"192.0.2.4\"]}",
         "{\"cidr\":\"192.0.2.0/24\",\"others\":[\"203.0.113.4\"]}",
         "{\"ip\":\"192.0.2.1\",\"action\":\"allow\"}",
-        // Apache takes the second address for a source of its own, and others for a netmask.
+        // Apache reads the second address as another source, other programs as a netmask.
         "Require not ip 192.0.2.0 255.255.255.0",
         "Deny from 192.0.2.0 255.255.255.0",
     ] {
@@ -323,7 +323,7 @@ proptest! {
             _ => format!("{{\"range\":\"{}-{}\"}}", text(first), text(last)),
         };
         let held = read(&line).unwrap();
-        // Ascending, without a gap and without an overlap: from the first to the last.
+        // The prefixes are ascending, without gaps and overlaps, from the first to the last address.
         let mut next = u64::from(first);
         for prefix in &held {
             let IpNet::V4(of) = prefix else { panic!("{prefix}") };
@@ -338,7 +338,7 @@ proptest! {
         let size = if bits == 0 { 0 } else { size >> (128 - bits) };
         let last = first.saturating_add(size);
         let (from, to) = (Ipv6Addr::from_bits(first), Ipv6Addr::from_bits(last));
-        // IPv4-mapped edges are IPv4.
+        // IPv4-mapped ends would be read as IPv4.
         prop_assume!(from.to_ipv4_mapped().is_none() && to.to_ipv4_mapped().is_none());
         let held = read(&format!("{from} - {to}")).unwrap();
         let mut next = Some(first);

@@ -1,4 +1,4 @@
-//! Limits of groups of sources: what they are read as, and where there can be none.
+//! Tests of limits for groups of sources: their parsed form, and where they are refused.
 
 use super::{parsed, rules, wrong};
 use crate::config::lint::warnings;
@@ -6,7 +6,7 @@ use crate::config::settings::Settings;
 use crate::desired::{Group, Per};
 use ratelimit_common::time::Nanos;
 
-/// The first rule with these limits, and one line before it.
+/// Returns a file with these limits in its first rule, and one line before the rule.
 fn with(top: &str, limits: &str) -> String {
     format!("{top}\n[rule]\nlimits = [{limits}]\n")
 }

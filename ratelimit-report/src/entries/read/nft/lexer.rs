@@ -1,22 +1,22 @@
-//! The words of nft's language, one after another. Pure.
+//! Lexer for nft's language. Pure.
 
-/// A word or mark of a script.
+/// Word or punctuation mark of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token<'a> {
     Word(&'a str),
-    /// A text between quotes, without them.
+    /// Text between quotation marks, without them.
     Text(&'a str),
     Open,
     Close,
     Comma,
     Semicolon,
-    /// The end of a line.
+    /// End of a line.
     Line,
-    /// The end of the script.
+    /// End of the script.
     Over,
 }
 
-/// A script that is read token by token.
+/// Lexer over a script, token by token.
 #[derive(Clone, Debug)]
 pub(super) struct Lexer<'a> {
     rest: &'a str,
@@ -28,17 +28,17 @@ impl<'a> Lexer<'a> {
         Self { rest, line }
     }
 
-    /// The line of the next token.
+    /// Returns the line number of the next token.
     pub(super) fn line(&self) -> usize {
         self.clone().skipped().line
     }
 
-    /// The number of bytes that are left.
+    /// Returns the number of bytes left.
     pub(super) const fn left(&self) -> usize {
         self.rest.len()
     }
 
-    /// What follows the line at hand, and its number.
+    /// Returns the text after the current line, and its line number.
     pub(super) fn rest(&self) -> (&'a str, usize) {
         match self.peek() {
             Token::Line => {
@@ -55,7 +55,7 @@ impl<'a> Lexer<'a> {
         self.clone().next()
     }
 
-    /// Without blanks, comments and ends of lines that a backslash joins.
+    /// Skips blanks, comments and line ends after a backslash.
     fn skipped(mut self) -> Self {
         loop {
             self.rest = self.rest.trim_start_matches([' ', '\t', '\r']);
@@ -71,7 +71,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Passes over one token.
+    /// Consumes one token without returning it.
     pub(super) fn pass(&mut self) {
         self.next();
     }
@@ -89,7 +89,7 @@ impl<'a> Lexer<'a> {
             '=' => (Token::Word("="), 1),
             '"' => {
                 let inside = self.rest.get(1..).unwrap_or_default();
-                // No text goes on in the next line.
+                // A quoted text ends at the end of its line.
                 let end = inside.find(['"', '\n']).unwrap_or(inside.len());
                 let is_ended = inside.get(end..).is_some_and(|rest| rest.starts_with('"'));
                 (Token::Text(inside.get(..end).unwrap_or_default()), 1 + end + usize::from(is_ended))

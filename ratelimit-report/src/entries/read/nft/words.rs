@@ -1,14 +1,14 @@
-//! What the words of nft's objects and elements mean. Pure.
+//! Meaning of the words in nft's objects and elements. Pure.
 
 use ipnet::IpNet;
 
 use super::super::super::times::seconds;
 use super::super::addresses;
 
-/// Families of tables.
+/// Families of nft tables.
 pub(super) const FAMILIES: [&str; 6] = ["ip", "ip6", "inet", "arp", "bridge", "netdev"];
 
-/// What nft's commands are about.
+/// Objects of nft's commands.
 const OBJECTS: [&str; 14] = [
     "table",
     "set",
@@ -26,14 +26,14 @@ const OBJECTS: [&str; 14] = [
     "ct",
 ];
 
-/// Whether a line begins a statement of nft, and is none of ipset's.
+/// Returns true if a line begins a statement of nft rather than one of ipset.
 pub(in super::super) fn is_statement(line: &str) -> bool {
     let mut words = line.split(|c: char| c.is_whitespace() || c == '{').filter(|word| !word.is_empty());
     let (first, second, third) = (words.next(), words.next(), words.next());
     let is_object = second.is_some_and(|word| OBJECTS.contains(&word));
     match first.unwrap_or_default() {
         "table" | "define" | "include" | "element" | "set" | "map" | "chain" => second.is_some(),
-        // A set of ipset may have any name.
+        // An ipset set may have any name.
         "add" => is_object && third.is_some_and(|word| addresses(word).is_none()),
         "create" => is_object && third.is_some_and(|word| !word.contains(':')),
         "flush" => is_object && (second == Some("ruleset") || third.is_some()),
@@ -42,19 +42,19 @@ pub(in super::super) fn is_statement(line: &str) -> bool {
     }
 }
 
-/// Words by which a rule lets packets pass, or leaves what becomes of them to others.
+/// Words by which a rule accepts packets, or leaves the decision to other rules.
 const PASSING: [&str; 3] = ["accept", "return", "continue"];
 
-/// What a rule says of sources.
+/// Meaning of a rule for sources.
 #[derive(Debug, Default)]
 pub(super) struct Meaning<'a> {
-    /// Sets whose addresses the rule does not drop, and what it does.
+    /// Sets that the rule uses without dropping their addresses, each with a description of the rule's action.
     pub(super) passing: Vec<(&'a str, &'static str)>,
-    /// It drops sources that it names itself.
+    /// True if the rule drops sources that it names itself.
     pub(super) denies_by_itself: bool,
 }
 
-/// Reads the words of a rule.
+/// Determines the meaning of a rule from its words.
 pub(super) fn meaning<'a>(words: &[&'a str]) -> Meaning<'a> {
     let passes = words.iter().any(|word| PASSING.contains(word));
     let drops = words.iter().any(|word| matches!(*word, "drop" | "reject"));
@@ -67,7 +67,7 @@ pub(super) fn meaning<'a>(words: &[&'a str]) -> Meaning<'a> {
             of.denies_by_itself |= drops && is_named;
             continue;
         };
-        // What fills a set says nothing of what is done with it.
+        // A statement that fills a set does not tell how the set is used.
         if matches!(before(1), "add" | "update" | "delete") {
             continue;
         }
@@ -87,7 +87,7 @@ pub(super) fn meaning<'a>(words: &[&'a str]) -> Meaning<'a> {
     of
 }
 
-/// The table of an object, with its family, and the object's name. In a block the table is known.
+/// Returns the table of an object, with its family, and the object's name. In a block, `table` is known.
 pub(super) fn place(words: &[&str], table: &str, is_table: bool) -> (String, String) {
     let (family, rest) = match words.split_first() {
         Some((first, rest)) if FAMILIES.contains(first) && !rest.is_empty() => (*first, rest),
@@ -101,7 +101,7 @@ pub(super) fn place(words: &[&str], table: &str, is_table: bool) -> (String, Str
     }
 }
 
-/// Why a set of a type has no sources.
+/// Returns the reason why a set of this type has no sources, or none if it has.
 pub(super) fn objection_to_type(key: &str, value: &str) -> Option<String> {
     if value.split(' ').any(|word| word == ".") {
         return Some(format!("a concatenation (`{value}`) is no list of addresses alone"));
@@ -113,7 +113,7 @@ pub(super) fn objection_to_type(key: &str, value: &str) -> Option<String> {
     }
 }
 
-/// The addresses of an element, and the seconds that are left of it.
+/// Parses an element and returns its addresses and the seconds until it expires.
 pub(super) fn element(words: &[&str]) -> Result<(Vec<IpNet>, Option<i64>), String> {
     let mut words = words.iter().copied().peekable();
     let first = words.next().unwrap_or_default();
@@ -144,7 +144,7 @@ pub(super) fn element(words: &[&str]) -> Result<(Vec<IpNet>, Option<i64>), Strin
                 words.next();
             }
             "counter" => {}
-            // `last used never`, `last used 5s ago`
+            // nft prints `last used never` or `last used 5s ago`.
             "last" | "used" | "never" | "ago" => {}
             "limit" | "quota" | "ct" => return Err(format!("it matches up to a `{word}` only")),
             other => {
