@@ -1,21 +1,22 @@
-//! Sources that lines have taken beyond the limit: for a while the kernel charges a turn of theirs as several requests.
+//! Sources that log lines took over their limit. For a while the kernel charges each of their turns as several
+//! requests.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Least number of sources at which those that are forgiven are looked for.
+/// Minimum number of sources before expired ones are removed.
 const PURGED_FROM: usize = 1_024;
 
-/// Time of the last offence of each source, in nanoseconds.
+/// Sources that are charged several requests per turn, with the time of their last offence in nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Beyond<K> {
     since: HashMap<K, u64>,
-    /// Number of sources at which those that are forgiven are removed.
+    /// Number of sources at which expired ones are removed.
     purge_at: usize,
     sources_max: usize,
-    /// Time after which a source is forgiven.
+    /// Time in nanoseconds after which an offence expires.
     forgiven_ns: u64,
-    /// Requests that a turn is charged as at first.
+    /// Number of requests that a turn is charged as at first.
     most: u16,
 }
 
@@ -25,7 +26,7 @@ impl<K: Eq + Hash + Copy> Beyond<K> {
         Self { since: HashMap::new(), purge_at: PURGED_FROM, sources_max, forgiven_ns: forgiven_ns.max(1), most }
     }
 
-    /// Remembers that lines have taken a source beyond its limit. Where there are too many, it forgets any other.
+    /// Records that log lines took a source over its limit. If the table is full, an arbitrary other source is removed.
     pub(crate) fn remember(&mut self, key: K, now: u64) {
         if self.since.len() >= self.purge_at {
             let forgiven_ns = self.forgiven_ns;
@@ -41,7 +42,7 @@ impl<K: Eq + Hash + Copy> Beyond<K> {
         self.since.insert(key, now);
     }
 
-    /// Forgives a source.
+    /// Removes a source, which is charged one request per turn again.
     pub(crate) fn forget(&mut self, key: K) {
         self.since.remove(&key);
     }
@@ -49,7 +50,7 @@ impl<K: Eq + Hash + Copy> Beyond<K> {
     /// Returns how many requests a turn of the source is charged as, at least 1.
     pub(crate) fn multiplicity(&self, key: K, now: u64) -> u16 {
         let Some(since) = self.since.get(&key) else { return 1 };
-        // The most for one half of the time, and less and less in the other.
+        // Full multiplicity for the first half of the time, then a linear decrease to 1.
         let half = (self.forgiven_ns / 2).max(1);
         let left = u128::from(self.forgiven_ns.saturating_sub(now.saturating_sub(*since)).min(half));
         let above = u128::from(self.most.saturating_sub(1)) * left / u128::from(half);

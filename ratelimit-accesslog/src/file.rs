@@ -31,7 +31,7 @@ pub(crate) struct OpenFile {
     is_fifo: bool,
     /// Offset of the first byte that was not read. Bytes of an unfinished line are before it.
     offset: u64,
-    /// Size in bytes when it was last looked at.
+    /// Size in bytes at the last check.
     size: u64,
     links: u64,
     modified_ns: u64,
@@ -45,11 +45,11 @@ pub(crate) struct OpenFile {
 /// Place at which reading of a file begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begin {
-    /// First byte.
+    /// First byte of the file.
     Start,
     /// First line that begins at or after the present end.
     End,
-    /// Stored position.
+    /// Position stored before a restart.
     At(FilePosition),
 }
 
@@ -100,12 +100,12 @@ impl OpenFile {
         self.is_fifo
     }
 
-    /// Bytes that were written and not read.
+    /// Returns the number of bytes that were written and not read.
     pub(crate) fn lag(&self) -> u64 {
         self.size.saturating_sub(self.offset)
     }
 
-    /// Bytes that would be skipped if the file were closed now.
+    /// Returns the number of bytes that would be skipped if the file were closed now.
     pub(crate) fn unread(&self) -> u64 {
         self.lag() + self.splitter.pending()
     }
@@ -142,7 +142,7 @@ impl OpenFile {
         self.modified_ns = modified_ns(metadata);
     }
 
-    /// Continues at an offset that may be inside a line, whose rest is then skipped.
+    /// Continues at an offset. If the offset is inside a line, the rest of that line is skipped.
     fn go_to(&mut self, offset: u64, tally: &mut Tally) {
         self.offset = offset;
         let mut before = [0];
@@ -152,8 +152,8 @@ impl OpenFile {
         self.head = read_head(&self.file, offset).unwrap_or_default();
     }
 
-    /// Looks at the file's size, and detects truncation and too long a lag. Returns what was read of a file that was
-    /// truncated and is read from its start now.
+    /// Reads the file's size, and detects truncation and too long a lag. Returns the former state of a truncated file
+    /// that is read from its start now.
     pub(crate) fn look(
         &mut self,
         limits: &Limits,
@@ -191,7 +191,7 @@ impl OpenFile {
         Ok(truncated)
     }
 
-    /// Reads what is there and hands lines on. Returns whether more is ready. Fails where the file cannot be read.
+    /// Reads available bytes and hands their lines on. Returns true if more is ready. Fails if the file cannot be read.
     pub(crate) fn read(
         &mut self,
         now: u64,
@@ -210,7 +210,7 @@ impl OpenFile {
             let read = match read {
                 Ok(0) => {
                     if self.is_fifo {
-                        // No process has it open for writing. The next writer begins a new line.
+                        // No writer has the FIFO open. The next writer begins a new line.
                         self.splitter.restart(false, tally);
                     }
                     return Ok(false);
@@ -233,7 +233,7 @@ impl OpenFile {
         }
     }
 
-    /// Adds bytes that were read at the present offset to the file's first bytes, where they follow them.
+    /// Extends the kept first bytes of the file with bytes that were read at the present offset, if they are adjacent.
     fn keep_head(&mut self, bytes: &[u8]) {
         if !self.is_fifo && self.head.len() < HEAD_MAX && self.offset == self.head.len() as u64 {
             self.head.extend(bytes.iter().take(HEAD_MAX - self.head.len()));
@@ -241,7 +241,7 @@ impl OpenFile {
     }
 }
 
-/// Time of the last change in nanoseconds since 1970.
+/// Returns the time of the last change in nanoseconds since 1970.
 pub(crate) fn modified_ns(metadata: &Metadata) -> u64 {
     let seconds = u64::try_from(metadata.mtime()).unwrap_or_default();
     seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(metadata.mtime_nsec()).unwrap_or_default())

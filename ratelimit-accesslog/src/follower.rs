@@ -19,7 +19,7 @@ use crate::socket::Listening;
 
 /// Maximum number of rotated files that are read at once.
 const OLD_MAX: usize = 4;
-/// Number of files whose position is remembered after they were closed, in case the log's name links to one again.
+/// Number of closed files with a remembered position, in case the log's name links to one of them again.
 const CLOSED_MAX: usize = 8;
 /// Size of one read in bytes.
 const CHUNK: usize = 64 * 1024;
@@ -63,7 +63,7 @@ impl Default for Limits {
 pub enum State {
     /// Lines are read as they come.
     Following,
-    /// No file has the log's name. It is opened when it comes, and then read from its start.
+    /// No file has the log's name. A file that appears later is read from its start.
     Missing,
     /// The process may not read the log, or not search its directory.
     NoPermission,
@@ -129,7 +129,7 @@ pub struct Follower {
     source: Source,
     limits: Limits,
     resume: Option<Position>,
-    /// True if a file that comes next is read from its start.
+    /// True if the next file is read from its start.
     begins_at_start: bool,
     current: Option<OpenFile>,
     /// Rotated files that are still read, oldest first.
@@ -213,7 +213,7 @@ impl Follower {
         if let Some(socket) = &self.socket
             && !socket.is_in_place()
         {
-            // Servers that connected before may still have datagrams in its queue.
+            // Servers that connected earlier may still have datagrams in its queue.
             socket.read(self.limits.line_max, &mut self.chunk, budget, tally, sink).ok();
             self.socket = None;
         }
@@ -224,7 +224,7 @@ impl Follower {
         socket.read(self.limits.line_max, &mut self.chunk, budget, tally, sink).map_err(|error| state_of(&error))
     }
 
-    /// Opens the log, or the file that took its place.
+    /// Opens the log, or the file that replaced it.
     fn look(&mut self, path: &Path, now: u64, tally: &mut Tally, events: &mut Vec<Event>) -> Result<(), State> {
         let found = identify(path);
         if let (Ok(metadata), Some(current)) = (&found, &self.current)

@@ -10,7 +10,7 @@ struct Bucket {
     counted: u64,
     /// Requests that were charged from the log.
     corrected: u64,
-    /// Counted requests that no line was matched with.
+    /// Counted requests that are not matched with a line yet.
     open: u64,
 }
 
@@ -39,7 +39,7 @@ impl Ledger {
         }
     }
 
-    /// Returns the bucket of that number, which is made if there is none.
+    /// Returns the bucket with this number, created if missing.
     fn bucket(&mut self, number: u64) -> &mut Bucket {
         let index = self.buckets.partition_point(|bucket| bucket.number < number);
         if self.buckets.get(index).is_none_or(|bucket| bucket.number != number) {
@@ -48,8 +48,8 @@ impl Ledger {
         &mut self.buckets[index]
     }
 
-    /// Takes the kernel's count of a bucket, which includes each correction `charged_in` times. If it is less than half of
-    /// the known count, the kernel's window was erased and has begun again. A count that falls by less was refunded.
+    /// Updates a bucket from the kernel's count, which includes each correction `charged_in` times. A count below half
+    /// of the known one means that the kernel's window was erased and restarted. A smaller decrease is a refund.
     pub(crate) fn observe(&mut self, number: u64, total: u64, charged_in: u64) {
         let bucket = self.bucket(number);
         let known = bucket.corrected.saturating_mul(charged_in).saturating_add(bucket.counted);
@@ -77,14 +77,14 @@ impl Ledger {
         unmatched
     }
 
-    /// Takes back up to `amount` of what was booked as charged into a bucket.
+    /// Cancels up to `amount` of the charges that were booked into a bucket.
     pub(crate) fn unbook(&mut self, number: u64, amount: u64) {
         if let Some(bucket) = self.buckets.iter_mut().find(|bucket| bucket.number == number) {
             bucket.corrected = bucket.corrected.saturating_sub(amount);
         }
     }
 
-    /// Number of requests that were counted or charged in the buckets that are remembered.
+    /// Returns the number of requests that were counted or charged in the remembered buckets.
     pub(crate) fn used(&self) -> u64 {
         self.buckets.iter().map(|bucket| bucket.counted.saturating_add(bucket.corrected)).fold(0, u64::saturating_add)
     }

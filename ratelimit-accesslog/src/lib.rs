@@ -6,11 +6,11 @@
 //! 1. A [`Follower`] reads one log, file, FIFO or socket, across rotation and restarts. It hands on whole lines.
 //! 2. The caller parses each line, and a [`PeerCheck`] decides whether the line may charge its address.
 //! 3. A [`Reconciler`], one for each rule, matches logged requests with counted ones, source by source. Logged
-//!    requests that no counted one matches are charged as a correction. A correction is never taken back.
-//! 4. A source that corrections have taken beyond its limit gets a multiplicity: how many requests the kernel charges
-//!    for each turn, so that it refuses in time.
-//! 5. A [`Position`] says how far a log was read. The caller keeps it, so that a restart neither loses a line nor reads
-//!    one twice.
+//!    requests without a counted match are charged as a correction. A correction is never taken back.
+//! 4. A source that corrections took over its limit gets a multiplicity: the number of requests that the kernel
+//!    charges for each turn, so that it refuses in time.
+//! 5. A [`Position`] records how far a log was read. The caller stores it, so that a restart neither loses a line nor
+//!    reads one twice.
 //!
 //! Nothing here reads a clock or starts a thread. `now` is an argument in nanoseconds, from any fixed point in time,
 //! and never goes back. This crate knows no packet, no map and no daemon.

@@ -7,8 +7,8 @@ pub(crate) struct Tally {
     pub(crate) lines: u64,
     /// Bytes of the lines handed on, with their newlines.
     pub(crate) bytes: u64,
-    /// Lines that exceed the bound, of which only the beginning was handed on, and datagrams with an embedded newline,
-    /// which were not handed on.
+    /// Lines that exceed the bound and were handed on in part, and datagrams with an embedded newline, which were not
+    /// handed on.
     pub(crate) skipped_lines: u64,
     /// Bytes that were not handed on.
     pub(crate) skipped_bytes: u64,
@@ -18,7 +18,7 @@ pub(crate) struct Tally {
 #[derive(Debug)]
 pub(crate) struct Splitter {
     line_max: usize,
-    /// Beginning of a line whose newline has not been read yet. At most `line_max` bytes.
+    /// Beginning of a line without its newline, at most `line_max` bytes.
     pending: Vec<u8>,
     /// True if the bytes up to the next newline belong to a line that is not handed on.
     is_skipping: bool,
@@ -30,7 +30,7 @@ impl Splitter {
         Self { line_max, pending: Vec::new(), is_skipping: is_mid_line }
     }
 
-    /// Number of bytes of an unfinished line that are kept.
+    /// Returns the number of kept bytes of an unfinished line.
     pub(crate) fn pending(&self) -> u64 {
         self.pending.len() as u64
     }
@@ -40,7 +40,7 @@ impl Splitter {
         self.is_skipping
     }
 
-    /// Forgets an unfinished line and counts its bytes as skipped.
+    /// Discards an unfinished line and counts its bytes as skipped.
     pub(crate) fn restart(&mut self, is_mid_line: bool, tally: &mut Tally) {
         tally.skipped_bytes += self.pending();
         self.pending.clear();
@@ -104,7 +104,8 @@ impl Splitter {
         }
     }
 
-    /// Hands on as much of a line as the bound allows. Its client chose its length, and is at its beginning.
+    /// Hands on as much of a line as the bound allows. The client's address is at the beginning; the client can choose
+    /// the line's length.
     fn hand_on_cut(&mut self, part: &[u8], sink: &mut impl FnMut(&[u8])) {
         let room = self.line_max - self.pending.len();
         self.pending.extend_from_slice(part.get(..room).unwrap_or(part));

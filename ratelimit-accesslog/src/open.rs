@@ -1,4 +1,4 @@
-//! Opens a log without ever waiting, and refuses what is no log.
+//! Opens a log without ever blocking, and refuses files that are not logs.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -10,11 +10,11 @@ use nix::fcntl::OFlag;
 use crate::follower::State;
 use crate::position::FilePosition;
 
-/// Maximum number of directory entries that are looked at for a rotated file.
+/// Maximum number of directory entries that are searched for a rotated file.
 const ENTRIES_MAX: usize = 4096;
 /// Maximum number of files that are compared with a truncated one.
 const COPIES_MAX: usize = 64;
-/// Endings of compressed files, which are never the file that was followed.
+/// File name endings of compressed files, which are never the followed file.
 const COMPRESSED: [&str; 6] = [".gz", ".bz2", ".xz", ".zst", ".lz4", ".Z"];
 
 /// Origin of log lines.
@@ -32,7 +32,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Path of the file or socket.
+    /// Returns the path of the file or socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         match self {
@@ -81,7 +81,7 @@ pub(crate) fn open(path: &Path) -> Result<(File, Metadata), State> {
     identify(path)?;
     let flags = OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path).map_err(|error| state_of(&error))?;
-    // Another file may have taken the place since.
+    // Another file may have replaced the checked one since.
     let metadata = file.metadata().map_err(|error| state_of(&error))?;
     check_kind(&metadata)?;
     Ok((file, metadata))
@@ -94,8 +94,8 @@ pub(crate) fn find_renamed(log: &Path, position: &FilePosition) -> Option<(File,
         .find(|(file, metadata)| position.is_of(file, metadata.dev(), metadata.ino()))
 }
 
-/// Finds the copy that was made of a file before it was truncated: its name begins as the log's does, and it has the
-/// same first bytes and all that was read.
+/// Finds the copy of a file made before its truncation. The copy's name begins as the log's does. The copy has the same
+/// first bytes and at least the length that was read.
 pub(crate) fn find_copy(log: &Path, position: &FilePosition) -> Option<(File, Metadata)> {
     if position.head_len == 0 {
         return None;
@@ -109,8 +109,8 @@ fn is_of_log(log: &Path, name: &[u8]) -> bool {
     name.starts_with(log.file_stem().unwrap_or_default().as_encoded_bytes())
 }
 
-/// Opens regular, uncompressed files by name and inode, in the directory of the log, and in the directory of the file
-/// which the log's name links to.
+/// Opens regular, uncompressed files by name and inode. Searches the directory of the log, and the directory of the
+/// file that the log's name links to.
 fn search(log: &Path, is_likely: impl Fn(&[u8], u64) -> bool) -> impl Iterator<Item = (File, Metadata)> {
     let linked = fs::canonicalize(log).ok();
     let mut directories: Vec<PathBuf> =

@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
-/// Number of lines that the check looks back on.
+/// Number of recent lines that the check covers.
 const LINES: usize = 1000;
-/// Lines of addresses that are no peers, of [`LINES`], above which the log is taken to be behind a proxy.
+/// Number of lines from other addresses, of [`LINES`], above which the log counts as written behind a proxy.
 const OTHERS_MAX: usize = LINES / 2;
-/// Lines of addresses that are no peers, of [`LINES`], below which charging begins again.
+/// Number of lines from other addresses, of [`LINES`], below which charging begins again.
 const OTHERS_LOW: usize = LINES / 4;
 
 /// Numbers of lines by outcome.
@@ -20,9 +20,9 @@ pub struct Outcomes {
     pub proxied: u64,
     /// Lines that are not of the log's format.
     pub malformed: u64,
-    /// Lines whose time is too long ago.
+    /// Lines with a time too far in the past.
     pub too_old: u64,
-    /// Lines whose time has not come.
+    /// Lines with a time in the future.
     pub in_future: u64,
     /// Lines that exceed the bound on their length.
     pub too_long: u64,
@@ -53,13 +53,13 @@ pub enum Peers {
 
 /// Compares the addresses in a log with those that have a live window here.
 ///
-/// No header is believed: if the log names clients of a proxy, no line charges. A line of an address that had a window
-/// earlier charges nothing either, but does not speak for a proxy: a long request may end after its window. The check
-/// needs 1000 lines before it decides. It decides `Proxied` if more than half of the last 1000 lines are not of peers,
-/// and `Direct` again if fewer than a quarter are not.
+/// No header is trusted: if the log names clients of a proxy, no line charges. A line of an address with an earlier
+/// window charges nothing either, because a long request may end after its window. Such a line does not indicate a
+/// proxy. The check needs 1000 lines before it decides. It decides `Proxied` if more than half of the last 1000 lines
+/// are not of peers, and `Direct` again if fewer than a quarter are not.
 #[derive(Debug, Default)]
 pub struct PeerCheck {
-    /// True for each of the last lines whose address is a peer.
+    /// One entry per recent line: true if the line's address is or was a peer.
     recent: VecDeque<bool>,
     others: usize,
     peers: Peers,
@@ -68,7 +68,7 @@ pub struct PeerCheck {
 
 impl PeerCheck {
     /// Judges one line of the log's format and of an acceptable time. Also returns the new state of the log if the line
-    /// changed it, for the caller to say once. `was_peer` says whether its address had a live window earlier.
+    /// changed it, for the caller to report once. `was_peer` is true if the line's address had a live window earlier.
     pub fn judge(&mut self, is_peer: bool, was_peer: bool) -> (Judgement, Option<Peers>) {
         let change = self.add(is_peer || was_peer);
         let (judgement, count) = match (is_peer, self.peers) {
@@ -94,7 +94,7 @@ impl PeerCheck {
         all.skipped_bytes += skipped_bytes;
     }
 
-    /// Counts of lines so far.
+    /// Returns the counts of lines so far.
     #[must_use]
     pub fn outcomes(&self) -> Outcomes {
         self.outcomes

@@ -33,7 +33,7 @@ pub struct FilePosition {
     pub is_mid_line: bool,
     /// Number of bytes at the file's beginning that `head_hash` covers, at most 256 and at most `offset`.
     pub head_len: u16,
-    /// Hash (64-bit FNV-1a) of the file's first bytes. Tells a reused inode and a file that was written anew.
+    /// Hash (64-bit FNV-1a) of the file's first bytes. Distinguishes a reused inode and a rewritten file.
     pub head_hash: u64,
 }
 

@@ -9,7 +9,7 @@ use crate::ledger::Ledger;
 /// Maximum number of idle sources that one call removes, so that none takes long.
 const EXPIRED_PER_CALL: usize = 2;
 
-/// Part of the limit by which lines may take a source beyond it without consequences.
+/// Fraction of the limit, as a divisor, by which lines may take a source over it without consequences.
 const BEYOND_PART: u64 = 10;
 
 /// Number of windows after which a source beyond the limit is forgiven.
@@ -42,14 +42,14 @@ impl Settings {
     }
 }
 
-/// Bookkeeping of the sources of one rule.
+/// Reconciliation state of the sources of one rule.
 ///
 /// A line is matched with the oldest counted request of the window that has no line yet. A line without a match is
 /// charged, and no charge is ever taken back. A counted request that is not logged within its window expires.
 ///
-/// The kernel's counts include the charges. A source that is new to the reconciler, as all are after a restart, has
-/// every count of its window unmatched: its lines may be charged too little within one window, never too much. So lines
-/// that a restart reads again charge nothing.
+/// The kernel's counts include the charges. After a restart every source is new to the reconciler. All counts in the
+/// window of a new source are unmatched, so its lines may be charged too little within one window, never too much.
+/// Lines that a restart reads again therefore charge nothing.
 #[derive(Debug)]
 pub struct Reconciler<K> {
     settings: Settings,
@@ -89,13 +89,13 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         self.sources.len()
     }
 
-    /// Matches the `lines` of a source with the kernel's `counts` of it. Returns the number of requests to charge to bucket
-    /// [`Self::bucket`]`(now)`, and books them as charged.
+    /// Matches the `lines` of a source with the kernel's `counts` for it. Returns the number of requests to charge to
+    /// bucket [`Self::bucket`]`(now)`, and books them as charged.
     ///
-    /// `counts` are numbers of buckets and what is counted in them, charges from the log included. They are read after
-    /// the lines: otherwise they lack requests whose lines were read, which would be charged twice. Within a bucket, only
-    /// growth counts. Buckets outside the window are ignored, except for the one after the current, which may have begun
-    /// since `now` was read.
+    /// `counts` are pairs of a bucket number and its count, including charges from the log. They must be read after the
+    /// lines. Otherwise they lack requests with lines that were already read, which would be charged twice. Within a
+    /// bucket, only growth counts. Buckets outside the window are ignored. The bucket after the current one is not,
+    /// because it may have begun since `now` was read.
     #[must_use = "these requests are booked as charged"]
     pub fn settle(&mut self, key: K, now: u64, lines: u64, counts: &[(u64, u64)]) -> u64 {
         self.expire_idle(now);
@@ -114,20 +114,20 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         charged
     }
 
-    /// Says that `amount` of what was settled into a bucket could not be charged, such as because the limit is used up
-    /// or the bucket is over. They are not charged later.
+    /// Cancels `amount` charges that were settled into a bucket but could not be made, for example because the limit is
+    /// used up or the bucket is over. They are not charged later.
     pub fn not_charged(&mut self, key: K, bucket: u64, amount: u64) {
         if let Some(source) = self.sources.get_mut(&key) {
             source.unbook(bucket, amount);
         }
     }
 
-    /// Returns how many requests of a source's live window were charged from lines.
+    /// Returns the number of requests in a source's live window that were charged from lines.
     pub fn corrected(&self, key: K, now: u64) -> u64 {
         self.sources.get(&key).map_or(0, |source| source.corrected(self.oldest(now)))
     }
 
-    /// Forgets a source whose window was erased in the kernel.
+    /// Removes a source after its window was erased in the kernel.
     pub fn forget(&mut self, key: K) {
         self.beyond.forget(key);
         if let Some(source) = self.sources.remove(&key) {
@@ -135,14 +135,14 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         }
     }
 
-    /// Returns how many requests the kernel should charge for each turn of a source, at least 1. The caller asks again
-    /// after each settlement, and each second as long as the result exceeds 1, because it falls with time.
+    /// Returns the number of requests that the kernel should charge for each turn of a source, at least 1. The caller
+    /// asks again after each settlement, and each second as long as the result exceeds 1, because it falls with time.
     ///
-    /// A source within its limit is charged one request for a turn, so that its counts equal its lines. A source that
-    /// lines have taken more than a tenth beyond the limit is charged [`Settings::multiplicity_max`] for a turn, so that
-    /// it gets one turn in a window. From the fourth window on that falls, to 1 after eight, whatever the source sends
-    /// meanwhile: the mean of its turns would not bound it, since most turns of such a client are one request and the
-    /// first of each connection is all of its streams.
+    /// A source within its limit is charged one request per turn, so that its counts equal its lines. A source that
+    /// lines took more than a tenth over the limit is charged [`Settings::multiplicity_max`] per turn, so that it gets
+    /// one turn per window. From the fourth window on the value falls, to 1 after eight, regardless of the source's
+    /// requests. The mean of its turns would not bound the source: most turns of such a client are one request, and the
+    /// first turn of each connection is all of its streams.
     #[must_use]
     pub fn multiplicity(&self, key: K, now: u64) -> u16 {
         self.beyond.multiplicity(key, now)
@@ -153,7 +153,7 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
         self.bucket(now).saturating_sub(self.settings.full_buckets.into())
     }
 
-    /// Returns a source, made if there is none, as the one used last.
+    /// Returns a source, created if missing, and marks it as the most recently used.
     fn source(&mut self, key: K, now: u64) -> &mut Ledger {
         if !self.sources.contains_key(&key) && self.sources.len() >= self.settings.sources_max {
             self.drop_oldest();

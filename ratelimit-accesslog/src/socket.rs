@@ -18,7 +18,7 @@ use crate::lines::Tally;
 use crate::open::state_of;
 
 const MODE: u32 = 0o660;
-/// Size of the receive buffer that is asked for, in bytes.
+/// Requested size of the receive buffer in bytes.
 const BUFFER: usize = 1 << 20;
 
 /// A bound socket, removed when dropped.
@@ -31,7 +31,7 @@ pub(crate) struct Listening {
 }
 
 impl Listening {
-    /// Creates the socket. Replaces one that no process has open. Fails if the path is anything else.
+    /// Creates the socket. Replaces a socket that no process has open. Fails if anything else has the path.
     pub(crate) fn bind(path: &Path, group: Option<&str>) -> Result<Self, State> {
         let group = group.map(number_of).transpose()?;
         make_room(path)?;
@@ -41,9 +41,9 @@ impl Listening {
     fn create(path: &Path, group: Option<u32>) -> io::Result<Self> {
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let socket = socket::socket(AddressFamily::Unix, SockType::Datagram, flags, None)?;
-        // The path has this mode from the moment that it exists, less the umask.
+        // The path has this mode from its creation on, less the umask.
         fchmod(&socket, Mode::from_bits_truncate(MODE))?;
-        // A smaller buffer is no reason to fail.
+        // A smaller buffer is acceptable.
         setsockopt(&socket, sockopt::RcvBuf, &BUFFER).ok();
         socket::bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
         let metadata = fs::symlink_metadata(path)?;
@@ -82,7 +82,7 @@ impl Listening {
             };
             budget.bytes = budget.bytes.saturating_sub(length.max(1) as u64);
             budget.lines -= 1;
-            // MSG_TRUNC returns the datagram's whole length, whatever fitted.
+            // MSG_TRUNC returns the datagram's whole length, even if the buffer was smaller.
             let line = chunk.get(..length).map(|line| line.strip_suffix(b"\n").unwrap_or(line));
             match line {
                 Some(line) if line.len() <= line_max && !line.contains(&b'\n') => {
@@ -116,7 +116,7 @@ impl Drop for Listening {
     }
 }
 
-/// Returns the number of a group. Fails if there is none of that name.
+/// Returns the id of a group. Fails if the group does not exist.
 fn number_of(group: &str) -> Result<u32, State> {
     match Group::from_name(group) {
         Ok(Some(of)) => Ok(of.gid.as_raw()),

@@ -1,4 +1,4 @@
-//! Tests of this crate. They know files and times, and no daemon.
+//! Unit tests of this crate. They use files and times, and no daemon.
 
 mod beyond;
 mod follow;
@@ -20,7 +20,7 @@ use crate::{Follower, Limits, Polled, Position, Source, State};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A log in a directory of its own, the file that the server writes to, and what was read.
+/// Log in its own directory, with the server's open file, a follower and the lines that it read.
 struct Log {
     directory: TempDir,
     server: File,
@@ -36,7 +36,7 @@ impl Log {
         Self::with("", Limits::default())
     }
 
-    /// Follows a log that has this text already. The first poll is done.
+    /// Follows a log that already contains `text`. The first poll is done.
     fn with(text: &str, limits: Limits) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("access.log");
@@ -55,12 +55,12 @@ impl Log {
         self.path("access.log")
     }
 
-    /// Has the server write to the file that it has open.
+    /// Writes to the file that the server has open.
     fn write(&mut self, text: impl AsRef<[u8]>) {
         self.server.write_all(text.as_ref()).unwrap();
     }
 
-    /// Has the server open its log again.
+    /// Makes the server open its log again.
     fn reopen(&mut self) {
         self.server = append(self.log());
     }
@@ -82,7 +82,7 @@ impl Log {
         self.lines.join(" ")
     }
 
-    /// Replaces the follower by one that starts from what was stored, as after `kill -9`.
+    /// Replaces the follower by one that starts from the stored position, as after `kill -9`.
     fn restart(&mut self) {
         let stored = serde_json::to_string(&self.follower.position()).unwrap();
         let position: Option<Position> = serde_json::from_str(&stored).unwrap();
@@ -90,7 +90,7 @@ impl Log {
     }
 }
 
-/// CPU time of this thread, which does not depend on what else runs.
+/// Returns the CPU time of this thread, which is independent of other load.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
 }

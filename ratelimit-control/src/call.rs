@@ -1,8 +1,8 @@
-//! A command on its way from a client to the owner of the datapath. Each is defined once: a type with its arguments, and
-//! a [`Call`] that says its route, who may send it and its report.
+//! Commands on their way from a client to the owner of the datapath. Each is defined once: a type with its arguments,
+//! and a [`Call`] with its route, permissions and report.
 //!
-//! The client, the server and the owner know no command by name: [`Client::call`](super::client::Client::call) sends
-//! any, one handler takes any, and an owner that lacks a [`Carry`] for one of them does not compile.
+//! The client, the server and the owner know no command by name. [`Client::call`](super::client::Client::call) sends
+//! any, and one handler accepts any. An owner that lacks a [`Carry`] for one of them does not compile.
 
 use std::fmt;
 
@@ -22,82 +22,82 @@ use super::requester::Requester;
 use super::server::{BODY_BYTES_MAX, Service, method};
 use ratelimit_report::snapshot::ListFilter;
 
-/// Sixteen interfaces with every counter are 100 kB.
+/// Maximum bytes of a report. That of sixteen interfaces with every counter has 100 kB.
 const REPORT_BYTES_MAX: usize = 4 << 20;
 
 /// A command: its arguments and its route. TCP serves only the commands that `server` names.
 pub trait Call: Serialize + DeserializeOwned + fmt::Debug + Send + 'static {
-    /// Its answer.
+    /// Type of the answer.
     type Report: Serialize + DeserializeOwned + fmt::Debug + Send + 'static;
 
-    /// Where it goes, and who may send it.
+    /// Route of the command, with the permission that it needs.
     const ROUTE: Route;
 
-    /// The longest report that a client reads.
+    /// Maximum bytes of a report that a client reads.
     const REPORT_BYTES_MAX: usize = REPORT_BYTES_MAX;
 
-    /// The longest body that the socket takes.
+    /// Maximum bytes of a body that the socket accepts.
     const BODY_BYTES_MAX: usize = BODY_BYTES_MAX;
 
-    /// Whether a report may be large: few such are made at a time.
+    /// Size class of the report. Few large reports are made at a time.
     const SIZE: Size = Size::Small;
 
-    /// Refuses arguments that make no sense, before the owner is asked.
+    /// Refuses invalid arguments before the owner is asked.
     fn check(&self) -> Result<(), Problem> {
         Ok(())
     }
 
-    /// The status that goes with a report.
+    /// Returns the HTTP status for a report.
     fn status(_report: &Self::Report) -> StatusCode {
         StatusCode::OK
     }
 }
 
-/// Where a command goes over the control socket.
+/// Route of a command over the control socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// How it is sent.
+    /// HTTP method of the request.
     pub verb: Verb,
-    /// Where to; `{ip}` stands for the argument of that name, which is an address.
+    /// Path; `{ip}` stands for the argument of that name, which is an address.
     pub path: &'static str,
-    /// Where its other arguments are.
+    /// Place of the other arguments.
     pub arguments: Arguments,
-    /// Who may send it.
+    /// Permission that the sender needs.
     pub access: Access,
 }
 
-/// How much of the daemon's memory an answer may take.
+/// Memory of the daemon that an answer may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Size {
-    /// Less than a page of numbers for each rule.
+    /// Up to a page of numbers for each rule.
     Small,
-    /// As much as events, episodes or minutes that are asked for at one time: some MB.
+    /// Some MB: as many events, episodes or minutes as one request may ask for.
     Medium,
-    /// As much as there are entries: 100 MB.
+    /// Up to 100 MB: as many as there are entries.
     Large,
 }
 
-/// The method of HTTP.
+/// HTTP method of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// GET.
+    /// GET, for questions.
     Get,
-    /// POST.
+    /// POST, for changes.
     Post,
 }
 
-/// Where arguments are.
+/// Place of a command's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arguments {
-    /// Behind the path; a body is ignored.
+    /// The query; a body is ignored.
     Query,
     /// JSON in the body.
     Body,
-    /// The same; an empty body stands for an empty object.
+    /// JSON in the body; an empty body stands for an empty object.
     BodyOrNothing,
 }
 
-/// Who may send a command.
+/// Permission that the sender of a command needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Every user who may connect to the socket.
@@ -107,40 +107,41 @@ pub enum Access {
 }
 
 impl Route {
-    /// To ask something, with the arguments in the query.
+    /// Returns the route of a question, with its arguments in the query.
     pub const fn ask(path: &'static str) -> Self {
         Self { verb: Verb::Get, path, arguments: Arguments::Query, access: Access::Connect }
     }
 
-    /// To change something, with the arguments in the body.
+    /// Returns the route of a change, with its arguments in the body.
     pub const fn change(path: &'static str) -> Self {
         Self { verb: Verb::Post, path, arguments: Arguments::Body, access: Access::Change }
     }
 }
 
-/// Does what a command says. `When` is the owner's own notion of now.
+/// Owner that carries out a command at once. `When` is the owner's own notion of now.
 pub trait Carry<C: Call, When> {
-    /// Does it, for the one who asks.
+    /// Carries out the command for the requester `by`.
     fn carry(&mut self, call: C, by: &Requester, when: When) -> Result<C::Report, Problem>;
 }
 
-/// Takes a command that is answered later and from elsewhere, for as long as it takes.
+/// Owner that answers a command later and from elsewhere.
 pub trait Defer<C: Call, When> {
-    /// Begins it. What it gives is done once the owner is free again; the reply follows whenever it is there.
+    /// Begins the command. The returned answer is sent once the owner is free again; the reply may follow at any later
+    /// time.
     fn defer(&mut self, ask: Ask<C>, when: When) -> Answer;
 }
 
-/// Where an answer goes.
+/// Sender of a command's result.
 pub type Reply<T> = oneshot::Sender<Result<T, Problem>>;
 
 /// A command on its way to the owner.
 #[derive(Debug)]
 pub struct Ask<C: Call> {
-    /// What is asked.
+    /// The command.
     pub call: C,
-    /// By whom.
+    /// The requester.
     pub by: Requester,
-    /// Where the answer goes.
+    /// Sender of the result.
     pub reply: Reply<C::Report>,
 }
 
@@ -152,7 +153,8 @@ impl<C: Call> Ask<C> {
     }
 }
 
-/// Turns of the runtime in which connections see which clients have gone, while the owner was busy or the daemon stood still.
+/// Turns of the runtime in which connections notice which clients left while the owner was busy or the daemon stood
+/// still.
 const LOOKS: usize = 3;
 
 /// An answer that is not sent yet.
@@ -160,21 +162,21 @@ const LOOKS: usize = 3;
 pub struct Answer(Box<dyn FnOnce() + Send>);
 
 impl Answer {
-    /// What is left to do for it.
+    /// Returns an answer that this closure sends.
     pub fn by(send: impl FnOnce() + Send + 'static) -> Self {
         Self(Box::new(send))
     }
 
-    /// Sends it. One that nobody waits for is dropped.
+    /// Sends the answer. It is dropped if nobody waits for it.
     pub fn send(self) {
         (self.0)();
     }
 }
 
-/// Makes the items that each command needs, from the one list of commands.
+/// Generates the items for all commands from one list.
 macro_rules! commands {
     (now { $($name:ident($call:ty),)* } later { $($later:ident($slow:ty),)* }) => {
-        /// What the owner of the datapath is asked to do.
+        /// Command for the owner of the datapath.
         #[derive(Debug)]
         pub enum Command {
             $(#[doc = concat!("[`", stringify!($call), "`].")] $name(Ask<$call>),)*
@@ -194,10 +196,10 @@ macro_rules! commands {
         })*
 
         impl Command {
-            /// Where each goes.
+            /// Routes of all commands.
             pub const ROUTES: &[Route] = &[$(<$call as Call>::ROUTE,)* $(<$slow as Call>::ROUTE,)*];
 
-            /// Where it goes.
+            /// Returns the route of this command.
             const fn route(&self) -> Route {
                 match self {
                     $(Self::$name(_) => <$call as Call>::ROUTE,)*
@@ -205,7 +207,7 @@ macro_rules! commands {
                 }
             }
 
-            /// Whether nobody waits for its answer any more.
+            /// Returns true if nobody waits for the answer any more.
             fn is_abandoned(&self) -> bool {
                 match self {
                     $(Self::$name(ask) => ask.reply.is_closed(),)*
@@ -213,7 +215,7 @@ macro_rules! commands {
                 }
             }
 
-            /// Has the owner do it.
+            /// Makes the owner carry out this command.
             pub fn carry_out<When, Owner>(self, owner: &mut Owner, when: When) -> Answer
             where
                 Owner: $(Carry<$call, When> +)* $(Defer<$slow, When> +)*
@@ -225,7 +227,7 @@ macro_rules! commands {
             }
         }
 
-        /// All that the socket takes.
+        /// Returns the routes of the socket.
         pub(super) fn routes() -> Router<Service> {
             Router::new()
                 $(.route(<$call as Call>::ROUTE.path, method::<$call>()))*
@@ -235,10 +237,10 @@ macro_rules! commands {
 }
 
 impl Command {
-    /// The same, unless its client has gone: a command that was given up must not be carried out later.
+    /// Returns the command unless its client has gone: a command that was given up must not be carried out later.
     pub async fn awaited(self) -> Option<Self> {
         let route = self.route();
-        // Questions change nothing, and an application may charge without waiting.
+        // Questions change nothing, and an application may charge without waiting for the answer.
         if route.access != Access::Change {
             return Some(self);
         }
@@ -287,7 +289,7 @@ commands! {
     }
 }
 
-/// A command as a client sends it: path with query, and body.
+/// Encodes a command as a client sends it: path with query, and body.
 pub(super) fn encode<C: Call>(call: &C) -> serde_json::Result<(String, Vec<u8>)> {
     let Route { path, arguments, .. } = C::ROUTE;
     match arguments {
@@ -296,7 +298,7 @@ pub(super) fn encode<C: Call>(call: &C) -> serde_json::Result<(String, Vec<u8>)>
     }
 }
 
-/// A path with arguments in it and behind it.
+/// Returns a path with its arguments filled in, and the others in the query.
 pub(super) fn with_query(path: &str, arguments: &impl Serialize) -> serde_json::Result<String> {
     let (mut path, mut query) = (path.to_owned(), Vec::new());
     let fields = serde_json::to_value(arguments)?;
@@ -313,7 +315,7 @@ pub(super) fn with_query(path: &str, arguments: &impl Serialize) -> serde_json::
     Ok(format!("{path}{mark}{}", query.join("&")))
 }
 
-/// A query's value: what is not plainly safe is percent-encoded.
+/// Percent-encodes a query's value, except for characters that are always safe.
 fn escaped(value: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
     value.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()

@@ -1,4 +1,4 @@
-//! The command line's end of the control API: one request a connection over the Unix socket.
+//! The command line's end of the control API: one request per connection over the Unix socket.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -24,16 +24,16 @@ use ratelimit_datapath::orphans::{self, Orphans};
 use ratelimit_datapath::pins;
 use ratelimit_report::event::Event;
 
-/// An answer is there by then: the server's own limit, and a little for the way.
+/// Maximum time for an answer: the server's own limit plus some time for the transfer.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(35);
-/// Between two tries to connect.
+/// Pause between two attempts to connect.
 const QUEUE_PAUSE: Duration = Duration::from_millis(10);
-/// Sixty-four rules on sixteen interfaces are below 1 MB.
+/// Maximum bytes of the metrics. Those of 64 rules on sixteen interfaces are below 1 MB.
 const METRICS_BYTES_MAX: usize = 4 << 20;
 
-/// Events that are remembered, with every text as long as it may be.
+/// Maximum bytes of all recent events, each text at its maximum length.
 const EVENTS_BYTES_MAX: usize = 16 << 20;
-/// One event.
+/// Maximum bytes of one event.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// One line of a stream of events.
@@ -42,65 +42,65 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 pub enum Followed {
     /// An event.
     Event(Box<Event>),
-    /// The reader was too slow for these.
+    /// Events that the reader was too slow for.
     Missed {
-        /// How many.
+        /// Number of missed events.
         missed: u64,
     },
 }
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// No daemon listens on the socket.
     #[error("{}no daemon answers at {path}: {why}", orphan::lead(orphans))]
     NoDaemon {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What connect(2) said.
+        /// Error of connect(2).
         why: io::Error,
-        /// What an earlier daemon has left.
+        /// Pins that an earlier daemon left.
         orphans: Orphans,
     },
-    /// The socket is not for this user.
+    /// This user may not use the socket.
     #[error("the control socket {path} is not for this user")]
     NotPermitted {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What it was for.
+        /// Purpose of the request.
         wanted: Wanted,
     },
     /// The daemon took too long.
     #[error("the daemon at {path} did not answer within {} s{}", ANSWER_TIME_MAX.as_secs(), unfinished(*wanted))]
     TimedOut {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What it was asked for.
+        /// Purpose of the request.
         wanted: Wanted,
     },
-    /// The daemon closed the connection, and goes on.
+    /// The daemon closed the connection, but still runs.
     #[error("the daemon at {path} closed the connection without an answer{}", unfinished(*wanted))]
     Unanswered {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What it was asked for.
+        /// Purpose of the request.
         wanted: Wanted,
     },
-    /// The answer is not what this version understands.
+    /// This version does not understand the answer.
     #[error("the daemon at {path} answered {what}")]
     Unintelligible {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What was wrong.
+        /// Description of the fault.
         what: String,
     },
-    /// The daemon said no, and why.
+    /// The daemon refused the request, with this reason.
     #[error(transparent)]
     Refused(#[from] Problem),
 }
 
 impl ClientError {
-    /// What to do, one clause each.
+    /// Returns what to do, one clause each.
     pub fn help(&self) -> Vec<String> {
         match self {
             Self::NoDaemon { orphans, .. } => orphan::help(orphans),
@@ -115,13 +115,13 @@ impl ClientError {
                 vec!["`systemctl status ratelimitd` says what it is doing".to_owned()]
             }
             Self::Unintelligible { .. } => vec!["is it another version than this command?".to_owned()],
-            // The daemon has said what to do.
+            // The daemon's message says what to do.
             Self::Refused(_) => Vec::new(),
         }
     }
 }
 
-/// What a command that was begun comes to: one that nobody waits for any more is not begun.
+/// Returns what becomes of an unanswered command. A command whose client has gone is not begun any more.
 const fn unfinished(wanted: Wanted) -> &'static str {
     match wanted {
         Wanted::Read => "",
@@ -129,12 +129,12 @@ const fn unfinished(wanted: Wanted) -> &'static str {
     }
 }
 
-/// What a request is for: who may is another matter.
+/// Purpose of a request. The server decides who is permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// To read.
+    /// A request that only reads.
     Read,
-    /// To change something.
+    /// A request that changes something.
     Change,
 }
 
@@ -144,7 +144,7 @@ impl From<&Method> for Wanted {
     }
 }
 
-/// A daemon's address.
+/// Client of the daemon at a socket.
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
@@ -153,24 +153,24 @@ pub struct Client {
 }
 
 impl Client {
-    /// The daemon behind a socket. Connects to nothing yet.
+    /// Returns a client for a socket. Does not connect yet.
     pub fn new(socket: &Path) -> Self {
         Self { socket: socket.to_owned(), pins: pins::ROOT.into(), sudo_user: None }
     }
 
-    /// The same, looking elsewhere for what a dead daemon has left pinned.
+    /// Sets the directory in which to look for pins of a dead daemon.
     #[must_use]
     pub fn with_pins(self, pins: &Path) -> Self {
         Self { pins: pins.to_owned(), ..self }
     }
 
-    /// The same, saying who called `sudo`.
+    /// Sets the user who called `sudo`, for the daemon's records.
     #[must_use]
     pub fn for_sudo_user(self, name: Option<&str>) -> Self {
         Self { sudo_user: name.and_then(|name| HeaderValue::from_str(name).ok()), ..self }
     }
 
-    /// Has a command carried out.
+    /// Sends a command and returns its report.
     pub async fn call<C: Call>(&self, call: &C) -> Result<C::Report, ClientError> {
         let (target, body) = encode(call).map_err(|error| self.unintelligible(error))?;
         let method = match C::ROUTE.verb {
@@ -183,12 +183,12 @@ impl Client {
         {
             return Err(problem.into());
         }
-        // A report may come with a status of its own.
+        // A report may come with a status that is no success, as health does.
         serde_json::from_slice(&body)
             .map_err(|error| if status.is_success() { self.unintelligible(error) } else { self.unintelligible(status) })
     }
 
-    /// Metrics, as text.
+    /// Returns the metrics, as text.
     pub async fn metrics(&self) -> Result<String, ClientError> {
         let (status, body) = self.request(Method::GET, METRICS, Bytes::new(), METRICS_BYTES_MAX).await?;
         if !status.is_success() {
@@ -197,7 +197,7 @@ impl Client {
         String::from_utf8(body.to_vec()).map_err(|error| self.unintelligible(error))
     }
 
-    /// What has happened lately.
+    /// Returns the recent events that match the request.
     pub async fn events(&self, asked: &EventsOf) -> Result<EventsReport, ClientError> {
         let target = with_query(EventsOf::PATH, asked).map_err(|error| self.unintelligible(error))?;
         let (status, body) = self.request(Method::GET, &target, Bytes::new(), EVENTS_BYTES_MAX).await?;
@@ -207,7 +207,7 @@ impl Client {
         serde_json::from_slice(&body).map_err(|error| self.unintelligible(error))
     }
 
-    /// The same and what follows, until `take` has had enough. A daemon that ends is an error.
+    /// Passes the matching recent and following events to `take`, until it breaks. Fails if the daemon ends.
     pub async fn follow(
         &self,
         asked: &EventsOf,
@@ -274,7 +274,7 @@ impl Client {
         Ok((status, body.map_err(|error| self.unintelligible(error))?.to_bytes()))
     }
 
-    /// The beginning of an answer, and its connection, which ends when it is dropped.
+    /// Sends a request. Returns the head of the answer and the task of its connection, which ends when it is dropped.
     async fn sent(&self, request: Request<Full<Bytes>>) -> Result<(Response<Incoming>, JoinSet<()>), ClientError> {
         let wanted = Wanted::from(request.method());
         let stream = self.connect().await.map_err(|error| self.unreachable(error, wanted))?;
@@ -295,7 +295,7 @@ impl Client {
         }
     }
 
-    /// A socket whose queue is full says so at once: it is empty again in a moment.
+    /// Connects to the socket. If its queue is full, retries after a short pause, because the queue soon drains.
     async fn connect(&self) -> io::Result<UnixStream> {
         loop {
             match UnixStream::connect(&self.socket).await {
@@ -305,7 +305,7 @@ impl Client {
         }
     }
 
-    /// Whether a daemon has the socket, however busy it is.
+    /// Returns true if a daemon has the socket, however busy it is.
     async fn is_listened_to(&self) -> bool {
         match UnixStream::connect(&self.socket).await {
             Ok(_) => true,
@@ -320,7 +320,7 @@ impl Client {
         ClientError::NoDaemon { path: self.socket.clone(), why, orphans: orphans::orphans(&self.pins) }
     }
 
-    /// A daemon that ends meanwhile closes the connection.
+    /// Returns the error for a connection that broke off, for example because the daemon ended.
     fn broken_off(&self, error: hyper::Error, wanted: Wanted) -> ClientError {
         if error.is_parse() { self.unintelligible(error) } else { self.unreachable(io::Error::other(error), wanted) }
     }

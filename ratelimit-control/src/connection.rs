@@ -1,5 +1,5 @@
-//! One connection, from its place to its end: the handshake, one request, and how long it may take. Knows streams and
-//! a router; must not know what is asked.
+//! One connection, from its place to its end: the handshake, one request, and its time limit. Knows streams and a
+//! router; must not know what is asked.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -25,10 +25,10 @@ use super::large::Impatient;
 use super::places::{Caller, Place};
 use super::server::{BODY_BYTES_MAX, CONNECTION_TIME_MAX, CONNECTIONS_EACH, Door, HEADER_TIME_MAX, Peer, Refusal};
 
-/// Bytes of a request's head. hyper takes no smaller buffer.
+/// Maximum bytes of a request's head. hyper accepts no smaller buffer.
 const HEAD_BYTES_MAX: usize = 8192;
 
-/// Serves who has connected, if there is a place.
+/// Serves a new connection, if it gets a place.
 pub(super) fn admit<S>(connections: &mut JoinSet<()>, door: &Door, stream: S, peer: Peer)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -40,7 +40,7 @@ where
     };
     let id = place.id();
     let lasting = Lasting::default();
-    // Only root and the daemon's own user have commands with long bodies.
+    // Only root and the daemon's own user may send commands with long bodies.
     let body_bytes_max = match caller {
         Caller::Privileged => BODY_BYTES_MAX.max(import::BODY_BYTES_MAX),
         Caller::User(_) | Caller::Address(_) => BODY_BYTES_MAX,
@@ -60,14 +60,14 @@ where
     };
     let task = connections.spawn(async move {
         tokio::pin!(answering);
-        // A connection that runs out of time is dropped, and so closed. One that follows events lasts, and goes where its place is
-        // needed.
+        // A connection that runs out of time is dropped, which closes it. One that follows events lasts until another
+        // needs its place.
         while timeout(CONNECTION_TIME_MAX, &mut answering).await.is_err() && lasting.is_set() {}
     });
     door.places.held_by(id, task);
 }
 
-/// What a connection is served.
+/// Properties of one connection's service.
 struct Served {
     peer: Peer,
     router: Router,
@@ -84,15 +84,16 @@ where
         let (router, place, lasting) = (router.clone(), Arc::clone(&place), lasting.clone());
         async move {
             let (parts, body) = request.into_parts();
-            // With a Content-Length beside it this smuggles requests, RFC 9112 6.1, and hyper does not tell whether there was one.
+            // With a Content-Length beside it, this header allows request smuggling (RFC 9112 6.1), and hyper does not
+            // tell whether there was one.
             if parts.headers.contains_key(header::TRANSFER_ENCODING) {
                 return Ok(refusal(StatusCode::BAD_REQUEST, "say the length of a body by Content-Length alone"));
             }
-            // What is said to be too long is not waited for.
+            // Do not wait for a body that is declared too long.
             if body.size_hint().lower() > body_bytes_max as u64 {
                 return Ok(too_long(body_bytes_max));
             }
-            // While it waits for the rest of the request, it waits for its client.
+            // While the body is incomplete, the connection waits for its client and may be replaced.
             let body = match to_bytes(Body::new(body), body_bytes_max).await {
                 Ok(body) => Body::from(body),
                 Err(error) => return Ok(unread(&error, body_bytes_max)),
@@ -117,7 +118,7 @@ where
     }
 }
 
-/// A request without all of its body.
+/// Returns the refusal of a request whose body is incomplete or too long.
 fn unread(error: &axum::Error, bytes_max: usize) -> Response {
     let is_too_long = std::error::Error::source(error).is_some_and(|source| source.is::<LengthLimitError>());
     if is_too_long { too_long(bytes_max) } else { refusal(StatusCode::BAD_REQUEST, "its body is not all there") }

@@ -1,5 +1,5 @@
-//! What has happened lately: a bounded memory of events, and a way to be told of those that follow. The sender
-//! waits for nobody: what a slow reader misses is counted for it.
+//! Recent events: a bounded memory, and subscriptions to those that follow. The sender waits for no reader; events that
+//! a slow reader misses are counted.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -13,14 +13,14 @@ use super::proto::{EventsOf, EventsReport, Problem};
 use ratelimit_report::event::{Event, EventKind};
 use ratelimit_report::snapshot::SCHEMA;
 
-/// Events that are remembered. // 4096 x 1.5 kB = 6 MB, where every text is as long as it may be
+/// Maximum number of events in memory. // 4096 x 1.5 kB = 6 MB, where every text is as long as it may be
 pub const EVENTS_MAX: usize = 4096;
-/// Bytes of the words of an event that are remembered.
+/// Maximum bytes of an event's detail text in memory.
 const DETAIL_BYTES_MAX: usize = 1024;
-/// Events that a reader may be behind.
+/// Maximum number of events that a reader may lag behind.
 const BEHIND_MAX: usize = 1024;
 
-/// Recent events. Cloned, it is the same.
+/// Recent events. Clones share one memory.
 #[derive(Clone, Debug, Default)]
 pub struct Feed(Arc<Mutex<State>>);
 
@@ -28,7 +28,7 @@ pub struct Feed(Arc<Mutex<State>>);
 struct State {
     recent: VecDeque<Arc<Event>>,
     overwritten: u64,
-    /// None once nothing follows any more.
+    /// Sender to the followers; `None` once the feed is closed.
     followers: Option<broadcast::Sender<Arc<Event>>>,
 }
 
@@ -38,7 +38,7 @@ impl Default for State {
     }
 }
 
-/// What is to be told of.
+/// Filter of recent and following events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) source: Option<IpNet>,
@@ -47,11 +47,11 @@ pub(super) struct Wanted {
     pub(super) since: Option<Timestamp>,
 }
 
-/// What follows.
+/// Receiver of the following events.
 pub(super) type Following = broadcast::Receiver<Arc<Event>>;
 
 impl Feed {
-    /// Takes in an event. Waits for nobody.
+    /// Adds an event and sends it to the followers, without waiting.
     pub fn tell(&self, mut event: Event) {
         let end = (0..=event.detail.len().min(DETAIL_BYTES_MAX)).rev().find(|at| event.detail.is_char_boundary(*at));
         event.detail.truncate(end.unwrap_or(0));
@@ -63,17 +63,17 @@ impl Feed {
         }
         state.recent.push_back(Arc::clone(&event));
         if let Some(followers) = &state.followers {
-            // Nobody may follow.
+            // There may be no followers.
             let _ = followers.send(event);
         }
     }
 
-    /// What is remembered, as it is asked for.
+    /// Returns the recent events that match the request.
     pub fn report(&self, asked: &EventsOf) -> Result<EventsReport, Problem> {
         Ok(self.recent(&asked.wanted()?, asked.most))
     }
 
-    /// Forgets what is of a source, or of all sources in a prefix; how many events that was.
+    /// Erases the events of a source, or of all sources in a prefix. Returns their number.
     pub fn forget(&self, prefix: IpNet) -> u64 {
         let mut state = self.lock();
         let before = state.recent.len();
@@ -81,17 +81,17 @@ impl Feed {
         (before - state.recent.len()) as u64
     }
 
-    /// How many events are not remembered any more.
+    /// Returns the number of overwritten events.
     pub fn overwritten(&self) -> u64 {
         self.lock().overwritten
     }
 
-    /// Followers are told that nothing comes any more.
+    /// Closes the feed: followers see its end.
     pub fn close(&self) {
         self.lock().followers = None;
     }
 
-    /// What is remembered, the newest `most` of it.
+    /// Returns the recent events that match the filter, at most the newest `most`.
     pub(super) fn recent(&self, wanted: &Wanted, most: Option<usize>) -> EventsReport {
         let state = self.lock();
         let events = state.recent(wanted, most);
@@ -100,7 +100,8 @@ impl Feed {
         EventsReport { schema: SCHEMA, events: events.iter().map(|event| Event::clone(event)).collect(), overwritten }
     }
 
-    /// The same, and what follows: nothing is missed between the two, and nothing told twice.
+    /// Returns the matching recent events and a receiver of later ones, without a gap or duplicates. Returns `None` if
+    /// the feed is closed.
     pub(super) fn follow(&self, wanted: &Wanted, most: Option<usize>) -> Option<(Vec<Arc<Event>>, Following)> {
         let state = self.lock();
         let following = state.followers.as_ref()?.subscribe();
@@ -108,13 +109,13 @@ impl Feed {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Each change leaves a whole state behind: there is no half of one.
+        // Each change leaves a consistent state, so a poisoned lock is harmless.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// Oldest first.
+    /// Returns the matching events, oldest first.
     fn recent(&self, wanted: &Wanted, most: Option<usize>) -> Vec<Arc<Event>> {
         let newest = self.recent.iter().rev().filter(|event| wanted.takes(event)).take(most.unwrap_or(EVENTS_MAX));
         let mut events: Vec<Arc<Event>> = newest.cloned().collect();
@@ -124,7 +125,7 @@ impl State {
 }
 
 impl Wanted {
-    /// Whether an event is one.
+    /// Returns true if an event matches.
     pub(super) fn takes(&self, event: &Event) -> bool {
         let is_touched = |wanted: IpNet| source(event).is_some_and(|of| wanted.contains(&of) || of.contains(&wanted));
         self.source.is_none_or(is_touched)
@@ -134,7 +135,7 @@ impl Wanted {
     }
 }
 
-/// Whose event it is.
+/// Returns the source of an event.
 fn source(event: &Event) -> Option<IpNet> {
     let text = event.source.as_deref()?;
     text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))

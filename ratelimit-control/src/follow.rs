@@ -1,5 +1,5 @@
-//! Events over HTTP as a stream: those that are remembered, and all that follow. A stream is JSON,
-//! one object a line, or server-sent events for a request that accepts `text/event-stream`.
+//! Streams of events over HTTP: recent events and all that follow. A stream is JSON, one object per line, or
+//! server-sent events if the request accepts `text/event-stream`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,16 +20,16 @@ use super::proto::{EventsOf, Problem, ProblemKind};
 use ratelimit_report::event::Event;
 use ratelimit_web::SessionEnd;
 
-/// Streams at a time.
+/// Maximum number of concurrent streams.
 const FOLLOWERS_MAX: usize = 64;
-/// Where nothing happens, something is sent all the same: what is closed is noticed.
+/// Interval after which something is sent even without events, so that a closed connection is noticed.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// Lines that wait for the client, beside those in the kernel.
+/// Lines that wait for the client, besides those in the kernel.
 const LINES_MAX: usize = 16;
 const MEDIA_SSE: &str = "text/event-stream";
 const MEDIA_LINES: &str = "application/x-ndjson";
 
-/// Set where an answer has no end, so that its connection may last.
+/// Flag of a connection whose answer has no end, so that it may last.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lasting(Arc<AtomicBool>);
 
@@ -43,7 +43,7 @@ impl Lasting {
     }
 }
 
-/// Room for streams.
+/// Free places for streams.
 #[derive(Clone, Debug)]
 pub(super) struct Followers(Arc<Semaphore>);
 
@@ -53,25 +53,25 @@ impl Default for Followers {
     }
 }
 
-/// How a stream is written.
+/// Format of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Lines,
     ServerSent,
 }
 
-/// Events that a reader was too slow for.
+/// Number of events that a slow reader missed.
 #[derive(Serialize)]
 struct Missed {
     missed: u64,
 }
 
-/// Whether a request is for a stream, and not for one report.
+/// Returns true if a request asks for a stream instead of one report.
 pub(super) fn is_stream(parts: &Parts, asked: &EventsOf) -> bool {
     asked.follow == Some(true) || Form::asked(&parts.headers) == Form::ServerSent
 }
 
-/// Answers a request for a stream of events.
+/// Answers a request for a stream of events. Fails if too many streams exist or the daemon stops.
 pub(super) fn answer(feed: &Feed, followers: &Followers, parts: &Parts, asked: &EventsOf) -> Result<Response, Problem> {
     let form = Form::asked(&parts.headers);
     let wanted = asked.wanted()?;
@@ -91,14 +91,14 @@ pub(super) fn answer(feed: &Feed, followers: &Followers, parts: &Parts, asked: &
             () = ended(end) => {}
             () = sent => {}
         }
-        // A client that reads nothing is not waited for any longer.
+        // Stop waiting for a client that reads nothing.
         lasting.set(false);
     });
     let headers = [(header::CONTENT_TYPE, form.media()), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::new(body)).into_response())
 }
 
-/// A user without a session is a member as long as the connection lasts.
+/// Waits for the end of the session. A user without a session keeps the stream as long as the connection lasts.
 async fn ended(end: Option<SessionEnd>) {
     match end {
         Some(end) => end.wait().await,
@@ -106,7 +106,7 @@ async fn ended(end: Option<SessionEnd>) {
     }
 }
 
-/// Until the client is gone, or nothing follows any more. Waits for the client alone, and holds nobody up.
+/// Sends events until the client is gone or the feed ends. Waits only for this client, and delays no others.
 async fn send(mut to: Sender<Bytes>, form: Form, wanted: Wanted, told: Vec<Arc<Event>>, mut following: Following) {
     for event in told {
         if to.send_data(form.event(&event)).await.is_err() {
@@ -148,7 +148,7 @@ impl Form {
         self.write("event: missed\n", &Missed { missed })
     }
 
-    /// What a reader passes over.
+    /// Returns a message that readers ignore.
     fn nothing(self) -> Bytes {
         match self {
             Self::Lines => "\n",
@@ -158,7 +158,7 @@ impl Form {
     }
 
     fn write(self, name: &str, of: &impl Serialize) -> Bytes {
-        // Strings and numbers: it cannot fail.
+        // Strings and numbers: serialising cannot fail.
         let text = serde_json::to_string(of).unwrap_or_default();
         match self {
             Self::Lines => format!("{text}\n"),

@@ -1,4 +1,4 @@
-//! Many denials at once, as `ratelimitd import` sends them: they are put in force and kept together. Serde types only.
+//! Many denials in one request, as `ratelimitd import` sends them: put in force and stored together. Serde types only.
 
 use std::net::IpAddr;
 
@@ -8,35 +8,36 @@ use serde::{Deserialize, Serialize};
 use super::call::{Call, Route};
 use super::proto::{Problem, ProblemKind};
 
-/// Denials of one request.
+/// Maximum number of rows in one request.
 pub const ROWS_MAX: usize = 1_000;
-/// The longest request. // 1000 rows of an address, an owner of 128 bytes and a reason of 200, of which each may be escaped
+/// Maximum bytes of a request's body. // 1000 rows of an address, an owner of 128 bytes and a reason of 200, each
+/// possibly escaped
 pub(super) const BODY_BYTES_MAX: usize = 2 << 20;
 
-/// To deny many prefixes, each until its own end.
+/// Request to deny many prefixes, each until its own end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Import {
-    /// At most [`ROWS_MAX`].
+    /// The rows, at most [`ROWS_MAX`].
     pub rows: Vec<ImportRow>,
-    /// Where the one who asks came from by SSH.
+    /// Address from which the requester is connected by SSH.
     #[serde(default)]
     pub ssh_peer: Option<IpAddr>,
 }
 
-/// One of them.
+/// One row of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImportRow {
-    /// An address or a prefix; an IPv6 address alone is its source.
+    /// An address or a prefix. An IPv6 address alone means its source.
     pub prefix: String,
-    /// Until when; without it permanent.
+    /// End of the denial; permanent if `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
-    /// Why, in words.
+    /// Reason for the denial, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The program whose denial it is, as in `fail2ban/sshd`.
+    /// Program that owns the denial, for example `fail2ban/sshd`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
 }
@@ -52,26 +53,26 @@ impl Call for Import {
     }
 }
 
-/// What was imported.
+/// Result of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImportReport {
-    /// [`ratelimit_report::snapshot::SCHEMA`].
+    /// Version of the JSON schema, [`ratelimit_report::snapshot::SCHEMA`].
     pub schema: u32,
-    /// Rows that are denied from now on, or until later than before.
+    /// Number of rows that are newly denied, or until a later end than before.
     pub entered: u64,
-    /// Rows that were denied as long already by the same owner.
+    /// Number of rows that the same owner denied at least as long already.
     pub unchanged: u64,
     /// Rows that are not denied.
     pub refused: Vec<RefusedRow>,
-    /// What else there is to know, a sentence each.
+    /// Further notes, a sentence each.
     pub notes: Vec<String>,
 }
 
 /// A row that is not denied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedRow {
-    /// Its prefix, as it was sent.
+    /// Prefix of the row, as it was sent.
     pub prefix: String,
-    /// Why not.
+    /// Reason why it is not denied.
     pub why: String,
 }

@@ -1,5 +1,5 @@
-//! Answers that may be large: few are made at a time, and each is written down away from the runtime. A client that does not read
-//! is left. Knows callers and bytes; must not know what is asked.
+//! Answers that may be large. Few are made at a time, and each is serialised outside of the runtime. A client that does
+//! not read loses its connection. Knows callers and bytes; must not know what is asked.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,18 +23,19 @@ use super::places::Caller;
 use super::proto::{Problem, ProblemKind};
 use super::unread::{Pieces, Unread};
 
-/// Large answers that are made at a time for all callers of a router; others wait. // 100 MB each
+/// Maximum number of large answers made concurrently for all callers of a router. Further ones wait. // 100 MB each
 const LARGE_AT_A_TIME: usize = 1;
-/// Medium ones, so that they wait for no large one. // some MB each
+/// Maximum number of medium answers made concurrently, which never wait for large ones. // some MB each
 const MEDIUM_AT_A_TIME: usize = 16;
-/// A client that reads nothing for this time is dropped.
+/// Time after which a client that reads nothing is dropped.
 pub(super) const READ_TIME_MAX: Duration = Duration::from_secs(5);
-/// The same of one that follows events: it may be a pager.
+/// Time after which a client that follows events and reads nothing is dropped: the output may be in a pager.
 const FOLLOWER_READ_TIME_MAX: Duration = Duration::from_secs(600);
 
 type OfCallers = BTreeMap<(Size, Caller), Weak<Semaphore>>;
 
-/// The lanes in which answers are made: one each caller, so that a caller who asks much waits for himself, and few for all of them.
+/// The lanes in which answers are made. Each caller has one, so that a busy caller waits only for itself; all callers
+/// share a few.
 #[derive(Clone, Debug)]
 pub(super) struct Lanes {
     medium: Arc<Semaphore>,
@@ -43,7 +44,7 @@ pub(super) struct Lanes {
     unread: Unread,
 }
 
-/// Room to make one answer, until this is dropped.
+/// Permission to make one answer, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Lane {
     caller: Caller,
@@ -63,7 +64,7 @@ impl Lanes {
         }
     }
 
-    /// Waits for room.
+    /// Waits for a free lane of the caller.
     pub(super) async fn take(&self, size: Size, caller: Caller) -> Result<Lane, Problem> {
         let closed = |_: AcquireError| Problem::new(ProblemKind::Stopping, "the daemon is stopping");
         let own = self.own(size, caller).acquire_owned().await.map_err(closed)?;
@@ -76,7 +77,7 @@ impl Lanes {
     }
 
     fn own(&self, size: Size, caller: Caller) -> Arc<Semaphore> {
-        // Each change is one call on a map: there is no half of one.
+        // Each change is one call on a map, so a poisoned lock is harmless.
         let mut each = self.each.lock().unwrap_or_else(PoisonError::into_inner);
         each.retain(|_, lane| lane.strong_count() > 0);
         each.get(&(size, caller)).and_then(Weak::upgrade).unwrap_or_else(|| {
@@ -87,7 +88,7 @@ impl Lanes {
     }
 }
 
-/// Goes on with an answer until it is made, also where its client hangs up meanwhile: its lane is not free before.
+/// Makes an answer to its end even if its client hangs up meanwhile, because its lane is busy until then.
 pub(super) async fn to_its_end(
     made: impl Future<Output = Result<Response, Problem>> + Send + 'static,
 ) -> Result<Response, Problem> {
@@ -95,7 +96,7 @@ pub(super) async fn to_its_end(
     tokio::spawn(made).await.map_err(panicked)?
 }
 
-/// A report as a response. Its lane is free once it is made, however slowly it is read.
+/// Serialises a report into a response. The lane is free afterwards, however slowly the response is read.
 pub(super) async fn answer<R>(status: StatusCode, report: R, lane: Lane) -> Result<Response, Problem>
 where
     R: Serialize + Send + 'static,
@@ -112,11 +113,11 @@ where
     Ok(response)
 }
 
-/// A stream whose writes fail once the other end has read nothing for too long.
+/// Stream whose writes fail once the other end has read nothing for too long.
 pub(super) struct Impatient<S> {
     stream: S,
     lasting: Lasting,
-    /// Since a write has found no room.
+    /// Timer since a write found no room.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
@@ -125,7 +126,7 @@ impl<S> Impatient<S> {
         Self { stream, lasting, stalled: None }
     }
 
-    /// What a write came to, or that it has waited for too long.
+    /// Returns the result of a write, or a time-out if it has waited for too long.
     fn judged<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.stalled = None;

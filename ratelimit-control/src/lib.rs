@@ -1,8 +1,8 @@
-//! The control API: HTTP/1.1 on a Unix socket, and over TCP its read-only part and, for who logs in, the web page.
+//! The control API: HTTP/1.1 on a Unix socket. TCP serves its read-only part and, after a login, the web page.
 //!
-//! `call` says what a command is and lists them all, `proto` is what both ends say, `server` turns requests into
-//! [`Command`]s for the task that owns the datapath, `client` is what the command line uses, `socket` makes sure that
-//! one daemon owns the path. `feed` has what happened lately, `follow` sends it on. None of them touches the datapath.
+//! `call` defines what a command is and lists all of them, and `proto` has the messages. `server` turns requests into
+//! [`Command`]s for the task that owns the datapath. `client` is for the command line, and `socket` ensures that one
+//! daemon owns the path. `feed` holds recent events, and `follow` streams them. None of them touches the datapath.
 
 #![forbid(unsafe_code)]
 
@@ -34,20 +34,21 @@ use feed::Feed;
 use proto::{Problem, ProblemKind};
 pub use requester::Requester;
 
-/// Commands that wait for the datapath's owner. As many as there can be connections, so that nobody waits to wait.
+/// Maximum number of commands that wait for the datapath's owner. It equals the maximum of connections, so that no
+/// sender waits.
 pub const COMMANDS_MAX: usize = server::CONNECTIONS_MAX;
 
-/// The way to the owner of the datapath.
+/// Sender of commands to the owner of the datapath.
 #[derive(Clone, Debug)]
 pub struct Handle {
     way: mpsc::Sender<Command>,
-    /// The way past those who wait on the other.
+    /// Queue of privileged commands, which come before those in the other queue.
     first: mpsc::Sender<Command>,
-    /// What has happened, which nobody has to be asked for.
+    /// Recent events, which can be read without the owner.
     pub(crate) feed: Feed,
 }
 
-/// The end that commands come out of.
+/// Receiver of the commands.
 #[derive(Debug)]
 pub struct Commands {
     first: mpsc::Receiver<Command>,
@@ -55,7 +56,8 @@ pub struct Commands {
 }
 
 impl Commands {
-    /// The next one; none once every handle is gone. Loses none if it is dropped.
+    /// Returns the next command, privileged ones first; `None` once every handle is gone. Cancel-safe: no command is
+    /// lost.
     pub async fn recv(&mut self) -> Option<Command> {
         tokio::select! {
             biased;
@@ -67,20 +69,20 @@ impl Commands {
 }
 
 impl Handle {
-    /// A handle, and the end that its commands come out of.
+    /// Returns a handle and the receiver of its commands.
     pub fn channel(feed: Feed) -> (Self, Commands) {
         let (way, others) = mpsc::channel(COMMANDS_MAX);
         let (first, firsts) = mpsc::channel(COMMANDS_MAX);
         (Self { way, first, feed }, Commands { first: firsts, others })
     }
 
-    /// The same for those who wait for nobody's commands but their own kind's.
+    /// Returns a handle whose commands wait only for other privileged commands.
     #[must_use]
     pub fn first(&self) -> Self {
         Self { way: self.first.clone(), first: self.first.clone(), feed: self.feed.clone() }
     }
 
-    /// Has a command carried out, and waits for what comes of it.
+    /// Sends a command to the owner and returns its report. Fails if the owner refuses it or the daemon stops.
     pub async fn ask<C: Call>(&self, call: C, by: Requester) -> Result<C::Report, Problem>
     where
         Command: From<Ask<C>>,

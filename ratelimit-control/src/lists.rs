@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use super::call::{Call, Route};
 
-/// To put a version of a list file in force that is beyond the bounds of lists of `deny`.
+/// Request to put a version of a list file in force that exceeds the bounds of lists of `deny`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AcceptList {
-    /// Its absolute path.
+    /// Absolute path of the list file.
     pub file: PathBuf,
-    /// The version that is meant, as the objection to it names it. Another one is refused. None accepts what the file holds.
+    /// Expected version, as the objection names it. Any other version is refused. `None` accepts what the file holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
 }
@@ -22,19 +22,19 @@ impl Call for AcceptList {
     const ROUTE: Route = Route::change("/v1/lists/accept");
 }
 
-/// What was accepted.
+/// Result of accepting a list file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AcceptReport {
-    /// [`ratelimit_report::snapshot::SCHEMA`].
+    /// Version of the JSON schema, [`ratelimit_report::snapshot::SCHEMA`].
     pub schema: u32,
-    /// The list file.
+    /// Path of the list file.
     pub file: PathBuf,
-    /// The version, 12 hexadecimal digits.
+    /// Accepted version, 12 hexadecimal digits.
     pub version: String,
     /// Number of its prefixes.
     pub prefixes: u64,
-    /// Shares of the address spaces that they cover, in words.
+    /// Shares of the address spaces that the prefixes cover, in words.
     pub covers: String,
-    /// Whether they are in force now. If not, no list of the running configuration is this file.
+    /// True if the prefixes are in force now. If false, no list of the running configuration is this file.
     pub in_force: bool,
 }

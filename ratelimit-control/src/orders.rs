@@ -11,55 +11,56 @@ use ratelimit_policy::config::network::Target;
 use ratelimit_policy::safety::SshSession;
 use ratelimit_report::snapshot::{Closed, Limit, Listed, RuleMode};
 
-/// To allow or to deny a prefix.
+/// Request to allow or deny a prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GrantRequest {
-    /// An address or a prefix; an IPv6 address alone is its source.
+    /// An address or a prefix. An IPv6 address alone means its source.
     pub prefix: String,
-    /// For how long; without it as long as is usual, unless `permanent`.
+    /// Duration in seconds; the default duration if `None`, unless `permanent` is set.
     #[serde(default)]
     pub seconds: Option<u64>,
-    /// Permanent.
+    /// True for an entry without an end.
     #[serde(default, rename = "forever")]
     pub permanent: bool,
-    /// The new end replaces the old one, also where the old one is later.
+    /// True if the new end replaces a later one, too.
     #[serde(default)]
     pub replace: bool,
-    /// Why, in words.
+    /// Reason for the entry, in words.
     #[serde(default)]
     pub reason: Option<String>,
-    /// Also where that may lock out an administrator.
+    /// Proceeds even if that may lock out an administrator.
     #[serde(default)]
     pub force: bool,
-    /// Where the one who asks came from by SSH.
+    /// Address from which the requester is connected by SSH.
     #[serde(default)]
     pub ssh_peer: Option<IpAddr>,
-    /// On every host of the fleet.
+    /// Applies to every host of the fleet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fleet: bool,
-    /// Of a denial: ends open connections from there to what is protected, on this host.
+    /// For a denial: closes open connections from the prefix to protected ports, on this host.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub kill: bool,
-    /// The program whose denial it is, as in `fail2ban/sshd`: entries of others for the same prefix stay apart.
+    /// Program that owns the denial, for example `fail2ban/sshd`. Entries of other owners for the same prefix stay
+    /// separate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
 }
 
 impl GrantRequest {
-    /// The same for another prefix.
+    /// Returns this request for another prefix.
     #[must_use]
     pub fn of(self, prefix: String) -> Self {
         Self { prefix, ..self }
     }
 
-    /// Whom it names.
+    /// Parses the prefix.
     pub fn target(&self) -> Result<Target, Problem> {
         parse_target(&self.prefix)
     }
 }
 
-/// Allows a prefix.
+/// Command that allows a prefix.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Allow(pub GrantRequest);
@@ -73,7 +74,7 @@ impl Call for Allow {
     }
 }
 
-/// Denies a prefix.
+/// Command that denies a prefix.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Deny(pub GrantRequest);
@@ -87,40 +88,40 @@ impl Call for Deny {
     }
 }
 
-/// What `allow` or `deny` did.
+/// Result of `allow` or `deny`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GrantReport {
-    /// [`ratelimit_report::snapshot::SCHEMA`].
+    /// Version of the JSON schema, [`ratelimit_report::snapshot::SCHEMA`].
     pub schema: u32,
-    /// What is entered.
+    /// The new entry.
     pub entry: Listed,
-    /// The entry of the same prefix before it, which it extends or replaces.
+    /// The earlier entry of the same prefix, which the new one extends or replaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Listed>,
-    /// Sources that were blocked, and pass now: the first few.
+    /// The first few sources that were blocked and pass now.
     pub frees: Vec<String>,
-    /// How many they are.
+    /// Number of all such sources.
     pub frees_count: u64,
-    /// Of a denial that ends connections: what came of them so far.
+    /// For a denial that closes connections: the result so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<Closed>,
-    /// What else there is to know, a sentence each.
+    /// Further notes, a sentence each.
     pub notes: Vec<String>,
 }
 
-/// To remove what commands allow in a prefix.
+/// Request to remove what commands allow in a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrefixRequest {
-    /// An address or a prefix; an IPv6 address alone is its source.
+    /// An address or a prefix. An IPv6 address alone means its source.
     pub prefix: String,
-    /// On every host of the fleet.
+    /// Applies to every host of the fleet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fleet: bool,
 }
 
 impl PrefixRequest {
-    /// Whom it names.
+    /// Parses the prefix.
     pub fn target(&self) -> Result<Target, Problem> {
         parse_target(&self.prefix)
     }
@@ -135,26 +136,26 @@ impl Call for PrefixRequest {
     }
 }
 
-/// To free a prefix, or everything.
+/// Request to unblock a prefix, or everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnblockRequest {
-    /// An address or a prefix; an IPv6 address alone is its source.
+    /// An address or a prefix. An IPv6 address alone means its source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
-    /// All bans and all denials of commands, in place of a prefix.
+    /// All bans and all denials of commands, instead of a prefix.
     #[serde(default)]
     pub all: bool,
-    /// Denials too on every host of the fleet; bans are lifted there anyway, unless the fleet spreads none.
+    /// Also lifts denials on every host of the fleet. Bans are lifted there anyway, unless the fleet shares none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fleet: bool,
-    /// Denials of this owner alone, and of those below it; bans and counters stay.
+    /// Lifts only denials of this owner and of those below it. Bans and counters stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
 }
 
 impl UnblockRequest {
-    /// Whom it names; none is everybody.
+    /// Parses the prefix; `None` means everything. Fails unless exactly one of the two is set.
     pub fn target(&self) -> Result<Option<Target>, Problem> {
         match self {
             Self { prefix: Some(prefix), all: false, .. } => parse_target(prefix).map(Some),
@@ -173,49 +174,49 @@ impl Call for UnblockRequest {
     }
 }
 
-/// What `unblock` or `unallow` removed.
+/// Result of `unblock` or `unallow`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UnblockReport {
-    /// [`ratelimit_report::snapshot::SCHEMA`].
+    /// Version of the JSON schema, [`ratelimit_report::snapshot::SCHEMA`].
     pub schema: u32,
-    /// The prefix that was meant; empty where everything was.
+    /// The requested prefix; empty for everything.
     #[serde(default)]
     pub prefix: String,
-    /// The entries and bans that were removed: the first thousand.
+    /// The first thousand removed entries and bans.
     pub removed: Vec<Listed>,
-    /// How many they are.
+    /// Number of all removed entries and bans.
     #[serde(default)]
     pub removed_count: u64,
-    /// Sources whose counters and bans were reset: the first few.
+    /// The first few sources whose counters and bans were reset.
     #[serde(default)]
     pub freed: Vec<String>,
-    /// How many they are.
+    /// Number of all such sources.
     #[serde(default)]
     pub freed_count: u64,
-    /// What still blocks the prefix or a part of it; of `unallow`, what still allows it.
+    /// Entries that still block the prefix or a part of it. For `unallow`: those that still allow it.
     #[serde(default)]
     pub still: Vec<Still>,
-    /// What else there is to know, a sentence each.
+    /// Further notes, a sentence each.
     pub notes: Vec<String>,
 }
 
 /// An entry or ban that still holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Still {
-    /// What, by whom, until when, why and where it is written.
+    /// The entry, with its author, end, reason and place.
     #[serde(flatten)]
     pub entry: Listed,
-    /// How to lift it: a command, or a clause.
+    /// A command or clause that says how to lift it.
     pub lift: String,
 }
 
-/// To reset what a source has used, and its bans.
+/// Request to reset the counters and bans of a source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceRequest {
-    /// Its address.
+    /// Address of the source.
     pub source: IpAddr,
-    /// On every host of the fleet, also where that spreads no bans.
+    /// Applies to every host of the fleet, even if the fleet shares no bans.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fleet: bool,
 }
@@ -225,30 +226,30 @@ impl Call for SourceRequest {
     const ROUTE: Route = Route::change("/v1/reset");
 }
 
-/// What was reset.
+/// Result of a reset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResetReport {
-    /// [`ratelimit_report::snapshot::SCHEMA`].
+    /// Version of the JSON schema, [`ratelimit_report::snapshot::SCHEMA`].
     pub schema: u32,
-    /// The source: its address, or the prefix that is one client.
+    /// The source: its address, or the prefix that counts as one client.
     pub source: String,
-    /// Windows that were reset.
+    /// Number of reset windows.
     pub windows: u64,
-    /// Limits whose windows they were.
+    /// Number of limits that these windows belong to.
     #[serde(default)]
     pub limits: u64,
-    /// Bans that were lifted.
+    /// Number of lifted bans.
     pub bans: u64,
-    /// What else there is to know.
+    /// Further notes, a sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// To set the mode of every rule.
+/// Request to set the mode of every rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModeRequest {
-    /// In a word.
+    /// Mode that every rule gets.
     pub mode: ModeWord,
 }
 
@@ -257,48 +258,48 @@ impl Call for ModeRequest {
     const ROUTE: Route = Route::change("/v1/mode");
 }
 
-/// The mode of every rule, in a word.
+/// Mode of every rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModeWord {
-    /// As the configuration says.
+    /// Enforce as the configuration says.
     Enforce,
     /// Count, and drop nothing.
     DryRun,
-    /// The same, in an emergency.
+    /// Count and drop nothing, in an emergency.
     Panic,
 }
 
-/// The mode that holds now.
+/// Result of a change of mode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModeReport {
-    /// [`ratelimit_report::snapshot::SCHEMA`].
+    /// Version of the JSON schema, [`ratelimit_report::snapshot::SCHEMA`].
     pub schema: u32,
-    /// What was asked for.
+    /// Mode that was requested.
     pub mode: ModeWord,
-    /// Whether anything has changed.
+    /// True if anything has changed.
     pub changed: bool,
-    /// What each rule does now, in the order in which they judge.
+    /// Present behaviour of each rule, in the order in which the rules judge.
     #[serde(default)]
     pub rules: Vec<RuleMode>,
-    /// What else there is to know, a sentence each.
+    /// Further notes, a sentence each.
     pub notes: Vec<String>,
 }
 
-/// To put a configuration file in force.
+/// Request to put a configuration file in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApplyRequest {
-    /// Its absolute path; the daemon's own without it.
+    /// Absolute path of the file; the daemon's own file if `None`.
     #[serde(default)]
     pub file: Option<PathBuf>,
-    /// Rolled back after this time, unless it is confirmed.
+    /// Time in seconds after which the file is rolled back unless it is confirmed.
     #[serde(default)]
     pub confirm_seconds: Option<u64>,
-    /// The session of the one who asks.
+    /// SSH session of the requester.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh: Option<SshSession>,
-    /// Also where it denies or limits that session, which it did not before.
+    /// Proceeds even if the file newly denies or limits that session.
     #[serde(default)]
     pub force: bool,
 }
@@ -308,14 +309,14 @@ impl Call for ApplyRequest {
     const ROUTE: Route = Route::change("/v1/apply");
 }
 
-/// To read the daemon's own file again.
+/// Request to read the daemon's own file again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReloadRequest {
-    /// The session of the one who asks.
+    /// SSH session of the requester.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh: Option<SshSession>,
-    /// Also where it denies or limits that session, which it did not before.
+    /// Proceeds even if the file newly denies or limits that session.
     #[serde(default)]
     pub force: bool,
 }
@@ -325,20 +326,20 @@ impl Call for ReloadRequest {
     const ROUTE: Route = Route { arguments: Arguments::BodyOrNothing, ..Route::change("/v1/reload") };
 }
 
-/// What a reload changed.
+/// Result of putting a file in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApplyReport {
-    /// [`ratelimit_report::snapshot::SCHEMA`].
+    /// Version of the JSON schema, [`ratelimit_report::snapshot::SCHEMA`].
     pub schema: u32,
-    /// One line a change; none if the file says what was enforced already.
+    /// Changes, one line each; empty if the file changes nothing.
     pub changes: Vec<String>,
-    /// Seconds until it is rolled back, unless it is confirmed.
+    /// Seconds until the file is rolled back unless it is confirmed; `None` without a trial.
     pub confirm_within_seconds: Option<u64>,
-    /// What else there is to know, a sentence each.
+    /// Further notes, a sentence each.
     pub notes: Vec<String>,
 }
 
-/// To keep the file on trial permanently.
+/// Request to keep the file that is on trial.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Confirm {}
 
@@ -347,16 +348,16 @@ impl Call for Confirm {
     const ROUTE: Route = Route { arguments: Arguments::Query, ..Route::change("/v1/confirm") };
 }
 
-/// What was confirmed.
+/// Result of a confirmation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfirmReport {
-    /// [`ratelimit_report::snapshot::SCHEMA`].
+    /// Version of the JSON schema, [`ratelimit_report::snapshot::SCHEMA`].
     pub schema: u32,
-    /// The file that holds from now on.
+    /// The file that is permanent from now on.
     pub file: PathBuf,
 }
 
-/// To end the trial: the configuration before it is in force again.
+/// Request to end the trial and restore the configuration before it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Rollback {}
 
@@ -365,22 +366,22 @@ impl Call for Rollback {
     const ROUTE: Route = Route { arguments: Arguments::Query, ..Route::change("/v1/rollback") };
 }
 
-/// What was rolled back.
+/// Result of a rollback.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RollbackReport {
-    /// [`ratelimit_report::snapshot::SCHEMA`].
+    /// Version of the JSON schema, [`ratelimit_report::snapshot::SCHEMA`].
     pub schema: u32,
     /// The file that was on trial.
     pub file: String,
-    /// Its time was over already.
+    /// True if the trial's time was over already.
     pub was_over: bool,
 }
 
-/// To take the filter off.
+/// Request to detach the filter.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Detach {
-    /// From one interface, or from all, which ends the daemon.
+    /// Interface to detach from; `None` for all, which ends the daemon.
     pub interface: Option<String>,
 }
 
@@ -389,15 +390,15 @@ impl Call for Detach {
     const ROUTE: Route = Route { arguments: Arguments::Query, ..Route::change("/v1/detach") };
 }
 
-/// To add to what a source has used.
+/// Request to add to the usage of a source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChargeRequest {
-    /// The source's address.
+    /// Address of the source.
     pub source: IpAddr,
-    /// The rule's name.
+    /// Name of the rule.
     pub rule: String,
-    /// How much, in each limit's own unit.
+    /// Amount to add, in each limit's own unit.
     pub amount: u64,
 }
 
@@ -407,32 +408,32 @@ impl Call for ChargeRequest {
         verb: Verb::Post,
         path: "/v1/charge",
         arguments: Arguments::Body,
-        // An application can only add to what its clients have used.
+        // An application can only add to the usage of its clients.
         access: Access::Connect,
     };
 }
 
-/// How a source stands with one rule, as applications need it for `RateLimit-*` and `Retry-After`.
+/// Standing of a source with one rule, with the values that applications need for `RateLimit-*` and `Retry-After`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StandingReport {
-    /// [`ratelimit_report::snapshot::SCHEMA`].
+    /// Version of the JSON schema, [`ratelimit_report::snapshot::SCHEMA`].
     pub schema: u32,
-    /// The source: its address, or the prefix that is one client.
+    /// The source: its address, or the prefix that counts as one client.
     pub source: String,
-    /// The rule's name.
+    /// Name of the rule.
     pub rule: String,
-    /// `pass` or `drop`, as `check` says it.
+    /// Verdict in the words of `check`: `pass` or `drop`.
     pub verdict: ratelimit_report::snapshot::Outcome,
-    /// Why, in the words of the counters.
+    /// Reason, in the words of the counters.
     pub reason: String,
-    /// Used of the limit that is nearest to refusing.
+    /// Used amount of the limit that is nearest to refusing.
     pub used: u64,
-    /// What is left of it.
+    /// Remaining amount of that limit.
     pub remaining: u64,
-    /// That limit.
+    /// The limit that is nearest to refusing.
     pub limit: Limit,
-    /// Until the source passes again; 0 if it does.
+    /// Seconds until the source passes again; 0 if it passes now.
     pub retry_after_seconds: f64,
-    /// No wait is long enough.
+    /// True if no wait is long enough.
     pub never: bool,
 }

@@ -1,4 +1,4 @@
-//! What is said where no daemon answers: what goes on without one, and what to type.
+//! Messages for a missing daemon: what an earlier one left in force, and what to type.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use jiff::Timestamp;
 use ratelimit_datapath::orphans::{Lapse, Left, Orphans};
 use ratelimit_policy::config::duration;
 
-/// What to do where no daemon answers.
+/// Instructions if no daemon answers.
 const START: [&str; 2] = [
     "start one: `systemctl start ratelimitd`, or `sudo ratelimitd --iface IF --limit N/DUR`",
     "if its socket is elsewhere: --socket PATH",
 ];
 
-/// When the daemon was gone that had these; none where it is not known.
+/// Returns the time when the daemon of these pins was gone; `None` if it is not known.
 pub fn since(left: &Left, now: Timestamp) -> Option<Timestamp> {
     now.checked_sub(left.alone?).ok()
 }
 
-/// `STILL ENFORCING on eth0 without a daemon since 2026-01-01 10:00:00 UTC (3m), in dry run in 57m`; or that it drops
-/// nothing any more.
+/// Returns for example `STILL ENFORCING on eth0 without a daemon since 2026-01-01 10:00:00 UTC (3m), in dry run in
+/// 57m`, or says that nothing is dropped any more.
 pub fn still_enforcing(left: &Left, now: Timestamp) -> String {
     let since = since(left, now).zip(left.alone).map_or_else(String::new, |(since, alone)| {
         format!(" since {} ({})", since.strftime("%F %T UTC"), seconds(alone))
@@ -36,12 +36,12 @@ pub fn still_enforcing(left: &Left, now: Timestamp) -> String {
     }
 }
 
-/// In whole seconds.
+/// Formats a duration in whole seconds.
 fn seconds(duration: Duration) -> String {
     duration::short(u64::try_from(Duration::from_secs(duration.as_secs()).as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// What comes before the rest of an error.
+/// Returns the words that precede an error, if a filter still enforces.
 pub(super) fn lead(orphans: &Orphans) -> String {
     match orphans {
         Orphans::Enforcing(left) => still_enforcing(left, Timestamp::now()) + ": ",
@@ -49,7 +49,7 @@ pub(super) fn lead(orphans: &Orphans) -> String {
     }
 }
 
-/// What to do, one clause each.
+/// Returns what to do, one clause each.
 pub(super) fn help(orphans: &Orphans) -> Vec<String> {
     match orphans {
         Orphans::Nothing => START.map(str::to_owned).to_vec(),

@@ -1,8 +1,9 @@
-//! Answers over TCP, packed by gzip for clients that take it. Knows headers and bytes; must not know what is asked.
+//! Compression of answers over TCP by gzip, for clients that accept it. Knows headers and bytes; must not know what is
+//! asked.
 //!
-//! What is packed tells its contents by its length, where an attacker can repeat a request and choose a part of the answer (BREACH).
-//! So an answer with a session's token is not packed. Others have none in them, and no other site's page has a member's browser
-//! ask for one: reading needs the token as well.
+//! The length of a compressed answer reveals its contents to an attacker who can repeat a request and choose a part of
+//! the answer (BREACH). Answers that set a session's token are therefore not compressed. Other answers contain no
+//! token, and another site cannot make a member's browser request them: reading needs the token too.
 
 use std::io::{self, Write as _};
 
@@ -19,12 +20,12 @@ use tokio::task::spawn_blocking;
 use super::proto::{Problem, ProblemKind};
 use super::server::Refusal;
 
-/// A shorter answer is one packet anyway.
+/// Minimum length of a compressed answer in bytes: a shorter one is a single packet anyway.
 const BYTES_MIN: u64 = 1 << 10;
-/// A longer one is sent piece by piece, as it is.
+/// Maximum length of a compressed answer in bytes: a longer one is sent piece by piece, uncompressed.
 const BYTES_MAX: u64 = 4 << 20;
 
-/// Packs the answer of a request, where that is worth it.
+/// Compresses the answer to a request, if that is worthwhile.
 pub(super) async fn packed(request: Request, next: Next) -> Response {
     let is_taken = takes_gzip(request.headers());
     let mut response = next.run(request).await;
@@ -48,7 +49,7 @@ pub(super) async fn packed(request: Request, next: Next) -> Response {
     }
 }
 
-/// An answer of a known and middling length, which begins no session.
+/// Returns true if the answer has a known length within the bounds, and begins no session.
 fn may_be_packed(response: &Response) -> bool {
     let bytes = response.body().size_hint().exact();
     let is_free = |name| !response.headers().contains_key(name);

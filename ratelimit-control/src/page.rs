@@ -1,4 +1,4 @@
-//! The web page beside the API: who is logged in over TCP, and what he may then do.
+//! The web page beside the API: decides who is logged in over TCP, and what a logged-in user may do.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -17,11 +17,12 @@ use super::server::{Peer, Service, method, told};
 use ratelimit_report::snapshot::ListFilter;
 use ratelimit_web::{Answer, Login, over_socket, with_headers};
 
-/// A request of a user who is logged in over TCP.
+/// Marker of a request of a user who is logged in over TCP.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member;
 
-/// What a member may do: read all, and allow, deny and unblock. The configuration is changed on the host alone.
+/// Returns the routes of members: they read everything, and allow, deny and unblock. Only users on the host change the
+/// configuration.
 pub(super) fn member_routes() -> Router<Service> {
     Router::new()
         .route(Healthz::ROUTE.path, method::<Healthz>())
@@ -43,7 +44,7 @@ pub(super) fn member_routes() -> Router<Service> {
         .route(PrefixRequest::ROUTE.path, method::<PrefixRequest>())
 }
 
-/// The API over the socket, with the page.
+/// Adds the page to the API over the socket.
 pub(super) fn with_page(api: Router) -> Router {
     Router::new().fallback(move |request: Request| {
         let api = api.clone();
@@ -56,7 +57,7 @@ pub(super) fn with_page(api: Router) -> Router {
     })
 }
 
-/// Over TCP: what visitors get, and what members do.
+/// Combines the API over TCP for visitors with that for logged-in members.
 pub(super) fn with_login(login: Login, visitors: Router, members: Router) -> Router {
     Router::new().fallback(move |request: Request| {
         let (login, visitors, members) = (login.clone(), visitors.clone(), members.clone());
@@ -78,7 +79,7 @@ async fn answered(router: Router, request: Request) -> Response {
     router.oneshot(request).await.into_response()
 }
 
-/// Where a request comes from; of IPv6, the first address of the /64.
+/// Returns the client's address; for IPv6, the first address of its /64.
 fn peer_address(request: &Request) -> IpAddr {
     let address = request.extensions().get::<Peer>().and_then(|peer| peer.address);
     match address.map(Caller::at) {

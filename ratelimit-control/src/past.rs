@@ -1,4 +1,4 @@
-//! What is asked of the past: what happened lately, and what the history remembers. Serde types only.
+//! Questions about the past: recent events, and the history. Serde types only.
 
 use std::net::IpAddr;
 
@@ -13,29 +13,29 @@ use ratelimit_policy::config::network::Target;
 use ratelimit_report::event::{Event, EventKind};
 use ratelimit_report::history::{HistoryReport, SeriesReport, WorstReport};
 
-/// Reports of the past. // 1000 episodes and 1000 acts of 1 kB are 2 MB
+/// Maximum bytes of a report about the past. // 1000 episodes and 1000 acts of 1 kB are 2 MB
 const REPORT_BYTES_MAX: usize = 16 << 20;
 
-/// Which events are wanted; all that are remembered where nothing is set. Not a [`Call`]: nobody has to be asked for them.
+/// Filter of recent events; all of them if nothing is set. Not a [`Call`], because the owner is not asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventsOf {
-    /// Of this address, or of all in this prefix.
+    /// Only events of this address, or of all addresses in this prefix.
     pub source: Option<String>,
-    /// Of this rule.
+    /// Only events of this rule.
     pub rule: Option<String>,
-    /// Of this kind.
+    /// Only events of this kind.
     pub kind: Option<EventKind>,
-    /// From then on.
+    /// Only events from this time on.
     pub since: Option<Timestamp>,
-    /// At most so many of them, the newest.
+    /// Maximum number of events, the newest.
     pub most: Option<usize>,
-    /// And all that follow, one line each, until the connection is closed.
+    /// Also streams all following events, one line each, until the connection is closed.
     pub follow: Option<bool>,
 }
 
 impl EventsOf {
-    /// Where they are.
+    /// Path of the request.
     pub const PATH: &'static str = "/api/v1/events";
 
     pub(super) fn wanted(&self) -> Result<Wanted, Problem> {
@@ -44,35 +44,35 @@ impl EventsOf {
     }
 }
 
-/// What has happened lately.
+/// Recent events that match the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventsReport {
-    /// [`ratelimit_report::snapshot::SCHEMA`].
+    /// Version of the JSON schema, [`ratelimit_report::snapshot::SCHEMA`].
     pub schema: u32,
-    /// Oldest first.
+    /// The events, oldest first.
     pub events: Vec<Event>,
-    /// Older events, of any kind, that are not remembered any more.
+    /// Number of older events, of any kind, that were overwritten.
     pub overwritten: u64,
 }
 
-/// Asks for all that is remembered of an address or a prefix.
+/// Request for the history of an address or a prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HistoryOf {
     /// The address or prefix.
     pub prefix: String,
-    /// What ended before is left out.
+    /// Leaves out what ended before this time.
     pub since: Option<Timestamp>,
-    /// What began after is left out.
+    /// Leaves out what began after this time.
     pub until: Option<Timestamp>,
-    /// Of this rule.
+    /// Only entries of this rule.
     pub rule: Option<String>,
-    /// For this reason.
+    /// Only entries with this reason.
     pub reason: Option<String>,
 }
 
 impl HistoryOf {
-    /// The prefix that is asked for.
+    /// Returns the requested prefix. Fails if the text is no address or prefix.
     pub fn of(&self) -> Result<IpNet, Problem> {
         prefix_of(&self.prefix)
     }
@@ -89,17 +89,17 @@ impl Call for HistoryOf {
     }
 }
 
-/// Asks who was refused most; of the last day, where nothing is set.
+/// Request for the sources that were refused most, in the last day by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Worst {
-    /// What ended before is left out.
+    /// Leaves out what ended before this time.
     pub since: Option<Timestamp>,
-    /// What began after is left out.
+    /// Leaves out what began after this time.
     pub until: Option<Timestamp>,
-    /// Of this rule.
+    /// Only entries of this rule.
     pub rule: Option<String>,
-    /// For this reason.
+    /// Only entries with this reason.
     pub reason: Option<String>,
 }
 
@@ -110,24 +110,24 @@ impl Call for Worst {
     const SIZE: Size = Size::Medium;
 }
 
-/// Asks for the traffic of a period, for charts.
+/// Request for the traffic of a period, for charts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Series {
-    /// Which.
+    /// Period that the series covers.
     pub period: Span,
 }
 
-/// A period that ends now.
+/// Period that ends now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Span {
     /// Five minutes.
     #[serde(rename = "5m")]
     FiveMinutes,
-    /// An hour.
+    /// One hour.
     #[serde(rename = "1h")]
     Hour,
-    /// A day.
+    /// One day.
     #[serde(rename = "24h")]
     Day,
     /// 30 days.
@@ -142,24 +142,24 @@ impl Call for Series {
     const SIZE: Size = Size::Medium;
 }
 
-/// Erases a source from what is remembered of the past.
+/// Request to erase a source from the history and the recent events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Forget {
-    /// Its address.
+    /// Address of the source.
     pub source: IpAddr,
 }
 
-/// What was erased.
+/// Result of erasing a source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForgetReport {
-    /// [`ratelimit_report::snapshot::SCHEMA`].
+    /// Version of the JSON schema, [`ratelimit_report::snapshot::SCHEMA`].
     pub schema: u32,
-    /// Whose.
+    /// The source whose records were erased.
     pub source: String,
-    /// Episodes and acts of the history.
+    /// Number of erased episodes and acts of the history.
     pub rows: u64,
-    /// Events that were remembered beside it.
+    /// Number of erased recent events.
     pub events: u64,
 }
 
@@ -168,7 +168,7 @@ impl Call for Forget {
     const ROUTE: Route = Route::change("/v1/forget");
 }
 
-/// An address is itself, and no wider prefix.
+/// Parses an address or prefix. A single address is not widened to its source.
 fn prefix_of(text: &str) -> Result<IpNet, Problem> {
     Ok(match parse_target(text)? {
         Target::Address(address) => address.to_canonical().into(),

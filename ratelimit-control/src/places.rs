@@ -1,5 +1,6 @@
-//! Who may hold a connection. Where all places are taken, a new connection replaces the oldest one that waits for its
-//! client. It finds no place only while all that it could replace are being served. Knows callers and numbers; must not know what is asked.
+//! Places for connections. If all are taken, a new connection replaces the oldest one that waits for its client. It is
+//! rejected only while all connections that it could replace are being served. Knows callers and numbers; must not know
+//! what is asked.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,22 +8,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::AbortHandle;
 
-/// Bits of an IPv6 address that name one caller, who chooses the rest.
+/// Bits of an IPv6 address that identify a caller, who chooses the rest.
 const IPV6_CALLER_BITS: u32 = 64;
 
-/// Who connects, as far as places go.
+/// Caller that places are counted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Caller {
     /// Root, or the daemon's own user.
     Privileged,
-    /// Another user; none where the kernel did not tell.
+    /// Another user; `None` if the kernel did not report the UID.
     User(Option<u32>),
-    /// A client by its address; of IPv6, the first of the /64.
+    /// A client's address; for IPv6, the first address of its /64.
     Address(IpAddr),
 }
 
 impl Caller {
-    /// Over the socket.
+    /// Returns the caller of a connection over the socket.
     pub(super) fn by_uid(uid: Option<u32>, own_uid: u32) -> Self {
         match uid {
             Some(uid) if uid == 0 || uid == own_uid => Self::Privileged,
@@ -30,7 +31,7 @@ impl Caller {
         }
     }
 
-    /// Over TCP.
+    /// Returns the caller of a connection over TCP.
     pub(super) const fn at(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V6(v6) => Self::Address(IpAddr::V6(Ipv6Addr::from_bits(
@@ -41,14 +42,14 @@ impl Caller {
     }
 }
 
-/// How many connections there are at most.
+/// Maximum numbers of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
-    /// Of all callers together.
+    /// Maximum for all callers together.
     pub(super) all: usize,
-    /// Of all that are not privileged. The rest is reserved for those that are.
+    /// Maximum for all callers that are not privileged. The difference to `all` is reserved for privileged ones.
     pub(super) others: usize,
-    /// Of each that is not privileged.
+    /// Maximum for each caller that is not privileged.
     pub(super) each: usize,
 }
 
@@ -62,7 +63,7 @@ pub(super) struct Places {
 #[derive(Debug, Default)]
 struct Table {
     next: u64,
-    /// By the order in which they were opened.
+    /// Held places, in the order in which the connections were opened.
     held: BTreeMap<u64, Held>,
 }
 
@@ -80,7 +81,7 @@ pub(super) struct Place {
     table: Arc<Mutex<Table>>,
 }
 
-/// A request that is being answered: its connection is not closed for another until this is dropped.
+/// A request that is being answered. Its connection is not replaced until this is dropped.
 #[derive(Debug)]
 pub(super) struct Served<'a>(&'a Place);
 
@@ -89,7 +90,8 @@ impl Places {
         Self { room, table: Arc::default() }
     }
 
-    /// A place for a new connection, maybe another's. None where no other can be closed.
+    /// Takes a place for a new connection, if necessary from another one. Returns `None` if no other connection can be
+    /// closed.
     pub(super) fn take(&self, caller: Caller) -> Option<Place> {
         let mut table = lock(&self.table);
         let is_other = |of: Caller| of != Caller::Privileged;
@@ -108,7 +110,7 @@ impl Places {
         Some(Place { id, table: Arc::clone(&self.table) })
     }
 
-    /// Names the task that ends when this place is needed.
+    /// Sets the task that is aborted when another connection needs this place.
     pub(super) fn held_by(&self, id: u64, task: AbortHandle) {
         if let Some(held) = lock(&self.table).held.get_mut(&id) {
             held.task = Some(task);
@@ -117,12 +119,13 @@ impl Places {
 }
 
 impl Table {
-    /// Closes one of these connections where `most` are open.
+    /// Closes one of the counted connections if `most` of them are open. Returns `None` if none can be closed.
     fn make_room(&mut self, most: usize, counts: impl Fn(Caller) -> bool + Copy) -> Option<()> {
         self.make_room_among(most, counts, counts)
     }
 
-    /// The same, where only some of these may be closed.
+    /// Closes one connection for which `may_go` holds if `most` of the counted ones are open. Returns `None` if none
+    /// can be closed.
     fn make_room_among(
         &mut self,
         most: usize,
@@ -145,7 +148,7 @@ impl Place {
         self.id
     }
 
-    /// All of the request is there.
+    /// Marks the place as served, because the whole request has arrived.
     pub(super) fn serve(&self) -> Served<'_> {
         self.set_served(true);
         Served(self)
@@ -171,7 +174,7 @@ impl Drop for Served<'_> {
 }
 
 fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
-    // Each change is one call on a map, so no other thread sees half of one.
+    // Each change is one call on a map, so no other thread sees a partial change.
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -256,7 +259,7 @@ mod tests {
                 held.extend(place);
                 let table = lock(&places.table);
                 let count = |is: &dyn Fn(Caller) -> bool| table.held.values().filter(|of| is(of.caller)).count();
-                // Nobody is being served, so a new connection finds no place only where root has all of them.
+                // No connection is being served. So a new one finds no place only if root has all of them.
                 prop_assert!(is_admitted || (uid != 0 && count(&|of| of == Caller::Privileged) == ROOM.all));
                 prop_assert!(table.held.len() <= ROOM.all);
                 prop_assert!(count(&|of| of != Caller::Privileged) <= ROOM.others);

@@ -1,4 +1,4 @@
-//! What goes over the control API. Serde twins only: no type of the kernel's layout.
+//! Messages of the control API. Serde types only, none of the kernel's layout.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use ratelimit_datapath::DatapathError;
 use ratelimit_policy::config::network::Target;
 use ratelimit_report::snapshot::SCHEMA;
 
-/// Metrics in the Prometheus text format.
+/// Path of the metrics in the Prometheus text format.
 pub const METRICS: &str = "/metrics";
 
 pub use super::import::{Import, ImportReport, ImportRow, ROWS_MAX, RefusedRow};
@@ -21,84 +21,84 @@ pub use super::orders::{
 pub use super::past::{EventsOf, EventsReport, Forget, ForgetReport, HistoryOf, Series, Span, Worst};
 pub use super::questions::{Check, CheckPrefix, Explain, FleetStatus, Healthz, StandingOf, Stats, Suggest};
 
-/// What a reload changed.
+/// Result of a reload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReloadReport {
-    /// [`SCHEMA`].
+    /// Version of the JSON schema, [`SCHEMA`].
     pub schema: u32,
-    /// One line a change; none if the file says what was enforced already.
+    /// Changes, one line each; empty if the file changes nothing.
     pub changes: Vec<String>,
-    /// What else there is to know, a sentence each.
+    /// Further notes, a sentence each.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// What was detached.
+/// Result of detaching.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DetachReport {
-    /// [`SCHEMA`].
+    /// Version of the JSON schema, [`SCHEMA`].
     pub schema: u32,
-    /// The interfaces.
+    /// Names of the detached interfaces.
     pub detached: Vec<String>,
-    /// Whether nothing is left to do, so that the daemon ends.
+    /// True if no interface is left, so that the daemon ends.
     pub stopping: bool,
 }
 
-/// Whether the daemon does what it is there for.
+/// Health of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
-    /// [`SCHEMA`].
+    /// Version of the JSON schema, [`SCHEMA`].
     pub schema: u32,
-    /// Every interface is attached and the maps can be read.
+    /// True if every interface is attached and the maps can be read.
     pub healthy: bool,
-    /// What is not as it should be.
+    /// Faults that make the daemon unhealthy.
     pub problems: Vec<String>,
-    /// What else is not, and leaves the daemon healthy.
+    /// Faults that leave the daemon healthy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// Why a request was not carried out.
+/// Refusal or failure of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Problem {
-    /// [`SCHEMA`].
+    /// Version of the JSON schema, [`SCHEMA`].
     pub schema: u32,
-    /// What sort of problem.
+    /// Kind of the problem.
     pub kind: ProblemKind,
-    /// What happened, why, and what to do.
+    /// Message: what happened, why, and what to do.
     pub message: String,
 }
 
-/// What sort of problem.
+/// Kind of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProblemKind {
-    /// The request makes no sense.
+    /// The request is invalid.
     BadRequest,
-    /// Not for this user, or not over TCP.
+    /// The user may not do it, or TCP does not permit it.
     NotPermitted,
-    /// No such path or interface.
+    /// The path or interface does not exist.
     NotFound,
-    /// The configuration is bad, or needs a restart.
+    /// The configuration is invalid, or needs a restart.
     Config,
-    /// The kernel could not.
+    /// The kernel failed to do it.
     Datapath,
-    /// Something else has to be settled first.
+    /// Another matter must be settled first.
     Conflict,
     /// The daemon is stopping.
     Stopping,
-    /// A fault of the daemon's own.
+    /// The daemon has an internal fault.
     Internal,
 }
 
 impl Problem {
-    /// A problem in words.
+    /// Returns a problem with this message.
     pub fn new(kind: ProblemKind, message: impl Into<String>) -> Self {
         Self { schema: SCHEMA, kind, message: message.into() }
     }
 
-    /// What the kernel side answered, with the whole chain of causes.
+    /// Returns the problem for an error of the datapath, with all its causes.
     pub fn datapath(error: DatapathError) -> Self {
         let kind = match &error {
             DatapathError::NoSuchInterface { .. } => ProblemKind::NotFound,
@@ -115,7 +115,7 @@ impl Problem {
     }
 }
 
-/// An address, in the form that packets have it.
+/// Parses an address. An IPv4-mapped IPv6 address becomes IPv4, as in packets.
 pub(super) fn parse_address(text: &str) -> Result<IpAddr, Problem> {
     let address: Result<IpAddr, _> = text.parse();
     address
@@ -123,7 +123,7 @@ pub(super) fn parse_address(text: &str) -> Result<IpAddr, Problem> {
         .map_err(|_| Problem::new(ProblemKind::BadRequest, format!("`{text}` is no IP address")))
 }
 
-/// An address or a prefix.
+/// Parses an address or a prefix.
 pub fn parse_target(text: &str) -> Result<Target, Problem> {
     Target::parse(text).map_err(|error| {
         let help = error.help.map_or(String::new(), |help| format!("; {help}"));

@@ -1,4 +1,4 @@
-//! What is asked without changing anything: the query of a GET. Serde types only.
+//! Questions, which change nothing: a GET with a query. Serde types only.
 
 use std::net::IpAddr;
 
@@ -16,19 +16,19 @@ use ratelimit_report::snapshot::{
     CheckReport, ExplainReport, ListFilter, ListReport, PrefixReport, Snapshot, SuggestReport,
 };
 
-/// As many prefixes as the kernel takes. // 2 x 1048576 x 256 B = 537 MB
+/// Maximum bytes of a list with as many prefixes as the kernel accepts. // 2 x 1048576 x 256 B = 537 MB
 const LIST_BYTES_MAX: usize = 512 << 20;
 
-/// Reads everything.
+/// Request for all statistics.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Stats {
-    /// A reading that began later than this will do.
+    /// Earliest acceptable start of the reading.
     #[serde(skip, default = "Instant::now")]
     pub since: Instant,
 }
 
 impl Stats {
-    /// As of now.
+    /// Returns a request for a reading that begins now or later.
     pub fn now() -> Self {
         Self { since: Instant::now() }
     }
@@ -39,10 +39,10 @@ impl Call for Stats {
     const ROUTE: Route = Route::ask("/api/v1/stats");
 }
 
-/// Looks at one source.
+/// Request for the state of one source.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Check {
-    /// Its address.
+    /// Address of the source.
     pub ip: IpAddr,
 }
 
@@ -51,18 +51,18 @@ impl Call for Check {
     const ROUTE: Route = Route::ask("/api/v1/check/{ip}");
 }
 
-/// Looks at all of a prefix.
+/// Request for all entries and sources in a prefix.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CheckPrefix {
-    /// The prefix.
+    /// Prefix to look up, as text.
     pub prefix: String,
-    /// Entries of each origin; none is all.
+    /// Maximum number of entries of each origin; `None` for all.
     pub most: Option<u64>,
 }
 
 impl CheckPrefix {
-    /// The prefix. What is asked about is not changed by it, so that an address means itself.
+    /// Returns the requested prefix. A single address is not widened to its source.
     pub fn prefix(&self) -> Result<IpNet, Problem> {
         Ok(match parse_target(&self.prefix)? {
             Target::Address(address) => address.to_canonical().into(),
@@ -82,7 +82,7 @@ impl Call for CheckPrefix {
     }
 }
 
-/// Says whether everything is attached and readable: status 200 if so, else 503.
+/// Request for the daemon's health: status 200 if everything is attached and readable, else 503.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Healthz {}
 
@@ -95,7 +95,7 @@ impl Call for Healthz {
     }
 }
 
-/// Says what is allowed, denied and banned.
+/// Request for allowed, denied and banned prefixes.
 impl Call for ListFilter {
     type Report = ListReport;
     const ROUTE: Route = Route::ask("/api/v1/list");
@@ -103,11 +103,11 @@ impl Call for ListFilter {
     const SIZE: Size = Size::Large;
 }
 
-/// Reads limits off what was observed.
+/// Request for limits that follow from observed traffic.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Suggest {
-    /// Of the rule with this name; none is of all.
+    /// Name of the rule; `None` for all rules.
     pub rule: Option<String>,
 }
 
@@ -116,26 +116,26 @@ impl Call for Suggest {
     const ROUTE: Route = Route::ask("/api/v1/suggest");
 }
 
-/// Says what would become of a packet, and counts nothing.
+/// Request for the verdict on a hypothetical packet, which is not counted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Explain {
-    /// Where it comes from.
+    /// Source address of the packet.
     pub ip: IpAddr,
-    /// The port that it goes to, as in `443/tcp`.
+    /// Destination port, for example `443/tcp`.
     pub to: String,
-    /// The address that it goes to.
+    /// Destination address, if the packet's is not any.
     pub address: Option<String>,
 }
 
 impl Explain {
-    /// About this packet.
+    /// Returns a request about this packet.
     pub fn new(sent: &Sent) -> Self {
         let to = format!("{}/{}", sent.port, sent.protocol.label());
         Self { ip: sent.from, to, address: sent.to.map(|to| to.to_string()) }
     }
 
-    /// The packet.
+    /// Returns the packet. Fails if the port or the address is invalid.
     pub fn sent(&self) -> Result<Sent, Problem> {
         let to = self.address.as_deref().map(parse_address).transpose()?;
         Sent::to_port(self.ip, to, &self.to).ok_or_else(|| {
@@ -154,7 +154,7 @@ impl Call for Explain {
     }
 }
 
-/// Says how the fleet does, and lists its hosts.
+/// Request for the state of the fleet and a list of its hosts.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct FleetStatus {}
 
@@ -163,13 +163,13 @@ impl Call for FleetStatus {
     const ROUTE: Route = Route::ask("/api/v1/fleet");
 }
 
-/// Says how a source stands with one rule.
+/// Request for the standing of a source with one rule.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StandingOf {
-    /// Its address.
+    /// Address of the source.
     pub ip: IpAddr,
-    /// The rule's name.
+    /// Name of the rule.
     pub rule: String,
 }
 

@@ -1,16 +1,18 @@
-//! Who asks for a change.
+//! The user, web page or host that requests a change.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use ratelimit_policy::config::syntax::printable;
 
-/// The header in which the command says who called `sudo`. It counts only from root, who could say anything.
+/// Header in which the command line names the user who called `sudo`. It counts only from root, who could claim
+/// anything.
 pub(super) const SUDO_USER: &str = "ratelimitd-sudo-user";
-/// The longest name that is taken over. // LOGIN_NAME_MAX is 256; no tool that makes users takes more than 32
+/// Maximum bytes of an accepted user name. // LOGIN_NAME_MAX is 256; no tool that makes users takes more than 32
 const NAME_BYTES_MAX: usize = 64;
 
-/// Who asks for a change. Displayed: `root`, or `root (alice)` where alice called `sudo`; `web` for the web page, `fleet (web-2: root)` for what another host spread.
+/// Source of a change. Displayed as `root`, as `root (alice)` if alice called `sudo`, as `web` for the web page, or as
+/// `fleet (web-2: root)` for an act that another host spread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requester(Who);
 
@@ -23,12 +25,12 @@ enum Who {
     Web {
         from: Option<IpAddr>,
     },
-    /// In words.
+    /// Description of the host and its requester.
     Fleet(String),
 }
 
 impl Requester {
-    /// The user with this number, and whom that one says that it acts for.
+    /// Returns the user with this UID. For root, `sudo_user` is added if it is a valid name.
     pub fn new(uid: u32, sudo_user: Option<&str>) -> Self {
         let is_name = |name: &&str| {
             let allowed = |c: char| c.is_ascii_alphanumeric() || "_.-@\\$+".contains(c);
@@ -40,29 +42,29 @@ impl Requester {
 }
 
 impl Requester {
-    /// A requester who is not known. Changes nothing, and so is named nowhere.
+    /// Returns an unknown requester, for commands that change nothing and so name no requester.
     pub fn unknown() -> Self {
-        // -1 is no user's number: setuid(2).
+        // -1 is no valid UID: setuid(2).
         Self::new(u32::MAX, None)
     }
 
-    /// Who said it on another host of the fleet; nobody where a rule did.
+    /// Returns a requester on another host of the fleet; `who` is empty if a rule acted there.
     pub fn fleet(host: &str, who: &str) -> Self {
         let (host, who) = (printable(host), printable(who));
         Self(Who::Fleet(if who.is_empty() { format!("fleet ({host})") } else { format!("fleet ({host}: {who})") }))
     }
 
-    /// Whether what [`Self::fleet`] is in words is this.
+    /// Returns true if these words are the display of [`Self::fleet`].
     pub fn is_of_fleet(words: &str) -> bool {
         words.starts_with("fleet (") && words.ends_with(')')
     }
 
-    /// A user who is logged in to the web page. The login does not tell one user from another.
+    /// Returns a user who is logged in to the web page. All its users share one login.
     pub const fn web(from: Option<IpAddr>) -> Self {
         Self(Who::Web { from })
     }
 
-    /// Where a user of the web page comes from.
+    /// Returns the address of a user of the web page.
     pub fn web_address(&self) -> Option<IpAddr> {
         match self.0 {
             Who::Web { from } => from.map(|from| from.to_canonical()),

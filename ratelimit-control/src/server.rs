@@ -38,43 +38,44 @@ use ratelimit_report::export;
 use ratelimit_report::snapshot::Snapshot;
 use ratelimit_web::{Login, Tls};
 
-/// Connections over the socket at a time; some are only for root and the daemon's own user.
+/// Maximum number of connections over the socket, and how many of them are reserved for root and the daemon's own user.
 const SOCKET_CONNECTIONS_MAX: usize = 256;
 const SOCKET_CONNECTIONS_KEPT: usize = 128;
-/// Connections over TCP. // with those of the socket 384 descriptors of the 1024 that a process has unless it is said
+/// Maximum number of connections over TCP. // with those of the socket 384 descriptors of the 1024 that a process has
+/// by default
 const TCP_CONNECTIONS_MAX: usize = 128;
-/// Connections of one user, or one address, of either surface.
+/// Maximum number of connections of one user or address on one surface.
 pub const CONNECTIONS_EACH: usize = 32;
-/// Connections of both surfaces.
+/// Maximum number of connections of both surfaces.
 pub(super) const CONNECTIONS_MAX: usize = SOCKET_CONNECTIONS_MAX + TCP_CONNECTIONS_MAX;
-/// A request's head must be there by then.
+/// Time in which a request's head must arrive.
 pub const HEADER_TIME_MAX: Duration = Duration::from_secs(5);
-/// A connection, which carries one request, is over by then.
+/// Maximum duration of a connection, which carries one request.
 pub const CONNECTION_TIME_MAX: Duration = Duration::from_secs(30);
-/// How long connections may go on while the daemon stops.
+/// Time that connections may go on while the daemon stops.
 const STOP_TIME_MAX: Duration = Duration::from_secs(1);
-/// The pause after accept(2) has failed, mostly for want of descriptors.
+/// Pause after a failed accept(2), which mostly lacks descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Statistics over TCP may be so old: anyone may ask there, and a reading visits every source.
+/// Maximum age of statistics over TCP. Anyone may ask there, and a reading visits every source.
 const TCP_AGE_MAX: Duration = Duration::from_secs(1);
-/// The largest body of a request, unless its command says otherwise.
+/// Maximum bytes of a request's body, unless its command sets another maximum.
 pub(super) const BODY_BYTES_MAX: usize = 4096;
 
-/// Where a request comes in.
+/// Surface on which a request arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Surface {
-    /// The Unix socket.
+    /// The Unix socket, for users of the host.
     Socket,
-    /// `--listen`.
+    /// The TCP address of `--listen`.
     Tcp,
 }
 
-/// Who sent a request.
+/// Sender of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
-    /// User of the process that connected over the socket, by SO_PEERCRED; none if the kernel did not tell.
+    /// User of the process that connected over the socket, by SO_PEERCRED; `None` if the kernel did not report it.
     pub uid: Option<u32>,
-    /// Where a connection over TCP comes from.
+    /// Address of a client over TCP.
     pub address: Option<IpAddr>,
 }
 
@@ -97,10 +98,10 @@ impl Surface {
     }
 }
 
-/// What a surface serves, and to how many.
+/// Service of one surface, with its places.
 #[derive(Clone, Debug)]
 pub struct Door {
-    /// For root and the daemon's own user, whose commands go before others'.
+    /// Router for root and the daemon's own user, whose commands come before others'.
     first: Router,
     others: Router,
     pub(super) places: Places,
@@ -109,7 +110,7 @@ pub struct Door {
 }
 
 impl Door {
-    /// The API of a surface, for a daemon that runs as `own_uid`.
+    /// Returns the API of a surface, for a daemon that runs as `own_uid`.
     pub fn new(handle: &Handle, surface: Surface, own_uid: u32) -> Self {
         Self {
             first: router(handle.first(), surface, own_uid),
@@ -120,13 +121,13 @@ impl Door {
         }
     }
 
-    /// The same over TCP, with a login for the web page.
+    /// Returns the API over TCP, with a login for the web page.
     pub fn with_login(handle: &Handle, login: Login, own_uid: u32) -> Self {
         let router = router_with_login(handle.clone(), login, own_uid);
         Self { first: router.clone(), others: router, places: Places::new(Surface::Tcp.room()), own_uid, tls: None }
     }
 
-    /// The same encrypted, where there is TLS.
+    /// Adds TLS, if there is any.
     #[must_use]
     pub fn encrypted(self, tls: Option<Tls>) -> Self {
         Self { tls, ..self }
@@ -153,7 +154,7 @@ pub(super) struct Service {
     lanes: Lanes,
 }
 
-/// The API of a surface, for a daemon that runs as `own_uid`. The socket's has the web page.
+/// Returns the API of a surface, for a daemon that runs as `own_uid`. The socket's API includes the web page.
 pub fn router(handle: Handle, surface: Surface, own_uid: u32) -> Router {
     let service = Service::new(handle, surface, own_uid);
     match surface {
@@ -162,14 +163,14 @@ pub fn router(handle: Handle, surface: Surface, own_uid: u32) -> Router {
     }
 }
 
-/// The API over TCP, where a user who logs in gets more.
+/// Returns the API over TCP, which offers more to users who log in.
 pub fn router_with_login(handle: Handle, login: Login, own_uid: u32) -> Router {
     let service = Service::new(handle, Surface::Tcp, own_uid);
     let (visitors, members) = (complete(visitor_routes(), service.clone()), complete(page::member_routes(), service));
     page::with_login(login, visitors, members).layer(from_fn(packed))
 }
 
-/// Nothing that writes, and nothing that names a source.
+/// Returns the routes without a login: nothing that writes, and nothing that names a source.
 fn visitor_routes() -> Router<Service> {
     Router::new()
         .route(Healthz::ROUTE.path, method::<Healthz>())
@@ -188,7 +189,7 @@ fn complete(routes: Router<Service>, service: Service) -> Router {
         .with_state(service)
 }
 
-/// axum refuses in plain text. This gives its refusals the shape of all others.
+/// Gives axum's refusals, which are plain text, the form of all others.
 async fn in_words(response: Response) -> Response {
     let status = response.status();
     let is_problem = response.headers().get(header::CONTENT_TYPE).is_some_and(|of| of == "application/json");
@@ -199,12 +200,12 @@ async fn in_words(response: Response) -> Response {
     Refusal::plain(status, &String::from_utf8_lossy(&text)).into_response()
 }
 
-/// What connections come from.
+/// Source of incoming connections.
 pub trait Listener: Send + Sync + 'static {
-    /// A connection.
+    /// Type of a connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// Waits for the next one.
+    /// Waits for the next connection.
     fn next(&self) -> impl Future<Output = io::Result<(Self::Stream, Peer)>> + Send;
 }
 
@@ -227,8 +228,8 @@ impl Listener for TcpListener {
     }
 }
 
-/// Serves until `stop` changes, and then a moment longer for what is under way. Every connection is accepted at once: what waits
-/// in the kernel's queue would block others.
+/// Serves connections until `stop` changes, and then a moment longer for pending requests. Accepts every connection at
+/// once, as one in the kernel's queue would block others.
 pub async fn serve(listener: impl Listener, door: Door, mut stop: watch::Receiver<()>) {
     let mut connections = JoinSet::new();
     loop {
@@ -240,7 +241,7 @@ pub async fn serve(listener: impl Listener, door: Door, mut stop: watch::Receive
         match accepted {
             Ok((stream, peer)) => {
                 admit(&mut connections, &door, stream, peer);
-                // A request that is sent already is read before another connection can take the place.
+                // Read a request that was sent already before another connection can take its place.
                 tokio::task::yield_now().await;
             }
             Err(error) => {
@@ -263,7 +264,7 @@ async fn metrics(State(service): State<Service>) -> Result<Response, Refusal> {
     Ok(([(header::CONTENT_TYPE, export::CONTENT_TYPE)], text).into_response())
 }
 
-/// How events are served.
+/// Returns the handler for events.
 pub(super) fn told() -> MethodRouter<Service> {
     get(events)
 }
@@ -298,7 +299,7 @@ impl Service {
         parts.extensions.get::<Peer>().copied().unwrap_or_default().caller(self.own_uid)
     }
 
-    /// Statistics, from a reading that is at most `age_max` old.
+    /// Returns statistics from a reading that is at most `age_max` old.
     async fn stats(&self, age_max: Duration) -> Result<Snapshot, Problem> {
         let now = Instant::now();
         let since = now.checked_sub(age_max).unwrap_or(now);
@@ -306,7 +307,7 @@ impl Service {
     }
 }
 
-/// How a command is served.
+/// Returns the handler for a command.
 pub(super) fn method<C: Call>() -> MethodRouter<Service>
 where
     Command: From<Ask<C>>,
@@ -315,11 +316,11 @@ where
         Verb::Get => get(carry::<C>),
         Verb::Post => post(carry::<C>),
     };
-    // Who may send it is known before its body is read.
+    // The permission is checked before the body is read.
     carried.layer(DefaultBodyLimit::max(C::BODY_BYTES_MAX))
 }
 
-/// Has the owner carry a command out, for a requester who may send it.
+/// Sends a command to the owner, if the requester is permitted.
 async fn carry<C: Call>(State(service): State<Service>, request: Request) -> Result<Response, Refusal>
 where
     Command: From<Ask<C>>,
@@ -340,10 +341,10 @@ where
             Ok((C::status(&report), Json(report)).into_response())
         }
         size @ (Size::Medium | Size::Large) => {
-            // What may be large is not even begun before there is room for it.
+            // A large answer is not begun before a lane is free.
             let lane = service.lanes.take(size, caller).await?;
             if C::ROUTE.access == Access::Change {
-                // What is given up before it is begun is not carried out.
+                // A change that is given up before it is begun is not carried out.
                 let report = service.handle.ask(call, by).await?;
                 return Ok(large::to_its_end(large::answer(C::status(&report), report, lane)).await?);
             }
@@ -356,7 +357,7 @@ where
     }
 }
 
-/// The requester, if he may ask.
+/// Returns the requester. Fails if it lacks the permission.
 fn requester(parts: &Parts, access: Access, own_uid: u32) -> Result<Requester, Problem> {
     let Peer { uid, address } = parts.extensions.get::<Peer>().copied().unwrap_or_default();
     if parts.extensions.get::<Member>().is_some() {
@@ -370,7 +371,7 @@ fn requester(parts: &Parts, access: Access, own_uid: u32) -> Result<Requester, P
     Ok(uid.map_or_else(Requester::unknown, |uid| Requester::new(uid, sudo_user)))
 }
 
-/// Arguments of path and query. Those in the path are addresses.
+/// Reads arguments from path and query. Those in the path are addresses.
 async fn from_query<C: Call>(mut parts: Parts) -> Result<C, Refusal> {
     let named = Path::<Vec<(String, String)>>::from_request_parts(&mut parts, &()).await;
     let Path(named) = named.map_err(|why| Refusal::plain(why.status(), &why.body_text()))?;
@@ -384,7 +385,7 @@ async fn from_query<C: Call>(mut parts: Parts) -> Result<C, Refusal> {
     Ok(call)
 }
 
-/// Arguments of the body, whatever the content type is said to be.
+/// Reads arguments from the body, whatever its content type.
 async fn from_body<C: Call>(request: Request, arguments: Arguments) -> Result<C, Refusal> {
     let bytes = Bytes::from_request(request, &()).await;
     let bytes = bytes.map_err(|why| Refusal::plain(why.status(), &why.body_text()))?;
@@ -395,12 +396,12 @@ async fn from_body<C: Call>(request: Request, arguments: Arguments) -> Result<C,
     })
 }
 
-/// A [`Problem`] as a response.
+/// A [`Problem`] as an HTTP response.
 #[derive(Debug)]
 pub(super) struct Refusal(StatusCode, Problem);
 
 impl Refusal {
-    /// What is refused before a command is known, or by the library: in the shape of all others.
+    /// Returns a refusal that comes from the library or precedes any command, in the form of all others.
     pub(super) fn plain(status: StatusCode, text: &str) -> Self {
         let why = format!("{}: {text}", status.canonical_reason().unwrap_or("refused"));
         Self(status, Problem::new(ProblemKind::BadRequest, why))

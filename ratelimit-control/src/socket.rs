@@ -1,7 +1,7 @@
-//! The control socket's path, owned by one daemon at a time.
+//! Path of the control socket, owned by one daemon at a time.
 //!
-//! The owner holds a lock on `PATH.lock` for as long as it lives, so the kernel gives it up however the daemon ends. Only the
-//! lock's holder removes a stale socket, and the new one is in its place, with its final mode, in one step.
+//! The owner holds a lock on `PATH.lock` for as long as it lives, so the kernel releases it however the daemon ends.
+//! Only the lock's holder removes a stale socket. The new socket appears in one step, with its final mode.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind};
@@ -14,43 +14,43 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::{Gid, Group};
 use ratelimit_crash::{Point, reach};
 
-/// Members of this group may read statistics.
+/// Name of the group whose members may read statistics.
 pub const GROUP: &str = "ratelimitd";
 
 const SOCKET_MODE: u32 = 0o660;
 const LOCK_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// Why the path could not be had.
+/// Reason why the path is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Another daemon has it.
+    /// Another daemon owns it.
     #[error("another ratelimitd{} already answers on {path}; stop that one first, or give this one another --socket", pid_text(*.pid))]
     Busy {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// The other one's process, as far as the kernel tells.
+        /// PID of the other daemon, if the kernel reports it.
         pid: Option<i32>,
     },
-    /// Something that is no socket is there.
+    /// Something that is no socket exists there.
     #[error("{path} exists and is no socket; remove it, or give another --socket")]
     NotASocket {
-        /// What is in the way.
+        /// Path of the obstacle.
         path: PathBuf,
     },
-    /// Anything else.
+    /// Any other system error.
     #[error("{what} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// Description of the failed step.
         what: &'static str,
-        /// On what.
+        /// Path that it was tried on.
         path: PathBuf,
-        /// The kernel's answer.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
-/// The socket, bound, and the lock on its path. Both are gone when this is dropped.
+/// The bound socket and the lock on its path. Dropping it removes both.
 #[derive(Debug)]
 pub struct ControlSocket {
     path: PathBuf,
@@ -58,7 +58,7 @@ pub struct ControlSocket {
     _lock: Lock,
 }
 
-/// Removes its file when dropped, while the lock is still held.
+/// Lock that removes its file when dropped, while it is still held.
 #[derive(Debug)]
 struct Lock {
     path: PathBuf,
@@ -66,7 +66,8 @@ struct Lock {
 }
 
 impl ControlSocket {
-    /// Takes the path, or says who has it. Makes the socket's directory if there is none.
+    /// Takes the path and binds the socket, making its directory if needed. Fails if another daemon or a file has the
+    /// path.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         if let Some(directory) = path.parent()
             && !directory.exists()
@@ -82,7 +83,7 @@ impl ControlSocket {
         Ok(Self { path: path.to_owned(), listener, _lock: lock })
     }
 
-    /// A second descriptor of the listening socket, non-blocking.
+    /// Returns a second, non-blocking descriptor of the listening socket.
     pub fn listener(&self) -> io::Result<UnixListener> {
         let listener = self.listener.try_clone()?;
         listener.set_nonblocking(true)?;
@@ -92,14 +93,14 @@ impl ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        // Ignored: the next daemon removes a stale socket.
+        // Errors do not matter: the next daemon removes a stale socket.
         let _ = fs::remove_file(&self.path);
     }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Ignored: an unlocked lock file is in nobody's way.
+        // Errors do not matter: an unlocked lock file obstructs nobody.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -117,7 +118,7 @@ fn lock(socket: &Path) -> Result<Lock, SocketError> {
             }
             Err((_, errno)) => return Err(error("lock", &path)(errno.into())),
         };
-        // The holder before us may have removed the file between our open and our lock: then it locks nobody out.
+        // An earlier holder may have removed the file between the open and the lock. Such a lock excludes nobody.
         let ours = file.metadata().map_err(error("look at", &path))?;
         if fs::metadata(&path).is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())) {
             return Ok(Lock { path, _file: file });
@@ -143,7 +144,7 @@ fn remove_stale(path: &Path) -> Result<(), SocketError> {
     }
 }
 
-/// Binds beside the path and renames, so that the socket never has another mode or group at its path.
+/// Binds beside the path and renames, so that the path never shows a socket with another mode or group.
 fn place(path: &Path) -> Result<UnixListener, SocketError> {
     let beside = suffixed(path, ".new");
     match fs::remove_file(&beside) {
@@ -153,7 +154,7 @@ fn place(path: &Path) -> Result<UnixListener, SocketError> {
     let listener = UnixListener::bind(&beside).map_err(error("listen on", path))?;
     let mode = Permissions::from_mode(SOCKET_MODE);
     fs::set_permissions(&beside, mode).map_err(error("set the mode of", &beside))?;
-    // As a service it is made with the group, and chown(2) is not among the system calls that the unit allows.
+    // For a service, the socket is created with the group. The unit does not allow the system call chown(2).
     let is_of = |group: &Gid| fs::metadata(&beside).is_ok_and(|of| of.gid() == group.as_raw());
     if let Some(group) = group().filter(|group| !is_of(group))
         && let Err(refused) = std::os::unix::fs::chown(&beside, None, Some(group.as_raw()))
@@ -169,7 +170,7 @@ fn group() -> Option<Gid> {
     Group::from_name(GROUP).ok().flatten().map(|group| group.gid)
 }
 
-/// Who listens on the socket: the kernel's record of who called listen(2).
+/// Returns the PID of the listener, from the kernel's record of who called listen(2).
 fn owner(path: &Path) -> Option<i32> {
     peer(&UnixStream::connect(path).ok()?)
 }

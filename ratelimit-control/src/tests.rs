@@ -1,4 +1,4 @@
-//! The two surfaces, over a stub in place of the datapath's owner.
+//! Tests of both surfaces, with a stub instead of the datapath's owner.
 
 use std::sync::LazyLock;
 
@@ -25,12 +25,12 @@ mod web;
 
 const OWN_UID: u32 = 990;
 
-/// One source over its limit, so that there is an address to give away.
+/// Returns a snapshot with one source over its limit, whose address TCP must not reveal.
 fn snapshot() -> Snapshot {
     snapshot_of(1)
 }
 
-/// The same of a daemon with so many rules.
+/// Returns a snapshot of a daemon with this many rules.
 fn snapshot_of(rules: usize) -> Snapshot {
     let mut policy = policy(vec![limit(1, ratelimit_common::layout::Unit::Connections)]);
     let rule = policy.rules[0].clone();
@@ -63,7 +63,7 @@ fn snapshot_of(rules: usize) -> Snapshot {
 
 static SNAPSHOT: LazyLock<serde_json::Value> = LazyLock::new(|| serde_json::to_value(snapshot()).unwrap());
 
-/// Answers what few commands need, and refuses the others with what was asked.
+/// Owner that answers a few commands, and refuses all others with the command's debug text.
 struct Stub;
 
 impl<C: Call> Carry<C, ()> for Stub {
@@ -143,7 +143,7 @@ async fn post(surface: Surface, peer: Option<u32>, path: &str, body: &str) -> (S
     (status, String::from_utf8(body.to_vec()).unwrap())
 }
 
-/// A request that changes something, and how the stub names it.
+/// Requests that change something: path, body, and how the stub's refusal begins.
 const CHANGES: [(&str, &str, &str); 14] = [
     ("/v1/allow", r#"{"prefix":"192.0.2.0/24","reason":"office"}"#, "Allow(GrantRequest { prefix: \"192.0.2.0/24\""),
     (
@@ -315,7 +315,7 @@ async fn a_tcp_port_serves_one_request_a_connection() {
 
     let mut stream = TcpStream::connect(address).await.unwrap();
     let head = format!("GET /metrics HTTP/1.1\r\nHost: here\r\nX: {}\r\n\r\n", "x".repeat(20_000));
-    // The server may close before it has taken everything.
+    // The server may close before it has read everything.
     let _ = stream.write_all(head.as_bytes()).await;
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer).await;

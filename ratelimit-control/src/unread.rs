@@ -1,5 +1,5 @@
-//! Answers that are made and not read yet. They have so many bytes together; beyond that the caller with the most loses his
-//! oldest. So no slow reader has others wait, and none holds the daemon's memory. Knows callers and bytes.
+//! Answers that are made and not yet read. Their total size is bounded: beyond it, the caller with the most bytes loses
+//! the oldest answer. So no slow reader delays others or fills the daemon's memory. Knows callers and bytes.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -13,12 +13,13 @@ use hyper::body::{Frame, SizeHint};
 
 use super::places::Caller;
 
-/// All unread answers of a router, beside the newest. Root has a router of its own. // the largest has 200 MB
+/// Maximum bytes of a router's unread answers. The newest answer may exceed it. Root has a router of its own. // the
+/// largest has 200 MB
 const BYTES_MAX: u64 = 64 << 20;
-/// A piece of an answer, free once it is sent.
+/// Bytes of one piece of an answer, freed once it is sent.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Bytes in pieces.
+/// An answer's bytes, in pieces.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     whole: VecDeque<Vec<u8>>,
@@ -26,18 +27,18 @@ pub(super) struct Pieces {
     is_given_up: bool,
 }
 
-/// Whose each is, the oldest first.
+/// Answers with their callers, oldest first.
 type Answers = VecDeque<(Caller, Weak<Mutex<Pieces>>)>;
 
 /// The unread answers of a router.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unread(Arc<Mutex<Answers>>);
 
-/// An answer that is read piece by piece; its rest is gone once this is dropped, or it is given up.
+/// An answer that is read piece by piece. Its remaining bytes are freed when this is dropped or given up.
 pub(super) struct Reading(Arc<Mutex<Pieces>>);
 
 impl Unread {
-    /// An answer that is made, to be read. Others may be given up for it.
+    /// Adds a finished answer and returns its reader. Other answers may be given up for it.
     pub(super) fn add(&self, caller: Caller, pieces: Pieces) -> Reading {
         let mut all = lock(&self.0);
         all.retain(|(_, pieces)| bytes_of(pieces) > 0);
@@ -52,7 +53,7 @@ impl Unread {
     }
 }
 
-/// Which answer goes where these are too much. The last one never does.
+/// Returns the answer to give up if these exceed the maximum. The newest one is never given up.
 fn too_much(all: &Answers, bytes_max: u64) -> Option<usize> {
     let mut held: BTreeMap<Caller, u64> = BTreeMap::new();
     for (caller, pieces) in all {
@@ -68,7 +69,7 @@ fn bytes_of(pieces: &Weak<Mutex<Pieces>>) -> u64 {
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What panics while it holds one of these leaves at most an answer without its end.
+    // A panic while this is locked leaves at most an incomplete answer.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -126,7 +127,7 @@ mod tests {
         pieces
     }
 
-    /// The megabytes of each that is whole.
+    /// Returns the megabytes of each complete answer; `None` for one that was given up.
     async fn read(bodies: Vec<Body>) -> Vec<Option<usize>> {
         let mut whole = Vec::new();
         for body in bodies {

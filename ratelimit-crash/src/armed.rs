@@ -1,4 +1,4 @@
-//! With the feature: the file that arms a point, and the end of the process at it.
+//! Crash points with the feature `armed`: the file that arms a point, and the kill of the process at the point.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -12,18 +12,19 @@ use nix::unistd::Pid;
 
 use crate::Point;
 
-/// Names the file that arms a point: `NAME PASSES`, a point and how often it is passed before it kills.
+/// Environment variable with the path of the arming file. The file contains `NAME PASSES`: a point, and the number of
+/// passes before it kills.
 pub const VARIABLE: &str = "RATELIMITD_CRASH_POINT";
 
 static FILE: LazyLock<Option<PathBuf>> = LazyLock::new(|| std::env::var_os(VARIABLE).map(PathBuf::from));
 
-/// What the file is called once its point has killed.
+/// Returns the name that the arming file gets when its point kills the process.
 #[must_use]
 pub fn reached(file: &Path) -> PathBuf {
     beside(file, ".reached")
 }
 
-/// Which points were passed while one was armed, in order, that which killed is the last; and when, since 1970.
+/// Returns the points passed while one was armed, with their times since 1970. The last one is the point that killed.
 #[must_use]
 pub fn passed(file: &Path) -> Vec<(String, Duration)> {
     let text = fs::read_to_string(beside(file, ".passed")).unwrap_or_default();
@@ -34,10 +35,10 @@ pub fn passed(file: &Path) -> Vec<(String, Duration)> {
     text.lines().filter_map(of_line).collect()
 }
 
-/// Arms a point that is passed so often before it kills, and forgets what was passed for another.
+/// Arms a point that kills after `passes` passes, and removes the record of an earlier point.
 ///
 /// # Errors
-/// What the file system answers.
+/// Fails if the file cannot be written.
 pub fn arm(file: &Path, point: Point, passes: u32) -> std::io::Result<()> {
     for of_before in [reached(file), beside(file, ".passed")] {
         let _there_may_be_none = fs::remove_file(of_before);
@@ -54,7 +55,7 @@ fn beside(file: &Path, ending: &str) -> PathBuf {
 fn note(file: &Path, point: Point) {
     let Ok(mut passed) = OpenOptions::new().append(true).create(true).open(beside(file, ".passed")) else { return };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // A test looks for the line, and misses it.
+    // On failure the test misses the line and reports it.
     let _is_missed_by_a_test = passed.write_all(format!("{} {}\n", point.name(), now.as_micros()).as_bytes());
 }
 
@@ -64,15 +65,15 @@ pub(crate) fn reach(point: Point) {
         note(file, point);
     }
     if is_due(file, point) {
-        // A signal to oneself is handled before kill(2) returns, to this thread or another.
+        // A signal to the own process is handled before kill(2) returns, by this thread or another.
         while kill(Pid::this(), Signal::SIGKILL).is_ok() {
             thread::yield_now();
         }
     }
 }
 
-/// Whether the file arms this point, and it was passed as often as that says. The one who finds that renames the file, as a
-/// sign that the point was reached.
+/// Returns true if the file arms this point and its passes are used up. The thread that finds this renames the file,
+/// which shows that the point was reached.
 fn is_due(file: &Path, point: Point) -> bool {
     let Ok(text) = fs::read_to_string(file) else { return false };
     let Some((name, passes)) = text.trim().split_once(' ') else { return false };
@@ -82,7 +83,7 @@ fn is_due(file: &Path, point: Point) -> bool {
     match passes.parse::<u32>() {
         Ok(0) => fs::rename(file, reached(file)).is_ok(),
         Ok(more) => {
-            // A test looks for the sign, and misses it.
+            // On failure the test misses the renamed file and reports it.
             let _is_counted = fs::write(file, format!("{name} {}", more - 1));
             false
         }

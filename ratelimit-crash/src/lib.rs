@@ -1,9 +1,9 @@
-//! Crash points: steps of the daemon at which a test has it killed, to see what is in force then and what the next start
-//! makes of what is left.
+//! Crash points: steps of the daemon at which a test kills it, to check what stays in force and how the next start
+//! recovers.
 //!
-//! A point is a value of [`Point`], and [`reach`] says that the step it names was taken. Without the feature `armed`,
-//! which no shipped binary has, that does nothing and no name of a point is compiled. With it the process that finds the
-//! point's name in the file that [`VARIABLE`] names ends by SIGKILL. Knows nothing of the limiter.
+//! A point is a value of [`Point`], and [`reach`] marks its step. Without the feature `armed`, which no shipped binary
+//! has, [`reach`] does nothing and no point names are compiled. With the feature, a process ends by SIGKILL when the
+//! file at [`VARIABLE`] names the point that it reaches. This crate does not depend on the limiter.
 
 #![forbid(unsafe_code)]
 
@@ -15,7 +15,7 @@ pub use armed::{VARIABLE, arm, passed, reached};
 
 macro_rules! points {
     ($($point:ident $name:literal $step:literal)*) => {
-        /// A step after which the process may be killed.
+        /// Step after which the process may be killed.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Point {
             $(#[doc = $step] $point,)*
@@ -23,10 +23,10 @@ macro_rules! points {
 
         #[cfg(feature = "armed")]
         impl Point {
-            /// All of them, in the order in which a daemon's life meets them.
+            /// All points, in the order in which a daemon reaches them.
             pub const ALL: &[Self] = &[$(Self::$point,)*];
 
-            /// What the file says: `PART.STEP`.
+            /// Returns the point's name in the arming file: `PART.STEP`.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -34,7 +34,7 @@ macro_rules! points {
                 }
             }
 
-            /// What is done by then.
+            /// Describes the step that is complete at this point.
             #[must_use]
             pub const fn step(self) -> &'static str {
                 match self {
@@ -138,7 +138,7 @@ points! {
     EndServed "end.served" "Nobody is served any more; the socket is there."
 }
 
-/// Says that the step was taken.
+/// Marks a step as reached. With the feature `armed`, kills the process if the step's point is armed.
 #[inline(always)]
 pub fn reach(point: Point) {
     #[cfg(feature = "armed")]

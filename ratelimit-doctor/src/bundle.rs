@@ -1,4 +1,4 @@
-//! One tar.gz of texts, written to a file that nobody else can read and that was not there.
+//! A tar.gz archive of texts, written to a new file that only its owner can read.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
@@ -8,46 +8,46 @@ use std::path::{Path, PathBuf};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-/// The directory that all of it is in.
+/// Directory in the archive that contains all texts.
 const ROOT: &str = "ratelimitd-report";
-/// For its owner alone.
+/// Mode of the file: only its owner may use it.
 const FILE_MODE: u32 = 0o600;
 
-/// A text of a report.
+/// One text of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its path in the archive.
+    /// Path in the archive.
     pub name: String,
-    /// Its text.
+    /// Content of the text.
     pub text: String,
 }
 
-/// A report's texts.
+/// The texts of a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bundle {
-    /// In the order that they are listed in.
+    /// The texts, in the order in which they are listed.
     pub entries: Vec<Entry>,
 }
 
-/// Why it was not written.
+/// Reason why a report was not written.
 #[derive(Debug)]
 pub enum BundleError {
-    /// There is such a file, and it stays.
+    /// The file exists already, and is left as it is.
     Exists(PathBuf),
-    /// It cannot be written.
+    /// The file cannot be written.
     Io(PathBuf, io::Error),
 }
 
 impl Bundle {
-    /// Adds a text.
+    /// Adds a text with this path in the archive.
     pub fn add(&mut self, name: &str, text: impl Into<String>) {
         self.entries.push(Entry { name: name.to_owned(), text: text.into() });
     }
 
-    /// Writes it to a file that is not there yet; its size in bytes.
+    /// Writes the archive to a new file. Returns its size in bytes. `seconds` is the Unix time of all entries.
     ///
     /// # Errors
-    /// Where it is there, and where it cannot be written: then nothing is left.
+    /// Fails if the file exists, or if it cannot be written. No file is left in the second case.
     pub fn write(&self, path: &Path, seconds: u64) -> Result<u64, BundleError> {
         let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path);
         let file = file.map_err(|error| {
@@ -58,7 +58,7 @@ impl Bundle {
             }
         })?;
         self.pack(&file, seconds).and_then(|()| Ok(file.metadata()?.len())).map_err(|error| {
-            // Half a report is none; it was made here.
+            // A partial report is useless, and this call created the file.
             let _gone = std::fs::remove_file(path);
             BundleError::Io(path.to_owned(), error)
         })

@@ -1,4 +1,4 @@
-//! Checks: what facts come to. Pure: each is a function from facts to findings.
+//! Checks: pure functions from facts to findings.
 
 use crate::facts::Facts;
 use crate::finding::{Report, SCHEMA};
@@ -14,14 +14,14 @@ pub(crate) mod service;
 #[cfg(test)]
 mod tests;
 
-/// What can be done where a thing could not be seen for want of privilege.
+/// Remedy if a fact could not be read without root's privileges.
 pub(crate) const AS_ROOT: &str = "sudo ratelimitd doctor";
 
-/// The same for root, whom a container or a sandbox keeps from it.
+/// Remedy if a fact could not be read by root, for example in a container or sandbox.
 const WITH_ALL: &str =
     "run ratelimitd doctor where root has all capabilities: outside of containers and of a unit's sandbox";
 
-/// Everything that is looked at.
+/// Runs all checks on these facts.
 pub fn examine(facts: &Facts) -> Report {
     let mut checks = [
         kernel::all(&facts.kernel, &facts.machine, facts.file.config()),
@@ -34,7 +34,7 @@ pub fn examine(facts: &Facts) -> Report {
         files::all(&facts.files),
     ]
     .concat();
-    // Who is root already is not mended by becoming it.
+    // To become root does not help a user who is root already.
     for finding in checks.iter_mut().filter(|of| facts.is_root && of.mend.as_deref() == Some(AS_ROOT)) {
         finding.mend = Some(WITH_ALL.to_owned());
     }

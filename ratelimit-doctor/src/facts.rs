@@ -1,4 +1,4 @@
-//! What checks are made of: values, read by `read` from a host, or made by a test.
+//! Facts of a host, as plain values: `read` collects them, tests make them up, and checks judge them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,45 +11,45 @@ use ratelimit_policy::config::Config;
 use ratelimit_policy::safety::Around;
 use ratelimit_report::snapshot::Snapshot;
 
-/// What was read, or why it could not be.
+/// A fact, or why it could not be read.
 pub type Known<T> = Result<T, String>;
 
-/// Everything.
+/// All facts of a host.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The running kernel.
+    /// State of the running kernel.
     pub kernel: Kernel,
-    /// Where pins would lie.
+    /// The BPF file system, where pins would lie.
     pub bpffs: Known<BpfFs>,
-    /// Processors and memory.
+    /// Processors and memory of the host.
     pub machine: Machine,
-    /// The interfaces to look at, those that there are.
+    /// The existing interfaces among the wanted ones.
     pub devices: Known<Vec<Device>>,
-    /// The names of all interfaces that there are.
+    /// Names of all existing interfaces.
     pub present: Vec<String>,
-    /// How all interfaces are joined.
+    /// Relations between all interfaces.
     pub links: Vec<Link>,
-    /// Those that are to be looked at, by name.
+    /// Names of the interfaces to examine.
     pub wanted: Vec<String>,
-    /// The configuration file.
+    /// The configuration file, as it was read.
     pub file: ConfigFile,
-    /// Who answers at the control socket.
+    /// The daemon at the control socket.
     pub daemon: Daemon,
-    /// Files that matter.
+    /// Permissions of the files and directories that matter.
     pub files: Vec<FileSeen>,
-    /// The unit.
+    /// The service's systemd unit.
     pub unit: Unit,
-    /// What the host depends on.
+    /// Addresses that the host and its administrator depend on.
     pub around: Around,
-    /// Entries and room of the kernel's table of connections; none where it is not used.
+    /// Entries and capacity of the connection-tracking table; `None` if it is not used.
     pub conntrack: Option<(u64, u64)>,
-    /// The clocks.
+    /// State of the clocks.
     pub clock: Clock,
-    /// Web servers that run here.
+    /// Web servers that run on this host.
     pub servers: Vec<Server>,
-    /// Where state is kept.
+    /// The state directory and its free space.
     pub state_dir: StateDir,
-    /// Whether this runs as root.
+    /// True if this process runs as root.
     pub is_root: bool,
 }
 
@@ -82,97 +82,97 @@ pub enum Readers {
     Owner,
 }
 
-/// The running kernel.
+/// State of the running kernel.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// `6.12.0-amd64`.
+    /// Release, for example `6.12.0-amd64`.
     pub release: String,
-    /// What the program needs, each tried.
+    /// Kernel features that the program needs, each tried.
     pub features: Vec<Feature>,
-    /// What became of the real program.
+    /// Result of loading the real program.
     pub program: Program,
-    /// Whether the kernel shows its own types.
+    /// Ok if the kernel provides its type information (BTF).
     pub type_information: Known<()>,
-    /// `net.core.bpf_jit_enable`.
+    /// Value of the sysctl `net.core.bpf_jit_enable`.
     pub jit: Known<u32>,
-    /// The mode of lockdown; none where the kernel has none.
+    /// Lockdown mode; `None` if the kernel has no lockdown.
     pub lockdown: Option<String>,
-    /// `kernel.unprivileged_bpf_disabled`.
+    /// Value of the sysctl `kernel.unprivileged_bpf_disabled`.
     pub unprivileged: Known<u32>,
-    /// Memory that this process may lock, in bytes; none without a limit.
+    /// Memory that this process may lock, in bytes; `None` without a limit.
     pub memlock: Option<u64>,
-    /// Whether it can end open connections.
+    /// True if the kernel can close open connections.
     pub ends_connections: Known<bool>,
     /// Capabilities that this process lacks to load the program.
     pub lacks: Vec<String>,
 }
 
-/// What became of the real program, loaded and attached to nothing.
+/// Result of loading the real program without attaching it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// The kernel took it.
+    /// The kernel accepted it.
     Taken {
-        /// Instructions that the verifier walked, where the kernel says.
+        /// Instructions that the verifier walked, if the kernel reports them.
         instructions: Option<u32>,
-        /// Whether the JIT compiler made the machine's instructions of it, where the kernel says.
+        /// True if the JIT compiler translated the program, if the kernel reports that.
         is_jited: Option<bool>,
-        /// How long it took.
+        /// Duration of the load.
         took: Duration,
     },
-    /// It did not.
+    /// The kernel refused it.
     Refused {
-        /// Why.
+        /// Reason of the refusal.
         why: String,
-        /// All that the verifier said.
+        /// The verifier's complete log, if there is one.
         log: Option<String>,
     },
-    /// It was not tried.
+    /// Loading was not tried, for this reason.
     NotTried(String),
 }
 
-/// Where pins would lie.
+/// The BPF file system, where pins would lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BpfFs {
-    /// Whether it is a BPF file system.
+    /// True if a BPF file system is mounted there.
     pub is_mounted: bool,
-    /// The owner's UID.
+    /// UID of its owner.
     pub owner: u32,
-    /// Its mode.
+    /// Mode bits of its root.
     pub mode: u32,
-    /// Why what is pinned there may not be ours, and the command that mends it.
+    /// Why existing pins may not be ours, and the command that corrects it.
     pub foreign: Option<(String, String)>,
 }
 
-/// Processors and memory.
+/// Processors and memory of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// Processors that the kernel has room for.
+    /// Number of processors that the kernel reserves memory for.
     pub possible_cpus: Known<u32>,
-    /// Those that run.
+    /// Number of running processors.
     pub online_cpus: Known<u32>,
-    /// Memory that is free, in bytes.
+    /// Available memory in bytes.
     pub available: Known<u64>,
-    /// Of a page: 4096, and on some kernels of aarch64 16 384 or 65 536.
+    /// Size of a page in bytes: 4096, or 16 384 or 65 536 on some aarch64 kernels.
     pub page_bytes: u32,
-    /// Whether the kernel has TCX, since Linux 6.6.
+    /// True if the kernel has TCX, which exists since Linux 6.6.
     pub has_tcx: bool,
 }
 
-/// The configuration file.
+/// The configuration file, as it was read.
 #[derive(Clone, Debug)]
 pub enum ConfigFile {
-    /// There is none at this path.
+    /// No file at this path.
     Missing(PathBuf),
-    /// It is not for this user, or cannot be read.
+    /// A file that cannot be read, for this reason.
     Unreadable(PathBuf, String),
-    /// It has mistakes.
+    /// A file with these mistakes.
     Bad(PathBuf, String),
-    /// It is good, and what `check-config` warns of.
+    /// A valid file, with the warnings of `check-config`.
     Good(PathBuf, Box<Config>, Vec<String>),
 }
 
 impl ConfigFile {
-    /// What it says, where it is good.
+    /// Returns the configuration of a valid file.
     pub fn config(&self) -> Option<&Config> {
         match self {
             Self::Good(_, config, _) => Some(config),
@@ -181,87 +181,87 @@ impl ConfigFile {
     }
 }
 
-/// Who answers at the control socket.
+/// The daemon at the control socket.
 #[derive(Clone, Debug)]
 pub enum Daemon {
-    /// A daemon, and how long ago, by its clock, it read its maps: less than a second, unless a clock was stepped.
+    /// A daemon, with the age of its reading in seconds: less than one, unless a clock was stepped.
     Answers(Box<Snapshot>, f64),
-    /// One that takes the request and does not answer: what was said of it.
+    /// A daemon that accepts the request and does not answer, with the error.
     Hangs(String),
-    /// Nobody; what an earlier one has left.
+    /// No daemon, with what an earlier one left.
     Silent(Orphans),
-    /// It cannot be told.
+    /// Unknown, for this reason.
     Unknown(String),
 }
 
-/// A file that matters, and who may do what with it.
+/// A file that matters, and its permissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSeen {
-    /// What it is: `configuration`.
+    /// Kind of the file, for example `configuration`.
     pub what: &'static str,
-    /// Where.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What must hold.
+    /// Requirement on its permissions.
     pub rule: Rule,
-    /// Who may do what; none where it is not there.
+    /// Permissions of the file; `None` if it does not exist.
     pub seen: Known<Option<Permissions>>,
 }
 
-/// What must hold of a file.
+/// Requirement on a file's permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// Only root writes to it.
+    /// Only root writes to the file.
     WrittenByRoot,
-    /// Only its owner writes to it, who may be a user of a unit that fetches it.
+    /// Only the owner writes to the file. The owner may be the user of a unit that fetches it.
     List,
-    /// Only its owner, root, reads it.
+    /// Only the owner, root, reads the file.
     Secret,
-    /// Root and its group use it, nobody else.
+    /// Only root and its group use the socket.
     Socket,
-    /// Only root and its group reach what is in it.
+    /// Only root and its group reach the directory's contents.
     Directory,
-    /// A directory above others: only root puts files into it, or takes them out.
+    /// A directory above other files: only root adds or removes entries.
     Above,
-    /// The same of a list, which may be another user's.
+    /// A directory above a list only, which may belong to another user.
     AboveList,
 }
 
-/// Who may do what.
+/// Permissions of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permissions {
-    /// The owner.
+    /// UID of the owner.
     pub owner: u32,
-    /// The mode, without the kind.
+    /// Mode bits without the file type.
     pub mode: u32,
 }
 
-/// The service's unit.
+/// The service's systemd unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unit {
-    /// Whether systemd runs here.
+    /// True if systemd runs on this host.
     pub is_systemd: bool,
-    /// The installed file and its text.
+    /// Path and text of the installed unit file.
     pub file: Option<(PathBuf, String)>,
-    /// Drop-ins and their texts.
+    /// Paths and texts of its drop-ins.
     pub drop_ins: Vec<(PathBuf, String)>,
-    /// `systemctl show`: `ActiveState`, `NRestarts`, `Result`.
+    /// Properties from `systemctl show`: `ActiveState`, `NRestarts`, `Result`.
     pub shown: Vec<(String, String)>,
 }
 
-/// The clocks.
+/// State of the clocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clock {
-    /// Whether the wall clock is held to a server's.
+    /// True if the wall clock is synchronised with a server's.
     pub is_synchronised: Known<bool>,
-    /// How long the host was suspended.
+    /// Time that the host spent suspended since it started.
     pub suspended: Known<Duration>,
 }
 
-/// Where state is kept.
+/// The state directory and its free space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateDir {
-    /// The directory.
+    /// Path of the directory.
     pub path: PathBuf,
-    /// Bytes that are free there for root; none where there is no such directory.
+    /// Free bytes in it, for root; `None` if the directory does not exist.
     pub free: Option<u64>,
 }

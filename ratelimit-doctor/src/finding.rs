@@ -1,63 +1,63 @@
-//! What a check comes to. `doctor --json` is schema 1: fields are added, never renamed.
+//! Findings of checks. The JSON of `doctor --json` is schema 1: fields are added, never renamed.
 
 use serde::{Deserialize, Serialize};
 
-/// The schema's number.
+/// Version of the JSON schema.
 pub const SCHEMA: u32 = 1;
 
-/// How a thing stands.
+/// State of an examined thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// As it should be.
+    /// Everything is as it should be.
     Ok,
-    /// It could not be told.
+    /// The state could not be determined.
     Unknown,
-    /// It works, and may be worse than thought.
+    /// The thing works, but may be worse than expected.
     Warning,
-    /// Something does not work, or will not.
+    /// The thing does not work, or will not.
     Problem,
 }
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// What was looked at, for programs: `kernel.jit`.
+    /// Name of the check, for programs: `kernel.jit`.
     pub id: String,
-    /// What it belongs to: `kernel`, `interface eth0`.
+    /// Group of the check: `kernel`, `interface eth0`.
     pub about: String,
-    /// How it stands.
+    /// State of the examined thing.
     pub state: State,
-    /// What was seen.
+    /// Description of what was found.
     pub seen: String,
-    /// Why it matters.
+    /// Reason why the check matters.
     pub why: String,
-    /// The command that mends it, or what to do; none where nothing is to mend.
+    /// Command or instruction that corrects it; `None` if the state is ok.
     pub mend: Option<String>,
 }
 
-/// All that was looked at.
+/// Results of all checks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// [`SCHEMA`].
+    /// Version of the schema, [`SCHEMA`].
     pub schema: u32,
-    /// In order, by what they belong to.
+    /// Findings, ordered by group.
     pub checks: Vec<Finding>,
 }
 
 impl Report {
-    /// How many stand so.
+    /// Returns the number of findings with this state.
     pub fn count(&self, state: State) -> usize {
         self.checks.iter().filter(|of| of.state == state).count()
     }
 
-    /// Whether nothing fails; warnings are no failure.
+    /// Returns true if there is no problem; warnings do not count.
     pub fn is_without_problem(&self) -> bool {
         self.count(State::Problem) == 0
     }
 }
 
-/// What checks make findings with: one subject, and why it matters, whatever is seen.
+/// Subject of a check, with the reason why it matters. Builds the findings.
 #[derive(Clone, Debug)]
 pub(crate) struct Subject<'a> {
     about: &'a str,

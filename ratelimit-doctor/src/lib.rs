@@ -1,7 +1,7 @@
-//! `doctor` and `bug-report`: what could be wrong on a host before it is, and all that is known of a host in one file.
+//! `doctor` and `bug-report`: finds possible faults of a host, and collects all facts about it in one file.
 //!
-//! [`read`] is the one reader; [`examine`] makes findings of what it read, and is pure. Nothing here changes anything,
-//! but for the file that a report is written to.
+//! [`read`] is the only reader; [`examine`] turns its facts into findings, and is pure. Nothing here changes anything,
+//! except the file that a report is written to.
 
 #![forbid(unsafe_code)]
 

@@ -1,38 +1,37 @@
-//! Puts masks in the place of addresses, in any text: `192.0.2.7` becomes `<ipv4:3f9a2c61d0>`. Within one report the same
-//! address has the same mask, however it is written; the key is random and kept nowhere, so that nobody finds the address
-//! of a mask by trying all.
+//! Masks addresses in any text: `192.0.2.7` becomes `<ipv4:3f9a2c61d0>`. Within one report, an address has the same
+//! mask in every spelling. The key is random and not stored, so nobody can find a mask's address by trying all of them.
 //!
-//! What looks like an address is masked, also where it is none: a version of four numbers, a time beside colons. Loopback
-//! and unspecified addresses and 255.255.255.255 stay. An address that is written as one decimal number is not told from
-//! other numbers.
+//! Everything that looks like an address is masked, even if it is none: a version of four numbers, a time beside
+//! colons. Loopback and unspecified addresses and 255.255.255.255 stay. An address written as one decimal number looks
+//! like any number and stays too.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-/// The longest spelling of an IPv6 address: 45 characters, and each colon may take three.
+/// Maximum length of an IPv6 address with plain colons: 45 characters. An escaped colon counts as one.
 const RUN_MAX: usize = 45;
-/// Hexadecimal digits of a mask: two addresses of 100 000 meet by a chance of one in 200.
+/// Hexadecimal digits of a mask. Among 100 000 addresses, two share a mask with a chance of one in 200.
 const DIGITS: usize = 10;
-/// Single digits with dots between, from which on they are an address of `ip6.arpa`.
+/// Minimum number of single digits with dots between that are taken for an `ip6.arpa` address.
 const NIBBLES_MIN: usize = 16;
-/// Bytes of a URL before its host.
+/// Maximum bytes between the scheme of a URL and its host.
 const USER_MAX: usize = 256;
-/// What stands for the dot between the numbers of an IPv4 address, longest first.
+/// Spellings of the dot between the numbers of an IPv4 address, longest first.
 const DOTS: [&str; 19] = [
     " [dot] ", " (dot) ", " [.] ", "[dot]", "(dot)", "{dot}", "%252e", " dot ", "%2e", "[.]", "(.)", "{.}", "\\.",
     "[.", ".]", "。", "․", "·", ".",
 ];
-/// And in names, the same one between all of them.
+/// Separators of addresses in names. One address uses the same one throughout.
 const DASHES: [&str; 2] = ["-", "_"];
-/// What stands for the colon of an IPv6 address.
+/// Spellings of the colon in an IPv6 address.
 const COLONS: [&str; 7] = ["[colon]", "%253a", "%3a", "[:]", "(:)", "{:}", "\\:"];
-/// Bytes of a hardware address, and groups of it where two are in each.
+/// Minimum bytes of a hardware address, and its groups if each has two bytes.
 const BYTES_MIN: usize = 6;
 const PAIRS_MIN: usize = 3;
 const PAIRS_MAX: usize = 4;
-/// Of a hardware address in one, and of an IPv6 and an IPv4 address.
+/// Hexadecimal digits of a hardware address, an IPv6 and an IPv4 address written as one number.
 const HARDWARE_DIGITS: usize = 12;
 const V6_DIGITS: usize = 32;
 const V4_DIGITS: usize = 8;
@@ -44,25 +43,26 @@ pub struct Masks {
     are_addresses_kept: bool,
 }
 
-/// What was found at a place: how long it is, and what stands for it; none where it stays.
+/// Match at a place: its length, and its replacement; `None` if it stays.
 type Found = (usize, Option<String>);
 
-/// Whatever the case of its letters.
+/// Returns true if the text begins with the prefix, ignoring case.
 fn begins_with(text: &str, prefix: &str) -> bool {
     text.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
 }
 
-/// How long the one of them is that a text begins with.
+/// Returns the length of the entry that the text begins with.
 fn one_of(all: &[&str], text: &str) -> Option<usize> {
     all.iter().find(|of| begins_with(text, of)).map(|of| of.len())
 }
 
-/// How many hexadecimal digits a text begins with.
+/// Returns the number of hexadecimal digits that the text begins with.
 fn digits_at(text: &str) -> usize {
     text.bytes().take_while(u8::is_ascii_hexdigit).count()
 }
 
-/// A number of an IPv4 address, decimal; hexadecimal behind `0x`, octal behind a zero where it has four digits.
+/// Parses a number of an IPv4 address: decimal, hexadecimal behind `0x`, or octal with a leading zero and at least four
+/// digits. Returns its value and length.
 fn octet(text: &str) -> Option<(u8, usize)> {
     if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         let len = digits_at(hex);
@@ -82,16 +82,16 @@ fn octet(text: &str) -> Option<(u8, usize)> {
     Some((text.get(..len)?.parse().ok()?, len))
 }
 
-/// Of zeros alone.
+/// Returns 0 if the text is all zeros, and at least one.
 fn zero(text: &str, len: usize) -> Option<u8> {
     (len > 0 && text.get(..len)?.bytes().all(|c| c == b'0')).then_some(0)
 }
 
 impl Masks {
-    /// With a random key; the host's own name is masked too.
+    /// Returns masks with a random key. The host's own name is masked too.
     ///
     /// # Errors
-    /// Where the system gives no random bytes.
+    /// Fails if the system provides no random bytes.
     pub fn new(host: Option<&str>) -> Result<Self, getrandom::Error> {
         let mut key = [0; 32];
         getrandom::fill(&mut key)?;
@@ -104,13 +104,13 @@ impl Masks {
         Self { key, host, are_addresses_kept: false }
     }
 
-    /// Leaves everything as it is.
+    /// Returns masks that leave everything as it is.
     #[must_use]
     pub fn none() -> Self {
         Self { key: [0; 32], host: None, are_addresses_kept: true }
     }
 
-    /// The text with masks.
+    /// Returns the text with masks.
     pub fn mask(&self, text: &str) -> String {
         if self.are_addresses_kept {
             return text.to_owned();
@@ -147,7 +147,7 @@ impl Masks {
         self.host_name(before, rest).or_else(|| self.name_of_url(text, at))
     }
 
-    /// `1.0.0.0.(…).8.b.d.0.1.0.0.2.ip6.arpa`
+    /// Matches a reversed IPv6 name: `1.0.0.0.(…).8.b.d.0.1.0.0.2.ip6.arpa`.
     fn nibbles(&self, before: Option<u8>, rest: &str) -> Option<Found> {
         let bytes = rest.as_bytes();
         let count = bytes
@@ -163,7 +163,7 @@ impl Masks {
         })
     }
 
-    /// `02:00:5e:10:00:01` with any sign between, `2:0:5e:10:0:1`, and by twos: `0200.5e10.0001`.
+    /// Matches `02:00:5e:10:00:01` with any separator, `2:0:5e:10:0:1`, and pairs of bytes: `0200.5e10.0001`.
     fn hardware(&self, before: Option<u8>, rest: &str) -> Option<Found> {
         let bytes = rest.as_bytes();
         let first = digits_at(rest);
@@ -171,7 +171,7 @@ impl Masks {
         let (mut groups, mut end) = (vec![&rest[..first]], first);
         while bytes.get(end) == Some(&separator) {
             let len = digits_at(&rest[end + 1..]);
-            // Behind a space another word may begin.
+            // A space may be followed by another word.
             let is_word =
                 separator == b' ' && (len != 2 || bytes.get(end + 3).is_some_and(|byte| byte.is_ascii_alphanumeric()));
             if len == 0 || is_word {
@@ -189,7 +189,7 @@ impl Masks {
                 // Eight groups with colons are an IPv6 address.
                 b':' => groups.iter().all(|group| group.len() <= 2) && groups.len() != 8,
                 b'-' => all(2),
-                // Four numbers with dots are an address of another kind, and columns have spaces.
+                // Four numbers with dots are an IPv4 address, and columns have spaces.
                 _ => all(2) && has_letter,
             };
         let goes_on = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_hexdigit() || byte == separator);
@@ -207,7 +207,7 @@ impl Masks {
         Some((end, Some(self.token("mac", padded.to_ascii_lowercase().as_bytes()))))
     }
 
-    /// `02005e100001`, `0xc000024d`, and the 32 digits of an IPv6 address.
+    /// Matches `02005e100001`, `0xc000024d`, and the 32 digits of an IPv6 address.
     fn one_number(&self, before: Option<u8>, rest: &str) -> Option<Found> {
         let is_hex = rest.starts_with("0x") || rest.starts_with("0X");
         let from = if is_hex { 2 } else { 0 };
@@ -221,7 +221,7 @@ impl Masks {
         }
         let lower = number.to_ascii_lowercase();
         match len {
-            // A count has no zero before it.
+            // A count has no leading zero.
             HARDWARE_DIGITS if is_hex || number.starts_with('0') || number.bytes().any(|c| c.is_ascii_alphabetic()) => {
                 Some((end, Some(self.token("mac", lower.as_bytes()))))
             }
@@ -238,7 +238,7 @@ impl Masks {
     }
 
     fn v6(&self, before: Option<u8>, rest: &str) -> Option<Found> {
-        // Colons of URLs may be written as %3A.
+        // URLs may spell colons as %3A.
         let (mut plain, mut ends, mut at) = (String::new(), Vec::new(), 0);
         while plain.len() < RUN_MAX {
             let here = rest.get(at..).unwrap_or_default();
@@ -262,7 +262,8 @@ impl Masks {
         for len in (2..=plain.len()).rev() {
             let (spelled, end) = (&plain[..len], ends[len - 1]);
             let Ok(address) = spelled.parse::<Ipv6Addr>() else { continue };
-            // Paths of code are `word::word`: what goes on in letters on either side is an address only with digits.
+            // Paths of code are `word::word`: a match that continues in letters on either side is an address only with
+            // digits.
             let group = spelled.split(':').next().unwrap_or_default();
             let is_path = (is_word(before) && !has_digit(group))
                 || (is_word(rest.as_bytes().get(end).copied()) && !has_digit(spelled));
@@ -271,7 +272,7 @@ impl Masks {
         None
     }
 
-    /// `2001-db8--7`, as names have it.
+    /// Matches `2001-db8--7`, the spelling in host names.
     fn v6_by_dashes(&self, before: Option<u8>, rest: &str) -> Option<Found> {
         let dash = if rest.as_bytes().get(digits_at(rest)) == Some(&b'_') { '_' } else { '-' };
         let len = rest.find(|c: char| !(c.is_ascii_hexdigit() || c == dash)).unwrap_or(rest.len()).min(RUN_MAX);
@@ -302,23 +303,23 @@ impl Masks {
         }
         let address: [u8; 4] = octets.first_chunk().copied()?;
         if dash.is_some() {
-            // Numbers with hyphens are dates too, which go on in digits.
+            // Numbers with hyphens may be dates, which continue in digits.
             let is_digit = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_digit());
             if is_digit(before) || is_digit(rest.as_bytes().get(end).copied()) {
                 return None;
             }
-            // The first of `ec2-198-51-100-7` is of the name.
+            // The first number of `ec2-198-51-100-7` belongs to the name.
             if octets.len() > 4 && before.is_some_and(|before| before.is_ascii_alphabetic()) {
                 return None;
             }
         }
-        // Of more than four it is not known which are the address, so none of them stays.
+        // If there are more than four numbers, any four may be the address, so all are masked.
         let address = self.address(IpAddr::V4(Ipv4Addr::from(address)));
         let is_more = octets.len() > 4;
         Some((end, if is_more { address.or_else(|| Some(self.token("ipv4", &octets))) } else { address }))
     }
 
-    /// The host's own name, as a word.
+    /// Matches the host's own name as a word.
     fn host_name(&self, before: Option<u8>, rest: &str) -> Option<Found> {
         let name = self.host.as_deref()?;
         let is_word = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
@@ -327,9 +328,9 @@ impl Masks {
         (is_it && is_whole).then(|| (name.len(), Some("<host>".to_owned())))
     }
 
-    /// The name of a URL's host: `redis://NAME:6379`.
+    /// Matches the host name in a URL: `redis://NAME:6379`.
     fn name_of_url(&self, text: &str, at: usize) -> Option<Found> {
-        // A URL's user and password are short; to look further back would take as long as all that stands before.
+        // A URL's user and password are short. A longer look back would cost time in proportion to all preceding text.
         let floor = (at.saturating_sub(USER_MAX)..=at).find(|from| text.is_char_boundary(*from)).unwrap_or(at);
         let before = &text[floor..at];
         let rest = &text[at..];
@@ -358,7 +359,7 @@ impl Masks {
 
     fn token(&self, kind: &str, of: &[u8]) -> String {
         let mut digits = String::new();
-        // A key of any length will do.
+        // HMAC accepts a key of any length.
         if let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.key) {
             mac.update(kind.as_bytes());
             mac.update(of);

@@ -1,5 +1,5 @@
-//! What the service cannot reach of what its configuration names: files that its unit hides from it, or that only a user
-//! with CAP_DAC_OVERRIDE reads, which it has not; and a socket where nobody would find it.
+//! Warnings about configured paths that the service cannot use. These are files that its unit hides, files that only
+//! CAP_DAC_OVERRIDE could read, and a socket outside of the writable directories.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
@@ -9,7 +9,7 @@ use nix::unistd::Group;
 use ratelimit_control::socket::GROUP;
 use ratelimit_policy::config::{Config, FILE_DEFAULT};
 
-/// What the unit hides, and by which of its settings.
+/// Directories that the unit hides, and the setting that does so.
 const HIDDEN: [(&str, &str); 5] = [
     ("/root", "ProtectHome=yes"),
     ("/home", "ProtectHome=yes"),
@@ -17,13 +17,13 @@ const HIDDEN: [(&str, &str); 5] = [
     ("/tmp", "PrivateTmp=yes"),
     ("/var/tmp", "PrivateTmp=yes"),
 ];
-/// Where the unit may make a socket.
+/// Directories in which the unit may create a socket.
 const OF_SOCKETS: [&str; 2] = ["/run/ratelimitd", "/var/lib/ratelimitd"];
 
 const READ: u32 = 0o4;
 const SEARCH: u32 = 0o1;
 
-/// What to say of the configuration that the service is started with; nothing of any other.
+/// Returns warnings about the configuration that the service is started with; none for any other file.
 pub fn out_of_reach(file: &Path, config: &Config) -> Vec<String> {
     let is_of_service = file == Path::new(FILE_DEFAULT);
     if !is_of_service {
@@ -67,7 +67,7 @@ fn warnings(file: &Path, config: &Config, group: Option<u32>) -> Vec<String> {
     warnings
 }
 
-/// Why the service cannot read a file that is there.
+/// Returns why the service cannot read an existing file.
 fn unread(path: &Path, group: Option<u32>) -> Option<String> {
     let absolute = std::path::absolute(path).ok()?;
     let real = fs::canonicalize(&absolute).ok()?;
@@ -90,7 +90,7 @@ fn unread(path: &Path, group: Option<u32>) -> Option<String> {
     })
 }
 
-/// Whether root may by a file's mode alone, in root's group and the service's.
+/// Returns true if root may use a file by its mode alone, with root's group and the service's group.
 fn may(of: &Metadata, wanted: u32, group: Option<u32>) -> bool {
     let shift = if of.uid() == 0 {
         6
@@ -126,7 +126,7 @@ mod tests {
         let said = warnings(&path, &config, None);
         assert!(said.len() == 1 && said[0].contains("hides /tmp (PrivateTmp=yes)"), "{said:?}");
         assert_eq!(out_of_reach(&path, &config), Vec::<String>::new(), "it is not the service's");
-        // A link leads there as well.
+        // The service can read this file.
         let there = Path::new("/etc/hostname");
         assert_eq!(warnings(there, &config, None), Vec::<String>::new());
         config.socket = directory.path().join("s");

@@ -1,4 +1,4 @@
-//! The one reader of facts. It changes nothing; what it cannot read it says.
+//! The only reader of facts. It changes nothing, and reports what it cannot read.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,33 +26,34 @@ use crate::servers;
 
 /// `BPF_FS_MAGIC` of linux/magic.h.
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
-/// Where a BPF file system is.
+/// Mount point of the BPF file system.
 const BPFFS: &str = "/sys/fs/bpf";
-/// The service.
+/// Name of the systemd service.
 pub(crate) const SERVICE: &str = "ratelimitd.service";
-/// Where units lie, those of the administrator first.
+/// Directories of systemd units, the administrator's first.
 const UNITS: [&str; 4] =
     ["/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system"];
-/// What `systemctl show` is asked for.
+/// Properties that `systemctl show` is asked for.
 const SHOWN: &str = "ActiveState,SubState,Result,NRestarts,NeedDaemonReload,FragmentPath";
 
-/// The longest file of a unit.
+/// Maximum size of a unit file in bytes.
 const UNIT_BYTES_MAX: u64 = 1 << 20;
 
-/// What to look at.
+/// What the doctor is asked to examine.
 #[derive(Debug)]
 pub struct Asked {
-    /// One interface; else those of the configuration.
+    /// The only interface to examine; `None` for those of the configuration.
     pub interface: Option<String>,
-    /// The configuration file, as it was read.
+    /// The configuration file, already read.
     pub file: ConfigFile,
-    /// The control socket.
+    /// Path of the control socket.
     pub socket: PathBuf,
-    /// Where state is kept.
+    /// Path of the state directory.
     pub state_dir: PathBuf,
 }
 
-/// That an interface is not there, and which may be meant; none where it is, or cannot be told.
+/// Returns a hint if the interface does not exist: the likely name, and all existing ones. `None` if it exists, or if
+/// the interfaces cannot be listed.
 pub fn absent(name: &str) -> Option<String> {
     let present = interface_names().ok()?;
     let meant = near_miss(name, present.iter().map(String::as_str));
@@ -61,7 +62,7 @@ pub fn absent(name: &str) -> Option<String> {
     is_absent.then(|| format!("{meant}there are {}", present.join(", ")))
 }
 
-/// Reads everything.
+/// Reads all facts of the host.
 pub async fn read(asked: Asked) -> Facts {
     let Asked { interface, file, socket, state_dir } = asked;
     let present = interface_names().unwrap_or_default();
@@ -97,7 +98,7 @@ pub async fn read(asked: Asked) -> Facts {
     }
 }
 
-/// Without the number that Rust adds.
+/// Returns the error's text in lower case, without the number that Rust appends.
 pub(crate) fn words(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_lowercase()
@@ -134,7 +135,7 @@ fn release() -> String {
     fs::read_to_string("/proc/sys/kernel/osrelease").map_or_else(|_| "?".to_owned(), |text| text.trim().to_owned())
 }
 
-/// The word in brackets: `none [integrity] confidentiality`.
+/// Returns the word in brackets: `none [integrity] confidentiality`.
 fn chosen(text: &str) -> Option<String> {
     Some(text.split_once('[')?.1.split_once(']')?.0.to_owned())
 }
@@ -154,7 +155,8 @@ fn bpf_file_system() -> Known<BpfFs> {
     Ok(BpfFs { is_mounted: kind.filesystem_type().0 == BPF_FS_MAGIC, owner: of.uid(), mode: of.mode(), foreign })
 }
 
-/// Why, and what mends it: of the file system itself, what is said of that.
+/// Returns why the pins are not ours, and the command that corrects it. If the file system itself is foreign, the
+/// command changes its owner.
 fn foreign(error: pins::PinsError) -> (String, String) {
     let why = error.to_string();
     if let pins::PinsError::Foreign { path, .. } = error
@@ -176,19 +178,19 @@ fn machine() -> Machine {
     }
 }
 
-/// What nearly all machines have where the C library does not say.
+/// Returns the size of a page in bytes; 4096 if the C library does not report it.
 fn page_bytes() -> u32 {
     let said = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten();
     said.and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(4096)
 }
 
-/// Bytes of memory that could be had, or why that is not known.
+/// Returns the available memory in bytes, or why it is not known.
 pub fn available_memory() -> Result<u64, String> {
     let text = fs::read_to_string("/proc/meminfo").map_err(|error| words(&error))?;
     available_in(&text).ok_or_else(|| "/proc/meminfo has no MemAvailable".to_owned())
 }
 
-/// Bytes, from `MemAvailable:  123 kB`.
+/// Returns the bytes from a line such as `MemAvailable:  123 kB`.
 fn available_in(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
@@ -245,7 +247,7 @@ fn files(file: &ConfigFile, socket: &Path, state_dir: &Path) -> Vec<FileSeen> {
     named.into_iter().map(seen).collect()
 }
 
-/// The directories above, as they are named and as links lead to them.
+/// Adds the directories above the named files, along the paths as given and along resolved links.
 fn above(named: &[(&'static str, PathBuf, Rule)]) -> Vec<(&'static str, PathBuf, Rule)> {
     let mut above: BTreeMap<PathBuf, Rule> = BTreeMap::new();
     for (_, path, rule) in named {
@@ -254,7 +256,7 @@ fn above(named: &[(&'static str, PathBuf, Rule)]) -> Vec<(&'static str, PathBuf,
         let real = fs::canonicalize(&absolute).ok();
         let directories = absolute.ancestors().skip(1).chain(real.iter().flat_map(|path| path.ancestors().skip(1)));
         for directory in directories.filter(|directory| directory.is_dir()) {
-            // What is above another file as well is root's.
+            // A directory above any other file too must be root's.
             let of = above.entry(directory.to_owned()).or_insert(rule);
             if rule == Rule::Above {
                 *of = rule;
@@ -277,7 +279,7 @@ fn conntrack() -> Option<(u64, u64)> {
     Some((entries, number("/proc/sys/net/netfilter/nf_conntrack_max").ok()?))
 }
 
-/// Of the file system that the directory is on, also where it is not made yet.
+/// Returns the free bytes of the file system that holds the directory; `None` if the directory does not exist.
 fn free(dir: &Path) -> Option<u64> {
     dir.exists()
         .then(|| nix::sys::statvfs::statvfs(dir).ok())
@@ -310,7 +312,7 @@ fn unit_text(path: &Path) -> Option<String> {
     String::from_utf8(files::read_named(path, UNIT_BYTES_MAX).ok()?).ok()
 }
 
-/// What a program prints, where it is there and ends well.
+/// Returns what a program prints, or an error if it is missing or fails.
 pub(crate) fn output(program: &str, args: &[&str]) -> Known<String> {
     let output = Command::new(program).args(args).stdin(Stdio::null()).output();
     let output = output.map_err(|error| format!("{program}: {}", words(&error)))?;

@@ -1,5 +1,5 @@
-//! All that is known of a host, as texts: findings, configuration, statistics, events, log, versions, pins. Addresses are
-//! masked in every one, and secrets are taken out, before anything is put into it.
+//! The bug report: findings, configuration, statistics, events, log, versions and pins, as texts. Addresses are masked
+//! and secrets removed in each text before it is added.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -20,9 +20,9 @@ use crate::read::{SERVICE, output};
 use crate::secrets::{Secrets, Whose};
 use crate::words;
 
-/// Lines of the log.
+/// Number of log lines in the report.
 const LOG_LINES: &str = "1000";
-/// Directories within directories of pins.
+/// Maximum depth of directories in the listing of pins.
 const DEPTH_MAX: usize = 4;
 
 const ABOUT: &str = "\
@@ -44,16 +44,16 @@ the @ of a URL and behind its host, tokens by what they begin with, passwords th
 reasons and comments that users wrote, all that stands behind such a word.
 ";
 
-/// Whether addresses are masked.
+/// Treatment of addresses in the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addresses {
-    /// They are.
+    /// Addresses are replaced by masks.
     Masked,
-    /// They stay.
+    /// Addresses stay as they are.
     Kept,
 }
 
-/// A bundle that takes texts without secrets and with masks.
+/// Bundle that removes secrets and masks addresses when a text is added.
 struct Collected {
     bundle: Bundle,
     masks: Masks,
@@ -71,7 +71,7 @@ impl Collected {
         self.bundle.add(name, text);
     }
 
-    /// Or why there is none.
+    /// Adds a text, or the reason why it is missing.
     fn add_known(&mut self, name: &str, text: &Result<String, String>) {
         match text {
             Ok(text) => self.add(name, text),
@@ -80,10 +80,10 @@ impl Collected {
     }
 }
 
-/// Collects it. `version` is what `version --json` prints.
+/// Collects the report. `version` is the output of `version --json`.
 ///
 /// # Errors
-/// Where the system gives no random bytes for the masks, or what is known has no text.
+/// Fails if the system provides no random bytes for the masks, or if a fact cannot be serialised.
 pub async fn collect(
     facts: &Facts,
     findings: &Report,
@@ -102,7 +102,7 @@ pub async fn collect(
         Addresses::Masked => ABOUT,
         Addresses::Kept => ABOUT_ADDRESSES,
     };
-    // It has no address, and says words beside which values are taken out.
+    // This text has no address, and names words beside which values would be hidden.
     to.bundle.add("README.txt", about);
     to.add("doctor.txt", &words(findings));
     to.add("doctor.json", &(serde_json::to_string_pretty(findings)? + "\n"));
@@ -126,7 +126,7 @@ fn host_name() -> Option<String> {
     Some(nix::sys::utsname::uname().ok()?.nodename().to_str()?.to_owned())
 }
 
-/// What the files of secrets hold that the configuration names, and the state directory has.
+/// Returns the contents of the secret files that the configuration names, and of the web token in the state directory.
 fn secrets(facts: &Facts) -> Secrets {
     let fleet = facts.file.config().and_then(|config| config.fleet.as_ref());
     let of_fleet =
@@ -199,7 +199,7 @@ fn listing() -> String {
     if out.is_empty() { format!("there is no {}, or it is not for this user\n", pins::ROOT) } else { out }
 }
 
-/// Owner, mode and path, sorted.
+/// Lists mode, owner and path of each entry, sorted by name.
 fn list(path: &Path, depth: usize, out: &mut String) {
     let Ok(of) = fs::symlink_metadata(path) else { return };
     let _infallible = writeln!(out, "{:04o} {}:{} {}", of.mode() & 0o7777, of.uid(), of.gid(), path.display());

@@ -1,6 +1,5 @@
-//! Takes out of a text what is secret: what files of secrets hold, values beside words such as `password`, what stands
-//! before the `@` of a URL and behind its host, tokens by their prefixes, what programs are given as passwords, and private
-//! keys.
+//! Removes secrets from a text. These are contents of secret files, values beside words such as `password`, and user
+//! parts and paths of URLs. Also tokens by their prefixes, passwords given to programs, and private keys.
 
 use std::path::Path;
 
@@ -12,37 +11,38 @@ mod words;
 
 pub(crate) use words::Whose;
 
-/// What stands for a secret.
+/// Replacement for a secret.
 const HIDDEN: &str = "<secret>";
 
-/// A shorter line of a file of secrets would be found in words.
+/// Minimum length of a line of a secret file that is hidden elsewhere. Shorter lines would match in ordinary words.
 const LINE_MIN: usize = 6;
-/// The longest file of secrets that is looked for.
+/// Maximum size in bytes of a secret file that is read.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// Keys of JSON whose values users wrote.
+/// JSON keys whose values were written by users.
 const OF_USERS: [&str; 4] = ["reason", "comment", "note", "detail"];
 
-/// What is secret on this host.
+/// The secrets of this host.
 #[derive(Debug, Default)]
 pub(crate) struct Secrets {
-    /// Longest first.
+    /// Lines of the secret files, longest first.
     lines: Vec<String>,
 }
 
-/// What of the lines after one is secret.
+/// Extent of a secret that continues after its line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GoesOn {
-    /// Up to the line that has this.
+    /// Up to the line that contains this text.
     Until(&'static str),
-    /// The next that says anything.
+    /// The next line that is not empty.
     Next,
-    /// The next, where it is a comment as well.
+    /// The next line that is not empty, if it is a comment too.
     NextComment,
 }
 
 impl Secrets {
-    /// What stands in these files, as far as this user may read them; who may not cannot have put it into a text either.
+    /// Reads the secrets in these files. Files that this user cannot read are skipped: this user cannot have copied
+    /// their contents into a text.
     pub(crate) fn of(paths: &[&Path]) -> Self {
         let text = |path: &&Path| {
             let bytes = files::read_of_anyone(path, FILE_BYTES_MAX).ok()?;
@@ -54,7 +54,7 @@ impl Secrets {
     fn new(texts: impl IntoIterator<Item = String>) -> Self {
         let mut lines = Vec::new();
         for text in texts {
-            // A file of JSON has its secrets as strings.
+            // A JSON file has its secrets as strings.
             let parts = text.split(['\n', '"']).map(str::trim).filter(|part| part.len() >= LINE_MIN);
             lines.extend(parts.filter(|part| !part.starts_with("-----")).map(str::to_owned));
         }
@@ -62,7 +62,7 @@ impl Secrets {
         Self { lines }
     }
 
-    /// The text without any.
+    /// Returns the text without secrets.
     pub(crate) fn hide(&self, text: &str, whose: Whose) -> String {
         let text = self.without_lines(text);
         let mut out = String::with_capacity(text.len());
@@ -92,7 +92,7 @@ impl Secrets {
             }
             if content.contains("-----BEGIN") && content.contains("PRIVATE KEY") {
                 out.extend([HIDDEN, newline]);
-                // All on one line, with `\n` spelled out, as JSON has it.
+                // Some keys are on one line, with `\n` spelled out, as in JSON.
                 goes_on = (!content.contains("-----END")).then_some(GoesOn::Until("-----END"));
                 continue;
             }
@@ -104,7 +104,7 @@ impl Secrets {
         out
     }
 
-    /// JSON, one document or one a line, that stays what it is. `beside` changes what is left of each string.
+    /// Hides secrets in JSON, one document or one per line, and keeps it valid. `beside` then changes each string.
     pub(crate) fn hide_json(&self, text: &str, beside: impl Fn(&str) -> String) -> String {
         json::changed(text, words::names_a_secret, |key, text| {
             let whose = if key.is_some_and(|key| OF_USERS.contains(&key)) { Whose::Users } else { Whose::Ours };

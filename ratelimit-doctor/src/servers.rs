@@ -10,7 +10,7 @@ use nix::unistd::{Gid, Group};
 use crate::facts::{Known, OpenLog, Readers, Server};
 use crate::read::words;
 
-/// Names of processes, and the name of the server that each is.
+/// Process names, and the server that each belongs to.
 const SERVERS: [(&str, &str); 6] = [
     ("nginx", "nginx"),
     ("apache2", "Apache"),
@@ -22,7 +22,7 @@ const SERVERS: [(&str, &str); 6] = [
 /// Open flags of a file that is only read, in `/proc/PID/fdinfo`.
 const ACCESS_MODE: u32 = 0o3;
 
-/// Returns the servers that run here and not in a container, each once, by `proc`, which is `/proc`.
+/// Returns the servers that run here and not in a container, each once. `proc` is `/proc`.
 pub(crate) fn running(proc: &Path) -> Vec<Server> {
     let mut servers: BTreeMap<&str, Server> = BTreeMap::new();
     let own_files = fs::read_link(proc.join("self/ns/mnt")).ok();
@@ -31,7 +31,7 @@ pub(crate) fn running(proc: &Path) -> Vec<Server> {
         let is_process = process.file_name().is_some_and(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit));
         let Some(name) = fs::read_to_string(process.join("comm")).ok().filter(|_| is_process) else { continue };
         let Some((_, name)) = SERVERS.iter().find(|(comm, _)| *comm == name.trim_end()) else { continue };
-        // A path of another file system is none of this host's.
+        // A path in another mount namespace is not valid on this host.
         if fs::read_link(process.join("ns/mnt")).is_ok_and(|files| own_files.as_ref() != Some(&files)) {
             continue;
         }

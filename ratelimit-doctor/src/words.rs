@@ -1,4 +1,5 @@
-//! Findings for people: grouped, each a line, and below what is not well why it matters and what mends it.
+//! Findings as text for people: grouped, one line each. A finding that is not ok also says why it matters and what
+//! corrects it.
 
 use std::fmt::Write as _;
 
@@ -6,11 +7,11 @@ use ratelimit_view::wrap_at;
 
 use crate::finding::{Finding, Report, State};
 
-/// Columns before what was seen.
+/// Columns before the text of a finding.
 const INDENT: usize = 11;
 const WIDTH: usize = 100;
 
-/// All of it, lines ended.
+/// Returns the report as text, with line ends.
 pub fn words(report: &Report) -> String {
     let mut out = String::new();
     let mut about = "";
@@ -49,7 +50,7 @@ fn one(finding: &Finding) -> String {
     if finding.state != State::Ok {
         out.push_str(&folded(&format!("{:INDENT$}why: {}", "", finding.why)));
         if let Some(mend) = &finding.mend {
-            // It is to be copied, so it is as wide as it is.
+            // The remedy is not wrapped, so that it can be copied.
             let _infallible = writeln!(out, "{:INDENT$}mend: {mend}", "");
         }
     }

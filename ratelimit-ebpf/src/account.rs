@@ -1,4 +1,4 @@
-//! The one place where a verdict is counted.
+//! The only place that counts verdicts.
 
 use ratelimit_common::layout::{INTERFACE_UNKNOWN, counters_index};
 use ratelimit_common::packet::Frame as _;
@@ -13,7 +13,7 @@ pub(crate) fn listed(active: Active, frame: &PacketFrame<'_>, verdict: Verdict) 
     count(position(active, frame.interface_index()), frame, verdict);
 }
 
-/// Counts a packet whose interface could not be looked up.
+/// Counts a packet for which the list of interfaces is not available.
 #[inline(always)]
 pub(crate) fn unlisted(frame: &PacketFrame<'_>, verdict: Verdict) -> Verdict {
     count(INTERFACE_UNKNOWN, frame, verdict);
@@ -23,7 +23,7 @@ pub(crate) fn unlisted(frame: &PacketFrame<'_>, verdict: Verdict) -> Verdict {
 #[inline(always)]
 fn count(interface: usize, frame: &PacketFrame<'_>, verdict: Verdict) {
     let bytes = match verdict.reason {
-        // The parser has not always asked for the whole length of these.
+        // The parser may not have asked for the whole length of these frames.
         Reason::NotIp | Reason::Malformed | Reason::InternalError | Reason::TooManyTags | Reason::DryRun => {
             frame.len(usize::MAX)
         }
@@ -47,7 +47,7 @@ fn count(interface: usize, frame: &PacketFrame<'_>, verdict: Verdict) {
     maps::count(counters_index(interface, verdict.rule), verdict.reason, packets, bytes);
 }
 
-/// The interface's row. // the first comparison hits where one interface is protected
+/// Returns the interface's row. // the first comparison hits where one interface is protected
 #[inline(always)]
 fn position(active: Active, interface_index: u32) -> usize {
     for (position, &index) in active.config.interfaces.iter().enumerate() {

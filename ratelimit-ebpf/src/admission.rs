@@ -1,5 +1,5 @@
-//! Which new sources are remembered where more of them come than the maps can take. `ratelimit_common::admission`
-//! decides.
+//! Decides which new sources are remembered when more arrive than the maps can take. `ratelimit_common::admission`
+//! makes the decisions.
 
 use ratelimit_common::admission::{Admission, Fingerprint};
 use ratelimit_common::hold::GateBypass;
@@ -9,15 +9,15 @@ use ratelimit_common::verdict::Reason;
 
 use crate::maps::{self, Deferred, Filter};
 
-/// Whether new sources are gated now, of packets that this rule judges.
+/// Returns true if new sources are gated now for packets that this rule judges.
 #[inline(always)]
 pub(crate) fn are_gated(rule: &Rule) -> bool {
     rule.new_sources != 0 || maps::admission().is_some_and(|admission| admission.is_overloaded())
 }
 
-/// The gate for new sources: a [`Reason`]'s code, that of `WithinLimit` where the packet at hand is counted.
-/// Otherwise its source is new, and too many are. A packet with a [`GateBypass`] is not gated. A function of its own,
-/// for the verifier.
+/// Runs the gate for new sources on the current packet, unless it has a [`GateBypass`]. Returns a [`Reason`] code:
+/// `WithinLimit` if the packet is counted. Any other code means that the source is new and too many are. A function of
+/// its own, for the verifier.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn new_source_gate(bypass: u32) -> u32 {
@@ -27,7 +27,7 @@ pub(crate) extern "C" fn new_source_gate(bypass: u32) -> u32 {
     let Some(config) = maps::config(deferred.generation()) else { return Reason::WithinLimit as u32 };
     let now = deferred.now();
     admission.advance(now, config.insertions_max);
-    // LLVM 22 makes a constant of a condition that is stored as a number here.
+    // LLVM 22 turns a condition that is stored as a number into a constant here.
     if bypass != GateBypass::None as u32 {
         admission.is_sampled = 1;
         return Reason::WithinLimit as u32;
@@ -42,8 +42,8 @@ pub(crate) extern "C" fn new_source_gate(bypass: u32) -> u32 {
     sample(deferred, admission, config)
 }
 
-/// Whether a packet of a new source is sampled in and within its rule's budget for new sources; decided once a
-/// packet. A [`Reason`]'s code, likewise. In line: a flood's packets come here.
+/// Decides once per packet whether a new source is sampled in and within its rule's budget for new sources. Returns a
+/// [`Reason`] code. Inlined, because a flood's packets take this path.
 #[inline(always)]
 fn sample(deferred: &Deferred, admission: &mut Admission, config: &'static Config) -> u32 {
     let rule = maps::rule(config, deferred.rule());
@@ -58,7 +58,7 @@ fn sample(deferred: &Deferred, admission: &mut Admission, config: &'static Confi
     Reason::WithinLimit as u32
 }
 
-/// Whether a source that has no window yet gets one, and puts it on the budget: a [`Reason`]'s code, likewise.
+/// Decides whether a source without a window may get one, and charges the insertion budget. Returns a [`Reason`] code.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn admit() -> u32 {
@@ -67,8 +67,8 @@ pub(crate) extern "C" fn admit() -> u32 {
     };
     let Some(config) = maps::config(deferred.generation()) else { return Reason::WithinLimit as u32 };
     admission.advance(deferred.now(), config.insertions_max);
-    // Where new sources are gated, this one was taken for a known one.
-    // Without an overload it is of a packet before.
+    // If new sources are gated, this source passed the gate as a known one. Without an overload, the value is left from
+    // an earlier packet.
     if admission.is_sampled == Admission::SAMPLED_OUT && admission.is_overloaded() {
         return Reason::NotAdmitted as u32;
     }
@@ -82,7 +82,7 @@ pub(crate) extern "C" fn admit() -> u32 {
     Reason::WithinLimit as u32
 }
 
-/// Whether what has these words is known, 1 or 0. False positives are possible.
+/// Returns 1 if the filter of known sources contains these words, else 0. False positives are possible.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn is_known(high: u64, low: u64, generation: u32, now: u64) -> u32 {
@@ -91,7 +91,7 @@ pub(crate) extern "C" fn is_known(high: u64, low: u64, generation: u32, now: u64
     maps::in_filter(Filter::Known, config, fingerprint) as u32
 }
 
-/// Makes what has these words known. Returns 0.
+/// Adds these words to the filter of known sources. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn make_known(high: u64, low: u64, generation: u32, now: u64) -> u32 {
@@ -105,9 +105,9 @@ pub(crate) extern "C" fn make_known(high: u64, low: u64, generation: u32, now: u
     0
 }
 
-/// Remembers the connection or flow at hand as it is with its packet: one that has no entry yet on the budget of new
-/// sources. `is_counted`: the packet was counted, so its source is known or sampled in; or it is of an established
-/// connection. Returns 0. A function of its own, likewise.
+/// Stores the new state of the current connection or flow. A new entry is charged to the insertion budget. `is_counted`
+/// means that the packet was counted, so its source is known or sampled in, or that it belongs to an established
+/// connection. Returns 0. A function of its own, for the verifier.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn remember_deferred(generation: u32, is_counted: u32) -> u32 {

@@ -1,4 +1,5 @@
-//! The empty program: what a run costs where nothing is done. The benchmark subtracts it; it is never attached.
+//! The empty program, which measures the cost of a run that does nothing. The benchmark subtracts it; it is never
+//! attached.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 
 #[cfg(target_arch = "bpf")]

@@ -1,5 +1,5 @@
-//! What a packet charges to the rule that judges it: whether it opens a connection, how many requests begin in it,
-//! whether it is verified, and what is remembered of it beside its source.
+//! Determines what a packet charges to the rule that judges it. That includes whether it opens a connection, how many
+//! requests begin in it, and whether it is verified. Also determines what is remembered besides its source.
 
 use ratelimit_common::hold::{Charges, is};
 use ratelimit_common::layout::Rule;
@@ -13,19 +13,21 @@ use crate::maps::{self, Deferred, frame_is};
 use crate::packet::PacketFrame;
 use crate::verification::{self, Verification};
 
-/// What is remembered of a packet beside its source, once it is admitted: what is refused is judged again when it is
-/// sent again.
+/// State that is remembered of an admitted packet besides its source. Refused packets leave nothing and are judged
+/// again when they are retransmitted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Leaves {
     Nothing = 0,
-    /// Its connection. It goes on by whatever passes, in a dry run too.
+    /// The TCP connection, which advances by every segment that passes, in a dry run too.
     Conversation = 1,
-    /// Its flow. One that is refused opens again with each datagram, in a dry run too: so many would be dropped.
+    /// The UDP flow. Every datagram of a refused flow opens it again, in a dry run too: an enforcing rule would drop as
+    /// many.
     Flow = 2,
 }
 
-/// Keeps what the packet at hand charges, and what it leaves; or why it is not held to the limits.
+/// Stores what the current packet charges and what is remembered of it. Fails with a verdict if the packet is not
+/// checked against the limits.
 #[inline(always)]
 pub(crate) fn keep_charges(frame: &PacketFrame, deferred: &mut Deferred, rule: &Rule) -> Result<(), Reason> {
     let parsed = maps::parsed().ok_or(Reason::InternalError)?;
@@ -40,19 +42,19 @@ pub(crate) fn keep_charges(frame: &PacketFrame, deferred: &mut Deferred, rule: &
     } else {
         Verification::NONE
     };
-    // Some of it the server may read elsewhere, or not at all, so what the rest is cannot be told. No client of the
-    // web sends such.
+    // The server may read urgent bytes elsewhere or not at all, so the rest cannot be interpreted. No web client sends
+    // them.
     if may_ask && rule.guard != 0 && parsed.segment().is_urgent() {
         return Err(Reason::Guard);
     }
-    // Its client has given up, and the server is not to have the request.
+    // The client has given up, and the server must not get the request.
     if may_ask && deferred.closes() && rule.ends_abandoned() && conversations::is_abandoned() != 0 {
         return Err(Reason::OverLimit);
     }
     let mut is_unaccounted = false;
     let (opening, requests, leaves) = match () {
-        // What begins in it is in other packets too, and what it says of its connection may not be what is put
-        // together.
+        // The segment's other bytes are in other packets too, and its claims about the connection may differ from the
+        // reassembled segment.
         () if is_tcp && is_fragment && rule.counts_requests != 0 => {
             conversations::come_in_fragments(parsed, deferred);
             (opening, 1, Leaves::Conversation)
@@ -60,14 +62,14 @@ pub(crate) fn keep_charges(frame: &PacketFrame, deferred: &mut Deferred, rule: &
         () if is_tcp && is_fragment => (opening, 1, Leaves::Nothing),
         () if may_ask && !verification.is_ignored() => {
             let judged = conversations::judge(frame, deferred, rule.counts_requests == 2);
-            // Its client may have given up long ago, without a sign.
+            // The client may have given up long ago, without a sign.
             if deferred.closes() && rule.ends_abandoned() && conversations::is_abandoned() != 0 {
                 return Err(Reason::OverLimit);
             }
             is_unaccounted = judged.is_unaccounted() && verification.is_verified();
             (false, judged.requests(), if judged.is_pending() { Leaves::Conversation } else { Leaves::Nothing })
         }
-        // A server that takes payload with a SYN answers it.
+        // A server that accepts payload with a SYN answers it.
         () if opening && has_payload && rule.counts_requests != 0 => match conversations::of_syn(frame) {
             Some(requests) => (true, requests, Leaves::Nothing),
             None if rule.guard != 0 => return Err(Reason::Guard),
@@ -78,7 +80,7 @@ pub(crate) fn keep_charges(frame: &PacketFrame, deferred: &mut Deferred, rule: &
             let step = FlowStep::of_datagram(deferred.generation(), deferred.rule());
             (step.opens(), step.requests(), Leaves::Flow)
         }
-        // Whatever it is, it may be anything.
+        // The packet may be of any kind.
         () if parsed.is(frame_is::UNPARSABLE_HEADERS) => (true, 1, Leaves::Nothing),
         () if parsed.is(frame_is::FRAGMENT) => (false, is_fragment as u32, Leaves::Nothing),
         () => (opening, 0, Leaves::Nothing),

@@ -1,5 +1,5 @@
-//! The program once more, for TCX ingress: where XDP is taken, and where interfaces have no Ethernet header. An object of
-//! its own, of the same modules, so that the XDP program is as it would be without.
+//! The program for TCX ingress, where XDP is taken or interfaces have no Ethernet header. It is an object of its own
+//! from the same modules, so that the XDP program is not affected.
 //!
 //! On the host this crate is an empty program, so that the whole workspace checks, lints and tests there.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
@@ -68,15 +68,16 @@ mod entry {
 
     use crate::{account, decide, hook, maps, packet};
 
-    /// `TCX_NEXT` and `TCX_DROP` of linux/bpf.h. The next program sees what passes, which `TC_ACT_OK` would keep from it.
+    /// `TCX_NEXT` and `TCX_DROP` of linux/bpf.h. `TCX_NEXT` passes the packet to the next program, which `TC_ACT_OK`
+    /// would skip.
     const TCX_NEXT: i32 = -1;
     const TCX_DROP: i32 = 2;
 
-    /// What becomes of a packet that passes, as an action of XDP: [`ratelimit_common::layout::PASSED_ACTION`].
+    /// Action for packets that pass, as an XDP action: [`ratelimit_common::layout::PASSED_ACTION`].
     #[unsafe(no_mangle)]
     static PASSED_ACTION: Global<u32> = Global::new(XDP_PASS);
 
-    /// The whole of a packet's way.
+    /// Processes one packet from its parsing to its verdict.
     #[classifier]
     fn ratelimitd(ctx: TcContext) -> i32 {
         hook::begin(&ctx);
@@ -91,7 +92,7 @@ mod entry {
         };
         #[cfg(feature = "trace")]
         aya_log_ebpf::info!(&ctx, "{} rule {}", verdict.reason.label(), verdict.rule);
-        // What has become a reset goes on to the server.
+        // A packet that has become a reset goes on to the server.
         let goes_on = verdict.reason.action() == Action::Pass || verdict.reason as u32 == Reason::Reset as u32;
         if goes_on && PASSED_ACTION.load() == XDP_PASS { TCX_NEXT } else { TCX_DROP }
     }

@@ -1,4 +1,4 @@
-//! The only file of the program that asks what time it is.
+//! The program's only source of time.
 
 use aya_ebpf::helpers::generated::{bpf_jiffies64, bpf_ktime_get_ns};
 use ratelimit_common::time::Nanos;
@@ -17,22 +17,22 @@ impl Clock {
         Self { wall_offset_ns }
     }
 
-    /// The time to charge at. // about 20 ns
+    /// Returns the exact time, which charges use. // about 20 ns
     #[inline(always)]
     pub(crate) fn precise(self) -> Nanos {
         // SAFETY: the helper has no preconditions.
         self.wall(|| unsafe { bpf_ktime_get_ns() })
     }
 
-    /// A time that is at most one timer tick (1 to 10 ms) behind: enough to refuse by, since a refusal may come late
-    /// by that much, and to admit by only
-    /// where it is sure to name the same bucket. // about 2 ns: the verifier makes the helper one load
+    /// Returns a time that is at most one timer tick (1 to 10 ms) behind. Refusals may use it, as they may come late by
+    /// that much. Admissions may use it only where it surely falls in the same bucket as the exact time. // about 2 ns:
+    /// the verifier makes the helper one load
     #[inline(always)]
     pub(crate) fn coarse(self) -> Nanos {
         self.wall(|| {
             // SAFETY: the helper has no preconditions.
             let tick = unsafe { bpf_jiffies64() };
-            // SAFETY: likewise.
+            // SAFETY: the helper has no preconditions.
             let read = || unsafe { bpf_ktime_get_ns() };
             match maps::cached_clock() {
                 Some(last) if last.tick == tick => last.monotonic_ns,

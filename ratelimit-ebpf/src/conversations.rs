@@ -1,4 +1,4 @@
-//! How many requests begin in a segment, by what is remembered of its connection.
+//! Counts the requests that begin in a TCP segment, by what is remembered of its connection.
 
 use ratelimit_common::conversation::{
     self, Conversation, Entered, Found, Fresh, Hit, Likely, Moment, Record, Sought, Step, Walk,
@@ -11,38 +11,38 @@ use crate::hook::{self, Context, Raw};
 use crate::maps::{self, Deferred, ParsedFrame};
 use crate::packet::{self, PacketFrame};
 
-/// What [`judge`] says of a segment.
+/// Result of [`judge`] for a segment: the number of requests, and two flags above it.
 #[derive(Clone, Copy)]
 pub(crate) struct Judged(u32);
 
-/// Above all numbers of requests: nothing is pending.
+/// Flag: the connection needs no update after the verdict.
 const CONTINUES: u32 = 1 << 31;
-/// Likewise: the guard counts it.
+/// Flag: the guard counts the segment.
 const IS_UNACCOUNTED: u32 = 1 << 30;
 
 impl Judged {
-    /// How many requests begin in it.
+    /// Returns the number of requests that begin in the segment.
     #[inline(always)]
     pub(crate) const fn requests(self) -> u32 {
         self.0 & !(CONTINUES | IS_UNACCOUNTED)
     }
 
-    /// Whether it begins none, and is one that the guard counts.
+    /// Returns true if no request begins in the segment and the guard counts it.
     #[inline(always)]
     pub(crate) const fn is_unaccounted(self) -> bool {
         self.0 & IS_UNACCOUNTED != 0
     }
 
-    /// Whether its connection is to be remembered once it is admitted.
+    /// Returns true if the connection's state is to be stored once the segment is admitted.
     #[inline(always)]
     pub(crate) const fn is_pending(self) -> bool {
         self.0 & CONTINUES == 0
     }
 }
 
-/// [`Conversation::goes_on`], of the segment that was seen at a glance, which has payload; 1 where it does. Its
-/// connection is remembered there and then. Whether its requests are refused is not asked: what goes on is of one that
-/// was admitted.
+/// Runs [`Conversation::goes_on`] on the current segment, of which only the head was read and which has payload.
+/// Returns 1 if the segment lies within the record under way; the connection's state is stored at once then. Refused
+/// requests are not checked: such a segment belongs to an admitted one.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn goes_on(ctx: *mut Raw) -> u32 {
@@ -54,8 +54,8 @@ pub(crate) extern "C" fn goes_on(ctx: *mut Raw) -> u32 {
     deferred.known_conversation().is_some_and(|known| known.goes_on(&frame, &segment)) as u32
 }
 
-/// Judges the segment that this frame is, by what its socket has said. Where it `passes` unless a request begins in it
-/// or the guard counts it, and neither is so, its connection is remembered there and then.
+/// Judges the segment in this frame, after its socket was queried. `passes` means that the segment passes unless a
+/// request begins in it or the guard counts it. If neither is so, the connection's state is stored at once.
 #[inline(always)]
 pub(crate) fn judge(frame: &PacketFrame, deferred: &mut Deferred, passes: bool) -> Judged {
     let Some(parsed) = maps::parsed() else { return Judged(CONTINUES) };
@@ -80,8 +80,8 @@ pub(crate) fn judge(frame: &PacketFrame, deferred: &mut Deferred, passes: bool) 
     }
 }
 
-/// Returns how many requests these turns of the connection at hand are charged as. A function of its own, for its place
-/// on the stack.
+/// Returns the number of requests that these turns of the current connection are charged as. A function of its own, to
+/// use its own stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn charged(turns: u32) -> u32 {
@@ -92,16 +92,15 @@ extern "C" fn charged(turns: u32) -> u32 {
     if has_log && deferred.conversation.shares_records() { hold::multiplied(turns) } else { turns }
 }
 
-/// Keeps that some of the connection of this first fragment comes in fragments. A function of its own, as
-/// the next one is.
+/// Records that the connection of this first fragment sends fragments. A function of its own, to use its own stack.
 #[inline(never)]
 pub(crate) fn come_in_fragments(parsed: &ParsedFrame, deferred: &mut Deferred) {
     let is_known = recalled(parsed, deferred).is_some();
     deferred.conversation.come_in_fragments(is_known);
 }
 
-/// What is remembered of the connection that this segment is of; what that is to become begins as it is. A function of
-/// its own, for its place on the stack.
+/// Returns the stored state of this segment's connection, and copies it as the start of the new state. A function of
+/// its own, to use its own stack.
 #[inline(never)]
 fn recalled(parsed: &ParsedFrame, deferred: &mut Deferred) -> Option<&'static mut Conversation> {
     deferred.set_conversation(parsed.source(), parsed.destination(), parsed.segment().source_port, parsed.port());
@@ -124,7 +123,7 @@ fn recalled(parsed: &ParsedFrame, deferred: &mut Deferred) -> Option<&'static mu
     known
 }
 
-/// Remembers that the request at hand was refused, which an established connection sent; 1 where it was remembered
+/// Records that the current request, which an established connection sent, was refused. Returns 1 if that was recorded
 /// already.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -135,7 +134,7 @@ pub(crate) extern "C" fn note_refused() -> u32 {
     if let Some(known) = deferred.kept_conversation() {
         return known.keep_refused(&segment, &peer, deferred.now()) as u32;
     }
-    // What it is to become is of what is admitted.
+    // The new state belongs to admitted segments, so clear it first.
     maps::clear(&mut deferred.conversation);
     deferred.conversation.begin_alone();
     let now = deferred.now();
@@ -144,7 +143,8 @@ pub(crate) extern "C" fn note_refused() -> u32 {
     0
 }
 
-/// [`Conversation::is_abandoned`], of the segment at hand by what its socket says; 1 where it is.
+/// Runs [`Conversation::is_abandoned`] on the current segment, by what its socket reports. Returns 1 if the connection
+/// is abandoned.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn is_abandoned() -> u32 {
@@ -156,8 +156,9 @@ pub(crate) extern "C" fn is_abandoned() -> u32 {
     deferred.kept_conversation().is_some_and(|known| known.is_abandoned(&segment, &peer, now)) as u32
 }
 
-/// How many requests come with the SYN that this frame is, which has payload: a server with TCP Fast Open answers
-/// each. None where it begins HTTP/2, as what comes behind a SYN is not known by it: a client sends it again without.
+/// Returns the number of requests in a SYN with payload: a server with TCP Fast Open answers each. Returns `None` if
+/// the payload begins HTTP/2, because the following segments could not be interpreted. The client then retries without
+/// payload.
 #[inline(always)]
 pub(crate) fn of_syn(frame: &PacketFrame) -> Option<u32> {
     let Some(segment) = frame.parsed().map(|parsed| parsed.segment()) else { return Some(1) };
@@ -168,9 +169,10 @@ pub(crate) fn of_syn(frame: &PacketFrame) -> Option<u32> {
     }
 }
 
-/// Functions of their own, called one after the other: the verifier walks each once, and their stacks are free again
-/// when the next is called and the source is judged. This one is [`Conversation::enter`] of the segment: whether
-/// something may begin in it.
+/// Runs [`Conversation::enter`] on the segment. Returns 1 if a request may begin in it.
+///
+/// This step and the next ones are functions of their own, called in turn. The verifier walks each once, and their
+/// stacks are free again when the next one runs and when the source is judged.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn enter(ctx: *mut Raw, is_known: u32) -> u32 {
@@ -187,7 +189,7 @@ extern "C" fn enter(ctx: *mut Raw, is_known: u32) -> u32 {
     }
 }
 
-/// [`of_syn`], of the payload from `at` to `end`; 0 for none.
+/// Returns [`of_syn`] for the payload from `at` to `end`; 0 for `None`.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn begins_with_syn(ctx: *mut Raw, at: u32, end: u32) -> u32 {
@@ -253,7 +255,7 @@ impl Walk for PacketFrame<'_> {
     }
 }
 
-/// [`Sought::found`], likewise.
+/// Runs [`Sought::found`]. Returns the word of a [`Found`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn found(ctx: *mut Raw, at: u32, end: u32, sought: u32) -> u64 {
@@ -261,7 +263,7 @@ extern "C" fn found(ctx: *mut Raw, at: u32, end: u32, sought: u32) -> u64 {
     self::sought(sought).found(&PacketFrame::new(&ctx), at, end).0
 }
 
-/// Returns [`Sought::likely`] as a word. A function of its own, for its place on the stack.
+/// Returns [`Sought::likely`] as a word. A function of its own, to use its own stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn likely(ctx: *mut Raw, sought: u32, start: u32, block: u32, end: u32) -> u32 {
@@ -269,7 +271,7 @@ extern "C" fn likely(ctx: *mut Raw, sought: u32, start: u32, block: u32, end: u3
     hook::likely(&PacketFrame::new(&ctx), self::sought(sought), start, block, end).0
 }
 
-/// [`Sought::at`], likewise.
+/// Runs [`Sought::at`]. Returns the code of a [`Hit`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn what_is_at(ctx: *mut Raw, sought: u32, start: u32, next: u32, end: u32) -> u32 {
@@ -286,7 +288,7 @@ const fn sought(code: u32) -> Sought {
     }
 }
 
-/// [`Conversation::record`], likewise.
+/// Runs [`Conversation::record`] on a [`Record`] packed into a word.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn record_of(conversation: *mut Conversation, word: u32, sequence: u32, said: u32) -> u32 {
@@ -295,7 +297,7 @@ extern "C" fn record_of(conversation: *mut Conversation, word: u32, sequence: u3
     conversation.record(record, Moment { sequence, said })
 }
 
-/// [`Conversation::clear`], likewise. Null is not passed; the verifier wants to see that it would do no harm.
+/// Runs [`Conversation::clear`]. No caller passes null, but the verifier requires the check.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn clear_in(ctx: *mut Raw, conversation: *mut Conversation, entered: *mut Entered) -> u32 {
@@ -304,7 +306,7 @@ extern "C" fn clear_in(ctx: *mut Raw, conversation: *mut Conversation, entered: 
     conversation.clear(&PacketFrame::new(&ctx), entered)
 }
 
-/// [`Conversation::http2`], likewise.
+/// Runs [`Conversation::http2`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn http2_in(ctx: *mut Raw, conversation: *mut Conversation, entered: *const Entered) -> u32 {
@@ -315,7 +317,7 @@ extern "C" fn http2_in(ctx: *mut Raw, conversation: *mut Conversation, entered: 
     conversation.http2(&PacketFrame::new(&ctx), entered)
 }
 
-/// [`Conversation::tls`], likewise.
+/// Runs [`Conversation::tls`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn tls_in(ctx: *mut Raw, conversation: *mut Conversation, entered: *const Entered) -> u32 {
@@ -326,7 +328,7 @@ extern "C" fn tls_in(ctx: *mut Raw, conversation: *mut Conversation, entered: *c
     conversation.tls(&PacketFrame::new(&ctx), entered)
 }
 
-/// [`Conversation::preface`], likewise.
+/// Runs [`Conversation::preface`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn preface_in(ctx: *mut Raw, conversation: *mut Conversation, at: u32, end: u32) -> u32 {
@@ -335,7 +337,7 @@ extern "C" fn preface_in(ctx: *mut Raw, conversation: *mut Conversation, at: u32
     conversation.preface(&PacketFrame::new(&ctx), at, end)
 }
 
-/// [`Conversation::lost`], likewise.
+/// Runs [`Conversation::lost`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn lost(conversation: *mut Conversation, sequence: u32, said: u32) -> u32 {

@@ -1,5 +1,5 @@
-//! From a parsed packet to its verdict: which rule judges it, and what that rule needs to know of its source.
-//! [`crate::hold`] tells whether it is within the rule's limits.
+//! Path from a parsed packet to its verdict: selects the rule that judges the packet and what its source is granted.
+//! [`crate::hold`] checks the rule's limits.
 
 use ratelimit_common::admission::known_first;
 use ratelimit_common::choose::{self, Asked, Beside, Rules, enforced, lowest};
@@ -28,14 +28,14 @@ mod word;
 
 use word::{Choice, Glance};
 
-/// Length of the shortest packet that is asked whether it lies within a record: most shorter ones begin one. Its
-/// payload is never short, or the guard would have to count it.
+/// Minimum IP length in bytes of a packet that is checked for lying within a TLS record. Most shorter packets begin a
+/// record. Longer packets never have a short payload, which the guard would have to count.
 const PART_BYTES_MIN: u32 = 512;
 const _: () = assert!(PART_BYTES_MIN >= SHORT_BYTES + HEADERS_BYTES_MAX);
-/// Longest headers of IP and TCP.
+/// Maximum length in bytes of the IP and TCP headers.
 const HEADERS_BYTES_MAX: u32 = 60 + 60;
 
-/// Judges one packet, and charges it where it is admitted.
+/// Judges one packet, and charges it if it is admitted.
 #[inline(always)]
 pub(crate) fn verdict(active: Active, frame: &PacketFrame) -> Verdict {
     let head = match head(frame) {
@@ -61,7 +61,7 @@ pub(crate) fn verdict(active: Active, frame: &PacketFrame) -> Verdict {
             return expiry.verdict();
         }
     }
-    // From here on the packet is where functions find it, and the stack is theirs.
+    // Functions find the packet's state in map elements from here on, so they have the stack for themselves.
     let (Some(parsed), Some(deferred)) = (maps::to_parse(), maps::to_defer()) else {
         return Verdict::unruled(Reason::InternalError);
     };
@@ -69,7 +69,7 @@ pub(crate) fn verdict(active: Active, frame: &PacketFrame) -> Verdict {
     (deferred.key, deferred.hash, deferred.now) = (key, hash, now);
     deferred.refused = 0;
     let mut glance = Glance::NONE;
-    // Of a fragment it is not known what else there is.
+    // A fragment is not judged here, as it may carry data that was not seen.
     if let Destination::Tcp { opening: false, has_payload, .. } = head.to
         && !frame.is_parsed()
     {
@@ -90,7 +90,7 @@ pub(crate) fn verdict(active: Active, frame: &PacketFrame) -> Verdict {
         !frame.is_parsed() && matches!(head.to, Destination::Tcp { opening: true, .. } | Destination::Udp { .. });
     if key.is_segment() {
         deferred.now = clock.coarse();
-        // Where the frame is not plain, no drop of its connection is cached.
+        // A frame that is not plain has no cached drop of its connection.
         let may_ask = matches!(head.to, Destination::Tcp { has_payload: true, .. }) && !frame.is_parsed();
         if let Some(expiry) = verification::cached_drop(frame, active.word.generation(), key, may_ask) {
             return expiry.verdict();
@@ -125,7 +125,7 @@ pub(crate) fn verdict(active: Active, frame: &PacketFrame) -> Verdict {
         return fragments::verdict(active, reason);
     }
     let verdict = enforced(rule, reason);
-    // What becomes of it is said once nothing else is on the stack.
+    // The reset is made later, by `unless_lapsed`, when the stack is free.
     let mut refused = verdict.reason as u32;
     if deferred.closes() && rule.ends_abandoned() {
         refused |= Deferred::CLOSES;
@@ -136,9 +136,8 @@ pub(crate) fn verdict(active: Active, frame: &PacketFrame) -> Verdict {
     Verdict { reason: Reason::Reset, ..verdict }
 }
 
-/// The rule that judges the segment at hand, which opens nothing, where a glance tells that nothing is known of its
-/// source: a [`Glance`]. What most of the packets are that a web server is sent. A function of its own, for its place
-/// on the stack.
+/// Selects the rule for a segment that opens nothing, if its source is known to have no prefix. Returns a [`Glance`].
+/// Most packets of a web server take this path. A function of its own, to use its own stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn at_a_glance(ctx: *mut Raw, word: u64, protecting: RuleSet) -> u32 {
@@ -168,7 +167,7 @@ extern "C" fn at_a_glance(ctx: *mut Raw, word: u64, protecting: RuleSet) -> u32 
     if closes { glance | Glance::CLOSES } else { glance }
 }
 
-/// Whether it is asked first of all whether the source is known of a packet with this key.
+/// Returns true if the gate for new sources runs first for packets with this key.
 #[inline(always)]
 fn known_first(rule: &Rule, key: Key) -> bool {
     let kind = if key.is_opening() {
@@ -181,8 +180,8 @@ fn known_first(rule: &Rule, key: Key) -> bool {
     rule.known_first & kind != 0
 }
 
-/// That the limits of the first rule decide, where [`is_first_for_all`] says so: what [`choose`] finds as well. Else
-/// [`Choice::UNKNOWN`].
+/// Returns the first rule, whose limits decide, if [`is_first_for_all`] holds; [`choose`] would return it too.
+/// Otherwise returns [`Choice::UNKNOWN`].
 #[inline(always)]
 fn quick(active: Active, source: Address, protecting: RuleSet, deferred: &mut Deferred) -> Choice {
     let Some(index) = lowest(&Maps::at_no_time(active), protecting & active.config.from_any) else {
@@ -195,7 +194,7 @@ fn quick(active: Active, source: Address, protecting: RuleSet, deferred: &mut De
     Choice::new(Reason::NotCounted, index)
 }
 
-/// Has this rule judge the packet at hand, and no other beside it.
+/// Makes this rule the only one that judges the current packet.
 #[inline(always)]
 fn judged_alone(Active { config, word }: Active, source: Address, index: u32, deferred: &mut Deferred) {
     deferred.beside.rules = 0;
@@ -203,21 +202,21 @@ fn judged_alone(Active { config, word }: Active, source: Address, index: u32, de
     deferred.judge_by(word.generation(), index);
 }
 
-/// Whether this rule, the first of those for anybody, judges what comes from this source: nothing is known of that, no
-/// rule names destinations, and the rule does not end.
+/// Returns true if this rule, the first of those for any source, judges all packets of this source. No prefix may hold
+/// the source, no rule may name destinations, and the rule must have no end.
 #[inline(always)]
 fn is_first_for_all(Active { config, word }: Active, source: Address, index: u32) -> bool {
     let is_known = match Maps::at_no_time(Active { config, word }).has_prefixes(source) {
         0 => false,
-        // Its client is of more addresses than this one, which lists tell from each other.
+        // The client's prefix is wider than this address, and lists tell its addresses apart.
         2 => true,
         _ => !maps::is_prefix_miss(config, PrefixMiss::of(source, word.epoch(), config.seed, config.places)),
     };
     !is_known && maps::rule(config, index).until_ns == 0 && config.has_targets == 0
 }
 
-/// Which of the rules for what it is sent to judges the packet at hand, and what its source is granted: a [`Choice`],
-/// of a [`layout::Active`].
+/// Selects the rule that judges the current packet, and what its source is granted. `word` is a [`layout::Active`].
+/// Returns a [`Choice`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn choose(word: u64, protecting: RuleSet) -> u32 {
@@ -237,11 +236,11 @@ fn choice(active: Active, protecting: RuleSet, parsed: &ParsedFrame, deferred: &
     let choice = choose::choice(&Maps { active, now: deferred.now() }, asked, protecting);
     deferred.beside.rules = choice.beside;
     let Some(index) = choice.rule else { return Choice::none(choice.reason) };
-    // A drop-cache entry is of a whole client, wherever it sends.
+    // A drop-cache entry applies to a whole client and all its destinations, so this packet is not cached.
     if !choice.is_of_client {
         deferred.cache_nothing();
     }
-    // What is told of a refusal goes by its rule, too.
+    // A refusal is reported by its rule's settings too, so the rule is kept for all verdicts.
     deferred.judge_by(active.word.generation(), index);
     if choice.reason == Reason::NotCounted {
         if choice.beside != 0 {
@@ -255,8 +254,8 @@ fn choice(active: Active, protecting: RuleSet, parsed: &ParsedFrame, deferred: &
     Choice::new(choice.reason, index)
 }
 
-/// What would be dropped passes where enforcement has lapsed, and what is refused by a reset becomes one where it can.
-/// Nothing is read for what passes anyway, nor more for what is dropped.
+/// Lets a packet pass that would be dropped, if enforcement has lapsed. Also turns a refused packet into a reset if its
+/// rule does so. Reads nothing for packets that pass.
 #[inline(always)]
 pub(crate) fn unless_lapsed(frame: &PacketFrame, verdict: Verdict) -> Verdict {
     match verdict.reason.action() {
@@ -268,9 +267,8 @@ pub(crate) fn unless_lapsed(frame: &PacketFrame, verdict: Verdict) -> Verdict {
     }
 }
 
-/// A verdict to drop, or what it is where enforcement has lapsed: a reason's code and above it the rule's row. A
-/// function of its own, which takes it all and reads [`layout::Active`] again: what is kept over a call takes of the
-/// stack.
+/// Returns the final code of a verdict to drop: a reason code with the rule's row above it. A function of its own that
+/// takes the whole verdict and reads [`layout::Active`] again, because values kept over a call use stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn dropped_unless_lapsed(ctx: *mut Raw, said: u32) -> u32 {
@@ -287,7 +285,7 @@ extern "C" fn dropped_unless_lapsed(ctx: *mut Raw, said: u32) -> u32 {
     said & !0xff | if refused() & Deferred::CLOSES == 0 { refusal::told(ctx) } else { refusal::end_abandoned(ctx) }
 }
 
-/// [`Deferred::refused`] of the packet at hand.
+/// Returns [`Deferred::refused`] of the current packet.
 #[inline(always)]
 fn refused() -> u32 {
     maps::deferred().map_or(0, |deferred| deferred.refused)
@@ -300,7 +298,7 @@ fn has_lapsed() -> bool {
     word.has_lapsed(Clock::new(config.wall_offset_ns).coarse())
 }
 
-/// Where the packet is from and what it is sent to: at a glance, or by parsing all of it.
+/// Returns the packet's source and destination: by a quick look if the frame is plain, otherwise by parsing all of it.
 #[inline(always)]
 fn head(frame: &PacketFrame) -> Result<Head, NoPacket> {
     match Head::of(frame) {
@@ -310,20 +308,20 @@ fn head(frame: &PacketFrame) -> Result<Head, NoPacket> {
     }
 }
 
-/// The verdict on what is behind too many tags.
+/// Returns the verdict on a frame with too many VLAN tags.
 fn too_many_tags(active: Active) -> Verdict {
     choose::too_many_tags(&Maps { active, now: Clock::new(active.config.wall_offset_ns).coarse() })
 }
 
-/// What a choice reads of the maps.
+/// The maps that the choice of a rule reads.
 pub(crate) struct Maps {
     pub(crate) active: Active,
-    /// When the packet came, by the coarse clock.
+    /// Arrival time of the packet, by the coarse clock.
     pub(crate) now: Nanos,
 }
 
 impl Maps {
-    /// For what does not depend on the time.
+    /// Returns a value for choices that do not depend on the time.
     #[inline(always)]
     const fn at_no_time(active: Active) -> Self {
         Self { active, now: Nanos(0) }
@@ -341,7 +339,7 @@ impl Rules for Maps {
         maps::ports(self.active.word.generation())
     }
 
-    /// The prefix-miss cache comes first: it tells that nothing is known of the source.
+    /// Checks the prefix-miss cache first: a hit means that no prefix holds the source.
     #[inline(always)]
     fn prefix(&self, source: Address) -> Option<&Prefix> {
         let Active { config, word } = self.active;
@@ -363,7 +361,8 @@ impl Rules for Maps {
         if has_prefixes == 0 || maps::may_have_prefix(config.prefixes_generation, source) != 0 {
             return has_prefixes;
         }
-        // Prefixes may hold other addresses of a client that is wider than what shares a bit.
+        // Prefixes may hold other addresses of a client whose prefix is wider than the addresses that share a filter
+        // bit.
         if has_prefixes == 2 && !layout::shares_bits(config.ipv4_mask, config.ipv6_mask, source) { 2 } else { 0 }
     }
 
@@ -388,7 +387,7 @@ impl Rules for Maps {
     }
 }
 
-/// What the rule that judges the packet at hand says of it.
+/// Returns the verdict of the rule that judges the current packet.
 #[inline(always)]
 fn judge(frame: &PacketFrame, deferred: &mut Deferred, rule: &Rule) -> Reason {
     deferred.is_asked = (known_first(rule, deferred.key()) && are_gated(rule)) as u32;
@@ -412,7 +411,7 @@ fn judge(frame: &PacketFrame, deferred: &mut Deferred, rule: &Rule) -> Reason {
         Leaves::Flow => reason,
         Leaves::Conversation => enforced(rule, reason).reason,
     };
-    // Of a source that is not remembered nothing else is.
+    // If the source is not remembered, its connections and flows are not remembered either.
     if decisive != Reason::NotAdmitted && decisive.action() == Action::Pass {
         let is_counted = reason == Reason::WithinLimit || charges.has(is::ESTABLISHED);
         let _always_zero = remember_deferred(deferred.generation(), is_counted as u32);

@@ -1,4 +1,4 @@
-//! Which refusals are cached, so that one look-up drops the next packet like this one, and until when.
+//! Decides which refusals are cached, and until when, so that one lookup drops the next packet of that kind.
 //! `ratelimit_common::drop_cache` has the entries.
 
 use ratelimit_common::drop_cache::{Expiry, Key, cause_is};
@@ -10,24 +10,24 @@ use ratelimit_common::verification::EvidenceNeeds;
 use crate::clock::Clock;
 use crate::maps::{self, Deferred, Refusal};
 
-/// Whether the limit, once one more is over it in the window that refused the packet at hand, refuses each packet
-/// like that until it frees, and nothing else is done with those.
+/// Returns true if the limit, once exceeded, refuses every packet like the current one until its window frees. Dropping
+/// such packets unseen must also skip nothing else that the rule does.
 #[inline(always)]
 pub(crate) fn lasts(rule: &Rule, limit: &Limit, deferred: &Deferred) -> bool {
     let is_all = rule.refuse_all == 0 && rule.shadows_len == 0 && rule.bans.steps_len == 0 && limit.is_gcra == 0;
     is_all
         && match Unit::from_code(limit.unit) {
             Some(Unit::Packets | Unit::Bytes) => true,
-            // Of the others it depends on the connection or flow.
+            // Other units depend on the connection or flow.
             Some(Unit::Connections) => deferred.drop_key.is_opening(),
-            // Whether one begins depends on the connection: it is of that.
+            // The connection decides whether a request begins, so the entry is for the connection.
             Some(Unit::Requests) => false,
             None => false,
         }
 }
 
-/// The least that a packet like the one at hand charges to this limit: where less is within the limit, this is over
-/// it.
+/// Returns the least amount that a packet like the current one charges to this limit. If less is left within the limit,
+/// the packet is over it.
 #[inline(always)]
 pub(crate) fn least(limit: &Limit, deferred: &Deferred) -> u64 {
     match Unit::from_code(limit.unit) {
@@ -36,7 +36,7 @@ pub(crate) fn least(limit: &Limit, deferred: &Deferred) -> u64 {
     }
 }
 
-/// Makes the entry to be cached one of unverified traffic, as the packet at hand is.
+/// Restricts the entry to be cached to unverified traffic, if the current packet is a segment.
 #[inline(always)]
 pub(crate) fn of_unverified(deferred: &mut Deferred) {
     if deferred.drop_key.is_segment() {
@@ -44,8 +44,9 @@ pub(crate) fn of_unverified(deferred: &mut Deferred) {
     }
 }
 
-/// Has no segment with payload of the connection at hand be judged again until `full_until`: the server does not have
-/// what was refused, and so takes nothing that comes after it. It ends as [`Rule::shuts_until_ns`] says. Returns 0.
+/// Caches a drop of all segments with payload of the current connection. The server lacks the refused bytes, so it
+/// accepts nothing after them. `full_until` is when the window frees; [`Rule::shuts_until_ns`] derives the entry's end
+/// from that time. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn cache_connection_drop(slot: u32, full_until: u64, is_unverified: u32) -> u32 {
@@ -66,8 +67,8 @@ pub(crate) extern "C" fn cache_connection_drop(slot: u32, full_until: u64, is_un
     0
 }
 
-/// Has no segment of the connection at hand be dropped by its entry any more: the kernel answers them, as its socket
-/// is gone. Returns 0.
+/// Removes the cached drop of the current connection after its socket is gone, so that the kernel answers its segments.
+/// Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn uncache_connection_drop() -> u32 {
@@ -79,37 +80,37 @@ pub(crate) extern "C" fn uncache_connection_drop() -> u32 {
     }
     deferred.now = Clock::new(config.wall_offset_ns).coarse();
     (deferred.connection, deferred.drop_key) = (connection, connection);
-    // An entry that ends now takes the place of the one that holds.
+    // An entry that expires now replaces the one that holds.
     cache_drop(0, deferred.now.0, Reason::OverLimit as u32)
 }
 
-/// Whether the packet at hand is a SYN whose source is not cached as suspect yet.
+/// Returns true if the current packet is a SYN whose source is not cached as suspect yet.
 #[inline(always)]
 pub(crate) fn may_be_of_suspect(config: &Config, deferred: &Deferred) -> bool {
     let key = deferred.drop_key;
     key.is_opening() && !maps::may_be_cached(config, key.unverified(), deferred.hash())
 }
 
-/// Makes the entry to be cached for that SYN one of the unverified segments of its source.
+/// Turns the entry to be cached for that SYN into one for the unverified segments of its source.
 #[inline(always)]
 pub(crate) fn of_suspect(deferred: &mut Deferred) {
     deferred.drop_key = deferred.drop_key.unverified();
 }
 
-/// Whether a rule that does not only drop what it refuses drops this: what is told by a reset is not, nor what its
-/// client sends again then, which anyone could send.
+/// Returns true if a rule that does not only drop what it refuses drops this packet. A refusal that sends a reset is
+/// not cached. Nor is the client's retransmission after that, which anyone could send.
 #[inline(always)]
 fn may_cache(rule: &Rule, key: Key, reason: u32) -> bool {
     let is_syn_dropped = rule.refuses & refuses::SYN_BY_RESET == 0 || reason == Reason::Banned as u32;
     !rule.is_dry_run() && (key.is_datagram() || key.is_opening() && is_syn_dropped)
 }
 
-/// Above all reasons' codes: a connection's entry is of unverified requests. What is sent again of those has no window
-/// of its own.
+/// Flag above all reason codes: a connection's entry applies to unverified requests. Retransmissions of those have no
+/// window of their own.
 const OF_UNVERIFIED: u32 = 0x100;
 
-/// Caches how long the source of the packet at hand is refused, if packets like it are cached: no longer than its
-/// rule and this configuration last. Takes a reason's code, perhaps with [`OF_UNVERIFIED`]. Returns 0.
+/// Caches until when the source of the current packet is refused, if packets like it are cached. The entry ends no
+/// later than its rule and this configuration. Takes a reason code, perhaps with [`OF_UNVERIFIED`]. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn cache_drop(slot: u32, until_ns: u64, reason: u32) -> u32 {
@@ -120,7 +121,7 @@ pub(crate) extern "C" fn cache_drop(slot: u32, until_ns: u64, reason: u32) -> u3
     if rule.refuses & refuses::BY_PAGE != 0 {
         deferred.refused_until = Nanos(until_ns);
     }
-    // The guard's entry of a suspect source drops nothing: a dry run shows what would become of it.
+    // The guard's entry for a suspect source drops nothing, so a dry run has one too: it shows the effect of the rule.
     if rule.refuses != 0 && reason != Reason::Guard as u32 && !may_cache(rule, deferred.drop_key, reason)
         || deferred.drop_key == Key::NONE
     {
@@ -135,7 +136,7 @@ pub(crate) extern "C" fn cache_drop(slot: u32, until_ns: u64, reason: u32) -> u3
     let now = deferred.now();
     let verdict = Verdict { reason: maps::reason(reason), rule: rule.row };
     let (expiry, until) = Expiry::new(now, Nanos(until_ns), verdict);
-    // Of all segments: what established connections sent was over the limit.
+    // An entry for all segments is verified: established connections exceeded the limit.
     let is_verified = if matches!(verdict.reason, Reason::Banned) {
         rule.evidence.any(EvidenceNeeds::BANS)
     } else {

@@ -1,4 +1,4 @@
-//! What a datagram is to its flow: whether it opens a connection, how many requests it is.
+//! Judges what a datagram does to its flow: whether it opens a connection, and how many requests it makes.
 
 use ratelimit_common::flow;
 
@@ -6,13 +6,13 @@ use crate::hold;
 use crate::hook;
 use crate::maps;
 
-/// What [`flow_step`] returns: in the lowest bit whether the datagram opens a connection, above it the requests that
-/// it is.
+/// Result of [`flow_step`]: the lowest bit says whether the datagram opens a connection; the bits above hold its
+/// requests.
 #[derive(Clone, Copy)]
 pub(crate) struct FlowStep(u32);
 
 impl FlowStep {
-    /// That of the datagram at hand, which this rule judges.
+    /// Judges the current datagram by this rule.
     #[inline(always)]
     pub(crate) fn of_datagram(generation: u32, rule: u32) -> Self {
         Self(flow_step(generation, rule))
@@ -29,15 +29,15 @@ impl FlowStep {
     }
 }
 
-/// Other datagrams that came merged with the one at hand.
+/// Further datagrams that were merged with the first one of the frame.
 pub(crate) struct Others {
-    /// Requests that they are.
+    /// Requests that these datagrams make.
     pub(crate) requests: u32,
-    /// True if the one at hand or another opens a connection.
+    /// True if any datagram of the frame opens a connection.
     pub(crate) opens: bool,
 }
 
-/// A function of its own, whose stack is free again when the source is judged. Returns a [`FlowStep`].
+/// Returns a [`FlowStep`]. A function of its own, so that its stack is free again when the source is judged.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn flow_step(generation: u32, rule: u32) -> u32 {
@@ -50,7 +50,7 @@ extern "C" fn flow_step(generation: u32, rule: u32) -> u32 {
     deferred.flow = step.newest;
     let Others { requests: of_others, opens } = hook::others(deferred, datagram, step.opens);
     let mut requests = step.requests + of_others;
-    // Any datagram of a source beyond its limit is refused, so it is asked about those that are no request too.
+    // Every datagram of a source over its limit is refused, so datagrams that make no request are checked too.
     if datagram.speaks_quic && rule.has_log != 0 {
         let of_log = hold::of_quic(requests, opens as u32);
         if of_log == 0 && requests != 0 {

@@ -1,5 +1,5 @@
-//! Later fragments that may be of TCP, at all rules that they may belong to. What is decided by is in
-//! `ratelimit_common::choose`.
+//! Later fragments that may be TCP, judged by all rules that they may belong to. `ratelimit_common::choose` makes the
+//! decisions.
 
 use ratelimit_common::choose::Next;
 use ratelimit_common::hold::{Charges, CheckResult, State as _};
@@ -12,11 +12,11 @@ use crate::hold::Held;
 use crate::maps::{self, Active};
 use crate::packet::forget;
 
-/// The verdict on the packet at hand, of which the rule that judges it has said this: it passes where it is within
-/// the limits of every other rule that it may belong to. What is charged where the next one refuses stays charged.
+/// Returns the verdict on the current packet after its first rule returned `reason`. The packet passes if it is within
+/// the limits of every other rule that it may belong to. Charges of earlier rules stay if a later rule refuses.
 ///
-/// The loop is here, and what it keeps elsewhere: the calls from here leave no more of the stack than they need, and
-/// to the verifier all ways that lead here are one.
+/// The loop is here and its state elsewhere. Calls from here use as little stack as possible, and the verifier sees one
+/// path for all earlier ones.
 #[inline(always)]
 pub(crate) fn verdict(active: Active, reason: Reason) -> Verdict {
     let mut next = next_rule(active.word.0, forget(reason as u32));
@@ -30,11 +30,12 @@ pub(crate) fn verdict(active: Active, reason: Reason) -> Verdict {
     maps::deferred().map_or(Verdict::unruled(Reason::InternalError), |deferred| deferred.beside.verdict())
 }
 
-/// Above all numbers of rules: there is none left to hold the packet, or none that need.
+/// Code above all rule numbers: no rule is left to judge the packet, or none needs to.
 const NONE: u32 = u32::MAX;
-/// Likewise: there is one, which has ended.
+/// Code above all rule numbers: the next rule has ended.
 const HAS_ENDED: u32 = u32::MAX - 1;
-/// The number of the rule that holds the packet next, after one that found this reason. Of a [`layout::Active`].
+/// Returns the number of the rule that judges the packet next, after a rule that returned the reason `found`. `word` is
+/// a [`layout::Active`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn next_rule(word: u64, found: u32) -> u32 {
@@ -47,7 +48,7 @@ extern "C" fn next_rule(word: u64, found: u32) -> u32 {
     }
 }
 
-/// Charges the rule with this number, as unverified traffic; a reason's code.
+/// Charges the packet as unverified traffic to the rule with this number. Returns a reason code.
 #[inline(always)]
 fn charge(Active { word, .. }: Active, index: u32) -> u32 {
     let (Some(parsed), Some(deferred)) = (maps::parsed(), maps::deferred()) else {

@@ -1,12 +1,12 @@
-//! The benchmark's sender: gives a frame the next source of a flood, and sends it over an interface. Run on live
-//! frames (`BPF_PROG_TEST_RUN` with `BPF_F_TEST_XDP_LIVE_FRAMES`) between namespaces of the benchmark's own; it is
-//! never attached.
+//! The benchmark's sender: gives a frame the next source of a flood, and sends it over an interface. It runs on live
+//! frames (`BPF_PROG_TEST_RUN` with `BPF_F_TEST_XDP_LIVE_FRAMES`) between the benchmark's own namespaces, and is never
+//! attached.
 //!
-//! `advance` is for a program that is timed alone: it makes the frame the next segment of its connection, and has the
-//! program run behind it.
+//! `advance` serves measurements of a single program: it turns the frame into the next segment of its connection and
+//! tail-calls that program.
 //!
-//! What a frame says besides its source is in the frame that it is run on. The globals are set at load, so the
-//! verifier takes out what a flood does not need.
+//! Everything but the source comes from the frame that the program runs on. The globals are set at load, so the
+//! verifier removes code that a flood does not need.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 
 #[cfg(target_arch = "bpf")]
@@ -23,53 +23,54 @@ mod entry {
     use aya_ebpf::maps::{Array, ProgramArray};
     use aya_ebpf::programs::XdpContext;
 
-    /// Where the flood's sources are taken from a table: entries, a power of two.
+    /// Number of entries in the table of sources, a power of two.
     const PICKS_LEN: u32 = 65_536;
-    /// Connections that a flood may be of.
+    /// Maximum number of connections in a flood.
     const CONNECTIONS_LEN: u32 = 1024;
     const ETHERNET_LEN: usize = 14;
     const IPV4_LEN: usize = 20;
     const TCP_LEN: usize = 20;
     const RECORD_HEADER_LEN: usize = 5;
-    /// Headers of Ethernet, IPv4 and TCP, and two bytes; the loader has it too.
+    /// Length in bytes of the headers of Ethernet, IPv4 and TCP, and two bytes of payload. The loader has the same
+    /// constant.
     const HEADERS_LEN: usize = 56;
-    /// What a record's payload is filled with, and what begins one in 16 segments of it: of encrypted bytes as many
-    /// begin with four below 128.
+    /// Bytes that fill a record's payload. One in 16 segments begins with `FILLING_BELOW_128` instead: as many
+    /// encrypted segments begin with four bytes below 128.
     const FILLING: u8 = 0xd5;
     const FILLING_BELOW_128: u8 = 0x55;
 
-    /// The interface that frames leave by.
+    /// Index of the interface that sends the frames.
     #[unsafe(no_mangle)]
     static INTERFACE: Global<u32> = Global::new(0);
-    /// Whether the frame is IPv6, else IPv4.
+    /// 1 for IPv6 frames, 0 for IPv4.
     #[unsafe(no_mangle)]
     static IS_IPV6: Global<u8> = Global::new(0);
-    /// Whether it is UDP, else TCP.
+    /// 1 for UDP frames, 0 for TCP.
     #[unsafe(no_mangle)]
     static IS_UDP: Global<u8> = Global::new(0);
-    /// Whether sources are picked by the table.
+    /// 1 if sources come from the table `PICKS`.
     #[unsafe(no_mangle)]
     static IS_PICKED: Global<u8> = Global::new(0);
-    /// Sums of what the checksums cover, without the source's address and port: IPv4's header, and the segment or
-    /// datagram.
+    /// Partial checksums, without the source's address and port: of IPv4's header, and of the segment or datagram.
     #[unsafe(no_mangle)]
     static HEADER_SUM: Global<u32> = Global::new(0);
     #[unsafe(no_mangle)]
     static PAYLOAD_SUM: Global<u32> = Global::new(0);
-    /// The first source's address, in host order; of IPv4 in the low half.
+    /// Address of the first source, in host order; an IPv4 address is in the low half.
     #[unsafe(no_mangle)]
     static BASE_HIGH: Global<u64> = Global::new(0);
     #[unsafe(no_mangle)]
     static BASE_LOW: Global<u64> = Global::new(0);
-    /// The sources' numbers less one, a run of ones, and half their length in bits.
+    /// Number of sources minus one, which must be a power of two minus one, and half its length in bits.
     #[unsafe(no_mangle)]
     static MASK: Global<u32> = Global::new(0);
     #[unsafe(no_mangle)]
     static HALF_BITS: Global<u32> = Global::new(0);
-    /// Whether a source's number counts IPv6 prefixes of 64 bits, else addresses.
+    /// 1 if a source's number is added to the IPv6 prefix of 64 bits, 0 if it is added to the address.
     #[unsafe(no_mangle)]
     static IS_OF_PREFIXES: Global<u8> = Global::new(0);
-    /// Whether every other frame is of another, small set of sources: their first address, and their number less one.
+    /// 1 if every other frame comes from a second, small set of sources. The next three hold the first address of that
+    /// set and its size minus one.
     #[unsafe(no_mangle)]
     static IS_MIXED: Global<u8> = Global::new(0);
     #[unsafe(no_mangle)]
@@ -79,20 +80,21 @@ mod entry {
     #[unsafe(no_mangle)]
     static OTHERS_MASK: Global<u32> = Global::new(0);
 
-    /// Whether all frames are of the connections in the table, over IPv4, in turn; `MASK` is their number less one.
+    /// 1 if the frames belong in turn to the IPv4 connections in `CONNECTIONS`. `MASK` is the number of connections
+    /// minus one.
     #[unsafe(no_mangle)]
     static IS_OF_CONNECTIONS: Global<u8> = Global::new(0);
-    /// Their number is 2 to the power of this.
+    /// Binary logarithm of the number of connections.
     #[unsafe(no_mangle)]
     static CONNECTIONS_BITS: Global<u32> = Global::new(0);
-    /// By how much a connection's sequence number is more in its next segment.
+    /// Difference of the sequence numbers of a connection's successive segments.
     #[unsafe(no_mangle)]
     static STEP: Global<u32> = Global::new(0);
-    /// Whether the receiver makes answers of the frames, so that each is written anew.
+    /// 1 if the receiver turns frames into answers, so that each frame must be written anew.
     #[unsafe(no_mangle)]
     static IS_ANSWERED: Global<u8> = Global::new(0);
-    /// Of `advance`: the sequence number of the first segment; segments in a TLS record, 0 where there are none; its
-    /// length.
+    /// For `advance`: sequence number of the first segment, segments in a TLS record or 0 without records, and length
+    /// of a record in bytes.
     #[unsafe(no_mangle)]
     static SEQUENCE: Global<u32> = Global::new(0);
     #[unsafe(no_mangle)]
@@ -100,23 +102,23 @@ mod entry {
     #[unsafe(no_mangle)]
     static RECORD_LEN: Global<u32> = Global::new(0);
 
-    /// Frames so far. One CPU at a time runs a loaded generator.
+    /// Number of frames so far. One CPU at a time runs a loaded generator.
     #[map]
     static SENT: Array<u64> = Array::with_max_entries(1, 0);
-    /// Of each connection the client's port, the sequence number of its first segment, and what it acknowledges: in
-    /// host order.
+    /// For each connection: the client's port, the sequence number of its first segment, and its acknowledgement
+    /// number, in host order.
     #[map]
     static CONNECTIONS: Array<[u32; 3]> = Array::with_max_entries(CONNECTIONS_LEN, 0);
-    /// The program that `advance` has run behind it.
+    /// Program that `advance` tail-calls.
     #[map]
     static BEHIND: ProgramArray = ProgramArray::with_max_entries(1, 0);
-    /// What a frame begins with.
+    /// First bytes of each frame.
     #[map]
     static HEADERS: Array<[u64; HEADERS_LEN / 8]> = Array::with_max_entries(1, 0);
     #[map]
     static PICKS: Array<u32> = Array::with_max_entries(PICKS_LEN, 0);
 
-    /// Never returns where there is a program behind it.
+    /// Turns the frame into the next segment and tail-calls the program in `BEHIND`. Returns only if there is none.
     #[xdp(frags)]
     fn advance(ctx: XdpContext) -> u32 {
         if advanced(&ctx).is_some() {
@@ -130,7 +132,7 @@ mod entry {
     fn advanced(ctx: &XdpContext) -> Option<()> {
         let at = count()? as u32;
         let header = place::<Segment>(ctx, ETHERNET_LEN + IPV4_LEN)?;
-        // SAFETY: `place` has held it against the frame's end.
+        // SAFETY: `place` has checked the frame's end.
         unsafe { (*header).sequence = SEQUENCE.load().wrapping_add(at.wrapping_mul(STEP.load())).to_be() };
         let segments = RECORD_SEGMENTS.load();
         if segments != 0 {
@@ -140,19 +142,19 @@ mod entry {
             // Application data of TLS 1.2 and 1.3.
             let header = [23, 3, 3, (len >> 8) as u8, len as u8];
             let bytes = if at.is_multiple_of(segments) { header } else { [filling; RECORD_HEADER_LEN] };
-            // SAFETY: likewise.
+            // SAFETY: as above.
             unsafe { *payload = bytes };
         }
         Some(())
     }
 
-    /// How many frames there were before this one.
+    /// Returns the number of earlier frames, and counts this one.
     #[inline(always)]
     fn count() -> Option<u64> {
         let sent = SENT.get_ptr_mut(0)?;
         // SAFETY: the element lives as long as the map, and nothing else writes it.
         let at = unsafe { *sent };
-        // SAFETY: likewise.
+        // SAFETY: as above.
         unsafe { *sent = at + 1 };
         Some(at)
     }
@@ -178,17 +180,17 @@ mod entry {
         }
     }
 
-    /// Has the frame begin as the first one did.
+    /// Restores the first bytes of the frame.
     #[inline(always)]
     fn rewritten(ctx: &XdpContext) -> Option<()> {
         let headers = HEADERS.get(0)?;
         let place = place::<[u64; HEADERS_LEN / 8]>(ctx, 0)?;
-        // SAFETY: `place` has held it against the frame's end.
+        // SAFETY: `place` has checked the frame's end.
         unsafe { place.write_unaligned(*headers) };
         Some(())
     }
 
-    /// Address and port, in host order.
+    /// Returns the next source's address and port, in host order.
     #[inline(always)]
     fn next_source() -> Option<(u64, u64, u16)> {
         let at = count()?;
@@ -211,7 +213,8 @@ mod entry {
         })
     }
 
-    /// Each number of the mask's once, in no order that a cache could follow: steps that can be undone, so no two meet.
+    /// Returns a permutation of the numbers up to the mask, in an order that caches cannot follow. Each step is
+    /// invertible, so no number comes twice.
     #[inline(always)]
     fn shuffled(at: u32, mask: u32, half_bits: u32) -> u32 {
         let mut number = at.wrapping_mul(0x9e37_79b1) & mask;
@@ -220,7 +223,7 @@ mod entry {
         number ^ number >> half_bits
     }
 
-    /// An IPv4 header without options, and the one behind it.
+    /// IPv4 header without options, and the source port behind it.
     #[repr(C, packed)]
     struct V4 {
         before: [u16; 5],
@@ -230,7 +233,7 @@ mod entry {
         port: u16,
     }
 
-    /// An IPv6 header without extensions, and the one behind it.
+    /// IPv6 header without extensions, and the source port behind it.
     #[repr(C, packed)]
     struct V6 {
         before: [u32; 2],
@@ -239,7 +242,7 @@ mod entry {
         port: u16,
     }
 
-    /// A TCP header as far as a connection's segments differ in it.
+    /// Fields of a TCP header in which a connection's segments differ.
     #[repr(C, packed)]
     struct Segment {
         ports: [u16; 2],
@@ -247,7 +250,7 @@ mod entry {
         acknowledged: u32,
     }
 
-    /// The next segment of the connection whose turn it is: `v4`, with its numbers.
+    /// Writes the next segment of the next connection in turn.
     #[inline(always)]
     fn of_connection(ctx: &XdpContext) -> Option<()> {
         let at = count()? as u32;
@@ -256,7 +259,7 @@ mod entry {
         let sequence = sequence.wrapping_add(turn.wrapping_mul(STEP.load())).to_be();
         let acknowledged = acknowledged.to_be();
         let segment = place::<Segment>(ctx, ETHERNET_LEN + IPV4_LEN)?;
-        // SAFETY: `place` has held it against the frame's end.
+        // SAFETY: `place` has checked the frame's end.
         unsafe {
             (*segment).sequence = sequence;
             (*segment).acknowledged = acknowledged;
@@ -269,13 +272,13 @@ mod entry {
         v4_with(ctx, address, port, 0)
     }
 
-    /// The same, where the payload's checksum is of these words too.
+    /// Writes an IPv4 source; `words` are further fields that the payload's checksum covers.
     #[inline(always)]
     fn v4_with(ctx: &XdpContext, address: u32, port: u16, words: u64) -> Option<()> {
         let (address, port) = (address.to_be(), port.to_be());
         let sum = u64::from(address);
         let header = place::<V4>(ctx, ETHERNET_LEN)?;
-        // SAFETY: `place` has held it against the frame's end.
+        // SAFETY: `place` has checked the frame's end.
         unsafe {
             (*header).checksum = inverted(sum + u64::from(HEADER_SUM.load()));
             (*header).source = address;
@@ -289,7 +292,7 @@ mod entry {
         const LEN: usize = 40;
         let (high, low, port) = (high.to_be(), low.to_be(), port.to_be());
         let header = place::<V6>(ctx, ETHERNET_LEN)?;
-        // SAFETY: `place` has held it against the frame's end.
+        // SAFETY: `place` has checked the frame's end.
         unsafe {
             (*header).source = [high, low];
             (*header).port = port;
@@ -303,17 +306,17 @@ mod entry {
         let checksum = inverted(sum + u64::from(PAYLOAD_SUM.load()));
         if IS_UDP.load() == 0 {
             let place = place::<u16>(ctx, header + 16)?;
-            // SAFETY: `place` has held it against the frame's end.
+            // SAFETY: `place` has checked the frame's end.
             unsafe { *place = checksum };
         } else {
             let place = place::<u16>(ctx, header + 6)?;
-            // SAFETY: `place` has held it against the frame's end. 0 would say that there is none.
+            // SAFETY: `place` has checked the frame's end. A UDP checksum of 0 would mean that there is none.
             unsafe { *place = if checksum == 0 { 0xffff } else { checksum } };
         }
         Some(())
     }
 
-    /// RFC 1071's checksum from a sum of words, which may be of any width and in any byte order.
+    /// Returns RFC 1071's checksum of a sum of words, which may have any width and any byte order.
     #[inline(always)]
     fn inverted(sum: u64) -> u16 {
         let sum = (sum >> 32) + (sum & 0xffff_ffff);

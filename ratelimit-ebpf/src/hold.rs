@@ -1,5 +1,5 @@
-//! [`State`] over the maps: the source that is judged, by the rule that judges it. What is decided by is in
-//! `ratelimit_common::hold`.
+//! [`State`] over the maps: the source of the current work, and the rule that judges it. `ratelimit_common::hold` makes
+//! the decisions.
 
 use ratelimit_common::ban::Ban;
 use ratelimit_common::events::Kind;
@@ -18,7 +18,8 @@ use crate::hook;
 use crate::maps::{self, BanRef, Deferred, DeferredRef, SourceRef, Work};
 use crate::packet::one_register;
 
-/// What is held: the packet or the order that [`maps::deferred_of`] is of.
+/// The packet or order being charged, with the configuration and rule that judge it. [`maps::deferred_of`] has its
+/// state.
 #[derive(Clone, Copy)]
 pub(crate) struct Held {
     work: Work,
@@ -28,7 +29,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// The packet, where it can be found.
+    /// Returns the current packet; `None` if one of its map elements is missing.
     #[inline(always)]
     pub(crate) fn packet() -> Option<Self> {
         Self::of(Work::PACKET)
@@ -46,14 +47,14 @@ impl Held {
         self.deferred.get()
     }
 
-    /// [`hold::hold`].
+    /// Runs [`hold::hold`].
     #[inline(always)]
     pub(crate) fn hold(self) -> Reason {
         hold::hold(self)
     }
 }
 
-/// Charges or bans a source without a packet; false where it could not be charged.
+/// Charges or bans a source for an order of the daemon, without a packet. Returns false if the charge failed.
 #[inline(always)]
 pub(crate) fn carry_out(order: &ChargeOrder) -> bool {
     let Some(deferred) = maps::deferred_of(Work::ORDER) else { return false };
@@ -110,7 +111,7 @@ impl State for Held {
 
     #[inline(always)]
     fn has_lapsed(&self) -> bool {
-        // What the daemon orders it orders because it runs.
+        // The daemon runs when it sends an order, so enforcement has not lapsed.
         !self.is_ordered() && maps::has_lapsed_by(self.coarse().0) != 0
     }
 
@@ -170,7 +171,7 @@ impl State for Held {
 
     #[inline(always)]
     fn refuses_insertion(&self) -> Option<Charged> {
-        // What the daemon charges is no packet's.
+        // The budget for new sources limits packets only, not the daemon's charges.
         if self.is_ordered() {
             return None;
         }
@@ -401,7 +402,8 @@ impl State for Held {
     }
 }
 
-/// Has the verifier walk a step once, wherever it is called from: its stack is free again when the next is called.
+/// Defines each step as a global function. The verifier walks it once, however many callers it has, and its stack is
+/// free again when the next step runs.
 macro_rules! steps {
     ($(
         $(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) -> $result:ty,
@@ -419,39 +421,40 @@ macro_rules! steps {
     };
 }
 
-/// Above all reasons' codes: the source's own limits pass the packet for this one, and those of groups come next. Here,
-/// as main has no room on its stack to look at the rule between.
+/// Flag above all reason codes in the result of `charge_own`: the source's own limits admit the packet, and the group
+/// limits are next. It is set here because the caller's stack has no room left to read the rule between the two steps.
 const CHARGES_GROUPS: u32 = 0x100;
 
-/// No [`CheckResult`]: some limit did not admit it at once.
+/// Result of `charge_each` that is no [`CheckResult`]: some limit did not admit the packet in one try.
 const NOT_AT_ONCE: u32 = 0x100;
 
-/// What a step returns that returns nothing.
+/// Result of a step without a result.
 const DONE: u32 = 0;
 
 steps! {
-    /// [`hold::hold_plain`]; a reason's code.
+    /// Runs [`hold::hold_plain`]. Returns a reason code.
     hold_plain() -> u32, or Reason::InternalError as u32, held of Work::PACKET => hold::hold_plain(held) as u32;
-    /// [`hold::is_banned`].
+    /// Runs [`hold::is_banned`].
     is_banned() -> u32, or 0, held of Work::PACKET => hold::is_banned(held) as u32;
-    /// [`hold::record_admitted`].
+    /// Runs [`hold::record_admitted`].
     record_admitted() -> u32, or DONE, held of Work::PACKET => { hold::record_admitted(held); DONE };
-    /// [`hold::check_limits`], of a [`Charges`]; a [`CheckResult`].
+    /// Runs [`hold::check_limits`] on the word of a [`Charges`]. Returns a [`CheckResult`].
     check_limits(charges: u64) -> u32, or CheckResult::of(Reason::InternalError).0, held of Work::PACKET =>
         hold::check_limits(held, Charges::from_word(charges)).0;
-    /// [`hold::check_limit`], of a position, a [`Charges`] and a reason's code; a [`CheckResult`].
+    /// Runs [`hold::check_limit`] on a limit's position, the word of a [`Charges`] and a reason code. Returns a
+    /// [`CheckResult`].
     check_limit(position: u32, charges: u64, before: u32) -> u32, or CheckResult::of(Reason::InternalError).0,
         held of Work::PACKET =>
             hold::check_limit(held, position as usize, Charges::from_word(charges), maps::reason(before)).0;
-    /// [`hold::charge_each`]; a [`CheckResult`], or [`NOT_AT_ONCE`].
+    /// Runs [`hold::charge_each`]. Returns a [`CheckResult`], or [`NOT_AT_ONCE`].
     charge_each() -> u32, or NOT_AT_ONCE, held of Work::PACKET =>
         hold::charge_each(held).map_or(NOT_AT_ONCE, |result| result.0);
-    /// [`hold::charge_one`], of an [`At`]; a [`Charged`].
+    /// Runs [`hold::charge_one`] on an [`At`]. Returns a [`Charged`].
     charge_one(at: u32, amount: u64) -> u64, or Charged::CONTENDED.0, held of Work::PACKET =>
         hold::charge_one(held, At(at), amount).0;
-    /// [`hold::tell_each`].
+    /// Runs [`hold::tell_each`].
     tell_each(told: u32) -> u32, or DONE, held of Work::PACKET => { hold::tell_each(held, told); DONE };
-    /// [`hold::charge_own`], of a [`CheckResult`]; a reason's code, with [`CHARGES_GROUPS`].
+    /// Runs [`hold::charge_own`] on a [`CheckResult`]. Returns a reason code, perhaps with [`CHARGES_GROUPS`].
     charge_own(checked: u32) -> u32, or Reason::InternalError as u32, held of Work::PACKET => {
         let checked = CheckResult(checked);
         let reason = hold::charge_own(held, checked);
@@ -459,40 +462,41 @@ steps! {
         let goes_on = reason.action() == Action::Pass && !is_charged && held.rule.has_groups();
         reason as u32 | if goes_on { CHARGES_GROUPS } else { 0 }
     };
-    /// [`hold::charge_groups`]; a reason's code, of one.
+    /// Runs [`hold::charge_groups`] on a reason code. Returns a reason code.
     charge_groups(own: u32) -> u32, or Reason::InternalError as u32, held of Work::PACKET =>
         hold::charge_groups(held, maps::reason(own)) as u32;
-    /// [`hold::charge_group`], of a position; a reason's code.
+    /// Runs [`hold::charge_group`] on a limit's position. Returns a reason code.
     charge_group(position: u32) -> u32, or Reason::InternalError as u32, held of Work::PACKET =>
         hold::charge_group(held, position as usize) as u32;
-    /// [`State::turn_to`], to the group of the rule's limit at this position.
+    /// Runs [`State::turn_to`] for the group of the rule's limit at this position.
     turn_to(position: u32) -> u32, or DONE, held of Work::PACKET => {
         let at = position as usize & (LIMITS_MAX - 1);
         held.deferred().of.turn_to(&held.rule.groups[at], held.rule.limits[at].slot);
         DONE
     };
-    /// [`State::turn_back`].
+    /// Runs [`State::turn_back`].
     turn_back() -> u32, or DONE, held of Work::PACKET => { held.deferred().of.turn_back(); DONE };
-    /// [`hold::refund_before`].
+    /// Runs [`hold::refund_before`].
     refund_before(refused_by: u32) -> u32, or DONE, held of Work::PACKET =>
         { hold::refund_before(held, refused_by as usize); DONE };
-    /// [`hold::charge_shadows`].
+    /// Runs [`hold::charge_shadows`].
     charge_shadows() -> u32, or DONE, held of Work::PACKET => { hold::charge_shadows(held); DONE };
-    /// [`hold::charge_with_retry`], of an [`At`]; a [`Charged`].
+    /// Runs [`hold::charge_with_retry`] on an [`At`]. Returns a [`Charged`].
     charge(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::PACKET =>
         hold::charge_with_retry(held, At(at), amount).0;
-    /// [`hold::remember`], likewise.
+    /// Runs [`hold::remember`] on an [`At`]. Returns a [`Charged`].
     remember(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::PACKET =>
         hold::remember(held, At(at), amount).0;
-    /// [`hold::refund`], of an [`At`].
+    /// Runs [`hold::refund`] on an [`At`].
     refund(at: u32, amount: u64, bucket: u64) -> u32, or DONE, held of Work::PACKET =>
         { hold::refund(held, At(at), amount, bucket); DONE };
-    /// [`hold::cache_refusal`], likewise.
+    /// Runs [`hold::cache_refusal`] on an [`At`].
     cache_refusal(at: u32, is_counted: u32) -> u32, or DONE, held of Work::PACKET =>
         { hold::cache_refusal(held, At(at), is_counted != 0); DONE };
-    /// [`hold::suspect`], likewise.
+    /// Runs [`hold::suspect`] on an [`At`].
     suspect(at: u32) -> u32, or DONE, held of Work::PACKET => { hold::suspect(held, At(at)); DONE };
-    /// [`State::keep_refused`]. From the first one on there is a window that counts what is sent again.
+    /// Runs [`State::keep_refused`]. The first refusal creates the window that counts repeated requests; each repeated
+    /// one is counted there.
     keep_refused(slot: u32) -> u32, or DONE, held of Work::PACKET => {
         let (is_repeated, repeated) = (conversations::note_refused() != 0, repeated_of_verified(slot));
         match held.deferred().of.window(repeated) {
@@ -507,20 +511,20 @@ steps! {
         }
         DONE
     };
-    /// Returns how many requests so many turns of the source are charged as.
+    /// Returns the number of requests that this many turns of the source are charged as, at most 65 535.
     multiplied(turns: u32) -> u32, or turns, held of Work::PACKET => {
         let of = &held.deferred().of;
         let each = maps::multiplicity(of, held.rule, held.config.places, held.deferred().now());
         (turns * each).min(u16::MAX as u32)
     };
-    /// Returns how many requests a datagram of QUIC is charged as by a rule with a log: by its size they are as many as
-    /// `guessed`.
+    /// Returns the number of requests that a QUIC datagram is charged as by a rule with an access log. `guessed` is the
+    /// number that the datagram's size suggests.
     of_quic(guessed: u32, opens: u32) -> u32, or guessed, held of Work::PACKET => {
         let of_log = maps::is_log_read(held.rule, held.deferred().now());
         let turns = if of_log { hold::turns_by_log(held, opens) } else { guessed };
         if turns == 0 { 0 } else { multiplied(turns) }
     };
-    /// Counts a request that is admitted after it was refused: it is the same one.
+    /// Counts an admitted request as one that was refused before: it is the client's retry of the refused request.
     count_repeated() -> u32, or DONE, held of Work::PACKET => {
         if held.charges().requests != 0 && held.charges().has(is::ESTABLISHED) {
             for position in 0..one_register(LIMITS_MAX) {
@@ -535,27 +539,27 @@ steps! {
         }
         DONE
     };
-    /// [`hold::cache_ban`].
+    /// Runs [`hold::cache_ban`].
     cache_ban() -> u32, or DONE, held of Work::PACKET => { hold::cache_ban(held); DONE };
-    /// [`hold::ban_source`].
+    /// Runs [`hold::ban_source`].
     ban_source(how: u32) -> u32, or DONE, held of Work::PACKET => { hold::ban_source(held, how); DONE };
-    /// [`hold::tell`].
+    /// Runs [`hold::tell`].
     tell(how: u32, until_ns: u64, step: u32) -> u32, or DONE, held of Work::of(how) =>
         { hold::tell(held, how, until_ns, step); DONE };
-    /// [`hold::tell_step`].
+    /// Runs [`hold::tell_step`].
     tell_step(how: u32, bucket: u64) -> u32, or DONE, held of Work::of(how) =>
         { hold::tell_step(held, At(how & 0xff), bucket); DONE };
-    /// [`charge`], of an order.
+    /// Runs [`hold::charge_with_retry`] for an order. Returns a [`Charged`].
     charge_as_ordered(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::ORDER =>
         hold::charge_with_retry(held, At(at), amount).0;
-    /// [`remember`], likewise.
+    /// Runs [`hold::remember`] for an order. Returns a [`Charged`].
     remember_as_ordered(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::ORDER =>
         hold::remember(held, At(at), amount).0;
-    /// [`ban_source`], likewise.
+    /// Runs [`hold::ban_source`] for an order.
     ban_as_ordered(how: u32) -> u32, or DONE, held of Work::ORDER => { hold::ban_source(held, how); DONE };
-    /// [`hold::write_others`], on the side of this code; 1 where it was done.
+    /// Runs [`hold::write_others`] for the window on the side with this code. Returns 1 if the amount was written.
     write_others(units: u64, bucket: u64, side: u32) -> u32, or 0, held of Work::ORDER =>
         hold::write_others(held, At::new(0, Side::from_code(side)), BucketIndex(bucket), units) as u32;
-    /// [`hold::verify`].
+    /// Runs [`hold::verify`].
     verify() -> u32, or DONE, held of Work::PACKET => { hold::verify(held); DONE };
 }

@@ -66,12 +66,12 @@ mod entry {
 
     use crate::{account, decide, hold, hook, maps, packet};
 
-    /// What is returned for a packet that passes, [`ratelimit_common::layout::PASSED_ACTION`]. Read-only when the
-    /// verifier sees it.
+    /// Action for packets that pass, [`ratelimit_common::layout::PASSED_ACTION`]. Constant to the verifier.
     #[unsafe(no_mangle)]
     static PASSED_ACTION: Global<u32> = Global::new(XDP_PASS);
 
-    /// The whole of a packet's way. `frags`: frames of several buffers too, or jumbo frames could not be attached to.
+    /// Processes one packet from its parsing to its verdict. `frags`: accepts frames of several buffers too, or the
+    /// program could not be attached to interfaces with jumbo frames.
     #[xdp(frags)]
     fn ratelimitd(ctx: XdpContext) -> u32 {
         let frame = packet::PacketFrame::new(&ctx);
@@ -96,7 +96,7 @@ mod entry {
         }
     }
 
-    /// Charges or bans a source as the daemon orders, which runs it on a frame that says nothing. Attached to nothing.
+    /// Charges or bans a source by the daemon's order. The daemon runs it on an empty frame; it is never attached.
     #[xdp]
     fn charge_source(_: XdpContext) -> u32 {
         match maps::charge_order() {

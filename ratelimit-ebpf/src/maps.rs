@@ -1,4 +1,4 @@
-//! Every map of the program, private, behind accessors that say what may fail. Knows layouts, decides nothing.
+//! Every map of the program. The maps are private; accessors say what may fail. Knows layouts, decides nothing.
 
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_RDONLY_PROG};
 use aya_ebpf::macros::map;
@@ -25,9 +25,9 @@ use ratelimit_common::time::Nanos;
 use crate::clock::Clock;
 use crate::packet::forget;
 
-// What only the daemon writes, the program cannot write: the verifier holds that. But for CONFIG, whose limits are
-// arguments of functions that are verified once: such a function may write what an argument points to, as far as a
-// verifier knows (`check_mem_reg`, kernel/bpf/verifier.c, Linux 6.18).
+// Maps that only the daemon writes are read-only to the program, which the verifier enforces. CONFIG is an exception:
+// its limits are arguments of global functions. The verifier assumes that such a function may write to what an argument
+// points to (`check_mem_reg`, kernel/bpf/verifier.c, Linux 6.18).
 #[map]
 static ACTIVE: Array<layout::Active> = Array::with_max_entries(1, BPF_F_RDONLY_PROG);
 #[map]
@@ -116,20 +116,20 @@ static CLOCK_CACHE: PerCpuArray<CachedClock> = PerCpuArray::with_max_entries(1, 
 #[map]
 static INJECTED_NOW: Array<u64> = Array::with_max_entries(1, BPF_F_RDONLY_PROG);
 
-/// 0 in production, where the verifier then drops what depends on it; tests set it when they load the program.
+/// 0 in production, so that the verifier drops the code that depends on it. Tests set it when they load the program.
 #[unsafe(no_mangle)]
 static CLOCK_IS_INJECTED: u8 = 0;
 
-/// The configuration that this packet is judged by: one generation, read once.
+/// Configuration that judges this packet: one generation, read once.
 #[derive(Clone, Copy)]
 pub(crate) struct Active {
     pub(crate) config: &'static Config,
-    /// One word, which takes less of the stack than its parts.
+    /// Generation and epoch in one word, which uses less stack than its parts.
     pub(crate) word: layout::Active,
 }
 
-/// The active generation. The daemon writes only the other one, and waits for every packet that still reads a
-/// generation before it writes that one again.
+/// Returns the active generation, or the one that follows a trial that has ended. The daemon writes only the other
+/// generation. Before it writes a generation again, it waits for all packets that still read it.
 #[inline(always)]
 pub(crate) fn active() -> Option<Active> {
     let Some(active) = ACTIVE.get_ptr(0) else {
@@ -150,39 +150,39 @@ pub(crate) fn active() -> Option<Active> {
     Some(Active { config, word })
 }
 
-/// Whether enforcement has lapsed by then. Only for what is refused: it reads [`ACTIVE`] again. A function of its own,
-/// whose stack is free again.
+/// Returns 1 if enforcement has lapsed by this time. Call it only for refused packets, as it reads [`ACTIVE`] again. A
+/// function of its own, so that its stack is free again.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn has_lapsed_by(now_ns: u64) -> u32 {
     active_word().is_some_and(|word| word.has_lapsed(Nanos(now_ns))) as u32
 }
 
-/// What [`active`] has read, as it is now.
+/// Returns the current word of [`ACTIVE`].
 #[inline(always)]
 pub(crate) fn active_word() -> Option<layout::Active> {
     ACTIVE.get(0).copied()
 }
 
-/// The class of each port.
+/// Returns the class of each port.
 #[inline(always)]
 pub(crate) fn ports(generation: u32) -> Option<&'static PortTable> {
     or_fault(PORTS.get(generation), Fault::PortsLookup)
 }
 
-/// The configuration of a generation, without its ports. What is missing was counted by [`active`].
+/// Returns the configuration of a generation, without its ports. A missing one was counted by [`active`].
 #[inline(always)]
 pub(crate) fn config(generation: u32) -> Option<&'static Config> {
     CONFIG.get(generation & (CONFIGS - 1))
 }
 
-/// A rule of a configuration, by a number that the verifier need not know.
+/// Returns a rule of a configuration. The number may be unknown to the verifier.
 #[inline(always)]
 pub(crate) fn rule(config: &'static Config, index: u32) -> &'static Rule {
     &config.rules[forget(index) as usize & (RULES_MAX - 1)]
 }
 
-/// Returns how many requests a turn of this source is charged as by this rule.
+/// Returns the number of requests that one turn of this source is charged as by this rule.
 #[inline(always)]
 pub(crate) fn multiplicity(of: &Of, rule: &Rule, places: u64, now: Nanos) -> u32 {
     let source = SourceName::of(of.words, places);
@@ -190,39 +190,39 @@ pub(crate) fn multiplicity(of: &Of, rule: &Rule, places: u64, now: Nanos) -> u32
     own.and_then(|own| own.requests(source, rule.row, now)).unwrap_or(1)
 }
 
-/// Returns whether the log of this rule is read in time.
+/// Returns true if the access log of this rule is read in time.
 #[inline(always)]
 pub(crate) fn is_log_read(rule: &Rule, now: Nanos) -> bool {
     MULTIPLICITIES.get(place_of_rule(rule.row)).is_some_and(|of_rule| of_rule.is_log_read(rule.row, now))
 }
 
-/// What the daemon orders.
+/// Returns the daemon's order.
 #[inline(always)]
 pub(crate) fn charge_order() -> Option<&'static ChargeOrder> {
     CHARGE_ORDER.get(0)
 }
 
-/// The time that a test injected; none in production.
+/// Returns the time that a test injected; `None` in production.
 #[inline(always)]
 pub(crate) fn injected_now() -> Option<Nanos> {
-    // SAFETY: a static of this program. Volatile: the loader may have put another value in the place of the 0 here.
+    // SAFETY: a static of this program. Volatile: the loader may have replaced the 0 here.
     if unsafe { (&raw const CLOCK_IS_INJECTED).read_volatile() } == 0 {
         return None;
     }
     INJECTED_NOW.get(0).map(|&now_ns| Nanos(now_ns))
 }
 
-/// The clock as it was read first in a timer tick.
+/// The clock's first reading in a timer tick.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct CachedClock {
-    /// Which tick, by the kernel's count.
+    /// Number of the tick, by the kernel's count.
     pub(crate) tick: u64,
-    /// What the clock said.
+    /// Monotonic clock at the first reading, in nanoseconds.
     pub(crate) monotonic_ns: u64,
 }
 
-/// What this CPU has last read of the clock.
+/// Returns this CPU's last reading of the clock.
 #[inline(always)]
 pub(crate) fn cached_clock() -> Option<&'static mut CachedClock> {
     let Some(last) = CLOCK_CACHE.get_ptr_mut(0) else {
@@ -233,14 +233,14 @@ pub(crate) fn cached_clock() -> Option<&'static mut CachedClock> {
     Some(unsafe { &mut *last })
 }
 
-/// Returns 0 where no prefix of this generation holds the source. // one or two bits: call it before the trie
+/// Returns 0 if no prefix of this generation holds the source. // one or two bits: call it before the trie
 #[inline(always)]
 pub(crate) fn may_have_prefix(generation: u32, source: Address) -> u32 {
     let Some(filter) = PREFIX_FILTER.get(generation) else { return 1 };
     forget(filter.may_hold(source) as u32)
 }
 
-/// What is known of the longest prefix that holds this source. // a trie walk: call it only where there are any
+/// Returns the entry of the longest prefix that holds this source. // a trie walk: call it only where there are any
 #[inline(always)]
 pub(crate) fn prefix(generation: u32, source: Address) -> Option<&'static Prefix> {
     match source {
@@ -254,14 +254,14 @@ fn prefix_v4(generation: u32, address: u32) -> Option<&'static Prefix> {
     PREFIXES_V4.get(trie_key(&[GENERATION_BITS + 32, generation, address]))
 }
 
-/// A function of its own, for the key's place on the stack.
+/// Looks up an IPv6 prefix. A function of its own, to keep the key on its own stack.
 #[inline(never)]
 fn prefix_v6(generation: u32, high: u64, low: u64) -> Option<&'static Prefix> {
     let [w0, w1, w2, w3] = words([high, low]);
     PREFIXES_V6.get(trie_key(&[GENERATION_BITS + 128, generation, w0, w1, w2, w3]))
 }
 
-/// The rules that name the longest prefix that holds the destination of the packet at hand. // likewise
+/// Returns the rules that name the longest prefix that holds the current packet's destination. // a trie walk
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn target_rules(generation: u32) -> RuleSet {
@@ -286,8 +286,8 @@ fn words(address: [u64; 2]) -> [u32; 4] {
     [w0, w1, w2, w3]
 }
 
-/// A trie's key from its words: length in bits, then data. The key's own type is packed, which would be stored byte by
-/// byte.
+/// Returns a trie key with these words: length in bits, then data. The key's own type is packed, so the compiler would
+/// store it byte by byte.
 #[inline(always)]
 fn trie_key<const WORDS: usize, const DATA: usize>(words: &[u32; WORDS]) -> &Key<[u32; DATA]> {
     const { assert!(size_of::<Key<[u32; DATA]>>() == size_of::<[u32; WORDS]>()) };

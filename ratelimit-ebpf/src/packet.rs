@@ -1,4 +1,5 @@
-//! The reader: a frame's bytes, each access checked against the frame's end as the verifier wants it. Decides nothing.
+//! The reader of a frame's bytes. Each access is checked against the frame's end in the form that the verifier
+//! requires. Decides nothing.
 
 use core::arch::asm;
 use core::cell::Cell;
@@ -11,11 +12,11 @@ use ratelimit_common::packet::{self, Frame};
 use crate::hook::{self, Context, Raw, Reader};
 use crate::maps::{self, ParsedFrame};
 
-/// Farther than any header that the parser asks for; the verifier wants offsets into a packet bounded
-/// (`MAX_PACKET_OFF`).
+/// Maximum offset of a read, beyond any header that the parser asks for. The verifier requires bounded offsets into a
+/// packet (`MAX_PACKET_OFF`).
 pub(crate) const OFFSET_MAX: usize = 0x7fff;
 
-/// The frame that the program is called with.
+/// Frame that the program is called with.
 pub(crate) struct PacketFrame<'a> {
     ctx: &'a Context,
     reader: Reader,
@@ -31,7 +32,7 @@ impl<'a> PacketFrame<'a> {
         Self { ctx, reader, len, is_parsed: Cell::new(false) }
     }
 
-    /// All that it is, where there was room to keep that. Parsed once.
+    /// Returns the parsed frame, parsing it on the first call. Returns `None` if there was no memory for it.
     #[inline(always)]
     pub(crate) fn parsed(&self) -> Option<&'static ParsedFrame> {
         let parsed = maps::parsed_mut()?;
@@ -43,67 +44,67 @@ impl<'a> PacketFrame<'a> {
         Some(parsed)
     }
 
-    /// Whether it was parsed.
+    /// Returns true if the frame was parsed.
     #[inline(always)]
     pub(crate) fn is_parsed(&self) -> bool {
         self.is_parsed.get()
     }
 
-    /// The context that it is in.
+    /// Returns the kernel's context pointer of the frame.
     #[inline(always)]
     pub(crate) fn context(&self) -> *mut Raw {
         hook::raw(self.ctx)
     }
 
-    /// The interface that the frame came in by.
+    /// Returns the index of the interface that received the frame.
     #[inline(always)]
     pub(crate) fn interface_index(&self) -> u32 {
         hook::interface_index(self.ctx)
     }
 
-    /// How many packets and bytes it counts as, which has so many.
+    /// Returns the packets and bytes that the frame counts as, where `bytes` is its length.
     #[inline(always)]
     pub(crate) fn counted(&self, bytes: usize) -> (u64, u64) {
         hook::counted(self.ctx, bytes)
     }
 
-    /// The frame's length as far as it was asked for: exact once `len` was called with what the headers claim.
+    /// Returns the frame's length as far as it was asked for. The value is exact after `len` was called with the length
+    /// that the headers claim.
     #[inline(always)]
     pub(crate) fn known_len(&self) -> usize {
         self.len.get()
     }
 }
 
-/// What steps are taken on, for [`step`].
+/// State of a loop of [`step`] calls.
 #[repr(C)]
 struct Walked<S> {
     ctx: *mut Raw,
     steps: S,
 }
 
-/// [`Walk::repeat`](ratelimit_common::conversation::Walk::repeat), by the kernel: the verifier walks one step, however
-/// many there may be.
+/// Runs [`Walk::repeat`](ratelimit_common::conversation::Walk::repeat) in the kernel, so that the verifier walks one
+/// step for any number of steps.
 #[inline(always)]
 pub(crate) fn repeat<S: Step>(ctx: *mut Raw, most: u32, steps: S) -> S {
     let mut walked = Walked { ctx, steps };
     let step: extern "C" fn(u32, *mut Walked<S>) -> u64 = step::<S>;
     // SAFETY: the kernel calls `step::<S>` with `walked` alone, which outlives the call and which nothing else touches
-    // meanwhile. It refuses only flags, which are none, and more than 2^23 steps, which no payload has.
+    // meanwhile. It refuses only flags, of which there are none, and more than 2^23 steps, which no payload has.
     unsafe { bpf_loop(most, step as *mut c_void, (&raw mut walked).cast(), 0) };
     walked.steps
 }
 
-/// Takes one; 0 where there may be another.
+/// Runs one step. Returns 0 if there may be another.
 extern "C" fn step<S: Step>(_: u32, walked: *mut Walked<S>) -> u64 {
-    // SAFETY: it is the `Walked<S>` of the `repeat::<S>` that waits for this: not null, aligned, and reached by nobody
-    // else. The kernel calls one at a time.
+    // SAFETY: the pointer is to the `Walked<S>` of the `repeat::<S>` that waits for this call: not null, aligned, and
+    // not shared. The kernel runs one call at a time.
     let (ctx, steps) = unsafe { (Context::new((*walked).ctx), &mut (*walked).steps) };
     u64::from(!steps.step(&PacketFrame::new(&ctx)))
 }
 
-/// Parses the frame and keeps what it is; returns 0. A function of its own: the verifier walks it once and not once
-/// for each way that a packet may take afterwards, and its stack is free again by then. Null is not passed; the
-/// verifier wants to see that it would do no harm.
+/// Parses the frame and stores the result. Returns 0. A function of its own: the verifier walks it once, not once for
+/// each later path, and its stack is free again by then. No caller passes null, but the verifier requires the check.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn parse_frame(ctx: *mut Raw, parsed: *mut ParsedFrame) -> u32 {
@@ -123,7 +124,7 @@ impl Frame for PacketFrame<'_> {
     #[inline(always)]
     fn len(&self, at_least: usize) -> usize {
         if self.len.get() < at_least {
-            // The first buffer alone is shorter: ask for all of them.
+            // Only the first buffer is shorter: ask for the length of all buffers.
             self.len.set(hook::len(self.ctx));
         }
         self.len.get()
@@ -145,7 +146,7 @@ impl Frame for PacketFrame<'_> {
     }
 }
 
-/// The bytes at `offset` of what lies between these two in a packet, if all of them are there.
+/// Returns the bytes at `offset` of the packet data between `start` and `end`, if all of them are there.
 #[inline(always)]
 pub(crate) fn direct<const N: usize>(start: usize, end: usize, offset: usize) -> Option<[u8; N]> {
     const { assert!(N >= 2 && N.is_multiple_of(2)) };
@@ -176,9 +177,8 @@ pub(crate) fn direct<const N: usize>(start: usize, end: usize, offset: usize) ->
     Some(bytes)
 }
 
-/// Returns `value`, which the compiler then knows nothing of: so the register that it compares is the one that it adds
-/// to a pointer. Verifiers before Linux 6.11 do not carry what one register was found to be over to another that
-/// differs from it by a constant. // one instruction
+/// Returns `value` and hides it from the compiler, which then compares the same register that it adds to a pointer.
+/// Verifiers before Linux 6.11 do not transfer bounds between registers that differ by a constant. // one instruction
 #[inline(always)]
 pub(crate) fn one_register(mut value: usize) -> usize {
     // SAFETY: the instruction does nothing.
@@ -186,8 +186,8 @@ pub(crate) fn one_register(mut value: usize) -> usize {
     value
 }
 
-/// One load of a whole word, wherever it lies: headers lie 2 bytes off the alignment of their words, and what Rust has
-/// for that is a load for each byte here. The kernel takes such loads from packets where the machine does.
+/// Loads a whole word from any address. Headers lie 2 bytes off the alignment of their words, for which Rust emits one
+/// load per byte. The kernel allows such loads from packets where the machine does.
 macro_rules! load {
     ($name:ident, $word:ty, $class:ident, $instruction:literal) => {
         #[inline(always)]
@@ -211,9 +211,9 @@ load!(load_u16, u16, reg, "{word} = *(u16 *)({address} + 0)");
 load!(load_u32, u32, reg, "{word} = *(u32 *)({address} + 0)");
 load!(load_u64, u64, reg, "{word} = *(u64 *)({address} + 0)");
 
-/// Returns `value`, of which the verifier then knows nothing but its width: it tracks what is stored on the stack at
-/// multiples of 8 bytes, and calls the rest `STACK_MISC` (`check_stack_write_fixed_off`, kernel/bpf/verifier.c, Linux
-/// 6.18). // two stores and one load
+/// Returns `value` and hides all but its width from the verifier, which tracks stack slots only at multiples of 8
+/// bytes. It treats other slots as `STACK_MISC` (`check_stack_write_fixed_off`, kernel/bpf/verifier.c, Linux 6.18). //
+/// two stores and one load
 #[inline(always)]
 pub(crate) fn forget(value: u32) -> u32 {
     #[repr(C, align(8))]
@@ -221,10 +221,10 @@ pub(crate) fn forget(value: u32) -> u32 {
 
     let mut place = Place([0; 2]);
     let [aligned, off] = &mut place.0;
-    // SAFETY: a place on the stack. Written only so that the compiler keeps the whole of it, and `off` where it is.
+    // SAFETY: a place on the stack. Volatile, so that the compiler keeps all of it, and `off` at its offset.
     unsafe { core::ptr::from_mut(aligned).write_volatile(0) };
-    // SAFETY: likewise.
+    // SAFETY: as above.
     unsafe { core::ptr::from_mut(off).write_volatile(value) };
-    // SAFETY: likewise.
+    // SAFETY: as above.
     unsafe { core::ptr::from_ref(off).read_volatile() }
 }

@@ -1,7 +1,7 @@
-//! Refusals that tell: by a rule that refuses by a reset, or by a page. Alone has packets written. Which bytes those
-//! are, is in `ratelimit_common::refusal`.
+//! Refusals that answer the client: by a reset or by a page. Only this module has packets written.
+//! `ratelimit_common::refusal` has their bytes.
 //!
-//! For a rule that drops, [`end_abandoned`] alone is called: of connections whose clients give up.
+//! Rules that drop use [`end_abandoned`] only, for connections whose clients give up.
 
 use ratelimit_common::conversation::ended::Paged;
 use ratelimit_common::conversation::{Conversation, Peer};
@@ -17,9 +17,11 @@ use crate::maps::{self, Deferred, ParsedFrame, frame_is};
 use crate::packet::{PacketFrame, parse_frame};
 use crate::{conversations, drop_cache};
 
-/// What a refusal of the packet at hand, by a rule that refuses by a reset, comes to: [`Reason::Reset`] or
-/// [`Reason::Page`], and it is one; [`Reason::NotCounted`], where the kernel tells its client, or a page has; else why it
-/// is refused. A reason's code.
+/// Carries out a refusal of the current packet by a rule that refuses by a reset. Returns a reason code:
+///
+/// - [`Reason::Reset`] or [`Reason::Page`] if the packet has become one,
+/// - [`Reason::NotCounted`] if the kernel answers the client, or a page already has,
+/// - otherwise the reason of the refusal.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn told(ctx: *mut Raw) -> u32 {
@@ -56,16 +58,18 @@ pub(crate) extern "C" fn told(ctx: *mut Raw) -> u32 {
     }
 }
 
-/// Ends the connection at hand, where the segment at hand says that its client has given up a refused request: the
-/// segment becomes the client's reset, which the server takes. So the server's socket closes, and the kernel answers
-/// what the client's kernel sends again. A reason's code: [`Reason::NotCounted`] for what is without payload, else
-/// [`Reason::Reset`]; where the connection is not ended, what was so of the segment.
+/// Ends the current connection, if the current segment shows that its client has given up a refused request. The
+/// segment becomes the client's reset, which the server accepts. The server's socket then closes, and the kernel
+/// answers retransmissions of the client.
+///
+/// Returns a reason code. If the connection was ended: [`Reason::NotCounted`] for a segment without payload, else
+/// [`Reason::Reset`]. Otherwise: the earlier verdict on the segment.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn end_abandoned(ctx: *mut Raw) -> u32 {
     let Some(parsed) = maps::parsed_mut() else { return NOT_COUNTED };
     let _always_zero = parse_frame(ctx, parsed);
-    // Most have nothing that was refused, and their sockets are not looked up.
+    // Most connections have no refused request, and their sockets are not looked up.
     let is_ended = !parsed.is_fragment_of_tcp()
         && has_refused() != 0
         && maps::connection_state_of(ctx) == ESTABLISHED
@@ -80,8 +84,8 @@ pub(crate) extern "C" fn end_abandoned(ctx: *mut Raw) -> u32 {
     if parsed.has_payload() { Reason::Reset as u32 } else { NOT_COUNTED }
 }
 
-/// Whether a request of the connection at hand was refused; 1 where one was. A function of its own, for the key's place
-/// on the stack.
+/// Returns 1 if a request of the current connection was refused. A function of its own, to keep the key on its own
+/// stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn has_refused() -> u32 {
@@ -91,8 +95,8 @@ extern "C" fn has_refused() -> u32 {
 
 const NOT_COUNTED: u32 = Reason::NotCounted as u32;
 
-/// In how many seconds the source at hand may be within its limits, or its ban is over; where that was not found out,
-/// when the next bucket begins. A function of its own, for its place on the stack.
+/// Returns the seconds until the current source may be within its limits, or its ban ends. If neither is known, returns
+/// the seconds until the next bucket. A function of its own, to use its own stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn retry_after() -> u64 {
@@ -101,7 +105,7 @@ extern "C" fn retry_after() -> u64 {
     let rule = maps::rule(config, deferred.rule());
     let now = deferred.now().0;
     let mut until = deferred.refused_until.0;
-    // The packet that begins a ban was refused by a limit.
+    // The packet that begins a ban was refused by a limit, so `refused_until` is not the ban's end.
     if rule.bans.steps_len != 0
         && let Some(ban) = deferred.of.ban(rule.bans.slot)
     {
@@ -114,9 +118,11 @@ extern "C" fn retry_after() -> u64 {
     until.saturating_sub(now) / 1_000_000_000 + 1
 }
 
-/// Has the segment at hand, of a connection that a page has ended, be its client's reset: the server has nothing of
-/// what was answered. What was sent behind that before its client had the page becomes one too: the kernel would answer
-/// it sooner than the page is there. 1 where it is; 0, and it is what it was, where it is none of those.
+/// Turns the current segment into its client's reset, if a page has ended its connection. The server has nothing of the
+/// request that the page answered.
+///
+/// Later segments that the client sent before it had the page become resets too: otherwise the kernel would answer them
+/// before the page arrives. Returns 1 if the segment became a reset, and 0 if it is unchanged.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn end_paged(ctx: *mut Raw) -> u32 {
@@ -129,7 +135,7 @@ pub(crate) extern "C" fn end_paged(ctx: *mut Raw) -> u32 {
     let is_behind = segment.sequence != sequence && segment.acknowledged == acknowledged;
     parsed.take_for(Segment { sequence, acknowledged, payload_bytes: 0, ..segment });
     let state = maps::connection_state_of(ctx);
-    // Who listens takes any segment with a cookie, and has no connection yet.
+    // A listener accepts any segment with a valid cookie, and has no connection yet.
     let is_its = |peer: Peer| peer.received == sequence && peer.is_opening == 0;
     let is_open = state == ESTABLISHED && parsed.peer().is_some_and(is_its);
     let ends = is_open || state == UNKNOWN && is_behind;
@@ -143,7 +149,7 @@ pub(crate) extern "C" fn end_paged(ctx: *mut Raw) -> u32 {
     1
 }
 
-/// Remembers that the connection at hand was ended by a page, which is the reason's code that this returns.
+/// Records that a page ended the current connection. Returns the code of [`Reason::Page`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn keep_paged() -> u32 {
@@ -165,14 +171,14 @@ extern "C" fn keep_paged() -> u32 {
     PAGE
 }
 
-/// Makes it the place of what a page has left of the connection at hand: that of the same two, with their ports changed.
-/// Where that is a connection of its own, nothing is remembered of it.
+/// Sets the map key to the entry of a page's connection: the current connection's key with its ports swapped. If a
+/// connection with that key exists, its state is lost.
 #[inline(always)]
 fn set_paged(parsed: &ParsedFrame, deferred: &mut Deferred) {
     deferred.set_conversation(parsed.source(), parsed.destination(), parsed.port(), parsed.segment().source_port);
 }
 
-/// Whether the segment at hand, of a connection, begins a request that can be answered by a page; 1 where it does.
+/// Returns 1 if the current segment of a connection begins a request that a page can answer.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn is_turn(ctx: *mut Raw) -> u32 {
@@ -184,8 +190,8 @@ extern "C" fn is_turn(ctx: *mut Raw) -> u32 {
     (begins && Conversation::owes_nothing(known.as_deref(), &segment, &peer)) as u32
 }
 
-/// Makes the request at hand the page that answers it, to be tried again in so many seconds. 0, and it is what it was,
-/// where it cannot be one.
+/// Turns the current request into the page that answers it, with this number of seconds for the next try. Returns 0 if
+/// that fails; the packet is unchanged then.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn page(ctx: *mut Raw, seconds: u64) -> u32 {
@@ -224,8 +230,8 @@ extern "C" fn page(ctx: *mut Raw, seconds: u64) -> u32 {
 const ESTABLISHED: u32 = ConnectionState::Established as u32;
 const UNKNOWN: u32 = ConnectionState::Unknown as u32;
 
-/// Remembers that the connection at hand ends by a reset, which is the reason's code that this returns. A function of
-/// its own, for the key's place on the stack, as the next one is.
+/// Records that the current connection ends by a reset. Returns the code of [`Reason::Reset`]. A function of its own,
+/// to keep the key on its own stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn end_by_reset() -> u32 {
@@ -243,7 +249,8 @@ extern "C" fn end_by_reset() -> u32 {
     RESET
 }
 
-/// Whether the segment at hand is one of a connection that has ended so; 1 where it is.
+/// Returns 1 if the current segment belongs to a connection that a reset has ended. A function of its own, to keep the
+/// key on its own stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn is_repetition() -> u32 {
@@ -258,8 +265,8 @@ fn of_connection() -> Option<&'static mut Deferred> {
     Some(deferred)
 }
 
-/// Makes the packet a reset: a SYN its answer, any other segment that of its client. 0, and it is what it was, where it
-/// cannot be one.
+/// Turns the current packet into a reset: a SYN into its answer, any other segment into a reset of its client. Returns
+/// 0 if that fails; the packet is unchanged then.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn reset(ctx: *mut Raw) -> u32 {
@@ -292,13 +299,13 @@ extern "C" fn reset(ctx: *mut Raw) -> u32 {
     is_written as u32
 }
 
-/// Where the segment that this frame is goes as a reset.
+/// Returns the direction in which the current segment leaves as a reset.
 #[inline(always)]
 pub(crate) fn way_of(parsed: &ParsedFrame) -> Way {
     if parsed.is_opening() { Way::Back } else { Way::On }
 }
 
-/// A header's words, as they lie there.
+/// Returns the words of a header, in network order.
 #[inline(always)]
 fn words<const WORDS: usize>(frame: &PacketFrame, at: usize) -> Option<[u32; WORDS]> {
     let mut words = [0; WORDS];
@@ -308,7 +315,7 @@ fn words<const WORDS: usize>(frame: &PacketFrame, at: usize) -> Option<[u32; WOR
     Some(words)
 }
 
-/// The header of TCP at this offset, with the numbers that the segment at hand is taken for.
+/// Returns the TCP header at this offset, with the sequence and acknowledgement numbers of the parsed segment.
 #[inline(always)]
 fn tcp(frame: &PacketFrame, at: usize, parsed: &ParsedFrame) -> Option<[u32; TCP_WORDS]> {
     let [ports, sequence, _, flags, sum] = words(frame, at)?;

@@ -1,4 +1,4 @@
-//! Whether a segment is verified traffic. `ratelimit_common::verification` decides.
+//! Checks whether a segment is verified traffic. `ratelimit_common::verification` makes the decisions.
 
 use ratelimit_common::drop_cache::{Expiry, Key};
 use ratelimit_common::hold::is;
@@ -14,7 +14,7 @@ use crate::maps::{self, Deferred, Filter};
 use crate::packet::PacketFrame;
 use crate::refusal;
 
-/// What [`verification`] says of a segment.
+/// Result of [`verification`] for a segment.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Verification(u32);
@@ -22,62 +22,63 @@ pub(crate) struct Verification(u32);
 const VERIFIED: u32 = is::VERIFIED as u32;
 const ESTABLISHED: u32 = is::ESTABLISHED as u32;
 const FIRST: u32 = is::FIRST as u32;
-/// Above all that charges have.
+/// Flag above those of the charges: the server does not accept the segment.
 const IGNORED: u32 = 1 << 8;
 
 impl Verification {
-    /// Of unverified traffic.
+    /// The result for unverified traffic.
     pub(crate) const NONE: Self = Self(0);
 
-    /// Of the segment that this frame is, once it was parsed; `may_ask`: it may be asked for something, by a rule that
-    /// counts that.
+    /// Verifies the segment in this frame, which must be parsed. `may_ask` says that a request may begin in it and that
+    /// the rule counts requests.
     #[inline(always)]
     pub(crate) fn of(frame: &PacketFrame, generation: u32, rule: u32, may_ask: bool) -> Self {
         Self(verification(frame.context(), generation, rule, may_ask as u32))
     }
 
-    /// Whether it is counted as verified traffic.
+    /// Returns true if the segment counts as verified traffic.
     #[inline(always)]
     pub(crate) const fn is_verified(self) -> bool {
         self.0 & VERIFIED != 0
     }
 
-    /// Whether the server does not take it, so that no request begins in it.
+    /// Returns true if the server does not accept the segment, so no request begins in it.
     #[inline(always)]
     pub(crate) const fn is_ignored(self) -> bool {
         self.0 & IGNORED != 0
     }
 
-    /// What [`ratelimit_common::hold::Charges`] has of it.
+    /// Returns the flags for [`ratelimit_common::hold::Charges`].
     #[inline(always)]
     pub(crate) const fn of_charges(self) -> u8 {
         self.0 as u8
     }
 }
 
-/// Whether the rule needs to know if a segment is verified.
+/// Returns true if the rule needs to know whether a segment is verified.
 #[inline(always)]
 pub(crate) const fn is_asked(rule: &Rule, may_ask: bool) -> bool {
     is_asked_of(rule.evidence, may_ask) || hook::ANSWERS && rule.evidence.any(EvidenceNeeds::PAGES)
 }
 
-/// The same, of a connection that no page has ended.
+/// Returns [`is_asked`] for a connection that no page has ended.
 #[inline(always)]
 const fn is_asked_of(evidence: EvidenceNeeds, may_ask: bool) -> bool {
     may_ask || evidence.any(EvidenceNeeds::SEGMENTS.or(EvidenceNeeds::CONNECTIONS))
 }
 
-/// Of a segment that [`cached_segment_drop`] is asked of: it may ask for something; its frame was parsed.
+/// Flags for [`cached_segment_drop`]: a request may begin in the segment; its frame was parsed.
 const MAY_ASK: u32 = 1;
 const IS_PARSED: u32 = 2;
 
-/// What [`cached_segment_drop`] returns of a segment that is to be looked up, which is no [`Expiry`].
+/// Result of [`cached_segment_drop`] that is no [`Expiry`]: the segment's socket must be looked up.
 const LOOK_UP: u64 = 2;
 
-/// The cached drop of the segment that this frame is, which has this key: of all its source's segments, of its
-/// connection's requests, or of those of either that are unverified. The socket is looked up of connections that were
-/// found lately, and of those that were not looked for a moment ago. Keeps whether there may be an entry for
-/// unverified traffic; and, where the segment `may_ask` for something, the key of its connection.
+/// Returns the cached drop of the segment in this frame. The entry may cover all segments of its source, all requests
+/// of its connection, or only the unverified ones of either.
+///
+/// The socket is looked up if the connection was found recently, or was not looked for a moment ago. Also stores
+/// whether there may be an entry for unverified traffic. If `may_ask` is set, it stores the connection's key too.
 #[inline(always)]
 pub(crate) fn cached_drop(frame: &PacketFrame, generation: u32, key: Key, may_ask: bool) -> Option<Expiry> {
     let Key { source, what } = key;
@@ -94,13 +95,13 @@ pub(crate) fn cached_drop(frame: &PacketFrame, generation: u32, key: Key, may_as
     if code == 0 { None } else { Some(Expiry::of(code)) }
 }
 
-/// A [`Expiry`], 0, or [`LOOK_UP`]. A function of its own, for its place on the stack, as the next one is.
+/// Returns the word of an [`Expiry`], 0, or [`LOOK_UP`]. A function of its own, to use its own stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn cached_segment_drop(ctx: *mut Raw, generation: u32, source: u64, what: u64, asks: u32) -> u64 {
     let (Some(config), Some(deferred)) = (maps::config(generation), maps::deferred()) else { return 0 };
     let may_ask = asks & MAY_ASK;
-    // Of a plain frame a glance has told.
+    // A plain frame was checked by `at_a_glance`.
     if asks & IS_PARSED != 0 && maps::parsed().is_some_and(|parsed| parsed.segment().closes()) {
         deferred.refused = Deferred::CLOSES;
     }
@@ -118,7 +119,7 @@ extern "C" fn cached_segment_drop(ctx: *mut Raw, generation: u32, source: u64, w
         return 0;
     }
     let context = Context::new(ctx);
-    // Where a glance does not tell, the frame was parsed: its key is of that.
+    // If the frame is not plain, it was parsed, and so its key comes from the parsed frame.
     let Some(source_port) = source_port(&PacketFrame::new(&context)).or_else(parsed_source_port) else {
         return LOOK_UP;
     };
@@ -143,7 +144,7 @@ extern "C" fn cached_segment_drop(ctx: *mut Raw, generation: u32, source: u64, w
     }
     let connection = key.of_connection(config.seed, source_port);
     deferred.connection = connection;
-    // What ends the connection is judged: see `refusal::end_abandoned`.
+    // A segment that ends the connection is judged instead: see `refusal::end_abandoned`.
     if deferred.closes() {
         return found;
     }
@@ -151,13 +152,14 @@ extern "C" fn cached_segment_drop(ctx: *mut Raw, generation: u32, source: u64, w
     if expiry != 0 {
         return expiry;
     }
-    // Who forges requests from all ports has each be one that is looked up; else he has the first request of a client
-    // that connects from one wait.
+    // An attacker who forges requests from all ports makes each of them be looked up. Without the look-up, the first
+    // request of a client that connects from one of these ports would wait.
     let unverified = connection.of_unverified_requests();
     if maps::may_be_cached(config, unverified, unverified.source) { LOOK_UP } else { found }
 }
 
-/// The cached drop of a segment with this key that was looked up and is unverified: an [`Expiry`], or 0.
+/// Returns the cached drop of a segment with this key that was looked up and is unverified: the word of an [`Expiry`],
+/// or 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn cached_unverified_drop(generation: u32, source: u64, what: u64) -> u64 {
@@ -177,7 +179,8 @@ extern "C" fn cached_unverified_drop(generation: u32, source: u64, what: u64) ->
     maps::cached_drop_of(generation, unverified.source, unverified.what, unverified.source, deferred.now().0)
 }
 
-/// The entry that drops unverified traffic of this source. The guard's entry of a suspect source drops nothing.
+/// Returns the entry that drops unverified traffic of this source, or 0. The guard's entry for a suspect source drops
+/// nothing.
 #[inline(always)]
 fn of_unverified_source(generation: u32, key: Key, deferred: &Deferred) -> u64 {
     let Key { source, what } = key.unverified();
@@ -193,8 +196,9 @@ fn parsed_source_port() -> Option<u16> {
     maps::parsed().map(|parsed| parsed.segment().source_port)
 }
 
-/// The [`ConnectionState`] of the segment at hand. If it has this key, the filters keep whether its connection was
-/// found: also before it is established, since an opening may be forged before the first request is there.
+/// Returns the [`ConnectionState`] of the current segment. With a key, it also records in the filters whether the
+/// connection was found. That includes connections that are not established yet, as an opening may be forged before the
+/// first request arrives.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn look_up(ctx: *mut Raw, generation: u32, source: u64, what: u64) -> u32 {
@@ -215,7 +219,8 @@ extern "C" fn look_up(ctx: *mut Raw, generation: u32, source: u64, what: u64) ->
     connection_state
 }
 
-/// A function of its own: it is walked once, and its stack is free again when the source is judged.
+/// Returns the flags of a [`Verification`]. A function of its own: the verifier walks it once, and its stack is free
+/// again when the source is judged.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn verification(ctx: *mut Raw, generation: u32, rule: u32, may_ask: u32) -> u32 {
@@ -225,11 +230,11 @@ extern "C" fn verification(ctx: *mut Raw, generation: u32, rule: u32, may_ask: u
         if let Some(deferred) = maps::deferred() {
             deferred.refused_until = Nanos(0);
         }
-        // It is its connection's reset then, and nothing to its rule.
+        // The segment becomes its connection's reset and is nothing to its rule.
         if refusal::end_paged(ctx) != 0 {
             return IGNORED;
         }
-        // Nothing else asks.
+        // No other part of the rule needs verification.
         let is_suspect = maps::deferred().is_some_and(|deferred| deferred.is_suspect != 0);
         if !is_suspect && !is_asked_of(rule.evidence, may_ask != 0) {
             return 0;
@@ -243,7 +248,7 @@ extern "C" fn verification(ctx: *mut Raw, generation: u32, rule: u32, may_ask: u
     let [high, low] = parsed.connection_words(config.seed);
     let is_known = is_known(high, low, generation, now) != 0;
     if is_known && may_ask == 0 && !rule.evidence.any(EvidenceNeeds::SEGMENTS) {
-        // As long as it sends, it is not taken for another one.
+        // Renews the connection, so that it is not taken for a new one while it sends.
         let _always_zero = make_known(high, low, generation, now);
         return 0;
     }
@@ -257,7 +262,7 @@ extern "C" fn verification(ctx: *mut Raw, generation: u32, rule: u32, may_ask: u
     bits
 }
 
-/// [`look_up`]; only where a rule refuses unverified segments does it matter later that a connection was found.
+/// Runs [`look_up`]. The filters matter only for rules that refuse unverified segments, so other rules pass no key.
 #[inline(always)]
 fn connection_state(ctx: *mut Raw, generation: u32, rule: &Rule) -> u32 {
     let key = match maps::deferred() {
@@ -267,7 +272,7 @@ fn connection_state(ctx: *mut Raw, generation: u32, rule: &Rule) -> u32 {
     look_up(ctx, generation, key.source, key.what)
 }
 
-/// Of a [`ConnectionState`]'s number, and whether its segment may ask for something.
+/// Returns the flags of a [`Verification`] for the code of a [`ConnectionState`].
 #[inline(always)]
 fn bits(connection_state: u32, rule: &Rule, may_ask: u32) -> u32 {
     const ANSWERED: u32 = ConnectionState::Answered as u32;
@@ -278,7 +283,7 @@ fn bits(connection_state: u32, rule: &Rule, may_ask: u32) -> u32 {
         ANSWERED if may_ask != 0 && !rule.evidence.any(EvidenceNeeds::SEGMENTS) => VERIFIED,
         ESTABLISHED => VERIFIED | self::ESTABLISHED,
         IGNORED => self::IGNORED,
-        // No socket is there: the kernel answers it by a reset, and nobody reads what it asks for.
+        // There is no socket: the kernel answers the segment by a reset, and no server reads its request.
         UNKNOWN
             if may_ask != 0
                 && (rule.refuses & refuses::BY_RESET != 0 || rule.ends_abandoned())

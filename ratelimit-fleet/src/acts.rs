@@ -1,9 +1,10 @@
-//! Bans, grants and resets that all hosts follow. Pure.
+//! Bans, grants and resets that apply to all hosts. Pure.
 //!
-//! An act is sealed: it names an address, and nobody without the fleet's secret reads or makes one. Each host says its
-//! own acts at once, once more soon after, and then each hour for as long as they are in force, so that a store that
-//! lost them has them again. A host that hears one twice, or an older one after a newer of the same kind, does nothing.
-//! After a restart a host hears its own from before it as any others: what it lifted then stays lifted.
+//! An act is encrypted: it names an address, and only hosts with the fleet's secret can read or create one. Each host
+//! publishes its own acts at once and again after [`AGAIN_AFTER`]. While an act is in force, the host repeats it every
+//! hour, in case the store lost its data. A host ignores an act that it already received, or that is older than the
+//! newest act of the same kind. After a restart, a host receives its own earlier acts like any other act, so lifted
+//! bans stay lifted.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,95 +16,95 @@ use serde::{Deserialize, Serialize};
 use crate::core::after;
 use crate::names::{HostId, Names};
 
-/// The most that are remembered of this host's own, and of those heard.
+/// Maximum number of remembered acts, separately for this host's own and for received ones.
 pub const ACTS_MAX: usize = 10_000;
 
-/// The most that are said, and heard, in one round.
+/// Maximum number of acts published, and received, in one round.
 pub const ROUND_MAX: usize = 256;
 
-/// An act is said once more so long after the first time.
+/// Delay after which a new act is published a second time.
 pub const AGAIN_AFTER: Duration = Duration::from_secs(10);
 
-/// And then so often.
+/// Interval at which an act is published after the second time.
 pub const REPEATED_EACH: Duration = Duration::from_secs(3600);
 
-/// An act is kept in the store, and heard, for this time after it was said last.
+/// Time for which the store keeps an act, and hosts accept it, after its last publication.
 pub const KEPT: Duration = Duration::from_secs(86_400);
 
-/// A reset that is older is none: it would take what was counted since.
+/// Maximum age of a reset. An older reset would erase newer counts.
 pub const RESET_FOR: Duration = Duration::from_secs(60);
 
 const CONTEXT: &str = "act";
 
-/// What all hosts do.
+/// Operation that all hosts carry out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum What {
-    /// A rule banned the source, for what established connections proved.
+    /// A rule banned the source because of its verified traffic.
     Ban {
-        /// The rule's name.
+        /// Name of the rule.
         rule: String,
-        /// The end, in nanoseconds since 1970.
+        /// Expiry in nanoseconds since 1970.
         until_ns: u64,
     },
     /// The bans of all sources within the prefix are lifted.
     Unblock {
-        /// Who said so.
+        /// User who gave the command.
         by: String,
     },
     /// The counters of the source are reset.
     Reset {
-        /// Who said so.
+        /// User who gave the command.
         by: String,
     },
     /// The prefix is allowed.
     Allow {
-        /// The end; none is permanent.
+        /// Expiry in nanoseconds since 1970. None is permanent.
         until_ns: Option<u64>,
-        /// Why.
+        /// Reason that the user gave.
         reason: Option<String>,
-        /// Who said so.
+        /// User who gave the command.
         by: String,
     },
     /// The prefix is denied.
     Deny {
-        /// The end; none is permanent.
+        /// Expiry in nanoseconds since 1970. None is permanent.
         until_ns: Option<u64>,
-        /// Why.
+        /// Reason that the user gave.
         reason: Option<String>,
-        /// Who said so.
+        /// User who gave the command.
         by: String,
     },
-    /// What was allowed within the prefix is not any more.
+    /// Allow entries within the prefix are removed.
     Unallow {
-        /// Who said so.
+        /// User who gave the command.
         by: String,
     },
-    /// What was denied within the prefix is not any more.
+    /// Deny entries within the prefix are removed.
     Undeny {
-        /// Who said so.
+        /// User who gave the command.
         by: String,
     },
 }
 
-/// One of them.
+/// One act as hosts exchange it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Act {
-    /// When, in nanoseconds since 1970 by its host's clock.
+    /// Time of the act in nanoseconds since 1970, by the clock of its host.
     pub at_ns: u64,
-    /// When it was said last, in nanoseconds since 1970 by its host's clock: what is written to the store again without
-    /// the secret is old.
+    /// Time of the last publication in nanoseconds since 1970, by the clock of its host. Without the secret, a replayed
+    /// act keeps this time and expires.
     pub said_ns: u64,
-    /// Who began it.
+    /// Id of the host that began the act.
     pub host: [u8; 8],
-    /// Which source or prefix.
+    /// Source or prefix.
     pub prefix: IpNet,
-    /// What.
+    /// Operation.
     #[serde(flatten)]
     pub what: What,
 }
 
-/// Of one prefix and kind the newest act decides.
+/// Kind of act. For each prefix and kind, only the newest act counts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Kind {
     Ban(String),
@@ -112,16 +113,16 @@ enum Kind {
     Grant,
 }
 
-/// What this host began, and the others have to hear of.
+/// Act that this host began and has to publish.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Begun {
-    /// Which: later ones of a process have higher numbers.
+    /// Number of the act. Later acts of the same process have higher numbers.
     pub number: u64,
-    /// When, in nanoseconds since 1970.
+    /// Time of the act in nanoseconds since 1970.
     pub at_ns: u64,
-    /// Which source or prefix.
+    /// Source or prefix.
     pub prefix: IpNet,
-    /// What.
+    /// Operation.
     #[serde(flatten)]
     pub what: What,
 }
@@ -134,7 +135,7 @@ struct Own {
     said: u32,
 }
 
-/// What this host says, and what it heard.
+/// Acts that this host publishes and acts that it received.
 #[derive(Debug, Default)]
 pub struct Ledger {
     newest: HashMap<(IpNet, Kind), u64>,
@@ -152,20 +153,20 @@ impl What {
         }
     }
 
-    /// When there is nothing left to do.
+    /// Returns the time at which the act has no further effect.
     fn ends_at(&self, at_ns: u64) -> Nanos {
         let at = Nanos(at_ns);
         match self {
             Self::Ban { until_ns, .. } => Nanos(*until_ns),
             Self::Allow { until_ns, .. } | Self::Deny { until_ns, .. } => Nanos(until_ns.unwrap_or(u64::MAX)),
             Self::Reset { .. } => after(at, RESET_FOR),
-            // As long as what they end may still be heard.
+            // Kept while an act that this one revokes may still be received.
             Self::Unblock { .. } | Self::Unallow { .. } | Self::Undeny { .. } => after(at, KEPT),
         }
     }
 
-    /// Whether a host that hears it has nothing to do. What takes back is done whenever it is heard: what it takes back may
-    /// be heard before it.
+    /// Returns true if the act needs no action on a host that receives it. A revocation is always carried out, because
+    /// the act that it revokes may have arrived first.
     fn has_ended(&self, at_ns: u64, now: Nanos) -> bool {
         match self {
             Self::Unblock { .. } | Self::Unallow { .. } | Self::Undeny { .. } => false,
@@ -177,32 +178,33 @@ impl What {
 }
 
 impl Act {
-    /// The act for the store; `nonce` is random.
+    /// Encrypts the act for the store. `nonce` must be random.
     pub fn seal(&self, names: &Names, nonce: [u8; 12]) -> Vec<u8> {
         names.seal(CONTEXT, &serde_json::to_vec(self).unwrap_or_default(), nonce)
     }
 
-    /// What a host of this fleet sealed.
+    /// Decrypts an act that a host of this fleet encrypted. None for anything else.
     pub fn open(names: &Names, sealed: &[u8]) -> Option<Self> {
         serde_json::from_slice(&names.open(CONTEXT, sealed)?).ok()
     }
 }
 
 impl Ledger {
-    /// This host did something that all are to do; also before a restart, where no host has said anything newer since.
+    /// Records an act of this host for publication. Skips an expired act, and an act older than [`AGAIN_AFTER`] if a
+    /// newer one of its kind exists, as after a restart. Without room the act is counted as lost.
     pub fn begin(&mut self, host: HostId, Begun { number, at_ns, prefix, what }: Begun, now: Nanos) {
         let key = (prefix, what.kind());
         let is_overtaken = self.newest.get(&key).is_some_and(|newest| *newest > at_ns);
         if (is_overtaken && after(Nanos(at_ns), AGAIN_AFTER) < now) || what.ends_at(at_ns) <= now {
             return;
         }
-        // However many bans there are, what a user says has room.
+        // Bans cannot fill the table: acts of users have another `ACTS_MAX` entries.
         let most = if matches!(what, What::Ban { .. }) { ACTS_MAX } else { 2 * ACTS_MAX };
         if self.own.len() >= most && !self.own.contains_key(&key) {
             self.lost += 1;
             return;
         }
-        // Two acts of one instant are still one after the other.
+        // Acts with equal times still need an order.
         let at_ns = at_ns.max(self.newest.get(&key).map_or(0, |newest| newest + 1));
         let act = Act { at_ns, said_ns: at_ns, host: host.0, prefix, what };
         self.remember(&act);
@@ -210,7 +212,8 @@ impl Ledger {
         self.own.insert(key, Own { number, act, says_at: now, said: 0 });
     }
 
-    /// What is to be said now, at most [`ROUND_MAX`]: what users said, then bans, each the oldest first. Counts as said with [`Ledger::said`] only.
+    /// Returns the acts to publish now, at most [`ROUND_MAX`]. Acts of users come before bans, each oldest first. Only
+    /// [`Ledger::said`] marks them as published.
     pub fn due(&mut self, now: Nanos) -> Vec<Act> {
         self.own.retain(|_, own| own.act.what.ends_at(own.act.at_ns) > now);
         let mut due: Vec<_> = self.own.values().filter(|own| own.says_at <= now).collect();
@@ -218,7 +221,7 @@ impl Ledger {
         due.into_iter().take(ROUND_MAX).map(|own| Act { said_ns: now.0, ..own.act.clone() }).collect()
     }
 
-    /// The store took these.
+    /// Records that the store accepted these acts.
     pub fn said(&mut self, acts: &[Act], now: Nanos) {
         for act in acts {
             if let Some(own) = self.own.get_mut(&(act.prefix, act.what.kind())).filter(|own| own.act.at_ns == act.at_ns)
@@ -229,28 +232,29 @@ impl Ledger {
         }
     }
 
-    /// What users of this host said that the store has not taken yet, by number.
+    /// Returns the numbers of user acts of this host that the store has not accepted yet.
     pub fn unsaid(&self) -> Vec<u64> {
         let is_unsaid = |own: &&Own| own.said == 0 && !matches!(own.act.what, What::Ban { .. });
         self.own.values().filter(is_unsaid).map(|own| own.number).collect()
     }
 
-    /// The store lost what it had: all that is in force is said again.
+    /// Records that the store lost its data. All acts in force are published again.
     pub fn store_lost(&mut self, now: Nanos) {
         self.own.values_mut().for_each(|own| own.says_at = now);
     }
 
-    /// Whether this host is to do it: it is newer than what any host, this one too, said of it before, and has not ended.
+    /// Returns true if this host has to carry out a received act: it has not ended and is newer than any act of its
+    /// kind and prefix. Records the act then.
     pub fn hear(&mut self, act: &Act, now: Nanos) -> bool {
         let key = (act.prefix, act.what.kind());
         let is_new = self.newest.get(&key).is_none_or(|newest| *newest < act.at_ns);
-        // From a clock that is wrong by more, it would hide what comes after.
+        // An act from a clock that is ahead by more would hide later acts.
         let is_later = act.at_ns > after(now, REPEATED_EACH).0;
         let is_old = after(Nanos(act.said_ns), KEPT) <= now;
         if !is_new || is_later || is_old || act.what.has_ended(act.at_ns, now) {
             return false;
         }
-        // A ban that was lifted later is not begun again.
+        // A ban that was lifted later is not started again.
         let lifted = self.newest.iter().any(|((prefix, kind), at_ns)| {
             *kind == Kind::Unblock && *at_ns >= act.at_ns && prefix.contains(&act.prefix)
         });
@@ -258,18 +262,18 @@ impl Ledger {
             return false;
         }
         self.remember(act);
-        // What this host said before of the same is over.
+        // The received act replaces this host's own earlier act of the same kind.
         self.own.remove(&key);
         self.lift(act);
         true
     }
 
-    /// How many were not said, for want of room.
+    /// Returns the number of acts that were not published because the table was full.
     pub const fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Bans that are lifted are not said any more.
+    /// Stops publishing bans that the act lifts.
     fn lift(&mut self, act: &Act) {
         if matches!(act.what, What::Unblock { .. }) {
             self.own.retain(|(prefix, kind), _| !(matches!(kind, Kind::Ban(_)) && act.prefix.contains(prefix)));

@@ -1,7 +1,8 @@
-//! How far this host's clock is from the store's. Pure: instants are handed in.
+//! Offset between this host's clock and the store's. Pure: instants are arguments.
 //!
-//! The clock of packets names the buckets, so that one is compared; every host compares with the same node of the
-//! store. Of the last comparisons the one with the shortest way is believed: it is wrong by half its way at most.
+//! The packet clock numbers the buckets, so the packet clock is compared. Every host compares with the same node of the
+//! store. Of the last `SAMPLES` comparisons, the one with the shortest round trip counts: its error is at most half
+//! its round trip.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,26 +11,26 @@ use ratelimit_common::time::Nanos;
 
 const SAMPLES: usize = 8;
 
-/// One question for the time.
+/// One request for the store's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sample {
-    /// Ours minus the store's.
+    /// This host's clock minus the store's.
     ahead_ns: i64,
     way_ns: u64,
 }
 
-/// What is known of the difference.
+/// Estimated offset between the two clocks, from the last `SAMPLES` requests.
 #[derive(Clone, Debug, Default)]
 pub struct Skew {
     samples: VecDeque<Sample>,
 }
 
 impl Skew {
-    /// Takes in that the store said `theirs` between `asked` and `answered`, both by the clock of packets.
+    /// Records that the store returned the time `theirs` between `asked` and `answered`, both by the packet clock.
     pub fn learn(&mut self, asked: Nanos, answered: Nanos, theirs: Nanos) {
         let way_ns = answered.0.saturating_sub(asked.0);
         let middle = asked.0.saturating_add(way_ns / 2);
-        // Where the store's time is absurd, so is the difference, and nothing is summed.
+        // The difference is computed in 128 bits and clamped, so an absurd store time cannot overflow.
         let ahead = i128::from(middle) - i128::from(theirs.0);
         let ahead_ns = i64::try_from(ahead).unwrap_or(if ahead < 0 { i64::MIN } else { i64::MAX });
         if self.samples.len() == SAMPLES {
@@ -38,12 +39,12 @@ impl Skew {
         self.samples.push_back(Sample { ahead_ns, way_ns });
     }
 
-    /// Ours minus the store's, in nanoseconds; none before the first answer.
+    /// Returns this host's clock minus the store's, in nanoseconds. None before the first answer.
     pub fn ahead_ns(&self) -> Option<i64> {
         self.best().map(|sample| sample.ahead_ns)
     }
 
-    /// The least by which the clocks differ for certain: half the way is doubt.
+    /// Returns the smallest clock difference that is certain. Half the round trip is uncertainty.
     pub fn certain(&self) -> Duration {
         let Some(sample) = self.best() else {
             return Duration::ZERO;

@@ -1,7 +1,8 @@
-//! What is reported, when, and what is made of the answers. Pure: time, sequence and counts are handed in.
+//! Decisions about what to report and when, and evaluation of the answers. Pure: time, sequence and counts are
+//! arguments.
 //!
-//! A source is tracked from its first crossing of a step on. It is looked up at a crossing and once an interval. What
-//! it admitted is said at once where [`Terms::is_urgent`] or [`Terms::is_hot`] says so, else at the interval.
+//! A source is tracked from its first crossing of a step. Its counts are read at each crossing and once per interval.
+//! They are reported at once if [`Terms::is_urgent`] or [`Terms::is_hot`] holds, otherwise at the next interval.
 
 mod round;
 #[cfg(test)]
@@ -20,24 +21,24 @@ use crate::wire::Sequence;
 
 pub use round::Round;
 
-/// No source is looked up more often.
+/// Minimum time between two reads of the kernel's counts.
 pub const LOOK_GAP: Duration = Duration::from_millis(20);
 
-/// So long after a call failed its sources are tried again, if no interval ends before.
+/// Delay before the sources of a failed call are tried again, unless the interval ends earlier.
 pub const RETRY: Duration = Duration::from_millis(300);
 
-/// What a fleet is told once.
+/// Settings of the fleet, fixed at its start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// How many hosts there are.
+    /// Number of hosts in the fleet.
     pub hosts: u32,
-    /// What is not urgent is said so often.
+    /// Interval of reports that are not urgent.
     pub interval: Duration,
-    /// Sources that are tracked; more are not reported, which forgives them.
+    /// Maximum number of tracked sources. Further sources are not reported, so other hosts do not count them.
     pub sources_max: usize,
-    /// Sources that are exchanged in one round; more wait for the next.
+    /// Maximum number of sources exchanged in one round. Further sources wait for the next round.
     pub round_max: usize,
-    /// Of each limit so much that no store can take, in percent.
+    /// Percentage of each limit that counts of other hosts cannot take.
     pub floor_percent: u8,
 }
 
@@ -53,23 +54,23 @@ impl Default for Settings {
     }
 }
 
-/// What was counted since the start.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Registers that the store took.
+    /// Registers that the store accepted.
     pub reports: u64,
-    /// Crossings and sources that were not reported, for want of room.
+    /// Crossings and sources that were not reported because a queue, a table or a round was full.
     pub reports_lost: u64,
-    /// Sums that were more than all hosts can have admitted.
+    /// Sums larger than all hosts together can have admitted.
     pub garbage: u64,
-    /// Answers that came after later ones.
+    /// Answers that arrived after later ones.
     pub late: u64,
-    /// Times that the store had lost what it had.
+    /// Number of times that the store lost its data.
     pub store_lost: u64,
 }
 
 impl Counters {
-    /// The same, with what was counted before.
+    /// Adds the counters of an earlier period.
     #[must_use]
     pub const fn since(self, before: Self) -> Self {
         Self {
@@ -82,18 +83,18 @@ impl Counters {
     }
 }
 
-/// How a source stands, for `check`.
+/// Counts of one source in the fleet, for `check`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// What this host admitted in the window, by the last look.
+    /// Admissions of this host in the window, as of the last read.
     pub here: u64,
-    /// What the others did, as last told.
+    /// Admissions of the other hosts in the window, as last reported.
     pub elsewhere: u64,
-    /// When that was told.
+    /// Time of the last report from the other hosts.
     pub told_at: Option<Nanos>,
 }
 
-/// The state of this host in its fleet.
+/// Fleet state of this host.
 #[derive(Debug)]
 pub struct Core {
     host: HostId,
@@ -102,25 +103,25 @@ pub struct Core {
     limits: Vec<(FleetLimit, Terms)>,
     tracked: HashMap<Subject, Tracked>,
     sequence: Sequence,
-    /// Of the last call that had other limits: what is answered to it, or one before, is of no use.
+    /// Sequence of the last call made under earlier limits. Answers up to this sequence are discarded.
     outdated: Sequence,
     skew: Skew,
     counters: Counters,
     tick_at: Nanos,
-    /// Whether what is due is all, not only what crossed.
+    /// True if every tracked source is due, not only those that crossed a step.
     is_tick: bool,
-    /// When what failed is tried again, between ticks.
+    /// Time at which failed sources are tried again between ticks.
     retry_at: Option<Nanos>,
     is_retry: bool,
-    /// The earliest crossing that was not looked up.
+    /// Time of the earliest crossing that was not processed yet.
     crossed_at: Option<Nanos>,
     looked_at: Nanos,
-    /// Before this no bucket is final: hosts say again what the store lost, or could not be told.
+    /// Time before which no bucket is final, because hosts may still repeat reports that the store lost or missed.
     unsettled_until: Nanos,
 }
 
 impl Core {
-    /// A host that knows nothing of the others yet. Each limit's id is its place in `limits`.
+    /// Creates a host without counts from other hosts. Each limit's id is its index in `limits`.
     pub fn new(host: HostId, names: Names, settings: Settings, limits: Vec<FleetLimit>) -> Self {
         let mut core = Self {
             host,
@@ -144,9 +145,9 @@ impl Core {
         core
     }
 
-    /// Puts other limits in force. What is known of those that stay, by their identity and buckets, stays too; the kernel
-    /// is told it again, as its windows may be new ones. Calls on their way name limits by places that others may have
-    /// now: their answers are not taken.
+    /// Replaces the limits. Limits with unchanged identity and buckets keep their counts. The counts are written to the
+    /// kernel again, because its windows may be new. Answers to calls in flight are discarded, because their limit ids
+    /// refer to the earlier list.
     pub fn set_limits(&mut self, limits: Vec<FleetLimit>) {
         self.outdated = self.sequence;
         let hosts = self.settings.hosts;
@@ -169,7 +170,7 @@ impl Core {
         self.tracked = tracked.into_iter().filter_map(moved).collect();
     }
 
-    /// The kernel says that a source's count of a bucket crossed a multiple of the limit's step.
+    /// Records that a source's count in a bucket crossed a multiple of the limit's step in the kernel.
     pub fn crossed(&mut self, subject: Subject, bucket: BucketIndex, now: Nanos) {
         let Some((limit, _)) = self.limit(subject.limit) else {
             return;
@@ -185,19 +186,19 @@ impl Core {
         self.crossed_at.get_or_insert(now);
     }
 
-    /// The kernel says that it lost so many crossings.
+    /// Records that the kernel lost `count` crossings.
     pub fn crossings_lost(&mut self, count: u64) {
         self.counters.reports_lost += count;
     }
 
-    /// When [`Core::due`] has something to do.
+    /// Returns the time from which [`Core::due`] has work.
     pub fn wakes_at(&self) -> Nanos {
         let gap_ends = after(self.looked_at, LOOK_GAP);
         let crossing = self.crossed_at.map(|at| at.max(gap_ends));
         [crossing, self.retry_at].into_iter().flatten().fold(self.tick_at, Nanos::min)
     }
 
-    /// The sources to look up in the kernel now, for [`Core::round`]; none before [`Core::wakes_at`].
+    /// Returns the sources to read from the kernel now, for [`Core::round`]. Empty before [`Core::wakes_at`].
     pub fn due(&mut self, now: Nanos) -> Vec<Subject> {
         if now < self.wakes_at() {
             return Vec::new();
@@ -218,48 +219,48 @@ impl Core {
             .filter(|(_, known)| known.has_crossed || self.is_tick || (self.is_retry && known.has_failed))
             .map(|(subject, known)| (known.tried_at, *subject))
             .collect();
-        // Those that waited longest first: what does not fit in a round is among them in the next.
+        // Longest-waiting sources first, so that sources that exceed one round are served in the next.
         due.sort_unstable();
         due.into_iter().map(|(_, subject)| subject).collect()
     }
 
-    /// The store lost what it had, for certain: all is said again.
+    /// Records that the store lost its data. All registers are reported again.
     pub fn store_lost(&mut self, now: Nanos) {
         self.counters.store_lost += 1;
         self.unsettle(now);
         self.tracked.values_mut().for_each(Tracked::store_lost);
     }
 
-    /// A host was away and is back: what it has to say of buckets that seemed final is asked for, at once.
+    /// Records that a host returned after an outage. Buckets that seemed final are requested again, at once.
     pub fn rejoined(&mut self, now: Nanos) {
         self.unsettle(now);
         self.tick_at = self.tick_at.min(now);
         self.tracked.values_mut().for_each(Tracked::ask_all);
     }
 
-    /// The counters of a source were reset on all hosts.
+    /// Records that the counters of a source were reset on all hosts.
     pub fn reset(&mut self, source: ipnet::IpNet) {
         let covered = self.tracked.iter_mut().filter(|(subject, _)| source.contains(&subject.source));
         covered.for_each(|(_, known)| known.forget_others());
     }
 
-    /// The store said its time.
+    /// Records the store's time.
     pub fn learn_time(&mut self, asked: Nanos, answered: Nanos, theirs: Nanos) {
         self.skew.learn(asked, answered, theirs);
     }
 
-    /// Ours minus the store's, in nanoseconds; none before the store said its time.
+    /// Returns this host's clock minus the store's, in nanoseconds. None before the first answer.
     pub fn ahead_ns(&self) -> Option<i64> {
         self.skew.ahead_ns()
     }
 
-    /// The limits that are not summed, as the clocks differ by more than a quarter of their bucket.
+    /// Returns the limits that are not summed because the clocks differ by more than a quarter of their bucket.
     pub fn not_summed(&self) -> Vec<LimitId> {
         let is_off = |(_, (limit, _)): &(u16, &(FleetLimit, Terms))| !limit.is_summed_at(self.skew.certain());
         (0..).zip(&self.limits).filter(is_off).map(|(id, _)| LimitId(id)).collect()
     }
 
-    /// How a source stands; none where it is not tracked.
+    /// Returns the counts of a source. None if the source is not tracked.
     pub fn standing(&self, subject: Subject, now: Nanos) -> Option<Standing> {
         let (limit, _) = self.limit(subject.limit)?;
         let known = self.tracked.get(&subject)?;
@@ -267,32 +268,32 @@ impl Core {
         Some(Standing { here: known.own(limit, now), elsewhere: known.others(limit, now), told_at })
     }
 
-    /// How many sources are tracked.
+    /// Returns the number of tracked sources.
     pub fn tracked(&self) -> usize {
         self.tracked.len()
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub const fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// This host.
+    /// Returns this host's id.
     pub const fn host(&self) -> HostId {
         self.host
     }
 
-    /// How many hosts there are, as this one was told.
+    /// Returns the configured number of hosts.
     pub const fn hosts(&self) -> u32 {
         self.settings.hosts
     }
 
-    /// The limits, by their ids.
+    /// Returns the limits in the order of their ids.
     pub fn limits(&self) -> impl ExactSizeIterator<Item = &FleetLimit> {
         self.limits.iter().map(|(limit, _)| limit)
     }
 
-    /// The names of this fleet.
+    /// Returns the key and field names of this fleet.
     pub const fn names(&self) -> &Names {
         &self.names
     }
@@ -306,7 +307,7 @@ impl Core {
     }
 }
 
-/// `later` after `at`.
+/// Returns `at` plus `later`, saturating.
 pub(crate) fn after(at: Nanos, later: Duration) -> Nanos {
     Nanos(at.0.saturating_add(u64::try_from(later.as_nanos()).unwrap_or(u64::MAX)))
 }

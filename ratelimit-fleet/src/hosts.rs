@@ -1,7 +1,7 @@
-//! The hosts of a fleet: what each says of itself once an interval. Pure.
+//! Records that the hosts of a fleet publish about themselves once per interval. Pure.
 //!
-//! A record is sealed: without the fleet's secret nobody can read or make one. The store puts its own time
-//! before it, so that all judge its age by one clock.
+//! A record is encrypted: reading or creating one requires the fleet's secret. The store prepends its own time, so all
+//! hosts judge a record's age by one clock.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -11,57 +11,58 @@ use serde::{Deserialize, Serialize};
 use crate::names::{HostId, Names};
 use ratelimit_policy::fleet::FleetLimit;
 
-/// A host that was not heard of in this time is gone.
+/// Silence after which a host is removed from the list.
 pub const GONE_AFTER: Duration = Duration::from_secs(3600);
 
-/// A host that was not heard of in this time does not count as one of the fleet now.
+/// Silence after which a host does not count as a current member of the fleet.
 pub const SILENT_AFTER: Duration = Duration::from_secs(60);
 
-/// How long a host that lost its state is listed under its earlier id.
+/// Time for which a host that lost its state is still listed under its earlier id.
 pub const REPLACED_AFTER: Duration = Duration::from_secs(5);
 
-/// What a host says of itself.
+/// Record that a host publishes about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Its name, for people.
+    /// Display name of the host.
     pub name: String,
-    /// The version of ratelimitd.
+    /// Version of ratelimitd.
     pub version: String,
-    /// By how much its clock is ahead of the store's; none where it does not know yet.
+    /// Host clock minus store clock, in nanoseconds. None while unknown.
     pub ahead_ns: Option<i64>,
-    /// What it admitted under fleet limits in the last minute.
+    /// Admissions under fleet limits in the last minute.
     pub admitted_last_minute: u64,
-    /// How often it was away from the store since its process began: who sees this grow asks again.
+    /// Number of store outages since the process began. When it grows, other hosts request their counts again.
     pub outages: u64,
-    /// Of its process: two with one id are two machines with one state, or one that was begun again.
+    /// Random number of the process. Two processes with one host id are a restart, or two machines with a copied state.
     pub process: u64,
-    /// How many hosts it says there are; 0 where it does not say.
+    /// Number of hosts in this host's configuration. 0 if unknown.
     #[serde(default)]
     pub hosts: u32,
-    /// The limits that it shares, by [`mark`]; none where it does not say, or has more than [`LIMITS_MAX`].
+    /// Shared limits, as returned by [`mark`]. None if unknown or if there are more than [`LIMITS_MAX`].
     #[serde(default)]
     pub limits: Option<Vec<u32>>,
-    /// Of its machine: the same whatever its state in the kernel; 0 where that is not known.
+    /// Hash of the machine id, independent of the kernel state. 0 if unknown.
     #[serde(default)]
     pub machine: u64,
-    /// How long its process has been in the fleet; none where it does not say.
+    /// Time that the process has been in the fleet, in milliseconds. None if unknown.
     #[serde(default)]
     pub up_ms: Option<u64>,
-    /// What its reports take at most; none where it does not say, or does not know yet.
+    /// Maximum time that its reports take, in milliseconds. None if unknown.
     #[serde(default)]
     pub delay_ms: Option<u64>,
 }
 
-/// The most limits that a record names. // x 11 bytes, from each host to each at each beat
+/// Maximum number of limits in a record. Each takes 11 bytes, and every host reads the records of all hosts in every
+/// beat.
 pub const LIMITS_MAX: usize = 256;
 
-/// What stands for a machine in a record. The id itself is not to leave the machine, see machine-id(5).
+/// Returns a hash that represents a machine in a record. The machine id itself must stay private, see machine-id(5).
 pub fn machine_of(id: &[u8]) -> u64 {
     let hash = ring::digest::digest(&ring::digest::SHA256, &[b"ratelimitd fleet ", id].concat());
     hash.as_ref().iter().take(8).fold(0, |machine, byte| machine << 8 | u64::from(*byte))
 }
 
-/// What stands for a limit in a record: the same on hosts that sum it together.
+/// Returns a hash that represents a limit in a record. Hosts that sum a limit together have equal hashes.
 pub fn mark(limit: &FleetLimit) -> u32 {
     let FleetLimit { identity, bucket_ns, full_buckets, amount: _, sum: _ } = limit;
     let named = format!("{identity} {bucket_ns} {full_buckets}");
@@ -69,43 +70,43 @@ pub fn mark(limit: &FleetLimit) -> u32 {
     hash.as_ref().iter().take(4).fold(0, |mark, byte| mark << 8 | u32::from(*byte))
 }
 
-/// The marks of all that a host shares.
+/// Returns the hashes of all shared limits. None if there are more than [`LIMITS_MAX`].
 pub fn marks<'a>(limits: impl ExactSizeIterator<Item = &'a FleetLimit>) -> Option<Vec<u32>> {
     (limits.len() <= LIMITS_MAX).then(|| limits.map(mark).collect())
 }
 
-/// A host, as `ratelimitd fleet` lists it.
+/// One host in the list of `ratelimitd fleet`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// Its state in the kernel.
+    /// Id of the host's kernel state.
     pub id: HostId,
-    /// How long ago it was heard.
+    /// Time since the host's last record.
     pub age: Duration,
-    /// What it said.
+    /// Last record of the host.
     pub record: Record,
 }
 
-/// What is known of the hosts.
+/// Hosts that published a record.
 #[derive(Clone, Debug, Default)]
 pub struct Hosts {
     known: BTreeMap<HostId, Host>,
-    /// Those of them that have lost their state since: their machine is heard under another id.
+    /// Ids of hosts that lost their state. Their machine now publishes under another id.
     replaced: BTreeSet<HostId>,
-    /// The ages of records that another secret sealed.
+    /// Ages of records encrypted with another secret.
     unread: Vec<Duration>,
 }
 
-/// What changed.
+/// Changes that a new list of hosts shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct News {
-    /// Another host was away, or is new.
+    /// A host is new, restarted or returned after an outage.
     pub rejoined: bool,
-    /// Another process says it is this host: it has a copy of the state, and both are counted as one.
+    /// Another process uses this host's id. The state was copied, and both are counted as one host.
     pub doubled: bool,
 }
 
 impl Record {
-    /// The record for the store, of this host alone: beside another id it does not open. `nonce` is random.
+    /// Encrypts the record for the store. It decrypts only under the same `id`. `nonce` must be random.
     pub fn seal(&self, id: HostId, names: &Names, nonce: [u8; 12]) -> Vec<u8> {
         names.seal(&context(id), &serde_json::to_vec(self).unwrap_or_default(), nonce)
     }
@@ -116,8 +117,8 @@ impl Record {
 }
 
 impl Hosts {
-    /// Takes in the list that the store has: id, the store's time in milliseconds before the sealed record. What
-    /// does not open is another secret's, and counted. `me` says which of them this process is.
+    /// Replaces the list with the store's: pairs of id and value. A value is the store's time in milliseconds and the
+    /// encrypted record. Records with another secret are counted. `me` is this host's id and process number.
     pub fn learn(&mut self, names: &Names, now_ms: u64, list: &[(Vec<u8>, Vec<u8>)], me: (HostId, u64)) -> News {
         let mut news = News::default();
         let mut known = BTreeMap::new();
@@ -127,14 +128,14 @@ impl Hosts {
                 continue;
             };
             let Some(record) = Record::open(id, names, sealed) else {
-                // One's own is from before the secret was changed.
+                // A record under this host's own id is from before the secret was changed.
                 self.unread.extend((id != me.0).then_some(age));
                 continue;
             };
             let host = Host { id, age, record };
             let before = self.known.get(&host.id);
             if host.id == me.0 {
-                // One's own from before a restart is older than the first that this process said.
+                // A record from before a restart precedes the first record of this process.
                 news.doubled |= host.record.process != me.1 && before.is_some();
             } else {
                 let same = |before: &Host| {
@@ -149,7 +150,7 @@ impl Hosts {
         news
     }
 
-    /// All of them, in the order of their ids. `silence` is the time since they were learnt.
+    /// Returns all listed hosts in the order of their ids. `silence` is the time since the list was received.
     pub fn all(&self, silence: Duration) -> impl Iterator<Item = Host> {
         let now = move |host: &Host| Host { age: host.age + silence, ..host.clone() };
         let is_listed = move |host: &Host| {
@@ -159,12 +160,12 @@ impl Hosts {
         self.known.values().map(now).filter(is_listed)
     }
 
-    /// How many were heard of lately.
+    /// Returns the number of hosts with a record in the last [`SILENT_AFTER`].
     pub fn heard(&self, silence: Duration) -> usize {
         self.heard_now(silence).count()
     }
 
-    /// The longest that a report of a host takes that was heard of lately; none where none says it.
+    /// Returns the longest report time of the current hosts. None if no host publishes one.
     pub fn delay(&self, silence: Duration) -> Option<Duration> {
         self.heard_now(silence).filter_map(|host| host.record.delay_ms).max().map(Duration::from_millis)
     }
@@ -174,13 +175,13 @@ impl Hosts {
         self.known.values().filter(is_heard)
     }
 
-    /// How many have said something lately that this fleet's secret does not open.
+    /// Returns the number of current hosts with records that this fleet's secret does not decrypt.
     pub fn unread(&self, silence: Duration) -> usize {
         self.unread.iter().filter(|age| **age + silence < SILENT_AFTER).count()
     }
 }
 
-/// Those that were last heard before their machine took another id.
+/// Returns the ids that were last used before their machine took another id.
 fn replaced(known: &BTreeMap<HostId, Host>) -> BTreeSet<HostId> {
     let machine = |host: &Host| (host.record.name.clone(), host.record.machine);
     let mut began: HashMap<_, Duration> = HashMap::new();
@@ -305,21 +306,21 @@ mod tests {
         let mut hosts = Hosts::default();
         let of = |name: &str, machine, up_ms| Record { name: name.to_owned(), machine, up_ms, ..record(9, 0) };
         let list = [
-            // Its new self began 4 s ago, and was heard 1 s ago.
+            // The new id began 4 s ago, and its last record is 1 s old.
             listed(1, 99_000, &of("a", 7, Some(3_000)), &names(1)),
             listed(2, 92_000, &of("a", 7, Some(80_000)), &names(1)),
-            // Two machines of one name, and two states of one machine that both go on.
+            // Two machines with one name, and two states of one machine that are both active.
             listed(3, 92_000, &of("a", 8, Some(80_000)), &names(1)),
             listed(4, 99_000, &of("b", 7, Some(80_000)), &names(1)),
             listed(5, 99_500, &of("b", 7, Some(2_000)), &names(1)),
-            // An older version does not say how long it is up.
+            // An older version does not publish its uptime.
             listed(6, 92_000, &of("c", 0, None), &names(1)),
             listed(7, 99_000, &of("c", 0, None), &names(1)),
         ];
         hosts.learn(&names(1), 100_000, &list, (HostId([9; 8]), 5));
         let ids = |hosts: &Hosts| hosts.all(Duration::ZERO).map(|host| host.id.0[0]).collect::<Vec<_>>();
         assert_eq!((ids(&hosts), hosts.heard(Duration::ZERO)), (vec![1, 3, 4, 5, 6, 7], 6));
-        // It is back under its earlier id.
+        // The machine is back under its earlier id.
         hosts.learn(
             &names(1),
             100_500,

@@ -1,7 +1,7 @@
-//! Names in the store: keys, shards, and fields that tell nothing of a source without the fleet's secret.
+//! Names in the store: keys, shards, and fields that reveal no source without the fleet's secret.
 //!
-//! A field is the first 8 bytes of HMAC-SHA256 over the day, the limit, and the source; the day is that of the bucket,
-//! so that a source has another name each day. What is sealed is read and made with the secret alone.
+//! A field is the first 8 bytes of HMAC-SHA256 over the day of the bucket, the limit and the source. A source therefore
+//! has a new name each day. Encrypted values can be read and created only with the secret.
 
 use std::fmt;
 
@@ -13,19 +13,19 @@ use ratelimit_policy::secret::BYTES_MIN;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hmac;
 
-/// Shards of a bucket. The same on all hosts: it is part of where a source is looked for.
+/// Number of shards per bucket. Must be equal on all hosts, because it determines where a source is stored.
 pub const SHARDS: u8 = 16;
 
 const DAY_NS: u64 = 86_400 * SECOND_NS;
 
-/// One host's state in the kernel: made when that begins, kept beside the pins for as long as it is.
+/// Id of one host's kernel state. Created with that state and stored beside its pins.
 ///
-/// It is not the process's: a new id with old counts would count twice.
+/// The id does not belong to the process: a new id with old counts would count them twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostId(pub [u8; 8]);
 
 impl HostId {
-    /// That of the state that has this secret, which nobody learns from it.
+    /// Derives the id of the kernel state with this secret. The id does not reveal the secret.
     pub fn of_state(secret: [u64; 2]) -> Self {
         let key = secret.map(u64::to_be_bytes).concat();
         let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &key), b"ratelimitd fleet 1 host");
@@ -41,22 +41,22 @@ impl fmt::Display for HostId {
     }
 }
 
-/// The name of a source for one limit and bucket.
+/// Field name of a source for one limit and bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Field(pub [u8; 8]);
 
-/// Why a name or a secret is refused.
+/// Reason why a fleet name or a secret is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// A name that is no part of a key.
+    /// The name is empty, too long, or has a character that a key cannot contain.
     #[error("a fleet's name has 1 to {NAME_LEN_MAX} letters, digits, `-` and `_`")]
     Name,
-    /// A short secret.
+    /// The secret is too short.
     #[error("a fleet's secret has at least {BYTES_MIN} bytes; make one: head -c 32 /dev/urandom | base64")]
     Secret,
 }
 
-/// The names of one fleet.
+/// Key and field names of one fleet, with its encryption key.
 pub struct Names {
     prefix: String,
     name: String,
@@ -65,7 +65,8 @@ pub struct Names {
 }
 
 impl Names {
-    /// The names of the fleet `name`; `secret` of 32 bytes at least, the same on all its hosts.
+    /// Creates the names of the fleet `name`. `secret` must be equal on all hosts. Fails if it has less than
+    /// [`BYTES_MIN`] bytes or the name is invalid.
     pub fn new(name: &str, secret: &[u8]) -> Result<Self, Refused> {
         if secret.len() < BYTES_MIN {
             return Err(Refused::Secret);
@@ -73,7 +74,7 @@ impl Names {
         Self::of(name, secret)
     }
 
-    /// Names that anybody can make, for a store that only this machine reaches.
+    /// Creates names from an empty secret, for a store that only this machine can reach.
     pub fn without_secret(name: &str) -> Result<Self, Refused> {
         Self::of(name, b"")
     }
@@ -90,12 +91,12 @@ impl Names {
         Ok(Self { prefix: key_prefix(name), name: name.to_owned(), fields, seal: LessSafeKey::new(seal) })
     }
 
-    /// The day of a bucket: names hold for one.
+    /// Returns the day of a bucket, counted from 1970. Names are constant within a day.
     pub const fn day(bucket_ns: u64, bucket: BucketIndex) -> u64 {
         bucket.start(bucket_ns).0 / DAY_NS
     }
 
-    /// What a source is called in a bucket of a limit.
+    /// Returns the field name of a source for one limit and bucket.
     pub fn field(&self, identity: &str, bucket_ns: u64, bucket: BucketIndex, source: IpNet) -> Field {
         let day = Self::day(bucket_ns, bucket);
         let mut context = hmac::Context::with_key(&self.fields);
@@ -112,28 +113,28 @@ impl Names {
         Field(field)
     }
 
-    /// The key of the hash that has the registers of a shard's sources in a bucket. All of a shard are in one slot of a
-    /// cluster.
+    /// Returns the key of the hash with the registers of a shard's sources in a bucket. All keys of a shard are in one
+    /// cluster slot.
     pub fn bucket_key(&self, shard: Shard, bucket_ns: u64, bucket: BucketIndex) -> String {
         format!("{}{{{}:{:x}}}:{}:{}", self.prefix, self.name, shard.0, bucket_ns / 1_000_000, bucket.0)
     }
 
-    /// The key of the hash that has the fleet's hosts.
+    /// Returns the key of the hash with the fleet's hosts.
     pub fn hosts_key(&self) -> String {
         format!("{}{{{}:fleet}}:hosts", self.prefix, self.name)
     }
 
-    /// The key of the stream that has bans, grants and resets; in the slot of the hosts.
+    /// Returns the key of the stream with bans, grants and resets. It is in the cluster slot of the hosts.
     pub fn acts_key(&self) -> String {
         format!("{}{{{}:fleet}}:acts", self.prefix, self.name)
     }
 
-    /// `plain` for those who have the secret alone; `nonce` is random. `context` must be the same to open it.
+    /// Encrypts `plain` with the fleet's secret. `nonce` must be random. [`Names::open`] needs the same `context`.
     pub fn seal(&self, context: &str, plain: &[u8], nonce: [u8; NONCE_LEN]) -> Vec<u8> {
         let mut sealed = nonce.to_vec();
         let mut body = plain.to_vec();
         let key = Nonce::assume_unique_for_key(nonce);
-        // Fails for lengths of 256 GB alone; what is empty opens nowhere.
+        // Encryption fails only for lengths of 256 GB. The empty result never decrypts.
         if self.seal.seal_in_place_append_tag(key, Aad::from(context.as_bytes()), &mut body).is_err() {
             return Vec::new();
         }
@@ -141,7 +142,7 @@ impl Names {
         sealed
     }
 
-    /// What was sealed with the secret; none for anything else.
+    /// Decrypts a value. None if it was encrypted with another secret or context, or was changed.
     pub fn open(&self, context: &str, sealed: &[u8]) -> Option<Vec<u8>> {
         let (nonce, body) = sealed.split_first_chunk::<NONCE_LEN>()?;
         let mut body = body.to_vec();
@@ -151,12 +152,12 @@ impl Names {
     }
 }
 
-/// A part of the sources that is asked for in one call.
+/// Part of the sources that one call covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Shard(pub u8);
 
 impl Shard {
-    /// The shard of a field, by its last byte.
+    /// Returns the shard of a field, from its last byte.
     pub const fn of(field: Field) -> Self {
         Self(field.0[7] % SHARDS)
     }

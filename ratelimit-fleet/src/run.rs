@@ -1,5 +1,5 @@
-//! The task that joins the core, the kernel and the store. It waits for no answer: calls are on their way while it
-//! looks, and what asks it something is answered at once.
+//! Task that connects the core, the kernel and the store. It never waits for the store: calls stay in flight while it
+//! reads the kernel and takes messages.
 
 mod state;
 mod task;
@@ -20,49 +20,50 @@ use crate::tracked::{Count, Subject, Told};
 
 pub use state::{ROUND_SECONDS, State, Status};
 
-/// Messages that wait for the task; more are lost, and counted.
+/// Capacity of the task's queue. Further messages are dropped and counted.
 const MESSAGES_MAX: usize = 16_384;
 
-/// Acts of others that wait for the daemon.
+/// Capacity of the queue of received acts for the daemon.
 const ACTS_MAX: usize = 1024;
 
-/// What the task needs of the kernel.
+/// Access to the kernel's windows.
 pub trait Kernel: Send + 'static {
-    /// The counts in the window of each source, in the order asked; an empty list of a source that has none, and none of one
-    /// that could not be looked up.
+    /// Reads the counts in the window of each source, in the order of `subjects`. The list is empty for a source
+    /// without counts. None stands for a failed lookup.
     fn read(&mut self, subjects: Vec<Subject>) -> impl Future<Output = Vec<Option<Vec<Count>>>> + Send;
 
-    /// Puts what the others admitted beside the own counts. A source or bucket that is not there any more is skipped.
+    /// Writes the other hosts' admissions next to the host's own counts. Sources and buckets that no longer exist are
+    /// skipped.
     fn write(&mut self, told: Vec<Told>) -> impl Future<Output = ()> + Send;
 
-    /// From now on ids are places in this list, see [`Fleet::set_limits`].
+    /// Replaces the limits. Limit ids are indexes into `limits` from now on, see [`Fleet::set_limits`].
     fn set_limits(&mut self, limits: &[FleetLimit]);
 }
 
-/// What a fleet begins with.
+/// Arguments for starting a fleet.
 #[derive(Debug)]
 pub struct Begin {
-    /// This host's state in the kernel.
+    /// Id of this host's kernel state.
     pub host: HostId,
-    /// Of this process alone: random.
+    /// Random number of this process.
     pub process: u64,
-    /// This host's name, for people.
+    /// Display name of this host.
     pub name: String,
-    /// Of the machine: the same whatever its state in the kernel. 0 where that is not known.
+    /// Hash of the machine id, independent of the kernel state. 0 if unknown.
     pub machine: u64,
-    /// The version of ratelimitd.
+    /// Version of ratelimitd.
     pub version: String,
-    /// The fleet's names.
+    /// Key and field names of the fleet.
     pub names: Names,
-    /// What the core is told.
+    /// Settings of the core.
     pub settings: Settings,
-    /// The limits; each one's id is its place.
+    /// Limits. Each limit's id is its index.
     pub limits: Vec<FleetLimit>,
-    /// The store.
+    /// Access to the store.
     pub access: Access,
 }
 
-/// What the daemon holds of its fleet. Nothing here waits for the store.
+/// Handle of the daemon to its fleet. No method waits for the store.
 #[derive(Clone, Debug)]
 pub struct Fleet {
     messages: mpsc::Sender<Message>,
@@ -81,8 +82,8 @@ enum Message {
 }
 
 impl Fleet {
-    /// A fleet, the acts of other hosts for the daemon to carry out, and the task to spawn. It ends when every `Fleet` is
-    /// dropped, at once, whatever the store does. `now` is the clock of packets.
+    /// Creates a fleet, the queue of other hosts' acts for the daemon, and the task to spawn. The task ends at once
+    /// when every `Fleet` is dropped, whatever the store does. `now` is the packet clock.
     pub fn begin<K: Kernel>(
         begin: Begin,
         kernel: K,
@@ -99,50 +100,51 @@ impl Fleet {
         (fleet, heard, task.run(kernel, inbox, now))
     }
 
-    /// The kernel says that a count crossed a step.
+    /// Reports that a count in the kernel crossed a step.
     pub fn crossed(&self, subject: Subject, bucket: BucketIndex) {
         let _is_sent = self.send(Message::Crossed(subject, bucket));
     }
 
-    /// The kernel had no room to say so.
+    /// Reports that the kernel could not signal `count` crossings.
     pub fn crossings_lost(&self, count: u64) {
         let _is_sent = self.send(Message::CrossingsLost(count));
     }
 
-    /// All hosts are to do what this one did. False where there was no room to say so, which is counted.
+    /// Queues an act of this host for all hosts. Returns false if the queue is full, which is counted.
     #[must_use]
     pub fn spread(&self, begun: Begun) -> bool {
         self.send(Message::Act(begun))
     }
 
-    /// What this host admitted under fleet limits in the last minute, for the list of hosts.
+    /// Sets the admissions of this host under fleet limits in the last minute, for the list of hosts.
     pub fn admitted_last_minute(&self, count: u64) {
         let _is_sent = self.send(Message::Admitted(count));
     }
 
-    /// Other limits are in force: from now on ids are places in this list. False where there was no room to say so; then
-    /// the ids are those of before.
+    /// Replaces the limits. Limit ids are indexes into `limits` from now on. Returns false if the queue is full; the
+    /// earlier ids then stay valid.
     #[must_use]
     pub fn set_limits(&self, limits: Vec<FleetLimit>) -> bool {
         self.messages.try_send(Message::Limits(limits)).is_ok()
     }
 
-    /// How a source stands in the fleet; none where it is not reported.
+    /// Returns the counts of a source in the fleet. None if the source is not reported or the task does not answer in
+    /// 200 ms.
     pub async fn standing(&self, subject: Subject) -> Option<Standing> {
         let (answer, answered) = oneshot::channel();
         if !self.send(Message::Standing(subject, answer)) {
             return None;
         }
-        // A task that is looking up ten thousand sources is not waited for.
+        // The task may be busy reading ten thousand sources.
         tokio::time::timeout(Duration::from_millis(200), answered).await.ok()?.ok()?
     }
 
-    /// Messages that were lost for want of room.
+    /// Returns the number of messages lost because the queue was full.
     pub fn lost(&self) -> u64 {
         self.lost.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// How the fleet does, now.
+    /// Returns the current status of the fleet.
     pub fn status(&self) -> Status {
         self.status.borrow().clone()
     }

@@ -1,7 +1,7 @@
-//! The store: Redis 7 or Valkey 8, one server or a cluster.
+//! Client of the store: Redis 7 or Valkey 8, one server or a cluster.
 //!
-//! The client is the crate `redis`, without its retries: the next round is the retry. A connection is thrown away by
-//! [`pulse`], since the client itself never notices a master that hangs.
+//! The client is the crate `redis` without its retries, because the next round is the retry. [`pulse`] decides when to
+//! drop a connection, because the client never notices a master that hangs.
 
 pub mod access;
 pub mod bounded;
@@ -13,17 +13,17 @@ pub mod trouble;
 
 use std::sync::LazyLock;
 
-/// A script and its name in the store.
+/// Lua script and its SHA-1, by which the store names it.
 #[derive(Debug)]
 pub struct Script {
     code: &'static str,
     sha: String,
 }
 
-/// Stores one host's registers in a shard, and answers the others' sums.
+/// Script that stores one host's registers of a shard and returns the sums of the other hosts.
 pub static EXCHANGE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("store/exchange.lua")));
 
-/// Says what a host is, and what all do.
+/// Script that publishes a host's record and its acts, and returns the hosts and new acts.
 pub static BEAT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("store/beat.lua")));
 
 impl Script {

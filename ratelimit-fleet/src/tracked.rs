@@ -1,5 +1,5 @@
-//! What is remembered of one source that is reported: per bucket what the kernel says, what the store has, and what the
-//! others admitted. Pure.
+//! State of one reported source. Per bucket: the kernel's count, the count in the store, and the admissions of the
+//! other hosts. Pure.
 
 use ipnet::IpNet;
 use ratelimit_common::time::{BucketIndex, Nanos};
@@ -8,88 +8,88 @@ use ratelimit_policy::fleet::{FleetLimit, Terms};
 use crate::names::{Field, Names};
 use crate::wire::{Said, Sequence};
 
-/// Buckets of a window that are remembered, by the low bits of their number: as many as a window of the kernel has.
+/// Number of remembered buckets, indexed by the low bits of their number. Equal to the buckets of a kernel window.
 const RING: usize = 8;
 
-/// Which limit, by its place in the list that the fleet was given.
+/// Id of a limit: its index in the fleet's list of limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LimitId(pub u16);
 
-/// A source under a limit.
+/// Source under one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Subject {
-    /// The limit.
+    /// Limit that counts the source.
     pub limit: LimitId,
-    /// The source: a prefix.
+    /// Prefix that is counted as one source.
     pub source: IpNet,
 }
 
-/// A bucket of a source's window, as the kernel has it: what this host admitted.
+/// Counts in one bucket of a source's window, as the kernel holds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// Which bucket.
+    /// Bucket number.
     pub bucket: BucketIndex,
-    /// Its own part, without the others'.
+    /// Admissions of this host, without those of the others.
     pub own: u64,
-    /// What it counts for the others, rounded down as it is there.
+    /// Admissions of the other hosts, rounded down to the kernel's unit.
     pub others: u64,
 }
 
-/// What the kernel is to count for the others in a bucket; it replaces what it was told before.
+/// Admissions of other hosts that the kernel has to count in a bucket. Replaces the earlier value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
-    /// Which source and limit.
+    /// Source and limit.
     pub subject: Subject,
-    /// Which bucket.
+    /// Bucket number.
     pub bucket: BucketIndex,
-    /// What the others admitted in it.
+    /// Admissions of the other hosts in this bucket.
     pub others: u64,
 }
 
-/// What a bucket of the window needs of the next exchange.
+/// Request for one bucket in the next exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Need {
     pub(crate) bucket: BucketIndex,
-    /// To be stored; none where the store has it.
+    /// Count to store. None if the store already has it.
     pub(crate) count: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
-    /// Its number; 0 is unused.
+    /// Bucket number. 0 marks an unused slot.
     number: u64,
     own: u64,
-    /// What the store has of ours, as far as answers say.
+    /// This host's count in the store, as far as the answers show.
     stored: Option<u64>,
-    /// What the store said last of the others.
+    /// Admissions of the other hosts, from the last answer.
     others: u64,
-    /// By which report.
+    /// Sequence of the report that the last answer belongs to.
     said: Sequence,
-    /// What the kernel counts for them; none where that is not known.
+    /// Admissions of the other hosts that the kernel counts. None if unknown.
     told: Option<u64>,
-    /// No more can come: it was said long enough after its end.
+    /// True if no host can report more: the last answer came long enough after the end of the bucket.
     is_final: bool,
 }
 
-/// One source.
+/// State of one source.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tracked {
     ring: [Bucket; RING],
-    /// When it was exchanged last, or tried to be.
+    /// Time of the last exchange, successful or not.
     pub(crate) tried_at: Option<Nanos>,
-    /// What it is called in the store, on which day.
+    /// Day and field name of the source in the store.
     field: Option<(u64, Field)>,
-    /// When the others' part was said last.
+    /// Time of the last answer about the other hosts.
     pub(crate) told_at: Option<Nanos>,
-    /// Whether the kernel said that it crossed a step since it was looked up.
+    /// True if the kernel signalled a crossed step since the last read.
     pub(crate) has_crossed: bool,
-    /// Whether the last exchange failed.
+    /// True if the last exchange failed.
     pub(crate) has_failed: bool,
 }
 
 impl Tracked {
-    /// Takes in what the kernel has. A bucket that went down, or was lost, was evicted or reset: what the kernel was
-    /// told of the others is lost there too, so all is asked again.
+    /// Stores the kernel's counts. A lower or missing count means that the window was evicted or reset. The kernel then
+    /// lost the other hosts' counts too, so all buckets are requested again.
     pub(crate) fn read(&mut self, limit: &FleetLimit, now: Nanos, counts: &[Count]) {
         self.has_crossed = false;
         let current = limit.bucket(now);
@@ -100,7 +100,7 @@ impl Tracked {
             let bucket = self.bucket(number);
             was_lost |= own < bucket.own;
             bucket.own = own;
-            // What was written may have been lost there, or not have been taken.
+            // An earlier write may have been lost or rejected by the kernel, so the value read counts.
             bucket.told = Some(others);
         }
         if was_lost {
@@ -108,7 +108,7 @@ impl Tracked {
         }
     }
 
-    /// What it is called in the store in a bucket: one name for a day.
+    /// Returns the field name of the source for a bucket. The name is constant within a day.
     pub(crate) fn field(&mut self, names: &Names, limit: &FleetLimit, bucket: BucketIndex, source: IpNet) -> Field {
         let day = Names::day(limit.bucket_ns, bucket);
         match self.field {
@@ -121,7 +121,7 @@ impl Tracked {
         }
     }
 
-    /// What the next exchange stores and asks.
+    /// Returns the counts to store and the sums to request in the next exchange.
     pub(crate) fn needs(&mut self, limit: &FleetLimit, now: Nanos) -> Vec<Need> {
         let current = limit.bucket(now);
         let mut needs = Vec::new();
@@ -129,7 +129,8 @@ impl Tracked {
             let bucket = self.bucket(number);
             let is_unsaid = bucket.own != bucket.stored.unwrap_or(0);
             if is_unsaid || !bucket.is_final {
-                // Said again as long as it may grow: a store that lost it says so, and one that has it changes nothing.
+                // A count that may still grow is sent again. The answer then shows whether the store lost it, and a
+                // repeated report changes nothing.
                 let count = (is_unsaid || (bucket.own > 0 && !bucket.is_final)).then_some(bucket.own);
                 needs.push(Need { bucket: BucketIndex(number), count });
             }
@@ -137,7 +138,7 @@ impl Tracked {
         needs
     }
 
-    /// Takes in an answer. Says whether the store had lost what it had stored of ours.
+    /// Evaluates an answer. Reports whether it was taken and whether the store had lost this host's register.
     pub(crate) fn said(&mut self, terms: Terms, sequence: Sequence, need: Need, said: Said, is_final: bool) -> Answer {
         let bucket = self.bucket(need.bucket.0);
         if bucket.number != need.bucket.0 || sequence < bucket.said {
@@ -158,7 +159,7 @@ impl Tracked {
         if was_lost { Answer::StoreLost } else { Answer::Taken }
     }
 
-    /// Forgets what the store has: all of it is said again.
+    /// Clears the knowledge about the store, so that all counts are reported again.
     pub(crate) fn store_lost(&mut self) {
         for bucket in &mut self.ring {
             bucket.stored = None;
@@ -166,12 +167,13 @@ impl Tracked {
         }
     }
 
-    /// Asks for every bucket once more.
+    /// Requests every bucket once more.
     pub(crate) fn ask_all(&mut self) {
         self.ring.iter_mut().for_each(|bucket| bucket.is_final = false);
     }
 
-    /// Forgets what the others admitted, for a reset everywhere: what they still have is asked again.
+    /// Removes the other hosts' counts after a fleet-wide reset. Counts that the other hosts still have are requested
+    /// again.
     pub(crate) fn forget_others(&mut self) {
         for bucket in &mut self.ring {
             bucket.others = 0;
@@ -180,13 +182,13 @@ impl Tracked {
         }
     }
 
-    /// Forgets what the kernel was told.
+    /// Clears the record of counts written to the kernel, so that they are written again.
     pub(crate) fn tell_again(&mut self) {
         self.ring.iter_mut().for_each(|bucket| bucket.told = None);
     }
 
-    /// What the kernel is to be told of the others, bucket by bucket, where it counts something else in its units of `unit`;
-    /// at most `most` together, the oldest first.
+    /// Returns the counts of other hosts that the kernel must replace, compared in units of `unit`. Together they are
+    /// at most `most`. The oldest bucket is first.
     pub(crate) fn tells(
         &mut self,
         subject: Subject,
@@ -208,28 +210,28 @@ impl Tracked {
         tells
     }
 
-    /// Whether this host admitted something in the current bucket or the one before it.
+    /// Returns true if this host admitted something in the current or the previous bucket.
     pub(crate) fn is_active(&self, limit: &FleetLimit, now: Nanos) -> bool {
         let current = limit.bucket(now).0;
         self.ring.iter().any(|bucket| bucket.own > 0 && bucket.number <= current && bucket.number + 1 >= current)
     }
 
-    /// What this host admitted in the window, by the last look.
+    /// Returns this host's admissions in the window, as of the last read.
     pub(crate) fn own(&self, limit: &FleetLimit, now: Nanos) -> u64 {
         self.sum(limit, now, |bucket| bucket.own)
     }
 
-    /// What the others admitted in it, as last said.
+    /// Returns the other hosts' admissions in the window, as of the last answers.
     pub(crate) fn others(&self, limit: &FleetLimit, now: Nanos) -> u64 {
         self.sum(limit, now, |bucket| bucket.others)
     }
 
-    /// What this host admitted in it that the store does not have.
+    /// Returns this host's admissions in the window that the store does not have.
     pub(crate) fn unsaid(&self, limit: &FleetLimit, now: Nanos) -> u64 {
         self.sum(limit, now, |bucket| bucket.own.saturating_sub(bucket.stored.unwrap_or(0)))
     }
 
-    /// Whether the store has another count than the kernel: less, or more where that was reset.
+    /// Returns true if a count in the store differs from the kernel's: lower, or higher after a reset.
     pub(crate) fn differs(&self, limit: &FleetLimit, now: Nanos) -> bool {
         let window = window(limit, limit.bucket(now));
         self.ring.iter().any(|bucket| window.contains(&bucket.number) && bucket.own != bucket.stored.unwrap_or(0))
@@ -240,7 +242,8 @@ impl Tracked {
         self.ring.iter().filter(has).map(part).fold(0, u64::saturating_add)
     }
 
-    /// The bucket's place, emptied where it had an older one. A later one stays: who asks sees that by its number.
+    /// Returns the slot of a bucket, cleared if it held an older one. A later bucket stays in the slot, so callers
+    /// compare the number.
     fn bucket(&mut self, number: u64) -> &mut Bucket {
         #[expect(clippy::cast_possible_truncation, reason = "only the low bits are asked for")]
         let place = &mut self.ring[number as usize % RING];
@@ -251,19 +254,19 @@ impl Tracked {
     }
 }
 
-/// What became of an answer's entry.
+/// Outcome of evaluating one entry of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Taken,
-    /// A later one was taken before.
+    /// A later answer was evaluated before.
     Late,
-    /// More than all hosts together can have admitted.
+    /// The sum is larger than all hosts together can have admitted.
     Garbage,
-    /// Taken; the store had lost our register.
+    /// Taken, and the store had lost this host's register.
     StoreLost,
 }
 
-/// The numbers of the buckets of a sum, oldest first.
+/// Returns the numbers of the buckets that one sum covers, oldest first.
 pub(crate) fn window(limit: &FleetLimit, current: BucketIndex) -> std::ops::RangeInclusive<u64> {
     current.0.saturating_sub(u64::from(limit.full_buckets).min(RING as u64 - 1))..=current.0
 }

@@ -1,71 +1,71 @@
-//! How long the store takes, and what follows for the bound. Pure: instants are handed in.
+//! Response times of the store, and their effect on the bound. Pure: instants are arguments.
 //!
-//! A *trip* is one exchange: from the question to the answer. A *way* is a report's: from the reading of its counts in the
-//! kernel to the answer, so what it waited for the calls before it is part of it. Neither is a mean. The bound holds for
-//! the slowest report, so the longest of the last [`KEPT_SECONDS`] counts.
+//! A *trip* is one exchange, from the request to the answer. A *way* is the time of one report, from the reading of its
+//! counts in the kernel to the answer. It includes the time that the report waited for earlier calls. The bound must
+//! hold for the slowest report, so the maximum of the last [`KEPT_SECONDS`] counts, not the mean.
 
 use std::time::Duration;
 
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_policy::fleet::{DELAY_MAX, delay};
 
-/// The seconds of which the longest trips are kept.
+/// Number of seconds for which the longest trips are kept.
 pub const KEPT_SECONDS: usize = 30;
 
-/// A trip that is not quick.
+/// Shortest trip that counts as slow.
 pub const SLOW_FROM: Duration = Duration::from_millis(100);
 
-/// In so many seconds of those kept a trip must have been slow before the store counts as slow, or as too far. One pause
-/// of a busy machine, which delays many exchanges at once, is none of that.
+/// Number of kept seconds with a slow trip from which the store counts as slow or too far. A single pause of a busy
+/// machine delays many exchanges at once and must not count.
 pub const SECONDS_MIN: usize = 3;
 
-/// How far the store is.
+/// Distance to the store, by its response time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Distance {
-    /// It answers soon.
+    /// The store answers quickly.
     #[default]
     Near,
-    /// It answers late: reports take longer, and the bound is higher.
+    /// The store answers late: reports take longer, and the bound is higher.
     Slow,
-    /// It answers too late for sums: the store counts as away.
+    /// The store answers too late for sums and counts as away.
     Far,
 }
 
-/// What the last trips say.
+/// Summary of the recent trips.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// How far the store is.
+    /// Distance to the store.
     pub distance: Distance,
-    /// The longest trip; none before the first.
+    /// Longest trip. None before the first trip.
     pub round_trip: Option<Duration>,
-    /// What a report takes at most; none before the first trip.
+    /// Maximum time that a report takes. None before the first trip.
     pub delay: Option<Duration>,
 }
 
-/// The longest of one second.
+/// Longest trip and way within one second.
 #[derive(Clone, Copy, Debug, Default)]
 struct Second {
-    /// Which second; 0 is none.
+    /// Number of the second. 0 marks an unused slot.
     number: u64,
     trip: Duration,
     way: Duration,
 }
 
 impl Second {
-    /// What a report takes at most. A way is up to two trips where nothing else waits.
+    /// Returns the maximum time that a report takes. A way is up to two trips if nothing else waits.
     fn delay(&self) -> Duration {
         delay(self.trip.max(self.way / 2))
     }
 }
 
-/// The longest trips and ways of the last seconds.
+/// Longest trips and ways of the last [`KEPT_SECONDS`] seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Trips {
     seconds: [Second; KEPT_SECONDS],
 }
 
 impl Trips {
-    /// Takes in that an answer came after `took`. `way` is the report's, where it was one.
+    /// Records an answer that arrived after `took`. `way` is set if the exchange was a report.
     pub fn learn(&mut self, now: Nanos, took: Duration, way: Option<Duration>) {
         let number = number(now);
         let second = &mut self.seconds[place(number)];
@@ -76,12 +76,12 @@ impl Trips {
         second.way = second.way.max(way.unwrap_or_default());
     }
 
-    /// Forgets all: they say nothing of another connection.
+    /// Removes all trips. They do not apply to a new connection.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// What the last trips say.
+    /// Summarises the trips of the last [`KEPT_SECONDS`] seconds.
     pub fn reach(&self, now: Nanos) -> Reach {
         let current = number(now);
         let kept = || {

@@ -1,77 +1,78 @@
-//! What is sent to the store, and what it answers, as bytes. Pure.
+//! Encoding of requests to the store and of its answers. Pure.
 //!
-//! A call stores registers of one host in one shard and asks for the sums of the others'. A register is a host's id, a
-//! sequence, and a count as the kernel's cell says it; it is replaced only by a higher sequence of the same host. So
-//! what is repeated, late or out of order changes nothing.
+//! A call stores registers of one host in one shard and requests the sums of the other hosts. A register contains a
+//! host's id, a sequence number and the count from the kernel's cell. Only a higher sequence of the same host replaces
+//! a register, so repeated, late or reordered reports change nothing.
 
 use ratelimit_common::time::BucketIndex;
 
 use crate::names::{Field, HostId, Shard};
 use crate::tracked::Subject;
 
-/// Sources and buckets of one call: the store is busy for 2 ms with it, and Lua unpacks no more than 8000 values.
+/// Maximum number of entries (source and bucket) per call. The store is busy for 2 ms with one call, and Lua unpacks at
+/// most 8000 values.
 pub const ENTRIES_MAX: usize = 1000;
 
-/// In place of a count: nothing is stored, the others' sum is asked for.
+/// Placeholder for the count of an entry that stores nothing and only requests the sum of the other hosts.
 const ASK: u64 = u64::MAX;
 
-/// Counts and sums are numbers of Lua: exact up to here, and cut there.
+/// Largest count or sum that a Lua number represents exactly. Larger values are cut to this.
 pub const COUNT_MAX: u64 = 1 << 53;
 
-/// Bytes of an answer's entry: whether the host's register was there, and the sum.
+/// Bytes per entry of an answer: 1 for whether the host's register existed, 8 for the sum.
 const ANSWER_BYTES: usize = 9;
 
-/// Orders the reports of one host: a later reading has a higher one.
+/// Sequence number that orders the reports of one host. A later reading has a higher number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sequence(pub u64);
 
-/// One source and bucket of a call.
+/// One source and bucket in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Which source and limit.
+    /// Source and limit.
     pub subject: Subject,
-    /// Which bucket.
+    /// Bucket of the source's window.
     pub bucket: BucketIndex,
-    /// What it is called in the store.
+    /// Field name of the source in the store.
     pub field: Field,
-    /// What this host admitted; none only asks.
+    /// Number of admissions of this host. None only requests the sum.
     pub count: Option<u64>,
 }
 
-/// The entries of one hash.
+/// Entries of one hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// The hash.
+    /// Key of the hash.
     pub key: String,
-    /// Milliseconds that it is kept, from each report on.
+    /// Lifetime of the hash after each report, in milliseconds.
     pub expiry_ms: u64,
-    /// At least one.
+    /// Entries, at least one.
     pub entries: Vec<Entry>,
 }
 
-/// One EVALSHA.
+/// Arguments of one EVALSHA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Whose registers.
+    /// Host that reports its registers.
     pub host: HostId,
-    /// When its counts were read.
+    /// Sequence number, from the time at which the counts were read.
     pub sequence: Sequence,
-    /// Whose keys.
+    /// Shard that the keys belong to.
     pub shard: Shard,
-    /// A hash each.
+    /// One group per hash.
     pub groups: Vec<Group>,
 }
 
-/// What the store says of an entry.
+/// Answer of the store for one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Said {
-    /// Whether it had a register of this host before.
+    /// True if the store already had a register of this host.
     pub had_mine: bool,
-    /// What the others admitted.
+    /// Number of admissions of the other hosts.
     pub others: u64,
 }
 
-/// An answer that is none.
+/// Error for an answer with a length or content that does not match the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an answer of {got} bytes for {entries} entries: another version of ratelimitd, or no Redis")]
 pub struct Garbled {
@@ -80,17 +81,17 @@ pub struct Garbled {
 }
 
 impl Call {
-    /// Its entries, in the order of the answer.
+    /// Returns the entries, in the order of the answer.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.groups.iter().flat_map(|group| &group.entries)
     }
 
-    /// Its keys.
+    /// Returns the keys of the hashes.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.groups.iter().map(|group| group.key.as_str())
     }
 
-    /// The arguments of the script: host, sequence, and for each key the expiry and the entries.
+    /// Returns the arguments of the script: host, sequence, then the expiry and the packed entries of each key.
     pub fn arguments(&self) -> Vec<Vec<u8>> {
         let mut arguments = vec![self.host.0.to_vec(), self.sequence.0.to_be_bytes().to_vec()];
         for group in &self.groups {
@@ -105,7 +106,7 @@ impl Call {
         arguments
     }
 
-    /// What the store answered, entry by entry.
+    /// Decodes the store's answer, one value per entry. Fails if the length is wrong or a flag is neither 0 nor 1.
     pub fn read(&self, answer: &[u8]) -> Result<Vec<Said>, Garbled> {
         let entries = self.entries().count();
         let garbled = Garbled { got: answer.len(), entries };

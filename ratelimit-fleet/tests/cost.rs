@@ -1,7 +1,8 @@
-//! What a fleet costs: 4 hosts with 10 000 active sources each, at an interval of a second, over one server.
+//! Cost of a fleet: 4 hosts with 10 000 active sources each, an interval of one second, one server.
 //!
-//! Prints commands and bytes a second and host, and the CPU time of the server and of each host's task. In the ordinary
-//! build the client is not optimised: `cargo test --release -p ratelimit-fleet --test cost -- --nocapture` for figures.
+//! Prints commands and bytes per second and host, and the CPU time of the server and of each host's task. An ordinary
+//! build does not optimise the client. For usable figures run `cargo test --release -p ratelimit-fleet --test cost --
+//! --nocapture`.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 #[path = "support/hosts.rs"]
@@ -77,7 +78,7 @@ async fn four_hosts_with_ten_thousand_sources_each_stay_within_the_stated_cost()
     let before = usage(server);
     let mut sending = 0.0;
     for _ in 0..SECONDS {
-        // Each source sends once a second to each host, spread over that second.
+        // Each source sends once per second to each host, spread over the second.
         let began = Instant::now();
         for part in 0..PARTS {
             let cpu = own_cpu();
@@ -95,7 +96,7 @@ async fn four_hosts_with_ten_thousand_sources_each_stay_within_the_stated_cost()
     let after = usage(server);
     let seconds = (after.at - before.at).as_secs_f64();
     let per_host = |total: f64| total / seconds / f64::from(HOSTS);
-    // Those of the scripts count as commands of the server too: one EVALSHA has HMGET, HSET and PEXPIRE for each key.
+    // The server also counts commands inside scripts: one EVALSHA runs HMGET, HSET and PEXPIRE for each key.
     let status = hosts[0].fleet.status();
     let rounds: u64 = hosts.iter().map(|host| host.fleet.status().rounds).sum();
     let calls = per_host(after.calls - before.calls);
@@ -117,7 +118,7 @@ async fn four_hosts_with_ten_thousand_sources_each_stay_within_the_stated_cost()
     assert!(up + down <= 650e3, "{up} {down}");
 }
 
-/// EVALSHA and EVAL as clients sent them.
+/// Returns the number of EVALSHA and EVAL calls that clients made.
 fn calls(server: &Server) -> f64 {
     let text: String = server.ask("INFO commandstats").unwrap();
     let of = |name: &str| {

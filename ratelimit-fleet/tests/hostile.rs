@@ -1,4 +1,4 @@
-//! A store that answers without an end, without a question or with an error: what it takes is bounded, and it is named.
+//! Bounded cost and naming of a hostile store: endless answers, unrequested answers and errors.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 #[path = "support/fake.rs"]
@@ -19,7 +19,7 @@ use ratelimit_fleet::store::access::Access;
 use ratelimit_fleet::store::trouble::Trouble;
 use tokio::time::sleep;
 
-/// What one answer may take, with its copies in the client and in buffers.
+/// Maximum memory growth for one answer in kB, including copies in the client and in buffers.
 const GROWTH_KB_MAX: u64 = 48 << 10;
 
 fn begin(access: &Access) -> Host {
@@ -38,7 +38,7 @@ async fn until(host: &Host, what: &str, is_so: impl Fn(&Status) -> bool) -> Stat
     }
 }
 
-/// The most memory that this process had since [`forget_peak`], in kB.
+/// Returns the peak memory of this process since [`forget_peak`], in kB.
 fn peak_kb() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -51,7 +51,7 @@ fn forget_peak() {
 
 type Serve = fn(&mut TcpStream);
 
-/// One test: each measures the memory of the whole process.
+/// A single test, because it measures the memory of the whole process.
 #[tokio::test]
 async fn an_answer_without_an_end_is_ended_and_named_and_takes_little_memory() {
     let stores: [(&str, Serve, &[Trouble]); 9] = [
@@ -100,7 +100,7 @@ async fn an_answer_without_an_end_is_ended_and_named_and_takes_little_memory() {
                     slowly(stream, b":1\r\n", Duration::from_millis(1));
                 }
             },
-            // The first of them is taken for the answer, and none that is understood.
+            // The first of them counts as the answer and cannot be parsed.
             &[Trouble::Oversized, Trouble::Garbled],
         ),
         (
@@ -129,7 +129,7 @@ async fn an_answer_without_an_end_is_ended_and_named_and_takes_little_memory() {
         let status =
             until(&host, what, |status| troubles.iter().any(|of| status.failed.contains_key(of.label()))).await;
         assert_ne!(status.state, State::Connected, "{what}");
-        // Of a store that goes on like that several connections are made, one after the other.
+        // The host reconnects several times to a store that keeps misbehaving.
         until(&host, what, |_| store.ended() >= 3).await;
         let grown = peak_kb().saturating_sub(before);
         println!("measured: {what}: {grown} kB at most, {} connections", store.connections());

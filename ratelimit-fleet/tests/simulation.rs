@@ -1,8 +1,9 @@
-//! A fleet of 2 to 32 hosts over the pure core, with a network and clocks that are as bad as the seed says.
+//! Simulation of 2 to 32 hosts over the pure core, with a random network and random clocks from a seed.
 //!
-//! Each run holds: no host ever holds more as the others' than they admitted (no invention); each host by itself stays
-//! within N in every window; after two quiet rounds all know what was admitted (convergence); and where nothing is
-//! lost, what the fleet admits in any real window stays within the bound that `check-config` prints.
+//! Each run checks four properties. No invention: no host counts more for the others than they admitted. Local limit:
+//! each host admits at most N in every window. Convergence: after two quiet rounds, all hosts know all admissions.
+//! Bound: if nothing is lost, the fleet's admissions in any real window stay within the bound that `check-config`
+//! prints.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 mod support;
@@ -27,11 +28,11 @@ use support::{Chance, Reports, Store};
 const MS: u64 = 1_000_000;
 const BUCKET_NS: u64 = support::trouble::BUCKET_NS;
 const START: u64 = 1_750_000_000 * SECOND_NS;
-/// The longest way of a call or an answer in runs that hold the bound.
+/// Maximum transit time of a call or an answer in ms, in runs that check the bound.
 const WAY_MS: u64 = 30;
-/// From a crossing to the write in the kernel: the gap between looks, and both ways.
+/// Maximum time from a crossing to the write in another kernel: the gap between reads, and two transits.
 const DELAY_NS: u64 = (20 + 2 * WAY_MS + 2) * MS;
-/// Calls on their way of one host, as the task has them.
+/// Maximum number of calls in flight per host, as in the task.
 const CALLS_MAX: usize = 8;
 const RUNS_IN_CI: u64 = 10_000; // within a minute on 2 CPUs
 const RUNS: u64 = 500;
@@ -45,7 +46,7 @@ enum Event {
     Trouble,
 }
 
-/// One bucket of a source in a kernel.
+/// One bucket of a source in a simulated kernel.
 #[derive(Clone, Copy, Default)]
 struct Cell {
     own: u64,
@@ -58,19 +59,19 @@ struct Host {
     kernel: HashMap<IpNet, BTreeMap<u64, Cell>>,
     offset_ns: i64,
     is_cut: bool,
-    /// The earliest event that wakes it.
+    /// Time of the earliest scheduled wake event.
     wakes_at: u64,
-    /// Answers to calls of an older process find nobody.
+    /// Number of the process. Answers to calls of an earlier process are dropped.
     process: u64,
-    /// Calls that wait for others, and when their counts were read.
+    /// Queued calls, and the times at which their counts were read.
     queue: VecDeque<(u64, Call)>,
     busy: HashSet<Shard>,
     trips: Trips,
-    /// The longest that the printed bound said.
+    /// Longest report delay that the printed bound used.
     delay: Duration,
 }
 
-/// A call that was sent.
+/// Call that was sent.
 struct Sent {
     host: usize,
     process: u64,
@@ -93,15 +94,15 @@ struct Fleet {
     events_made: u64,
     calls: Vec<Sent>,
     answers: Vec<Vec<Said>>,
-    /// What each state in each kernel truly admitted.
+    /// True admissions per source and bucket, by id of the kernel state.
     truth: HashMap<(IpNet, u64), HashMap<HostId, u64>>,
-    /// When the fleet admitted, by source.
+    /// Times of the fleet's admissions, by source.
     admitted: Vec<Vec<u64>>,
     offered: Vec<Vec<u64>>,
     ids: u64,
 }
 
-/// What a run found wrong.
+/// Description of a violated property.
 type Wrong = String;
 
 fn names() -> Names {
@@ -192,7 +193,7 @@ impl Fleet {
         self.events.push(Reverse((time, self.events_made, event)));
     }
 
-    /// Requests of one source, in the manner that chance chooses.
+    /// Schedules the requests of one source in a randomly chosen pattern.
     fn offer(&mut self, source: usize, until: u64) {
         let window = u64::from(self.limit.full_buckets) * BUCKET_NS;
         let factor = self.chance.of(&[1, 2, 5, 20]);
@@ -210,7 +211,7 @@ impl Fleet {
                 2 if number % (requests / 3 + 1) == 0 => host = self.chance.between(0, self.hosts.len() as u64),
                 _ => {}
             }
-            // A third of them waits, and comes in a burst.
+            // In manner 1, the requests come in bursts of 50.
             time += if manner == 1 && number % 50 == 0 { gap * 30 } else { self.chance.between(1, gap) };
             if time >= until {
                 break;
@@ -337,7 +338,7 @@ impl Fleet {
         }
     }
 
-    /// A way takes so long; where the bound is not promised, some take seconds, and come after later ones.
+    /// Returns a random transit time. In runs without a promised bound, some take seconds and arrive out of order.
     fn way(&mut self) -> u64 {
         if let Some((shortest, longest)) = self.trouble.slow_ms {
             return self.chance.between(shortest * MS / 2, longest * MS / 2 + 1);
@@ -364,7 +365,7 @@ impl Fleet {
 
     fn answered(&mut self, host: usize, call: usize, answer: usize, now: u64) -> Result<(), Wrong> {
         let local = self.local(host, now);
-        // As the kernel has room for it.
+        // The kernel stores the count in units.
         let unit = self.terms.unit(&self.limit);
         let sent = &mut self.calls[call];
         let Host { id, core, kernel, process, busy, trips, delay, .. } = &mut self.hosts[host];
@@ -431,7 +432,8 @@ impl Fleet {
         }
     }
 
-    /// All is well again: a host that was away says so, as the list of hosts does. Then two rounds, and what they must bring.
+    /// Ends all faults. Every host reports a store loss and a rejoined host, runs two rounds, and must then have
+    /// converged.
     fn quiet(&mut self, now: u64) -> Result<(), Wrong> {
         self.is_quiet = true;
         self.events.retain(|Reverse((.., event))| matches!(event, Event::Wake { .. }));
@@ -457,23 +459,23 @@ impl Fleet {
         let local = self.local(at, now);
         let current = self.limit.bucket(local).0;
         let Some(cells) = host.kernel.get(&source) else { return Ok(()) };
-        // Who does not count the source now hears of it at the first step.
+        // A host that does not count the source now receives the sums at the first step.
         let is_active = cells.range(current - 1..=current).any(|(_, cell)| cell.own > 0);
         let Some(standing) = host.core.standing(subject, local) else { return Ok(()) };
-        // Hosts that started from zero admitted N once more: what is past hosts*N is no sum.
+        // A host that restarted from zero admits N again. A sum above hosts*N counts as implausible.
         let is_garbage = standing.elsewhere > self.terms.believable() || host.core.counters().garbage > 0;
         if !is_active || !host.core.not_summed().is_empty() || is_garbage {
             return Ok(());
         }
         let unit = self.terms.unit(&self.limit);
-        // Of a bucket that began since there were no two rounds.
+        // Buckets that began during the quiet time have not had two rounds.
         let last = self.limit.bucket(self.local(at, since)).0;
         for bucket in current - u64::from(self.limit.full_buckets)..=last {
             let said = |(other, state): (usize, &Host)| {
                 let is_said = other != at
                     && state.core.standing(subject, self.local(other, now)).is_some()
                     && state.core.not_summed().is_empty()
-                    // What is outside of its own window it says no more.
+                    // A host does not report buckets outside its own window.
                     && bucket + u64::from(self.limit.full_buckets) >= self.limit.bucket(self.local(other, now)).0;
                 let count = state.kernel.get(&source).and_then(|cells| cells.get(&bucket)).map_or(0, |cell| cell.own);
                 if is_said { count } else { 0 }
@@ -487,7 +489,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// In any real window the fleet admits at most the bound, and what was offered during a report's way and a skew.
+    /// Checks that in any real window the fleet admits at most the bound, plus the requests offered during a report's
+    /// transit and the clock skew.
     fn bounded(&self) -> Result<(), Wrong> {
         let window = u64::from(self.limit.full_buckets) * BUCKET_NS;
         let keeps = self.trouble.keeps_bound();
@@ -513,7 +516,7 @@ impl Fleet {
     }
 }
 
-/// The most of these instants that lie within one length of time.
+/// Returns the maximum number of instants that lie within one length of time.
 fn most_within(times: &[u64], length: u64) -> u64 {
     let mut first = 0;
     let mut most = 0;
@@ -526,7 +529,7 @@ fn most_within(times: &[u64], length: u64) -> u64 {
     most as u64
 }
 
-/// What a run came to, and whether it admitted more than a bound with a report's way of [`DELAY`] allows.
+/// Runs one seed. Returns true if the fleet admitted more than the bound with a report delay of [`DELAY`] allows.
 fn run(seed: u64, reports: Reports, trouble: impl Fn(&mut Chance) -> Trouble) -> Result<bool, Wrong> {
     let mut fleet = Fleet::new(seed, reports, trouble);
     let until = START + fleet.chance.between(20, 90) * SECOND_NS;
@@ -545,14 +548,14 @@ fn run(seed: u64, reports: Reports, trouble: impl Fn(&mut Chance) -> Trouble) ->
     outcome.map_err(|wrong| format!("seed {seed}: {wrong} ({:?}, {:?})", fleet.trouble, fleet.terms))
 }
 
-/// `FLEET_RUNS`, else all in CI, and some elsewhere.
+/// Returns the number of runs: `FLEET_RUNS` if set, otherwise [`RUNS_IN_CI`] in CI and [`RUNS`] elsewhere.
 fn runs() -> u64 {
     let is_ci = env::var("CI").is_ok_and(|value| !matches!(value.as_str(), "" | "0" | "false"));
     let said = env::var("FLEET_RUNS").ok().and_then(|runs| runs.parse().ok());
     said.unwrap_or(if is_ci { RUNS_IN_CI } else { RUNS })
 }
 
-/// Half of the runs are well, half are not.
+/// Runs all seeds. Even seeds have no faults, odd seeds do. Returns the violations.
 fn sweep(reports: Reports, runs: u64) -> Vec<Wrong> {
     let one = |seed| if seed % 2 == 0 { run(seed, reports, well) } else { run(seed, reports, ill) };
     let threads = thread::available_parallelism().map_or(1, usize::from) as u64;

@@ -1,6 +1,6 @@
-//! The task and the client against real servers that fail in every way of docs/FLEET.md.
+//! Tests of the task and the client against real servers that fail in every way listed in docs/FLEET.md.
 //!
-//! The times to be whole again are printed; `cargo test -p ratelimit-fleet --test store -- --nocapture` shows them.
+//! The recovery times are printed: `cargo test -p ratelimit-fleet --test store -- --nocapture`.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
 #[path = "support/hosts.rs"]
@@ -19,10 +19,10 @@ use ratelimit_fleet::store::trouble::Trouble;
 use servers::{Guard, Store, eventually, program};
 use tokio::time::{sleep, timeout};
 
-/// After the cure of any trouble.
+/// Maximum recovery time after any fault ends.
 const WHOLE_WITHIN: Duration = Duration::from_secs(5);
 
-/// A cluster promotes a replica by itself in this, with a node timeout of a second.
+/// Maximum time in which a cluster promotes a replica by itself, with a node timeout of one second.
 const PROMOTED_WITHIN: Duration = Duration::from_secs(4);
 
 macro_rules! needs_redis {
@@ -56,7 +56,7 @@ async fn in_trouble(hosts: &[Host], trouble: Trouble) {
     until(Duration::from_secs(8), trouble.label(), || hosts.iter().all(has)).await;
 }
 
-/// Hosts of a store that is well, and sources that are summed.
+/// Starts hosts on a healthy store, and waits until all sources are summed.
 async fn well(store: &Store, count: u8) -> Vec<Host> {
     let hosts = begin(store, count);
     let took = whole_after(&hosts, 0, &[], Duration::from_secs(10)).await;
@@ -78,7 +78,7 @@ async fn hosts_of_one_server_hear_what_the_others_admit_and_the_store_names_nobo
         }
         sleep(Duration::from_millis(5)).await;
     }
-    // The bound, and what is sent within 0.1 s.
+    // The bound, plus the requests sent within 0.1 s.
     let most = 1375 + 400_000 / u64::try_from(began.elapsed().as_millis()).unwrap();
     assert!((1000..=most).contains(&admitted), "4000 requests of one source by turns: {admitted}");
     println!("4 hosts, 4000 requests in {:?}: {admitted} admitted, at most {most}", began.elapsed());
@@ -144,7 +144,7 @@ async fn all_that_is_flushed_is_said_again() {
     store.servers[0].ask::<String>("FLUSHALL").unwrap();
     let before = sources(0);
     says("FLUSHALL", whole_after(&hosts, 1, &before, WHOLE_WITHIN).await);
-    // A host that hears of it alone now, after the flush, has sums that only what was said again can give.
+    // A host that first reports after the flush gets complete sums only if the counts were reported again.
     let late = Host::begin(77, 4, "web", 7, &store.access());
     late.send(before[0], 16);
     let all: u64 = hosts.iter().map(|host| host.own(before[0])).sum();
@@ -225,7 +225,7 @@ async fn over_tls_the_printed_acl_line_and_nothing_more_is_enough() {
     says("a permission that was given back", whole_after(&hosts, 1, &sources(0), WHOLE_WITHIN).await);
 }
 
-/// What the fleet's own user is answered.
+/// Runs a command as the fleet's own user, and returns the answer as text.
 fn as_fleet(store: &Store, words: &str) -> String {
     let read = |name: &str| fs::read(store.file(name)).unwrap();
     let client_tls = redis::ClientTlsConfig { client_cert: read("cert.pem"), client_key: read("key.pem") };
@@ -280,7 +280,7 @@ async fn a_store_without_memory_is_named_and_keeps_its_connections() {
     assert_eq!(hosts[0].fleet.status().connections, connections);
 }
 
-/// A ban that one host began holds on all within two intervals, is lifted everywhere, and is not begun again.
+/// Checks that bans, unblocks and resets of one host reach all others within two intervals, and not the sender itself.
 async fn spread(hosts: &mut [Host]) {
     let source = "203.0.113.9/32".parse().unwrap();
     let until_ns = hosts::now().0 + 60_000_000_000;
@@ -311,9 +311,9 @@ async fn acts_reach_every_host_and_the_store_cannot_read_them() {
         all.iter().flat_map(|(_, act)| act).any(|value| value.windows(part.len()).any(|window| window == part))
     };
     assert!(!has(b"203.0.113.9") && !has(b"ban"));
-    // What is forged is heard by none.
+    // A forged act is ignored.
     store.servers[0].ask::<String>("XADD rl:web:{web:fleet}:acts * a forged").unwrap();
-    // Lost acts are said again.
+    // Acts lost by the store are published again.
     let deny = What::Deny { until_ns: None, reason: None, by: "root".to_owned() };
     hosts[0].spread("203.0.113.0/24".parse().unwrap(), deny);
     timeout(Duration::from_secs(3), hosts[1].acts.recv()).await.unwrap().unwrap();
@@ -372,7 +372,7 @@ async fn a_task_that_is_killed_at_any_moment_never_makes_the_others_count_twice(
         sleep(Duration::from_millis(7 * round % 40)).await;
         let killed = hosts.remove(0);
         killed.task.abort();
-        // Every third time the kernel's state is a new one, with an id of its own.
+        // Every third round uses a new kernel state with an id of its own.
         let (id, windows) = if round % 3 == 2 {
             let number = u8::try_from(100 + round).unwrap();
             (ratelimit_fleet::names::HostId([number; 8]), hosts::Windows::default())
@@ -404,7 +404,7 @@ async fn a_cluster_that_loses_a_master_is_whole_again() {
     let hosts = well(&store, 4).await;
     let before = sources(0);
 
-    // Promoted on purpose: the new master has no script, and maybe less.
+    // After a manual promotion the new master lacks the script, and possibly some data.
     store.servers[3].ask::<String>("CLUSTER FAILOVER").unwrap();
     promoted(&store, 3).await;
     says("a replica promoted by hand", whole_after(&hosts, 1, &before, WHOLE_WITHIN).await);
@@ -422,7 +422,7 @@ async fn a_cluster_that_loses_a_master_is_whole_again() {
     says("a master stopped, from the promotion", took);
     store.servers[2].signal(Signal::SIGCONT);
 
-    // The last copy of one third is gone: the others go on, and it is named.
+    // The last copy of a third of the slots is gone. The other slots keep working, and the fault is named.
     store.servers[4].kill();
     hosts.iter().for_each(|host| host.send_all(&sources(4)));
     let named = |host: &Host| {

@@ -1,4 +1,4 @@
-//! What is in files: configurations, lists, access logs, captures.
+//! Fuzz targets for files: configurations, lists, access logs and captures.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ use ratelimit_report::replay::{Asked, Clock, Ports, log, read};
 
 use crate::WORKS;
 
-/// A configuration file that names a list of the same bytes.
+/// Parses a configuration file and a list file, separated by a line `---`.
 pub(crate) fn config(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let (file, list) = text.split_once("\n---\n").unwrap_or((&text, "192.0.2.0/24\n"));
     understood(file, list);
 }
 
-/// Two configurations that make sense in parts, and the way from one to the other.
+/// Builds two partly valid configurations, and checks that applying their difference to the first yields the second.
 pub(crate) fn config_mix(bytes: &[u8]) {
     let mut choices = Choices::new(bytes);
     let list = list_text(&mut choices);
@@ -49,7 +49,7 @@ fn understood(text: &str, list: &str) -> Option<DesiredState> {
     }
 }
 
-/// A list file.
+/// Parses a list file.
 pub(crate) fn list(bytes: &[u8]) {
     if let Ok(prefixes) = parse(Path::new("list"), &String::from_utf8_lossy(bytes)) {
         assert!(prefixes.len() <= LIST_ENTRIES_MAX && prefixes.is_sorted());
@@ -61,7 +61,7 @@ pub(crate) fn clock() -> Clock {
     Clock { zone: jiff::tz::TimeZone::UTC, now: jiff::Timestamp::UNIX_EPOCH }
 }
 
-/// An access log, line by line.
+/// Parses an access log line by line, then replays it.
 pub(crate) fn log(bytes: &[u8]) {
     let mut parser = log::Parser::new(clock());
     for line in bytes.split(|byte| *byte == b'\n') {
@@ -72,13 +72,13 @@ pub(crate) fn log(bytes: &[u8]) {
     replay(bytes);
 }
 
-/// A capture, or whatever else is given to `replay`.
+/// Passes the bytes to `replay` as a capture or any other file.
 pub(crate) fn capture(bytes: &[u8]) {
     replay(bytes);
 }
 
 fn replay(bytes: &[u8]) {
-    // In memory where there is such a file system.
+    // On /dev/shm, which is in memory, if the host has it.
     static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
         let shared = Path::new("/dev/shm");
         let directory = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };

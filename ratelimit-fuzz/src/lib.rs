@@ -1,8 +1,8 @@
-//! Fuzz targets: functions of any bytes, which panic where something does not hold. `cargo xtask fuzz` has libFuzzer look
-//! for such bytes by coverage; a test gives each target its seeds.
+//! Fuzz targets: functions of arbitrary bytes that panic if a property does not hold. `cargo xtask fuzz` runs them
+//! under libFuzzer, which searches for such bytes by coverage. A test runs each target on its seeds.
 //!
-//! A target takes what others write: senders of packets, authors of files, users of the socket, a store, and who can write
-//! to pinned maps.
+//! The targets cover untrusted input: packets, files, requests on the control socket, answers of the fleet's store, and
+//! entries of pinned maps.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::expect_used, reason = "all of this is test code: where it cannot go on, the target fails")]
@@ -12,19 +12,19 @@ mod logs;
 mod others;
 mod packets;
 
-/// What the target itself does.
+/// Panic message for a failure of the test setup itself.
 const WORKS: &str = "what a target needs works";
 
-/// A function of bytes.
+/// Fuzz target.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name, and the directory of its seeds.
+    /// Name of the target, and of the directory with its seeds.
     pub name: &'static str,
-    /// Panics where something does not hold.
+    /// Function that panics if a property does not hold.
     pub run: fn(&[u8]),
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "frame", run: packets::frame },
     Target { name: "conversation", run: packets::conversation },
@@ -39,7 +39,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "maps", run: others::maps },
 ];
 
-/// The target of this name.
+/// Returns the target of this name.
 #[must_use]
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)

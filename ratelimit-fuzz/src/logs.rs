@@ -1,4 +1,5 @@
-//! Access logs as the daemon reads them: what a line says was asked, and what lines charge.
+//! Fuzz targets for access logs as the daemon reads them: the requests that lines describe, and the charges that
+//! follow.
 
 use ratelimit_accesslog::{Reconciler, Settings};
 use ratelimit_policy::desired::{Condition, PathPattern, STATUS_MAX, Statuses};
@@ -7,16 +8,16 @@ use ratelimit_report::replay::log::{Asked, Parser};
 use crate::files::clock;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Number of bytes that say one step of the reconciler.
+/// Number of bytes that encode one step of the reconciler.
 const STEP_BYTES: usize = 4;
 
-/// Lines, and the same bytes as steps of a reconciler.
+/// Reads the bytes as lines, and again as steps of a reconciler.
 pub(crate) fn access_log(bytes: &[u8]) {
     lines(bytes);
     reconcile(bytes);
 }
 
-/// Reads each line. One that meets a condition meets it in each form in which the condition is written.
+/// Parses each line. Checks that a condition matches in each of its written forms.
 fn lines(bytes: &[u8]) {
     let mut parser = Parser::new(clock());
     for line in bytes.split(|byte| *byte == b'\n') {
@@ -36,7 +37,7 @@ fn lines(bytes: &[u8]) {
     }
 }
 
-/// No more is charged than lines said, and no source has a multiplicity beyond the bound.
+/// Checks that no more is charged than lines were logged, and that multiplicities stay within their bound.
 fn reconcile(bytes: &[u8]) {
     let settings = Settings { sources_max: 3, amount: 20, charged_in: 2, ..Settings::new(SECOND_NS, 5) };
     let (mut reconciler, mut now) = (Reconciler::new(settings), 100 * SECOND_NS);

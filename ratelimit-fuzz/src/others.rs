@@ -1,4 +1,4 @@
-//! What others write that reach the daemon: users of its socket, the fleet's store, and who writes to pinned maps.
+//! Fuzz targets for other untrusted input: requests on the control socket, answers of the fleet's store, pinned maps.
 
 use std::sync::LazyLock;
 
@@ -20,8 +20,8 @@ use crate::WORKS;
 
 const OWN_UID: u32 = 990;
 
-/// A request on the control socket: method and path in the first line, then the body. It is refused, or asked of an owner who
-/// has gone. Of root and of others.
+/// Sends a request to the control server, as root, as another user and without a uid. The first line holds method and
+/// path, the rest is the body. The answer must not be 500, although no command is answered.
 pub(crate) fn request(bytes: &[u8]) {
     let (head, body) = match bytes.iter().position(|byte| *byte == b'\n') {
         Some(at) => (&bytes[..at], &bytes[at + 1..]),
@@ -45,12 +45,12 @@ pub(crate) fn request(bytes: &[u8]) {
     }
 }
 
-/// Gives each command up unanswered, as a daemon does that stops.
+/// Drops each command unanswered, like a stopping daemon.
 async fn refuse_all(mut commands: Commands) {
     while commands.recv().await.is_some() {}
 }
 
-/// What the store answers: sums, the list of hosts, acts; sealed by its secret or not.
+/// Parses the bytes as answers of the store: sums, hosts and acts, both encrypted with the fleet's secret and not.
 pub(crate) fn fleet(bytes: &[u8]) {
     static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new("fuzz", &[7; 32]).expect(WORKS));
     let Some((&[kind, id], bytes)) = bytes.split_first_chunk() else { return };
@@ -84,7 +84,7 @@ pub(crate) fn fleet(bytes: &[u8]) {
     }
 }
 
-/// Entries of pinned maps.
+/// Reads the bytes as entries of pinned maps.
 pub(crate) fn maps(bytes: &[u8]) {
     read_hostile(bytes);
 }

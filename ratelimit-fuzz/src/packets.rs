@@ -1,4 +1,4 @@
-//! What senders of packets write: one frame, and a conversation of them.
+//! Fuzz targets for packets: a single frame, and a conversation.
 
 use ratelimit_common::layout::Unit;
 use ratelimit_common::packet::{Packet, Parsed, Target, parse};
@@ -10,30 +10,30 @@ use ratelimit_report::replay::{Kind, Replay};
 
 use crate::WORKS;
 
-/// Requests and connections that are admitted.
+/// Limit of the test policy, in requests or connections.
 const MAX: u64 = 3;
 
-/// A frame is parsed within its bytes, and what lies behind the packet that its header measures changes nothing.
+/// Parses a frame. Checks that the packet lies within the frame, and that padding after the packet changes nothing.
 pub(crate) fn frame(bytes: &[u8]) {
     let parsed = parse(&bytes);
     if let Parsed::Ip(Packet { target: Target::Tcp { segment, .. }, .. }) = parsed {
         assert!(segment.payload_bytes <= 0xffff, "{segment:?}");
     }
-    // What lies behind the packet that its header measures is padding.
+    // Bytes after the packet's length are padding.
     if let Parsed::Ip(packet) = parsed {
         assert!(packet.ip_bytes as usize <= bytes.len(), "{packet:?} of {} bytes", bytes.len());
         let mut longer = bytes.to_vec();
         longer.extend([0x5a; 7]);
         let Parsed::Ip(again) = parse(&longer.as_slice()) else { panic!("{packet:?} is none with padding behind it") };
         assert_eq!((again.source, again.destination), (packet.source, packet.destination));
-        // A jumbogram does not say how long it is: all of the frame is its own.
+        // A jumbogram has no length field, so the whole frame belongs to it.
         let is_jumbogram = matches!(packet.source, Address::V6(_)) && again.ip_bytes == packet.ip_bytes + 7;
         assert!(again.ip_bytes == packet.ip_bytes || is_jumbogram, "{packet:?}, with padding {again:?}");
     }
 }
 
-/// Bytes as the steps of two who talk, over segments that come in any order, and more than once: of connections no more are
-/// admitted than the limit says, and with a limit of requests nothing panics.
+/// Decodes the bytes as segments between a client and a server, reordered and repeated. A connection limit must never
+/// admit more connections than its amount. A request limit must not panic.
 pub(crate) fn conversation(bytes: &[u8]) {
     for unit in [Unit::Connections, Unit::Requests] {
         let mut replay = Replay::new(&policy(vec![limit(MAX, unit)]), Kind::Capture).expect(WORKS);
@@ -59,14 +59,15 @@ pub(crate) fn conversation(bytes: &[u8]) {
             at = Nanos(at.0 + u64::from(pause) * 1_000_000);
             let reason = replay.frame(at, &frame.as_slice());
             let passes = reason.action() == Action::Pass;
-            // A replay drops nothing: what the limit would have refused passes as a dry run's.
+            // A replay drops nothing: a packet over the limit passes with the reason DryRun.
             opened += u64::from(of_client && flags & 0x12 == 0x02 && passes && reason != Reason::DryRun);
             if passes && back == 0 {
                 let of_syn = u32::from(flags & 0x03 != 0);
                 sequences[from] = sequence.wrapping_add(u32::try_from(payload.len()).unwrap_or(0)).wrapping_add(of_syn);
             }
         }
-        // Less than the window passes: 4096 bytes, the most that a target gets, are 682 steps of 255 ms, 174 s of five minutes.
+        // The window never expires: 4096 bytes, the maximum for a target, are 682 steps of 255 ms, so 174 s of five
+        // minutes.
         assert!(unit != Unit::Connections || opened <= MAX, "{opened} connections of {MAX}");
     }
 }

@@ -1,4 +1,4 @@
-//! Every target on its seeds, and on each of them cut short: what libFuzzer begins with, and what it has found.
+//! Runs every target on its seeds, whole and truncated. The seeds are libFuzzer's initial corpus and its earlier finds.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What is said when something fails, and the exit code that goes with it. The one place that prints an error.
+//! Messages for failures, and their exit codes. The only module that prints errors.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -18,31 +18,31 @@ use terminal_size::{Width, terminal_size_of};
 
 pub use ratelimit_policy::diagnostic::{Diagnostic, Diagnostics, Excerpt, Place};
 
-/// How the program ends. The numbers stay put.
+/// Exit code of the program. The numbers never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// Done.
+    /// The command is done.
     Done = 0,
-    /// Something failed that the user did not cause.
+    /// A failure that the user did not cause.
     Internal = 1,
-    /// A bad flag, a bad limit, no such interface.
+    /// A bad flag, a bad limit, or a missing interface.
     Usage = 2,
-    /// `check`: the source is blocked. `unblock`, `unallow`: something else holds all the same. `import`, and a
-    /// command on the lines of standard input: some entries are refused, the others hold.
+    /// `check`: the source is blocked. `unblock`, `unallow`: something else still blocks or allows it. `import`, and a
+    /// command on lines of standard input: some entries are refused, the others hold.
     Blocked = 3,
-    /// The kernel or driver cannot, or no daemon answers (`EX_UNAVAILABLE`).
+    /// The kernel or driver lacks support, or no daemon answers (`EX_UNAVAILABLE`).
     Unavailable = 69,
     /// Something else is in the way, which may go (`EX_TEMPFAIL`).
     Occupied = 75,
-    /// Not privileged (`EX_NOPERM`).
+    /// Missing privileges (`EX_NOPERM`).
     NotPrivileged = 77,
     /// A bad configuration file (`EX_CONFIG`).
     Config = 78,
 }
 
 impl Exit {
-    /// Every one.
+    /// All exit codes, in ascending order.
     pub const ALL: [Self; 8] = [
         Self::Done,
         Self::Internal,
@@ -54,7 +54,7 @@ impl Exit {
         Self::Config,
     ];
 
-    /// What it means, as help and documents say it.
+    /// Returns the meaning of the code, in the words of help and documents.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -77,10 +77,10 @@ impl Exit {
         }
     }
 
-    /// The one of two that matters more, where a command did several things.
+    /// Returns the more important code of two, for a command that did several things.
     #[must_use]
     pub fn worse(self, other: Self) -> Self {
-        // What the daemon or the host cannot do comes before what was asked wrongly, and that before what it has found.
+        // Failures of the daemon or host outrank mistakes of the user, which outrank findings.
         let rank = |exit: Self| match exit {
             Self::Done => 0,
             Self::Blocked => 1,
@@ -139,7 +139,7 @@ impl From<&DaemonError> for Exit {
 }
 
 impl From<&ClientError> for Exit {
-    /// How a command that got no better answer ends.
+    /// Returns the exit code of a command without a successful answer.
     fn from(error: &ClientError) -> Self {
         match error {
             ClientError::NoDaemon { .. } | ClientError::TimedOut { .. } | ClientError::Unanswered { .. } => {
@@ -160,7 +160,7 @@ impl From<&ClientError> for Exit {
 }
 
 impl From<&anyhow::Error> for Exit {
-    /// By the outermost error of the chain that has a code of its own.
+    /// Returns the code of the outermost error in the chain that has one.
     fn from(error: &anyhow::Error) -> Self {
         // anyhow finds a typed context only through itself, and a typed cause only through the chain.
         let context = [
@@ -195,10 +195,10 @@ fn exit_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     diagnostic.or_else(diagnostics).or_else(datapath).or_else(daemon).or_else(client).or_else(crowdsec)
 }
 
-/// Where the control socket is, unless a flag says so.
+/// Environment variable with the path of the control socket, which a flag overrides.
 pub const SOCKET_VARIABLE: &str = "RATELIMITD_SOCKET";
 
-/// The most columns of a line on a terminal.
+/// Maximum number of columns of a line on a terminal.
 const WIDTH: usize = 100;
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
@@ -206,11 +206,11 @@ const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const HELP: Style = AnsiColor::Cyan.on_default().bold();
 const FAINT: Style = AnsiColor::Blue.on_default().bold();
 
-/// Prints an error with its whole chain of causes on standard error, and says how to exit.
+/// Prints an error with its whole chain of causes on standard error. Returns the exit code.
 pub fn report(error: &anyhow::Error) -> Exit {
     let exit = Exit::from(error);
     let mut text = render(error);
-    // Root would have the same key.
+    // Root would have the same key, so `sudo` does not help.
     let is_of_crowdsec = error.chain().any(|cause| cause.is::<CrowdsecError>());
     if exit == Exit::NotPrivileged && !is_of_crowdsec && !nix::unistd::geteuid().is_root() {
         let socket = std::env::var(SOCKET_VARIABLE).ok();
@@ -219,13 +219,13 @@ pub fn report(error: &anyhow::Error) -> Exit {
     if let Some((Width(width), _)) = terminal_size_of(std::io::stderr()) {
         text = text.lines().map(|line| folded(line, usize::from(width).min(WIDTH))).collect();
     }
-    // Where standard error is gone there is nobody to tell.
+    // If standard error is gone, no one can read the message.
     let _gone = anstream::stderr().write_all(text.as_bytes());
     exit
 }
 
-/// A line with colour codes in lines of at most so many columns, what follows below what begins it. A line that is a
-/// quotation stays, and so does one with a command, which is to be copied.
+/// Folds a line with colour codes to at most `width` columns, aligned below its first word. Quotations and lines with a
+/// command stay whole, so that they can be copied.
 fn folded(line: &str, width: usize) -> String {
     let plain = anstream::adapter::strip_str(line).to_string();
     let starts = ["error: ", "  because: ", "  help: "];
@@ -240,7 +240,7 @@ fn folded(line: &str, width: usize) -> String {
     format!("{styled}{}\n", lines.join(&format!("\n{indent}")))
 }
 
-/// The same command as root, who does not inherit variables.
+/// Returns the same command for root, with the socket's variable, which root does not inherit.
 fn with_sudo(arguments: impl IntoIterator<Item = String>, socket: Option<&str>) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./:,=@%+".contains(c);
     let quoted = |word: String| {
@@ -257,7 +257,7 @@ pub fn warn(text: &str) {
     let _gone = anstream::stderr().write_all(line.as_bytes());
 }
 
-/// An error as [`report`] prints it, with colour codes.
+/// Returns an error as [`report`] prints it, with colour codes.
 pub fn render(error: &anyhow::Error) -> String {
     let mut out = String::new();
     for (position, cause) in error.chain().enumerate() {
@@ -275,7 +275,7 @@ pub fn render(error: &anyhow::Error) -> String {
                 push_line(&mut out, &title, &format!("there are {} more", all.more()));
             }
         } else {
-            // What is quoted in it may have ends of lines, and is not to look like another error.
+            // Quoted text may contain line ends, and must not look like another error.
             let text = cause.to_string();
             for (at, line) in text.lines().enumerate() {
                 push_line(&mut out, if at == 0 { &title } else { "  " }, &printable(line));
@@ -288,7 +288,7 @@ pub fn render(error: &anyhow::Error) -> String {
     out
 }
 
-/// What to do about a cause that says it apart from its message.
+/// Returns what to do about a cause, if it has help besides its message.
 fn help_of_cause(cause: &(dyn std::error::Error + 'static)) -> Vec<String> {
     let client = cause.downcast_ref::<ClientError>().map(ClientError::help);
     let daemon = || cause.downcast_ref::<DaemonError>().map(DaemonError::help);
@@ -334,7 +334,7 @@ fn push_line(out: &mut String, start: &str, rest: &str) {
     let _infallible = writeln!(out, "{start}{rest}");
 }
 
-/// Carets under `span` of `text`, at least one.
+/// Returns carets under `span` of `text`, at least one.
 fn mark(text: &str, span: &Range<usize>) -> String {
     let characters = |part: Option<&str>| part.map_or(0, |part| part.chars().count());
     let before = characters(text.get(..span.start));

@@ -1,6 +1,7 @@
-//! Fuzz targets: configuration and list files of any bytes. The socket's is in `daemon::tests::fuzz`, beside what it looks into.
+//! Fuzz targets: configuration and list files of arbitrary bytes. The target for the socket is in
+//! `daemon::tests::fuzz`.
 //!
-//! Each runs on a bounded number of inputs; CONTRIBUTING.md says how to give it more, and how to repeat what failed.
+//! Each runs on a bounded number of inputs; CONTRIBUTING.md says how to run more, and how to repeat a failure.
 
 use std::path::Path;
 
@@ -20,14 +21,14 @@ use ratelimit_policy::desired::DesiredState;
 use ratelimit_policy::plan::{apply, changes, diff};
 use ratelimit_view::describe::{self, ConfigJson};
 
-/// What is said of a file. // several times what 64 rules and 16 named overlaps come to
+/// Maximum bytes of text about a file. // several times what 64 rules and 16 named overlaps come to
 const WORDS_MAX: usize = 256 << 10;
 
 fn parsed(contents: &str, list: &str) -> Result<Config, Diagnostics> {
     file::parse(Path::new("ratelimitd.toml"), contents, |_| Ok(list.to_owned()))
 }
 
-/// What a `Config` cannot be more than.
+/// Checks the bounds of a `Config`.
 fn assert_bounded(config: &Config) {
     let policy = &config.policy;
     assert!((1..=INTERFACES_MAX).contains(&config.interfaces.len()));
@@ -56,7 +57,7 @@ fn assert_bounded(config: &Config) {
     assert!(v4.max(sources.len() - v4) <= PREFIXES_MAX as usize);
 }
 
-/// Everything that `check-config` says of a file, which says something and is no novel.
+/// Checks that everything that `check-config` says about a file is neither empty nor too long.
 fn assert_said(config: &Config) {
     let warnings = lint::warnings(config, Nanos(0));
     let words = describe::config_words(config);
@@ -64,7 +65,7 @@ fn assert_said(config: &Config) {
     assert!(!words.is_empty() && words.len() + warnings.concat().len() + json.len() <= WORDS_MAX);
 }
 
-/// Each error names file, line and column, marks what stands there, and says what to do; none is said twice.
+/// Checks errors: each names file, line and column, marks the place, and says what to do. None appears twice.
 fn assert_told(errors: Diagnostics, contents: &str, list: &str) {
     for (at, error) in errors.iter().enumerate() {
         let Place::File { path, excerpt } = &error.place else { panic!("not in the file: {error:?}") };
@@ -89,7 +90,8 @@ fn assert_plain(error: Diagnostics) {
     assert!(text.len() <= WORDS_MAX && plain.chars().all(is_plain), "{plain:?}");
 }
 
-/// Any bytes as the configuration file, which may name one list file of any bytes: what they are understood as is bounded, and is said.
+/// Parses arbitrary bytes as the configuration file, which may name one list file of arbitrary bytes. Checks that the
+/// result is bounded and can be described.
 fn exercise(contents: &[u8], list: &[u8]) {
     let (contents, list) = (String::from_utf8_lossy(contents), String::from_utf8_lossy(list));
     match parsed(&contents, &list) {
@@ -101,7 +103,7 @@ fn exercise(contents: &[u8], list: &[u8]) {
     }
 }
 
-/// The same for the bytes of a list file alone.
+/// Parses arbitrary bytes as a list file, and checks the result.
 fn exercise_list(list: &[u8]) {
     match lists::parse(Path::new("list"), &String::from_utf8_lossy(list)) {
         Ok(prefixes) => assert!(prefixes.len() <= LIST_ENTRIES_MAX),
@@ -188,7 +190,7 @@ fn the_mutated_files_get_beyond_the_parser_often_enough_to_be_worth_it() {
     assert!((30..=270).contains(&understood), "{understood} of 300 are valid");
 }
 
-/// Lines that make sense in some table, in any order.
+/// Lines that are valid in some table, in any order.
 const LINES: [&str; 26] = [
     "interfaces = [\"eth0\"]",
     "allow = [\"@a\", \"192.0.2.0/24\"]",

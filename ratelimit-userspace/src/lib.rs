@@ -1,4 +1,4 @@
-//! The command line of ratelimitd. ARCHITECTURE.md has the map: who may use whom.
+//! The command line of ratelimitd. ARCHITECTURE.md says which crate may use which.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Where log lines go: to the journal where standard error is one, else to standard error.
+//! Log output: to the journal if standard error is connected to it, else to standard error.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -11,13 +11,13 @@ use tracing_subscriber::{EnvFilter, Layer as _};
 
 use ratelimit_policy::config::syntax::printable_lines;
 
-/// The variable that says what is logged, in `tracing`'s own syntax, whatever the flags.
+/// Environment variable with the log filter in `tracing`'s syntax, which overrides the flags.
 pub const VARIABLE: &str = "RATELIMITD_LOG";
 
-/// What fields begin with in the journal: `RATELIMITD_SOURCE=198.51.100.7`.
+/// Prefix of fields in the journal: `RATELIMITD_SOURCE=198.51.100.7`.
 const FIELD_PREFIX: &str = "RATELIMITD";
 
-/// The level for so many `-v` and `-q`: each is a step up or down from `usual`.
+/// Returns the log level: one step up from `usual` for each `-v`, and one down for each `-q`.
 pub fn level(usual: LevelFilter, verbose: u8, quiet: u8) -> LevelFilter {
     const LEVELS: [LevelFilter; 6] = [
         LevelFilter::OFF,
@@ -28,16 +28,17 @@ pub fn level(usual: LevelFilter, verbose: u8, quiet: u8) -> LevelFilter {
         LevelFilter::TRACE,
     ];
     let usual = LEVELS.iter().position(|level| *level == usual).unwrap_or(0);
-    // Errors are said however quiet it is.
+    // Errors are always logged.
     let wanted = (usual + usize::from(verbose)).saturating_sub(usize::from(quiet)).clamp(1, LEVELS.len() - 1);
     LEVELS[wanted]
 }
 
-/// What is logged at `level`.
+/// Returns the log filter for a level.
 fn directives(level: LevelFilter) -> String {
-    // The loader tells of each relocation: hundreds of lines before the first of ours.
+    // The loader logs each relocation at debug level: hundreds of lines before our first one.
     let loader = level.min(LevelFilter::INFO);
-    // The client of the fleet's store tells of each connection that fails, many times a second. The fleet says it once.
+    // The client of the fleet's store logs each failed connection, many times a second. The fleet's own code reports it
+    // once.
     let store = if level > LevelFilter::INFO { level } else { LevelFilter::OFF };
     format!("{level},aya={loader},aya_obj={loader},redis={store}")
 }
@@ -53,16 +54,16 @@ pub fn start(level: LevelFilter) {
         None => {
             let is_coloured = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
             let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
-            // Where standard error is a terminal that is gone, to complain there would be a panic.
+            // If standard error is a terminal that is gone, an internal error message would panic.
             let lines = lines.log_internal_errors(false);
             lines.with_ansi(is_coloured).fmt_fields(words_alone()).boxed()
         }
     };
-    // It fails only where there is a subscriber already: in tests.
+    // This fails only if there is a subscriber already, as in tests.
     let _second = tracing_subscriber::registry().with(filter).with(layer).try_init();
 }
 
-/// The message of an event without its fields, which say the same for programs: the journal has them.
+/// Formats only the message of an event. Its fields repeat the message for programs, and the journal has them.
 fn words_alone() -> impl for<'a> FormatFields<'a> + 'static {
     debug_fn(
         |out, field, value| {
@@ -71,13 +72,14 @@ fn words_alone() -> impl for<'a> FormatFields<'a> + 'static {
     )
 }
 
-/// A message as a log has it: a name of a file may hold anything, and neither a terminal obeys it, nor does it make a line of its own.
+/// Makes a message safe for a log. A file name may contain anything, and must neither control the terminal nor start a
+/// line.
 fn words(message: &str) -> String {
     printable_lines(message.trim_end_matches('\n')).replace('\n', "\n    ")
 }
 
-/// Whether standard error is the journal's stream: `$JOURNAL_STREAM` is its device and inode (systemd.exec(5)). The variable alone
-/// says little, as it is inherited by everything that a service starts.
+/// Returns true if standard error is the journal's stream: `$JOURNAL_STREAM` has its device and inode
+/// (systemd.exec(5)). The variable alone is not enough, because all children of a service inherit it.
 fn is_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     let Ok(own) = std::fs::metadata("/proc/self/fd/2") else { return false };

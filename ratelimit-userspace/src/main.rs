@@ -1,4 +1,4 @@
-//! `ratelimitd`.
+//! Entry point of the binary `ratelimitd`.
 
 use std::process::ExitCode;
 

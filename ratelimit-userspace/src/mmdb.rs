@@ -1,5 +1,5 @@
-//! Prefixes of autonomous systems and countries, out of a database in MaxMind's format. Pure: the caller has read the
-//! file, and says when it has taken too long. Whatever the bytes are, this ends, in bounded memory, and does not panic.
+//! Prefixes of autonomous systems and countries, from a database in MaxMind's format. Pure: the caller has read the
+//! file, and says when it takes too long. For any bytes, this ends in bounded memory and does not panic.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Write as _};
@@ -17,38 +17,38 @@ pub use self::selector::Selector;
 mod record;
 mod selector;
 
-/// The longest database that is read.
+/// Maximum size in bytes of a database that is read.
 pub const BYTES_MAX: u64 = 1 << 30;
-/// How often the part for IPv4 may stand in a tree: where it is, and as aliases. Whatever has more leaves than so many for
-/// each node is no tree.
+/// Maximum number of leaves per node. The part for IPv4 stands in the tree once, and again as aliases. More leaves than
+/// this mean that the data form no tree.
 const LEAVES_PER_NODE: u64 = 8;
-/// Records whose answers are remembered; what is beyond is decoded each time. // 4194304 x 18 B = 75 MB
+/// Maximum number of records whose result is kept. Further ones are decoded each time. // 4194304 x 18 B = 75 MB
 const REMEMBERED_MAX: usize = 1 << 22;
-/// Leaves between two looks at the time.
+/// Number of leaves between two checks of the time.
 const LOOK_EVERY: u64 = 256;
 
-/// Where an address of IPv4 stands within IPv6 once more: mapped, Teredo, 6to4, NAT64. The database repeats its part for
-/// IPv4 there.
+/// Prefixes in which IPv6 contains IPv4 again: mapped, Teredo, 6to4, NAT64. The database repeats its part for IPv4
+/// there.
 const ALIASES: [(u128, u8); 4] =
     [(0xffff << 32, 96), (0x2001_0000 << 96, 32), (0x2002 << 112, 16), (0x0064_ff9b << 96, 96)];
 
-/// What a database has come to.
+/// Prefixes that were selected in a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Which database.
+    /// The database that they are from.
     pub database: Database,
-    /// As few as possible: sorted, none within another, IPv4 first.
+    /// The fewest possible prefixes: sorted, disjoint, IPv4 first.
     pub prefixes: Vec<IpNet>,
-    /// What is in no network of the database.
+    /// Selectors without any network in the database.
     pub missing: Vec<Selector>,
 }
 
-/// Which database it is.
+/// Identity of a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Database {
-    /// What it calls itself: `GeoLite2-ASN`.
+    /// Name of the database: `GeoLite2-ASN`.
     pub kind: String,
-    /// When it was built; none where no calendar has that.
+    /// Build time; `None` if it is outside of the calendar.
     pub built: Option<Timestamp>,
 }
 
@@ -62,30 +62,30 @@ impl fmt::Display for Database {
     }
 }
 
-/// Why there is no list.
+/// Reason why there is no list.
 #[derive(Debug, thiserror::Error)]
 pub enum MmdbError {
-    /// It is no database, or a damaged one.
+    /// The file is no database, or a damaged one.
     #[error("this is no whole database in MaxMind's format: {0}")]
     Damaged(String),
-    /// It has no numbers of autonomous systems.
+    /// The database has no numbers of autonomous systems.
     #[error("{0} has no autonomous systems")]
     NoAsns(Database),
-    /// It has no countries.
+    /// The database has no countries.
     #[error("{0} has no countries")]
     NoCountries(Database),
-    /// It has none of what was asked for.
+    /// The database has no network for any selector.
     #[error("{database} has no network of {asked}")]
     Nothing {
-        /// Which database.
+        /// The database that was read.
         database: Database,
-        /// What was asked for, in words.
+        /// The selectors, in words.
         asked: String,
     },
-    /// The kernel has no room for so many.
+    /// The kernel cannot hold this number of prefixes.
     #[error("there are more than {PREFIXES_MAX} prefixes of one family, for which the kernel has no room")]
     TooMany,
-    /// It takes longer than any whole database does.
+    /// Reading takes longer than for any intact database.
     #[error("reading it takes too long: its tree is not what a whole database has")]
     Overdue,
 }
@@ -96,10 +96,10 @@ impl From<MaxMindDbError> for MmdbError {
     }
 }
 
-/// The prefixes of all that is selected by any of these, in as few as possible. `is_overdue` tells when to give up.
+/// Returns the prefixes that any of these selectors matches, as few as possible. `is_overdue` tells when to give up.
 ///
 /// # Errors
-/// Where the database is damaged, has not what is asked for, or has more of it than the kernel has room for.
+/// Fails if the database is damaged, has no match, or has more matches than the kernel has room for.
 pub fn list(bytes: &[u8], asked: &[Selector], mut is_overdue: impl FnMut() -> bool) -> Result<Listed, MmdbError> {
     let reader = Reader::from_source(bytes)?;
     let about = reader.metadata();
@@ -110,8 +110,8 @@ pub fn list(bytes: &[u8], asked: &[Selector], mut is_overdue: impl FnMut() -> bo
     let leaves_max = (u64::from(about.node_count) + 1).saturating_mul(LEAVES_PER_NODE);
     let mut known = Known::new(asked);
     let (mut of_ipv4, mut of_ipv6) = (Runs::default(), Runs::default());
-    // The aliases that the library would pass over are told by where they lead to, and so may be any network whose record
-    // all of IPv4 has. What has no record is a step as well: a tree that is none may have nothing else.
+    // The library recognises aliases by their target, which may be any network with the record of all of IPv4, so they
+    // are included here. Networks without data are included too, as a malformed tree may have nothing else.
     let all = WithinOptions::default().include_aliased_networks().include_networks_without_data();
     for (leaf, network) in (0..).zip(reader.networks(all)?) {
         if leaf > leaves_max {
@@ -131,7 +131,7 @@ pub fn list(bytes: &[u8], asked: &[Selector], mut is_overdue: impl FnMut() -> bo
             IpAddr::V4(first) => of_ipv4.add(u128::from(first.to_bits()), u32::BITS, of.prefix())?,
             IpAddr::V6(first) => {
                 let first = first.to_bits();
-                // A record of all of ::/96 is one of all of IPv4.
+                // A record of all of ::/96 applies to all of IPv4.
                 if first == 0 && of.prefix() <= 96 {
                     of_ipv4.add(0, u32::BITS, 0)?;
                 }
@@ -155,16 +155,16 @@ pub fn list(bytes: &[u8], asked: &[Selector], mut is_overdue: impl FnMut() -> bo
     Ok(Listed { database, prefixes, missing: known.missing() })
 }
 
-/// Whether a network lies where IPv4 stands once more.
+/// Returns true if a network lies in a part that repeats IPv4.
 fn is_alias(first: u128, length: u8) -> bool {
     ALIASES.iter().any(|(alias, of)| length >= *of && (first ^ alias) >> (u128::BITS - u32::from(*of)) == 0)
 }
 
-/// What is known of records.
+/// Results for records so far.
 struct Known {
-    /// What is asked for, and whether it was found.
+    /// The selectors, and whether each was found.
     asked: BTreeMap<Selector, bool>,
-    /// Whether a record is of that, by its place.
+    /// Result for each record, by its offset.
     records: HashMap<usize, bool>,
     has_asns: bool,
     has_countries: bool,
@@ -205,12 +205,12 @@ impl Known {
     }
 }
 
-/// Addresses from the first to the last, in order, none beside another.
+/// Ranges of addresses from first to last, in order, and not adjacent.
 #[derive(Debug, Default)]
 struct Runs(Vec<(u128, u128)>);
 
 impl Runs {
-    /// The database's leaves come in the order of their addresses.
+    /// Adds a prefix. Prefixes must come in the order of their addresses, as the database's leaves do.
     fn add(&mut self, first: u128, bits: u32, length: u8) -> Result<(), MmdbError> {
         let beyond = bits.saturating_sub(u32::from(length));
         let last = first | u128::MAX.checked_shl(beyond).map_or(u128::MAX, |mask| !mask);
@@ -241,7 +241,7 @@ fn within_room(nets: impl Iterator<Item = IpNet>) -> Result<Vec<IpNet>, MmdbErro
     if nets.len() > most { Err(MmdbError::TooMany) } else { Ok(nets) }
 }
 
-/// The list file's text.
+/// Returns the text of the list file.
 pub fn text(listed: &Listed, asked: &[Selector]) -> String {
     let mut text = format!(
         "# {}, out of {}, by `ratelimitd lists from-mmdb`: changes by hand are overwritten.\n",

@@ -1,6 +1,8 @@
-//! The command line through the real binary. What it prints is in `snapshots/`; nothing here needs privileges or a daemon.
+//! Tests of the command line through the real binary. The expected output is in `snapshots/`. Needs neither privileges
+//! nor a daemon.
 //!
-//! What would limit names an interface that there is not: where it is taken for good by mistake, it still attaches to nothing.
+//! Commands that would limit name an interface that does not exist, so that even one that runs by mistake attaches to
+//! nothing.
 #![expect(clippy::expect_used, reason = "a test that cannot run its program fails")]
 
 use std::path::Path;
@@ -9,10 +11,10 @@ use std::time::Duration;
 use assert_cmd::Command;
 use tempfile::TempDir;
 
-/// No command here waits for anything.
+/// Time limit of a command, as none waits for anything.
 const ENDS_WITHIN: Duration = Duration::from_secs(20);
 
-/// The binary in an environment that is the same everywhere, in a directory that has `files`.
+/// Returns the binary in an environment that is the same everywhere, in this directory.
 fn ratelimitd(arguments: &[&str], directory: &Path) -> Command {
     let mut command = Command::cargo_bin("ratelimitd").expect("built with the tests");
     command.args(arguments).current_dir(directory).env_clear().env("COLUMNS", "100").env("TERM", "dumb");
@@ -28,7 +30,7 @@ fn directory(files: &[(&str, &str)]) -> TempDir {
     directory
 }
 
-/// A capture whose first packet is cut off: a header of pcap, and the first bytes of a packet's.
+/// A capture that ends within the header of its first packet.
 const CUT_OFF: [u8; 30] =
     [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
@@ -66,7 +68,7 @@ fn a_configuration_that_is_a_pipe_is_refused_by_whatever_reads_it_and_nothing_wa
     }
 }
 
-/// What a terminal would show, streams and exit code told apart.
+/// Returns the output on a terminal, with streams and exit code separated.
 fn transcript(arguments: &[&str], files: &[(&str, &str)]) -> String {
     let directory = directory(files);
     let output = ratelimitd(arguments, directory.path()).output().expect("run");
@@ -406,7 +408,7 @@ fn colours_that_are_asked_for_are_in_help_refusals_and_tables_and_never_in_json(
         (&["stat"], [false, true]),
         (&["--limit", "1/1s"], [false, true]),
         (&["--limit", "1/1s", "stats"], [false, true]),
-        // With a line that it could not read.
+        // This log has an unreadable line.
         (&table, [true, true]),
     ] {
         let with = |when: &'static str| [arguments, &["--color", when]].concat();

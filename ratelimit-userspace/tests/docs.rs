@@ -1,5 +1,5 @@
-//! What the documents say of `ratelimitd`: each command and flag is one that it has, each key is one of the file, each
-//! example file passes `check-config`. `cargo xtask tidy` holds lengths, links, names and words.
+//! Tests of the documents against `ratelimitd`: each command, flag and key that they name exists, and each example file
+//! passes `check-config`. `cargo xtask tidy` checks lengths, links, names and words.
 #![expect(clippy::expect_used, reason = "a test that cannot read the documents fails")]
 
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Every document with its text.
+/// Returns every document with its text.
 fn documents() -> Vec<(String, String)> {
     let chapters =
         std::fs::read_dir(root().join("docs")).expect("docs/").map(|entry| entry.expect("an entry").file_name());
     let chapters = chapters.map(|name| format!("docs/{}", name.to_string_lossy())).filter(|name| name.ends_with(".md"));
-    // What commands have printed there is not typed.
+    // This document has the output of commands, which is not typed.
     let chapters = chapters.filter(|name| name != "docs/SYSTEMD-TRANSCRIPT.md");
     let others = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "examples/README.md"].map(str::to_owned);
     let names: Vec<_> = chapters.chain(others).collect();
@@ -29,11 +29,11 @@ fn documents() -> Vec<(String, String)> {
 /// Code in a document.
 #[derive(Debug, PartialEq, Eq)]
 enum Code {
-    /// Between backticks: perhaps only part of a command.
+    /// Code between backticks, perhaps only a part of a command.
     Span(String),
-    /// A line of an example, with those that it goes on in: works as typed.
+    /// A line of an example with its continuation lines, which works as typed.
     Line(String),
-    /// A whole example of a language.
+    /// The language and the text of a whole example.
     Block(String, String),
 }
 
@@ -58,7 +58,7 @@ fn codes(text: &str) -> Vec<(usize, Code)> {
     codes
 }
 
-/// What a shell would make of a line: the words of each command in it, comments left out.
+/// Splits a line as a shell does: returns the words of each command in it, without comments.
 fn commands(line: &str) -> Vec<Vec<String>> {
     let (mut commands, mut word, mut quote) = (vec![Vec::new()], None::<String>, None);
     for c in line.chars().chain([' ']) {
@@ -83,10 +83,10 @@ fn commands(line: &str) -> Vec<Vec<String>> {
     commands
 }
 
-/// Where a flag alone is one of `cargo xtask`, or of the peers that are measured.
+/// Documents in which a lone flag belongs to `cargo xtask` or to the measured peers.
 const OTHERS_FLAGS: [&str; 3] = ["CONTRIBUTING.md", "docs/PERFORMANCE.md", "docs/ACCURACY.md"];
 
-/// What is wrong with what a document says of `ratelimitd`.
+/// Returns faults in what a document says about `ratelimitd`.
 fn problems(name: &str, text: &str) -> Vec<String> {
     let mut problems = Vec::new();
     for (at, code) in codes(text) {
@@ -111,7 +111,7 @@ fn line_problem(line: &str, is_part: bool) -> Option<String> {
     commands(line).iter().filter_map(ours).find_map(|words| command_problem(&words, is_part))
 }
 
-/// Whether the command line is one, and where it is whole, whether it does as typed.
+/// Returns why the command line is invalid. With `is_part`, required arguments may be missing.
 fn command_problem(words: &[String], is_part: bool) -> Option<String> {
     let error = definition().try_get_matches_from(words).err()?;
     let kind = error.kind();
@@ -159,7 +159,7 @@ fn has_key(key: &str) -> bool {
     keys.any(|(table, name)| key == name || key == format!("{table}{name}"))
 }
 
-/// A configuration as a document shows it, beside the list files that it names.
+/// Checks a configuration that a document shows, beside the list files that it names.
 fn file_problem(contents: &str) -> Option<String> {
     let directory = tempfile::tempdir().expect("a directory");
     for (_, list) in contents

@@ -1,4 +1,4 @@
-//! Lists out of databases in MaxMind's format, which are made here: the function against what the networks say, and
+//! Tests of lists from generated databases in MaxMind's format: the function against the networks of the database, and
 //! `lists from-mmdb` through the real binary.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
@@ -82,7 +82,7 @@ fn records_of_other_makers_are_read_too() {
             ("192.0.2.1/32", map(&[("asn", text("AS64496")), ("country_code", text("de"))])),
             ("192.0.2.2/32", map(&[("asn", Value::U64(64_496)), ("country", text("DE"))])),
             ("192.0.2.3/32", map(&[("traits", map(&[("autonomous_system_number", Value::U32(64_496))]))])),
-            // What has another form says nothing.
+            // Values of another form are ignored.
             ("192.0.2.4/32", map(&[("asn", Value::List(vec![Value::U32(64_496)])), ("country", Value::U16(7))])),
             ("192.0.2.5/32", map(&[("asn", text("64496x")), ("country", text("DEU")), ("traits", text("x"))])),
             ("192.0.2.6/32", map(&[("country", map(&[("code", text("DE"))]))])),
@@ -115,7 +115,7 @@ fn a_record_that_all_of_ipv4_shares_with_others_hides_none_of_them() {
 }
 
 fn is_record_of_all_ipv4_shared() -> Vec<u8> {
-    // ::/8 and 8000::/2, of one record.
+    // ::/8 and 8000::/2 share one record.
     let (count, mut nodes) = (9, Vec::new());
     let (none, record) = (count, count + 16);
     nodes.push([2, 1]);
@@ -139,7 +139,7 @@ fn a_tree_that_is_none_is_refused_before_it_takes_time() {
     };
     for record_size in [24, 28, 32] {
         let form = Form { record_size, ..FORM };
-        // 2^127 ways to one record, or to none.
+        // 2^127 paths to one record, or to none.
         for leaf in [128 + 16, 128] {
             let ladder: Vec<[u32; 2]> = (1..128).map(|next| [next, next]).chain([[leaf, leaf]]).collect();
             is_damaged(&raw("T", form, &ladder, &data()), "more leaves than nodes can have");
@@ -153,7 +153,8 @@ fn a_tree_that_is_none_is_refused_before_it_takes_time() {
 
 #[test]
 fn a_record_that_unfolds_without_end_is_refused() {
-    // A pointer to itself; one to a map that has itself as a value; a map of 16 million, without any.
+    // A pointer to itself; one to a map that contains itself as a value; a map that claims 16 million entries and has
+    // none.
     for data in [&b"\x20\x00"[..], b"\xe1\x43asn\x20\x00", b"\xff\xff\xff\xff", b"\xe1\x46traits\x20\x00"] {
         is_damaged(&raw("T", FORM, &[[17, 17]], data), "");
     }
@@ -168,7 +169,7 @@ fn time_that_is_over_ends_it() {
 
 #[test]
 fn as_many_prefixes_as_the_kernel_has_room_for_and_no_more() {
-    // Every second address of the first ones, below a chain that leads there.
+    // Every second address of the first ones, below a chain of nodes that leads there.
     let of = |pairs: u32| {
         let depth = u32::BITS - pairs.ilog2() - 1;
         let chain = (0..depth).map(|at| (at + 1, None));
@@ -213,11 +214,11 @@ fn networks() -> impl Strategy<Value = Vec<(IpNet, usize, usize)>> {
     proptest::collection::vec((of, 0..ASNS.len(), 0..COUNTRIES.len()), 0..24)
 }
 
-/// The numbers and letters of an address, by the longest network that has it: the last of several.
+/// Returns the number and letters of an address, by the longest network that contains it; the last one of equals.
 fn holds(networks: &[(IpNet, usize, usize)], address: IpAddr) -> Option<(usize, usize)> {
     let mut best: Option<(u8, (usize, usize))> = None;
     for (of, asn, country) in networks {
-        // An address of IPv4 is one of ::/96.
+        // An IPv4 address is also an address of ::/96.
         let (in_it, len) = match (of, address) {
             (IpNet::V4(of), IpAddr::V4(address)) => (of.contains(&address), 96 + of.prefix_len()),
             (IpNet::V6(of), IpAddr::V6(address)) => (of.contains(&address), of.prefix_len()),
@@ -244,7 +245,7 @@ fn is_alias_of_ipv4(address: IpAddr) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Between the ends of networks nothing changes, so these are all addresses.
+    /// Checks the ends of networks and their neighbours, which represent all addresses: nothing changes in between.
     #[test]
     fn of_every_address_the_list_says_what_the_networks_say(
         networks in networks(),
@@ -285,7 +286,7 @@ proptest! {
         // ::/96 is IPv4, as the database has it.
         ends.retain(|address| match address {
             IpAddr::V4(_) => true,
-            // Without aliases, what lies there is IPv4 as well, or part of a network around it.
+            // Without aliases, that part is IPv4 too, or belongs to a network around it.
             IpAddr::V6(of) if !aliases && is_alias_of_ipv4((*of).into()) => false,
             IpAddr::V6(of) => !is_ipv4 && of.to_bits() > u128::from(u32::MAX),
         });
@@ -327,7 +328,7 @@ proptest! {
     }
 }
 
-/// The binary, with a umask under which files are for their owner alone.
+/// Runs the binary with a umask under which files are readable only by their owner.
 fn run(directory: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new("sh");
     command.args(["-c", "umask 077; exec \"$0\" lists from-mmdb \"$@\"", env!("CARGO_BIN_EXE_ratelimitd")]);

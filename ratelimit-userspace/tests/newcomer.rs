@@ -1,6 +1,6 @@
-//! Tasks of a new user that need neither privileges nor a daemon: what a terminal shows, as snapshots.
+//! Tasks of a new user that need neither privileges nor a daemon. Snapshots hold what a terminal shows.
 //!
-//! The others are in `integration-test/tests/newcomer.rs`.
+//! The other tasks are in `integration-test/tests/newcomer.rs`.
 #![expect(clippy::expect_used, reason = "a test that cannot run its program fails")]
 
 use std::fs;
@@ -13,7 +13,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tempfile::TempDir;
 
-/// A directory, and a shell in it; whatever is typed and shown is written down.
+/// A shell in a directory of its own, which records all input and output.
 struct Shell {
     directory: TempDir,
     written: String,
@@ -73,7 +73,7 @@ macro_rules! tasks {
     };
 }
 
-/// On `lo`, which is everywhere.
+/// Configuration with the interface `lo`, which exists everywhere.
 const FILE: &str = "interfaces = [\"lo\"]\n\n[rule]\nlimits = [\"1000/5m\"]\nmode = \"dry-run\"\n";
 
 tasks! {

@@ -1,5 +1,5 @@
-//! `replay` and `suggest --from` through the real binary, of a small log of every kind in `logs/`; those of [`SAME`]
-//! hold the same six requests. What is printed is in `snapshots/`. Nothing here needs privileges or a daemon.
+//! Tests of `replay` and `suggest --from` through the real binary, with small logs of every kind in `logs/`. Those of
+//! [`SAME`] hold the same six requests. The expected output is in `snapshots/`. Needs neither privileges nor a daemon.
 #![expect(clippy::expect_used, reason = "a test that cannot run its program fails")]
 
 use std::io::Write as _;
@@ -13,7 +13,7 @@ use flate2::write::GzEncoder;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// No command here waits for anything.
+/// Time limit of a command, as none waits for anything.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
 fn logs() -> &'static Path {
@@ -24,7 +24,7 @@ fn log(name: &str) -> Vec<u8> {
     std::fs::read(logs().join(name)).expect(name)
 }
 
-/// The binary in an environment that is the same everywhere.
+/// Returns the binary in an environment that is the same everywhere.
 fn ratelimitd(arguments: &[&str], directory: &Path) -> Command {
     let mut command = Command::cargo_bin("ratelimitd").expect("built with the tests");
     command
@@ -42,7 +42,7 @@ fn run(arguments: &[&str], directory: &Path) -> Output {
     ratelimitd(arguments, directory).output().expect("run")
 }
 
-/// What a terminal would show, streams and exit code told apart.
+/// Returns the output on a terminal, with streams and exit code separated.
 fn transcript(arguments: &[&str]) -> String {
     transcript_in(arguments, logs())
 }
@@ -68,7 +68,7 @@ fn json(arguments: &[&str], directory: &Path) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// Logs that hold the same requests, each in the true format of what writes it.
+/// Logs with the same requests, each in the original format of its writer.
 const SAME: [&str; 26] = [
     "nginx-combined.log",
     "apache-vhost-combined.log",
@@ -108,13 +108,13 @@ fn the_same_requests_are_judged_the_same_in_every_format() {
         assert_eq!((&limit["admitted"], &limit["refused"]), (&4.into(), &2.into()), "{name}");
         assert_eq!(limit["limited"][0]["source"], "198.51.100.7", "{name}");
         let from = input["from"].as_str().expect("a time");
-        // By the begin of the request, where a line has the time of its end and the duration.
+        // The time is the begin of the request, if a line has its end and the duration.
         assert!(from.starts_with("2026-10-10T13:55:36") || from.starts_with("2026-10-10T13:55:35.9"), "{name}: {from}");
         assert_eq!(input["files"][0]["name"], name);
     }
 }
 
-/// The logs, with some that are made of them.
+/// Returns a directory with the logs, and with variants of some.
 fn copied() -> TempDir {
     let directory = TempDir::new().expect("a directory for files");
     let put = |name: &str, contents: &[u8]| std::fs::write(directory.path().join(name), contents).expect(name);
@@ -134,7 +134,7 @@ fn packed(contents: &[u8]) -> Vec<u8> {
     encoder.finish().expect("pack")
 }
 
-/// Each line a member for itself, as programs write it that append.
+/// Compresses each line as a gzip member of its own, as programs do that append.
 fn members(contents: &[u8]) -> Vec<u8> {
     contents.split_inclusive(|byte| *byte == b'\n').flat_map(packed).collect()
 }
@@ -314,7 +314,8 @@ fn a_suggestion_from_a_log_is_what_its_sources_wanted() {
     assert_eq!((&three["sources_blocked"], &three["blocked"]), (&1.into(), &2.into()));
 }
 
-/// A log of a crawler with these addresses of a prefix, 40 requests each, and of 25 readers; and list files beside it.
+/// Returns a directory with list files and a log. The log has 40 requests from each of these addresses of a crawler's
+/// prefix, and requests of 25 readers.
 fn crawled(crawler: impl IntoIterator<Item = u8>) -> TempDir {
     let directory = TempDir::new().expect("a directory for files");
     let line = |source: &str| format!("{source} - - [10/Oct/2026:13:55:36 +0000] \"GET / HTTP/1.1\" 200 5\n");

@@ -1,4 +1,4 @@
-//! The smallest XDP program: needs `core` for BPF, bpf-linker, and a libLLVM that reads what the compiler wrote.
+//! Smallest XDP program. Its build needs `core` for BPF, bpf-linker, and a libLLVM that reads the compiler's output.
 #![no_std]
 #![no_main]
 

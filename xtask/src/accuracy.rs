@@ -1,8 +1,8 @@
-//! `cargo xtask accuracy`: the requests that the limiter counts, held against the logs of real servers.
+//! `cargo xtask accuracy`: compares the requests that the limiter counts with the logs of real servers.
 //!
-//! Servers, clients and the limiter are in network namespaces that this makes and removes; no interface of the machine is
-//! touched. It is built as the user; only the part with the namespaces is run as root. A row whose bound is broken
-//! fails it.
+//! Servers, clients and the limiter run in temporary network namespaces. No interface of the machine is touched. The
+//! build runs as the user; only the measurement in the namespaces runs as root. A row that breaks its bound fails the
+//! command.
 
 mod enforce;
 mod lab;
@@ -80,7 +80,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(if broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The same program once more, by way of sudo; what it measured comes back as JSON.
+/// Runs this program again through sudo, and reads its measurements as JSON.
 fn measure_as_root(tools: &Tools, options: &Options) -> Result<Report> {
     let sudo = workspace::program("sudo").context("network namespaces need root, and there is no sudo")?;
     eprintln!("accuracy: network namespaces need root: sudo is about to start this part; it may ask for your password");
@@ -134,8 +134,8 @@ fn measure_all(tools: &Tools, options: &Options) -> Result<Report> {
     Ok(Report { programs, kernel, rows: measured, failed, enforced, adversaries })
 }
 
-/// Measures rows of one wire in a laboratory and before a limiter of their own. Tells which rows cannot be measured, and
-/// goes on with the rest.
+/// Measures the rows of one link, in their own laboratory and with their own limiter. Reports rows that cannot be
+/// measured, and continues with the next row.
 fn measure_over(
     link: Link,
     rows: &[&Row],
@@ -181,7 +181,7 @@ fn is_chosen(row: &Row, options: &Options) -> bool {
     options.words.iter().all(|word| said.contains(&word.to_lowercase()))
 }
 
-/// `cargo xtask accuracy enforcement` is the other table alone.
+/// Returns true for `cargo xtask accuracy enforcement`, which measures only the enforcement table.
 fn is_enforcement(words: &[String]) -> bool {
     words.iter().any(|word| word == "enforcement")
 }

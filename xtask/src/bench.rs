@@ -1,7 +1,8 @@
-//! `cargo xtask bench`: what a packet costs, beside an empty program and beside other limiters.
+//! `cargo xtask bench`: measures the cost per packet, compared with an empty program and with other limiters.
 //!
-//! integration-test measures (`src/bin/cost.rs` the program alone, `src/bin/flood.rs` floods in namespaces of its own); this builds
-//! it, runs it as root, holds what it says against the goals and shows it. No interface of the machine is touched.
+//! integration-test does the measuring: `src/bin/cost.rs` measures the program alone, `src/bin/flood.rs` measures
+//! floods in its own namespaces. This command builds and runs it as root, compares the results with the goals and
+//! prints them. No interface of the machine is touched.
 
 mod budget;
 mod goals;
@@ -59,7 +60,7 @@ pub(crate) struct Options {
     repeat: u32,
 }
 
-/// How often rows are measured again whose floor was not steady, where it matters whether goals are met.
+/// Maximum number of repeated measurements of a row with an unsteady floor, when goals are checked.
 const AGAIN_MAX: u32 = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -124,7 +125,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(held(&report, options))
 }
 
-/// Says which goals are missed.
+/// Prints the missed goals. Returns failure if goals are checked and any is missed.
 fn held(report: &Report, options: &Options) -> ExitCode {
     let missed = goals::missed(report);
     for line in &missed {
@@ -148,7 +149,7 @@ impl Options {
     }
 }
 
-/// What a program says as root, on its stdout; its progress goes where this one's does.
+/// Runs a program as root and parses its stdout as JSON. Its progress output goes to stderr.
 fn output_of<T: DeserializeOwned>(program: &str, arguments: &[&str]) -> Result<T> {
     let mut command: Command =
         run::as_root(program, arguments).context("the benchmark needs root, and there is no sudo")?;

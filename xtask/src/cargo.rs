@@ -1,4 +1,4 @@
-//! Building with cargo, and which executables came out.
+//! Builds with cargo and returns the executables.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use crate::{run, workspace};
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Artifact {
     pub(crate) executable: PathBuf,
-    /// The name of the binary, or of the file of tests.
+    /// Name of the binary, or of the test file.
     pub(crate) target: String,
     manifest: PathBuf,
     kind: Kind,
@@ -24,12 +24,12 @@ enum Kind {
     Other,
 }
 
-/// `cargo build` with these arguments; what it says goes to stderr as ever.
+/// Runs `cargo build` with these arguments. Its messages go to stderr. Fails if the build fails.
 pub(crate) fn build(arguments: &[&str]) -> Result<Vec<Artifact>> {
     build_by(Command::new(workspace::cargo()), arguments)
 }
 
-/// The same by a command that has its variables set, and takes what cargo takes.
+/// Same as [`build`], with a command that has its variables set and accepts cargo's arguments.
 pub(crate) fn build_by(mut command: Command, arguments: &[&str]) -> Result<Vec<Artifact>> {
     command.current_dir(workspace::root()).arg("build").args(arguments);
     command.arg("--message-format=json-render-diagnostics");
@@ -40,7 +40,7 @@ pub(crate) fn build_by(mut command: Command, arguments: &[&str]) -> Result<Vec<A
     Ok(stdout.lines().filter_map(Artifact::from_message).collect())
 }
 
-/// The binary of that name among what was built.
+/// Returns the binary with this name among the artifacts. Fails if there is none.
 pub(crate) fn binary<'a>(artifacts: &'a [Artifact], name: &str) -> Result<&'a Artifact> {
     let found = artifacts.iter().find(|artifact| artifact.kind == Kind::Other && artifact.target == name);
     found.with_context(|| format!("cargo built no binary {name}"))
@@ -55,12 +55,12 @@ impl Artifact {
         self.is_test() && self.package() == workspace::root().join(package)
     }
 
-    /// The directory of its package.
+    /// Returns the directory of the artifact's package.
     pub(crate) fn package(&self) -> &Path {
         self.manifest.parent().unwrap_or(&self.manifest)
     }
 
-    /// From a line of cargo's JSON, where it tells of one.
+    /// Parses a line of cargo's JSON output. None if the line does not describe an executable.
     fn from_message(line: &str) -> Option<Self> {
         let message: Value = serde_json::from_str(line).ok()?;
         Some(Self {

@@ -1,9 +1,9 @@
-//! `cargo xtask demo`: a web server, a good client and a bad one, without the limiter and behind it, and a crawler of
+//! `cargo xtask demo`: a web server with a good and a bad client, without and with the limiter, then a crawler with
 //! many addresses.
 //!
-//! Everything happens in network namespaces that the demo makes and removes; no interface of the machine is touched. It is
-//! built as the user; only the part with the namespaces is run as root. At the end it checks its own promises, and one
-//! that does not hold fails it.
+//! Everything runs in temporary network namespaces. No interface of the machine is touched. The build runs as the user;
+//! only the part in the namespaces runs as root. At the end the demo checks its own promises, and fails if one does not
+//! hold.
 
 mod client;
 mod lab;
@@ -37,7 +37,7 @@ pub(crate) struct Options {
     server: Server,
 }
 
-/// What the clients ask.
+/// Web server that the clients send requests to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Server {
     Nginx,
@@ -45,10 +45,10 @@ enum Server {
     Own,
 }
 
-/// How a phase limits. Requests, a minute's window: a phase is shorter, so the limit is exactly what gets in.
+/// Limit in requests per minute. A phase is shorter than the window, so exactly this many requests are admitted.
 const LIMIT: u64 = 100;
 const LIMIT_TEXT: &str = "100/1m";
-/// All of the crawler's addresses lie in one such prefix.
+/// Limit per group. One such prefix contains all of the crawler's addresses.
 const GROUP_LIMIT_TEXT: &str = "100/1m per /21,/48";
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
@@ -65,7 +65,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if workspace::is_root() { show(binary, &options) } else { show_as_root(binary, &options) }
 }
 
-/// The same program once more, by way of sudo.
+/// Runs this program again through sudo.
 fn show_as_root(binary: &Path, options: &Options) -> Result<ExitCode> {
     let this = env::current_exe().context("find this very program")?;
     let server = options.server.to_possible_value().context("a server has a name")?;
@@ -79,7 +79,7 @@ fn show_as_root(binary: &Path, options: &Options) -> Result<ExitCode> {
         "demo: network namespaces need root: sudo is about to start this part again; it may ask for your password"
     );
     let mut command = Command::new(sudo);
-    // Ctrl-C reaches both; this one waits until the other has cleaned up.
+    // Ctrl-C reaches both processes; this one waits until the other has cleaned up.
     let status = command.arg(this).args(arguments).status();
     let status = status.with_context(|| format!("start `{}`", run::shown(&command)))?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -95,7 +95,7 @@ fn show(binary: &Path, options: &Options) -> Result<ExitCode> {
     introduce(&lab, options.seconds);
     let mut phases = Vec::new();
     for phase in Phase::ALL {
-        // A phase that fails drops the laboratory on the way out, and with it all there is.
+        // A failing phase drops the laboratory on return, which removes everything.
         phases.push(phase::run(phase, &lab, binary, options.seconds)?);
     }
     let traces = lab.traces();

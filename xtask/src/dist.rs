@@ -1,4 +1,5 @@
-//! `cargo xtask dist`: what people without Rust install, with its hashes and what is in it, in `target/dist`.
+//! `cargo xtask dist`: builds packages for people without Rust into `target/dist`, with checksums and a bill of
+//! materials.
 
 mod archive;
 mod build;
@@ -23,7 +24,7 @@ use clap::Args;
 use crate::{run, setup, workspace};
 use build::Linkage;
 
-/// Of all packages.
+/// Version of all packages.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 const SUMS: &str = "SHA256SUMS";
@@ -68,7 +69,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// All of it; what an earlier run left in `out` is replaced.
+/// Builds all packages. Replaces the results of an earlier run in `out`.
 fn make(out: &Path, target_dir: &Path, epoch: u64) -> Result<()> {
     let dynamic = build::release(Linkage::Dynamic, target_dir)?;
     let kept = out.join(".dynamic");
@@ -93,7 +94,7 @@ fn make(out: &Path, target_dir: &Path, epoch: u64) -> Result<()> {
     figures::write(&out.join("figures.json"), &kept, &fixed, &made)
 }
 
-/// A copy of the tracked files is built elsewhere; each of its packages has to be the same file.
+/// Builds a copy of the tracked files in another directory. Fails if a package differs.
 fn check(out: &Path, epoch: u64) -> Result<()> {
     let elsewhere = std::env::temp_dir().join(format!("ratelimitd-dist-{}", std::process::id()));
     let outcome = build_copy(&elsewhere, epoch).and_then(|again| {
@@ -105,7 +106,7 @@ fn check(out: &Path, epoch: u64) -> Result<()> {
     outcome
 }
 
-/// Gives the directory of its packages.
+/// Copies and builds the sources. Returns the directory with the packages.
 fn build_copy(elsewhere: &Path, epoch: u64) -> Result<PathBuf> {
     let source = elsewhere.join("source");
     fs::create_dir_all(&source).with_context(|| format!("make {}", source.display()))?;
@@ -127,7 +128,7 @@ fn build_copy(elsewhere: &Path, epoch: u64) -> Result<PathBuf> {
     Ok(source.join("target/dist"))
 }
 
-/// The time that files in packages bear: `SOURCE_DATE_EPOCH`, else that of the last commit.
+/// Returns the time stamp for files in packages: `SOURCE_DATE_EPOCH` if set, otherwise the time of the last commit.
 pub(crate) fn epoch() -> Result<u64> {
     if let Ok(said) = std::env::var("SOURCE_DATE_EPOCH") {
         return said.parse().with_context(|| format!("SOURCE_DATE_EPOCH={said} is no number of seconds"));
@@ -139,7 +140,7 @@ pub(crate) fn epoch() -> Result<u64> {
     commit.parse().with_context(|| format!("git gave {commit:?} for a time"))
 }
 
-/// As Debian calls this machine's.
+/// Returns Debian's name of this machine's architecture. Fails on architectures without packages.
 fn architecture() -> Result<&'static str> {
     match std::env::consts::ARCH {
         "x86_64" => Ok("amd64"),

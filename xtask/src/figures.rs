@@ -1,5 +1,5 @@
-//! `cargo xtask figures`: what docs/TESTING.md says in numbers. Measures memory at rest, and gathers what other commands
-//! have left in the target directory.
+//! `cargo xtask figures`: collects the numbers for docs/TESTING.md. Measures memory at rest, and reads the figures that
+//! other commands left in the target directory.
 
 use std::fs;
 use std::process::{Command, ExitCode, Stdio};
@@ -21,7 +21,7 @@ const DOCUMENT: &str = "docs/TESTING.md";
 const BEGIN: &str = "<!-- begin: `cargo xtask figures --write` -->";
 const END: &str = "<!-- end -->";
 
-/// Title, where another command leaves its figures below the target directory, and that command.
+/// Title, file below the target directory, and the command that writes the file.
 const GATHERED: [[&str; 3]; 5] = [
     ["Packages", "dist/figures.json", "cargo xtask dist --check"],
     ["Under systemd", "systemd/figures.json", "cargo xtask test --tier systemd"],
@@ -53,7 +53,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Of the release build, with the one-liner's defaults.
+/// Measures the memory at rest of the release build with the one-liner's defaults.
 fn memory_at_rest() -> Result<Value> {
     setup::ensure(setup::Tier::Build)?;
     let packages = ["--package", "ratelimit-userspace", "--package", "integration-test"];
@@ -69,7 +69,7 @@ fn memory_at_rest() -> Result<Value> {
     serde_json::from_slice(&output.stdout).context("read what it printed")
 }
 
-/// A table of all that is in there, a row for each number, word or yes and no.
+/// Returns a section with a table of all values, one row per number, word or boolean.
 fn section(title: &str, value: &Value) -> String {
     let mut rows = Vec::new();
     flatten(String::new(), value, &mut rows);
@@ -92,7 +92,7 @@ fn flatten(path: String, value: &Value, rows: &mut Vec<Vec<String>>) {
     }
 }
 
-/// `1234567` as `1 234 567`; what is no whole number stays.
+/// Groups the digits of a whole number, `1234567` as `1 234 567`. Other text is returned unchanged.
 fn grouped(number: &str) -> String {
     if !number.bytes().all(|byte| byte.is_ascii_digit()) {
         return number.to_owned();
@@ -103,7 +103,7 @@ fn grouped(number: &str) -> String {
     std::iter::once(head.to_owned()).filter(|head| !head.is_empty()).chain(groups).collect::<Vec<_>>().join(" ")
 }
 
-/// The document with `figures` between its two marks.
+/// Replaces the text between the two marks of the document with `figures`. Fails if a mark is missing.
 fn replaced(document: &str, figures: &str) -> Result<String> {
     let (before, rest) = document.split_once(BEGIN).with_context(|| format!("{DOCUMENT} has no `{BEGIN}`"))?;
     let (_, after) = rest.split_once(END).with_context(|| format!("{DOCUMENT} has no `{END}` behind it"))?;

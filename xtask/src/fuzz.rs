@@ -1,8 +1,8 @@
-//! `cargo xtask fuzz`: has libFuzzer look, by coverage, for bytes that a target of `ratelimit-fuzz` panics on.
+//! `cargo xtask fuzz`: runs libFuzzer with coverage, to find bytes that make a target of `ratelimit-fuzz` panic.
 //!
-//! The engine is a package of its own, outside the workspace, built with the stable compiler's coverage into a target
-//! directory of its own. What is found lies in `target/fuzz/found/TARGET`, the corpus that grows in
-//! `target/fuzz/corpus/TARGET`, and what was done in `target/fuzz/figures.json`.
+//! The engine is a separate package outside the workspace. The stable compiler builds it with coverage into its own
+//! target directory. Finds are stored in `target/fuzz/found/TARGET`, the growing corpus in `target/fuzz/corpus/TARGET`,
+//! and the statistics in `target/fuzz/figures.json`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{run, workspace};
 
-/// What the compiler adds for libFuzzer: a counter for each edge, and what is compared.
+/// Compiler flags for libFuzzer: a counter per edge, and tracing of comparisons.
 const COVERAGE: [&str; 5] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -26,9 +26,9 @@ const COVERAGE: [&str; 5] = [
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
 const PACKAGE: &str = "ratelimit-fuzz";
-/// The longest input: a few frames, a file of some rules.
+/// Maximum input size in bytes: a few frames, or a file with some rules.
 const BYTES_MAX: u32 = 4_096;
-/// A single input that takes longer is found too.
+/// Time in seconds after which a single input counts as a find.
 const SECONDS_MAX: u32 = 10;
 
 #[derive(Args)]
@@ -40,12 +40,12 @@ pub(crate) struct Options {
     time: Duration,
 }
 
-/// What was done of a target, over all runs since `target/fuzz` was made.
+/// Statistics of one target, summed over all runs since `target/fuzz` was created.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Figures {
     executions: u64,
     seconds: f64,
-    /// Edges of the code that inputs have reached.
+    /// Number of code edges that the inputs have reached.
     edges: u64,
     corpus: usize,
     found: usize,
@@ -79,7 +79,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(if found == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A directory of seeds each.
+/// Returns the names of the targets. Each has a directory of seeds.
 fn targets() -> Result<Vec<String>> {
     let seeds = workspace::root().join(PACKAGE).join("seeds");
     let mut names = names_in(&seeds).with_context(|| format!("list {}", seeds.display()))?;
@@ -99,7 +99,7 @@ fn build() -> Result<PathBuf> {
     let directory = workspace::target_dir().join("fuzz").join("build");
     let mut command = Command::new(workspace::cargo());
     command.current_dir(workspace::root().join(PACKAGE).join("engine"));
-    // For a target of its own, so that build scripts are built without it.
+    // With an explicit target, cargo builds the build scripts without coverage.
     command.args(["build", "--release", "--target", host, "--target-dir"]).arg(&directory);
     command.env("RUSTFLAGS", COVERAGE.join(" ")).env_remove("CARGO_ENCODED_RUSTFLAGS");
     let status = command.status().with_context(|| format!("start `{}`", run::shown(&command)))?;
@@ -116,7 +116,7 @@ fn fuzz(engine: &Path, name: &str, time: Duration, directory: &Path) -> Result<F
     let began = Instant::now();
     let mut of = Figures::default();
     let left = |since: Instant| time.saturating_sub(since.elapsed());
-    // It ends with the first that it finds.
+    // The engine ends at its first find.
     while left(began) > Duration::ZERO {
         let mut command = Command::new(engine);
         command.arg(&corpus).arg(workspace::root().join(PACKAGE).join("seeds").join(name));
@@ -146,7 +146,7 @@ fn fuzz(engine: &Path, name: &str, time: Duration, directory: &Path) -> Result<F
 }
 
 impl Figures {
-    /// From a line of libFuzzer.
+    /// Updates the statistics from a line of libFuzzer's output, and prints crash lines.
     fn take(&mut self, line: &str) {
         if let Some(count) = line.strip_prefix("stat::number_of_executed_units:") {
             self.executions += count.trim().parse::<u64>().unwrap_or(0);

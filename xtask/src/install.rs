@@ -1,6 +1,7 @@
-//! `cargo xtask install`: the release binary and what makes it a service.
+//! `cargo xtask install`: installs the release binary and the files that make it a service.
 //!
-//! Built and staged as the user; only the copy into the system is done as root. A configuration that is there stays.
+//! The build and staging run as the user; only the copy into the system runs as root. An existing configuration is
+//! kept.
 
 mod layout;
 mod neighbours;
@@ -36,7 +37,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Where the files are, and what they are below; an error where the prefix is relative.
+    /// Returns the file layout and the root directory. Fails if the prefix is relative.
     fn layout(&self) -> Result<(Layout, &Path)> {
         ensure!(self.prefix.is_absolute(), "--prefix {} is no absolute path", self.prefix.display());
         Ok((Layout::below(&self.prefix), self.destdir.as_deref().unwrap_or(Path::new("/"))))
@@ -63,12 +64,13 @@ pub(crate) fn run(Options { place }: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The example of a configuration, in dry run.
+/// Returns the example configuration, which is in dry run.
 fn config(layout: &Layout) -> Result<File> {
     Ok(File::kept(layout.config(), read(&workspace::root().join("dist/ratelimitd.toml"))?))
 }
 
-/// All that is installed of this binary, which must run here: it writes its own pages and completions.
+/// Returns all files to install. `binary` must run on this machine, because it generates its own manual pages and
+/// completions.
 pub(crate) fn files(binary: &Path, layout: &Layout) -> Result<Vec<File>> {
     let dist = workspace::root().join("dist");
     let mut files = vec![
@@ -88,7 +90,7 @@ pub(crate) fn files(binary: &Path, layout: &Layout) -> Result<Vec<File>> {
     Ok(files)
 }
 
-/// What messages and manual pages cite.
+/// Returns the documents that messages and manual pages refer to.
 fn documents(layout: &Layout) -> Result<Vec<File>> {
     let root = workspace::root();
     let mut documents = vec![File::text(layout.document("README.md"), read(&root.join("README.md"))?)];
@@ -137,7 +139,7 @@ fn write(files: &[File], root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Renamed into place: a program that runs can be replaced, and nobody ever sees half a file.
+/// Writes a file and renames it into place. A running program can be replaced, and no reader ever sees a partial file.
 pub(crate) fn place(file: &File, path: &Path) -> Result<()> {
     let dir = path.parent().context("it has no directory")?;
     fs::create_dir_all(dir)?;
@@ -163,7 +165,7 @@ fn copy_as_root(files: &[File], binary: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Beside the binary, in the target directory.
+/// Returns the staging directory beside the binary in the target directory.
 fn staging(binary: &Path) -> Result<PathBuf> {
     Ok(binary.parent().context("the binary lies in a directory")?.join("install"))
 }

@@ -1,4 +1,4 @@
-//! Ctrl-C: remembered here, looked at by whatever waits, so that everything is removed on the way out.
+//! Ctrl-C handling: the signal is recorded, and waiting code checks it, so that everything is removed on the way out.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -12,7 +12,7 @@ static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 const TICK: Duration = Duration::from_millis(50);
 
-/// From now on an interrupt no longer ends this process by itself.
+/// Installs the signal handlers. From then on an interrupt no longer ends this process by itself.
 pub(crate) fn watch() -> Result<()> {
     let action = SigAction::new(SigHandler::Handler(remember), SaFlags::SA_RESTART, SigSet::empty());
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
@@ -30,13 +30,13 @@ pub(crate) fn came() -> bool {
     IS_INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// Fails once an interrupt has come.
+/// Fails after an interrupt.
 pub(crate) fn check() -> Result<()> {
     ensure!(!came(), "interrupted; everything was removed");
     Ok(())
 }
 
-/// Sleeps until then, or until an interrupt.
+/// Sleeps until `end` or until an interrupt.
 pub(crate) fn sleep_until(end: Instant) {
     while !came() && Instant::now() < end {
         thread::sleep(end.saturating_duration_since(Instant::now()).min(TICK));

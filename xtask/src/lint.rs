@@ -1,4 +1,4 @@
-//! `cargo xtask lint`: clippy over the BPF program, as it is compiled for BPF. On the host its crate is an empty program.
+//! `cargo xtask lint`: runs clippy on the BPF program as compiled for BPF. On the host its crate is an empty program.
 
 use std::process::{Command, ExitCode};
 
@@ -16,7 +16,7 @@ pub(crate) fn run() -> Result<ExitCode> {
         command.arg("-Zbuild-std=core");
     }
     command.arg("--target-dir").arg(workspace::target_dir().join("lint"));
-    // Those of the cargo that runs this name another compiler.
+    // Variables of the cargo that runs this command name another compiler.
     for name in ["RUSTC", "RUSTC_WRAPPER", "RUSTFLAGS", "CARGO_BUILD_TARGET"] {
         command.env_remove(name);
     }

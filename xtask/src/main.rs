@@ -1,6 +1,6 @@
 //! The project's own commands, one module each.
 //!
-//! Of the other crates it knows only netlab: it must build before the BPF program can be.
+//! Depends on no other crate except netlab, because it must build before the BPF program can be built.
 
 mod accuracy;
 mod bench;

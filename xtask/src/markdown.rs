@@ -1,6 +1,6 @@
-//! Tables for documents.
+//! Markdown tables for documents.
 
-/// Each column as wide as its widest cell, and at least as a rule's three dashes.
+/// Returns a table. Each column is as wide as its widest cell, at least three characters.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());

@@ -1,5 +1,5 @@
-//! Debian's packages without their installation: downloaded and unpacked in a directory of ours, which takes no root
-//! and changes nothing of the system. Those of another architecture too, by lists of their own.
+//! Access to Debian packages without installing them: downloads and unpacks them into a directory. This needs no root
+//! and changes nothing in the system. Packages of another architecture use separate apt lists.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use anyhow::{Context, Result, ensure};
 
 use crate::run;
 
-/// Whose packages.
+/// Architecture of the packages.
 #[derive(Clone, Debug)]
 pub(crate) enum Apt {
-    /// This machine's.
+    /// Architecture of this machine.
     Host,
-    /// Another architecture's, as Debian calls it, with apt's lists in that directory. Nothing of it is installed here.
+    /// Another architecture, by Debian's name, with apt lists in `lists`. Its packages are never installed here.
     Foreign { architecture: &'static str, lists: PathBuf },
 }
 
@@ -25,7 +25,7 @@ impl Apt {
             for of in ["Architecture", "Architectures"] {
                 command.arg("-o").arg(format!("APT::{of}={architecture}"));
             }
-            // What may sign is the system's to say.
+            // The system's settings decide whose signatures are trusted.
             for (of, at) in [("State::lists", "lists"), ("State::status", "status"), ("Cache", "cache")] {
                 command.arg("-o").arg(format!("Dir::{of}={}", lists.join(at).display()));
             }
@@ -33,7 +33,7 @@ impl Apt {
         command
     }
 
-    /// Makes apt's lists new: this machine's as root.
+    /// Updates apt's lists. The host's lists are updated as root.
     pub(crate) fn update(&self, purpose: &str) -> Result<()> {
         let mut command = match self {
             Self::Host => run::as_root("apt-get", &["update", "-q"]).context("neither root nor sudo")?,
@@ -51,8 +51,8 @@ impl Apt {
         run::step(&format!("{purpose}: apt-get update"), &mut command)
     }
 
-    /// What `packages` would bring that is not installed, themselves among it: `name=version`, as apt-get takes it. That
-    /// apt-get would have to remove another package for it does not matter, since nothing is installed.
+    /// Returns the packages that an installation of `packages` would add, including `packages`. Each is `name=version`,
+    /// as apt-get takes it. A simulated removal of other packages does not matter, since nothing is installed.
     pub(crate) fn missing_for(&self, packages: &[&str]) -> Result<Vec<String>> {
         let mut simulate = self.command("apt-get");
         simulate.args(["install", "--simulate", "--no-install-recommends"]).args(packages);
@@ -61,23 +61,23 @@ impl Apt {
         Ok(missing)
     }
 
-    /// Leaves in `dir` what is in the packages, whole or not at all: an interrupt leaves `dir` as it was.
+    /// Unpacks the packages into `dir`, completely or not at all. An interrupt leaves `dir` unchanged.
     pub(crate) fn unpack(&self, purpose: &str, packages: &[String], dir: &Path) -> Result<()> {
         unpack_by(self, purpose, packages, dir)
     }
 }
 
-/// Makes apt's lists new; this alone takes root.
+/// Updates the host's apt lists. Only this step needs root.
 pub(crate) fn update(purpose: &str) -> Result<()> {
     Apt::Host.update(purpose)
 }
 
-/// [`Apt::missing_for`], of this machine.
+/// [`Apt::missing_for`] for this machine.
 pub(crate) fn missing_for(package: &str) -> Result<Vec<String>> {
     Apt::Host.missing_for(&[package])
 }
 
-/// [`Apt::unpack`], of this machine.
+/// [`Apt::unpack`] for this machine.
 pub(crate) fn unpack(purpose: &str, packages: &[String], dir: &Path) -> Result<()> {
     Apt::Host.unpack(purpose, packages, dir)
 }
@@ -99,7 +99,8 @@ fn unpack_by(apt: &Apt, purpose: &str, packages: &[String], dir: &Path) -> Resul
     remove(&parts)
 }
 
-/// `Inst libfdt1 [1.6.0] (1.6.1-4+b1 Debian:12/stable [amd64])`, the version in brackets where one is installed.
+/// Parses a line like `Inst libfdt1 [1.6.0] (1.6.1-4+b1 Debian:12/stable [amd64])`. Square brackets hold an installed
+/// version.
 fn to_install(line: &str) -> Option<String> {
     let (name, rest) = line.strip_prefix("Inst ")?.split_once(' ')?;
     let (_, new) = rest.split_once('(')?;

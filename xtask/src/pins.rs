@@ -1,4 +1,4 @@
-//! `bpf-toolchain.toml`: the versions that the BPF object is built with.
+//! Pinned versions of the tools that build the BPF object, from `bpf-toolchain.toml`.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::workspace;
 
-/// The file, field by field; what each is for is said there.
+/// Contents of the file. The file explains each field.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Pins {

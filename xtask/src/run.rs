@@ -1,7 +1,7 @@
-//! Running other programs: quietly for an answer, with progress when it takes a while, as root when it must be.
+//! Runs other programs: silently for their output, with progress for long steps, and as root if required.
 //!
-//! Talk goes to stderr. On a terminal a long step is one line that keeps moving; elsewhere it is a line at the start,
-//! one at the end, and one a half minute between.
+//! Progress goes to stderr. On a terminal a long step is one line that keeps changing. Elsewhere it prints a line at
+//! the start, one at the end, and one every half minute.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
@@ -16,10 +16,10 @@ use crate::workspace;
 
 const REDRAW: Duration = Duration::from_millis(200);
 const PLAIN_SIGN_OF_LIFE: Duration = Duration::from_secs(30);
-/// What of a failed step's output is shown.
+/// Number of output lines that are shown of a failed step.
 const TAIL_LINES: usize = 40;
 
-/// stdout of a command that must succeed, trimmed.
+/// Returns the trimmed stdout of a command. Fails if the command fails.
 pub(crate) fn answer(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("start `{}`", shown(command)))?;
     if !output.status.success() {
@@ -29,7 +29,7 @@ pub(crate) fn answer(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Runs a long command whose output matters only when it fails.
+/// Runs a long command. Shows the end of its output only on failure.
 pub(crate) fn step(label: &str, command: &mut Command) -> Result<()> {
     let start = Instant::now();
     let (reader, writer) = io::pipe().context("make a pipe")?;
@@ -51,7 +51,7 @@ pub(crate) fn step(label: &str, command: &mut Command) -> Result<()> {
     bail!("{label}: `{}` failed ({status})", shown(command))
 }
 
-/// The same command, by way of sudo where this is not root; `None` where there is no way.
+/// Builds a command that runs as root, through sudo if necessary. None if this process is not root and sudo is missing.
 pub(crate) fn as_root(program: &str, arguments: &[&str]) -> Option<Command> {
     let mut command = if workspace::is_root() {
         Command::new(program)
@@ -64,13 +64,13 @@ pub(crate) fn as_root(program: &str, arguments: &[&str]) -> Option<Command> {
     Some(command)
 }
 
-/// The command as one would type it.
+/// Returns the command as a user would type it.
 pub(crate) fn shown(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
 }
 
-/// The lines of an output as they come, without their ends; the last may have had none.
+/// Returns the lines of an output as they arrive, without line ends. The last line may be incomplete.
 pub(crate) fn lines_of(reader: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
@@ -113,7 +113,7 @@ fn follow(label: &str, start: Instant, lines: &Receiver<String>) -> Vec<String> 
     }
     if terminal {
         eprint!("\r\x1b[2K");
-        // Nothing can be done about a terminal that takes no more.
+        // A failed write to the terminal cannot be handled.
         io::stderr().flush().ok();
     }
     output

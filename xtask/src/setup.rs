@@ -1,8 +1,8 @@
-//! `cargo xtask setup`: find, else install, what the build and the tests need, and try it.
+//! `cargo xtask setup`: finds or installs everything that the build and the tests need, and tries it out.
 //!
-//! Changes no default of the user's: what it builds goes to its own directory under cargo's home, the compiler that it
-//! links in rustup has a name of its own, and a service that comes with a package stays off. The outcome is a record
-//! that ratelimit-datapath/build.rs reads.
+//! Changes none of the user's defaults. Its own builds go to a separate directory under cargo's home. The compiler that
+//! it links in rustup has its own name. A service that comes with a package stays off. The result is a record that
+//! ratelimit-datapath/build.rs reads.
 
 mod apt;
 pub(crate) mod axe;
@@ -45,7 +45,7 @@ pub(crate) enum Tier {
     Test,
 }
 
-/// What the demo needs besides the build. Without nginx it has a server of its own; says whether nginx is there.
+/// Ensures the demo's programs besides the build. Returns false without nginx; the demo then uses its own server.
 pub(crate) fn ensure_demo_programs() -> Result<bool> {
     programs::ensure_some(&["ip", "nsenter", "setpriv"])?;
     if let Err(error) = programs::ensure_some(&["nginx"]) {
@@ -55,34 +55,34 @@ pub(crate) fn ensure_demo_programs() -> Result<bool> {
     Ok(true)
 }
 
-/// What `cargo xtask accuracy` runs: servers and clients of many kinds.
+/// Ensures the servers and clients that `cargo xtask accuracy` runs.
 pub(crate) fn ensure_accuracy_programs() -> Result<()> {
     programs::ensure_for_accuracy()
 }
 
-/// The programs among it.
+/// Returns the names of the programs for `cargo xtask accuracy`.
 #[cfg(test)]
 pub(crate) fn accuracy_programs() -> Vec<&'static str> {
     programs::for_accuracy()
 }
 
-/// What makes a Debian package.
+/// Ensures the tools that make Debian packages.
 pub(crate) fn ensure_packaging_programs() -> Result<()> {
     programs::ensure_for_packages()
 }
 
-/// A machine of aarch64, for the tests that run there: qemu, and Debian's packages of arm64 unpacked.
+/// Ensures qemu for aarch64, and unpacks Debian's arm64 packages for its tests.
 pub(crate) fn ensure_aarch64_machine() -> Result<guest::Guest> {
     machine::QEMU_AARCH64.ensure()?;
     guest::ensure()
 }
 
-/// What `cargo xtask bench` runs: namespaces, and other limiters.
+/// Ensures the programs that `cargo xtask bench` runs: namespaces and other limiters.
 pub(crate) fn ensure_bench_programs() -> Result<()> {
     programs::ensure_for_bench()
 }
 
-/// Where set-up keeps what is its own: `$CARGO_HOME/ratelimitd/bpf-linker-VERSION`, shared by all clones.
+/// Directory of set-up's own tools: `$CARGO_HOME/ratelimitd/bpf-linker-VERSION`, shared by all clones.
 struct Tools {
     dir: PathBuf,
 }
@@ -94,11 +94,12 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What every other command calls before it builds; costs well under a second when all is there.
+/// Ensures everything that a tier needs. Other commands call this before they build; it takes well under a second if
+/// all is there.
 pub(crate) fn ensure(tier: Tier) -> Result<()> {
     let pins = Pins::read()?;
     let tools = Tools::locate(&pins)?;
-    // Before minutes are spent on the linker.
+    // Checked first, before minutes are spent on the linker.
     compiler::installed_toolchains()?;
     let linker = linker::ensure(&pins, &tools)?;
     let compiler = compiler::ensure(&pins, &tools, &linker)?;

@@ -1,14 +1,14 @@
-//! What no shipped binary has: the points at which tests have the daemon killed.
+//! Check that a shipped binary has no crash points, at which tests kill the daemon.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-/// The environment variable of `ratelimit-crash`: the binary names it where points are compiled.
+/// Environment variable of `ratelimit-crash`. A binary with crash points contains its name.
 const TRACE: &[u8] = b"RATELIMITD_CRASH_POINT";
 
-/// Refuses a binary that was built together with the tests.
+/// Fails if the binary was built together with the tests.
 pub(crate) fn refuse_crash_points(binary: &Path) -> Result<()> {
     let bytes = fs::read(binary).with_context(|| format!("read {}", binary.display()))?;
     let is_armed = bytes.windows(TRACE.len()).any(|part| part == TRACE);
@@ -38,7 +38,7 @@ mod tests {
         refuse_crash_points(&binary).unwrap();
     }
 
-    /// Whether a package is built with crash points, where it is built alone.
+    /// Returns true if a package built alone has crash points.
     fn has_crash_points(package: &str) -> bool {
         let mut tree = Command::new(workspace::cargo());
         tree.current_dir(workspace::root()).args(["tree", "--offline", "--package", package]);

@@ -1,7 +1,8 @@
-//! `cargo xtask test`: every tier of tests, and an account of each test that did not run.
+//! `cargo xtask test`: runs every tier of tests, and reports each test that did not run.
 //!
-//! The privileged tests are built as the user and run as root, one at a time; some of them once more on other kernels.
-//! A test that cannot run prints `skipped: NAME: REASON` and passes; where CI is set, one of those fails the whole.
+//! The privileged tests are built as the user and run as root, up to three files at a time. Some of them run again on
+//! other kernels. A test that cannot run prints `skipped: NAME: REASON` and passes. If CI is set, a skipped test fails
+//! the run.
 
 mod cross;
 mod fleet;
@@ -42,13 +43,13 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Returns how many tests the tier of kernels runs.
+    /// Returns the share of tests that the kernels tier runs.
     fn kernels(&self) -> kernels::Share {
         if self.tier == Some(Tier::Kernels) { kernels::Share::All } else { kernels::Share::Named }
     }
 }
 
-/// In the order in which they run.
+/// Tiers of tests, in the order in which they run.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Tier {
     /// What runs as the user
@@ -74,7 +75,7 @@ enum Tier {
 }
 
 impl Tier {
-    /// What takes some minutes nobody should wait for by default.
+    /// Returns true if the tier runs. Tiers that take many minutes run only when they are named.
     fn is_wanted(self, only: Option<Self>) -> bool {
         only.map_or(!matches!(self, Self::Aarch64 | Self::SystemdVm | Self::Crash | Self::Fleet), |only| only == self)
     }

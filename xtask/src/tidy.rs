@@ -1,7 +1,8 @@
-//! `cargo xtask tidy`: the invariants of ARCHITECTURE.md that a grep can hold.
+//! `cargo xtask tidy`: checks the invariants of ARCHITECTURE.md that a text search can check.
 //!
-//! What is forbidden where, and why, is the table in `rules`; here it is held against the files of the repository. `scenarios` holds a
-//! document against the tests, `documents` all of them against the repository, `words` every text against the list of words.
+//! The table in `rules` says which patterns are forbidden where, and why. This module applies it to the files of the
+//! repository. `scenarios` checks a document against the tests, `documents` checks all documents against the
+//! repository, and `words` checks every text against the word list.
 
 mod documents;
 pub(crate) mod lines;
@@ -23,7 +24,7 @@ use crate::{run, workspace};
 use rules::{LONG_FILES, RULES, Rule, SHIPPED, SHIPPED_LINES_MAX, Scope};
 use source::Source;
 
-/// A file that needs a table of contents is two files.
+/// Maximum number of lines in a file. A longer file must be split.
 const LINES_MAX: usize = 600;
 const LONG: &str =
     "a file of more than 450 shipped lines is cut along a seam, or has its reason in LONG_FILES of tidy/rules.rs";
@@ -34,7 +35,8 @@ const LICENCE: &str = "a dependency comes from the registry, under a licence tha
 
 pub(crate) fn run() -> Result<ExitCode> {
     let rules = RULES.iter().map(Compiled::new).collect::<Result<Vec<_>>>()?;
-    // A file that git still lists may be gone; one that is not text is there to be named, and says nothing.
+    // A file listed by git may be missing. A file that is not text is kept with empty text, so that documents can name
+    // it.
     let text = |path: String| {
         let bytes = fs::read(workspace::root().join(&path)).ok()?;
         Some((path, String::from_utf8(bytes).unwrap_or_default()))
@@ -85,7 +87,7 @@ impl fmt::Display for Breach {
     }
 }
 
-/// Those that git knows, and those that it would offer to add.
+/// Returns the tracked files, and the untracked ones that git does not ignore.
 fn tracked_files() -> Result<Vec<String>> {
     let mut git = Command::new("git");
     git.current_dir(workspace::root());
@@ -101,7 +103,7 @@ fn breaches_in(path: &str, text: &str, rules: &[Compiled<'_>]) -> Vec<Breach> {
         let part = match rule.part {
             Scope::Everything => text,
             Scope::Code => &source.code,
-            // A file of tests is shipped nowhere.
+            // Test files are not shipped.
             Scope::ShippedCode if is_tests(path) => continue,
             Scope::ShippedCode => &source.shipped_code,
         };
@@ -121,7 +123,7 @@ fn breaches_in(path: &str, text: &str, rules: &[Compiled<'_>]) -> Vec<Breach> {
     breaches
 }
 
-/// Tests at a file's end are not among its lines.
+/// Checks the number of shipped lines of a file. Tests at its end do not count.
 fn breach_of_length(path: &str, source: &Source) -> Option<Breach> {
     if is_tests(path) || !SHIPPED.iter().any(|pattern| rules::is_match(pattern, path)) {
         return None;
@@ -137,7 +139,7 @@ fn breach_of_length(path: &str, source: &Source) -> Option<Breach> {
 }
 
 fn is_tests(path: &str) -> bool {
-    // A fixture is what unit tests share, and fuzz targets are tests.
+    // Fixtures are shared by unit tests, and fuzz targets are tests.
     let (files, directories) = (["/tests.rs", "/fixture.rs", "/fuzz.rs"], ["/tests/", "/fuzz/"]);
     files.iter().any(|file| path.ends_with(file)) || directories.iter().any(|directory| path.contains(directory))
 }

@@ -1,27 +1,27 @@
-//! Where things are: the workspace, cargo's home, programs on PATH.
+//! Paths of the workspace, cargo's home, and programs on PATH.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// The directory of the workspace's Cargo.toml.
+/// Returns the directory of the workspace's Cargo.toml.
 pub(crate) fn root() -> &'static Path {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     package.parent().unwrap_or(package)
 }
 
-/// Where cargo builds what it is not told to build elsewhere.
+/// Returns cargo's default target directory.
 pub(crate) fn target_dir() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
-/// The cargo that runs this, else the one on PATH.
+/// Returns the cargo that runs this program, or the one on PATH.
 pub(crate) fn cargo() -> PathBuf {
     env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
 }
 
-/// `$CARGO_HOME`, else `~/.cargo`.
+/// Returns `$CARGO_HOME`, or `~/.cargo` if unset. Fails if HOME is unset too.
 pub(crate) fn cargo_home() -> Result<PathBuf> {
     if let Some(cargo_home) = env::var_os("CARGO_HOME") {
         return Ok(PathBuf::from(cargo_home));
@@ -30,7 +30,7 @@ pub(crate) fn cargo_home() -> Result<PathBuf> {
     Ok(PathBuf::from(home).join(".cargo"))
 }
 
-/// The full path of a program, looked for on PATH and where administrators' programs are.
+/// Returns the full path of a program, from PATH or the administrator's directories.
 pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let dirs = env::split_paths(&path).chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from));

@@ -1,4 +1,4 @@
-//! Multiplicity of sources that lines have taken beyond their limit.
+//! Tests of the multiplicity of sources that log lines took over their limit.
 
 use super::SECOND;
 use crate::{Reconciler, Settings};
@@ -12,7 +12,8 @@ fn reconciler(amount: u64) -> Reconciler<u32> {
     Reconciler::new(Settings { amount, multiplicity_max, ..Settings::new(SECOND, FULL) })
 }
 
-/// Has a source make `turns` turns in a new bucket, charged by its multiplicity, and logged as `lines`.
+/// Makes a source take `turns` turns in a new bucket, charged by its multiplicity and logged as `lines`. Returns the
+/// charge.
 fn turn(reconciler: &mut Reconciler<u32>, key: u32, now: u64, turns: u64, lines: u64) -> u64 {
     let given = u64::from(reconciler.multiplicity(key, now));
     reconciler.settle(key, now, lines, &[(now / SECOND, turns * given)])
@@ -23,10 +24,10 @@ fn a_source_within_its_limit_is_charged_one_request_a_turn_whatever_a_turn_has()
     let mut reconciler = reconciler(100);
     assert_eq!(turn(&mut reconciler, 1, START, 1, 60), 59);
     assert_eq!(reconciler.multiplicity(1, START), 1);
-    // Also a tenth beyond it.
+    // A tenth over the limit is tolerated too.
     assert_eq!(turn(&mut reconciler, 2, START, 55, 110), 55);
     assert_eq!(reconciler.multiplicity(2, START), 1);
-    // And where packets alone have counted it.
+    // Counts from packets alone have no effect either.
     assert_eq!(turn(&mut reconciler, 3, START, 200, 200), 0);
     assert_eq!(reconciler.multiplicity(3, START), 1);
 }
@@ -41,7 +42,7 @@ fn a_source_that_lines_take_beyond_its_limit_is_charged_all_of_it_for_a_turn_and
     // Small turns meanwhile change nothing.
     assert_eq!(turn(&mut reconciler, 1, START + 6 * WINDOW, 1, 1), 0);
     assert_eq!(reconciler.multiplicity(1, START + 6 * WINDOW), 51);
-    // Nobody else is charged so.
+    // Other sources are not affected.
     assert_eq!(reconciler.multiplicity(2, START), 1);
     reconciler.forget(1);
     assert_eq!(reconciler.multiplicity(1, START), 1, "its counters were reset");
@@ -61,8 +62,8 @@ fn sources_beyond_their_limits_take_bounded_memory() {
     assert_eq!(beyond(START + 8 * WINDOW), 0);
 }
 
-/// Returns each window's admissions of a client that sends as many turns as the kernel admits. `streams` says how many
-/// requests a turn of a window has.
+/// Returns the admissions per window of a client that sends as many turns as the kernel admits. `streams` returns the
+/// number of requests in each turn of a window.
 fn closed_loop(limit: u64, connections: u64, streams: impl Fn(u64) -> u64, lag: u64) -> Vec<u64> {
     const TICK: u64 = SECOND / 20;
     let mut reconciler = reconciler(limit);

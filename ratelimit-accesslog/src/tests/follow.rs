@@ -1,4 +1,4 @@
-//! One log while the process runs: its start, rotation of all kinds, and long lines.
+//! Tests of one log while the process runs: its start, all kinds of rotation, and long lines.
 
 use std::fs;
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -304,7 +304,7 @@ fn half_a_million_lines_are_read_within_seconds() {
     assert!(taken < Duration::from_secs(5), "{taken:?}");
 }
 
-/// What a server and logrotate do to a log.
+/// Action of a server or of logrotate on a log.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Write,
@@ -331,7 +331,7 @@ proptest! {
         let (mut written, mut read) = (Vec::new(), Vec::new());
         let mut renamed = 0;
         let mut is_partial = false;
-        // The present file is known by its name, and by its first bytes.
+        // The current file is recognised by its name and its first bytes.
         let (mut is_seen, mut has_head) = (true, false);
         let line = |written: &mut Vec<String>| {
             written.push(format!("{:05}", written.len()));
@@ -349,14 +349,14 @@ proptest! {
                     is_partial = true;
                 }
                 Act::WriteOld if renamed > 0 && !is_partial => writeln!(old, "{}", line(&mut written)).unwrap(),
-                // A file that is renamed before it was ever seen is not found, nor is one of more than are kept open.
+                // A file renamed before it was ever seen is not found, nor is one beyond the maximum of open files.
                 Act::Rename if renamed < 4 && is_seen && !is_partial => {
                     old = log.server.try_clone().unwrap();
                     log.rename("access.log", &format!("access.log.{renamed}"));
                     renamed += 1;
                     (is_seen, has_head) = (false, false);
                 }
-                // A file of which nothing was read cannot be told from its successor.
+                // A file without any read bytes cannot be distinguished from its successor.
                 Act::CopyAndTruncate if renamed < 4 && is_seen && has_head && !is_partial => {
                     fs::copy(log.log(), log.path(&format!("access.log.{renamed}"))).unwrap();
                     append(log.log()).set_len(0).unwrap();

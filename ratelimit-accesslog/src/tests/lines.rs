@@ -1,12 +1,12 @@
-//! Splitting of bytes into lines.
+//! Tests of the splitting of bytes into lines.
 
 use proptest::prelude::*;
 
 use crate::lines::{Splitter, Tally};
 
 proptest! {
-    /// Whatever the reads are, the lines are those of the whole text, cut where they are too long, and each byte is handed
-    /// on, skipped or pending.
+    /// Checks that the lines are those of the whole text, cut if too long, for any sequence of reads. Each byte is
+    /// handed on, skipped or pending.
     #[test]
     fn lines_do_not_depend_on_reads(
         text in proptest::collection::vec(prop_oneof![3 => Just(b'x'), 1 => Just(b'\n'), 1 => any::<u8>()], 0..300),

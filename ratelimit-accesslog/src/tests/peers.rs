@@ -1,8 +1,8 @@
-//! Which lines may charge.
+//! Tests of the decision which lines may charge.
 
 use crate::{Judgement, PeerCheck, Peers};
 
-/// Judges that many lines and returns the changes that were said.
+/// Judges `lines` lines and returns the reported changes.
 fn judge(check: &mut PeerCheck, lines: usize, is_peer: bool) -> Vec<Peers> {
     (0..lines).filter_map(|_| check.judge(is_peer, false).1).collect()
 }
@@ -43,7 +43,7 @@ fn charging_begins_again_when_most_lines_are_of_peers() {
     assert_eq!(judge(&mut check, 1000, false), [Peers::Proxied]);
     assert_eq!(judge(&mut check, 750, true), []);
     assert_eq!(check.judge(true, false), (Judgement::Charge, Some(Peers::Direct)));
-    // A lot of others again is needed to stop.
+    // Stopping again requires many lines of other addresses.
     assert_eq!(judge(&mut check, 251, false), []);
 }
 

@@ -1,4 +1,4 @@
-//! Matching of logged and counted requests.
+//! Tests of the matching of logged and counted requests.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,11 +12,11 @@ const WINDOW: u64 = FULL as u64 * SECOND;
 /// A time well after the clock's beginning, at the start of a bucket.
 const START: u64 = 1_000 * SECOND;
 
-/// A reconciler and the kernel's windows, with charges carried out.
+/// Reconciler and a model of the kernel's windows, with charges applied.
 struct Run {
     reconciler: Reconciler<u32>,
     kernel: BTreeMap<(u32, u64), u64>,
-    /// Lines that were read and not settled.
+    /// Lines that were read and are not settled yet, by source.
     lines: BTreeMap<u32, u64>,
     now: u64,
     charged: u64,
@@ -42,7 +42,7 @@ impl Run {
         *self.lines.entry(key).or_default() += lines;
     }
 
-    /// Settles one source, and charges the kernel.
+    /// Settles one source, and applies the charge to the kernel's window.
     fn settle(&mut self, key: u32) -> u64 {
         let counts: Vec<_> = self
             .kernel
@@ -219,8 +219,8 @@ fn acts(wait_max: u64) -> impl Strategy<Value = Vec<Act>> {
     proptest::collection::vec(act, 1..80)
 }
 
-/// A counted request that no line was matched with, by the bucket that it expires after, and the matching of single
-/// requests.
+/// Model that matches single requests. Holds, for each counted request without a line, the bucket in which it was
+/// counted.
 #[derive(Default)]
 struct Oracle {
     open: VecDeque<u64>,
@@ -267,7 +267,7 @@ proptest! {
         prop_assert!(run.window(1) >= counted.max(logged));
     }
 
-    /// Each of the requests is counted as one and logged as one or more, later.
+    /// Counts each request once, and logs it later as one or more lines.
     #[test]
     fn multiplexed_requests_are_charged_as_they_are_logged(
         turns in proptest::collection::vec((0..2 * SECOND, 1..20_u64, 0..2 * SECOND), 1..40),
@@ -301,7 +301,7 @@ proptest! {
     fn over_many_windows_charges_are_those_of_single_requests(acts in acts(2 * SECOND)) {
         let mut run = Run::new();
         let mut oracle = Oracle::default();
-        // Requests counted, and lines less charges, by bucket.
+        // Counted requests, and lines minus charges, by bucket.
         let (mut counted, mut matched) = (BTreeMap::new(), BTreeMap::new());
         let mut unsettled = 0;
         let mut lines_all = 0;
@@ -347,7 +347,8 @@ proptest! {
             }
         }
         prop_assert!(run.charged <= lines_all);
-        // Nothing is saved up: what lines did not pay in a span of time was counted in it or one window before.
+        // Counts are not saved up: lines without a charge within a time span were counted in the span or one window
+        // before.
         for first in matched.keys() {
             for last in matched.range(first..).map(|(last, _)| last) {
                 let unpaid: u64 = matched.range(first..=last).map(|(_, lines)| lines).sum();

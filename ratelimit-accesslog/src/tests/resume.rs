@@ -1,4 +1,4 @@
-//! A log across restarts of the process.
+//! Tests of a log across restarts of the process.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

@@ -1,4 +1,4 @@
-//! What is no regular log: directories, files without permission, FIFOs, devices and sockets.
+//! Tests of paths other than regular logs: directories, files without permission, FIFOs, devices and sockets.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write as _;
@@ -13,7 +13,7 @@ use nix::unistd::{Uid, mkfifo, setfsuid};
 use super::{Log, append};
 use crate::{Follower, Limits, Source, State};
 
-/// A log of which this path is followed. Nothing is polled yet.
+/// Returns a log with a follower on the given path. Nothing is polled yet.
 fn following(path: impl FnOnce(&Log) -> Source) -> Log {
     let mut log = Log::new();
     log.follower = Follower::new(path(&log), None, Limits::default());

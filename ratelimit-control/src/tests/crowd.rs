@@ -1,4 +1,4 @@
-//! Many connections that want something of nobody, or too much: everyone else is served at once.
+//! Tests with many connections that send nothing, or too much: everyone else is served at once.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -14,10 +14,10 @@ use crate::server::{CONNECTIONS_EACH, HEADER_TIME_MAX, Listener};
 use ratelimit_report::event::{Event, EventKind};
 use ratelimit_report::snapshot::{ListReport, Omitted};
 
-/// More than any surface has places for.
+/// Number of connections, more than any surface has places for.
 const CROWD: usize = 1_400;
 const ASK: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
-/// What a connection may have sent that is not a request yet, or is one whose answer nobody reads.
+/// Bytes that a connection may have sent: an incomplete request, or one whose answer nobody reads.
 const SAID: [&[u8]; 5] = [
     b"",
     b"G",
@@ -26,7 +26,7 @@ const SAID: [&[u8]; 5] = [
     ASK,
 ];
 
-/// Connections that a test makes, and whose they are.
+/// Connections that a test makes, with their peers.
 struct Pipes(Mutex<mpsc::Receiver<(DuplexStream, Peer)>>);
 
 impl Listener for Pipes {
@@ -53,7 +53,7 @@ impl Served {
         Self { connect, _stop: stop }
     }
 
-    /// A connection on which this has been said. What is answered is longer than what the pipe holds.
+    /// Opens a connection and sends these bytes. The answer is longer than the pipe's buffer.
     async fn say(&self, peer: Peer, said: &[u8]) -> DuplexStream {
         let (mut client, server) = tokio::io::duplex(1 << 12);
         client.write_all(said).await.unwrap();
@@ -61,7 +61,7 @@ impl Served {
         client
     }
 
-    /// What is answered, at once.
+    /// Returns the answer to a request, which must come at once.
     async fn ask(&self, peer: Peer) -> String {
         let mut stream = self.say(peer, ASK).await;
         let (began, mut answer) = (Instant::now(), Vec::new());
@@ -90,14 +90,14 @@ async fn no_number_of_connections_of_members_keeps_root_or_another_member_out() 
         let served = Served::new(Surface::Socket, &stub());
         let mut crowd = Vec::new();
         for of in 0..CROWD {
-            // A few members, each with as many as it likes.
+            // A few members with many connections each.
             crowd.push(served.say(user(1_000 + u32::try_from(of).unwrap() % 7), said).await);
         }
         for _ in 0..3 {
             for uid in [0, OWN_UID, 2_000, 1_000] {
                 served.assert_served(user(uid)).await;
             }
-            // Each that is closed comes again.
+            // Replace each connection that was closed.
             for of in 0..50 {
                 crowd.push(served.say(user(1_000 + of % 7), said).await);
             }
@@ -174,7 +174,7 @@ async fn a_command_whose_client_has_gone_is_not_carried_out() {
         let request = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         let (handle, mut commands) = Handle::channel(feed::Feed::default());
         let served = Served::new(Surface::Socket, &handle);
-        // One goes while the owner is busy, one before its request was even read, and one waits.
+        // One client goes while the owner is busy, one before its request was read, and one waits.
         let busy = served.say(user(0), request.as_bytes()).await;
         tokio::time::sleep(Duration::from_millis(1)).await;
         drop(busy);
@@ -186,7 +186,7 @@ async fn a_command_whose_client_has_gone_is_not_carried_out() {
         }
         assert_eq!(carried_out, 1, "{path}");
     }
-    // An application may charge without waiting.
+    // An application may charge without waiting for the answer.
     let (handle, mut commands) = Handle::channel(feed::Feed::default());
     let served = Served::new(Surface::Socket, &handle);
     let body = r#"{"source":"192.0.2.1","rule":"a","amount":1}"#;
@@ -215,7 +215,7 @@ async fn a_daemon_that_closes_the_connection_and_goes_on_is_not_said_to_be_gone(
 
 const EVENTS: &[u8] = b"GET /api/v1/events HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// A daemon that has as much to tell as it may.
+/// Returns a daemon whose memory of events is full.
 fn with_events() -> Handle {
     let handle = stub();
     for second in 0..5_000 {
@@ -243,7 +243,7 @@ async fn answers_that_nobody_reads_have_no_other_wait_and_go() {
     let waited = whole(user(2_000)).await;
     assert!(waited < Duration::from_secs(1), "it waited for {waited:?}");
     tokio::time::sleep(READ_TIME_MAX * 2).await;
-    // The first has got what its pipe held, and then the end.
+    // The first client gets what its pipe held, and then the end.
     let mut answer = Vec::new();
     let _end = silent[0].read_to_end(&mut answer).await;
     assert!(answer.len() < 100_000, "{} bytes were made for who does not read", answer.len());
@@ -265,7 +265,7 @@ async fn slow_readers_of_large_answers_have_nobody_wait_for_a_list() {
     for uid in [1_000, 1_000, 1_001, 1_002] {
         let mut slow = served.say(user(uid), LIST).await;
         tokio::spawn(async move {
-            // Often enough not to be taken for one who does not read.
+            // Read often enough not to be dropped as a client that does not read.
             while slow.read(&mut [0; 1_024]).await.is_ok_and(|read| read > 0) {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }

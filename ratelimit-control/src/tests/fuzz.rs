@@ -1,4 +1,5 @@
-//! Bytes of any kind on a connection: it ends in time, with an answer or none, and the next client is served.
+//! Tests with arbitrary bytes on a connection: it ends in time, with or without an answer, and the next client is
+//! served.
 
 use std::io;
 
@@ -10,7 +11,7 @@ use super::*;
 use crate::server::{CONNECTION_TIME_MAX, Listener};
 use ratelimit_policy::fixture::{Choices, for_any_bytes};
 
-/// What requests are made of.
+/// Parts of the generated requests.
 const PIECES: [&str; 28] = [
     "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n",
     "POST /v1/charge HTTP/1.1\r\nHost: a\r\n",
@@ -68,14 +69,14 @@ fn request(choices: &mut Choices<'_>) -> Vec<u8> {
     bytes
 }
 
-/// What comes back for these bytes until the connection ends.
+/// Returns the answer to these bytes until the connection ends.
 async fn said(pipes: &mpsc::Sender<DuplexStream>, bytes: &[u8]) -> Vec<u8> {
     let (client, server) = tokio::io::duplex(1 << 12);
     pipes.send(server).await.unwrap();
     let (mut read, mut write) = tokio::io::split(client);
     let mut answer = Vec::new();
     let began = Instant::now();
-    // The server may close before it has taken everything, and the client keeps its end open.
+    // The server may close before it has read everything, and the client keeps its end open.
     let both = async { tokio::join!(write.write_all(bytes), read.read_to_end(&mut answer)) };
     let _ = timeout(CONNECTION_TIME_MAX + CONNECTION_TIME_MAX, both).await.expect("a connection ends");
     assert!(began.elapsed() <= CONNECTION_TIME_MAX + std::time::Duration::from_secs(1), "{:?}", began.elapsed());
@@ -89,7 +90,7 @@ async fn serve_these(bytes: &[u8]) {
         tokio::spawn(serve(Pipes(Mutex::new(incoming)), Door::new(&stub(), Surface::Socket, OWN_UID), stopped));
     let answer = said(&pipes, bytes).await;
     let shown = format!("{:?}: {:?}", String::from_utf8_lossy(bytes), String::from_utf8_lossy(&answer));
-    // 503 is what the stub says of its health; it is at fault for nothing else.
+    // The stub reports itself unhealthy with 503; any other 5xx is a fault.
     let status = answer.strip_prefix(b"HTTP/1.1 ").or(answer.strip_prefix(b"HTTP/1.0 ")).and_then(|rest| rest.first());
     let is_health = answer.windows(4).any(|part| part == b"gone") || shown.contains("HEAD ");
     assert!(answer.is_empty() || status.is_some_and(|first| b"124".contains(first)) || is_health, "{shown}");

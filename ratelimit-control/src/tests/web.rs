@@ -1,4 +1,4 @@
-//! The web page's routes: a login over TCP, and what it opens.
+//! Tests of the web page's routes: the login over TCP, and what it permits.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ struct Page {
 }
 
 impl Page {
-    /// Before a login, and the token.
+    /// Returns a page without a login, and its token.
     fn new() -> (Self, Token) {
         Self::of(stub())
     }
@@ -38,7 +38,7 @@ impl Page {
         (Self { feed: handle.feed.clone(), router: router_with_login(handle, login, OWN_UID), rows }, token)
     }
 
-    /// After one.
+    /// Returns a page with a login.
     async fn member() -> Self {
         let (mut page, token) = Self::new();
         page.log_in(&token).await;
@@ -174,7 +174,7 @@ async fn a_stream_of_events_ends_with_its_session_at_once_and_goes_on_until_then
     assert_eq!(page.ask("POST", "/logout", "").await.0, 200);
     let began = Instant::now();
     for body in [one, other] {
-        // What was sent before is still there.
+        // Data that was sent earlier can still be read.
         body.collect().await.unwrap();
     }
     assert!(began.elapsed() < Duration::from_millis(1), "{:?}", began.elapsed());
@@ -254,10 +254,10 @@ async fn a_thousand_idle_connections_and_slow_requests_leave_page_and_socket_qui
     for of in 0..1_000 {
         let mut stream = TcpStream::connect(address).await.unwrap();
         if of % 2 == 0 {
-            // A login that never ends, of which the last bytes are awaited.
+            // A login request whose last bytes never arrive.
             let _ = stream.write_all(b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 4000\r\n\r\n{").await;
         }
-        // The server may have closed it: it keeps 32 of one address.
+        // The server may have closed it: one address may have 32 connections.
         crowd.push(stream);
     }
     let began = Instant::now();
@@ -282,7 +282,7 @@ async fn a_login_that_is_too_long_is_refused_before_it_is_read_whole() {
     assert_eq!(Page::member().await.ask("POST", "/v1/deny", &"x".repeat(5_000)).await.0, 413);
 }
 
-/// What a page's markup names, on this host.
+/// Returns the paths on this host that a page's markup names.
 fn named(html: &str) -> BTreeSet<String> {
     let parts = html.split(['"', '\'']);
     parts.filter(|part| part.starts_with('/') && part.contains('.')).map(str::to_owned).collect()
@@ -296,7 +296,7 @@ fn unpacked(packed: &[u8]) -> String {
 
 #[tokio::test]
 async fn the_first_view_of_64_rules_is_below_100_kb_for_a_client_that_takes_gzip_and_the_same_for_one_that_does_not() {
-    /// Status, headers and what is around them on the wire, of one answer.
+    /// Bytes of an answer's status, headers and framing.
     const HEAD_BYTES: usize = 1_000;
     let (handle, mut commands) = Handle::channel(feed::Feed::default());
     let stats = snapshot_of(64);

@@ -1,4 +1,4 @@
-//! The configuration file, by what `check-config` says of it.
+//! Check of the configuration file, by the results of `check-config`.
 
 use crate::facts::ConfigFile;
 use crate::finding::{Finding, Subject};

@@ -1,4 +1,4 @@
-//! Who may read or write the files that matter.
+//! Checks of who may read or write the files that matter.
 
 use crate::facts::{FileSeen, Permissions, Rule};
 use crate::finding::{Finding, State, Subject};
@@ -16,7 +16,7 @@ pub(crate) fn all(files: &[FileSeen]) -> Vec<Finding> {
     let is_above = |of: &&FileSeen| matches!(of.rule, Rule::Above | Rule::AboveList);
     let (above, others): (Vec<&FileSeen>, Vec<&FileSeen>) = files.iter().partition(is_above);
     let mut findings: Vec<Finding> = others.into_iter().filter_map(one).collect();
-    // Those that are well are one line: they are many, and all alike.
+    // Directories that are ok share one line, as there are many of them.
     let (well, unwell): (Vec<Finding>, Vec<Finding>) =
         above.into_iter().filter_map(one).partition(|finding| finding.state == State::Ok);
     if let Some(first) = well.first() {
@@ -27,7 +27,7 @@ pub(crate) fn all(files: &[FileSeen]) -> Vec<Finding> {
     findings
 }
 
-/// None of a file that is not there: where that matters, another check says so.
+/// Checks one file. Returns `None` if it does not exist: another check reports that if it matters.
 fn one(of: &FileSeen) -> Option<Finding> {
     let id = format!("files.{}", of.what.replace(' ', "_"));
     let subject = Subject::new(ABOUT, &id, why(of.rule));
@@ -56,7 +56,7 @@ const fn why(rule: Rule) -> &'static str {
     }
 }
 
-/// What is wrong, and the command that mends it, without the path.
+/// Returns what is wrong, and the command that corrects it, without the path.
 fn trouble(rule: Rule, of: Permissions) -> Option<(&'static str, &'static str)> {
     let may = |bits: u32| of.mode & bits != 0;
     if of.owner != 0 && !matches!(rule, Rule::List | Rule::AboveList) {
@@ -66,7 +66,7 @@ fn trouble(rule: Rule, of: Permissions) -> Option<(&'static str, &'static str)> 
         Rule::WrittenByRoot | Rule::List => {
             may(WRITABLE_BY_GROUP | WRITABLE_BY_OTHERS).then_some(("others may write to it", "chmod go-w"))
         }
-        // In a sticky directory nobody takes another's file away.
+        // In a sticky directory, users cannot remove each other's files.
         Rule::Above | Rule::AboveList => (may(WRITABLE_BY_GROUP | WRITABLE_BY_OTHERS) && !may(STICKY))
             .then_some(("others may put files into it", "chmod go-w")),
         Rule::Secret => may(ANY_OF_GROUP | ANY_OF_OTHERS).then_some(("others may read or write it", "chmod 0600")),

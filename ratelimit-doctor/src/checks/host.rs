@@ -1,4 +1,4 @@
-//! What is around: the way to the administrator, the kernel's table of connections, proxies, clocks.
+//! Checks of the surroundings: the administrator's access, connection tracking, proxies and clocks.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::finding::{Finding, Subject};
 const ABOUT: &str = "host";
 const CLOCK: &str = "clock";
 
-/// Of the table of connections, the share in percent from which on it is nearly full.
+/// Percentage of the connection-tracking table from which on it is nearly full.
 const CONNTRACK_PERCENT: u64 = 80;
-/// Between the daemon's clock and the host's, what no busy machine explains.
+/// Difference in seconds between the daemon's clock and the host's that no load explains.
 const CLOCK_APART: f64 = 5.0;
-/// A suspension that is worth a word.
+/// Minimum duration of a suspension that is reported.
 const SUSPENDED_MIN: Duration = Duration::from_secs(1);
 
 pub(crate) fn all(facts: &Facts) -> Vec<Finding> {

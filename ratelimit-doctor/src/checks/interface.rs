@@ -1,4 +1,4 @@
-//! Each interface: driver, queues, frame sizes, offloads, and other programs.
+//! Checks of each interface: driver, queues, frame sizes, offloads, and other programs.
 
 use ratelimit_common::layout;
 use ratelimit_datapath::device::{Attached, Device};
@@ -14,11 +14,11 @@ use crate::finding::{Finding, Subject};
 const BASIC: u64 = 1;
 const RECEIVES_FRAGMENTS: u64 = 1 << 5;
 
-/// What a page has to have room for beside the MTU: what XDP wants before and behind the frame, 256 and 320 bytes, and an
-/// Ethernet header with two tags.
+/// Bytes of a page that the MTU cannot use: 256 before and 320 behind the frame for XDP, and an Ethernet header with
+/// two tags.
 const BESIDE_MTU: u32 = 256 + 320 + 22;
 
-/// Drivers with native XDP, for kernels that do not say, by their names in `ethtool -i`.
+/// Drivers with native XDP, by their names in `ethtool -i`, for kernels that do not report it.
 const NATIVE: &[&str] = &[
     "atlantic",
     "bnxt_en",
@@ -58,9 +58,11 @@ const NATIVE: &[&str] = &[
     "vmxnet3",
 ];
 
-/// Those that stop and start the device, or its queues, where a program is attached or taken off: packets are lost for a
-/// moment, and of some the link goes down. Beside each is what its `ndo_bpf` calls for `XDP_SETUP_PROG` on a device that is
-/// up, as Linux's drivers/net/ethernet has it; `swap` are those that do so too where one program replaces another.
+/// Drivers that restart the device or its queues when a program is attached or detached. Packets are lost for a moment,
+/// and some lose the link.
+///
+/// Beside each driver is what its `ndo_bpf` calls for `XDP_SETUP_PROG` on a device that is up, in Linux's
+/// drivers/net/ethernet. `swap` marks drivers that also restart when one program replaces another.
 const RESETS: &[(&str, &str)] = &[
     // aquantia/atlantic/aq_main.c, aq_xdp_setup
     ("atlantic", "aq_ndev_close, aq_ndev_open"),
@@ -103,7 +105,7 @@ const RESETS: &[(&str, &str)] = &[
     ("thunder-nicvf", "nicvf_stop, nicvf_open"),
 ];
 
-/// Those whose one queue is no lack.
+/// Software drivers, for which one queue is no warning.
 const SOFTWARE: &[&str] = &["veth", "tun", "bridge", "loopback", "dummy", "ifb"];
 
 pub(crate) fn all(facts: &Facts) -> Vec<Finding> {
@@ -131,8 +133,8 @@ pub(crate) fn all(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Whether one of several interfaces receives another's packets: of those to look at and those of the configuration.
-/// None of a single interface.
+/// Checks whether one interface receives another's packets, among the wanted and the configured ones. Returns `None` if
+/// there are fewer than two.
 fn one_path(facts: &Facts) -> Option<Finding> {
     let subject = Subject::new("interfaces", "interface.path", "what is limited on two interfaces counts twice");
     let mut named = facts.wanted.clone();
@@ -204,7 +206,7 @@ fn ethernet(about: &str, of: &Device, hook: HookChoice, has_tcx: bool) -> Findin
     }
 }
 
-/// What the driver says, else what is known of drivers of its name.
+/// Returns whether the driver has native XDP, and the source of that: the driver itself, or the list of driver names.
 fn is_native(of: &Device) -> Option<(bool, String)> {
     let driver = of.driver.as_deref();
     let named = driver.unwrap_or("of no name");
@@ -349,7 +351,7 @@ fn offloads(about: &str, of: &Device) -> Vec<Finding> {
     vec![merge, strips]
 }
 
-/// A program with what keeps it: `"name", id 7, native, pinned at PATH, held by process 9 (name)`.
+/// Describes a program and what keeps it: `"name", id 7, native, pinned at PATH, held by process 9 (name)`.
 fn named(of: &Attached) -> String {
     let name = if of.name.is_empty() { "without a name".to_owned() } else { format!("\"{}\"", of.name) };
     let mode = of.mode.map_or_else(String::new, |mode| format!(", {}", mode.label()));
@@ -365,14 +367,15 @@ fn named(of: &Attached) -> String {
     format!("{name}, id {}{mode}{pinned}{held}{alone}", of.id)
 }
 
-/// Whether a program is this limiter's: by its name, and a pin of ours or a daemon that says so.
+/// Returns true if a program is ratelimitd's: its name matches, and it has one of our pins or a daemon reports it
+/// attached.
 fn is_ours(of: &Attached, device: &Device, daemon: &Daemon) -> bool {
     let is_pinned = of.pins.iter().any(|path| path.starts_with(pins::ROOT));
     let is_said = match daemon {
         Daemon::Answers(snapshot, _) => snapshot.interfaces.iter().any(|of| of.name == device.name && of.attached),
         Daemon::Silent(_) | Daemon::Hangs(_) | Daemon::Unknown(_) => false,
     };
-    // Its name is for those with CAP_SYS_ADMIN.
+    // Only processes with CAP_SYS_ADMIN can read the name.
     (of.name == layout::PROGRAM || of.name.is_empty()) && (is_pinned || is_said)
 }
 
@@ -399,7 +402,7 @@ fn xdp(about: &str, of: &Device, facts: &Facts, hook: HookChoice) -> Finding {
             let named: Vec<String> = others.iter().map(|program| named(program)).collect();
             let is_ours = others.iter().any(|program| program.name == layout::PROGRAM);
             let seen = format!("another XDP program is attached: {}", named.join("; "));
-            // `xdp off` takes off what the driver runs.
+            // `xdp off` detaches what the driver runs.
             let is_generic = others.iter().all(|one| one.mode == Some(XdpMode::Generic));
             let off = format!("sudo ip link set dev {} {} off", of.name, if is_generic { "xdpgeneric" } else { "xdp" });
             let mend = match others {

@@ -1,4 +1,4 @@
-//! The running kernel: what the program needs of it, tried.
+//! Checks of the running kernel: tries what the program needs.
 
 use ratelimit_policy::config::{Config, amount};
 use ratelimit_view::describe::{memory_bytes, per_cpu_bytes, per_cpu_words, prefixes_memory};
@@ -10,9 +10,9 @@ use crate::finding::{Finding, Subject};
 const ABOUT: &str = "kernel";
 const BPFFS: &str = "BPF file system";
 
-/// Processors that are possible for each that runs, from which on that is said.
+/// Ratio of possible to online processors from which on it is reported.
 const POSSIBLE_TO_ONLINE: u32 = 4;
-/// Of the memory that is free, the share that maps may take without a warning.
+/// Divisor of the free memory: maps may take half without a warning.
 const MEMORY_SHARE: u64 = 2;
 
 pub(crate) fn all(of: &Kernel, machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
@@ -130,7 +130,8 @@ fn jit(of: &Kernel) -> Finding {
         "interpreted, each packet costs some ten times as much, and some kernels refuse",
     );
     const ON: &str = "sudo sysctl net.core.bpf_jit_enable=1";
-    // What became of the program says it, wherever this runs: the sysctl is in the first network namespace alone.
+    // The loaded program tells the compiler's state everywhere. The sysctl exists only in the initial network
+    // namespace.
     let is_jited = match of.program {
         Program::Taken { is_jited, .. } => is_jited,
         Program::Refused { .. } | Program::NotTried(_) => None,

@@ -1,4 +1,4 @@
-//! Access logs of the servers that run here: which ones a rule could read.
+//! Checks of the access logs of servers on this host: which of them a rule could read.
 
 use ratelimit_common::layout::Unit;
 use ratelimit_policy::config::{Config, LOGS_MAX};
@@ -10,7 +10,7 @@ use crate::finding::{Finding, Subject};
 
 const WHY: &str = "without its log, clients of HTTP/2 and HTTP/3 that share records exceed a limit of requests";
 
-/// Socket that servers send lines to, as the documents have it.
+/// Socket that servers send log lines to, as the documentation spells it.
 const SOCKET: &str = "unix:/run/ratelimitd/log.sock group=GROUP";
 const HAS_LINE: &str = "GROUP is the server's; share/doc/ratelimitd/docs/ACCESS-LOG.md has the line for";
 
@@ -67,7 +67,7 @@ fn line(rule: &Rule, more: &[String]) -> String {
     format!("access_log = [{}]", quoted.join(", "))
 }
 
-/// Returns what to write, so that a rule reads these logs of a server beside those that it reads.
+/// Returns what to write so that a rule also reads these logs of a server.
 fn mend(unread: &[&OpenLog], rule: &Rule, server: &str) -> String {
     if rule.access_logs.len() + unread.len() > LOGS_MAX {
         return format!(

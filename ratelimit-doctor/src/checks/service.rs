@@ -1,4 +1,5 @@
-//! The service: its unit as it is installed against the shipped one, the daemon, what an earlier one left, its state.
+//! Checks of the service: its installed unit against the shipped one, the daemon, leftovers of an earlier one, and its
+//! state.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +15,11 @@ use crate::finding::{Finding, Subject};
 
 const ABOUT: &str = "service";
 
-/// The shipped unit.
+/// Text of the shipped unit.
 pub(crate) const SHIPPED: &str = include_str!("../../../dist/systemd/ratelimitd.service");
 
-/// Settings that may differ: where the program is, how it is restarted, how much memory its configuration needs.
+/// Settings that may differ from the shipped unit: the program's path, its restarts, and the memory of its
+/// configuration.
 const MAY_DIFFER: [&str; 9] = [
     "MemoryMax",
     "ExecStart",
@@ -30,7 +32,7 @@ const MAY_DIFFER: [&str; 9] = [
     "NotifyAccess",
 ];
 
-/// Less room than this for state, and it is said; less than the second, and the history may fail soon.
+/// Free bytes for state below which there is a warning, and below which the history may soon fail.
 const ROOM_FEW: u64 = 1 << 30;
 const ROOM_NONE: u64 = 64 << 20;
 
@@ -42,7 +44,7 @@ pub(crate) fn all(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// The values of each setting of `[Service]`, in order.
+/// Returns the values of each setting of `[Service]`, in order.
 fn settings(text: &str) -> BTreeMap<&str, Vec<&str>> {
     let mut is_service = false;
     let mut settings: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -99,7 +101,7 @@ fn unit(of: &Unit) -> Vec<Finding> {
     [file].into_iter().chain(of.drop_ins.iter().map(drop_in)).collect()
 }
 
-/// What systemd says of it.
+/// Checks what systemd reports about the service.
 fn shown(of: &Unit) -> Vec<Finding> {
     let value = |name: &str| of.shown.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
     let mut findings = Vec::new();
@@ -134,7 +136,7 @@ fn shown(of: &Unit) -> Vec<Finding> {
     findings
 }
 
-/// The command that starts it, as it is installed here.
+/// Returns the command that starts the daemon as it is installed here.
 fn start(facts: &Facts) -> String {
     if facts.unit.file.is_some() {
         return "sudo systemctl start ratelimitd".to_owned();
@@ -147,7 +149,7 @@ fn start(facts: &Facts) -> String {
     }
 }
 
-/// What makes one answer.
+/// Returns the command that makes a daemon answer.
 pub(super) fn mend_of_daemon(facts: &Facts) -> String {
     match &facts.daemon {
         Daemon::Hangs(_) if facts.unit.file.is_some() => "sudo systemctl restart ratelimitd".to_owned(),
@@ -197,7 +199,7 @@ fn daemon(facts: &Facts) -> Vec<Finding> {
             vec![subject.unknown(format!("no daemon answers, and only root may look into {}", root.display()), AS_ROOT)]
         }
         Daemon::Silent(Orphans::Foreign(why)) => {
-            // The file system's own check knows what mends it.
+            // The check of the BPF file system knows the command that corrects it.
             let foreign = facts.bpffs.as_ref().ok().and_then(|of| of.foreign.as_ref());
             let mend =
                 foreign.map_or_else(|| format!("sudo rm -r {}, then start again", pins::ROOT), |of| of.1.clone());

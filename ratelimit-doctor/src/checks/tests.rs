@@ -1,4 +1,4 @@
-//! A healthy host, and one thing wrong at a time.
+//! Tests of the checks: a healthy host, and one fault at a time.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -137,7 +137,7 @@ fn left(version: u32) -> Daemon {
     Daemon::Silent(Orphans::Enforcing(Left { root, dir, links, alone: Some(Duration::from_secs(180)), lapse: None }))
 }
 
-/// Those that are not well.
+/// Returns the findings that are not ok.
 fn unwell(facts: &Facts) -> Vec<Finding> {
     examine(facts).checks.into_iter().filter(|of| of.state != State::Ok).collect()
 }
@@ -164,7 +164,7 @@ fn on_a_healthy_host_all_is_well_and_every_line_says_why_it_matters() {
     assert_eq!(unwell(&facts), []);
     assert!(report.is_without_problem() && report.checks.len() > 30, "{}", report.checks.len());
     assert!(report.checks.iter().all(|of| !of.why.is_empty() && !of.seen.is_empty() && of.mend.is_none()));
-    // What belongs together stands together.
+    // Checks of one group stand together.
     let mut abouts: Vec<&str> = report.checks.iter().map(|of| of.about.as_str()).collect();
     abouts.dedup();
     let groups = abouts.len();
@@ -188,7 +188,7 @@ fn a_dead_filter_is_told_in_the_words_of_every_other_command() {
         facts.daemon = left(layout::VERSION);
         let Daemon::Silent(Orphans::Enforcing(left)) = &mut facts.daemon else { panic!("nothing is left") };
         left.lapse = lapse;
-        // When it was left is the clock's.
+        // The time of the daemon's end is read from a clock, so leave it out.
         left.alone = None;
         let said = ratelimit_control::orphan::still_enforcing(left, jiff::Timestamp::UNIX_EPOCH);
         assert!(unwell(&facts).iter().any(|of| of.id == "service.daemon" && of.seen == said), "{said}");
@@ -197,7 +197,7 @@ fn a_dead_filter_is_told_in_the_words_of_every_other_command() {
 
 type Row = (&'static str, State, &'static str, fn(&mut Facts));
 
-/// What is changed comes to one finding, of this id and state, whose text has these words.
+/// Each change leads to one finding of this id and state, whose text contains these words.
 #[test]
 fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
     use State::{Problem, Unknown, Warning};
@@ -300,7 +300,7 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         ("interface.xdp", Problem, "another XDP program", |f| {
             device_of(f).xdp = vec![program(layout::PROGRAM, &[], &[(9, "ratelimitd")])];
             f.daemon = Daemon::Unknown("x".into());
-            // Without a daemon that is said too.
+            // The fault is also reported without a daemon.
         }),
         ("interface.tcx", Unknown, "denied", |f| device_of(f).tcx = Err("denied".into())),
         ("host.ssh", Warning, "198.51.100.7, is not exempt", |f| config_of(f).safety.exempt_ssh_peer = false),
@@ -415,7 +415,7 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         let found = unwell(&facts);
         let it = found.iter().find(|of| of.id == *id).unwrap_or_else(|| panic!("{id} {words}: {found:?}"));
         assert!(it.state == *state && it.seen.contains(words) && it.mend.is_some(), "{id} {words}: {it:?}");
-        // Without a daemon, neither traffic is told; what else is unwell is of the same thing.
+        // Without a daemon, the checks of the daemon and of traffic report it too. No other finding may appear.
         let is_of_it = |of: &Finding| of.id == *id || of.id == "host.proxy" || of.id.starts_with("service.daemon");
         assert!(found.iter().all(is_of_it), "{id} {words}: {found:?}");
         assert_eq!(examine(&facts).is_without_problem(), *state != State::Problem, "{id} {words}");
@@ -429,7 +429,7 @@ fn what_is_our_own_is_no_neighbour_and_what_is_not_there_is_no_trouble() {
         |f| device_of(f).xdp = vec![program(layout::PROGRAM, &[], &[(9, "ratelimitd")])],
         |f| device_of(f).tcx = Ok(vec![program("cil_from_netdev", &["/sys/fs/bpf/cilium"], &[])]),
         |f| device_of(f).mtu = 9000,
-        // One buffer has room for it where pages are larger, as on some kernels of aarch64.
+        // On kernels with larger pages, as on some aarch64 machines, one buffer holds the frame.
         |f| {
             device_of(f).mtu = 9000;
             device_of(f).xdp_features = Some(1);
@@ -491,7 +491,7 @@ fn the_lines_for_people_are_grouped_and_say_what_mends_it() {
     assert!(words.trim_end().lines().last().unwrap().starts_with("1 problem, "), "{words}");
 }
 
-/// What is changed, and what the check of the daemon and that of traffic say to type then.
+/// A change, and the remedies that the checks of the daemon and of traffic then name.
 type Mends = (fn(&mut Facts), &'static str, &'static str);
 
 #[test]

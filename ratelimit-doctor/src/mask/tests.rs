@@ -1,4 +1,4 @@
-//! No address is left, however it is written and whatever stands beside it; what is none stays readable.
+//! Tests that no address is left in any spelling and context, and that other text stays readable.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ fn masks() -> Masks {
     Masks::with_key([7; 32], Some("web1"))
 }
 
-/// Written by hand: each has an address that must be gone.
+/// Handwritten texts with the part of their address that must be gone.
 const NASTY: [(&str, &str); 79] = [
     ("192.0.2.77", "0.2.77"),
     ("src=192.0.2.77,", "0.2.77"),
@@ -153,7 +153,7 @@ fn the_hosts_own_name_and_names_of_urls_are_masked() {
     assert!(masked.contains("localhost:1") && masked.contains(">:6379"), "{masked}");
 }
 
-/// Everything in a text that parses as an address, found by other means than the masks are.
+/// Returns all parts of a text that parse as an address, found independently of the masks.
 fn left(text: &str) -> Vec<String> {
     let is_part = |c: char| c.is_ascii_hexdigit() || matches!(c, ':' | '.');
     let words = text.split(|c: char| !is_part(c)).filter(|word| !word.is_empty());
@@ -198,7 +198,7 @@ proptest! {
         prop_assert!(masked.contains('<') || left(&text).is_empty(), "{text} -> {masked}");
     }
 
-    // Letters of which paths of code are made stay.
+    // The generated texts have no letters, as letters of code paths stay.
     #[test]
     fn no_text_panics_and_none_has_an_address_left(text in "[0-9:.%\\[\\] /-]{0,60}") {
         let masked = masks().mask(&text);

@@ -1,16 +1,16 @@
-//! Strings of JSON changed where they stand, and nothing beside them: what was JSON is JSON. Pure.
+//! Changes strings of JSON in place and nothing else, so that the text stays valid JSON. Pure.
 
 use super::HIDDEN;
 
-/// What is around a value.
+/// Context of a value.
 #[derive(Clone, Debug, Default)]
 struct Around {
     key: Option<String>,
     is_secret: bool,
 }
 
-/// The text with every string as `change` has it, which is given the key that it is the value of; and with nothing of the
-/// values whose key is secret.
+/// Passes every string through `change`, which also gets the string's key. Hides values whose key is secret. Returns
+/// the changed text.
 pub(super) fn changed(
     text: &str,
     is_secret: impl Fn(&str) -> bool,
@@ -44,7 +44,7 @@ pub(super) fn changed(
             '{' | '[' => {
                 out.push(first);
                 outer.push(around.clone());
-                // What stands in a list is of the list's key.
+                // Values in a list belong to the list's key.
                 around.is_secret = hides;
             }
             '}' | ']' => {
@@ -53,7 +53,7 @@ pub(super) fn changed(
             }
             _ if is_scalar(first) => {
                 let is_word = matches!(part, "true" | "false" | "null");
-                // A number may be what a file of secrets holds.
+                // A number may be the content of a secret file.
                 let is_known = !is_word && change(None, part).contains(HIDDEN);
                 if !is_word && (hides || is_known) { out.push_str(&quoted(HIDDEN)) } else { out.push_str(part) }
             }
@@ -67,20 +67,21 @@ const fn is_scalar(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.')
 }
 
-/// With both quotation marks; to the end, where the second is missing.
+/// Returns the length of the string at the start, with both quotation marks. Without a second one, it extends to the
+/// end.
 fn string_len(text: &str) -> usize {
     let mut is_escaped = true;
     for (at, c) in text.char_indices() {
         if c == '"' && !is_escaped {
             return at + 1;
         }
-        // The first is none that ends it.
+        // The first quotation mark does not end the string.
         is_escaped = c == '\\' && !is_escaped;
     }
     text.len()
 }
 
 fn quoted(text: &str) -> String {
-    // A text: it cannot fail.
+    // Serialising a string cannot fail.
     serde_json::to_string(text).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! No secret is left, in whatever form it stands; what is none stays readable.
+//! Tests that no secret is left in any form, and that other text stays readable.
 
 use proptest::prelude::*;
 
@@ -71,7 +71,7 @@ fn what_is_no_secret_stays() {
     assert_eq!(hidden, "{\"token\":\"<secret>\",\"schema\":1}");
 }
 
-/// What people write into reasons and comments; `X` is the secret.
+/// Texts that people write into reasons and comments; `X` is the secret.
 const SAID: [&str; 61] = [
     "token X",
     "password X",

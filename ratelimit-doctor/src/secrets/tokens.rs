@@ -1,4 +1,4 @@
-//! Secrets that are told by their own form, or by the program that is given them. Pure.
+//! Finds and hides secrets that are known by their own form, or by the program that receives them. Pure.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use super::HIDDEN;
 use super::words::Whose;
 
-/// What tokens of well-known services begin with, and the fewest characters behind it.
+/// Prefixes of the tokens of well-known services, and the minimum number of characters behind each.
 const PREFIXES: [(&str, usize); 39] = [
     ("ghp_", 8),
     ("gho_", 8),
@@ -50,7 +50,7 @@ const PREFIXES: [(&str, usize); 39] = [
     ("$6$", 8),
 ];
 
-/// Programs that take passwords as arguments.
+/// Programs that accept passwords as arguments.
 const PROGRAMS: [&str; 34] = [
     "sshpass",
     "redis-cli",
@@ -87,22 +87,22 @@ const PROGRAMS: [&str; 34] = [
     "gh",
     "lftp",
 ];
-/// Their options.
+/// Short options of those programs that take a password.
 const OPTIONS: [char; 7] = ['a', 'b', 'p', 'P', 'u', 'U', 'w'];
-/// What they, and others, take a user and a password by.
+/// Long options that take a user and a password, of these and other programs.
 const LONG: [&str; 8] =
     ["--user", "--userpwd", "--proxy-user", "--auth", "--pass", "--login", "--credentials", "--askpass"];
 
-/// The shortest with its prefix.
+/// Minimum length of a token with its prefix.
 const PREFIXED_MIN: usize = 11;
-/// Of a token without any rule, from which on it is one by its letters.
+/// Minimum lengths of a token without a known prefix that is hidden for its characters.
 const MADE_UP_MIN: usize = 6;
 const MIXED_MIN: usize = 16;
 const HEX_MIN: usize = 32;
-/// A URL may be in a URL.
+/// Maximum depth of percent encodings, as a URL may be in a URL.
 const ENCODED_DEPTH: usize = 3;
 
-/// The line without what is secret by itself.
+/// Returns the line without secrets that are known by their form.
 pub(super) fn hide(line: &str, whose: Whose) -> String {
     let line = hide_urls(line);
     let is_comment = whose == Whose::Users || line.trim_start().starts_with(['#', ';']);
@@ -137,7 +137,7 @@ pub(super) fn hide(line: &str, whose: Whose) -> String {
     out
 }
 
-/// What is shown of an option with its value, and whether its value is the next token.
+/// Returns what is shown of an option with its value, and whether the next token is its value.
 fn of_option(core: &str, is_of_program: bool) -> (Option<String>, bool) {
     let (option, value) = core.split_once('=').map_or((core, None), |(option, value)| (option, Some(value)));
     if LONG.contains(&option) {
@@ -151,7 +151,7 @@ fn of_option(core: &str, is_of_program: bool) -> (Option<String>, bool) {
     let is_one = letters.starts_with(OPTIONS) && is_of_program;
     match letters.chars().count() {
         1 => (None, is_one),
-        // `-fsu user:X`
+        // A group of options that ends in `u`: `-fsu user:X`.
         _ if is_of_program && letters.ends_with('u') && letters.chars().all(char::is_alphabetic) => (None, true),
         _ if is_one && letters.chars().skip(1).any(|c| !c.is_ascii_digit()) => {
             (Some(format!("-{}{HIDDEN}", letters.chars().next().unwrap_or_default())), false)
@@ -160,7 +160,7 @@ fn of_option(core: &str, is_of_program: bool) -> (Option<String>, bool) {
     }
 }
 
-/// A token without what its own form says to be secret.
+/// Returns a token without the parts that its form shows to be secret.
 fn by_form(core: &str, is_comment: bool) -> String {
     if let Some(decoded) = decoded(core) {
         let hidden = without_user(&hide_urls(&decoded));
@@ -175,7 +175,7 @@ fn by_form(core: &str, is_comment: bool) -> String {
     };
     let is_hex = text.len() >= HEX_MIN && text.bytes().all(|c| c.is_ascii_hexdigit());
     if is_comment && (is_mixed || is_hex) && !text.contains(HIDDEN) {
-        // The name stays that it is given to.
+        // The name before the `=` or `:` stays.
         let from = text.rfind(['=', ':']).filter(|at| at + 1 < text.len()).map_or(0, |at| at + 1);
         let from = text.find('=').filter(|at| at + 1 < text.len()).map_or(from, |at| at + 1);
         return format!("{}{HIDDEN}", &text[..from]);
@@ -183,7 +183,7 @@ fn by_form(core: &str, is_comment: bool) -> String {
     text
 }
 
-/// `user:X@host` and `//user:X@host`, without a scheme, and with slashes that are escaped.
+/// Hides the user part of `user:X@host` and `//user:X@host`: URLs without a scheme, and with escaped slashes.
 fn without_user(core: &str) -> String {
     let Some((user, host)) = core.rsplit_once('@') else { return core.to_owned() };
     let from = user.rfind("//").or_else(|| user.rfind("\\/\\/").map(|at| at + 2)).map_or(0, |at| at + 2);
@@ -218,7 +218,7 @@ fn without_prefixed(core: &str) -> String {
     out
 }
 
-/// The text that percent signs stand for, as often as they do; none where they stand for none.
+/// Returns the percent-decoded text, decoded up to [`ENCODED_DEPTH`] times; `None` if nothing was encoded.
 fn decoded(core: &str) -> Option<String> {
     let mut text = core.to_owned();
     for _ in 0..ENCODED_DEPTH {
@@ -250,7 +250,8 @@ fn decoded_once(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Whether a token is none of a language: letters with digits or signs, and neither a path nor an address nor a date.
+/// Returns true if a token is no word of a language: letters with digits or signs, and neither a path, an address nor a
+/// date.
 pub(super) fn is_made_up(token: &str) -> bool {
     let token = token.trim_matches(['"', '\'', '`', '(', ')', '[', ']', '{', '}', ',', ';', '.', ':']);
     let is_address =
@@ -263,7 +264,7 @@ pub(super) fn is_made_up(token: &str) -> bool {
         && has(|c| c.is_ascii_digit() || "!$%^&*+=~#?@".contains(c))
 }
 
-/// `/etc/x.key`; base64 has no dots, and often a `+` or `=`.
+/// Returns true for paths such as `/etc/x.key`. Base64 has no dots, and often a `+` or `=`.
 pub(super) fn is_path(text: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '@');
     let rest = ["~/", "./", "../", "/"].iter().find_map(|start| text.strip_prefix(start));
@@ -271,7 +272,7 @@ pub(super) fn is_path(text: &str) -> bool {
         && text.chars().skip(1).all(is_part)
 }
 
-/// Without tokens that are made up.
+/// Returns the text with its made-up tokens hidden.
 pub(super) fn without_made_up(text: &str) -> String {
     let shown = |piece: &str| {
         let token = piece.trim_end();
@@ -280,9 +281,10 @@ pub(super) fn without_made_up(text: &str) -> String {
     text.split_inclusive(char::is_whitespace).map(shown).collect()
 }
 
-/// Without what stands before the `@` of URLs, which may hold a slash where nobody has escaped it, and without their paths and
-/// queries: webhooks and feeds have their keys there. A local path, behind no host, is none but for its query; neither is the
-/// number of a store's database.
+/// Hides what stands before the `@` of URLs, where an unescaped slash is possible. Also hides their paths and queries,
+/// as webhooks and feeds have their keys there.
+///
+/// Two parts are not hidden: a local path without a host, except for its query, and the number of a store's database.
 fn hide_urls(line: &str) -> String {
     let mut out = String::new();
     let mut rest = line;

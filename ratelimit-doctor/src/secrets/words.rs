@@ -1,22 +1,22 @@
-//! What stands beside words such as `password`. Pure.
+//! Finds and hides secrets beside words such as `password`. Pure.
 
 use std::ops::Range;
 
 use super::tokens::{is_made_up, is_path, without_made_up};
 use super::{GoesOn, HIDDEN};
 
-/// Who wrote a text, and so what may stand in it.
+/// The author of a text, which decides where secrets may stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// Programs, and comments behind a `#`: sentences beside such a word stay.
+    /// Programs, with user comments behind a `#`. Sentences beside a secret's word stay.
     Ours,
-    /// A configuration: comments and strings are users', keys and values are not.
+    /// A configuration file: users wrote its comments and strings, but not its keys and values.
     Configuration,
-    /// Users, as reasons: behind such a word nothing stays.
+    /// Users, for example reasons. Everything behind a secret's word is hidden.
     Users,
 }
 
-/// Words that a secret stands behind; a key that ends in `file` names where it is, which is none.
+/// Words that precede a secret. A key that ends in `file` holds a path, which is no secret.
 const WORDS: [&str; 29] = [
     "secret",
     "passw",
@@ -49,7 +49,7 @@ const WORDS: [&str; 29] = [
     "identified by",
 ];
 
-/// Parts of names that a secret stands behind where it is given to them: `pass=`, `REDISCLI_AUTH=`, `license_key:`.
+/// Parts of names that hold a secret if a value is assigned to them: `pass=`, `REDISCLI_AUTH=`, `license_key:`.
 const PARTS: [&str; 29] = [
     "pass",
     "pw",
@@ -82,11 +82,11 @@ const PARTS: [&str; 29] = [
     "mfa",
 ];
 
-/// Those of them that are as plain as the words, where users write.
+/// Names of [`PARTS`] that mean a secret in users' text even without an assignment.
 const PLAIN: [&str; 12] =
     ["pw", "pws", "auth", "otp", "totp", "jwt", "cred", "creds", "sessionid", "privkey", "2fa", "mfa"];
 
-/// What goes on behind `secret` in a sentence, which has none then.
+/// Words that follow `secret` in a sentence. Such a sentence holds no secret.
 const SENTENCE: &str = " a again all also an and any are as at be because been before begins behind below beside between bucket \
      buckets but by can cannot changed changes could did do does ends every expired expires file files for found \
      from gone had has have held here hides holds if in into invalid is isn't it its kept key keys list lists \
@@ -95,18 +95,18 @@ const SENTENCE: &str = " a again all also an and any are as at be because been b
      so stands stays such taken than that the them then there these they this those to too under until up used \
      value values was were what when where which while who will with without word words would wrong you your ";
 
-/// Whether the value of this key is secret.
+/// Returns true if the value of this key is secret.
 pub(super) fn names_a_secret(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
     WORDS.iter().any(|word| key.contains(word)) && !names_a_place(&key)
 }
 
-/// `secret_file`, `token_path`
+/// Returns true for names such as `secret_file` and `token_path`.
 fn names_a_place(lower: &str) -> bool {
     ["file", "files", "path", "dir"].iter().any(|end| lower.ends_with(end))
 }
 
-/// A stretch of a line that one kind of text is.
+/// Kind of text at a place in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Code,
@@ -114,11 +114,11 @@ enum Kind {
     Comment,
 }
 
-/// The line without values beside those words; and what of the lines after it goes on.
+/// Returns the line with hidden values, and whether a secret continues in the next lines.
 pub(super) fn hide_line(line: &str, whose: Whose) -> (String, Option<GoesOn>) {
     let mut line = line.to_owned();
     let mut at = 0;
-    // Each round hides one value, and goes on behind it.
+    // Each round hides one value and continues behind it.
     while let Some(name) = next_name(&line, at, whose) {
         at = match value_of(&line, &name, whose) {
             Value::None => name.key.end,
@@ -142,7 +142,7 @@ pub(super) fn hide_line(line: &str, whose: Whose) -> (String, Option<GoesOn>) {
     (line, None)
 }
 
-/// `X is the password`, where users write.
+/// Hides made-up tokens before the word in users' text: `X is the password`.
 fn hide_before(line: &mut String, name: &Name, whose: Whose) {
     if name.is_word && is_of_users(name, whose) && name.text.start < name.key.start {
         let before = without_made_up(&line[name.text.start..name.key.start]);
@@ -154,14 +154,14 @@ fn is_of_users(name: &Name, whose: Whose) -> bool {
     name.kind == Kind::Comment || (name.kind == Kind::String && whose == Whose::Configuration)
 }
 
-/// A name that a secret may stand behind.
+/// Name that a secret may follow.
 struct Name {
-    /// Where the whole of it is.
+    /// Byte range of the whole name.
     key: Range<usize>,
-    /// One of [`WORDS`]; else it has one of [`PARTS`].
+    /// True for one of [`WORDS`]; otherwise the name has one of [`PARTS`].
     is_word: bool,
     kind: Kind,
-    /// The text that it stands in.
+    /// Byte range of the text that contains the name.
     text: Range<usize>,
 }
 
@@ -185,7 +185,7 @@ fn next_name(line: &str, from: usize, whose: Whose) -> Option<Name> {
     Some(Name { key, is_word, kind, text })
 }
 
-/// The names in a line.
+/// Returns the byte ranges of the names in a line, from this offset on.
 fn names(line: &str, from: usize) -> impl Iterator<Item = Range<usize>> {
     let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
     let mut at = from;
@@ -197,7 +197,7 @@ fn names(line: &str, from: usize) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// By `_` and `-`, and by capitals: `licenseKey`.
+/// Returns true if a part of the name is in [`PARTS`]. Parts end at `_` and `-`, and at capitals: `licenseKey`.
 fn has_part(name: &str) -> bool {
     let is_one = |part: &str| {
         let part = part.trim_end_matches(|c: char| c.is_ascii_digit()).to_ascii_lowercase();
@@ -213,11 +213,11 @@ fn has_part(name: &str) -> bool {
 }
 
 enum Value {
-    /// There is none.
+    /// No value.
     None,
-    /// From here on, and in lines after this one.
+    /// A value from this offset on that continues in the next lines.
     GoesOn(usize, GoesOn),
-    /// This.
+    /// The value in this range.
     Hidden(Range<usize>),
 }
 
@@ -264,16 +264,16 @@ fn value_of(line: &str, name: &Name, whose: Whose) -> Value {
     in_a_sentence(line, line.len() - spaced.len())
 }
 
-/// Behind a `:` or `=`.
+/// Returns the value behind a `:` or `=`.
 fn given(line: &str, from: usize, name: &Name, whose: Whose) -> Value {
     let value = line[from..].trim_start();
     let start = line.len() - value.len();
-    // A string's value ends with it.
+    // A string's value ends with the string.
     let end = if name.kind == Kind::String && from < name.text.end { name.text.end } else { line.len() };
     if !name.is_word {
         let text = value.trim_matches(['"', '\'']);
         let is_plain = text.is_empty() || is_path(text) || matches!(text, "true" | "false" | "null");
-        // `Environment=REDISCLI_AUTH=X`
+        // A variable in an assignment: `Environment=REDISCLI_AUTH=X`.
         let is_variable = !line[name.key.clone()].contains(char::is_lowercase) && line[..from].ends_with('=');
         let is_ours = name.kind == Kind::Code && whose == Whose::Ours && !is_variable;
         let is_table = name.kind == Kind::Code && value.starts_with(['[', '{']);
@@ -294,7 +294,7 @@ fn given(line: &str, from: usize, name: &Name, whose: Whose) -> Value {
         "" | "\\" | "|" | ">" | "|-" | ">-" => return Value::GoesOn(line.len(), GoesOn::Next),
         _ => {}
     }
-    // Of a quoted value only that goes; of anything else the rest.
+    // Hide only the quoted value, if it is quoted; otherwise the rest.
     let quoted = value.strip_prefix('"').filter(|_| !value.starts_with("\"\"\"")).and_then(end_of_string);
     match quoted {
         Some(len) if name.kind != Kind::Comment => Value::Hidden(start + 1..start + 1 + len),
@@ -302,7 +302,7 @@ fn given(line: &str, from: usize, name: &Name, whose: Whose) -> Value {
     }
 }
 
-/// One word, of a sentence that is about a secret.
+/// Returns the secret word in a sentence about a secret.
 fn in_a_sentence(line: &str, from: usize) -> Value {
     let mut start = from;
     loop {
@@ -335,7 +335,7 @@ fn in_a_sentence(line: &str, from: usize) -> Value {
     Value::Hidden(start..start + token.len())
 }
 
-/// What stands at a place, and all of that text.
+/// Returns the kind of text at byte offset `place`, and the range that it covers.
 fn kind_at(line: &str, place: usize, whose: Whose) -> (Kind, Range<usize>) {
     let whole = 0..line.len();
     if whose == Whose::Users || line.trim_start().starts_with(['#', ';']) {
@@ -354,7 +354,7 @@ fn kind_at(line: &str, place: usize, whose: Whose) -> (Kind, Range<usize>) {
             Some((_, of)) => is_escaped = of == '"' && c == '\\' && !is_escaped,
             None if at > place => return (Kind::Code, whole),
             None if c == '#' && before.is_whitespace() => return (Kind::Comment, at..line.len()),
-            // An apostrophe is none.
+            // An apostrophe is no quotation mark.
             None if c == '"' || (c == '\'' && !before.is_alphanumeric()) => quote = Some((at, c)),
             None => {}
         }
@@ -366,7 +366,7 @@ fn kind_at(line: &str, place: usize, whose: Whose) -> (Kind, Range<usize>) {
     }
 }
 
-/// Where the quotation ends that has begun.
+/// Returns the offset of the quotation mark that ends a string.
 fn end_of_string(text: &str) -> Option<usize> {
     let mut is_escaped = false;
     text.char_indices().find_map(|(at, c)| {

@@ -1,22 +1,22 @@
-//! What the functions that choose a rule return: words, as a function of the program returns nothing else.
+//! Results of the functions that choose a rule, packed into words, as global functions return nothing else.
 
 use ratelimit_common::layout::Rule;
 use ratelimit_common::verdict::Reason;
 
 use crate::maps;
 
-/// The number of the rule that judges a segment, its row, whether it counts requests, and whether whatever is none is
-/// nothing to it.
+/// Result of a quick look at a segment: the judging rule's number and row, whether it counts requests, and whether it
+/// ignores segments without one.
 #[derive(Clone, Copy)]
 pub(super) struct Glance(pub(super) u32);
 
 impl Glance {
-    /// Nothing can be told.
+    /// The quick look decides nothing.
     pub(super) const NONE: Self = Self(0);
     const IS_ONE: u32 = 1 << 31;
     const COUNTS_REQUESTS: u32 = 1 << 30;
     const IS_IGNORED: u32 = 1 << 29;
-    /// It has no payload, and may end a connection whose client has given up.
+    /// The segment has no payload, and may end a connection whose client has given up.
     pub(super) const CLOSES: u32 = 1 << 28;
 
     #[inline(always)]
@@ -46,20 +46,20 @@ impl Glance {
         self.0 as u8
     }
 
-    /// That its limits decide, if it is one.
+    /// Returns the choice of this rule, whose limits decide. Valid only if the value is not [`Glance::NONE`].
     #[inline(always)]
     pub(super) const fn choice(self) -> Choice {
         Choice::new(Reason::NotCounted, self.0 >> 8 & 0xff)
     }
 }
 
-/// What [`super::choose`] returns: a reason's code, that of `NotCounted` where the limits decide; above it the number of
-/// the rule that judges, counted from 1.
+/// Result of [`super::choose`]: a reason code, `NotCounted` if the limits decide. Above it is the number of the judging
+/// rule plus one; 0 is none.
 #[derive(Clone, Copy)]
 pub(super) struct Choice(pub(super) u32);
 
 impl Choice {
-    /// Not told yet.
+    /// The rule is not chosen yet.
     pub(super) const UNKNOWN: Self = Self(u32::MAX);
 
     #[inline(always)]

@@ -1,7 +1,9 @@
-//! A packet at TCX ingress: a buffer of the stack's. It may be several packets that were put together, its first tag is
-//! not among its bytes, not all of those can be read in place, and there may be no Ethernet header.
+//! A packet at TCX ingress: a socket buffer of the network stack.
 //!
-//! Offsets are those of a frame with such a header all the same, so that all else is as it is at XDP.
+//! A buffer may hold several merged packets. The driver may have moved the first VLAN tag out of the bytes. Some bytes
+//! cannot be read in place, and there may be no Ethernet header.
+//!
+//! Offsets always count an Ethernet header, so that all other code works as it does at XDP.
 
 use aya_ebpf::Global;
 use aya_ebpf::bindings::{__sk_buff, BPF_F_RECOMPUTE_CSUM, bpf_hdr_start_off};
@@ -23,23 +25,24 @@ use crate::flows::Others;
 use crate::maps::{self, Deferred, frame_is};
 use crate::packet::{OFFSET_MAX, PacketFrame, direct, forget, load_u32, load_u64, one_register, parse_frame};
 
-/// What the kernel calls the program with.
+/// Context that the kernel passes to the program.
 pub(crate) type Raw = __sk_buff;
-/// The same, as a value.
+/// The context as aya wraps it.
 pub(crate) type Context = TcContext;
 
-/// [`ratelimit_common::layout::HAS_LINK_HEADER`]. The verifier knows it, and drops what depends on the other.
+/// [`ratelimit_common::layout::HAS_LINK_HEADER`], a constant to the verifier, which drops the branch that does not
+/// apply.
 #[unsafe(no_mangle)]
 static HAS_LINK_HEADER: Global<u8> = Global::new(1);
 
-/// Where [`beyond`] leaves what it has read.
+/// Buffer for the bytes that [`beyond`] reads.
 #[map]
 static BEYOND: PerCpuArray<Beyond> = PerCpuArray::with_max_entries(1, 0);
-/// What the frame at hand counts as.
+/// Counts of merged packets for the current frame.
 #[map]
 static MERGED: PerCpuArray<Merged> = PerCpuArray::with_max_entries(1, 0);
 
-/// As many bytes as are read at once at most.
+/// Buffer of the longest read.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Beyond([u64; BEYOND_WORDS]);
@@ -48,29 +51,30 @@ const BEYOND_WORDS: usize = 8;
 const BEYOND_BYTES: usize = BEYOND_WORDS * WORD_BYTES;
 const WORD_BYTES: usize = size_of::<u64>();
 
-/// An Ethernet header, where its type is, and a VLAN tag.
+/// Length of an Ethernet header, offset of its type, and length of a VLAN tag, in bytes.
 const ETHERNET_BYTES: usize = 14;
 const ETHER_TYPE_AT: usize = 12;
 const TAG_BYTES: usize = 4;
 
-/// How many packets were put together, and what each but the first had of its own: headers from IP on, and its frame's.
+/// The number of merged packets, and the header bytes of all but the first. The bytes are counted from the IP header
+/// on, and for the whole frame on the wire.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Merged {
     packets: u32,
     ip_bytes: u32,
     frame_bytes: u32,
-    /// Payload of each packet but the last; 0 of one packet.
+    /// Payload bytes of each packet but the last; 0 if the frame is one packet.
     payload_bytes: u32,
 }
 
 impl Merged {
-    /// One packet, as nearly all are.
+    /// A frame that is one packet, as nearly all frames are.
     const ALONE: Self = Self { packets: 1, ip_bytes: 0, frame_bytes: 0, payload_bytes: 0 };
 }
 
-/// One field of the context. Volatile: pointers to the packet are read where they are needed and not kept, so that to
-/// the verifier the ways that lead on from a read are one.
+/// Reads one field of the context. Volatile: pointers into the packet are read where they are needed and not kept. The
+/// paths after a read then look alike to the verifier.
 macro_rules! field {
     ($raw:expr, $name:ident) => {
         // SAFETY: the context is valid for the run of the program, and the kernel rewrites this load to its own fields.
@@ -78,7 +82,7 @@ macro_rules! field {
     };
 }
 
-/// The context again.
+/// Returns the kernel's context pointer.
 #[inline(always)]
 pub(crate) const fn raw(ctx: &Context) -> *mut Raw {
     ctx.skb.skb
@@ -89,13 +93,13 @@ fn has_link_header() -> bool {
     HAS_LINK_HEADER.load() != 0
 }
 
-/// Bytes of an Ethernet header that offsets count and the frame does not have.
+/// Returns the bytes of the Ethernet header that offsets count and the buffer lacks: 0 or 14.
 #[inline(always)]
 fn absent() -> usize {
     if has_link_header() { 0 } else { ETHERNET_BYTES }
 }
 
-/// Reads the frame.
+/// Reader of the frame's bytes.
 pub(crate) struct Reader {
     len: usize,
 }
@@ -106,27 +110,27 @@ impl Reader {
         Self { len: len(ctx) }
     }
 
-    /// The frame's length, all of it.
+    /// Returns the length of the whole frame.
     #[inline(always)]
     pub(crate) const fn known_len(&self) -> usize {
         self.len
     }
 
-    /// The bytes at `offset`, if all of them are there.
+    /// Returns the bytes at `offset`, if the frame has all of them.
     #[inline(always)]
     pub(crate) fn bytes<const N: usize>(&self, ctx: &Context, offset: usize) -> Option<[u8; N]> {
         const { assert!(N <= BEYOND_BYTES) };
         if has_link_header() {
             let (start, end) = (field!(raw(ctx), data) as usize, field!(raw(ctx), data_end) as usize);
-            // Cut off what was compared: where a first read has shown that an offset is too large, Linux 6.12 is wrong
-            // about the next one, of which it knows as much, and knows no bounds of it (`REG INVARIANTS VIOLATION`).
+            // Mask the offset that was compared. After a first read has shown that an offset is too large, Linux 6.12
+            // derives wrong bounds for the next one (`REG INVARIANTS VIOLATION`).
             if offset <= OFFSET_MAX
                 && let Some(bytes) = direct(start, end, one_register(offset) & OFFSET_MAX)
             {
                 return Some(bytes);
             }
         } else if offset == ETHER_TYPE_AT {
-            // All that is ever read of an Ethernet header.
+            // The type is the only field of an Ethernet header that is ever read.
             let mut bytes = [0; N];
             bytes[..2].copy_from_slice(&(field!(raw(ctx), protocol) as u16).to_ne_bytes());
             return Some(bytes);
@@ -135,8 +139,8 @@ impl Reader {
     }
 }
 
-/// The bytes at `offset` wherever they are. In place and not a function: the longest chain of calls ends here, and has no
-/// stack left. // a helper call: of most packets only the payload is not read in place
+/// Returns the bytes at `offset` by a helper call. Inlined, because the longest call chain ends here and has no stack
+/// left. // most packets need this for the payload only
 #[inline(always)]
 fn beyond<const N: usize>(ctx: &Context, offset: usize) -> Option<[u8; N]> {
     let room = BEYOND.get_ptr_mut(0)?;
@@ -151,7 +155,7 @@ fn beyond<const N: usize>(ctx: &Context, offset: usize) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// Copies so many bytes, for which there is room.
+/// Copies this many bytes from `offset` into `room`, which must hold them. Returns `None` if the frame lacks them.
 #[inline(always)]
 fn load(ctx: &Context, offset: usize, room: *mut u8, bytes: usize) -> Option<()> {
     let (ctx, room, bytes) = (raw(ctx).cast(), room.cast(), bytes as u32);
@@ -160,34 +164,34 @@ fn load(ctx: &Context, offset: usize, room: *mut u8, bytes: usize) -> Option<()>
         unsafe { bpf_skb_load_bytes(ctx, offset as u32, room, bytes) }
     } else {
         let offset = offset.checked_sub(ETHERNET_BYTES)? as u32;
-        // From the IP header on, whatever else a tunnel has left before it.
+        // Count from the IP header, whatever a tunnel left before it.
         let from = bpf_hdr_start_off::BPF_HDR_START_NET;
-        // SAFETY: likewise.
+        // SAFETY: as above.
         unsafe { bpf_skb_load_bytes_relative(ctx, offset, room, bytes, from) }
     };
     (result == 0).then_some(())
 }
 
-/// The frame's length, with the Ethernet header that it may not have.
+/// Returns the frame's length in bytes, with the Ethernet header that may be absent.
 #[inline(always)]
 pub(crate) fn len(ctx: &Context) -> usize {
     field!(raw(ctx), len) as usize + absent()
 }
 
-/// The interface that the frame came in by.
+/// Returns the index of the interface that received the frame.
 #[inline(always)]
 pub(crate) fn interface_index(ctx: &Context) -> u32 {
     field!(raw(ctx), ifindex)
 }
 
-/// VLAN tags that are not among the bytes: the first.
+/// Returns the number of VLAN tags that the driver moved out of the frame: 0 or 1.
 #[inline(always)]
 pub(crate) fn tags_before(ctx: &Context) -> usize {
     (field!(raw(ctx), vlan_present) != 0) as usize
 }
 
-/// The length that an IPv4 header claims, at this offset. Packets that were put together to more than 65 535 bytes
-/// claim none (`iph_set_totlen`, include/linux/ip.h, Linux 6.18).
+/// Returns the length in bytes of the IPv4 packet at `start`. `claimed` is its header's total length. Merged packets of
+/// more than 65 535 bytes claim 0 (`iph_set_totlen`, include/linux/ip.h, Linux 6.18).
 #[inline(always)]
 pub(crate) fn ipv4_bytes(ctx: &Context, start: usize, claimed: u16) -> u32 {
     if claimed == 0 && field!(raw(ctx), gso_size) != 0 {
@@ -196,7 +200,7 @@ pub(crate) fn ipv4_bytes(ctx: &Context, start: usize, claimed: u16) -> u32 {
     claimed as u32
 }
 
-/// Finds out how many packets the frame is. To be called first.
+/// Counts the packets that the frame was merged from. Must run before anything else reads them.
 #[inline(always)]
 pub(crate) fn begin(ctx: &Context) {
     let Some(merged) = MERGED.get_ptr_mut(0) else { return };
@@ -209,7 +213,7 @@ pub(crate) fn begin(ctx: &Context) {
     }
 }
 
-/// Counts the packets that a frame was put together of, by its headers. Returns 0.
+/// Counts the packets that a frame was merged from, by its headers. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn count_merged(ctx: *mut Raw) -> u32 {
@@ -227,7 +231,7 @@ extern "C" fn count_merged(ctx: *mut Raw) -> u32 {
     };
     let mut packets = field!(ctx, gso_segs);
     if packets == 0 {
-        // Of a virtual machine or a tap device: nobody has counted them yet.
+        // A frame of a virtual machine or tap device: no one has counted its packets yet.
         packets = payload.div_ceil(field!(ctx, gso_size).max(1)).max(1);
     }
     let (mut ip_bytes, mut frame_bytes) = (0, 0);
@@ -244,7 +248,8 @@ extern "C" fn count_merged(ctx: *mut Raw) -> u32 {
     0
 }
 
-/// So many bytes as they were on the wire: with the tag that was taken off, without a header that was not there.
+/// Returns the bytes as they were on the wire: with the offloaded tag, and without an Ethernet header that did not
+/// exist.
 #[inline(always)]
 fn link_bytes(ctx: &Context, bytes: u32) -> u32 {
     bytes.saturating_sub(absent() as u32) + (tags_before(ctx) * TAG_BYTES) as u32
@@ -256,29 +261,30 @@ fn merged() -> Merged {
     MERGED.get_ptr(0).map_or(Merged::ALONE, |merged| unsafe { *merged })
 }
 
-/// How many packets and bytes the frame counts as, which has so many.
+/// Returns the packets and wire bytes that a frame of `bytes` bytes counts as.
 #[inline(always)]
 pub(crate) fn counted(ctx: &Context, bytes: usize) -> (u64, u64) {
     let merged = merged();
     (merged.packets as u64, link_bytes(ctx, bytes as u32) as u64 + merged.frame_bytes as u64)
 }
 
-/// The same, with its position and its side taken out of it, where the compiler would keep all three on the stack.
+/// Returns a limit's [`At`] with its position and side. Both are derived from `at` here, because the compiler would
+/// otherwise keep all three on the stack.
 #[inline(always)]
 pub(crate) fn told_by(at: At, _: usize, _: Side) -> (At, usize, Side) {
     let at = At(one_register(at.0 as usize) as u32);
     (at, at.position(), at.side())
 }
 
-/// [`Sought::at`]. Of the frame only what is around that place is copied, all at once: so much less is on the stack here,
-/// at the end of one of the longest chains of calls.
+/// Runs [`Sought::at`] on a copy of the bytes around `next`. One copy uses less stack, at the end of one of the longest
+/// call chains.
 #[inline(always)]
 pub(crate) fn what_is_at(frame: &PacketFrame, sought: Sought, start: u32, next: u32, end: u32) -> Hit {
     Around::of(frame.context(), (next as usize).wrapping_sub(AROUND_BEFORE), AROUND_BYTES)
         .map_or(Hit::None, |around| sought.at(&around, start, next, end))
 }
 
-/// Returns [`Sought::likely`]. The block and what is around it are copied once, so that no word is a helper call.
+/// Returns [`Sought::likely`]. One helper call copies the block and the words around it, so no word needs its own call.
 #[inline(always)]
 pub(crate) fn likely(frame: &PacketFrame, sought: Sought, start: u32, block: u32, end: u32) -> Likely {
     let from = (block as usize).wrapping_sub(WORD_BYTES);
@@ -286,19 +292,19 @@ pub(crate) fn likely(frame: &PacketFrame, sought: Sought, start: u32, block: u32
         .map_or(Likely::default(), |around| sought.likely(&around, start, block, end))
 }
 
-/// Length of a block with the words around it.
+/// Length in bytes of a block with the words around it.
 const BLOCK_AROUND_BYTES: usize = BLOCK_BYTES as usize + 2 * WORD_BYTES;
 const _: () = assert!(BEYOND_BYTES >= BLOCK_AROUND_BYTES);
 
-/// What is around a place in the payload.
+/// Copy of the bytes around a place in the payload.
 struct Around {
     from: usize,
     bytes: usize,
     room: usize,
 }
 
-/// So many bytes before the place, and as many behind it as there is room for: HTTP/2's preface has 11 before the place
-/// that it is found by, and what is read of it at once ends 20 behind that.
+/// Bytes copied before a place, and in total. HTTP/2's preface has 11 bytes before the place that identifies it, and
+/// one check reads at most 20 bytes behind that place.
 const AROUND_BEFORE: usize = 12;
 const AROUND_BYTES: usize = 32;
 const _: () = assert!(AROUND_BYTES >= AROUND_BEFORE + 20);
@@ -306,14 +312,14 @@ const _: () = assert!(BEYOND_BYTES >= AROUND_BYTES && BEYOND_BYTES.is_power_of_t
 
 impl Around {
     #[inline(always)]
-    /// Copies so many bytes from there on, or as many as there are.
+    /// Copies up to `most` bytes of the frame, from offset `from` on. Returns `None` if the frame ends before it.
     fn of(ctx: *mut Raw, from: usize, most: usize) -> Option<Self> {
         let context = Context::new(ctx);
         let mut bytes = one_register(len(&context).checked_sub(from)?);
         if bytes > most {
             bytes = most;
         }
-        // 1 at least. Of none so many are asked for, which are not there.
+        // At least 1, as the helper refuses 0. For 0, the mask yields 64 bytes, which the frame does not have.
         let bytes = (one_register(bytes.wrapping_sub(1)) & (BEYOND_BYTES - 1)) + 1;
         let room = BEYOND.get_ptr_mut(0)?;
         load(&context, from, room.cast(), bytes)?;
@@ -330,7 +336,7 @@ impl Frame for Around {
             return None;
         }
         let mut bytes = [0; N];
-        // SAFETY: so many bytes are there, as just checked: this CPU's element, which lives as long as the map.
+        // SAFETY: the bytes are there, as just checked: this CPU's element, which lives as long as the map.
         let word = unsafe { if N == 8 { load_u64(self.room + at) } else { load_u32(self.room + at).into() } };
         bytes.copy_from_slice(&word.to_le_bytes()[..N]);
         Some(bytes)
@@ -347,32 +353,33 @@ impl Frame for Around {
     }
 }
 
-/// What the packet at hand is charged by limits of bytes, whose IP packet has so many.
+/// Returns the bytes that limits of bytes charge for the current frame. `ip_bytes` is the length of its IP packet.
 #[inline(always)]
 pub(crate) fn charged_bytes(ip_bytes: u32) -> u32 {
     ip_bytes.wrapping_add(merged().ip_bytes)
 }
 
-/// What it is charged by this limit, of one packet. Joined datagrams that open several connections, which no client
-/// sends, are charged as often by limits of requests and bytes too.
+/// Returns the amount that this limit charges for the frame, where one packet is charged `amount`. Merged datagrams
+/// that open several connections are charged once per connection by limits of requests and bytes too. No client sends
+/// such datagrams.
 #[inline(always)]
 pub(crate) fn charged(deferred: &Deferred, limit: &Limit, amount: u64) -> u64 {
     let times = if limit.unit == Unit::Packets as u8 { deferred.packets } else { opened(deferred) };
     amount * u64::from(times)
 }
 
-/// How many connections the datagrams open. Volatile: a function of its own has counted them.
+/// Returns the number of connections that the merged datagrams open. Volatile: another function has counted them.
 #[inline(always)]
 fn opened(deferred: &Deferred) -> u32 {
     // SAFETY: a reference.
     unsafe { (&raw const deferred.opened).read_volatile() }
 }
 
-/// The most datagrams that the stack joins (`UDP_MAX_SEGMENTS`, include/linux/udp.h, Linux 6.18). Each beyond them is a
-/// request.
+/// Maximum number of datagrams that the stack merges (`UDP_MAX_SEGMENTS`, include/linux/udp.h, Linux 6.18). Each
+/// datagram beyond it counts as a request.
 const DATAGRAMS_MAX: u32 = 128;
 
-/// The first of the datagrams that the one at hand was put together of.
+/// Returns the first of the datagrams that the current one was merged from.
 #[inline(always)]
 pub(crate) fn first_of(datagram: Datagram) -> Datagram {
     match merged().payload_bytes {
@@ -381,8 +388,8 @@ pub(crate) fn first_of(datagram: Datagram) -> Datagram {
     }
 }
 
-/// Judges the others that came merged with a datagram, each of which begins as that one does. `opens` says whether that
-/// one opens a connection.
+/// Judges the other datagrams that were merged with the first one, each of which begins like it. `opens` says whether
+/// the first one opens a connection.
 #[inline(always)]
 pub(crate) fn others(deferred: &mut Deferred, datagram: Datagram, opens: bool) -> Others {
     let Merged { packets, payload_bytes, .. } = merged();
@@ -403,8 +410,8 @@ pub(crate) fn others(deferred: &mut Deferred, datagram: Datagram, opens: bool) -
     Others { requests, opens: opened != 0 }
 }
 
-/// Goes on by a datagram with so much payload that begins as the one at hand. Returns the requests that it is. A flow
-/// whose guard is to count an earlier one of them stays so.
+/// Advances the flow by a merged datagram with this many payload bytes, which begins like the current one. Returns its
+/// requests. If the guard counts an earlier datagram, the flow stays due.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn next_datagram(payload_bytes: u32) -> u32 {
@@ -422,10 +429,10 @@ extern "C" fn next_datagram(payload_bytes: u32) -> u32 {
     step.requests
 }
 
-/// Whether a packet can become its own answer. Not from here, where the tag of a frame is not among its bytes.
+/// True if a packet can be turned into its own answer. TCX cannot do that, because the bytes lack the frame's VLAN tag.
 pub(crate) const ANSWERS: bool = false;
 
-/// [`ANSWERS`].
+/// Does nothing: see [`ANSWERS`].
 #[inline(always)]
 pub(crate) const fn answer<const IP: usize, const OPTIONS: usize>(
     _: *mut Raw,
@@ -435,11 +442,12 @@ pub(crate) const fn answer<const IP: usize, const OPTIONS: usize>(
     false
 }
 
-/// The word of a packet's headers that says, in IPv4 as in IPv6, where it is from, or some of that.
+/// Index of the header word, in IPv4 and in IPv6, that holds the source address or part of it.
 const SOURCE_WORD: usize = 3;
 
-/// Has the frame be its link's headers and this packet; false where it cannot, and it is not to go on then. What was put
-/// together of several packets is one from here on, and a checksum that the device has made of all is mended.
+/// Replaces everything behind the link headers by this packet. Returns false if that fails; the frame must not pass
+/// then. A frame of merged packets becomes one packet, and a checksum that the device computed over all of them is
+/// corrected.
 #[inline(always)]
 pub(crate) fn replace<const WORDS: usize>(ctx: *mut Raw, at: usize, _: Way, packet: &[u32; WORDS]) -> bool {
     let bytes = 4 * WORDS;
@@ -448,24 +456,24 @@ pub(crate) fn replace<const WORDS: usize>(ctx: *mut Raw, at: usize, _: Way, pack
         return false;
     }
     let context = Context::new(ctx);
-    // Bytes are written from the buffer's first one on, which need not be where the packet begins.
+    // The helper writes from the buffer's first byte on, which need not be the packet's first byte.
     if !has_link_header() && beyond_start(&context, at + 4 * SOURCE_WORD) != Some(packet[SOURCE_WORD]) {
         return false;
     }
-    // SAFETY: the context is valid for the run of the program. What was known of the packet's bytes is not used after.
+    // SAFETY: the context is valid for the run of the program. No earlier pointer into the packet is used afterwards.
     if unsafe { bpf_skb_change_tail(ctx, (at + bytes) as u32, 0) } != 0 {
         return false;
     }
     let flags = u64::from(BPF_F_RECOMPUTE_CSUM);
-    // SAFETY: likewise, and the packet has so many bytes.
+    // SAFETY: as above, and the packet has this many bytes.
     unsafe { bpf_skb_store_bytes(ctx, at as u32, packet.as_ptr().cast(), bytes as u32, flags) == 0 }
 }
 
-/// The word at this offset from the buffer's first byte.
+/// Returns the word at this offset from the buffer's first byte.
 #[inline(always)]
 fn beyond_start(ctx: &Context, offset: usize) -> Option<u32> {
     let mut word = 0_u32;
-    // SAFETY: the context is valid for the run of the program, and there is room for so many bytes.
+    // SAFETY: the context is valid for the run of the program, and `word` holds 4 bytes.
     let result = unsafe { bpf_skb_load_bytes(raw(ctx).cast(), offset as u32, (&raw mut word).cast(), 4) };
     (result == 0).then_some(word)
 }

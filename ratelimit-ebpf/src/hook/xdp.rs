@@ -1,4 +1,4 @@
-//! A packet at XDP: the frame as it came, before the stack has made a buffer of it. One packet each.
+//! A packet at XDP: the frame as it arrived, before the network stack has made a buffer of it. One frame is one packet.
 
 use core::arch::asm;
 
@@ -19,18 +19,18 @@ use crate::maps::{self, Deferred};
 use crate::packet::{PacketFrame, direct, load_u16, one_register};
 use crate::refusal::way_of;
 
-/// What the kernel calls the program with.
+/// Context that the kernel passes to the program.
 pub(crate) type Raw = xdp_md;
-/// The same, as a value.
+/// The context as aya wraps it.
 pub(crate) type Context = XdpContext;
 
-/// The context again.
+/// Returns the kernel's context pointer.
 #[inline(always)]
 pub(crate) const fn raw(ctx: &Context) -> *mut Raw {
     ctx.ctx
 }
 
-/// Where the frame's first buffer is: what lies in others is not read.
+/// Bounds of the frame's first buffer. Bytes in other buffers are not read.
 pub(crate) struct Reader {
     start: usize,
     end: usize,
@@ -42,52 +42,52 @@ impl Reader {
         Self { start: ctx.data(), end: ctx.data_end() }
     }
 
-    /// What of the frame's length is known without a call.
+    /// Returns the length of the first buffer, which is known without a helper call.
     #[inline(always)]
     pub(crate) const fn known_len(&self) -> usize {
         self.end - self.start
     }
 
-    /// The bytes at `offset`, if all of them are there to read.
+    /// Returns the bytes at `offset`, if the first buffer has all of them.
     #[inline(always)]
     pub(crate) fn bytes<const N: usize>(&self, _: &Context, offset: usize) -> Option<[u8; N]> {
         direct(self.start, self.end, offset)
     }
 }
 
-/// The length of all buffers. // one helper call, so not for every packet
+/// Returns the total length of all buffers. // one helper call, so not for every packet
 #[inline(always)]
 pub(crate) fn len(ctx: &Context) -> usize {
     // SAFETY: the context is valid for the run of the program.
     unsafe { bpf_xdp_get_buff_len(ctx.ctx) as usize }
 }
 
-/// The interface that the frame came in by.
+/// Returns the index of the interface that received the frame.
 #[inline(always)]
 pub(crate) fn interface_index(ctx: &Context) -> u32 {
     // SAFETY: the context is valid for the run of the program, and the kernel rewrites this load to its own fields.
     unsafe { (*ctx.ctx).ingress_ifindex }
 }
 
-/// VLAN tags that are not among the bytes: none.
+/// Returns the number of VLAN tags that the driver moved out of the frame, which is 0 at XDP.
 #[inline(always)]
 pub(crate) const fn tags_before(_: &Context) -> usize {
     0
 }
 
-/// The length that an IPv4 header claims, at this offset.
+/// Returns the total length that an IPv4 header claims.
 #[inline(always)]
 pub(crate) const fn ipv4_bytes(_: &Context, _: usize, claimed: u16) -> u32 {
     claimed as u32
 }
 
-/// How many packets and bytes the frame counts as, which has so many.
+/// Returns the packets and bytes that a frame of `bytes` bytes counts as.
 #[inline(always)]
 pub(crate) const fn counted(_: &Context, bytes: usize) -> (u64, u64) {
     (1, bytes as u64)
 }
 
-/// The same.
+/// Returns a limit's [`At`] with its position and side, unchanged at XDP.
 #[inline(always)]
 pub(crate) const fn told_by(at: At, position: usize, side: Side) -> (At, usize, Side) {
     (at, position, side)
@@ -99,62 +99,61 @@ pub(crate) fn likely(frame: &PacketFrame, sought: Sought, start: u32, block: u32
     sought.likely(frame, start, block, end)
 }
 
-/// [`Sought::at`].
+/// Runs [`Sought::at`].
 #[inline(always)]
 pub(crate) fn what_is_at(frame: &PacketFrame, sought: Sought, start: u32, next: u32, end: u32) -> Hit {
     sought.at(frame, start, next, end)
 }
 
-/// What the packet at hand is charged by limits of bytes, whose IP packet has so many.
+/// Returns the bytes that limits of bytes charge for the current packet.
 #[inline(always)]
 pub(crate) const fn charged_bytes(ip_bytes: u32) -> u32 {
     ip_bytes
 }
 
-/// What it is charged by this limit, of one packet.
+/// Returns the amount that this limit charges for the frame, where one packet is charged `amount`.
 #[inline(always)]
 pub(crate) const fn charged(_: &Deferred, _: &Limit, amount: u64) -> u64 {
     amount
 }
 
-/// The first of the datagrams that the one at hand was put together of: itself.
+/// Returns the first of the merged datagrams: the only one, at XDP.
 #[inline(always)]
 pub(crate) const fn first_of(datagram: Datagram) -> Datagram {
     datagram
 }
 
-/// Returns the others that came with a datagram, of which there are none. `opens` says whether that one opens a
-/// connection.
+/// Returns no other datagrams, as XDP sees no merged ones. `opens` says whether the datagram opens a connection.
 #[inline(always)]
 pub(crate) const fn others(_: &mut Deferred, _: Datagram, opens: bool) -> Others {
     Others { requests: 0, opens }
 }
 
-/// Whether a packet can become its own answer.
+/// True if a packet can be turned into its own answer.
 pub(crate) const ANSWERS: bool = true;
 
-/// An address of Ethernet.
+/// Length of an Ethernet address in bytes.
 const ADDRESS_BYTES: usize = 6;
-/// What is before the packet: Ethernet's header, and tags.
+/// Maximum length in bytes of the headers before the packet: Ethernet and VLAN tags.
 const LINK_BYTES_MAX: usize = 14 + 4 * VLAN_TAGS_MAX;
 
-/// Has the frame be its link's headers and this packet, on its way; false where it cannot, and its headers are as they
-/// were.
+/// Replaces everything behind the link headers by this packet, which then goes `way`. Returns false if that fails; the
+/// headers are unchanged then.
 #[inline(always)]
 pub(crate) fn replace<const WORDS: usize>(ctx: *mut Raw, at: usize, way: Way, packet: &[u32; WORDS]) -> bool {
     let Some((start, from)) = resize(ctx, at, WORDS) else { return false };
-    // SAFETY: so many words lie there.
+    // SAFETY: `resize` has made room for these words.
     unsafe { write(from, packet) };
     if let Way::Back = way {
-        // SAFETY: what is before them is a whole header of Ethernet.
+        // SAFETY: a whole Ethernet header lies before them.
         unsafe { swap_addresses(start) };
     }
     true
 }
 
-/// Has the frame be its link's headers, back where it came from, and this page; false where it cannot: a driver may have
-/// no room for a page that is longer. Its headers are as they were then; of a frame of several buffers the rest may be
-/// cut off.
+/// Replaces everything behind the link headers by this page, and swaps the Ethernet addresses. Returns false if that
+/// fails, for example because the driver has no room for a longer frame. The headers are unchanged then, but later
+/// buffers of a frame may be cut off.
 #[inline(always)]
 pub(crate) fn answer<const IP: usize, const OPTIONS: usize>(
     ctx: *mut Raw,
@@ -165,7 +164,7 @@ pub(crate) fn answer<const IP: usize, const OPTIONS: usize>(
     let tcp = from + 4 * IP;
     let options = tcp + 4 * TCP_WORDS;
     let text = options + 4 * OPTIONS;
-    // SAFETY: so many words lie there, one part behind the other, and before them a whole header of Ethernet.
+    // SAFETY: these words lie one part behind the other, and a whole Ethernet header lies before them.
     unsafe {
         write(from, &page.ip);
         write(tcp, &page.tcp);
@@ -178,8 +177,8 @@ pub(crate) fn answer<const IP: usize, const OPTIONS: usize>(
     true
 }
 
-/// Has the frame be its link's headers and so many words behind them, which begin there: where it starts, and where they
-/// do.
+/// Resizes the frame to its link headers, which are `at` bytes long, and this many words. Returns the addresses of the
+/// frame and of the first word.
 #[inline(always)]
 fn resize(ctx: *mut Raw, at: usize, words: usize) -> Option<(usize, usize)> {
     let at = one_register(at);
@@ -188,18 +187,18 @@ fn resize(ctx: *mut Raw, at: usize, words: usize) -> Option<(usize, usize)> {
     }
     // SAFETY: the context is valid for the run of the program.
     let longer = unsafe { bpf_xdp_get_buff_len(ctx) } as i64 - (at + 4 * words) as i64;
-    // SAFETY: likewise. What was known of the packet's bytes is not used after this.
+    // SAFETY: as above. No earlier pointer into the packet is used afterwards.
     if longer != 0 && unsafe { bpf_xdp_adjust_tail(ctx, -longer as i32) } != 0 {
         return None;
     }
     let context = XdpContext::new(ctx);
     let (start, end) = (context.data(), context.data_end());
     let from = start + at;
-    // What is added is not known to the compiler, or it would leave one of both to the other.
+    // The sum is hidden from the compiler, which would otherwise derive one check from the other.
     (from + 4 * words <= end && one_register(start + 2 * ADDRESS_BYTES) <= end).then_some((start, from))
 }
 
-/// Writes words there.
+/// Writes words to the packet at this address.
 #[inline(always)]
 unsafe fn write<const WORDS: usize>(from: usize, words: &[u32; WORDS]) {
     for (position, word) in words.iter().enumerate() {
@@ -208,7 +207,7 @@ unsafe fn write<const WORDS: usize>(from: usize, words: &[u32; WORDS]) {
     }
 }
 
-/// Swaps the addresses of Ethernet at the start of a frame.
+/// Swaps the Ethernet addresses at the start of a frame.
 #[inline(always)]
 unsafe fn swap_addresses(start: usize) {
     for at in [0, 2, 4] {
@@ -221,7 +220,7 @@ unsafe fn swap_addresses(start: usize) {
     }
 }
 
-/// What is to become of the packet that was made a reset: an action of XDP.
+/// Returns the XDP action for the packet that was made a reset.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn way() -> u32 {
@@ -232,7 +231,7 @@ pub(crate) extern "C" fn way() -> u32 {
     }
 }
 
-/// One store of a whole word, wherever it lies, as `load!` of [`crate::packet`] loads it.
+/// Stores a whole word at any address, the counterpart of `load!` in [`crate::packet`].
 macro_rules! store {
     ($name:ident, $word:ty, $instruction:literal) => {
         #[inline(always)]

@@ -1,5 +1,5 @@
-//! What is kept for unknown sources: the Bloom filters of known sources and of connections, the budgets of new
-//! sources, and the prefix-miss cache.
+//! State for unknown sources: the Bloom filters of known sources and of connections, the budgets for new sources, and
+//! the prefix-miss cache.
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 
@@ -12,34 +12,34 @@ use ratelimit_common::window::{Cells, Charge};
 use super::{ADMISSION, CONN_FILTER, KNOWN_FILTER, KNOWN_SUMMARY, NEW_SOURCES, PREFIX_MISSES, fault, forget, or_fault};
 use crate::packet::one_register;
 
-/// How overloaded this CPU is by new sources.
+/// Returns this CPU's load of new sources.
 #[inline(always)]
 pub(crate) fn admission() -> Option<&'static mut Admission> {
-    // SAFETY: this CPU's element, which lives as long as the map; each who borrows it is done before the next one does.
+    // SAFETY: this CPU's element, which lives as long as the map; each borrower is done before the next one borrows it.
     ADMISSION.get_ptr_mut(0).map(|admission| unsafe { &mut *admission })
 }
 
-/// The same, where it is needed most; what is missing is counted here.
+/// Returns this CPU's load of new sources. Counts a fault if it is missing.
 #[inline(always)]
 pub(crate) fn to_admit() -> Option<&'static mut Admission> {
     or_fault(admission(), Fault::AdmissionLookup)
 }
 
-/// A Bloom filter, of sources or of connections.
+/// The Bloom filters, of sources and of connections.
 #[derive(Clone, Copy)]
 pub(crate) enum Filter {
     /// Known sources.
     Known,
-    /// The summary of those.
+    /// Summary of the known sources.
     KnownSummary,
-    /// Connections that were found among the host's own.
+    /// Connections that were found among the host's own sockets.
     Found,
-    /// Connections that were looked for there, and not found.
+    /// Connections that were looked up among the host's own sockets and not found.
     NotFound,
 }
 
 impl Filter {
-    /// Its summary.
+    /// Returns the summary that is checked before this filter, if it has one.
     #[inline(always)]
     const fn summary(self) -> Option<Self> {
         match self {
@@ -49,7 +49,7 @@ impl Filter {
     }
 }
 
-/// The words of a fingerprint's cell: that of the current generation, and the other one.
+/// Returns pointers to the words of a fingerprint's cell: the current generation's, and the other one's.
 #[inline(always)]
 fn cell(of: Filter, config: &Config, fingerprint: Fingerprint) -> Option<[*mut u64; 2]> {
     let place = fingerprint.place as u32 & config.sets_mask;
@@ -66,19 +66,19 @@ fn cell(of: Filter, config: &Config, fingerprint: Fingerprint) -> Option<[*mut u
         fault(missing);
         return None;
     };
-    // What the verifier does not follow must be in bounds for it all the same.
+    // The verifier does not track this value, so it must be bounded here.
     let current = forget(fingerprint.current() as u32) as usize & 1;
     // SAFETY: the lookup gave a pointer to two words, or four, valid for the run of the program.
     Some(unsafe { [cell.add(at + current), cell.add(at + (current ^ 1))] })
 }
 
-/// The cell of connections at this place, one for two cache sets.
+/// Returns the cell of connections at this place, which two cache sets share.
 #[inline(always)]
 fn connection(place: u32) -> Option<*mut u64> {
     CONN_FILTER.get_ptr_mut(place / SETS_PER_CONN_CELL).map(|cell| cell.cast::<u64>())
 }
 
-/// Whether the filter holds it. False positives are possible.
+/// Returns true if the filter contains the fingerprint. False positives are possible.
 #[inline(always)]
 pub(crate) fn in_filter(of: Filter, config: &Config, fingerprint: Fingerprint) -> bool {
     if let Some(summary) = of.summary()
@@ -97,8 +97,9 @@ fn is_in(of: Filter, config: &Config, fingerprint: Fingerprint) -> bool {
     fingerprint.contains(current, other)
 }
 
-/// Inserts it, first into the summary, also where others have its bits already: theirs are summed up by another bit.
-/// Where another CPU writes the same word at that time it is left to the next packet.
+/// Inserts a fingerprint, first into the summary. The summary is updated even if the filter has the bits already,
+/// because another fingerprint may have set them with a different summary bit. If another CPU writes the same word
+/// meanwhile, the next packet inserts it.
 #[inline(always)]
 pub(crate) fn insert_into(of: Filter, config: &Config, fingerprint: Fingerprint) {
     if let Some(summary) = of.summary()
@@ -112,7 +113,7 @@ pub(crate) fn insert_into(of: Filter, config: &Config, fingerprint: Fingerprint)
     }
 }
 
-/// A word that lacks a fingerprint: what it has, and what it is to have.
+/// A filter word that lacks a fingerprint: its current value, and the value with the fingerprint.
 struct Lack {
     word: *mut u64,
     has: u64,
@@ -120,7 +121,7 @@ struct Lack {
 }
 
 impl Lack {
-    /// None where the fingerprint is there.
+    /// Returns `None` if the filter contains the fingerprint.
     #[inline(always)]
     fn of(of: Filter, config: &Config, fingerprint: Fingerprint) -> Option<Self> {
         let [word, _] = cell(of, config, fingerprint)?;
@@ -129,7 +130,7 @@ impl Lack {
         Some(Self { word, has, wanted: fingerprint.with_added(has)? })
     }
 
-    /// Writes the word, unless another CPU does.
+    /// Writes the word. Returns false if another CPU wrote it first.
     #[inline(always)]
     fn mend(self) -> bool {
         let Self { word, has, wanted } = self;
@@ -138,7 +139,7 @@ impl Lack {
     }
 }
 
-/// Whether the rule admits one more new source.
+/// Returns true if the rule's budget admits one more new source, and charges it.
 #[inline(always)]
 pub(crate) fn admits_new_source(rule: &Rule, now: Nanos) -> bool {
     let Some(word) = NEW_SOURCES.get_ptr_mut(rule.row.into()) else {
@@ -152,7 +153,7 @@ pub(crate) fn admits_new_source(rule: &Rule, now: Nanos) -> bool {
     }
 }
 
-/// A rule's word of new sources.
+/// A rule's word in the map of budgets for new sources.
 struct NewSources(*mut u64);
 
 impl Cells for NewSources {
@@ -180,14 +181,14 @@ impl Cells for NewSources {
     }
 }
 
-/// Whether the cache says that no prefix holds this source.
+/// Returns true if the cache has recorded that no prefix holds this source.
 #[inline(always)]
 pub(crate) fn is_prefix_miss(config: &Config, miss: PrefixMiss) -> bool {
     // SAFETY: the lookup gave a pointer to the word, valid for the run of the program. Volatile: other CPUs write it.
     place(config, miss).is_some_and(|word| unsafe { word.read_volatile() } == miss.word)
 }
 
-/// Caches that no prefix holds it. One write of one word: a reader finds this source or another, whole.
+/// Records that no prefix holds this source. Writes one word, so a reader finds a whole entry.
 #[inline(always)]
 pub(crate) fn cache_prefix_miss(config: &Config, miss: PrefixMiss) {
     if let Some(word) = place(config, miss) {

@@ -1,15 +1,15 @@
-//! What is counted of packets, of bans and of trouble. Each CPU has cells of its own.
+//! Counters of packets, bans and faults. Each CPU has cells of its own.
 
 use ratelimit_common::layout::{Fault, NOT_CACHED, REASONS_MAX};
 use ratelimit_common::verdict::Reason;
 
 use super::{BANS_BEGUN, COUNTERS, FAULTS, forget};
 
-/// Adds a frame, which is one packet or more, to its row. Each CPU has its own cells and XDP is not preempted by itself there, so no atomic is
-/// needed.
+/// Adds a frame, which is one packet or more, to its row. Needs no atomic operation: each CPU has its own cells, and
+/// XDP does not preempt itself there.
 #[inline(always)]
 pub(crate) fn count(row: u32, reason: Reason, packets: u64, bytes: u64) {
-    // Each row and reason would be another path to the end for the verifier.
+    // Hides the values from the verifier, which would otherwise follow each row and reason as a separate path.
     let (row, reason) = (forget(row), forget(reason as u32) as usize);
     if reason >= REASONS_MAX {
         return;
@@ -30,7 +30,7 @@ pub(crate) fn fault(fault: Fault) {
     let _always_zero = count_in_faults(fault as u32);
 }
 
-/// What was looked up; where it is missing, that is counted.
+/// Returns the result of a lookup, and counts a fault if it is missing.
 #[inline(always)]
 pub(super) fn or_fault<T>(found: Option<T>, missing: Fault) -> Option<T> {
     if found.is_none() {
@@ -45,7 +45,7 @@ pub(super) fn count_not_cached() {
     let _always_zero = count_in_faults(NOT_CACHED);
 }
 
-/// A function of its own: it is called from many places, by few packets. Returns 0.
+/// Counts one fault in this cell. A function of its own: many places call it, for few packets. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn count_in_faults(cell: u32) -> u32 {

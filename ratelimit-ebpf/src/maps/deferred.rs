@@ -1,5 +1,5 @@
-//! The deferred update: what a packet charges, what is cached if it is refused, and what is remembered of it once it
-//! is admitted. A per-CPU element, by which one function tells the next. Nothing here outlasts a packet.
+//! The deferred update: what a packet charges, what is cached if it is refused, and what is remembered once it is
+//! admitted. Functions pass it on in a per-CPU element. Nothing in it outlasts a packet.
 
 use core::ptr::NonNull;
 
@@ -17,66 +17,67 @@ use super::words::{clear, copy, read};
 use super::{CONVERSATIONS_V4, CONVERSATIONS_V6, DEFERRED, FLOWS_V4, FLOWS_V6, Of, inserted, or_fault};
 use crate::charges::Leaves;
 
-/// What is remembered of a packet beside its source, once it is admitted: its TCP connection, or its UDP flow. This
-/// CPU's, and of this packet.
+/// State of one packet besides the parsed frame: its charges, its drop-cache keys, and its TCP connection or UDP flow,
+/// which is stored once the packet is admitted. One element per CPU.
 #[repr(C)]
 pub(crate) struct Deferred {
-    /// The connection, as it will be.
+    /// New state of the TCP connection.
     pub(crate) conversation: Conversation,
-    /// The segment, as that has taken it in.
+    /// Position of the segment in its connection.
     pub(crate) entered: Entered,
-    /// The flow, as it will be, of a datagram.
+    /// New state of the UDP flow.
     pub(crate) flow: Flow,
     conversation_v4: ConversationKeyV4,
     conversation_v6: ConversationKeyV6,
     flow_v4: FlowKeyV4,
     flow_v6: FlowKeyV6,
-    /// Which of them it is.
+    /// The key in use, one of `deferred_is`.
     is: u32,
-    /// Of a later fragment that may be of TCP, the rules that are to hold it beside the one that judges it.
+    /// For a later fragment that may be TCP: the other rules that also judge it.
     pub(crate) beside: Beside,
-    /// The drop-cache key for a refusal of its source; none where none is cached.
+    /// Drop-cache key for a refusal of the source; none if it is not cached.
     pub(crate) drop_key: Key,
-    /// The key for a refusal of its connection; none where that cannot be told.
+    /// Drop-cache key for a refusal of the connection; none if the connection is not known.
     pub(crate) connection: Key,
-    /// The drop-cache key of this packet, cached or not.
+    /// Drop-cache key of this packet, cached or not.
     pub(crate) key: Key,
-    /// The place of those keys: [`Key::hash`].
+    /// Hash of the keys, [`Key::hash`], which gives their place in the drop cache.
     pub(crate) hash: u64,
-    /// The time, by the coarse clock.
+    /// Arrival time, by the coarse clock.
     pub(crate) now: Nanos,
-    /// Whether there may be an entry for unverified traffic, also one of the guard's, so that its connections are
-    /// looked up and counted.
+    /// 1 if the drop cache may have an entry for unverified traffic of the source, including the guard's. Then its
+    /// connections are looked up and counted.
     pub(crate) is_suspect: u32,
-    /// 1: the gate for new sources has passed it: its source is known, or sampled in.
+    /// 1 if the gate for new sources has passed the packet: its source is known, or was sampled in.
     pub(crate) is_asked: u32,
-    /// Which limit says that it has tried to connect too often, as [`ratelimit_common::hold::At`] has it; 0 is none.
+    /// Limit that found too many connection attempts of the source, as a [`ratelimit_common::hold::At`]; 0 if none did.
     pub(crate) suspect_at: u32,
-    /// Its source.
+    /// Key of the source in the maps.
     pub(crate) of: Of,
-    /// [`Deferred::CLOSES`] of a segment that closes its connection; and the reason's code where a reset may come of it:
-    /// why it is refused, by a rule that refuses by a reset, or what is so of such a segment.
+    /// Flags [`Deferred::CLOSES`] and [`Deferred::REPEATS`], with a reason code where a reset may follow. The code is
+    /// the reason of the refusal by a rule that refuses by a reset, or the verdict on a segment that closes its
+    /// connection.
     pub(crate) refused: u32,
-    /// Until when that lasts, where it was found out, of a segment of a rule that says pages. Of others nobody reads it.
+    /// End of that refusal, if it is known. Read only for segments of rules that answer with a page.
     pub(crate) refused_until: Nanos,
-    /// How many packets it is, at TCX; at XDP it is one, and this is not read.
+    /// Number of packets merged into the frame, at TCX only; not read at XDP, where it is 1.
     pub(crate) packets: u32,
-    /// Likewise, how many connections its datagrams open; 1 where that is none.
+    /// Number of connections that the frame's datagrams open, at TCX only, and at least 1.
     pub(crate) opened: u32,
-    /// Which bucket of each limit it was charged to.
+    /// Bucket that each limit was charged in, by the limit's position.
     pub(crate) charged: [u64; LIMITS_MAX],
-    /// By which generation's rule it is judged, and which that is.
+    /// Generation and number of the rule that judges the packet.
     generation: u32,
     rule: u32,
-    /// What it charges.
+    /// Amounts that the packet charges.
     charges: Charges,
-    /// A [`Leaves`].
+    /// Code of a [`Leaves`] value.
     leaves: u32,
-    /// The first byte that its connection had not sent yet.
+    /// Sequence number of the first byte that the connection had not sent before this segment.
     next: u32,
 }
 
-/// What a [`Deferred`] is.
+/// Kinds of keys that a [`Deferred`] has.
 mod deferred_is {
     pub(super) const CONVERSATION_V4: u32 = 0;
     pub(super) const CONVERSATION_V6: u32 = 1;
@@ -84,7 +85,8 @@ mod deferred_is {
     pub(super) const FLOW_V6: u32 = 3;
 }
 
-/// What a CPU is at: a packet, or an order of the daemon's, which a packet may interrupt. Each has a place of its own.
+/// The kind of work of a CPU: a packet, or an order of the daemon. A packet may interrupt an order, so each kind has
+/// its own map elements.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Work(pub(super) u32);
 
@@ -93,33 +95,33 @@ impl Work {
     pub(crate) const ORDER: Self = Self(1);
     pub(super) const PLACES: u32 = 2;
 
-    /// That of a step which is told by whom.
+    /// Returns the kind of work that a step's `how` belongs to.
     #[inline(always)]
     pub(crate) const fn of(how: u32) -> Self {
         if how & by::ORDER == 0 { Self::PACKET } else { Self::ORDER }
     }
 }
 
-/// Room for what this packet leaves behind, before it is used; what is missing is counted here.
+/// Returns the packet's deferred update before its first use. Counts a fault if it is missing.
 #[inline(always)]
 pub(crate) fn to_defer() -> Option<&'static mut Deferred> {
     or_fault(deferred(), Fault::DeferredLookup)
 }
 
-/// The same, for every later function.
+/// Returns the packet's deferred update.
 #[inline(always)]
 pub(crate) fn deferred() -> Option<&'static mut Deferred> {
     deferred_of(Work::PACKET)
 }
 
-/// Likewise, of a packet or an order.
+/// Returns the deferred update of a packet or an order.
 #[inline(always)]
 pub(crate) fn deferred_of(work: Work) -> Option<&'static mut Deferred> {
-    // SAFETY: this CPU's element, which lives as long as the map; each who borrows it is done before the next one does.
+    // SAFETY: this CPU's element, which lives as long as the map; each borrower is done before the next one borrows it.
     DEFERRED.get_ptr_mut(work.0).map(|deferred| unsafe { &mut *deferred })
 }
 
-/// A pointer to it, for repeated use.
+/// Copyable pointer to a deferred update.
 #[derive(Clone, Copy)]
 pub(crate) struct DeferredRef(NonNull<Deferred>);
 
@@ -129,7 +131,7 @@ impl DeferredRef {
         Self(NonNull::from(deferred))
     }
 
-    /// It.
+    /// Returns the deferred update.
     #[inline(always)]
     pub(crate) fn get(self) -> &'static mut Deferred {
         // SAFETY: as in `deferred_of`.
@@ -137,7 +139,7 @@ impl DeferredRef {
     }
 }
 
-/// What is at this pointer, into what [`deferred`] or [`to_parse`] gave; none if it is null.
+/// Returns the value at a pointer into what [`deferred`] or [`to_parse`] gave; `None` if it is null.
 #[inline(always)]
 pub(crate) fn place<T>(pointer: *mut T) -> Option<&'static mut T> {
     // SAFETY: a part of this CPU's element, which lives as long as the map.
@@ -145,76 +147,77 @@ pub(crate) fn place<T>(pointer: *mut T) -> Option<&'static mut T> {
 }
 
 impl Deferred {
-    /// Above all reasons' codes in [`Deferred::refused`].
+    /// Flag of [`Deferred::refused`], above all reason codes: the segment closes its connection, or may repeat a
+    /// request that was refused long ago.
     pub(crate) const CLOSES: u32 = 1 << 8;
-    /// Likewise: a request of its connection was refused, which this segment may repeat.
+    /// Flag of [`Deferred::refused`]: a request of the connection was refused, and this segment may repeat it.
     pub(crate) const REPEATS: u32 = 1 << 9;
 
-    /// No refusal of the connection is cached.
+    /// Prevents a refusal of the connection from being cached.
     #[inline(always)]
     pub(crate) fn cache_no_connection(&mut self) {
         clear(&mut self.connection);
     }
 
-    /// No refusal of its source or its connection is cached.
+    /// Prevents a refusal of the source or the connection from being cached.
     #[inline(always)]
     pub(crate) fn cache_nothing(&mut self) {
         clear(&mut self.drop_key);
         self.cache_no_connection();
     }
 
-    /// Has the packet judged by this rule of this generation.
+    /// Sets the generation and number of the rule that judges the packet.
     #[inline(always)]
     pub(crate) fn judge_by(&mut self, generation: u32, rule: u32) {
         self.generation = generation;
         self.rule = rule;
     }
 
-    /// By which generation's rule it is judged.
+    /// Returns the generation of the rule that judges the packet.
     #[inline(always)]
     pub(crate) fn generation(&self) -> u32 {
         read!(self.generation)
     }
 
-    /// Which rule that is.
+    /// Returns the number of the rule that judges the packet.
     #[inline(always)]
     pub(crate) fn rule(&self) -> u32 {
         read!(self.rule)
     }
 
-    /// Whether it is a segment that closes its connection, or may repeat a request that was refused long ago; and in the
-    /// end, whether its connection may be ended for it.
+    /// Returns true if the segment closes its connection, or may repeat a request that was refused long ago. With the
+    /// final verdict: true if the connection may be ended for it.
     #[inline(always)]
     pub(crate) fn closes(&self) -> bool {
         read!(self.refused) & Self::CLOSES != 0
     }
 
-    /// Whether a request of its connection was refused, and it may be the one that repeats that.
+    /// Returns true if a request of the connection was refused, and this segment may repeat it.
     #[inline(always)]
     pub(crate) fn repeats(&self) -> bool {
         read!(self.refused) & Self::REPEATS != 0
     }
 
-    /// Keeps what it charges, and what it leaves.
+    /// Stores the packet's charges, and what is remembered once it is admitted.
     #[inline(always)]
     pub(crate) fn keep_charges(&mut self, charges: Charges, leaves: Leaves) {
         self.charges = charges;
         self.leaves = leaves as u32;
     }
 
-    /// Keeps where its connection goes on, as far as it is known.
+    /// Stores the connection's next sequence number, as far as it is known, for [`Deferred::went_on`].
     #[inline(always)]
     pub(crate) fn keep_next(&mut self) {
         self.next = self.conversation.next();
     }
 
-    /// Whether it does, since that was kept.
+    /// Returns true if the connection has advanced since [`Deferred::keep_next`].
     #[inline(always)]
     pub(crate) fn went_on(&self) -> bool {
         read!(self.next) != self.conversation.next()
     }
 
-    /// What it leaves.
+    /// Returns what is remembered once the packet is admitted.
     #[inline(always)]
     pub(crate) fn leaves(&self) -> Leaves {
         match read!(self.leaves) {
@@ -224,13 +227,13 @@ impl Deferred {
         }
     }
 
-    /// What it charges.
+    /// Returns the packet's charges.
     #[inline(always)]
     pub(crate) fn charges(&self) -> Charges {
         read!(self.charges)
     }
 
-    /// Makes it the place of this connection.
+    /// Sets the map key to this TCP connection.
     #[inline(always)]
     pub(crate) fn set_conversation(&mut self, source: Address, destination: Address, source_port: u16, port: u16) {
         match (source, destination) {
@@ -248,7 +251,7 @@ impl Deferred {
         }
     }
 
-    /// Makes it the place of this flow.
+    /// Sets the map key to this UDP flow.
     #[inline(always)]
     pub(crate) fn set_flow(&mut self, source: Address, source_port: u16, port: u16) {
         match source {
@@ -263,14 +266,14 @@ impl Deferred {
         }
     }
 
-    /// What is remembered of the connection, where something of it was admitted.
+    /// Returns the stored state of the connection, if any of its packets was admitted.
     #[inline(always)]
     pub(crate) fn known_conversation(&self) -> Option<&'static mut Conversation> {
         self.kept_conversation().filter(|known| !known.is_alone())
     }
 
-    /// What is remembered of the connection. A connection's segments arrive on one CPU, and where they do not, what a
-    /// race loses is one segment's part; so it is where the kernel reuses the element meanwhile.
+    /// Returns the stored state of the connection. Its segments usually arrive on one CPU; otherwise a race loses one
+    /// segment's update. The same holds if the kernel reuses the element meanwhile.
     #[inline(always)]
     #[expect(clippy::needless_borrows_for_generic_args, reason = "what is not borrowed is copied onto the stack")]
     pub(crate) fn kept_conversation(&self) -> Option<&'static mut Conversation> {
@@ -282,8 +285,8 @@ impl Deferred {
         entry.map(|known| unsafe { &mut *known })
     }
 
-    /// What is remembered of the flow: a flow's packets arrive on one CPU, and where they do not, what a race loses is
-    /// a time stamp, or one of a handshake's Initials.
+    /// Returns the stored state of the flow. Its packets usually arrive on one CPU; otherwise a race loses a time
+    /// stamp, or one of a handshake's Initials.
     #[inline(always)]
     #[expect(clippy::needless_borrows_for_generic_args, reason = "what is not borrowed is copied onto the stack")]
     pub(crate) fn known_flow(&self) -> Option<&'static mut Flow> {
@@ -291,29 +294,29 @@ impl Deferred {
             deferred_is::FLOW_V4 => FLOWS_V4.get_ptr_mut(&self.flow_v4),
             _ => FLOWS_V6.get_ptr_mut(&self.flow_v6),
         };
-        // SAFETY: likewise.
+        // SAFETY: as in `kept_conversation`.
         entry.map(|known| unsafe { &mut *known })
     }
 
-    /// Its [`Deferred::key`], read where it is needed.
+    /// Returns [`Deferred::key`], by a read at the call.
     #[inline(always)]
     pub(crate) fn key(&self) -> Key {
         read!(self.key)
     }
 
-    /// Its [`Deferred::hash`], likewise.
+    /// Returns [`Deferred::hash`], by a read at the call.
     #[inline(always)]
     pub(crate) fn hash(&self) -> u64 {
         read!(self.hash)
     }
 
-    /// The time when it came, by the coarse clock. All but charges go by it.
+    /// Returns the packet's arrival time by the coarse clock. Everything but charges uses this time.
     #[inline(always)]
     pub(crate) fn now(&self) -> Nanos {
         read!(self.now)
     }
 
-    /// Remembers it in its entry; false where there is none yet.
+    /// Writes the new state to its existing entry. Returns false if there is no entry yet.
     #[inline(always)]
     pub(crate) fn renew(&self) -> bool {
         if self.is < deferred_is::FLOW_V4 {
@@ -326,7 +329,7 @@ impl Deferred {
         true
     }
 
-    /// Remembers what has no entry yet.
+    /// Adds an entry with the new state.
     #[inline(always)]
     pub(crate) fn insert(&self) {
         macro_rules! insert {

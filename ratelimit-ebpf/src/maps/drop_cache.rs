@@ -1,4 +1,4 @@
-//! The drop cache: looked up by every packet, written when a limit or a ban refuses.
+//! The drop cache: read for every packet, written when a limit or a ban refuses.
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xchg};
 use core::ptr::NonNull;
@@ -16,7 +16,7 @@ use super::sources::{Of, ban_of, family_of, window_of};
 use super::{DROP_CACHE, DROP_CAUSES, DROP_SUMMARY, forget, or_fault};
 use crate::packet::one_register;
 
-/// The place of a key's entry: the number of its first set, and its bit in [`DROP_SUMMARY`].
+/// Place of a key's entry: the number of its first set, and its bit in [`DROP_SUMMARY`].
 #[derive(Clone, Copy)]
 struct Place {
     set: u32,
@@ -32,7 +32,7 @@ impl Place {
         Self { set, bit: set % SETS_PER_WORD * BITS_PER_SET + more % BITS_PER_SET }
     }
 
-    /// The word of [`DROP_SUMMARY`].
+    /// Returns the word of [`DROP_SUMMARY`] for this place.
     #[inline(always)]
     fn word(self) -> Option<*mut u64> {
         DROP_SUMMARY.get_ptr_mut(self.set / SETS_PER_WORD)
@@ -44,16 +44,16 @@ fn set(number: u32) -> Option<*mut CacheSet> {
     or_fault(DROP_CACHE.get_ptr_mut(number), Fault::DropCacheLookup)
 }
 
-/// One of a set's entries.
+/// Returns one entry of a set.
 #[inline(always)]
 fn way(set: *mut CacheSet, way: usize) -> *mut DropEntry {
-    // SAFETY: the caller has a pointer to a whole set from a lookup, valid for the run of the program; each way is
-    // in it.
+    // SAFETY: the caller has a pointer to a whole set from a lookup, valid for the run of the program; the index stays
+    // within it.
     unsafe { (&raw mut (*set).0).cast::<DropEntry>().add(way & (WAYS - 1)) }
 }
 
-/// An entry as it is now. Its word first: what is believed of the rest is confirmed by an exchange of that word, so a source
-/// of before would be taken for the word's.
+/// Reads an entry, its word first. A later exchange of the word confirms the other fields, so an older source must not
+/// be combined with this word.
 #[inline(always)]
 fn read(entry: *mut DropEntry) -> DropEntry {
     // SAFETY: as in `way`. Volatile: other CPUs write it.
@@ -64,8 +64,8 @@ fn read(entry: *mut DropEntry) -> DropEntry {
     }
 }
 
-/// 0, made of what was loaded: where it is part of an address, the load there comes after the one that gave it. aarch64
-/// promises that of addresses, and of no other two loads; x86_64 of all, and for it this is nothing.
+/// Returns 0, derived from a loaded value. If an address includes it, the load there comes after the load of that
+/// value. aarch64 orders only loads that depend on each other in this way. x86_64 orders all loads, and needs nothing.
 #[inline(always)]
 #[cfg_attr(not(bpf_target_arch = "aarch64"), expect(unused_variables, reason = "only aarch64 needs it"))]
 fn after(loaded: u64) -> usize {
@@ -80,10 +80,9 @@ fn after(loaded: u64) -> usize {
     0
 }
 
-/// The cached drop of a packet with this key and that [`Key::hash`], if there is one; counts the packet there.
+/// Returns the cached drop of a packet with this key and [`Key::hash`], if there is one, and counts the packet in it.
 ///
-/// An entry that is being written is not believed, and neither is one that was overwritten between the look-up and
-/// the count.
+/// Ignores entries that are being written, and entries that were overwritten between the lookup and the count.
 #[inline(always)]
 pub(crate) fn cached_drop(config: &Config, key: Key, hash: u64, now: Nanos) -> Option<Expiry> {
     let place = summary_place(config, key, hash)?;
@@ -94,7 +93,7 @@ pub(crate) fn cached_drop(config: &Config, key: Key, hash: u64, now: Nanos) -> O
     if expiry == 0 { None } else { Some(Expiry::of(expiry)) }
 }
 
-/// [`cached_drop`], which says 0 for none: a function of its own, for what few packets ask.
+/// Runs [`cached_drop`]. Returns 0 for none. A function of its own, for lookups that few packets need.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn cached_drop_of(generation: u32, source: u64, what: u64, hash: u64, now: u64) -> u64 {
@@ -102,16 +101,16 @@ pub(crate) extern "C" fn cached_drop_of(generation: u32, source: u64, what: u64,
     cached_drop(config, Key { source, what }, hash, Nanos(now)).map_or(0, Expiry::word)
 }
 
-/// Whether there may be an entry of this key.
+/// Returns true if there may be an entry for this key.
 #[inline(always)]
 pub(crate) fn may_be_cached(config: &Config, key: Key, hash: u64) -> bool {
     summary_place(config, key, hash).is_some()
 }
 
-/// The place of this key's entry, if there may be one.
+/// Returns the place of this key's entry, if there may be one.
 #[inline(always)]
 fn summary_place(config: &Config, key: Key, hash: u64) -> Option<Place> {
-    // Packets that are not cached have no set either, and must not tidy up another's.
+    // Packets that are not cached have no set, and must not clear another key's summary bits.
     if key.what == Key::NONE.what {
         return None;
     }
@@ -121,7 +120,7 @@ fn summary_place(config: &Config, key: Key, hash: u64) -> Option<Place> {
     if bits >> place.bit & 1 == 0 { None } else { Some(place) }
 }
 
-/// The entry of this key in this set, and its word.
+/// Returns the entry for this key in this set, and its word.
 #[inline(always)]
 fn own(set: *mut CacheSet, key: Key) -> Option<(NonNull<DropEntry>, u64)> {
     for at in 0..WAYS {
@@ -134,7 +133,7 @@ fn own(set: *mut CacheSet, key: Key) -> Option<(NonNull<DropEntry>, u64)> {
     None
 }
 
-/// The expiry of this key's entry in this set, if it holds; then the packet is counted there.
+/// Returns the expiry of this entry if it holds, and counts the packet in it.
 #[inline(always)]
 fn holding(entry: NonNull<DropEntry>, word: u64, key: Key, set: u32, now: Nanos) -> Option<Expiry> {
     let read = DropEntry { word, source: key.source };
@@ -148,13 +147,13 @@ fn holding(entry: NonNull<DropEntry>, word: u64, key: Key, set: u32, now: Nanos)
     if is_counted || counted(set, key.source, key.what, now.0) != 0 { Some(read.expiry()) } else { None }
 }
 
-/// How often a packet tries to be counted in an entry that other CPUs count in. After that its window or ban judges
-/// it, and counts it.
+/// Maximum number of tries to count a packet in an entry that other CPUs also count in. After that, the window or ban
+/// judges and counts it.
 const TRIES_MAX: usize = 4;
 
-/// The rest of [`holding`], for few: counts the packet in an entry that is in its last tick, that another CPU has
-/// counted in meanwhile, or that has counted its most, which is then counted where it belongs. 0 where it has
-/// expired, or another has its place.
+/// Counts a packet in an entry that [`holding`] could not decide on. The entry is in its last tick, or was counted in
+/// by another CPU meanwhile, or its count is full. A full count moves to its window or ban. Returns 0 if the entry has
+/// expired or was replaced.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn counted(number: u32, source: u64, what: u64, now: u64) -> u32 {
@@ -188,17 +187,18 @@ extern "C" fn counted(number: u32, source: u64, what: u64, now: u64) -> u32 {
     0
 }
 
-/// The cause of an entry.
+/// Returns the cause of an entry.
 #[inline(always)]
 fn cause(set: u32, way: usize) -> Option<*mut DropCause> {
-    // SAFETY: the lookup gave a pointer to all causes of a line, valid for the run of the program.
+    // SAFETY: the lookup gave a pointer to all causes of a set, valid for the run of the program.
     DROP_CAUSES.get_ptr_mut(set).map(|causes| unsafe { causes.cast::<DropCause>().add(way & (WAYS - 1)) })
 }
 
-/// The rest of [`cached_drop`], for few: looks into the neighbour set, which has the entry where the first set was
-/// full. Returns its expiry, counted, or 0. Where neither set has an entry that holds, they are taken out of
-/// [`DROP_SUMMARY`], so that the next packet need not look. An entry that is written at that time may be overlooked
-/// until it is written again.
+/// Continues [`cached_drop`] for few packets: searches the neighbour set, which has the entry if the first set was
+/// full. Returns its expiry after counting the packet, or 0.
+///
+/// If neither set has an entry that holds, their bits in [`DROP_SUMMARY`] are cleared, so that the next packet skips
+/// them. An entry that is written at that moment may be overlooked until it is written again.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn beside(number: u32, bit: u32, source: u64, what: u64, now: u64) -> u64 {
@@ -223,7 +223,7 @@ extern "C" fn beside(number: u32, bit: u32, source: u64, what: u64, now: u64) ->
     0
 }
 
-/// Writes a word, if it is still what it was: what it was, and whether it was written.
+/// Replaces a word if it still has the expected value. Returns the value before, and whether it was replaced.
 #[inline(always)]
 fn exchange(word: *mut u64, before: u64, after: u64) -> (u64, bool) {
     // SAFETY: the caller has a pointer to the word from a lookup, valid for the run of the program; map values are
@@ -231,25 +231,27 @@ fn exchange(word: *mut u64, before: u64, after: u64) -> (u64, bool) {
     unsafe { atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(word, before, after) }
 }
 
-/// A refusal to be cached.
+/// Refusal to be cached.
 #[derive(Clone, Copy)]
 pub(crate) struct Refusal<'a> {
-    /// The slot of the window or ban that refuses.
+    /// Slot of the window or ban that refuses.
     pub(crate) slot: u32,
     pub(crate) expiry: Expiry,
-    /// When that ends, exactly.
+    /// Exact end of the refusal.
     pub(crate) until: Nanos,
-    /// Whether what it is for cannot be forged: see [`DropEntry::rank`].
+    /// True if the refusal's cause cannot be forged: see [`DropEntry::rank`].
     pub(crate) is_verified: bool,
-    /// The source of that window or ban.
+    /// Source of the window or ban.
     pub(crate) of: &'a Of,
     /// [`cause_is::OF_CONNECTION`], or 0.
     pub(crate) of_connection: u32,
 }
 
-/// Caches that packets with this key are refused. The entry replaces one of its own key, else one that has expired,
-/// in its set or in the neighbour, else one of lower standing. Where there is none, the window judges the source, and
-/// that is counted. What a replaced entry has dropped is counted where it belongs.
+/// Caches a refusal of packets with this key. The new entry replaces the key's own entry, or an expired one in its set
+/// or the neighbour, or one of lower standing.
+///
+/// If there is none to replace, the window judges the source, and that is counted. The count of a replaced entry moves
+/// to its window or ban.
 #[inline(always)]
 pub(crate) fn insert_drop(config: &Config, key: Key, hash: u64, refusal: Refusal<'_>, now: Nanos) {
     let Refusal { slot, expiry, until, is_verified, of, of_connection } = refusal;
@@ -279,8 +281,8 @@ pub(crate) fn insert_drop(config: &Config, key: Key, hash: u64, refusal: Refusal
         // SAFETY: as in `cause`. Nothing else writes it while the entry is busy.
         count_of(unsafe { at.read_volatile() }, before.word, before.dropped());
     }
-    // SAFETY: as in `way`. Nothing else writes them while the entry is busy. Last its word, behind a barrier: only
-    // now is it believed.
+    // SAFETY: as in `way`. Nothing else writes them while the entry is busy. The word comes last, behind a barrier, and
+    // makes the entry valid.
     unsafe {
         (&raw mut (*entry).source).write_volatile(key.source);
         (&raw mut (*at).until_ns).write_volatile(until.0);
@@ -294,15 +296,15 @@ pub(crate) fn insert_drop(config: &Config, key: Key, hash: u64, refusal: Refusal
     let bits = unsafe { word.read_volatile() };
     let set_bits = bits | 1 << place.bit;
     if set_bits != bits {
-        // Where another CPU was first, the next refusal caches it again.
+        // If another CPU was first, the next refusal caches it again.
         let _whatever = exchange(word, bits, set_bits);
     }
 }
 
-/// With the number of a candidate: what asks for its place is verified.
+/// Flag in the number of a candidate: the new entry is verified.
 const IS_VERIFIED: u32 = 1 << 8;
 
-/// The [`DropEntry::rank`] of the entry at a candidate, for one of this key. A function of its own, for the verifier.
+/// Returns the [`DropEntry::rank`] of a candidate against this key. A function of its own, for the verifier.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn rank(number: u32, candidate: u32, source: u64, what: u64, now: u64) -> u64 {
@@ -310,24 +312,23 @@ extern "C" fn rank(number: u32, candidate: u32, source: u64, what: u64, now: u64
     entry.rank(Key { source, what }, candidate & IS_VERIFIED != 0, Nanos(now))
 }
 
-/// One of the places that an entry may have: those of its set, then those of the neighbour.
+/// Returns one of the places that an entry may have: those of its set, then those of the neighbour.
 #[inline(always)]
 fn candidate_at(number: u32, candidate: u32) -> Option<*mut DropEntry> {
     Some(way(set(number ^ ((candidate / WAYS as u32) & 1))?, candidate as usize))
 }
 
-/// Counts what an entry with this word and cause has dropped where its window or ban counts it, if that is still
-/// remembered.
+/// Adds the drops of an entry with this word and cause to its window or ban, if that still exists.
 #[inline(always)]
 fn count_of(DropCause { slot, is, source: [high, low], .. }: DropCause, word: u64, dropped: u64) {
     let is = u64::from(is & (cause_is::WIDE | cause_is::OF_CONNECTION));
     let _always_zero = count_dropped(high, low, word, slot, dropped << CAUSE_BITS | is);
 }
 
-/// Bits of [`cause_is`].
+/// Number of bits of [`cause_is`].
 const CAUSE_BITS: u32 = 2;
 
-/// [`count_of`]; `dropped` has the bits of [`cause_is`] below it. Returns 0.
+/// Runs [`count_of`]; the lowest bits of `dropped` hold [`cause_is`]. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn count_dropped(high: u64, low: u64, word: u64, slot: u32, dropped: u64) -> u32 {

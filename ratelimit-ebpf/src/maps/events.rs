@@ -8,11 +8,11 @@ use ratelimit_common::time::Nanos;
 
 use super::{EVENT_TALLIES, EVENTS, Of, STEPS, Work, fault, or_fault};
 
-/// [`ratelimit_common::layout::SENDS_EVENTS`]. Where it is 0 the verifier drops what depends on it.
+/// [`ratelimit_common::layout::SENDS_EVENTS`]. If it is 0, the verifier drops the code that depends on it.
 #[unsafe(no_mangle)]
 static SENDS_EVENTS: Global<u8> = Global::new(1);
 
-/// Whether events are sent at all.
+/// Returns true if events are sent.
 #[inline(always)]
 pub(crate) fn sends_events() -> bool {
     SENDS_EVENTS.load() != 0
@@ -32,7 +32,7 @@ pub(crate) fn send_event(work: Work, kind: Kind, now: Nanos, of: &Of, event: imp
     tally.sent = tally.sent.wrapping_add(1);
 }
 
-/// Sends a step of this source, or counts that it is lost. Nothing wakes the daemon here either.
+/// Sends a step of this source, or counts it as lost. The daemon polls the ring, so nothing wakes it.
 #[inline(always)]
 pub(crate) fn send_step(of: &Of, step: Step) {
     let Some(mut room) = STEPS.reserve::<Step>(0) else {
@@ -43,13 +43,15 @@ pub(crate) fn send_step(of: &Of, step: Step) {
     room.submit(BPF_RB_NO_WAKEUP.into());
 }
 
-/// The last of the ring is for bans alone: an attacker with many refused sources hides none of them.
+/// Returns true if the ring has room for an event of this kind. Its last part is for bans alone, so that an attacker
+/// with many refused sources cannot hide them.
 #[inline(always)]
 fn has_room(kind: Kind) -> bool {
     kind == Kind::Ban || EVENTS.query(BPF_RB_AVAIL_DATA.into()) < u64::from(EVENTS_OF_REFUSALS_BYTES)
 }
 
-/// The event of this CPU at this level: a packet that interrupts an order has another.
+/// Returns this CPU's tally of events of a kind. Packets and orders have separate tallies, as a packet may interrupt an
+/// order.
 #[inline(always)]
 fn tally(work: Work, kind: Kind) -> Option<&'static mut EventTally> {
     let tally = EVENT_TALLIES.get_ptr_mut(work.0 * Kind::COUNT + kind as u32)?;

@@ -1,4 +1,4 @@
-//! The parsed frame, in a per-CPU element by which one function tells the next. Nothing here outlasts a packet.
+//! The parsed frame. Functions pass it on in a per-CPU element. Nothing in it outlasts a packet.
 
 use ratelimit_common::conversation::Peer;
 use ratelimit_common::flow::Datagram;
@@ -10,38 +10,38 @@ use ratelimit_common::source::Address;
 use super::words::read;
 use super::{PARSED, or_fault};
 
-/// A frame, parsed: [`Parsed`] with a value in each place, since the verifier takes no copy of what was never written.
-/// This CPU's, and of this packet.
+/// Parsed frame: [`Parsed`] with every field always written, because the verifier rejects copies of bytes that were
+/// never written. One element per CPU.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct ParsedFrame {
     source: [u64; 2],
     destination: [u64; 2],
     segment: Segment,
-    /// What its socket says, if `has_peer`.
+    /// Sequence numbers and windows of the segment's socket, if `has_peer` is 1.
     peer: Peer,
     headers: Headers,
     ip_bytes: u32,
-    /// The frame's length as far as the parser asked for it.
+    /// Length of the frame, as far as the parser asked for it.
     pub(crate) frame_bytes: u32,
-    /// One of [`frame_is`].
+    /// Kind of the frame, one of [`frame_is`].
     is: u8,
     is_v6: u8,
-    /// A SYN, or a QUIC Initial.
+    /// 1 for a SYN or a QUIC Initial.
     opening: u8,
     quic_short: u8,
     port: u16,
     source_port: u16,
     payload_bytes: u16,
-    /// Of a TCP segment, whether it has any payload.
+    /// 1 if a TCP segment has payload.
     has_payload: u8,
     has_peer: u8,
-    /// [`Target::Tcp::is_fragment`], [`Target::Fragment::may_be_tcp`].
+    /// [`Target::Tcp::is_fragment`] or [`Target::Fragment::may_be_tcp`].
     fragment: u8,
     reserved: [u8; 6],
 }
 
-/// As much of a segment's headers as a socket that listens is asked about, in network order.
+/// Fields of a segment's headers that a listening socket needs to check its SYN cookie, in network order.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Headers {
@@ -53,7 +53,7 @@ pub(crate) struct Headers {
 const IPV4_WORDS: usize = 5;
 const IPV6_WORDS: usize = 10;
 
-/// What a [`ParsedFrame`] is.
+/// Kinds of a [`ParsedFrame`].
 pub(crate) mod frame_is {
     pub(super) const NOT_IP: u8 = 0;
     pub(super) const MALFORMED: u8 = 1;
@@ -67,7 +67,7 @@ pub(crate) mod frame_is {
 }
 
 impl ParsedFrame {
-    /// Keeps what was parsed: what matters of it.
+    /// Stores the fields of a parse result that are used later.
     #[inline(always)]
     pub(crate) fn keep(&mut self, parsed: Parsed, frame_bytes: u32) {
         self.frame_bytes = frame_bytes;
@@ -118,7 +118,7 @@ impl ParsedFrame {
         };
     }
 
-    /// Keeps the head of a plain frame, and nothing else of it.
+    /// Stores the head of a plain frame, and nothing else.
     #[inline(always)]
     pub(crate) fn keep_head(&mut self, head: &Head) {
         self.ip_bytes = head.ip_bytes;
@@ -150,32 +150,33 @@ impl ParsedFrame {
         };
     }
 
-    /// Nothing is known of its socket, or not yet.
+    /// Marks the socket of the segment as unknown.
     #[inline(always)]
     pub(crate) fn forget_peer(&mut self) {
         self.has_peer = 0;
     }
 
-    /// Keeps what its socket says.
+    /// Stores what the segment's socket reports.
     #[inline(always)]
     pub(crate) fn keep_peer(&mut self, peer: Peer) {
         self.peer = peer;
         self.has_peer = 1;
     }
 
-    /// What its socket says, where it was asked and takes the segment.
+    /// Returns what the segment's socket reports, if it was queried and accepts the segment.
     #[inline(always)]
     pub(crate) fn peer(&self) -> Option<Peer> {
         if read!(self.has_peer) == 0 { None } else { Some(read!(self.peer)) }
     }
 
-    /// Writes the headers of a segment like this one: what says who sent it to whom, and what of.
+    /// Writes headers with the addresses, ports and sequence numbers of this segment. Returns them with the length of
+    /// the IP header in bytes.
     #[inline(always)]
     pub(crate) fn write_headers(&mut self, segment: &Segment) -> (&mut Headers, u32) {
         let (source, destination, is_v6) = (read!(self.source), read!(self.destination), read!(self.is_v6) != 0);
         let ports = u32::from(segment.source_port.to_be()) | u32::from(self.port().to_be()) << 16;
         let headers = &mut self.headers;
-        // The length of the header in words, and of flags only that of an acknowledgement.
+        // The header's length in words, and the ACK flag only.
         headers.tcp = [ports, segment.sequence.to_be(), segment.acknowledged.to_be(), 0x0000_1050, 0];
         if is_v6 {
             headers.ip[0] = 0x60;
@@ -192,38 +193,37 @@ impl ParsedFrame {
         }
     }
 
-    /// Whether it may end a handshake, with payload or without.
+    /// Returns true if the segment may end a handshake, with or without payload.
     #[inline(always)]
     pub(crate) fn may_end_handshake(&self) -> bool {
         self.peer().is_some_and(|peer| peer.is_opening != 0)
     }
 
-    /// Says that it is no fragment, as no plain frame is: it was not parsed.
+    /// Marks the frame as unfragmented, for plain frames, which are not parsed.
     #[inline(always)]
     pub(crate) fn keep_whole(&mut self) {
         self.fragment = 0;
     }
 
-    /// Of a TCP segment, whether this is its first fragment and the rest is in other packets; of a later fragment,
-    /// whether it may be one of TCP.
+    /// Returns true if a TCP segment is the first fragment of several, or if a later fragment may be TCP.
     #[inline(always)]
     pub(crate) fn is_fragment_of_tcp(&self) -> bool {
         read!(self.fragment) != 0
     }
 
-    /// Takes the segment for this one.
+    /// Replaces the TCP segment by another one.
     #[inline(always)]
     pub(crate) fn take_for(&mut self, segment: Segment) {
         self.segment = segment;
     }
 
-    /// The segment, if it is one.
+    /// Returns the TCP segment; meaningless if the frame has none.
     #[inline(always)]
     pub(crate) fn segment(&self) -> Segment {
         read!(self.segment)
     }
 
-    /// Its head, or why it has none.
+    /// Returns the packet's head, or why it has none.
     #[inline(always)]
     pub(crate) fn head(&self) -> Result<Head, NoPacket> {
         let port = read!(self.port);
@@ -243,7 +243,7 @@ impl ParsedFrame {
         Ok(Head { source: self.source(), ip_bytes: read!(self.ip_bytes), to })
     }
 
-    /// What it is to its flow, if it is a datagram.
+    /// Returns the fields that the flow of a UDP datagram needs.
     #[inline(always)]
     pub(crate) fn datagram(&self, speaks_quic: bool) -> Datagram {
         Datagram {
@@ -254,31 +254,32 @@ impl ParsedFrame {
         }
     }
 
-    /// [`ratelimit_common::packet::Packet::ip_bytes`].
+    /// Returns [`ratelimit_common::packet::Packet::ip_bytes`].
     #[inline(always)]
     pub(crate) fn ip_bytes(&self) -> u32 {
         read!(self.ip_bytes)
     }
 
-    /// Whether it is this of [`frame_is`].
+    /// Returns true if the frame is of this kind, one of [`frame_is`].
     #[inline(always)]
     pub(crate) fn is(&self, what: u8) -> bool {
         read!(self.is) == what
     }
 
-    /// Whether it opens a connection, if it is of TCP.
+    /// Returns true if a TCP segment opens a connection.
     #[inline(always)]
     pub(crate) fn is_opening(&self) -> bool {
         read!(self.opening) != 0
     }
 
-    /// Whether it is a segment with payload, likewise.
+    /// Returns true if a TCP segment has payload.
     #[inline(always)]
     pub(crate) fn has_payload(&self) -> bool {
         read!(self.has_payload) != 0
     }
 
-    /// Takes the segment for the first one that its server has not: false where the socket says nothing.
+    /// Sets the segment's sequence number to the first byte that the server has not received. Returns false if the
+    /// socket is unknown.
     #[inline(always)]
     pub(crate) fn take_for_next(&mut self) -> bool {
         let Some(peer) = self.peer() else { return false };
@@ -286,13 +287,13 @@ impl ParsedFrame {
         true
     }
 
-    /// Its destination port.
+    /// Returns the destination port.
     #[inline(always)]
     pub(crate) fn port(&self) -> u16 {
         read!(self.port)
     }
 
-    /// Of a segment, its connection as two words, for hashes.
+    /// Returns a TCP segment's connection as two words for hashes.
     #[inline(always)]
     pub(crate) fn connection_words(&self, seed: HashKey) -> [u64; 2] {
         let (source, destination) = (read!(self.source), read!(self.destination));
@@ -303,20 +304,20 @@ impl ParsedFrame {
         [seed.hash(source[0], source[1]), seed.hash(destination[0], destination[1]) ^ ports]
     }
 
-    /// Its source port.
+    /// Returns the source port of a UDP datagram.
     #[inline(always)]
     pub(crate) fn source_port(&self) -> u16 {
         read!(self.source_port)
     }
 
-    /// Who sent it.
+    /// Returns the source address.
     #[inline(always)]
     pub(crate) fn source(&self) -> Address {
         let words = read!(self.source);
         if read!(self.is_v6) == 0 { Address::V4(words[0] as u32) } else { Address::V6(words) }
     }
 
-    /// Whom it is sent to.
+    /// Returns the destination address.
     #[inline(always)]
     pub(crate) fn destination(&self) -> Address {
         let words = read!(self.destination);
@@ -324,31 +325,31 @@ impl ParsedFrame {
     }
 }
 
-/// What is no packet to be judged.
+/// Reasons why a frame has no packet to judge.
 #[derive(Clone, Copy)]
 pub(crate) enum NoPacket {
     NotIp,
     Malformed,
     TooManyTags,
-    /// There was no room to parse it in.
+    /// No memory for the parsed frame was available.
     NotParsed,
 }
 
-/// Room for the frame at hand, before it is parsed; what is missing is counted here.
+/// Returns memory for the current frame before it is parsed. Counts a fault if it is missing.
 #[inline(always)]
 pub(crate) fn to_parse() -> Option<&'static mut ParsedFrame> {
     or_fault(parsed_mut(), Fault::ParsedLookup)
 }
 
-/// The frame, once it was parsed: for every later function.
+/// Returns the current frame after it was parsed.
 #[inline(always)]
 pub(crate) fn parsed() -> Option<&'static ParsedFrame> {
     parsed_mut().map(|parsed| &*parsed)
 }
 
-/// The same, to be written.
+/// Returns the current frame for writing.
 #[inline(always)]
 pub(crate) fn parsed_mut() -> Option<&'static mut ParsedFrame> {
-    // SAFETY: this CPU's element, which lives as long as the map; it is written before anybody else borrows it.
+    // SAFETY: this CPU's element, which lives as long as the map; it is written before any other function borrows it.
     PARSED.get_ptr_mut(0).map(|parsed| unsafe { &mut *parsed })
 }

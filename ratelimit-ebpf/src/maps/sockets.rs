@@ -1,5 +1,5 @@
-//! The host's own sockets: whether a segment is of a connection that the host has answered, and what its TCP says of
-//! it.
+//! The host's own sockets: whether a segment belongs to a connection that the host has answered, and the numbers that
+//! its TCP reports.
 
 use core::arch::asm;
 
@@ -19,8 +19,8 @@ use crate::hook::Raw;
 /// `BPF_F_CURRENT_NETNS`: the network namespace of the interface.
 const NETNS_CURRENT: u64 = u64::MAX;
 
-/// Where a socket's fields are. The verifier knows each number here, so that what depends on `are_known` is not there
-/// where they are not.
+/// Offsets of the socket fields. They are constants to the verifier, which drops the code that depends on `are_known`
+/// if that is 0.
 #[unsafe(no_mangle)]
 static SOCKET_FIELDS: SocketFields = SocketFields {
     are_known: 0,
@@ -35,10 +35,10 @@ static SOCKET_FIELDS: SocketFields = SocketFields {
     request_said: 0,
 };
 
-/// One of [`SOCKET_FIELDS`], as the loader has put it there.
+/// Reads one of [`SOCKET_FIELDS`], as the loader has set it.
 macro_rules! field {
     ($name:ident) => {
-        // SAFETY: a static of this program. Volatile: the loader may have put another value in the place of the 0 here.
+        // SAFETY: a static of this program. Volatile: the loader may have replaced the 0 here.
         unsafe { (&raw const SOCKET_FIELDS.$name).read_volatile() }
     };
 }
@@ -52,7 +52,7 @@ struct TupleV4 {
     port: u16,
 }
 
-/// `bpf_sock_tuple.ipv6`, likewise, and its size without what makes it a whole number of words.
+/// `bpf_sock_tuple.ipv6`, in network order. [`TUPLE_V6_BYTES`] is its size without padding.
 #[repr(C)]
 struct TupleV6 {
     source: [u64; 2],
@@ -63,11 +63,11 @@ struct TupleV6 {
 
 const TUPLE_V6_BYTES: usize = 36;
 
-/// The largest window that a SYN+ACK tells: it is not scaled yet.
+/// Maximum window that a SYN+ACK can announce, as its window is not scaled.
 const WINDOW_FIRST_MAX: u32 = u16::MAX as u32;
 
-/// The [`ConnectionState`] of the segment at hand, all of it; keeps what its socket says. A function of its own, for
-/// the place of the tuples on the stack.
+/// Returns the [`ConnectionState`] of the current segment, which must be parsed, and stores what its socket reports. A
+/// function of its own, to keep the tuples on its own stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn connection_state_of(ctx: *mut Raw) -> u32 {
@@ -91,8 +91,7 @@ pub(crate) extern "C" fn connection_state_of(ctx: *mut Raw) -> u32 {
 #[inline(always)]
 fn look_up<T>(ctx: *mut Raw, tuple: &T, bytes: usize, parsed: &mut ParsedFrame, segment: &Segment) -> ConnectionState {
     let tuple = core::ptr::from_ref(tuple).cast_mut().cast::<bpf_sock_tuple>();
-    // SAFETY: the context is valid for the run of the program; the kernel reads so many bytes of the tuple, all
-    // written.
+    // SAFETY: the context is valid for the run of the program; the kernel reads these bytes of the tuple, all written.
     let socket = unsafe { bpf_skc_lookup_tcp(ctx.cast(), tuple, bytes as u32, NETNS_CURRENT, 0) };
     if socket.is_null() {
         return ConnectionState::Unknown;
@@ -108,16 +107,16 @@ fn look_up<T>(ctx: *mut Raw, tuple: &T, bytes: usize, parsed: &mut ParsedFrame, 
             ConnectionState::Unknown | ConnectionState::Ignored => connection_state,
         };
     }
-    // SAFETY: the reference that the look-up gave, once.
+    // SAFETY: the reference from the lookup, released once.
     unsafe { bpf_sk_release(socket.cast()) };
     connection_state
 }
 
-/// What a connection's socket says. One that only waits for late segments takes none, but gives way to a SYN that may
-/// be before this segment in the same batch: anyone can send this.
+/// Checks the segment against a connection's socket. A socket in TIME-WAIT accepts none: a SYN in the same batch,
+/// before this segment, may replace it, and anyone can send such a segment.
 #[inline(always)]
 fn established(socket: *mut bpf_sock, state: u32, parsed: &mut ParsedFrame, segment: &Segment) -> ConnectionState {
-    // SAFETY: a socket from a look-up, that was not released; null where it is no full one.
+    // SAFETY: a socket from a lookup that was not released; null if it is no full socket.
     let tcp = unsafe { bpf_skc_to_tcp_sock(socket.cast()) };
     if tcp.is_null() {
         return ConnectionState::Unknown;
@@ -147,15 +146,16 @@ fn established(socket: *mut bpf_sock, state: u32, parsed: &mut ParsedFrame, segm
     ConnectionState::Established
 }
 
-/// What a socket says that has answered a SYN: what ends the handshake acknowledges a number that only the peer knows.
+/// Checks the segment against a socket that has answered a SYN. The end of the handshake acknowledges a number that
+/// only the peer knows.
 #[inline(always)]
 fn answered(socket: *mut bpf_sock, state: u32, parsed: &mut ParsedFrame, segment: &Segment) -> ConnectionState {
     if !is_request(state) {
         // A connection that was opened with data.
         return established(socket, 0, parsed, segment);
     }
-    // SAFETY: as in `established`; null where its TCP is one of several kinds, as of a listener that takes MPTCP:
-    // nothing is known of those then but that they wait.
+    // SAFETY: as in `established`. Null if its TCP is one of several kinds, as for a listener that accepts MPTCP. Only
+    // the waiting state is known then.
     let request = unsafe { bpf_skc_to_tcp_request_sock(socket.cast()) };
     if request.is_null() {
         return ConnectionState::Answered;
@@ -185,8 +185,8 @@ fn answered(socket: *mut bpf_sock, state: u32, parsed: &mut ParsedFrame, segment
     ConnectionState::Established
 }
 
-/// What a socket says that listens: where SYNs are answered by cookies, what ends the handshake has one, and so has
-/// the first payload.
+/// Checks the segment against a listening socket. If the kernel answers SYNs by cookies, the end of the handshake and
+/// the first payload carry a valid one.
 #[inline(always)]
 fn listening(socket: *mut bpf_sock, parsed: &mut ParsedFrame, segment: &Segment) -> ConnectionState {
     let peer = Peer {
@@ -199,8 +199,7 @@ fn listening(socket: *mut bpf_sock, parsed: &mut ParsedFrame, segment: &Segment)
     };
     let (headers, ip_bytes) = parsed.write_headers(segment);
     let tcp = headers.tcp.as_mut_ptr().cast();
-    // SAFETY: a socket from a look-up, that was not released; the kernel reads so many bytes of both headers, all
-    // written.
+    // SAFETY: a socket from a lookup that was not released; the kernel reads these bytes of both headers, all written.
     let answer = unsafe {
         bpf_tcp_check_syncookie(
             socket.cast(),
@@ -217,19 +216,19 @@ fn listening(socket: *mut bpf_sock, parsed: &mut ParsedFrame, segment: &Segment)
     ConnectionState::Established
 }
 
-/// A structure of the kernel's, that is there as long as its socket is not released.
+/// Pointer to a structure of the kernel, valid until its socket is released.
 #[derive(Clone, Copy)]
 struct Structure(usize);
 
-/// One load from a field. Of instructions of its own: the verifier wants to see the pointer, and a number that it
-/// knows added to it; it holds both against the structure's type.
+/// Defines a load of one field, by instructions of its own. The verifier requires the original pointer with a known
+/// constant added, and checks both against the structure's type.
 macro_rules! load {
     ($word:ident, $instruction:literal) => {
         #[inline(always)]
         fn $word(self, offset: u32) -> $word {
             let word: u64;
-            // SAFETY: the kernel takes the program only where a field of this size is there; the instructions read and
-            // do nothing else.
+            // SAFETY: the kernel accepts the program only if the structure has a field of this size there; the
+            // instructions read and do nothing else.
             unsafe {
                 asm!(
                     "{word} = {structure}",

@@ -1,5 +1,5 @@
-//! The source that is judged: its windows and its bans, in the maps of its family. Each family has keys of its own
-//! size, and nothing else.
+//! Windows and bans of the current source, in the maps of its address family. Each family has its own maps, with keys
+//! of its own size.
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd};
 use core::ptr::NonNull;
@@ -17,19 +17,19 @@ use ratelimit_common::window::{self, CELLS, Cells};
 use super::{BANS_V4, BANS_V6, BANS_V6_WIDE, SCRATCH, SOURCES_V4, SOURCES_V6, SOURCES_V6_WIDE, Work, fault, inserted};
 use crate::packet::{forget, one_register};
 
-/// A source, as the maps have it: part of what is kept of a packet.
+/// The current source, as a key of the maps. Part of the deferred update.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Of {
-    /// By which it is known, for hashes.
+    /// Words that identify the source in hashes.
     pub(crate) words: [u64; 2],
     v4: SourceKeyV4,
     v6: SourceKeyV6,
     v6_wide: SourceKeyV6Wide,
     family: u32,
-    /// 0 where it is the source itself; else what contains that, whose family is one less.
+    /// 0 for the source itself. For a group that contains the source: the source's family plus 1.
     turned: u32,
-    /// Then the source's words.
+    /// The source's words while a group takes its place.
     source: [u64; 2],
 }
 
@@ -39,7 +39,7 @@ const V6_WIDE: u32 = 2;
 const TURNED_V4: u32 = V4 + 1;
 const TURNED_V6: u32 = V6 + 1;
 
-/// Calls this method of a map, that of the source's family, with the key of this slot.
+/// Calls a method of the map of the source's family, with the key of this slot.
 macro_rules! of_family {
     ($self:ident, $slot:expr, [$v4:ident $v6:ident $v6_wide:ident], $method:ident($($argument:expr),*)) => {
         match $self.family {
@@ -60,7 +60,7 @@ macro_rules! of_family {
 }
 
 impl Of {
-    /// Makes it this address, cut to what is one client.
+    /// Sets the source to this address, cut to the configured prefix length of one client.
     #[inline(always)]
     pub(crate) fn set(&mut self, address: Address, config: &Config) {
         match address {
@@ -93,7 +93,8 @@ impl Of {
         self.family = V6_WIDE;
     }
 
-    /// Makes it the group that contains the source. Its marks are no source's and no other limit's.
+    /// Replaces the source by the group that contains it. The words get the limit's slot, so hashes differ from those
+    /// of sources and of other limits' groups.
     #[inline(always)]
     pub(crate) fn turn_to(&mut self, group: &Group, slot: u32) {
         if self.turned == 0 {
@@ -113,7 +114,7 @@ impl Of {
         self.words[1] |= u64::from(slot) << 32 | 1 << 16;
     }
 
-    /// Makes it the source again.
+    /// Restores the source after [`Of::turn_to`].
     #[inline(always)]
     pub(crate) fn turn_back(&mut self) {
         let [high, _] = self.source;
@@ -126,54 +127,54 @@ impl Of {
         self.turned = 0;
     }
 
-    /// Whether it is one of more than 64 bits.
+    /// Returns true if the source is an IPv6 prefix of more than 64 bits.
     #[inline(always)]
     pub(crate) const fn is_wide(&self) -> bool {
         self.family == V6_WIDE
     }
 
-    /// Which map it is in, as [`ratelimit_common::layout::ChargeOrder::family`].
+    /// Returns the family, which tells the map: a value of [`ratelimit_common::layout::ChargeOrder::family`].
     #[inline(always)]
     pub(crate) const fn family(&self) -> u8 {
         self.family as u8
     }
 
-    /// Its prefix, in the first word alone unless it is wide.
+    /// Returns the prefix of the source. The second word is 0 unless the source is wide and no group replaces it.
     #[inline(always)]
     pub(crate) const fn prefix(&self) -> [u64; 2] {
         let [high, low] = self.words;
         [high, if self.is_wide() && self.turned == 0 { low } else { 0 }]
     }
 
-    /// Its window in this slot, if it is remembered. A function of its own, as the next one is: it is called from many
-    /// places.
+    /// Returns the source's window in this slot, if there is one. A function of its own, because many places call it.
     #[inline(never)]
     pub(crate) fn window(&mut self, slot: u32) -> Option<SourceRef> {
         self.window_here(slot)
     }
 
-    /// The same where it is: for the look-up that most packets take.
+    /// Returns the source's window in this slot, inlined for the lookup that most packets need.
     #[inline(always)]
     pub(crate) fn window_here(&mut self, slot: u32) -> Option<SourceRef> {
         let source = of_family!(self, slot, [SOURCES_V4 SOURCES_V6 SOURCES_V6_WIDE], get_ptr_mut());
         source.and_then(SourceRef::new)
     }
 
-    /// Its newest ban in this slot, if it is still kept.
+    /// Returns the source's newest ban in this slot, if it is still kept.
     #[inline(never)]
     pub(crate) fn ban(&mut self, slot: u32) -> Option<BanRef> {
         let ban = of_family!(self, slot, [BANS_V4 BANS_V6 BANS_V6_WIDE], get_ptr_mut());
         ban.and_then(NonNull::new).map(BanRef)
     }
 
-    /// Bans it for the first time.
+    /// Adds the source's first ban in this slot. An existing ban stays as it is.
     #[inline(always)]
     pub(crate) fn insert_ban(&mut self, slot: u32, ban: &Ban) -> Inserted {
         let result = of_family!(self, slot, [BANS_V4 BANS_V6 BANS_V6_WIDE], insert(ban, BPF_NOEXIST.into()));
         inserted(result, self.fault([Fault::BansV4Insert, Fault::BansV6Insert, Fault::BansV6WideInsert]))
     }
 
-    /// Remembers it, by way of the room for this work. Never an update: an existing entry stays as it is.
+    /// Adds the source's window in this slot, built in the scratch space of this work. An existing window stays as it
+    /// is.
     #[inline(always)]
     pub(crate) fn insert(&mut self, at: Work, slot: u32, open: impl FnOnce(&mut [u64; CELLS]) -> bool) -> Inserted {
         let Some(first) = scratch(at) else { return Inserted::Refused };
@@ -196,7 +197,7 @@ impl Of {
     }
 }
 
-/// The family of a source.
+/// Returns the family code of a source.
 #[inline(always)]
 pub(super) const fn family_of(is_ipv6: bool, is_wide: bool) -> u32 {
     match (is_ipv6, is_wide) {
@@ -206,7 +207,7 @@ pub(super) const fn family_of(is_ipv6: bool, is_wide: bool) -> u32 {
     }
 }
 
-/// Gets from a map, that of this family, what this source has in this slot.
+/// Looks up another source's entry for a slot in the map of its family.
 macro_rules! get_of {
     ($family:expr, $source:expr, $slot:expr, [$v4:ident $v6:ident $v6_wide:ident]) => {{
         let ([high, low], slot) = ($source, $slot);
@@ -218,27 +219,28 @@ macro_rules! get_of {
     }};
 }
 
-/// The window of another source in this slot.
+/// Returns the window of another source in this slot.
 #[inline(always)]
 pub(super) fn window_of(family: u32, source: [u64; 2], slot: u32) -> Option<SourceRef> {
     get_of!(family, source, slot, [SOURCES_V4 SOURCES_V6 SOURCES_V6_WIDE]).and_then(SourceRef::new)
 }
 
-/// Its newest ban, likewise.
+/// Returns the newest ban of another source in this slot.
 #[inline(always)]
 pub(super) fn ban_of(family: u32, source: [u64; 2], slot: u32) -> Option<BanRef> {
     get_of!(family, source, slot, [BANS_V4 BANS_V6 BANS_V6_WIDE]).and_then(NonNull::new).map(BanRef)
 }
 
-/// Room for one source, which would be a seventh of the stack. This CPU's, and nothing of it outlasts a packet.
+/// Returns this CPU's scratch space for one source, which would take a seventh of the stack. Its contents do not
+/// outlast a packet.
 #[inline(always)]
 fn scratch(at: Work) -> Option<&'static mut Source> {
     let Some(source) = SCRATCH.get_ptr_mut(at.0) else {
         fault(Fault::ScratchLookup);
         return None;
     };
-    // SAFETY: this CPU's element, which lives as long as the map; it is borrowed once a packet. Nothing is refused in
-    // it.
+    // SAFETY: this CPU's element, which lives as long as the map; it is borrowed once a packet. Refusals are not
+    // counted in it.
     Some(unsafe { &mut *source })
 }
 
@@ -250,13 +252,13 @@ fn scratch(at: Work) -> Option<&'static mut Source> {
 pub(crate) struct SourceRef(NonNull<Source>);
 
 impl SourceRef {
-    /// The window at this pointer, which a look-up gave; none if it is null.
+    /// Wraps the pointer that a lookup gave; `None` if it is null.
     #[inline(always)]
     pub(crate) fn new(source: *mut Source) -> Option<Self> {
         NonNull::new(source).map(Self)
     }
 
-    /// Counts packets that were refused in its name, in the bucket of the newest refusal or after it.
+    /// Adds refused packets to the window's count, in the bucket of the newest refusal or later.
     #[inline(always)]
     pub(crate) fn add_refused(self, packets: u64) {
         // SAFETY: as above.
@@ -283,7 +285,7 @@ impl Cells for SourceRef {
 
     #[inline(always)]
     fn load(&self, index: usize) -> u64 {
-        // SAFETY: as above. Volatile: other CPUs write it, and each look wants one load.
+        // SAFETY: as above. Volatile: other CPUs write it, and each read must be one load.
         unsafe { self.cell(index).read_volatile() }
     }
 
@@ -375,8 +377,8 @@ impl Window for SourceRef {
     }
 }
 
-/// The verifier walks a global function once, whatever it is called with. Null is not passed; the verifier wants to
-/// see that it would do no harm.
+/// Global functions, which the verifier walks once for all callers. No caller passes null, but the verifier requires
+/// the check.
 mod out_of_line {
     use ratelimit_common::hold::{
         Charged, charge_window as charge, window_is_within_limit, window_passes_refuse_all, window_used,
@@ -384,7 +386,7 @@ mod out_of_line {
 
     use super::{BucketIndex, Limit, Nanos, Side, Source, SourceRef, window};
 
-    /// A [`Charged`].
+    /// Charges one window. Returns a [`Charged`].
     #[unsafe(no_mangle)]
     #[inline(never)]
     pub(super) extern "C" fn charge_window(
@@ -460,7 +462,7 @@ mod out_of_line {
     }
 }
 
-/// A ban in its map.
+/// A ban, in its map.
 #[derive(Clone, Copy)]
 pub(crate) struct BanRef(NonNull<Ban>);
 
@@ -474,7 +476,7 @@ impl Banned for BanRef {
     #[inline(always)]
     fn read(&self) -> Ban {
         // SAFETY: the lookup gave a pointer to a whole element, valid for the run of the program. The kernel reuses an
-        // element that the daemon deletes; then one packet is judged by another's ban, in that instant only.
+        // element that the daemon deletes. In that instant one packet may be judged by another source's ban.
         unsafe { self.0.as_ptr().read_volatile() }
     }
 
@@ -490,8 +492,10 @@ impl Banned for BanRef {
         unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(&raw mut (*self.0.as_ptr()).dropped, packets) };
     }
 
-    /// Puts `next` in its place, unless another CPU was first: so one excess makes one ban. Who reads between the
-    /// writes sees the new end with the old step, which nothing is decided by before that end. True if it was done.
+    /// Replaces the ban by `next` unless another CPU did so first, so one excess makes one ban. Returns true if this
+    /// CPU replaced it.
+    ///
+    /// A reader between the writes sees the new end with the old step. No decision uses the step before that end.
     #[inline(always)]
     fn replace(&self, read: &Ban, next: &Ban) -> bool {
         // SAFETY: as above.

@@ -1,9 +1,10 @@
-//! What is read and written of elements of maps: a field where it is needed, and the whole a word at a time. And what
-//! a word stands for.
+//! Access to elements of maps: single fields at the moment they are needed, and whole values word by word. Also the
+//! decoding of a reason.
 
 use ratelimit_common::verdict::Reason;
 
-/// Reads a field where it is needed: what is read earlier than that is kept on the stack, of which there is little.
+/// Reads a field at the moment it is needed. The compiler would keep an earlier read on the stack, of which there is
+/// little.
 macro_rules! read {
     ($self:ident.$field:ident) => {
         // SAFETY: a field of what `$self` refers to.
@@ -12,18 +13,18 @@ macro_rules! read {
 }
 pub(super) use read;
 
-/// The reason of a code, an internal error where it is of none: [`Reason::from_code`], each arm of which would be
-/// another path for the verifier.
+/// Returns the reason with this code; an internal error if there is none. [`Reason::from_code`] has an arm for each
+/// reason, and each would be another path for the verifier.
 #[inline(always)]
 pub(crate) const fn reason(code: u32) -> Reason {
     if code as usize >= Reason::ALL.len() {
         return Reason::InternalError;
     }
-    // SAFETY: the codes are the positions in the list, which a test of it says, and this is one of them.
+    // SAFETY: the codes are the positions in the list, which a test checks, and this is one of them.
     unsafe { core::mem::transmute::<u8, Reason>(code as u8) }
 }
 
-/// Copies what is made of numbers word by word: what the compiler has for it takes a step for each byte.
+/// Copies a value of plain numbers word by word. The compiler's own copy takes a step for each byte.
 #[inline(always)]
 pub(crate) fn copy<T: Copy>(from: &T, to: &mut T) {
     const { assert!(size_of::<T>().is_multiple_of(size_of::<u64>())) };
@@ -36,7 +37,7 @@ pub(crate) fn copy<T: Copy>(from: &T, to: &mut T) {
     }
 }
 
-/// Makes it all zeros, likewise.
+/// Sets a value of plain numbers to zero, word by word.
 #[inline(always)]
 pub(crate) fn clear<T: Copy>(place: &mut T) {
     const { assert!(size_of::<T>().is_multiple_of(size_of::<u64>())) };

@@ -1,4 +1,4 @@
-//! A round: from what the kernel says to calls, and from answers to what the kernel is told.
+//! One round: turns the kernel's counts into calls, and the answers into counts for the kernel.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,21 +11,21 @@ use crate::names::Shard;
 use crate::tracked::{Answer, Count, Need, Subject, Told, Tracked};
 use crate::wire::{Call, ENTRIES_MAX, Entry, Group, Said, Sequence};
 
-/// What goes to the store.
+/// Output of one round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Round {
-    /// A call or more for each shard that is asked.
+    /// Calls to the store, one or more per shard.
     pub calls: Vec<Call>,
-    /// What the kernel does not count for the others, though it was told.
+    /// Counts of other hosts that the kernel lacks although they were written before.
     pub told: Vec<Told>,
 }
 
-/// The hash of an entry, in the order in which calls have them.
+/// Hash of an entry. Calls list their entries in this order.
 type Place = (Shard, u64, BucketIndex);
 
 impl Core {
-    /// The calls for what [`Core::due`] named and `read` looked up, in the same order. Where `read` has an empty list of a
-    /// source, the kernel has nothing; where it has none, it could not be looked up, and is due again.
+    /// Builds the calls for the sources that [`Core::due`] returned. `read` holds their counts in the same order. An
+    /// empty list means that the kernel has no counts. None means that the lookup failed, and the source is retried.
     pub fn round(&mut self, now: Nanos, due: &[Subject], read: &[Option<Vec<Count>>]) -> Round {
         let mut entries: BTreeMap<Place, Vec<Entry>> = BTreeMap::new();
         let mut exchanged = 0;
@@ -85,7 +85,8 @@ impl Core {
         let mut room = 0;
         for ((shard, bucket_ns, bucket), entries) in entries {
             let key = self.names.bucket_key(shard, bucket_ns, bucket);
-            // Kept until no window of any form, on a host whose clock is behind, takes it in: 8 buckets and a half.
+            // Lifetime: 8.5 buckets. After that no window of any form includes the bucket, even on a host whose clock
+            // is behind.
             let expiry_ms = bucket_ns / 1_000_000 * 17 / 2 + 1000;
             let mut rest = entries.as_slice();
             while !rest.is_empty() {
@@ -104,7 +105,7 @@ impl Core {
         calls
     }
 
-    /// Takes in what the store answered to a call. The result goes to the kernel.
+    /// Evaluates the store's answer to a call. Returns the counts to write to the kernel.
     pub fn answered(&mut self, call: &Call, said: &[Said], now: Nanos) -> Vec<Told> {
         if call.sequence <= self.outdated {
             self.counters.late += call.entries().count() as u64;
@@ -149,7 +150,7 @@ impl Core {
         subjects.into_iter().flat_map(|subject| self.tells(subject, now)).collect()
     }
 
-    /// Nothing came of a call: its sources are tried again by and by.
+    /// Records that a call failed. Its sources are tried again after [`RETRY`].
     pub fn failed(&mut self, call: &Call, now: Nanos) {
         let is_of_these_limits = call.sequence > self.outdated;
         for entry in call.entries().filter(|_| is_of_these_limits) {
@@ -160,7 +161,8 @@ impl Core {
         self.retry_at.get_or_insert(after(now, RETRY));
     }
 
-    /// What one shard had is gone: a replica that had less was promoted, or it was emptied.
+    /// Records that the store lost the data of one shard. A replica with less data was promoted, or the shard was
+    /// emptied.
     fn shard_lost(&mut self, shard: Shard, now: Nanos) {
         self.counters.store_lost += 1;
         self.unsettle(now);
@@ -168,7 +170,7 @@ impl Core {
             let Some((limit, _)) = self.limits.get(usize::from(subject.limit.0)) else {
                 continue;
             };
-            // The name changes with the day alone, so that of today's shard says enough.
+            // The field name changes only once a day, so the shard of today's name is sufficient.
             let field = self.names.field(&limit.identity, limit.bucket_ns, limit.bucket(now), subject.source);
             if Shard::of(field) == shard {
                 known.store_lost();
@@ -192,31 +194,34 @@ impl Core {
 }
 
 impl Tracked {
-    /// Whether it is exchanged without waiting for the interval.
+    /// Returns true if the source is exchanged without waiting for the interval.
     fn is_urgent(&self, limit: &FleetLimit, terms: Terms, now: Nanos) -> bool {
         let unsaid = self.unsaid(limit, now);
         let sum = self.own(limit, now).saturating_add(self.others(limit, now));
         unsaid > 0 && !self.has_failed && (terms.is_urgent(unsaid) || terms.is_hot(sum))
     }
 
-    /// Whether it is exchanged at a tick: it has something to say, admits now, or is near its limit.
+    /// Returns true if the source is exchanged at a tick: it has unreported counts, is active, or is near its limit.
     fn is_due(&self, limit: &FleetLimit, terms: Terms, now: Nanos) -> bool {
         let sum = self.own(limit, now).saturating_add(self.others(limit, now));
         self.has_failed || self.differs(limit, now) || self.is_active(limit, now) || terms.is_hot(sum)
     }
 }
 
-/// What the others may take of a limit at most: all, but for what no store can take; none where their sum is garbage.
+/// Returns the maximum that counts of other hosts may take of a limit: all except the local floor. None if their sum is
+/// implausible.
 fn most_of_others(known: &Tracked, (limit, terms): (&FleetLimit, Terms), floor_percent: u8, now: Nanos) -> Option<u64> {
     let is_garbage = known.others(limit, now) > terms.believable();
     (!is_garbage).then_some(match floor_percent {
-        // Also what is above the limit: the kernel has room for twice of it, and a window that rises may want it.
+        // No cap at 0 percent, not even the limit: the kernel has room for twice the limit, and a window whose limit is
+        // raised may need it.
         0 => u64::MAX,
         percent => terms.amount - terms.floor(percent),
     })
 }
 
-/// When no host has more to say of a bucket: those that are behind by a quarter of it have ended it, and have said so.
+/// Returns the time at which no host has more to report for a bucket. Even a host that is behind by a quarter of a
+/// bucket has ended and reported it by then.
 fn final_at(limit: &FleetLimit, bucket: BucketIndex, interval: Duration) -> Nanos {
     let end = BucketIndex(bucket.0.saturating_add(1)).start(limit.bucket_ns);
     after(Nanos(end.0.saturating_add(limit.bucket_ns / 2)), interval * 2)

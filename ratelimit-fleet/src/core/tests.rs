@@ -1,4 +1,4 @@
-//! What is reported and when, and what becomes of answers, a case each. The simulation has all of it together.
+//! Unit tests of the reports and of the evaluation of answers, one case each. The simulation tests them together.
 
 use super::*;
 use crate::tracked::{Count, Told};
@@ -26,12 +26,12 @@ fn source(last: u8) -> Subject {
     Subject { limit: LimitId(0), source: format!("192.0.2.{last}/32").parse().unwrap() }
 }
 
-/// So many milliseconds after the start.
+/// Returns the instant `ms` milliseconds after the start.
 fn at(ms: u64) -> Nanos {
     Nanos(START + ms * 1_000_000)
 }
 
-/// One look: the kernel has `own` of each source that is due, in the current bucket.
+/// Performs one read: the kernel has `own` admissions for each due source in the current bucket.
 fn look(core: &mut Core, now: Nanos, own: u64) -> Vec<Call> {
     let due = core.due(now);
     let read: Vec<_> = due.iter().map(|_| Some(vec![Count { bucket: limit().bucket(now), own, others: 0 }])).collect();
@@ -50,7 +50,7 @@ fn told_now(told: &[Told]) -> Option<u64> {
     told.iter().find(|told| told.bucket == BUCKET).map(|told| told.others)
 }
 
-/// A source that was reported with `own` and told `others`.
+/// Returns a core with one source that reported `own` and received `others`.
 fn known(settings: Settings, own: u64, others: u64) -> Core {
     let mut core = core(settings);
     core.due(at(0));

@@ -1,4 +1,4 @@
-//! How the fleet does, for `stats`, `ratelimitd fleet` and the metrics.
+//! Status of the fleet, for `stats`, `ratelimitd fleet` and the metrics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,82 +15,82 @@ use crate::tracked::LimitId;
 use crate::trips::{Distance, Reach};
 use ratelimit_policy::fleet::DELAY_MAX;
 
-/// The upper ends of the histogram of rounds, in seconds.
+/// Upper bounds of the histogram of exchange times, in seconds.
 pub const ROUND_SECONDS: [f64; 7] = [0.001, 0.002, 0.005, 0.02, 0.1, 0.25, 0.5];
 
-/// One word for it.
+/// Overall state of the fleet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
     /// All exchanges succeed.
     Connected,
-    /// Some do not, some limit is not summed, or the store is slow.
+    /// Some exchanges fail, some limit is not summed, or the store is slow.
     Degraded,
-    /// None does, or all come too late: each host holds its limits by itself.
+    /// No exchange succeeds, or all are too late: each host enforces its limits alone.
     #[default]
     Away,
 }
 
-/// State, label of the trouble, how far the store is, and files or addresses that do not fit.
+/// Values that are logged when they change: state, trouble label, distance of the store, and access error.
 pub(super) type Kind = (State, Option<&'static str>, Distance, Option<String>);
 
-/// All of it.
+/// Full status of the fleet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Status {
-    /// One word.
+    /// Overall state.
     pub state: State,
-    /// What is wrong, if something is.
+    /// Current fault, if any.
     pub trouble: Option<Trouble>,
-    /// Files or addresses that do not fit, in words.
+    /// Description of invalid access files or addresses.
     pub error: Option<String>,
-    /// What the store said of the trouble, in its own words.
+    /// Error text of the store for the fault.
     pub said: Option<Said>,
-    /// How far the store is, by what its answers took.
+    /// Distance of the store, by its response times.
     pub reach: Reach,
-    /// What a report takes at most, on this host or on another that is heard; none before the first answer.
+    /// Maximum time that a report takes, on this host or another current one. None before the first answer.
     pub delay: Option<Duration>,
-    /// The hosts heard of in the last hour, this one among them.
+    /// Hosts with a record in the last hour, including this one.
     pub hosts: Vec<Host>,
-    /// Those of the last minute.
+    /// Number of hosts with a record in the last minute.
     pub hosts_heard: usize,
-    /// Hosts of the last minute whose records this host's secret does not open.
+    /// Number of hosts with a record in the last minute that this host's secret does not decrypt.
     pub unread: usize,
-    /// Another machine has a copy of this host's state.
+    /// True if another machine has a copy of this host's state.
     pub is_doubled: bool,
-    /// When the store answered last.
+    /// Time of the store's last answer.
     pub last_exchange: Option<Nanos>,
-    /// Calls that were answered.
+    /// Number of answered calls.
     pub rounds: u64,
-    /// Those that were not, by what was wrong.
+    /// Number of failed calls, by label of the fault.
     pub failed: BTreeMap<&'static str, u64>,
-    /// How many took up to so long: by [`ROUND_SECONDS`], and longer.
+    /// Answered calls by duration: one slot per bound of [`ROUND_SECONDS`], then the longer ones.
     pub round_seconds: [u64; ROUND_SECONDS.len() + 1],
-    /// Their sum in nanoseconds.
+    /// Total duration of the answered calls in nanoseconds.
     pub round_ns: u64,
-    /// Connections that were made.
+    /// Number of connections that were opened.
     pub connections: u64,
-    /// This host's clock minus the store's.
+    /// This host's clock minus the store's, in nanoseconds.
     pub ahead_ns: Option<i64>,
-    /// Limits that are not summed, as clocks differ too much.
+    /// Limits that are not summed because the clocks differ too much.
     pub not_summed: Vec<LimitId>,
-    /// What the core counted.
+    /// Counters of the core.
     pub counters: Counters,
-    /// Acts and messages that were lost for want of room.
+    /// Acts and messages lost because a table or queue was full.
     pub lost: u64,
-    /// Sources that are reported.
+    /// Number of reported sources.
     pub tracked: usize,
-    /// The number of the last act that the task took.
+    /// Number of the last act that the task took.
     pub acts_taken: u64,
-    /// Of those, what users of this host said that the store has not taken.
+    /// Numbers of the taken acts of users that the store has not accepted.
     pub acts_unsaid: Vec<u64>,
 }
 
 impl Status {
-    /// All that failed.
+    /// Returns the number of failed calls of all kinds.
     pub fn rounds_failed(&self) -> u64 {
         self.failed.values().sum()
     }
 
-    /// The same, with what was counted before: of counters that only grow.
+    /// Adds the counters of an earlier status. Other fields stay.
     #[must_use]
     pub fn since(mut self, before: &Self) -> Self {
         self.rounds += before.rounds;
@@ -103,7 +103,7 @@ impl Status {
         self
     }
 
-    /// Why limits are held to a higher bound, or by each host alone, though exchanges succeed.
+    /// Describes a slow store: its response times raise the bound or end the summing, although exchanges succeed.
     pub fn slow(&self) -> Option<String> {
         let (round_trip, delay) = (self.reach.round_trip?, self.reach.delay?);
         let (trip_ms, delay) = (round_trip.as_millis(), delay.as_secs_f64());
@@ -134,18 +134,18 @@ impl Status {
         *self.failed.entry(trouble.label()).or_default() += 1;
     }
 
-    /// What makes it another state: a change of its words alone does not.
+    /// Returns the values that are logged when they change. The store's error text is not among them.
     pub(super) fn kind(&self) -> Kind {
         (self.state, self.trouble.map(Trouble::label), self.reach.distance, self.error.clone())
     }
 
-    /// Logs how it is now.
+    /// Logs the current status.
     pub(super) fn log(&self, line: Line) {
         let words = self.words();
         match (line, words) {
             (Line::State, Some(words)) if self.state == State::Connected => info!("fleet: {words}"),
             (Line::State, Some(words)) => warn!("fleet: {words}"),
-            // The first connection is on its way.
+            // The first connection is still being opened.
             (Line::State, None) => {}
             (Line::Summary { changes, within }, words) => {
                 let words = words.unwrap_or_else(|| "no connection yet".to_owned());

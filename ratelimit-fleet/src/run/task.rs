@@ -1,4 +1,4 @@
-//! One loop over what is asked, what is due, and what is answered.
+//! Event loop over messages, due work and answers.
 
 mod heard;
 mod publish;
@@ -30,14 +30,14 @@ use crate::store::trouble::Trouble;
 use crate::trips::Trips;
 use crate::wire::{Call, Said};
 
-/// Calls on their way, one of a shard at most. The others wait here, not in the store: what waited there past its time
-/// would be sent again, and a store that is merely slow would never get through.
+/// Maximum number of calls in flight, one per shard. Others wait here: a call that timed out in the store's queue would
+/// be sent again, so a slow store would never catch up.
 const CALLS_MAX: usize = 8;
 
-/// Messages taken at once, before anything else is looked at.
+/// Maximum number of messages taken in one turn of the loop.
 const MESSAGES_AT_ONCE: usize = 1024;
 
-/// What this process is, for the others.
+/// Identity of this process for the other hosts.
 pub(super) struct Me {
     pub(super) process: u64,
     pub(super) name: String,
@@ -57,7 +57,7 @@ enum Done {
     Beaten { generation: u64, asked: Nanos, acts: Vec<Act>, took: Duration, answer: Result<Heard, Trouble> },
 }
 
-/// A call, and when its counts were read in the kernel.
+/// Call, and the time at which its counts were read in the kernel.
 #[derive(Clone)]
 struct Waiting {
     read_at: Nanos,
@@ -79,29 +79,29 @@ pub(super) struct Task {
     voice: Voice,
     began_at: Instant,
     connection: Connection,
-    /// Which connection: what was sent on an older one says nothing of this.
+    /// Number of the connection. Results of an older connection do not count for this one.
     generation: u64,
     pending: UnderWay,
-    /// What waits to be sent; no round begins before it is empty.
+    /// Calls that wait to be sent. No round begins before the queue is empty.
     queue: VecDeque<Waiting>,
-    /// The shards that have a call on its way.
+    /// Shards with a call in flight.
     busy: HashSet<Shard>,
-    /// Those that do not answer, and since when.
+    /// Shards that do not answer, and the time since when.
     silent: HashMap<Shard, Instant>,
     beats_at: Instant,
     is_beating: bool,
     has_beaten: bool,
-    /// When the store last said which hosts there are.
+    /// Time at which the store last listed the hosts.
     beaten_at: Instant,
-    /// When another process last said that it is this host.
+    /// Time at which another process last claimed to be this host.
     doubled_at: Option<Instant>,
-    /// Whether anything came over this connection: a server that hangs takes connections too.
+    /// True if this connection delivered an answer. A server that hangs accepts connections too.
     is_heard: bool,
     was_away: bool,
     outages: u64,
     admitted: u64,
     lost: Arc<AtomicU64>,
-    /// What the record says of the limits.
+    /// Hashes of the limits, for this host's record.
     marks: Option<Vec<u32>>,
     acts: mpsc::Sender<Act>,
     status: Status,
@@ -198,14 +198,14 @@ impl Task {
         }
     }
 
-    /// When something is to be done without being asked.
+    /// Returns the time of the next work that no message triggers.
     fn wakes_at(&self, now: Nanos) -> Instant {
         match &self.connection {
             Connection::None { next } => *next,
-            // It ends by itself.
+            // The attempt ends by itself.
             Connection::Connecting => Instant::now() + self.interval,
             Connection::Up(_) => {
-                // The answer to a beat, or to a call that another waits for, ends the wait by itself.
+                // The answer to a beat, or to a call that blocks others, wakes the loop by itself.
                 let beats_at = if self.is_beating { Instant::now() + self.interval } else { self.beats_at };
                 if !self.queue.is_empty() {
                     return beats_at;
@@ -226,7 +226,7 @@ impl Task {
                 }
                 self.status.acts_taken = self.status.acts_taken.max(begun.number);
                 self.ledger.begin(self.core.host(), begun, now);
-                // At once, where no beat is on its way.
+                // Publishes at once, unless a beat is in flight.
                 self.beats_at = Instant::now();
             }
             Message::Admitted(count) => self.admitted = count,
@@ -235,7 +235,7 @@ impl Task {
                 self.core.set_limits(limits);
                 self.marks = hosts::marks(self.core.limits());
             }
-            // Who asked may have gone.
+            // The requester may be gone.
             Message::Standing(subject, answer) => drop(answer.send(self.core.standing(subject, now))),
         }
     }
@@ -260,7 +260,7 @@ impl Task {
             return;
         }
         let acts = self.ledger.due(now);
-        // One for the record, and one for each act: none is used twice.
+        // One nonce for the record and one per act; none is used twice.
         let Some(nonces) = (0..=acts.len()).map(|_| self.nonce()).collect::<Option<Vec<_>>>() else {
             return;
         };
@@ -318,7 +318,7 @@ impl Task {
         }
     }
 
-    /// What waits for a shard that does not answer waits no longer.
+    /// Drops queued calls that match `is_lost`, and marks them as failed.
     fn give_up(&mut self, is_lost: impl Fn(&Call) -> bool, now: Nanos) {
         let (lost, kept) = std::mem::take(&mut self.queue).into_iter().partition(|waiting| is_lost(&waiting.call));
         let lost: VecDeque<Waiting> = lost;
@@ -344,7 +344,8 @@ impl Task {
                 self.busy.remove(&call.shard);
                 match answer {
                     Ok(said) => {
-                        // What was not said there meanwhile is of buckets that others may take for final by now.
+                        // Counts that were not reported meanwhile belong to buckets that other hosts may consider
+                        // final.
                         let silent = self.silent.remove(&call.shard);
                         self.was_away |= silent.is_some_and(|since| since.elapsed() >= self.interval);
                         let way = Duration::from_nanos(now.0.saturating_sub(read_at.0));
@@ -406,7 +407,7 @@ impl Task {
         if let Some(said) = link.and_then(|link| link.words(trouble)) {
             self.status.said = Some(said);
         }
-        // A server's connection that broke mends itself never; a cluster's does.
+        // A broken connection to a single server never recovers; a cluster's does.
         let is_broken = link.is_some_and(|link| !link.is_cluster()) && trouble.ends_connection();
         if self.pulse.failed(part, trouble) || is_broken {
             self.disconnect();
@@ -417,7 +418,7 @@ impl Task {
         self.was_away = true;
         self.generation += 1;
         let mut random = [0; 8];
-        // Without randomness hosts come back together, which is no more than work.
+        // Without randomness all hosts reconnect together, which only costs work.
         self.random.fill(&mut random).ok();
         let pause = self.pulse.pause(u64::from_be_bytes(random));
         self.connection = Connection::None { next: Instant::now() + pause };
@@ -427,13 +428,13 @@ impl Task {
         if generation == self.generation {
             if !std::mem::replace(&mut self.is_heard, true) {
                 self.pulse.connected();
-                // What another connection took says nothing of this one.
+                // Response times of another connection do not apply.
                 self.trips.clear();
             }
             self.trips.learn(now, took, way);
         }
         if self.is_heard && std::mem::take(&mut self.was_away) {
-            // Others ask again when they see it, which is soon; this host asks what it missed.
+            // Other hosts request counts again when they see the outage; this host requests what it missed.
             self.outages += 1;
             self.beats_at = Instant::now();
             self.core.rejoined(now);

@@ -1,7 +1,7 @@
-//! Which changes of state are logged at once, and which are summed up. Pure: instants are handed in.
+//! Decides which changes of state are logged at once and which are summarised. Pure: instants are arguments.
 //!
-//! A store that comes and goes would write lines as often as it does. The first changes are logged at once. After that a
-//! summary has their number, at intervals that grow while it goes on.
+//! A flapping store would write a line per change. The first changes are logged at once. Afterwards a summary gives
+//! their number, at intervals that grow while the flapping continues.
 
 use std::time::Duration;
 
@@ -9,38 +9,38 @@ use ratelimit_common::time::Nanos;
 
 use crate::core::after;
 
-/// Changes that are logged at once, one after the other.
+/// Maximum number of consecutive changes that are logged at once.
 pub(super) const AT_ONCE_MAX: u32 = 4;
 
-/// A quiet time of this length lets one more change be logged at once.
+/// Quiet time after which one more change is logged at once.
 pub(super) const QUIET: Duration = Duration::from_secs(300);
 
-/// The first pause before a summary. Each is twice as long as the one before.
+/// First pause before a summary. Each further pause is twice as long.
 pub(super) const PAUSE_MIN: Duration = Duration::from_secs(60);
 
-/// The longest.
+/// Maximum pause before a summary.
 pub(super) const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// What is to be logged.
+/// Line to log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Line {
-    /// The state as it is now.
+    /// Current state.
     State,
-    /// The state as it is now, and how often it changed in the time before.
+    /// Current state, and the number of changes before it.
     Summary {
-        /// Changes that were not logged.
+        /// Number of changes that were not logged.
         changes: u64,
-        /// The time in which they came.
+        /// Time in which the changes occurred.
         within: Duration,
     },
 }
 
-/// What was logged.
+/// State of the logging decision.
 #[derive(Clone, Debug)]
 pub(super) struct Voice {
     at_once: u32,
     changed_at: Option<Nanos>,
-    /// Changes that are not logged yet, and since when.
+    /// Number of changes that are not logged yet, and the time of the first.
     held: Option<(u64, Nanos)>,
     pause: Duration,
 }
@@ -52,7 +52,7 @@ impl Default for Voice {
 }
 
 impl Voice {
-    /// What to log now. `is_changed` says that the state is another than at the last call.
+    /// Returns the line to log now. `is_changed` is true if the state differs from the last call.
     pub(super) fn line(&mut self, is_changed: bool, now: Nanos) -> Option<Line> {
         if is_changed {
             let quiet = Duration::from_nanos(self.changed_at.map_or(0, |at| now.0.saturating_sub(at.0)));
@@ -84,7 +84,8 @@ mod tests {
 
     const START: u64 = 1_750_000_000;
 
-    /// The lines of a day in which the state changes at these seconds; the clock is looked at each second.
+    /// Returns the lines logged over `seconds` seconds. The state changes in the seconds for which `is_changed` returns
+    /// true.
     fn lines(seconds: u64, is_changed: impl Fn(u64) -> bool) -> Vec<(u64, Line)> {
         let mut voice = Voice::default();
         let line = |second| Some((second, voice.line(is_changed(second), Nanos((START + second) * SECOND_NS))?));

@@ -1,5 +1,5 @@
-//! How to reach the store: addresses, user, and files with what is secret. What the files say is read anew for each
-//! connection, so that a changed password or certificate needs no restart, and is never printed.
+//! Access to the store: addresses, user, and files with secrets. The files are read again for each connection, so a
+//! changed password or certificate needs no restart. Their contents are never printed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,51 +13,52 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
-/// The longest file with a password, key or certificate.
+/// Maximum size in bytes of a file with a password, key or certificate.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Why it cannot be reached this way.
+/// Reason why the access settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// No address.
+    /// No address is configured.
     #[error("no address of the store: give `url`")]
     NoUrl,
-    /// One that is none. Its text is not repeated: a password may stand in it.
+    /// An address is invalid. Its text is not repeated because it may contain a password.
     #[error("address {0} of the store is none: write redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH")]
     BadUrl(usize),
-    /// A file.
+    /// A file cannot be read.
     #[error("read {path}: {error}")]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         error: io::Error,
     },
-    /// Certificates or a key.
+    /// A certificate or key file is invalid.
     #[error("{path}: {why}")]
     Certificates {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the fault.
         why: String,
     },
-    /// An empty password.
+    /// The password file has an empty first line.
     #[error("{0} has no password in its first line")]
     NoPassword(PathBuf),
 }
 
-/// What a connection is made from. Has secrets: no part of it is printed.
+/// Nodes and TLS settings of a connection. Contains secrets, so it is never printed.
 pub(crate) struct Opened {
     pub(crate) nodes: Vec<ConnectionInfo>,
     pub(crate) tls: Option<TlsConnector>,
 }
 
-/// Whether it is a cluster.
+/// Returns true if the store is a cluster: it has more than one address.
 pub(crate) const fn is_cluster(access: &Access) -> bool {
     access.urls.len() > 1
 }
 
-/// Whether the client takes the addresses; what else must fit together the configuration says. Reads no file.
+/// Checks that the client accepts the addresses. Reads no file. The configuration checks that the other settings fit
+/// together.
 pub fn check(access: &Access) -> Result<(), AccessError> {
     nodes(access).map(drop)
 }
@@ -68,14 +69,14 @@ fn nodes(access: &Access) -> Result<Vec<ConnectionInfo>, AccessError> {
     }
     let info = |(at, url): (usize, &String)| {
         let info = url.as_str().into_connection_info().map_err(|_| AccessError::BadUrl(at))?;
-        // A certificate that nobody checks is none.
+        // Refuses TLS without certificate verification.
         let is_blind = matches!(info.addr(), ConnectionAddr::TcpTls { insecure: true, .. });
         if is_blind { Err(AccessError::BadUrl(at)) } else { Ok(info) }
     };
     (1..).zip(&access.urls).map(info).collect()
 }
 
-/// Reads the files.
+/// Reads the files and returns what a connection needs.
 pub(crate) fn open(access: &Access) -> Result<Opened, AccessError> {
     let nodes = nodes(access)?;
     let password = access.password_file.as_deref().map(password).transpose()?;
@@ -94,7 +95,7 @@ pub(crate) fn open(access: &Access) -> Result<Opened, AccessError> {
     Ok(Opened { nodes: nodes.into_iter().map(with_user).collect(), tls })
 }
 
-/// What this host trusts, and shows of itself.
+/// Builds the TLS settings: the trusted roots and this host's certificate.
 fn tls(access: &Access) -> Result<TlsConnector, AccessError> {
     let mut roots = RootCertStore::empty();
     match &access.ca_file {

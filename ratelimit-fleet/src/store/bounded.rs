@@ -1,8 +1,9 @@
-//! A connection to the store that reads no more than an honest store sends.
+//! Connection to the store that limits how much is read.
 //!
-//! The client of the store keeps each answer in memory until it is whole, and makes room for as many elements as the
-//! answer announces. So each byte passes through here first. The stream ends with an [`Excess`] as soon as an answer is
-//! longer, deeper, slower or more numerous than anything that the fleet asks for. Nothing of it reaches the client then.
+//! The store's client keeps each answer in memory until it is complete, and allocates as many elements as the answer
+//! announces. Each byte therefore passes through this module first. The stream ends with an [`Excess`] if an answer is
+//! longer, deeper, slower or more numerous than any answer that the fleet requests. The client then receives nothing of
+//! that part.
 
 mod frame;
 
@@ -18,54 +19,54 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use frame::{Framed, Frames};
 
-/// The most bytes of one answer. // 1024 hosts with 256 limits each are 3.4 MB
+/// Maximum bytes of one answer. 1024 hosts with 256 limits each take 3.4 MB.
 pub const ANSWER_BYTES_MAX: u64 = 4 << 20;
 
-/// The most elements that one answer announces, over all its arrays. // 65 536 x 100 B = 6.6 MB in the client
+/// Maximum elements that one answer announces, over all its arrays. The client needs 65 536 x 100 B = 6.6 MB for them.
 pub const ELEMENTS_MAX: u64 = 65_536;
 
-/// The most arrays within each other. // the map of a cluster has 4
+/// Maximum nesting depth of arrays. The map of a cluster has 4.
 pub const DEPTH_MAX: usize = 8;
 
-/// The longest line: a status, an error or a number.
+/// Maximum bytes of one line: a status, an error or a number.
 pub const LINE_BYTES_MAX: usize = 4096;
 
-/// The longest time from the first byte of an answer to its last.
+/// Maximum time from the first byte of an answer to its last.
 pub const ANSWER_TAKES_MAX: Duration = Duration::from_secs(1);
 
-/// What is read of the reason why a server ended a connection.
+/// Maximum bytes that are read of the error with which a server ends a connection.
 const WHY_BYTES_MAX: usize = 1024;
 
-/// Why a stream was ended.
+/// Reason why a stream was ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Excess {
-    /// Too long.
+    /// The answer has too many bytes.
     #[error("an answer of more than {ANSWER_BYTES_MAX} bytes")]
     Bytes,
-    /// Too many elements.
+    /// The answer has too many elements.
     #[error("an answer of more than {ELEMENTS_MAX} elements")]
     Elements,
-    /// Arrays within arrays.
+    /// The arrays are nested too deeply.
     #[error("an answer of more than {DEPTH_MAX} arrays within each other")]
     Depth,
-    /// A line without an end.
+    /// A line is too long.
     #[error("a line of more than {LINE_BYTES_MAX} bytes")]
     Line,
-    /// Begun, and not ended in time.
+    /// The answer was not complete in time.
     #[error("an answer that takes longer than {} s", ANSWER_TAKES_MAX.as_secs_f64())]
     Slow,
-    /// More answers than questions.
+    /// The server sent more answers than there were requests.
     #[error("an answer to no question")]
     Unasked,
-    /// The first byte of a record of TLS.
+    /// The first byte belongs to a TLS record.
     #[error("TLS in answer to plain text")]
     Tls,
-    /// No answer of a store.
+    /// The bytes are not a valid answer.
     #[error("what is no answer of a store")]
     Garbled,
 }
 
-/// What a stream tells beside its bytes, for those who hold the connection.
+/// Observations about a stream, for the owner of the connection.
 #[derive(Debug, Default)]
 pub struct Notes(Mutex<Told>);
 
@@ -77,17 +78,17 @@ struct Told {
 }
 
 impl Notes {
-    /// Why the stream was ended, where it was.
+    /// Returns the reason why the stream was ended, if it was.
     pub fn excess(&self) -> Option<Excess> {
         self.told(|told| told.excess)
     }
 
-    /// The last error that the store answered, in its own words.
+    /// Returns the text of the last error that the store answered.
     pub fn error(&self) -> Option<String> {
         self.told(|told| told.error.clone())
     }
 
-    /// The error that was all that a server said before it ended a connection.
+    /// Returns the error text that was a server's only answer before it ended the connection.
     pub fn farewell(&self) -> Option<String> {
         self.told(|told| told.farewell.clone())
     }
@@ -97,7 +98,7 @@ impl Notes {
     }
 }
 
-/// A stream whose answers are bounded.
+/// Stream with bounded answers.
 #[derive(Debug)]
 pub struct Bounded<S> {
     stream: S,
@@ -106,14 +107,14 @@ pub struct Bounded<S> {
     answered: u64,
     questions: Frames,
     answers: Frames,
-    /// The first answer, where it is an error and no other followed.
+    /// Text of the first answer, if it is an error and no answer followed.
     only_error: Option<String>,
-    /// When the answer that has begun must have ended.
+    /// Deadline for the end of the current answer.
     ends_by: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Bounded<S> {
-    /// Bounds what `stream` is answered; what it tells is left in `notes`.
+    /// Bounds the answers on `stream`. Observations are stored in `notes`.
     pub fn new(stream: S, notes: Arc<Notes>) -> Self {
         let (questions, answers) = (Frames::unbounded(), Frames::bounded());
         Self { stream, notes, asked: 0, answered: 0, questions, answers, only_error: None, ends_by: None }
@@ -124,7 +125,7 @@ impl<S> Bounded<S> {
         io::Error::new(io::ErrorKind::ConnectionAborted, excess)
     }
 
-    /// The stream is over.
+    /// Stores the server's only error as its farewell at the end of the stream.
     fn ended(&mut self) {
         if let Some(error) = self.only_error.take() {
             self.notes.told(|told| told.farewell = Some(error));
@@ -137,7 +138,7 @@ impl<S> Bounded<S> {
             *asked += u64::from(matches!(part, Framed::Begins(_)));
             Ok(())
         };
-        // What this program itself sends has no bound to exceed.
+        // This program's own requests are unbounded.
         self.questions.take(bytes, count).unwrap_or_default();
     }
 
@@ -146,7 +147,7 @@ impl<S> Bounded<S> {
         answers.take(bytes, |part| {
             match part {
                 Framed::Begins(kind) => {
-                    // A server that takes no connection says why before it is asked anything.
+                    // A server that refuses a connection sends the reason before any request.
                     let is_greeting = *asked == 0 && *answered == 0 && kind == b'-';
                     if *answered >= *asked && !is_greeting {
                         return Err(Excess::Unasked);
@@ -179,7 +180,7 @@ impl<S> Bounded<S> {
 }
 
 impl<S: AsyncRead + Unpin> Bounded<S> {
-    /// Notes what a server said before it ended the connection: the client reads nothing after it could not write.
+    /// Reads the server's last words after a write failed, because the client reads nothing then.
     fn hear_why(&mut self, cx: &mut Context<'_>) {
         let mut bytes = [0; WHY_BYTES_MAX];
         let mut read = ReadBuf::new(&mut bytes);
@@ -196,7 +197,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
         if let Some(excess) = this.notes.excess() {
             return Poll::Ready(Err(this.end(excess)));
         }
-        // Also where bytes keep coming, one by one.
+        // Checked here too, because bytes may keep coming one by one.
         if this.ends_by.as_ref().is_some_and(|at| at.deadline() <= Instant::now()) {
             return Poll::Ready(Err(this.end(Excess::Slow)));
         }

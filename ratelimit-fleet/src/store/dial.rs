@@ -1,7 +1,7 @@
-//! How a connection is opened: by TCP, TLS or a Unix socket, with every answer bounded from the first byte on.
+//! Opens connections by TCP, TLS or a Unix socket, with every answer bounded from the first byte.
 //!
-//! The client opens connections of its own only to the nodes of a cluster, and says nothing but their address and user
-//! then. So the user's name carries the number of a [`Way`], which never leaves this program.
+//! The client opens its own connections only to the nodes of a cluster. It then passes only their address and user. The
+//! user's name therefore carries the number of a [`Way`], which never leaves this program.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,17 +26,17 @@ use tokio_rustls::TlsConnector;
 use super::bounded::{Bounded, Notes};
 use super::link::{ANSWER_WITHIN, CONNECT_WITHIN};
 
-/// What an error says where the store answers a handshake of TLS with something else, or not in time.
+/// Error text for a TLS handshake that does not finish in time.
 pub(super) const NO_TLS_IN_TIME: &str = "no handshake of TLS in time";
 
-/// Ends the number of a way in the name of a user. No name of a user has it.
+/// Separator after the way's number in a user name. No real user name contains it.
 const END: char = '\0';
 
-/// How connections to the nodes of one store are made, and what they tell.
+/// Method of connecting to the nodes of one store, and the observations of those connections.
 pub struct Way {
     number: u64,
     tls: Option<TlsConnector>,
-    /// What connections told.
+    /// Observations of the connections.
     pub(super) notes: Arc<Notes>,
 }
 
@@ -53,14 +53,14 @@ impl Way {
         way
     }
 
-    /// The address of a node of a cluster, with this way's number.
+    /// Returns the address of a cluster node, with this way's number in the user name.
     pub(super) fn number(&self, node: ConnectionInfo) -> ConnectionInfo {
         let settings = node.redis_settings().clone();
         let user = format!("{}{END}{}", self.number, settings.username().unwrap_or_default());
         node.set_redis_settings(settings.set_username(user))
     }
 
-    /// The way of such a node, and the user as the store knows it.
+    /// Returns the way of a numbered node, and the settings with the store's user name.
     fn of_node(settings: &RedisConnectionInfo) -> Option<(Arc<Self>, RedisConnectionInfo)> {
         let (number, user) = settings.username()?.split_once(END)?;
         let way = ways(|ways| ways.get(&number.parse().ok()?)?.upgrade())?;
@@ -74,7 +74,7 @@ impl Way {
         Some((way, own))
     }
 
-    /// A connection to one server.
+    /// Opens a connection to one server.
     pub(super) async fn open(&self, addr: &ConnectionAddr, settings: &RedisConnectionInfo) -> RedisResult<Wire> {
         match addr {
             ConnectionAddr::Tcp(host, port) => self.set_up(tcp(host, *port).await?, settings).await,
@@ -118,7 +118,7 @@ fn ways<T>(change: impl FnOnce(&mut Ways) -> T) -> T {
     change(&mut WAYS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The first of a host's addresses that answers.
+/// Connects to all addresses of a host and returns the first connection that succeeds.
 async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let name = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let attempts: Vec<_> = lookup_host((name, port)).await?.map(|at| Box::pin(TcpStream::connect(at))).collect();
@@ -130,7 +130,7 @@ async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// The task that reads and writes; it ends with the last copy of its connection, whatever the server does.
+/// Background task that reads and writes. Ends with the last copy of its connection, whatever the server does.
 struct Driver(AbortHandle);
 
 impl Drop for Driver {
@@ -139,7 +139,7 @@ impl Drop for Driver {
     }
 }
 
-/// A connection to one server; copies are one and the same.
+/// Connection to one server. Copies share it.
 #[derive(Clone)]
 pub struct Wire {
     connection: MultiplexedConnection,

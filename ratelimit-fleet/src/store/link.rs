@@ -1,4 +1,4 @@
-//! One connection: to a server, or to all nodes of a cluster. Everything has a time limit.
+//! Connection to one server or to all nodes of a cluster. Every operation has a time limit.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use super::trouble::Trouble;
 use super::{BEAT, EXCHANGE, Script};
 use crate::wire::{Call, Said};
 
-/// The longest that an answer may take.
+/// Maximum time for an answer.
 pub const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
-/// The longest that a connection may take.
+/// Maximum time for a TLS handshake, and for connecting to a cluster node. A new link may take 1.5 times this.
 pub const CONNECT_WITHIN: Duration = Duration::from_millis(1000);
 
-/// A connection; copies are one and the same.
+/// Connection to the store. Copies share it.
 #[derive(Clone)]
 pub struct Link {
     to: Target,
     way: Arc<Way>,
-    /// What is never repeated of the store's words.
+    /// Password, so that it is never repeated from the store's error texts.
     password: Option<Arc<str>>,
 }
 
@@ -38,47 +38,47 @@ enum Target {
     Cluster(ClusterConnection<Wire>),
 }
 
-/// Why there is none.
+/// Reason why no connection was opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// What was given does not fit, or a file is not there.
+    /// The settings are invalid, or a file is missing.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The store, with its own words where it said any.
+    /// The store refused or did not answer, with the text of its error if it sent one.
     #[error("{0}")]
     Store(Trouble, Option<Words>),
 }
 
-/// What a beat says.
+/// Arguments of a beat: one host's record and acts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Beat {
-    /// The hash of hosts, the stream of acts.
+    /// Keys of the hash of hosts and of the stream of acts.
     pub keys: [String; 2],
-    /// This host's id.
+    /// Id of this host.
     pub host: [u8; 8],
-    /// Its sealed record.
+    /// Encrypted record of this host.
     pub record: Vec<u8>,
-    /// The last act heard, as the store named it.
+    /// Stream id of the last received act.
     pub heard: String,
-    /// Sealed acts to say.
+    /// Encrypted acts to publish.
     pub acts: Vec<Vec<u8>>,
 }
 
-/// What the store answers to it.
+/// Answer of the store to a beat.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
-    /// The store's time, in microseconds since 1970.
+    /// Store time in microseconds since 1970.
     pub time_us: u64,
-    /// Whether this host was there before.
+    /// True if this host was listed before.
     pub was_there: bool,
     /// Id and record of each host.
     pub hosts: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Name and sealed act of each that was not heard before.
+    /// Stream id and encrypted act of each act that was not received before.
     pub acts: Vec<(String, Vec<u8>)>,
 }
 
 impl Link {
-    /// A new connection, with files read anew.
+    /// Opens a new connection. Reads the files again.
     pub async fn connect(access: &Access) -> Result<Self, ConnectError> {
         let opened = access::open(access)?;
         let password = opened.nodes.first().and_then(|node| node.redis_settings().password()).map(Arc::from);
@@ -98,7 +98,7 @@ impl Link {
             };
             Ok(Target::Server(way.open(node.addr(), node.redis_settings()).await?))
         };
-        // The client's own limits are not always kept (redis-rs #1528, #1953).
+        // The client does not always observe its own limits (redis-rs #1528, #1953).
         match within(CONNECT_WITHIN * 3 / 2, to).await {
             Ok(to) => Ok(Self { to, way, password }),
             Err(failure) => {
@@ -109,24 +109,24 @@ impl Link {
         }
     }
 
-    /// Whether it is to all nodes of a cluster, which mends its connections by itself.
+    /// Returns true for a connection to a cluster, which repairs itself.
     pub const fn is_cluster(&self) -> bool {
         matches!(self.to, Target::Cluster(_))
     }
 
-    /// What the store said of this trouble, in its own words, where it said any.
+    /// Returns the store's error text for this trouble, if the store sent one.
     pub fn words(&self, trouble: Trouble) -> Option<Words> {
         trouble.is_said().then(|| Words::last(&self.way.notes, self.password.as_deref())).flatten()
     }
 
-    /// Stores and asks what a call says.
+    /// Stores and requests the registers of a call.
     pub async fn exchange(&self, call: &Call) -> Result<Vec<Said>, Trouble> {
         let keys: Vec<&str> = call.keys().collect();
         let answer: Vec<u8> = self.ask(&EXCHANGE, &keys, &call.arguments()).await?;
         call.read(&answer).map_err(|_| Trouble::Garbled)
     }
 
-    /// Says that this host is there.
+    /// Publishes this host's record and acts. Returns the store's time, the hosts and new acts.
     pub async fn beat(&self, beat: &Beat, gone_ms: u128, kept_ms: u128, acts_max: usize) -> Result<Heard, Trouble> {
         let mut arguments = vec![beat.host.to_vec(), beat.record.clone()];
         arguments.extend(
@@ -140,7 +140,8 @@ impl Link {
         Ok(Heard { time_us, was_there, hosts, acts })
     }
 
-    /// EVALSHA; where the store has not the script, EVAL, which keeps it. A promoted replica has none.
+    /// Runs a script with EVALSHA. If the store does not have it, for example after a promotion, EVAL sends and stores
+    /// it.
     async fn ask<T: FromRedisValue>(
         &self,
         script: &Script,
@@ -164,7 +165,7 @@ impl Link {
             Target::Cluster(mut link) => within(ANSWER_WITHIN, command.query_async(&mut link)).await,
         };
         answer.map_err(|failure| {
-            // A server that refuses a client may end the connection before the client has read why.
+            // A server that refuses a client may end the connection before the client has read the reason.
             let why = failure.is_end().then(|| Words::farewell(&self.way.notes)).flatten();
             let trouble = failure.named(&self.way.notes, why.as_ref());
             if trouble == Trouble::Moved && !self.is_cluster() { Trouble::IsCluster } else { trouble }
@@ -172,14 +173,14 @@ impl Link {
     }
 }
 
-/// What came instead of an answer.
+/// Reason why no answer arrived.
 enum Failure {
     Late,
     Error(RedisError),
 }
 
 impl Failure {
-    /// What it is; `said` is what the store said that the client may hide, in its own words.
+    /// Classifies the failure. `said` is the store's error text, which the client may hide.
     fn named(&self, notes: &Notes, said: Option<&Words>) -> Trouble {
         if let Some(excess) = notes.excess() {
             return Trouble::of_excess(excess);
@@ -192,7 +193,7 @@ impl Failure {
         said.unwrap_or_else(|| Trouble::of(error))
     }
 
-    /// Whether the connection ended.
+    /// Returns true if the connection ended.
     fn is_end(&self) -> bool {
         matches!(self, Self::Error(error) if error.is_io_error() && !error.is_timeout())
     }

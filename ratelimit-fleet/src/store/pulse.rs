@@ -1,38 +1,38 @@
-//! When a connection is thrown away, and when the next is tried. Pure.
+//! Decides when a connection is dropped and when the next one is tried. Pure.
 //!
-//! A master that is stopped keeps its connections, and a timeout makes the client neither ask for the cluster's map nor
-//! connect anew (tried with redis 1.8). So a shard that is silent for three rounds ends the connection to all.
+//! A stopped master keeps its connections. After a timeout the client neither requests the cluster's map nor reconnects
+//! (tried with redis 1.8). A shard that is silent for three rounds therefore ends the connections to all nodes.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use super::trouble::Trouble;
 
-/// A shard that is silent for so many rounds ends the connection.
+/// Number of silent rounds of one shard after which the connection is dropped.
 pub const SILENT_MAX: u32 = 3;
 
-/// What was wrong with a shard that no call goes to any more is dropped after so many answered beats.
+/// Number of answered beats after which the trouble of a shard without calls is dropped.
 pub const DROPPED_AFTER: u32 = 10;
 
-/// The shortest pause before a new connection.
+/// Minimum pause before a new connection.
 pub const PAUSE_MIN: Duration = Duration::from_millis(50);
 
-/// The longest.
+/// Maximum pause before a new connection.
 pub const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Whom an answer comes from.
+/// Part of the store that answers separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StorePart {
-    /// A shard of the sources.
+    /// Shard of the sources.
     Shard(u8),
-    /// The list of hosts.
+    /// List of hosts.
     Hosts,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Wrong {
     trouble: Trouble,
-    /// Beats that were answered since.
+    /// Number of beats answered since.
     beats: u32,
 }
 
@@ -42,7 +42,7 @@ impl Wrong {
     }
 }
 
-/// How the store does.
+/// Health of the store.
 #[derive(Debug, Default)]
 pub struct Pulse {
     silent: HashMap<StorePart, u32>,
@@ -51,7 +51,7 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// A part answered.
+    /// Records that a part of the store answered.
     pub fn heard(&mut self, part: StorePart) {
         self.silent.remove(&part);
         self.troubles.remove(&part);
@@ -64,7 +64,7 @@ impl Pulse {
         }
     }
 
-    /// A part did not. Says whether the connection is to be made anew.
+    /// Records that a part did not answer. Returns true if the connection has to be replaced.
     pub fn failed(&mut self, part: StorePart, trouble: Trouble) -> bool {
         self.troubles.insert(part, Wrong::now(trouble));
         if !trouble.wants_connection() {
@@ -75,9 +75,10 @@ impl Pulse {
         *silent >= SILENT_MAX
     }
 
-    /// The connection was thrown away, or none came about: the pause before the next try. `random` is of all bits.
+    /// Returns the pause before the next attempt, after a connection was dropped or not opened. `random` must be a
+    /// uniform 64-bit number.
     ///
-    /// Decorrelated: between the shortest and three times the last, so that hosts do not come back all at once.
+    /// Decorrelated jitter between the minimum and three times the last pause, so that hosts do not reconnect together.
     pub fn pause(&mut self, random: u64) -> Duration {
         self.silent.clear();
         let most = self.pause.map_or(PAUSE_MIN * 2, |last| (last * 3).min(PAUSE_MAX));
@@ -87,17 +88,17 @@ impl Pulse {
         pause
     }
 
-    /// No connection came about.
+    /// Records that no connection was opened.
     pub fn refused(&mut self, trouble: Trouble) {
         self.troubles.insert(StorePart::Hosts, Wrong::now(trouble));
     }
 
-    /// The worst that is wrong now, in the order of [`super::trouble::ALL`].
+    /// Returns the worst current trouble, in the order of [`super::trouble::ALL`].
     pub fn trouble(&self) -> Option<Trouble> {
         super::trouble::ALL.into_iter().find(|trouble| self.troubles.values().any(|wrong| wrong.trouble == *trouble))
     }
 
-    /// A connection came about: what was wrong with the one before says nothing of it.
+    /// Records a new connection. Troubles of the previous connection no longer apply.
     pub fn connected(&mut self) {
         self.troubles.clear();
         self.silent.clear();

@@ -1,4 +1,4 @@
-//! The store's own words for an error, made fit to be shown. Pure.
+//! Error texts of the store, cleaned for display. Pure.
 
 use std::fmt;
 
@@ -6,17 +6,17 @@ use ratelimit_policy::config::syntax::printable;
 
 use super::bounded::Notes;
 
-/// The most characters that are shown.
+/// Maximum number of characters that are shown.
 pub const SHOWN_MAX: usize = 240;
 
-/// An error in the store's own words, without what was sent and without the password.
+/// Error text of the store, without the request and without the password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said(String);
 
 impl Said {
-    /// The words of the store's error. None where nothing is left of them.
+    /// Cleans an error text of the store. None if nothing is left or the text contains the password.
     pub fn new(words: &str, password: Option<&str>) -> Option<Self> {
-        // Behind these an error repeats what was sent.
+        // After these words an error repeats the request.
         let repeats = [", with args beginning with", " with args beginning with"];
         let end = repeats.iter().filter_map(|repeats| words.find(repeats)).min().unwrap_or(words.len());
         let words = printable(words[..end].trim());
@@ -31,17 +31,17 @@ impl Said {
         Some(Self(shown))
     }
 
-    /// The last error of a connection.
+    /// Returns the last error of a connection.
     pub(super) fn last(notes: &Notes, password: Option<&str>) -> Option<Self> {
         Self::new(&notes.error()?, password)
     }
 
-    /// What a server said before it ended a connection, and nothing else.
+    /// Returns the error that was a server's only answer before it ended the connection.
     pub(super) fn farewell(notes: &Notes) -> Option<Self> {
         Self::new(&notes.farewell()?, None)
     }
 
-    /// The words.
+    /// Returns the cleaned text.
     pub fn text(&self) -> &str {
         &self.0
     }

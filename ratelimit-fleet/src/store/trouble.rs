@@ -1,4 +1,4 @@
-//! What may be wrong with a store, by names that people can act on.
+//! Faults of a store, named so that operators can act on them.
 
 use std::fmt;
 
@@ -7,72 +7,72 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 use super::bounded::Excess;
 use super::dial::NO_TLS_IN_TIME;
 
-/// One kind of trouble.
+/// Kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Trouble {
-    /// No connection.
+    /// No connection, for an unknown reason.
     Away,
-    /// None, as nothing listens there.
+    /// No connection, because nothing listens at the address.
     NotListening,
-    /// None, as no host has this name.
+    /// No connection, because the host name does not resolve.
     NoHost,
-    /// None, as the network does not lead there.
+    /// No connection, because there is no route to the host.
     NoRoute,
-    /// None, as the socket is not there or may not be opened.
+    /// No connection, because the Unix socket is missing or access is denied.
     NoSocket,
-    /// A connection, and no answer in time.
+    /// Connection without an answer in time.
     Hung,
     /// Wrong user or password.
     Refused,
-    /// No password where one is needed.
+    /// Missing password.
     NoPassword,
-    /// The user may not do what is needed.
+    /// The user lacks a permission.
     NoPermission,
-    /// The store takes clients of its own host alone.
+    /// Protected mode: the store accepts only clients on its own host.
     ProtectedMode,
-    /// The store takes no more clients.
+    /// The store has reached its maximum number of clients.
     TooManyClients,
-    /// A certificate or TLS itself.
+    /// Invalid certificate, or another TLS error.
     Tls,
     /// The store answers plain text with TLS.
     SpeaksTls,
     /// The store answers TLS with plain text.
     SpeaksPlain,
-    /// The store does not answer a handshake of TLS.
+    /// The store does not answer a TLS handshake in time.
     NoHandshake,
-    /// A replica.
+    /// The server is a read-only replica.
     ReadOnly,
     /// The store is out of memory.
     OutOfMemory,
-    /// The store cannot save to its disk, and so takes no writes.
+    /// The store cannot save to its disk and refuses writes.
     NotSaving,
-    /// The cluster does not serve.
+    /// The cluster does not serve requests.
     ClusterDown,
-    /// The server is one of a cluster, and was given alone.
+    /// One server is configured, but it belongs to a cluster.
     IsCluster,
-    /// The servers are no cluster, and were given as one.
+    /// Several servers are configured, but they are not a cluster.
     NoCluster,
-    /// A slot is moving, or has moved.
+    /// A slot is moving or has moved.
     Moved,
     /// The store is loading its data.
     Loading,
-    /// A replica that has lost its master.
+    /// The server is a replica that has lost its master.
     NoMaster,
     /// A script keeps the store busy.
     Busy,
-    /// It lacks a command that is needed.
+    /// The store lacks a required command.
     UnknownCommand,
-    /// It has no script of this kind.
+    /// The store does not have the script with this SHA-1.
     NoScript,
-    /// What it answers is none of this.
+    /// The answer has an unexpected type or length.
     Garbled,
-    /// It answers more than it was asked for, and the connection was ended.
+    /// The answer is larger than any valid one, so the connection was ended.
     Oversized,
-    /// Anything else.
+    /// Any other fault.
     Other,
 }
 
-/// All of them.
+/// All kinds, the worst first.
 pub const ALL: [Trouble; 30] = [
     Trouble::NoPassword,
     Trouble::ProtectedMode,
@@ -107,7 +107,7 @@ pub const ALL: [Trouble; 30] = [
 ];
 
 impl Trouble {
-    /// The label of the metric: one for all that is away, and for all that a password mends.
+    /// Returns the label of the metric. All kinds of absence share a label, as do the kinds that a password fixes.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Away | Self::NotListening | Self::NoHost | Self::NoRoute | Self::NoSocket => "away",
@@ -130,7 +130,7 @@ impl Trouble {
         }
     }
 
-    /// What an error of the client is. Its text is never passed on: it may name what was sent.
+    /// Classifies an error of the client. Its text is never passed on, because it may repeat the request.
     #[expect(clippy::wildcard_enum_match_arm, reason = "the client's enum may grow")]
     pub fn of(error: &RedisError) -> Self {
         let text = || error.to_string();
@@ -156,18 +156,18 @@ impl Trouble {
             ServerErrorKind::MasterDown => Self::NoMaster,
             ServerErrorKind::ReadOnly => Self::ReadOnly,
             ServerErrorKind::NoPerm => Self::NoPermission,
-            // Errors of commands within the script come so from some versions.
+            // Some versions report errors of commands within a script this way.
             _ => hidden(&error.to_string()).unwrap_or(Self::Other),
         }
     }
 
-    /// What the store's own words mean; none where they are none of these.
+    /// Classifies the store's error text. None if it matches no known kind.
     pub fn of_words(words: &str) -> Option<Self> {
         let code = words.split(' ').next().unwrap_or_default();
         of_code(code).or_else(|| hidden(words))
     }
 
-    /// What ended a connection from this side.
+    /// Classifies the reason why this side ended the connection.
     pub const fn of_excess(excess: Excess) -> Self {
         match excess {
             Excess::Bytes | Excess::Elements | Excess::Depth | Excess::Line => Self::Oversized,
@@ -177,7 +177,7 @@ impl Trouble {
         }
     }
 
-    /// Whether the store itself said so, in words of its own.
+    /// Returns true if the store reports this fault in an error text of its own.
     pub const fn is_said(self) -> bool {
         match self {
             Self::Away | Self::NotListening | Self::NoHost | Self::NoRoute | Self::NoSocket | Self::Hung => false,
@@ -190,7 +190,7 @@ impl Trouble {
         }
     }
 
-    /// Whether a new connection may help.
+    /// Returns true if a new connection may help.
     pub const fn wants_connection(self) -> bool {
         match self {
             Self::Away | Self::NotListening | Self::NoHost | Self::NoRoute | Self::NoSocket => true,
@@ -203,7 +203,7 @@ impl Trouble {
         }
     }
 
-    /// Whether what was read so far says that the connection is of no more use.
+    /// Returns true if the fault makes the current connection useless.
     pub const fn ends_connection(self) -> bool {
         matches!(self, Self::Oversized | Self::SpeaksTls | Self::Garbled)
             || matches!(self, Self::Away | Self::NotListening | Self::NoHost | Self::NoRoute | Self::NoSocket)
@@ -229,7 +229,7 @@ fn of_code(code: &str) -> Option<Trouble> {
     })
 }
 
-/// The code that a wrapped error has in its text.
+/// Finds the error code or a known phrase in the text of a wrapped error.
 fn hidden(text: &str) -> Option<Trouble> {
     let words = text.split(|letter: char| !letter.is_ascii_uppercase()).filter(|word| word.len() > 2);
     let by_code = words.filter_map(of_code).next();
@@ -246,7 +246,7 @@ fn hidden(text: &str) -> Option<Trouble> {
         ("assword authentication failed", Trouble::Refused),
         ("invalid username-password", Trouble::Refused),
         ("uthentication required", Trouble::NoPassword),
-        // What a command of more than ten words is answered.
+        // Answer to a command of more than ten words.
         ("unauthenticated multibulk length", Trouble::NoPassword),
         ("unauthenticated bulk length", Trouble::NoPassword),
         ("read only replica", Trouble::ReadOnly),
@@ -267,7 +267,7 @@ fn of_tls(text: &str) -> Option<Trouble> {
     if text.contains(NO_TLS_IN_TIME) {
         return Some(Trouble::NoHandshake);
     }
-    // What a server without TLS answers is no record of TLS.
+    // Plain text from a server without TLS is not a valid TLS record.
     if ["InvalidContentType", "CorruptMessage", "UnknownProtocolVersion"].iter().any(|word| text.contains(word)) {
         return Some(Trouble::SpeaksPlain);
     }
@@ -275,7 +275,7 @@ fn of_tls(text: &str) -> Option<Trouble> {
     words.iter().any(|word| text.contains(word)).then_some(Trouble::Tls)
 }
 
-/// What it is, and what to do.
+/// Description of the fault and its remedy.
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,4 +1,4 @@
-//! A store that answers what a test wants: on loopback, with a thread for each connection.
+//! Fake store on loopback that answers as a test requires, with one thread per connection.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ratelimit_fleet::store::access::Access;
 
-/// A store that is not one.
+/// Fake store.
 pub(crate) struct Fake {
     port: u16,
     connections: Arc<AtomicU64>,
@@ -17,7 +17,7 @@ pub(crate) struct Fake {
 }
 
 impl Fake {
-    /// Serves each connection so; a connection ends when it returns.
+    /// Serves each connection with `serve`. The connection ends when `serve` returns.
     pub(crate) fn start(serve: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -37,7 +37,7 @@ impl Fake {
         Self { port, connections, ended }
     }
 
-    /// Answers each question with these bytes.
+    /// Answers each request with these bytes.
     pub(crate) fn answering(answer: &'static [u8]) -> Self {
         Self::start(move |stream| while question(stream) && stream.write_all(answer).is_ok() {})
     }
@@ -50,24 +50,24 @@ impl Fake {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Connections that are over.
+    /// Returns the number of ended connections.
     pub(crate) fn ended(&self) -> u64 {
         self.ended.load(Ordering::Relaxed)
     }
 }
 
-/// Reads what is asked, roughly: as much as comes at once. False at the end of the connection.
+/// Reads a request: whatever one read returns. Returns false at the end of the connection.
 pub(crate) fn question(stream: &mut TcpStream) -> bool {
     let mut bytes = [0; 65_536];
     stream.read(&mut bytes).is_ok_and(|count| count > 0)
 }
 
-/// Writes the same bytes until nobody reads them.
+/// Writes `bytes` repeatedly until the peer stops reading.
 pub(crate) fn endlessly(stream: &mut TcpStream, bytes: &[u8]) {
     while stream.write_all(bytes).is_ok() {}
 }
 
-/// Writes a byte at a time.
+/// Writes one byte at a time.
 pub(crate) fn slowly(stream: &mut TcpStream, bytes: &[u8], pause: Duration) {
     for byte in bytes {
         if stream.write_all(&[*byte]).is_err() {

@@ -1,4 +1,4 @@
-//! Hosts of a test: the task as it ships, over a kernel in memory that counts as the real one.
+//! Hosts for tests: the shipped task over an in-memory kernel that counts like the real one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
@@ -21,7 +21,7 @@ pub(crate) fn now() -> Nanos {
     Nanos(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos().try_into().unwrap())
 }
 
-/// 1000 in a minute, strictly.
+/// Returns a strict limit of 1000 per minute.
 pub(crate) fn limit() -> FleetLimit {
     FleetLimit {
         identity: "default/requests".to_owned(),
@@ -40,7 +40,7 @@ struct Cell {
 
 type Cells = HashMap<IpNet, BTreeMap<u64, Cell>>;
 
-/// Windows of sources.
+/// Windows of sources in memory.
 #[derive(Clone, Default)]
 pub(crate) struct Windows(Arc<Mutex<Cells>>);
 
@@ -96,7 +96,7 @@ impl Host {
         Self { id, fleet, acts, windows, task: tokio::spawn(task), terms: Terms::new(&limit(), hosts) }
     }
 
-    /// So many requests of a source; returns how many are admitted.
+    /// Sends `requests` requests of a source. Returns the number admitted.
     pub(crate) fn send(&self, source: IpNet, requests: u64) -> u64 {
         let bucket = limit().bucket(now()).0;
         let mut cells = self.windows.0.lock().unwrap();
@@ -118,13 +118,13 @@ impl Host {
         admitted
     }
 
-    /// All hosts are to do this.
+    /// Publishes an act of this host to all hosts.
     pub(crate) fn spread(&self, prefix: IpNet, what: What) {
         let at_ns = now().0;
         assert!(self.fleet.spread(Begun { number: at_ns, at_ns, prefix, what }), "there is room");
     }
 
-    /// As many of each as the others are told of.
+    /// Sends one step of requests per source, the smallest amount that is reported.
     pub(crate) fn send_all(&self, sources: &[IpNet]) {
         for source in sources {
             self.send(*source, self.terms.step);
@@ -147,12 +147,12 @@ impl Host {
     }
 }
 
-/// Sources of every shard, that no test used before.
+/// Returns 100 sources that cover every shard and differ for each `round`.
 pub(crate) fn sources(round: u8) -> Vec<IpNet> {
     (1..=100_u8).map(|last| format!("198.51.{round}.{last}/32").parse().unwrap()).collect()
 }
 
-/// Whether each host has been told what the others admitted of these.
+/// Returns true if each host has the other hosts' complete counts of these sources.
 pub(crate) fn are_told(hosts: &[Host], sources: &[IpNet]) -> bool {
     sources.iter().all(|source| {
         let all: u64 = hosts.iter().map(|host| host.own(*source)).sum();
@@ -160,7 +160,8 @@ pub(crate) fn are_told(hosts: &[Host], sources: &[IpNet]) -> bool {
     })
 }
 
-/// How long it takes from now on until new sources of every shard are summed on each host; and those of before.
+/// Sends new sources of every shard. Returns the time until every host has complete sums of these and of the `before`
+/// sources.
 pub(crate) async fn whole_after(hosts: &[Host], round: u8, before: &[IpNet], limit: Duration) -> Duration {
     let began = std::time::Instant::now();
     let sources = sources(round);

@@ -1,4 +1,4 @@
-//! What several tests use: chance from a seed, and what a store does, in plain words.
+//! Shared test support: seeded random numbers, and a model of the store.
 
 pub(crate) mod trouble;
 
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use ratelimit_fleet::names::{Field, HostId};
 use ratelimit_fleet::wire::{Call, Said};
 
-/// Chance from a seed: splitmix64.
+/// Random number generator with a seed: splitmix64.
 pub(crate) struct Chance(pub(crate) u64);
 
 impl Chance {
@@ -19,7 +19,7 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// At least `from`, less than `to`.
+    /// Returns a number that is at least `from` and less than `to`.
     pub(crate) fn between(&mut self, from: u64, to: u64) -> u64 {
         from + self.next() % (to - from)
     }
@@ -33,19 +33,19 @@ impl Chance {
     }
 }
 
-/// How a store takes a report.
+/// Method by which the store applies a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reports {
-    /// A register of each host, which a higher sequence replaces.
+    /// One register per host, which a higher sequence replaces.
     Registers,
-    /// Wrong on purpose: what grew since the last report is added, as others do it.
+    /// Increments, which are wrong on purpose: the store adds the growth since the last report.
     Increments,
 }
 
 /// Sequence and count of each host.
 type Registers = HashMap<HostId, (u64, u64)>;
 
-/// What the script does to the hashes, written without it.
+/// Model of the store's script, written independently of the script.
 pub(crate) struct Store {
     reports: Reports,
     hashes: HashMap<String, HashMap<Field, Registers>>,
@@ -78,7 +78,7 @@ impl Store {
                         }
                     }
                     Reports::Increments => {
-                        // A client that sends the difference to what it believes is stored, and a store that adds it.
+                        // The client sends the difference to the count that it believes stored, and the store adds it.
                         let register = registers.entry(call.host).or_default();
                         register.1 += count.saturating_sub(register.0);
                         register.0 = if call.sequence.0.is_multiple_of(3) { register.0 } else { count };

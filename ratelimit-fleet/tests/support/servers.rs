@@ -1,7 +1,7 @@
-//! Redis servers of a test: on loopback, with free ports, in a directory of their own, killed by their ids.
+//! Redis servers for tests: on loopback, with free ports and a directory of their own, killed by process id.
 //!
-//! The program is `REDIS_SERVER`, which `cargo xtask test` hands over with the directories of its libraries in
-//! `REDIS_LIBRARIES`; else the one on PATH.
+//! `REDIS_SERVER` names the program, else it is looked up on PATH. `cargo xtask test` sets that variable, and
+//! `REDIS_LIBRARIES` to the directories of its libraries.
 
 use std::env;
 use std::fs;
@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use ratelimit_fleet::store::access::Access;
 use tempfile::TempDir;
 
-/// The program, or none: then the test says that it is skipped, which fails in CI.
+/// Returns the server program. None if there is none; the test is then skipped, which fails in CI.
 pub(crate) fn program(test: &str) -> Option<PathBuf> {
     let on_path =
         || env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join("redis-server")).find(|path| path.is_file());
@@ -28,11 +28,11 @@ pub(crate) fn program(test: &str) -> Option<PathBuf> {
     program
 }
 
-/// How servers are protected.
+/// Access protection of the servers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Guard {
     Open,
-    /// TLS with client certificates, no plain port, and the printed ACL line alone.
+    /// TLS with client certificates, no plain port, and only the printed ACL line.
     Tls,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Server {
     dir: PathBuf,
 }
 
-/// Servers, and the directory that has what they need.
+/// Servers, and the directory with their files.
 pub(crate) struct Store {
     pub(crate) servers: Vec<Server>,
     dir: TempDir,
@@ -55,7 +55,7 @@ pub(crate) struct Store {
 const ADMIN: &str = "admin-of-the-test";
 pub(crate) const PASSWORD: &str = "hunter2-of-the-fleet";
 
-/// Below those that connections get, so that none of these has it by the time that the server wants it.
+/// Returns a free port below the ephemeral range, so that no connection takes the port before the server binds it.
 fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
@@ -83,7 +83,7 @@ impl Server {
         kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
     }
 
-    /// kill -9.
+    /// Kills the server with SIGKILL.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
@@ -111,7 +111,7 @@ impl Server {
         }
     }
 
-    /// As the administrator.
+    /// Runs a command as the administrator.
     pub(crate) fn ask<T: redis::FromRedisValue>(&self, words: &str) -> redis::RedisResult<T> {
         let mut connection = self.client().get_connection_with_timeout(Duration::from_secs(1))?;
         connection.set_read_timeout(Some(Duration::from_secs(2)))?;
@@ -207,7 +207,7 @@ impl Store {
         Self::new(program, guard, 1, false)
     }
 
-    /// A master and its replica.
+    /// Starts a master and its replica.
     pub(crate) fn pair(program: &Path) -> Self {
         let store = Self::new(program, Guard::Open, 2, false);
         let port = store.servers[0].port;
@@ -215,7 +215,7 @@ impl Store {
         store
     }
 
-    /// Three masters with a replica each; the replica of server n is server n + 3.
+    /// Starts three masters with one replica each. The replica of server n is server n + 3.
     pub(crate) fn cluster(program: &Path, guard: Guard) -> Self {
         let store = Self::new(program, guard, 6, true);
         let bus = |server: &Server| {
@@ -252,7 +252,7 @@ impl Store {
 
     pub(crate) fn access(&self) -> Access {
         let scheme = if self.guard == Guard::Tls { "rediss" } else { "redis" };
-        // The nodes that are asked for the map; of a pair the master alone.
+        // Nodes that the client asks for the cluster map. For a pair, only the master.
         let known = if self.servers.len() == 6 { 6 } else { 1 };
         let urls =
             self.servers.iter().take(known).map(|server| format!("{scheme}://127.0.0.1:{}", server.port)).collect();
@@ -276,7 +276,7 @@ impl Store {
     }
 }
 
-/// Waits until it is so, and says how long that took.
+/// Waits until `is_so` returns true, and returns the time that took. Fails after `limit`.
 pub(crate) fn eventually(limit: Duration, what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
     let began = Instant::now();
     while !is_so() {

@@ -1,14 +1,14 @@
-//! What may go wrong in a run of the simulation.
+//! Faults in a run of the simulation.
 
 use ratelimit_common::time::SECOND_NS;
 
 use super::Chance;
 
-/// Of the limit that is simulated.
+/// Bucket length of the simulated limit.
 pub(crate) const BUCKET_NS: u64 = 10 * SECOND_NS;
 const MS: u64 = 1_000_000;
 
-/// What may go wrong in a run.
+/// Faults in one run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Trouble {
     pub(crate) loss_percent: u64,
@@ -18,13 +18,13 @@ pub(crate) struct Trouble {
     pub(crate) evictions: bool,
     pub(crate) store_losses: bool,
     pub(crate) cuts: bool,
-    /// The shortest and the longest round trip of a slow store. Hosts send as the task does then: one call of a shard at a
-    /// time, and no round before all calls of the last are sent.
+    /// Shortest and longest round trip of a slow store, in ms. Hosts then send like the task: one call per shard at a
+    /// time, and a new round only when all calls of the last one are sent.
     pub(crate) slow_ms: Option<(u64, u64)>,
 }
 
 impl Trouble {
-    /// Whether the printed bound is promised: all exchanges succeed.
+    /// Returns true if the printed bound is promised, because all exchanges succeed.
     pub(crate) fn keeps_bound(self) -> bool {
         let all_summed = self.offset_ms_max * MS / 2 <= BUCKET_NS / 4;
         self.loss_percent == 0 && all_summed && !self.restarts && !self.evictions && !self.store_losses && !self.cuts

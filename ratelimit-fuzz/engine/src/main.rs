@@ -1,4 +1,4 @@
-//! libFuzzer's main function, on the target that `FUZZ_TARGET` names.
+//! Entry point of libFuzzer, for the target that `FUZZ_TARGET` names.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The commands that ask a running daemon, and print its answer.
+//! Commands that ask a running daemon and print its answer.
 
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
@@ -23,19 +23,19 @@ use ratelimit_top::{Paint, TopError};
 use ratelimit_view::{self, Detail, Page, Screen, WatchError};
 use terminal_size::{Height, Width, terminal_size_of};
 
-/// A daemon to ask, and how its answers are shown.
+/// The daemon to ask, and the output settings.
 pub(super) struct Daemon<'a> {
     pub(super) socket: PathBuf,
     pub(super) global: &'a Global,
 }
 
 impl Daemon<'_> {
-    /// Has a command carried out, and shows what came of it.
+    /// Runs a command and shows its result.
     pub(super) fn ask<C: Call>(&self, call: &C, words: impl Fn(&C::Report) -> String) -> anyhow::Result<Exit> {
         self.judge(call, words, |_| Exit::Done)
     }
 
-    /// The same; `exit` says how the command ends.
+    /// Runs a command and shows its result; `exit` returns the exit code.
     pub(super) fn judge<C: Call>(
         &self,
         call: &C,
@@ -49,7 +49,7 @@ impl Daemon<'_> {
         })
     }
 
-    /// Has a command carried out for each of several addresses or prefixes.
+    /// Runs one command for each given address or prefix.
     pub(super) fn each<C: Call>(
         &self,
         verb: &str,
@@ -65,12 +65,12 @@ impl Daemon<'_> {
     }
 }
 
-/// The daemon behind a socket, which is told who called `sudo`.
+/// Returns a client for a socket, which passes on the user who called `sudo`.
 pub(super) fn client(socket: &Path) -> Client {
     Client::new(socket).for_sudo_user(std::env::var("SUDO_USER").ok().as_deref())
 }
 
-/// How `stats` is shown.
+/// Settings for the output of `stats`.
 #[derive(Clone, Copy)]
 pub(super) struct Shown {
     pub(super) format: OutputFormat,
@@ -79,7 +79,7 @@ pub(super) struct Shown {
     pub(super) detail: Detail,
 }
 
-/// What passes and what is blocked.
+/// Shows what passes and what is blocked.
 pub(super) async fn stats(socket: &Path, shown: Shown) -> anyhow::Result<Exit> {
     let client = client(socket);
     let words = |snapshot: &Snapshot| ratelimit_view::stats(snapshot, page(shown));
@@ -96,7 +96,8 @@ pub(super) async fn stats(socket: &Path, shown: Shown) -> anyhow::Result<Exit> {
     }
 }
 
-/// The page as it is now: a terminal's size may change. What goes to another program, or is asked for, is all of it.
+/// Returns the page's size now, as a terminal may be resized. Output to another program, and output with `--all`, is
+/// not cut.
 fn page(Shown { repeat, extent, detail, .. }: Shown) -> Page {
     let Some((Width(width), Height(height))) = terminal_size_of(io::stdout()) else {
         return Page { detail, ..Page::ENDLESS };
@@ -104,13 +105,13 @@ fn page(Shown { repeat, extent, detail, .. }: Shown) -> Page {
     let rows = match (extent, repeat) {
         (Extent::All, _) => None,
         (Extent::Screen, Repeat::Watch) => Some(usize::from(height)),
-        // The prompt stands below.
+        // Leave a row for the prompt.
         (Extent::Screen, Repeat::Once) => Some(usize::from(height).saturating_sub(1)),
     };
     Page { width: usize::from(width), rows, detail }
 }
 
-/// Statistics; where no daemon answers, what pins tell is printed before that is said.
+/// Returns the statistics. If no daemon answers, first prints what pins contain, and then fails.
 async fn asked(client: &Client, shown: Shown) -> anyhow::Result<Snapshot> {
     let answer = client.call(&Stats::now()).await;
     if let Err(ClientError::NoDaemon { orphans: Orphans::Enforcing(left), .. }) = &answer {
@@ -131,7 +132,7 @@ async fn watch(
     }
 }
 
-/// All of it in a terminal, until a key ends it. What is not a terminal has no keys.
+/// Shows everything in a terminal until a key ends it. Fails without a terminal, which has no keys.
 pub(super) fn top(daemon: &Daemon<'_>) -> anyhow::Result<Exit> {
     if !io::stdout().is_terminal() || daemon.global.format() == OutputFormat::Json {
         let problem = "`top` draws on a terminal, and standard output is to be something else".to_owned();
@@ -155,16 +156,16 @@ pub(super) fn top(daemon: &Daemon<'_>) -> anyhow::Result<Exit> {
     })
 }
 
-/// One snapshot a line, for programs that read on.
+/// Returns one snapshot as a line of JSON, for programs that keep reading.
 fn json_line(snapshot: &Snapshot) -> String {
-    // A snapshot is numbers, strings and lists of them: it cannot fail.
+    // A snapshot is numbers, strings and lists of them: serialising cannot fail.
     serde_json::to_string(snapshot).map(|line| json_text(&line) + "\n").unwrap_or_default()
 }
 
-/// Rows of each origin that a screen takes.
+/// Maximum number of rows of each origin on a screen.
 const ROWS_MAX: u64 = 50;
 
-/// The verdict for one address, or for all of a prefix.
+/// Shows the verdict for one address, or for all of a prefix.
 pub(super) fn check(daemon: &Daemon<'_>, target: Target) -> anyhow::Result<Exit> {
     let exit = |verdict| match verdict {
         Outcome::Pass => Exit::Done,
@@ -183,12 +184,12 @@ pub(super) fn check(daemon: &Daemon<'_>, target: Target) -> anyhow::Result<Exit>
     }
 }
 
-/// The mode of each rule, and what holds them all.
+/// Shows the mode of each rule, and what overrides all modes.
 pub(super) async fn mode(socket: &Path, format: OutputFormat) -> anyhow::Result<Exit> {
     show(&ModeNow::of(&client(socket).call(&Stats::now()).await?), ratelimit_view::mode_now, format)
 }
 
-/// The prefix that a list is asked for.
+/// Parses the prefix that a list is filtered by.
 pub(super) fn prefix_asked(text: Option<&str>) -> anyhow::Result<Option<IpNet>> {
     let target = text.map(|text| parse_target("CIDR", text)).transpose()?;
     Ok(target.map(|target| match target {
@@ -197,16 +198,16 @@ pub(super) fn prefix_asked(text: Option<&str>) -> anyhow::Result<Option<IpNet>> 
     }))
 }
 
-/// What is allowed, denied and banned.
+/// Lists what is allowed, denied and banned.
 pub(super) fn list(daemon: &Daemon<'_>, which: ListArgs) -> anyhow::Result<Exit> {
     let prefix = prefix_asked(which.prefix.as_deref())?;
-    // What goes to another program is all of it: that one finds what it looks for.
+    // Another program gets all entries, and filters them itself.
     let is_bounded = daemon.global.format() == OutputFormat::Human && !which.all && io::stdout().is_terminal();
     let most = is_bounded.then_some(ROWS_MAX);
     daemon.ask(&ListFilter { rule: which.rule, reason: which.reason, prefix, most }, ratelimit_view::list)
 }
 
-/// What took a filter off.
+/// Result of `detach` in JSON.
 #[derive(serde::Serialize)]
 struct Detached {
     schema: u32,
@@ -217,24 +218,25 @@ struct Detached {
 #[derive(Clone, Copy, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 enum DetachedBy {
-    /// The daemon, which goes on.
+    /// The daemon, which keeps running.
     Daemon,
-    /// The daemon, which had nothing left to do.
+    /// The daemon, which ends because nothing is attached any more.
     DaemonThatEnds,
-    /// This command: no daemon answers.
+    /// This command, because no daemon answers.
     Command,
 }
 
-/// What `detach` is to take off.
+/// Arguments of the command `detach`.
 #[derive(Clone, Copy)]
 pub(super) struct Unwanted<'a> {
-    /// All of them without it.
+    /// Interface to detach from; `None` for all.
     pub(super) interface: Option<&'a str>,
-    /// Whether it is fine that nothing is attached.
+    /// True if it is no error that nothing is attached.
     pub(super) may_be_missing: bool,
 }
 
-/// Takes the filter off one interface, or all: by the daemon if one answers, else what an earlier one has left pinned.
+/// Detaches the filter from one interface or all. If a daemon answers, it does so; otherwise this command removes the
+/// pins of an earlier one.
 pub(super) async fn detach(socket: &Path, unwanted: Unwanted<'_>, format: OutputFormat) -> anyhow::Result<Exit> {
     let call = Detach { interface: unwanted.interface.map(str::to_owned) };
     let (detached, by) = match client(socket).call(&call).await {
@@ -273,7 +275,7 @@ fn remove_pinned(unwanted: Unwanted<'_>, no_daemon: ClientError) -> anyhow::Resu
         | PinsError::OtherVersion(_)
         | PinsError::Io { .. }) => error.into(),
     })?;
-    // What an earlier run had left may enforce nothing.
+    // The pins of an earlier run may enforce nothing.
     let is_cleared = was_there && !root.exists();
     let is_missing = removed.is_empty() && unwanted.interface.is_some() && !unwanted.may_be_missing;
     if is_missing && !is_cleared { Err(no_daemon.into()) } else { Ok(removed) }

@@ -1,4 +1,4 @@
-//! What commands are given, read from the words of the command line.
+//! Parses the arguments of commands that change something.
 
 use std::path::PathBuf;
 
@@ -15,21 +15,21 @@ use ratelimit_policy::config::syntax::SyntaxError;
 use ratelimit_policy::desired::Sent;
 use ratelimit_policy::safety;
 
-/// What stands for no end.
+/// Words for an entry without an end.
 const PERMANENT: [&str; 2] = ["permanent", "forever"];
 
-/// An address or a prefix, as it was written: what a source is, the daemon knows.
+/// Checks an address or a prefix, and returns it as it was typed: only the daemon knows what one source is.
 pub(super) fn parse_prefix(text: &str) -> anyhow::Result<String> {
     parse_target("CIDR", text)?;
     Ok(text.to_owned())
 }
 
-/// An address or a prefix.
+/// Parses an address or a prefix.
 pub(super) fn parse_target(argument: &'static str, text: &str) -> anyhow::Result<Target> {
     Target::parse(text).map_err(|error| wrong(argument, text, error))
 }
 
-/// Who is allowed or denied, but for the prefix.
+/// Returns the request to allow or deny, with an empty prefix.
 pub(super) fn parse_grant(args: &GrantArgs) -> anyhow::Result<GrantRequest> {
     let timed = args.duration.as_deref().filter(|text| !PERMANENT.contains(text));
     Ok(GrantRequest {
@@ -46,7 +46,7 @@ pub(super) fn parse_grant(args: &GrantArgs) -> anyhow::Result<GrantRequest> {
     })
 }
 
-/// A packet from one address to a port.
+/// Parses a packet: source address, destination port and perhaps destination address.
 pub(super) fn parse_sent(source: &str, to: &str, to_address: Option<&str>) -> anyhow::Result<Sent> {
     let source = parse_source("explain", source)?;
     let to_address = to_address.map(|text| parse_source("--to-address", text)).transpose()?;
@@ -56,7 +56,7 @@ pub(super) fn parse_sent(source: &str, to: &str, to_address: Option<&str>) -> an
     })
 }
 
-/// A file to put in force.
+/// Returns the request to put a file in force.
 pub(super) fn parse_apply(
     file: Option<PathBuf>,
     confirm: Option<&str>,
@@ -71,7 +71,7 @@ pub(super) fn parse_apply(
     })
 }
 
-/// How long something holds; who finds no such time may have meant no end.
+/// Parses the time of an entry. An error also suggests `permanent`.
 fn parse_for(text: &str) -> anyhow::Result<u64> {
     parse_seconds("--for", text).map_err(|error| match error.downcast::<Diagnostic>() {
         Ok(mut diagnostic) => {
@@ -82,7 +82,7 @@ fn parse_for(text: &str) -> anyhow::Result<u64> {
     })
 }
 
-/// A time of whole seconds, at least one.
+/// Parses a duration of at least one second, rounded up to whole seconds.
 pub(super) fn parse_seconds(flag: &'static str, text: &str) -> anyhow::Result<u64> {
     let duration_ns = duration::parse(text).map_err(|error| wrong(flag, text, error))?;
     if duration_ns < SECOND_NS {
@@ -98,7 +98,7 @@ pub(super) fn wrong(flag: &'static str, text: &str, error: SyntaxError) -> anyho
     Diagnostic { problem: format!("bad value for {flag}: {}", error.problem), place, help }.into()
 }
 
-/// How `unblock` and `unallow` end.
+/// Returns the exit code of `unblock` and `unallow`.
 pub(super) const fn lifted(report: &UnblockReport) -> Exit {
     if report.still.is_empty() { Exit::Done } else { Exit::Blocked }
 }

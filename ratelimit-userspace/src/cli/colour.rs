@@ -1,4 +1,4 @@
-//! Whether colours are printed.
+//! Decides whether colours are printed.
 
 use std::ffi::OsString;
 
@@ -6,8 +6,8 @@ use clap::ValueEnum as _;
 
 use super::Color;
 
-/// The value of `--color`, before the command line is parsed: help and usage errors are printed while it is. A value
-/// that is none is refused later.
+/// Returns the value of `--color` before the command line is parsed, because help and usage errors are printed during
+/// that. An invalid value is refused later.
 pub(super) fn asked(arguments: impl IntoIterator<Item = OsString>) -> Color {
     let mut words = arguments.into_iter().map_while(|word| word.into_string().ok()).take_while(|word| word != "--");
     let mut asked = Color::Auto;
@@ -22,7 +22,7 @@ pub(super) fn asked(arguments: impl IntoIterator<Item = OsString>) -> Color {
     asked
 }
 
-/// Has everything that is printed from now on follow it, and gives it as clap has it.
+/// Applies the choice to everything that is printed from now on, and returns it in clap's type.
 pub(super) fn follow(color: Color) -> clap::ColorChoice {
     match color {
         Color::Auto => clap::ColorChoice::Auto,

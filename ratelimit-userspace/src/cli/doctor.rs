@@ -1,4 +1,4 @@
-//! `doctor` and `bug-report`.
+//! The commands `doctor` and `bug-report`.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::warnings;
 use super::{Global, OutputFormat, Socket};
 use crate::error::{Diagnostic, Exit, Place};
 
-/// What `doctor` looks at.
+/// Arguments of the command `doctor`.
 #[derive(Clone, Debug, Args)]
 pub struct DoctorArgs {
     /// The interface to look at; those of the configuration without it
@@ -27,7 +27,7 @@ pub struct DoctorArgs {
     pub place: PlaceArgs,
 }
 
-/// What `bug-report` packs, and where.
+/// Arguments of the command `bug-report`.
 #[derive(Clone, Debug, Args)]
 pub struct BugReportArgs {
     /// The file, which must not be there yet; ratelimitd-report-TIME.tar.gz without it
@@ -41,7 +41,7 @@ pub struct BugReportArgs {
     pub place: PlaceArgs,
 }
 
-/// Where both look.
+/// Configuration file and socket that both commands read.
 #[derive(Clone, Debug, Args)]
 pub struct PlaceArgs {
     /// The configuration file
@@ -52,7 +52,7 @@ pub struct PlaceArgs {
     pub socket: Socket,
 }
 
-/// What could be wrong.
+/// Runs all checks and prints the findings. The exit code is 1 if there is a problem.
 pub(super) fn doctor(DoctorArgs { interface, place }: DoctorArgs, global: &Global) -> anyhow::Result<Exit> {
     if let Some(name) = &interface
         && let Some(others) = absent(name)
@@ -81,7 +81,7 @@ struct WrittenEntry {
     bytes: usize,
 }
 
-/// All of it in a file.
+/// Writes a bug report to a file, and lists its contents.
 pub(super) fn bug_report(asked_for: BugReportArgs, global: &Global) -> anyhow::Result<Exit> {
     let BugReportArgs { out, with_addresses, place } = asked_for;
     let addresses = if with_addresses { Addresses::Kept } else { Addresses::Masked };
@@ -136,7 +136,7 @@ fn asked(interface: Option<String>, place: PlaceArgs) -> Asked {
     Asked { interface, file, socket: place.socket.path, state_dir: ratelimit_daemon::state_directory() }
 }
 
-/// The file as `check-config` reads it.
+/// Reads the file as `check-config` does.
 fn configuration(path: PathBuf) -> ConfigFile {
     match files::open_named(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return ConfigFile::Missing(path),
@@ -152,7 +152,7 @@ fn configuration(path: PathBuf) -> ConfigFile {
             ConfigFile::Good(path, Box::new(config), warnings)
         }
         Err(error) => {
-            // The first mistake, on one line; `check-config` shows them with their places.
+            // Report the first mistake, on one line; `check-config` shows all of them with their places.
             let first = error.first();
             let line = first.line().map_or_else(String::new, |line| format!("line {line}: "));
             ConfigFile::Bad(path, format!("{line}{}", first.problem))

@@ -1,4 +1,4 @@
-//! Commands on several addresses: each is tried, what came of each is said, and the worst of it is the exit code.
+//! Commands on several addresses: each is tried and reported, and the worst result is the exit code.
 
 use std::io::Read;
 
@@ -9,23 +9,23 @@ use super::run::{print_json, print_words, show};
 use crate::error::{self, Diagnostic, Exit, Place};
 use ratelimit_control::client::ClientError;
 
-/// What stands for standard input.
+/// Argument that stands for standard input.
 const STDIN: &str = "-";
-/// What is read of it at most. // as a list file
+/// Maximum bytes of standard input. // as a list file
 const BYTES_MAX: u64 = ratelimit_policy::config::lists::LIST_BYTES_MAX;
-/// Lines that fail and are named one by one; of the others the number is said.
+/// Maximum number of failed lines that are named one by one. The others are counted.
 pub(super) const NAMED_MAX: usize = 20;
-/// The longest address or prefix of a line. // IPv6 with IPv4 at its end and a length: 49
+/// Maximum bytes of an address or prefix in a line. // IPv6 with IPv4 at its end and a length: 49
 const TARGET_BYTES_MAX: usize = 64;
 
-/// What a command is about.
+/// Addresses or prefixes that a command applies to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Targets {
-    /// One address or prefix: what comes of it is all that there is to say.
+    /// One address or prefix. The output is its result alone.
     One(String),
-    /// Several of the command line.
+    /// Several from the command line.
     Several(Vec<Target>),
-    /// What standard input names, and what the command line names beside it.
+    /// All from standard input, and from the command line.
     Lines(Vec<Target>),
 }
 
@@ -33,11 +33,11 @@ pub(super) enum Targets {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Target {
     text: String,
-    /// Its line of standard input, from 1.
+    /// Line of standard input, from 1; `None` for the command line.
     line: Option<usize>,
 }
 
-/// What came of one of several.
+/// Result for one of several targets.
 #[derive(serde::Serialize)]
 struct Outcome<R> {
     target: String,
@@ -57,7 +57,8 @@ struct Outcomes<R> {
 }
 
 impl Targets {
-    /// Those of a command line; `-` is what `input` has, one a line: blank lines are skipped, and what follows a `#`.
+    /// Reads the targets of a command line. `-` adds those of `input`, one per line; blank lines and `#` comments are
+    /// skipped.
     pub(super) fn read(arguments: Vec<String>, input: impl Read) -> anyhow::Result<Self> {
         let named = |text: &String| Target { text: text.clone(), line: None };
         let others: Vec<Target> = arguments.iter().filter(|argument| *argument != STDIN).map(named).collect();
@@ -68,14 +69,14 @@ impl Targets {
             });
         }
         let mut bytes = Vec::new();
-        // One more, to know of what is longer.
+        // Read one more byte, to recognise longer input.
         input.take(BYTES_MAX + 1).read_to_end(&mut bytes).context("read standard input")?;
         if bytes.len() as u64 > BYTES_MAX {
             let problem = format!("standard input is longer than {BYTES_MAX} bytes, and nothing of it is done");
             let help = vec!["cut it into several".to_owned()];
             return Err(Diagnostic { problem, place: Place::CommandLine, help }.into());
         }
-        // Bytes that are no text make their own line bad, and no other.
+        // Invalid UTF-8 makes only its own line invalid.
         let text = String::from_utf8_lossy(&bytes);
         let lines = text.trim_start_matches('\u{feff}').lines();
         let named = (1..).zip(lines.map(|line| line.split('#').next().unwrap_or_default().trim()));
@@ -90,7 +91,7 @@ impl Targets {
         Ok(Self::Lines(all))
     }
 
-    /// Does it to each, and says what came of it. Where no daemon answers, the others are not tried.
+    /// Runs the command for each target and reports the results. If no daemon answers, stops.
     pub(super) async fn each<R: serde::Serialize>(
         self,
         verb: &str,
@@ -163,7 +164,7 @@ impl Targets {
     }
 }
 
-/// How a command on lines ends: 3 where some hold and others are refused, as `import` does.
+/// Returns the exit code of a command on lines: 3 if some hold and others are refused, as `import` does.
 const fn of_lines(worst: Exit, held: usize) -> Exit {
     match worst {
         Exit::Usage if held > 0 => Exit::Blocked,
@@ -178,7 +179,7 @@ const fn of_lines(worst: Exit, held: usize) -> Exit {
     }
 }
 
-/// Why a line cannot be an address, before it is quoted in full.
+/// Returns an error if a line is too long for an address, so that it is not quoted in full.
 fn too_long(text: &str) -> Option<anyhow::Error> {
     let length = text.len();
     let problem = || format!("a line of {length} bytes is no address, and no prefix");
@@ -186,7 +187,7 @@ fn too_long(text: &str) -> Option<anyhow::Error> {
     (length > TARGET_BYTES_MAX).then(|| why().into())
 }
 
-/// As much of a target as is named.
+/// Returns the part of a target that is shown.
 fn shown(text: &str) -> String {
     match text.char_indices().nth(TARGET_BYTES_MAX) {
         Some((end, _)) => text.get(..end).unwrap_or_default().to_owned() + "…",
@@ -194,7 +195,7 @@ fn shown(text: &str) -> String {
     }
 }
 
-/// Nothing else will come of the next one.
+/// Returns true if the daemon cannot be used, so that no further target is tried.
 fn is_without_daemon(error: &anyhow::Error) -> bool {
     match error.downcast_ref() {
         Some(

@@ -1,4 +1,4 @@
-//! `lists from-mmdb`: a list file out of a database. Reads the file, keeps the time, writes the list.
+//! `lists from-mmdb`: makes a list file from a database. Reads the file, limits the time, and writes the list.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -14,14 +14,14 @@ use super::{Global, OutputFormat};
 use crate::error::{Diagnostic, Exit, Place};
 use crate::mmdb::{self, BYTES_MAX, Listed, MmdbError, Selector};
 
-/// A database of 10 million networks takes a few seconds.
+/// Maximum time for reading a database. One of 10 million networks takes a few seconds.
 const TAKES_AT_MOST: Duration = Duration::from_secs(300);
-/// What files begin with that are packed: gzip, zip, zstd.
+/// First bytes of compressed files: gzip, zip, zstd.
 const PACKED: [&[u8]; 3] = [&[0x1f, 0x8b], b"PK\x03\x04", &[0x28, 0xb5, 0x2f, 0xfd]];
-/// A list is not made where one was to be: what is there.
+/// Help if no list is made and an old one exists.
 const KEPT: &str = "the list file is as it was";
 
-/// What was made.
+/// The command's result in JSON.
 #[derive(Debug, Serialize)]
 struct Made<'a> {
     schema: u32,
@@ -33,7 +33,7 @@ struct Made<'a> {
     not_found: Vec<String>,
 }
 
-/// Makes the list.
+/// Makes the list file, or prints the list.
 pub(super) fn from_mmdb(args: FromMmdbArgs, global: &Global) -> anyhow::Result<Exit> {
     let asked = [args.asn, args.country].concat();
     if asked.is_empty() {

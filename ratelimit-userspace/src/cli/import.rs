@@ -1,4 +1,4 @@
-//! `import`: denies what a file or standard input names, each until its own end.
+//! `import`: denies what a file or standard input lists, each entry until its own end.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,27 +22,27 @@ use ratelimit_policy::safety;
 use ratelimit_report::entries::{self, Imported, Refused, Row};
 use ratelimit_report::snapshot::{Author, ListFilter};
 
-/// Ends that differ by less are the same: they are written in whole seconds.
+/// Ends that differ by at most this much are equal: files have whole seconds.
 const SAME_END: SignedDuration = SignedDuration::from_secs(2);
 
-/// What has become of the rows.
+/// Result of an import.
 #[derive(Debug, Default)]
 struct Done {
     all: usize,
     entered: u64,
     unchanged: u64,
     refused: Vec<RefusedRow>,
-    /// Lines and sets of the file that cannot be kept, in words.
+    /// Lines and sets of the file that cannot be used, in words.
     unread: Vec<String>,
-    /// Of a configuration.
+    /// Number of rows of a configuration, which are left out.
     configured: usize,
-    /// Bans that hold here already.
+    /// Number of rows for bans that hold on this host already.
     banned: usize,
     notes: Vec<String>,
 }
 
-/// Denies what a file or standard input names. What it says to come from a configuration is left out: that denies it, as long
-/// as it says so.
+/// Denies what a file or standard input lists. Rows that come from a configuration are left out: the configuration
+/// denies them for as long as it lists them.
 pub(super) fn import(file: &Path, owner: Option<&str>, daemon: &Daemon<'_>) -> anyhow::Result<Exit> {
     let text = read(file)?;
     let Imported { rows, refused } = entries::import(&text, Timestamp::now()).map_err(|wrong| Diagnostic {
@@ -68,7 +68,7 @@ pub(super) fn import(file: &Path, owner: Option<&str>, daemon: &Daemon<'_>) -> a
     })
 }
 
-/// A pipe too: `<(command)` is one.
+/// Reads the file or standard input. The file may be a pipe, as with `<(command)`.
 fn read(file: &Path) -> anyhow::Result<String> {
     let (what, of): (String, Box<dyn io::Read>) = if file == Path::new("-") {
         ("read standard input".to_owned(), Box::new(io::stdin()))
@@ -77,7 +77,7 @@ fn read(file: &Path) -> anyhow::Result<String> {
         (what.clone(), Box::new(File::open(file).context(what)?))
     };
     let mut bytes = Vec::new();
-    // One more, to know of what is longer.
+    // Read one more byte, to recognise a longer file.
     of.take(lists::LIST_BYTES_MAX + 1).read_to_end(&mut bytes).with_context(|| what.clone())?;
     if bytes.len() as u64 > lists::LIST_BYTES_MAX {
         let most = lists::LIST_BYTES_MAX;
@@ -116,7 +116,7 @@ async fn without_what_holds_anyway(
     Ok(rows)
 }
 
-/// Whether one end is no sooner than another.
+/// Returns true if the held entry ends no sooner than the requested one.
 fn lasts(held: Option<Timestamp>, asked: Option<Timestamp>) -> bool {
     match (held, asked) {
         (None, _) => true,
@@ -125,7 +125,7 @@ fn lasts(held: Option<Timestamp>, asked: Option<Timestamp>) -> bool {
     }
 }
 
-/// Sends them, many at once.
+/// Sends the rows in requests of at most [`ROWS_MAX`].
 async fn send(rows: Vec<Row>, owner: Option<&str>, client: &Client, done: &mut Done) -> Result<(), ClientError> {
     let ssh_peer = safety::ssh_session_of_this_process().map(|session| session.peer);
     for chunk in rows.chunks(ROWS_MAX) {
@@ -144,7 +144,7 @@ async fn send(rows: Vec<Row>, owner: Option<&str>, client: &Client, done: &mut D
     Ok(())
 }
 
-/// 3 where some are denied and others are refused; 2 where all are refused.
+/// Returns the exit code: 3 if some rows are denied and others refused, 2 if all are refused.
 const fn exit(done: &Done) -> Exit {
     match (done.refused.is_empty() && done.unread.is_empty(), done.entered + done.unchanged) {
         (true, _) => Exit::Done,

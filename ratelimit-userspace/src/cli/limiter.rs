@@ -1,5 +1,5 @@
-//! The flags that say what to limit: each is of a row of the table of keys. Values are texts here, so that what is wrong with one is
-//! shown as flags and file both show it.
+//! The flags that say what to limit, each from a row of the table of keys. Their values stay texts here, so that errors
+//! are shown alike for flags and file.
 
 use std::ffi::OsStr;
 
@@ -10,7 +10,7 @@ use crate::error::SOCKET_VARIABLE;
 use ratelimit_policy::config::keys::{self, Takes};
 use ratelimit_policy::config::settings::Settings;
 
-/// In the order of help. A test holds that these are the flags that keys have.
+/// Flags in the order of the help. A test checks that these are the flags that keys have.
 const SHOWN: [(&str, &[&str]); 3] = [
     (
         "What to limit",
@@ -49,32 +49,32 @@ const SHOWN: [(&str, &[&str]); 3] = [
     ),
 ];
 
-/// What to limit and how, as it was typed: flags, and what is behind them or what they mean.
+/// The flags that say what to limit and how, as typed, each with its value or its meaning.
 #[derive(Clone, Debug, Default)]
 pub struct Limiter(Vec<(&'static str, String)>);
 
 impl Limiter {
-    /// Whether nothing was said that could be limited. The socket does not count: the environment may say it.
+    /// Returns true if nothing to limit was given. The socket does not count, because the environment may set it.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|(flag, _)| *flag == "--socket")
     }
 
-    /// What was typed, with its places.
+    /// Returns the typed flags as settings, with their places.
     pub fn settings(&self) -> Settings {
         Settings::of_flags(self.0.iter().map(|(flag, text)| (*flag, text.as_str())))
     }
 
-    /// What was typed of these flags.
+    /// Returns what was typed for these flags.
     pub(super) fn of(flags: impl IntoIterator<Item = &'static str>, matches: &ArgMatches) -> Self {
         Self(flags.into_iter().flat_map(|flag| typed(flag, matches)).collect())
     }
 
-    /// What is behind a flag, if it is there.
+    /// Returns the value of a flag, if it was given.
     pub(super) fn text(&self, flag: &str) -> Option<&str> {
         self.0.iter().find(|(of, _)| *of == flag).map(|(_, text)| text.as_str())
     }
 
-    /// The same with one more flag.
+    /// Adds one more flag.
     #[must_use]
     pub(super) fn with(mut self, flag: &'static str, text: &str) -> Self {
         self.0.push((flag, text.to_owned()));
@@ -104,7 +104,7 @@ impl FromArgMatches for Limiter {
     }
 }
 
-/// These flags, as the table of keys has them.
+/// Returns the clap arguments of these flags, from the table of keys.
 pub(super) fn arguments(flags: &'static [&'static str]) -> impl Iterator<Item = Arg> {
     flags.iter().filter_map(|flag| argument(flag))
 }
@@ -134,7 +134,8 @@ fn typed(flag: &'static str, matches: &ArgMatches) -> Vec<(&'static str, String)
     }
 }
 
-/// Takes any text, and tells help and completions which are meant. Refusing the others is left to [`Settings::config`].
+/// Parser that accepts any text, and lists the valid words for help and completions. [`Settings::config`] refuses other
+/// words.
 #[derive(Clone, Copy)]
 struct Suggested(&'static [&'static str]);
 

@@ -1,5 +1,5 @@
-//! What is made from the table of keys: the tables of docs/CONFIG.md, and the manual page ratelimitd.toml(5), which is
-//! that chapter. Pure.
+//! Generates documents from the table of keys: the tables of docs/CONFIG.md, and the manual page ratelimitd.toml(5),
+//! which contains that chapter. Pure.
 
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 
@@ -8,11 +8,11 @@ use ratelimit_policy::config::keys::{Key, Reload, TABLES, Table, Value};
 /// The chapter that the manual page is made of.
 const CHAPTER: &str = include_str!("../../../docs/CONFIG.md");
 
-/// Before a generated table; the table's prefix stands between, without its last dot.
+/// Mark before a generated table. The table's prefix follows, without its last dot.
 const BEGIN: &str = "<!-- keys: ";
 const END: &str = "<!-- end -->";
 
-/// The manual page ratelimitd.toml(5).
+/// Returns the manual page ratelimitd.toml(5).
 pub(super) fn page() -> String {
     let mut roff = Roff::new();
     roff.control("TH", ["ratelimitd.toml", "5", "", concat!("ratelimitd ", env!("CARGO_PKG_VERSION"))]);
@@ -32,7 +32,7 @@ pub(super) fn page() -> String {
             }
             roff.control("fi", []);
         } else if line.is_empty() {
-            // A heading and the end of an example begin a paragraph by themselves.
+            // A heading and the end of an example begin a paragraph anyway.
             if lines.peek().is_some_and(|next| next.starts_with(|first: char| first.is_alphanumeric() || first == '`'))
             {
                 roff.control("PP", []);
@@ -66,7 +66,7 @@ fn push_keys(roff: &mut Roff, table: &Table) {
     }
 }
 
-/// Text with `code` in bold, and links by their texts.
+/// Returns text with `code` in bold, and links replaced by their texts.
 fn inlines(text: &str) -> Vec<Inline> {
     let pieces = without_links(text);
     let pieces = pieces.split('`').enumerate().filter(|(_, piece)| !piece.is_empty());
@@ -85,7 +85,7 @@ fn without_links(text: &str) -> String {
     out + rest
 }
 
-/// Help and further sentences.
+/// Returns the key's help and further sentences.
 fn meaning(key: &Key) -> String {
     if key.more.is_empty() { format!("{}.", key.help) } else { format!("{}. {}", key.help, key.more) }
 }
@@ -110,7 +110,7 @@ fn named(line: &str) -> Option<&'static Table> {
     TABLES.iter().find(|table| table.prefix.trim_end_matches('.') == name || (name == "top" && table.prefix.is_empty()))
 }
 
-/// The chapter with its tables as the keys make them.
+/// Returns the chapter with newly generated tables.
 #[cfg_attr(not(test), expect(dead_code, reason = "a test renews the chapter"))]
 fn renewed(chapter: &str) -> String {
     let mut out = String::new();
@@ -144,10 +144,10 @@ fn markdown(table: &Table) -> String {
     out
 }
 
-/// Columns of a document's line.
+/// Maximum number of columns in a document's line.
 const COLUMNS_MAX: usize = 120;
 
-/// In lines of a document.
+/// Wraps a text into lines of a document.
 fn wrapped(text: &str) -> String {
     let (mut out, mut columns) = (String::new(), 0);
     for word in text.split(' ') {
@@ -167,7 +167,8 @@ fn wrapped(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// `UPDATE_DOCS=1 cargo test --package ratelimit-userspace --lib manual` writes it anew.
+    /// Checks that docs/CONFIG.md is up to date. `UPDATE_DOCS=1 cargo test --package ratelimit-userspace --lib manual`
+    /// updates it.
     #[test]
     fn the_chapter_of_the_configuration_has_the_tables_that_the_keys_make() {
         let made = renewed(CHAPTER);

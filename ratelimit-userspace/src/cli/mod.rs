@@ -1,4 +1,4 @@
-//! The command line: what there is to type, and what it says about itself. What is done about it is in [`run`].
+//! The command line: its commands, flags and help. [`run`] carries the commands out.
 
 use std::path::PathBuf;
 
@@ -100,13 +100,13 @@ pub struct Global {
 }
 
 impl Global {
-    /// The format asked for by either flag.
+    /// Returns the output format that either flag selects.
     pub fn format(&self) -> OutputFormat {
         if self.json { OutputFormat::Json } else { self.output }
     }
 }
 
-/// How to print.
+/// Output formats of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormat {
     /// For people
@@ -126,21 +126,21 @@ pub enum Color {
     Never,
 }
 
-/// Whether to print once, or again and again.
+/// Repetition of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeat {
-    /// Once.
+    /// Prints one time only.
     Once,
-    /// Every second until interrupted.
+    /// Prints every second until interrupted.
     Watch,
 }
 
-/// How much of it to print.
+/// Amount of output: one screen or everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// What fits the terminal, worst first.
+    /// The part that fits the terminal, worst first.
     Screen,
-    /// All of it.
+    /// Everything, without a limit.
     All,
 }
 
@@ -461,7 +461,7 @@ pub enum Command {
     Version,
 }
 
-/// Whether to do what is likely a mistake.
+/// Flag to carry out a likely mistake.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Insistence {
     /// Also where the file denies or limits your own SSH session
@@ -469,7 +469,7 @@ pub struct Insistence {
     pub force: bool,
 }
 
-/// Which entries to list.
+/// Arguments of the command `list`.
 #[derive(Clone, Debug, Args)]
 pub struct ListArgs {
     /// Only what lies within this network, or holds all of it
@@ -490,7 +490,7 @@ pub struct ListArgs {
     pub all: bool,
 }
 
-/// Who is allowed or denied, for how long and why.
+/// Arguments of `allow` and `deny`.
 #[derive(Clone, Debug, Args)]
 pub struct GrantArgs {
     /// Addresses or networks: 192.0.2.7, 192.0.2.0/24, 2001:db8::/32; or - for standard input, one a line. An IPv6
@@ -517,7 +517,7 @@ pub struct GrantArgs {
     pub socket: Socket,
 }
 
-/// Where a command holds.
+/// Reach of a command within the fleet.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct OnFleet {
     /// On every host of the fleet, not on this one alone
@@ -525,7 +525,7 @@ pub struct OnFleet {
     pub fleet: bool,
 }
 
-/// Whether anything is dropped.
+/// Modes that the command `mode` sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ModeArg {
     /// Count what would be dropped, and drop nothing
@@ -534,7 +534,7 @@ pub enum ModeArg {
     Enforce,
 }
 
-/// Which daemon a command asks.
+/// Control socket of the daemon to ask.
 #[derive(Clone, Debug, Args)]
 pub struct Socket {
     /// Path of the daemon's control socket
@@ -549,12 +549,12 @@ pub struct Socket {
     pub path: PathBuf,
 }
 
-/// The command line as a whole, for completions, manual pages and tests.
+/// Returns the whole command line, for completions, manual pages and tests.
 pub fn definition() -> clap::Command {
     Cli::command()
 }
 
-/// Reads the command line. On `--help` and `--version` it prints and ends the process.
+/// Parses the command line. For `--help` and `--version`, prints and ends the process.
 pub fn parse() -> anyhow::Result<Cli> {
     let definition = definition().color(colour::follow(colour::asked(std::env::args_os())));
     let read = definition.try_get_matches().and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));

@@ -1,4 +1,4 @@
-//! Commands for the programs beside this one: CrowdSec, lists of others, nft and ipset.
+//! Commands for related programs: CrowdSec, lists of others, nft and ipset.
 
 use std::path::PathBuf;
 
@@ -19,10 +19,10 @@ use ratelimit_policy::safety::Around;
 use ratelimit_report::entries::{self, Format};
 use ratelimit_report::snapshot::ListFilter;
 
-/// Entries that are named one by one.
+/// Maximum number of entries that are named one by one.
 const NAMED_MAX: usize = 16;
 
-/// For whom `list` writes.
+/// Output formats of `list`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ListFormat {
     /// What is denied and banned as a list file, with ends and reasons behind a #
@@ -35,7 +35,7 @@ pub enum ListFormat {
     Json,
 }
 
-/// What to do with lists.
+/// Subcommands of the command `lists`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ListsCommand {
     /// Check list files, and say how many prefixes each has; exit code 78 if one cannot be used
@@ -61,7 +61,7 @@ pub enum ListsCommand {
     FromMmdb(FromMmdbArgs),
 }
 
-/// Which list to make of which database.
+/// Arguments of `lists from-mmdb`.
 #[derive(Clone, Debug, Args)]
 pub struct FromMmdbArgs {
     /// The database: .mmdb of MaxMind, DB-IP, IPinfo or others
@@ -76,13 +76,13 @@ pub struct FromMmdbArgs {
     /// The list file, which is replaced whole; - and nothing are standard output
     #[arg(short = 'o', long = "out", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub out: Option<PathBuf>,
-    // In the place of the one of every command, whose `-o` is another one.
+    // Replaces the global flag, because `-o` is the list file here.
     /// How to print what was made: human or json
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "human", hide_possible_values = true)]
     pub output: OutputFormat,
 }
 
-/// How CrowdSec's decisions become a list file.
+/// Arguments of the command `crowdsec`.
 #[derive(Clone, Debug, Args)]
 pub struct CrowdsecArgs {
     /// The local API
@@ -126,7 +126,7 @@ pub struct CrowdsecArgs {
     pub socket: Socket,
 }
 
-/// Keeps a list file by CrowdSec's decisions.
+/// Keeps a list file up to date with CrowdSec's decisions.
 pub(super) fn crowdsec(args: CrowdsecArgs, global: &Global) -> anyhow::Result<Exit> {
     let interval = parse_seconds("--interval", &args.interval)?;
     let options = Options {
@@ -151,19 +151,19 @@ pub(super) fn crowdsec(args: CrowdsecArgs, global: &Global) -> anyhow::Result<Ex
     })
 }
 
-/// What is denied and banned, for another program.
+/// Prints what is denied and banned, in another program's format.
 pub(super) fn export(daemon: &Daemon<'_>, which: ListArgs, format: Format) -> anyhow::Result<Exit> {
     let prefix = super::ask::prefix_asked(which.prefix.as_deref())?;
     let filter = ListFilter { rule: which.rule, reason: which.reason, prefix, most: None };
     block_on(daemon.global, async {
-        // Entries that are not asked for may exempt a part of those that are.
+        // Get all entries: some that are not asked for may exempt a part of those that are.
         let report = client(&daemon.socket).call(&ListFilter::default()).await?;
         print(entries::export(&entries::rows_of(&report, &filter), format, report.time).as_bytes())
     })
 }
 
-/// Checks list files by themselves, by the rules that the daemon has for them on this host. Of an entry that the daemon would
-/// pass over is warned; a file with nothing else cannot be used.
+/// Checks list files by the rules that the daemon applies on this host. Warns of entries that the daemon would skip; a
+/// file without any other entry cannot be used.
 pub(super) fn check_lists(files: &[PathBuf], global: &Global) -> anyhow::Result<Exit> {
     let (around, mut said) = (Around::look(ratelimit_datapath::default_gateways().unwrap_or_default()), String::new());
     for path in files {

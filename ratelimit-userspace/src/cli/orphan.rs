@@ -1,4 +1,4 @@
-//! Statistics of a filter that goes on without a daemon, read from its pins.
+//! Statistics of a filter that continues without a daemon, read from its pins.
 
 use std::path::Path;
 
@@ -16,11 +16,11 @@ use ratelimit_policy::config::{FILE_DEFAULT, file};
 use ratelimit_report::snapshot::{Mode, Snapshot};
 use ratelimit_view::Page;
 
-/// Of a snapshot and of its rules, what pins do not tell.
+/// Fields of a snapshot and of its rules that pins do not contain.
 const UNKNOWN: [&str; 8] = ["version", "uptime_seconds", "counting", "sources", "events", "config", "fleet", "top"];
 const UNKNOWN_OF_RULES: [&str; 3] = ["limits", "banned", "sources_over_limit"];
 
-/// Prints them; where they cannot be read, says why.
+/// Prints the statistics, or a warning if they cannot be read.
 pub(super) fn stats(left: &Left, format: OutputFormat, page: Page) -> anyhow::Result<()> {
     let (policy, reading) = match read_left(left, &names()) {
         Ok(read) => read,
@@ -41,7 +41,7 @@ pub(super) fn stats(left: &Left, format: OutputFormat, page: Page) -> anyhow::Re
     Ok(())
 }
 
-/// That it drops nothing all the same, where no rule does.
+/// Returns a note that nothing is dropped, if all rules are in dry run.
 const fn dry_run(snapshot: &Snapshot) -> &'static str {
     match snapshot.mode {
         Mode::Enforce => "",
@@ -49,7 +49,7 @@ const fn dry_run(snapshot: &Snapshot) -> &'static str {
     }
 }
 
-/// The schema of `stats --json`, without what is not known, and with what goes on without a daemon.
+/// Returns the JSON of `stats --json` without the unknown fields, and with `without_daemon`.
 fn as_json(snapshot: &Snapshot, left: &Left, now: Timestamp) -> serde_json::Result<Value> {
     let mut value = serde_json::to_value(snapshot)?;
     let without = |value: &mut Value, unknown: &[&str]| {
@@ -77,7 +77,7 @@ fn as_json(snapshot: &Snapshot, left: &Left, now: Timestamp) -> serde_json::Resu
     Ok(value)
 }
 
-/// Names that rules are likely to have: pins hold a hash of each.
+/// Returns the likely names of rules, because pins hold only a hash of each name.
 fn names() -> Vec<String> {
     let configured = file::load(Path::new(FILE_DEFAULT)).map(|config| config.policy.rules).unwrap_or_default();
     [RULE_NAME_DEFAULT.to_owned()].into_iter().chain(configured.into_iter().map(|rule| rule.name)).collect()

@@ -1,5 +1,5 @@
-//! Colours for what is printed for people: heads of tables, states, verdicts, and what is said in capitals. Knows
-//! words, and nothing of what they mean: text without colours is the same text.
+//! Colours in output for people: table heads, states, verdicts, and words in capitals. Knows words and not their
+//! meaning: the text is the same without colours.
 
 use clap::builder::styling::{AnsiColor, Style};
 
@@ -10,7 +10,7 @@ const HALF: Style = AnsiColor::Yellow.on_default();
 const LOUD: Style = AnsiColor::Yellow.on_default().bold();
 const TALK: Style = AnsiColor::Cyan.on_default().bold();
 
-/// What fills a table's cell, or begins one.
+/// Words that fill or begin a table's cell.
 const CELLS: [(&str, Style); 8] = [
     ("ok", GOOD),
     ("allowed", GOOD),
@@ -22,7 +22,7 @@ const CELLS: [(&str, Style); 8] = [
     ("would be banned", HALF),
 ];
 
-/// What is said of a source or a packet, in a sentence.
+/// Phrases about a source or a packet, in a sentence.
 const PHRASES: [(&str, Style); 13] = [
     ("is blocked", BAD),
     ("is banned", BAD),
@@ -39,10 +39,10 @@ const PHRASES: [(&str, Style); 13] = [
     ("note:", TALK),
 ];
 
-/// Capitals that are names.
+/// Words in capitals that are names and stay plain.
 const NAMES: [&str; 12] = ["XDP", "TCP", "UDP", "QUIC", "SYN", "UTC", "IP", "HTTP", "TLS", "CIDR", "JSON", "CPU"];
 
-/// The text with codes for a terminal.
+/// Returns the text with colour codes for a terminal.
 pub(super) fn paint(text: &str) -> String {
     text.split_inclusive('\n').map(paint_line).collect()
 }
@@ -67,7 +67,7 @@ fn paint_line(line: &str) -> String {
     out + end
 }
 
-/// What begins here and is not left as it is: its bytes and its style.
+/// Returns the length in bytes and the style of the word that begins at this offset; `None` if it stays plain.
 fn styled(text: &str, at: usize) -> Option<(usize, Style)> {
     let (before, rest) = text.split_at_checked(at)?;
     if before.chars().next_back().is_some_and(|c| !c.is_whitespace()) {
@@ -85,8 +85,8 @@ fn styled(text: &str, at: usize) -> Option<(usize, Style)> {
     known.or_else(|| capitals(rest).map(|length| (length, LOUD)))
 }
 
-/// The bytes of words in capitals that stand here: two of them at least, or one that is no name and longer than an
-/// abbreviation.
+/// Returns the length in bytes of the emphasised capitals here: at least two words, or one that is no name and longer
+/// than an abbreviation.
 fn capitals(rest: &str) -> Option<usize> {
     let is_loud = |word: &str| word.len() >= 2 && word.bytes().all(|byte| byte.is_ascii_uppercase()) || word == "A";
     let mut words = Vec::new();
@@ -106,7 +106,7 @@ fn capitals(rest: &str) -> Option<usize> {
     (names < words.len() && (words.len() > 1 || is_alone)).then_some(length)
 }
 
-/// The head of a table: several columns, all in capitals.
+/// Returns true for the head of a table: several columns, all in capitals.
 fn is_head(text: &str) -> bool {
     let columns: Vec<&str> = text.split("  ").map(str::trim).filter(|column| !column.is_empty()).collect();
     let is_name = |column: &&str| {
@@ -120,7 +120,7 @@ fn is_head(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// What is painted, a piece each.
+    /// Returns the painted pieces of a text.
     fn painted(text: &str) -> Vec<String> {
         let out = paint(text);
         assert_eq!(anstream::adapter::strip_str(&out).to_string(), text, "the words are the same");

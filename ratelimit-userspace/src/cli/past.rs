@@ -1,4 +1,4 @@
-//! The commands about what has happened: `events` and `history`.
+//! Commands about the past: `events` and `history`.
 
 use std::future;
 use std::io;
@@ -26,7 +26,7 @@ use ratelimit_report::event::{Event, EventKind};
 use ratelimit_report::history::Loss;
 use ratelimit_report::offenders::{self, Format, Offender};
 
-/// Which events to show.
+/// Arguments of the command `events`.
 #[derive(Clone, Debug, Args)]
 pub struct EventsArgs {
     /// Go on with what follows until interrupted
@@ -46,7 +46,7 @@ pub struct EventsArgs {
     pub since: Option<String>,
 }
 
-/// What to show of the history.
+/// Arguments of the command `history`.
 #[derive(Clone, Debug, Args)]
 pub struct HistoryArgs {
     /// The address or network; without it, the sources that were refused most
@@ -73,7 +73,7 @@ pub struct HistoryArgs {
     pub format: Option<HistoryFormat>,
 }
 
-/// For whom `history` writes.
+/// Output formats of `history`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum HistoryFormat {
     /// A line a source: first and last time, packets, episodes, rules, reasons
@@ -100,7 +100,7 @@ impl From<HistoryFormat> for Format {
     }
 }
 
-/// What happened lately, and with `--follow` what follows.
+/// Shows recent events, and with `--follow` those that follow.
 pub(super) fn events(daemon: &Daemon<'_>, which: &EventsArgs) -> anyhow::Result<Exit> {
     let since = which.since.as_deref().map(|text| parse_seconds("--since", text)).transpose()?;
     let asked = EventsOf {
@@ -141,7 +141,7 @@ async fn follow(
         };
         if printed.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
-    // An interrupt ends it: the user has seen enough.
+    // An interrupt is the normal end.
     tokio::select! {
         followed = client.follow(asked, take) => followed?,
         interrupted = tokio::signal::ctrl_c() => interrupted?,
@@ -151,15 +151,15 @@ async fn follow(
 }
 
 /// Waits until nobody can read standard output any more: its terminal has vanished, or the other end of its pipe is
-/// closed. Never returns where standard output is a file.
+/// closed. Never returns if standard output is a file.
 async fn reader_is_gone() {
     let (gone, is_gone) = oneshot::channel();
     // The thread ends with the process.
     thread::spawn(move || {
-        // Not every terminal that vanishes wakes who waits for that alone.
+        // Some terminals do not wake a waiting thread when they vanish.
         const LOOK_EVERY_MS: u16 = 500;
         let output = io::stdout();
-        // No flag is asked for: an error and a hang-up are told unasked.
+        // No flag is requested: errors and hang-ups are always reported.
         let look = || poll(&mut [PollFd::new(output.as_fd(), PollFlags::empty())], LOOK_EVERY_MS);
         while matches!(look(), Ok(0) | Err(Errno::EINTR)) {}
         let _nobody_waits = gone.send(());
@@ -169,7 +169,7 @@ async fn reader_is_gone() {
     }
 }
 
-/// What is remembered of a source, or who was refused most.
+/// Shows the history of a source, or the sources that were refused most.
 pub(super) fn history(daemon: &Daemon<'_>, which: HistoryArgs) -> anyhow::Result<Exit> {
     let now = Timestamp::now();
     let at = |flag, text: Option<&str>| text.map(|text| parse_time(flag, text, now)).transpose();
@@ -201,7 +201,8 @@ pub(super) fn history(daemon: &Daemon<'_>, which: HistoryArgs) -> anyhow::Result
     }
 }
 
-/// A row a source, whether there are more than the daemon tells at once, and how many events were lost.
+/// Prints one row per source. `of` returns the rows, whether there are more than one answer holds, and the number of
+/// lost events.
 fn offenders<C: Call>(
     daemon: &Daemon<'_>,
     call: &C,
@@ -235,9 +236,9 @@ fn answer<C: Call>(
     }
 }
 
-/// One event a line, for programs.
+/// Returns one event as a line of JSON, for programs.
 fn json_line(event: &Event) -> String {
-    // Strings and numbers: it cannot fail.
+    // Strings and numbers: serialising cannot fail.
     serde_json::to_string(event).map(|line| json_text(&line) + "\n").unwrap_or_default()
 }
 
@@ -253,7 +254,7 @@ fn parse_kind(text: &str) -> anyhow::Result<EventKind> {
     })
 }
 
-/// So long ago, or a time.
+/// Parses a duration before now, or a time.
 fn parse_time(flag: &'static str, text: &str, now: Timestamp) -> anyhow::Result<Timestamp> {
     if let Ok(at) = text.parse::<Timestamp>() {
         return Ok(at);
@@ -268,7 +269,7 @@ fn parse_time(flag: &'static str, text: &str, now: Timestamp) -> anyhow::Result<
     }
 }
 
-/// What is before the calendar's beginning is that beginning.
+/// Returns the time that many seconds ago, at the earliest the calendar's beginning.
 fn ago(now: Timestamp, seconds: u64) -> Timestamp {
     let second = now.as_second().saturating_sub_unsigned(seconds);
     Timestamp::from_second(second).unwrap_or(Timestamp::MIN)

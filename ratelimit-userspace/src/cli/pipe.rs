@@ -1,5 +1,5 @@
-//! `ratelimitd log`: hands each line of standard input to the daemon's log socket. The server that writes the lines never
-//! waits: a line that the socket does not take within a second is lost, and counted.
+//! `ratelimitd log`: sends each line of standard input to the daemon's log socket. The server that writes the lines
+//! never waits. A line that the socket does not accept within a second is lost, and counted.
 
 use std::io::{self, BufRead, Read as _, stdin};
 use std::os::fd::AsFd as _;
@@ -14,7 +14,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 
 use crate::error::Exit;
 
-/// Socket that lines are handed to, unless another is named.
+/// Socket that lines are sent to by default.
 pub(super) const SOCKET_DEFAULT: &str = "/run/ratelimitd/log.sock";
 /// Length in bytes of the longest line that the daemon reads.
 const LINE_MAX: u64 = 16 * 1024;
@@ -24,20 +24,20 @@ const QUEUE_BYTES_MAX: usize = 16 << 20;
 const QUEUE_LINES_MAX: usize = 1 << 16;
 /// Time that a line waits for a full socket. Then lines are lost until the socket takes one.
 const WAIT_MS: u16 = 1_000;
-/// Period in which a socket that is not there is looked for.
+/// Interval between attempts to connect to a socket that does not exist.
 const RETRIED_EVERY: Duration = Duration::from_secs(1);
-/// Period in which lost lines are told.
+/// Interval between reports of lost lines.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
 
-/// Lines that were read, by what became of them.
+/// Numbers of lines, by their fate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Lines {
     sent: u64,
-    /// Lines that the socket did not take.
+    /// Lines that the socket did not accept.
     lost: u64,
 }
 
-/// Hands on standard input until it ends.
+/// Sends standard input to the socket until it ends.
 ///
 /// # Errors
 /// Fails if standard input cannot be read.
@@ -46,7 +46,7 @@ pub(super) fn forward_stdin(socket: &Path) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Reads lines as fast as they come, and has a thread send them: the kernel queues few datagrams.
+/// Reads lines as fast as they arrive, and sends them in a thread, because the kernel queues few datagrams.
 fn forward(mut input: impl BufRead, path: &Path) -> io::Result<Lines> {
     let (queue, queued) = sync_channel(QUEUE_LINES_MAX);
     let (waiting, unqueued) = (AtomicUsize::new(0), AtomicU64::new(0));
@@ -68,7 +68,7 @@ fn forward(mut input: impl BufRead, path: &Path) -> io::Result<Lines> {
     })
 }
 
-/// Hands on each line with its newline, at most [`LINE_MAX`] bytes of it.
+/// Passes on each line with its newline, cut to [`LINE_MAX`] bytes.
 fn read_all(input: &mut impl BufRead, mut hand_on: impl FnMut(&[u8])) -> io::Result<()> {
     let mut line = Vec::new();
     while input.by_ref().take(LINE_MAX).read_until(b'\n', &mut line)? > 0 {
@@ -81,7 +81,7 @@ fn read_all(input: &mut impl BufRead, mut hand_on: impl FnMut(&[u8])) -> io::Res
     Ok(())
 }
 
-/// Sends each line, and counts those that are lost. `waiting` is the number of bytes that are queued, `unqueued` that of
+/// Sends each line, and counts those that are lost. `waiting` is the number of queued bytes, `unqueued` the number of
 /// lines that found no room.
 fn send_all(queued: Receiver<Vec<u8>>, path: &Path, waiting: &AtomicUsize, unqueued: &AtomicU64) -> Lines {
     let (mut lines, mut told) = (Lines::default(), Told::default());
@@ -100,7 +100,7 @@ fn send_all(queued: Receiver<Vec<u8>>, path: &Path, waiting: &AtomicUsize, unque
     lines
 }
 
-/// Reads on to the end of the line.
+/// Skips the rest of the line.
 fn skip_line(input: &mut impl BufRead) -> io::Result<()> {
     loop {
         let read = input.fill_buf()?;
@@ -113,12 +113,12 @@ fn skip_line(input: &mut impl BufRead) -> io::Result<()> {
     }
 }
 
-/// Daemon's socket, which may come later, and go and come again.
+/// The daemon's socket, which may appear later, vanish and return.
 struct Socket<'a> {
     path: &'a Path,
     connected: Option<UnixDatagram>,
     tried: Option<Instant>,
-    /// True if it was full for as long as a line waits, and has taken none since.
+    /// True if the socket stayed full for the maximum wait and has not accepted a line since.
     is_stuck: bool,
 }
 
@@ -134,7 +134,7 @@ impl Socket<'_> {
         let Some(socket) = &self.connected else { return Ok(()) };
         let mut sent = socket.send(line);
         if sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) && !self.is_stuck {
-            // Whatever it says, the line is tried again.
+            // Try the line again, whatever the result.
             poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)], WAIT_MS).ok();
             sent = socket.send(line);
         }
@@ -145,7 +145,7 @@ impl Socket<'_> {
             }
             Err(error) => {
                 self.is_stuck = error.kind() == io::ErrorKind::WouldBlock;
-                // A full buffer empties again; anything else is a socket that is gone.
+                // A full buffer drains; any other error means that the socket is gone.
                 if !self.is_stuck {
                     self.connected = None;
                 }

@@ -1,4 +1,4 @@
-//! What clap refuses, in the words and the style of all other errors. Pure.
+//! Turns clap's errors into the wording and style of all other errors. Pure.
 
 use std::ffi::OsString;
 
@@ -7,7 +7,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use super::definition;
 use crate::error::{Diagnostic, Place};
 
-/// What is wrong with these arguments, and what to do; none where clap has something to show instead, as for `--help`.
+/// Returns what is wrong with these arguments and what to do; `None` if clap has something to print instead, as for
+/// `--help`.
 pub(super) fn diagnostic(error: &clap::Error, arguments: &[OsString]) -> Option<Diagnostic> {
     let all = |kind| error.get(kind).map_or_else(Vec::new, words);
     let one = |kind| all(kind).into_iter().next().unwrap_or_default();
@@ -58,7 +59,7 @@ pub(super) fn diagnostic(error: &clap::Error, arguments: &[OsString]) -> Option<
         }
     };
     let usage = error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default();
-    // What the environment says is in the usage too.
+    // The usage also contains options that the environment sets.
     let usage = usage.trim_start_matches("Usage:").lines().next().unwrap_or_default().replace("--socket <PATH> ", "");
     let usage = usage.trim();
     let command: Vec<&str> = usage.split(' ').take_while(|word| word.starts_with(|c: char| c.is_lowercase())).collect();
@@ -72,7 +73,7 @@ pub(super) fn diagnostic(error: &clap::Error, arguments: &[OsString]) -> Option<
     Some(Diagnostic { problem, place: Place::CommandLine, help })
 }
 
-/// The command that was typed, without what was said to it: of a bad value clap does not tell whose it is.
+/// Returns the typed command without its arguments, because clap does not say which command a bad value belongs to.
 fn typed(arguments: &[OsString]) -> String {
     let (mut all, mut at) = ("ratelimitd".to_owned(), &definition());
     for word in arguments.iter().skip(1) {
@@ -92,7 +93,7 @@ fn words(value: &ContextValue) -> Vec<String> {
     }
 }
 
-/// `<CIDR>...` as CIDR, `--color <WHEN>` as --color.
+/// Returns the plain name of an argument: CIDR for `<CIDR>...`, --color for `--color <WHEN>`.
 fn name(argument: &str) -> String {
     argument.split(' ').next().unwrap_or_default().trim_end_matches("...").trim_matches(['<', '>', '[', ']']).to_owned()
 }

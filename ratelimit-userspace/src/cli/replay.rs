@@ -1,4 +1,4 @@
-//! `ratelimitd replay`: its flags, and what is printed of it.
+//! `ratelimitd replay`: its flags and its output.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::desired::Policy;
 use ratelimit_report::replay::{self, Asked, Clock, InputError, Ports, Present};
 
-/// What is replayed, and what it is held to.
+/// Files to replay, and the limits to apply.
 #[derive(Clone, Debug, Args)]
 pub struct ReplayArgs {
     /// Captures (pcap, pcapng) or access logs, also packed by gzip; several are merged by time; - is standard input
@@ -29,10 +29,10 @@ pub struct ReplayArgs {
     held: Held,
 }
 
-/// The flags of limits that files are held to.
+/// Flags of the limits that are applied to files.
 const HELD: [&str; 6] = ["--limit", "--count", "--port", "--window", "--ipv4-prefix", "--ipv6-prefix"];
 
-/// The limits that files are held to.
+/// Limits that are applied to files.
 #[derive(Clone, Debug)]
 pub(super) struct Held(Limiter);
 
@@ -65,7 +65,7 @@ impl Held {
     }
 }
 
-/// What files are proposed limits by, where no daemon is asked.
+/// Files to derive limits from without a daemon.
 #[derive(Clone, Debug, Args)]
 pub struct FromArgs {
     /// Observe what captures or access logs have, as `replay` reads them, and ask no daemon; - is standard input
@@ -80,13 +80,13 @@ pub struct FromArgs {
 }
 
 impl FromArgs {
-    /// Whether files are to be observed.
+    /// Returns true if files are given.
     pub(super) fn is_said(&self) -> bool {
         !self.files.is_empty()
     }
 }
 
-/// Replays files and prints what their limits would have made of them.
+/// Replays files and prints what the given limits would have done.
 pub(super) fn replay(asked: ReplayArgs, global: &Global) -> anyhow::Result<Exit> {
     let (policy, ports) = asked.held.policy()?;
     let lists = loaded(asked.lists)?;
@@ -101,7 +101,7 @@ pub(super) fn replay(asked: ReplayArgs, global: &Global) -> anyhow::Result<Exit>
     }
 }
 
-/// Prints what limits are proposed by files.
+/// Prints the limits that files suggest.
 pub(super) fn suggest(asked: FromArgs, global: &Global) -> anyhow::Result<Exit> {
     let FromArgs { files, lists, held: Held(held) } = asked;
     let (held, present) = match (held.text("--limit"), held.text("--count")) {
@@ -122,7 +122,7 @@ pub(super) fn suggest(asked: FromArgs, global: &Global) -> anyhow::Result<Exit> 
     }
 }
 
-/// The list files at these paths.
+/// Loads the list files at these paths.
 fn loaded(paths: Vec<PathBuf>) -> Result<Vec<ListFile>, Diagnostics> {
     let load = |path: PathBuf| {
         let prefixes = file::load_list(&path)?.into();
@@ -131,16 +131,17 @@ fn loaded(paths: Vec<PathBuf>) -> Result<Vec<ListFile>, Diagnostics> {
     paths.into_iter().map(load).collect()
 }
 
-/// What is observed where no limit is said: in five minutes, so much or more.
+/// Assumed limits if none is given: only sources with at least this much in five minutes are observed.
 const LIMIT_ASSUMED: &str = "1000/5m";
 const BYTES_ASSUMED: &str = "100MB/5m";
 
-/// Logs say neither their zone nor their year where they are on the machine that they are about.
+/// Returns the local time zone and the present time, for logs that state neither zone nor year.
 fn clock() -> Clock {
     Clock { zone: TimeZone::system(), now: Timestamp::now() }
 }
 
-/// A file that cannot be replayed is a mistake on the command line; one that fails while it is read is none.
+/// Returns the error for a file. One that cannot be replayed is a mistake on the command line; a failure during reading
+/// is not.
 fn diagnosed(error: InputError) -> anyhow::Error {
     let (problem, help) = match error {
         InputError::Read { .. } => return error.into(),

@@ -1,4 +1,4 @@
-//! What each command does: from the command line to the call that a daemon gets, or the module that does it.
+//! Runs each command: turns the command line into a call to the daemon, or into a call of the responsible module.
 
 use std::io::{self, Write as _};
 use std::net::IpAddr;
@@ -34,14 +34,14 @@ use ratelimit_policy::safety;
 use ratelimit_report::entries::Format;
 use ratelimit_view::{Detail, describe};
 
-/// Does what was asked for.
+/// Runs the command and returns its exit code.
 pub fn run(cli: Cli) -> anyhow::Result<Exit> {
     let Cli { global, limiter, command } = cli;
     let format = global.format();
     let daemon = |socket: Socket| Daemon { socket: socket.path, global: &global };
     match command {
         None if limiter.is_empty() => {
-            // Where standard error is gone there is nobody to tell.
+            // If standard error is gone, no one can read the message.
             let _gone = anstream::stderr().write_all(texts::NOTHING.as_bytes());
             Ok(Exit::Usage)
         }
@@ -61,7 +61,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         }
         Some(Command::Run { config }) => {
             if config.is_relative() {
-                // A mistake is said to be in the file as it was named.
+                // Report mistakes with the file's name as it was typed.
                 start(&config)?;
             }
             // Commands name files by their absolute paths, and list files are compared by theirs.
@@ -187,13 +187,13 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
     }
 }
 
-/// A configuration file with its text.
+/// Loads a configuration file with its text.
 fn load(path: &Path) -> anyhow::Result<Loaded> {
     let text = file::read_text(path)?;
     Ok(Loaded { config: file::parse(path, &text, file::read_list)?, text })
 }
 
-/// The same for a start, which takes of list files what can be read.
+/// Loads a configuration file for a start, which uses the readable part of its list files.
 fn start(path: &Path) -> anyhow::Result<(Loaded, Fallbacks)> {
     let text = file::read_text(path)?;
     let (config, fallbacks) = ratelimit_daemon::with_lists(|read| file::parse_by(path, &text, read))?;
@@ -228,12 +228,13 @@ pub(super) fn block_on(global: &Global, answer: impl Future<Output = anyhow::Res
     runtime()?.block_on(answer)
 }
 
-/// On this thread alone: capabilities belong to threads, and the daemon gives its own up before it starts others.
+/// Returns a runtime on this thread only. Capabilities belong to threads, and the daemon drops its own before it starts
+/// others.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")
 }
 
-/// The address that a command is about.
+/// Parses the address that a command applies to.
 pub(super) fn parse_source(command: &'static str, text: &str) -> anyhow::Result<IpAddr> {
     text.parse().map_err(|_| {
         let help = match text.split_once('/') {
@@ -269,7 +270,7 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
         OutputFormat::Human => {
             warn(&warnings, global);
             let good = file.map_or_else(String::new, |path| format!("{}: good\n\n", path.display()));
-            // It is pasted, so it is as wide as it is.
+            // The text is not wrapped, so that it can be copied.
             let acl = config.fleet.as_ref().map_or_else(String::new, |of| format!("\n{}", describe::acl_words(of)));
             print_words(&format!("{good}{}{acl}", describe::config_words(&config)))
         }
@@ -277,7 +278,7 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
     }
 }
 
-/// The list files that a reload would not put in force without being told so by name.
+/// Returns errors for list files that a reload would not put in force until `lists accept` names them.
 fn beyond_bounds(config: &Config) -> Option<Diagnostics> {
     let mut found = Found::default();
     for (path, problem) in ratelimit_daemon::list_objections(config) {
@@ -286,9 +287,9 @@ fn beyond_bounds(config: &Config) -> Option<Diagnostics> {
     found.into_result(()).err()
 }
 
-/// Refuses interfaces of which one receives another's packets, as far as they are there now.
+/// Fails if one of the existing interfaces receives another's packets.
 fn refuse_shared_paths(config: &Config, file: Option<(&Path, &str)>) -> Result<(), Diagnostics> {
-    // Where they cannot be listed, a warning says so.
+    // If the interfaces cannot be listed, a warning says so.
     let links = ratelimit_datapath::links().unwrap_or_default();
     let write = if file.is_some() { path::as_key } else { path::as_flags };
     let Err(error) = path::refuse(&config.interfaces, &links, write) else { return Ok(()) };
@@ -307,7 +308,7 @@ fn refuse_shared_paths(config: &Config, file: Option<(&Path, &str)>) -> Result<(
     Err(Diagnostic { problem, place, help }.into())
 }
 
-/// Finds the first line of a file that begins with this key.
+/// Returns the place of the key in the first line that begins with it.
 fn key_in(text: &str, key: &str) -> Option<Range<usize>> {
     let mut at = 0;
     for line in text.split_inclusive('\n') {
@@ -378,7 +379,7 @@ impl Version {
     }
 }
 
-/// What `version --json` prints.
+/// Returns the output of `version --json`.
 pub(super) fn version_json() -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(&Version::this())? + "\n")
 }
@@ -395,7 +396,7 @@ fn version(format: OutputFormat) -> anyhow::Result<Exit> {
     }
 }
 
-/// Shows a report in the format that is asked for.
+/// Shows a report in the given format.
 pub(super) fn show<R: serde::Serialize>(
     report: &R,
     words: impl FnOnce(&R) -> String,
@@ -411,12 +412,12 @@ pub(super) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<Exit> 
     print(json_text(&(serde_json::to_string_pretty(value)? + "\n")).as_bytes())
 }
 
-/// Prints lines for people. What is in them may come from files and from others: a terminal obeys none of it.
+/// Prints lines for people. Texts from files and other users cannot control the terminal.
 pub(super) fn print_words(text: &str) -> anyhow::Result<Exit> {
     print(in_colour(printable_lines(text)).as_bytes())
 }
 
-/// The text as standard output has it: in colours where that is a terminal, or they are asked for.
+/// Returns the text for standard output, with colours if that is a terminal or they are requested.
 pub(super) fn in_colour(text: String) -> String {
     match anstream::AutoStream::choice(&io::stdout()) {
         anstream::ColorChoice::Never => text,
@@ -424,7 +425,7 @@ pub(super) fn in_colour(text: String) -> String {
     }
 }
 
-/// Prints to standard output. A reader that has seen enough is no error, nor is a terminal that is gone.
+/// Prints to standard output. A closed pipe or a vanished terminal is no error.
 pub(super) fn print(text: &[u8]) -> anyhow::Result<Exit> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text).and_then(|()| stdout.flush()) {
@@ -433,7 +434,8 @@ pub(super) fn print(text: &[u8]) -> anyhow::Result<Exit> {
     }
 }
 
-/// Whether standard output's reader is gone. A file on a broken disk fails by the same number as a terminal that is gone.
+/// Returns true if standard output's reader is gone. A file on a broken disk fails with the same error number as a
+/// vanished terminal.
 fn is_nobody_left(error: &io::Error) -> bool {
     let is_file = || std::fs::metadata("/proc/self/fd/1").is_ok_and(|of| of.is_file());
     ratelimit_view::is_reader_gone(error) && !is_file()

@@ -1,4 +1,4 @@
-//! The command line against its own definition: what there is, and that all of it can be set.
+//! Tests of the command line against its definition: which flags exist, and that each of them has an effect.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ use ratelimit_policy::config::{Config, file};
 
 mod named;
 
-/// Flag, its arguments, and the same in the file: above `[rule]`, and under it.
+/// A flag, its arguments, and the same setting in the file: above `[rule]`, and below it.
 type Row = (&'static str, &'static [&'static str], &'static str, &'static str);
 
 const SAME: &[Row] = &[
@@ -48,7 +48,7 @@ fn key(line: &str) -> Option<&str> {
     line.split_once(" =").map(|(key, _)| key)
 }
 
-/// A key without the table that it is in.
+/// Returns a key without the name of its table.
 fn last(key: &str) -> &str {
     key.rsplit('.').next().unwrap_or(key)
 }
@@ -58,7 +58,7 @@ fn from_flags(arguments: &[&str]) -> Config {
     placeless(cli.limiter.settings().config().expect("a configuration"))
 }
 
-/// Without where its prefixes are written.
+/// Returns the configuration without the places of its prefixes.
 fn placeless(config: Config) -> Config {
     Config { listings: Vec::new(), ..config }
 }
@@ -141,7 +141,7 @@ fn the_file_that_is_installed_names_every_key_that_has_a_flag_and_is_right_with_
         .map(|line| format!("{line}\n"))
         .collect();
     let named: BTreeSet<_> = whole.lines().filter_map(key).collect();
-    // The name is for those who have reason to choose one.
+    // The name of a rule is only for users with a reason to choose one.
     let with_flag = SAME.iter().filter_map(|row| key(row.2).or(key(row.3))).map(last).filter(|key| *key != "name");
     assert!(with_flag.collect::<BTreeSet<_>>().is_subset(&named));
     let config = file::parse(Path::new("ratelimitd.toml"), &whole, no_lists).expect("a configuration");

@@ -4,7 +4,7 @@ pub(super) const USAGE: &str = "\
 ratelimitd --iface IF --limit N/DUR [OPTIONS]
        ratelimitd <COMMAND> [OPTIONS]";
 
-/// What is printed where nothing was asked for.
+/// Output if no command and no flags are given.
 pub(super) const NOTHING: &str = "\
 Usage: ratelimitd --iface IF --limit N/DUR [OPTIONS]
        ratelimitd <COMMAND> [OPTIONS]

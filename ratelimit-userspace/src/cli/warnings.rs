@@ -1,4 +1,4 @@
-//! Warnings about a configuration that is valid and may not do what is meant.
+//! Warnings about a configuration that is valid but may not do what is meant.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -36,10 +36,10 @@ pub(super) fn of_policy(config: &Config) -> Vec<String> {
     .concat()
 }
 
-/// Returns those warnings, and those about interfaces and files that it names.
+/// Returns the warnings of [`of_policy`], and those about interfaces and files that the configuration names.
 pub(super) fn all(config: &Config) -> Vec<String> {
     let mut warnings = of_policy(config);
-    // /sys may be that of another network namespace.
+    // /sys may belong to another network namespace.
     match interface_names() {
         Ok(present) => {
             warnings.extend(config.interfaces.iter().filter_map(|name| absent(name, &config.interfaces, &present)))
@@ -53,7 +53,7 @@ pub(super) fn all(config: &Config) -> Vec<String> {
     warnings
 }
 
-/// Returns a warning if rules answer packets, and an interface loses what XDP sends back.
+/// Returns a warning if rules answer packets and an interface loses what XDP sends back.
 fn lost_answers(config: &Config) -> Option<String> {
     let answers = |rule: &Rule| match rule.refuse_with {
         RefuseWith::Page => true,
@@ -71,7 +71,8 @@ fn lost_answers(config: &Config) -> Option<String> {
     ))
 }
 
-/// Returns a warning if an interface is not there, with the one that may be meant. It may come later, so it is no error.
+/// Returns a warning if an interface does not exist, with the likely name. The interface may appear later, so this is
+/// no error.
 fn absent(name: &str, named: &[String], present: &[String]) -> Option<String> {
     let others = present.iter().filter(|of| !named.contains(of));
     let meant = near_miss(name, others.map(String::as_str));
@@ -80,7 +81,7 @@ fn absent(name: &str, named: &[String], present: &[String]) -> Option<String> {
     is_absent.then(|| format!("there is no interface {name} now: {meant}`ip -brief link` lists those that there are"))
 }
 
-/// Returns what keeps access logs from being read now. They may come later, so it is no error.
+/// Returns the reasons why access logs cannot be read now. The logs may appear later, so this is no error.
 fn missing_logs(config: &Config) -> Vec<String> {
     let logs: BTreeSet<&AccessLog> = config.policy.rules.iter().flat_map(|rule| &rule.access_logs).collect();
     let missing = |log: &&AccessLog| match log {

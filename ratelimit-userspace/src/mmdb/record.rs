@@ -1,27 +1,26 @@
-//! What a record says of the network that it is for, as the makers of databases write it: MaxMind, DB-IP, IPinfo and
-//! others. What has another form says nothing.
+//! Records of networks in the forms that MaxMind, DB-IP, IPinfo and others write. Values of another form are ignored.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::selector;
 
-/// A record, as far as it is read.
+/// The fields of a record that are read.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Record<'a> {
-    /// Of MaxMind and DB-IP.
+    /// Autonomous system in the form of MaxMind and DB-IP.
     #[serde(borrow, default)]
     autonomous_system_number: Option<Scalar<'a>>,
-    /// Of IPinfo, as `AS64496`.
+    /// Autonomous system in the form of IPinfo: `AS64496`.
     #[serde(borrow, default)]
     asn: Option<Scalar<'a>>,
-    /// A table of MaxMind and DB-IP, or the letters alone.
+    /// Country: a table of MaxMind and DB-IP, or the letters alone.
     #[serde(borrow, default)]
     country: Option<Country<'a>>,
-    /// Of IPinfo.
+    /// Country in the form of IPinfo.
     #[serde(borrow, default)]
     country_code: Option<Scalar<'a>>,
-    /// Where MaxMind's largest database has the autonomous system.
+    /// Table with the autonomous system in MaxMind's largest database.
     #[serde(borrow, default)]
     traits: Option<Traits<'a>>,
 }
@@ -56,7 +55,7 @@ enum Traits<'a> {
 }
 
 impl Record<'_> {
-    /// The number of its autonomous system.
+    /// Returns the number of the autonomous system.
     pub(super) fn asn(&self) -> Option<u32> {
         let of_traits = match &self.traits {
             Some(Traits::Table { autonomous_system_number }) => Some(autonomous_system_number),
@@ -70,7 +69,7 @@ impl Record<'_> {
         })
     }
 
-    /// The letters of its country.
+    /// Returns the letters of the country.
     pub(super) fn country(&self) -> Option<[u8; 2]> {
         let of_table = match &self.country {
             Some(Country::Letters(letters) | Country::Table { iso_code: letters }) => selector::country(letters),

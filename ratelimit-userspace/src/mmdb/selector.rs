@@ -1,4 +1,4 @@
-//! What to select in a database, as it is written.
+//! Selectors of networks in a database, as users write them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,25 +6,25 @@ use std::str::FromStr;
 /// An autonomous system or a country.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Selector {
-    /// Its number.
+    /// Number of an autonomous system.
     Asn(u32),
-    /// Its two letters, capitals.
+    /// Code of a country, two capital letters.
     Country([u8; 2]),
 }
 
 impl Selector {
-    /// An autonomous system, as in `64496` or `AS64496`.
+    /// Parses an autonomous system, for example `64496` or `AS64496`.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// Fails with a description if the text is no such number.
     pub fn asn(text: &str) -> Result<Self, String> {
         asn(text).map(Self::Asn).ok_or_else(|| "the number of an autonomous system is meant, as in 64496".to_owned())
     }
 
-    /// A country, as in `DE`.
+    /// Parses a country, for example `DE`.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// Fails with a description if the text is not two letters.
     pub fn country(text: &str) -> Result<Self, String> {
         country(text).map(Self::Country).ok_or_else(|| "the two letters of a country are meant, as in DE".to_owned())
     }
@@ -39,7 +39,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// The number of an autonomous system, with or without `AS` before it. 0 is none.
+/// Parses the number of an autonomous system, with or without `AS` before it. 0 is not valid.
 pub(super) fn asn(text: &str) -> Option<u32> {
     let digits = match text.get(..2) {
         Some(mark) if mark.eq_ignore_ascii_case("as") => &text[2..],
@@ -49,13 +49,13 @@ pub(super) fn asn(text: &str) -> Option<u32> {
     u32::from_str(digits).ok().filter(|number| is_number && *number != 0)
 }
 
-/// A country's two letters, as capitals.
+/// Returns a country's two letters as capitals.
 pub(super) fn country(text: &str) -> Option<[u8; 2]> {
     let letters: [u8; 2] = text.as_bytes().try_into().ok()?;
     letters.iter().all(u8::is_ascii_alphabetic).then(|| letters.map(|letter| letter.to_ascii_uppercase()))
 }
 
-/// All of them, with commas between them.
+/// Returns the selectors in order, separated by commas.
 pub(super) fn words(all: &[Selector]) -> String {
     let mut all = all.to_vec();
     all.sort_unstable();

@@ -1,5 +1,5 @@
-//! Writes databases in MaxMind's format, for tests: a tree of records of 24, 28 or 32 bits, and aliases of IPv4. Shares
-//! nothing with the reader.
+//! Writer of databases in MaxMind's format, for tests: trees with records of 24, 28 or 32 bits, and aliases of IPv4.
+//! Shares no code with the reader.
 
 use ipnet::IpNet;
 
@@ -14,7 +14,7 @@ pub(crate) enum Value {
     List(Vec<Value>),
 }
 
-/// A text as a value.
+/// Returns a text as a value.
 pub(crate) fn text(text: &str) -> Value {
     Value::Text(text.to_owned())
 }
@@ -44,7 +44,7 @@ impl Value {
     }
 }
 
-/// Without the zeros before it.
+/// Writes a number without its leading zeros.
 fn number_of(kind: u8, bytes: &[u8], out: &mut Vec<u8>) {
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
     head(kind, bytes.len() - zeros, out);
@@ -71,7 +71,7 @@ enum Node {
     Empty,
     Record(usize),
     Inner(Box<[Node; 2]>),
-    /// What the part for IPv4 is.
+    /// A repetition of the part for IPv4.
     Alias,
 }
 
@@ -97,18 +97,19 @@ impl Node {
     }
 }
 
-/// How a database is written.
+/// Format of a database.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Form {
     /// Bits of a record of the tree.
     pub(crate) record_size: u16,
-    /// 4 or 6.
+    /// IP version: 4 or 6.
     pub(crate) ip_version: u16,
-    /// Whether IPv4 is there once more as mapped, Teredo, 6to4 and NAT64.
+    /// True if IPv4 is repeated as mapped, Teredo, 6to4 and NAT64.
     pub(crate) aliases: bool,
 }
 
-/// A database of these networks, of which the longest holds; networks of IPv6 are left out of one for IPv4.
+/// Returns a database of these networks, of which longer prefixes override shorter ones. A database for IPv4 omits IPv6
+/// networks.
 pub(crate) fn database(kind: &str, form: Form, networks: &[(IpNet, Value)]) -> Vec<u8> {
     let mut tree = Node::Empty;
     let mut order: Vec<usize> = (0..networks.len()).collect();
@@ -131,7 +132,7 @@ pub(crate) fn database(kind: &str, form: Form, networks: &[(IpNet, Value)]) -> V
             tree.put(bits.to_bits(), len, Node::Alias);
         }
     }
-    // There is always a node.
+    // A tree has at least one node.
     if tree.count() == 0 {
         tree = Node::Inner(Box::new([tree.clone(), tree]));
     }
@@ -151,12 +152,12 @@ struct Writer {
     nodes: Vec<[u32; 2]>,
     count: u32,
     places: Vec<usize>,
-    /// What an alias is.
+    /// Number that aliases point to.
     ipv4: Option<u32>,
 }
 
 impl Writer {
-    /// The number that the part for IPv4 gets.
+    /// Returns the number that the part for IPv4 will get.
     fn find(&self, tree: &Node) -> Option<u32> {
         let mut node = tree;
         let mut number = 0;
@@ -178,7 +179,7 @@ impl Writer {
         self.count + 16 + u32::try_from(self.places[at]).unwrap()
     }
 
-    /// Its number, with all below it: the left one first.
+    /// Writes a node and all below it, the left child first. Returns the node's number.
     fn node(&mut self, node: &Node) -> u32 {
         match node {
             Node::Empty => self.count,
@@ -195,7 +196,7 @@ impl Writer {
     }
 }
 
-/// A database of this tree, be it one or not, and of these data.
+/// Returns a database of these nodes, valid or not, and of these data.
 pub(crate) fn raw(kind: &str, form: Form, nodes: &[[u32; 2]], data: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     for [left, right] in nodes.iter().map(|node| node.map(u32::to_be_bytes)) {

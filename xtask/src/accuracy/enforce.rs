@@ -1,5 +1,5 @@
-//! The limit in the server's terms: of a client that asks as fast as it can, the log shows as many requests as the limit
-//! allows, and not one more in any window.
+//! Enforcement in the server's terms: the log of a client that sends as fast as it can shows as many requests as the
+//! limit allows, and not one more in any window.
 
 use std::fmt;
 use std::fs;
@@ -16,7 +16,7 @@ use super::programs::Tools;
 use super::rows::{Link, Over, Server};
 use crate::interrupt;
 
-/// A limit, and how long clients ask against it.
+/// Limit, and the time for which clients send against it.
 #[derive(Clone, Copy)]
 struct Trial {
     limit: u64,
@@ -25,23 +25,23 @@ struct Trial {
     seconds: u32,
 }
 
-/// Three windows and what buckets add to them.
+/// 40 s are three windows plus the buckets that they add.
 const FROM_PACKETS: Trial = Trial { limit: 100, window_s: 10, text: "100/10s", seconds: 40 };
 const WITH_LOGS: Trial = Trial { limit: 100, window_s: 60, text: "100/1m", seconds: 180 };
 
 const ADVERSARY: Trial = Trial { limit: 10, window_s: 20, text: "10/20s", seconds: 60 };
 
-/// A client that asks as fast as it can.
+/// Client that sends as fast as it can.
 struct Asker {
     client: &'static str,
     server: Server,
     over: Over,
     family: Family,
-    /// Line of shell, with the words that [`Asker::start`] fills in.
+    /// Shell command with placeholders that [`Asker::start`] fills in.
     command: &'static str,
-    /// Number of requests that it has in flight at most.
+    /// Maximum number of its requests in flight.
     in_flight: u64,
-    /// Number of requests in one of its turns at most.
+    /// Maximum number of requests in one of its turns.
     in_turn: u64,
 }
 
@@ -76,12 +76,12 @@ const AIOQUIC: Asker = Asker {
     family: Family::V6,
     command: "for round in $(seq $(({seconds} / 5))); do timeout 5 env PYTHONPATH={python} python3 -W ignore \
         {programs}/h3_client.py one-by-one {host} {port} 100000; done",
-    // One, and what it asks before its first line is read.
+    // One request, plus those sent before its first log line is read.
     in_flight: 50,
     in_turn: 1,
 };
 
-/// Worst clients that were found. Two run at a time, since there are two sources.
+/// Worst known clients. Two run at a time, since there are two sources.
 const ADVERSARIES: [[Asker; 2]; 3] = [
     [
         WRK,
@@ -134,15 +134,15 @@ pub(super) struct Enforced {
     pub(super) in_first: u64,
     /// Promised maximum of `in_first`.
     pub(super) first_max: u64,
-    /// Most requests in any window that begins later; of packets alone, in any window.
+    /// Maximum number of requests in any later window. With packets alone, in any window.
     pub(super) in_later_max: u64,
     /// Promised maximum of `in_later_max`.
     pub(super) later_max: u64,
-    /// Requests that are served at least where the limit is no stricter than it says.
+    /// Minimum number of served requests. Fewer mean that the limit is stricter than configured.
     served_min: u64,
 }
 
-/// Measures clients whose requests packets tell apart.
+/// Measures clients with requests that packets can distinguish.
 pub(super) fn from_packets(tools: &Tools) -> Result<Vec<Enforced>> {
     run(tools, FROM_PACKETS, &[WRK, WRK_OVER_TLS], false)
 }
@@ -152,7 +152,7 @@ pub(super) fn with_logs(tools: &Tools) -> Result<Vec<Enforced>> {
     run(tools, WITH_LOGS, &[H2LOAD, AIOQUIC], true)
 }
 
-/// A client, and what it was served without a log and with one.
+/// Results of one client without and with an access log.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Adversary {
     pub(super) from_packets: Enforced,
@@ -160,14 +160,14 @@ pub(super) struct Adversary {
 }
 
 impl Adversary {
-    /// Returns how many times its limit a client was served in a window.
+    /// Returns the number of served requests as a multiple of the limit.
     pub(super) fn factor(served: u64) -> String {
         #[expect(clippy::cast_precision_loss, reason = "it is shown with one decimal")]
         let factor = served as f64 / ADVERSARY.limit as f64;
         format!("{factor:.1}")
     }
 
-    /// Returns whether what a log promises holds. Nothing is promised without one.
+    /// Returns true if the promise for access logs holds. Without a log nothing is promised.
     pub(super) fn holds(&self) -> bool {
         let is_within =
             self.with_log.in_first <= self.with_log.first_max && self.with_log.in_later_max <= self.with_log.later_max;
@@ -175,7 +175,7 @@ impl Adversary {
     }
 }
 
-/// Measures the worst clients that were found, of each protocol.
+/// Measures the worst known clients of each protocol.
 pub(super) fn adversaries(tools: &Tools) -> Result<Vec<Adversary>> {
     let mut adversaries = Vec::new();
     for askers in &ADVERSARIES {
@@ -186,7 +186,7 @@ pub(super) fn adversaries(tools: &Tools) -> Result<Vec<Adversary>> {
     Ok(adversaries)
 }
 
-/// Runs clients at once, each with a source of its own.
+/// Runs clients simultaneously, each with its own source.
 fn run(tools: &Tools, trial: Trial, askers: &[Asker], has_log: bool) -> Result<Vec<Enforced>> {
     interrupt::check()?;
     let asked: Vec<Server> = Server::ALL.into_iter().filter(|of| askers.iter().any(|one| one.server == *of)).collect();
@@ -196,7 +196,7 @@ fn run(tools: &Tools, trial: Trial, askers: &[Asker], has_log: bool) -> Result<V
     eprintln!("accuracy: enforcement: --limit {}, for {} s: {}", trial.text, trial.seconds, names.join("; "));
     let running = askers.iter().map(|asker| asker.start(&lab, tools, trial)).collect::<Result<Vec<_>>>()?;
     for mut client in running {
-        // A client that is refused may end badly; what it was served is in the log.
+        // A refused client may fail; the log shows which of its requests were served.
         client.wait().context("wait for a client")?;
     }
     let mut enforced = Vec::new();
@@ -228,7 +228,7 @@ impl Asker {
     }
 }
 
-/// Returns when a client's requests were logged, in milliseconds, in order.
+/// Returns the times of a client's logged requests in milliseconds, sorted.
 fn times(log: &str, server: Server, family: Family) -> Vec<u64> {
     let client = family.client().to_string();
     let of_line = |line: &str| -> Option<u64> {
@@ -250,7 +250,7 @@ fn judge(asker: &Asker, trial: Trial, has_log: bool, times: Vec<u64>) -> Enforce
     let window_ms = window_s * 1000;
     let first = times.first().copied().unwrap_or(0);
     let from = |start: u64| times.iter().filter(|&&time| time >= start && time < start + window_ms).count() as u64;
-    // The first window and the bucket that it begins in.
+    // End of the first window, plus the bucket in which it begins.
     let later_from = if has_log { first + window_ms + window_ms / 6 } else { first };
     Enforced {
         client: asker.client.to_owned(),
@@ -267,7 +267,7 @@ fn judge(asker: &Asker, trial: Trial, has_log: bool, times: Vec<u64>) -> Enforce
         later_max: if !has_log {
             limit
         } else if asker.over == Over::Http3 {
-            // Its datagrams go on until the lines of the limit are read.
+            // HTTP/3 datagrams continue until the lines that exceed the limit are read.
             limit + asker.in_flight
         } else {
             (limit + limit / 10).max(asker.in_turn)

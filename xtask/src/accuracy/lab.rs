@@ -1,4 +1,4 @@
-//! Where it happens: a client, a server, a wire between them that may lose frames.
+//! Laboratory: a client, a server, and a link between them that may lose frames.
 
 use std::fmt;
 use std::fs;
@@ -13,7 +13,7 @@ use super::programs::Tools;
 use super::rows::{Link, Server};
 use super::servers;
 
-/// The server's end, which the limiter sits on.
+/// Server's end of the link, with the limiter attached.
 pub(super) const INTERFACE: &str = "s0";
 const CLIENT: &str = "c0";
 
@@ -23,7 +23,7 @@ pub(super) enum Family {
     V6,
 }
 
-/// Documentation addresses (RFC 5737, RFC 3849), which are nobody's.
+/// Documentation addresses (RFC 5737, RFC 3849), which no real host uses.
 impl Family {
     pub(super) const ALL: [Self; 2] = [Self::V4, Self::V6];
 
@@ -73,7 +73,8 @@ impl Link {
     }
 }
 
-/// Fields drop in this order: what runs ends before its namespace goes.
+/// Namespaces and processes of one laboratory. Fields are dropped in this order, so that processes end before their
+/// namespace.
 pub(super) struct Lab {
     _servers: Vec<Child>,
     relay: Option<Relay>,
@@ -84,7 +85,7 @@ pub(super) struct Lab {
     certificate_hash: String,
 }
 
-/// A directory of this run's, removed on drop.
+/// Directory of this run, removed on drop.
 struct Files(PathBuf);
 
 impl Lab {
@@ -112,25 +113,25 @@ impl Lab {
         &self.files.0
     }
 
-    /// Of its public key, as browsers take it.
+    /// Returns the hash of the server's public key, in the form that browsers take.
     pub(super) fn certificate_hash(&self) -> &str {
         &self.certificate_hash
     }
 
-    /// What became of the frames, where the wire loses some.
+    /// Returns the statistics of the lossy link, if the link loses frames.
     pub(super) fn forwarded(&self) -> Option<Forwarded> {
         self.relay.as_ref().map(Relay::forwarded)
     }
 }
 
-/// One wire, on which segments are what they are on any other.
+/// Joins client and server by one link without offloads, so that segments look as on any real link.
 fn join(client: &Namespace, server: &Namespace) -> Result<()> {
     with_ends(client, server, veth)?;
     without_offloads(client, CLIENT)?;
     without_offloads(server, INTERFACE)
 }
 
-/// Two wires, and what loses frames between them.
+/// Joins client and server by two links with a lossy relay between them.
 fn join_over(wire: &Namespace, client: &Namespace, server: &Namespace, trouble: Trouble) -> Result<Relay> {
     const ENDS: [&str; 2] = ["w0", "w1"];
     with_ends(client, server, |near, far| {

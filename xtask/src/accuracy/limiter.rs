@@ -1,4 +1,4 @@
-//! The limiter whose count is measured: the release binary, driven as a user would drive it.
+//! Limiter under measurement: the release binary, controlled as a user would control it.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -43,8 +43,8 @@ impl<'a> Limiter<'a> {
         Ok(Self { process, tools, namespace: &lab.server, socket, reads_logs: !logs.is_empty() })
     }
 
-    /// Returns the requests of the last window that it has counted for a source: of its connections, and of unverified
-    /// traffic. Lines of a log are charged to both, and counted once here.
+    /// Returns the requests counted for a source in the last window, from its established connections and from
+    /// unverified traffic. Log lines are charged to both, and counted once here.
     pub(super) fn counted(&self, source: IpAddr) -> Result<u64> {
         let check = self.json(&["check", &source.to_string()])?;
         let limits = check["limits"].as_array().filter(|limits| !limits.is_empty());
@@ -64,7 +64,7 @@ impl<'a> Limiter<'a> {
         json.with_context(|| format!("`ratelimitd {}` failed: {}", arguments.join(" "), output.stderr.trim()))
     }
 
-    /// An orderly stop, which takes the filter off.
+    /// Stops the daemon in an orderly way, which detaches the filter.
     pub(super) fn stop(mut self) -> Result<()> {
         self.process.signal(Signal::SIGTERM)?;
         let status = self.process.wait(STOPPED)?;

@@ -1,4 +1,4 @@
-//! A row measured: the client runs, then the log and the count are read, each as the difference of before and after.
+//! Measures one row: runs the client, then compares the log and the count before and after.
 
 use std::fmt;
 use std::fs;
@@ -15,10 +15,10 @@ use super::programs::Tools;
 use super::rows::{Bound, Row, Server};
 use crate::run;
 
-/// No client takes longer, or it hangs.
+/// Maximum run time of a client in seconds. A longer run counts as a hang.
 const CLIENT_SECONDS_MAX: &str = "90";
 
-/// Fresh settings each time, nothing that it does by itself, and no certificate verified.
+/// Chromium with fresh settings each time, without background requests, and without certificate verification.
 const CHROMIUM: &str = "chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking \
     --disable-component-update --disable-sync --disable-dev-shm-usage --ignore-certificate-errors \
     --no-proxy-server --virtual-time-budget=4000 --user-data-dir=$(mktemp -d -p {files} chromium.XXXXXX)";
@@ -58,7 +58,7 @@ pub(super) fn row(row: &Row, family: Family, lab: &Lab, limiter: &Limiter<'_>, t
     })
 }
 
-/// Runs a row's client to its end.
+/// Runs a row's client until it ends. Fails if it fails.
 fn ask(row: &Row, family: Family, lab: &Lab, tools: &Tools) -> Result<()> {
     let line = filled_in(row, family, lab, tools)?;
     let mut command = lab.client.command("timeout");
@@ -82,7 +82,7 @@ fn filled_in(row: &Row, family: Family, lab: &Lab, tools: &Tools) -> Result<Stri
     let port = row.server.port(row.over);
     let address = SocketAddr::new(family.server(), port).to_string();
     let url = if row.over.is_clear() { format!("http://{address}") } else { format!("https://{address}") };
-    // curl takes brackets for a range, unless they are escaped.
+    // curl interprets brackets as a range unless they are escaped.
     let url_of_globs = url.replace('[', "\\[").replace(']', "\\]");
     let python = format!("env PYTHONPATH={} python3 -W ignore", tools.python().display());
     let line = row.command.replace("{chromium}", CHROMIUM).replace("{url_of_globs}", &url_of_globs);
@@ -106,7 +106,8 @@ fn filled_in(row: &Row, family: Family, lab: &Lab, tools: &Tools) -> Result<Stri
         .replace("{spki}", lab.certificate_hash()))
 }
 
-/// Requests in the server's log so far. Those of nginx are told by their client; the others serve one at a time.
+/// Returns the number of requests in the server's log. nginx's requests are filtered by client; the other servers serve
+/// one client at a time.
 fn logged(lab: &Lab, row: &Row, family: Family) -> Result<u64> {
     let path = lab.directory().join(row.server.log());
     if !path.exists() {
@@ -116,8 +117,9 @@ fn logged(lab: &Lab, row: &Row, family: Family) -> Result<u64> {
     Ok(log.lines().filter(|line| is_request(line, row, family)).count() as u64)
 }
 
-/// Web servers log the client first, HAProxy with its port; what that says of handshakes that failed has no request. A
-/// client that should speak HTTP/2 and does not asks nothing.
+/// Returns true if a log line is a request of the row's client. Web servers log the client's address first, HAProxy
+/// with its port. HAProxy's lines about failed handshakes contain no request. A line with the wrong protocol does not
+/// count for an HTTP/2 row.
 fn is_request(line: &str, row: &Row, family: Family) -> bool {
     let is_of_client =
         || line.strip_prefix(&family.client().to_string()).is_some_and(|rest| rest.starts_with([' ', ':']));
@@ -125,7 +127,7 @@ fn is_request(line: &str, row: &Row, family: Family) -> bool {
     match row.server {
         Server::Nginx | Server::Apache => is_of_client() && is_of_protocol(),
         Server::Haproxy => is_of_client() && is_of_protocol() && line.contains('"'),
-        // It logs the preface of HTTP/2, too, where it is clear.
+        // lighttpd also logs the preface of clear-text HTTP/2.
         Server::Lighttpd => is_of_client() && is_of_protocol() && !line.contains("\"PRI * HTTP/2.0\""),
         Server::Caddy => is_of_protocol(),
         Server::Hypercorn | Server::Grpc => true,
@@ -137,7 +139,7 @@ impl Measured {
         self.bound.holds(self.logged, self.counted)
     }
 
-    /// In percent of what is in the log, with a sign; `0` where there is none at all.
+    /// Returns the error in percent of the logged requests, with a sign. `0` if the count equals the log.
     pub(super) fn error(&self) -> String {
         let tenths = |part: u64| (part * 1000 + self.logged / 2).checked_div(self.logged).unwrap_or_default();
         let (sign, tenths) = match self.counted.cmp(&self.logged) {

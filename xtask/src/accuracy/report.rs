@@ -1,4 +1,4 @@
-//! What was measured, as tables: for the terminal, and as docs/ACCURACY.md.
+//! Tables of the measurements, for the terminal and for docs/ACCURACY.md.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,7 +11,7 @@ use super::measure::Measured;
 use crate::{markdown, workspace};
 
 const REPORT: &str = "docs/ACCURACY.md";
-/// Begins the part about access logs, which ends where the next part of that level begins.
+/// Heading of the part about access logs, which ends at the next heading of this level.
 const LOGS: &str = "## With the server's access log\n";
 const NEXT: &str = "\n## ";
 
@@ -20,7 +20,7 @@ pub(super) struct Report {
     pub(super) programs: Vec<String>,
     pub(super) kernel: String,
     pub(super) rows: Vec<Measured>,
-    /// Rows that could not be measured, and why.
+    /// Rows that could not be measured, with reasons.
     pub(super) failed: Vec<String>,
     pub(super) enforced: Vec<Enforced>,
     pub(super) adversaries: Vec<Adversary>,
@@ -35,7 +35,7 @@ pub(super) fn from_json(json: &[u8]) -> Result<Report> {
 }
 
 impl Report {
-    /// What was promised and does not hold, and what could not be measured.
+    /// Returns the broken promises and the rows that could not be measured.
     pub(super) fn broken(&self) -> Vec<String> {
         let rows = self.rows.iter().filter(|row| !row.holds()).map(ToString::to_string);
         let enforced = self.enforced.iter().filter(|one| !one.holds()).map(ToString::to_string);
@@ -43,12 +43,12 @@ impl Report {
         rows.chain(self.failed.iter().cloned()).chain(enforced).chain(adversaries).collect()
     }
 
-    /// Returns all tables in Markdown, which is read well enough in a terminal.
+    /// Returns all tables in Markdown, which is readable enough in a terminal.
     pub(super) fn table(&self) -> String {
         format!("{}{}{}", self.tables(false), self.tables(true), self.table_of_adversaries())
     }
 
-    /// Returns a table for each protocol and wire, and one of enforcement, with the servers' access logs or without.
+    /// Returns one table per protocol and link, and one of enforcement, either with or without access logs.
     fn tables(&self, has_log: bool) -> String {
         let mut text = String::new();
         let mut titles: Vec<String> = Vec::new();
@@ -90,7 +90,7 @@ impl Report {
         format!("### The worst clients, in multiples of their limit\n\n{table}\n")
     }
 
-    /// Writes the part about access logs into the document that is there.
+    /// Replaces the part about access logs in the existing document.
     pub(super) fn write_logs(&self) -> Result<()> {
         let file = workspace::root().join(REPORT);
         let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;

@@ -1,6 +1,6 @@
-//! What is measured: traffic, the client that makes it, and what is promised of the count.
+//! Rows to measure: traffic, its client, and the promised accuracy of the count.
 //!
-//! A command is a line of shell; what stands in braces, `measure` fills in.
+//! A command is a shell line. `measure` replaces the words in braces.
 
 mod clients;
 mod logged;
@@ -22,7 +22,7 @@ pub(super) struct Row {
     /// True if the limiter reads the server's access log.
     pub(super) has_log: bool,
     pub(super) bound: Bound,
-    /// At least as many requests have to be in the log, or the client did not do what it should.
+    /// Minimum number of requests in the log. Fewer mean that the client did not work.
     pub(super) asks: u64,
     pub(super) command: &'static str,
     pub(super) families: &'static [Family],
@@ -45,9 +45,9 @@ pub(super) enum Over {
     Clear,
     Tls12,
     Tls13,
-    /// HTTP/1 over TLS 1.3, of clients that show a certificate.
+    /// HTTP/1 over TLS 1.3, from clients that present a certificate.
     Mutual,
-    /// HTTP/1 over TLS 1.3, of clients that send a request in their first flight.
+    /// HTTP/1 over TLS 1.3, from clients that send a request in their first flight.
     EarlyData,
     Http2Clear,
     Http2Tls12,
@@ -63,24 +63,24 @@ pub(super) enum Link {
     Lossy5,
 }
 
-/// How far the count may be from the log.
+/// Promised maximum difference between the count and the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Bound {
     Exact,
-    /// Of the log, in percent, either way.
+    /// Maximum difference in percent of the log, in either direction.
     Within(u64),
-    /// Many streams: a third of the log at least, and at most 5 % above it.
+    /// Many streams: at least a third of the log, and at most 5 % above it.
     Third,
-    /// Many streams whose requests share records: at most 5 % above the log.
+    /// Many streams with requests that share records: at most 5 % above the log, and not zero.
     Shared,
-    /// Padded records: the client's goodbyes count as well, at most so many.
+    /// Padded records: the client's close notifications count as requests, at most this many.
     Goodbyes(u64),
-    /// Shown, and nothing is promised.
+    /// The error is shown, and nothing is promised.
     Stated,
 }
 
 impl Server {
-    /// Those that serve the same files, each on a port for each protocol.
+    /// Web servers that serve the same files, each with one port per protocol.
     pub(super) const WEB: [Self; 5] = [Self::Nginx, Self::Apache, Self::Caddy, Self::Lighttpd, Self::Haproxy];
     pub(super) const ALL: [Self; 7] =
         [Self::Nginx, Self::Apache, Self::Caddy, Self::Lighttpd, Self::Haproxy, Self::Hypercorn, Self::Grpc];
@@ -195,7 +195,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// Rows of each kind of traffic, then of each client against each server, then with the servers' access logs.
+/// Returns the rows of each kind of traffic, then each client with each server, then the rows with access logs.
 pub(super) fn all() -> Vec<Row> {
     let mut rows = traffic::all();
     rows.extend(clients::all());

@@ -1,6 +1,6 @@
-//! The servers, each with a log of one line a request: five web servers, hypercorn for HTTP/2 and 3, one of gRPC.
+//! Servers with a log of one line per request: five web servers, hypercorn for HTTP/2 and 3, and one gRPC server.
 //!
-//! A web server listens on a port for each protocol, so that a row's port says what is negotiated.
+//! A web server listens on one port per protocol, so that a row's port determines the negotiated protocol.
 
 mod apache;
 mod caddy;
@@ -27,11 +27,11 @@ pub(super) use files::write_files;
 
 const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
 const TICK: Duration = Duration::from_millis(20);
-/// What the others pass on to, within their own namespace.
+/// Backend that the other servers forward to, within their own namespace.
 const SINK: &str = "127.0.0.1:9000";
 
 impl Server {
-    /// Its log, in the laboratory's directory.
+    /// Returns the name of the server's log in the laboratory's directory.
     pub(super) fn log(self) -> &'static str {
         match self {
             Self::Nginx => "access.log",
@@ -64,12 +64,13 @@ impl Server {
         }
     }
 
-    /// Returns the name of its log in a format that the limiter reads.
+    /// Returns the name of the server's log in a format that the limiter reads.
     pub(super) fn access_log(self) -> &'static str {
         if self == Self::Nginx { "combined.log" } else { self.log() }
     }
 
-    /// Returns the protocols of a web server. Only some servers take early data, and one speaks HTTP/3.
+    /// Returns the protocols that a web server listens for. Only some servers accept early data, and only Caddy speaks
+    /// HTTP/3.
     fn listens(self) -> impl Iterator<Item = Over> {
         let takes_early_data = matches!(self, Self::Nginx | Self::Haproxy);
         let of_quic = (self == Self::Caddy).then_some(Over::Http3);
@@ -92,10 +93,10 @@ fn offset(over: Over) -> u16 {
     }
 }
 
-/// nginx always, since others pass on to it; of the rest those that are asked for.
+/// Starts nginx, which other servers forward to, and the requested servers.
 pub(super) fn start(namespace: &Namespace, directory: &Path, tools: &Tools, asked: &[Server]) -> Result<Vec<Child>> {
     let mut running = vec![nginx::start(namespace, directory)?];
-    // What nginx itself passes some traffic on to.
+    // Backend that nginx itself forwards some traffic to.
     if asked.contains(&Server::Nginx) {
         running.push(python::backend(namespace, directory, tools)?);
     }
@@ -119,7 +120,7 @@ fn write_config(directory: &Path, name: &str, text: &str) -> Result<std::path::P
     Ok(path)
 }
 
-/// On all of the ports that it should listen on.
+/// Waits until the server answers on all of its ports.
 fn answers_for_all(namespace: &Namespace, child: &Child, server: Server) -> Result<()> {
     for over in server.listens() {
         answers(namespace, child, server.port(over))?;

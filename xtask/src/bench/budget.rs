@@ -1,4 +1,4 @@
-//! How large the program may be: recorded in the tree, held by integration-test/tests/budget.rs.
+//! Size budget of the BPF program. It is stored in the tree and checked by integration-test/tests/budget.rs.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,10 +9,10 @@ use super::measured::ProgramCost;
 use crate::workspace;
 
 const FILE: &str = "integration-test/budget.toml";
-/// Room beyond what it is: small changes of the code or the compiler pass.
+/// Room beyond the present size in percent, for small changes of the code or the compiler.
 const ROOM_PERCENT: u32 = 5;
 
-/// Records what it is now, with the room.
+/// Writes the budget: the present sizes plus the room.
 pub(super) fn write(measured: &ProgramCost) -> Result<()> {
     let file = workspace::root().join(FILE);
     fs::write(&file, text(measured)).with_context(|| format!("write {}", file.display()))?;
@@ -51,7 +51,7 @@ fn text(measured: &ProgramCost) -> String {
     text
 }
 
-/// Two digits less than it has: what is recorded changes when it has to.
+/// Returns a value plus the room, rounded up to a multiple of 100 so that small changes leave the budget as it is.
 fn with_room(value: u32) -> u32 {
     (u64::from(value) * u64::from(100 + ROOM_PERCENT))
         .div_ceil(10_000)

@@ -1,11 +1,11 @@
-//! What the costs are to be, and whether they are.
+//! Goals for the costs, and checks whether they are met.
 
 use super::measured::{Flood, Floods, Growth, Reading, Readings, Report, Row, Server, Servers};
 
-/// What a packet of a source over its limit may cost above the empty program when the program runs alone, where the rule has one
-/// limit and nothing else is asked of the row.
+/// Maximum cost in ns above the empty program for a packet of a source over its limit. Applies to rows of the program
+/// alone with one limit and without a goal of their own.
 pub(super) const OVER_LIMIT_NS_MAX: f64 = 100.0;
-/// What rows of the program alone may cost above the empty program.
+/// Maximum costs in ns above the empty program, for rows of the program alone.
 const PROGRAM_GOALS: [(&str, f64); 14] = [
     ("not IP", 15.0),
     ("not a protected port", 25.0),
@@ -22,26 +22,26 @@ const PROGRAM_GOALS: [(&str, f64); 14] = [
     ("over the limit: IPv6 /128", 60.0),
     ("admitted", 150.0),
 ];
-/// How many percent of the requests that a server answers behind a bare `XDP_PASS` it answers behind the limiter, at least.
+/// Minimum requests that a server answers behind the limiter, in percent of those behind a bare `XDP_PASS`.
 pub(super) const ANSWERED_PERCENT_MIN: f64 = 97.0;
-/// By how much a packet may cost more while all windows are read.
+/// Maximum extra cost per packet in percent while all windows are read.
 pub(super) const READING_MORE_PERCENT_MAX: f64 = 5.0;
-/// How long it may take to read a million windows.
+/// Maximum time to read a million windows, in milliseconds.
 pub(super) const READING_MS_MAX: f64 = 500.0;
-/// Those that a goal asks a ratio to.
+/// Receivers that goals with a ratio refer to.
 const PEERS: [&str; 2] = ["nft_meter", "hashlimit"];
 
-/// What is asked of a row.
+/// Goal of one row.
 enum Goal {
-    /// So many nanoseconds above the bare program at most.
+    /// Maximum cost in ns above the bare program.
     AtMost { above_ns: f64 },
-    /// The same, and each of the peers dearer by so much.
+    /// Maximum cost in ns above the bare program, and minimum ratio of each peer's cost to it.
     Beside { above_ns: f64, ratio: f64 },
-    /// So many nanoseconds above the floor at most, and less than this share of what each of the peers costs above its own.
+    /// Maximum cost in ns above the floor, and maximum share of each peer's cost above its own floor.
     Within { above_ns: f64, share: f64 },
-    /// So much more than another row's cost above the bare program, as a factor.
+    /// Maximum factor of another row's cost above the bare program.
     Factor { of: &'static str, factor: f64 },
-    /// So many nanoseconds more than another row.
+    /// Maximum cost in ns above another row's.
     More { of: &'static str, ns: f64 },
 }
 
@@ -59,15 +59,15 @@ const GOALS: [(&str, Goal); 11] = [
     ("exempt_100000", Goal::More { of: "within", ns: 10.0 }),
 ];
 
-/// One thing that was asked, and what came of it.
+/// Goal in words, and whether it is met.
 #[derive(Debug, PartialEq)]
 pub(super) struct Outcome {
     pub(super) asked: String,
     pub(super) is_met: bool,
 }
 
-/// Everything that is asked of a row. A peer that was not measured is a goal that is not met; another row that was not is nothing
-/// to be held against, since who measures chooses the rows.
+/// Returns the outcomes of all goals of a row. A goal that refers to an unmeasured peer is not met. A goal that refers
+/// to an unmeasured row is left out, because the user chooses the rows.
 pub(super) fn of(row: &Flood, floods: &Floods) -> Vec<Outcome> {
     let above = |row: &Flood| row.of("limiter").map(|(_, above)| above.median);
     let (Some(ours), Some((_, goal))) = (above(row), GOALS.iter().find(|(id, _)| *id == row.id)) else {
@@ -106,7 +106,8 @@ pub(super) fn of(row: &Flood, floods: &Floods) -> Vec<Outcome> {
     }
 }
 
-/// What came of holding a row against a peer: not met where there was no peer, and then it says why.
+/// Returns the outcome of a comparison with a peer. Without a measurement of the peer the goal is not met, and the text
+/// says why.
 fn beside(row: &Flood, peer: &str, asked: String, is_met: Option<bool>) -> Outcome {
     match is_met {
         Some(is_met) => Outcome { asked, is_met },
@@ -117,29 +118,29 @@ fn beside(row: &Flood, peer: &str, asked: String, is_met: Option<bool>) -> Outco
     }
 }
 
-/// What is asked of a row of the program alone, and whether it is met.
+/// Returns the goal of a row of the program alone, and whether it is met. None without a goal.
 pub(super) fn of_program(row: &Row) -> Option<(f64, bool)> {
     let own = PROGRAM_GOALS.iter().find(|(name, _)| *name == row.name).map(|(_, ns)| *ns);
     let of_refusals = (row.limits == 1 && row.verdict == "over_limit").then_some(OVER_LIMIT_NS_MAX);
     own.or(of_refusals).map(|most| (most, row.above_bare_ns.median <= most))
 }
 
-/// Whether a server answers nearly as many requests behind the limiter as behind a bare `XDP_PASS`.
+/// Returns true if a server answers nearly as many requests behind the limiter as behind a bare `XDP_PASS`.
 pub(super) fn is_nearly_as_fast(row: &Server) -> bool {
     row.of("limiter").is_some_and(|(_, percent)| percent.median >= ANSWERED_PERCENT_MIN)
 }
 
-/// Whether packets are not held up by who reads all windows.
+/// Returns true if reading all windows barely slows packets down.
 pub(super) fn is_undisturbed(case: &Reading) -> bool {
     case.more_percent.median <= READING_MORE_PERCENT_MAX
 }
 
-/// Whether all windows are read fast enough.
+/// Returns true if all windows are read fast enough.
 pub(super) fn is_read_in_time(case: &Reading) -> bool {
     case.took_ms.median <= READING_MS_MAX
 }
 
-/// Whatever was asked and not met.
+/// Returns the missed goals in words.
 pub(super) fn missed(report: &Report) -> Vec<String> {
     let mut missed = Vec::new();
     for row in report.program.iter().flat_map(|program| &program.rows) {

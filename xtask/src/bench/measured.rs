@@ -1,11 +1,11 @@
-//! What integration-test's `cost` and `flood` print, and so docs/performance.json.
+//! Output of integration-test's `cost` and `flood`, and format of docs/performance.json.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// Everything that was measured.
+/// All measurements.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -18,7 +18,7 @@ pub(super) struct Report {
     pub(super) growth: Option<Growth>,
 }
 
-/// The program alone.
+/// Costs of the program alone.
 #[derive(Serialize, Deserialize)]
 pub(super) struct ProgramCost {
     pub(super) kernel: String,
@@ -28,17 +28,17 @@ pub(super) struct ProgramCost {
     pub(super) verified_instructions: u32,
     pub(super) translated_bytes: u32,
     pub(super) jited_bytes: u32,
-    /// The same of each of its functions; of none where it was measured before they were.
+    /// Bytes of machine code per function. Empty in older measurements.
     #[serde(default)]
     pub(super) functions: BTreeMap<String, u32>,
-    /// Of the program at TCX; nothing where it was measured before there was one.
+    /// Sizes of the program at TCX. Zero in older measurements.
     #[serde(default)]
     pub(super) at_tcx: Size,
     pub(super) bare_ns: Spread,
     pub(super) rows: Vec<Row>,
 }
 
-/// How large a program is.
+/// Size of a program.
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Size {
     pub(super) verified_instructions: u32,
@@ -50,7 +50,7 @@ pub(super) struct Size {
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) verdict: String,
-    /// How many limits the rule has.
+    /// Number of limits in the rule.
     pub(super) limits: usize,
     pub(super) ns: Spread,
     pub(super) above_bare_ns: Spread,
@@ -58,7 +58,7 @@ pub(super) struct Row {
     pub(super) steadiness: Steadiness,
 }
 
-/// By how much a row's floor varied between rounds, as a share of its median, and how often it was measured again for that.
+/// Variation of a row's floor between rounds as a share of its median, and the number of repeated measurements.
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Steadiness {
@@ -66,7 +66,7 @@ pub(super) struct Steadiness {
     pub(super) measured_again: u32,
 }
 
-/// Median, least and most.
+/// Median, minimum and maximum.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Spread {
     pub(super) median: f64,
@@ -74,15 +74,15 @@ pub(super) struct Spread {
     pub(super) max: f64,
 }
 
-/// Floods against receivers.
+/// Costs of floods at several receivers.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Floods {
     pub(super) kernel: String,
     pub(super) processor: String,
-    /// What was measured by.
+    /// Clock that the measurement used.
     pub(super) clock: String,
     pub(super) rounds: u32,
-    /// The others, as they call themselves.
+    /// Names and versions that the other programs report.
     pub(super) programs: Vec<String>,
     pub(super) rows: Vec<Flood>,
 }
@@ -91,24 +91,24 @@ pub(super) struct Floods {
 pub(super) struct Flood {
     pub(super) id: String,
     pub(super) name: String,
-    /// What costs are counted from.
+    /// Floor that costs are measured from.
     #[serde(default)]
     pub(super) floor: Floor,
-    /// Share of its packets that the limiter passed, whatever it counted them as.
+    /// Share of its packets that the limiter passed, for any reason.
     pub(super) limiter_passed: f64,
     pub(super) receivers: Vec<Receiver>,
     #[serde(flatten)]
     pub(super) steadiness: Steadiness,
 }
 
-/// What the costs of a row are counted from.
+/// Floor that the costs of a row are measured from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Floor {
-    /// The bare program, for all.
+    /// The bare program, for all receivers.
     #[default]
     Bare,
-    /// What drops right behind each receiver, alone.
+    /// The program that drops right behind each receiver, measured alone.
     Own,
 }
 
@@ -126,19 +126,19 @@ pub(super) enum Outcome {
         frames: u32,
         ns: Spread,
         above_bare_ns: Spread,
-        /// The same above the receiver's floor; none where it was measured before there were any.
+        /// Cost above the receiver's floor. None in measurements older than floors.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         above_floor_ns: Option<Spread>,
-        /// Share of its packets that the receiver passed; likewise.
+        /// Share of its packets that the receiver passed. None in older measurements.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         passed: Option<f64>,
     },
-    /// Why it was not, and what would help.
+    /// Reason why there is no measurement, and its remedy.
     Missing { missing: String },
 }
 
 impl Flood {
-    /// What a packet costs one of the receivers, and how much of it is above the empty program.
+    /// Returns a packet's cost at a receiver, in total and above the empty program.
     pub(super) fn of(&self, id: &str) -> Option<(Spread, Spread)> {
         match self.receivers.iter().find(|receiver| receiver.id == id)?.outcome {
             Outcome::Measured { ns, above_bare_ns, .. } => Some((ns, above_bare_ns)),
@@ -146,7 +146,7 @@ impl Flood {
         }
     }
 
-    /// What a packet costs one of the receivers above its floor.
+    /// Returns a packet's cost at a receiver above the receiver's floor.
     pub(super) fn above_floor(&self, id: &str) -> Option<Spread> {
         match self.receivers.iter().find(|receiver| receiver.id == id)?.outcome {
             Outcome::Measured { above_bare_ns, above_floor_ns, .. } => match self.floor {
@@ -157,7 +157,7 @@ impl Flood {
         }
     }
 
-    /// Share of its packets that one of the receivers passed.
+    /// Returns the share of its packets that a receiver passed.
     pub(super) fn passed(&self, id: &str) -> Option<f64> {
         match self.receivers.iter().find(|receiver| receiver.id == id)?.outcome {
             Outcome::Measured { passed, .. } => passed,
@@ -165,7 +165,7 @@ impl Flood {
         }
     }
 
-    /// Why a receiver was not measured; nothing where it was, and where nobody says.
+    /// Returns the reason why a receiver was not measured. None if it was measured or no reason is known.
     pub(super) fn missing(&self, id: &str) -> Option<&str> {
         match &self.receivers.iter().find(|receiver| receiver.id == id)?.outcome {
             Outcome::Measured { .. } => None,
@@ -174,13 +174,13 @@ impl Flood {
     }
 }
 
-/// Whole servers, with one thing or another before them.
+/// Results of whole servers behind different receivers.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Servers {
     Measured {
         rounds: u32,
-        /// Connections that the client has open, and seconds of a run.
+        /// Number of the client's open connections, and duration of a run in seconds.
         connections: String,
         seconds: String,
         rows: Vec<Server>,
@@ -199,7 +199,7 @@ pub(super) struct Server {
     pub(super) steadiness: Steadiness,
 }
 
-/// What is before a server.
+/// Result of a server behind one receiver.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Answering {
     pub(super) id: String,
@@ -211,9 +211,9 @@ pub(super) struct Answering {
 #[serde(untagged)]
 pub(super) enum AnswersOutcome {
     Measured {
-        /// Requests in a second.
+        /// Answered requests per second.
         answered: Spread,
-        /// The same, of what is answered behind a bare `XDP_PASS` in the same round.
+        /// Answered requests in percent of those behind a bare `XDP_PASS` in the same round.
         percent_of_pass: Spread,
     },
     Missing {
@@ -222,7 +222,7 @@ pub(super) enum AnswersOutcome {
 }
 
 impl Server {
-    /// Requests in a second with this before it, and which share of those behind a bare `XDP_PASS`, in percent.
+    /// Returns the requests per second behind a receiver, and their percentage of those behind a bare `XDP_PASS`.
     pub(super) fn of(&self, id: &str) -> Option<(Spread, Spread)> {
         match self.receivers.iter().find(|receiver| receiver.id == id)?.outcome {
             AnswersOutcome::Measured { answered, percent_of_pass } => Some((answered, percent_of_pass)),
@@ -231,7 +231,7 @@ impl Server {
     }
 }
 
-/// How the limiter's cost grows.
+/// Growth of the limiter's cost.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Growth {
     pub(super) rounds: u32,
@@ -240,7 +240,7 @@ pub(super) struct Growth {
     pub(super) reading: Readings,
 }
 
-/// Packets while all windows are read.
+/// Costs of packets while all windows are read.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Readings {
@@ -253,15 +253,15 @@ pub(super) struct Reading {
     pub(super) name: String,
     pub(super) alone_ns: Spread,
     pub(super) beside_ns: Spread,
-    /// By how much a packet costs more in a round's second run, beside the reader.
+    /// Extra cost per packet in percent in a round's second run, next to the reader.
     pub(super) more_percent: Spread,
-    /// How long it takes to read all windows once.
+    /// Time to read all windows once, in milliseconds.
     pub(super) took_ms: Spread,
 }
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct Point {
-    /// Of what there are so many.
+    /// Name of the quantity that `count` counts.
     pub(super) series: String,
     pub(super) count: u64,
     pub(super) ns: Spread,

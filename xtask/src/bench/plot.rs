@@ -1,4 +1,4 @@
-//! Plots as SVG text: bars for costs side by side, lines for growth.
+//! Plots as SVG text: bars for cost comparisons, lines for growth.
 
 use std::fmt::Write as _;
 
@@ -7,16 +7,16 @@ use super::measured::Spread;
 const WIDTH: f64 = 720.0;
 const LABELS: f64 = 300.0;
 const BAR: f64 = 16.0;
-/// Dark enough on white, light enough on dark.
+/// Colours that are readable on white and on dark backgrounds.
 const COLOURS: [&str; 4] = ["#1b7f5a", "#c2803a", "#4878a8", "#9a5fa0"];
 
-/// Bars of one group, each with its series' position and its value.
+/// Group of bars, each with the index of its series and its value.
 pub(super) struct Group {
     pub(super) name: String,
     pub(super) bars: Vec<(usize, f64)>,
 }
 
-/// Horizontal bars, all from 0 on one scale.
+/// Returns a plot of horizontal bars, all from 0 on one scale.
 pub(super) fn bars(title: &str, series: &[&str], groups: &[Group]) -> String {
     let most = groups.iter().flat_map(|group| &group.bars).map(|(_, value)| *value).fold(1.0, f64::max);
     let scale = (WIDTH - LABELS - 70.0) / most;
@@ -42,7 +42,7 @@ pub(super) fn bars(title: &str, series: &[&str], groups: &[Group]) -> String {
     document(title, y + 5.0, &body)
 }
 
-/// One line over counts on a logarithmic scale, with each median's extremes.
+/// Returns a plot of one line over counts on a logarithmic scale, with the extremes at each median.
 pub(super) fn line(title: &str, points: &[(u64, Spread)]) -> String {
     let (left, right, top, bottom) = (60.0, WIDTH - 40.0, 50.0, 250.0);
     let most = points.iter().map(|(_, spread)| spread.max).fold(1.0, f64::max);
@@ -74,7 +74,7 @@ pub(super) fn line(title: &str, points: &[(u64, Spread)]) -> String {
     document(title, bottom + 30.0, &body)
 }
 
-/// 0 has the place of 1.
+/// Returns the decimal logarithm. 0 is plotted like 1.
 fn log(count: u64) -> f64 {
     (count.max(1) as f64).log10()
 }

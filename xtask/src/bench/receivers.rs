@@ -1,13 +1,13 @@
-//! Other programs on the receiving end, as `--receiver NAME='COMMAND'` names them.
+//! Other programs at the receiving end, given as `--receiver NAME='COMMAND'`.
 
 use std::str::FromStr;
 
 use anyhow::{Error, Result, bail, ensure};
 
-/// Names that are taken.
+/// Names of the built-in receivers, which others cannot take.
 const OURS: [&str; 7] = ["bare", "limiter", "limiter_tcx", "nft_drop", "nft_meter", "iptables_drop", "hashlimit"];
 
-/// One of them.
+/// Receiver given by the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Receiver {
     pub(super) name: String,
@@ -33,7 +33,7 @@ impl FromStr for Receiver {
     }
 }
 
-/// Fails where two have one name.
+/// Fails if two receivers have the same name.
 pub(super) fn ensure_distinct(receivers: &[Receiver]) -> Result<()> {
     for (at, receiver) in receivers.iter().enumerate() {
         ensure!(receivers[..at].iter().all(|other| other.name != receiver.name), "two receivers are {}", receiver.name);
@@ -41,12 +41,12 @@ pub(super) fn ensure_distinct(receivers: &[Receiver]) -> Result<()> {
     Ok(())
 }
 
-/// The arguments by which integration-test's `flood` has them measured.
+/// Returns the arguments that make integration-test's `flood` measure these receivers.
 pub(super) fn arguments(receivers: &[Receiver]) -> impl Iterator<Item = &str> {
     receivers.iter().flat_map(|receiver| ["--receiver", receiver.name.as_str(), receiver.command.as_str()])
 }
 
-/// Whether a receiver of a row is one of these, and not one that is always there.
+/// Returns true if a receiver of a row is not built in.
 pub(super) fn is_other(id: &str) -> bool {
     !OURS.contains(&id)
 }

@@ -1,4 +1,4 @@
-//! What was measured, as tables: for the terminal, and as docs/PERFORMANCE.md with its plots.
+//! Tables of the measurements, for the terminal and for docs/PERFORMANCE.md with its plots.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,14 +18,14 @@ const DOCUMENT: &str = "docs/PERFORMANCE.md";
 const JSON: &str = "docs/performance.json";
 const RECEIVERS: [(&str, &str); 4] =
     [("limiter", "this limiter"), ("nft_drop", "nft drop"), ("nft_meter", "nft meter"), ("hashlimit", "hashlimit")];
-/// What grows, and what a plot of it is called.
+/// Quantities that grow, with the titles of their plots.
 const SERIES: [(&str, &str); 3] = [
     ("sources", "ns above bare by sources over their limit"),
     ("rules", "ns above bare by rules, over the limit of the last"),
     ("exempt", "ns above bare by exempt prefixes, within the limit"),
 ];
 
-/// Everything that there is, in Markdown, which is read well enough in a terminal.
+/// Returns all tables in Markdown, which is readable enough in a terminal.
 pub(super) fn tables(report: &Report) -> String {
     let mut text = String::new();
     if let Some(floods) = &report.floods {
@@ -48,7 +48,7 @@ pub(super) fn tables(report: &Report) -> String {
     text
 }
 
-/// Which rows were measured again, and of which the floor was not steady even so; nothing where there are none.
+/// Lists the rows that were measured again, and the floor variation that remains. Empty if there are none.
 fn unsteady(report: &Report) -> String {
     let floods = report.floods.iter().flat_map(|floods| &floods.rows).map(|row| (&row.name, row.steadiness));
     let alone = report.program.iter().flat_map(|program| &program.rows).map(|row| (&row.name, row.steadiness));
@@ -70,13 +70,13 @@ fn unsteady(report: &Report) -> String {
     format!("\nMeasured again, as the floor varied by more than a fifth between rounds:\n\n{}", lines.concat())
 }
 
-/// What was written last.
+/// Reads the report that was last written.
 pub(super) fn read() -> Result<Report> {
     let text = fs::read_to_string(workspace::root().join(JSON)).with_context(|| format!("read {JSON}"))?;
     serde_json::from_str(&text).with_context(|| format!("read {JSON}"))
 }
 
-/// The document, its plots and the numbers.
+/// Writes the document, its plots and the numbers.
 pub(super) fn write(report: &Report) -> Result<()> {
     let root = workspace::root();
     let mut files = vec![(DOCUMENT.to_owned(), document(report)), (JSON.to_owned(), report.to_json()? + "\n")];
@@ -138,8 +138,8 @@ fn document(report: &Report) -> String {
     text + include_str!("report/repeat.md") + include_str!("report/tried.md")
 }
 
-/// A row for each flood that is counted from the bare program, a column for each receiver: ns a packet, of which above bare, and how
-/// much that is of the limiter's.
+/// Returns a table of the floods that are measured from the bare program, with one column per receiver. Cells hold ns
+/// per packet, the part above bare, and its ratio to the limiter's.
 fn floods_table(floods: &Floods) -> String {
     let head = [
         "flood",
@@ -165,7 +165,8 @@ fn floods_table(floods: &Floods) -> String {
     table_of(&head, rows_from(floods, Floor::Bare).map(cells).collect())
 }
 
-/// The rows where what passes is dropped right behind the receiver: each receiver's cost above that drop alone.
+/// Returns a table of the rows in which passed packets are dropped right behind the receiver. Each cost is above that
+/// drop alone.
 fn passing_table(floods: &Floods) -> String {
     let head = [
         "traffic",
@@ -192,7 +193,8 @@ fn passing_table(floods: &Floods) -> String {
     table_of(&head, rows_from(floods, Floor::Own).map(cells).collect())
 }
 
-/// What other programs cost above the floor of each row, and what they passed; nothing where there are none.
+/// Returns a table of other programs' costs above each row's floor, and of the packets that they passed. Empty if there
+/// are none.
 fn others_table(floods: &Floods) -> String {
     let mut others: Vec<&str> = Vec::new();
     for receiver in floods.rows.iter().flat_map(|row| &row.receivers) {
@@ -217,7 +219,7 @@ fn others_table(floods: &Floods) -> String {
     )
 }
 
-/// Requests in a second, and what that is of a bare `XDP_PASS`.
+/// Returns a table of requests per second, also in percent of a bare `XDP_PASS`.
 fn servers_table(servers: &Servers) -> String {
     let (rounds, connections, seconds, rows) = match servers {
         Servers::Measured { rounds, connections, seconds, rows } => (rounds, connections, seconds, rows),
@@ -240,7 +242,7 @@ fn servers_table(servers: &Servers) -> String {
     format!("{table}\n{rounds} rounds of {seconds} s each, {connections} connections.\n")
 }
 
-/// A table, or nothing where it has no rows.
+/// Returns a table, or an empty string without rows.
 fn table_of(head: &[&str], rows: Vec<Vec<String>>) -> String {
     if rows.is_empty() { String::new() } else { markdown::table(head, &rows) }
 }
@@ -257,7 +259,7 @@ fn ratio(theirs: Spread, ours: Spread) -> String {
     if ours.median < 1.0 { String::new() } else { format!("({:.1}x)", theirs.median / ours.median) }
 }
 
-/// Why a receiver has no number.
+/// Returns the reason why a receiver has no number.
 fn missing(row: &Flood, id: &str) -> String {
     row.missing(id).unwrap_or_default().to_owned()
 }
@@ -272,7 +274,7 @@ fn goals_table(floods: &Floods) -> String {
     table_of(&["flood", "asked", "ns above bare", ""], rows.collect())
 }
 
-/// What came of a goal.
+/// Returns the text for a goal's outcome.
 fn met(is_met: bool) -> &'static str {
     if is_met { "met" } else { "**not met**" }
 }
@@ -296,7 +298,7 @@ fn growth_tables(growth: &Growth) -> String {
     format!("{points}\n{cpus}\n{}", readings_table(&growth.reading))
 }
 
-/// What a packet costs without a reader and beside one, and how long a reading takes.
+/// Returns a table of packet costs without and with a reader, and of the reading times.
 fn readings_table(reading: &Readings) -> String {
     let (sources, cases) = match reading {
         Readings::Measured { sources, cases } => (sources, cases),
@@ -327,7 +329,7 @@ fn floods_plot(floods: &Floods) -> String {
     plot::bars("ns a packet above bare XDP_DROP", &names, &groups.collect::<Vec<_>>())
 }
 
-/// Its median and extremes.
+/// Formats the median and extremes.
 fn shown(spread: Spread) -> String {
     format!("{:.0} ({:.0}..{:.0})", spread.median, spread.min, spread.max)
 }

@@ -1,4 +1,4 @@
-//! The clients: requests sent, each on a connection of its own, answers counted, time taken.
+//! Clients of the demo: they send requests on separate connections, count answers and measure times.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream};
@@ -13,35 +13,36 @@ use nix::sys::time::TimeVal;
 
 use super::interrupt;
 
-/// 50 requests in ten seconds: half of the limit.
+/// Requests per second of the good client. In ten seconds it sends 50, half of the limit.
 pub(super) const GOOD_PER_SECOND: u32 = 5;
 pub(super) const BAD_THREADS: usize = 64;
 
-/// How long a client waits before it counts an attempt as lost.
+/// Time after which a client counts an attempt as lost.
 #[derive(Clone, Copy)]
 struct Patience {
     connect: Duration,
-    /// Once connected.
+    /// Time for the answer, once connected.
     answer: Duration,
 }
 
-/// A SYN is sent again after one second (RFC 6298): one that was lost counts as lost.
+/// The first retransmission of a SYN comes after one second (RFC 6298), so a lost SYN counts as a lost attempt.
 const GOOD: Patience = Patience { connect: Duration::from_millis(900), answer: Duration::from_secs(5) };
-/// A refused request is sent again after some 0.2 s, and has no answer until the window frees. A client that hammers does not wait so long.
+/// A refused request is retransmitted after some 0.2 s, and stays unanswered until the window frees. The bad client
+/// gives up sooner.
 const BAD: Patience = Patience { connect: Duration::from_millis(400), answer: Duration::from_millis(400) };
-/// An upper bound of the bad client's attempts, for the sake of ports and of the access log.
+/// Maximum attempts per thread of the bad client, to spare ports and the access log.
 const BAD_PER_THREAD_MAX: usize = 5_000;
 
-/// A crawler's addresses, each of which asks once.
+/// Number of the crawler's addresses. Each sends one request.
 pub(super) const CRAWLER_ADDRESSES: u32 = 2_000;
-/// So many of them wait for an answer at a time.
+/// Number of crawler addresses that wait for an answer at the same time.
 const CRAWLER_THREADS: u32 = 200;
 
-/// What became of a client's requests.
+/// Results of a client's requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) tried: u64,
-    /// From the first SYN to the end of the answer, of those that were answered; sorted.
+    /// Sorted times from the first SYN to the end of the answer, of the answered requests.
     latencies: Vec<Duration>,
 }
 
@@ -54,7 +55,7 @@ impl Outcome {
         self.tried.saturating_sub(self.answered())
     }
 
-    /// The latency that `percent` of the answers do not exceed (nearest rank).
+    /// Returns the latency that `percent` of the answers do not exceed (nearest rank).
     pub(super) fn latency(&self, percent: usize) -> Option<Duration> {
         let rank = (self.latencies.len() * percent).div_ceil(100);
         self.latencies.get(rank.max(1) - 1).copied()
@@ -81,7 +82,7 @@ impl Outcome {
     }
 }
 
-/// Requests at an even pace until the time is over.
+/// Sends requests at an even pace until `end`.
 pub(super) fn good(namespace: &Namespace, target: SocketAddr, end: Instant) -> Result<Outcome> {
     let pause = Duration::from_secs(1) / GOOD_PER_SECOND;
     namespace.inside(|| {
@@ -95,20 +96,20 @@ pub(super) fn good(namespace: &Namespace, target: SocketAddr, end: Instant) -> R
     })
 }
 
-/// Requests without a pause, on many threads, until the time is over.
+/// Sends requests without a pause on many threads until `end`.
 pub(super) fn bad(namespace: &Namespace, target: SocketAddr, end: Instant) -> Result<Outcome> {
-    // Threads are in the namespace of the one that starts them.
+    // Threads inherit the namespace of the thread that starts them.
     namespace.inside(|| {
         let outcomes = thread::scope(|scope| {
             let threads: Vec<_> = (0..BAD_THREADS).map(|_| scope.spawn(|| hammer(target, end))).collect();
-            // A thread that panicked has said so, and what it tried is missing from the sum.
+            // A thread that panicked has printed that, and its attempts are missing from the sum.
             threads.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<_>>()
         });
         Ok(Outcome::sum(outcomes.into_iter()))
     })
 }
 
-/// One request of each address from `first` on.
+/// Sends one request from each address, starting at `first`.
 pub(super) fn crawl(namespace: &Namespace, target: SocketAddr, first: Ipv4Addr) -> Result<Outcome> {
     let each = |thread: u32| {
         let mut outcome = Outcome::default();
@@ -130,11 +131,11 @@ pub(super) fn crawl(namespace: &Namespace, target: SocketAddr, first: Ipv4Addr) 
     })
 }
 
-/// A connection from one of this host's addresses.
+/// Connects from one of this host's addresses.
 fn connect_from(source: Ipv4Addr, target: SocketAddr, patience: Duration) -> Option<TcpStream> {
     let SocketAddr::V4(target) = target else { return None };
     let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).ok()?;
-    // Linux waits for a connection no longer than for room to send.
+    // Linux applies the send timeout to connect(2) too.
     let wait = TimeVal::new(0, i64::from(patience.subsec_micros()));
     setsockopt(&socket, sockopt::SendTimeout, &wait).ok()?;
     bind(socket.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(source, 0))).ok()?;
@@ -145,7 +146,7 @@ fn connect_from(source: Ipv4Addr, target: SocketAddr, patience: Duration) -> Opt
 fn hammer(target: SocketAddr, end: Instant) -> Outcome {
     let mut outcome = Outcome::default();
     for _ in 0..BAD_PER_THREAD_MAX {
-        // A refused attempt is not begun where it could not be told from one that the end cut off.
+        // An attempt too close to the end could not be classified: refused, or cut off by the end.
         if interrupt::came() || Instant::now() + BAD.connect + BAD.answer > end {
             break;
         }
@@ -154,25 +155,26 @@ fn hammer(target: SocketAddr, end: Instant) -> Outcome {
     outcome
 }
 
-/// One connection, one request; how long the answer took, if there was one.
+/// Opens a connection and sends one request. Returns the time to the answer, or None without one.
 fn ask(target: SocketAddr, patience: Patience) -> Option<Duration> {
     let start = Instant::now();
     let stream = TcpStream::connect_timeout(&target, patience.connect).ok()?;
     request(stream, patience).map(|()| start.elapsed())
 }
 
-/// One request, where it is answered.
+/// Sends one request. Returns Some if it is answered with status 200.
 fn request(mut stream: TcpStream, patience: Patience) -> Option<()> {
     stream.set_read_timeout(Some(patience.answer)).ok()?;
     stream.write_all(b"GET / HTTP/1.1\r\nHost: demo\r\nConnection: close\r\n\r\n").ok()?;
     let mut answer = Vec::new();
     if stream.read_to_end(&mut answer).is_err() {
-        // Resets the connection. Else this kernel would send the request again for minutes, and be admitted in the end.
+        // Resets the connection. Otherwise this kernel would retransmit the request for minutes, and it would be
+        // admitted in the end.
         let at_once = nix::libc::linger { l_onoff: 1, l_linger: 0 };
         let _else_it_goes_on = nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::Linger, &at_once);
         return None;
     }
-    // The server has closed its side first, so no port of this one waits.
+    // The server closed its side first, so no port of this side stays in TIME_WAIT.
     let _closed = stream.shutdown(Shutdown::Both);
     answer.starts_with(b"HTTP/1.1 200 ").then_some(())
 }

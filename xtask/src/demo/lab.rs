@@ -1,4 +1,4 @@
-//! Where it happens: three namespaces, two wires, a web server.
+//! Laboratory of the demo: three namespaces, two links and a web server.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,10 +11,10 @@ use netlab::{Child, End, HttpServer, Namespace, veth};
 
 use super::{Server, interrupt};
 
-/// A client's wire. Documentation addresses (RFC 5737), which are nobody's.
+/// Link of a client. The addresses are documentation addresses (RFC 5737), which no real host uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wire {
-    /// The server's end.
+    /// Interface at the server's end.
     pub(super) interface: &'static str,
     pub(super) server: Ipv4Addr,
     pub(super) client: Ipv4Addr,
@@ -25,10 +25,10 @@ pub(super) const GOOD: Wire =
 pub(super) const BAD: Wire =
     Wire { interface: "bad0", server: Ipv4Addr::new(198, 51, 100, 1), client: Ipv4Addr::new(198, 51, 100, 7) };
 
-/// The addresses of the crawler, behind the bad client: benchmarking addresses (RFC 2544).
+/// Addresses of the crawler, behind the bad client: benchmarking addresses (RFC 2544).
 pub(super) const CRAWLER: &str = "198.18.0.0/21";
 pub(super) const CRAWLER_FIRST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-/// What all of them begin with, and no other client.
+/// Text prefix of all crawler addresses, and of no other client's.
 const CRAWLER_START: &str = "198.18.";
 
 impl Wire {
@@ -37,7 +37,8 @@ impl Wire {
     }
 }
 
-/// Fields drop in this order: the server ends before its namespace goes.
+/// Namespaces and web server of the demo. Fields are dropped in this order, so that the server ends before its
+/// namespace.
 pub(super) struct Lab {
     web: Web,
     pub(super) good: Namespace,
@@ -51,10 +52,10 @@ enum Web {
     Own([HttpServer; 2]),
 }
 
-/// A directory of this run's, removed on drop.
+/// Directory of this run, removed on drop.
 pub(super) struct Files(PathBuf);
 
-/// What to look for once all is removed.
+/// Names to look for after everything was removed.
 pub(super) struct Traces {
     pub(super) namespaces: Vec<String>,
     pub(super) processes: Vec<u32>,
@@ -74,7 +75,7 @@ impl Lab {
             )?;
             interrupt::check()?;
         }
-        // All of them are the bad client's own.
+        // All crawler addresses are local to the bad client.
         bad.ip(&["route", "add", "local", CRAWLER, "dev", "lo"])?;
         behind.ip(&["route", "add", CRAWLER, "via", &BAD.client.to_string(), "dev", BAD.interface])?;
         let addresses = [GOOD, BAD].map(Wire::target);
@@ -95,7 +96,7 @@ impl Lab {
         }
     }
 
-    /// Processor time of the web server so far; none for a server that is no process of its own.
+    /// Returns the CPU time of the web server so far. None for a server without its own process.
     pub(super) fn web_cpu_time(&self) -> Result<Option<Duration>> {
         match &self.web {
             Web::Nginx(child) => child.cpu_time().map(Some),
@@ -103,12 +104,12 @@ impl Lab {
         }
     }
 
-    /// Requests that the web server has seen so far of a client, by its own account.
+    /// Returns the number of requests that the web server has counted for a client.
     pub(super) fn seen_by_web(&self, client: Ipv4Addr) -> Result<u64> {
         self.seen_by_web_of(&format!("{client} "), |of| of == client)
     }
 
-    /// The same of all addresses of the crawler.
+    /// Returns the number of requests that the web server has counted for all crawler addresses.
     pub(super) fn crawler_seen_by_web(&self) -> Result<u64> {
         self.seen_by_web_of(CRAWLER_START, |of| of.to_string().starts_with(CRAWLER_START))
     }
@@ -154,7 +155,7 @@ impl Files {
 
 impl Drop for Files {
     fn drop(&mut self) {
-        // Looked for at the end, and told where it is still there.
+        // The final check for leftovers reports a directory that could not be removed.
         let _left = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! Whether anything of the demo is still there once all of it was removed.
+//! Check that nothing of the demo is left after its removal.
 
 use std::fs;
 use std::path::Path;
@@ -9,10 +9,10 @@ use anyhow::Result;
 use super::lab::Traces;
 use crate::run;
 
-/// Where a limiter that keeps its filter has its pins.
+/// Pin directory of a limiter that keeps its filter.
 const PINS: &str = "/sys/fs/bpf/ratelimitd";
 
-/// What was there before. A limiter of the machine's own may have its pins.
+/// State before the demo. The machine's own limiter may already have pins.
 pub(super) struct Before {
     has_pins: bool,
 }
@@ -22,7 +22,7 @@ impl Before {
         Self { has_pins: Path::new(PINS).exists() }
     }
 
-    /// What is there of the demo now, in words.
+    /// Describes everything of the demo that still exists.
     pub(super) fn left(&self, traces: &Traces, limiters: &[u32]) -> Result<Vec<String>> {
         let mut left = Vec::new();
         let namespaces = run::answer(Command::new("ip").args(["netns", "list"]))?;

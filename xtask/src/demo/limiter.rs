@@ -1,4 +1,4 @@
-//! The limiter under demonstration: the release binary, driven as a user would drive it.
+//! Limiter of the demo: the release binary, controlled as a user would control it.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -22,26 +22,26 @@ pub(super) struct Limiter<'a> {
     socket: PathBuf,
 }
 
-/// Whether it drops.
+/// Operating mode of the limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     DryRun,
     Enforce,
-    /// It does, and holds groups of sources too.
+    /// Enforces, and also limits groups of sources.
     Groups,
 }
 
-/// What `ratelimitd stats` says, as far as it is shown. Packets; a request is one, and another where it is sent again.
+/// Displayed part of `ratelimitd stats`. Counts packets: a request is one, and each retransmission another.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stats {
     pub(super) admitted: u64,
     pub(super) dropped: u64,
     pub(super) would_drop: u64,
-    /// On the good client's interface.
+    /// Packets dropped on the good client's interface.
     pub(super) dropped_of_good: u64,
-    /// Requests that the bad client's window holds.
+    /// Requests in the bad client's window.
     pub(super) used_by_bad: u64,
-    /// Requests that the window of the crawler's prefix holds.
+    /// Requests in the window of the crawler's prefix.
     pub(super) used_by_crawler: u64,
 }
 
@@ -79,7 +79,7 @@ impl<'a> Limiter<'a> {
         Stats::read(&stats)
     }
 
-    /// An orderly stop, which takes the filter off.
+    /// Stops the daemon in an orderly way, which detaches the filter.
     pub(super) fn stop(mut self) -> Result<()> {
         self.process.signal(Signal::SIGTERM)?;
         let status = self.process.wait(STOPPED)?;

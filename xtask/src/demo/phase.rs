@@ -1,4 +1,4 @@
-//! One phase: the limiter in one mode, or none; two clients at once; what was measured.
+//! One phase of the demo: the limiter in one mode or absent, two simultaneous clients, and their results.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -17,7 +17,7 @@ pub(super) enum Phase {
     NoLimiter,
     DryRun,
     Enforce,
-    /// A crawler of many addresses in place of the bad client.
+    /// A crawler with many addresses replaces the bad client.
     Crawler,
 }
 
@@ -33,7 +33,7 @@ impl Phase {
         }
     }
 
-    /// What its second client is called.
+    /// Returns the name of the phase's second client.
     pub(super) const fn other(self) -> &'static str {
         match self {
             Self::NoLimiter | Self::DryRun | Self::Enforce => "bad",
@@ -51,17 +51,17 @@ impl Phase {
     }
 }
 
-/// What one phase came to.
+/// Results of one phase.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
     pub(super) phase: Phase,
     pub(super) good: Outcome,
     pub(super) bad: Outcome,
-    /// Requests of the bad client, or of the crawler, in the web server's own account.
+    /// Requests of the bad client or the crawler, as counted by the web server.
     pub(super) bad_seen_by_web: u64,
     pub(super) web_cpu: Option<Duration>,
     pub(super) stats: Option<Stats>,
-    /// The limiter's process id, to see that it has ended.
+    /// Process id of the limiter, to check that it has ended.
     pub(super) limiter: Option<u32>,
 }
 
@@ -94,7 +94,7 @@ pub(super) fn run(phase: Phase, lab: &Lab, binary: &Path, seconds: u32) -> Resul
     Ok(Measured { phase, good, bad, bad_seen_by_web, web_cpu, stats, limiter: id })
 }
 
-/// On a terminal one line that counts down; elsewhere one line.
+/// Counts down in one line on a terminal, otherwise prints one line.
 fn count_down(phase: Phase, end: Instant) {
     let number = Phase::ALL.iter().position(|&other| other == phase).map_or(0, |position| position + 1);
     let label = format!("phase {number} of {}, {}", Phase::ALL.len(), phase.name());
@@ -105,7 +105,7 @@ fn count_down(phase: Phase, end: Instant) {
     while !interrupt::came() && Instant::now() < end {
         let left = end.saturating_duration_since(Instant::now());
         eprint!("\r\x1b[2K{label}: {} s left", left.as_secs() + 1);
-        // Nothing can be done about a terminal that takes no more.
+        // A failed write to the terminal cannot be handled.
         io::stderr().flush().ok();
         interrupt::sleep_until((Instant::now() + Duration::from_secs(1)).min(end));
     }

@@ -1,4 +1,4 @@
-//! What the demo promises of itself, checked against what it measured.
+//! Promises of the demo, checked against its measurements.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use super::LIMIT;
 use super::client::CRAWLER_ADDRESSES;
 use super::phase::{Measured, Phase};
 
-/// A promise, and whether it holds.
+/// Promise, and whether it holds.
 #[derive(Debug)]
 pub(super) struct Promise {
     text: &'static str,
     pub(super) holds: bool,
-    /// What was found.
+    /// Measured values.
     found: String,
 }
 
@@ -22,7 +22,7 @@ impl fmt::Display for Promise {
     }
 }
 
-/// All of them; `left` is what is still there of the demo.
+/// Checks all promises. `left` describes leftovers of the demo.
 pub(super) fn of(phases: &[Measured], left: &[String]) -> Vec<Promise> {
     let of_phase = |phase: Phase| phases.iter().find(move |measured| measured.phase == phase);
     let mut promises = vec![good_lost_nothing(phases)];
@@ -59,7 +59,7 @@ fn dry_run_dropped_nothing(measured: &Measured) -> Promise {
     }
 }
 
-/// Three accounts that know nothing of each other: the client's, the web server's, the limiter's.
+/// Compares three independent counts: the client's, the web server's and the limiter's.
 fn bad_got_its_limit(measured: &Measured) -> Promise {
     let used = measured.stats.map_or(0, |stats| stats.used_by_bad);
     let accounts = [measured.bad.answered(), measured.bad_seen_by_web, used];
@@ -73,7 +73,7 @@ fn bad_got_its_limit(measured: &Measured) -> Promise {
     }
 }
 
-/// Each of its addresses is far within the limit of a source; together they are one client.
+/// Each crawler address is far below the limit of a source. Together they count as one client.
 fn crawler_got_what_one_client_gets(measured: &Measured) -> Promise {
     let used = measured.stats.map_or(0, |stats| stats.used_by_crawler);
     let accounts = [measured.bad.answered(), measured.bad_seen_by_web, used];

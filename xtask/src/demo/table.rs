@@ -1,4 +1,4 @@
-//! What was measured, for a person.
+//! Results of the demo as text.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::client::Outcome;
 use super::phase::Measured;
 
-/// Two tables: the clients, and the server's side.
+/// Returns two tables: the clients, and the server's side.
 pub(super) fn of(phases: &[Measured]) -> String {
     let mut text = format!(
         "{:<12}{:<8}{:>9}{:>10}{:>8}{:>12}{:>12}\n",
@@ -17,7 +17,7 @@ pub(super) fn of(phases: &[Measured]) -> String {
         row(&mut text, "", phase.other(), bad);
     }
     text.push('\n');
-    // Writing to a text cannot fail.
+    // Writing to a String cannot fail.
     let _always = writeln!(
         text,
         "{:<12}{:>14}   limiter's count of both clients' requests\n{:<12}{:>14}{:>12}{:>12}{:>14}",

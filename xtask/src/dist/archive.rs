@@ -1,4 +1,4 @@
-//! The archive for any Linux: the files of `cargo xtask install` below a directory, and the licences.
+//! Archive for any Linux: the files of `cargo xtask install` below one directory, and the licences.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use super::{VERSION, read_text, tree};
 use crate::install::{self, File, Layout};
 use crate::{run, workspace};
 
-/// Where it is meant to be unpacked; the unit names the program there.
+/// Directory in which users unpack the archive. The unit refers to the program there.
 const PREFIX: &str = "/usr/local";
 
-/// Makes `ratelimitd-VERSION-ARCHITECTURE-linux.tar.gz` in `out`.
+/// Creates `ratelimitd-VERSION-ARCHITECTURE-linux.tar.gz` in `out`.
 pub(super) fn build(binary: &Path, licences: &str, out: &Path, epoch: u64) -> Result<PathBuf> {
     let name = format!("ratelimitd-{VERSION}-{}-linux", std::env::consts::ARCH);
     let layout = Layout::below(Path::new(PREFIX));

@@ -1,7 +1,7 @@
-//! The release builds, the same bytes wherever they are made: no path of this machine is in them. Each carries the list of
-//! its packages (`.dep-v0`), which `cargo audit bin` and other scanners read.
+//! Reproducible release builds: they contain no path of this machine. Each binary carries the list of its packages
+//! (`.dep-v0`), which `cargo audit bin` and other scanners read.
 //!
-//! The BPF object's own build script does the same for the object.
+//! The BPF object's own build script makes the object reproducible.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,12 +13,12 @@ use anyhow::{Context, Result};
 use super::tools::AUDITABLE;
 use crate::{cargo, shipped, workspace};
 
-/// How it is linked with the C library.
+/// Linkage with the C library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Linkage {
-    /// The system's: the packages depend on it.
+    /// Linked with the system's C library, which the packages depend on.
     Dynamic,
-    /// All in one file, for any Linux of this architecture.
+    /// Linked statically into one file, for any Linux of this architecture.
     Static,
 }
 
@@ -26,16 +26,16 @@ pub(super) fn target() -> String {
     format!("{}-unknown-linux-gnu", std::env::consts::ARCH)
 }
 
-/// Builds into `target_dir` and gives the binary.
+/// Builds into `target_dir` and returns the binary. Fails if the binary has crash points.
 pub(super) fn release(linkage: Linkage, target_dir: &Path) -> Result<PathBuf> {
     let target = target();
     let dir = target_dir.to_str().with_context(|| format!("the path {} is not UTF-8", target_dir.display()))?;
-    // With a target named, the flags are those of the program alone, and build scripts run as they always do.
+    // With an explicit target, the flags apply only to the program, and build scripts are built as usual.
     let arguments = ["--release", "--locked", "--target", &target, "--target-dir", dir];
     let package = ["--package", "ratelimit-userspace", "--bin", "ratelimitd"];
     let mut auditable = Command::new(AUDITABLE.ensure()?);
     auditable.arg("auditable").env("RUSTFLAGS", flags(linkage, target_dir)?).env("CARGO_INCREMENTAL", "0");
-    // It would go before the other.
+    // This variable would take precedence over RUSTFLAGS.
     auditable.env_remove("CARGO_ENCODED_RUSTFLAGS");
     let artifacts = cargo::build_by(auditable, &[&arguments[..], &package].concat())?;
     let binary = &cargo::binary(&artifacts, "ratelimitd")?.executable;
@@ -43,11 +43,11 @@ pub(super) fn release(linkage: Linkage, target_dir: &Path) -> Result<PathBuf> {
     Ok(binary.clone())
 }
 
-/// Of several prefixes that fit, the compiler takes the last.
+/// Returns the compiler flags. Of several matching path prefixes the compiler takes the last.
 fn flags(linkage: Linkage, target_dir: &Path) -> Result<OsString> {
     let cargo_home = workspace::cargo_home()?;
     let mut prefixes = vec![(cargo_home.clone(), "/cargo")];
-    // Named by the host that the packages come from.
+    // Registry directories are named after their host.
     let registries = fs::read_dir(cargo_home.join("registry/src")).into_iter().flatten().flatten();
     prefixes.extend(registries.map(|entry| (entry.path(), "/cargo")));
     prefixes.sort();

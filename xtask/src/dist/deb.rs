@@ -1,4 +1,4 @@
-//! The Debian package: the files that `cargo xtask install` puts in place, below /usr, and dist/debian.
+//! Debian package: the files of `cargo xtask install` below /usr, and dist/debian.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,22 +10,22 @@ use super::{VERSION, architecture, licences, read_text, tree};
 use crate::install::{self, File, Layout};
 use crate::{run, workspace};
 
-/// Of the libraries that the program is linked with.
+/// File with the licences of the linked libraries.
 const LICENCES: &str = "THIRD-PARTY-LICENSES";
-/// Run by dpkg at install, removal and purge.
+/// Scripts that dpkg runs at installation, removal and purge.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
-/// How much time a package's size is worth.
+/// Trade-off between build time and package size.
 #[derive(Clone, Copy)]
 pub(crate) enum Compression {
-    /// For people.
+    /// Small package, for users.
     Small,
-    /// For a test.
+    /// Uncompressed package, for tests.
     Quick,
 }
 
 impl Compression {
-    /// Debian's own, or none at all: half a minute for a binary that was not optimised.
+    /// Returns dpkg-deb's compression flag. Compressing an unoptimised binary takes half a minute.
     fn flag(self) -> &'static str {
         match self {
             Self::Small => "-Zxz",
@@ -34,7 +34,8 @@ impl Compression {
     }
 }
 
-/// Makes `ratelimitd_VERSION_ARCHITECTURE.deb` in `out` of a binary, which must run here. `epoch` is the time of its files.
+/// Creates `ratelimitd_VERSION_ARCHITECTURE.deb` in `out`. `binary` must run on this machine. `epoch` is the time stamp
+/// of the files.
 pub(crate) fn build(binary: &Path, out: &Path, epoch: u64, compression: Compression) -> Result<PathBuf> {
     let debian = workspace::root().join("dist/debian");
     let changelog = read_text(&debian.join("changelog"))?;
@@ -81,7 +82,7 @@ pub(crate) fn build(binary: &Path, out: &Path, epoch: u64, compression: Compress
 
     let package = out.join(format!("ratelimitd_{VERSION}_{}.deb", architecture()?));
     let mut build = Command::new("dpkg-deb");
-    // Owned by root, and no file later than the sources: dpkg-deb takes that from the variable.
+    // Files belong to root. No file is newer than the sources: dpkg-deb takes the maximum time from the variable.
     build.args(["--root-owner-group", compression.flag(), "--build"]).arg(&root).arg(&package);
     run::answer(build.env("SOURCE_DATE_EPOCH", epoch.to_string()))?;
     fs::remove_dir_all(&root).with_context(|| format!("remove {}", root.display()))?;
@@ -91,12 +92,12 @@ pub(crate) fn build(binary: &Path, out: &Path, epoch: u64, compression: Compress
 fn copyright(debian: &Path) -> Result<String> {
     let licence = read_text(&workspace::root().join("LICENSE-MIT"))?;
     let body = licence.split_once("\n\n").map_or(&*licence, |(_, body)| body);
-    // A line of a field begins with a blank, and an empty one is a full stop.
+    // Continuation lines of a field begin with a blank, and an empty line is a full stop.
     let lines = body.lines().map(|line| if line.is_empty() { " .".to_owned() } else { format!(" {line}") });
     Ok(read_text(&debian.join("copyright"))?.replace("@MIT@", &lines.collect::<Vec<_>>().join("\n")))
 }
 
-/// ` -- NAME <ADDRESS>  DATE` of the newest version.
+/// Returns the maintainer from ` -- NAME <ADDRESS>  DATE`, the trailer of the newest version.
 fn maintainer(changelog: &str) -> Result<&str> {
     let trailer =
         changelog.lines().find_map(|line| line.strip_prefix(" -- ")).context("dist/debian/changelog has no trailer")?;
@@ -104,7 +105,7 @@ fn maintainer(changelog: &str) -> Result<&str> {
     Ok(name)
 }
 
-/// As dpkg reckons it: each file in whole kilobytes.
+/// Returns the installed size as dpkg computes it, with each file rounded up to whole kilobytes.
 fn kilobytes(files: &[PathBuf]) -> Result<u64> {
     let sizes = files.iter().map(|file| {
         let metadata = fs::metadata(file).with_context(|| format!("look at {}", file.display()))?;
@@ -113,7 +114,7 @@ fn kilobytes(files: &[PathBuf]) -> Result<u64> {
     sizes.sum()
 }
 
-/// The packages of the libraries that the binary is linked with, in the versions that have all the symbols it uses.
+/// Returns the packages of the linked libraries, in versions with all the symbols that the binary uses.
 fn depends(binary: &Path, scratch: &Path) -> Result<String> {
     install::start_empty(scratch)?;
     let source = "Source: ratelimitd\n\nPackage: ratelimitd\nArchitecture: any\n";

@@ -1,4 +1,4 @@
-//! What differs between two builds of one package: which files in it, where, and what stands there.
+//! Differences between two builds of one package: the files, the positions and the bytes.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -12,14 +12,14 @@ use anyhow::{Context, Result, bail};
 use super::{read_text, tree};
 use crate::{install, run};
 
-/// How many files of one package are told of, and how many bytes around the first that differs.
+/// Maximum number of reported files per package, and number of bytes shown on each side of the first difference.
 const FILES_MAX: usize = 10;
 const BYTES_AROUND: usize = 24;
 
-/// Holds each file that the list `sums` in `ours` names to the one in `theirs`, and gives how many there are.
+/// Compares each file listed in `sums` between `ours` and `theirs`. Returns the number of files.
 ///
 /// # Errors
-/// Where one differs: with what differs in it. Those of `theirs` are kept in `ours/.differs`, to be looked at.
+/// Fails with a description if a file differs. The differing files of `theirs` are kept in `ours/.differs`.
 pub(super) fn compare(ours: &Path, theirs: &Path, sums: &str) -> Result<usize> {
     let [our_sums, their_sums] = [ours, theirs].map(|dir| read_text(&dir.join(sums)));
     let (our_sums, their_sums) = (our_sums?, their_sums?);
@@ -48,7 +48,7 @@ pub(super) fn compare(ours: &Path, theirs: &Path, sums: &str) -> Result<usize> {
     bail!("built elsewhere, these come out otherwise; the second build's are in {}:{said}", kept.display())
 }
 
-/// A package and another of the same name: what is in them that differs, a line each.
+/// Describes the differences between the contents of two packages, one per line.
 fn packages(one: &Path, other: &Path, scratch: &Path) -> Result<String> {
     let dirs = ["first", "second"].map(|name| scratch.join(name));
     for (dir, package) in dirs.iter().zip([one, other]) {
@@ -67,7 +67,7 @@ fn packages(one: &Path, other: &Path, scratch: &Path) -> Result<String> {
     Ok(if more > 0 { format!("{said}\n  and {more} more") } else { said })
 }
 
-/// Archives within it as well: an image has its files in a layer. What is no archive is itself.
+/// Unpacks a package, including the layers of an image. Any other file is copied as it is.
 fn unpack(package: &Path, dir: &Path) -> Result<()> {
     let name = package.file_name().unwrap_or_default().to_string_lossy();
     let mut command;
@@ -85,7 +85,8 @@ fn unpack(package: &Path, dir: &Path) -> Result<()> {
     unpack_layers(dir)
 }
 
-/// Blobs are named by what is in them: the same layer of both builds has to have one name to be compared.
+/// Renames and unpacks the blobs of an image. Blobs are named after their hash, so differing layers need a common name
+/// for the comparison.
 fn unpack_layers(dir: &Path) -> Result<()> {
     let blobs = dir.join("blobs/sha256");
     if !blobs.is_dir() {
@@ -104,7 +105,7 @@ fn unpack_layers(dir: &Path) -> Result<()> {
         run::answer(Command::new("tar").arg("--extract").arg("--file").arg(&blob).arg("--directory").arg(&root))?;
         fs::remove_file(&blob).with_context(|| format!("remove {}", blob.display()))?;
     }
-    // The configuration comes before the manifest, which has no history.
+    // Only the configuration has `rootfs`, which distinguishes it from the manifest.
     for document in documents {
         let text = read_text(&document)?;
         let name = if text.contains("\"rootfs\"") { "config.json" } else { "image-manifest.json" };
@@ -113,7 +114,7 @@ fn unpack_layers(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// One line for each file of two directories that is not the same in both.
+/// Returns one line per file that differs between two directories.
 fn directories(one: &Path, other: &Path) -> Result<Vec<String>> {
     let names = |dir: &Path| -> Result<BTreeSet<PathBuf>> {
         let all = tree::walk(dir)?;
@@ -134,7 +135,7 @@ fn directories(one: &Path, other: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Why two files of one name are not the same; none where they are.
+/// Returns the reason why two files with one name differ. None if they are equal.
 fn entries(one: &Path, other: &Path) -> Result<Option<String>> {
     let of = |path: &Path| fs::symlink_metadata(path).with_context(|| format!("look at {}", path.display()));
     let (ours, theirs) = (of(one)?, of(other)?);
@@ -149,7 +150,7 @@ fn entries(one: &Path, other: &Path) -> Result<Option<String>> {
     Ok(contents(&read(one)?, &read(other)?))
 }
 
-/// Where two contents part, and what stands there.
+/// Describes the first difference between two contents. None if they are equal.
 fn contents(one: &[u8], other: &[u8]) -> Option<String> {
     let common = one.iter().zip(other).take_while(|(a, b)| a == b).count();
     if common == one.len() && common == other.len() {
@@ -176,7 +177,7 @@ mod tests {
     use super::super::image;
     use super::*;
 
-    /// Two directories with an archive of this name in each, its file with these contents, and their lists.
+    /// Creates two directories. Each has an archive `a.tar` with a file of the given contents, and a list of sums.
     fn builds(contents: [&str; 2]) -> [tempfile::TempDir; 2] {
         contents.map(|text| {
             let dir = tempfile::tempdir().unwrap();

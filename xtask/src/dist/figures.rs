@@ -1,4 +1,4 @@
-//! How large things came out: printed, and kept as JSON.
+//! Sizes of the build results, printed and stored as JSON.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::run;
 
-/// Of both binaries and of every file made; names in the order of the alphabet.
+/// Prints and stores the sizes of both binaries and all files, sorted by name.
 pub(super) fn write(file: &Path, dynamic: &Path, fixed: &Path, made: &[PathBuf]) -> Result<()> {
     let version: Value = serde_json::from_str(&run::answer(Command::new(dynamic).args(["version", "--json"]))?)
         .context("read the version")?;
@@ -26,7 +26,7 @@ pub(super) fn write(file: &Path, dynamic: &Path, fixed: &Path, made: &[PathBuf])
     save(file, &figures)
 }
 
-/// Adds how many of the files came out as the same bytes, built from a copy elsewhere.
+/// Adds the number of files that a build from a copy reproduced exactly.
 pub(super) fn add_reproduced(file: &Path, same: usize) -> Result<()> {
     let mut figures: Value = serde_json::from_str(&super::read_text(file)?).context("read the figures")?;
     figures["files_reproduced"] = json!(same);

@@ -1,5 +1,4 @@
-//! Which packages of others are in what is shipped: cargo's own answer, for one crate as it is built, without those that
-//! only run at build time or in tests.
+//! Dependency graph of the shipped program, from cargo. Packages used only at build time or in tests are excluded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -10,42 +9,42 @@ use serde::Deserialize;
 
 use crate::{run, workspace};
 
-/// Name and version, as in `serde 1.0.2`.
+/// Name and version of a package, such as `serde 1.0.2`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Id {
     pub(crate) name: String,
     pub(crate) version: String,
 }
 
-/// What depends on what.
+/// Dependencies of each package.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Graph {
     pub(crate) edges: BTreeMap<Id, BTreeSet<Id>>,
 }
 
-/// What its manifest and the lock file say of a package.
+/// Manifest and lock file data of a package.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct About {
     pub(crate) name: String,
     pub(crate) version: String,
-    /// An SPDX expression; older ones have a slash for OR.
+    /// SPDX expression. Older ones use a slash for OR.
     pub(crate) license: Option<String>,
     pub(crate) description: Option<String>,
     pub(crate) repository: Option<String>,
     pub(crate) manifest_path: PathBuf,
-    /// None of a package of this workspace.
+    /// Origin of the package. None for a package of this workspace.
     pub(crate) source: Option<String>,
-    /// SHA-256 of the package as the registry has it.
+    /// SHA-256 of the package in the registry.
     #[serde(skip)]
     pub(crate) checksum: Option<String>,
 }
 
-/// Of the daemon on this machine's target.
+/// Returns the graph of the daemon for this machine's target.
 pub(crate) fn of_program() -> Result<Graph> {
     of("ratelimit-userspace", &format!("{}-unknown-linux-gnu", std::env::consts::ARCH))
 }
 
-/// Of the BPF object, which is a build of its own.
+/// Returns the graph of the BPF object, which is built separately.
 pub(crate) fn of_object() -> Result<Graph> {
     of("ratelimit-ebpf", "bpfel-unknown-none")
 }
@@ -58,7 +57,7 @@ fn of(package: &str, target: &str) -> Result<Graph> {
     Graph::parse(&run::answer(&mut tree)?)
 }
 
-/// Of every package of the lock file.
+/// Returns the data of every package in the lock file.
 pub(crate) fn about() -> Result<BTreeMap<Id, About>> {
     #[derive(Deserialize)]
     struct Metadata {
@@ -93,8 +92,8 @@ pub(crate) fn about() -> Result<BTreeMap<Id, About>> {
 }
 
 impl Graph {
-    /// Lines of `DEPTH NAME vVERSION ...`: each below the last one of a lesser depth. One that was shown before has no
-    /// lines below it again.
+    /// Parses lines of `DEPTH NAME vVERSION ...`. Each package belongs to the last one with a smaller depth. A repeated
+    /// package has no lines below it.
     fn parse(text: &str) -> Result<Self> {
         let mut graph = Self::default();
         let mut above: Vec<Id> = Vec::new();
@@ -116,7 +115,7 @@ impl Graph {
         Ok(graph)
     }
 
-    /// This one and another.
+    /// Merges two graphs.
     pub(crate) fn and(mut self, other: Self) -> Self {
         for (id, below) in other.edges {
             self.edges.entry(id).or_default().extend(below);
@@ -126,7 +125,7 @@ impl Graph {
 }
 
 impl About {
-    /// In today's syntax.
+    /// Returns the licence expression in current SPDX syntax.
     pub(crate) fn expression(&self) -> Option<String> {
         let words = self.license.as_ref()?.replace('/', " OR ");
         Some(words.split_whitespace().collect::<Vec<_>>().join(" "))

@@ -1,8 +1,9 @@
-//! The container image: an OCI image layout in a tar archive, made without a builder. Docker's own manifest lies beside, for
-//! versions that read no other (`docker load`).
+//! Container image: an OCI image layout in a tar archive, made without a builder. It also contains Docker's own
+//! manifest, for versions of `docker load` that read no other.
 //!
-//! One layer: the program, the configuration in dry run, the licences, and the directories that a host mounts over. No
-//! shell, no group `ratelimitd` (the process would need CAP_CHOWN to give its socket to one), no certificates.
+//! The single layer contains the program, the configuration in dry run, the licences, and the directories for mounts.
+//! There is no shell and there are no certificates. There is no group `ratelimitd`, because giving the socket to a
+//! group needs CAP_CHOWN.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +18,7 @@ use crate::install::{self, File, Layout};
 use crate::{run, workspace};
 
 const NAME: &str = "ratelimitd";
-/// What `docker run` and the manifests in dist/kubernetes call it: an image of no registry.
+/// Name of the image in `docker run` and dist/kubernetes. It belongs to no registry.
 const REPOSITORY: &str = "localhost/ratelimitd";
 
 const OF_INDEX: &str = "application/vnd.oci.image.index.v1+json";
@@ -25,7 +26,7 @@ const OF_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const OF_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const OF_LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 
-/// Mounted over or written to, with their modes; all others are 0755.
+/// Directories for mounts or writing, with their modes. All others have mode 0755.
 const DIRECTORIES: [(&str, u32); 6] = [
     ("dev", 0o755),
     ("proc", 0o555),
@@ -35,17 +36,17 @@ const DIRECTORIES: [(&str, u32); 6] = [
     ("var/lib/ratelimitd", 0o750),
 ];
 
-/// How much time the layer's size is worth.
+/// Trade-off between build time and image size.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layer {
-    /// For people.
+    /// Compressed layer, for users.
     Compressed,
-    /// For a test.
+    /// Uncompressed layer, for tests.
     Plain,
 }
 
-/// Makes `ratelimitd-VERSION-ARCHITECTURE-image.tar` in `out` of a binary for this machine: a static one, or one whose
-/// libraries are here. `epoch` is the time of its files.
+/// Creates `ratelimitd-VERSION-ARCHITECTURE-image.tar` in `out`. `binary` must be built for this machine. It is static,
+/// or its libraries exist here. `epoch` is the time stamp of the files.
 pub(crate) fn build(binary: &Path, licences: &str, out: &Path, epoch: u64, layer: Layer) -> Result<PathBuf> {
     let work = out.join(".image");
     install::start_empty(&work)?;
@@ -90,14 +91,14 @@ pub(crate) fn build(binary: &Path, licences: &str, out: &Path, epoch: u64, layer
     Ok(package)
 }
 
-/// The file system of the container.
+/// Creates the file system of the container.
 fn lay(root: &Path, binary: &Path, licences: &str) -> Result<()> {
     let layout = Layout::below(Path::new("/usr"));
     let read = |path: &Path| fs::read(path).with_context(|| format!("read {}", path.display()));
     let mut files = vec![
         File::program(layout.program(), read(binary)?),
         File::text(layout.config(), read_text(&workspace::root().join("dist/ratelimitd.toml"))?),
-        // The same users for the program and for what prints them.
+        // User names for the program and for tools that print them.
         File::text("/etc/passwd".into(), "root:x:0:0:root:/:/usr/bin/ratelimitd\n"),
         File::text("/etc/group".into(), "root:x:0:\n"),
         File::text("/etc/nsswitch.conf".into(), "hosts: files dns\n"),
@@ -110,7 +111,7 @@ fn lay(root: &Path, binary: &Path, licences: &str) -> Result<()> {
         files.push(File::program(library.clone(), read(&library)?));
     }
     for (directory, _) in DIRECTORIES {
-        // Made with its parents by the file, which goes again.
+        // The file makes the directory and its parents, and is removed afterwards.
         files.push(File::text(Path::new("/").join(directory).join(".made"), ""));
     }
     tree::make(root, &files)?;
@@ -123,7 +124,7 @@ fn lay(root: &Path, binary: &Path, licences: &str) -> Result<()> {
     Ok(())
 }
 
-/// The libraries that a dynamic binary is linked with, and its loader, where they are on this machine; none of a static one.
+/// Returns the libraries of a dynamic binary and its loader, as paths on this machine. Empty for a static binary.
 fn libraries(binary: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("ldd").env("LC_ALL", "C").arg(binary).output().context("start ldd")?;
     let (said, complained) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -134,7 +135,8 @@ fn libraries(binary: &Path) -> Result<Vec<PathBuf>> {
     libraries_in(&said).with_context(|| format!("the libraries of {}", binary.display()))
 }
 
-/// `libm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x...)`, or a path alone; the kernel's own (`linux-vdso.so.1`) has none.
+/// Parses lines like `libm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x...)`, or a path alone. `linux-vdso.so.1` has no
+/// path. Fails for a missing library.
 fn libraries_in(said: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for line in said.lines() {
@@ -145,7 +147,7 @@ fn libraries_in(said: &str) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// What runs where nothing else is said.
+/// Returns the image configuration: the default user, command and environment.
 fn config(created: &str, labels: &Value, diff_id: &str) -> Result<Value> {
     let layout = Layout::below(Path::new("/usr"));
     Ok(json!({
@@ -153,7 +155,8 @@ fn config(created: &str, labels: &Value, diff_id: &str) -> Result<Value> {
         "os": "linux",
         "created": created,
         "config": {
-            // Pins in a BPF file system of mode 0700 are root's; three capabilities are all that it takes of root's.
+            // Pins in a BPF file system of mode 0700 belong to root. Of root's privileges only three capabilities are
+            // needed.
             "User": "0:0",
             "Entrypoint": [layout.program()],
             "Cmd": ["run", "--config", layout.config()],
@@ -177,13 +180,13 @@ fn labels(created: &str) -> Value {
     })
 }
 
-/// A layout that is being made.
+/// Image layout under construction.
 struct Image {
     dir: PathBuf,
 }
 
 impl Image {
-    /// Moves a file among the blobs, and gives its descriptor.
+    /// Moves a file to the blobs and returns its descriptor.
     fn add(&self, file: &Path, media_type: &str) -> Result<Value> {
         let digest = sha256(file)?;
         let size = fs::metadata(file).with_context(|| format!("look at {}", file.display()))?.len();
@@ -206,13 +209,13 @@ impl Image {
     }
 }
 
-/// Where the blob of a descriptor lies.
+/// Returns the path of a descriptor's blob.
 fn path_of(descriptor: &Value) -> Result<String> {
     let digest = descriptor["digest"].as_str().context("a descriptor has a digest")?;
     Ok(format!("blobs/{}", digest.replacen(':', "/", 1)))
 }
 
-/// What is in a directory, owned by root, in the order of names.
+/// Archives the contents of a directory, owned by root and sorted by name.
 fn archive(dir: &Path, tar: &Path, epoch: u64) -> Result<()> {
     let mut names: Vec<_> = fs::read_dir(dir)
         .and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect::<Result<_, _>>())
@@ -227,7 +230,7 @@ fn archive(dir: &Path, tar: &Path, epoch: u64) -> Result<()> {
 fn sha256(file: &Path) -> Result<String> {
     let said = run::answer(Command::new("sha256sum").arg("--").arg(file))?;
     let sum = said.split_whitespace().next().context("sha256sum printed nothing")?;
-    // A backslash begins the line of a name that has one.
+    // sha256sum puts a backslash before the line of a file name that contains one.
     Ok(format!("sha256:{}", sum.trim_start_matches('\\')))
 }
 
@@ -239,7 +242,7 @@ fn time(epoch: u64) -> Result<String> {
 mod tests {
     use super::*;
 
-    /// Of a program that every machine has, and that is linked with libraries.
+    /// Builds an image of a dynamically linked program that every machine has.
     fn image(dir: &Path, layer: Layer) -> PathBuf {
         build(Path::new("/bin/true"), "licences\n", dir, 1_700_000_000, layer).unwrap()
     }
@@ -254,7 +257,7 @@ mod tests {
         serde_json::from_str(&read_text(path).unwrap()).unwrap()
     }
 
-    /// The file of a descriptor, once its size and digest are what it says.
+    /// Returns a descriptor's file after checking its size and digest.
     fn blob(dir: &Path, descriptor: &Value) -> PathBuf {
         let path = dir.join(path_of(descriptor).unwrap());
         assert_eq!(fs::metadata(&path).unwrap().len(), descriptor["size"].as_u64().unwrap());
@@ -330,7 +333,7 @@ mod tests {
         let config: toml::Table =
             read_text(&root.path().join("etc/ratelimitd/ratelimitd.toml")).unwrap().parse().unwrap();
         assert_eq!(config["rule"]["mode"].as_str(), Some("dry-run"));
-        // With its libraries it runs where there is nothing else.
+        // With its libraries, the program needs nothing else in the image.
         let loader = list.lines().any(|line| line.contains("/ld-linux"));
         assert!(loader, "{list}");
     }

@@ -1,4 +1,4 @@
-//! The licences of what is shipped: their texts for those who get it, and whether deny.toml accepts each.
+//! Licences of the shipped packages: their texts for users, and a check against deny.toml.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,10 +12,10 @@ use super::graph::{self, About, Id};
 use super::read_text;
 use crate::workspace;
 
-/// What of a package's files is its licence, by how their names begin, in lower case.
+/// Prefixes of the names of licence files, in lower case.
 const NAMES: [&str; 5] = ["license", "licence", "copying", "notice", "unlicense"];
 
-/// deny.toml, as far as it is ours to hold without cargo-deny.
+/// Part of deny.toml that is checked here without cargo-deny.
 #[derive(Deserialize)]
 struct Deny {
     licenses: Licences,
@@ -26,7 +26,7 @@ struct Licences {
     allow: Vec<String>,
 }
 
-/// The texts, each once, below the packages that have it.
+/// Returns each licence text once, below the packages that use it.
 pub(crate) fn texts() -> Result<String> {
     let about = graph::about()?;
     let mut packages_of: BTreeMap<String, (String, BTreeSet<String>)> = BTreeMap::new();
@@ -53,7 +53,7 @@ pub(crate) fn texts() -> Result<String> {
         }
     }
     let mut out = format!("ratelimitd is linked with these libraries. Their licences follow.\n\n{list}");
-    // By who has it, so that a change of one package does not move the others.
+    // Sorted by packages, so that a change of one package does not move the other texts.
     let mut texts: Vec<_> = packages_of.into_values().map(|(text, packages)| (packages, text)).collect();
     texts.sort();
     for (packages, text) in texts {
@@ -64,7 +64,7 @@ pub(crate) fn texts() -> Result<String> {
     Ok(out)
 }
 
-/// One line for each package whose licence deny.toml does not accept, or that comes from elsewhere than the registry.
+/// Returns one line per package with a licence that deny.toml does not allow, or from outside the registry.
 pub(crate) fn refused() -> Result<Vec<String>> {
     let deny: Deny = toml::from_str(&read_text(&workspace::root().join("deny.toml"))?).context("read deny.toml")?;
     let about = graph::about()?;
@@ -89,12 +89,12 @@ fn accepted(about: &About, allowed: &[String]) -> Result<(), String> {
     if expression.evaluate(is_allowed) { Ok(()) } else { Err(format!("{text} is not among what deny.toml allows")) }
 }
 
-/// The packages of the program and of the BPF object, sorted.
+/// Returns the packages of the program and of the BPF object, sorted.
 fn shipped() -> Result<BTreeSet<Id>> {
     Ok(graph::of_program()?.and(graph::of_object()?).edges.into_keys().collect())
 }
 
-/// Beside the manifest, or in a directory of licences there.
+/// Returns the licence files beside a package's manifest, or in a directory of licences there.
 fn files(about: &About) -> Result<Vec<PathBuf>> {
     let dir = about.manifest_path.parent().context("a manifest lies in a directory")?;
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! The RPM package: the same files, by cargo-generate-rpm, which needs no rpmbuild.
+//! RPM package with the same files as the other packages, made by cargo-generate-rpm without rpmbuild.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::{VERSION, read_text, tree};
 use crate::install::{self, File, Layout};
 use crate::{run, workspace};
 
-/// What cargo-generate-rpm reads of a manifest's `package.metadata.generate-rpm`.
+/// Section `package.metadata.generate-rpm` of a manifest, for cargo-generate-rpm.
 #[derive(Serialize)]
 struct Metadata {
     name: &'static str,
@@ -37,7 +37,7 @@ struct Asset {
     doc: bool,
 }
 
-/// Makes `ratelimitd-VERSION-1.ARCHITECTURE.rpm` in `out`.
+/// Creates `ratelimitd-VERSION-1.ARCHITECTURE.rpm` in `out`.
 pub(super) fn build(binary: &Path, licences: &str, out: &Path, epoch: u64) -> Result<PathBuf> {
     let layout = Layout::below(Path::new("/usr"));
     let mut files = install::files(binary, &layout)?;
@@ -90,7 +90,7 @@ pub(super) fn build(binary: &Path, licences: &str, out: &Path, epoch: u64) -> Re
     Ok(package)
 }
 
-/// The first line of a control file's description, and the rest without its leading blanks.
+/// Returns the first line of a control file's description, and the other lines without their leading blank.
 fn described(control: &str) -> Option<(String, String)> {
     let (summary, rest) = control.split_once("Description: ")?.1.split_once('\n')?;
     let lines = rest.lines().map_while(|line| line.strip_prefix(' '));

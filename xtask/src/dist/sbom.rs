@@ -1,5 +1,5 @@
-//! The bill of materials: CycloneDX 1.5, as JSON. Both builds are in it, the daemon's and the BPF object's, and SQLite,
-//! which one of the packages brings along in C.
+//! Bill of materials in CycloneDX 1.5 JSON. It covers the daemon, the BPF object, and SQLite, which one of the packages
+//! contains as C code.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::run;
 
 const PROGRAM: &str = "ratelimit-userspace";
 const OBJECT: &str = "ratelimit-ebpf";
-/// What carries the object.
+/// Package that embeds the BPF object.
 const CARRIER: &str = "ratelimit-datapath";
 const SQLITE: &str = "libsqlite3-sys";
 
@@ -32,7 +32,7 @@ pub(super) fn document(epoch: u64) -> Result<String> {
     let mut dependencies: Vec<Value> = graph.edges.iter().map(|(id, below)| depends(&reference(id), below)).collect();
     if let Some(sys) = sqlite_sys {
         let sqlite = sqlite(about.get(&sys).context("nothing of SQLite")?)?;
-        // Its own entry lists packages; what is compiled into it is one more.
+        // The package's own entry lists packages only, so the embedded SQLite is added.
         let entry = dependencies.iter_mut().find(|entry| entry["ref"] == reference(&sys));
         let list = entry.and_then(|entry| entry["dependsOn"].as_array_mut()).context("no entry of SQLite's package")?;
         list.push(sqlite["bom-ref"].clone());
@@ -85,7 +85,7 @@ fn depends<'a>(reference_of: &str, below: impl IntoIterator<Item = &'a Id>) -> V
     json!({ "ref": reference_of, "dependsOn": below.into_iter().map(reference).collect::<Vec<_>>() })
 }
 
-/// The version is in the header that the package brings.
+/// Returns the component of SQLite. The version comes from the header in the package.
 fn sqlite(about: &About) -> Result<Value> {
     let header = about.manifest_path.with_file_name("sqlite3").join("sqlite3.h");
     let text = read_text(&header)?;

@@ -1,4 +1,4 @@
-//! A directory as it is to be unpacked: modes, compressed pages, and nothing of the user's umask.
+//! File trees for packages: file modes, compressed pages, and no influence of the user's umask.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use crate::install::{self, File};
 use crate::run;
 
-/// Leaves these files alone below `root`.
+/// Creates `root` with exactly these files. Directories have mode 0755.
 pub(super) fn make(root: &Path, files: &[File]) -> Result<()> {
     install::start_empty(root)?;
     for file in files {
@@ -24,7 +24,7 @@ pub(super) fn make(root: &Path, files: &[File]) -> Result<()> {
     Ok(())
 }
 
-/// Compresses files in place, without a time or a name in them.
+/// Compresses files in place, without time stamp or name.
 pub(super) fn gzip(files: &[PathBuf]) -> Result<()> {
     if files.is_empty() {
         return Ok(());
@@ -32,7 +32,7 @@ pub(super) fn gzip(files: &[PathBuf]) -> Result<()> {
     run::answer(Command::new("gzip").args(["-9", "-n", "--"]).args(files)).map(drop)
 }
 
-/// Everything in a directory, itself first, sorted.
+/// Returns a directory and everything in it, sorted.
 pub(super) fn walk(root: &Path) -> Result<Vec<PathBuf>> {
     let mut found = vec![root.to_owned()];
     let mut next = 0;
@@ -48,7 +48,7 @@ pub(super) fn walk(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The SHA-256 of files, or their MD5: one line each, as the program of that name prints and checks them.
+/// Returns the checksums of files as `program`, sha256sum or md5sum, prints and checks them.
 pub(super) fn sums(program: &str, dir: &Path, files: &[PathBuf]) -> Result<String> {
     ensure!(!files.is_empty(), "nothing in {}", dir.display());
     let names: Vec<&Path> = files.iter().map(|file| file.strip_prefix(dir).unwrap_or(file)).collect();

@@ -1,22 +1,22 @@
-//! Where each file goes. systemd, man and the shells look in /usr/local as they look in /usr.
+//! Paths of the installed files. systemd, man and the shells search /usr/local like /usr.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// The directories below a prefix.
+/// Directories below a prefix.
 pub(crate) struct Layout {
     prefix: PathBuf,
-    /// Where zsh looks for the functions of others, below `share/zsh`.
+    /// Directory of additional zsh functions, below `share/zsh`.
     zsh: &'static str,
 }
 
-/// A file to install; the path is the one in the running system.
+/// File to install, with its path in the running system.
 #[derive(Clone)]
 pub(crate) struct File {
     pub(crate) path: PathBuf,
     pub(crate) mode: u32,
     pub(crate) content: Vec<u8>,
-    /// One that is there already is the user's.
+    /// True if an existing file belongs to the user and is kept.
     pub(crate) is_kept: bool,
 }
 
@@ -25,7 +25,7 @@ impl Layout {
         Self { prefix: prefix.to_owned(), zsh: "site-functions" }
     }
 
-    /// As packages of Debian have it.
+    /// Returns the layout of Debian packages.
     pub(crate) fn debian() -> Self {
         Self { prefix: "/usr".into(), zsh: "vendor-completions" }
     }
@@ -42,12 +42,12 @@ impl Layout {
         self.prefix.join("lib/systemd/system/ratelimitd.service")
     }
 
-    /// Another unit than the daemon's.
+    /// Returns the path of a unit other than the daemon's.
     pub(crate) fn other_unit(&self, name: &str) -> PathBuf {
         self.prefix.join("lib/systemd/system").join(name)
     }
 
-    /// What units run that nobody types.
+    /// Returns the directory of programs that only units run.
     pub(crate) fn libexec_dir(&self) -> PathBuf {
         self.prefix.join("libexec/ratelimitd")
     }
@@ -56,12 +56,12 @@ impl Layout {
         self.prefix.join("lib/sysusers.d/ratelimitd.conf")
     }
 
-    /// The same whatever the prefix: the unit names it.
+    /// Returns the path of the configuration. It is independent of the prefix, because the unit names it.
     pub(crate) fn config(&self) -> PathBuf {
         PathBuf::from("/etc/ratelimitd/ratelimitd.toml")
     }
 
-    /// By the section that a page's name ends in: `ratelimitd.toml.5` is of the fifth.
+    /// Returns the path of a manual page. Its section is the end of its name: `ratelimitd.toml.5` is in section 5.
     pub(crate) fn man_page(&self, name: &OsStr) -> PathBuf {
         let section = Path::new(name).extension().unwrap_or(OsStr::new("1")).to_string_lossy();
         self.prefix.join(format!("share/man/man{section}")).join(name)
@@ -71,7 +71,7 @@ impl Layout {
         self.prefix.join("share/doc/ratelimitd").join(name)
     }
 
-    /// Shell and file.
+    /// Returns each shell with the path of its completion file.
     pub(crate) fn completions(&self) -> [(&'static str, PathBuf); 3] {
         let share = self.prefix.join("share");
         [

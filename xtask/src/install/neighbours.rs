@@ -1,4 +1,4 @@
-//! The units beside the daemon's, the script that fetches lists, and fail2ban's action.
+//! Files installed beside the daemon: other units, the script that fetches lists, and fail2ban's action.
 
 use std::path::{Path, PathBuf};
 
@@ -8,16 +8,16 @@ use super::layout::Layout;
 use super::{File, read};
 use crate::workspace;
 
-/// The units: of CrowdSec, and of published lists.
+/// Units for CrowdSec and for published lists.
 pub(super) const UNITS: [&str; 3] =
     ["ratelimitd-crowdsec.service", "ratelimitd-feed@.service", "ratelimitd-feed@.timer"];
 const FEED: &str = "ratelimitd-feed";
 const ACTION: &str = "fail2ban/action.d/ratelimitd.conf";
 
-/// What the units keep.
+/// State directories of these units.
 pub(super) const STATES: [&str; 2] = ["/var/lib/ratelimitd-crowdsec", "/var/lib/ratelimitd-feeds"];
 
-/// All of them. None is enabled.
+/// Returns all these files. No unit is enabled.
 pub(super) fn files(layout: &Layout) -> Result<Vec<File>> {
     let dist = workspace::root().join("dist");
     let mut files = Vec::new();
@@ -32,7 +32,7 @@ pub(super) fn files(layout: &Layout) -> Result<Vec<File>> {
     Ok(files)
 }
 
-/// Where fail2ban looks for actions.
+/// Returns the path of the action in fail2ban's directory.
 fn action() -> PathBuf {
     Path::new("/etc").join(ACTION)
 }
@@ -52,7 +52,7 @@ mod tests {
         let text = timer();
         let has = |setting: &str| text.lines().any(|line| line.starts_with(setting));
         assert!(has("OnCalendar=daily") && has("RandomizedDelaySec="), "{text}");
-        // systemd.timer(5): Persistent= has no effect on any other.
+        // systemd.timer(5): Persistent= only affects OnCalendar=.
         for monotonic in ["OnActiveSec", "OnBootSec", "OnStartupSec", "OnUnitActiveSec", "OnUnitInactiveSec"] {
             assert!(!has(monotonic), "{monotonic}");
         }
@@ -66,7 +66,7 @@ mod tests {
         for file in files(&layout).unwrap() {
             let name = file.path.file_name().unwrap();
             if UNITS.iter().any(|unit| name == *unit) {
-                // Of what is not installed here.
+                // Programs that are not installed here are replaced by /bin/true.
                 let text = String::from_utf8(file.content).unwrap();
                 let text = text.replace("=/usr/local/bin/ratelimitd ", "=/bin/true ");
                 let text = text.replace(&feed, "=/bin/true ");

@@ -1,7 +1,7 @@
-//! `cargo xtask uninstall`: ends the service and its filter, and removes what `cargo xtask install` has put in place.
+//! `cargo xtask uninstall`: stops the service, detaches its filter and removes the installed files.
 //!
-//! What a user may have written stays unless it is to be purged: a configuration that was changed, and what commands
-//! changed. The group stays in any case, since files elsewhere may be its own.
+//! Changed configurations and the state of commands are kept unless `--purge` is given. The group is always kept,
+//! because files elsewhere may belong to it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -63,7 +63,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Files that are there, and the directory of documents as a whole.
+/// Returns the installed files and the directory of documents. Some may not exist.
 fn installed(layout: &Layout, root: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = vec![layout.program(), layout.unit(), layout.sysusers(), layout.document("")];
     paths.extend(layout.completions().map(|(_, path)| path));
@@ -82,13 +82,14 @@ fn installed(layout: &Layout, root: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The service, then its filter: `on_exit = "keep"` leaves that enforcing, and no program would be there to take it off.
+/// Stops the service, then detaches its filter. With `on_exit = "keep"` the filter would keep enforcing, without a
+/// program left to detach it.
 fn end(layout: &Layout) -> Result<()> {
     if layout.unit().exists() {
         systemctl(&["disable", "--now", "--quiet", UNIT])?;
     }
     for unit in neighbours::UNITS.into_iter().filter(|unit| layout.other_unit(unit).exists()) {
-        // Of a template, all that run; those that are enabled go with their links.
+        // For a template unit, stops all instances. Disabling it removes their links.
         let running = unit.replace('@', "@*");
         systemctl(&["stop", "--quiet", &running])?;
         systemctl(&["disable", "--quiet", unit])?;
@@ -125,7 +126,7 @@ fn remove(paths: &[PathBuf], layout: &Layout, root: &Path) -> Result<()> {
         println!("removed   {}", path.display());
         let ancestors = path.ancestors().skip(1);
         for dir in ancestors.take_while(|dir| !is_shared(dir, layout, root)) {
-            // It ends where something else is in one.
+            // Stops at the first directory that is not empty.
             if fs::remove_dir(dir).is_err() {
                 break;
             }
@@ -134,7 +135,7 @@ fn remove(paths: &[PathBuf], layout: &Layout, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Directories that are there before anything is installed.
+/// Returns true for directories that exist independently of an installation.
 fn is_shared(dir: &Path, layout: &Layout, root: &Path) -> bool {
     let prefix = layout.bin_dir().with_file_name("");
     let inside = ["", "bin", "lib", "share", "share/man"].map(|name| below(root, &prefix.join(name)));
@@ -160,7 +161,7 @@ mod tests {
     use super::super::File;
     use super::*;
 
-    /// What is installed, by the very list of `install`, but for what the program writes itself.
+    /// Installs the same files as `install`, except those that the program generates.
     fn install(root: &Path, layout: &Layout, config: &str) {
         let mut files = vec![
             File::program(layout.program(), "program"),

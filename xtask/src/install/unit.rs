@@ -1,4 +1,4 @@
-//! The unit file: a template that lacks only the directory of the program.
+//! Unit file, made from a template that lacks only the program's directory.
 
 use std::fs;
 use std::path::Path;
@@ -10,10 +10,10 @@ use crate::workspace;
 const TEMPLATE: &str = "dist/systemd/ratelimitd.service";
 const PLACEHOLDER: &str = "@BINDIR@";
 
-/// The unit for a program in `bin_dir`.
+/// Returns the unit for a program in `bin_dir`.
 pub(super) fn render(bin_dir: &Path) -> Result<String> {
     let template = fs::read_to_string(workspace::root().join(TEMPLATE)).with_context(|| format!("read {TEMPLATE}"))?;
-    // The comment about the placeholder is for those who read the template.
+    // The comment about the placeholder is only for readers of the template.
     let lines = template.lines().filter(|line| !(line.starts_with('#') && line.contains(PLACEHOLDER)));
     Ok(lines.map(|line| line.replace(PLACEHOLDER, &bin_dir.to_string_lossy()) + "\n").collect())
 }
@@ -24,12 +24,12 @@ mod tests {
 
     use super::*;
 
-    /// Tenths of systemd's exposure score, as systemd 252 gives it: what is left is root, the three capabilities,
-    /// the host's network, and /sys/fs/bpf.
+    /// Maximum exposure score of systemd 252, in tenths. The remainder comes from root, the three capabilities, the
+    /// host's network and /sys/fs/bpf.
     const EXPOSURE_MAX: u32 = 23;
 
-    /// Runs systemd-analyze on the unit, with a program that exists in the place of one that need not yet, and gives what it
-    /// said once it ended well. None where it is missing.
+    /// Runs systemd-analyze on the unit and returns its output. The unit's program is replaced by one that exists. None
+    /// if systemd-analyze is missing.
     fn analyze(test: &str, arguments: &[&str]) -> Option<String> {
         if workspace::program("systemd-analyze").is_none() {
             println!("skipped: {test}: systemd-analyze is missing (package systemd)");
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn systemd_finds_no_fault_with_the_unit() {
         let test = "install::unit::tests::systemd_finds_no_fault_with_the_unit";
-        // It ends well where a key is misspelt, and only says so.
+        // systemd-analyze succeeds even if a key is misspelt, and only prints a message.
         assert_eq!(analyze(test, &["verify", "--man=no"]).unwrap_or_default(), "");
     }
 

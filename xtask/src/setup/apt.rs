@@ -1,6 +1,6 @@
-//! Debian's packages, for machines that have apt-get.
+//! Installation of Debian packages on machines with apt-get.
 //!
-//! Never removes a package to make room, and leaves the services that come along switched off.
+//! Never removes a package to make room, and leaves the services of installed packages off.
 
 use std::fs;
 use std::io::Write;
@@ -13,21 +13,22 @@ use anyhow::{Context, Result, bail};
 use super::say;
 use crate::{run, workspace};
 
-/// While this file says 101, no package starts its service (invoke-rc.d and deb-systemd-invoke both ask it).
+/// Policy script. While it exits with 101, no package starts its service (invoke-rc.d and deb-systemd-invoke both ask
+/// it).
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 const POLICY_TEXT: &str = "#!/bin/sh\nexit 101\n";
 
-/// Installs what is missing of `packages`; `purpose` says in the output what they are for.
+/// Installs the missing ones of `packages`. `purpose` explains their use in the output.
 pub(super) fn install(purpose: &str, packages: &[&str]) -> Result<()> {
     install_on(&mut Debian, purpose, packages)
 }
 
-/// What `install` asks of a machine.
+/// Operations that `install` needs from a machine.
 trait Machine {
-    /// Fails where nothing can be installed at all; `list` names what would be.
+    /// Fails if nothing can be installed at all. `list` names the packages.
     fn may_install(&self, purpose: &str, list: &str) -> Result<()>;
     fn is_installed(&self, package: &str) -> bool;
-    /// Whether the archive's lists name the package.
+    /// Returns true if the archive's lists contain the package.
     fn is_known(&self, package: &str) -> bool;
     fn apt_get(&mut self, label: &str, arguments: &[&str]) -> Result<()>;
     fn warn(&mut self, text: &str) {
@@ -53,7 +54,7 @@ fn install_on(machine: &mut impl Machine, purpose: &str, packages: &[&str]) -> R
     if install_once(machine, &label, &missing).is_ok() {
         return Ok(());
     }
-    // The lists may be older than the archive. Where they cannot be updated, the second attempt says why it fails.
+    // The lists may be older than the archive. If the update fails, the second attempt reports the reason.
     if let Err(error) = machine.apt_get(&update, &["update", "-q"]) {
         machine.warn(&format!("{error:#}"));
     }
@@ -61,8 +62,8 @@ fn install_on(machine: &mut impl Machine, purpose: &str, packages: &[&str]) -> R
     install_once(machine, &label, &missing).with_context(|| by_hand)
 }
 
-/// Installs what is still missing. apt-get fails too where another package of the machine is half configured: that is a
-/// warning as long as every package that was asked for is there.
+/// Installs the missing packages. apt-get also fails if an unrelated package is half configured. That is only a warning
+/// as long as every requested package is installed.
 fn install_once(machine: &mut impl Machine, label: &str, packages: &[&str]) -> Result<()> {
     let missing = missing_of(machine, packages);
     let mut arguments = vec!["install", "-q", "-y", "--no-install-recommends", "--no-remove"];
@@ -84,7 +85,7 @@ fn missing_of<'a>(machine: &impl Machine, packages: &[&'a str]) -> Vec<&'a str> 
     packages.iter().copied().filter(|package| !machine.is_installed(package)).collect()
 }
 
-/// The machine that this runs on.
+/// The machine that runs this program.
 struct Debian;
 
 impl Machine for Debian {
@@ -120,13 +121,13 @@ impl Machine for Debian {
     }
 }
 
-/// Whether dpkg-query's answer, a line for each architecture, says that a package is installed. A package that is held
-/// is installed too.
+/// Returns true if dpkg-query's answer, one line per architecture, reports an installed package. A package on hold
+/// counts as installed.
 fn is_installed_by(answer: &str) -> bool {
     answer.lines().any(|status| status.trim() == "installed")
 }
 
-/// Keeps a service that was installed for the tests from starting with the machine.
+/// Disables a service that was installed for the tests, so that it does not start with the machine.
 pub(super) fn disable_service(name: &str) {
     if !Path::new("/run/systemd/system").is_dir() {
         return;
@@ -139,7 +140,7 @@ pub(super) fn disable_service(name: &str) {
     }
 }
 
-/// Puts the policy in place, unless there is one, and takes it away again.
+/// Policy script in place, removed on drop. An existing policy is left alone.
 struct ServicesOff {
     is_ours: bool,
 }
@@ -181,13 +182,13 @@ mod tests {
 
     use std::collections::BTreeSet;
 
-    /// A machine with some packages, whose apt-get installs what it can.
+    /// Fake machine with some packages. Its apt-get installs all packages except broken ones.
     #[derive(Default)]
     struct Fake {
         installed: BTreeSet<String>,
-        /// Packages that no apt-get can install here.
+        /// Packages that cannot be installed.
         broken: BTreeSet<String>,
-        /// Whether a package that nobody asked for is half configured, so that each install fails at its end.
+        /// True if an unrelated package is half configured, so that each installation fails at its end.
         has_half_configured: bool,
         calls: Vec<String>,
         warnings: Vec<String>,

@@ -1,4 +1,4 @@
-//! axe-core, which a test holds the web page to: fetched by npm into target, and no part of what is shipped.
+//! axe-core, for a test of the web page's accessibility. npm fetches it into target; it is not shipped.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::{programs, say};
 use crate::{run, workspace};
 
 const VERSION: &str = "4.14.1";
-/// Of the archive, as npm tells it.
+/// Hash of the archive, as reported by npm.
 const INTEGRITY: &str =
     "sha512-FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ==";
 
@@ -19,7 +19,7 @@ fn dir() -> PathBuf {
     workspace::target_dir().join("axe-core")
 }
 
-/// The script, once it was fetched.
+/// Returns the script, if it was fetched.
 pub(crate) fn file() -> Option<PathBuf> {
     Some(dir().join("axe.min.js")).filter(|file| file.is_file())
 }
@@ -51,14 +51,14 @@ pub(super) fn ensure() -> Result<()> {
     Ok(())
 }
 
-/// Whole, and of this version.
+/// Returns true if the complete package of this version exists.
 fn is_there() -> bool {
     let package = fs::read_to_string(dir().join("package.json")).unwrap_or_default();
     let package: Value = serde_json::from_str(&package).unwrap_or_default();
     file().is_some() && package["version"] == VERSION
 }
 
-/// The name of the archive that npm has written, if it is the one that is meant.
+/// Returns the name of the archive that npm wrote. Fails if its hash is wrong.
 fn archive_of(told: &str) -> Result<String> {
     let told: Value = serde_json::from_str(told).context("read what `npm pack --json` printed")?;
     let of = |key: &str| told.pointer(&format!("/0/{key}")).and_then(Value::as_str).unwrap_or_default().to_owned();

@@ -1,7 +1,7 @@
-//! A Rust compiler for the BPF target: one that is there, else one that can be installed.
+//! Rust compiler for the BPF target: an installed one, or one that can be installed.
 //!
-//! Two kinds will do: a stable one that came with `core` compiled for BPF (Debian's rustc-web), and a nightly with
-//! rust-src, which compiles `core` itself. Either counts only once the probe has been built with it.
+//! Two kinds are suitable: a stable compiler with `core` compiled for BPF (Debian's rustc-web), and a nightly with
+//! rust-src, which compiles `core` itself. A compiler is accepted only if it builds the probe.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -14,17 +14,17 @@ use super::{Tools, apt, llvm, probe, say};
 use crate::pins::Pins;
 use crate::run;
 
-/// Where Debian's packages put rustc.
+/// Sysroot of Debian's rustc packages.
 pub(super) const DEBIAN_SYSROOT: &str = "/usr";
 
 pub(super) struct Compiler {
-    /// Its name in rustup.
+    /// Name of the toolchain in rustup.
     pub(super) toolchain: String,
-    /// A nightly: cargo is asked for `-Zbuild-std=core`, as aya-build does.
+    /// True for a nightly: cargo gets `-Zbuild-std=core`, as aya-build does.
     pub(super) builds_core: bool,
-    /// The libLLVM that bpf-linker is to load.
+    /// libLLVM that bpf-linker has to load.
     pub(super) llvm: PathBuf,
-    /// What must not go away.
+    /// Files and directories that must continue to exist.
     pub(super) needs: Vec<PathBuf>,
 }
 
@@ -60,7 +60,7 @@ pub(super) fn ensure(pins: &Pins, tools: &Tools, linker: &Path) -> Result<Compil
     )
 }
 
-/// Gives the name of the toolchain that it installed.
+/// Installs a toolchain and returns its name.
 type Install = fn(&Pins) -> Result<String>;
 
 fn from_debian(pins: &Pins) -> Result<String> {
@@ -95,7 +95,7 @@ fn try_toolchain(name: &str, pins: &Pins, tools: &Tools, linker: &Path) -> Resul
     let core = rustlib.join(if builds_core { "src/rust/library/core" } else { "bpfel-unknown-none/lib" });
     ensure!(core.is_dir(), "it has no {}", core.display());
 
-    // Its own LLVM first: that reads what it writes. A toolchain of another release with the same major does too.
+    // A toolchain's own LLVM reads its own output and is tried first. An LLVM with the same major version works too.
     let mut sysroots = vec![sysroot.clone()];
     sysroots.extend(other_sysroots(&sysroot)?);
     let mut last = None;
@@ -115,14 +115,14 @@ fn try_toolchain(name: &str, pins: &Pins, tools: &Tools, linker: &Path) -> Resul
     Err(last.with_context(|| format!("no libLLVM {} for bpf-linker in any toolchain", pins.llvm_major))?)
 }
 
-/// By the names under which rustup lists them.
+/// Returns the names of the toolchains that rustup lists.
 pub(super) fn installed_toolchains() -> Result<Vec<String>> {
     let list = run::answer(Command::new("rustup").args(["toolchain", "list", "--quiet"]))
         .context("rustup is needed: https://rustup.rs says how to install it")?;
     Ok(list.lines().map(|line| line.trim().to_owned()).collect())
 }
 
-/// rustup lists `nightly-x86_64-unknown-linux-gnu` for what one calls `nightly`.
+/// Returns true if a listed name is this toolchain. rustup lists `nightly-x86_64-unknown-linux-gnu` for `nightly`.
 fn is_same_toolchain(listed: &str, name: &str) -> bool {
     let rest = listed.strip_prefix(name);
     rest.is_some_and(|host| host.is_empty() || (host.starts_with('-') && !host.starts_with("-20")))
@@ -140,7 +140,7 @@ fn other_sysroots(own: &Path) -> Result<Vec<PathBuf>> {
     Ok(dirs?.into_iter().filter(|dir| dir != own).collect())
 }
 
-/// From the line `LLVM version: 22.1.2` of `rustc -vV`.
+/// Parses the major version from the line `LLVM version: 22.1.2` of `rustc -vV`.
 fn llvm_major(about: &str) -> Option<u32> {
     about.lines().find_map(|line| line.strip_prefix("LLVM version: "))?.split('.').next()?.parse().ok()
 }

@@ -1,7 +1,7 @@
-//! What builds for aarch64 on another machine: a C compiler for it, and Rust's standard library.
+//! Tools that build for aarch64 on another machine: a C compiler and Rust's standard library.
 //!
-//! Two libraries will do: the one that rustup has for the compiler in use, and Debian's for the compiler of the same
-//! package. Debian's is unpacked in the target directory with apt's lists of arm64; nothing of it is installed.
+//! Two standard libraries are suitable: rustup's for the compiler in use, and Debian's for the compiler of the same
+//! package. Debian's is unpacked in the target directory, with apt's lists of arm64. Nothing of it is installed.
 
 use std::env;
 use std::ffi::OsString;
@@ -16,26 +16,26 @@ use super::{apt, say};
 use crate::packages::Apt;
 use crate::{run, workspace};
 
-/// As Rust calls the machine that is built for.
+/// Rust's name of the target.
 pub(crate) const TARGET: &str = "aarch64-unknown-linux-gnu";
-/// As Debian does.
+/// Debian's name of the target's architecture.
 pub(crate) const ARCHITECTURE: &str = "arm64";
-/// Compiles C for it, and links. SQLite and ring have parts in C.
+/// C compiler and linker for the target. SQLite and ring contain C code.
 const LINKER: &str = "aarch64-linux-gnu-gcc";
 const C_PACKAGES: [&str; 2] = ["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"];
-/// Debian's compiler, and its library of another architecture.
+/// Debian's compiler, and its standard library for another architecture.
 const COMPILER_PACKAGE: &str = "rustc-web";
 const LIBRARY_PACKAGE: &str = "libstd-rust-web-dev";
 
-/// What is checked and run is not optimised, and has no debug information: it need not be quick, but soon there. Said as
-/// flags of the target, so that the host's share of the build (macros, build scripts) stays the one that is there.
+/// Compiler flags of the target: no optimisation and no debug information, since build time matters more than speed. As
+/// target flags they leave the host's part of the build (macros, build scripts) unchanged.
 const FLAGS: [&str; 3] = ["-Cdebuginfo=0", "-Copt-level=0", "-Cstrip=symbols"];
-/// Likewise for C, which takes its level from the profile.
+/// Cargo setting that turns off optimisation of C code, which follows the profile's level.
 const PROFILE: &str = "profile.dev.package.libsqlite3-sys.opt-level=0";
 
-/// A compiler for aarch64.
+/// Compiler for aarch64.
 pub(crate) struct Cross {
-    /// Debian's, with its library; none where the one in use has a library.
+    /// Debian's compiler with its library. None if the compiler in use has a library for the target.
     foreign: Option<Foreign>,
 }
 
@@ -44,17 +44,17 @@ struct Foreign {
     sysroot: PathBuf,
 }
 
-/// Below the target directory: what is fetched for aarch64, and what its tier measured.
+/// Returns the directory for aarch64 downloads and measurements, below the target directory.
 pub(crate) fn dir() -> PathBuf {
     workspace::target_dir().join("aarch64")
 }
 
-/// Debian's packages of its architecture.
+/// Returns apt for Debian's arm64 packages.
 pub(crate) fn apt() -> Apt {
     Apt::Foreign { architecture: ARCHITECTURE, lists: dir().join("apt") }
 }
 
-/// Finds it, else gets it.
+/// Finds or installs the tools. Fails if neither standard library is available.
 pub(crate) fn ensure() -> Result<Cross> {
     if workspace::program(LINKER).is_none() {
         apt::install("aarch64", &C_PACKAGES).with_context(|| format!("there is no {LINKER}, which links for it"))?;
@@ -74,12 +74,12 @@ pub(crate) fn ensure() -> Result<Cross> {
 }
 
 impl Cross {
-    /// What is told of it: whose library it links with.
+    /// Returns the origin of the standard library.
     pub(crate) fn library(&self) -> &'static str {
         if self.foreign.is_some() { "Debian's" } else { "rustup's" }
     }
 
-    /// A cargo that builds for it, where it is told [`Self::arguments`] too.
+    /// Returns a cargo command that builds for aarch64, together with [`Self::arguments`].
     pub(crate) fn cargo(&self) -> Command {
         let mut cargo = Command::new(workspace::cargo());
         let of_target = |what: &str| format!("CARGO_TARGET_{}_{what}", TARGET.replace('-', "_").to_uppercase());
@@ -90,27 +90,27 @@ impl Cross {
             cargo.env("RUSTC", compiler);
         }
         cargo.env(of_target("LINKER"), LINKER).env(of_target("RUSTFLAGS"), flags);
-        // They would go before those of the target.
+        // These variables would take precedence over the target's flags.
         for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS"] {
             cargo.env_remove(name);
         }
         cargo
     }
 
-    /// What comes before the packages.
+    /// Returns the arguments before the packages.
     pub(crate) fn arguments() -> [&'static str; 4] {
         ["--target", TARGET, "--config", PROFILE]
     }
 }
 
-/// The library of the compiler in use: it is there, or rustup can get it.
+/// Ensures the standard library of the compiler in use. rustup installs it if it is missing.
 fn of_rustup() -> Result<()> {
     if has_library(&sysroot("rustc")?) {
         return Ok(());
     }
     let mut add = Command::new("rustup");
     add.args(["target", "add", TARGET]);
-    // That of the cargo that runs this; else it is rustup's own choice, as it was cargo's.
+    // Toolchain of the cargo that runs this program. Otherwise rustup decides, as it did for cargo.
     if let Some(toolchain) = env::var_os("RUSTUP_TOOLCHAIN") {
         add.arg("--toolchain").arg(toolchain);
     }
@@ -119,7 +119,7 @@ fn of_rustup() -> Result<()> {
     Ok(())
 }
 
-/// Debian's compiler has no other machine's library by itself.
+/// Ensures Debian's compiler and library. The compiler's package lacks the library for other architectures.
 fn of_debian() -> Result<Foreign> {
     let compiler = Path::new(DEBIAN_SYSROOT).join("bin/rustc");
     if workspace::program("apt-get").is_none() {
@@ -127,14 +127,14 @@ fn of_debian() -> Result<Foreign> {
     }
     apt::install("aarch64", &[COMPILER_PACKAGE])?;
     let version = run::answer(Command::new("dpkg-query").args(["-W", "-f", "${Version}", COMPILER_PACKAGE]))?;
-    // Of the very same version: a library is of use to one compiler alone.
+    // The library must have exactly the compiler's version.
     let unpacked = dir().join(format!("{LIBRARY_PACKAGE}-{}", version.replace('/', "-")));
     let sysroot = unpacked.join("usr");
     if !has_library(&sysroot) {
         fs::create_dir_all(dir()).with_context(|| format!("make {}", dir().display()))?;
         let (apt, packages) = (apt(), [format!("{LIBRARY_PACKAGE}={version}")]);
         let unpack = || apt.unpack("setup: aarch64", &packages, &unpacked);
-        // The lists may be older than the archive, or not there yet.
+        // The lists may be older than the archive, or missing.
         unpack().or_else(|_| apt.update("setup: aarch64").and_then(|()| unpack()))?;
         ensure!(has_library(&sysroot), "{LIBRARY_PACKAGE} {version} has no library for {TARGET}");
         say(&format!("aarch64: {LIBRARY_PACKAGE} is not installed, only unpacked in {}", unpacked.display()));

@@ -1,4 +1,4 @@
-//! The programs of a machine of aarch64: Debian's packages, unpacked in the target directory.
+//! Programs of the aarch64 machine: Debian packages, unpacked in the target directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,15 +8,15 @@ use anyhow::{Context, Result, ensure};
 
 use super::cross;
 
-/// A shell, namespaces, and what starts something in them.
+/// Packages with a shell, tools for namespaces, and tools that start programs in them.
 const PACKAGES: [&str; 3] = ["busybox-static", "iproute2", "util-linux"];
 const PROGRAMS: [&str; 5] = ["bin/busybox", "bin/ip", "usr/bin/nsenter", "usr/bin/setpriv", "usr/bin/unshare"];
-/// What the shell is called where it is to be another program, and what that one is.
+/// Names under which busybox is called as another program.
 const AS_SHELL: [&str; 2] = ["bin/sh", "bin/mount"];
-/// Where libraries are, those that the tests are linked with among them.
+/// Library directories, including those with the libraries of the tests.
 const LIBRARIES: [&str; 3] = ["lib", "lib/aarch64-linux-gnu", "usr/lib/aarch64-linux-gnu"];
 
-/// What was unpacked.
+/// Unpacked packages.
 pub(crate) struct Guest {
     root: PathBuf,
 }
@@ -30,14 +30,14 @@ pub(super) fn ensure() -> Result<Guest> {
             let packages = apt.missing_for(&PACKAGES)?;
             apt.unpack("setup: aarch64", &packages, &guest.root)
         };
-        // The lists may be older than the archive, or not there yet.
+        // The lists may be older than the archive, or missing.
         unpack().or_else(|_| apt.update("setup: aarch64").and_then(|()| unpack()))?;
     }
     Ok(guest)
 }
 
 impl Guest {
-    /// Its files, by their paths in the machine.
+    /// Returns the files by their paths in the machine. Fails if a program is missing.
     pub(crate) fn files(&self) -> Result<BTreeMap<String, PathBuf>> {
         let mut files = BTreeMap::new();
         for program in PROGRAMS {
@@ -57,11 +57,11 @@ impl Guest {
     }
 }
 
-/// Libraries and the loader, under each of their names.
+/// Returns the libraries and the loader, under each of their names.
 fn libraries(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
     let is_library = |name: &String| (name.starts_with("lib") || name.starts_with("ld-")) && name.contains(".so");
-    // A link is as good as the file that it leads to.
+    // A link counts like the file that it points to.
     names.filter(is_library).filter(|name| dir.join(name).is_file()).collect()
 }

@@ -1,4 +1,4 @@
-//! bpf-linker of the pinned version: set-up's own, else the user's, else built.
+//! bpf-linker of the pinned version: set-up's own, the user's, or a new build.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn build(pins: &Pins, tools: &Tools) -> Result<()> {
     command.arg("--root").arg(&tools.dir);
     let by_hand = run::shown(&command);
     run::step(&label, &mut command).with_context(|| format!("bpf-linker cannot be built; by hand: {by_hand}"))?;
-    // What another linker has linked says nothing about this one.
+    // Results of another linker do not apply to this one.
     match fs::remove_dir_all(tools.probe_target_dir()) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),

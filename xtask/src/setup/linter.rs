@@ -1,4 +1,5 @@
-//! Clippy beside the compiler of the BPF program: of the same package or toolchain, as it must know that compiler's `core`.
+//! Clippy for the compiler of the BPF program, from the same package or toolchain, so that it can read the compiler's
+//! `core`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,19 +11,19 @@ use super::{Tier, Tools, apt};
 use crate::pins::Pins;
 use crate::run;
 
-/// What lints for BPF.
+/// Clippy for BPF.
 pub(crate) struct Linter {
-    /// Its name in rustup.
+    /// Name of the toolchain in rustup.
     pub(crate) toolchain: String,
-    /// A nightly: cargo is asked for `-Zbuild-std=core`.
+    /// True for a nightly: cargo gets `-Zbuild-std=core`.
     pub(crate) builds_core: bool,
-    /// The driver that takes the compiler's place.
+    /// Clippy driver that replaces the compiler.
     pub(crate) driver: PathBuf,
-    /// The crates of the object that use unstable features.
+    /// Crates of the object that use unstable features, separated by commas.
     pub(crate) unstable_crates: String,
 }
 
-/// Finds it, else installs it.
+/// Finds clippy for the recorded toolchain, or installs it.
 pub(crate) fn ensure() -> Result<Linter> {
     super::ensure(Tier::Build)?;
     let pins = Pins::read()?;

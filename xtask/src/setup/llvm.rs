@@ -1,7 +1,7 @@
-//! The libLLVM that bpf-linker loads.
+//! libLLVM for bpf-linker.
 //!
-//! bpf-linker takes the first file called libLLVM* on LD_LIBRARY_PATH, whatever its version; so it is given a directory
-//! that holds one. The name there is not the library's soname, or rustc itself would pick it up in place of its own.
+//! bpf-linker loads the first file named libLLVM* on LD_LIBRARY_PATH, regardless of its version. It therefore gets a
+//! directory with a single one. The name there differs from the library's soname, otherwise rustc itself would load it.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,7 +13,8 @@ use super::Tools;
 
 const NAME: &str = "libLLVM-for-bpf-linker.so";
 
-/// Under each sysroot's lib, and one directory below it (Debian's multiarch), in the order of the sysroots.
+/// Returns the libraries under each sysroot's lib and one directory below (Debian's multiarch), in the order of the
+/// sysroots.
 pub(super) fn candidates(sysroots: &[PathBuf], major: u32) -> Vec<PathBuf> {
     sysroots.iter().flat_map(|sysroot| in_lib(&sysroot.join("lib"), major)).collect()
 }
@@ -26,7 +27,7 @@ pub(super) fn offer(library: &Path, tools: &Tools) -> Result<()> {
         return Ok(());
     }
     fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
-    // Renamed into place, so that a build that runs meanwhile always finds one.
+    // Renamed into place, so that a concurrent build always finds one.
     let new = dir.join("new");
     fs::remove_file(&new).ok();
     symlink(library, &new).with_context(|| format!("make {}", new.display()))?;

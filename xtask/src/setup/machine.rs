@@ -1,7 +1,7 @@
-//! The programs of the machines with other kernels: those on PATH, else unpacked ones that are used from where they lie.
+//! Programs for machines with other kernels: from PATH, or unpacked and used in place.
 //!
-//! They are not installed: other versions of what belongs to qemu may be, and apt-get would remove those to make room.
-//! That a directory is there under its name is the record that its packages were unpacked whole.
+//! The packages are not installed: other versions of qemu's parts may be, and apt-get would remove those. The directory
+//! of a package exists only if it was unpacked completely.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -21,7 +21,7 @@ pub(crate) const QEMU: Program = Program {
     purpose: "a machine with another kernel",
     trial: "--version",
 };
-/// For the tier of aarch64 alone.
+/// Used only by the aarch64 tier.
 pub(crate) const QEMU_AARCH64: Program = Program {
     name: "qemu-system-aarch64",
     package: "qemu-system-arm",
@@ -31,7 +31,7 @@ pub(crate) const QEMU_AARCH64: Program = Program {
 pub(crate) const SHELL: Program =
     Program { name: "busybox", package: "busybox-static", purpose: "the shell of that machine", trial: "true" };
 pub(crate) const ALL: [Program; 2] = [QEMU, SHELL];
-/// No part of those machines: unpacked likewise, since its package has a server that nobody asked for.
+/// Unrelated to those machines. It is only unpacked, because its package contains a server.
 pub(crate) const PROMTOOL: Program = Program {
     name: "promtool",
     package: "prometheus",
@@ -39,15 +39,15 @@ pub(crate) const PROMTOOL: Program = Program {
     trial: "--version",
 };
 
-/// Likewise: the fleet's tests start servers of their own.
+/// Only unpacked, because the fleet's tests start their own servers.
 pub(crate) const REDIS: Program =
     Program { name: "redis-server", package: "redis-server", purpose: "the store of a fleet", trial: "--version" };
 
-/// Likewise: nobody asked for a runtime of containers on this machine.
+/// Only unpacked, because this machine should not get a container runtime.
 pub(crate) const CRUN: Program =
     Program { name: "crun", package: "crun", purpose: "a runtime of containers", trial: "--version" };
 
-/// Likewise: its package has services for containers that are none of the machine's business.
+/// Only unpacked, because its package contains services for containers.
 pub(crate) const NSPAWN: Program = Program {
     name: "systemd-nspawn",
     package: "systemd-container",
@@ -55,10 +55,11 @@ pub(crate) const NSPAWN: Program = Program {
     trial: "--version",
 };
 
-/// Unpacked without what it depends on, which is Python alone: its package has a service that would read this host's logs.
+/// Unpacked without its dependencies, which are only Python. Its package has a service that would read this host's
+/// logs.
 const FAIL2BAN: &str = "fail2ban";
 
-/// A fail2ban for the test of its action, used from where it lies.
+/// Ensures a fail2ban for the test of its action, installed or unpacked.
 pub(super) fn ensure_fail2ban() -> Result<()> {
     let dir = dir().join(FAIL2BAN);
     if Path::new("/usr/lib/python3/dist-packages/fail2ban").is_dir() || dir.is_dir() {
@@ -71,7 +72,7 @@ pub(super) fn ensure_fail2ban() -> Result<()> {
     unpack().or_else(|_| packages::update("setup: programs").and_then(|()| unpack()))
 }
 
-/// Where packages have programs, in the order in which they are looked for.
+/// Directories of programs in packages, in search order.
 const BIN: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];
 const LIB: [&str; 2] = ["usr/lib", "lib"];
 
@@ -79,16 +80,16 @@ pub(crate) struct Program {
     pub(crate) name: &'static str,
     package: &'static str,
     purpose: &'static str,
-    /// With this argument it ends at once, and well.
+    /// Argument with which the program ends at once and successfully.
     trial: &'static str,
 }
 
-/// The kernels that the machines boot and the programs that they are made of.
+/// Returns the directory of the kernels and programs for these machines.
 pub(crate) fn dir() -> PathBuf {
     workspace::target_dir().join("kernels")
 }
 
-/// Without these the tests on other kernels are skipped.
+/// Ensures the programs without which the tests on other kernels are skipped.
 pub(super) fn ensure() -> Result<()> {
     for program in ALL {
         program.ensure()?;
@@ -102,7 +103,8 @@ impl Program {
         workspace::program(self.name).or_else(|| program_in(&self.dir(), self.name))
     }
 
-    /// qemu finds its firmware and modules itself, by where it lies; the libraries it must be told.
+    /// Returns the program as a command. qemu finds its firmware and modules by its own path, but needs the library
+    /// path.
     pub(crate) fn command(&self) -> Option<Command> {
         let file = self.file()?;
         let mut command = Command::new(&file);
@@ -112,7 +114,7 @@ impl Program {
         Some(command)
     }
 
-    /// The directories of the libraries that it needs, where it is an unpacked one.
+    /// Returns the library directories of an unpacked program. None for an installed one.
     pub(crate) fn libraries(&self) -> Option<OsString> {
         self.file()?.starts_with(self.dir()).then(|| library_path(&self.dir()))
     }
@@ -130,7 +132,7 @@ impl Program {
         if workspace::program("apt-get").is_none() {
             bail!("there is no apt-get here to get {package} with");
         }
-        // The lists may be older than the archive, or not there yet.
+        // The lists may be older than the archive, or missing.
         self.unpack().or_else(|_| packages::update("setup: programs").and_then(|()| self.unpack()))?;
         self.starts().with_context(|| format!("{package}, unpacked in {}", self.dir().display()))?;
         say(&format!("programs: {package} is not installed, only unpacked in {}", self.dir().display()));
@@ -142,7 +144,7 @@ impl Program {
         packages::unpack(&format!("setup: programs: {}", self.package), &packages, &self.dir())
     }
 
-    /// What was unpacked before may need libraries that were taken off since.
+    /// Tries the program. An unpacked program may lack libraries that were removed from the system since.
     fn starts(&self) -> Result<()> {
         let mut command = self.command().with_context(|| format!("it has no {}", self.name))?;
         run::answer(command.arg(self.trial)).map(drop)
@@ -153,8 +155,9 @@ fn program_in(root: &Path, name: &str) -> Option<PathBuf> {
     BIN.map(|bin| root.join(bin).join(name)).into_iter().find(|file| file.is_file())
 }
 
-/// Every directory that has libraries, those below `lib/x86_64-linux-gnu` too: some packages keep theirs there, and say
-/// where by a path or a link that holds only where they are installed. Before what the user has, as the versions fit.
+/// Returns every directory with libraries, including those below `lib/x86_64-linux-gnu`. Some packages keep libraries
+/// there, behind paths or links that are valid only after installation. They precede the user's directories, since
+/// their versions match.
 fn library_path(root: &Path) -> OsString {
     let mut dirs = BTreeSet::new();
     for lib in LIB {
@@ -162,7 +165,7 @@ fn library_path(root: &Path) -> OsString {
     }
     let users = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let users: Vec<_> = env::split_paths(&users).filter(|dir| !dir.as_os_str().is_empty()).collect();
-    // A path with a colon in it can be in no such list; then the libraries are not found, and the trial says so.
+    // A path with a colon cannot be in the list. The libraries are then not found, which the trial reports.
     env::join_paths(dirs.into_iter().chain(users)).unwrap_or_default()
 }
 
@@ -170,7 +173,7 @@ fn add_library_dirs(dir: &Path, dirs: &mut BTreeSet<PathBuf>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        // Links to directories are not followed: what they lead to is found by itself.
+        // Links to directories are not followed, since their targets are found directly.
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             add_library_dirs(&entry.path(), dirs);
         } else if name.starts_with("lib") && name.contains(".so") {

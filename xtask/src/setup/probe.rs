@@ -1,4 +1,4 @@
-//! The proof that compiler, linker and libLLVM fit together: a small program built by them, as the real one will be.
+//! Check that compiler, linker and libLLVM work together: they build a small program in the same way as the real one.
 
 use std::fs;
 use std::path::Path;
@@ -11,10 +11,10 @@ use super::compiler::Compiler;
 use crate::pins::Pins;
 use crate::{run, workspace};
 
-/// `e_machine` of a BPF object, at byte 18 of an ELF header.
+/// `e_machine` of a BPF object, at byte 18 of the ELF header.
 const EM_BPF: [u8; 2] = 247u16.to_le_bytes();
 
-/// Cargo remembers the outcome, so that a second time costs next to nothing.
+/// Builds the probe and checks that it is a BPF object. Cargo caches the result, so a repetition costs almost nothing.
 pub(super) fn build(pins: &Pins, compiler: &Compiler, linker: &Path, tools: &Tools) -> Result<()> {
     let mut command = Command::new("rustup");
     command.args(["run", &compiler.toolchain, "cargo", "build", "--quiet", "--release"]);
@@ -28,7 +28,7 @@ pub(super) fn build(pins: &Pins, compiler: &Compiler, linker: &Path, tools: &Too
     command.env("CARGO_ENCODED_RUSTFLAGS", "-Cdebuginfo=2\x1f-Clink-arg=--btf");
     command.env("LD_LIBRARY_PATH", tools.llvm_dir());
     command.env("RUSTC_BOOTSTRAP", pins.unstable_crates.join(","));
-    // Those of the cargo that runs this name another compiler.
+    // Variables of the cargo that runs this program name another compiler.
     for name in ["RUSTC", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "RUSTFLAGS", "CARGO_BUILD_TARGET"] {
         command.env_remove(name);
     }

@@ -1,4 +1,4 @@
-//! The programs that the tests and the demo run, and the Debian packages that hold them.
+//! Programs that the tests and the demo run, and their Debian packages.
 
 use std::env::consts::ARCH;
 
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use super::{apt, axe, cross, machine, say, schemas};
 use crate::workspace;
 
-/// A program, its package, what it is for.
+/// Program, package and purpose.
 const PROGRAMS: [(&str, &str, &str); 16] = [
     ("nginx", "nginx-light", "the web server behind the limiter"),
     ("curl", "curl", "a client"),
@@ -27,7 +27,7 @@ const PROGRAMS: [(&str, &str, &str); 16] = [
     ("logrotate", "logrotate", "rotation of access logs"),
 ];
 
-/// What `cargo xtask accuracy` runs besides.
+/// Additional programs for `cargo xtask accuracy`.
 const FOR_ACCURACY: [(&str, &str, &str); 12] = [
     ("ab", "apache2-utils", "a client of HTTP/1.0"),
     ("chromium", "chromium", "a browser"),
@@ -43,46 +43,46 @@ const FOR_ACCURACY: [(&str, &str, &str); 12] = [
     ("wget", "wget", "another"),
 ];
 
-/// Servers of it that the tests of recipes run too.
+/// Servers for accuracy that the tests of recipes also run.
 const RECIPES: [&str; 4] = ["apache2", "caddy", "lighttpd", "haproxy"];
 
 const TLS_OF_LIGHTTPD: (&str, &str) = ("lighttpd-mod-openssl", "TLS of lighttpd");
 
-/// What it needs besides that is no program.
+/// Additional packages for accuracy that are not programs.
 const LIBRARIES_FOR_ACCURACY: [(&str, &str); 3] =
     [TLS_OF_LIGHTTPD, ("libcurl3-gnutls", "a client of GnuTLS"), ("libcurl3-nss", "a client of NSS")];
 
-/// What the test of the web page runs; the browser is one of accuracy's.
+/// Programs for the test of the web page. The browser is in accuracy's list.
 const FOR_PAGE: [(&str, &str, &str); 3] = [
     ("chromedriver", "chromium-driver", "a browser that a test drives"),
     ("npm", "npm", "axe-core, which the page is held to"),
     ("tar", "tar", "its archive"),
 ];
 
-/// What makes the root file systems of the tests under a real systemd.
+/// Programs that make the root file systems of the tests under a real systemd.
 const FOR_SYSTEMD: [(&str, &str, &str); 1] = [("mmdebstrap", "mmdebstrap", "a root file system of Debian's packages")];
 
-/// Packages whose service would run from the machine's next start on.
+/// Packages with a service that would run from the machine's next start on.
 const SERVICES: [(&str, &str); 4] =
     [("nginx-light", "nginx"), ("caddy", "caddy"), ("lighttpd", "lighttpd"), ("haproxy", "haproxy")];
 
-/// What `cargo xtask bench` holds the limiter against.
+/// Limiters that `cargo xtask bench` compares with.
 const FOR_BENCH: [(&str, &str, &str); 2] =
     [("nft", "nftables", "a limiter to compare with"), ("iptables", "iptables", "another")];
 
-/// What `cargo xtask dist` runs.
+/// Programs that `cargo xtask dist` runs.
 const FOR_PACKAGES: [(&str, &str, &str); 3] = [
     ("dpkg-deb", "dpkg", "Debian packages"),
     ("dpkg-shlibdeps", "dpkg-dev", "which libraries a package depends on"),
     ("gzip", "gzip", "manual pages"),
 ];
 
-/// What a test checks the package with.
+/// Programs that check the Debian package.
 const FOR_LINT: [(&str, &str, &str); 1] = [("lintian", "lintian", "the checks of the Debian package")];
 
 pub(super) fn ensure() -> Result<()> {
     ensure_some(&PROGRAMS.map(|(program, ..)| program))?;
-    // Also of the tests: what another limiter passes is dropped and counted by it.
+    // Used by tests too: nft drops and counts packets that another limiter passed.
     ensure_some(&["nft"])?;
     if let Err(error) = ensure_some(&["chromium", "chromedriver"]) {
         say(&format!("{error:#}; the test of the web page in a browser is skipped"));
@@ -142,7 +142,7 @@ pub(super) fn for_accuracy() -> Vec<&'static str> {
     [&besides[..], &FOR_ACCURACY.map(|(program, ..)| program)].concat()
 }
 
-/// What is compared with, and the server and client of a whole one, where they are there.
+/// Ensures the programs for the benchmark. Missing competitors and servers are only reported.
 pub(super) fn ensure_for_bench() -> Result<()> {
     ensure_some(&["ip", "ethtool", "nsenter", "setpriv"])?;
     let compared = FOR_BENCH.map(|(program, ..)| program);
@@ -152,7 +152,7 @@ pub(super) fn ensure_for_bench() -> Result<()> {
     Ok(())
 }
 
-/// Those of the lists that are named.
+/// Ensures the named programs from all lists.
 pub(super) fn ensure_some(names: &[&str]) -> Result<()> {
     let is_missing =
         |(program, ..): &&(&str, &str, &str)| names.contains(program) && workspace::program(program).is_none();

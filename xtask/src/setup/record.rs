@@ -1,4 +1,4 @@
-//! What set-up found, as ratelimit-datapath/build.rs reads it.
+//! Record of set-up's results, which ratelimit-datapath/build.rs reads.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use super::compiler::Compiler;
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// The name under which rustup runs the compiler.
+    /// Name under which rustup runs the compiler.
     pub(super) toolchain: String,
     pub(super) linker: PathBuf,
-    /// Holds the libLLVM that the linker loads, and nothing else.
+    /// Directory that contains only the libLLVM for the linker.
     pub(super) llvm_dir: PathBuf,
-    /// When one of these is gone, the record is worth nothing.
+    /// Files without which the record is invalid.
     pub(super) needs: Vec<PathBuf>,
 }
 
@@ -27,12 +27,12 @@ impl Record {
         Self { toolchain: compiler.toolchain.clone(), linker: linker.to_owned(), llvm_dir: tools.llvm_dir(), needs }
     }
 
-    /// `None` where there is none, or none that can be read.
+    /// Reads the record. `None` if it is missing or invalid.
     pub(super) fn read(file: &Path) -> Option<Self> {
         toml::from_str(&fs::read_to_string(file).ok()?).ok()
     }
 
-    /// Leaves a file that says the same untouched: its time stamp makes cargo build the object again.
+    /// Writes the record. An unchanged file keeps its time stamp, which would otherwise make cargo rebuild the object.
     pub(super) fn write(&self, file: &Path) -> Result<()> {
         if Self::read(file).as_ref() == Some(self) {
             return Ok(());

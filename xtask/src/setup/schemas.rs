@@ -1,5 +1,4 @@
-//! The schemas of Kubernetes with what holds a manifest to them: installed by pip below target, and no part of what is
-//! shipped.
+//! Kubernetes schemas with a validator for manifests. pip installs them below target; they are not shipped.
 
 use std::fs;
 use std::path::PathBuf;
@@ -36,7 +35,7 @@ pub(super) fn ensure() -> Result<()> {
     Ok(())
 }
 
-/// Whole, and of this version.
+/// Returns true if the complete package of this version is installed.
 fn is_there() -> bool {
     let [module, version] = ["".to_owned(), format!("-{VERSION}.dist-info")]
         .map(|end| dir().join(format!("{}{end}", PACKAGE.replace('-', "_"))));

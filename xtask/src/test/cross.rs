@@ -1,5 +1,5 @@
-//! What is built here for other machines: for aarch64 the daemon and the tests that its tier runs, whole and linked, and
-//! for big-endian ones nothing, with a sentence that says so. Nothing of it runs here.
+//! Checks of builds for other machines. For aarch64, the daemon and the tests of its tier must build and link. For
+//! big-endian machines, the build must fail with an explanation. Nothing of it runs here.
 
 use std::fs;
 use std::path::Path;
@@ -16,14 +16,14 @@ use crate::setup::cross::{self, Cross};
 use crate::setup::linter;
 use crate::{run, workspace};
 
-/// The files of tests that run on aarch64.
+/// Test files that run on aarch64.
 pub(super) const TESTS: [&str; 4] = ["program", "rules", "trial", "traffic"];
-/// `e_machine` of an ELF header, at byte 18: `EM_AARCH64`.
+/// `e_machine` of an ELF file, at byte 18 of its header: `EM_AARCH64`.
 const EM_AARCH64: [u8; 2] = 183_u16.to_le_bytes();
-/// How the sentence begins that `ratelimit-common/src/endian.rs` has for a big-endian machine.
+/// Start of the message in `ratelimit-common/src/endian.rs` for a big-endian machine.
 const REFUSED: &str = "ratelimitd is for little-endian machines";
 
-/// What a test of this tier holds; a reason where it cannot be tried.
+/// Test of this tier. Returns a reason if it cannot run.
 type Holds = fn() -> Result<Option<String>>;
 const ALL: [(&str, Holds); 2] = [
     ("the_daemon_and_the_programs_tests_are_linked_for_aarch64", is_linked),
@@ -50,7 +50,7 @@ pub(super) fn cross(filter: Option<&str>) -> Tier {
     Tier { name: "cross", tally, took: start.elapsed() }
 }
 
-/// The daemon and [`TESTS`], for aarch64. What was built before is not built again.
+/// Builds the daemon and [`TESTS`] for aarch64. Earlier results are reused.
 pub(super) fn build(cross: &Cross) -> Result<Vec<Artifact>> {
     let tests = TESTS.iter().flat_map(|test| ["--test", *test]);
     let packages = ["--package", "ratelimit-userspace", "--bin", "ratelimitd", "--package", PRIVILEGED];
@@ -76,7 +76,8 @@ fn is_for_aarch64(file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// By the compiler that knows a big-endian BPF: what it says is what a build on a big-endian machine says.
+/// Checks the refusal with a compiler that supports big-endian BPF. Its message is that of a build on a big-endian
+/// machine.
 fn is_refused() -> Result<Option<String>> {
     let (little, big) = (check("bpfel-unknown-none")?, check("bpfeb-unknown-none")?);
     if let Err(said) = little {
@@ -87,7 +88,7 @@ fn is_refused() -> Result<Option<String>> {
     Ok(None)
 }
 
-/// What the compiler says, where it refuses.
+/// Checks `ratelimit-common` for a target. The inner error is the compiler's message.
 fn check(target: &str) -> Result<Result<(), String>> {
     let linter = linter::ensure()?;
     let mut command = Command::new("rustup");
@@ -97,7 +98,7 @@ fn check(target: &str) -> Result<Result<(), String>> {
         command.arg("-Zbuild-std=core");
     }
     command.arg("--target-dir").arg(workspace::target_dir().join("lint"));
-    // Those of the cargo that runs this name another compiler.
+    // Variables of the cargo that runs this program name another compiler.
     for name in ["RUSTC", "RUSTC_WRAPPER", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET"] {
         command.env_remove(name);
     }

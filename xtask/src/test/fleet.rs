@@ -1,5 +1,5 @@
-//! The tier of what takes too long for each run: a fleet for a real minute in each trouble, and what it costs. What it
-//! measured becomes a section of docs/FLEET.md.
+//! Tier of long fleet tests: a fleet in each fault for a real minute, and its cost. The measurements become a section
+//! of docs/FLEET.md.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,15 +15,15 @@ use super::tiers::{PRIVILEGED, as_root};
 use crate::{cargo, run, workspace};
 
 const DOCUMENT: &str = "docs/FLEET.md";
-/// The section that this writes.
+/// Section that this tier writes.
 const HEADING: &str = "## Measured";
-/// What it is put before where it is not there yet.
+/// Section before which a missing section is inserted.
 const NEXT: &str = "## Compared";
-/// How a line begins that a test has measured: what kind it is and its columns follow.
+/// Prefix of a test's line with a measurement. The kind and the columns follow.
 const MARK: &str = "measured: ";
 const TESTS: [&str; 2] = ["fleet_trouble", "fleet_cost"];
 
-/// With the program as it ships: what it costs is measured too.
+/// Runs the fleet tests with the release binary, because they also measure its cost.
 pub(super) fn fleet(filter: Option<&str>) -> Result<Tier> {
     let start = Instant::now();
     let binary = cargo::build(&["--release", "--package", "ratelimit-userspace", "--bin", "ratelimitd"])?;
@@ -61,7 +61,7 @@ fn write(section: &str) -> Result<()> {
     fs::write(&path, replaced(&text, section)?).with_context(|| format!("write {DOCUMENT}"))
 }
 
-/// The document with this section instead of its own.
+/// Returns the document with its section replaced, or inserted if missing.
 fn replaced(text: &str, section: &str) -> Result<String> {
     if let Some((before, old)) = text.split_once(HEADING) {
         let after = old.find("\n## ").map_or("", |at| &old[at + 1..]);
@@ -72,7 +72,7 @@ fn replaced(text: &str, section: &str) -> Result<String> {
     Ok(format!("{before}{section}\n{after}"))
 }
 
-/// The section that these lines make.
+/// Builds the section from the measured lines. Fails if a kind was not measured.
 fn section(measured: &[String]) -> Result<String> {
     let mut out = format!(
         "{HEADING}\n\nBy `cargo xtask test --tier fleet`: 4 hosts, `1000/1m`, a source that asks all of them by turns, 400 \

@@ -1,14 +1,14 @@
-//! What Rust's test harness prints on stdout, read line by line.
+//! Parser for the stdout of Rust's test harness.
 
-/// How the reason of a test begins that only its own tier runs.
+/// Prefix of an ignored test's reason that only its own tier runs it.
 const OPT_IN: &str = "opt-in: ";
 
-/// What the tests of one or more executables reported.
+/// Results of the tests of one or more executables.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) failed: Vec<String>,
     pub(super) skipped: Vec<Skip>,
-    /// Counts a test that said itself that it was skipped as well.
+    /// Number of tests reported as ok, including those that reported themselves as skipped.
     ok: usize,
     ok_but_skipped: usize,
     section: Section,
@@ -20,14 +20,15 @@ pub(super) struct Skip {
     pub(super) reason: String,
 }
 
-/// Whether a person wants to see a line.
+/// Decision to show a line to the user or to hide it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Echo {
     Show,
     Hide,
 }
 
-/// With `--show-output` the harness prints results, then what passing tests printed, then what failing ones did.
+/// Section of the output. With `--show-output` the harness prints results, then the output of passing tests, then that
+/// of failing tests.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Section {
     #[default]
@@ -41,12 +42,12 @@ impl Tally {
         self.ok.saturating_sub(self.ok_but_skipped)
     }
 
-    /// One that could not run.
+    /// Records a test that could not run.
     pub(super) fn skip(&mut self, test: &str, reason: &str) {
         self.skipped.push(Skip { test: test.to_owned(), reason: reason.to_owned() });
     }
 
-    /// What another one has come to, its tests named with where they ran.
+    /// Adds another tally, with the place prefixed to its test names.
     pub(super) fn add(&mut self, place: &str, mut other: Self) {
         for test in other.failed.iter_mut().chain(other.skipped.iter_mut().map(|skip| &mut skip.test)) {
             *test = format!("{place}: {test}");
@@ -54,7 +55,7 @@ impl Tally {
         self.append(other);
     }
 
-    /// What another one has come to.
+    /// Adds another tally.
     pub(super) fn append(&mut self, other: Self) {
         self.failed.extend(other.failed);
         self.skipped.extend(other.skipped);
@@ -80,7 +81,7 @@ impl Tally {
         }
     }
 
-    /// `test NAME ... ok`, `... FAILED`, `... ignored, REASON`
+    /// Parses `test NAME ... ok`, `... FAILED` or `... ignored, REASON`.
     fn take_result(&mut self, line: &str) {
         let Some((test, outcome)) = line.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... ")) else {
             return;
@@ -92,7 +93,7 @@ impl Tally {
             self.failed.push(test);
         } else if let Some(reason) = outcome.strip_prefix("ignored") {
             let reason = reason.trim_start_matches([',', ' ']);
-            // What no run of all tests is for: a tier of its own runs it.
+            // A tier of its own runs this test, so it is not part of any other run.
             if reason.starts_with(OPT_IN) {
                 return;
             }
@@ -101,7 +102,7 @@ impl Tally {
         }
     }
 
-    /// `skipped: NAME: REASON`; a name may hold `::`.
+    /// Parses `skipped: NAME: REASON`. A name may contain `::`.
     fn take_skip(&mut self, line: &str) {
         if let Some((test, reason)) = line.strip_prefix("skipped: ").and_then(|rest| rest.split_once(": ")) {
             self.skipped.push(Skip { test: test.to_owned(), reason: reason.to_owned() });

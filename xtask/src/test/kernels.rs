@@ -1,7 +1,8 @@
-//! The program's own tests on the kernels that servers run: verifiers differ, and one object loads here and not there.
+//! Tests of the BPF program on the kernels of typical servers. Verifiers differ, so an object may load on one kernel
+//! only.
 //!
-//! Each kernel is Debian's, booted by qemu without hardware's help, with the tests and their libraries as all there is.
-//! Nothing is installed, qemu itself included, and no root is needed.
+//! qemu boots each Debian kernel without hardware acceleration, with only the tests and their libraries. Nothing is
+//! installed, not even qemu, and no root is needed.
 
 pub(super) mod aarch64;
 mod console;
@@ -28,10 +29,10 @@ use console::Console;
 use image::Source;
 use machine::Machine;
 
-/// The versions that the README names, beside the one that developers have.
+/// Kernel versions that the README names, besides the developers' own.
 const VERSIONS: [[u32; 2]; 2] = [[6, 1], [6, 12]];
-/// Files of integration tests that need nothing but the kernel, and the words of which one is in the names of those
-/// tests that run beside the other tiers. They run each map, each hook and the verifier.
+/// Test files that need only the kernel, with words that select their tests when other tiers run too. The selected
+/// tests run each map, each hook and the verifier.
 const TESTS: [(&str, &[&str]); 2] = [
     (
         "program",
@@ -40,17 +41,17 @@ const TESTS: [(&str, &[&str]); 2] = [
     ("trial", &["no_counter_is_lost", "what_an_application_charges", "what_is_tried"]),
 ];
 
-/// Tests that run on the other kernels.
+/// Share of the tests that run on the other kernels.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Share {
-    /// Every test of [`TESTS`]. They take some 20 minutes, since qemu emulates the CPU.
+    /// All tests of [`TESTS`]. They take some 20 minutes, since qemu emulates the CPU.
     All,
-    /// Tests that [`TESTS`] names.
+    /// Only the tests that [`TESTS`] names.
     Named,
 }
 
-/// Runs the kernels side by side: a test keeps one CPU busy, with the verification of the program. A filter chooses from
-/// all tests.
+/// Runs the tests on all kernels in parallel, since a test keeps only one CPU busy with the program's verification. A
+/// filter selects from all tests.
 pub(super) fn kernels(filter: Option<&str>, share: Share) -> Result<Tier> {
     let start = Instant::now();
     let artifacts = cargo::build(&tiers::EVERYTHING)?;
@@ -96,7 +97,7 @@ fn run_everywhere(test: &Artifact, filter: &[&str], tally: &mut Tally) -> Result
     Ok(())
 }
 
-/// What the tests of each came to, and how long it ran.
+/// Runs all machines in parallel. Returns each one's results and run time.
 fn run_at_once(machines: &[Machine<'_>]) -> Vec<Result<(Tally, Duration)>> {
     thread::scope(|scope| {
         let running: Vec<_> = machines.iter().map(|machine| scope.spawn(|| tally_of(machine))).collect();
@@ -110,7 +111,7 @@ fn tally_of(machine: &Machine<'_>) -> Result<(Tally, Duration)> {
     Ok((console.into_tally(end), start.elapsed()))
 }
 
-/// Without it no machine need be booted where the filter names none of these tests.
+/// Returns true if the filter matches a test. Otherwise no machine has to boot.
 fn has_tests(test: &Artifact, filter: &[&str]) -> Result<bool> {
     let list = run::answer(Command::new(&test.executable).args(["--list", "--format=terse"]).args(filter))
         .with_context(|| format!("list the tests of {}", test.executable.display()))?;

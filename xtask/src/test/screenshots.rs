@@ -1,4 +1,4 @@
-//! `cargo xtask screenshots`: the pictures of the documents, of a run of the test that makes them.
+//! `cargo xtask screenshots`: runs the test that makes the pictures in the documents.
 
 use std::fs;
 use std::path::Path;
@@ -9,9 +9,9 @@ use anyhow::{Context, Result};
 use super::tiers::{PRIVILEGED, as_root};
 use crate::{cargo, run, setup, workspace};
 
-/// The test of them.
+/// Test that makes the pictures.
 const TEST: &str = "pictures";
-/// Tells it where to leave them.
+/// Variable with the directory for the pictures.
 const DIRECTORY_VARIABLE: &str = "RATELIMITD_SCREENSHOTS";
 const KEPT: &str = "docs/pictures";
 const NAMES: [&str; 4] = ["page-light.png", "page-dark.png", "page-phone.png", "top.png"];
@@ -24,7 +24,7 @@ pub(crate) fn run() -> Result<ExitCode> {
     let binary = cargo::binary(&artifacts, "ratelimitd")?;
     let test =
         artifacts.iter().find(|artifact| artifact.is_test_in(PRIVILEGED)).context("cargo built no test of pictures")?;
-    // The user's, so that what root leaves in it can be removed.
+    // The directory belongs to the user, so that root's files in it can be removed.
     let made = workspace::target_dir().join(TEST);
     fs::create_dir_all(&made).with_context(|| format!("make {}", made.display()))?;
     for name in NAMES {
@@ -43,7 +43,7 @@ pub(crate) fn run() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Of an earlier run.
+/// Removes a file of an earlier run, if it exists.
 fn remove(path: &Path) -> Result<()> {
     if path.exists() {
         fs::remove_file(path).with_context(|| format!("remove {}", path.display()))?;

@@ -1,4 +1,4 @@
-//! What the tiers came to, as the last thing printed.
+//! Summary of all tiers, printed last.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use super::harness::Tally;
 pub(super) struct Tier {
     pub(super) name: &'static str,
     pub(super) tally: Tally,
-    /// Building included.
+    /// Run time, including the build.
     pub(super) took: Duration,
 }
 

@@ -1,7 +1,7 @@
-//! The package under a real systemd: installed, started, reloaded, killed, upgraded, removed, with clients meanwhile.
+//! Tests of the package under a real systemd with clients: installed, started, reloaded, killed, upgraded and removed.
 //!
-//! Knows apt, systemctl and what the documents tell people to type; knows nothing of the daemon's code. Rows run in
-//! their order, each from where the one before ended, so the first that fails is the last.
+//! Uses apt, systemctl and the commands in the documents, but none of the daemon's code. Each row begins with the state
+//! that the previous row left, so the first failure ends the run.
 
 mod container;
 mod figures;
@@ -28,9 +28,9 @@ use figures::{Figures, TRANSCRIPT, Told};
 use rows::Row;
 use stage::Stage;
 
-/// What the tier is told besides which rows.
+/// Settings of the tier besides the filter.
 pub(super) struct Wanted<'a> {
-    /// Tested instead of one that is built.
+    /// Package to test instead of a newly built one.
     pub(super) package: Option<&'a Path>,
     pub(super) transcript: Transcript,
 }
@@ -44,7 +44,7 @@ pub(super) enum Transcript {
 pub(super) fn systemd(filter: Option<&str>, wanted: &Wanted<'_>) -> Result<Tier> {
     let start = Instant::now();
     let mut tally = Tally::default();
-    // Each row needs those before it.
+    // Each row needs the rows before it.
     let count = rows::ALL.iter().rposition(|row| filter.is_none_or(|filter| row.title.contains(filter)));
     let rows = &rows::ALL[..count.map_or(0, |last| last + 1)];
     if !rows.is_empty() {
@@ -95,7 +95,7 @@ fn run(rows: &[Row], wanted: &Wanted<'_>, tally: &mut Tally) -> Result<()> {
     report(&figures, &told, wanted, tally, &work, rows.len() == rows::ALL.len())
 }
 
-/// In their order, until one fails.
+/// Runs the rows in order until one fails. The rest count as skipped.
 fn act_all(rows: &[Row], stage: &mut Stage<'_>, tally: &mut Tally) -> Vec<Told> {
     let mut told = Vec::new();
     for (index, row) in rows.iter().enumerate() {
@@ -133,7 +133,7 @@ fn report(
         "{:>5.1} s  in all, {:.1} s of it the container's start; exposure {} of 10 (`systemd-analyze security`)",
         figures.total_seconds, figures.boot_seconds, figures.exposure
     );
-    // Figures of a part of the rows would look like those of all.
+    // Figures of some rows could be mistaken for those of all rows.
     if !is_whole || !tally.failed.is_empty() {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! The tiers: what runs as the user, what runs under every order of its threads, and what runs as root.
+//! Test tiers: unprivileged tests, tests under every thread interleaving, and tests as root.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -22,30 +22,30 @@ use crate::setup::machine::{PROMTOOL, REDIS};
 use crate::{dist, run, workspace};
 
 pub(super) const PRIVILEGED: &str = "integration-test";
-/// Binaries and tests in one go, so that both are linked with the same libraries.
+/// Cargo arguments that build binaries and tests together, so that both are linked with the same libraries.
 pub(super) const EVERYTHING: [&str; 2] = ["--workspace", "--all-targets"];
-/// How many files of privileged tests run at a time: most of them wait most of the time.
+/// Number of privileged test files that run in parallel. Most of them mostly wait.
 const AT_ONCE: usize = 3;
-/// Longest time without a line: several times what the longest test takes.
+/// Maximum time without a line of output, several times that of the longest test.
 const SILENCE_MAX: Duration = Duration::from_mins(10);
-/// Tells the privileged tests which binary to run.
+/// Variable with the binary that the privileged tests run.
 const BINARY_VARIABLE: &str = "RATELIMITD_BIN";
-/// Tells them where promtool is, if it is there.
+/// Variable with the path of promtool, if it exists.
 const PROMTOOL_VARIABLE: &str = "PROMTOOL";
-/// Tells them where axe-core is, if it is there.
+/// Variable with the path of axe-core, if it exists.
 const AXE_VARIABLE: &str = "RATELIMITD_AXE";
-/// Tells the fleet's tests where redis-server is, and the libraries of an unpacked one.
+/// Variables with the path of redis-server, and the libraries of an unpacked one.
 const REDIS_VARIABLES: [&str; 2] = ["REDIS_SERVER", "REDIS_LIBRARIES"];
-/// Tells them where the container image is.
+/// Variable with the path of the container image.
 const IMAGE_VARIABLE: &str = "RATELIMITD_IMAGE";
-/// What of the user's environment the tests see under sudo too.
+/// Variables of the user's environment that are passed through sudo.
 const PASSED_ON: [&str; 6] =
     ["PATH", "CI", "RUST_BACKTRACE", "INSTA_UPDATE", "RATELIMITD_CRASH_SEED", "RATELIMITD_CRASH_ONLY"];
-/// The tests that kill the daemon at its crash points.
+/// Test file that kills the daemon at its crash points.
 const CRASH: &str = "crash";
 
-/// Every crate but the one that needs root, the BPF crate on the host included: what the privileged tier builds too, so
-/// that nothing is compiled twice.
+/// Runs the tests of every crate except the one that needs root, including the BPF crate on the host. The build is the
+/// same as the privileged tier's, so that nothing is compiled twice.
 pub(super) fn unprivileged(filter: Option<&str>) -> Result<Tier> {
     let start = Instant::now();
     let artifacts = cargo::build(&EVERYTHING)?;
@@ -63,14 +63,14 @@ pub(super) fn unprivileged(filter: Option<&str>) -> Result<Tier> {
     Ok(Tier { name: "unprivileged", tally, took: start.elapsed() })
 }
 
-/// The window's protocol in every order of its threads. Built with a flag of its own, so in a target directory of its own: the
-/// other tiers' builds stay what they were.
+/// Runs the window's protocol under every thread interleaving. The build needs a special flag and therefore its own
+/// target directory, so that other tiers' builds stay valid.
 pub(super) fn models(filter: Option<&str>) -> Result<Tier> {
     let start = Instant::now();
     let mut command = Command::new(workspace::cargo());
     command.current_dir(workspace::root());
     command.env("RUSTFLAGS", "--cfg loom").env_remove("CARGO_ENCODED_RUSTFLAGS");
-    // Optimised, or they take minutes.
+    // Unoptimised models take minutes.
     command.args(["test", "--release", "--package", "ratelimit-common", "--test", "loom", "--target-dir"]);
     command.arg(workspace::target_dir().join("loom")).args(["--", "--show-output"]).args(filter);
     let mut tally = Tally::default();
@@ -78,19 +78,19 @@ pub(super) fn models(filter: Option<&str>) -> Result<Tier> {
     Ok(Tier { name: "models", tally, took: start.elapsed() })
 }
 
-/// Files that start many daemons, and wait for them most of the time: two run at a time, and no others beside them.
+/// Files that start many daemons and mostly wait. Two run in parallel, without any others.
 const IN_PAIRS: [&str; 2] = ["fleet_hosts", "fleet_trouble"];
 
-/// Files that measure, or that keep both CPUs busy: each has the machine to itself.
+/// Files that measure or keep both CPUs busy. Each runs alone.
 const ALONE: [&str; 11] =
     ["budget", "cost", "cpus", "depth", "drop_cache_full", "events", "failing", "flood", "large", "receivers", "scale"];
 
-/// Tells them where the program is to run.
+/// Variable with the hook at which the tests run the program.
 const HOOK_VARIABLE: &str = "RATELIMITD_TEST_HOOK";
 
-/// Files that run once more with the program at TCX; where some of their tests are named, those alone.
+/// Files that run again with the program at TCX. If words are given, only the matching tests run.
 const AT_TCX: [(&str, &[&str]); 7] = [
-    // Its others run no program.
+    // The other tests of this file run no program.
     ("differential", &["the_program", "drop_cache"]),
     ("policy", &[]),
     ("traffic", &[]),
@@ -100,16 +100,17 @@ const AT_TCX: [(&str, &[&str]); 7] = [
     ("kept", &["another_build_takes_over"]),
 ];
 
-/// A file of privileged tests, and how it runs.
+/// Privileged test file, and its run settings.
 struct Job<'a> {
     test: &'a Artifact,
-    /// The words of which one is in a test's name, where not all of them run.
+    /// Words that select tests by name. All run if it is empty.
     wanted: Vec<&'a str>,
-    /// Variables of its environment.
+    /// Additional environment variables.
     told: &'a [(&'static str, PathBuf)],
 }
 
-/// [`AT_ONCE`] files at a time, then [`IN_PAIRS`], then those that measure, one by one. Namespaces, BPF file systems and directories are each test's own.
+/// Runs the privileged tests: first [`AT_ONCE`] files in parallel, then [`IN_PAIRS`], then [`ALONE`] one by one. Each
+/// test has its own namespaces, BPF file systems and directories.
 pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
     let start = Instant::now();
     let artifacts = cargo::build(&EVERYTHING)?;
@@ -151,7 +152,7 @@ pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
     Ok(Tier { name: "privileged", tally, took: start.elapsed() })
 }
 
-/// As `cargo xtask dist` makes it, of the binary that all other tests run.
+/// Builds the container image as `cargo xtask dist` does, from the binary of the other tests.
 fn image_of(binary: &Path) -> Result<PathBuf> {
     let out = workspace::target_dir().join("image");
     fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
@@ -160,7 +161,7 @@ fn image_of(binary: &Path) -> Result<PathBuf> {
     dist::image::build(&stripped, &dist::licences::texts()?, &out, dist::epoch()?, dist::image::Layer::Plain)
 }
 
-/// Every crash point under every load.
+/// Runs every crash point under every load.
 pub(super) fn crash(filter: Option<&str>) -> Result<Tier> {
     let start = Instant::now();
     let artifacts = cargo::build(&EVERYTHING)?;
@@ -192,7 +193,7 @@ fn redis() -> impl Iterator<Item = (&'static str, Option<PathBuf>)> + Clone {
     REDIS_VARIABLES.into_iter().zip([REDIS.file(), REDIS.libraries().map(PathBuf::from)])
 }
 
-/// Without root and without sudo the tests run all the same, and say themselves that they are skipped.
+/// Returns a test command as root. Without root and sudo the tests run anyway, and report themselves as skipped.
 pub(super) fn as_root(test: &Path, binary: &Path, more: &[(&'static str, PathBuf)]) -> Command {
     let programs =
         [(BINARY_VARIABLE, Some(binary.to_owned())), (PROMTOOL_VARIABLE, PROMTOOL.file()), (AXE_VARIABLE, axe::file())];
@@ -211,8 +212,8 @@ pub(super) fn as_root(test: &Path, binary: &Path, more: &[(&'static str, PathBuf
     command
 }
 
-/// Runs tests, shows and counts what they report. One that ends badly without saying why counts as failed, and one that
-/// says nothing for [`SILENCE_MAX`] is ended and fails.
+/// Runs tests, shows and counts their results. An unexplained failure of the executable counts as a failed test. An
+/// executable without output for [`SILENCE_MAX`] is ended and counts as failed.
 fn listen(command: &mut Command, name: &str, tally: &mut Tally) -> Result<()> {
     listen_for(SILENCE_MAX, command, name, tally)
 }
@@ -243,7 +244,7 @@ fn listen_for(silence_max: Duration, command: &mut Command, name: &str, tally: &
     Ok(())
 }
 
-/// Ends the process once it has said no line within the time. Returns whether it did.
+/// Ends the process after `silence_max` without a line. Returns true if it was ended.
 fn end_when_silent(pid: Pid, lines: &Receiver<()>, silence_max: Duration) -> bool {
     loop {
         match lines.recv_timeout(silence_max) {
@@ -254,7 +255,7 @@ fn end_when_silent(pid: Pid, lines: &Receiver<()>, silence_max: Duration) -> boo
     }
 }
 
-/// Returns the last line that has no end.
+/// Counts all lines of an output. Returns the last line if it has no line end.
 fn take_all(stdout: impl Read, tally: &mut Tally, heard: &Sender<()>) -> String {
     let mut stdout = BufReader::new(stdout);
     let mut line = Vec::new();
@@ -266,7 +267,7 @@ fn take_all(stdout: impl Read, tally: &mut Tally, heard: &Sender<()>) -> String 
         if !line.ends_with(b"\n") {
             return text.into_owned();
         }
-        // Who watches is there until this side is dropped, or has ended the tests.
+        // The watcher exists until this side is dropped, or it has ended the tests.
         let _nobody_watches = heard.send(());
         line.clear();
     }

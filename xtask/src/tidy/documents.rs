@@ -1,7 +1,7 @@
-//! What is held of documents: lengths, and that each file, link, name and command of ours that they name exists.
+//! Checks of documents: line lengths, and the existence of every file, link, name and command that they mention.
 //!
-//! `ratelimit-userspace/tests/docs.rs` holds what they say of `ratelimitd` itself: commands, flags, keys, example files.
-//! This crate must build before that one can.
+//! `ratelimit-userspace/tests/docs.rs` checks statements about `ratelimitd` itself: commands, flags, keys and example
+//! files. This crate must build before that one can.
 
 use std::collections::BTreeSet;
 
@@ -16,10 +16,10 @@ const README_LINES_MAX: usize = 150;
 const README_WORDS_MAX: usize = 1500;
 const ARCHITECTURE_LINES_MAX: usize = 200;
 
-/// Written by `cargo xtask bench`, `accuracy` and `test --write`: some lines are what a machine says of itself.
+/// Documents written by `cargo xtask bench`, `accuracy` and `test --write`. Some of their lines are output of machines.
 const GENERATED: [&str; 3] = ["docs/PERFORMANCE.md", "docs/ACCURACY.md", "docs/SYSTEMD-TRANSCRIPT.md"];
 
-/// Names of others' that no source here has.
+/// Names from other projects that no source here contains.
 const FOREIGN: [&str; 4] = ["limit_req", "tcp_rmem", "close_notify", "BPF_F_NO_COMMON_LRU"];
 
 const LONG_LINE: &str = "a document's lines have at most 120 columns; only rows of tables may be longer";
@@ -31,7 +31,7 @@ const NO_NAME: &str = "a document names something that no source has";
 const NO_LINE: &str = "a document shows words in capitals that no source prints";
 const NO_COMMAND: &str = "there is no such command or flag of `cargo xtask`";
 
-/// `files` are the repository's, path and text.
+/// Returns the breaches in all documents. `files` holds path and text of each repository file.
 pub(super) fn breaches(files: &[(String, String)]) -> Result<Vec<Breach>> {
     let world = World::of(files)?;
     let documents = files.iter().filter(|(path, _)| is_document(path));
@@ -54,7 +54,7 @@ fn is_document(path: &str) -> bool {
     is_chapter || ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "examples/README.md"].contains(&path)
 }
 
-/// A configuration that is shipped: its lines are as long as a document's.
+/// Returns true for a shipped configuration, which has the same line limit as documents.
 fn is_example(path: &str) -> bool {
     path == "dist/ratelimitd.toml" || path.starts_with("examples/") && path.ends_with(".toml")
 }
@@ -74,15 +74,15 @@ fn lengths(path: &str, text: &str) -> Vec<Breach> {
     breaches
 }
 
-/// What documents may name.
+/// Names that documents may mention.
 struct World<'a> {
     files: &'a [(String, String)],
-    /// Each name with an underscore that a source has.
+    /// Names with an underscore in the sources.
     names: BTreeSet<&'a str>,
     commands: clap::Command,
     name: Regex,
     link: Regex,
-    /// What a line that needs attention says.
+    /// Pattern of capitalised words, which lines that need attention contain.
     capitals: Regex,
 }
 
@@ -104,7 +104,7 @@ impl<'a> World<'a> {
         self.files.iter().any(|(of, _)| of == path || is_below(of))
     }
 
-    /// Whether some file's path ends so, as `daemon/store.rs` does.
+    /// Returns true if the path of a file ends with `path`, such as `daemon/store.rs`.
     fn has_ending(&self, path: &str) -> bool {
         self.has(path) || self.files.iter().any(|(of, _)| of.strip_suffix(path).is_some_and(|rest| rest.ends_with('/')))
     }
@@ -130,7 +130,7 @@ impl<'a> World<'a> {
             .collect()
     }
 
-    /// Files, names and commands of `cargo xtask`, in code of either kind.
+    /// Checks files, names and `cargo xtask` commands in code spans and code blocks.
     fn names(&self, path: &str, text: &str) -> Vec<Breach> {
         let mut breaches = Vec::new();
         for (at, code) in codes(text) {
@@ -177,13 +177,13 @@ impl<'a> World<'a> {
         let mut words = line.split_whitespace();
         let Some(command) = words.next().and_then(|name| self.commands.find_subcommand(name)) else { return false };
         let has = |flag: &str| command.get_arguments().any(|argument| argument.get_long() == Some(flag));
-        // What is quoted is another program's.
+        // Quoted words are arguments of another program.
         let words = words.take_while(|word| !word.contains('\''));
         words.filter_map(|word| word.strip_prefix("--")).all(|flag| has(flag.split('=').next().unwrap_or(flag)))
     }
 }
 
-/// The text with code blanked, line for line.
+/// Returns the text with code blanked, line by line.
 pub(super) fn prose(text: &str) -> String {
     let mut out = String::new();
     let (mut is_fenced, mut is_code) = (false, false);
@@ -196,14 +196,14 @@ pub(super) fn prose(text: &str) -> String {
                 out.push(if is_code { ' ' } else { character });
             }
         }
-        // A span may go on over a line's end, not over a paragraph's.
+        // A code span may continue on the next line, but not in the next paragraph.
         is_code &= !line.is_empty();
         out.push('\n');
     }
     out
 }
 
-/// Code spans and lines of code blocks, with the line that they begin in.
+/// Returns code spans and lines of code blocks, with their line numbers from 0.
 fn codes(text: &str) -> Vec<(usize, String)> {
     let mut codes = Vec::new();
     let mut is_fenced = false;
@@ -223,14 +223,14 @@ fn is_block(line: &str) -> bool {
     line.starts_with("    ")
 }
 
-/// `a/{b,c}.rs` as its two paths.
+/// Expands `a/{b,c}.rs` into two paths.
 fn alternatives(path: &str) -> Vec<String> {
     let parts = path.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?)));
     let Some((before, (middle, after))) = parts else { return vec![path.to_owned()] };
     middle.split(',').map(|middle| format!("{before}{middle}{after}")).collect()
 }
 
-/// A path as this repository has them: relative, in lower case or a document, with an ending or a slash at the end.
+/// Returns true for a path in this repository's style: relative, with a plain name and a known ending.
 fn is_own_path(path: &str) -> bool {
     const ENDINGS: [&str; 8] = [".rs", ".md", ".toml", ".py", ".php", ".json", ".svg", ".txt"];
     let is_plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c)) && !path.starts_with('/');
@@ -249,7 +249,7 @@ fn joined(directory: &str, path: &str) -> String {
     parts.join("/")
 }
 
-/// Whether a heading has this anchor, as GitHub makes them.
+/// Returns true if a heading has this anchor by GitHub's rules.
 fn has_heading(text: &str, anchor: &str) -> bool {
     let headings =
         text.lines().filter_map(|line| line.strip_prefix('#')).map(|line| line.trim_start_matches('#').trim());
@@ -266,7 +266,7 @@ mod tests {
 
     const SOURCE: &str = "fn charge_at_once() {}\nconst DROP_CACHE: &str = \"{x} is NOT PROTECTED: y\";\n";
 
-    /// What is wrong with a document: line, text and reason.
+    /// Returns the line, text and reason of each breach in a document.
     fn found(path: &str, text: &str) -> Vec<(usize, String, &'static str)> {
         let other = "# Other\n\n## Two words, here\n";
         let files = [(path, text), ("docs/OTHER.md", other), ("a/src/b.rs", SOURCE), ("a/src/c/d.rs", "")];

@@ -1,5 +1,5 @@
-//! How many lines of code are shipped, crate by crate: without blank lines and comments, and without what is compiled
-//! for tests alone (`#[cfg(test)]`, and the feature `fixture`).
+//! `cargo xtask lines`: counts the shipped lines of code per crate. Blank lines, comments and test-only code
+//! (`#[cfg(test)]` and the feature `fixture`) do not count.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use super::source::Source;
 use super::tracked_files;
 use crate::workspace;
 
-/// In the kernel, or for kernel and host.
+/// Crates that run in the kernel, or in both kernel and user space.
 const OF_KERNEL: [&str; 2] = ["ratelimit-common", "ratelimit-ebpf"];
 
 pub(crate) fn run() -> Result<ExitCode> {
@@ -38,7 +38,7 @@ pub(crate) fn run() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The modules that a file declares for tests alone, as their paths begin.
+/// Returns the path prefixes of the modules that a file declares for tests only.
 fn modules_for_tests(path: &str, source: &Source) -> Vec<String> {
     let (directory, file) = path.rsplit_once('/').unwrap_or(("", path));
     let beside = match file {

@@ -1,7 +1,7 @@
-//! Holds numbers that documents quote against their source: a measurement in docs/performance.json, or a constant.
+//! Compares the numbers quoted in documents with their source: a measurement in docs/performance.json, or a constant.
 //!
-//! [`QUOTED`] names each phrase and where its numbers come from. A phrase that is gone, and a number that differs on
-//! either side, is a breach. So is a cost in nanoseconds in README.md, FLOODS.md or GROUPS.md that no phrase has.
+//! [`QUOTED`] lists each phrase with the sources of its numbers. A missing phrase or a number that differs is a breach.
+//! A cost in nanoseconds in README.md, FLOODS.md or GROUPS.md that no phrase covers is a breach too.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::{Breach, breach};
 
 const PERFORMANCE: &str = "docs/performance.json";
-/// Documents in which each cost has a source.
+/// Documents in which each cost needs a source.
 const COSTS_IN: [&str; 3] = ["README.md", "docs/FLOODS.md", "docs/GROUPS.md"];
 
 const DIFFERS: &str = "a document quotes a number that its source does not have: see QUOTED in tidy/quoted.rs";
@@ -20,20 +20,20 @@ const GONE: &str = "a phrase of QUOTED in tidy/quoted.rs is not in its document 
 const NO_SOURCE: &str = "a cost without a source: name the measurement in QUOTED of tidy/quoted.rs";
 const NO_NUMBER: &str = "a row of QUOTED in tidy/quoted.rs names a measurement or constant that is not there";
 
-/// Where a number comes from.
+/// Source of a number.
 #[derive(Clone, Copy, Debug)]
 enum Source {
-    /// Nanoseconds above a bare `XDP_DROP` in a row of floods, of a receiver: the median, rounded.
+    /// Median nanoseconds above a bare `XDP_DROP`, rounded: the flood's row and the receiver.
     Above(&'static str, &'static str),
-    /// A number of the program alone, as a pointer into the JSON, rounded to a multiple.
+    /// Number of the program alone, as a JSON pointer, rounded to a multiple.
     Program(&'static str, u64),
-    /// A constant of a file, divided by a unit.
+    /// Constant of a file, divided by a unit.
     Constant(&'static str, &'static str, u64),
-    /// The product of two constants, divided by a unit.
+    /// Product of two constants, divided by a unit.
     Product([(&'static str, &'static str); 2], u64),
 }
 
-/// A phrase of a document, in which `#` stands for each number.
+/// Phrase of a document, with `#` for each number.
 struct Quoted {
     document: &'static str,
     phrase: &'static str,
@@ -191,7 +191,7 @@ const QUOTED: &[Quoted] = &[
     },
 ];
 
-/// Every quoted number against its source. `files` are the repository's, path and text.
+/// Checks every quoted number. `files` holds path and text of each repository file.
 pub(super) fn breaches(files: &[(String, String)]) -> Result<Vec<Breach>> {
     breaches_of(QUOTED, files)
 }
@@ -238,7 +238,8 @@ fn breaches_of(rows: &[Quoted], files: &[(String, String)]) -> Result<Vec<Breach
     Ok(breaches)
 }
 
-/// Where the numbers of a phrase stand in a text, in which lines may break at any space. None where the phrase is not there.
+/// Returns the positions of a phrase's numbers in a text, where lines may break at any space. None if the phrase is
+/// missing.
 fn numbers_in(text: &str, phrase: &str) -> Option<Vec<Range<usize>>> {
     let mut words = String::new();
     let mut places = Vec::new();
@@ -265,7 +266,7 @@ fn numbers_in(text: &str, phrase: &str) -> Option<Vec<Range<usize>>> {
     })
 }
 
-/// The length of the number that a text begins with, whose digits may be grouped by a space: `16 384`.
+/// Returns the length of the number at the start of a text. Its digits may be grouped by spaces: `16 384`.
 fn number_len(text: &str) -> usize {
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let mut len = digits(text);
@@ -295,7 +296,7 @@ impl World<'_> {
                 let number = self.performance.pointer(pointer)?.as_u64()?;
                 Some((number + multiple / 2) / multiple * multiple)
             }
-            // A power of two in bytes, said in KiB.
+            // The constant is a power of two in bytes, and the document quotes KiB.
             Source::Constant(file, name, 0) => Some((1 << self.constant(file, name)?) >> 10),
             Source::Constant(file, name, unit) => Some(self.constant(file, name)? / unit),
             Source::Product([(file, name), (other_file, other)], unit) => {
@@ -304,7 +305,7 @@ impl World<'_> {
         }
     }
 
-    /// The value of `const NAME: TYPE = VALUE;`: a number, a shifted one, or a duration in seconds.
+    /// Returns the value of `const NAME: TYPE = VALUE;`: a number, a shifted number, or a duration in seconds.
     fn constant(&self, path: &str, name: &str) -> Option<u64> {
         let (_, text) = self.files.iter().find(|(of, _)| of == path)?;
         let (_, rest) = text.split_once(&format!("const {name}: "))?;
@@ -317,14 +318,14 @@ impl World<'_> {
         }
     }
 
-    /// A number, or another constant of the file.
+    /// Returns the value of a number or of another constant in the file.
     fn value(&self, path: &str, text: &str) -> Option<u64> {
         let text = text.trim();
         text.replace('_', "").parse().ok().or_else(|| self.constant(path, text))
     }
 }
 
-/// A measurement, rounded as documents have it.
+/// Rounds a measurement as documents do.
 fn whole(number: f64) -> Option<u64> {
     format!("{number:.0}").parse().ok()
 }
@@ -350,7 +351,7 @@ mod tests {
         },
     ];
 
-    /// What is said of these texts.
+    /// Returns the reasons of the breaches in these texts.
     fn said(readme: &str, counting: &str) -> Vec<&'static str> {
         let performance = r#"{"floods": {"rows": [{"id": "one_source", "floor": "bare", "receivers": [
             {"id": "limiter", "above_bare_ns": {"median": 36.1}}, {"id": "nft_meter", "above_bare_ns": {"median": 496.6}}]}]}}"#;

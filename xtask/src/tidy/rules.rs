@@ -1,16 +1,16 @@
-//! What may not stand where, and why. One entry, one rule, with an example that breaks it.
+//! Table of forbidden patterns with reasons. Each entry is one rule with an example that breaks it.
 
-/// A pattern that no line of some files may match.
+/// Pattern that no line of certain files may match.
 #[derive(Debug)]
 pub(super) struct Rule {
-    /// `dir/` is all below it, `*.rs` an ending, anything else one file.
+    /// Paths that the rule covers: `dir/` with everything below, an ending `*.rs`, or a single file.
     pub(super) paths: &'static [&'static str],
     pub(super) except: &'static [&'static str],
     pub(super) part: Scope,
-    /// A regular expression, held against one line at a time.
+    /// Regular expression, applied to one line at a time.
     pub(super) forbidden: &'static str,
     pub(super) reason: &'static str,
-    /// Lines that break it.
+    /// Lines that break the rule.
     #[cfg_attr(not(test), expect(dead_code, reason = "only the tests break a rule on purpose"))]
     pub(super) examples: &'static [&'static str],
 }
@@ -18,13 +18,13 @@ pub(super) struct Rule {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Scope {
     Everything,
-    /// Without comments and what strings say.
+    /// Text without comments and without the contents of strings.
     Code,
-    /// That, without what only tests compile.
+    /// Text like [`Scope::Code`], without test-only code.
     ShippedCode,
 }
 
-/// Where shipped code is.
+/// Directories of shipped code.
 pub(super) const SHIPPED: &[&str] = &[
     "ratelimit-accesslog/src/",
     "ratelimit-common/src/",
@@ -42,10 +42,10 @@ pub(super) const SHIPPED: &[&str] = &[
     "ratelimit-web/src/",
 ];
 
-/// Lines of a shipped file, tests at its end apart.
+/// Maximum number of lines in a shipped file, without the tests at its end.
 pub(super) const SHIPPED_LINES_MAX: usize = 450;
 
-/// Shipped files that have more, and why a cut would hurt.
+/// Shipped files that may be longer, with the reason against splitting them.
 pub(super) const LONG_FILES: &[(&str, &str)] = &[
     ("ratelimit-daemon/src/lib.rs", "the order of a start stands in one place"),
     (
@@ -130,7 +130,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         paths: &["ratelimit-report/src/export.rs", "ratelimit-report/src/export/"],
         except: &[],
-        // Its tests make a snapshot as the daemon does, with the fake datapath.
+        // Its tests build a snapshot like the daemon, with the fake datapath.
         part: Scope::ShippedCode,
         forbidden: r"datapath",
         reason: "what shows the state reads the snapshot, never the datapath",
@@ -162,7 +162,7 @@ pub(super) const RULES: &[Rule] = &[
             "ratelimit-ebpf/src/main.rs",
         ],
         part: Scope::Code,
-        // Not `#[unsafe(no_mangle)]`: a function that the verifier is to walk by itself needs a name.
+        // `#[unsafe(no_mangle)]` is allowed: a function that the verifier checks separately needs a name.
         forbidden: r"\bunsafe\s*(\{|fn\b|impl\b|extern\b|trait\b|$)",
         reason: "the BPF program is unsafe where it reads the packet and the maps, nowhere else; the benchmark's sender writes packets",
         examples: &["unsafe { read(pointer) }"],
@@ -194,26 +194,26 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         paths: &["integration-test/tests/"],
         except: &[
-            // Real time is the subject: the kernel ends a trial, with no daemon to say so.
+            // This test needs real time: the kernel ends a trial without a daemon.
             "integration-test/tests/policy.rs",
-            // Likewise: a client that got no answer asks again only after a while.
+            // This test needs real time: a client without an answer retries only after a while.
             "integration-test/tests/applications.rs",
-            // The pace of what is sent, so that it lasts, and admissions lie in every bucket.
+            // This test paces its traffic, so that it lasts and admissions are spread over all buckets.
             "integration-test/tests/cpus.rs",
-            // Events are on a budget of real time.
+            // Events have a budget of real time.
             "integration-test/tests/events.rs",
             "integration-test/tests/events_told.rs",
             "integration-test/tests/flood.rs",
             "integration-test/tests/forged.rs",
-            // The pace of what is sent, over a minute of real time.
+            // These tests pace their traffic over a minute of real time.
             "integration-test/tests/fleet_cost.rs",
             "integration-test/tests/fleet_trouble.rs",
             "integration-test/tests/kept.rs",
-            // Packets go on while a program is swapped.
+            // These tests send packets while a program is swapped.
             "integration-test/tests/layouts.rs",
             "integration-test/tests/suggest.rs",
             "integration-test/tests/watch.rs",
-            // The pace of clients that give up, of a flood, and of a store that fails.
+            // These tests need the pace of clients that give up, of a flood, and of a failing store.
             "integration-test/tests/abandoned.rs",
             "integration-test/tests/after_flood.rs",
             "integration-test/tests/demand.rs",
@@ -275,7 +275,7 @@ pub(super) fn is_match(pattern: &str, path: &str) -> bool {
     path == pattern
 }
 
-/// A path that the pattern matches.
+/// Returns a path that the pattern matches.
 #[cfg(test)]
 pub(super) fn example_of(pattern: &str) -> String {
     if let Some(ending) = pattern.strip_prefix('*') {

@@ -1,4 +1,4 @@
-//! Every test that docs/HOSTILE.md names is there, in the crate that its letter says.
+//! Check that every test named in docs/HOSTILE.md exists, in the crate that its letter stands for.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ const TABLE: &str = "docs/HOSTILE.md";
 const REASON: &str = "docs/HOSTILE.md names a test that is not there: `name` (C), (U), (I) or (X) for its crate";
 const NO_TEST: &str = "a row of docs/HOSTILE.md names no test";
 
-/// Whether tests of a path are those of a letter.
+/// Predicate: returns true if a path belongs to a letter's crates.
 type Letter = fn(&str) -> bool;
 
-/// What stands behind the names of tests, and where these are.
+/// Letters after test names in the document, and the crates that they stand for.
 const LETTERS: [(&str, Letter); 4] =
     [("(C)", is_common), ("(U)", is_of_user_space), ("(I)", is_integration), ("(X)", is_xtask)];
 
@@ -31,10 +31,10 @@ fn is_of_user_space(path: &str) -> bool {
     !is_common(path) && !is_integration(path) && !is_xtask(path)
 }
 
-/// A test by its letter, if it has one, and its name.
+/// Test named in the document: its letter, if any, and its name.
 type Test<'a> = (Option<Letter>, &'a str);
 
-/// `files` are the repository's, path and text.
+/// Returns the breaches in the table. `files` holds path and text of each repository file.
 pub(super) fn breaches(files: &[(String, String)]) -> Vec<Breach> {
     let sources = files.iter().filter(|(path, _)| path.ends_with(".rs"));
     let tests: BTreeSet<(&str, &str)> =
@@ -56,15 +56,15 @@ pub(super) fn breaches(files: &[(String, String)]) -> Vec<Breach> {
     lines.filter_map(of_line).collect()
 }
 
-/// Whether it is a scenario: `| S1 |`, `| R1 |`.
+/// Returns true for a row of a scenario: `| S1 |`, `| R1 |`.
 fn is_row(line: &str) -> bool {
     let name = line.strip_prefix("| ").and_then(|rest| rest.strip_prefix(['S', 'R']));
     name.is_some_and(|number| number.starts_with(|digit: char| digit.is_ascii_digit()))
 }
 
-/// The names in a row's last column, with the letter behind them.
+/// Returns the test names in a row's last column, with the letter after each.
 fn named_in(line: &str) -> Vec<Test<'_>> {
-    // The text behind the last bar of a row is empty.
+    // The text after the last bar of a row is empty.
     let Some(column) = line.rsplit('|').nth(1) else { return Vec::new() };
     let (mut named, mut waiting) = (Vec::new(), Vec::new());
     for (index, piece) in column.split('`').enumerate() {

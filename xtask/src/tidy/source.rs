@@ -1,12 +1,13 @@
-//! Rust source as a grep wants it: without comments, without what strings say, without tests.
+//! Rust source prepared for text search: without comments, without the contents of strings, and without tests.
 //!
-//! Not a parser: it knows how comments, strings and braces nest, and keeps every line where it was.
+//! A simple scanner instead of a parser. It handles nested comments, strings and braces, and preserves all line
+//! numbers.
 
-/// The same file twice, line for line.
+/// Two variants of one file with equal line numbers.
 pub(super) struct Source {
-    /// Comments and the contents of strings are blanks.
+    /// Text with comments and the contents of strings blanked.
     pub(super) code: String,
-    /// Items for tests alone are blanks too.
+    /// Same text as `code`, with test-only items blanked too.
     pub(super) shipped_code: String,
 }
 
@@ -55,7 +56,7 @@ fn blank_tests(code: &str) -> String {
     shipped + rest
 }
 
-/// Where the item that begins here ends: at its closing brace, or at a semicolon before any.
+/// Returns the end of the item at the start of the text: its closing brace, or a semicolon before any brace.
 fn item_end(code: &str) -> usize {
     let mut depth = 0usize;
     for (index, character) in code.char_indices() {
@@ -114,7 +115,7 @@ fn raw_string(text: &str) -> usize {
     text[body..].find(&end).map_or(text.len(), |index| body + index + end.len())
 }
 
-/// A character literal as one piece, so that `'"'` opens no string; a lifetime is only its quote.
+/// Returns the length of a character literal, so that `'"'` opens no string. Of a lifetime only the quote counts.
 fn character(text: &str) -> usize {
     let mut characters = text.char_indices().skip(1);
     let (Some((_, first)), Some((second_index, second))) = (characters.next(), characters.next()) else {

@@ -1,7 +1,7 @@
-//! The words of words.txt, which no text has: no document, comment, string or identifier, in code and in tests.
+//! Check that no document, comment, string or identifier contains a word of words.txt, in code and in tests.
 //!
-//! A phrase is found over the ends of lines, and in `snake_case` and `CamelCase`. Code in documents quotes names, which
-//! the sources are held to.
+//! A phrase is also found across line ends, and in `snake_case` and `CamelCase`. Code in documents quotes names, which
+//! are checked in the sources.
 
 use super::documents::prose;
 use super::{Breach, breach, rules};
@@ -10,11 +10,11 @@ const WORDS: &str = include_str!("words.txt");
 
 const OTHER_WORD: &str = "xtask/src/tidy/words.txt has another word for this";
 
-/// The words themselves; and records of sizes of functions and of maps, with the names that they had then.
+/// Files without the check: the word list itself, and records with the names of their time.
 const EXCEPT: [&str; 3] = ["xtask/src/tidy/words.txt", "xtask/src/tidy/words.rs", "docs/performance.json"];
 const FIXTURES: &str = "integration-test/fixtures/layout-";
 
-/// Where one of the words stays: files, the text that has it, and why.
+/// Places where a listed word is allowed: files, the text that contains the word, and the reason.
 const LAWFUL: &[(&[&str], &str, &str)] = &[
     (&["*.rs", "*.snap"], "ban_unproven", "a key of the file"),
     (&["*.rs"], "forgotten_ns", "a field of a map's value, which the BPF program names"),
@@ -36,17 +36,17 @@ const LAWFUL: &[(&[&str], &str, &str)] = &[
     (&["*.rs", "*.snap"], "tests/newcomer.rs", "a file of tests, about people who are new"),
 ];
 
-/// A word in lower case.
+/// Word in lower case.
 struct Word {
-    /// Counted from 0.
+    /// Line number, counted from 0.
     line: usize,
-    /// Empty where what stands here is no word, and so between no two of one phrase.
+    /// Text of the word. Empty for punctuation, which separates phrases.
     text: String,
-    /// The one before is of the same name.
+    /// True if the previous word belongs to the same identifier.
     is_joined: bool,
 }
 
-/// `files` are the repository's, path and text.
+/// Returns the breaches in all files. `files` holds path and text of each repository file.
 pub(super) fn breaches(files: &[(String, String)]) -> Vec<Breach> {
     let phrases = phrases();
     files.iter().flat_map(|(path, text)| breaches_in(path, text, &phrases)).collect()
@@ -68,7 +68,7 @@ fn breaches_in(path: &str, text: &str, phrases: &[Vec<&str>]) -> Vec<Breach> {
     found.map(|line| breach(path, line + 1, lines.get(line).unwrap_or(&""), OTHER_WORD)).collect()
 }
 
-/// Whether the words begin with the phrase: in prose, or within one name. `let in_force` has none.
+/// Returns true if the words begin with the phrase, in prose or within one identifier. `let in_force` does not.
 fn begins(words: &[Word], phrase: &[&str]) -> bool {
     let Some((of, rest)) = words.split_at_checked(phrase.len()) else { return false };
     let is_name = of.iter().skip(1).any(|word| word.is_joined);
@@ -83,7 +83,7 @@ fn phrases() -> Vec<Vec<&'static str>> {
 
 fn words(text: &str) -> impl Iterator<Item = Word> {
     text.lines().enumerate().flat_map(|(at, line)| {
-        // What begins a comment, and what lets a string go on, is between the words of one sentence.
+        // Comment markers and string continuations do not separate the words of a sentence.
         let line = line.trim().trim_start_matches(['/', '!', '#', ';', '*']).trim_end_matches('\\');
         let mut words = Vec::new();
         let (mut text, mut is_joined, mut is_small) = (String::new(), false, false);

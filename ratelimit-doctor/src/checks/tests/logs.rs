@@ -1,4 +1,4 @@
-//! Access logs of servers.
+//! Tests of the checks of servers' access logs.
 
 use ratelimit_common::layout;
 use ratelimit_policy::config::LOGS_MAX;

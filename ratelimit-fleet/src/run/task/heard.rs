@@ -1,4 +1,4 @@
-//! What the store answers to a beat: the time, the hosts, and what all are to do.
+//! Evaluation of the store's answer to a beat: the time, the hosts and new acts.
 
 use ratelimit_common::time::Nanos;
 use tokio::time::Instant;
@@ -28,7 +28,7 @@ impl Task {
         }
         let mut has_room = true;
         for (name, sealed) in &heard.acts {
-            // For which there is no room is heard with a later beat.
+            // Acts that exceed the queue are requested again with a later beat.
             let Ok(room) = self.acts.try_reserve() else {
                 has_room = false;
                 break;
@@ -45,7 +45,7 @@ impl Task {
             }
             room.send(act);
         }
-        // The rest at once, where more came than one answer has.
+        // A full answer means that more acts wait, so the next beat follows at once.
         if has_room && heard.acts.len() >= ROUND_MAX {
             self.beats_at = Instant::now();
         }
@@ -157,7 +157,7 @@ mod tests {
         let stream: Vec<_> = (1..=1500).map(said).collect();
         let mut done = 0;
         for _ in 0..20 {
-            // As the store does it.
+            // Same paging as the store's script.
             let from = task.heard.parse::<usize>().unwrap();
             let next = &stream[from..stream.len().min(from + ROUND_MAX)];
             task.beats_at = Instant::now() + Duration::from_secs(3600);

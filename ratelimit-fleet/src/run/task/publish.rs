@@ -1,4 +1,4 @@
-//! What the task tells of itself: the status for those who ask, and lines of the log.
+//! Publication of the task's status, and log lines about its changes.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -47,7 +47,7 @@ impl Task {
         self.published.send_replace(self.status.clone());
     }
 
-    /// What the others are told of this host's reports.
+    /// Returns the maximum time of this host's reports in milliseconds, for its record.
     pub(super) fn own_delay_ms(&self, now: Nanos) -> Option<u64> {
         let delay = self.trips.reach(now).delay?;
         Some(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX))

@@ -1,57 +1,57 @@
-//! Where values of the store's protocol (RESP2) begin and end in a stream of bytes. Pure.
+//! Incremental parser for the boundaries of RESP2 values in a byte stream. Pure.
 
 use super::{ANSWER_BYTES_MAX, DEPTH_MAX, ELEMENTS_MAX, Excess, LINE_BYTES_MAX};
 
-/// The longest number of a length.
+/// Maximum number of digits of a length.
 const NUMBER_BYTES_MAX: usize = 20;
 
-/// The most that is kept of an error's words.
+/// Maximum bytes that are kept of an error text.
 const WORDS_BYTES_MAX: usize = 512;
 
-/// The first byte of a record of TLS: an alert, a handshake.
+/// First bytes of TLS records: an alert, a handshake.
 const TLS_RECORDS: [u8; 2] = [0x15, 0x16];
 
-/// What a stream came to.
+/// Event in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framed<'a> {
-    /// A value that is within no other begins, of this kind.
+    /// A top-level value begins. Holds its type byte.
     Begins(u8),
-    /// The words of an error that is within no other value.
+    /// Text of a top-level error.
     Error(&'a [u8]),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// Before the byte that says what kind a value is.
+    /// Before the type byte of a value.
     Kind,
-    /// In the line after it.
+    /// Within the line that follows the type byte.
     Line(u8),
-    /// In a string, and the end of its line: so many bytes are left.
+    /// Within a string and its line end. Holds the remaining bytes.
     Text(u64),
 }
 
-/// Values as they pass by.
+/// Parser state.
 #[derive(Debug)]
 pub(super) struct Frames {
     is_bounded: bool,
     at: At,
-    /// The line so far, as much as is kept.
+    /// Current line, up to the kept maximum.
     line: Vec<u8>,
     line_bytes: usize,
-    /// How many values each array around this one still waits for.
+    /// Number of values that each enclosing array still expects.
     open: Vec<u64>,
-    /// Of the outermost value.
+    /// Bytes of the current top-level value.
     bytes: u64,
     elements: u64,
 }
 
 impl Frames {
-    /// Values of any size.
+    /// Creates a parser without bounds.
     pub(super) const fn unbounded() -> Self {
         Self::new(false)
     }
 
-    /// Values of a size that an honest store sends.
+    /// Creates a parser that enforces the bounds on answers.
     pub(super) const fn bounded() -> Self {
         Self::new(true)
     }
@@ -60,12 +60,12 @@ impl Frames {
         Self { is_bounded, at: At::Kind, line: Vec::new(), line_bytes: 0, open: Vec::new(), bytes: 0, elements: 0 }
     }
 
-    /// Whether a value has begun, and not ended.
+    /// Returns true within a value.
     pub(super) const fn is_within(&self) -> bool {
         !self.open.is_empty() || !matches!(self.at, At::Kind)
     }
 
-    /// Takes in the next bytes, and tells what they came to.
+    /// Parses the next bytes and passes each event to `tell`. Fails if a bound is exceeded or a byte is invalid.
     pub(super) fn take(
         &mut self,
         mut bytes: &[u8],
@@ -109,7 +109,7 @@ impl Frames {
                 return Err(Excess::Tls);
             }
         }
-        // The fleet speaks RESP2, which has no other kinds.
+        // The fleet uses RESP2, which has no other types.
         if !matches!(kind, b'+' | b'-' | b':' | b'$' | b'*') {
             return Err(Excess::Garbled);
         }
@@ -190,7 +190,7 @@ impl Frames {
     }
 }
 
-/// A length; none where it is negative, which stands for a value that is not there.
+/// Parses a length. None if it is negative, which represents an absent value.
 fn number(digits: &[u8]) -> Result<Option<u64>, Excess> {
     let number: i64 = str::from_utf8(digits).ok().and_then(|text| text.parse().ok()).ok_or(Excess::Garbled)?;
     Ok(u64::try_from(number).ok())

@@ -1,4 +1,4 @@
-//! Endless and hostile answers through the bound, byte by byte. No store.
+//! Tests of the bound with endless and hostile answers, byte by byte. They need no store.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 

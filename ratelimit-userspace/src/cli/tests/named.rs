@@ -1,4 +1,4 @@
-//! What help and messages tell the reader to type or to read is there.
+//! Tests that commands, flags and documents exist if help or messages name them.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::*;
 use crate::error::Exit;
 
-/// What follows the program's name in a sentence and is no command.
+/// Words that follow the program's name in a sentence and are no commands.
 const PROSE: [&str; 15] = [
     "that",
     "as",
@@ -29,7 +29,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a workspace").to_owned()
 }
 
-/// The files below a directory of the workspace with one of these endings, without those of tests.
+/// Returns the files in a directory of the workspace with one of these endings, except those of tests.
 fn files(directory: &str, endings: &[&str]) -> Vec<PathBuf> {
     let mut directories = vec![root().join(directory)];
     let mut found = Vec::new();
@@ -49,7 +49,7 @@ fn files(directory: &str, endings: &[&str]) -> Vec<PathBuf> {
     found
 }
 
-/// What a file shows a reader: of code, what its strings and the help say, without its tests.
+/// Returns the text of a file that a reader may see. For code, that includes strings and the help, and excludes tests.
 fn shown(path: &Path) -> String {
     let text = std::fs::read_to_string(path).expect("text");
     if path.extension().is_none_or(|of| of != "rs") {
@@ -60,11 +60,11 @@ fn shown(path: &Path) -> String {
         let line = line.trim_start();
         line.starts_with("//") && !line.starts_with("/// ")
     };
-    // What a string goes on with on its next line belongs to it.
+    // A string that continues on the next line is one string.
     shipped.lines().filter(|line| !is_comment(line)).collect::<Vec<_>>().join("\n").replace("\\\n", "")
 }
 
-/// Each crate's sources, and what is installed beside the program.
+/// Returns each crate's sources, and the files that are installed beside the program.
 fn everything() -> Vec<(PathBuf, String)> {
     let crates = std::fs::read_dir(root()).expect("the workspace").filter_map(|entry| {
         let path = entry.ok()?.path();
@@ -80,7 +80,7 @@ fn everything() -> Vec<(PathBuf, String)> {
     paths.into_iter().map(|path| (path.clone(), shown(&path))).collect()
 }
 
-/// The words of a command line that begins here, as far as it goes on plainly.
+/// Returns the words of the command line that begins here, up to its first special character.
 fn words(rest: &str) -> Vec<&str> {
     let line = rest.split(['`', '\n', '"', '|', ';', '(', ')', '·']).next().unwrap_or_default();
     line.split(' ')
@@ -137,10 +137,10 @@ fn every_command_that_is_named_exists() {
 fn no_message_names_a_document_that_is_not_installed() {
     let mut named = 0;
     for (path, text) in everything() {
-        // The shipped program alone: a document names its neighbours.
+        // Check the shipped program only: documents link to each other.
         let is_program =
             path.extension().is_some_and(|of| of == "rs" || of == "service") && !path.starts_with(root().join("xtask"));
-        // The texts of a document.
+        // These texts are part of a document.
         let is_program = is_program && !["config/keys.rs", "keys/fleet.rs"].iter().any(|of| path.ends_with(of));
         for line in text.lines().filter(|line| is_program && line.contains(".md") && !line.contains("include_str!")) {
             for (at, _) in line.match_indices(".md") {

@@ -1,7 +1,8 @@
-//! Each client, against each web server: HTTP/1 exactly, HTTP/2 exactly with one stream, and with many a third at least.
+//! Rows of each client with each web server. HTTP/1, and HTTP/2 with one stream, are exact; HTTP/2 with many streams
+//! counts at least a third.
 //!
-//! What a TLS library writes differs by library and by server: how long its Finished is and in which segment, whether the
-//! server has sent tickets before the first request, what is written at the end.
+//! TLS output differs by library and by server: the length of Finished and its segment, whether the server sent tickets
+//! before the first request, and the bytes at the end of a connection.
 
 use super::traffic::CHROMIUM;
 use super::{Bound, Over, Row, Server, row};
@@ -11,19 +12,19 @@ pub(super) fn all() -> Vec<Row> {
     let mut rows = Vec::new();
     for server in Server::WEB {
         for over in [Over::Clear, Over::Tls12, Over::Tls13] {
-            // Caddy says 100 itself and passes on what the server behind it says; after the second, Java never goes on.
+            // Caddy sends 100 itself and also forwards its backend's 100. After the second, Java never continues.
             let never_ends = (Server::Caddy, "Java 17", "upload of 10 MB, Expect");
             let goes_on = |row: &Row| (server, row.client, row.traffic) != never_ends;
             rows.extend(http1(over).into_iter().filter(goes_on).map(|row| of_server(server, row)));
         }
         rows.extend(with_certificate().into_iter().map(|row| of_server(server, row)));
         rows.extend(http2_clear().into_iter().map(|row| of_server(server, row)));
-        // nginx's pages are among the kinds of traffic.
+        // nginx's pages are already among the kinds of traffic.
         if server != Server::Nginx {
             rows.extend(pages().map(|row| of_server(server, row)));
         }
         for over in [Over::Http2Tls12, Over::Http2] {
-            // lighttpd takes what a client names first, and these name HTTP/2 last.
+            // lighttpd takes the client's first protocol, and these clients list HTTP/2 last.
             let names_it_last = ["libcurl, NSS", "Python httpx", "Python httpx asyncio"];
             let agree = |row: &Row| server != Server::Lighttpd || !names_it_last.contains(&row.client);
             rows.extend(http2(over).into_iter().filter(agree).map(|row| of_server(server, row)));
@@ -33,21 +34,22 @@ pub(super) fn all() -> Vec<Row> {
     rows
 }
 
-/// Over one family each, so that both occur: what a client writes does not depend on it.
+/// Assigns a row to a server, over one address family. A client's output does not depend on the family, so alternating
+/// families covers both.
 fn of_server(server: Server, row: Row) -> Row {
     let families: &'static [Family] = match server {
         Server::Nginx | Server::Caddy | Server::Haproxy => &[Family::V4],
         Server::Apache | Server::Lighttpd | Server::Hypercorn | Server::Grpc => &[Family::V6],
     };
     let row = if server == Server::Lighttpd { of_eight_streams(row) } else { row };
-    // HAProxy makes the window larger by each frame's bytes, and Java sends frames of so few: answers look the same.
+    // HAProxy sends a window update for each of Java's small frames. These updates look like answers.
     let is_stated = (server, row.client, row.traffic, row.over)
         == (Server::Haproxy, "Java 17", "upload of 10 MB", Over::Http2Tls12);
     let bound = if is_stated { Bound::Stated } else { row.bound };
     Row { server, families, bound, ..row }
 }
 
-/// lighttpd allows no more at a time, and Java fails where other clients wait.
+/// Limits a row to eight concurrent streams, lighttpd's maximum. Java fails at the maximum, other clients wait.
 fn of_eight_streams(row: Row) -> Row {
     let command = match (row.client, row.traffic) {
         ("Java 17", "10 streams at once") => "{java17} eight-at-once 2 {url}/ok 1 200",
@@ -119,9 +121,9 @@ macro_rules! s_client {
 const S_CLIENT_256: &str = s_client!("256");
 const S_CLIENT_512: &str = s_client!("512");
 
-/// Records of the same length, whatever is in them (RFC 8446, 5.4).
+/// Rows with TLS records padded to one length, regardless of their content (RFC 8446, 5.4).
 fn padded(over: Over) -> Vec<Row> {
-    // A goodbye is as long as a request.
+    // A close notification is as long as a request.
     let of =
         |connections, asks, traffic, command| row(over, Bound::Goodbyes(connections), asks, traffic, "curl", command);
     if over.is_http2() {
@@ -148,7 +150,7 @@ fn padded(over: Over) -> Vec<Row> {
     ]
 }
 
-/// curl's library over the other TLS libraries that the distribution builds it with.
+/// Rows of libcurl with the other TLS libraries that the distribution builds it with.
 fn libcurl(over: Over, version: &str) -> Vec<Row> {
     let of = |asks, traffic, client, command| row(over, Bound::Exact, asks, traffic, client, command);
     let (gnutls, nss) = ("libcurl, GnuTLS", "libcurl, NSS");
@@ -171,7 +173,7 @@ fn libcurl(over: Over, version: &str) -> Vec<Row> {
     ]
 }
 
-/// What Java's HttpClient is asked, as `JavaClient` takes it; a version of Java takes its place in front.
+/// Rows of Java's HttpClient, with the arguments of `JavaClient`. A placeholder at the start selects the Java version.
 fn java(over: Over, version: &str) -> Vec<Row> {
     let of = |bound, asks, traffic, client, command| row(over, bound, asks, traffic, client, command);
     let exact = |asks, traffic, client, command| of(Bound::Exact, asks, traffic, client, command);
@@ -246,7 +248,7 @@ fn with_certificate() -> Vec<Row> {
     ]
 }
 
-/// A session, then a connection that sends a request with its ClientHello.
+/// Row of a connection that resumes a session and sends a request with its ClientHello.
 fn early_data() -> Row {
     let command = "printf 'GET /ok HTTP/1.1\\r\\nHost: a\\r\\nConnection: close\\r\\n\\r\\n' > {files}/early && \
         (cat {files}/early; sleep 0.5) | openssl s_client -quiet -connect {address} -sess_out {files}/session && \
@@ -258,7 +260,7 @@ fn http2_clear() -> Vec<Row> {
     let of = |bound, asks, traffic, client, command| row(Over::Http2Clear, bound, asks, traffic, client, command);
     let one = Bound::Exact;
     vec![
-        // It fails where it uses such a connection again.
+        // curl fails if it reuses such a connection.
         of(one, 3, "3 connections", "curl", "for i in 1 2 3; do curl -sSf --http2-prior-knowledge {url}/ok; done"),
         of(one, 300, "1 stream at a time, /", "h2load -m 1", "h2load -n 300 -c 1 -m 1 {url}/"),
         of(one, 300, "1 stream at a time, /index.html", "h2load -m 1", "h2load -n 300 -c 1 -m 1 {url}/index.html"),

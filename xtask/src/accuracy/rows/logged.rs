@@ -1,4 +1,4 @@
-//! Clients whose requests packets do not tell apart, against servers whose access log the limiter reads.
+//! Rows of clients with requests that packets cannot distinguish, on servers with an access log that the limiter reads.
 
 use super::traffic::CHROMIUM;
 use super::{Bound, Over, Row, Server, row};
@@ -7,16 +7,16 @@ use crate::accuracy::lab::Family;
 pub(super) fn all() -> Vec<Row> {
     let mut rows = Vec::new();
     for server in [Server::Nginx, Server::Apache, Server::Caddy, Server::Lighttpd, Server::Haproxy, Server::Hypercorn] {
-        // It takes what a client names first, and httpx names HTTP/2 last.
+        // lighttpd takes the client's first protocol, and httpx lists HTTP/2 last.
         let agrees = |row: &Row| server != Server::Lighttpd || row.client != "Python httpx";
-        // It ends a connection after a thousand requests.
+        // Hypercorn ends a connection after a thousand requests.
         let allows = |row: &Row| server != Server::Hypercorn || row.asks <= 1000;
         rows.extend(http2().into_iter().filter(agrees).filter(allows).map(|row| Row { server, ..row }));
     }
     for server in [Server::Caddy, Server::Hypercorn] {
         rows.extend(http3().into_iter().map(|row| Row { server, ..row }));
     }
-    // What is counted too much of one row matches lines of the next.
+    // Surplus counts of one row would match lines of the next, so exact rows run first.
     rows.sort_by_key(|row| row.bound != Bound::Exact);
     rows
 }

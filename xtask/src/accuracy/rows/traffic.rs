@@ -1,4 +1,4 @@
-//! Each kind of traffic, against one server: nginx for HTTP/1 and 2, hypercorn for HTTP/3, grpcio for gRPC.
+//! Rows of each kind of traffic with one server: nginx for HTTP/1 and 2, hypercorn for HTTP/3, grpcio for gRPC.
 
 use super::{Bound, Link, Over, Row, Server, row};
 
@@ -78,7 +78,7 @@ fn http2(over: Over) -> Vec<Row> {
     ]
 }
 
-/// HTTP/2 of servers that are not nginx.
+/// Rows of HTTP/2 on servers other than nginx.
 fn other_http2() -> Vec<Row> {
     let of = |server, bound, asks, traffic, client, command| {
         let row = row(Over::Http2, bound, asks, traffic, client, command);
@@ -126,7 +126,7 @@ fn http3() -> Vec<Row> {
         let row = row(Over::Http3, Bound::Stated, asks, traffic, client, command);
         Row { server: Server::Hypercorn, ..row }
     };
-    // An address cannot be asked for QUIC, a name can.
+    // Chromium uses QUIC only for a host name, not for an address.
     let chromium = "{chromium} --origin-to-force-quic-on=server.test:{port} --ignore-certificate-errors-spki-list={spki} \
         --host-resolver-rules='MAP server.test {bracketed_host}' --dump-dom https://server.test:{port}/page.html";
     vec![
@@ -140,7 +140,7 @@ fn http3() -> Vec<Row> {
     ]
 }
 
-/// Over a wire that loses frames; what takes seconds a request is asked for less often.
+/// Rows over a lossy link, with fewer requests where one takes seconds.
 fn lossy_over(link: Link, over: Over) -> Vec<Row> {
     let of = |asks, traffic, client, command| {
         let row = row(over, Bound::Exact, asks, traffic, client, command);
@@ -149,7 +149,7 @@ fn lossy_over(link: Link, over: Over) -> Vec<Row> {
     vec![
         of(800, "HTTP/1.0, 8 connections, kept alive", "ab", "ab -q -r -k -c 8 -n 800 {url}/ok"),
         of(200, "HTTP/1.0, 200 connections", "ab", "ab -q -r -c 16 -n 200 {url}/ok"),
-        // It leaves requests behind where it stops.
+        // wrk abandons requests when it stops.
         Row { bound: Bound::Within(1), ..of(100, "16 connections, 3 seconds", "wrk", "wrk -t1 -c16 -d3s {url}/ok") },
         of(1, "upload of 10 MB", "curl", "curl -ksSf -T {files}/ten {url}/put/ten"),
         of(1, "download of 10 MB", "curl", "curl -ksSf -o {files}/got {url}/ten"),

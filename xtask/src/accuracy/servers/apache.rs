@@ -1,4 +1,4 @@
-//! Apache, with a virtual host for each protocol.
+//! Apache with one virtual host per protocol.
 
 use std::fmt::Write as _;
 use std::path::Path;

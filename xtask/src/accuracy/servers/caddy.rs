@@ -1,4 +1,4 @@
-//! Caddy, which is Go's net/http and crypto/tls on the server's side.
+//! Caddy, which uses Go's net/http and crypto/tls on the server side.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -27,7 +27,7 @@ fn config(directory: &Path) -> String {
     let mut sites = String::new();
     for over in Server::Caddy.listens() {
         let port = Server::Caddy.port(over);
-        // Clients that ask for an address send no name, which Caddy would refuse of those with a certificate.
+        // A client that connects to an address sends no server name. With client certificates, Caddy would refuse it.
         writeln!(options, "servers :{port} {{\nstrict_sni_host insecure_off\nprotocols {}\n}}", protocols(over)).ok();
         let scheme = if over.is_clear() { "http" } else { "https" };
         writeln!(sites, "{scheme}://:{port} {{\n{}", tls(over, directory)).ok();

@@ -1,4 +1,4 @@
-//! What the servers serve and what they and the clients show each other, written anew for each run.
+//! Files that the servers serve, and certificates of servers and clients. All are created anew for each run.
 
 use std::fs;
 use std::path::Path;
@@ -11,8 +11,8 @@ use crate::run;
 const UPLOAD_BYTES: usize = 10_000_000;
 const DOWNLOAD_BYTES: usize = 100_000_000;
 
-/// What the servers serve: a page of 60 resources (its own file among them), something large; certificates; what makes
-/// OpenSSL pad its records. Gives the hash of the server's public key.
+/// Writes the served files: a page with 60 resources and large files. Also writes certificates and the OpenSSL padding
+/// configuration. Returns the hash of the server's public key.
 pub(in crate::accuracy) fn write_files(directory: &Path) -> Result<String> {
     let page = directory.join("page");
     for made in [&page, &directory.join("put"), &directory.join("bodies")] {
@@ -47,14 +47,14 @@ pub(in crate::accuracy) fn write_files(directory: &Path) -> Result<String> {
     write_certificates(directory)
 }
 
-/// What makes OpenSSL pad the records of TLS 1.3 that it writes to a multiple of so many bytes, whatever program it is in.
+/// Returns an OpenSSL configuration that pads TLS 1.3 records to a multiple of `padding` bytes, in any program.
 fn padded_config(padding: u32) -> String {
     format!(
         "openssl_conf = lab\n[lab]\nssl_conf = ssl\n[ssl]\nsystem_default = all\n[all]\nRecordPadding = {padding}\n"
     )
 }
 
-/// A server's, and a client's that it has signed. Gives the hash of the server's public key.
+/// Writes a server certificate and a client certificate that it signed. Returns the hash of the server's public key.
 fn write_certificates(directory: &Path) -> Result<String> {
     let openssl = |arguments: &str| {
         let mut command = Command::new("openssl");
@@ -75,7 +75,7 @@ fn write_certificates(directory: &Path) -> Result<String> {
     run::answer(Command::new("sh").args(["-c", hash]).arg(directory.join("key.pem")))
 }
 
-/// Bytes that nothing compresses; the same each time.
+/// Returns incompressible bytes, which are the same each time.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut bytes = Vec::with_capacity(len + 8);

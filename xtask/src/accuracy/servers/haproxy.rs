@@ -1,4 +1,4 @@
-//! HAProxy, which answers small requests itself and passes the others on.
+//! HAProxy, which answers small requests itself and forwards the others.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::accuracy::rows::{Over, Server};
 
 pub(super) fn start(namespace: &Namespace, directory: &Path) -> Result<Child> {
     let path = write_config(directory, "haproxy.conf", &config(directory))?;
-    // It logs to a collector of logs or to where it was started.
+    // HAProxy logs to a log collector or to its stdout, which is appended to the log file.
     let mut command = namespace.command("sh");
     command.args(["-c", "exec haproxy -db -f \"$0\" >> \"$1\""]).arg(path).arg(directory.join(Server::Haproxy.log()));
     let child = Child::start(command)?;

@@ -1,4 +1,4 @@
-//! lighttpd: two of them, since whether it offers HTTP/2 is said once for all its ports.
+//! Two lighttpd servers, because HTTP/2 is enabled or disabled for all ports of a server.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,7 +9,7 @@ use netlab::{Child, Namespace};
 use super::{SINK, answers, write_config};
 use crate::accuracy::rows::{Over, Server};
 
-/// A server has one port besides those of its sockets; nobody asks it.
+/// Main port of each server besides its socket ports. No client uses it.
 const MAIN_PORTS: [u16; 2] = [8398, 8399];
 
 pub(super) fn start(namespace: &Namespace, directory: &Path) -> Result<Vec<Child>> {
@@ -33,7 +33,7 @@ fn config(directory: &Path, overs: &[Over], main_port: u16) -> String {
     let root = directory.display();
     let sink = SINK.replace("127.0.0.1:", "");
     let http2 = if overs.iter().any(|over| over.is_http2()) { "enable" } else { "disable" };
-    // A log by way of a program is written at once, one in a file every four seconds.
+    // lighttpd writes a piped log at once, but a log file only every four seconds.
     let mut text = format!(
         "server.modules = (\"mod_openssl\", \"mod_accesslog\", \"mod_proxy\")
 server.document-root = \"{root}\"\nserver.bind = \"127.0.0.1\"\nserver.port = {main_port}

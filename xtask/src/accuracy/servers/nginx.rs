@@ -1,4 +1,4 @@
-//! nginx: before the limiter, and within its own namespace what the others pass some requests on to.
+//! nginx: the web server behind the limiter, and the backend that other servers forward some requests to.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use netlab::{Child, Namespace};
 use super::{SINK, answers_for_all, write_config};
 use crate::accuracy::rows::{Over, Server};
 
-/// `/sink` answers once it has read the whole body, which a `return` by itself does not.
+/// Starts nginx. `/sink` answers after reading the whole body, which a bare `return` does not.
 pub(super) fn start(namespace: &Namespace, directory: &Path) -> Result<Child> {
     let path = write_config(directory, "nginx.conf", &config(directory))?;
     let mut command = namespace.command("nginx");

@@ -1,4 +1,4 @@
-//! Servers in Python: hypercorn for HTTP/2 and 3, grpcio, and what stands behind nginx.
+//! Python servers: hypercorn for HTTP/2 and 3, grpcio, and the backend of nginx.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::accuracy::lab::Family;
 use crate::accuracy::programs::Tools;
 use crate::accuracy::rows::{Over, Server};
 
-/// A WebSocket that echoes and a stream of events.
+/// Starts nginx's backend: an echoing WebSocket and an event stream.
 pub(super) fn backend(namespace: &Namespace, directory: &Path, tools: &Tools) -> Result<Child> {
     let child = python(namespace, directory, tools, &["backend.py"])?;
     for port in [9001, 9002] {

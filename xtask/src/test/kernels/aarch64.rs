@@ -1,7 +1,7 @@
-//! The same on another architecture: the tests of the program, and the daemon with a client that it limits, on Debian's
-//! kernels of arm64.
+//! Tests on another architecture: the tests of the BPF program, and the daemon with a client that it limits, on
+//! Debian's arm64 kernels.
 //!
-//! One of them has pages of 16 kB: what takes a page for 4 kB fails there.
+//! One of the kernels has 16 kB pages, so code that assumes 4 kB pages fails there.
 
 use std::fs;
 use std::time::Instant;
@@ -19,11 +19,11 @@ use crate::test::harness::Tally;
 use crate::test::summary::Tier;
 use crate::test::tiers::PRIVILEGED;
 
-/// Debian's names of the kernels, and their versions.
+/// Debian's name suffixes of the kernels, and their versions.
 const KERNELS: [(&str, [u32; 2]); 2] = [("-cloud-arm64", [6, 1]), ("-arm64-16k", [6, 12])];
-/// Without it there is no network to try anything in.
+/// Kernel module of veth, without which the tests have no network.
 const MODULES: [&str; 1] = ["drivers/net/veth.ko"];
-/// Of the files of tests that start the daemon, those that need no other program than the machine has.
+/// Tests that start the daemon and need no program that the machine lacks, by file.
 const OF_DAEMON: [(&str, &[&str]); 1] = [(
     "traffic",
     &[
@@ -32,10 +32,10 @@ const OF_DAEMON: [(&str, &[&str]); 1] = [(
         "every_frame_that_was_sent_is_counted_once",
     ],
 )];
-/// Below the directory of aarch64.
+/// File of the figures, below the aarch64 directory.
 const FIGURES: &str = "figures.json";
 
-/// What docs/TESTING.md says of it.
+/// Figures for docs/TESTING.md.
 #[derive(Serialize)]
 struct Figures {
     schema: u32,
@@ -117,7 +117,7 @@ pub(in crate::test) fn aarch64(filter: Option<&str>) -> Result<Tier> {
         });
         tally.add(&machine.name, of_machine);
     }
-    // Figures of a part would look like those of all.
+    // Figures of some tests could be mistaken for those of all tests.
     if filter.is_none() {
         let daemon_bytes = fs::metadata(daemon).map_or(0, |file| file.len());
         let rust_library = cross.library();
@@ -126,7 +126,7 @@ pub(in crate::test) fn aarch64(filter: Option<&str>) -> Result<Tier> {
     Ok(Tier { name: "aarch64", tally, took: start.elapsed() })
 }
 
-/// What is set up before the tests: a tree that namespaces can be kept in, and where the tests look for programs.
+/// Shell script that runs before the tests: mounts for namespaces and temporary files, and environment variables.
 const BEFORE: &str = "$b mkdir -p /run /var /root\n\
     $b ln -s /run /var/run\n\
     $b mount -t tmpfs tmpfs /run\n\
@@ -134,7 +134,7 @@ const BEFORE: &str = "$b mkdir -p /run /var /root\n\
     export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root RATELIMITD_BIN=/bin/ratelimitd\n\
     $b grep -m 1 KernelPageSize /proc/self/smaps\n";
 
-/// A module may come compressed.
+/// Returns the commands that load a module. The module may be compressed.
 fn insertion(name: &str) -> String {
     match name.strip_suffix(".xz") {
         Some(plain) => format!("$b unxz /{name}\n$b insmod /{plain}\n"),
@@ -142,7 +142,7 @@ fn insertion(name: &str) -> String {
     }
 }
 
-/// What is run of a file of tests: what the filter says, else what can run there.
+/// Returns the filters for a test file: the user's, or the tests that can run on the machine.
 fn filters<'a>(test: &str, filter: Option<&'a str>) -> Vec<&'a str> {
     match filter {
         Some(filter) => vec![filter],

@@ -1,11 +1,11 @@
-//! What a machine prints: what the tests report, and in the end how they exited.
+//! Output of a machine: the reports of the tests, then their exit code.
 
 use std::time::Duration;
 
 use super::machine::End;
 use crate::test::harness::{Echo, Tally};
 
-/// What the first script prints before the tests' exit code.
+/// Text that the init script prints before the tests' exit code.
 pub(super) const ENDED: &str = "init: the tests exited with ";
 
 #[derive(Debug, Default)]
@@ -19,11 +19,11 @@ impl Console {
         if let Some(code) = line.strip_prefix(ENDED) {
             self.exit = Some(code.to_owned());
         }
-        // Then only the kernel says good-bye.
+        // After the exit code only the kernel prints.
         if self.exit.is_some() { Echo::Hide } else { self.tally.take(line) }
     }
 
-    /// Whatever did not end as it should is a failure, also where no test says so.
+    /// Returns the results. An abnormal end counts as a failure, even if no test reports one.
     pub(super) fn into_tally(self, end: End) -> Tally {
         let Self { mut tally, exit } = self;
         let is_told = !tally.failed.is_empty();

@@ -1,16 +1,16 @@
-//! The archive that a kernel unpacks as its first file system: cpio's "newc"
+//! Writer for the archive that a kernel unpacks as its initial file system: cpio's "newc" format
 //! (Documentation/driver-api/early-userspace/buffer-format.rst, Linux 6.1).
 
 use std::io::{self, Write};
 
 const DIRECTORY: u32 = 0o040_755;
 const EXECUTABLE: u32 = 0o100_755;
-/// "070701" and 13 numbers of 8 digits.
+/// Header size: "070701" and 13 numbers of 8 digits.
 const HEADER_BYTES: usize = 110;
 
 pub(super) struct Archive<W> {
     out: W,
-    /// Each entry is a file of its own: the same number twice would be a hard link.
+    /// Number of entries, used as inode number. Equal numbers would be hard links.
     entries: u32,
 }
 
@@ -19,7 +19,7 @@ impl<W: Write> Archive<W> {
         Self { out, entries: 0 }
     }
 
-    /// `path` from the root, without a slash before it. Its parent must be there already.
+    /// Adds a directory. `path` is relative to the root, and its parent must have been added.
     pub(super) fn directory(&mut self, path: &str) -> io::Result<()> {
         self.entry(path, DIRECTORY, &[])
     }
@@ -38,7 +38,7 @@ impl<W: Write> Archive<W> {
         let len = u32::try_from(bytes.len()).map_err(|_| io::Error::other(format!("{path} has 4 GiB or more")))?;
         let path_len = path.len() + 1;
         self.entries += 1;
-        // Owner, group, links, time; length; the device and its own number; length of the path; no checksum.
+        // Owner, group, links and time; length; device numbers; length of the path; no checksum.
         write!(self.out, "070701{:08x}{mode:08x}{:08x}{:08x}{:08x}{:08x}{len:08x}", self.entries, 0, 0, 1, 0)?;
         write!(self.out, "{:08x}{:08x}{:08x}{:08x}{path_len:08x}{:08x}{path}\0", 0, 0, 0, 0, 0)?;
         self.pad(HEADER_BYTES + path_len)?;
@@ -46,7 +46,7 @@ impl<W: Write> Archive<W> {
         self.pad(bytes.len())
     }
 
-    /// To a multiple of 4.
+    /// Pads to a multiple of 4 bytes.
     fn pad(&mut self, len: usize) -> io::Result<()> {
         self.out.write_all(&[0; 3][..len.next_multiple_of(4) - len])
     }

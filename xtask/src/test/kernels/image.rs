@@ -1,4 +1,4 @@
-//! Debian's kernels: which there are, and the newest of each version unpacked below the target directory.
+//! Debian kernels: finds the newest of each version, and unpacks it below the target directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,27 +13,27 @@ use crate::{run, workspace};
 const PACKAGE: &str = "linux-image-";
 const FILE: &str = "vmlinuz-";
 
-/// Whose kernels, and where they are kept.
+/// Source of kernels, and the directory that stores them.
 pub(super) struct Source {
     flavour: &'static str,
     apt: Apt,
     dir: PathBuf,
-    /// Files without which the tests cannot run, below `kernel` in the modules' directory.
+    /// Required module files, below `kernel` in the modules' directory.
     modules: &'static [&'static str],
 }
 
 impl Source {
-    /// Built for virtual machines: what the tests need is in the image itself, not in modules.
+    /// Returns the kernels for x86_64 virtual machines. They contain everything that the tests need, without modules.
     pub(super) fn x86_64() -> Self {
         Self { flavour: "-cloud-amd64", apt: Apt::Host, dir: machine::dir(), modules: &[] }
     }
 
-    /// Debian's of arm64, by its name after the version.
+    /// Returns Debian's arm64 kernels with this name suffix.
     pub(super) fn aarch64(flavour: &'static str, modules: &'static [&'static str]) -> Self {
         Self { flavour, apt: cross::apt(), dir: cross::dir(), modules }
     }
 
-    /// Where a kernel's modules are, by their names alone.
+    /// Returns the directory of a kernel's modules, which has no subdirectories.
     fn modules_of(&self, release: &str) -> PathBuf {
         self.dir.join(format!("modules-{release}{}", self.flavour))
     }
@@ -45,21 +45,21 @@ impl Source {
 
 #[derive(Debug)]
 pub(super) struct Image {
-    /// `6.1.0-56`
+    /// Release, such as `6.1.0-56`.
     pub(super) release: String,
     pub(super) file: PathBuf,
-    /// Of the modules that were asked for.
+    /// Files of the required modules.
     pub(super) modules: Vec<PathBuf>,
 }
 
-/// One for each version; where there is none, the reason.
+/// Returns a kernel image for each version, or the reason why there is none.
 pub(super) fn ensure(source: &Source, versions: &[[u32; 2]]) -> Result<Vec<Result<Image, String>>> {
     fs::create_dir_all(&source.dir).with_context(|| format!("make {}", source.dir.display()))?;
     let known = known(source);
     versions.iter().map(|version| newest_image(source, *version, &known)).collect()
 }
 
-/// One that was unpacked before will do where the newest cannot be had now.
+/// Returns the newest image of a version. An image unpacked earlier is used if the newest is not available.
 fn newest_image(source: &Source, version: [u32; 2], known: &[String]) -> Result<Result<Image, String>> {
     let image = |release: &str| Image {
         release: release.to_owned(),
@@ -81,7 +81,7 @@ fn newest_image(source: &Source, version: [u32; 2], known: &[String]) -> Result<
     }
 }
 
-/// The releases that apt can download.
+/// Returns the releases that apt can download.
 fn known(source: &Source) -> Vec<String> {
     let search = || {
         let pattern = format!("^{PACKAGE}.*{}$", source.flavour);
@@ -92,7 +92,7 @@ fn known(source: &Source) -> Vec<String> {
     if !known.is_empty() || workspace::program("apt-get").is_none() {
         return known;
     }
-    // A machine that was made a moment ago has no lists yet.
+    // A new machine has no lists yet.
     source.apt.update("kernels").map_or_else(|_| Vec::new(), |()| search())
 }
 
@@ -105,12 +105,12 @@ fn download(source: &Source, release: &str) -> Result<()> {
     keep_modules(source, release, &unpacked)?;
     let file = source.file_of(release);
     let (from, to) = (unpacked.join("boot").join(&file), source.dir.join(&file));
-    // Last: that it is there says that all is.
+    // Moved last, so that its existence shows a complete download.
     fs::rename(&from, &to).with_context(|| format!("move {} to {}", from.display(), to.display()))?;
     fs::remove_dir_all(&unpacked).with_context(|| format!("remove {}", unpacked.display()))
 }
 
-/// A module may be compressed, by a name that says so.
+/// Copies the required modules. A module may be compressed, with a matching file name.
 fn keep_modules(source: &Source, release: &str, unpacked: &Path) -> Result<()> {
     let below = unpacked.join("lib/modules").join(format!("{release}{}", source.flavour)).join("kernel");
     let kept = source.modules_of(release);
@@ -136,7 +136,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Of names like `linux-image-6.1.0-56-cloud-amd64`, the part that tells one from another.
+/// Extracts the releases from names like `linux-image-6.1.0-56-cloud-amd64`.
 fn releases<'a>(names: impl Iterator<Item = &'a str>, prefix: &str, flavour: &str) -> Vec<String> {
     let release = |name: &'a str| name.strip_prefix(prefix)?.strip_suffix(flavour);
     names.filter_map(release).filter(|release| numbers(release).len() > 2).map(str::to_owned).collect()

@@ -1,4 +1,4 @@
-//! What the machine finds at its start: a shell, the tests, the libraries of both, and a script that runs them.
+//! Initial file system of a machine: a shell, the tests, their libraries, and a script that runs them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -13,16 +13,16 @@ use super::cpio::Archive;
 use crate::run;
 use crate::setup::machine::{self, SHELL};
 
-/// Where the kernel has it, and what the script expects.
+/// Mount points that the kernel and the script need.
 const DIRECTORIES: [&str; 4] = ["dev", "proc", "sys", "tmp"];
-/// Where the shell lies.
+/// Path of the shell.
 pub(super) const SHELL_FILE: &str = "bin/busybox";
 
-/// Not compressed: the machine would take longer to unpack it than to read it.
+/// Writes the file system. It is not compressed, because the emulated machine reads it faster than it would unpack it.
 pub(super) fn write(test: &Path, filter: &[&str]) -> Result<PathBuf> {
     let shell = SHELL.file().with_context(|| format!("there is no {}", SHELL.name))?;
     let mut files = BTreeMap::from([(SHELL_FILE.to_owned(), shell.clone()), ("bin/tests".to_owned(), test.into())]);
-    // A static one has none, and ldd fails for it.
+    // ldd fails for a static shell, which needs no libraries.
     let of_shell = run::answer(Command::new("ldd").arg(&shell)).unwrap_or_default();
     let of_test = run::answer(Command::new("ldd").arg(test))?;
     for library in libraries(&of_shell).chain(libraries(&of_test)) {
@@ -36,7 +36,7 @@ pub(super) fn write(test: &Path, filter: &[&str]) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// These files, by their paths in the machine, and what it does first.
+/// Writes an archive of these files, by their paths in the machine, and the init script.
 pub(super) fn archive(path: &Path, files: &BTreeMap<String, PathBuf>, script: &str) -> Result<()> {
     let written = File::create(path).map_err(anyhow::Error::from).and_then(|file| fill(file, files, script));
     written.with_context(|| format!("write {}", path.display()))
@@ -56,24 +56,26 @@ fn fill(file: File, files: &BTreeMap<String, PathBuf>, script: &str) -> Result<(
     Ok(())
 }
 
-/// Each before what is in it.
+/// Returns all directories of the files. Each precedes its contents.
 fn directories<'a>(files: impl Iterator<Item = &'a str>) -> BTreeSet<&'a str> {
     let parents = |path: &'a str| path.match_indices('/').map(move |(at, _)| &path[..at]);
     files.flat_map(parents).chain(DIRECTORIES).collect()
 }
 
-/// `libc.so.6 => /lib/libc.so.6 (0x7f00)`, `/lib64/ld-linux-x86-64.so.2 (0x7f00)`; the vDSO has no path.
+/// Parses lines like `libc.so.6 => /lib/libc.so.6 (0x7f00)` or `/lib64/ld-linux-x86-64.so.2 (0x7f00)`. The vDSO has no
+/// path.
 fn libraries(ldd: &str) -> impl Iterator<Item = &str> {
     ldd.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
 }
 
-/// The command that runs those tests of a program in /bin whose names contain one of the filters; all where there is none.
+/// Returns the command that runs a test program in /bin. It runs the tests with names that contain one of the filters,
+/// or all tests.
 pub(super) fn tests(program: &str, filters: &[&str]) -> String {
     let quoted = filters.iter().map(|filter| format!(" '{}'", filter.replace('\'', r"'\''")));
     format!("/bin/{program} --test-threads=1 --show-output{}", quoted.collect::<String>())
 }
 
-/// Runs the commands one after the other, and tells how the last one ended that ended badly.
+/// Returns the init script. It runs the commands in order and prints the exit code of the last failed one, or 0.
 pub(super) fn script(before: &str, commands: &[String]) -> String {
     let commands: String = commands.iter().map(|command| format!("{command} || code=$?\n")).collect();
     format!(

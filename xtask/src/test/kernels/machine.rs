@@ -1,4 +1,4 @@
-//! One machine of qemu's, from its start until it goes off.
+//! A qemu machine, from its start until it powers off.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,18 +12,20 @@ use crate::run;
 use crate::setup::machine::{Program, QEMU, QEMU_AARCH64};
 use crate::test::harness::Echo;
 
-/// A test that loads the program takes up to 25 s beside another machine: its verification, emulated. The longest of the test programs
-/// has 21. What needs more has become too much for the oldest kernel's verifier, and is not waited for.
+/// Maximum run time of a machine. Beside another machine, a test that loads the program takes up to 25 s, because its
+/// verification is emulated. The longest test program has 21 such tests. A longer run means that the program has become
+/// too large for the oldest kernel's verifier.
 const TIME_MAX: Duration = Duration::from_secs(1100);
-/// All the test programs one after the other, and the daemon's starts, beside another machine.
+/// Maximum run time of an aarch64 machine: all test programs in sequence and the daemon's starts, beside another
+/// machine.
 const TIME_MAX_AARCH64: Duration = Duration::from_secs(3600);
 
-/// Emulated, so that it is the same everywhere. Off at a panic (`panic=-1` restarts, and `-no-reboot` makes that an end);
-/// the kernel's own messages would cut the tests' lines in two, and a panic is printed at any level.
+/// Arguments for an emulated CPU, which is the same everywhere. A panic ends the machine: `panic=-1` restarts, and
+/// `-no-reboot` turns that into an end. Kernel messages would split the tests' lines, so only panics are printed.
 const ARGUMENTS: &str = "-accel tcg -smp 2 -m 2048 -nodefaults -no-reboot -display none -serial stdio";
 const KERNEL_ARGUMENTS: &str = "quiet loglevel=1 panic=-1";
 
-/// An architecture: what qemu is told of it.
+/// Architecture of a machine, as arguments for qemu.
 pub(super) struct Kind {
     qemu: &'static Program,
     arguments: &'static [&'static str],
@@ -32,7 +34,7 @@ pub(super) struct Kind {
 }
 
 pub(super) const X86_64: Kind = Kind { qemu: &QEMU, arguments: &["-cpu", "max"], console: "ttyS0", time_max: TIME_MAX };
-/// The kernel signs its pointers, by an algorithm that takes long to emulate; it need not be that one.
+/// Emulating the default pointer authentication algorithm is slow, so a simpler one is used.
 pub(super) const AARCH64: Kind = Kind {
     qemu: &QEMU_AARCH64,
     arguments: &["-machine", "virt", "-cpu", "max,pauth-impdef=on"],
@@ -48,14 +50,14 @@ pub(super) enum End {
 
 pub(super) struct Machine<'a> {
     pub(super) kind: &'static Kind,
-    /// What its lines are shown with.
+    /// Prefix of the machine's lines in the output.
     pub(super) name: String,
     pub(super) kernel: PathBuf,
     pub(super) initramfs: &'a Path,
 }
 
 impl Machine<'_> {
-    /// Shows each line that a person wants to see when it comes.
+    /// Runs the machine until it ends. Prints its relevant lines as they arrive.
     pub(super) fn run(&self, console: &mut Console) -> Result<End> {
         let Kind { qemu, arguments, console: of_kernel, time_max } = self.kind;
         let mut command = qemu.command().with_context(|| format!("there is no {}", qemu.name))?;
@@ -83,7 +85,7 @@ fn run_for(limit: Duration, command: &mut Command, name: &str, console: &mut Con
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
                 drop(machine);
-                // The last of them, without an end, names the test that hangs.
+                // The last line, without a line end, names the test that hangs.
                 lines.iter().for_each(|line| take(&line));
                 return Ok(End::TimeIsUp(limit));
             }
@@ -92,12 +94,12 @@ fn run_for(limit: Duration, command: &mut Command, name: &str, console: &mut Con
     Ok(End::Off)
 }
 
-/// Does not outlive the process that waits for it.
+/// Child process that does not outlive this process's wait for it.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // One that has ended already cannot be killed, and need not be.
+        // Killing a process that has already ended fails, which is harmless.
         self.0.kill().ok();
         self.0.wait().ok();
     }

@@ -1,7 +1,7 @@
-//! A container with systemd as its first process, in namespaces and with a BPF file system of its own.
+//! Container with systemd as its first process, in separate namespaces and with its own BPF file system.
 //!
-//! It lives as long as the pipe that its holder has the other end of: also where the holder is killed, the namespace of
-//! processes ends with its first one, and all mounts with the last.
+//! The container lives as long as its holder keeps the other end of a pipe. Even if the holder is killed, the PID
+//! namespace ends with its first process, and all mounts with the last.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use crate::run;
 use crate::setup::machine::NSPAWN;
 
-/// In what directory the container finds the packages.
+/// Directory in the container with the packages.
 pub(super) const SHARED: &str = "/mnt";
 
 const STARTS_WITHIN: Duration = Duration::from_secs(120);
@@ -23,7 +23,8 @@ const ENDS_WITHIN: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(50);
 const NAMESPACES: &str = "--mount --net --pid --fork --kill-child --mount-proc";
 
-/// The root file system is unpacked in memory, so that nothing of it stays. Ends with its standard input.
+/// Script that starts the container and ends with its standard input. The root file system is unpacked in memory, so
+/// that nothing remains.
 const SCRIPT: &str = r#"
 dir=$1 rootfs=$2 shared=$3 log=$4
 shift 4
@@ -38,14 +39,14 @@ tar -xf "$rootfs" -C root
 read -r _ || true
 "#;
 
-/// The capabilities beside nspawn's own are those of the unit; bpf(2) is not among the calls that it allows by itself.
+/// Arguments of nspawn. The added capabilities are the unit's. nspawn does not allow bpf(2) by default.
 const NSPAWN_ARGUMENTS: [&str; 10] = [
     "--quiet",
     "--boot",
     "--register=no",
     "--keep-unit",
     "--private-network",
-    // What this machine asks for names is no business of the container's.
+    // The container must not use this machine's resolver.
     "--resolv-conf=off",
     "--machine=web",
     "--console=pipe",
@@ -53,20 +54,20 @@ const NSPAWN_ARGUMENTS: [&str; 10] = [
     "--system-call-filter=bpf",
 ];
 
-/// What every command in it finds, and nothing else.
+/// Complete environment of every command in the container.
 const ENVIRONMENT: [&str; 5] =
     ["-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8", "DEBIAN_FRONTEND=noninteractive"];
 
 pub(super) struct Container {
     holder: Child,
-    /// Closed on drop, which ends it.
+    /// Pipe that ends the container when it is closed on drop.
     lifeline: Option<ChildStdin>,
-    /// systemd's process id, as seen from here.
+    /// Process id of systemd outside the container.
     init: u32,
 }
 
 impl Container {
-    /// Started, with every unit at rest.
+    /// Starts the container and waits until every unit has started. Fails if a unit failed.
     pub(super) fn start(rootfs: &Path, shared: &Path, work: &Path) -> Result<Self> {
         let dir = work.join("container");
         fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
@@ -88,7 +89,8 @@ impl Container {
         Ok(container)
     }
 
-    /// A line for a shell in it, as root with all capabilities: what they must not hide is started by systemctl.
+    /// Returns a shell command in the container, as root with all capabilities. Tests of restricted capabilities must
+    /// start units instead.
     pub(super) fn command(&self, line: &str) -> Result<Command> {
         let init = self.init.to_string();
         let mut command =
@@ -128,19 +130,19 @@ impl Drop for Container {
         drop(self.lifeline.take());
         let deadline = Instant::now() + ENDS_WITHIN;
         while Instant::now() < deadline {
-            // What cannot be waited for is gone.
+            // A process that cannot be waited for has ended.
             if !matches!(self.holder.try_wait(), Ok(None)) {
                 return;
             }
             thread::sleep(PAUSE);
         }
-        // Root's, where this is not root: then the end of its standard input has to do.
+        // Without root this process cannot kill root's process. The end of its standard input must suffice.
         self.holder.kill().ok();
         self.holder.wait().ok();
     }
 }
 
-/// The process that systemd-nspawn started, among all that descend from `ancestor`.
+/// Returns the process that systemd-nspawn started, among the descendants of `ancestor`.
 fn systemd_below(ancestor: u32) -> Option<u32> {
     let processes = processes();
     let name_of = |id: u32| processes.get(&id).map(|process| process.name.as_str());
@@ -171,7 +173,7 @@ fn processes() -> BTreeMap<u32, Process> {
         .collect()
 }
 
-/// `24022 (systemd) S 24001 ...`; a name may hold blanks and brackets, and is cut at 15 bytes by the kernel.
+/// Parses `24022 (systemd) S 24001 ...`. The name may contain blanks and brackets, and the kernel cuts it at 15 bytes.
 fn process(stat: &str) -> Option<Process> {
     let (begin, rest) = stat.rsplit_once(')')?;
     let (_, name) = begin.split_once('(')?;

@@ -1,4 +1,4 @@
-//! What a run came to: figures for other documents, and the transcript for people.
+//! Results of a run: figures for other documents, and the transcript.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -8,24 +8,24 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 pub(super) const TRANSCRIPT: &str = "docs/SYSTEMD-TRANSCRIPT.md";
-/// What one command shows of its output: the rest is said by number.
+/// Maximum number of lines shown of a command's output. The number of omitted lines is shown instead.
 const LINES_MAX: usize = 24;
 const COLUMNS_MAX: usize = 116;
 
-/// In seconds, bytes and packets.
+/// Figures in seconds, bytes and packets.
 #[derive(Default, Serialize)]
 pub(super) struct Figures {
     pub(super) schema: u32,
-    /// `systemd 252 (252.39-1~deb12u2)`
+    /// Version, such as `systemd 252 (252.39-1~deb12u2)`.
     pub(super) systemd: String,
-    /// None where it was there.
+    /// Time to make the root file system. None if it existed.
     pub(super) rootfs_seconds: Option<f64>,
     pub(super) rootfs_bytes: u64,
     pub(super) package_bytes: u64,
     pub(super) boot_seconds: f64,
-    /// From `systemctl enable --now` to its return.
+    /// Time from `systemctl enable --now` to its return.
     pub(super) start_seconds: f64,
-    /// By `systemd-analyze security`.
+    /// Exposure score of `systemd-analyze security`.
     pub(super) exposure: f64,
     pub(super) watchdog_seconds: f64,
     pub(super) killed_seconds: f64,
@@ -37,7 +37,7 @@ pub(super) struct Figures {
 #[derive(Default, Serialize)]
 pub(super) struct Upgrade {
     pub(super) seconds: f64,
-    /// By the flood, from before the upgrade until after it.
+    /// Packets of the flood, from before the upgrade until after it.
     pub(super) packets: u64,
     pub(super) unfiltered: u64,
 }
@@ -48,17 +48,17 @@ pub(super) struct RowFigure {
     pub(super) seconds: f64,
 }
 
-/// Of the transcript, each written by a tier of its own.
+/// Chapter of the transcript. Each is written by its own tier.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Chapter {
     Rows,
     Reboot,
 }
 
-/// Where the second begins.
+/// Heading of the second chapter.
 const REBOOT: &str = "## A reboot";
 
-/// Writes one chapter and leaves the other as it is.
+/// Writes one chapter and leaves the other unchanged.
 pub(super) fn write_chapter(path: &Path, chapter: Chapter, text: &str) -> Result<()> {
     let before = fs::read_to_string(path).unwrap_or_default();
     fs::write(path, with_chapter(&before, chapter, text)).with_context(|| format!("write {}", path.display()))
@@ -74,7 +74,7 @@ fn with_chapter(before: &str, chapter: Chapter, text: &str) -> String {
     if reboot.is_empty() { format!("{rows}\n") } else { format!("{rows}\n\n{REBOOT}\n\n{}\n", reboot.trim()) }
 }
 
-/// A row of the transcript.
+/// Row in the transcript.
 pub(super) struct Told {
     pub(super) title: String,
     pub(super) seconds: f64,
@@ -88,7 +88,7 @@ impl Figures {
         fs::write(&path, text + "\n").with_context(|| format!("write {}", path.display()))
     }
 
-    /// A document, of all rows.
+    /// Returns the transcript of all rows as a document.
     pub(super) fn transcript(&self, rows: &[Told]) -> String {
         let mut text = format!(
             "# A real systemd\n\n\
@@ -100,7 +100,7 @@ impl Figures {
             self.systemd
         );
         for (number, row) in rows.iter().enumerate() {
-            // Writing to a string does not fail.
+            // Writing to a String cannot fail.
             writeln!(text, "| {}. {} | {:.1} |", number + 1, row.title, row.seconds).ok();
         }
         writeln!(
@@ -121,7 +121,7 @@ fn capitalised(title: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// As a block of code, long outputs cut in the middle.
+/// Formats the output as a code block. Long outputs are shortened in the middle.
 fn indented(shown: &str) -> String {
     let mut text = String::new();
     let mut output: Vec<&str> = Vec::new();

@@ -1,4 +1,4 @@
-//! lintian on the package under test, beside the rows, which wait for other things than processors.
+//! Runs lintian on the package, in parallel with the rows, which mostly wait.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,10 +11,10 @@ use crate::workspace;
 
 const TITLE: &str = "lintian finds no error in the package";
 
-/// What it says of a package that was made in no time.
+/// lintian tags that an uncompressed package triggers.
 const OF_QUICK: &str = "uses-no-compression-for-control-tarball,uses-no-compression-for-data-tarball";
 
-/// lintian at work; none where it is missing.
+/// Running lintian. None if it is missing.
 pub(super) struct Lint(Option<JoinHandle<Result<Said>>>);
 
 struct Said {
@@ -23,7 +23,7 @@ struct Said {
 }
 
 impl Lint {
-    /// A package that is made for the test alone `is_quick`: it is not compressed.
+    /// Starts lintian. `is_quick` is true for an uncompressed package that was made only for the test.
     pub(super) fn start(package: &Path, is_quick: bool) -> Self {
         if workspace::program("lintian").is_none() {
             return Self(None);
@@ -32,7 +32,7 @@ impl Lint {
         Self(Some(thread::spawn(move || lint(&package, is_quick))))
     }
 
-    /// Waits for its end, and counts it as one test.
+    /// Waits for lintian and counts it as one test.
     pub(super) fn end(self, tally: &mut Tally) -> Result<()> {
         let Some(lint) = self.0 else {
             tally.skip(TITLE, "there is no lintian; `cargo xtask setup` gets it where apt-get is");
@@ -46,7 +46,7 @@ impl Lint {
     }
 }
 
-/// Warnings are shown, errors fail.
+/// Runs lintian. Warnings are only shown; errors are failures.
 fn lint(package: &Path, is_quick: bool) -> Result<Said> {
     let mut lintian = Command::new("lintian");
     lintian.args(["--allow-root", "--fail-on", "error"]);
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
     use crate::run;
 
-    /// A package whose control file lacks a description, in a directory of its own.
+    /// Builds a package with this control file in a temporary directory.
     fn package(control: &str) -> (tempfile::TempDir, std::path::PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("root");

@@ -1,4 +1,4 @@
-//! The package under test, and one that differs in its version only.
+//! Package under test, and a copy that differs only in its version.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,8 @@ pub(super) const NAME: &str = "ratelimitd.deb";
 pub(super) const NEWER: &str = "ratelimitd-newer.deb";
 pub(super) const NEWER_VERSION: &str = "999.0.0";
 
-/// As `cargo xtask dist` makes it, of the binary that all other tests run: a release build takes longer than the rows.
+/// Builds the package as `cargo xtask dist` does, from the binary of the other tests. A release build would take longer
+/// than the rows.
 pub(super) fn of_this_tree(work: &Path) -> Result<PathBuf> {
     let artifacts = cargo::build(&tiers::EVERYTHING)?;
     let built = &cargo::binary(&artifacts, "ratelimitd")?.executable;
@@ -23,7 +24,7 @@ pub(super) fn of_this_tree(work: &Path) -> Result<PathBuf> {
     dist::deb::build(&stripped, work, dist::epoch()?, dist::deb::Compression::Quick)
 }
 
-/// Leaves both in a directory of their own, which the container sees; says how large the package is.
+/// Puts both packages into a directory that the container sees. Returns the directory and the package's size.
 pub(super) fn share(package: &Path, work: &Path) -> Result<(PathBuf, u64)> {
     let shared = work.join("shared");
     fs::create_dir_all(&shared).with_context(|| format!("make {}", shared.display()))?;

@@ -1,6 +1,6 @@
-//! The root file systems: Debian's packages and nothing else, from the sources of packages that this machine uses.
+//! Root file systems: only Debian packages, from this machine's package sources.
 //!
-//! Made once and kept below the target directory, until what they are made of changes here.
+//! Each is made once and kept below the target directory until its recipe changes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,29 +11,29 @@ use anyhow::{Context, Result, ensure};
 
 use crate::run;
 
-/// What a server with a web server on it has, and `curl`, the client.
+/// Packages of a server with a web server, and `curl` as the client.
 pub(super) const SERVER: [&str; 7] = ["systemd", "systemd-sysv", "dbus", "iproute2", "procps", "curl", "nginx-light"];
-/// What it needs besides to boot by itself, on a virtual disk.
+/// Additional packages for booting from a virtual disk.
 pub(super) const MACHINE: [&str; 5] = ["linux-image-cloud-amd64", "initramfs-tools", "zstd", "udev", "kmod"];
 
-/// Of no use here and large, and what it has of this machine.
+/// Hook that removes large unneeded files, and this machine's resolv.conf.
 const SLIM: &str = r#"rm -rf "$1"/usr/share/locale/* "$1"/usr/share/doc/* "$1"/usr/share/man/* "$1"/etc/resolv.conf"#;
 const SOURCES: [&str; 2] = ["/etc/apt/sources.list", "/etc/apt/sources.list.d"];
-/// How this machine reaches its sources. Anything else of its configuration is its own.
+/// Prefixes of apt settings that describe this machine's access to its sources. Other settings are not taken.
 const WAYS: [&str; 4] = ["Acquire::http", "Acquire::https", "Acquire::Check", "Acquire::Retries"];
 
 pub(super) struct Rootfs {
     pub(super) archive: PathBuf,
-    /// None where it was there.
+    /// Time to make the archive. None if it existed.
     pub(super) made_in: Option<Duration>,
 }
 
-/// An archive of these packages and what they need.
+/// Returns an archive of these packages and their dependencies.
 pub(super) fn ensure(name: &str, packages: &[&str], dir: &Path) -> Result<Rootfs> {
     fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
     let (archive, record) = (dir.join(format!("{name}.tar")), dir.join(format!("{name}.recipe")));
     let recipe = format!("{}\n{SLIM}\n", packages.join(","));
-    // Written last: that it is there says that the archive is whole.
+    // Written last, so that its existence shows a complete archive.
     if archive.is_file() && fs::read_to_string(&record).is_ok_and(|made_of| made_of == recipe) {
         return Ok(Rootfs { archive, made_in: None });
     }
@@ -55,12 +55,12 @@ fn make(name: &str, packages: &[&str], archive: &Path, dir: &Path) -> Result<()>
         run::as_root("mmdebstrap", &["--variant=minbase", "--mode=root"]).context("neither root nor sudo")?;
     command.arg(format!("--include={}", packages.join(","))).arg(format!("--aptopt={}", ways.display()));
     command.arg("--dpkgopt=force-unsafe-io").arg(format!("--customize-hook={SLIM}"));
-    // Without a name of a release: the sources have theirs.
+    // No release name is given, because the sources contain it.
     command.arg("").arg(archive).args(sources);
     run::step(&format!("systemd: a root file system ({name})"), &mut command)
 }
 
-/// Lists and files of sources that apt would read.
+/// Returns the source lists that apt would read.
 fn sources() -> Result<Vec<PathBuf>> {
     let mut files: Vec<_> = fs::read_dir(SOURCES[1])
         .with_context(|| format!("list {}", SOURCES[1]))?
@@ -73,7 +73,7 @@ fn sources() -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Says where packages are, and is not only comments.
+/// Returns true if the list names a source and not only comments.
 fn has_packages(text: &str) -> bool {
     text.lines()
         .map(str::trim)

@@ -1,4 +1,4 @@
-//! The rows, in the order in which a server meets them: each begins where the one before ended.
+//! Rows in the order of a server's life. Each begins with the state that the previous row left.
 
 mod faults;
 mod logs;
@@ -11,7 +11,7 @@ use anyhow::Result;
 use super::stage::Stage;
 
 pub(super) struct Row {
-    /// A sentence.
+    /// Sentence that states the behaviour.
     pub(super) title: &'static str,
     pub(super) act: fn(&mut Stage<'_>) -> Result<()>,
 }

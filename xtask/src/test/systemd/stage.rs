@@ -1,4 +1,4 @@
-//! What a row acts on: the container, its commands with what they said, and the clock.
+//! Environment of a row: the container, its commands with their output, and the clock.
 
 use std::fmt::Write as _;
 use std::process::{Child, Command, Stdio};
@@ -19,13 +19,13 @@ const SAID_WITHIN: Duration = Duration::from_secs(5);
 pub(super) struct Stage<'a> {
     container: &'a Container,
     pub(super) figures: &'a mut Figures,
-    /// Of the row at hand, as a person would have typed and read it.
+    /// Transcript of the current row, as a user would have typed and read it.
     shown: String,
-    /// Packets that the client sent and that no filter was there to receive.
+    /// Number of packets that the client sent while no filter was attached.
     pub(super) unfiltered: u64,
 }
 
-/// What a command came to.
+/// Result of a command.
 pub(super) struct Ran {
     pub(super) code: i32,
     pub(super) stdout: String,
@@ -33,7 +33,7 @@ pub(super) struct Ran {
 }
 
 impl Ran {
-    /// Both outputs, as on a terminal.
+    /// Returns both outputs, as on a terminal.
     pub(super) fn said(&self) -> String {
         [self.stdout.as_str(), self.stderr.as_str()].map(str::trim_end).join("\n").trim().to_owned()
     }
@@ -48,12 +48,12 @@ impl<'a> Stage<'a> {
         std::mem::take(&mut self.shown)
     }
 
-    /// A command that must succeed, for the transcript.
+    /// Runs a command that must succeed, and adds it to the transcript.
     pub(super) fn run(&mut self, line: &str) -> Result<String> {
         Ok(self.exits(line, 0)?.stdout.trim().to_owned())
     }
 
-    /// A command that must end with this code, for the transcript.
+    /// Runs a command that must end with this code, and adds it to the transcript.
     pub(super) fn exits(&mut self, line: &str, code: i32) -> Result<Ran> {
         let ran = self.ran(line)?;
         self.show(line, &ran);
@@ -61,7 +61,7 @@ impl<'a> Stage<'a> {
         Ok(ran)
     }
 
-    /// What only the test needs to know.
+    /// Runs a command that must succeed, without adding it to the transcript.
     pub(super) fn ask(&self, line: &str) -> Result<String> {
         let ran = self.ran(line)?;
         ensure!(ran.code == 0, "`{line}` ended with {}: {}", ran.code, ran.said());
@@ -76,16 +76,16 @@ impl<'a> Stage<'a> {
         Ok(Ran { code, stdout: text(&output.stdout), stderr: text(&output.stderr) })
     }
 
-    /// Runs beside the rows, until it ends by itself.
+    /// Starts a command in the background, which ends by itself.
     pub(super) fn beside(&self, line: &str) -> Result<Child> {
         let mut command: Command = self.container.command(line)?;
         command.stdout(Stdio::null()).stderr(Stdio::null());
         command.spawn().with_context(|| format!("start `{}`", run::shown(&command)))
     }
 
-    /// Says in the transcript what was held.
+    /// Adds a checked fact to the transcript.
     pub(super) fn say(&mut self, line: &str) {
-        // Writing to a string does not fail.
+        // Writing to a String cannot fail.
         writeln!(self.shown, "-> {line}").ok();
     }
 
@@ -99,7 +99,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Waits until something is so, and says how long after `start` that was.
+    /// Waits until `is_so` returns true. Returns the time since `start`. Fails after `limit`.
     pub(super) fn until(
         &mut self,
         what: &str,
@@ -119,7 +119,7 @@ impl<'a> Stage<'a> {
         Ok(took)
     }
 
-    /// The unit's line of status, which comes a moment after it is active.
+    /// Waits until the unit's status text contains `words`. It is set shortly after the unit becomes active.
     pub(super) fn says(&mut self, words: &str) -> Result<()> {
         let start = Instant::now();
         while !self.property("StatusText")?.contains(words) {
@@ -133,7 +133,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// A property of the unit, as systemd has it.
+    /// Returns a property of the unit from systemd.
     pub(super) fn property(&self, name: &str) -> Result<String> {
         self.ask(&format!("systemctl show --property={name} --value ratelimitd"))
     }
@@ -146,12 +146,12 @@ impl<'a> Stage<'a> {
         json(&self.ask("ratelimitd stats --json")?)
     }
 
-    /// A number in the statistics, by its pointer.
+    /// Returns a number from the statistics, by its JSON pointer.
     pub(super) fn number(&self, pointer: &str) -> Result<u64> {
         number(&self.stats()?, pointer)
     }
 
-    /// Whether an XDP program is attached, with or without a daemon.
+    /// Returns true if an XDP program is attached, with or without a daemon.
     pub(super) fn has_filter(&self, interface: &str) -> Result<bool> {
         let links = json(&self.ask(&format!("ip -json -details link show dev {interface}"))?)?;
         Ok(links.pointer("/0/xdp/mode").and_then(Value::as_u64).is_some_and(|mode| mode != 0))
@@ -161,7 +161,7 @@ impl<'a> Stage<'a> {
         Ok(self.ran(&format!("test -e {path}"))?.code == 0)
     }
 
-    /// Edits the configuration as a person would.
+    /// Edits the configuration with sed, as a user might.
     pub(super) fn edit(&mut self, from: &str, to: &str) -> Result<()> {
         let before = self.ask(&format!("cat {CONFIG}"))?;
         ensure!(before.contains(from), "{CONFIG} has no line {from}");

@@ -1,6 +1,6 @@
-//! Clients in a network namespace of their own, and what is held of their packets.
+//! Clients in a separate network namespace, and checks of their packets.
 //!
-//! The client's address is decided by the one that it asks: 198.51.100.N is asked from 198.51.100.(N + 100).
+//! The server address determines the client: 198.51.100.N is requested from 198.51.100.(N + 100).
 
 use std::process::Child;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use anyhow::{Context, Result, ensure};
 
 use super::stage::{Stage, json, number};
 
-/// How many requests the configuration of the rows admits, in a window longer than all rows together.
+/// Number of requests that the rows' configuration admits. Its window is longer than all rows together.
 pub(super) const LIMIT: u64 = 20;
 pub(super) const LIMITS: &str = r#"limits = ["20/10m"]"#;
-/// So many clients there are; each row that enforces takes one that no other row has.
+/// Number of clients. Each enforcing row uses a client of its own.
 const CLIENTS: u8 = 20;
 const SETTLES_WITHIN: Duration = Duration::from_secs(10);
 
-/// A source of its own.
+/// Client with its own source address.
 #[derive(Clone, Copy)]
 pub(super) struct Client(pub(super) u8);
 
@@ -30,7 +30,7 @@ impl Client {
     }
 }
 
-/// The web server's end is web0, the clients' c0.
+/// Connects the clients to the web server. The server's interface is web0, the clients' is c0.
 pub(super) fn connect(stage: &Stage<'_>) -> Result<()> {
     let mut lines = vec![
         "ip netns add clients".to_owned(),
@@ -48,7 +48,7 @@ pub(super) fn connect(stage: &Stage<'_>) -> Result<()> {
 }
 
 impl Stage<'_> {
-    /// A client that has sent nothing yet gets exactly what the limit admits.
+    /// Checks that a client without earlier requests gets exactly the limit.
     pub(super) fn is_limited(&mut self, client: Client) -> Result<()> {
         let admitted = self.answered(client, LIMIT, Patience::Enough)?;
         let more = self.answered(client, 3, Patience::Little)?;
@@ -57,7 +57,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// A client over its limit gets nothing.
+    /// Checks that a client over its limit gets no answer.
     pub(super) fn is_refused(&mut self, client: Client) -> Result<()> {
         let more = self.answered(client, 2, Patience::Little)?;
         self.say(&format!("{}, over its limit: {more} of 2 requests answered", client.address()));
@@ -83,8 +83,8 @@ impl Stage<'_> {
         Ok(said.lines().filter(|line| *line == "200").count() as u64)
     }
 
-    /// Datagrams to port 80, for as long as this file is there and 60 s at most; returns once they are over the limit. What
-    /// proves no connection has a window of its own.
+    /// Starts a flood of datagrams to port 80, until /run/flood is removed or for at most 60 s. Returns once the flood
+    /// is over the limit. Unverified traffic has its own window.
     pub(super) fn flood(&mut self, client: Client) -> Result<Flood> {
         let passed = self.datagrams_passed()? + LIMIT;
         self.ask("touch /run/flood")?;
@@ -99,7 +99,7 @@ impl Stage<'_> {
         Ok(Flood { child, passed })
     }
 
-    /// Says how many came past the filter that are over the limit.
+    /// Ends the flood. Returns the number of datagrams over the limit that were not filtered.
     pub(super) fn end_flood(&mut self, mut flood: Flood) -> Result<u64> {
         self.ask("rm -f /run/flood")?;
         flood.child.wait().context("wait for the flood")?;
@@ -108,13 +108,14 @@ impl Stage<'_> {
         Ok(unfiltered)
     }
 
-    /// Datagrams that came past the filter: nothing listens on the port.
+    /// Returns the number of datagrams that passed the filter, as unreachable ones in the kernel's counters: no process
+    /// listens on the port.
     fn datagrams_passed(&self) -> Result<u64> {
         let line = "awk '/^Udp:/ && $3 ~ /^[0-9]+$/ { print $3 }' /proc/net/snmp";
         self.ask(line)?.parse().context("read /proc/net/snmp")
     }
 
-    /// From now on every packet of the clients is held to be received by the filter.
+    /// Starts the check that the filter receives every packet of the clients.
     pub(super) fn begin_to_count(&mut self) -> Result<()> {
         let mut last = self.sent_and_not_received()?;
         self.quiet(|stage| {
@@ -125,7 +126,8 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Neither did a packet come past the filter, nor was a count lost: what the clients sent since is what it counted.
+    /// Checks that the filter counted every packet that the clients sent since [`Stage::begin_to_count`]. Fails if a
+    /// packet bypassed the filter or a count was lost. Returns the count.
     pub(super) fn all_are_counted(&mut self) -> Result<u64> {
         let expected = self.unfiltered;
         self.quiet(|stage| Ok(stage.sent_and_not_received()? == expected)).with_context(|| {
@@ -146,7 +148,8 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// The order counts: what is sent between the two readings must not look received.
+    /// Returns the number of sent packets that were not received. The received count is read first, so that packets
+    /// sent between the readings do not look received.
     fn sent_and_not_received(&self) -> Result<u64> {
         let received = self.number("/interfaces/0/packets/received")?;
         let links = json(&self.ask("ip -netns clients -json -statistics link show dev c0")?)?;
@@ -155,18 +158,18 @@ impl Stage<'_> {
     }
 }
 
-/// One that is under way.
+/// Running flood.
 pub(super) struct Flood {
     child: Child,
-    /// What will have passed when it ends, if it is held to the limit.
+    /// Number of datagrams that have passed at its end if the limit holds.
     passed: u64,
 }
 
-/// How long an answer is waited for.
+/// Time to wait for an answer.
 #[derive(Clone, Copy)]
 enum Patience {
-    /// One must come.
+    /// The answer must come.
     Enough,
-    /// None should; all are asked for at a time.
+    /// No answer is expected. All requests run in parallel.
     Little,
 }

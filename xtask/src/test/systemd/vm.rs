@@ -1,7 +1,7 @@
-//! Reboots: the package on a virtual disk, systemd as the first process of a real boot, and the filter in place before
-//! the web server answers. After the plain reboot comes one for each fault of `faults`.
+//! Reboot tests: the package on a virtual disk, with systemd as the first process of a real boot. The filter must be in
+//! place before the web server answers. After the plain reboot there is one for each fault in `faults`.
 //!
-//! The machine is emulated, so its seconds are many times those of a real one. Their order is what is held.
+//! The machine is emulated, so its times are many times those of a real one. Only the order of events is checked.
 
 mod disk;
 mod faults;
@@ -29,7 +29,7 @@ const TIME_MAX: Duration = Duration::from_secs(3000);
 const ARGUMENTS: &str =
     "-accel tcg,thread=multi,tb-size=256 -cpu max -smp 2 -m 1024 -nodefaults -display none -serial stdio";
 const KERNEL_ARGUMENTS: &str = "root=/dev/vda rw console=ttyS0 quiet loglevel=3 panic=-1";
-/// What the machine's script says begins with this.
+/// Prefix of the lines of the machine's script.
 const SAID: &str = "machine: ";
 const LIMIT: &str = "20";
 
@@ -92,7 +92,7 @@ fn boot_all(wanted: &Wanted<'_>) -> Result<Said> {
     })
 }
 
-/// Holds the plain reboot to its promises, and writes its figures.
+/// Checks the plain reboot and writes its figures.
 fn hold_plain(said: &Said, wanted: &Wanted<'_>) -> Result<()> {
     let figures = Figures::of(said)?;
     println!("{}", figures.words());
@@ -108,13 +108,13 @@ fn hold_plain(said: &Said, wanted: &Wanted<'_>) -> Result<()> {
     Ok(())
 }
 
-/// In seconds; those that end in `at` since the machine's second start.
+/// Figures in seconds. Fields that end in `at` are measured from the machine's second start.
 #[derive(Debug, Default, Serialize)]
 struct Figures {
     schema: u32,
-    /// From its first start until systemd says `running`.
+    /// Time from the first start until systemd reports `running`.
     boot_seconds: f64,
-    /// From `systemctl enable --now` to its return: mostly the program's verification.
+    /// Time from `systemctl enable --now` to its return, mostly the program's verification.
     start_seconds: f64,
     begun_at: f64,
     attached_at: f64,
@@ -122,7 +122,7 @@ struct Figures {
     nginx_begun_at: f64,
     first_answer_at: f64,
     running_at: f64,
-    /// How often the client asked in vain before.
+    /// Number of the client's unanswered requests before the first answer.
     asked_before: f64,
     rootfs_seconds: Option<f64>,
     total_seconds: f64,
@@ -157,7 +157,8 @@ impl Figures {
         ]
     }
 
-    /// Each step but the last comes after the one before: the machine may be running before the client is answered.
+    /// Checks the order of the steps. The last one is exempt: the machine may be running before the client gets an
+    /// answer.
     fn hold(&self) -> Result<()> {
         let steps = self.steps();
         for pair in steps[..5].windows(2) {
@@ -191,7 +192,7 @@ impl Figures {
     }
 }
 
-/// The machine's lines, as names and values in their order, and how long it took.
+/// Lines of the machine as names and values in order, and run times.
 #[derive(Debug, Default)]
 struct Said {
     lines: Vec<(String, String)>,
@@ -218,7 +219,7 @@ impl Said {
         parsed(name, self.last(name)?)
     }
 
-    /// Returns the number of the given boot, counted from 0, among those that every boot says.
+    /// Returns a number that every boot prints, for the given boot counted from 0.
     fn nth_number(&self, name: &str, boot: usize) -> Result<f64> {
         parsed(name, self.all(name).nth(boot).with_context(|| format!("boot {boot} did not say {name}"))?)
     }
@@ -269,18 +270,18 @@ fn until_off(command: &mut Command) -> Result<Said> {
     Ok(said)
 }
 
-/// Does not outlive the process that waits for it.
+/// Child process that does not outlive this process's wait for it.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // One that has ended already cannot be killed, and need not be.
+        // Killing a process that has already ended fails, which is harmless.
         self.0.kill().ok();
         self.0.wait().ok();
     }
 }
 
-/// The machine's files.
+/// Files of the machine.
 struct Machine {
     kernel: std::path::PathBuf,
     initrd: std::path::PathBuf,

@@ -1,4 +1,4 @@
-//! `ureq-client URL N`: so many requests over kept connections, every fourth with a body. Verifies no certificate.
+//! `ureq-client URL N`: sends N requests over kept connections, every fourth with a body. Verifies no certificate.
 
 use std::process::ExitCode;
 
@@ -29,7 +29,7 @@ fn ask(url: &str, count: u32) -> Result<(), ureq::Error> {
         } else {
             agent.get(format!("{url}/ok")).call()?
         };
-        // A connection is kept only where the answer was read to its end.
+        // A connection is kept only if the answer was read to its end.
         answer.into_body().read_to_vec()?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What goes wrong: a daemon that hangs or is killed, a bad file, a missing interface.
+//! Rows with faults: a hanging or killed daemon, an invalid file, a missing interface.
 
 use std::time::{Duration, Instant};
 
@@ -8,12 +8,12 @@ use super::service::OVER;
 use crate::test::systemd::stage::Stage;
 use crate::test::systemd::traffic::Client;
 
-/// The unit's are 30 s and 5 s, which is long for a test.
+/// Drop-in with shorter times. The unit's are 30 s and 5 s, too long for a test.
 const QUICKER: &str = "[Service]\\nWatchdogSec=6\\nRestartSec=1\\n";
 const DROP_IN: &str = "/run/systemd/system/ratelimitd.service.d/watchdog.conf";
-/// The watchdog's time, the one of a process that does not end, and the pause before the next start.
+/// Sum of the watchdog's time, the stop timeout of a hanging process, and the pause before the next start.
 const BACK_WITHIN: Duration = Duration::from_secs(45);
-/// How often the daemon looks for an interface that is missing.
+/// Maximum time until the daemon attaches to a missing interface after it appears.
 const ATTACHED_WITHIN: Duration = Duration::from_secs(20);
 
 pub(super) fn watchdog(stage: &mut Stage<'_>) -> Result<()> {

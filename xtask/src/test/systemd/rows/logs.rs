@@ -1,4 +1,4 @@
-//! A server that sends its log to the daemon's socket, as a user of its own.
+//! Row of a server that sends its log to the daemon's socket as a separate user.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What apt does: install, upgrade, remove, purge.
+//! Rows of apt: install, upgrade, remove, purge.
 
 use std::time::Instant;
 
@@ -10,11 +10,11 @@ use crate::test::systemd::package::{NAME, NEWER, NEWER_VERSION};
 use crate::test::systemd::stage::{CONFIG, Stage};
 use crate::test::systemd::traffic::{self, Client, LIMIT};
 
-/// Over its limit from the upgrade on.
+/// Client that is over its limit from the upgrade on.
 const OVER: Client = Client(14);
-/// The same, of the second installation.
+/// Client that is over its limit during the second installation.
 const OVER_LATER: Client = Client(15);
-/// What the units beside the daemon's leave that were enabled and have run.
+/// Command that enables the other units and creates their state, as after a run.
 const BESIDE: &str = "systemctl enable --quiet ratelimitd-crowdsec.service ratelimitd-feed@drop.timer && mkdir -p /var/lib/ratelimitd-crowdsec /var/lib/ratelimitd-feeds";
 
 fn apt(what: &str) -> String {
@@ -109,7 +109,7 @@ pub(super) fn purge_while_stopped(stage: &mut Stage<'_>) -> Result<()> {
     stays_nothing(stage)
 }
 
-/// The group stays, as Debian has it of every package: files of it may be anywhere.
+/// Checks that only the group is left. Debian keeps a package's group, because files anywhere may belong to it.
 fn stays_nothing(stage: &mut Stage<'_>) -> Result<()> {
     ensure!(!stage.has(PINS)?, "there is still {PINS}");
     let left = stage.ask(

@@ -1,4 +1,4 @@
-//! The unit as it is meant to be: enabled, reloaded, restarted.
+//! Rows of the unit in normal use: enabled, reloaded, restarted.
 
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,9 @@ use crate::test::systemd::stage::{Stage, json, number};
 use crate::test::systemd::traffic::{Client, LIMIT, LIMITS};
 
 const TOLD_WITHIN: Duration = Duration::from_secs(5);
-/// Of systemd's scale of 10; what is left is said in the unit.
+/// Maximum exposure on systemd's scale of 10. The unit's comments explain the remainder.
 const EXPOSURE_MAX: f64 = 2.5;
-/// Over its limit from the dry run on.
+/// Client that is over its limit from the dry run on.
 pub(super) const OVER: Client = Client(2);
 
 pub(super) fn dry_run(stage: &mut Stage<'_>) -> Result<()> {
@@ -45,7 +45,7 @@ pub(super) fn hardening(stage: &mut Stage<'_>) -> Result<()> {
     let verified = stage.ran("systemd-analyze verify --man=no ratelimitd.service")?.said();
     ensure!(verified.is_empty(), "{verified}");
     stage.run("grep -E '^(Cap(Prm|Eff|Bnd)|NoNewPrivs|Seccomp):' /proc/$(pidof ratelimitd)/status")?;
-    // A container has some of this read-only by itself; a machine has not.
+    // A container makes some of these paths read-only by itself, unlike a machine.
     let inside = "nsenter --target $(pidof ratelimitd) --mount test";
     for path in ["/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/sys/kernel/mm/transparent_hugepage/enabled"]
     {
@@ -66,7 +66,7 @@ pub(super) fn group(stage: &mut Stage<'_>) -> Result<()> {
     let member = nobody.replace("--clear-groups", "--groups=ratelimitd");
     stage.ask(&member)?;
     stage.say("a member of the group reads them");
-    // Reading is all that a member may.
+    // A member may only read.
     stage.exits(&member.replace("stats --json", "mode enforce"), 77).map(drop)
 }
 
@@ -81,7 +81,7 @@ pub(super) fn enforce(stage: &mut Stage<'_>) -> Result<()> {
     stage.all_are_counted().map(drop)
 }
 
-/// The journal is asked by the fields that an administrator asks it by.
+/// Compares the journal, events, check and history. Queries the journal by the fields that an administrator would use.
 pub(super) fn told(stage: &mut Stage<'_>) -> Result<()> {
     let address = Client(3).address();
     let entries = format!(
@@ -90,7 +90,7 @@ pub(super) fn told(stage: &mut Stage<'_>) -> Result<()> {
     stage.until("in the journal", Instant::now(), TOLD_WITHIN, |stage| {
         Ok(!stage.ask(&format!("{entries} --quiet --output=cat"))?.is_empty())
     })?;
-    // The newest of each: a bucket that ends meanwhile has an event of its own.
+    // Only the newest entries, because a bucket that ends meanwhile causes another event.
     let message = stage.run(&format!("{entries} --lines=1 --quiet --output=cat"))?;
     let entry = json(&stage.ask(&format!("{entries} --lines=1 --output=json"))?)?;
     let events = format!("ratelimitd events --json --source {address} --kind refused | tail -n 1");

@@ -1,4 +1,4 @@
-//! What an end leaves.
+//! Rows about the state that remains after a stop.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ pub(super) fn keep(stage: &mut Stage<'_>) -> Result<()> {
     stage.all_are_counted().map(drop)
 }
 
-/// As docs/OPERATIONS.md has it.
+/// Detaches the filter by hand, as described in docs/OPERATIONS.md.
 pub(super) fn by_hand(stage: &mut Stage<'_>) -> Result<()> {
     stage.exits("ip link set dev web0 xdp off", 2)?;
     stage.is_refused(OVER)?;
@@ -40,7 +40,8 @@ pub(super) fn by_hand(stage: &mut Stage<'_>) -> Result<()> {
 
 pub(super) fn detach(stage: &mut Stage<'_>) -> Result<()> {
     stage.edit(r#"on_exit = "keep""#, r#"on_exit = "detach""#)?;
-    // A filter that outlives its daemon is not taken over by one that would end it: the journal has the command.
+    // A filter that outlives its daemon is not taken over by a daemon that would detach it. The journal names the
+    // command to type.
     stage.exits("systemctl restart ratelimitd", 1)?;
     let said = stage.run("journalctl --unit=ratelimitd.service --output=cat --no-pager --grep='^error' --lines=1")?;
     ensure!(said.contains("`ratelimitd detach web0`"), "it is not said what to type");
@@ -65,7 +66,7 @@ pub(super) fn nothing_enforces(stage: &mut Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The kernel frees what nothing holds any more a moment later.
+/// Waits until the filter is gone. The kernel frees unreferenced objects with a short delay.
 fn is_unfiltered(stage: &Stage<'_>) -> Result<()> {
     let start = Instant::now();
     while stage.has_filter("web0")? {

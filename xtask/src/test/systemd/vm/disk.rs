@@ -1,4 +1,4 @@
-//! The virtual disk: a root file system with the package, the machine's script and its units laid over it.
+//! Virtual disk: a root file system with the package, the machine's script and its units.
 
 use std::fs;
 use std::path::Path;
@@ -9,11 +9,11 @@ use anyhow::{Context, Result};
 use super::Machine;
 use crate::run;
 
-/// Units, each after a line with its name.
+/// Units. Each follows a line with its name.
 const UNITS: &str = include_str!("units.txt");
 const PROGRAM: &str = include_str!("machine.sh");
 
-/// Unpacked in memory by root, whose files these are, and copied to the disk without mounting it.
+/// Script run by root, which owns the files. It unpacks them in memory and copies them to the disk without mounting it.
 const SCRIPT: &str = r#"
 dir=$1 rootfs=$2 overlay=$3
 mount --make-rprivate /

@@ -1,4 +1,4 @@
-//! Boots with a fault: the host comes up enforcing, and says what is not as configured.
+//! Boots with a fault: the host must come up enforcing, and report the deviation from the configuration.
 
 use anyhow::{Result, ensure};
 
@@ -10,9 +10,9 @@ pub(super) struct Fault {
     name: &'static str,
     /// Behaviour that the boot shows.
     pub(super) title: &'static str,
-    /// Lines besides those of every boot: their names without the prefix, and a text that their values contain together.
+    /// Additional lines of this boot: names without the prefix, and a text that their joined values contain.
     says: &'static [(&'static str, &'static str)],
-    /// Status of a request from the address that the deny list holds; curl writes 000 where none came.
+    /// Status of a request from a denied address. curl writes 000 without an answer.
     denied: &'static str,
 }
 
@@ -57,7 +57,7 @@ pub(super) const ALL: [Fault; 6] = [
 ];
 
 impl Fault {
-    /// Holds the lines of the boot to what is promised. An error names the line that differs.
+    /// Checks the lines of the boot. The error names the line that differs.
     pub(super) fn hold(&self, said: &Said) -> Result<()> {
         let line = |name: &str| format!("{}.{name}", self.name);
         let expected = [("unit", "enabled active restarts 0"), ("answered", LIMIT), ("denied", self.denied)];
@@ -70,7 +70,7 @@ impl Fault {
             let found = said.all(&line(name)).collect::<Vec<_>>().join("\n");
             ensure!(found.contains(text), "{} does not say {text:?}:\n{found}", line(name));
         }
-        // What is mended is said no more.
+        // A repaired fault is no longer reported.
         let repaired = said.all(&line("repaired")).collect::<Vec<_>>().join("\n");
         ensure!(!repaired.contains("PARTLY"), "{} after the repair:\n{repaired}", self.name);
         Ok(())
